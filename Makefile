@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# One command per thing a person wants to do; the work itself is in scripts/ and in cargo.
+# `make` or `make help` lists them. None of them reads standard input.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+BENCH_ARGS ?=
+DENY ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test check bench install fmt clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@echo
+	@echo "  make install PREFIX=/usr/local    where to install (DESTDIR= is put before it)"
+	@echo "  make bench BENCH_ARGS='--quick'   arguments for 'dlock bench'"
+	@echo "  make check DENY=install           also installs cargo-deny (takes minutes)"
+
+setup: ## Install what is missing (only as root or with passwordless sudo) and say what still is
+	@scripts/setup.sh
+
+build: ## Release build of everything: dlockd, dlock and the C libraries
+	@scripts/build.sh
+
+demo: ## A guided tour of about 20 seconds, with real processes
+	@scripts/demo.sh
+
+test: ## All tests: Rust, doc tests, C and C++ programs, valgrind, symbols
+	@scripts/test.sh
+
+check: ## Formatting, lints, docs, house style, licences and dependencies
+	@DENY=$(DENY) scripts/check.sh
+
+bench: ## Measure this machine: lock cycles, batches, hand-over, beside the raw floor
+	@scripts/bench.sh $(BENCH_ARGS)
+
+install: ## Install libraries, headers, dlockd and dlock under PREFIX
+	@DESTDIR=$(DESTDIR) scripts/install.sh $(PREFIX)
+
+fmt: ## Format the Rust code
+	@cargo fmt --all
+
+clean: ## Remove what was built
+	@cargo clean
+	@rm -rf build

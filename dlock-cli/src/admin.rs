@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `dlock status`, `locks`, `clients`: asks a running primary at its admin socket.
+//!
+//! One line of JSON out, one line of JSON back; lists come in pages
+//! (`dlock-server/src/control/admin.rs` has the words).
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dlock_core::words::FairWord;
+use serde_json::{json, Value};
+
+use crate::args::Admin;
+use crate::failure::{self, Failure, UNAVAILABLE};
+use crate::{out, table};
+
+/// How long an answer may take.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Bytes of one answer: a page of the longest names, written twice, and some.
+const ANSWER_LEN_MAX: u64 = 16 * 1024 * 1024;
+/// Items per page.
+const PAGE: usize = 1_000;
+
+/// What is asked.
+#[derive(Clone, Copy)]
+pub enum Query {
+    /// How the primary is.
+    Status,
+    /// Its locks.
+    Locks,
+    /// Its clients.
+    Clients,
+}
+
+/// Asks and prints; the exit code.
+pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
+    let mut primary = Endpoint::connect(&admin.socket)?;
+    let document = match query {
+        Query::Status => primary.ask(json!({ "cmd": "status" }))?,
+        Query::Locks => primary.pages("locks", "lock")?,
+        Query::Clients => primary.pages("clients", "client")?,
+    };
+    if admin.json {
+        out::line(&format!("{document:#}"));
+        return Ok(failure::OK);
+    }
+    let rows = match query {
+        Query::Status => status_rows(&document),
+        Query::Locks => lock_rows(&document["locks"], now_s()),
+        Query::Clients => client_rows(&document["clients"]),
+    };
+    out::print(&table::render(&rows));
+    Ok(failure::OK)
+}
+
+struct Endpoint {
+    stream: BufReader<UnixStream>,
+    shown: String,
+}
+
+impl Endpoint {
+    fn connect(path: &Path) -> Result<Self, Failure> {
+        let shown = path.display().to_string();
+        let stream = UnixStream::connect(path).and_then(|stream| {
+            stream.set_read_timeout(Some(ANSWER_MAX))?;
+            stream.set_write_timeout(Some(ANSWER_MAX))?;
+            Ok(BufReader::new(stream))
+        });
+        let stream = stream.map_err(|error| {
+            let remedy = "set admin_socket in dlockd's configuration, and name it here by \
+                          --socket; only dlockd's user and root may use it";
+            Failure::new(UNAVAILABLE, format!("admin socket {shown}: {error}"), remedy)
+        })?;
+        Ok(Self { stream, shown })
+    }
+
+    /// One question, one answer, without its `ok`.
+    fn ask(&mut self, question: Value) -> Result<Value, Failure> {
+        let mut line = Vec::new();
+        let sent = self.stream.get_mut().write_all(format!("{question}\n").as_bytes());
+        let received = sent
+            .and_then(|()| (&mut self.stream).take(ANSWER_LEN_MAX).read_until(b'\n', &mut line));
+        let failed = |cause: String| {
+            let remedy = "look whether dlockd runs and answers, and whether this is its socket";
+            Failure::new(UNAVAILABLE, format!("admin socket {}: {cause}", self.shown), remedy)
+        };
+        received.map_err(|error| failed(error.to_string()))?;
+        let mut answer: Value = serde_json::from_slice(&line)
+            .map_err(|_| failed("no answer that makes sense".into()))?;
+        match (answer["ok"].as_bool(), answer.as_object_mut()) {
+            (Some(true), Some(fields)) => {
+                fields.remove("ok");
+                Ok(answer)
+            }
+            _ => Err(failed(answer["error"].as_str().unwrap_or("refused").to_string())),
+        }
+    }
+
+    /// All pages of a list as one.
+    fn pages(&mut self, list: &str, id: &str) -> Result<Value, Failure> {
+        let mut all = Vec::new();
+        let mut after = 0;
+        loop {
+            let mut page = self.ask(json!({ "cmd": list, "after": after, "max": PAGE }))?;
+            let more = page["more"].as_bool() == Some(true);
+            let Value::Array(items) = page[list].take() else { break };
+            let last = items.last().and_then(|item| item[id].as_i64());
+            all.extend(items);
+            match last {
+                Some(last) if more && last > after => after = last, // a page always goes on
+                _ => break,
+            }
+        }
+        Ok(json!({ list: all }))
+    }
+}
+
+fn now_s() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn row(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(|cell| cell.to_string()).collect()
+}
+
+/// A value as a cell: text without what a terminal would obey.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::String(text) => text.escape_debug().to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn status_rows(status: &Value) -> Vec<Vec<String>> {
+    let of = |what: &str, max: &str| format!("{} of {}", cell(&status[what]), cell(&status[max]));
+    let on = |what: &str| if status[what].as_bool() == Some(true) { "yes" } else { "no" };
+    let state = if on("recovering") == "yes" { "recovering: waits for clients" } else { "ready" };
+    vec![
+        row(&["state", state]),
+        row(&["address", &cell(&status["address"])]),
+        row(&["version", &cell(&status["version"])]),
+        row(&["process", &cell(&status["pid"])]),
+        row(&["epoch", &cell(&status["epoch"])]),
+        row(&["up", &format!("{} s", cell(&status["uptime_s"]))]),
+        row(&["shared memory", on("shm")]),
+        row(&["tcp", on("tcp")]),
+        row(&["connections", &cell(&status["connections"])]),
+        row(&["clients", &of("clients", "clients_max")]),
+        row(&["locks", &of("locks", "locks_max")]),
+        row(&["objects", &of("objects", "objects_max")]),
+    ]
+}
+
+fn lock_rows(locks: &Value, now_s: i64) -> Vec<Vec<String>> {
+    let mut rows = vec![row(&["lock", "type", "clients", "waiters", "state", "lease", "name"])];
+    for lock in locks.as_array().into_iter().flatten() {
+        rows.push(vec![
+            cell(&lock["lock"]),
+            cell(&lock["type"]),
+            cell(&lock["refs"]),
+            cell(&lock["waiters"]),
+            lock_state(lock),
+            lease(&lock["deadline_s"], now_s),
+            cell(&lock["name"]),
+        ]);
+    }
+    rows
+}
+
+fn lock_state(lock: &Value) -> String {
+    if let Some(holder) = lock["holder"].as_u64() {
+        return format!("held by {holder}");
+    }
+    let readers = lock["readers"].as_u64().unwrap_or(0);
+    if readers > 0 {
+        return format!("{readers} readers");
+    }
+    if lock["type"] == "fair" {
+        let word = FairWord::from_bits(lock["word"].as_u64().unwrap_or(0));
+        let exclusive = word.mx().wrapping_sub(word.nx());
+        let shared = word.ms().wrapping_sub(word.ns());
+        if exclusive != 0 || shared != 0 {
+            return format!("{exclusive} exclusive, {shared} shared tickets");
+        }
+    }
+    "free".into()
+}
+
+fn lease(deadline_s: &Value, now_s: i64) -> String {
+    match deadline_s.as_i64() {
+        None => "-".into(),
+        Some(deadline) if deadline >= i64::from(u32::MAX) => "no end".into(),
+        Some(deadline) if deadline < now_s => "over".into(),
+        Some(deadline) => format!("{} s", deadline - now_s),
+    }
+}
+
+fn client_rows(clients: &Value) -> Vec<Vec<String>> {
+    let mut rows = vec![row(&["client", "state", "got"])];
+    for client in clients.as_array().into_iter().flatten() {
+        let present = client["present"].as_bool() == Some(true);
+        let state = if present { "present" } else { "absent" };
+        rows.push(vec![cell(&client["client"]), state.into(), cell(&client["handles"])]);
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_lock_is_told_in_words() {
+        let state = |lock: Value| lock_state(&lock);
+        assert_eq!(state(json!({ "type": "atomic", "holder": 5 })), "held by 5");
+        assert_eq!(state(json!({ "type": "rw", "holder": null, "readers": 2 })), "2 readers");
+        assert_eq!(state(json!({ "type": "fair", "holder": null, "word": 0 })), "free");
+        let word = FairWord::new().with_mx(2).with_nx(1).into_bits();
+        let lock = json!({ "type": "fair", "holder": null, "word": word });
+        assert_eq!(state(lock), "1 exclusive, 0 shared tickets");
+    }
+
+    #[test]
+    fn a_lease_is_shown_as_what_is_left() {
+        assert_eq!(lease(&json!(110), 100), "10 s");
+        assert_eq!(lease(&json!(99), 100), "over");
+        assert_eq!(lease(&json!(u32::MAX), 100), "no end");
+        assert_eq!(lease(&Value::Null, 100), "-");
+    }
+
+    #[test]
+    fn a_name_cannot_command_the_terminal() {
+        assert_eq!(cell(&json!("a\u{1b}[2Jb")), "a\\u{1b}[2Jb");
+    }
+}

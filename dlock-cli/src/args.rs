@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use dlock_client::FabricChoice;
+use dlock_core::message::{LockType, Mode};
+
+use crate::connect::Address;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    success
+  1    something failed, or a property that was to be shown did not hold
+  2    the command line is wrong
+  69   the primary (or its admin socket) cannot be reached, or refuses
+  75   exec: the lock was not got within --wait
+  76   exec: the lock was lost while the command ran
+  126  exec: the command cannot be run;  127: it was not found
+  128+N  exec: the command was ended by signal N
+  any other  exec: the exit code of the command";
+
+const EXAMPLES: &str = "\
+Examples:
+  dlock demo                                   see what it does, in 20 seconds
+  dlock exec backup --wait 0 -- ./backup.sh    run it unless it runs already
+  dlock locks --json                           who holds what, for programs
+  dlock bench --quick                          how fast it is here";
+
+/// Distributed locks: a guided tour, measurements, and a look into a running primary.
+#[derive(Debug, Parser)]
+#[command(name = "dlock", version, after_help = EXAMPLES, after_long_help = concat_help())]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Say more on standard error; twice and three times: still more.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+}
+
+fn concat_help() -> String {
+    format!("{EXAMPLES}\n\n{EXIT_CODES}")
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// A guided tour of about 20 seconds: starts a primary and clients as processes of their
+    /// own, and checks everything it claims. Needs no configuration and no privileges.
+    Demo(Demo),
+    /// Measures lock cycles, batches, hand-over and objects, beside the raw floor.
+    Bench(Bench),
+    /// Says how a running primary is.
+    Status(Admin),
+    /// Lists the locks of a running primary.
+    Locks(Admin),
+    /// Lists the clients of a running primary.
+    Clients(Admin),
+    /// Runs a command while holding a lock, and ends with the command's exit code.
+    #[command(after_help = EXEC_HELP)]
+    Exec(Exec),
+    /// A process of the tour or of the benchmark.
+    #[command(hide = true)]
+    Role(Role),
+}
+
+const EXEC_HELP: &str = "\
+The lock is extended while the command runs and released when it ends. If it is lost (the
+primary was away for longer than the lease, or an administrator broke it), the command is ended
+with SIGTERM, and with SIGKILL 5 s later; --on-lost warn lets it run on.
+SIGINT, SIGTERM and SIGHUP are passed on to the command.
+
+Examples:
+  dlock exec backup -- ./backup.sh                    wait for the lock, then run
+  dlock exec backup --wait 0 -- ./backup.sh           exit with 75 if somebody holds it
+  dlock exec catalog --type rw --mode shared -- ./read.sh
+  dlock exec turn --type fair --wait 60 -- ./step.sh  in order of arrival
+
+Exit codes: the command's; 69 no primary, 75 not got, 76 lost, 126/127 cannot be run.";
+
+/// Where the primary is.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Where {
+    /// Address of the primary.
+    #[arg(
+        long,
+        env = "DLOCK_ADDRESS",
+        default_value = "127.0.0.1:21616",
+        value_name = "ADDRESS",
+        help = "Address of the primary: IP, IP:PORT, [IPv6]:PORT or HOST:PORT"
+    )]
+    pub address: Address,
+    /// How lock operations travel; auto: shared memory on the primary's own host, else TCP.
+    #[arg(long, env = "DLOCK_FABRIC", value_enum, default_value = "auto")]
+    pub fabric: Fabric,
+}
+
+/// [`FabricChoice`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Fabric {
+    /// shm if possible, else tcp.
+    Auto,
+    /// Shared memory.
+    Shm,
+    /// TCP.
+    Tcp,
+}
+
+impl From<Fabric> for FabricChoice {
+    fn from(fabric: Fabric) -> Self {
+        match fabric {
+            Fabric::Auto => FabricChoice::Auto,
+            Fabric::Shm => FabricChoice::Shm,
+            Fabric::Tcp => FabricChoice::Tcp,
+        }
+    }
+}
+
+/// [`LockType`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Type {
+    /// One holder, with a lease.
+    Atomic,
+    /// One writer or many readers, without a lease.
+    Rw,
+    /// One writer or many readers, with a lease, in order of arrival.
+    Fair,
+}
+
+impl From<Type> for LockType {
+    fn from(kind: Type) -> Self {
+        match kind {
+            Type::Atomic => LockType::Atomic,
+            Type::Rw => LockType::Rw,
+            Type::Fair => LockType::Fair,
+        }
+    }
+}
+
+/// [`Mode`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Hold {
+    /// Alone.
+    Exclusive,
+    /// With other readers (rw and fair locks).
+    Shared,
+}
+
+impl From<Hold> for Mode {
+    fn from(hold: Hold) -> Self {
+        match hold {
+            Hold::Exclusive => Mode::Exclusive,
+            Hold::Shared => Mode::Shared,
+        }
+    }
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, clap::Args)]
+pub struct Demo {
+    /// Without the pauses that let a person read along.
+    #[arg(long)]
+    pub fast: bool,
+    /// How lock operations travel in the tour.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub fabric: Fabric,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, clap::Args)]
+pub struct Bench {
+    /// Short runs: seconds instead of a minute, and coarser percentiles.
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON document instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Only cases whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// A program built from benches/c/cycle.c, to measure the C API with (make bench does it).
+    #[arg(long, value_name = "PATH")]
+    pub c_program: Option<PathBuf>,
+    /// Which executors to measure.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub fabric: Fabric,
+}
+
+/// Arguments of the commands that ask a running primary.
+#[derive(Debug, clap::Args)]
+pub struct Admin {
+    /// The admin socket of dlockd (`admin_socket` in its configuration).
+    #[arg(
+        long,
+        env = "DLOCK_ADMIN_SOCKET",
+        default_value = "/run/dlock/dlockd.sock",
+        value_name = "PATH"
+    )]
+    pub socket: PathBuf,
+    /// Print JSON, one document, instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `exec`.
+#[derive(Debug, clap::Args)]
+pub struct Exec {
+    /// Name of the lock: 1 to 512 bytes, the same for everybody who shall exclude each other.
+    pub name: OsString,
+    /// Kind of lock. All users of a name must say the same.
+    #[arg(long = "type", value_enum, default_value = "atomic")]
+    pub kind: Type,
+    /// Alone, or together with other readers.
+    #[arg(long, value_enum, default_value = "exclusive")]
+    pub mode: Hold,
+    /// Seconds after which others may take the lock if this process is gone (not for rw).
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(2..=86_400))]
+    pub lease: u32,
+    /// Seconds to wait for the lock; 0: try once. Without it: as long as it takes.
+    #[arg(long, value_name = "SECONDS")]
+    pub wait: Option<u32>,
+    /// What to do with the command when the lock is lost.
+    #[arg(long, value_enum, default_value = "kill")]
+    pub on_lost: OnLost,
+    /// Where the primary is.
+    #[command(flatten)]
+    pub place: Where,
+    /// The command and its arguments, after `--`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// What becomes of the command of `exec` when its lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnLost {
+    /// End it: SIGTERM, 5 s later SIGKILL.
+    Kill,
+    /// Say so and let it run; the exit code is 76 if it succeeds.
+    Warn,
+}
+
+/// Arguments of the hidden `role`.
+#[derive(Debug, clap::Args)]
+pub struct Role {
+    /// Which.
+    #[command(subcommand)]
+    pub part: Part,
+}
+
+/// What a process of the tour or of the benchmark does.
+#[derive(Debug, Subcommand)]
+pub enum Part {
+    /// Serves until its standard input ends.
+    Primary {
+        /// 0: any free port.
+        #[arg(long, default_value_t = 0)]
+        port: u16,
+        /// Start in recovery, for this many clients.
+        #[arg(long, default_value_t = 0)]
+        recover: u32,
+        /// Milliseconds after which a vanished client's locks are recovered.
+        #[arg(long)]
+        grace_ms: Option<u64>,
+        /// Where to offer the admin endpoint.
+        #[arg(long)]
+        admin_socket: Option<PathBuf>,
+    },
+    /// Obeys commands on its standard input.
+    Client {
+        /// Where the primary is.
+        #[command(flatten)]
+        place: Where,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_without_dashes_is_refused() {
+        let parse = |line: &str| Args::try_parse_from(line.split(' '));
+        assert!(parse("dlock exec name --wait 0 -- true x").is_ok());
+        assert!(parse("dlock exec name true").is_err());
+        assert!(parse("dlock exec name --lease 0 -- true").is_err());
+    }
+}

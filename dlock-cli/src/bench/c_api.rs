@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The same cycle through the C libraries: measured by a C program (benches/c/cycle.c) that this
+//! one starts, since nothing here loads foreign code.
+
+use std::process::Command;
+
+use super::sample::{Floor, Samples, Times};
+use super::{name, Run};
+use crate::args::Fabric;
+use crate::failure::Failure;
+
+/// Cycles behind one sample; the C program is told.
+const BLOCK: u32 = 256;
+/// Samples of a full run.
+const SAMPLES: u32 = 10_000;
+
+/// Measures it on one executor, or notes why not.
+pub fn run(run: &mut Run<'_>, fabric: Fabric) -> Result<(), Failure> {
+    let case = "atomic acquire+release, C API";
+    if !run.wants(case, fabric) {
+        return Ok(());
+    }
+    let Some(program) = &run.bench.c_program else {
+        let reason = "no --c-program was given (make bench builds and gives it)";
+        run.skipped.push((format!("{case} on {}", name(fabric)), reason.into()));
+        return Ok(());
+    };
+    let (block, samples) = match fabric {
+        Fabric::Shm => (BLOCK, run.samples(SAMPLES)),
+        _ => (1, run.samples(SAMPLES)),
+    };
+    let output = Command::new(program)
+        .args([run.primary.ip().to_string(), run.primary.port().to_string()])
+        .args([block.to_string(), samples.to_string()])
+        .env("DLOCK_FABRIC", name(fabric))
+        .output()
+        .map_err(|e| Failure::plain(format!("{}: {e}", program.display())))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.lines().last().unwrap_or("nothing").to_string();
+        let cause = format!("{} ended with {}: {said}", program.display(), output.status);
+        return Err(Failure::plain(cause));
+    }
+    let row = read(case, fabric, block, &String::from_utf8_lossy(&output.stdout))?;
+    run.rows.push(row);
+    Ok(())
+}
+
+/// Lines of two numbers: nanoseconds of a cycle, nanoseconds of two bare compare-and-swaps.
+fn read(case: &str, fabric: Fabric, block: u32, lines: &str) -> Result<Samples, Failure> {
+    let mut samples = Samples::new(case, name(fabric), block);
+    let mut floor = Times::new();
+    for line in lines.lines() {
+        let mut numbers = line.split_whitespace().map(str::parse::<f64>);
+        let (Some(Ok(cycle)), Some(Ok(bare))) = (numbers.next(), numbers.next()) else {
+            return Err(Failure::plain(format!("the C program says '{line}'")));
+        };
+        samples.times.record(cycle);
+        floor.record(bare);
+    }
+    if fabric == Fabric::Shm {
+        samples.floor = Some(Floor { name: "two bare CAS", times: floor });
+    }
+    Ok(samples.rate_from_mean())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_c_program_are_read_and_others_refused() {
+        let samples = read("x", Fabric::Shm, 2, "100.0 10.0\n100.0 10.0\n").unwrap();
+        assert!((samples.ratio().unwrap() - 10.0).abs() < 0.1);
+        assert!(read("x", Fabric::Shm, 2, "hello\n").is_err());
+    }
+}

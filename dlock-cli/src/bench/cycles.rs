@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One client alone: acquire and release, batches, objects.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use dlock_client::Instance;
+use dlock_core::control::LockDesc;
+use dlock_core::ids::{ClientId, LockId, Seq, Slot};
+use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
+use dlock_core::message::{LockType, Mode};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Verb, Word, WordAddr};
+use dlock_fabric::floor::{two_cas_ns, Echo};
+
+use super::sample::{in_turns, Samples, Times};
+use super::{client, lock_of, must, name, Run};
+use crate::args::Fabric;
+use crate::failure::Failure;
+
+/// The lease of every acquire: no deadline passes during a measurement.
+const LEASE_S: u32 = 3_600;
+/// Cycles behind one sample on shared memory, where one costs as much as a clock reading.
+const BLOCK: u32 = 256;
+/// Samples of a full run.
+const SAMPLES_SHM: u32 = 4_000;
+const SAMPLES_TCP: u32 = 20_000;
+
+/// The kinds of hold that are measured.
+const HOLDS: [(&str, LockType, Mode); 5] = [
+    ("atomic", LockType::Atomic, Mode::Exclusive),
+    ("rw exclusive", LockType::Rw, Mode::Exclusive),
+    ("rw shared", LockType::Rw, Mode::Shared),
+    ("fair exclusive", LockType::Fair, Mode::Exclusive),
+    ("fair shared", LockType::Fair, Mode::Shared),
+];
+
+/// Measures all of them on one executor.
+pub fn run(run: &mut Run<'_>, fabric: Fabric) -> Result<(), Failure> {
+    let instance = run.client(fabric)?;
+    for (kind, lock_type, mode) in HOLDS {
+        let case = format!("{kind} acquire+release");
+        if run.wants(&case, fabric) {
+            let lock = lock_of(&instance, &format!("bench {kind}"), lock_type)?;
+            let rows = match fabric {
+                Fabric::Tcp => over_tcp(run, &instance, kind, lock, mode)?,
+                _ => vec![over_shm(run, &instance, kind, lock, mode)?],
+            };
+            run.rows.extend(rows);
+            instance.release_lock(lock);
+        }
+    }
+    if run.wants("batch of 31 acquire", fabric) {
+        let row = batch(run, &instance, fabric)?;
+        run.rows.push(row);
+    }
+    if run.wants("object faa", fabric) {
+        let row = object(run, &instance, fabric)?;
+        run.rows.push(row);
+    }
+    instance.deinit();
+    Ok(())
+}
+
+fn over_shm(
+    run: &Run<'_>,
+    instance: &Instance,
+    kind: &str,
+    lock: LockId,
+    mode: Mode,
+) -> Result<Samples, Failure> {
+    let mut samples = Samples::new(&format!("{kind} acquire+release"), "shm", BLOCK);
+    let mut case = || {
+        let start = Instant::now();
+        for _ in 0..BLOCK {
+            must("trylock", instance.trylock(lock, mode, LEASE_S).status)?;
+            must("unlock", instance.unlock(lock).status)?;
+        }
+        Ok(start.elapsed().as_nanos() as f64 / f64::from(BLOCK))
+    };
+    let mut floor = || Ok(two_cas_ns(BLOCK));
+    in_turns(&mut samples, run.samples(SAMPLES_SHM), "two bare CAS", &mut case, &mut floor)?;
+    Ok(samples.rate_from_mean())
+}
+
+/// The bytes of a frame that carries one compare-and-swap.
+pub fn chain_bytes(chains: usize) -> usize {
+    let addr = WordAddr::new(Slot(0), Word::W0);
+    let chain = Chain::one(Verb::Cas { addr, expect: 0, swap: u64::from(ClientId::MAX) });
+    let mut frame = Vec::new();
+    dlock_core::codec::encode_batch(Seq(1), &vec![chain; chains], &mut frame);
+    frame.len()
+}
+
+/// A bare TCP connection that echoes frames of this length.
+pub fn echo(bytes: usize) -> Result<Echo, Failure> {
+    Echo::tcp(bytes).map_err(|e| Failure::plain(format!("bench: the bare round trip: {e}")))
+}
+
+pub fn round_trip(echo: &mut Echo) -> Result<f64, Failure> {
+    let ns = echo.round_trip_ns();
+    ns.map(|ns| ns as f64).map_err(|e| Failure::plain(format!("bench: bare round trip: {e}")))
+}
+
+fn over_tcp(
+    run: &Run<'_>,
+    instance: &Instance,
+    kind: &str,
+    lock: LockId,
+    mode: Mode,
+) -> Result<Vec<Samples>, Failure> {
+    let mut acquire = Samples::new(&format!("{kind} acquire"), "tcp", 1);
+    let mut cycle = Samples::new(&format!("{kind} acquire+release"), "tcp", 1);
+    let mut echo = echo(chain_bytes(1))?;
+    let mut cycles = Times::new();
+    let mut case = || {
+        let start = Instant::now();
+        let got = instance.trylock(lock, mode, LEASE_S).status;
+        let acquired = start.elapsed();
+        let gone = instance.unlock(lock).status;
+        cycles.record(start.elapsed().as_nanos() as f64);
+        must("trylock", got)?;
+        must("unlock", gone)?;
+        Ok(acquired.as_nanos() as f64)
+    };
+    let mut floor = || round_trip(&mut echo);
+    let name = "bare TCP round trip";
+    in_turns(&mut acquire, run.samples(SAMPLES_TCP), name, &mut case, &mut floor)?;
+    cycle.times = cycles;
+    Ok(vec![acquire.rate_from_mean(), cycle.rate_from_mean()])
+}
+
+/// 31 locks in one call; the floor is an acquire of one lock.
+fn batch(run: &Run<'_>, instance: &Instance, fabric: Fabric) -> Result<Samples, Failure> {
+    let locks = (0..=BATCH_MAX)
+        .map(|i| lock_of(instance, &format!("bench batch {i}"), LockType::Atomic))
+        .collect::<Result<Vec<_>, _>>()?;
+    let (one, many) = locks.split_last().expect("there are 32");
+    let wanted: Vec<_> = many.iter().map(|l| (*l, Mode::Exclusive, LEASE_S)).collect();
+    let mut results = vec![dlock_client::OpResult::of(Status::Success); BATCH_MAX];
+    let mut samples = Samples::new("batch of 31 acquire", name(fabric), 1);
+    let mut case = || {
+        let start = Instant::now();
+        must("batch_trylock", instance.batch_trylock(&wanted, &mut results))?;
+        let took = start.elapsed().as_nanos() as f64;
+        results.iter().try_for_each(|r| must("batch_trylock", r.status))?;
+        must("batch_unlock", instance.batch_unlock(many, &mut results))?;
+        results.iter().try_for_each(|r| must("batch_unlock", r.status))?;
+        Ok(took)
+    };
+    let mut floor = || {
+        let start = Instant::now();
+        must("trylock", instance.trylock(*one, Mode::Exclusive, LEASE_S).status)?;
+        let took = start.elapsed().as_nanos() as f64;
+        must("unlock", instance.unlock(*one).status)?;
+        Ok(took)
+    };
+    in_turns(&mut samples, run.samples(SAMPLES_TCP), "acquire of one", &mut case, &mut floor)?;
+    for lock in &locks {
+        instance.release_lock(*lock);
+    }
+    Ok(samples.rate_from_mean())
+}
+
+fn object(run: &Run<'_>, instance: &Instance, fabric: Fabric) -> Result<Samples, Failure> {
+    let refused = |status| Failure::refused("bench: the object", status);
+    instance.object_create(b"bench object", LEASE_S, 0).map_err(refused)?;
+    let object = instance.object_get(b"bench object", LEASE_S).map_err(refused)?;
+    let per_sample = if fabric == Fabric::Shm { BLOCK } else { 1 };
+    let mut samples = Samples::new("object faa", name(fabric), per_sample);
+    let mut case = || {
+        let start = Instant::now();
+        for _ in 0..per_sample {
+            instance.faa(object, 1).map_err(refused)?;
+        }
+        Ok(start.elapsed().as_nanos() as f64 / f64::from(per_sample))
+    };
+    let count = run.samples(SAMPLES_TCP);
+    if fabric == Fabric::Shm {
+        let mut floor = || Ok(two_cas_ns(BLOCK) / 2.0);
+        in_turns(&mut samples, count, "one bare CAS", &mut case, &mut floor)?;
+    } else {
+        let mut echo = echo(chain_bytes(1))?;
+        let mut floor = || round_trip(&mut echo);
+        in_turns(&mut samples, count, "bare TCP round trip", &mut case, &mut floor)?;
+    }
+    must("object destroy", instance.object_destroy(object))?;
+    instance.object_release(object);
+    Ok(samples.rate_from_mean())
+}
+
+/// As many locks as a primary has, got by one client in batches; one sample per batch.
+pub fn get_all_locks(primary: SocketAddr, fabric: Fabric) -> Result<Samples, Failure> {
+    let instance = client(primary, fabric)?;
+    let mut samples = Samples::new("get locks, batches of 31", name(fabric), 1);
+    let start = Instant::now();
+    let mut got = 0;
+    while got < LOCKS_MAX {
+        let some = BATCH_MAX.min(LOCKS_MAX - got);
+        let descs = (got..got + some)
+            .map(|i| LockDesc {
+                name: format!("bench lock {i}").into_bytes(),
+                lock_type: LockType::Atomic,
+                lease_s: 0,
+            })
+            .collect();
+        let before = Instant::now();
+        let results = instance.batch_get_lock(descs);
+        samples.times.record(before.elapsed().as_nanos() as f64);
+        for result in results.map_err(|s| Failure::refused("batch_get_lock", s))? {
+            result.map_err(|s| Failure::refused("batch_get_lock", s))?;
+        }
+        got += some;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    samples.per_second = got as f64 / seconds;
+    samples.note = format!("{got} locks in {seconds:.2} s");
+    instance.deinit();
+    Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bare_round_trip_carries_as_many_bytes_as_an_acquire() {
+        assert!(chain_bytes(1) > 24);
+        assert!(chain_bytes(31) > 31 * 16);
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `dlock bench`: what locks cost on this machine, beside what the machine itself costs.
+//!
+//! ```text
+//!   this process: client threads ──▶ primary: a process of its own (demo/role.rs)
+//!   sample.rs   samples and their floor, taken in turns     report.rs  the table, the JSON
+//!   cycles.rs   one client: cycles, batches, objects        c_api.rs   the same through C
+//!   crowd.rs    several clients: contention, hand-over
+//! ```
+//! Closed loop: the next operation starts when the last one has ended, so the percentiles say
+//! how long an operation takes, not how long a queue of them grows.
+
+mod c_api;
+mod crowd;
+mod cycles;
+mod report;
+mod sample;
+
+use std::net::SocketAddr;
+
+use dlock_client::Instance;
+use dlock_core::control::LockDesc;
+use dlock_core::ids::LockId;
+use dlock_core::message::LockType;
+use dlock_core::status::Status;
+
+use crate::args::{Bench, Fabric};
+use crate::connect::open;
+use crate::demo::Primary;
+use crate::failure::{self, Failure};
+use crate::out;
+
+use sample::Samples;
+
+/// What the measurements have in common.
+struct Run<'a> {
+    bench: &'a Bench,
+    primary: SocketAddr,
+    rows: Vec<Samples>,
+    skipped: Vec<(String, String)>,
+}
+
+/// Runs the benchmark; the exit code.
+pub fn run(bench: &Bench) -> Result<u8, Failure> {
+    let primary = Primary::start(0, 0, None)?;
+    let mut run = Run { bench, primary: primary.address, rows: Vec::new(), skipped: Vec::new() };
+    let fabrics: &[Fabric] = match bench.fabric {
+        Fabric::Auto => &[Fabric::Shm, Fabric::Tcp],
+        Fabric::Shm => &[Fabric::Shm],
+        Fabric::Tcp => &[Fabric::Tcp],
+    };
+    for &fabric in fabrics {
+        cycles::run(&mut run, fabric)?;
+        c_api::run(&mut run, fabric)?;
+        crowd::run(&mut run, fabric)?;
+    }
+    if run.wants("get locks", fabrics[0]) {
+        let fresh = Primary::start(0, 0, None)?;
+        run.rows.push(cycles::get_all_locks(fresh.address, fabrics[0])?);
+    }
+    if run.rows.is_empty() {
+        let cause = "no case has this name";
+        return Err(Failure::new(
+            failure::USAGE,
+            cause,
+            "run it once without --only for the names",
+        ));
+    }
+    match bench.json {
+        true => out::line(&report::json(&run.rows, &run.skipped)),
+        false => out::print(&report::table(&run.rows, &run.skipped)),
+    }
+    Ok(failure::OK)
+}
+
+impl Run<'_> {
+    /// Whether the case is to be measured; says so, as it takes a while.
+    fn wants(&self, case: &str, fabric: Fabric) -> bool {
+        let wanted = self.bench.only.as_ref().is_none_or(|text| case.contains(text.as_str()));
+        if wanted {
+            eprintln!("dlock: measuring {case} on {}", name(fabric));
+        }
+        wanted
+    }
+
+    /// Samples of a case: fewer in a quick run.
+    fn samples(&self, full: u32) -> u32 {
+        if self.bench.quick {
+            full / 10
+        } else {
+            full
+        }
+    }
+
+    fn client(&self, fabric: Fabric) -> Result<Instance, Failure> {
+        client(self.primary, fabric)
+    }
+}
+
+fn client(primary: SocketAddr, fabric: Fabric) -> Result<Instance, Failure> {
+    open(primary, fabric).map_err(|s| Failure::refused("no session with the bench's primary", s))
+}
+
+fn name(fabric: Fabric) -> &'static str {
+    match fabric {
+        Fabric::Auto => "auto",
+        Fabric::Shm => "shm",
+        Fabric::Tcp => "tcp",
+    }
+}
+
+fn lock_of(instance: &Instance, name: &str, lock_type: LockType) -> Result<LockId, Failure> {
+    let desc = LockDesc { name: name.into(), lock_type, lease_s: 0 };
+    match instance.get_lock(desc) {
+        (Status::Success, Some(lock)) => Ok(lock),
+        (status, _) => Err(Failure::refused("getting a lock", status)),
+    }
+}
+
+/// A status that must be success, or the measurement is worthless.
+fn must(what: &str, status: Status) -> Result<(), Failure> {
+    match status {
+        Status::Success => Ok(()),
+        status => Err(Failure::plain(format!("bench: {what}: {status}"))),
+    }
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The results, for a person and for a program.
+
+use serde_json::{json, Value};
+
+use super::sample::{Floor, Samples, Times};
+use crate::table;
+
+/// The columns, named as perftest names its own; times are in microseconds.
+const COLUMNS: [&str; 14] = [
+    "#case",
+    "fabric",
+    "#samples",
+    "t_min",
+    "t_max",
+    "t_typical",
+    "t_avg",
+    "t_stdev",
+    "99%",
+    "99.9%",
+    "ops/s",
+    "floor",
+    "ratio",
+    "floor is / note",
+];
+
+fn micros(ns: f64) -> String {
+    format!("{:.3}", ns / 1_000.0)
+}
+
+/// The table.
+pub fn table(rows: &[Samples], skipped: &[(String, String)]) -> String {
+    let mut cells = vec![COLUMNS.map(String::from).to_vec()];
+    cells.extend(rows.iter().map(line));
+    let body = table::render(&cells);
+    let rule = "-".repeat(body.lines().map(str::len).max().unwrap_or(0));
+    let mut out = format!(
+        "{rule}\n dlock bench {}: closed loop, primary in a process of its own, \
+         times in us\n{rule}\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    out.push_str(&body);
+    out.push_str(&format!("{rule}\n"));
+    for (case, reason) in skipped {
+        out.push_str(&format!(" skipped: {case}: {reason}\n"));
+    }
+    out.push_str(
+        " t_typical is the median; ratio = t_typical / floor, medians of samples taken in turns.\n",
+    );
+    let blocks = rows.iter().map(|r| r.per_sample).max().unwrap_or(1);
+    if blocks > 1 {
+        out.push_str(&format!(
+            " On shm a sample is the mean of {blocks} operations: its percentiles are of means.\n"
+        ));
+    }
+    out
+}
+
+fn line(row: &Samples) -> Vec<String> {
+    let times = &row.times;
+    let floor = row.floor.as_ref();
+    let note = match (floor, row.note.is_empty()) {
+        (Some(floor), true) => floor.name.to_string(),
+        (Some(floor), false) => format!("{}; {}", floor.name, row.note),
+        (None, _) => row.note.clone(),
+    };
+    vec![
+        row.case.clone(),
+        row.fabric.into(),
+        times.count().to_string(),
+        micros(times.min_ns()),
+        micros(times.max_ns()),
+        micros(times.quantile_ns(0.5)),
+        micros(times.mean_ns()),
+        micros(times.deviation_ns()),
+        micros(times.quantile_ns(0.99)),
+        micros(times.quantile_ns(0.999)),
+        format!("{:.0}", row.per_second),
+        floor.map_or("-".into(), |f| micros(f.times.quantile_ns(0.5))),
+        row.ratio().map_or("-".into(), |r| format!("{r:.2}")),
+        note,
+    ]
+}
+
+/// One document: every time in nanoseconds.
+pub fn json(rows: &[Samples], skipped: &[(String, String)]) -> String {
+    let results: Vec<Value> = rows.iter().map(result).collect();
+    let skipped: Vec<Value> =
+        skipped.iter().map(|(case, reason)| json!({ "case": case, "reason": reason })).collect();
+    let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let document = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "loop": "closed",
+        "cpus": cpus,
+        "results": results,
+        "skipped": skipped,
+    });
+    format!("{document:#}")
+}
+
+fn result(row: &Samples) -> Value {
+    json!({
+        "case": row.case,
+        "fabric": row.fabric,
+        "operations_per_sample": row.per_sample,
+        "operations_per_second": row.per_second,
+        "times": times(&row.times),
+        "floor": row.floor.as_ref().map(floor),
+        "ratio": row.ratio(),
+        "note": row.note,
+    })
+}
+
+fn floor(floor: &Floor) -> Value {
+    json!({ "name": floor.name, "times": times(&floor.times) })
+}
+
+fn times(times: &Times) -> Value {
+    json!({
+        "samples": times.count(),
+        "min_ns": times.min_ns(),
+        "p50_ns": times.quantile_ns(0.5),
+        "p90_ns": times.quantile_ns(0.9),
+        "p99_ns": times.quantile_ns(0.99),
+        "p999_ns": times.quantile_ns(0.999),
+        "max_ns": times.max_ns(),
+        "mean_ns": times.mean_ns(),
+        "stdev_ns": times.deviation_ns(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Samples> {
+        let mut row = Samples::new("atomic", "shm", 256);
+        row.times.record(50.0);
+        let mut floor = Floor { name: "bare", times: Times::new() };
+        floor.times.record(10.0);
+        row.floor = Some(floor);
+        vec![row.rate_from_mean()]
+    }
+
+    #[test]
+    fn the_table_shows_median_floor_and_ratio() {
+        let text = table(&rows(), &[("other".into(), "no time".into())]);
+        for part in ["0.050", "0.010", "5.00", "bare", "skipped: other: no time"] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_json_can_be_read_back() {
+        let value: Value = serde_json::from_str(&json(&rows(), &[])).unwrap();
+        assert_eq!(value["results"][0]["case"], "atomic");
+        assert_eq!(value["results"][0]["times"]["samples"], 1);
+    }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From an address on the command line to a session with a primary.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+use dlock_client::{Client, ClientConfig, Error, Instance};
+use dlock_core::limits::PORT_DEFAULT;
+use dlock_core::status::Status;
+
+use crate::args::{Fabric, Where};
+use crate::failure::{Failure, UNAVAILABLE};
+
+/// Where a primary is, as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    host: String,
+    port: u16,
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            return Ok(Self { host: address.ip().to_string(), port: address.port() });
+        }
+        if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return Ok(Self { host: ip.to_string(), port: PORT_DEFAULT });
+        }
+        let (host, port) = match text.split_once(':') {
+            None => (text, PORT_DEFAULT),
+            Some((host, port)) => {
+                let port = port.parse().ok().filter(|p| *p != 0);
+                (host, port.ok_or("the port must be a number from 1 to 65535")?)
+            }
+        };
+        if host.is_empty() || host.contains([':', '/', ' ']) {
+            return Err("write IP, IP:PORT, [IPv6]:PORT or HOST:PORT".into());
+        }
+        Ok(Self { host: host.into(), port })
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self { host: address.ip().to_string(), port: address.port() }
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl Address {
+    /// The address with a host name looked up.
+    pub fn resolve(&self) -> Result<SocketAddr, Failure> {
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        let cause = match found.map(|mut list| list.next()) {
+            Ok(Some(address)) => return Ok(address),
+            Ok(None) => "has no address".to_string(),
+            Err(error) => error.to_string(),
+        };
+        let cause = format!("host '{}': {cause}", self.host);
+        Err(Failure::new(UNAVAILABLE, cause, "give the IP address: --address IP:PORT"))
+    }
+}
+
+/// A client of the primary.
+pub fn client(place: &Where) -> Result<Client, Failure> {
+    let address = place.address.resolve()?;
+    Client::with_config(&config(address, place.fabric), &address.ip().to_string()).map_err(
+        |error| {
+            let cause = format!("no session with the primary at {}: {error}", place.address);
+            let remedy = match error {
+                Error::NotReady => "start one (dlockd), or say where it is: --address IP:PORT",
+                Error::NoResource => "the primary has its full number of clients: dlock clients",
+                Error::VersionMismatch => "install the same release on client and primary",
+                _ => "dlock -v tells more; dlock status asks the primary",
+            };
+            Failure::new(UNAVAILABLE, cause, remedy)
+        },
+    )
+}
+
+/// A session with the primary at an address, with the calls of the C API.
+pub fn open(address: SocketAddr, fabric: Fabric) -> Result<Instance, Status> {
+    Instance::init(&config(address, fabric), &address.ip().to_string())
+}
+
+fn config(address: SocketAddr, fabric: Fabric) -> ClientConfig {
+    ClientConfig { port: address.port(), fabric: fabric.into(), ..ClientConfig::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_in_every_form() {
+        let shown = |text: &str| text.parse::<Address>().map(|a| a.to_string());
+        assert_eq!(shown("10.0.0.1"), Ok("10.0.0.1:21616".into()));
+        assert_eq!(shown("10.0.0.1:5"), Ok("10.0.0.1:5".into()));
+        assert_eq!(shown("::1"), Ok("[::1]:21616".into()));
+        assert_eq!(shown("[::1]:5"), Ok("[::1]:5".into()));
+        assert_eq!(shown("node-1:5"), Ok("node-1:5".into()));
+        for wrong in ["", ":5", "node:0", "node:99999", "node:x", "a b"] {
+            assert!(shown(wrong).is_err(), "{wrong}");
+        }
+    }
+}

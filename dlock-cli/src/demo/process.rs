@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tour's hold on its processes: start, tell, hear, stop, kill. Every wait has a limit.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dlock_core::status::Status;
+use rustix::process::{kill_process, Pid, Signal};
+
+use crate::args::Fabric;
+use crate::failure::Failure;
+
+/// The longest that any answer may take: two bounded waits and some.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// A child process that obeys lines and answers with lines. Killed when dropped.
+pub struct Process {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<(Instant, String)>,
+    early: Option<(Instant, String)>,
+}
+
+/// An answer of a client process.
+#[derive(Debug)]
+pub struct Answer {
+    /// When it came.
+    pub at: Instant,
+    /// The status of the C API.
+    pub status: Status,
+    /// What else it said.
+    pub numbers: Vec<u64>,
+}
+
+impl Process {
+    fn start(arguments: &[String], errors: Stdio) -> Result<(Self, String), Failure> {
+        let program = std::env::current_exe().map_err(Failure::plain)?;
+        let mut child = Command::new(program)
+            .arg("role")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .map_err(|e| Failure::plain(format!("a process cannot be started: {e}")))?;
+        let output = child.stdout.take().expect("its output is piped");
+        let (heard, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if heard.send((Instant::now(), line)).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut process = Self { input: child.stdin.take(), child, lines, early: None };
+        let (_, first) = process.hear()?;
+        Ok((process, first))
+    }
+
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn hear(&mut self) -> Result<(Instant, String), Failure> {
+        if let Some(line) = self.early.take() {
+            return Ok(line);
+        }
+        self.lines.recv_timeout(ANSWER_MAX).map_err(|_| {
+            let end = self.child.try_wait().ok().flatten();
+            let end = end.map_or("it does not answer".into(), |status| status.to_string());
+            Failure::plain(format!("process {}: {end}", self.id()))
+        })
+    }
+
+    /// Sends a command.
+    pub fn tell(&mut self, command: &str) -> Result<(), Failure> {
+        let input = self.input.as_mut().expect("the input is there until the end");
+        let sent = writeln!(input, "{command}").and_then(|()| input.flush());
+        sent.map_err(|e| Failure::plain(format!("process {}: {e}", self.child.id())))
+    }
+
+    /// The answer to the oldest command that is not answered.
+    pub fn answer(&mut self) -> Result<Answer, Failure> {
+        let (at, line) = self.hear()?;
+        let mut words = line.split_whitespace();
+        let code = words.next().and_then(|w| u32::from_str_radix(w, 16).ok());
+        let status = code
+            .and_then(|c| Status::from_code(c as i32))
+            .ok_or_else(|| Failure::plain(format!("process {} says '{line}'", self.child.id())))?;
+        Ok(Answer { at, status, numbers: words.filter_map(|w| w.parse().ok()).collect() })
+    }
+
+    /// Sends a command and waits for its answer.
+    pub fn ask(&mut self, command: &str) -> Result<Answer, Failure> {
+        self.tell(command)?;
+        self.answer()
+    }
+
+    /// Whether no answer comes for this long. An answer that came is there for `answer`.
+    pub fn quiet(&mut self, time: Duration) -> bool {
+        if self.early.is_none() {
+            self.early = self.lines.recv_timeout(time).ok();
+        }
+        self.early.is_none()
+    }
+
+    /// Ends it at once, without a chance to tidy up.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
+    }
+
+    /// Stops it where it is, or lets it go on.
+    pub fn freeze(&self, frozen: bool) {
+        let signal = if frozen { Signal::STOP } else { Signal::CONT };
+        let _ = kill_process(Pid::from_child(&self.child), signal); // it may have ended
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.input = None; // it ends by itself; a frozen or stuck one does not
+        let end = Instant::now() + Duration::from_secs(2);
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > end {
+                self.kill();
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A primary as a process of its own.
+pub struct Primary {
+    /// The process.
+    pub process: Process,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Primary {
+    /// Starts one; port 0: any.
+    pub fn start(port: u16, recover: u32, grace: Option<Duration>) -> Result<Self, Failure> {
+        let mut arguments =
+            vec!["primary".into(), format!("--port={port}"), format!("--recover={recover}")];
+        arguments.extend(grace.map(|g| format!("--grace-ms={}", g.as_millis())));
+        let (process, first) = Process::start(&arguments, Stdio::inherit())?;
+        let address = first.strip_prefix("listening ").and_then(|a| a.parse().ok());
+        let address =
+            address.ok_or_else(|| Failure::plain(format!("the primary says '{first}'")))?;
+        Ok(Self { process, address })
+    }
+}
+
+/// Starts a client process.
+pub fn client(primary: SocketAddr, fabric: Fabric) -> Result<Process, Failure> {
+    Process::start(&client_arguments(primary, fabric), Stdio::inherit()).map(|(process, _)| process)
+}
+
+/// Starts a client process that is expected to be refused, and so says nothing about it.
+pub fn uninvited(primary: SocketAddr, fabric: Fabric) -> Result<Process, Failure> {
+    Process::start(&client_arguments(primary, fabric), Stdio::null()).map(|(process, _)| process)
+}
+
+fn client_arguments(primary: SocketAddr, fabric: Fabric) -> [String; 3] {
+    let fabric = format!("--fabric={}", fabric_name(fabric));
+    ["client".into(), format!("--address={primary}"), fabric]
+}
+
+fn fabric_name(fabric: Fabric) -> &'static str {
+    match fabric {
+        Fabric::Auto => "auto",
+        Fabric::Shm => "shm",
+        Fabric::Tcp => "tcp",
+    }
+}

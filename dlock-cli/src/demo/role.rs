@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The processes of the tour and of the benchmark. Each ends when its standard input does, so
+//! that none outlives the process that started it.
+//!
+//! A *primary* says `listening ADDRESS` and serves. A *client* reads one command per line and
+//! answers each with one line, `STATUS` or `STATUS number…`, STATUS being hexadecimal:
+//!
+//! ```text
+//!   get NAME TYPE        try|lock|extend MODE LEASE_S        unlock
+//!   count FILE TIMES [locked]   adds 1 to the number in FILE, TIMES times
+//!   write FILE TIMES / read FILE TIMES                       pairs of numbers, see pairs()
+//!   reinit ADDRESS       update       reinit-done
+//! ```
+
+use std::fs;
+use std::io::{self, BufRead};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use dlock_client::Instance;
+use dlock_core::control::LockDesc;
+use dlock_core::ids::LockId;
+use dlock_core::message::{LockType, Mode};
+use dlock_core::status::Status;
+use dlock_server::{Server, ServerConfig};
+
+use crate::args::{Part, Role, Where};
+use crate::connect;
+use crate::failure::{self, Failure};
+use crate::out;
+
+/// The lease of the loops, which the tour does not let run out.
+const LOOP_LEASE_S: u32 = 60;
+
+/// Plays a role.
+pub fn run(role: &Role) -> Result<u8, Failure> {
+    match &role.part {
+        Part::Primary { port, recover, grace_ms, admin_socket } => primary(ServerConfig {
+            port: *port,
+            recovery_clients: *recover,
+            absent_grace: grace_ms.map(Duration::from_millis),
+            admin_socket: admin_socket.clone(),
+            ..ServerConfig::default()
+        }),
+        Part::Client { place } => client(place),
+    }
+}
+
+fn primary(config: ServerConfig) -> Result<u8, Failure> {
+    let server = Server::start(config).map_err(Failure::plain)?;
+    out::line(&format!("listening {}", server.local_addr()));
+    for line in io::stdin().lock().lines() {
+        if line.is_err() {
+            break;
+        }
+    }
+    server.stop();
+    Ok(failure::OK)
+}
+
+fn client(place: &Where) -> Result<u8, Failure> {
+    let address = place.address.resolve()?;
+    let instance = connect::open(address, place.fabric)
+        .map_err(|status| Failure::refused("no session with the primary", status))?;
+    let mut player = Player { instance, lock: None };
+    out::line(&format!("client {}", player.instance.id()));
+    for line in io::stdin().lock().lines() {
+        let Ok(line) = line else { break };
+        let words: Vec<&str> = line.split_whitespace().collect();
+        out::line(&match player.obey(&words) {
+            Ok(numbers) => answer(Status::Success, &numbers),
+            Err(status) => answer(status, &[]),
+        });
+    }
+    player.instance.deinit();
+    Ok(failure::OK)
+}
+
+fn answer(status: Status, numbers: &[u64]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
+    format!("{:x} {}", status.code(), numbers.join(" "))
+}
+
+struct Player {
+    instance: Instance,
+    lock: Option<LockId>,
+}
+
+/// What a command came to: its numbers, or why it failed.
+type Played = Result<Vec<u64>, Status>;
+
+fn done(status: Status) -> Played {
+    match status {
+        Status::Success => Ok(vec![]),
+        status => Err(status),
+    }
+}
+
+impl Player {
+    fn obey(&mut self, words: &[&str]) -> Played {
+        match words {
+            ["get", name, kind] => self.get(name, kind),
+            ["try", mode, lease] => {
+                let lock = self.lock()?;
+                done(self.instance.trylock(lock, mode_of(mode)?, number(lease)?).status)
+            }
+            ["lock", mode, lease] => {
+                let lock = self.lock()?;
+                done(self.instance.lock(lock, mode_of(mode)?, number(lease)?).status)
+            }
+            ["extend", mode, lease] => {
+                let lock = self.lock()?;
+                done(self.instance.extend(lock, mode_of(mode)?, number(lease)?).status)
+            }
+            ["unlock"] => done(self.instance.unlock(self.lock()?).status),
+            ["count", file, times] => self.count(file, number(times)?, false),
+            ["count", file, times, "locked"] => self.count(file, number(times)?, true),
+            ["write", file, times] => self.write(file, number(times)?),
+            ["read", file, times] => self.read(file, number(times)?),
+            ["reinit", address] => {
+                let address: SocketAddr = address.parse().map_err(|_| Status::Invalid)?;
+                done(self.instance.reinit(&address.ip().to_string()))
+            }
+            ["update"] => done(self.instance.update_all_locks()),
+            ["reinit-done"] => done(self.instance.reinit_done()),
+            _ => Err(Status::Invalid),
+        }
+    }
+
+    fn lock(&self) -> Result<LockId, Status> {
+        self.lock.ok_or(Status::LockNotGet)
+    }
+
+    fn get(&mut self, name: &str, kind: &str) -> Played {
+        let lock_type = match kind {
+            "atomic" => LockType::Atomic,
+            "rw" => LockType::Rw,
+            "fair" => LockType::Fair,
+            _ => return Err(Status::Invalid),
+        };
+        let desc = LockDesc { name: name.into(), lock_type, lease_s: LOOP_LEASE_S };
+        let (status, lock) = self.instance.get_lock(desc);
+        self.lock = lock;
+        done(status)
+    }
+
+    /// Reads the number in the file, adds one, writes it back: wrong without mutual exclusion.
+    fn count(&self, file: &str, times: u32, locked: bool) -> Played {
+        for _ in 0..times {
+            if locked {
+                self.enter(Mode::Exclusive)?;
+            }
+            let value: u64 = read_numbers(file).first().copied().unwrap_or(0);
+            fs::write(file, (value + 1).to_string()).map_err(|_| Status::Error)?;
+            if locked {
+                self.leave()?;
+            }
+        }
+        Ok(vec![])
+    }
+
+    /// Writes pairs of equal numbers, the second number in a write of its own.
+    fn write(&self, file: &str, times: u32) -> Played {
+        for i in 0..times {
+            self.enter(Mode::Exclusive)?;
+            for text in [format!("{i}"), format!("{i} {i}")] {
+                fs::write(file, text).map_err(|_| Status::Error)?;
+            }
+            self.leave()?;
+        }
+        Ok(vec![])
+    }
+
+    /// Reads pairs; the number of torn ones.
+    fn read(&self, file: &str, times: u32) -> Played {
+        let mut torn = 0;
+        for _ in 0..times {
+            self.enter(Mode::Shared)?;
+            let pair = read_numbers(file);
+            torn += u64::from(pair.len() != 2 || pair[0] != pair[1]);
+            self.leave()?;
+        }
+        Ok(vec![torn])
+    }
+
+    fn enter(&self, mode: Mode) -> Result<(), Status> {
+        loop {
+            match self.instance.lock(self.lock()?, mode, LOOP_LEASE_S).status {
+                Status::Success => return Ok(()),
+                Status::Fail | Status::Again => {} // 5 s without a turn: wait on
+                status => return Err(status),
+            }
+        }
+    }
+
+    fn leave(&self) -> Result<(), Status> {
+        done(self.instance.unlock(self.lock()?).status).map(|_| ())
+    }
+}
+
+fn read_numbers(file: &str) -> Vec<u64> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.split_whitespace().filter_map(|w| w.parse().ok()).collect()
+}
+
+fn mode_of(word: &str) -> Result<Mode, Status> {
+    match word {
+        "exclusive" => Ok(Mode::Exclusive),
+        "shared" => Ok(Mode::Shared),
+        _ => Err(Status::Invalid),
+    }
+}
+
+fn number(word: &str) -> Result<u32, Status> {
+    word.parse().map_err(|_| Status::Invalid)
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The scenes of the tour, in order.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use dlock_core::status::Status;
+
+use super::process::{uninvited, Answer, Process};
+use super::{client, Primary, Tour};
+use crate::args::Fabric;
+use crate::failure::Failure;
+
+/// Clients that contend in the first scenes.
+const CLIENTS: usize = 4;
+/// Additions of each client under the lock.
+const COUNTS: u64 = 1_000;
+/// Time after which the tour's primary gives a vanished client's locks to others.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// Plays all of them.
+pub fn play(tour: &mut Tour) -> Result<(), Failure> {
+    let mut primary = primary_starts(tour)?;
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(client(primary.address, tour.fabric)?);
+    }
+    counting(tour, &mut clients)?;
+    readers_and_writer(tour, &mut clients)?;
+    in_order_of_arrival(tour, &mut clients)?;
+    killed_holder(tour, &primary, &mut clients)?;
+    frozen_holder(tour, &primary, &mut clients)?;
+    drop(clients);
+    successor(tour, &mut primary)
+}
+
+fn expect(answer: Answer, what: &str) -> Result<Answer, Failure> {
+    match answer.status {
+        Status::Success => Ok(answer),
+        status => Err(Failure::plain(format!("{what}: {status}"))),
+    }
+}
+
+fn each(clients: &mut [Process], command: &str) -> Result<Vec<Answer>, Failure> {
+    for client in clients.iter_mut() {
+        client.tell(command)?;
+    }
+    clients.iter_mut().map(|c| expect(c.answer()?, command)).collect()
+}
+
+fn primary_starts(tour: &mut Tour) -> Result<Primary, Failure> {
+    tour.title("A primary keeps the locks");
+    let primary = Primary::start(0, 0, Some(GRACE))?;
+    tour.say(&format!(
+        "Process {} is the primary, on {}. It keeps lock words in memory, and\n\
+         clients change them with atomic operations: {}.",
+        primary.process.id(),
+        primary.address,
+        match tour.fabric {
+            Fabric::Tcp => "here by messages over TCP, one round trip each",
+            _ => "here in shared memory, without any message",
+        }
+    ));
+    Ok(primary)
+}
+
+fn number_in(file: &str) -> u64 {
+    fs::read_to_string(file).ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0)
+}
+
+fn counting(tour: &mut Tour, clients: &mut [Process]) -> Result<(), Failure> {
+    tour.title("Mutual exclusion");
+    let wanted = COUNTS * clients.len() as u64;
+    let file = tour.file("count");
+    tour.say(&format!(
+        "{} processes add 1 to a number in a file, {COUNTS} times each.",
+        clients.len()
+    ));
+    each(clients, &format!("count {file} {COUNTS}"))?;
+    let lost = wanted.saturating_sub(number_in(&file));
+    tour.say(&format!("Without a lock: {lost} of {wanted} additions are lost."));
+
+    fs::write(&file, "0").map_err(Failure::plain)?;
+    each(clients, "get demo-atomic atomic")?;
+    let start = Instant::now();
+    each(clients, &format!("count {file} {COUNTS} locked"))?;
+    let seconds = start.elapsed().as_secs_f64();
+    let found = number_in(&file);
+    tour.check(
+        &format!("under an atomic lock the sum is {found} of {wanted} ({seconds:.2} s)"),
+        found == wanted,
+    );
+    Ok(())
+}
+
+fn readers_and_writer(tour: &mut Tour, clients: &mut [Process]) -> Result<(), Failure> {
+    tour.title("Readers and a writer");
+    let file = tour.file("pair");
+    fs::write(&file, "0 0").map_err(Failure::plain)?;
+    tour.say("A writer changes two numbers, one after the other; readers must see them equal.");
+    each(clients, "get demo-rw rw")?;
+
+    let together = each(clients, "lock shared 60")?.len();
+    tour.check(&format!("{together} readers hold the lock together"), together == clients.len());
+    each(clients, "unlock")?;
+
+    let (writer, readers) = clients.split_first_mut().expect("there are several clients");
+    writer.tell(&format!("write {file} 300"))?;
+    let torn: u64 = each(readers, &format!("read {file} 300"))?.iter().map(|a| a.numbers[0]).sum();
+    expect(writer.answer()?, "write")?;
+    let reads = 300 * readers.len();
+    tour.check(&format!("{torn} of {reads} reads saw a half-made change"), torn == 0);
+    Ok(())
+}
+
+fn in_order_of_arrival(tour: &mut Tour, clients: &mut [Process]) -> Result<(), Failure> {
+    tour.title("In order of arrival");
+    tour.say("A fair lock hands out tickets. One client holds it, the others queue.");
+    each(clients, "get demo-fair fair")?;
+    let (holder, waiters) = clients.split_first_mut().expect("there are several clients");
+    expect(holder.ask("try exclusive 60")?, "the first trylock")?;
+    let mut queued = true;
+    for waiter in waiters.iter_mut() {
+        queued &= waiter.ask("try exclusive 60")?.status == Status::Again;
+    }
+    tour.check("each of the others is told that it is queued", queued);
+
+    for waiter in waiters.iter_mut().rev() {
+        waiter.tell("lock exclusive 60")?; // in reverse, to show that only the tickets count
+    }
+    let mut released = Instant::now(); // the grant may be heard before the unlock's answer
+    expect(holder.ask("unlock")?, "unlock")?;
+    let mut in_order = true;
+    for next in 0..waiters.len() {
+        let granted = expect(waiters[next].answer()?, "lock")?;
+        in_order &= granted.at >= released;
+        // Nobody behind it may have the lock while it is held.
+        in_order &= waiters[next + 1..].iter_mut().all(|w| w.quiet(Duration::from_millis(30)));
+        released = Instant::now();
+        expect(waiters[next].ask("unlock")?, "unlock")?;
+    }
+    tour.check("it goes to the waiters by ticket, one at a time", in_order);
+    Ok(())
+}
+
+fn killed_holder(
+    tour: &mut Tour,
+    primary: &Primary,
+    clients: &mut [Process],
+) -> Result<(), Failure> {
+    tour.title("A holder dies");
+    tour.say(&format!(
+        "A client takes a read-write lock, which has no lease, and an atomic lock for an hour.\n\
+         Both times it is killed with SIGKILL. The primary notices that the connection broke.\n\
+         If it can see that the process is gone (shared memory), it undoes the hold at once;\n\
+         otherwise it waits {} ms, in case the client comes back.",
+        GRACE.as_millis()
+    ));
+    for (kind, what) in [("rw", "read-write"), ("atomic", "atomic")] {
+        let name = format!("demo-killed-{kind}");
+        let mut victim = client(primary.address, tour.fabric)?;
+        for process in [&mut victim, &mut clients[0]] {
+            expect(process.ask(&format!("get {name} {kind}"))?, "get")?;
+        }
+        expect(victim.ask("lock exclusive 3600")?, "lock")?;
+        clients[0].tell("lock exclusive 60")?;
+        let held = clients[0].quiet(Duration::from_millis(100));
+        let killed = Instant::now();
+        victim.kill();
+        let answer = clients[0].answer()?;
+        let waited = answer.at.saturating_duration_since(killed).as_millis();
+        let good = held && answer.status == Status::Success;
+        tour.check(&format!("the {what} lock went to the waiter {waited} ms later"), good);
+        clients[0].ask("unlock")?;
+    }
+    Ok(())
+}
+
+fn frozen_holder(
+    tour: &mut Tour,
+    primary: &Primary,
+    clients: &mut [Process],
+) -> Result<(), Failure> {
+    tour.title("A holder sleeps past its lease");
+    tour.say(
+        "A client takes a lock for 1 s and is frozen (SIGSTOP). It is not dead, so only its\n\
+         lease counts: when that is over, the next client gets the lock. The sleeper wakes\n\
+         up and believes that it still holds it.",
+    );
+    let mut sleeper = client(primary.address, tour.fabric)?;
+    for process in [&mut sleeper, &mut clients[0]] {
+        expect(process.ask("get demo-lease atomic")?, "get")?;
+    }
+    let taken = Instant::now();
+    expect(sleeper.ask("lock exclusive 1")?, "lock")?;
+    sleeper.freeze(true);
+    let answer = clients[0].ask("lock exclusive 60")?;
+    let waited = answer.at.saturating_duration_since(taken).as_secs_f64();
+    let good = answer.status == Status::Success && waited >= 1.0;
+    tour.check(&format!("the lock went to the next client after {waited:.1} s"), good);
+    sleeper.freeze(false);
+    let late = sleeper.ask("unlock")?;
+    tour.check(
+        &format!("the sleeper's late unlock is refused ({:?})", late.status),
+        late.status == Status::Fail,
+    );
+    let still = clients[0].ask("unlock")?;
+    tour.check("and has changed nothing for the new holder", still.status == Status::Success);
+    Ok(())
+}
+
+fn successor(tour: &mut Tour, primary: &mut Primary) -> Result<(), Failure> {
+    tour.title("The primary dies");
+    tour.say(
+        "A client holds a lock. The primary is killed with SIGKILL, and a successor is started\n\
+         at the same address, told to wait for 1 client to come back.",
+    );
+    let address = primary.address;
+    let mut survivor = client(address, tour.fabric)?;
+    expect(survivor.ask("get demo-survivor atomic")?, "get")?;
+    expect(survivor.ask("lock exclusive 3600")?, "lock")?;
+    primary.process.kill();
+    let refused = survivor.ask(&format!("reinit {address}"))?;
+    tour.check(
+        &format!("with no primary there, the client is told so: {:?}", refused.status),
+        refused.status == Status::NotReady,
+    );
+    *primary = Primary::start(address.port(), 1, Some(GRACE))?;
+    let early = uninvited(address, tour.fabric);
+    tour.check("the successor takes no new client before the old ones are back", early.is_err());
+    let back = survivor.ask(&format!("reinit {address}"))?;
+    tour.check("the survivor is let in again", back.status == Status::Success);
+    let told = survivor.ask("update")?;
+    tour.check("it tells the successor which locks it has", told.status == Status::Success);
+    let ready = survivor.ask("reinit-done")?;
+    tour.check("and the successor serves", ready.status == Status::Success);
+
+    let mut newcomer = client(address, tour.fabric)?;
+    expect(newcomer.ask("get demo-survivor atomic")?, "get")?;
+    let excluded = newcomer.ask("try exclusive 60")?;
+    let text = format!("a new client finds the lock held ({:?})", excluded.status);
+    tour.check(&text, excluded.status == Status::Fail);
+    let unlocked = survivor.ask("unlock")?;
+    let got = newcomer.ask("lock exclusive 60")?;
+    let passed_on = unlocked.status == Status::Success && got.status == Status::Success;
+    tour.check("until the survivor unlocks it", passed_on);
+    Ok(())
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Exit codes, and what is said when something fails: the cause, then the remedy.
+
+use std::fmt;
+
+use dlock_core::status::Status;
+
+/// All went well.
+pub const OK: u8 = 0;
+/// Something failed, or a property that was to be shown did not hold.
+pub const FAILED: u8 = 1;
+/// The command line is wrong (clap uses the same number).
+pub const USAGE: u8 = 2;
+/// The primary or its admin socket cannot be reached, or it refuses (`EX_UNAVAILABLE`).
+pub const UNAVAILABLE: u8 = 69;
+/// `exec`: the lock was not got within `--wait` (`EX_TEMPFAIL`).
+pub const NOT_GOT: u8 = 75;
+/// `exec`: the lock was lost while the command ran (`EX_PROTOCOL`).
+pub const LOST: u8 = 76;
+/// `exec`: the command is there but cannot be run (as in the shell).
+pub const NOT_EXECUTABLE: u8 = 126;
+/// `exec`: there is no such command (as in the shell).
+pub const NOT_FOUND: u8 = 127;
+/// `exec`: added to the number of the signal that ended the command (as in the shell).
+pub const SIGNALLED: u8 = 128;
+
+/// Why `dlock` ends with an exit code other than 0.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
+    text: String,
+}
+
+impl Failure {
+    /// `cause` says what went wrong, `remedy` what to do about it.
+    pub fn new(code: u8, cause: impl fmt::Display, remedy: impl fmt::Display) -> Self {
+        Self { code, text: format!("{cause}\n  remedy: {remedy}") }
+    }
+
+    /// Something failed for which no remedy is known beyond what the cause says.
+    pub fn plain(cause: impl fmt::Display) -> Self {
+        Self { code: FAILED, text: cause.to_string() }
+    }
+
+    /// A primary answered with this status when asked to do `what`.
+    pub fn refused(what: impl fmt::Display, status: Status) -> Self {
+        let remedy = match status {
+            Status::NotReady => "start the primary, or wait until its recovery is over",
+            Status::BadResponse => "look whether the primary still runs: dlock status",
+            Status::ServerNoResource => "release what is not needed: dlock locks, dlock clients",
+            Status::VersionMismatch => "install the same release on client and primary",
+            Status::ClientRemoved => "start again: the primary has forgotten this client",
+            _ => "dlock -v tells more",
+        };
+        Self::new(UNAVAILABLE, format_args!("{what}: {status}"), remedy)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `dlock`, the command-line tool.
+//!
+//! ```text
+//!   args.rs     what can be said on the command line      failure.rs  exit codes and their text
+//!   exec.rs     runs a command while holding a lock       connect.rs  from arguments to a session
+//!   admin.rs    asks a running dlockd: status, locks, clients (table.rs lays them out)
+//!   demo/       a guided tour: processes that play roles (role.rs), driven by scenes
+//!   bench/      measurements beside the raw floor of the same machine
+//! ```
+//!
+//! What this program does not do: serve (that is `dlockd`), but for the primaries that the tour
+//! and the benchmark start for themselves.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod args;
+mod bench;
+mod connect;
+mod demo;
+mod exec;
+mod failure;
+mod logging;
+mod out;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    logging::to_stderr(args.verbose);
+    let result = match args.command {
+        Command::Demo(demo) => demo::run(&demo),
+        Command::Bench(bench) => bench::run(&bench),
+        Command::Status(admin) => admin::run(&admin, admin::Query::Status),
+        Command::Locks(admin) => admin::run(&admin, admin::Query::Locks),
+        Command::Clients(admin) => admin::run(&admin, admin::Query::Clients),
+        Command::Exec(exec) => exec::run(&exec),
+        Command::Role(role) => demo::role::run(&role),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("dlock: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `dlock` as a person or a script meets it: exit codes and what is printed.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const DLOCK: &str = env!("CARGO_BIN_EXE_dlock");
+
+fn dlock(arguments: &[&str]) -> Output {
+    let mut command = Command::new(DLOCK);
+    command.args(arguments).stdin(Stdio::null()).env_remove("DLOCK_ADDRESS");
+    command.output().expect("the binary was just built")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("dlock is not killed")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A primary as a process; it ends with its standard input, at the latest with the test.
+struct Primary {
+    child: Child,
+    address: String,
+    folder: PathBuf,
+}
+
+impl Primary {
+    fn start(name: &str) -> Self {
+        Self::start_with(name, &[])
+    }
+
+    fn start_with(name: &str, options: &[&str]) -> Self {
+        let folder = std::env::temp_dir().join(format!("dlock-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let socket = folder.join("admin");
+        let mut child = Command::new(DLOCK)
+            .args(["role", "primary", "--grace-ms=200", "--admin-socket"])
+            .arg(&socket)
+            .args(options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let line = first_line(child.stdout.take().unwrap());
+        let address = line.strip_prefix("listening ").expect("it says where it listens").into();
+        Self { child, address, folder }
+    }
+
+    fn exec(&self, arguments: &[&str]) -> Output {
+        dlock(&[&["exec", "--address", &self.address], arguments].concat())
+    }
+
+    fn socket(&self) -> String {
+        self.folder.join("admin").to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Primary {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait(); // nothing to do if it is gone
+        let _ = std::fs::remove_dir_all(&self.folder); // a left-over harms nobody
+    }
+}
+
+fn first_line(output: ChildStdout) -> String {
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    line.trim_end().to_string()
+}
+
+/// A `dlock exec` whose command says that it runs, and then waits for its input to end.
+fn holder(primary: &Primary, options: &[&str]) -> (Child, ChildStdin) {
+    let mut child = Command::new(DLOCK)
+        .args(["exec", "--address", &primary.address])
+        .args(options)
+        .args(["--", "sh", "-c", "echo running; cat >/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert_eq!(first_line(child.stdout.take().unwrap()), "running");
+    let input = child.stdin.take().unwrap();
+    (child, input)
+}
+
+#[test]
+fn help_names_every_command_and_the_exit_codes() {
+    let output = dlock(&["--help"]);
+    assert_eq!(code(&output), 0);
+    let help = text(&output.stdout);
+    for word in ["demo", "bench", "status", "locks", "clients", "exec", "Exit codes", "75"] {
+        assert!(help.contains(word), "{word} in\n{help}");
+    }
+    assert!(!help.contains("role"), "the processes of the tour are no command for people");
+}
+
+#[test]
+fn a_wrong_command_line_exits_with_2() {
+    for wrong in
+        [&["no-such"][..], &["exec"], &["exec", "x"], &["exec", "x", "--lease=0", "--", "y"]]
+    {
+        assert_eq!(code(&dlock(wrong)), 2, "{wrong:?}");
+    }
+    let output = dlock(&["exec", "x", "--mode", "shared", "--", "true"]);
+    assert_eq!(code(&output), 2);
+    assert!(text(&output.stderr).contains("--type rw"), "the remedy is named");
+}
+
+#[test]
+fn without_a_primary_it_exits_with_69_and_names_the_remedy() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let output = dlock(&["exec", "--address", &address, "x", "--", "true"]);
+    assert_eq!(code(&output), 69);
+    assert!(text(&output.stderr).contains("remedy: start one"), "{}", text(&output.stderr));
+    let output = dlock(&["status", "--socket", "/no/such/socket"]);
+    assert_eq!(code(&output), 69);
+    assert!(text(&output.stderr).contains("remedy:"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn exec_passes_the_commands_exit_code_on() {
+    let primary = Primary::start("codes");
+    for kind in ["atomic", "rw", "fair"] {
+        let name = format!("codes-{kind}");
+        let run = |command: &str| primary.exec(&[&name, "--type", kind, "--", "sh", "-c", command]);
+        let output = run("echo hello; exit 7");
+        assert_eq!((code(&output), text(&output.stdout).as_str()), (7, "hello\n"), "{kind}");
+        assert_eq!(code(&run("kill -TERM $$")), 128 + 15);
+        assert_eq!(code(&run("true")), 0);
+    }
+    assert_eq!(code(&primary.exec(&["x", "--", "/no/such/command"])), 127);
+    assert_eq!(code(&primary.exec(&["x", "--", "/"])), 126);
+}
+
+#[test]
+fn exec_excludes_others_until_the_command_ends() {
+    let primary = Primary::start("excludes");
+    for kind in ["atomic", "rw", "fair"] {
+        let options = ["the lock", "--type", kind];
+        let (mut child, input) = holder(&primary, &options);
+        let output = primary.exec(&[&options[..], &["--wait", "0", "--", "true"]].concat());
+        assert_eq!(code(&output), 75, "{kind}: {}", text(&output.stderr));
+        drop(input);
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        let output = primary.exec(&[&options[..], &["--wait", "5", "--", "true"]].concat());
+        assert_eq!(code(&output), 0, "{kind}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn readers_share_and_a_writer_waits_for_them() {
+    let primary = Primary::start("shared");
+    let shared = ["shared lock", "--type", "rw", "--mode", "shared"];
+    let (mut child, input) = holder(&primary, &shared);
+    let output = primary.exec(&[&shared[..], &["--wait", "0", "--", "true"]].concat());
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let writer = ["shared lock", "--type", "rw", "--wait", "0", "--", "true"];
+    assert_eq!(code(&primary.exec(&writer)), 75);
+    drop(input);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_lock_of_another_type_is_refused_with_the_reason() {
+    let primary = Primary::start("type");
+    let (mut child, input) = holder(&primary, &["typed", "--type", "rw"]);
+    let output = primary.exec(&["typed", "--type", "fair", "--", "true"]);
+    assert_eq!(code(&output), 69);
+    assert!(text(&output.stderr).contains("another type"), "{}", text(&output.stderr));
+    drop(input);
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_command_is_ended_when_its_lock_is_lost() {
+    let mut primary = Primary::start("lost");
+    let (mut child, input) = holder(&primary, &["lost", "--lease", "2"]);
+    primary.child.kill().unwrap();
+    primary.child.wait().unwrap();
+    // Its input stays open: it ends because it is killed, when the lease is over.
+    assert_eq!(child.wait().unwrap().code(), Some(76));
+    drop(input);
+}
+
+#[test]
+fn the_lock_survives_a_primary_that_is_restarted_in_recovery() {
+    let mut primary = Primary::start("restarted");
+    let (mut child, input) = holder(&primary, &["survives", "--lease", "9"]);
+    primary.child.kill().unwrap();
+    primary.child.wait().unwrap();
+    let port = primary.address.rsplit(':').next().unwrap().to_string();
+    let successor = Primary::start_with("successor", &["--recover", "1", "--port", &port]);
+    let end = Instant::now() + Duration::from_secs(30);
+    // Until the holder is back, the successor serves nobody: 69.
+    let code_now = || code(&successor.exec(&["survives", "--wait", "0", "--", "true"]));
+    let mut seen = code_now();
+    while seen == 69 && Instant::now() < end {
+        seen = code_now();
+    }
+    assert_eq!(seen, 75, "the lock is still held");
+    drop(input);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(code_now(), 0, "and then free");
+}
+
+#[test]
+fn a_running_primary_tells_its_locks_and_clients() {
+    let primary = Primary::start("admin");
+    let (mut child, mut input) = holder(&primary, &["shown lock"]);
+    let ask = |what: &str, json: bool| {
+        let socket = primary.socket();
+        let mut arguments = vec![what, "--socket", &socket];
+        arguments.extend(json.then_some("--json"));
+        let output = dlock(&arguments);
+        assert_eq!(code(&output), 0, "{what}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert!(ask("locks", false).contains("shown lock"), "{}", ask("locks", false));
+    for what in ["status", "locks", "clients"] {
+        assert!(ask(what, false).lines().count() >= 2, "{}", ask(what, false));
+        let json = ask(what, true);
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert!(!value.is_null(), "{json}");
+    }
+    input.write_all(b"x").unwrap();
+    drop(input);
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_tour_holds_on_every_executor() {
+    for fabric in ["shm", "tcp"] {
+        let output = dlock(&["demo", "--fast", "--fabric", fabric]);
+        let said = text(&output.stdout);
+        assert_eq!(code(&output), 0, "{fabric}:\n{said}\n{}", text(&output.stderr));
+        assert!(!said.contains("FAILED"), "{said}");
+        assert!(said.matches("ok ").count() >= 15, "{said}");
+    }
+}
+
+#[test]
+fn the_benchmark_measures_a_case_and_its_floor() {
+    let arguments = ["bench", "--quick", "--json", "--only", "atomic acquire+release"];
+    let output = dlock(&arguments);
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = value["results"].as_array().unwrap();
+    assert!(results.iter().any(|r| r["fabric"] == "shm" && r["ratio"].as_f64() > Some(1.0)));
+    assert!(results.iter().any(|r| r["fabric"] == "tcp" && r["case"] == "atomic acquire"));
+    assert!(!value["skipped"].as_array().unwrap().is_empty(), "the C program was not given");
+    assert_eq!(code(&dlock(&["bench", "--only", "no such case"])), 2);
+}
+
+#[test]
+fn output_into_a_closed_pipe_is_no_crash() {
+    let mut child = Command::new(DLOCK)
+        .arg("--help")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    child.wait().unwrap();
+    assert!(!said.contains("panicked"), "{said}");
+}

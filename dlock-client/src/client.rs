@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The API for Rust programs: locks by name, guards, typed errors.
+//!
+//! ```text
+//!   Client ──atomic_lock("a")──▶ AtomicLock ──try_lock(lease)──▶ Guard ──drop──▶ released
+//!     (clones share one session)   (clones and equal names share one reference)
+//! ```
+//! A lock is held by one guard at a time also among the threads of one client, but for shared
+//! holds. When the last lock object of a name is dropped, the primary is told.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlock_core::control::LockDesc;
+use dlock_core::ids::{ClientId, LockId};
+use dlock_core::limits::{HEARTBEAT_S_MAX, LOCK_WAIT_S};
+use dlock_core::message::{LockType, Mode};
+use dlock_core::status::Status;
+
+use crate::config::ClientConfig;
+use crate::error::Error;
+use crate::guard::{Guard, Hold, RwGuard};
+use crate::instance::Instance;
+use crate::reference::{Key, Reference, References};
+
+/// The longest lease. It never ends: deadlines saturate.
+pub const LEASE_MAX: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// The longest wait for a lock; longer ones end here.
+pub const WAIT_MAX: Duration = Duration::from_secs(24 * 3_600);
+
+/// How long `lock` waits.
+const WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
+
+/// A client of one primary. Clones share its session.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), dlock_client::Error> {
+/// let client = dlock_client::Client::connect("127.0.0.1")?;
+/// let lock = client.atomic_lock("table 7")?;
+/// let guard = lock.lock(Duration::from_secs(10))?;
+/// // … nobody else is here …
+/// guard.unlock()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    references: Arc<References>,
+}
+
+impl Client {
+    /// Connects to the primary at `ip` (IPv4 or IPv6, in digits), on the default port.
+    ///
+    /// # Errors
+    /// `NotReady` (nobody listens there, or the primary is recovering), `NoResource`,
+    /// `VersionMismatch`, `Disconnected`, `Other` (the cause is logged).
+    ///
+    /// # Latency
+    /// Two connections and two round trips; at most 10 s each.
+    pub fn connect(ip: &str) -> Result<Self, Error> {
+        Self::with_config(&ClientConfig::default(), ip)
+    }
+
+    /// As [`connect`](Self::connect), with a configuration.
+    ///
+    /// # Errors
+    /// As `connect`.
+    ///
+    /// # Latency
+    /// As `connect`.
+    pub fn with_config(config: &ClientConfig, ip: &str) -> Result<Self, Error> {
+        let instance = Instance::init(config, ip).map_err(Error::of)?;
+        Ok(Self { references: Arc::new(References::new(instance)) })
+    }
+
+    /// The client's id.
+    pub fn id(&self) -> ClientId {
+        self.instance().id()
+    }
+
+    /// The instance underneath, with the calls of the C API. Releasing through it what this
+    /// API's objects hold makes them fail with an error, no more.
+    pub fn instance(&self) -> &Instance {
+        self.references.instance()
+    }
+
+    pub(crate) fn references(&self) -> &Arc<References> {
+        &self.references
+    }
+
+    /// The atomic lock of this name: one holder, a lease, no order among those who wait.
+    ///
+    /// # Errors
+    /// `Invalid` (the name is empty or longer than 512 bytes), `NotReady`, `NoResource`,
+    /// `Disconnected`, `Left`, `Other` (there is a lock of another type with this name).
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn atomic_lock(&self, name: impl AsRef<[u8]>) -> Result<AtomicLock, Error> {
+        self.lock_of(name.as_ref(), LockType::Atomic).map(AtomicLock)
+    }
+
+    /// The read-write lock of this name: readers or one writer, no lease.
+    ///
+    /// # Errors
+    /// As [`atomic_lock`](Self::atomic_lock).
+    ///
+    /// # Latency
+    /// As `atomic_lock`.
+    pub fn rw_lock(&self, name: impl AsRef<[u8]>) -> Result<RwLock, Error> {
+        self.lock_of(name.as_ref(), LockType::Rw).map(RwLock)
+    }
+
+    /// The fair lock of this name: readers or one writer in the order of their arrival, a lease.
+    ///
+    /// # Errors
+    /// As [`atomic_lock`](Self::atomic_lock).
+    ///
+    /// # Latency
+    /// As `atomic_lock`.
+    pub fn fair_lock(&self, name: impl AsRef<[u8]>) -> Result<FairLock, Error> {
+        self.lock_of(name.as_ref(), LockType::Fair).map(FairLock)
+    }
+
+    fn lock_of(&self, name: &[u8], lock_type: LockType) -> Result<Named, Error> {
+        let desc = LockDesc { name: name.to_vec(), lock_type, lease_s: 0 };
+        let reference = self.references.obtain(|instance| match instance.get_lock(desc) {
+            (Status::Success | Status::Error, Some(id)) => Ok(Key::Lock(id)),
+            (Status::Invalid, _) => Err(Error::Invalid("a lock's name has 1 to 512 bytes")),
+            (status, _) => Err(Error::of(status)),
+        })?;
+        let Key::Lock(id) = reference.key() else { return Err(Error::Other(Status::Error)) };
+        Ok(Named { reference, id })
+    }
+
+    /// Asks the primary whether it is there and knows this client. `timeout` is rounded up to
+    /// whole seconds, from 1 to 300.
+    ///
+    /// # Errors
+    /// `Disconnected`, `NotReady`, `Left`, `Other` (it does not know this client).
+    ///
+    /// # Latency
+    /// One control round trip.
+    pub fn heartbeat(&self, timeout: Duration) -> Result<(), Error> {
+        let seconds = whole_seconds(timeout).unwrap_or(u32::MAX).clamp(1, HEARTBEAT_S_MAX);
+        Error::check(self.instance().heartbeat(seconds))
+    }
+
+    /// Comes back to the primary, or to its successor at `ip`, with all locks.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); `Removed` (the primary does not know this client).
+    ///
+    /// # Latency
+    /// As `connect`.
+    pub fn reconnect(&self, ip: &str) -> Result<(), Error> {
+        Error::check(self.instance().reinit(ip))
+    }
+
+    /// Leaves: the primary releases whatever this client and its clones hold, at once. Dropping
+    /// the last clone without leaving is a disconnect: the primary keeps it for a while.
+    ///
+    /// # Errors
+    /// `NotReady`, `Disconnected`, `Other` (it has left before).
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn leave(self) -> Result<(), Error> {
+        Error::check(self.instance().deinit())
+    }
+}
+
+/// A lock object of any type.
+#[derive(Clone, Debug)]
+struct Named {
+    reference: Arc<Reference>,
+    id: LockId,
+}
+
+impl Named {
+    #[inline]
+    fn try_hold(&self, mode: Mode, expire_s: u32) -> Result<Hold<'_>, Error> {
+        let instance = self.reference.instance();
+        let (result, number) = instance.try_guard(self.id, mode, expire_s);
+        match result.status {
+            Status::Success | Status::AlreadyLocked => {
+                Ok(Hold::new(instance, self.id, mode, number, result.view))
+            }
+            status => Err(Error::of(status)),
+        }
+    }
+
+    fn hold(&self, mode: Mode, expire_s: u32, wait: Duration) -> Result<Hold<'_>, Error> {
+        let instance = self.reference.instance();
+        let deadline = Instant::now() + wait.min(WAIT_MAX);
+        let (result, number) = instance.wait_guard(self.id, mode, expire_s, deadline);
+        match result.status {
+            Status::Success | Status::AlreadyLocked => {
+                Ok(Hold::new(instance, self.id, mode, number, result.view))
+            }
+            Status::Fail | Status::Again => Err(Error::TimedOut),
+            status => Err(Error::of(status)),
+        }
+    }
+}
+
+/// A duration in whole seconds, rounded up.
+fn whole_seconds(duration: Duration) -> Option<u32> {
+    let up = u64::from(duration.subsec_nanos() > 0);
+    duration.as_secs().checked_add(up).and_then(|s| u32::try_from(s).ok())
+}
+
+/// A lease as the primary counts it.
+pub(crate) fn lease_s(lease: Duration) -> Result<u32, Error> {
+    match whole_seconds(lease) {
+        Some(seconds) if seconds > 0 => Ok(seconds),
+        _ => Err(Error::Invalid("a lease lasts longer than nothing and at most 4294967295 s")),
+    }
+}
+
+/// Read-write locks have no lease; the operation has, and any will do.
+const NO_LEASE: u32 = 1;
+
+/// A lock with one holder and a lease. Clones are the same lock.
+#[derive(Clone, Debug)]
+pub struct AtomicLock(Named);
+
+impl AtomicLock {
+    /// The lock's id, the same for all clients while it exists.
+    pub fn id(&self) -> LockId {
+        self.0.id
+    }
+
+    /// Takes the lock if it is free. The lease is rounded up to whole seconds and is over 0, at
+    /// most [`LEASE_MAX`].
+    ///
+    /// # Errors
+    /// `Held`, `Invalid`, `NotReady`, `Disconnected`, `Left`.
+    ///
+    /// # Latency
+    /// One round trip; 5 s at most.
+    #[inline]
+    pub fn try_lock(&self, lease: Duration) -> Result<Guard<'_>, Error> {
+        self.0.try_hold(Mode::Exclusive, lease_s(lease)?).map(Guard)
+    }
+
+    /// Takes the lock, waiting up to 5 s for it.
+    ///
+    /// # Errors
+    /// As [`try_lock`](Self::try_lock), but `TimedOut` for `Held`.
+    ///
+    /// # Latency
+    /// A hand-over is one message in each direction.
+    pub fn lock(&self, lease: Duration) -> Result<Guard<'_>, Error> {
+        self.lock_timeout(lease, WAIT)
+    }
+
+    /// Takes the lock, waiting up to `timeout` (at most [`WAIT_MAX`]) for it.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Latency
+    /// As `lock`.
+    pub fn lock_timeout(&self, lease: Duration, timeout: Duration) -> Result<Guard<'_>, Error> {
+        self.0.hold(Mode::Exclusive, lease_s(lease)?, timeout).map(Guard)
+    }
+}
+
+/// A lock with readers or one writer and no lease. Clones are the same lock.
+#[derive(Clone, Debug)]
+pub struct RwLock(Named);
+
+impl RwLock {
+    /// The lock's id, the same for all clients while it exists.
+    pub fn id(&self) -> LockId {
+        self.0.id
+    }
+
+    /// Takes the lock for reading, if no writer has it or waits for it.
+    ///
+    /// # Errors
+    /// `Held`, `NotReady`, `Disconnected`, `Left`.
+    ///
+    /// # Latency
+    /// One round trip; 5 s at most. None if this client is reading already.
+    pub fn try_read(&self) -> Result<RwGuard<'_>, Error> {
+        self.0.try_hold(Mode::Shared, NO_LEASE).map(RwGuard)
+    }
+
+    /// Takes the lock for writing, if it is free.
+    ///
+    /// # Errors
+    /// As [`try_read`](Self::try_read).
+    ///
+    /// # Latency
+    /// One round trip; 5 s at most.
+    pub fn try_write(&self) -> Result<RwGuard<'_>, Error> {
+        self.0.try_hold(Mode::Exclusive, NO_LEASE).map(RwGuard)
+    }
+
+    /// Takes the lock for reading, waiting up to 5 s for it.
+    ///
+    /// # Errors
+    /// As [`try_read`](Self::try_read), but `TimedOut` for `Held`.
+    ///
+    /// # Latency
+    /// A hand-over is one message in each direction.
+    pub fn read(&self) -> Result<RwGuard<'_>, Error> {
+        self.read_timeout(WAIT)
+    }
+
+    /// Takes the lock for writing, waiting up to 5 s for it.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    ///
+    /// # Latency
+    /// As `read`.
+    pub fn write(&self) -> Result<RwGuard<'_>, Error> {
+        self.write_timeout(WAIT)
+    }
+
+    /// As [`read`](Self::read), waiting up to `timeout` (at most [`WAIT_MAX`]).
+    ///
+    /// # Errors
+    /// As `read`.
+    pub fn read_timeout(&self, timeout: Duration) -> Result<RwGuard<'_>, Error> {
+        self.0.hold(Mode::Shared, NO_LEASE, timeout).map(RwGuard)
+    }
+
+    /// As [`write`](Self::write), waiting up to `timeout` (at most [`WAIT_MAX`]).
+    ///
+    /// # Errors
+    /// As `write`.
+    pub fn write_timeout(&self, timeout: Duration) -> Result<RwGuard<'_>, Error> {
+        self.0.hold(Mode::Exclusive, NO_LEASE, timeout).map(RwGuard)
+    }
+}
+
+/// A lock with readers or one writer, served in the order of their arrival, with a lease. Clones
+/// are the same lock.
+///
+/// Readers of one client share its place: a second reader of the same client does not queue.
+#[derive(Clone, Debug)]
+pub struct FairLock(Named);
+
+impl FairLock {
+    /// The lock's id, the same for all clients while it exists.
+    pub fn id(&self) -> LockId {
+        self.0.id
+    }
+
+    /// Takes the lock if it is free; leaves the queue again if it is not. The lease is rounded
+    /// up to whole seconds and is over 0, at most [`LEASE_MAX`].
+    ///
+    /// # Errors
+    /// `Held`, `Invalid`, `NotReady`, `Disconnected`, `Left`.
+    ///
+    /// # Latency
+    /// One round trip; 5 s at most.
+    pub fn try_lock(&self, mode: Mode, lease: Duration) -> Result<Guard<'_>, Error> {
+        self.0.try_hold(mode, lease_s(lease)?).map(Guard)
+    }
+
+    /// Takes the lock, waiting up to 5 s for its turn; leaves the queue if it does not come.
+    ///
+    /// # Errors
+    /// As [`try_lock`](Self::try_lock), but `TimedOut` for `Held`.
+    ///
+    /// # Latency
+    /// A hand-over is one message in each direction.
+    pub fn lock(&self, mode: Mode, lease: Duration) -> Result<Guard<'_>, Error> {
+        self.lock_timeout(mode, lease, WAIT)
+    }
+
+    /// As [`lock`](Self::lock), waiting up to `timeout` (at most [`WAIT_MAX`]).
+    ///
+    /// # Errors
+    /// As `lock`.
+    pub fn lock_timeout(
+        &self,
+        mode: Mode,
+        lease: Duration,
+        timeout: Duration,
+    ) -> Result<Guard<'_>, Error> {
+        self.0.hold(mode, lease_s(lease)?, timeout).map(Guard)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_rounded_up_and_bounded() {
+        assert_eq!(lease_s(Duration::from_millis(1)), Ok(1));
+        assert_eq!(lease_s(Duration::from_secs(7)), Ok(7));
+        assert_eq!(lease_s(LEASE_MAX), Ok(u32::MAX));
+        assert!(lease_s(Duration::ZERO).is_err());
+        assert!(lease_s(LEASE_MAX + Duration::from_nanos(1)).is_err());
+        assert!(lease_s(Duration::MAX).is_err());
+    }
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The control connection: one request at a time, each answered within ten seconds or not at all.
+//!
+//! ```text
+//!   call ──frame seq n──▶ primary
+//!        ◀─ seq < n ──── late reply of a call that gave up: dropped
+//!        ◀─ seq n ────── the answer
+//!        ◀─ anything else: the connection is broken for good
+//! ```
+//! A call that times out leaves the connection usable: bytes of its late reply stay in the
+//! buffer, however cut, and are recognised by their number.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use dlock_core::codec::{self, Frame, HEADER_LEN};
+use dlock_core::control::{ControlReply, ControlRequest};
+use dlock_core::ids::Seq;
+use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
+use dlock_core::status::Status;
+
+/// The bound of a control call and of a connect.
+pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
+
+/// Why a call has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallError {
+    /// Sending or receiving failed, or took too long.
+    Transport,
+    /// The answer is no valid frame, or not one for this call.
+    Protocol,
+}
+
+impl CallError {
+    /// What the C API answers to everything but `client_init` and `client_reinit`.
+    pub(crate) fn status(self) -> Status {
+        Status::BadResponse
+    }
+
+    /// What the C API answers to `client_init` and `client_reinit`.
+    pub(crate) fn status_of_init(self) -> Status {
+        match self {
+            CallError::Transport => Status::Error,
+            CallError::Protocol => Status::BadResponse,
+        }
+    }
+}
+
+/// One control connection.
+#[derive(Debug)]
+pub(crate) struct Control {
+    stream: TcpStream,
+    peer: SocketAddr,
+    next: u64,
+    /// Bytes received and not yet consumed: at most one frame and what came with it.
+    received: Vec<u8>,
+    broken: bool,
+}
+
+/// An IPv4 or IPv6 address as it is written; names are not looked up.
+///
+/// # Errors
+/// `Error` for anything else.
+pub(crate) fn address(ip: &str, port: u16) -> Result<SocketAddr, Status> {
+    match ip.parse::<IpAddr>() {
+        Ok(ip) => Ok(SocketAddr::new(ip, port)),
+        Err(_) => {
+            log::error!("'{ip}' is no IPv4 or IPv6 address: give one in digits");
+            Err(Status::Error)
+        }
+    }
+}
+
+impl Control {
+    /// Connects, waiting at most [`CONTROL_WAIT`].
+    ///
+    /// # Errors
+    /// `NotReady` if nobody listens there, `Error` for everything else.
+    pub(crate) fn connect(peer: SocketAddr) -> Result<Self, Status> {
+        let stream = TcpStream::connect_timeout(&peer, CONTROL_WAIT).map_err(|e| {
+            log::warn!("no connection to the primary at {peer}: {e}");
+            match e.kind() {
+                ErrorKind::ConnectionRefused => Status::NotReady,
+                _ => Status::Error,
+            }
+        })?;
+        stream.set_nodelay(true).map_err(|_| Status::Error)?;
+        Ok(Self { stream, peer, next: 1, received: Vec::new(), broken: false })
+    }
+
+    /// Where the primary is.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Asks, and waits for the answer until `deadline`.
+    pub(crate) fn call(
+        &mut self,
+        request: ControlRequest,
+        deadline: Instant,
+    ) -> Result<ControlReply, CallError> {
+        if self.broken {
+            return Err(CallError::Transport);
+        }
+        let seq = Seq(self.next);
+        self.next += 1;
+        let mut bytes = Vec::new();
+        codec::encode(&Frame::Control(seq, request), &mut bytes);
+        if bytes.len() > FRAME_LEN_MAX {
+            return Err(CallError::Protocol);
+        }
+        let answer = self.send(&bytes, deadline).and_then(|()| self.answer_to(seq, deadline));
+        if answer == Err(CallError::Protocol) {
+            self.broken = true;
+        }
+        answer
+    }
+
+    fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<(), CallError> {
+        while !bytes.is_empty() {
+            let left = time_left(deadline).map_err(|e| self.broken_by(e))?;
+            self.stream.set_write_timeout(Some(left)).map_err(|_| CallError::Transport)?;
+            match self.stream.write(bytes) {
+                Ok(0) => return Err(self.broken_by(CallError::Transport)),
+                Ok(n) => bytes = &bytes[n..],
+                Err(e) if is_retry(e.kind()) => {}
+                Err(_) => return Err(self.broken_by(CallError::Transport)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A frame that is half sent, or a connection that has ended, cannot be used again.
+    fn broken_by(&mut self, error: CallError) -> CallError {
+        self.broken = true;
+        error
+    }
+
+    fn answer_to(&mut self, seq: Seq, deadline: Instant) -> Result<ControlReply, CallError> {
+        loop {
+            while let Some((number, reply)) = self.next_reply()? {
+                if number == seq {
+                    return Ok(reply);
+                }
+                if number.0 > seq.0 {
+                    return Err(CallError::Protocol);
+                }
+            }
+            self.receive(deadline)?;
+        }
+    }
+
+    /// The next whole reply in the buffer.
+    fn next_reply(&mut self) -> Result<Option<(Seq, ControlReply)>, CallError> {
+        let Some(head) = self.received.first_chunk::<HEADER_LEN>() else { return Ok(None) };
+        let head = codec::header(head).map_err(|_| CallError::Protocol)?;
+        let end = HEADER_LEN + head.len;
+        if self.received.len() < end {
+            return Ok(None);
+        }
+        let frame = codec::decode(head.kind, &self.received[HEADER_LEN..end]);
+        self.received.drain(..end);
+        match frame {
+            Ok(Frame::ControlReply(seq, reply)) => Ok(Some((seq, reply))),
+            Ok(_) | Err(_) => Err(CallError::Protocol),
+        }
+    }
+
+    fn receive(&mut self, deadline: Instant) -> Result<(), CallError> {
+        let left = time_left(deadline)?;
+        self.stream.set_read_timeout(Some(left)).map_err(|_| CallError::Transport)?;
+        let mut chunk = [0; 4096];
+        match self.stream.read(&mut chunk) {
+            Ok(0) => Err(self.broken_by(CallError::Transport)),
+            Ok(n) => {
+                self.received.extend_from_slice(&chunk[..n]);
+                Ok(())
+            }
+            Err(e) if is_retry(e.kind()) => Ok(()),
+            Err(_) => Err(self.broken_by(CallError::Transport)),
+        }
+    }
+}
+
+/// Signals and expired socket timeouts: the deadline decides.
+fn is_retry(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+fn time_left(deadline: Instant) -> Result<Duration, CallError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(CallError::Transport);
+    }
+    Ok(left.max(Duration::from_micros(1_000)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    fn reply(seq: u64, reply: ControlReply) -> Vec<u8> {
+        let mut out = Vec::new();
+        codec::encode(&Frame::ControlReply(Seq(seq), reply), &mut out);
+        out
+    }
+
+    /// A primary that answers each frame it reads with the next bytes of a script.
+    fn scripted(script: Vec<Vec<u8>>) -> (SocketAddr, thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            for bytes in script {
+                let mut head = [0; HEADER_LEN];
+                stream.read_exact(&mut head).unwrap();
+                let mut payload = vec![0; codec::header(&head).unwrap().len];
+                stream.read_exact(&mut payload).unwrap();
+                stream.write_all(&bytes).unwrap();
+            }
+        });
+        (addr, server)
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(10)
+    }
+
+    #[test]
+    fn a_late_reply_is_dropped_and_does_not_poison_the_next_call() {
+        let late = reply(1, ControlReply::Error(Status::Fail));
+        let (cut, rest) = late.split_at(5);
+        let answer = [rest, &reply(2, ControlReply::Done)].concat();
+        let (addr, server) = scripted(vec![cut.to_vec(), answer]);
+        let mut control = Control::connect(addr).unwrap();
+        let short = Instant::now() + Duration::from_millis(30);
+        assert_eq!(control.call(ControlRequest::Heartbeat, short), Err(CallError::Transport));
+        assert_eq!(control.call(ControlRequest::Deinit, soon()), Ok(ControlReply::Done));
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn an_answer_to_a_question_not_asked_breaks_the_connection() {
+        let (addr, server) = scripted(vec![reply(9, ControlReply::Done)]);
+        let mut control = Control::connect(addr).unwrap();
+        assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Protocol));
+        assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Transport));
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn garbage_is_a_protocol_error_and_a_closed_connection_a_transport_error() {
+        let (addr, server) = scripted(vec![vec![0xee; 64]]);
+        let mut control = Control::connect(addr).unwrap();
+        assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Protocol));
+        server.join().unwrap();
+
+        let (addr, server) = scripted(vec![Vec::new()]);
+        let mut control = Control::connect(addr).unwrap();
+        assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Transport));
+        assert_eq!(CallError::Transport.status_of_init(), Status::Error);
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn nobody_listening_is_not_ready_and_a_name_is_no_address() {
+        let addr = {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.local_addr().unwrap()
+        };
+        assert_eq!(Control::connect(addr).unwrap_err(), Status::NotReady);
+        assert_eq!(address("localhost", 1), Err(Status::Error));
+        assert_eq!(address("", 1), Err(Status::Error));
+        assert_eq!(address("127.0.0.1 ", 1), Err(Status::Error));
+        assert!(address("::1", 1).unwrap().is_ipv6());
+        assert!(address("10.1.2.3", 1).unwrap().is_ipv4());
+    }
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Drives one operation on one lock from its first step to its result.
+//!
+//! ```text
+//!   begin ─▶ [note] ─▶ Chain    ─execute─▶ outcome ─▶ [note] ─▶ …  ─▶ Done
+//!                      Request  ──send───▶ reply
+//!                      Wait     ──send───▶ (the cell's mutex is free meanwhile) ─▶ reply
+//!                               after the caller's bound: Cancel, then one second for the reply
+//! ```
+//! Nothing takes longer than [`DATA_WAIT`] without a reply, nor more than [`STEPS_MAX`] steps.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlock_core::clock::Now;
+use dlock_core::exec::{Executor, Single};
+use dlock_core::ids::Seq;
+use dlock_core::limits::LOCK_WAIT_S;
+use dlock_core::lock::{Begin, LockEntry, Machine, Op, OpResult, Step};
+use dlock_core::message::{LockType, Reply, Request};
+use dlock_core::status::Status;
+use dlock_core::verb::{Outcome, Values};
+use parking_lot::MutexGuard;
+
+use crate::table::{Busy, Cell, CellGuard, Held};
+
+/// The bound of a data-path call.
+pub(crate) const DATA_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
+/// How long a cancelled wait may take to be answered.
+const CANCEL_WAIT: Duration = Duration::from_secs(1);
+/// Steps of one operation. The machines bound themselves; this bounds a primary that misleads
+/// them.
+pub(crate) const STEPS_MAX: usize = 64;
+
+/// Runs `op` on the lock in a cell that no other operation is under way on. A wait for the grant
+/// lasts at most `wait`.
+#[inline]
+pub(crate) fn perform(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, wait: Duration) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    let now = held.clock(op);
+    match held.entry.fast(op, now) {
+        None => begin(cell, guard, op, now, wait),
+        Some(cas) => match held.exec.execute_one(&cas.verb(), DATA_WAIT) {
+            Single::Done(old) if old == cas.expect => held.entry.fast_done(cas),
+            single => interfered(cell, guard, op, now, wait, single.into()),
+        },
+    }
+}
+
+/// The first verb of an operation did not decide it: goes on from there. `now` is from before
+/// the verb was executed, since leases count from there.
+#[cold]
+#[inline(never)]
+fn interfered(
+    cell: &Cell,
+    guard: &mut CellGuard<'_>,
+    op: Op,
+    now: Now,
+    wait: Duration,
+    outcome: Outcome,
+) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    match held.entry.begin(op, now) {
+        Begin::Local(result) => result,
+        Begin::Run(mut machine, _) => {
+            let step = held.outcome(&mut machine, outcome, now);
+            drive(cell, guard, machine, step, wait)
+        }
+    }
+}
+
+/// The general case.
+#[inline(never)]
+fn begin(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, now: Now, wait: Duration) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    let (mut machine, step) = match held.entry.begin(op, now) {
+        Begin::Local(result) => {
+            held.write_note();
+            return result;
+        }
+        Begin::Run(machine, step) => (machine, step),
+    };
+    held.write_note();
+    let Step::Chain(chain) = &step else { return drive(cell, guard, machine, step, wait) };
+    let mut outcome = Outcome::Unknown;
+    let (chains, outcomes) = (std::slice::from_ref(chain), std::slice::from_mut(&mut outcome));
+    held.exec.execute(chains, outcomes, DATA_WAIT);
+    // the machine has the time of the post; what a fair lock decides now needs the time of now
+    let now = if held.entry.lock_type() == LockType::Fair { held.exec.now() } else { now };
+    let step = held.outcome(&mut machine, outcome, now);
+    match step {
+        Step::Done(result) if result.status != Status::BadResponse => result,
+        step => drive(cell, guard, machine, step, wait),
+    }
+}
+
+impl Held {
+    /// The server clock, as fresh as the operation needs it: releasing an atomic or a read-write
+    /// lock decides nothing by the clock.
+    #[inline]
+    fn clock(&mut self, op: Op) -> Now {
+        let is_timeless = matches!(op, Op::Unlock) && self.entry.lock_type() != LockType::Fair;
+        if !is_timeless {
+            self.last_now = self.exec.now();
+        }
+        self.last_now
+    }
+
+    /// Writes what the entry wants to have in the ledger.
+    #[inline]
+    pub(crate) fn write_note(&mut self) {
+        if let Some(note) = self.entry.take_note() {
+            self.exec.note(self.entry.handle(), note);
+        }
+    }
+
+    /// Takes the outcome of a chain. A session that was gone before the chain was sent has
+    /// refused nothing: what became of the lock is as unknown as after a lost answer.
+    #[inline]
+    pub(crate) fn outcome(&mut self, machine: &mut Machine, outcome: Outcome, now: Now) -> Step {
+        let outcome = match outcome {
+            Outcome::Refused(Status::BadResponse | Status::TimedOut) => Outcome::Unknown,
+            outcome => outcome,
+        };
+        let step = machine.outcome(&mut self.entry, outcome, now);
+        self.write_note();
+        step
+    }
+
+    /// Takes the reply to a request.
+    pub(crate) fn reply(&mut self, machine: &mut Machine, reply: Result<Reply, Status>) -> Step {
+        let now = self.exec.now();
+        let step = machine.reply(&mut self.entry, reply, now);
+        self.write_note();
+        step
+    }
+
+    /// Goes on after a [`Step::Confirm`].
+    pub(crate) fn confirm(&mut self, machine: &mut Machine) -> Step {
+        let now = self.exec.now();
+        self.outcome(machine, Outcome::Done(Values::new()), now)
+    }
+
+    /// An answer is lost: has the arbiter undo whatever the operation did, as soon as it reads
+    /// this; nobody waits for it. The next operation on the lock makes sure of it.
+    pub(crate) fn undo_lost(&mut self) {
+        let now = self.exec.now();
+        if let Some((_, Step::Request(request))) = self.entry.undo(now) {
+            if let Ok(seq) = self.exec.send(&request) {
+                self.exec.forget(seq);
+            }
+        }
+    }
+}
+
+/// All further steps, and the end of every operation that lost an answer.
+#[inline(never)]
+fn drive(
+    cell: &Cell,
+    guard: &mut CellGuard<'_>,
+    mut machine: Machine,
+    mut step: Step,
+    wait: Duration,
+) -> OpResult {
+    let start = Instant::now();
+    let bounds = Bounds { grant: start + wait, data: start + wait.max(DATA_WAIT) };
+    for _ in 0..STEPS_MAX {
+        let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+        step = match step {
+            Step::Done(result) => {
+                if result.status == Status::BadResponse {
+                    held.undo_lost();
+                }
+                return result;
+            }
+            Step::Confirm => held.confirm(&mut machine),
+            Step::Chain(chain) => {
+                let now = held.exec.now();
+                let mut outcome = [Outcome::Unknown];
+                if let Some(left) = left(bounds.data) {
+                    held.exec.execute(&[chain], &mut outcome, left.min(DATA_WAIT));
+                }
+                held.outcome(&mut machine, outcome[0], now)
+            }
+            Step::Request(request @ Request::Wait { .. }) => {
+                let reply = wait_for_grant(cell, guard, &machine, &request, bounds.grant);
+                let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+                held.reply(&mut machine, reply)
+            }
+            Step::Request(request) => {
+                let reply = ask(&*held.exec, &request, bounds.data.min(Instant::now() + DATA_WAIT));
+                held.reply(&mut machine, reply)
+            }
+        };
+    }
+    give_up(guard, machine)
+}
+
+fn give_up(guard: &mut CellGuard<'_>, machine: Machine) -> OpResult {
+    if let Some(held) = guard.as_mut() {
+        abandon(held, machine);
+    }
+    OpResult::of(Status::BadResponse)
+}
+
+/// Ends an operation whose answer will not be waited for.
+pub(crate) fn abandon(held: &mut Held, machine: Machine) {
+    let entry: &mut LockEntry = &mut held.entry;
+    machine.abandon(entry);
+    held.write_note();
+    held.undo_lost();
+}
+
+/// Until when one operation may wait for what.
+struct Bounds {
+    grant: Instant,
+    data: Instant,
+}
+
+/// The time left, unless none is.
+pub(crate) fn left(until: Instant) -> Option<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    (!left.is_zero()).then_some(left)
+}
+
+/// Sends a request and waits for its reply; to one that has none, any reply will do.
+fn ask(exec: &dyn Executor, request: &Request, until: Instant) -> Result<Reply, Status> {
+    let seq = exec.send(request)?;
+    if !request.has_reply() {
+        return Ok(Reply::Done { word: 0 });
+    }
+    await_reply(exec, seq, until)
+}
+
+/// The reply to a request that was sent; forgets the request if there is none in time.
+pub(crate) fn await_reply(exec: &dyn Executor, seq: Seq, until: Instant) -> Result<Reply, Status> {
+    match exec.reply(seq, left(until).unwrap_or_default())? {
+        Some(reply) => Ok(reply),
+        None => {
+            exec.forget(seq);
+            Err(Status::BadResponse)
+        }
+    }
+}
+
+/// Queues at the arbiter until `until`. Other threads may look at the cell meanwhile.
+fn wait_for_grant(
+    cell: &Cell,
+    guard: &mut CellGuard<'_>,
+    machine: &Machine,
+    request: &Request,
+    until: Instant,
+) -> Result<Reply, Status> {
+    let held = guard.as_mut().ok_or(Status::LockNotGet)?;
+    let exec = Arc::clone(&held.exec);
+    let seq = exec.send(request)?;
+    let cancel = machine.cancel(&held.entry);
+    held.busy = Busy::Waiting;
+    let reply = MutexGuard::unlocked(guard, || {
+        let reply = exec.reply(seq, left(until).unwrap_or_default());
+        match (reply, cancel) {
+            (Ok(None), Some(cancel)) => cancelled(&*exec, seq, &cancel),
+            (reply, _) => reply,
+        }
+    });
+    if let Ok(None) = reply {
+        exec.forget(seq);
+    }
+    if let Some(held) = guard.as_mut() {
+        held.busy = Busy::No;
+        cell.changed.notify_all();
+        if !Arc::ptr_eq(&held.exec, &exec) {
+            return Err(Status::BadResponse); // a reinit came between: the grant may not count
+        }
+    }
+    reply?.ok_or(Status::BadResponse)
+}
+
+/// Ends a wait that has lasted too long: its own reply comes before the cancel's.
+fn cancelled(exec: &dyn Executor, wait: Seq, cancel: &Request) -> Result<Option<Reply>, Status> {
+    let seq = exec.send(cancel)?;
+    let reply = exec.reply(wait, CANCEL_WAIT);
+    exec.forget(seq);
+    reply
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can go wrong, for Rust programs.
+
+use dlock_core::status::Status;
+use thiserror::Error as ThisError;
+
+/// Why a call of [`Client`](crate::Client) or of a guard failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
+#[non_exhaustive]
+pub enum Error {
+    /// Somebody else holds the lock: another client, or another guard of this one.
+    #[error("the lock is held by somebody else")]
+    Held,
+    /// The lock was not granted in the time given.
+    #[error("the lock was not granted in time")]
+    TimedOut,
+    /// The lease ended and another client took the lock, or the primary took it away.
+    #[error("the lock was lost before it was released")]
+    Lost,
+    /// The primary is not there, or is recovering.
+    #[error("the primary is not running, or not ready")]
+    NotReady,
+    /// No valid answer came. Whether the operation took effect is not known; the next one on
+    /// the same lock finds out first.
+    #[error("no answer from the primary")]
+    Disconnected,
+    /// The primary does not know this client any more.
+    #[error("the primary has removed this client")]
+    Removed,
+    /// The client has left.
+    #[error("the client has left its primary")]
+    Left,
+    /// The primary has no room for more clients, locks or objects.
+    #[error("the primary has no room for more")]
+    NoResource,
+    /// Client and primary have no protocol version in common.
+    #[error("client and primary have no protocol version in common")]
+    VersionMismatch,
+    /// An argument is out of its bounds; which one and which bounds.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// An asynchronous operation of the underlying [`Instance`](crate::Instance) is under way.
+    #[error("an asynchronous operation is under way")]
+    Busy,
+    /// No object of this name exists.
+    #[error("there is no object of this name")]
+    NoObject,
+    /// Another client owns the object.
+    #[error("another client owns the object")]
+    NotOwner,
+    /// The object was destroyed.
+    #[error("the object was destroyed")]
+    Destroyed,
+    /// The object has another value than expected.
+    #[error("the object has another value")]
+    Changed,
+    /// Anything else; the reason is in the log.
+    #[error("{0}")]
+    Other(Status),
+}
+
+impl Error {
+    /// The error for a status that is no success.
+    pub(crate) fn of(status: Status) -> Self {
+        match status {
+            Status::Fail | Status::Again => Self::Held,
+            Status::TimedOut => Self::TimedOut,
+            Status::NotReady => Self::NotReady,
+            Status::BadResponse => Self::Disconnected,
+            Status::ClientRemoved => Self::Removed,
+            Status::ClientNotInit => Self::Left,
+            Status::ServerNoResource | Status::ObjectTooMany => Self::NoResource,
+            Status::VersionMismatch => Self::VersionMismatch,
+            Status::Async => Self::Busy,
+            Status::ObjectNotCreate | Status::ObjectNotGet => Self::NoObject,
+            Status::ObjectInvalidOwner | Status::ObjectExisted => Self::NotOwner,
+            Status::ObjectDestroyed => Self::Destroyed,
+            Status::ObjectCasFailed => Self::Changed,
+            status => Self::Other(status),
+        }
+    }
+
+    /// The error of a release or an extension, where `Fail` means that the hold is gone.
+    pub(crate) fn of_holder(status: Status) -> Self {
+        match status {
+            Status::Fail | Status::AlreadyUnlocked => Self::Lost,
+            status => Self::of(status),
+        }
+    }
+
+    /// The error, or none, of a call without a result.
+    pub(crate) fn check(status: Status) -> Result<(), Self> {
+        match status {
+            Status::Success => Ok(()),
+            status => Err(Self::of(status)),
+        }
+    }
+}

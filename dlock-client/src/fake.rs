@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An executor for tests: words in a map, and a primary that answers as it is told.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::exec::{Executor, Posted};
+use dlock_core::ids::{Handle, Seq};
+use dlock_core::message::{Reply, Request};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome, Values, Verb};
+use dlock_core::words::LedgerEntry;
+use parking_lot::Mutex;
+
+type Answers = dyn Fn(&Request) -> Option<Reply> + Send;
+
+pub(crate) struct Fake {
+    pub(crate) words: Mutex<HashMap<u32, u64>>,
+    /// Chains are executed, but their outcomes are lost.
+    pub(crate) deaf: AtomicBool,
+    /// Posted chains stay out, and are never executed.
+    pub(crate) slow: AtomicBool,
+    /// The connection is gone.
+    pub(crate) gone: AtomicBool,
+    pub(crate) requests: Mutex<Vec<Request>>,
+    pub(crate) forgotten: Mutex<Vec<Seq>>,
+    pub(crate) executes: AtomicU64,
+    answers: Mutex<Box<Answers>>,
+    replies: Mutex<HashMap<Seq, Reply>>,
+    seq: AtomicU64,
+}
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        Self {
+            words: Mutex::default(),
+            deaf: AtomicBool::new(false),
+            slow: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            requests: Mutex::default(),
+            forgotten: Mutex::default(),
+            executes: AtomicU64::new(0),
+            answers: Mutex::new(Box::new(|_| Some(Reply::Done { word: 0 }))),
+            replies: Mutex::default(),
+            seq: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn answer(&self, answers: impl Fn(&Request) -> Option<Reply> + Send + 'static) {
+        *self.answers.lock() = Box::new(answers);
+    }
+
+    pub(crate) fn word(&self, index: u32) -> u64 {
+        self.words.lock().get(&index).copied().unwrap_or(0)
+    }
+
+    fn run(&self, chain: &Chain) -> Outcome {
+        if self.gone.load(SeqCst) {
+            return Outcome::Refused(Status::BadResponse);
+        }
+        let mut words = self.words.lock();
+        let mut values = Values::new();
+        for verb in chain.verbs() {
+            values.push(match *verb {
+                Verb::Cas { addr, expect, swap } => {
+                    let word = words.entry(addr.index()).or_default();
+                    let old = *word;
+                    if old == expect {
+                        *word = swap;
+                    }
+                    old
+                }
+                Verb::Faa { addr, add } => {
+                    let word = words.entry(addr.index()).or_default();
+                    let old = *word;
+                    *word = old.wrapping_add(add);
+                    old
+                }
+                Verb::Read { addr } => words.get(&addr.index()).copied().unwrap_or(0),
+                Verb::Note { .. } => 0,
+            });
+        }
+        if self.deaf.load(SeqCst) {
+            return Outcome::Unknown;
+        }
+        Outcome::Done(values)
+    }
+}
+
+impl Executor for Fake {
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
+        self.executes.fetch_add(1, SeqCst);
+        for (chain, outcome) in chains.iter().zip(outcomes) {
+            *outcome = self.run(chain);
+        }
+    }
+
+    fn post(&self, chain: &Chain) -> Posted {
+        if self.slow.load(SeqCst) {
+            return Posted::Pending(Seq(self.seq.fetch_add(1, SeqCst) + 1));
+        }
+        Posted::Ready(self.run(chain))
+    }
+
+    fn poll(&self, posted: Posted) -> Option<Outcome> {
+        match posted {
+            Posted::Ready(outcome) => Some(outcome),
+            Posted::Pending(_) => None,
+        }
+    }
+
+    fn note(&self, _handle: Handle, _entry: LedgerEntry) {}
+
+    fn send(&self, request: &Request) -> Result<Seq, Status> {
+        if self.gone.load(SeqCst) {
+            return Err(Status::BadResponse);
+        }
+        let seq = Seq(self.seq.fetch_add(1, SeqCst) + 1);
+        self.requests.lock().push(*request);
+        if let Some(reply) = (self.answers.lock())(request) {
+            self.replies.lock().insert(seq, reply);
+        }
+        Ok(seq)
+    }
+
+    /// Never waits: what has no answer by now will not get one.
+    fn reply(&self, seq: Seq, _wait: Duration) -> Result<Option<Reply>, Status> {
+        Ok(self.replies.lock().remove(&seq))
+    }
+
+    fn forget(&self, seq: Seq) {
+        self.forgotten.lock().push(seq);
+    }
+
+    fn now(&self) -> Now {
+        Now::exact(ServerTime(1_000 * NS))
+    }
+
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The one asynchronous operation an instance may have under way.
+//!
+//! ```text
+//!   request_async ─▶ begin ─▶ advance until something is out ─▶ pending (gate: ASYNC)
+//!   result_check  ─▶ poll ─ nothing ─▶ AsyncAgain, after 5 s TimedOut
+//!                         └ outcome or reply ─▶ advance ─▶ … ─▶ the result (gate: OPEN)
+//! ```
+//! An operation that timed out leaves its lock in doubt: the arbiter is told to undo whatever it
+//! did or still does, and the next operation on the lock waits for that.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlock_core::exec::{Executor, Posted};
+use dlock_core::ids::{LockId, Seq};
+use dlock_core::lock::{Begin, Machine, Op, OpResult, Step};
+use dlock_core::message::{LockType, Mode, Reply};
+use dlock_core::status::Status;
+use dlock_core::verb::Outcome;
+
+use super::data::has_ticket;
+use super::{code, Instance, ASYNC, OPEN};
+use crate::drive::{abandon, DATA_WAIT, STEPS_MAX};
+use crate::stats::Stat;
+use crate::table::{Busy, CellGuard, Held};
+
+/// What [`Instance::request_async`] can start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncOp {
+    /// As [`Instance::trylock`].
+    TryLock {
+        /// The mode wanted.
+        mode: Mode,
+        /// Lease in seconds, not 0.
+        expire_s: u32,
+    },
+    /// As [`Instance::unlock`].
+    Unlock,
+    /// As [`Instance::extend`].
+    Extend {
+        /// How it is held.
+        mode: Mode,
+        /// Lease in seconds from now; 0 asks whether it is still held.
+        expire_s: u32,
+    },
+}
+
+impl AsyncOp {
+    fn op(self) -> Op {
+        match self {
+            Self::TryLock { mode, expire_s } => Op::TryLock { mode, expire_s },
+            Self::Unlock => Op::Unlock,
+            Self::Extend { mode, expire_s } => Op::Extend { mode, expire_s },
+        }
+    }
+}
+
+/// The operation under way.
+pub(super) struct Pending {
+    lock: LockId,
+    lock_type: LockType,
+    op: Op,
+    machine: Machine,
+    stage: Stage,
+    exec: Arc<dyn Executor>,
+    deadline: Instant,
+}
+
+/// What it waits for.
+#[derive(Clone, Copy)]
+enum Stage {
+    Chain(Posted),
+    Reply(Seq),
+    Done(OpResult),
+}
+
+impl Instance {
+    /// Starts an operation and returns at once; [`result_check`](Self::result_check) tells what
+    /// became of it. Until then all other data-path calls answer `Async`.
+    ///
+    /// `Success` with nothing under way: a fair lock's ticket was given up.
+    ///
+    /// # Errors
+    /// `Invalid`, `ClientNotInit`, `Async` (one is under way), `LockNotGet`, and what is decided
+    /// without the primary: `Invalid`, `Ticket`, `AlreadyLocked`, `AlreadyUnlocked`.
+    /// `BadResponse`: it could not be sent.
+    ///
+    /// # Latency
+    /// None.
+    pub fn request_async(&self, lock: LockId, op: AsyncOp) -> Status {
+        if matches!(op, AsyncOp::TryLock { expire_s: 0, .. }) {
+            return Status::Invalid;
+        }
+        let mut pending = self.pending.lock();
+        if let Err(status) = self.admit() {
+            return status;
+        }
+        let (cell, mut guard) = match self.locked(lock) {
+            Ok(locked) => locked,
+            Err(status) => return status,
+        };
+        let Some(held) = guard.as_mut() else { return self.not_got() };
+        let lock_type = held.entry.lock_type();
+        match start(held, op.op()) {
+            Start::Decided(result) => {
+                self.stats.count_async(lock_type, op.op(), &result);
+                cell.changed.notify_all();
+                result.status
+            }
+            Start::Under(under_way) => {
+                held.busy = Busy::Async;
+                *pending = Some(under_way);
+                self.turn_gate(OPEN, ASYNC);
+                Status::Success
+            }
+        }
+    }
+
+    /// What became of the asynchronous operation.
+    ///
+    /// # Errors
+    /// `ClientNotInit`, `NoAsync`, `AsyncAgain` (ask again), `TimedOut` (given up after 5 s and
+    /// undone); else the operation's own code.
+    ///
+    /// # Latency
+    /// None.
+    pub fn result_check(&self) -> OpResult {
+        let mut slot = self.pending.lock();
+        if self.present().is_err() {
+            return code(Status::ClientNotInit);
+        }
+        let Some(pending) = slot.as_mut() else {
+            self.stats.add(Stat::NoAsync);
+            return code(Status::NoAsync);
+        };
+        let Ok((cell, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT) else {
+            *slot = None; // the instance is being taken down
+            self.turn_gate(ASYNC, OPEN);
+            return code(Status::NoAsync);
+        };
+        let result = match pending.check(&mut guard) {
+            Some(result) => result,
+            None if Instant::now() < pending.deadline => return code(Status::AsyncAgain),
+            None => {
+                pending.give_up(&mut guard);
+                self.stats.add(Stat::TimedOut);
+                code(Status::TimedOut)
+            }
+        };
+        if result.status != Status::TimedOut {
+            self.stats.count_async(pending.lock_type, pending.op, &result);
+        }
+        if let Some(held) = guard.as_mut() {
+            held.busy = Busy::No;
+        }
+        *slot = None;
+        self.turn_gate(ASYNC, OPEN);
+        cell.changed.notify_all();
+        result
+    }
+
+    /// As if 5 s had passed.
+    #[cfg(test)]
+    pub(super) fn expire_async(&self) {
+        if let Some(pending) = self.pending.lock().as_mut() {
+            pending.deadline = Instant::now();
+        }
+    }
+
+    /// A client that has left stays so.
+    fn turn_gate(&self, from: u8, to: u8) {
+        let _ = self.gate.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Whether an asynchronous operation is under way on this lock.
+    pub(super) fn is_async_on(&self, lock: LockId) -> bool {
+        self.pending.lock().as_ref().is_some_and(|pending| pending.lock == lock)
+    }
+
+    /// Forgets the asynchronous operation, if there is one; whatever it did is undone later.
+    pub(super) fn forget_async(&self) {
+        let mut slot = self.pending.lock();
+        let Some(mut pending) = slot.take() else { return };
+        if let Ok((cell, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT) {
+            if !matches!(pending.stage, Stage::Done(_)) {
+                pending.give_up(&mut guard);
+            }
+            if let Some(held) = guard.as_mut() {
+                held.busy = Busy::No;
+            }
+            cell.changed.notify_all();
+        }
+        self.turn_gate(ASYNC, OPEN);
+    }
+}
+
+enum Start {
+    Decided(OpResult),
+    Under(Pending),
+}
+
+fn start(held: &mut Held, op: Op) -> Start {
+    let had_ticket = has_ticket(held.entry.state());
+    let now = held.exec.now();
+    held.last_now = now;
+    let begun = held.entry.begin(op, now);
+    held.write_note();
+    let (mut machine, step) = match begun {
+        Begin::Local(result) => return Start::Decided(result),
+        Begin::Run(machine, step) => (machine, step),
+    };
+    let stage = advance(held, &mut machine, step);
+    if let Stage::Done(result) = stage {
+        let is_decided = had_ticket && op == Op::Unlock;
+        if is_decided || result.status == Status::BadResponse {
+            return Start::Decided(result);
+        }
+    }
+    Start::Under(Pending {
+        lock: held.id,
+        lock_type: held.entry.lock_type(),
+        op,
+        machine,
+        stage,
+        exec: Arc::clone(&held.exec),
+        deadline: Instant::now() + DATA_WAIT,
+    })
+}
+
+/// Takes the steps that need not be waited for.
+fn advance(held: &mut Held, machine: &mut Machine, mut step: Step) -> Stage {
+    for _ in 0..STEPS_MAX {
+        step = match step {
+            Step::Done(result) => {
+                if result.status == Status::BadResponse {
+                    held.undo_lost();
+                }
+                return Stage::Done(result);
+            }
+            Step::Confirm => held.confirm(machine),
+            Step::Chain(chain) => {
+                let now = held.exec.now();
+                match held.exec.post(&chain) {
+                    Posted::Ready(outcome) => held.outcome(machine, outcome, now),
+                    posted @ Posted::Pending(_) => return Stage::Chain(posted),
+                }
+            }
+            Step::Request(request) => match held.exec.send(&request) {
+                Ok(seq) if request.has_reply() => return Stage::Reply(seq),
+                Ok(_) => held.reply(machine, Ok(Reply::Done { word: 0 })),
+                Err(status) => held.reply(machine, Err(status)),
+            },
+        };
+    }
+    abandon(held, *machine);
+    Stage::Done(code(Status::BadResponse))
+}
+
+impl Pending {
+    /// The result, if there is one by now.
+    fn check(&mut self, guard: &mut CellGuard<'_>) -> Option<OpResult> {
+        let held = guard.as_mut()?;
+        for _ in 0..STEPS_MAX {
+            let step = match self.stage {
+                Stage::Done(result) => return Some(result),
+                Stage::Chain(posted) => {
+                    let now = held.exec.now();
+                    let outcome = self.exec.poll(posted)?;
+                    held.outcome(&mut self.machine, outcome, now)
+                }
+                Stage::Reply(seq) => {
+                    let reply = match self.exec.reply(seq, Duration::ZERO) {
+                        Ok(None) => return None,
+                        Ok(Some(reply)) => Ok(reply),
+                        Err(status) => Err(status),
+                    };
+                    held.reply(&mut self.machine, reply)
+                }
+            };
+            self.stage = advance(held, &mut self.machine, step);
+        }
+        None
+    }
+
+    /// Its answer is not wanted any more, and what it did is to be undone.
+    fn give_up(&mut self, guard: &mut CellGuard<'_>) {
+        match self.stage {
+            Stage::Chain(Posted::Pending(seq)) | Stage::Reply(seq) => self.exec.forget(seq),
+            Stage::Chain(Posted::Ready(
+                Outcome::Done(_) | Outcome::Unknown | Outcome::Refused(_),
+            ))
+            | Stage::Done(_) => {}
+        }
+        if let Some(held) = guard.as_mut() {
+            abandon(held, self.machine);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Single operations on locks.
+
+use std::time::{Duration, Instant};
+
+use dlock_core::ids::LockId;
+use dlock_core::lock::{EntryState, Op, OpResult};
+use dlock_core::message::Mode;
+use dlock_core::status::Status;
+
+use super::{code, Instance};
+use crate::drive::{perform, DATA_WAIT};
+use crate::table::{Cell, CellGuard};
+
+impl Instance {
+    /// Takes a lock if it is free, for `expire_s` seconds. With `expire_s` 0 only the cached
+    /// state is read. A fair lock that is not free gives a ticket (`Again`): ask again with the
+    /// same mode until it is served.
+    ///
+    /// # Errors
+    /// `ClientNotInit`, `Async`, `LockNotGet`, `Invalid`, `Ticket`, `AlreadyLocked` (re-entry: it
+    /// is held once more), `Again`, `Fail`, `NotReady`, `BadResponse`.
+    ///
+    /// # Latency
+    /// At most one round trip where there is no contention; 5 s at most.
+    #[inline]
+    pub fn trylock(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
+        self.single(lock, Op::TryLock { mode, expire_s })
+    }
+
+    /// As [`trylock`](Self::trylock), but waits up to 5 s at the primary for its turn.
+    ///
+    /// # Errors
+    /// As `trylock`. What waiting cannot cure is answered at once. A fair lock keeps its ticket
+    /// when the time is up (`Again`).
+    ///
+    /// # Latency
+    /// A hand-over is one message in each direction; nothing is polled.
+    pub fn lock(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
+        let deadline = Instant::now() + DATA_WAIT;
+        self.wait_for(lock, Op::Lock { mode, expire_s }, deadline)
+    }
+
+    /// Releases a lock, or one of several holds (`AlreadyLocked`), or a ticket.
+    ///
+    /// # Errors
+    /// `ClientNotInit`, `Async`, `LockNotGet`, `AlreadyUnlocked`, `Fail` (it was lost),
+    /// `NotReady`, `BadResponse` (it is still held as far as this client knows).
+    ///
+    /// # Latency
+    /// At most one round trip where there is no contention; 5 s at most.
+    #[inline]
+    pub fn unlock(&self, lock: LockId) -> OpResult {
+        self.single(lock, Op::Unlock)
+    }
+
+    /// Moves the end of the lease to `expire_s` seconds from now, never back. 0 asks whether
+    /// the lock is still held.
+    ///
+    /// # Errors
+    /// `ClientNotInit`, `Async`, `LockNotGet`, `Invalid` (not held in this mode; read-write
+    /// locks have no lease), `Fail` (it was lost), `NotReady`, `BadResponse`.
+    ///
+    /// # Latency
+    /// One round trip; 5 s at most.
+    pub fn extend(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
+        self.single(lock, Op::Extend { mode, expire_s })
+    }
+
+    #[inline]
+    fn single(&self, lock: LockId, op: Op) -> OpResult {
+        if let Err(status) = self.admit() {
+            return code(status);
+        }
+        match self.locked(lock) {
+            Ok((cell, mut guard)) => self.run(cell, &mut guard, op, DATA_WAIT),
+            Err(status) => code(status),
+        }
+    }
+
+    /// An operation that may wait until `deadline`, for other threads and for other clients.
+    fn wait_for(&self, lock: LockId, op: Op, deadline: Instant) -> OpResult {
+        if let Err(status) = self.admit() {
+            return code(status);
+        }
+        match self.locked_until(lock, deadline) {
+            Ok((cell, mut guard)) => {
+                let wait = deadline.saturating_duration_since(Instant::now());
+                self.run(cell, &mut guard, op, wait)
+            }
+            Err(status) => code(status),
+        }
+    }
+
+    #[inline]
+    pub(super) fn run(
+        &self,
+        cell: &Cell,
+        guard: &mut CellGuard<'_>,
+        op: Op,
+        wait: Duration,
+    ) -> OpResult {
+        let result = perform(cell, guard, op, wait);
+        let is_success = result.status == Status::Success;
+        if !is_success {
+            if let Some(held) = guard.as_ref() {
+                self.stats.count(held.entry.lock_type(), op, &result);
+            }
+        }
+        if !is_success || matches!(op, Op::Unlock) {
+            cell.changed.notify_all(); // threads that wait for this client's own hold to end
+        }
+        result
+    }
+}
+
+/// Whether a place in a fair lock's queue is kept.
+pub(super) fn has_ticket(state: EntryState) -> bool {
+    matches!(state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed)
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What guards are built on: holds that belong to one guard, not to the whole client.
+//!
+//! ```text
+//!   try_guard, wait_guard ─▶ free of other guards? ─▶ TryLock / Lock ─▶ hold number n
+//!   end_guard(n), extend_guard(n) ─▶ n is still the hold? ─▶ Unlock / Extend
+//!                                                    └ no ─▶ AlreadyUnlocked: it was lost
+//! ```
+//! Threads of one client that wait for the same lock are served in order, by at most one place
+//! in the primary's queue.
+
+use std::time::Instant;
+
+use dlock_core::ids::LockId;
+use dlock_core::lock::{EntryState, Op, OpResult};
+use dlock_core::message::Mode;
+use dlock_core::status::Status;
+
+use super::data::has_ticket;
+use super::{code, Instance, ASYNC};
+use crate::drive::DATA_WAIT;
+use crate::table::{Busy, Cell, CellGuard, Held, CELL_WAIT};
+
+/// A result and, if the lock is held now, the number of the hold.
+pub(crate) type Attempt = (OpResult, u64);
+
+impl Instance {
+    /// As [`trylock`](Self::trylock), for guards: a lock this client holds already is not
+    /// entered again, but for shared holds of a lock that is held shared.
+    ///
+    /// # Errors
+    /// As `trylock`; `Fail` if another guard of this client is in the way, or queued for it.
+    #[inline]
+    pub(crate) fn try_guard(&self, lock: LockId, mode: Mode, expire_s: u32) -> Attempt {
+        if let Err(status) = self.admit() {
+            return (code(status), 0);
+        }
+        match self.idle(lock) {
+            Ok((cell, mut guard)) => {
+                if guard.as_ref().is_some_and(|held| !held.queue.is_empty()) {
+                    return (code(Status::Fail), 0);
+                }
+                if let Err(status) = self.reclaim(cell, &mut guard) {
+                    return (code(status), 0);
+                }
+                if guard.as_ref().is_some_and(|held| in_the_way(held, mode)) {
+                    return (code(Status::Fail), 0);
+                }
+                let result = self.run(cell, &mut guard, Op::TryLock { mode, expire_s }, DATA_WAIT);
+                self.attempted(cell, &mut guard, result)
+            }
+            Err(status) => (code(status), 0),
+        }
+    }
+
+    /// As [`lock`](Self::lock), for guards, waiting for other guards of this client, too.
+    pub(crate) fn wait_guard(
+        &self,
+        lock: LockId,
+        mode: Mode,
+        expire_s: u32,
+        deadline: Instant,
+    ) -> Attempt {
+        if let Err(status) = self.admit() {
+            return (code(status), 0);
+        }
+        let (cell, mut guard) = match self.opened(lock, Instant::now() + CELL_WAIT) {
+            Ok(opened) => opened,
+            Err(status) => return (code(status), 0),
+        };
+        let turn = self.await_turn(cell, &mut guard, lock, mode, deadline);
+        if let Err(status) = turn.and_then(|()| self.reclaim(cell, &mut guard)) {
+            cell.changed.notify_all();
+            return (code(status), 0);
+        }
+        let wait = deadline.saturating_duration_since(Instant::now());
+        let result = self.run(cell, &mut guard, Op::Lock { mode, expire_s }, wait);
+        let attempt = self.attempted(cell, &mut guard, result);
+        cell.changed.notify_all(); // a shared hold admits others, a failure hands the turn on
+        attempt
+    }
+
+    /// Until no other guard and no earlier thread of this client is in the way.
+    fn await_turn(
+        &self,
+        cell: &Cell,
+        guard: &mut CellGuard<'_>,
+        lock: LockId,
+        mode: Mode,
+        deadline: Instant,
+    ) -> Result<(), Status> {
+        let me = std::thread::current().id();
+        let mut queued = false;
+        let result = loop {
+            let Some(held) = guard.as_mut().filter(|held| held.id == lock) else {
+                return Err(self.not_got());
+            };
+            let is_next = held.queue.front().is_none_or(|&first| first == me);
+            let is_kept_out = in_the_way(held, mode) && !held.orphaned;
+            match held.busy {
+                Busy::No if is_next && !is_kept_out => break Ok(()),
+                Busy::Async => break Err(self.refuse(ASYNC)),
+                Busy::No | Busy::Waiting => {}
+            }
+            if !queued {
+                queued = true;
+                held.queue.push_back(me);
+            }
+            if cell.changed.wait_until(guard, deadline).timed_out() {
+                break Err(Status::Fail);
+            }
+        };
+        if let Some(held) = guard.as_mut().filter(|_| queued) {
+            held.queue.retain(|&thread| thread != me);
+        }
+        result
+    }
+
+    /// Numbers a new hold, or gives the ticket up: without a guard there is none.
+    #[inline]
+    fn attempted(&self, cell: &Cell, guard: &mut CellGuard<'_>, result: OpResult) -> Attempt {
+        let Some(held) = guard.as_mut() else { return (result, 0) };
+        match result.status {
+            Status::Success => held.hold += 1,
+            Status::AlreadyLocked => {}
+            _ if has_ticket(held.entry.state()) => {
+                let _ = self.run(cell, guard, Op::Unlock, DATA_WAIT);
+                return (result, 0);
+            }
+            _ => {}
+        }
+        (result, held.hold)
+    }
+
+    /// The cell of a lock that is held by the guard with this number.
+    #[inline]
+    fn of_guard(&self, lock: LockId, hold: u64) -> Result<(&Cell, CellGuard<'_>), Status> {
+        let (cell, guard) = self.idle(lock).map_err(|status| match status {
+            Status::Fail => Status::AlreadyUnlocked, // queued for anew: it was lost
+            status => status,
+        })?;
+        match guard.as_ref() {
+            Some(held) if held.hold == hold && held.entry.refs() > 0 => Ok((cell, guard)),
+            _ => Err(Status::AlreadyUnlocked),
+        }
+    }
+
+    /// [`extend`](Self::extend) for the guard with this number; `AlreadyUnlocked` if its hold
+    /// was lost.
+    pub(crate) fn extend_guard(
+        &self,
+        lock: LockId,
+        hold: u64,
+        mode: Mode,
+        expire_s: u32,
+    ) -> OpResult {
+        match self.of_guard(lock, hold) {
+            Ok((cell, mut guard)) => {
+                self.run(cell, &mut guard, Op::Extend { mode, expire_s }, DATA_WAIT)
+            }
+            Err(status) => code(self.left_or(status)),
+        }
+    }
+
+    /// The end of a guard. If the primary cannot be asked, the hold is an orphan: the next
+    /// acquire for a guard releases it first.
+    #[inline]
+    pub(crate) fn end_guard(&self, lock: LockId, hold: u64) -> Status {
+        match self.of_guard(lock, hold) {
+            Ok((cell, mut guard)) => {
+                let status = self.run(cell, &mut guard, Op::Unlock, DATA_WAIT).status;
+                if let (Status::BadResponse | Status::NotReady, Some(held)) =
+                    (status, guard.as_mut())
+                {
+                    held.orphaned = true;
+                }
+                status
+            }
+            Err(status) => self.left_or(status),
+        }
+    }
+
+    fn left_or(&self, status: Status) -> Status {
+        self.present().map_or(Status::ClientNotInit, |()| status)
+    }
+
+    /// As [`release_lock`](Self::release_lock), for the last lock object of a name.
+    pub(crate) fn release_guarded(&self, lock: LockId) -> Status {
+        if let Ok((cell, mut guard)) = self.idle(lock) {
+            if let Err(status) = self.reclaim(cell, &mut guard) {
+                return status;
+            }
+        }
+        self.release_lock(lock)
+    }
+
+    /// Releases the hold of a guard that could not do it itself.
+    #[inline]
+    fn reclaim(&self, cell: &Cell, guard: &mut CellGuard<'_>) -> Result<(), Status> {
+        if guard.as_ref().is_none_or(|held| !held.orphaned) {
+            return Ok(());
+        }
+        match self.run(cell, guard, Op::Unlock, DATA_WAIT).status {
+            status @ (Status::BadResponse | Status::NotReady) => Err(status),
+            _ => {
+                if let Some(held) = guard.as_mut() {
+                    held.orphaned = false;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether a hold of this client keeps a new guard out.
+#[inline]
+fn in_the_way(held: &Held, mode: Mode) -> bool {
+    match held.entry.state() {
+        EntryState::ExclusiveLocked => true,
+        EntryState::SharedLocked => mode == Mode::Exclusive,
+        _ => false,
+    }
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Getting and releasing locks: the life cycle on the control channel.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant};
+use dlock_core::ids::LockId;
+use dlock_core::limits::{BATCH_MAX, DESC_LEN_MAX};
+use dlock_core::lock::{EntryState, LockEntry};
+use dlock_core::status::Status;
+
+use super::{call_on, Instance};
+use crate::control::CONTROL_WAIT;
+use crate::table::{Busy, CellGuard, CellIndex, Held, Known, CELL_WAIT};
+
+/// A lock's id and whether it is new to this client, or why there is none.
+type GotLock = Result<(LockId, bool), Status>;
+
+impl Instance {
+    /// Gets a lock by its name; it is created if nobody has it. The id is the same for all
+    /// clients while the lock exists.
+    ///
+    /// # Errors
+    /// `Invalid` (name empty or longer than 512 bytes), `Error` with the id (this client has got
+    /// it already), `Error` without (a lock of this name has another type, or the client has
+    /// left), `NotReady`, `ServerNoResource`, `BadResponse`.
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn get_lock(&self, desc: LockDesc) -> (Status, Option<LockId>) {
+        if !is_valid(&desc) {
+            return (Status::Invalid, None);
+        }
+        match self.get_locks(vec![desc]).map(|mut all| all.pop()) {
+            Ok(Some(Ok((id, true)))) => (Status::Success, Some(id)),
+            Ok(Some(Ok((id, false)))) => (Status::Error, Some(id)),
+            Ok(Some(Err(status))) | Err(status) => (status, None),
+            Ok(None) => (Status::BadResponse, None),
+        }
+    }
+
+    /// Gets up to 31 locks in one round trip. A lock got before is no error here.
+    ///
+    /// # Errors
+    /// `Invalid` (no item, more than 31, or an invalid name), `Error` (the client has left),
+    /// `NotReady`, `BadResponse`. Of an item: `Error` (another type), `ServerNoResource`.
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn batch_get_lock(
+        &self,
+        descs: Vec<LockDesc>,
+    ) -> Result<Vec<Result<LockId, Status>>, Status> {
+        let is_size_valid = (1..=BATCH_MAX).contains(&descs.len());
+        if !is_size_valid || !descs.iter().all(is_valid) {
+            return Err(Status::Invalid);
+        }
+        let got = self.get_locks(descs)?;
+        Ok(got.into_iter().map(|item| item.map(|(id, _)| id)).collect())
+    }
+
+    /// The ids, and whether they are new to this client.
+    fn get_locks(&self, descs: Vec<LockDesc>) -> Result<Vec<GotLock>, Status> {
+        self.present()?;
+        let _lifecycle = self.lifecycle.read();
+        let deadline = Instant::now() + CONTROL_WAIT;
+        // held until the locks are in the table, so that no release comes between
+        let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
+        let control = control.as_mut().ok_or(Status::BadResponse)?;
+        let request = ControlRequest::GetLocks(descs.clone());
+        let ControlReply::Locks(grants) = call_on(control, request, deadline)? else {
+            return Err(Status::BadResponse);
+        };
+        if grants.len() != descs.len() {
+            return Err(Status::BadResponse);
+        }
+        let adopt = |(grant, desc): (Result<LockGrant, Status>, LockDesc)| match grant {
+            Ok(grant) if grant.lock.0 > 0 => self.adopt(&grant, desc),
+            Ok(_) => Err(Status::Error),
+            Err(status) => Err(super::refusal(status)),
+        };
+        Ok(grants.into_iter().zip(descs).map(adopt).collect())
+    }
+
+    /// Takes a granted lock into the table. A lock the primary has given before, but whose reply
+    /// was lost, is new here.
+    fn adopt(&self, grant: &LockGrant, desc: LockDesc) -> GotLock {
+        match self.table.known(grant.lock) {
+            Known::As(id) => return Ok((id, false)),
+            Known::Clash => return Err(Status::Error),
+            Known::No => {}
+        }
+        let link = self.link.load();
+        let entry = LockEntry::new(self.id, link.anchor_s, desc.lock_type, grant, desc);
+        let exec = Arc::clone(&link.exec);
+        self.table.insert(Held::new(grant.lock, entry, exec, link.epoch));
+        Ok((grant.lock, true))
+    }
+
+    /// Releases a lock that is not held.
+    ///
+    /// # Errors
+    /// `Error` (the client has left, the lock was not got, or it is held), `Async` (an
+    /// asynchronous operation is under way on it), `TicketToUnlock`, `NotReady`, `BadResponse`;
+    /// with any other code of the primary's the lock is gone here all the same.
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn release_lock(&self, lock: LockId) -> Status {
+        if let Err(status) = self.present() {
+            return status;
+        }
+        if self.is_async_on(lock) {
+            return self.refuse(super::ASYNC);
+        }
+        let _lifecycle = self.lifecycle.read();
+        let Some(index) = self.table.find(lock) else { return Status::Error };
+        let mut guard = match self.releasable(lock, index) {
+            Ok(guard) => guard,
+            Err(status) => return status,
+        };
+        let Some(held) = guard.as_ref() else { return Status::Error };
+        let status = match held.entry.state() {
+            EntryState::ExclusiveLocked | EntryState::SharedLocked => return Status::Error,
+            EntryState::ExclusiveTicketed | EntryState::SharedTicketed => {
+                return Status::TicketToUnlock
+            }
+            EntryState::Initialized | EntryState::Unlocked => {
+                let request = ControlRequest::ReleaseLocks(vec![held.entry.lock()]);
+                self.release_at_primary(request, 1, |_, status| {
+                    if is_gone(status) {
+                        self.table.remove(index, &mut guard);
+                    }
+                })
+            }
+        };
+        self.table.cell(index).changed.notify_all();
+        status
+    }
+
+    /// The cell of a lock, once no other thread waits for its grant.
+    fn releasable(&self, lock: LockId, index: CellIndex) -> Result<CellGuard<'_>, Status> {
+        let cell = self.table.cell(index);
+        let deadline = Instant::now() + CELL_WAIT;
+        let mut guard = cell.lock_until(|| deadline).ok_or(Status::BadResponse)?;
+        loop {
+            match guard.as_ref() {
+                Some(held) if held.id == lock => match held.busy {
+                    Busy::No => return Ok(guard),
+                    Busy::Async => return Err(self.refuse(super::ASYNC)),
+                    Busy::Waiting => {}
+                },
+                _ => return Err(Status::Error),
+            }
+            if cell.changed.wait_until(&mut guard, deadline).timed_out() {
+                return Err(Status::BadResponse);
+            }
+        }
+    }
+
+    /// Sends a release and reports each item's status while nothing else is on the channel.
+    fn release_at_primary(
+        &self,
+        request: ControlRequest,
+        items: usize,
+        mut each: impl FnMut(usize, Status),
+    ) -> Status {
+        let deadline = Instant::now() + CONTROL_WAIT;
+        let Some(mut control) = self.control.try_lock_until(deadline) else {
+            return Status::BadResponse;
+        };
+        let Some(control) = control.as_mut() else { return Status::BadResponse };
+        match call_on(control, request, deadline) {
+            Ok(ControlReply::Statuses(statuses)) if statuses.len() == items => {
+                for (i, &status) in statuses.iter().enumerate() {
+                    each(i, status);
+                }
+                statuses.iter().copied().find(|&s| s != Status::Success).unwrap_or(Status::Success)
+            }
+            Ok(_) => Status::BadResponse,
+            Err(status) => {
+                (0..items).for_each(|i| each(i, status));
+                status
+            }
+        }
+    }
+
+    /// Releases up to 31 locks in one round trip. Items that cannot be released (asynchronous
+    /// operation under way, not got, held) are set to 0 in `ids`. A ticket does not keep a lock
+    /// from being released here.
+    ///
+    /// # Errors
+    /// `Invalid` (no item, or more than 31), `Error` (the client has left, or no item can be
+    /// released), `NotReady`, `BadResponse`.
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn batch_release_lock(&self, ids: &mut [i32]) -> Status {
+        if !(1..=BATCH_MAX).contains(&ids.len()) {
+            return Status::Invalid;
+        }
+        if let Err(status) = self.present() {
+            return status;
+        }
+        let _lifecycle = self.lifecycle.read();
+        let mut wanted: Vec<(CellIndex, usize)> = Vec::new();
+        for (i, id) in ids.iter_mut().enumerate() {
+            let lock = LockId(*id);
+            match self.table.find(lock).filter(|_| !self.is_async_on(lock)) {
+                // of a lock that is named twice, the first is released
+                Some(index) if !wanted.iter().any(|&(other, _)| other == index) => {
+                    wanted.push((index, i));
+                }
+                _ => *id = 0,
+            }
+        }
+        wanted.sort_unstable(); // cells are locked in the order of their indices
+        let mut cells: Vec<(CellIndex, CellGuard<'_>)> = Vec::with_capacity(wanted.len());
+        let mut locks: Vec<LockId> = Vec::with_capacity(wanted.len());
+        for (index, i) in wanted {
+            let guard = self.releasable(LockId(ids[i]), index).ok();
+            let guard = guard.filter(|g| g.as_ref().is_some_and(|held| held.entry.refs() == 0));
+            match guard {
+                Some(guard) => {
+                    locks.extend(guard.as_ref().map(|held| held.entry.lock()));
+                    cells.push((index, guard));
+                }
+                None => ids[i] = 0,
+            }
+        }
+        if cells.is_empty() {
+            return Status::Error;
+        }
+        let items = locks.len();
+        let status =
+            self.release_at_primary(ControlRequest::ReleaseLocks(locks), items, |i, status| {
+                if is_gone(status) {
+                    let (index, guard) = &mut cells[i];
+                    self.table.remove(*index, guard);
+                }
+            });
+        match status {
+            Status::NotReady | Status::BadResponse => status,
+            _ => Status::Success,
+        }
+    }
+}
+
+/// A release the primary has decided: the lock is gone here, whatever it said.
+fn is_gone(status: Status) -> bool {
+    !matches!(status, Status::NotReady | Status::BadResponse)
+}
+
+fn is_valid(desc: &LockDesc) -> bool {
+    (1..=DESC_LEN_MAX).contains(&desc.name.len())
+}

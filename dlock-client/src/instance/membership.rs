@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Coming, coming back, proving to be alive, and leaving.
+//!
+//! ```text
+//!   init    connect ─Init──▶ session ─attach (shm, else tcp)──▶ executor ──▶ instance
+//!   reinit  the same with Reinit, beside the old session; then the new one replaces it:
+//!             same incarnation of the primary ─▶ every lock goes on where it is
+//!             a recovering successor          ─▶ every lock refuses until it was claimed
+//!   update_all_locks  claims, 31 at a time ─▶ new places
+//! ```
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use dlock_core::control::{
+    Attach, Claim, ControlReply, ControlRequest, FabricKind, LockGrant, Session, VERSION,
+    VERSION_MIN,
+};
+use dlock_core::exec::Executor;
+use dlock_core::ids::{ClientId, LockId};
+use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX};
+use dlock_core::status::Status;
+use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::{ClockEstimate, FabricError, ShmExecutor, TcpExecutor};
+use parking_lot::{Mutex, RwLock};
+
+use super::data::has_ticket;
+use super::{done, refusal, Instance, Link, LEFT, OPEN};
+use crate::config::{ClientConfig, FabricChoice};
+use crate::control::{address, Control, CONTROL_WAIT};
+use crate::refuse::Refuse;
+use crate::stats::Stats;
+use crate::table::{CellIndex, Table, CELL_WAIT};
+
+impl Instance {
+    /// Becomes a client of the primary at `ip` (IPv4 or IPv6, in digits).
+    ///
+    /// # Errors
+    /// `Error` (configuration, address, no connection, no data path, other `tp_mode`),
+    /// `NotReady` (nobody listens there, or the primary is recovering), `ServerNoResource`,
+    /// `VersionMismatch`, `BadResponse` (the answer is not a dlock primary's).
+    ///
+    /// # Latency
+    /// Two connections and two round trips; at most 10 s each.
+    pub fn init(config: &ClientConfig, ip: &str) -> Result<Instance, Status> {
+        config.check()?;
+        let (version_min, version_max) = (VERSION_MIN, VERSION);
+        let request = ControlRequest::Init { version_min, version_max, tp_mode: config.tp_mode };
+        let joined = join(config, ip, request, None)?;
+        Ok(Instance {
+            id: joined.client,
+            config: config.clone(),
+            gate: AtomicU8::new(OPEN),
+            table: Table::new(),
+            link: ArcSwap::from_pointee(joined.link),
+            control: Mutex::new(Some(joined.control)),
+            lifecycle: RwLock::new(()),
+            pending: Mutex::new(None),
+            objects: RwLock::default(),
+            stats: Stats::new(),
+        })
+    }
+
+    /// Comes back to its primary, or to the successor at `ip`, as the same client with the same
+    /// locks. At a recovering primary, locks refuse with `NotReady` until
+    /// [`update_all_locks`](Self::update_all_locks), and object handles are dropped.
+    ///
+    /// # Errors
+    /// As [`init`](Self::init); `Invalid` (the client has left), `ClientRemoved` (the primary
+    /// does not know it and is not recovering), `BadResponse` (it answers for another client).
+    /// The old session is then left as it was.
+    ///
+    /// # Latency
+    /// As `init`.
+    pub fn reinit(&self, ip: &str) -> Status {
+        if self.present().is_err() {
+            return Status::Invalid;
+        }
+        let Some(_alone) = self.lifecycle.try_write_for(LIFECYCLE_WAIT) else {
+            return Status::BadResponse;
+        };
+        let request = ControlRequest::Reinit {
+            version_min: VERSION_MIN,
+            version_max: VERSION,
+            tp_mode: self.config.tp_mode,
+            client: self.id,
+            secret: self.link.load().secret,
+        };
+        match join(&self.config, ip, request, Some(self.id)) {
+            Ok(joined) => self.move_to(joined),
+            Err(status) => return status,
+        }
+        Status::Success
+    }
+
+    /// The new session takes the place of the old one.
+    fn move_to(&self, joined: Joined) {
+        self.forget_async();
+        let link = Arc::new(joined.link);
+        let old = self.link.swap(Arc::clone(&link));
+        *self.control.lock() = Some(joined.control);
+        if link.recovering || link.epoch != old.epoch {
+            self.objects.write().clear();
+        }
+        let refuse: Arc<dyn Executor> = Arc::new(Refuse);
+        for (id, index) in self.table.indices() {
+            let cell = self.table.cell(index);
+            // an operation on the old session is bounded, and mostly ends with its connection
+            let Some(mut guard) = cell.lock_until(|| Instant::now() + LIFECYCLE_WAIT) else {
+                log::error!("lock {id} stays with the old session: its operation does not end");
+                continue;
+            };
+            if let Some(held) = guard.as_mut() {
+                let is_in_place = held.epoch == link.epoch;
+                held.exec = Arc::clone(if is_in_place { &link.exec } else { &refuse });
+                if is_in_place && held.entry.in_doubt() {
+                    held.undo_lost(); // the old session could not carry it any more
+                }
+            }
+        }
+        self.stats.clear();
+    }
+
+    /// Tells a recovering primary that all claims are made.
+    ///
+    /// # Errors
+    /// `ClientNotInit` (the client has left), `Error` (the primary does not wait for it),
+    /// `BadResponse`.
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn reinit_done(&self) -> Status {
+        if self.present().is_err() {
+            return Status::ClientNotInit;
+        }
+        let _lifecycle = self.lifecycle.read();
+        done(self.call(ControlRequest::ReinitDone))
+    }
+
+    /// Tells a recovering primary of all locks, with what is held of them, and adopts the places
+    /// it gives them. Locks it has told before are told again, which changes nothing.
+    ///
+    /// # Errors
+    /// `ClientNotInit` (the client has left), `Error` (the primary is not recovering: nothing
+    /// changes), `Again` (it took some, but not all: repeat), `BadResponse`.
+    ///
+    /// # Latency
+    /// One control round trip per 31 locks; 10 s at most each.
+    pub fn update_all_locks(&self) -> Status {
+        if self.present().is_err() {
+            return Status::ClientNotInit;
+        }
+        if self.table.is_empty() {
+            return Status::Success;
+        }
+        let _lifecycle = self.lifecycle.read();
+        let mut result = Status::Success;
+        for locks in self.table.indices().chunks(BATCH_MAX) {
+            match self.update_locks(locks) {
+                Status::Success => {}
+                status @ (Status::BadResponse | Status::Error) => return status,
+                status => result = status,
+            }
+        }
+        result
+    }
+
+    /// Up to 31 locks. A hold that is refused is lost, but the lock stays got: it is claimed once
+    /// more, without the hold.
+    fn update_locks(&self, locks: &[(LockId, CellIndex)]) -> Status {
+        let (mut claims, mut result) = self.claims(locks);
+        for _ in 0..2 {
+            if claims.is_empty() {
+                return result;
+            }
+            let told = claims.iter().map(|claimed| claimed.claim.clone()).collect();
+            let grants = match self.call(ControlRequest::UpdateLocks(told)) {
+                Ok(ControlReply::Locks(grants)) if grants.len() == claims.len() => grants,
+                Ok(_) => return Status::BadResponse,
+                Err(status) => return status,
+            };
+            let mut refused = Vec::new();
+            for (mut claimed, grant) in claims.into_iter().zip(grants) {
+                match grant {
+                    Ok(grant) => self.rebind(&claimed, &grant),
+                    Err(Status::Fail) if claimed.claim.held.is_some() => {
+                        log::warn!("lock {} is lost: another client holds it now", claimed.id);
+                        claimed.claim.held = None;
+                        claimed.lost = true;
+                        refused.push(claimed);
+                    }
+                    Err(status) => {
+                        log::warn!("the primary refuses lock {}: {status}", claimed.id);
+                        result = Status::Again;
+                    }
+                }
+            }
+            claims = refused;
+        }
+        result
+    }
+
+    fn claims(&self, locks: &[(LockId, CellIndex)]) -> (Vec<Claimed>, Status) {
+        let now = self.link.load().exec.now();
+        let mut claims = Vec::with_capacity(locks.len());
+        let mut result = Status::Success;
+        for &(id, index) in locks {
+            match self.table.cell(index).lock_until(|| Instant::now() + CELL_WAIT) {
+                Some(guard) => {
+                    if let Some(held) = guard.as_ref().filter(|held| held.id == id) {
+                        let claim = held.entry.claim(now);
+                        claims.push(Claimed { id, index, claim, lost: false });
+                    }
+                }
+                None => result = Status::Again,
+            }
+        }
+        (claims, result)
+    }
+
+    /// Adopts the place the recovering primary gave a lock.
+    fn rebind(&self, claimed: &Claimed, grant: &LockGrant) {
+        let link = self.link.load();
+        let cell = self.table.cell(claimed.index);
+        let Some(mut guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) else { return };
+        let Some(held) = guard.as_mut().filter(|held| held.id == claimed.id) else { return };
+        if held.epoch != link.epoch && (claimed.lost || has_ticket(held.entry.state())) {
+            held.entry.lose(); // tickets do not survive their primary
+        }
+        held.entry.rebind(grant, link.anchor_s);
+        held.exec = Arc::clone(&link.exec);
+        held.epoch = link.epoch;
+        self.table.rename(claimed.id, grant.lock);
+    }
+
+    /// Asks the primary whether it is there and knows this client.
+    ///
+    /// # Errors
+    /// `Invalid` (0 or more than 300 seconds, or the client has left), `BadResponse` (no answer
+    /// in time), `NotReady` (recovering), `Error` (the primary does not know this client).
+    ///
+    /// # Latency
+    /// One control round trip; `timeout_s` at most.
+    pub fn heartbeat(&self, timeout_s: u32) -> Status {
+        if timeout_s == 0 || timeout_s > HEARTBEAT_S_MAX || self.present().is_err() {
+            return Status::Invalid;
+        }
+        let deadline = Instant::now() + Duration::from_secs(u64::from(timeout_s));
+        match self.call_until(ControlRequest::Heartbeat, deadline) {
+            Ok(ControlReply::Alive { recovering: false, .. }) => Status::Success,
+            Ok(ControlReply::Alive { recovering: true, .. }) => Status::NotReady,
+            Ok(_) => Status::BadResponse,
+            Err(status) => status,
+        }
+    }
+
+    /// Leaves: the primary releases what this client holds. Whatever the outcome, the instance
+    /// is of no more use.
+    ///
+    /// # Errors
+    /// `Error` (it has left before), `NotReady`, `BadResponse`.
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn deinit(&self) -> Status {
+        if self.gate.swap(LEFT, Ordering::Relaxed) == LEFT {
+            return Status::Error;
+        }
+        let _alone = self.lifecycle.try_write_for(LIFECYCLE_WAIT);
+        self.forget_async();
+        // the data path first: what cannot act any more can be undone at once
+        self.objects.write().clear();
+        let link = self.link.load_full();
+        self.link.store(Arc::new(Link { exec: Arc::new(Refuse), ..*link }));
+        drop(link);
+        for (_, index) in self.table.indices() {
+            let cell = self.table.cell(index);
+            if let Some(mut guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) {
+                self.table.remove(index, &mut guard);
+            }
+            cell.changed.notify_all();
+        }
+        let status = done(self.call(ControlRequest::Deinit));
+        if let Some(mut control) = self.control.try_lock_for(CONTROL_WAIT) {
+            *control = None;
+        }
+        status
+    }
+}
+
+/// Life-cycle calls under way end within a wait for a cell and a control call.
+const LIFECYCLE_WAIT: Duration = CELL_WAIT.saturating_add(CONTROL_WAIT);
+
+/// A lock and what a recovering primary is told of it.
+struct Claimed {
+    id: LockId,
+    index: CellIndex,
+    claim: Claim,
+    /// What was held of it was refused.
+    lost: bool,
+}
+
+/// A session that stands.
+struct Joined {
+    client: ClientId,
+    control: Control,
+    link: Link,
+}
+
+/// Connects, registers (`request` is `Init`, or `Reinit` as `expected`) and attaches.
+fn join(
+    config: &ClientConfig,
+    ip: &str,
+    request: ControlRequest,
+    expected: Option<ClientId>,
+) -> Result<Joined, Status> {
+    let choice = config.effective_fabric()?;
+    let mut control = Control::connect(address(ip, config.effective_port())?)?;
+    let sent_ns = monotonic_ns();
+    let reply = control.call(request, Instant::now() + CONTROL_WAIT);
+    let received_ns = monotonic_ns();
+    let session = match reply.map_err(|e| e.status_of_init())? {
+        ControlReply::Session(session) => session,
+        ControlReply::Error(status) => {
+            log::warn!("the primary at {} refuses this client: {status}", control.peer());
+            return Err(refusal(status));
+        }
+        _ => return Err(Status::BadResponse),
+    };
+    if !(VERSION_MIN..=VERSION).contains(&session.version) {
+        return Err(Status::VersionMismatch);
+    }
+    if expected.is_some_and(|client| client != session.client) {
+        return Err(Status::BadResponse);
+    }
+    let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
+    match attach(choice, &session, &control, clock) {
+        Ok(exec) => {
+            let Session { client, secret, epoch, anchor_s, recovering, .. } = session;
+            let link = Link { exec, epoch, anchor_s, secret, recovering };
+            Ok(Joined { client, control, link })
+        }
+        Err(status) => {
+            if expected.is_none() {
+                // nobody will come back as this client
+                let _ = control.call(ControlRequest::Deinit, Instant::now() + CONTROL_WAIT);
+            }
+            Err(status)
+        }
+    }
+}
+
+/// The data path: shared memory where it is offered and wanted, else tcp.
+fn attach(
+    choice: FabricChoice,
+    session: &Session,
+    control: &Control,
+    clock: ClockEstimate,
+) -> Result<Arc<dyn Executor>, Status> {
+    let attach = |fabric| Attach { client: session.client, secret: session.secret, fabric };
+    if choice != FabricChoice::Tcp {
+        let refused = match session.shm_socket.as_deref() {
+            Some(name) => match ShmExecutor::attach(name, &attach(FabricKind::Shm)) {
+                Ok(exec) => return Ok(Arc::new(exec)),
+                Err(e) => e.to_string(),
+            },
+            None => "the primary does not offer it".to_owned(),
+        };
+        if choice == FabricChoice::Shm {
+            log::error!("no shared memory: {refused}; allow tcp, or enable shm at the primary");
+            return Err(Status::Error);
+        }
+        log::info!("no shared memory ({refused}): using tcp");
+    }
+    if !session.tcp {
+        log::error!("the primary at {} offers no tcp data path; enable it there", control.peer());
+        return Err(Status::Error);
+    }
+    match TcpExecutor::attach(control.peer(), &attach(FabricKind::Tcp), clock) {
+        Ok(exec) => Ok(Arc::new(exec)),
+        Err(e) => {
+            log::error!("no tcp data path: {e}");
+            Err(match e {
+                FabricError::Refused(Status::NotReady) => Status::NotReady,
+                _ => Status::Error,
+            })
+        }
+    }
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One client of one primary, with the calls, codes and order of checks of the C API.
+//!
+//! ```text
+//!   call ─▶ gate (open? async pending? left?) ─▶ table: LockId → cell ─▶ drive: entry + executor
+//!   life cycle ─▶ lifecycle (shared; a reinit takes it alone) ─▶ cell ─▶ control connection
+//! ```
+//! Locks are taken in this order: lifecycle, pending, cells by index, control.
+
+mod asynchronous;
+mod batch;
+mod data;
+mod guards;
+mod locks;
+mod membership;
+mod objects;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use dlock_core::control::{ControlReply, ControlRequest, Secret};
+use dlock_core::exec::Executor;
+use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId};
+use dlock_core::lock::OpResult;
+use dlock_core::status::Status;
+use parking_lot::{Mutex, RwLock};
+
+pub use asynchronous::AsyncOp;
+
+use crate::config::ClientConfig;
+use crate::control::{Control, CONTROL_WAIT};
+use crate::stats::{Stat, Stats, STATS};
+use crate::table::{Busy, Cell, CellGuard, IdHasher, Table, CELL_WAIT};
+
+/// What the session with the primary consists of; a reinit replaces it as a whole.
+pub(crate) struct Link {
+    exec: Arc<dyn Executor>,
+    epoch: Epoch,
+    anchor_s: u32,
+    secret: Secret,
+    recovering: bool,
+}
+
+/// Data-path calls are served.
+const OPEN: u8 = 0;
+/// An asynchronous operation is pending.
+const ASYNC: u8 = 1;
+/// The client has left.
+const LEFT: u8 = 2;
+
+/// One client of one primary.
+///
+/// Threads may share an instance: operations on different locks run at the same time, those on
+/// one lock one after the other. Dropping an instance does not tell the primary (which sees a
+/// disconnect); [`deinit`](Instance::deinit) does.
+pub struct Instance {
+    id: ClientId,
+    config: ClientConfig,
+    gate: AtomicU8,
+    table: Table,
+    link: ArcSwap<Link>,
+    control: Mutex<Option<Control>>,
+    lifecycle: RwLock<()>,
+    pending: Mutex<Option<asynchronous::Pending>>,
+    objects: RwLock<HashMap<ObjectId, objects::Got, BuildHasherDefault<IdHasher>>>,
+    stats: Stats,
+}
+
+impl std::fmt::Debug for Instance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("Instance");
+        out.field("id", &self.id).field("fabric", &self.fabric()).finish_non_exhaustive()
+    }
+}
+
+impl Instance {
+    /// The id the primary gave this client.
+    pub fn id(&self) -> ClientId {
+        self.id
+    }
+
+    /// The name of the executor in use: `shm` or `tcp`.
+    pub fn fabric(&self) -> &'static str {
+        self.link.load().exec.name()
+    }
+
+    /// The debug counters of the C API, by their index.
+    pub fn stats(&self) -> [u64; STATS] {
+        self.stats.read()
+    }
+
+    /// Sets all counters to 0.
+    pub fn clear_stats(&self) {
+        self.stats.clear();
+    }
+
+    /// The first rungs of every data-path call.
+    #[inline]
+    fn admit(&self) -> Result<(), Status> {
+        match self.gate.load(Ordering::Relaxed) {
+            OPEN => Ok(()),
+            gate => Err(self.refuse(gate)),
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, gate: u8) -> Status {
+        if gate == LEFT {
+            return Status::ClientNotInit;
+        }
+        self.stats.add(Stat::Async);
+        Status::Async
+    }
+
+    /// The rung of life-cycle calls: the client must not have left.
+    fn present(&self) -> Result<(), Status> {
+        match self.gate.load(Ordering::Relaxed) {
+            LEFT => Err(Status::Error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The cell of a got lock, with no other operation under way on it.
+    #[inline]
+    fn locked(&self, id: LockId) -> Result<(&Cell, CellGuard<'_>), Status> {
+        if let Some(index) = self.table.hint(id) {
+            let cell = self.table.cell(index);
+            if let Some(guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) {
+                if guard.as_ref().is_some_and(|held| held.id == id && held.busy == Busy::No) {
+                    return Ok((cell, guard));
+                }
+            }
+        }
+        self.locked_until(id, Instant::now() + CELL_WAIT)
+    }
+
+    /// As [`locked`](Self::locked), but a lock that another thread is queued for is not waited
+    /// for.
+    #[inline]
+    fn idle(&self, id: LockId) -> Result<(&Cell, CellGuard<'_>), Status> {
+        if let Some(index) = self.table.hint(id) {
+            let cell = self.table.cell(index);
+            if let Some(guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) {
+                if guard.as_ref().is_some_and(|held| held.id == id && held.busy == Busy::No) {
+                    return Ok((cell, guard));
+                }
+            }
+        }
+        let (cell, guard) = self.opened(id, Instant::now() + CELL_WAIT)?;
+        match guard.as_ref().map(|held| held.busy) {
+            Some(Busy::Waiting) => Err(Status::Fail),
+            Some(Busy::Async) => Err(self.refuse(ASYNC)),
+            _ => Ok((cell, guard)),
+        }
+    }
+
+    /// As [`locked`](Self::locked), for a bound of the caller's.
+    #[cold]
+    fn locked_until(
+        &self,
+        id: LockId,
+        deadline: Instant,
+    ) -> Result<(&Cell, CellGuard<'_>), Status> {
+        let (cell, mut guard) = self.opened(id, deadline)?;
+        loop {
+            match guard.as_ref() {
+                Some(held) if held.id == id => match held.busy {
+                    Busy::No => return Ok((cell, guard)),
+                    Busy::Async => return Err(self.refuse(ASYNC)),
+                    Busy::Waiting => {}
+                },
+                _ => return Err(self.not_got()),
+            }
+            if cell.changed.wait_until(&mut guard, deadline).timed_out() {
+                return Err(Status::BadResponse);
+            }
+        }
+    }
+
+    /// The cell of a got lock, whatever is under way on it.
+    fn opened(&self, id: LockId, deadline: Instant) -> Result<(&Cell, CellGuard<'_>), Status> {
+        let index = self.table.find(id).ok_or_else(|| self.not_got())?;
+        let cell = self.table.cell(index);
+        let guard = cell.lock_until(|| deadline).ok_or(Status::BadResponse)?;
+        match guard.as_ref() {
+            Some(held) if held.id == id => Ok((cell, guard)),
+            _ => Err(self.not_got()), // released while we looked
+        }
+    }
+
+    #[cold]
+    fn not_got(&self) -> Status {
+        self.stats.add(Stat::LockNotGet);
+        Status::LockNotGet
+    }
+
+    /// A control call: one at a time, [`CONTROL_WAIT`] for the turn and the answer together.
+    fn call(&self, request: ControlRequest) -> Result<ControlReply, Status> {
+        self.call_until(request, Instant::now() + CONTROL_WAIT)
+    }
+
+    fn call_until(
+        &self,
+        request: ControlRequest,
+        deadline: Instant,
+    ) -> Result<ControlReply, Status> {
+        let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
+        let control = control.as_mut().ok_or(Status::BadResponse)?;
+        call_on(control, request, deadline)
+    }
+}
+
+/// A control call on a connection that is ours: refusals as errors.
+fn call_on(
+    control: &mut Control,
+    request: ControlRequest,
+    deadline: Instant,
+) -> Result<ControlReply, Status> {
+    match control.call(request, deadline) {
+        Ok(ControlReply::Error(status)) => Err(refusal(status)),
+        Ok(reply) => Ok(reply),
+        Err(e) => Err(e.status()),
+    }
+}
+
+/// A refusal must not look like a success.
+fn refusal(status: Status) -> Status {
+    match status {
+        Status::Success | Status::Done => Status::BadResponse,
+        status => status,
+    }
+}
+
+/// The status of a call whose answer, if it succeeds, is `Done`.
+fn done(reply: Result<ControlReply, Status>) -> Status {
+    match reply {
+        Ok(ControlReply::Done) => Status::Success,
+        Ok(_) => Status::BadResponse,
+        Err(status) => status,
+    }
+}
+
+/// The status of an operation without a result.
+fn code(status: Status) -> OpResult {
+    OpResult::of(status)
+}

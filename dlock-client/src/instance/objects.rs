@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! State objects: 64-bit values that clients add to, compare-and-swap and read, one verb each.
+//!
+//! A handle is this client's reference: while it has one, the slot is nobody else's. Its
+//! generation tells whether the object still lives; where reads are free it is read in the same
+//! chain, elsewhere the primary checks.
+
+use std::time::Instant;
+
+use dlock_core::control::{ControlReply, ControlRequest, ObjectGrant};
+use dlock_core::ids::{Epoch, ObjectId};
+use dlock_core::limits::DESC_LEN_MAX;
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
+
+use super::{call_on, done, Instance};
+use crate::control::CONTROL_WAIT;
+use crate::drive::DATA_WAIT;
+use crate::stats::Stat;
+
+/// An object this client has got, in this incarnation of the primary.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Got {
+    grant: ObjectGrant,
+    epoch: Epoch,
+}
+
+impl Instance {
+    /// Creates an object with a first value. To use it, also its creator must
+    /// [`object_get`](Self::object_get) it.
+    ///
+    /// # Errors
+    /// `Invalid` (name empty or longer than 512 bytes, lease 0), `ClientNotInit` (the client has
+    /// left), `ObjectCreated` (created by this client before: its lease is extended),
+    /// `ObjectExisted` (another client's), `ObjectDestroyed` (destroyed, but still in use),
+    /// `ObjectTooMany`, `NotReady`, `BadResponse`.
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn object_create(&self, name: &[u8], lease_s: u32, init: u64) -> Result<ObjectId, Status> {
+        self.check_object(name, lease_s)?;
+        let name = name.to_vec();
+        match self.call(ControlRequest::ObjectCreate { name, lease_s, init })? {
+            ControlReply::Created(object) => Ok(object),
+            _ => Err(Status::BadResponse),
+        }
+    }
+
+    /// Gets an object by its name.
+    ///
+    /// # Errors
+    /// `Invalid` (name empty or longer than 512 bytes, lease 0), `ClientNotInit` (the client has
+    /// left), `ObjectNotCreate`, `ObjectDestroyed`, `NotReady`, `BadResponse`.
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn object_get(&self, name: &[u8], lease_s: u32) -> Result<ObjectId, Status> {
+        self.check_object(name, lease_s)?;
+        let _lifecycle = self.lifecycle.read();
+        let deadline = Instant::now() + CONTROL_WAIT;
+        // held until the handle is in the map, so that no release comes between
+        let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
+        let control = control.as_mut().ok_or(Status::BadResponse)?;
+        let request = ControlRequest::ObjectGet { name: name.to_vec(), lease_s };
+        let ControlReply::Object(grant) = call_on(control, request, deadline)? else {
+            return Err(Status::BadResponse);
+        };
+        let got = Got { grant, epoch: self.link.load().epoch };
+        self.objects.write().insert(grant.object, got);
+        Ok(grant.object)
+    }
+
+    fn check_object(&self, name: &[u8], lease_s: u32) -> Result<(), Status> {
+        if !(1..=DESC_LEN_MAX).contains(&name.len()) || lease_s == 0 {
+            return Err(Status::Invalid);
+        }
+        self.present().map_err(|_| Status::ClientNotInit)
+    }
+
+    /// Gives an object back. The handle is gone unless the primary could not be asked.
+    ///
+    /// # Errors
+    /// `ClientNotInit` (the client has left), `ObjectNotGet`, `NotReady`, `BadResponse`.
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn object_release(&self, object: ObjectId) -> Status {
+        if self.present().is_err() {
+            return Status::ClientNotInit;
+        }
+        let _lifecycle = self.lifecycle.read();
+        let deadline = Instant::now() + CONTROL_WAIT;
+        let Some(mut control) = self.control.try_lock_until(deadline) else {
+            return Status::BadResponse;
+        };
+        let Some(control) = control.as_mut() else { return Status::BadResponse };
+        // operations under way end first, and none begins until the primary has decided
+        let got = self.objects.write().remove(&object);
+        let status = done(call_on(control, ControlRequest::ObjectRelease(object), deadline));
+        if let (Some(got), Status::NotReady | Status::BadResponse) = (got, status) {
+            self.objects.write().insert(object, got);
+        }
+        status
+    }
+
+    /// Destroys an object of this client's, or an ownerless one. Who has got it can go on using
+    /// it while its lease lasts.
+    ///
+    /// # Errors
+    /// `ClientNotInit` (the client has left), `ObjectNotCreate`, `ObjectInvalidOwner`,
+    /// `ObjectDestroyed`, `NotReady`, `BadResponse`.
+    ///
+    /// # Latency
+    /// One control round trip; 10 s at most.
+    pub fn object_destroy(&self, object: ObjectId) -> Status {
+        if self.present().is_err() {
+            return Status::ClientNotInit;
+        }
+        let _lifecycle = self.lifecycle.read();
+        done(self.call(ControlRequest::ObjectDestroy(object)))
+    }
+
+    /// Adds modulo 2^64; the value before.
+    ///
+    /// # Errors
+    /// `ClientNotInit`, `Async`, `ObjectNotGet` (not got, or destroyed and freed), `Fail`,
+    /// `BadResponse` (no answer: it may or may not have been added).
+    ///
+    /// # Latency
+    /// One round trip, one verb; 5 s at most.
+    pub fn faa(&self, object: ObjectId, add: u64) -> Result<u64, Status> {
+        self.operate(object, |addr| Verb::Faa { addr, add })
+    }
+
+    /// Sets the value to `swap` if it is `expect`.
+    ///
+    /// # Errors
+    /// As [`faa`](Self::faa); `ObjectCasFailed` if it has another value.
+    ///
+    /// # Latency
+    /// One round trip, one verb; 5 s at most.
+    pub fn cas(&self, object: ObjectId, expect: u64, swap: u64) -> Status {
+        match self.operate(object, |addr| Verb::Cas { addr, expect, swap }) {
+            Ok(old) if old == expect => Status::Success,
+            Ok(_) => {
+                self.stats.add(Stat::ObjectCasFailed);
+                Status::ObjectCasFailed
+            }
+            Err(status) => {
+                if status == Status::BadResponse {
+                    self.stats.add(Stat::ObjectCasFailed);
+                }
+                status
+            }
+        }
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    /// As [`faa`](Self::faa).
+    ///
+    /// # Latency
+    /// One round trip, one verb; 5 s at most.
+    pub fn snapshot(&self, object: ObjectId) -> Result<u64, Status> {
+        self.operate(object, |addr| Verb::Read { addr })
+    }
+
+    fn operate(&self, object: ObjectId, verb: impl Fn(WordAddr) -> Verb) -> Result<u64, Status> {
+        self.admit()?;
+        // held during the operation: a release waits for it, and the slot stays ours
+        let objects = self.objects.read();
+        let link = self.link.load();
+        let got = objects.get(&object).filter(|got| got.epoch == link.epoch);
+        let Some(Got { grant, .. }) = got else {
+            self.stats.add(Stat::ObjectNotGet);
+            return Err(Status::ObjectNotGet);
+        };
+        let op = verb(WordAddr::new(grant.slot, Word::W0));
+        let checks = link.exec.reads_are_free();
+        let chain = if checks {
+            Chain::one(Verb::Read { addr: WordAddr::new(grant.slot, Word::Gen) }).then(op)
+        } else {
+            Chain::one(op)
+        };
+        let mut outcome = [Outcome::Unknown];
+        link.exec.execute(&[chain], &mut outcome, DATA_WAIT);
+        match outcome[0] {
+            Outcome::Done(values) => match (values.as_slice(), checks) {
+                (&[generation, _], true) if generation != grant.generation.0 => {
+                    self.stats.add(Stat::ObjectNotGet);
+                    Err(Status::ObjectNotGet)
+                }
+                (&[_, old], true) | (&[old], false) => Ok(old),
+                _ => Err(Status::BadResponse),
+            },
+            Outcome::Unknown => {
+                self.stats.add(Stat::NetworkFail);
+                Err(Status::BadResponse)
+            }
+            Outcome::Refused(status) => Err(self.object_refused(status)),
+        }
+    }
+
+    fn object_refused(&self, status: Status) -> Status {
+        match status {
+            Status::ObjectNotGet | Status::ObjectDestroyed => {
+                self.stats.add(Stat::ObjectNotGet);
+                Status::ObjectNotGet
+            }
+            Status::NotReady => Status::NotReady,
+            _ => Status::Fail,
+        }
+    }
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Instances on an executor that loses answers when it is told to.
+
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use dlock_core::control::{LockDesc, LockGrant, Secret};
+use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Slot};
+use dlock_core::lock::LockEntry;
+use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::words::{AtomicWord, RwWord};
+use parking_lot::{Mutex, RwLock};
+
+use super::*;
+use crate::fake::Fake;
+use crate::table::Held;
+
+const ME: u32 = 7;
+const OTHER: u32 = 8;
+const X: Mode = Mode::Exclusive;
+const S: Mode = Mode::Shared;
+
+fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
+    let fake = Arc::new(Fake::new());
+    let exec: Arc<dyn Executor> = fake.clone();
+    let link = Link {
+        exec: Arc::clone(&exec),
+        epoch: Epoch(1),
+        anchor_s: 0,
+        secret: Secret([0; 16]),
+        recovering: false,
+    };
+    let me = ClientId::new(ME).unwrap();
+    let instance = Instance {
+        id: me,
+        config: ClientConfig::default(),
+        gate: AtomicU8::new(OPEN),
+        table: Table::new(),
+        link: ArcSwap::from_pointee(link),
+        control: Mutex::new(None),
+        lifecycle: RwLock::new(()),
+        pending: Mutex::new(None),
+        objects: RwLock::default(),
+        stats: Stats::new(),
+    };
+    for (i, &lock_type) in types.iter().enumerate() {
+        let (lock, handle, slot) = (LockId(i as i32 + 1), Handle(i as u32), Slot(i as u32));
+        let grant = LockGrant { lock, handle, slot, word: 0, already: false };
+        let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+        let entry = LockEntry::new(me, 0, lock_type, &grant, desc);
+        instance.table.insert(Held::new(lock, entry, Arc::clone(&exec), Epoch(1)));
+    }
+    (instance, fake)
+}
+
+fn others_hold() -> u64 {
+    AtomicWord::new().with_client(OTHER).with_timeout(u32::MAX).into_bits()
+}
+
+#[test]
+fn a_lost_answer_is_bad_response_and_is_undone_before_the_next_operation() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    fake.deaf.store(true, SeqCst);
+    assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::BadResponse);
+    let resolve = Request::Resolve { handle: Handle(0) };
+    assert_eq!(*fake.requests.lock(), [resolve], "the arbiter is told at once");
+    fake.deaf.store(false, SeqCst);
+    fake.words.lock().clear(); // it has undone it
+    assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::Success);
+    assert_eq!(*fake.requests.lock(), [resolve, resolve]);
+    assert_eq!(instance.stats()[28], 1);
+}
+
+#[test]
+fn an_unlock_on_a_dead_session_keeps_the_hold() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::Success);
+    fake.gone.store(true, SeqCst);
+    assert_eq!(instance.unlock(LockId(1)).status, Status::BadResponse);
+    assert_eq!(instance.release_lock(LockId(1)), Status::Error, "it is held");
+    fake.gone.store(false, SeqCst);
+    fake.words.lock().clear();
+    assert_eq!(instance.unlock(LockId(1)).status, Status::Success);
+}
+
+#[test]
+fn an_orphaned_guard_is_released_before_the_next_one() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    let (taken, first) = instance.try_guard(LockId(1), X, 5);
+    assert_eq!(taken.status, Status::Success);
+    assert_eq!(instance.try_guard(LockId(1), X, 5).0.status, Status::Fail, "another guard has it");
+    fake.gone.store(true, SeqCst);
+    assert_eq!(instance.end_guard(LockId(1), first), Status::BadResponse);
+    assert_eq!(instance.try_guard(LockId(1), X, 5).0.status, Status::BadResponse);
+    fake.gone.store(false, SeqCst);
+    fake.words.lock().clear();
+    let (taken, second) = instance.try_guard(LockId(1), X, 5);
+    assert_eq!(taken.status, Status::Success);
+    assert_eq!(instance.end_guard(LockId(1), first), Status::AlreadyUnlocked);
+    assert_eq!(instance.end_guard(LockId(1), second), Status::Success);
+}
+
+#[test]
+fn the_guard_of_a_lost_hold_cannot_end_a_later_one() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    let (_, first) = instance.try_guard(LockId(1), X, 5);
+    fake.words.lock().insert(0, others_hold());
+    assert_eq!(instance.extend_guard(LockId(1), first, X, 0).status, Status::Fail, "stolen");
+    fake.words.lock().clear();
+    let (taken, second) = instance.try_guard(LockId(1), X, 5);
+    assert_eq!(taken.status, Status::Success);
+    assert_eq!(instance.end_guard(LockId(1), first), Status::AlreadyUnlocked);
+    assert_eq!(instance.extend_guard(LockId(1), first, X, 5).status, Status::AlreadyUnlocked);
+    assert_ne!(fake.word(0), 0, "the second guard holds it");
+    assert_eq!(instance.end_guard(LockId(1), second), Status::Success);
+    assert_eq!(fake.word(0), 0);
+}
+
+#[test]
+fn a_wait_that_lasts_too_long_is_cancelled_and_its_own_reply_decides() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    fake.words.lock().insert(0, others_hold());
+    fake.answer(|request| match request {
+        Request::Wait { .. } => None,
+        _ => Some(Reply::Done { word: 0 }),
+    });
+    let result = instance.lock(LockId(1), X, 5);
+    assert_eq!(result.status, Status::BadResponse, "neither grant nor cancellation came");
+    let requests = fake.requests.lock().clone();
+    assert!(matches!(requests[0], Request::Wait { .. }), "{requests:?}");
+    assert!(matches!(requests[1], Request::Cancel { .. }), "{requests:?}");
+    assert!(matches!(requests[2], Request::Resolve { .. }), "{requests:?}");
+    assert_eq!(fake.forgotten.lock().len(), 3, "nothing of it is waited for");
+}
+
+#[test]
+fn no_answer_is_waited_for_beyond_the_bound_of_a_call() {
+    let (instance, fake) = instance(&[LockType::Fair]);
+    fake.answer(|_| None);
+    fake.words.lock().insert(0, 0xd000_0000_d000_0000); // lanes are high: ask the arbiter
+    let start = Instant::now();
+    fake.deaf.store(true, SeqCst);
+    assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::BadResponse);
+    assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::BadResponse);
+    assert!(start.elapsed().as_secs() < 5, "the fake says at once that nothing comes");
+}
+
+#[test]
+fn a_second_take_of_a_lock_that_was_free_before_the_batch_fails_without_effect() {
+    let (instance, fake) = instance(&[LockType::Atomic, LockType::Rw]);
+    let mut out = [code(Status::Done); 4];
+    let items = [(LockId(1), X, 5), (LockId(1), X, 5), (LockId(2), X, 5), (LockId(2), S, 5)];
+    assert_eq!(instance.batch_trylock(&items, &mut out), Status::Success);
+    let codes = out.map(|result| result.status);
+    assert_eq!(codes, [Status::Success, Status::Fail, Status::Success, Status::Fail]);
+    assert_eq!(fake.executes.load(SeqCst), 1, "one round trip for both locks");
+    let unlocks = [LockId(1), LockId(1), LockId(2), LockId(9)];
+    assert_eq!(instance.batch_unlock(&unlocks, &mut out), Status::Success);
+    let codes = out.map(|result| result.status);
+    use Status::{AlreadyUnlocked, LockNotGet, Success};
+    assert_eq!(codes, [Success, AlreadyUnlocked, Success, LockNotGet]);
+    assert_eq!((fake.word(0), fake.word(4)), (0, 0));
+}
+
+#[test]
+fn a_second_share_in_a_batch_is_a_second_hold_by_the_same_reader() {
+    let (instance, fake) = instance(&[LockType::Rw]);
+    let mut out = [code(Status::Done); 3];
+    let items = [(LockId(1), S, 5); 3];
+    assert_eq!(instance.batch_trylock(&items, &mut out), Status::Success);
+    assert_eq!(out.map(|result| result.status), [Status::Success; 3]);
+    assert_eq!(RwWord::from_bits(fake.word(0)).rcount(), 1, "one reader at the primary");
+    let codes: Vec<_> = (0..4).map(|_| instance.unlock(LockId(1)).status).collect();
+    use Status::{AlreadyLocked, AlreadyUnlocked, Success};
+    assert_eq!(codes, [AlreadyLocked, AlreadyLocked, Success, AlreadyUnlocked]);
+    assert_eq!(fake.word(0), 0);
+}
+
+#[test]
+fn a_lock_held_before_the_batch_is_re_entered_by_every_item() {
+    let (instance, _fake) = instance(&[LockType::Atomic]);
+    assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::Success);
+    let mut out = [code(Status::Done); 2];
+    assert_eq!(instance.batch_trylock(&[(LockId(1), X, 5); 2], &mut out), Status::Success);
+    assert_eq!(out.map(|result| result.status), [Status::AlreadyLocked; 2]);
+    let extend = [(LockId(1), X, 0), (LockId(1), S, 0)];
+    assert_eq!(instance.batch_extend(&extend, &mut out), Status::Success);
+    assert_eq!(out.map(|result| result.status), [Status::Success, Status::Invalid]);
+}
+
+#[test]
+fn a_lost_batch_puts_the_same_code_in_every_sent_item() {
+    let (instance, fake) = instance(&[LockType::Atomic, LockType::Atomic]);
+    fake.deaf.store(true, SeqCst);
+    fake.answer(|_| None);
+    let mut out = [code(Status::Done); 3];
+    let items = [(LockId(1), X, 5), (LockId(2), X, 5), (LockId(2), X, 0)];
+    assert_eq!(instance.batch_trylock(&items, &mut out), Status::Success);
+    let codes = out.map(|result| result.status);
+    assert_eq!(codes, [Status::BadResponse, Status::BadResponse, Status::Success]);
+}
+
+#[test]
+fn a_batch_has_1_to_31_items() {
+    let (instance, _fake) = instance(&[LockType::Atomic]);
+    let mut out = [code(Status::Done); 32];
+    assert_eq!(instance.batch_unlock(&[], &mut out), Status::Invalid);
+    assert_eq!(instance.batch_unlock(&[LockId(1); 32], &mut out), Status::Invalid);
+    assert_eq!(instance.batch_unlock(&[LockId(1); 2], &mut out[..1]), Status::Invalid);
+    assert_eq!(instance.batch_unlock(&[LockId(1); 31], &mut out), Status::Success);
+}
+
+#[test]
+fn an_asynchronous_operation_keeps_all_others_out_until_it_was_checked() {
+    let (instance, _fake) = instance(&[LockType::Atomic, LockType::Atomic]);
+    let take = AsyncOp::TryLock { mode: X, expire_s: 5 };
+    assert_eq!(instance.result_check().status, Status::NoAsync);
+    assert_eq!(
+        instance.request_async(LockId(1), AsyncOp::TryLock { mode: X, expire_s: 0 }),
+        Status::Invalid
+    );
+    assert_eq!(instance.request_async(LockId(9), take), Status::LockNotGet);
+    assert_eq!(instance.request_async(LockId(1), AsyncOp::Unlock), Status::AlreadyUnlocked);
+    assert_eq!(instance.request_async(LockId(1), take), Status::Success);
+    assert_eq!(instance.request_async(LockId(2), take), Status::Async);
+    assert_eq!(instance.trylock(LockId(2), X, 5).status, Status::Async);
+    assert_eq!(instance.faa(ObjectId(1), 1), Err(Status::Async));
+    assert_eq!(instance.release_lock(LockId(1)), Status::Async);
+    let mut ids = [1];
+    assert_eq!(instance.batch_release_lock(&mut ids), Status::Error);
+    assert_eq!(ids, [0]);
+    assert_eq!(instance.result_check().status, Status::Success);
+    assert_eq!(instance.result_check().status, Status::NoAsync);
+    assert_eq!(instance.unlock(LockId(1)).status, Status::Success);
+    assert_eq!((instance.stats()[9], instance.stats()[35]), (4, 2));
+}
+
+#[test]
+fn an_asynchronous_operation_that_timed_out_does_not_poison_the_next() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    fake.slow.store(true, SeqCst);
+    let take = AsyncOp::TryLock { mode: X, expire_s: 5 };
+    assert_eq!(instance.request_async(LockId(1), take), Status::Success);
+    assert_eq!(instance.result_check().status, Status::AsyncAgain);
+    instance.expire_async();
+    assert_eq!(instance.result_check().status, Status::TimedOut);
+    assert_eq!(instance.stats()[3], 1);
+    assert_eq!(fake.forgotten.lock()[0], dlock_core::ids::Seq(1), "its outcome is dropped");
+    let resolve = Request::Resolve { handle: Handle(0) };
+    assert_eq!(*fake.requests.lock(), [resolve], "a late grant is released at once");
+    fake.slow.store(false, SeqCst);
+    assert_eq!(instance.request_async(LockId(1), take), Status::Success);
+    assert_eq!(instance.result_check().status, Status::Success);
+    assert_eq!(*fake.requests.lock(), [resolve, resolve]);
+}
+
+#[test]
+fn an_asynchronous_operation_that_cannot_be_sent_is_not_pending() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    fake.gone.store(true, SeqCst);
+    let take = AsyncOp::TryLock { mode: X, expire_s: 5 };
+    assert_eq!(instance.request_async(LockId(1), take), Status::BadResponse);
+    assert_eq!(instance.result_check().status, Status::NoAsync);
+}
+
+#[test]
+fn a_client_that_has_left_answers_so_everywhere() {
+    let (instance, _fake) = instance(&[LockType::Atomic]);
+    assert_eq!(instance.deinit(), Status::BadResponse, "there is no control connection");
+    assert_eq!(instance.deinit(), Status::Error);
+    assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::ClientNotInit);
+    assert_eq!(
+        instance.batch_unlock(&[LockId(1)], &mut [code(Status::Done)]),
+        Status::ClientNotInit
+    );
+    assert_eq!(instance.result_check().status, Status::ClientNotInit);
+    assert_eq!(instance.release_lock(LockId(1)), Status::Error);
+    assert_eq!(instance.update_all_locks(), Status::ClientNotInit);
+    assert_eq!(instance.reinit("127.0.0.1"), Status::Invalid);
+    assert_eq!(instance.heartbeat(1), Status::Invalid);
+    assert_eq!(instance.faa(ObjectId(1), 1), Err(Status::ClientNotInit));
+}
+
+#[test]
+fn a_lock_whose_place_is_not_known_refuses_and_keeps_its_state() {
+    let (instance, _fake) = instance(&[LockType::Atomic, LockType::Rw, LockType::Fair]);
+    for id in 1..=3 {
+        assert_eq!(instance.trylock(LockId(id), X, 5).status, Status::Success);
+        let (_, mut guard) = instance.locked(LockId(id)).unwrap();
+        guard.as_mut().unwrap().exec = Arc::new(crate::refuse::Refuse);
+        drop(guard);
+        assert_eq!(instance.unlock(LockId(id)).status, Status::NotReady);
+        assert_eq!(instance.trylock(LockId(id), X, 0).status, Status::Success, "a local question");
+        assert_eq!(instance.release_lock(LockId(id)), Status::Error, "it is still held");
+    }
+    assert_eq!(instance.stats()[34], 3);
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The dlock client.
+//!
+//! What this crate does not do: decide what a lock is (that is `dlock-core`), touch memory or
+//! sockets of the data path (`dlock-fabric`), start threads, or change anything of the process it
+//! lives in.
+//!
+//! ```text
+//!   Client, guards ──▶ Instance ──▶ table of locks ──▶ core machines ──▶ executor (shm | tcp)
+//!   (Rust programs)    (C calls)       └──────────── control connection ──▶ primary
+//! ```
+//! * [`Client`] is for Rust programs: locks by name, guards that release on drop, typed errors.
+//! * [`Instance`] has the calls, codes and checks of the C API; the C library is built on it.
+#![forbid(unsafe_code)]
+
+mod client;
+mod config;
+mod control;
+mod drive;
+mod error;
+#[cfg(test)]
+mod fake;
+mod guard;
+mod instance;
+mod object;
+mod reference;
+mod refuse;
+mod stats;
+mod table;
+
+pub use client::{AtomicLock, Client, FairLock, RwLock, LEASE_MAX, WAIT_MAX};
+pub use config::{ClientConfig, FabricChoice, FABRIC_VARIABLE};
+pub use dlock_core::control::LockDesc;
+pub use dlock_core::ids::{ClientId, LockId, ObjectId};
+pub use dlock_core::lock::{OpResult, View};
+pub use dlock_core::message::{LockType, Mode};
+pub use dlock_core::status::Status;
+pub use error::Error;
+pub use guard::{Guard, RwGuard};
+pub use instance::{AsyncOp, Instance};
+pub use object::Object;
+pub use stats::STATS;

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The executor of a lock whose place is not known: between a reinit at a recovering primary
+//! and the claim of the lock there, everything is refused, and nothing of the old place is used.
+
+use std::time::Duration;
+
+use dlock_core::clock::{Now, ServerTime};
+use dlock_core::exec::{Executor, Posted};
+use dlock_core::ids::{Handle, Seq};
+use dlock_core::message::{Reply, Request};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome};
+use dlock_core::words::LedgerEntry;
+
+/// Refuses everything with `NotReady`.
+#[derive(Debug, Default)]
+pub(crate) struct Refuse;
+
+impl Executor for Refuse {
+    fn execute(&self, _chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
+        outcomes.fill(Outcome::Refused(Status::NotReady));
+    }
+
+    fn post(&self, _chain: &Chain) -> Posted {
+        Posted::Ready(Outcome::Refused(Status::NotReady))
+    }
+
+    fn poll(&self, _posted: Posted) -> Option<Outcome> {
+        Some(Outcome::Refused(Status::NotReady))
+    }
+
+    fn note(&self, _handle: Handle, _entry: LedgerEntry) {}
+
+    fn send(&self, _request: &Request) -> Result<Seq, Status> {
+        Ok(Seq(0))
+    }
+
+    fn reply(&self, _seq: Seq, _wait: Duration) -> Result<Option<Reply>, Status> {
+        Ok(Some(Reply::Denied { status: Status::NotReady, word: 0 }))
+    }
+
+    fn forget(&self, _seq: Seq) {}
+
+    /// No clock: nothing is decided by it, since nothing is executed.
+    fn now(&self) -> Now {
+        Now { time: ServerTime(0), uncertainty_ns: u64::MAX }
+    }
+
+    fn name(&self) -> &'static str {
+        "none"
+    }
+}

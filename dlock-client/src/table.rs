@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The locks of one instance: found by id without taking a lock, each behind its own mutex.
+//!
+//! ```text
+//!   LockId ──hint (direct-mapped, lock-free, may be wrong)──▶ index ──▶ cell: Mutex<Option<Held>>
+//!         └──map  (RwLock<HashMap>, the truth)─────────────▶ index
+//! ```
+//! Whoever locks a cell checks that the lock in it is the one it looked for; a wrong or missing
+//! hint costs one look into the map and is corrected. Cells never move and are never freed while
+//! the instance lives; a released lock's cell is used for the next lock.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use dlock_core::clock::{Now, ServerTime};
+use dlock_core::exec::Executor;
+use dlock_core::ids::{Epoch, LockId};
+use dlock_core::limits::{HANDLES_MAX, LOCK_WAIT_S};
+use dlock_core::lock::LockEntry;
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+
+/// Longest time an operation waits for another thread's operation on the same lock: that one
+/// takes at most its own bound and a second for a cancel.
+pub(crate) const CELL_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S + 2);
+
+/// Which operation is under way on a lock while its mutex is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Busy {
+    /// None.
+    No,
+    /// A thread waits for the grant.
+    Waiting,
+    /// The instance's asynchronous operation.
+    Async,
+}
+
+/// A lock this instance has got.
+pub(crate) struct Held {
+    /// The id the application knows; a recovered primary may know another.
+    pub(crate) id: LockId,
+    pub(crate) entry: LockEntry,
+    /// The session that `entry`'s handle and slot belong to, or one that refuses everything.
+    pub(crate) exec: Arc<dyn Executor>,
+    /// The primary's incarnation that `entry`'s handle and slot belong to.
+    pub(crate) epoch: Epoch,
+    pub(crate) busy: Busy,
+    /// Its guard is gone, but could not release it.
+    pub(crate) orphaned: bool,
+    /// Counts the holds of guards, so that the guard of a lost hold cannot end a later one.
+    pub(crate) hold: u64,
+    /// Threads that wait for a guard, in order.
+    pub(crate) queue: VecDeque<ThreadId>,
+    /// The server clock as it was last read, for operations that need no fresh reading.
+    pub(crate) last_now: Now,
+}
+
+impl Held {
+    pub(crate) fn new(id: LockId, entry: LockEntry, exec: Arc<dyn Executor>, epoch: Epoch) -> Self {
+        let last_now = Now { time: ServerTime(0), uncertainty_ns: 0 };
+        Self {
+            id,
+            entry,
+            exec,
+            epoch,
+            busy: Busy::No,
+            orphaned: false,
+            hold: 0,
+            queue: VecDeque::new(),
+            last_now,
+        }
+    }
+}
+
+/// A place for one lock. On cache lines of its own: threads use neighbours at the same time.
+#[repr(align(128))]
+#[derive(Default)]
+pub(crate) struct Cell {
+    held: Mutex<Option<Held>>,
+    /// Signalled when `busy` ends, and when a hold ends.
+    pub(crate) changed: Condvar,
+}
+
+pub(crate) type CellGuard<'a> = MutexGuard<'a, Option<Held>>;
+
+impl Cell {
+    /// The cell, as soon as no other thread operates on it; `None`: not until `deadline`.
+    #[inline]
+    pub(crate) fn lock_until(&self, deadline: impl Fn() -> Instant) -> Option<CellGuard<'_>> {
+        match self.held.try_lock() {
+            Some(guard) => Some(guard),
+            None => self.held.try_lock_until(deadline()),
+        }
+    }
+}
+
+const SEGMENT_MIN: usize = 64;
+/// 64 · (2^12 − 1) cells are more than a client can have handles.
+const SEGMENTS: usize = 12;
+const _: () = assert!(SEGMENT_MIN * ((1 << SEGMENTS) - 1) >= HANDLES_MAX);
+
+/// Hint tables double from 256 entries on, so that they stay at most half full.
+const HINTS_MIN: usize = 256;
+const HINT_TABLES: usize = 10;
+
+/// All locks of one instance.
+pub(crate) struct Table {
+    segments: [OnceLock<Box<[Cell]>>; SEGMENTS],
+    hints: [OnceLock<Box<[AtomicU64]>>; HINT_TABLES],
+    hint_table: AtomicUsize,
+    map: RwLock<Map>,
+}
+
+#[derive(Default)]
+struct Map {
+    index: HashMap<LockId, u32, BuildHasherDefault<IdHasher>>,
+    free: Vec<u32>,
+    used: u32,
+    /// Locks a recovered primary knows by another id than the application: its id to ours.
+    renamed: HashMap<LockId, LockId, BuildHasherDefault<IdHasher>>,
+}
+
+/// What an id of the primary's means here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Nothing yet.
+    No,
+    /// The lock the application knows by this id.
+    As(LockId),
+    /// The application knows another lock by this id.
+    Clash,
+}
+
+/// The index of a lock's cell.
+pub(crate) type CellIndex = u32;
+
+impl Table {
+    pub(crate) fn new() -> Self {
+        Self {
+            segments: [const { OnceLock::new() }; SEGMENTS],
+            hints: [const { OnceLock::new() }; HINT_TABLES],
+            hint_table: AtomicUsize::new(0),
+            map: RwLock::default(),
+        }
+    }
+
+    /// The cell of this index.
+    ///
+    /// # Panics
+    /// If the index was never given out: indices come from this table alone.
+    #[inline]
+    pub(crate) fn cell(&self, index: CellIndex) -> &Cell {
+        let at = index as usize + SEGMENT_MIN;
+        let segment = (at / SEGMENT_MIN).ilog2() as usize;
+        let cells = self.segments[segment].get();
+        &cells.expect("an index that was given out")[at - (SEGMENT_MIN << segment)]
+    }
+
+    /// Where this lock probably is: to be checked under the cell's mutex.
+    #[inline]
+    pub(crate) fn hint(&self, id: LockId) -> Option<CellIndex> {
+        let hints = self.hints[self.hint_table.load(Ordering::Relaxed)].get()?;
+        let hint = hints[bucket(id, hints.len())].load(Ordering::Relaxed);
+        (hint >> 32 == u64::from(id.0 as u32)).then_some(hint as u32)
+    }
+
+    /// Where this lock is.
+    pub(crate) fn find(&self, id: LockId) -> Option<CellIndex> {
+        let map = self.map.read();
+        let index = *map.index.get(&id)?;
+        self.set_hint(id, index); // under the map's lock, so that no older hint overtakes it
+        Some(index)
+    }
+
+    fn set_hint(&self, id: LockId, index: CellIndex) {
+        if let Some(hints) = self.hints[self.hint_table.load(Ordering::Relaxed)].get() {
+            let hint = u64::from(id.0 as u32) << 32 | u64::from(index);
+            hints[bucket(id, hints.len())].store(hint, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds a lock that is not in the table.
+    pub(crate) fn insert(&self, held: Held) -> CellIndex {
+        let id = held.id;
+        let mut map = self.map.write();
+        let index = map.free.pop().unwrap_or_else(|| {
+            map.used += 1;
+            map.used - 1
+        });
+        self.make_room(index, map.index.len() + 1);
+        *self.cell(index).held.lock() = Some(held);
+        let before = map.index.insert(id, index);
+        assert!(before.is_none(), "a lock is in the table once");
+        self.set_hint(id, index);
+        index
+    }
+
+    fn make_room(&self, index: CellIndex, locks: usize) {
+        let segment = ((index as usize + SEGMENT_MIN) / SEGMENT_MIN).ilog2() as usize;
+        self.segments[segment]
+            .get_or_init(|| (0..SEGMENT_MIN << segment).map(|_| Cell::default()).collect());
+        let mut table = self.hint_table.load(Ordering::Relaxed);
+        while table + 1 < HINT_TABLES && locks > (HINTS_MIN << table) / 2 {
+            table += 1;
+        }
+        self.hints[table]
+            .get_or_init(|| (0..HINTS_MIN << table).map(|_| AtomicU64::new(0)).collect());
+        self.hint_table.store(table, Ordering::Relaxed);
+    }
+
+    /// Takes a lock out; the guard is its cell's.
+    pub(crate) fn remove(&self, index: CellIndex, guard: &mut CellGuard<'_>) {
+        if let Some(held) = guard.take() {
+            let mut map = self.map.write();
+            map.index.remove(&held.id);
+            map.renamed.retain(|_, known_as| *known_as != held.id);
+            map.free.push(index);
+        }
+    }
+
+    /// What an id of the primary's means here.
+    pub(crate) fn known(&self, at_primary: LockId) -> Known {
+        let map = self.map.read();
+        if let Some(&id) = map.renamed.get(&at_primary) {
+            return Known::As(id);
+        }
+        if !map.index.contains_key(&at_primary) {
+            return Known::No;
+        }
+        match map.renamed.values().any(|&id| id == at_primary) {
+            true => Known::Clash,
+            false => Known::As(at_primary),
+        }
+    }
+
+    /// Remembers the id the primary has for a lock of this table.
+    pub(crate) fn rename(&self, id: LockId, at_primary: LockId) {
+        let mut map = self.map.write();
+        map.renamed.retain(|_, known_as| *known_as != id);
+        if id != at_primary {
+            map.renamed.insert(at_primary, id);
+        }
+    }
+
+    /// The cells of all locks, in the order of their indices.
+    pub(crate) fn indices(&self) -> Vec<(LockId, CellIndex)> {
+        let map = self.map.read();
+        let mut all: Vec<_> = map.index.iter().map(|(&id, &index)| (id, index)).collect();
+        all.sort_unstable_by_key(|&(_, index)| index);
+        all
+    }
+
+    /// Whether no lock is in the table.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.read().index.is_empty()
+    }
+}
+
+#[inline]
+fn bucket(id: LockId, len: usize) -> usize {
+    // len is a power of two
+    mix(id.0 as u32) as usize >> 16 & (len - 1)
+}
+
+#[inline]
+fn mix(id: u32) -> u64 {
+    u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
+}
+
+/// Hashes ids, which are hashes or counters already.
+#[derive(Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = mix(self.0 as u32 ^ u32::from(byte));
+        }
+    }
+    fn write_i32(&mut self, id: i32) {
+        self.0 = mix(id as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dlock_core::control::{LockDesc, LockGrant};
+    use dlock_core::ids::{ClientId, Handle, Slot};
+    use dlock_core::message::LockType;
+
+    use super::*;
+    use crate::refuse::Refuse;
+
+    fn held(id: i32) -> Held {
+        let lock_type = LockType::Atomic;
+        let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+        let (handle, slot) = (Handle(0), Slot(0));
+        let grant = LockGrant { lock: LockId(id), handle, slot, word: 0, already: false };
+        let me = ClientId::new(7).unwrap();
+        let entry = LockEntry::new(me, 0, lock_type, &grant, desc);
+        Held::new(LockId(id), entry, Arc::new(Refuse), Epoch(1))
+    }
+
+    fn id_in(table: &Table, index: CellIndex) -> Option<LockId> {
+        let guard = table.cell(index).lock_until(Instant::now).unwrap();
+        guard.as_ref().map(|held| held.id)
+    }
+
+    #[test]
+    fn every_lock_is_found_and_a_wrong_hint_is_corrected() {
+        let table = Table::new();
+        let ids: Vec<i32> =
+            (1..3_000).map(|i: i32| i.wrapping_mul(0x5bd1_e995) & 0x7fff_ffff).collect();
+        for &id in &ids {
+            table.insert(held(id));
+        }
+        for &id in &ids {
+            let index = table.find(LockId(id)).unwrap();
+            assert_eq!(id_in(&table, index), Some(LockId(id)));
+            assert_eq!(table.hint(LockId(id)), Some(index));
+        }
+        assert_eq!(table.find(LockId(-1)), None);
+        assert_eq!(table.indices().len(), ids.len());
+    }
+
+    #[test]
+    fn an_id_the_primary_changed_means_the_old_lock() {
+        let table = Table::new();
+        let index = table.insert(held(5));
+        assert_eq!(table.known(LockId(5)), Known::As(LockId(5)));
+        table.rename(LockId(5), LockId(9));
+        assert_eq!(table.known(LockId(9)), Known::As(LockId(5)));
+        assert_eq!(table.known(LockId(5)), Known::Clash);
+        table.remove(index, &mut table.cell(index).lock_until(Instant::now).unwrap());
+        assert_eq!(table.known(LockId(9)), Known::No);
+    }
+
+    #[test]
+    fn a_released_cell_is_used_again_and_its_old_hint_is_seen_to_be_wrong() {
+        let table = Table::new();
+        let index = table.insert(held(5));
+        table.remove(index, &mut table.cell(index).lock_until(Instant::now).unwrap());
+        assert!(table.is_empty());
+        assert_eq!(table.insert(held(6)), index);
+        assert_eq!(table.hint(LockId(5)).and_then(|i| id_in(&table, i)), Some(LockId(6)));
+        assert_eq!(table.find(LockId(5)), None);
+    }
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the fast path costs.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{client, got, join, server, status, X};
+use dlock_client::{FabricChoice, LockType, Status};
+
+#[test]
+fn the_fast_path_over_shared_memory_allocates_nothing() {
+    let server = server();
+    let instance = join(&server, FabricChoice::Shm);
+    let id = got(&instance, "free of charge", LockType::Atomic);
+    let client = client(&server, FabricChoice::Shm);
+    let lock = client.atomic_lock("guarded free of charge").unwrap();
+    let count = allocation_counter::measure(|| {
+        for _ in 0..1_000 {
+            assert_eq!(status(instance.trylock(id, X, 60)), Status::Success);
+            assert_eq!(status(instance.extend(id, X, 60)), Status::Success);
+            assert_eq!(status(instance.unlock(id)), Status::Success);
+            lock.try_lock(Duration::from_secs(60)).unwrap().unlock().unwrap();
+        }
+    });
+    assert_eq!(count.count_total, 0);
+}
+
+#[test]
+fn counting_allocations_works() {
+    let count = allocation_counter::measure(|| drop(std::hint::black_box(Box::new(1_u8))));
+    assert_eq!(count.count_total, 1);
+}

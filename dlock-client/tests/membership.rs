@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Coming, coming back, leaving, and vanishing.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{config, got, join, server, server_with, status, FABRICS, S, X};
+use dlock_client::{AsyncOp, ClientConfig, FabricChoice, Instance, LockType, Status};
+use dlock_server::ServerConfig;
+use Status::*;
+
+#[test]
+fn what_cannot_be_reached_has_its_code() {
+    let server = server();
+    let addr = server.local_addr();
+    let good = config(addr, FabricChoice::Auto);
+    let refused = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    let init =
+        |config: &ClientConfig, ip: &str| Instance::init(config, ip).map(|_| ()).unwrap_err();
+    assert_eq!(init(&config(refused, FabricChoice::Auto), "127.0.0.1"), NotReady);
+    assert_eq!(init(&good, "localhost"), Error);
+    assert_eq!(init(&good, "1.2.3"), Error);
+    assert_eq!(init(&ClientConfig { tp_mode: 1, ..good.clone() }, "127.0.0.1"), Error);
+    assert_eq!(
+        init(&ClientConfig { device: Some("nodev".into()), ..good.clone() }, "127.0.0.1"),
+        Error
+    );
+    let own_address = ClientConfig { eid: [9; 16], ..good };
+    assert_eq!(Instance::init(&own_address, "127.0.0.1").unwrap().fabric(), "shm");
+}
+
+#[test]
+fn a_forced_executor_that_is_not_offered_is_an_error_and_auto_takes_the_other() {
+    let server = server_with(ServerConfig { shm: false, ..Default::default() });
+    let addr = server.local_addr();
+    let init = |fabric| Instance::init(&config(addr, fabric), "127.0.0.1");
+    assert_eq!(init(FabricChoice::Shm).map(|_| ()).unwrap_err(), Error);
+    assert_eq!(init(FabricChoice::Auto).unwrap().fabric(), "tcp");
+    drop(server);
+    let server = server_with(ServerConfig { tcp: false, ..Default::default() });
+    let addr = server.local_addr();
+    let init = |fabric| Instance::init(&config(addr, fabric), "127.0.0.1");
+    assert_eq!(init(FabricChoice::Tcp).map(|_| ()).unwrap_err(), Error);
+    assert_eq!(init(FabricChoice::Auto).unwrap().fabric(), "shm");
+}
+
+#[test]
+fn a_heartbeat_has_its_ladder() {
+    let server = server();
+    let a = join(&server, FabricChoice::Shm);
+    assert_eq!(a.heartbeat(0), Invalid);
+    assert_eq!(a.heartbeat(301), Invalid);
+    assert_eq!(a.heartbeat(300), Success);
+    assert_eq!(a.deinit(), Success);
+    assert_eq!(a.heartbeat(1), Invalid);
+}
+
+#[test]
+fn a_reinit_carries_everything_over() {
+    let server = server();
+    for fabric in FABRICS {
+        let (a, b) = (join(&server, fabric), join(&server, fabric));
+        let me = a.id();
+        let atomic = got(&a, "kept atomic", LockType::Atomic);
+        let rw = got(&a, "kept rw", LockType::Rw);
+        let fair = got(&a, "kept fair", LockType::Fair);
+        got(&b, "kept atomic", LockType::Atomic);
+        got(&b, "kept rw", LockType::Rw);
+        let object = a.object_create(b"kept", 60, 1).unwrap();
+        assert_eq!(a.object_get(b"kept", 60), Ok(object));
+        assert_eq!(status(a.trylock(atomic, X, 60)), Success);
+        assert_eq!(status(a.trylock(rw, S, 60)), Success);
+        assert_eq!(status(a.trylock(rw, S, 60)), AlreadyLocked);
+        assert_eq!(status(a.trylock(fair, X, 60)), Success);
+        assert!(a.stats().iter().sum::<u64>() > 0);
+        let take = AsyncOp::TryLock { mode: X, expire_s: 60 };
+        assert_eq!(a.request_async(atomic, take), Success);
+
+        assert_eq!(a.reinit("127.0.0.2.3"), Error, "the old session stays");
+        assert_eq!(a.reinit("127.0.0.1"), Success);
+        assert_eq!(a.id(), me);
+        assert_eq!(a.stats().iter().sum::<u64>(), 0);
+        assert_eq!(status(a.result_check()), NoAsync, "it is forgotten");
+        assert_eq!(a.snapshot(object), Ok(1));
+        assert_eq!(status(b.trylock(atomic, X, 60)), Fail);
+        assert_eq!(status(b.trylock(rw, X, 60)), Fail);
+        assert_eq!(a.update_all_locks(), Error, "the primary is not recovering");
+        assert_eq!([a.reinit_done(), a.reinit_done()], [Success, Error], "once per reinit");
+        assert_eq!([status(a.unlock(rw)), status(a.unlock(rw))], [AlreadyLocked, Success]);
+        assert_eq!(status(a.extend(fair, X, 60)), Success);
+        assert_eq!(status(a.unlock(fair)), Success);
+        while status(a.unlock(atomic)) == AlreadyLocked {}
+        assert_eq!(status(b.trylock(atomic, X, 60)), Success);
+        assert_eq!(a.object_destroy(object), Success);
+        assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
+    }
+}
+
+#[test]
+fn an_unknown_client_is_told_that_it_was_removed() {
+    let first = server();
+    let a = join(&first, FabricChoice::Tcp);
+    let port = first.local_addr().port();
+    first.stop();
+    assert_eq!(a.heartbeat(1), BadResponse);
+    assert_eq!(a.reinit("127.0.0.1"), NotReady, "nobody listens");
+    let _third = dlock_server::Server::start(ServerConfig { port, ..Default::default() }).unwrap();
+    assert_eq!(a.reinit("127.0.0.1"), ClientRemoved);
+}
+
+#[test]
+fn a_clean_leave_releases_what_is_held() {
+    let server = server();
+    for fabric in FABRICS {
+        let (a, b) = (join(&server, fabric), join(&server, fabric));
+        for (name, lock_type, mode) in [
+            ("left atomic", LockType::Atomic, X),
+            ("left rw", LockType::Rw, S),
+            ("left fair", LockType::Fair, X),
+        ] {
+            let id = got(&a, name, lock_type);
+            got(&b, name, lock_type);
+            assert_eq!(status(a.trylock(id, mode, 3_600)), Success);
+        }
+        assert_eq!(a.deinit(), Success);
+        for (name, lock_type) in [
+            ("left atomic", LockType::Atomic),
+            ("left rw", LockType::Rw),
+            ("left fair", LockType::Fair),
+        ] {
+            let (_, id) = b.get_lock(common::desc(name, lock_type));
+            let result = b.lock(id.unwrap(), X, 5);
+            assert_eq!(result.status, Success, "{name}");
+            assert_eq!(status(b.unlock(id.unwrap())), Success);
+        }
+        assert_eq!(b.deinit(), Success);
+    }
+}
+
+/// Not a test by itself: the process that `a_killed_process_...` kills.
+#[test]
+fn child_that_holds_and_waits_to_be_killed() {
+    let Ok(port) = std::env::var("DLOCK_TEST_PORT") else { return };
+    let fabric = match std::env::var("DLOCK_TEST_FABRIC").as_deref() {
+        Ok("shm") => FabricChoice::Shm,
+        _ => FabricChoice::Tcp,
+    };
+    let port = port.parse().unwrap();
+    let config = ClientConfig { port, fabric, ..Default::default() };
+    let instance = Instance::init(&config, "127.0.0.1").unwrap();
+    for (name, lock_type, mode) in HELD_BY_CHILD {
+        let id = got(&instance, name, lock_type);
+        assert_eq!(status(instance.trylock(id, mode, 3_600)), Success);
+    }
+    println!("\nholding");
+    std::thread::sleep(Duration::from_secs(60)); // the parent kills it long before
+}
+
+const HELD_BY_CHILD: [(&str, LockType, dlock_client::Mode); 4] = [
+    ("dead atomic", LockType::Atomic, X),
+    ("dead shared", LockType::Rw, S),
+    ("dead exclusive", LockType::Rw, X),
+    ("dead fair", LockType::Fair, X),
+];
+
+#[test]
+fn a_killed_process_gives_back_what_it_held() {
+    for fabric in FABRICS {
+        let grace = Some(Duration::from_millis(100));
+        let server = server_with(ServerConfig { absent_grace: grace, ..Default::default() });
+        let a = join(&server, fabric);
+        let ids = HELD_BY_CHILD.map(|(name, lock_type, _)| got(&a, name, lock_type));
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_holds_and_waits_to_be_killed", "--nocapture"])
+            .env("DLOCK_TEST_PORT", server.local_addr().port().to_string())
+            .env("DLOCK_TEST_FABRIC", if fabric == FabricChoice::Shm { "shm" } else { "tcp" })
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "holding"));
+        for (&id, (_, lock_type, _)) in ids.iter().zip(HELD_BY_CHILD) {
+            let result = status(a.trylock(id, X, 5));
+            assert_ne!(result, Success, "{lock_type:?} is held by the child");
+            if lock_type == LockType::Fair {
+                assert_eq!(status(a.unlock(id)), Success); // the ticket
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let start = Instant::now();
+        for (&id, (name, ..)) in ids.iter().zip(HELD_BY_CHILD) {
+            assert_eq!(status(a.lock(id, X, 5)), Success, "{name}");
+            assert_eq!(status(a.unlock(id)), Success);
+        }
+        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    }
+}
+
+/// Not a test by itself: the primary that `a_client_whose_primary_was_killed_...` kills.
+#[test]
+fn child_that_serves_and_waits_to_be_killed() {
+    if std::env::var("DLOCK_TEST_SERVE").is_err() {
+        return;
+    }
+    let server = server();
+    println!("\nport {}", server.local_addr().port());
+    std::thread::sleep(Duration::from_secs(60)); // the parent kills it long before
+}
+
+#[test]
+fn a_client_whose_primary_was_killed_notices_at_its_next_operation() {
+    for fabric in FABRICS {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_serves_and_waits_to_be_killed", "--nocapture"])
+            .env("DLOCK_TEST_SERVE", "1")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ports = lines.filter_map(|line| line.unwrap().strip_prefix("port ")?.parse().ok());
+        let port = { ports }.next().unwrap();
+        let config = ClientConfig { port, fabric, ..Default::default() };
+        let a = Instance::init(&config, "127.0.0.1").unwrap();
+        let id = got(&a, "orphan", LockType::Atomic);
+        assert_eq!(status(a.trylock(id, X, 60)), Success);
+        assert_eq!(status(a.unlock(id)), Success);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(status(a.trylock(id, X, 60)), BadResponse, "nobody arbitrates any more");
+        assert_eq!(status(a.unlock(id)), AlreadyUnlocked);
+    }
+}
+
+#[test]
+fn a_lease_that_ended_can_be_taken_over_and_its_holder_is_told() {
+    let server = server();
+    for fabric in FABRICS {
+        let (a, b) = (join(&server, fabric), join(&server, fabric));
+        let id = got(&a, "short", LockType::Atomic);
+        got(&b, "short", LockType::Atomic);
+        assert_eq!(status(a.trylock(id, X, 1)), Success);
+        assert_eq!(status(b.trylock(id, X, 30)), Fail);
+        assert_eq!(status(b.lock(id, X, 30)), Success, "waits for the end of the lease");
+        assert_eq!(status(a.unlock(id)), Fail, "it was lost");
+        assert_eq!(status(a.unlock(id)), AlreadyUnlocked);
+        assert_eq!(status(b.unlock(id)), Success);
+    }
+}
+
+#[test]
+fn a_client_whose_primary_stopped_gets_bad_response_and_does_not_hang() {
+    for fabric in FABRICS {
+        let server = server();
+        let a = join(&server, fabric);
+        let atomic = got(&a, "orphan", LockType::Atomic);
+        let rw = got(&a, "orphan rw", LockType::Rw);
+        assert_eq!(status(a.trylock(rw, S, 5)), Success);
+        let start = Instant::now();
+        server.stop();
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        assert_eq!(status(a.trylock(atomic, X, 5)), BadResponse);
+        assert_eq!(status(a.unlock(rw)), BadResponse);
+        assert_eq!(a.release_lock(atomic), BadResponse);
+        assert_eq!(a.heartbeat(1), BadResponse);
+        assert_eq!(a.deinit(), BadResponse);
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn a_reinit_takes_the_session_from_under_running_operations() {
+    let server = server();
+    for fabric in FABRICS {
+        let (a, b) = (join(&server, fabric), join(&server, fabric));
+        let names = ["under 0", "under 1", "under 2"];
+        let ids = names.map(|name| got(&a, name, LockType::Atomic));
+        let contended = got(&a, "under contended", LockType::Fair);
+        got(&b, "under contended", LockType::Fair);
+        assert_eq!(status(b.trylock(contended, X, 60)), Success);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for id in ids {
+                let (a, stop) = (&a, &stop);
+                scope.spawn(move || {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let taken = status(a.trylock(id, X, 60));
+                        assert!(matches!(taken, Success | AlreadyLocked | BadResponse), "{taken}");
+                        let freed = status(a.unlock(id));
+                        assert!(
+                            matches!(
+                                freed,
+                                Success | AlreadyLocked | AlreadyUnlocked | BadResponse
+                            ),
+                            "{freed}"
+                        );
+                    }
+                });
+            }
+            let waiter = scope.spawn(|| status(a.lock(contended, X, 60)));
+            for _ in 0..5 {
+                std::thread::sleep(Duration::from_millis(20));
+                assert_eq!(a.reinit("127.0.0.1"), Success);
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            let waited = waiter.join().unwrap();
+            assert!(matches!(waited, BadResponse | Again), "{waited}");
+        });
+        // a ticket may be left, and is given up then
+        assert!(matches!(status(a.unlock(contended)), Success | AlreadyUnlocked));
+        for id in ids {
+            while status(a.unlock(id)) != AlreadyUnlocked {}
+            assert_eq!(status(a.trylock(id, X, 60)), Success);
+            assert_eq!(status(a.unlock(id)), Success);
+        }
+        assert_eq!(status(b.unlock(contended)), Success);
+        assert_eq!(status(b.lock(contended, X, 60)), Success, "no ticket of a's is in the way");
+        assert_eq!(status(b.unlock(contended)), Success);
+        assert_eq!(status(a.lock(contended, X, 60)), Success);
+        assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
+    }
+}
+
+#[test]
+fn a_recovering_primary_learns_what_its_clients_hold() {
+    for fabric in FABRICS {
+        let first = server();
+        let port = first.local_addr().port();
+        let a = join(&first, fabric);
+        let atomic = got(&a, "claimed atomic", LockType::Atomic);
+        let rw = got(&a, "claimed rw", LockType::Rw);
+        let fair = got(&a, "claimed fair", LockType::Fair);
+        let free = got(&a, "claimed free", LockType::Rw);
+        for (id, mode) in [(atomic, X), (rw, S), (fair, X)] {
+            assert_eq!(status(a.trylock(id, mode, 600)), Success);
+        }
+        first.stop();
+        let config = ServerConfig { port, recovery_clients: 1, ..Default::default() };
+        let second = dlock_server::Server::start(config).unwrap();
+        let newcomer = || Instance::init(&common::config(second.local_addr(), fabric), "127.0.0.1");
+        assert_eq!(newcomer().map(|_| ()).unwrap_err(), NotReady);
+        assert_eq!(a.reinit("127.0.0.1"), Success);
+        assert_eq!(a.heartbeat(1), NotReady);
+        for id in [atomic, rw, fair] {
+            assert_eq!(status(a.unlock(id)), NotReady, "its place is not known yet");
+        }
+        assert_eq!(status(a.trylock(free, X, 60)), NotReady);
+        assert_eq!(a.update_all_locks(), Success);
+        assert_eq!(status(a.trylock(free, X, 60)), NotReady, "it recovers still");
+        assert_eq!(a.reinit_done(), Success);
+        assert_eq!(a.heartbeat(1), Success);
+        let b = newcomer().unwrap();
+        for (name, lock_type) in
+            [("claimed atomic", LockType::Atomic), ("claimed rw", LockType::Rw)]
+        {
+            let id = got(&b, name, lock_type);
+            assert_eq!(status(b.trylock(id, X, 60)), Fail, "{name}");
+        }
+        got(&b, "claimed fair", LockType::Fair);
+        assert_eq!(status(a.extend(atomic, X, 0)), Success);
+        for id in [atomic, rw] {
+            assert_eq!(status(a.unlock(id)), Success);
+        }
+        // a primary may refuse claims on fair holds: the holder is told then
+        assert!(matches!(status(a.unlock(fair)), Success | AlreadyUnlocked));
+        assert_eq!(status(a.trylock(free, X, 60)), Success);
+        for id in [atomic, rw, fair] {
+            assert_eq!(status(b.lock(id, X, 60)), Success);
+        }
+        assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
+    }
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The atomic lock, arbiter side: hand-over in order of arrival, take-over after expiry.
+//!
+//! Invariant: the waiters bit is set iff the queue is not empty; it is never set on a word
+//! without an owner. While it is set, the word is written by this module alone, but for the
+//! holder's own extend.
+
+use super::{cancel_wait, drop_waits, Caller, Ctx, LockState, Waiter};
+use crate::clock::ServerTime;
+use crate::ids::ClientId;
+use crate::message::{Mode, Reply, Request};
+use crate::status::Status;
+use crate::words::AtomicWord;
+
+pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
+    match request {
+        Request::Wait { mode: Mode::Exclusive, expire_s, wait, .. } => {
+            let waiter = Waiter { caller: from, wait, mode: Mode::Exclusive, expire_s };
+            queue(ctx, state, waiter);
+        }
+        Request::Cancel { wait, .. } => {
+            cancel_wait(ctx, state, from, wait);
+            clear_bit_if_nobody_waits(ctx, state);
+            let word = ctx.read();
+            ctx.answer(from, Reply::Done { word });
+        }
+        Request::Release { .. } => release(ctx, state, from),
+        Request::Steal { expire_s, .. } => steal(ctx, state, from, expire_s),
+        Request::Resolve { .. } => {
+            forget_only(ctx, state, from.client);
+            let word = ctx.read();
+            ctx.answer(from, Reply::Done { word });
+        }
+        Request::Wake { .. } | Request::Abandon { .. } => {}
+        _ => ctx.denied(from, Status::Invalid),
+    }
+    advance(ctx, state);
+}
+
+fn expired(now: ServerTime, word: AtomicWord) -> bool {
+    now >= ServerTime::expiry_of(word.timeout())
+}
+
+fn grant_word(ctx: &Ctx<'_>, waiter: &Waiter, waiters: bool) -> AtomicWord {
+    AtomicWord::new()
+        .with_client(waiter.caller.client.get())
+        .with_timeout(ctx.now.deadline(waiter.expire_s))
+        .with_waiters(waiters)
+}
+
+/// Grants at once if the lock is free or expired, else queues and sets the waiters bit.
+fn queue(ctx: &mut Ctx<'_>, state: &mut LockState, waiter: Waiter) {
+    let now = ctx.now;
+    let grant = grant_word(ctx, &waiter, false);
+    let me = waiter.caller.client.get();
+    let nobody_queued = state.queue.is_empty();
+    let new = ctx.update(|seen| {
+        let word = AtomicWord::from_bits(seen);
+        if nobody_queued && (seen == 0 || expired(now, word)) {
+            Some(grant.into_bits())
+        } else if word.client() == me {
+            None
+        } else {
+            Some(word.with_waiters(true).into_bits())
+        }
+    });
+    match new {
+        None => ctx.denied(waiter.caller, Status::Fail),
+        Some(word) if word == grant.into_bits() => {
+            ctx.granted(waiter.caller, word, grant.timeout(), None);
+        }
+        Some(_) => state.queue.push_back(waiter),
+    }
+}
+
+/// Hands the lock from whoever `may_end` accepts to the first in the queue, or to nobody.
+fn hand_over(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    may_end: impl Fn(AtomicWord) -> bool,
+) -> bool {
+    let next = state.queue.front().copied();
+    let new = match &next {
+        Some(waiter) => grant_word(ctx, waiter, state.queue.len() > 1),
+        None => AtomicWord::new(),
+    };
+    let done = ctx.update(|seen| may_end(AtomicWord::from_bits(seen)).then(|| new.into_bits()));
+    if done.is_none() {
+        return false;
+    }
+    if let Some(waiter) = next {
+        state.queue.pop_front();
+        ctx.granted(waiter.caller, new.into_bits(), new.timeout(), None);
+    }
+    true
+}
+
+fn release(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller) {
+    let me = from.client.get();
+    if hand_over(ctx, state, |word| word.client() == me) {
+        let word = ctx.read();
+        ctx.answer(from, Reply::Done { word });
+    } else {
+        ctx.denied(from, Status::Fail);
+    }
+}
+
+fn steal(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, expire_s: u32) {
+    let now = ctx.now;
+    let wanted =
+        AtomicWord::new().with_client(from.client.get()).with_timeout(now.deadline(expire_s));
+    let nobody_queued = state.queue.is_empty();
+    let new = ctx.update(|seen| {
+        let free = seen == 0 || expired(now, AtomicWord::from_bits(seen));
+        (nobody_queued && free).then(|| wanted.into_bits())
+    });
+    match new {
+        Some(word) => ctx.granted(from, word, wanted.timeout(), None),
+        None => ctx.denied(from, Status::Fail),
+    }
+}
+
+fn clear_bit_if_nobody_waits(ctx: &mut Ctx<'_>, state: &LockState) {
+    if state.queue.is_empty() {
+        ctx.update(|seen| {
+            let word = AtomicWord::from_bits(seen);
+            word.waiters().then(|| word.with_waiters(false).into_bits())
+        });
+    }
+}
+
+/// Takes over expired holds while somebody waits, and knows when to look again.
+pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
+    let now = ctx.now;
+    if state.queue.is_empty() {
+        return;
+    }
+    let over = |word: AtomicWord| word.client() == 0 || expired(now, word);
+    hand_over(ctx, state, over);
+    if !state.queue.is_empty() {
+        let word = AtomicWord::from_bits(ctx.read());
+        ctx.wake_at(ServerTime::expiry_of(word.timeout()).max(now.plus_ns(1)));
+    }
+}
+
+fn forget_only(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
+    drop_waits(state, client);
+    let held = hand_over(ctx, state, |word| word.client() == client.get());
+    if !held {
+        clear_bit_if_nobody_waits(ctx, state);
+    }
+}
+
+pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
+    forget_only(ctx, state, client);
+    advance(ctx, state);
+}

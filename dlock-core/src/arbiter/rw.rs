@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The read-write lock, arbiter side: hand-over in order of arrival, recount of suspects.
+//!
+//! Invariant: the waiters bit is set iff the queue is not empty or the count is suspect. While
+//! it is set, clients only take themselves off the word; they add themselves for a moment at
+//! most, and step back.
+//!
+//! A *suspect* count: somebody is gone, or in doubt, whose ledger does not tell whether it is
+//! among the readers. The recount reads all ledgers, the word, and all ledgers again. If every
+//! entry is settled and reads the same twice (each chain on the count brings a new stamp), then
+//! nobody moved, and what the word counts above the ledgers is what was left behind. It is
+//! *subtracted*, so that whoever comes or goes afterwards does not matter.
+
+use std::collections::BTreeMap;
+
+use super::{cancel_wait, drop_waits, Caller, Ctx, LockState, Waiter, RECOUNT_EVERY_NS};
+use crate::ids::{ClientId, Handle};
+use crate::message::{Mode, Reply, Request, WaitNumber};
+use crate::status::Status;
+use crate::words::{LedgerEntry, LedgerState, RwWord};
+
+#[derive(Debug, Default)]
+pub(super) struct RwState {
+    /// Shared grants whose receiver's ledger may still say `Waiting`, by wait number.
+    granted: BTreeMap<ClientId, WaitNumber>,
+    suspect: bool,
+    /// In doubt: they count as holding nothing, and are answered after the recount.
+    resolving: Vec<Caller>,
+}
+
+impl RwState {
+    pub(super) fn is_empty(&self) -> bool {
+        self.granted.is_empty() && !self.suspect && self.resolving.is_empty()
+    }
+}
+
+pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
+    match request {
+        Request::Wait { mode, expire_s, wait, .. } => {
+            state.rw.granted.remove(&from.client);
+            let waiter = Waiter { caller: from, wait, mode, expire_s };
+            if RwWord::from_bits(ctx.read()).client() == from.client.get() {
+                ctx.denied(from, Status::Fail);
+            } else {
+                set_bit(ctx);
+                state.queue.push_back(waiter);
+            }
+        }
+        Request::Cancel { wait, .. } => {
+            cancel_wait(ctx, state, from, wait);
+            advance(ctx, state);
+            let word = ctx.read();
+            ctx.answer(from, Reply::Done { word });
+            return;
+        }
+        Request::Release { mode: Mode::Exclusive, .. } => {
+            if end_exclusive(ctx, from.client) {
+                advance(ctx, state);
+                let word = ctx.read();
+                ctx.answer(from, Reply::Done { word });
+                return;
+            }
+            ctx.denied(from, Status::Fail);
+        }
+        Request::Wake { .. } | Request::Abandon { .. } => {}
+        Request::Resolve { .. } => resolve(ctx, state, from),
+        _ => ctx.denied(from, Status::Invalid),
+    }
+    advance(ctx, state);
+}
+
+fn set_bit(ctx: &mut Ctx<'_>) {
+    ctx.update(|seen| {
+        let word = RwWord::from_bits(seen);
+        (!word.waiters()).then(|| word.with_waiters(true).into_bits())
+    });
+}
+
+fn end_exclusive(ctx: &mut Ctx<'_>, client: ClientId) -> bool {
+    ctx.update(|seen| {
+        let word = RwWord::from_bits(seen);
+        (word.client() == client.get()).then(|| word.with_client(0).into_bits())
+    })
+    .is_some()
+}
+
+fn take_one_reader_off(ctx: &mut Ctx<'_>) {
+    ctx.update(|seen| {
+        let word = RwWord::from_bits(seen);
+        let rcount = word.rcount().checked_sub(1)?;
+        Some(word.with_rcount(rcount).into_bits())
+    });
+}
+
+/// Recounts if the count is suspect, then grants from the head of the queue.
+pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
+    if state.rw.suspect && !recount(ctx, state) {
+        let again = ctx.now.plus_ns(RECOUNT_EVERY_NS);
+        ctx.wake_at(again);
+        return;
+    }
+    while let Some(waiter) = state.queue.front().copied() {
+        let Some(word) = grant(ctx, &waiter) else { return };
+        state.queue.pop_front();
+        if waiter.mode == Mode::Shared {
+            state.rw.granted.insert(waiter.caller.client, waiter.wait);
+        }
+        let at = ctx.now.seconds();
+        let word = match state.queue.is_empty() {
+            true => clear_bit(ctx).unwrap_or(word),
+            false => word,
+        };
+        ctx.granted(waiter.caller, word, at, None);
+    }
+    clear_bit(ctx);
+}
+
+fn grant(ctx: &mut Ctx<'_>, waiter: &Waiter) -> Option<u64> {
+    ctx.update(|seen| {
+        let word = RwWord::from_bits(seen);
+        match waiter.mode {
+            Mode::Exclusive if word.client() == 0 && word.rcount() == 0 => {
+                Some(word.with_client(waiter.caller.client.get()).into_bits())
+            }
+            Mode::Shared if word.client() == 0 => {
+                let rcount = word.rcount().checked_add(1)?; // full only if forged
+                Some(word.with_rcount(rcount).into_bits())
+            }
+            _ => None,
+        }
+    })
+}
+
+fn clear_bit(ctx: &mut Ctx<'_>) -> Option<u64> {
+    ctx.update(|seen| {
+        let word = RwWord::from_bits(seen);
+        word.waiters().then(|| word.with_waiters(false).into_bits())
+    })
+}
+
+/// One attempt; true if the count is right now.
+fn recount(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
+    let Some(first) = settled_entries(ctx, state) else { return false };
+    let word = RwWord::from_bits(ctx.read());
+    if settled_entries(ctx, state).as_ref() != Some(&first) {
+        return false;
+    }
+    let readers = first.iter().filter(|(client, entry)| match entry.state() {
+        LedgerState::HeldShared => true,
+        LedgerState::Waiting => state.rw.granted.get(client) == Some(&WaitNumber(entry.detail())),
+        _ => false,
+    });
+    let left_behind = word.rcount().saturating_sub(readers.count() as u32);
+    ctx.update(|seen| {
+        let word = RwWord::from_bits(seen);
+        let rcount = word.rcount().saturating_sub(left_behind);
+        (left_behind > 0).then(|| word.with_rcount(rcount).into_bits())
+    });
+    state.rw.suspect = false;
+    let word = ctx.read();
+    for caller in std::mem::take(&mut state.rw.resolving) {
+        ctx.mem.clear_ledger(caller.client, caller.handle);
+        ctx.answer(caller, Reply::Done { word });
+    }
+    true
+}
+
+/// Every ledger entry that counts; `None` if one is between two states.
+fn settled_entries(ctx: &mut Ctx<'_>, state: &LockState) -> Option<Vec<(ClientId, LedgerEntry)>> {
+    let mut entries = Vec::with_capacity(ctx.lock.refs.len());
+    for &(client, handle) in ctx.lock.refs {
+        if state.rw.resolving.iter().any(|r| r.client == client) {
+            continue;
+        }
+        let entry = ctx.ledger(client, handle);
+        if matches!(entry.state(), LedgerState::Intent | LedgerState::Leaving) {
+            return None;
+        }
+        entries.push((client, entry));
+    }
+    Some(entries)
+}
+
+fn suspect(ctx: &mut Ctx<'_>, state: &mut LockState) {
+    state.rw.suspect = true;
+    set_bit(ctx);
+}
+
+fn resolve(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller) {
+    if undo(ctx, state, from.client, from.handle) {
+        // the client waits for the answer: nobody else writes the entry now
+        ctx.mem.clear_ledger(from.client, from.handle);
+        let word = ctx.read();
+        ctx.answer(from, Reply::Done { word });
+    } else {
+        state.rw.resolving.push(from);
+        suspect(ctx, state);
+    }
+}
+
+/// Undoes what the client's ledger and the word say for sure; false if the count is suspect.
+fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) -> bool {
+    drop_waits(state, client);
+    end_exclusive(ctx, client);
+    let granted = state.rw.granted.remove(&client);
+    let entry = ctx.ledger(client, handle);
+    match entry.state() {
+        LedgerState::HeldShared => take_one_reader_off(ctx),
+        LedgerState::Waiting if granted == Some(WaitNumber(entry.detail())) => {
+            take_one_reader_off(ctx);
+        }
+        LedgerState::Intent | LedgerState::Leaving => return false,
+        _ => {}
+    }
+    true
+}
+
+pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
+    state.rw.resolving.retain(|r| r.client != client);
+    if !undo(ctx, state, client, handle) {
+        suspect(ctx, state);
+    }
+    advance(ctx, state);
+}

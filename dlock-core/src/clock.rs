@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The server clock, and lease arithmetic on it.
+//!
+//! The server clock is the primary's monotonic clock plus the wall-clock time at its start: it
+//! never steps. A client knows it with an uncertainty ε. Deadlines in lock words are whole
+//! seconds: a hold with deadline `d` is valid while `now_s <= d`, so it *expires* at `d + 1` s.
+//!
+//! ```text
+//!   holder believes until   posted + expire − ε        (never later than the deadline in the word)
+//!   stealer waits until     (d + 1) s + ε
+//! ```
+
+/// Nanoseconds since 1970 on the server clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServerTime(pub u64);
+
+/// Nanoseconds in a second.
+pub const NS: u64 = 1_000_000_000;
+
+impl ServerTime {
+    /// Whole seconds since 1970, as they stand in lock words; saturates.
+    #[inline]
+    pub fn seconds(self) -> u32 {
+        u32::try_from(self.0 / NS).unwrap_or(u32::MAX)
+    }
+    /// The deadline of a hold that starts now: saturates, never wraps.
+    #[inline]
+    pub fn deadline(self, expire_s: u32) -> u32 {
+        self.seconds().saturating_add(expire_s)
+    }
+    /// This time and `ns` more.
+    pub fn plus_ns(self, ns: u64) -> ServerTime {
+        ServerTime(self.0.saturating_add(ns))
+    }
+    /// The first moment at which a hold with deadline `deadline_s` has expired.
+    /// `u32::MAX` never expires.
+    pub fn expiry_of(deadline_s: u32) -> ServerTime {
+        if deadline_s == u32::MAX {
+            ServerTime(u64::MAX)
+        } else {
+            ServerTime((u64::from(deadline_s) + 1) * NS)
+        }
+    }
+}
+
+/// What a client knows of the server clock at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// The estimate.
+    pub time: ServerTime,
+    /// ε: the true time differs from the estimate by at most this many nanoseconds.
+    pub uncertainty_ns: u64,
+}
+
+impl Now {
+    /// Exact knowledge: the primary itself, and the simulator.
+    pub fn exact(time: ServerTime) -> Self {
+        Self { time, uncertainty_ns: 0 }
+    }
+    /// The deadline to write for a hold that starts now: never earlier than the true time asks
+    /// for, so that nobody takes the lock over before the lease is over.
+    #[inline]
+    pub fn deadline(self, expire_s: u32) -> u32 {
+        ServerTime(self.time.0.saturating_add(self.uncertainty_ns)).deadline(expire_s)
+    }
+    /// Whether a hold with this deadline has expired for sure.
+    #[inline]
+    pub fn surely_expired(self, deadline_s: u32) -> bool {
+        self.time.0.saturating_sub(self.uncertainty_ns) >= ServerTime::expiry_of(deadline_s).0
+    }
+    /// Whether a hold with this deadline may have expired.
+    #[inline]
+    pub fn maybe_expired(self, deadline_s: u32) -> bool {
+        self.time.0.saturating_add(self.uncertainty_ns) >= ServerTime::expiry_of(deadline_s).0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_saturates_and_the_last_one_never_expires() {
+        let now = ServerTime(1_000 * NS);
+        assert_eq!(now.deadline(u32::MAX), u32::MAX);
+        assert!(!Now::exact(ServerTime(u64::MAX - 1)).surely_expired(u32::MAX));
+    }
+
+    #[test]
+    fn a_deadline_is_not_earlier_than_the_true_time_asks_for() {
+        let now = Now { time: ServerTime(11 * NS - 5), uncertainty_ns: 5 };
+        assert_eq!(now.deadline(3), 14);
+        assert_eq!(Now::exact(ServerTime(11 * NS - 5)).deadline(3), 13);
+    }
+
+    #[test]
+    fn a_hold_is_valid_through_the_whole_second_of_its_deadline() {
+        let at = |ns| Now { time: ServerTime(ns), uncertainty_ns: 5 };
+        assert!(!at(11 * NS + 4).surely_expired(10));
+        assert!(at(11 * NS + 5).surely_expired(10));
+        assert!(!at(11 * NS - 6).maybe_expired(10));
+        assert!(at(11 * NS - 5).maybe_expired(10));
+    }
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The bytes of known frames: they change only together with [`VERSION`].
+use super::*;
+use crate::clock::ServerTime;
+use crate::control::*;
+use crate::ids::*;
+use crate::message::*;
+use crate::status::Status;
+use crate::verb::*;
+use crate::words::*;
+
+const SECRET: Secret = Secret(*b"0123456789abcdef");
+const TICKET: Ticket = Ticket { tx: 0x0a0b, ts: 0x0c0d };
+const HANDLE: Handle = Handle(3);
+
+fn client() -> ClientId {
+    ClientId::new(0x0102_0304).unwrap()
+}
+
+fn desc() -> LockDesc {
+    LockDesc { name: b"ab".to_vec(), lock_type: LockType::Fair, lease_s: 9 }
+}
+
+fn control_frames() -> Vec<Frame> {
+    use ControlRequest as R;
+    let held = HeldClaim { mode: Mode::Shared, remaining_s: 4, fair: Some((TICKET, 6)) };
+    let claim = Claim { lock: LockId(77), desc: desc(), held: Some(held) };
+    let (version_min, version_max, tp_mode) = (1, 2, 1);
+    let requests = [
+        R::Init { version_min, version_max, tp_mode },
+        R::Reinit { version_min, version_max, tp_mode, client: client(), secret: SECRET },
+        R::ReinitDone,
+        R::Deinit,
+        R::Heartbeat,
+        R::GetLocks(vec![desc()]),
+        R::ReleaseLocks(vec![LockId(77)]),
+        R::UpdateLocks(vec![claim]),
+        R::ObjectCreate { name: b"o".to_vec(), lease_s: 5, init: 6 },
+        R::ObjectGet { name: b"o".to_vec(), lease_s: 5 },
+        R::ObjectRelease(ObjectId(7)),
+        R::ObjectDestroy(ObjectId(7)),
+    ];
+    requests.into_iter().map(|r| Frame::Control(Seq(1), r)).collect()
+}
+
+fn control_replies() -> Vec<Frame> {
+    use ControlReply as R;
+    let session = Session {
+        version: 1,
+        client: client(),
+        secret: SECRET,
+        epoch: Epoch(2),
+        anchor_s: 3,
+        now: ServerTime(4),
+        recovering: false,
+        shm_socket: Some(b"sock".to_vec()),
+        tcp: true,
+    };
+    let (lock, slot, word) = (LockId(77), Slot(5), 0x0102_0304_0506_0708);
+    let grant = LockGrant { lock, handle: HANDLE, slot, word, already: true };
+    let (object, generation) = (ObjectId(7), Generation(8));
+    let replies = [
+        R::Error(Status::VersionMismatch),
+        R::Session(session),
+        R::Done,
+        R::Alive { now: ServerTime(4), recovering: true },
+        R::Locks(vec![Ok(grant), Err(Status::Error)]),
+        R::Statuses(vec![Status::Success, Status::LockNotGet]),
+        R::Created(object),
+        R::Object(ObjectGrant { object, handle: HANDLE, slot, generation }),
+    ];
+    replies.into_iter().map(|r| Frame::ControlReply(Seq(1), r)).collect()
+}
+
+fn data_frames() -> Vec<Frame> {
+    let addr = WordAddr::new(Slot(5), Word::W0);
+    let chain = Chain::one(Verb::Cas { addr, expect: 1, swap: 2 })
+        .then(Verb::Faa { addr, add: 3 })
+        .then(Verb::Read { addr })
+        .then(Verb::Note { handle: HANDLE, value: 4 });
+    let mut values = Values::new();
+    values.push(0x0102);
+    let outcomes =
+        vec![Outcome::Done(values), Outcome::Unknown, Outcome::Refused(Status::NotReady)];
+    let status = Status::Success;
+    vec![
+        Frame::Attach(Attach { client: client(), secret: SECRET, fabric: FabricKind::Tcp }),
+        Frame::Attached(Attached { status, slots: 1, ledger_entries: 2, clock_offset_ns: 3 }),
+        Frame::Batch(Seq(5), vec![chain]),
+        Frame::Outcomes(Seq(5), outcomes),
+        Frame::Note(HANDLE, LedgerEntry::of_ticket(LedgerState::HeldShared, TICKET)),
+    ]
+}
+
+fn message_frames() -> Vec<Frame> {
+    let (handle, mode, expire_s) = (HANDLE, Mode::Shared, 7);
+    let (wait, ticket, word) = (WaitNumber(8), TICKET, 1);
+    let requests = [
+        Request::Wait { handle, mode, expire_s, wait, ticket: Some(ticket) },
+        Request::Cancel { handle, wait },
+        Request::Release { handle, mode, ticket: None },
+        Request::Wake { handle },
+        Request::Poll { handle, mode, ticket, expire_s },
+        Request::TakeTicket { handle, mode, expire_s },
+        Request::Abandon { handle, mode, ticket },
+        Request::Extend { handle, mode, ticket, expire_s },
+        Request::Steal { handle, expire_s },
+        Request::Resolve { handle },
+        Request::Ping,
+    ];
+    let at = ServerTime(3);
+    let replies = [
+        Reply::Granted { word, deadline_s: 2, at, ticket: Some(ticket) },
+        Reply::Queued { word, ticket },
+        Reply::Denied { status: Status::Fail, word },
+        Reply::Cancelled { word },
+        Reply::Done { word },
+        Reply::Pong { at },
+    ];
+    let requests = requests.into_iter().map(|r| Frame::Request(Seq(6), r));
+    requests.chain(replies.into_iter().map(|r| Frame::Reply(Seq(6), r))).collect()
+}
+
+/// One line per frame, header | payload.
+const GOLDEN: &str = "
+444c01010c000000|010000000000000000010201
+444c010120000000|0100000000000000010102010403020130313233343536373839616263646566
+444c010109000000|010000000000000002
+444c010109000000|010000000000000003
+444c010109000000|010000000000000004
+444c010113000000|01000000000000000501020061620209000000
+444c01010e000000|010000000000000006014d000000
+444c01012a000000|010000000000000007014d000000020061620209000000010104000000010b0a0d0c060000000\
+0000000
+444c010118000000|01000000000000000801006f050000000600000000000000
+444c010110000000|01000000000000000901006f05000000
+444c01010d000000|01000000000000000a07000000
+444c01010d000000|01000000000000000b07000000
+444c01810d000000|0100000000000000000e200000
+444c01813a000000|01000000000000000101040302013031323334353637383961626364656602000000000000000\
+30000000400000000000000000104736f636b01
+444c018109000000|010000000000000002
+444c018112000000|010000000000000003040000000000000001
+444c018125000000|01000000000000000402004d000000030000000500000008070605040302010101ffffffff
+444c018112000000|010000000000000005020000000001200000
+444c01810d000000|01000000000000000607000000
+444c01811d000000|0100000000000000070700000003000000050000000800000000000000
+444c010215000000|040302013031323334353637383961626364656601
+444c018214000000|0000000001000000020000000300000000000000
+444c01033e000000|05000000000000000104001400000001000000000000000200000000000000011400000003000\
+00000000000021400000003030000000400000000000000
+444c018319000000|05000000000000000300010201000000000000010208200000
+444c01040c000000|03000000000000d0c0b0a020
+444c01051b000000|06000000000000000003000000010700000008000000010b0a0d0c
+444c010511000000|0600000000000000010300000008000000
+444c01050f000000|060000000000000002030000000100
+444c01050d000000|06000000000000000303000000
+444c010516000000|06000000000000000403000000010b0a0d0c07000000
+444c010512000000|060000000000000005030000000107000000
+444c010512000000|06000000000000000603000000010b0a0d0c
+444c010516000000|06000000000000000703000000010b0a0d0c07000000
+444c010511000000|0600000000000000080300000007000000
+444c01050d000000|06000000000000000903000000
+444c010509000000|06000000000000000a
+444c018522000000|0600000000000000000100000000000000020000000300000000000000010b0a0d0c
+444c018515000000|06000000000000000101000000000000000b0a0d0c
+444c018515000000|060000000000000002062000000100000000000000
+444c018511000000|0600000000000000030100000000000000
+444c018511000000|0600000000000000040100000000000000
+444c018511000000|0600000000000000050300000000000000
+";
+
+#[test]
+fn the_bytes_of_known_frames_never_change() {
+    let frames = [control_frames(), control_replies(), data_frames(), message_frames()];
+    let mut text = String::from("\n");
+    for frame in frames.concat() {
+        let mut bytes = Vec::new();
+        encode(&frame, &mut bytes);
+        for (i, b) in bytes.iter().enumerate() {
+            let mark = if i == HEADER_LEN { "|" } else { "" };
+            text += &format!("{mark}{b:02x}");
+        }
+        text.push('\n');
+    }
+    assert_eq!(text, GOLDEN, "the wire format has changed:{text}");
+}

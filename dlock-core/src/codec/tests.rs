@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+use super::*;
+use crate::clock::ServerTime;
+use crate::control::*;
+use crate::ids::*;
+use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
+use crate::message::*;
+use crate::status::Status;
+use crate::verb::*;
+use crate::words::*;
+
+/// A small generator of values (splitmix64): the same on every run.
+struct Gen(u64);
+
+impl Gen {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+    fn bool(&mut self) -> bool {
+        self.below(2) == 1
+    }
+    fn u16(&mut self) -> u16 {
+        self.next() as u16
+    }
+    fn u32(&mut self) -> u32 {
+        self.next() as u32
+    }
+    fn name(&mut self) -> Vec<u8> {
+        let len = [1, 2, 17, DESC_LEN_MAX][self.below(4)];
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        let len = [0, 1, 2, BATCH_MAX][self.below(4)];
+        (0..len).map(|_| item(self)).collect()
+    }
+    fn client(&mut self) -> ClientId {
+        ClientId::new(self.u32() & ClientId::MAX | 1).unwrap()
+    }
+    fn secret(&mut self) -> Secret {
+        Secret(std::array::from_fn(|_| self.next() as u8))
+    }
+    fn status(&mut self) -> Status {
+        Status::ALL[self.below(Status::ALL.len())]
+    }
+    fn mode(&mut self) -> Mode {
+        [Mode::Exclusive, Mode::Shared][self.below(2)]
+    }
+    fn ticket(&mut self) -> Ticket {
+        Ticket { tx: self.u16(), ts: self.u16() }
+    }
+    fn maybe_ticket(&mut self) -> Option<Ticket> {
+        self.bool().then(|| self.ticket())
+    }
+    fn wait(&mut self) -> WaitNumber {
+        WaitNumber(self.u32() & DETAIL_MAX)
+    }
+    fn handle(&mut self) -> Handle {
+        Handle(self.u32())
+    }
+    fn lease_s(&mut self) -> u32 {
+        self.u32() | 1
+    }
+    fn desc(&mut self) -> LockDesc {
+        let lock_type = [LockType::Atomic, LockType::Rw, LockType::Fair][self.below(3)];
+        LockDesc { name: self.name(), lock_type, lease_s: self.u32() }
+    }
+    fn claim(&mut self) -> Claim {
+        let lock = LockId(self.u32() as i32);
+        let desc = self.desc();
+        let held = self.bool().then(|| HeldClaim {
+            mode: self.mode(),
+            remaining_s: self.u32(),
+            fair: self.bool().then(|| (self.ticket(), self.next())),
+        });
+        Claim { lock, desc, held }
+    }
+    fn verb(&mut self) -> Verb {
+        let addr = WordAddr::from_index(self.u32());
+        match self.below(4) {
+            0 => Verb::Cas { addr, expect: self.next(), swap: self.next() },
+            1 => Verb::Faa { addr, add: self.next() },
+            2 => Verb::Read { addr },
+            _ => Verb::Note { handle: self.handle(), value: self.next() },
+        }
+    }
+    fn chain(&mut self) -> Chain {
+        let mut chain = Chain::one(self.verb());
+        for _ in 0..self.below(CHAIN_VERBS_MAX) {
+            chain = chain.then(self.verb());
+        }
+        chain
+    }
+    fn outcome(&mut self) -> Outcome {
+        match self.below(3) {
+            0 => {
+                let mut values = Values::new();
+                for _ in 0..self.below(CHAIN_VERBS_MAX + 1) {
+                    values.push(self.next());
+                }
+                Outcome::Done(values)
+            }
+            1 => Outcome::Unknown,
+            _ => Outcome::Refused(self.status()),
+        }
+    }
+    fn session(&mut self) -> Session {
+        Session {
+            version: self.next() as u8,
+            client: self.client(),
+            secret: self.secret(),
+            epoch: Epoch(self.next()),
+            anchor_s: self.u32(),
+            now: ServerTime(self.next()),
+            recovering: self.bool(),
+            shm_socket: self.bool().then(|| b"dlock-1-a".to_vec()),
+            tcp: self.bool(),
+        }
+    }
+}
+
+const CONTROL_REQUESTS: usize = 12;
+const CONTROL_REPLIES: usize = 8;
+const REQUESTS: usize = 11;
+const REPLIES: usize = 6;
+
+fn control_request(g: &mut Gen, variant: usize) -> ControlRequest {
+    use ControlRequest as R;
+    let (version_min, version_max, tp_mode) = (g.next() as u8, g.next() as u8, g.next() as u8);
+    match variant {
+        0 => R::Init { version_min, version_max, tp_mode },
+        1 => {
+            let (client, secret) = (g.client(), g.secret());
+            R::Reinit { version_min, version_max, tp_mode, client, secret }
+        }
+        2 => R::ReinitDone,
+        3 => R::Deinit,
+        4 => R::Heartbeat,
+        5 => R::GetLocks(g.list(Gen::desc)),
+        6 => R::ReleaseLocks(g.list(|g| LockId(g.u32() as i32))),
+        7 => R::UpdateLocks(g.list(Gen::claim)),
+        8 => R::ObjectCreate { name: g.name(), lease_s: g.lease_s(), init: g.next() },
+        9 => R::ObjectGet { name: g.name(), lease_s: g.lease_s() },
+        10 => R::ObjectRelease(ObjectId(g.u32() as i32)),
+        _ => R::ObjectDestroy(ObjectId(g.u32() as i32)),
+    }
+}
+
+fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
+    use ControlReply as R;
+    match variant {
+        0 => R::Error(g.status()),
+        1 => R::Session(g.session()),
+        2 => R::Done,
+        3 => R::Alive { now: ServerTime(g.next()), recovering: g.bool() },
+        4 => R::Locks(g.list(|g| {
+            let grant = LockGrant {
+                lock: LockId(g.u32() as i32),
+                handle: g.handle(),
+                slot: Slot(g.u32()),
+                word: g.next(),
+                already: g.bool(),
+            };
+            if g.bool() {
+                Ok(grant)
+            } else {
+                Err(g.status())
+            }
+        })),
+        5 => R::Statuses(g.list(Gen::status)),
+        6 => R::Created(ObjectId(g.u32() as i32)),
+        _ => R::Object(ObjectGrant {
+            object: ObjectId(g.u32() as i32),
+            handle: g.handle(),
+            slot: Slot(g.u32()),
+            generation: Generation(g.next()),
+        }),
+    }
+}
+
+fn request(g: &mut Gen, variant: usize) -> Request {
+    let (handle, mode, expire_s) = (g.handle(), g.mode(), g.u32());
+    let (wait, ticket) = (g.wait(), g.ticket());
+    let maybe = g.maybe_ticket();
+    match variant {
+        0 => Request::Wait { handle, mode, expire_s, wait, ticket: maybe },
+        1 => Request::Cancel { handle, wait },
+        2 => Request::Release { handle, mode, ticket: maybe },
+        3 => Request::Wake { handle },
+        4 => Request::Poll { handle, mode, ticket, expire_s },
+        5 => Request::TakeTicket { handle, mode, expire_s },
+        6 => Request::Abandon { handle, mode, ticket },
+        7 => Request::Extend { handle, mode, ticket, expire_s },
+        8 => Request::Steal { handle, expire_s },
+        9 => Request::Resolve { handle },
+        _ => Request::Ping,
+    }
+}
+
+fn reply(g: &mut Gen, variant: usize) -> Reply {
+    let word = g.next();
+    match variant {
+        0 => Reply::Granted {
+            word,
+            deadline_s: g.u32(),
+            at: ServerTime(g.next()),
+            ticket: g.maybe_ticket(),
+        },
+        1 => Reply::Queued { word, ticket: g.ticket() },
+        2 => Reply::Denied { status: g.status(), word },
+        3 => Reply::Cancelled { word },
+        4 => Reply::Done { word },
+        _ => Reply::Pong { at: ServerTime(word) },
+    }
+}
+
+/// One frame of every variant of everything.
+fn one_of_each(g: &mut Gen) -> Vec<Frame> {
+    let seq = Seq(g.next());
+    let mut frames = Vec::new();
+    frames.extend((0..CONTROL_REQUESTS).map(|v| Frame::Control(seq, control_request(g, v))));
+    frames.extend((0..CONTROL_REPLIES).map(|v| Frame::ControlReply(seq, control_reply(g, v))));
+    frames.extend((0..REQUESTS).map(|v| Frame::Request(seq, request(g, v))));
+    frames.extend((0..REPLIES).map(|v| Frame::Reply(seq, reply(g, v))));
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        frames.push(Frame::Attach(Attach { client: g.client(), secret: g.secret(), fabric }));
+    }
+    frames.push(Frame::Attached(Attached {
+        status: g.status(),
+        slots: g.u32(),
+        ledger_entries: g.u32(),
+        clock_offset_ns: g.next(),
+    }));
+    frames.push(Frame::Batch(seq, g.list(Gen::chain)));
+    frames.push(Frame::Outcomes(seq, g.list(Gen::outcome)));
+    frames.push(Frame::Note(g.handle(), LedgerEntry::from_bits(g.next())));
+    frames
+}
+
+fn encoded(frame: &Frame) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(frame, &mut out);
+    out
+}
+
+fn decoded(bytes: &[u8]) -> Result<Frame, FrameError> {
+    let (head, payload) = bytes.split_first_chunk().ok_or(FrameError::Truncated)?;
+    let header = header(head)?;
+    match header.len == payload.len() {
+        true => decode(header.kind, payload),
+        false => Err(FrameError::Truncated),
+    }
+}
+
+/// Lists short enough that flipping every bit of the frame stays cheap.
+fn is_small(bytes: &[u8]) -> bool {
+    bytes.len() <= 1_500
+}
+
+#[test]
+fn every_variant_survives_the_round_trip() {
+    let mut g = Gen(1);
+    for _ in 0..200 {
+        for frame in one_of_each(&mut g) {
+            let bytes = encoded(&frame);
+            assert_eq!(decoded(&bytes).as_ref(), Ok(&frame));
+        }
+    }
+}
+
+#[test]
+fn frames_are_appended() {
+    let frame = Frame::Request(Seq(1), Request::Ping);
+    let mut out = encoded(&frame);
+    encode(&frame, &mut out);
+    assert_eq!(out[..out.len() / 2], out[out.len() / 2..]);
+    assert_eq!(decoded(&out[out.len() / 2..]), Ok(frame));
+}
+
+#[test]
+fn no_prefix_of_a_payload_is_a_payload() {
+    let mut g = Gen(2);
+    for frame in (0..4).flat_map(|_| one_of_each(&mut g)).collect::<Vec<_>>() {
+        let bytes = encoded(&frame);
+        let kind = decode_kind(&bytes);
+        for len in 0..bytes.len() - HEADER_LEN {
+            let result = decode(kind, &bytes[HEADER_LEN..HEADER_LEN + len]);
+            assert!(result.is_err(), "{len} bytes of {frame:?}");
+        }
+    }
+}
+
+fn decode_kind(bytes: &[u8]) -> Kind {
+    header(bytes.first_chunk().unwrap()).unwrap().kind
+}
+
+#[test]
+fn a_payload_with_one_byte_more_is_refused() {
+    for frame in one_of_each(&mut Gen(3)) {
+        let mut bytes = encoded(&frame);
+        bytes.push(0);
+        assert_eq!(decode(decode_kind(&bytes), &bytes[HEADER_LEN..]), Err(FrameError::Trailing));
+    }
+}
+
+#[test]
+fn whatever_one_flipped_bit_decodes_to_has_just_this_encoding() {
+    let mut g = Gen(4);
+    for frame in (0..6).flat_map(|_| one_of_each(&mut g)).collect::<Vec<_>>() {
+        let bytes = encoded(&frame);
+        if !is_small(&bytes) {
+            continue;
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(other) = decoded(&flipped) {
+                if flipped[2] == VERSION {
+                    assert_eq!(encoded(&other), flipped, "bit {bit} of {frame:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn noise_of_every_kind_is_decoded_without_panic() {
+    let mut g = Gen(5);
+    for raw in 0..=255_u8 {
+        for _ in 0..50 {
+            let len = g.below(200);
+            let mut noise: Vec<u8> = (0..len).map(|_| g.next() as u8).collect();
+            if len > 8 {
+                noise[8] %= 16; // a tag that exists, more often than not
+            }
+            let mut head = [b'D', b'L', VERSION, raw, 0, 0, 0, 0];
+            head[4..].copy_from_slice(&(len as u32).to_le_bytes());
+            let Ok(header) = header(&head) else { continue };
+            if let Ok(frame) = decode(header.kind, &noise) {
+                assert_eq!(&encoded(&frame)[HEADER_LEN..], noise);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_count_reserves_nothing_the_payload_cannot_fill() {
+    let mut payload = 7_u64.to_le_bytes().to_vec();
+    payload.push(BATCH_MAX as u8);
+    payload.extend_from_slice(&[1, 2, 0, 0, 0, 0]);
+    let mut chains = Vec::new();
+    assert_eq!(decode_batch(&payload, &mut chains), Err(FrameError::Truncated));
+    assert_eq!(chains.capacity(), 0);
+    payload[8] = BATCH_MAX as u8 + 1;
+    assert_eq!(decode_batch(&payload, &mut chains), Err(FrameError::Invalid("count")));
+}
+
+#[test]
+fn lists_are_reused_by_the_hot_path() {
+    let mut g = Gen(6);
+    let (mut chains, mut outcomes) = (Vec::new(), Vec::new());
+    for seq in (0..50).map(Seq) {
+        let (expected, results) = (g.list(Gen::chain), g.list(Gen::outcome));
+        let (mut batch, mut done) = (Vec::new(), Vec::new());
+        encode_batch(seq, &expected, &mut batch);
+        encode_outcomes(seq, &results, &mut done);
+        assert_eq!(decode_batch(&batch[HEADER_LEN..], &mut chains), Ok(seq));
+        assert_eq!(decode_outcomes(&done[HEADER_LEN..], &mut outcomes), Ok(seq));
+        assert_eq!((&chains, &outcomes), (&expected, &results));
+    }
+}
+
+#[test]
+fn a_wrong_header_is_refused() {
+    assert_eq!(header(b"DM\x01\x01\0\0\0\0"), Err(FrameError::Magic));
+    assert_eq!(header(b"DL\x01\x06\0\0\0\0"), Err(FrameError::Kind(6)));
+    assert_eq!(header(b"DL\x01\x7f\0\0\0\0"), Err(FrameError::Kind(0x7f)));
+    assert_eq!(header(b"DL\x01\xff\0\0\0\0"), Err(FrameError::Kind(0xff)));
+    assert_eq!(header(b"DL\x02\x03\0\0\0\0"), Err(FrameError::ForeignVersion(2)));
+    let len_max = FRAME_LEN_MAX - HEADER_LEN;
+    let mut head = *b"DL\x01\x01\0\0\0\0";
+    head[4..].copy_from_slice(&(len_max as u32).to_le_bytes());
+    assert_eq!(header(&head), Ok(Header { kind: Kind::Control, len: len_max }));
+    head[4..].copy_from_slice(&(len_max as u32 + 1).to_le_bytes());
+    assert_eq!(header(&head), Err(FrameError::TooLong(len_max as u32 + 1)));
+}
+
+#[test]
+fn a_client_of_another_version_can_be_told_so() {
+    // Tag, version range, and then whatever version 9 has there.
+    for tag in [0, 1] {
+        let mut bytes = b"DL\x09\x01\x0e\0\0\0\x2a\0\0\0\0\0\0\0".to_vec();
+        bytes.extend_from_slice(&[tag, 7, 9, 0xff, 0xfe, 0xfd]);
+        let expected = FrameError::Version { seq: Seq(42), min: 7, max: 9 };
+        assert_eq!(decoded(&bytes), Err(expected));
+    }
+    let later = b"DL\x09\x01\x09\0\0\0\x2a\0\0\0\0\0\0\0\x02";
+    assert!(matches!(decoded(later), Err(FrameError::Invalid(_))));
+}
+
+#[test]
+fn a_primary_of_another_version_can_say_so() {
+    let mut bytes = b"DL\x09\x81\x0d\0\0\0\x2a\0\0\0\0\0\0\0\0".to_vec();
+    bytes.extend_from_slice(&Status::VersionMismatch.code().to_le_bytes());
+    let expected = ControlReply::Error(Status::VersionMismatch);
+    assert_eq!(decoded(&bytes), Ok(Frame::ControlReply(Seq(42), expected)));
+    bytes[16] = 2;
+    assert!(matches!(decoded(&bytes), Err(FrameError::Invalid(_))));
+}
+
+#[test]
+fn the_largest_frames_fit() {
+    let desc =
+        LockDesc { name: vec![b'x'; DESC_LEN_MAX], lock_type: LockType::Fair, lease_s: u32::MAX };
+    let held = Some(HeldClaim {
+        mode: Mode::Shared,
+        remaining_s: u32::MAX,
+        fair: Some((Ticket { tx: 1, ts: 2 }, u64::MAX)),
+    });
+    let claims = vec![Claim { lock: LockId(1), desc, held }; BATCH_MAX];
+    let frame = Frame::Control(Seq(1), ControlRequest::UpdateLocks(claims));
+    assert_eq!(decoded(&encoded(&frame)), Ok(frame));
+    let addr = WordAddr::from_index(0);
+    let cas = Verb::Cas { addr, expect: 0, swap: 0 };
+    let frame = Frame::Batch(Seq(1), vec![Chain::one(cas).then(cas).then(cas).then(cas); 31]);
+    assert_eq!(decoded(&encoded(&frame)), Ok(frame));
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Messages of the control channel (TCP; TLS in secure mode), and of attaching a command channel.
+//!
+//! ```text
+//!   client ──Init──▶ primary          one control connection per client instance
+//!          ◀─Session─
+//!          ──Attach{client, secret}──▶ a second connection becomes the command channel:
+//!          ◀─Attached─                 TCP to the same port, or the Unix socket of the offer
+//! ```
+//! A connection is bound to the client that `Init` or `Reinit` gave it; no other request
+//! carries a client id. `secret` keeps anybody else from reinitialising or attaching as a client.
+
+use crate::clock::ServerTime;
+use crate::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
+use crate::message::{LockType, Mode};
+use crate::status::Status;
+use crate::words::Ticket;
+
+/// The protocol version this library speaks best.
+pub const VERSION: u8 = 1;
+/// The oldest protocol version this library speaks.
+pub const VERSION_MIN: u8 = 1;
+
+/// Proof of being a certain client: random, known to the primary and that client.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u8; 16]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// How the data path of a client runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FabricKind {
+    /// Mapped memory on one host.
+    Shm = 0,
+    /// Frames executed by the primary's command thread.
+    Tcp = 1,
+}
+
+/// A lock as its first user describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockDesc {
+    /// 1 to 512 bytes.
+    pub name: Vec<u8>,
+    /// The kind.
+    pub lock_type: LockType,
+    /// Stored, never enforced (as in the C API).
+    pub lease_s: u32,
+}
+
+/// A lock as a client holds it, told to a recovering primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The id the lock had.
+    pub lock: LockId,
+    /// Its descriptor.
+    pub desc: LockDesc,
+    /// What is held of it.
+    pub held: Option<HeldClaim>,
+}
+
+/// What a [`Claim`] claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldClaim {
+    /// How it is held.
+    pub mode: Mode,
+    /// Lease left when the claim was sent, in seconds; `u32::MAX`: no end.
+    pub remaining_s: u32,
+    /// Fair locks: the ticket and the lock word as last seen.
+    pub fair: Option<(Ticket, u64)>,
+}
+
+/// Client to primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlRequest {
+    /// A new client. Its versions come first in the frame, in a layout that never changes.
+    Init {
+        /// Oldest version the client speaks.
+        version_min: u8,
+        /// Newest version the client speaks.
+        version_max: u8,
+        /// `trans_mode_t` of the C API: must be the primary's.
+        tp_mode: u8,
+    },
+    /// A known client comes back, or comes to a successor.
+    Reinit {
+        /// Oldest version the client speaks.
+        version_min: u8,
+        /// Newest version the client speaks.
+        version_max: u8,
+        /// `trans_mode_t` of the C API: must be the primary's.
+        tp_mode: u8,
+        /// Who it is.
+        client: ClientId,
+        /// The proof.
+        secret: Secret,
+    },
+    /// The client has told all its claims. Answered by `Done`.
+    ReinitDone,
+    /// The client leaves: its references and holds are released. Answered by `Done`.
+    Deinit,
+    /// Answered by `Alive`.
+    Heartbeat,
+    /// Get up to [`BATCH_MAX`](crate::limits::BATCH_MAX) locks. Answered by `Locks`.
+    GetLocks(Vec<LockDesc>),
+    /// Release up to [`BATCH_MAX`](crate::limits::BATCH_MAX) locks. Answered by `Statuses`.
+    ReleaseLocks(Vec<LockId>),
+    /// Claims for a recovering primary. Answered by `Locks`.
+    UpdateLocks(Vec<Claim>),
+    /// Create an object. Answered by `Created`.
+    ObjectCreate {
+        /// 1 to 512 bytes.
+        name: Vec<u8>,
+        /// Lease in seconds, not 0.
+        lease_s: u32,
+        /// Its first value.
+        init: u64,
+    },
+    /// Get an object. Answered by `Object`.
+    ObjectGet {
+        /// 1 to 512 bytes.
+        name: Vec<u8>,
+        /// Lease in seconds, not 0.
+        lease_s: u32,
+    },
+    /// Give a got object back. Answered by `Done`.
+    ObjectRelease(ObjectId),
+    /// Destroy an object. Answered by `Done`.
+    ObjectDestroy(ObjectId),
+}
+
+/// A lock as the primary gives it to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockGrant {
+    /// The id, the same for all clients.
+    pub lock: LockId,
+    /// This client's number for it.
+    pub handle: Handle,
+    /// Where its words are.
+    pub slot: Slot,
+    /// The lock word when it was got (fair locks: are the lanes high?).
+    pub word: u64,
+    /// This client had a reference already.
+    pub already: bool,
+}
+
+/// An object as the primary gives it to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectGrant {
+    /// The id, the same for all clients.
+    pub object: ObjectId,
+    /// This client's number for it.
+    pub handle: Handle,
+    /// Where its value is.
+    pub slot: Slot,
+    /// The generation of the slot while the object lives.
+    pub generation: Generation,
+}
+
+/// The primary's answer to `Init` and `Reinit`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The version both speak from now on.
+    pub version: u8,
+    /// Who the client is.
+    pub client: ClientId,
+    /// The proof for later.
+    pub secret: Secret,
+    /// The primary's incarnation.
+    pub epoch: Epoch,
+    /// Ledger deadlines count from here: seconds since 1970 on the server clock.
+    pub anchor_s: u32,
+    /// The server clock when this was written.
+    pub now: ServerTime,
+    /// The primary is in recovery: claims are wanted.
+    pub recovering: bool,
+    /// The abstract name of the Unix socket for shm clients; `None` if not offered.
+    pub shm_socket: Option<Vec<u8>>,
+    /// Whether tcp command channels are offered (on the port of this connection).
+    pub tcp: bool,
+}
+
+/// Primary to client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlReply {
+    /// Refused; nothing changed.
+    Error(Status),
+    /// Admitted.
+    Session(Session),
+    /// Done.
+    Done,
+    /// The answer to `Heartbeat`.
+    Alive {
+        /// The server clock when it was answered.
+        now: ServerTime,
+        /// The primary is in recovery.
+        recovering: bool,
+    },
+    /// One result per lock asked for.
+    Locks(Vec<Result<LockGrant, Status>>),
+    /// One status per lock.
+    Statuses(Vec<Status>),
+    /// The object's id.
+    Created(ObjectId),
+    /// The object.
+    Object(ObjectGrant),
+}
+
+/// The first frame of a connection that is to become a client's command channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// Whose.
+    pub client: ClientId,
+    /// The proof.
+    pub secret: Secret,
+    /// Which executor is on the other end.
+    pub fabric: FabricKind,
+}
+
+/// The answer to [`Attach`]. On a Unix socket its frame carries the file descriptors of the
+/// slot memory and of the client's ledger, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// `Success`, or why not.
+    pub status: Status,
+    /// Slots in the lock memory.
+    pub slots: u32,
+    /// Entries of the client's ledger.
+    pub ledger_entries: u32,
+    /// Server clock minus this host's CLOCK_MONOTONIC, nanoseconds (shm only; else 0).
+    pub clock_offset_ns: u64,
+}

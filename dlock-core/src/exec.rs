@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The two sides of lock memory: the client's executor and the primary's own access.
+
+use std::time::Duration;
+
+use crate::clock::Now;
+use crate::ids::{ClientId, Handle, Seq};
+use crate::message::{Reply, Request};
+use crate::status::Status;
+use crate::verb::{Chain, Outcome, Values, Verb, WordAddr};
+use crate::words::LedgerEntry;
+
+/// The client's end of one session's data path: executes chains and carries messages.
+///
+/// One object serves all threads of a client instance. Chains and messages of one *thread* reach
+/// the primary in the order in which they were given; a request is never overtaken by a later
+/// chain of the same thread.
+pub trait Executor: Send + Sync {
+    /// Executes up to [`BATCH_MAX`](crate::limits::BATCH_MAX) chains, the first chain's verbs
+    /// before the second's, and waits for the outcomes, at most `wait`. `outcomes` has the
+    /// length of `chains`. What has no outcome in time is `Unknown`.
+    ///
+    /// # Latency
+    /// One round trip for the whole batch; on shm no system call and no allocation.
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration);
+
+    /// As [`execute`](Self::execute) for a single verb on a word, without the copies that a
+    /// chain and its outcome take.
+    fn execute_one(&self, verb: &Verb, wait: Duration) -> Single {
+        let mut outcome = [Outcome::Unknown];
+        self.execute(&[Chain::one(*verb)], &mut outcome, wait);
+        match outcome[0] {
+            Outcome::Done(values) => {
+                values.as_slice().first().map_or(Single::Unknown, |&old| Single::Done(old))
+            }
+            Outcome::Unknown => Single::Unknown,
+            Outcome::Refused(status) => Single::Refused(status),
+        }
+    }
+
+    /// Starts one chain and returns at once.
+    fn post(&self, chain: &Chain) -> Posted;
+
+    /// The outcome of a posted chain, once; `None`: not finished.
+    fn poll(&self, posted: Posted) -> Option<Outcome>;
+
+    /// Writes an entry of my ledger without waiting. It takes effect after every chain and
+    /// before every later chain and message of this thread.
+    fn note(&self, handle: Handle, entry: LedgerEntry);
+
+    /// Sends a request. Its reply is kept until it is asked for or forgotten.
+    ///
+    /// # Errors
+    /// `BadResponse` if the session's connection is gone.
+    fn send(&self, request: &Request) -> Result<Seq, Status>;
+
+    /// The reply to a request, waiting at most `wait` (zero: not at all). `Ok(None)`: not yet.
+    ///
+    /// # Errors
+    /// `BadResponse` if the session's connection is gone.
+    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status>;
+
+    /// The reply to this request is not wanted any more; it is dropped when it comes.
+    fn forget(&self, seq: Seq);
+
+    /// The server clock as this client knows it.
+    fn now(&self) -> Now;
+
+    /// Reads are free here, so that chains may carry more of them than they need.
+    fn reads_are_free(&self) -> bool {
+        false
+    }
+
+    /// The name for people and logs: `shm`, `tcp`, …
+    fn name(&self) -> &'static str;
+}
+
+/// What became of a single verb: an [`Outcome`] in two words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Single {
+    /// Executed; its value.
+    Done(u64),
+    /// As [`Outcome::Unknown`].
+    Unknown,
+    /// As [`Outcome::Refused`].
+    Refused(Status),
+}
+
+impl From<Single> for Outcome {
+    fn from(single: Single) -> Self {
+        match single {
+            Single::Done(old) => {
+                let mut values = Values::new();
+                values.push(old);
+                Outcome::Done(values)
+            }
+            Single::Unknown => Outcome::Unknown,
+            Single::Refused(status) => Outcome::Refused(status),
+        }
+    }
+}
+
+/// A chain that was started by [`Executor::post`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// Executed already.
+    Ready(Outcome),
+    /// Under way, under this number.
+    Pending(Seq),
+}
+
+/// The primary's own access to lock memory and ledgers: the same verbs, executed at once, in
+/// the one atomicity domain of the memory.
+pub trait LockMemory {
+    /// Compare and swap; the old word.
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64;
+    /// Fetch and add; the old word.
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64;
+    /// Read a word.
+    fn read(&mut self, addr: WordAddr) -> u64;
+    /// Set a word nobody else operates on now (a slot being given out or taken back).
+    fn set(&mut self, addr: WordAddr, value: u64);
+    /// Read an entry of a client's ledger; an unknown client's is empty.
+    fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry;
+    /// Clear an entry of a client that is fenced, or that does not know the handle yet.
+    fn clear_ledger(&mut self, client: ClientId, handle: Handle);
+}

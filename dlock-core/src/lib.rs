@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The dlock protocol, pure: no I/O, no clock, no randomness, no threads, no `unsafe`.
+//!
+//! What this crate does not do: talk to anybody. It turns operations into [chains](verb::Chain)
+//! and [messages](message::Request), and outcomes and replies into results; somebody else
+//! executes them and says what time it is.
+#![forbid(unsafe_code)]
+
+pub mod arbiter;
+pub mod clock;
+pub mod codec;
+pub mod control;
+pub mod exec;
+pub mod ids;
+pub mod limits;
+pub mod lock;
+pub mod message;
+pub mod primary;
+pub mod registry;
+pub mod status;
+pub mod verb;
+pub mod words;

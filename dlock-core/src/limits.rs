@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Every limit of the protocol by name. The C API's own limits have the C API as their source.
+
+/// Clients of one primary (C API).
+pub const CLIENTS_MAX: usize = 1_000;
+/// Locks of one primary (C API).
+pub const LOCKS_MAX: usize = 51_200;
+/// State objects of one primary (C API).
+pub const OBJECTS_MAX: usize = 102_400;
+/// Slots of the lock memory: one for every lock and every object.
+pub const SLOTS_MAX: usize = LOCKS_MAX + OBJECTS_MAX;
+/// Locks and objects one client may have got at a time: the entries of its ledger.
+pub const HANDLES_MAX: usize = SLOTS_MAX;
+/// Items of one batch (`MAX_LOCK_BATCH_SIZE` of the C API).
+pub const BATCH_MAX: usize = 31;
+/// Bytes of a lock or object descriptor (`MAX_LOCK_DESC_LEN` of the C API).
+pub const DESC_LEN_MAX: usize = 512;
+/// Primaries in one process (C API).
+pub const SERVERS_MAX: usize = 32;
+/// Readers a fair lock serves at a time (the 6 bits of `rcnt` in the C API).
+pub const FAIR_READERS_MAX: u16 = 63;
+/// Tickets outstanding per lane of a fair lock (C API).
+pub const FAIR_QUEUE_MAX: u16 = 0x7fff;
+/// From this lane value on tickets are taken through the arbiter, until the lane has wrapped.
+/// Every client adds at most once before it notices, so that the rest of the lane must hold
+/// [`CLIENTS_MAX`] tickets: it holds four times as many.
+pub const FAIR_LANE_DIVERT: u16 = 0xf000;
+const _: () = assert!((u16::MAX - FAIR_LANE_DIVERT) as usize >= 4 * CLIENTS_MAX);
+/// Bytes of one frame on any channel, header included.
+pub const FRAME_LEN_MAX: usize = 64 * 1024;
+/// Seconds the C `lock` waits, and seconds a data-path call waits for its answer.
+pub const LOCK_WAIT_S: u64 = 5;
+/// Seconds a client waits for the answer of a control call (C API).
+pub const CONTROL_WAIT_S: u64 = 10;
+/// Seconds after which a head ticket of a fair lock that nobody claims is skipped.
+pub const FAIR_GRACE_S: u32 = 2;
+/// Compare-and-swap rounds of one operation before it is handed to the arbiter.
+pub const CAS_ROUNDS_MAX: u32 = 8;
+/// Largest heartbeat timeout in seconds (C API).
+pub const HEARTBEAT_S_MAX: u32 = 300;
+/// Largest `recovery_client_num` (C API).
+pub const RECOVERY_CLIENTS_MAX: u32 = 1_000;
+/// The TCP port of the control channel where none is given (C API).
+pub const PORT_DEFAULT: u16 = 21_616;

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One operation under way: what all kinds of locks have in common.
+//!
+//! ```text
+//!   [Resolving ─▶] Try ─▶ Takeover | StepBack | Publish | Wait | Ask | Told ─▶ Done
+//! ```
+
+use super::{atomic, fair, rw, Doubt, EntryState, LockEntry, Op, OpResult, Step, View};
+use crate::clock::Now;
+use crate::message::{LockType, Mode, Reply, Request, WaitNumber};
+use crate::status::Status;
+use crate::verb::{Outcome, Values};
+use crate::words::Ticket;
+
+/// One operation under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    pub(super) op: Op,
+    /// The operation is a re-entry: success is `AlreadyLocked`.
+    pub(super) reentry: bool,
+    pub(super) phase: Phase,
+    /// Compare-and-swap rounds so far.
+    pub(super) rounds: u32,
+    /// Atomic: the word the last `Cas` tries to set.
+    pub(super) target: u64,
+    /// The clock before the first chain was posted.
+    pub(super) started: Now,
+    /// A lost place in the queue was taken anew already.
+    pub(super) requeued: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Waiting for `Resolve`; then the operation begins.
+    Resolving,
+    /// The first, or the only, attempt.
+    Try,
+    /// A take-over of an expired hold.
+    Takeover,
+    /// Stepping back from a read-write lock.
+    StepBack,
+    /// A note is being published.
+    Publish,
+    /// Queued at the arbiter.
+    Wait,
+    /// A request other than `Wait` is under way.
+    Ask,
+    /// A request without a reply was sent; then this is the result.
+    Told(OpResult),
+}
+
+/// Publishing a note may take this long; after that the ticket counts as lost. Half the
+/// arbiter's grace ([`crate::limits::FAIR_GRACE_S`]), so that clock rates cannot matter.
+pub(super) const PUBLISH_NS_MAX: u64 = crate::limits::FAIR_GRACE_S as u64 * crate::clock::NS / 2;
+
+impl Machine {
+    pub(super) fn new(op: Op, phase: Phase, now: Now) -> Self {
+        Self { op, reentry: false, phase, rounds: 0, target: 0, started: now, requeued: false }
+    }
+
+    /// The operation itself, once nothing is in doubt.
+    pub(super) fn start(&mut self, e: &mut LockEntry, now: Now) -> Step {
+        self.phase = Phase::Try;
+        self.started = now;
+        match e.lock_type {
+            LockType::Atomic => atomic::start(self, e, now),
+            LockType::Rw => rw::start(self, e),
+            LockType::Fair => fair::start(self, e, now),
+        }
+    }
+
+    /// The outcome of the chain the last step asked for. `now` was read after the outcome came;
+    /// for atomic and read-write locks it may be older.
+    pub fn outcome(&mut self, e: &mut LockEntry, outcome: Outcome, now: Now) -> Step {
+        let values = match outcome {
+            Outcome::Done(values) => values,
+            Outcome::Unknown => return self.lose_track(e),
+            Outcome::Refused(status) => return self.refused(e, status),
+        };
+        let wanted = if self.phase == Phase::Publish { 0 } else { 1 };
+        if values.as_slice().len() < wanted {
+            return self.lose_track(e); // an executor that answers less than it was asked
+        }
+        self.executed(e, values, now)
+    }
+
+    pub(super) fn executed(&mut self, e: &mut LockEntry, values: Values, now: Now) -> Step {
+        match e.lock_type {
+            LockType::Atomic => atomic::outcome(self, e, values, now),
+            LockType::Rw => rw::outcome(self, e, values, now),
+            LockType::Fair => fair::outcome(self, e, values, now),
+        }
+    }
+
+    /// The reply to the request the last step asked for, or why there is none. `now` was read
+    /// after it came.
+    pub fn reply(&mut self, e: &mut LockEntry, reply: Result<Reply, Status>, now: Now) -> Step {
+        if let Phase::Told(result) = self.phase {
+            return Step::Done(result); // nobody answers it, and nobody needs to
+        }
+        let reply = match reply {
+            Ok(Reply::Denied { status: Status::NotReady, .. }) => {
+                return self.refused(e, Status::NotReady)
+            }
+            Ok(reply) => reply,
+            Err(_) => return self.lose_track(e),
+        };
+        if self.phase == Phase::Resolving {
+            return self.resolved(e, reply, now);
+        }
+        match e.lock_type {
+            LockType::Atomic => atomic::reply(self, e, reply, now),
+            LockType::Rw => rw::reply(self, e, reply, now),
+            LockType::Fair => fair::reply(self, e, reply, now),
+        }
+    }
+
+    /// The request that ends a wait early: the driver sends it when a `Wait` has lasted too
+    /// long, forgets its reply, and goes on waiting for the reply to the `Wait` itself.
+    pub fn cancel(&self, e: &LockEntry) -> Option<Request> {
+        (self.phase == Phase::Wait)
+            .then_some(Request::Cancel { handle: e.handle, wait: WaitNumber(e.wait) })
+    }
+
+    /// The caller gives the operation up while its answer is still out (an asynchronous
+    /// operation that took too long): the entry is in doubt, as if the answer had been lost.
+    pub fn abandon(mut self, e: &mut LockEntry) {
+        let _ = self.lose_track(e);
+    }
+
+    pub(super) fn resolved(&mut self, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
+        if !matches!(reply, Reply::Done { .. }) {
+            return self.lose_track(e);
+        }
+        let doubt = e.doubt;
+        e.clear_note();
+        e.end(EntryState::Initialized);
+        match self.op {
+            Op::Unlock if doubt == Doubt::Release => e.released(View::zero(e.lock_type)),
+            Op::Unlock | Op::Extend { .. } => Step::Done(OpResult::of(Status::Fail)),
+            Op::TryLock { .. } | Op::Lock { .. } => self.start(e, now),
+        }
+    }
+
+    /// An answer is lost: say so, and remember what may have happened.
+    pub(super) fn lose_track(&mut self, e: &mut LockEntry) -> Step {
+        let ticketed =
+            matches!(e.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
+        if self.phase != Phase::Resolving {
+            match self.op {
+                // asking again with the same ticket is idempotent, and so is a re-entry
+                _ if self.reentry || ticketed => {}
+                Op::TryLock { .. } | Op::Lock { .. } => {
+                    e.end(EntryState::Initialized);
+                    e.doubt = Doubt::Acquire;
+                }
+                Op::Unlock => e.doubt = Doubt::Release,
+                Op::Extend { .. } => {}
+            }
+        }
+        Step::Done(OpResult::of(Status::BadResponse))
+    }
+
+    /// Refused before anything was executed.
+    pub(super) fn refused(&mut self, e: &mut LockEntry, status: Status) -> Step {
+        if status != Status::NotReady && matches!(self.op, Op::Unlock) && e.refs > 0 {
+            e.clear_note();
+            return e.lost();
+        }
+        if self.phase == Phase::StepBack {
+            return self.lose_track(e);
+        }
+        if matches!(e.lock_type, LockType::Rw) && e.refs == 0 {
+            e.clear_note();
+        }
+        Step::Done(OpResult::of(status))
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        match self.op {
+            Op::TryLock { mode, .. } | Op::Lock { mode, .. } | Op::Extend { mode, .. } => mode,
+            Op::Unlock => Mode::Exclusive,
+        }
+    }
+
+    pub(super) fn expire_s(&self) -> u32 {
+        match self.op {
+            Op::TryLock { expire_s, .. }
+            | Op::Lock { expire_s, .. }
+            | Op::Extend { expire_s, .. } => expire_s,
+            Op::Unlock => 0,
+        }
+    }
+
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.op, Op::Lock { .. })
+    }
+
+    /// Queue at the arbiter.
+    pub(super) fn wait(&mut self, e: &mut LockEntry, ticket: Option<Ticket>) -> Step {
+        self.phase = Phase::Wait;
+        let wait = e.next_wait();
+        if e.lock_type == LockType::Rw {
+            e.note_waiting(wait);
+        }
+        Step::Request(Request::Wait {
+            handle: e.handle,
+            mode: self.mode(),
+            expire_s: self.expire_s(),
+            wait,
+            ticket,
+        })
+    }
+
+    pub(super) fn ask(&mut self, request: Request) -> Step {
+        self.phase = Phase::Ask;
+        Step::Request(request)
+    }
+
+    pub(super) fn tell(&mut self, request: Request, then: OpResult) -> Step {
+        self.phase = Phase::Told(then);
+        Step::Request(request)
+    }
+
+    pub(super) fn done(&self, status: Status) -> Step {
+        Step::Done(OpResult::of(status))
+    }
+}

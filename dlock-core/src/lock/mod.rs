@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The client's side of a lock: an entry per (client, lock) and a machine per operation.
+//!
+//! ```text
+//!   begin(op) ──▶ Local(result)
+//!            └──▶ Run(machine, step)   step = Chain   ─executor─▶ machine.outcome(..) ─▶ step
+//!                                           | Request ─executor─▶ machine.reply(..)   ─▶ step
+//!                                           | Confirm ──────────▶ machine.outcome(..) ─▶ step
+//!                                           | Done(result)
+//! ```
+//! After `begin`, `outcome` and `reply` the driver first executes what [`LockEntry::take_note`]
+//! gives, then acts on the step. A request without a reply ([`Request::has_reply`]) is sent, and
+//! `reply` is called at once with any `Ok`; for `Confirm` the driver calls `outcome` at once with
+//! a *fresh* reading of the clock and an empty `Done`. One machine runs per entry at a time.
+//!
+//! What is not known for sure is never guessed: an operation whose answer was lost ends with
+//! `BadResponse` and leaves the entry *in doubt*; the next operation on it first asks the arbiter
+//! to undo whatever the lost one did ([`Request::Resolve`]).
+
+mod atomic;
+mod fair;
+mod fast;
+mod machine;
+mod rw;
+
+pub use fast::FastCas;
+pub use machine::Machine;
+
+use machine::Phase;
+
+use crate::clock::Now;
+use crate::control::{Claim, HeldClaim, LockDesc, LockGrant};
+use crate::ids::{ClientId, Handle, LockId, Slot};
+use crate::limits::FAIR_LANE_DIVERT;
+use crate::message::{LockType, Mode, Request, WaitNumber};
+use crate::status::Status;
+use crate::verb::{Chain, Word, WordAddr};
+use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
+
+/// An operation on a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Take it now or not at all (fair locks: take a ticket, or ask with the one there is).
+    TryLock {
+        /// The mode wanted.
+        mode: Mode,
+        /// Lease in seconds; 0 only reads the cached state.
+        expire_s: u32,
+    },
+    /// Take it, waiting at the arbiter if need be.
+    Lock {
+        /// The mode wanted.
+        mode: Mode,
+        /// Lease in seconds; 0 only reads the cached state.
+        expire_s: u32,
+    },
+    /// Give it up, or give up the ticket.
+    Unlock,
+    /// Move the end of the lease; `expire_s` 0 asks whether it is still held.
+    Extend {
+        /// How it is held.
+        mode: Mode,
+        /// Lease in seconds from now.
+        expire_s: u32,
+    },
+}
+
+/// What an operation came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpResult {
+    /// The code.
+    pub status: Status,
+    /// The lock's public state; `None`: nothing is written to the caller's result.
+    pub view: Option<View>,
+}
+
+impl OpResult {
+    /// A code without a state.
+    pub fn of(status: Status) -> Self {
+        Self { status, view: None }
+    }
+}
+
+/// The public state of a lock (`atomic_state`, `rw_state`, `fairlock_state` of the C API).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// `atomic_state`, 8 bytes.
+    Atomic {
+        /// Owner or 0.
+        client_id: u32,
+        /// Deadline, seconds since 1970.
+        time_out: u32,
+    },
+    /// The first 12 bytes of `rw_state`.
+    Rw {
+        /// Time of the acquire, seconds since 1970.
+        time_out: u32,
+        /// Exclusive owner or 0.
+        client_id: u32,
+        /// Readers.
+        rcount: u32,
+    },
+    /// `fairlock_state`: 12 bytes, or 16 with `t_value`.
+    Fair {
+        /// Exclusive tickets done.
+        nx: u16,
+        /// Shared tickets done.
+        ns: u16,
+        /// Next exclusive ticket, or mine.
+        mx: u16,
+        /// Next shared ticket, or mine.
+        ms: u16,
+        /// Deadline, or the time of queuing.
+        time_out: u32,
+        /// `rms`, `rflag`, `rcnt`; `None`: not written.
+        t_value: Option<u32>,
+    },
+}
+
+/// The client's state of a lock (the C API's cached state).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryState {
+    /// Got, not held; also after a loss.
+    Initialized = 0,
+    /// Held exclusively.
+    ExclusiveLocked = 1,
+    /// Held shared.
+    SharedLocked = 2,
+    /// Released by this client.
+    Unlocked = 3,
+    /// An exclusive ticket is held (fair locks).
+    ExclusiveTicketed = 4,
+    /// A shared ticket is held (fair locks).
+    SharedTicketed = 5,
+}
+
+/// What is not known about an entry because an answer was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    None,
+    /// Something may be held, or queued, that the caller was not told of.
+    Acquire,
+    /// What the caller was not told to be released may be released.
+    Release,
+}
+
+/// One lock as one client knows it.
+#[derive(Clone, Debug)]
+pub struct LockEntry {
+    me: ClientId,
+    anchor_s: u32,
+    lock: LockId,
+    lock_type: LockType,
+    handle: Handle,
+    slot: Slot,
+    desc: LockDesc,
+    state: EntryState,
+    refs: u32,
+    /// Held: the word as last known. Fair: also while ticketed.
+    word: u64,
+    /// Atomic, fair: deadline (ticketed: time of queuing). Read-write: time of the acquire.
+    time_s: u32,
+    ticket: Ticket,
+    cache: View,
+    doubt: Doubt,
+    wait: u32,
+    /// Read-write: changes with every chain that adds to or takes off the reader count, so
+    /// that a ledger entry that reads the same twice has not moved in between.
+    stamp: u32,
+    /// Fair: the lanes are high, tickets come from the arbiter.
+    diverted: bool,
+    note: Option<LedgerEntry>,
+}
+
+/// The first step of an operation.
+#[derive(Debug)]
+pub enum Begin {
+    /// Decided without the primary.
+    Local(OpResult),
+    /// To be driven on.
+    Run(Machine, Step),
+}
+
+/// What a machine wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Execute this chain and call [`Machine::outcome`].
+    Chain(Chain),
+    /// Send this request and call [`Machine::reply`].
+    Request(Request),
+    /// Call [`Machine::outcome`] at once with a fresh reading of the clock and no values.
+    Confirm,
+    /// Finished.
+    Done(OpResult),
+}
+
+impl LockEntry {
+    /// An entry for a lock that was just got.
+    pub fn new(
+        me: ClientId,
+        anchor_s: u32,
+        lock_type: LockType,
+        grant: &LockGrant,
+        desc: LockDesc,
+    ) -> Self {
+        let mut entry = Self {
+            me,
+            anchor_s,
+            lock: grant.lock,
+            lock_type,
+            handle: grant.handle,
+            slot: grant.slot,
+            desc,
+            state: EntryState::Initialized,
+            refs: 0,
+            word: 0,
+            time_s: 0,
+            ticket: Ticket { tx: 0, ts: 0 },
+            cache: View::zero(lock_type),
+            doubt: Doubt::None,
+            wait: 0,
+            stamp: 0,
+            diverted: false,
+            note: None,
+        };
+        entry.see_lanes(grant.word);
+        entry
+    }
+
+    /// Adopts what a primary says after a reinit: new place, same holds.
+    pub fn rebind(&mut self, grant: &LockGrant, anchor_s: u32) {
+        self.lock = grant.lock;
+        self.handle = grant.handle;
+        self.slot = grant.slot;
+        self.anchor_s = anchor_s;
+    }
+
+    /// The hold or the ticket did not survive: a recovering primary has refused the claim.
+    pub fn lose(&mut self) {
+        self.end(EntryState::Initialized);
+        self.note = None;
+    }
+
+    /// The public id.
+    pub fn lock(&self) -> LockId {
+        self.lock
+    }
+    /// The kind.
+    pub fn lock_type(&self) -> LockType {
+        self.lock_type
+    }
+    /// This client's number for the lock.
+    pub fn handle(&self) -> Handle {
+        self.handle
+    }
+    /// Where its words are.
+    pub fn slot(&self) -> Slot {
+        self.slot
+    }
+    /// The descriptor it was got with.
+    pub fn desc(&self) -> &LockDesc {
+        &self.desc
+    }
+    /// The state.
+    pub fn state(&self) -> EntryState {
+        self.state
+    }
+    /// How often it is held.
+    pub fn refs(&self) -> u32 {
+        self.refs
+    }
+    /// The deadline of the hold in seconds since 1970 (read-write locks have none: `u32::MAX`).
+    pub fn deadline_s(&self) -> u32 {
+        if self.lock_type == LockType::Rw {
+            u32::MAX
+        } else {
+            self.time_s
+        }
+    }
+    /// An earlier operation's answer was lost, and what it did was not undone yet.
+    pub fn in_doubt(&self) -> bool {
+        self.doubt != Doubt::None
+    }
+
+    /// The ledger entry to write now, once.
+    pub fn take_note(&mut self) -> Option<LedgerEntry> {
+        self.note.take()
+    }
+
+    /// What to tell a recovering primary.
+    pub fn claim(&self, now: Now) -> Claim {
+        let mode = match self.state {
+            EntryState::ExclusiveLocked => Some(Mode::Exclusive),
+            EntryState::SharedLocked => Some(Mode::Shared),
+            _ => None,
+        };
+        let held = mode.map(|mode| HeldClaim {
+            mode,
+            remaining_s: match self.deadline_s() {
+                u32::MAX => u32::MAX,
+                d => d.saturating_sub(now.time.seconds()),
+            },
+            fair: (self.lock_type == LockType::Fair).then_some((self.ticket, self.word)),
+        });
+        Claim { lock: self.lock, desc: self.desc.clone(), held }
+    }
+
+    /// Begins an operation: decides it locally, or says what it takes.
+    pub fn begin(&mut self, op: Op, now: Now) -> Begin {
+        if let Some(local) = self.decide(op) {
+            return Begin::Local(local);
+        }
+        let mut machine = Machine::new(op, Phase::Try, now);
+        let resolve = match self.doubt {
+            Doubt::None => false,
+            Doubt::Acquire => true,
+            Doubt::Release => !matches!(op, Op::Extend { .. }),
+        };
+        let step = if resolve {
+            machine.phase = Phase::Resolving;
+            Step::Request(Request::Resolve { handle: self.handle })
+        } else {
+            machine.start(self, now)
+        };
+        Begin::Run(machine, step)
+    }
+
+    /// Undoes what a lost answer may have left behind; `None` if nothing is in doubt, or if
+    /// the caller still believes to hold the lock and decides by its next `Unlock`.
+    pub fn undo(&mut self, now: Now) -> Option<(Machine, Step)> {
+        if self.doubt != Doubt::Acquire {
+            return None;
+        }
+        let machine = Machine::new(Op::Unlock, Phase::Resolving, now);
+        Some((machine, Step::Request(Request::Resolve { handle: self.handle })))
+    }
+
+    /// The answers that need no primary: the table of the C API's cached state.
+    fn decide(&mut self, op: Op) -> Option<OpResult> {
+        use EntryState as S;
+        let code = |s| Some(OpResult::of(s));
+        let held = matches!(self.state, S::ExclusiveLocked | S::SharedLocked);
+        match op {
+            Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => {
+                if self.lock_type == LockType::Atomic && mode == Mode::Shared {
+                    return code(Status::Invalid);
+                }
+                if expire_s == 0 {
+                    let view = Some(self.cache.without_t());
+                    return Some(OpResult { status: Status::Success, view });
+                }
+                match (self.state, mode) {
+                    (S::ExclusiveLocked, Mode::Shared) | (S::SharedLocked, Mode::Exclusive) => {
+                        code(Status::Invalid)
+                    }
+                    (S::ExclusiveTicketed, Mode::Shared) | (S::SharedTicketed, Mode::Exclusive) => {
+                        code(Status::Ticket)
+                    }
+                    _ if held && self.lock_type == LockType::Rw && self.doubt == Doubt::None => {
+                        self.refs += 1;
+                        let view = Some(self.cache);
+                        Some(OpResult { status: Status::AlreadyLocked, view })
+                    }
+                    _ => None,
+                }
+            }
+            Op::Unlock => match self.state {
+                S::Initialized | S::Unlocked => code(Status::AlreadyUnlocked),
+                S::ExclusiveTicketed | S::SharedTicketed => None,
+                _ if self.refs > 1 => {
+                    self.refs -= 1;
+                    code(Status::AlreadyLocked)
+                }
+                _ => None,
+            },
+            Op::Extend { mode, .. } => {
+                let fits = match self.state {
+                    S::ExclusiveLocked => mode == Mode::Exclusive,
+                    S::SharedLocked => mode == Mode::Shared,
+                    _ => false,
+                };
+                if !fits || self.lock_type == LockType::Rw {
+                    return code(Status::Invalid);
+                }
+                None
+            }
+        }
+    }
+
+    fn w0(&self) -> WordAddr {
+        WordAddr::new(self.slot, Word::W0)
+    }
+
+    fn next_wait(&mut self) -> WaitNumber {
+        self.wait = if self.wait >= DETAIL_MAX { 1 } else { self.wait + 1 };
+        WaitNumber(self.wait)
+    }
+
+    fn see_lanes(&mut self, word: u64) {
+        if self.lock_type == LockType::Fair {
+            let w = FairWord::from_bits(word);
+            self.diverted = w.mx() >= FAIR_LANE_DIVERT || w.ms() >= FAIR_LANE_DIVERT;
+        }
+    }
+
+    /// The hold begins.
+    fn grant(&mut self, mode: Mode, view: View, reentry: bool) -> Step {
+        self.state = match mode {
+            Mode::Exclusive => EntryState::ExclusiveLocked,
+            Mode::Shared => EntryState::SharedLocked,
+        };
+        self.refs += 1;
+        self.doubt = Doubt::None;
+        self.cache = view;
+        let status = if reentry { Status::AlreadyLocked } else { Status::Success };
+        Step::Done(OpResult { status, view: Some(view) })
+    }
+
+    /// The hold is over, by a release (`Unlocked`) or a loss (`Initialized`).
+    fn end(&mut self, state: EntryState) {
+        self.state = state;
+        self.refs = 0;
+        self.word = 0;
+        self.doubt = Doubt::None;
+        self.cache = View::zero(self.lock_type);
+    }
+
+    fn released(&mut self, view: View) -> Step {
+        self.end(EntryState::Unlocked);
+        self.cache = view;
+        Step::Done(OpResult { status: Status::Success, view: Some(view) })
+    }
+
+    fn lost(&mut self) -> Step {
+        self.end(EntryState::Initialized);
+        Step::Done(OpResult::of(Status::Fail))
+    }
+
+    fn clear_note(&mut self) {
+        self.note = Some(LedgerEntry::new().with_detail(self.stamp));
+    }
+
+    fn note_waiting(&mut self, wait: WaitNumber) {
+        self.note = Some(LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(wait.0));
+    }
+}
+
+impl View {
+    fn zero(lock_type: LockType) -> Self {
+        match lock_type {
+            LockType::Atomic => View::Atomic { client_id: 0, time_out: 0 },
+            LockType::Rw => View::Rw { time_out: 0, client_id: 0, rcount: 0 },
+            LockType::Fair => {
+                View::Fair { nx: 0, ns: 0, mx: 0, ms: 0, time_out: 0, t_value: Some(0) }
+            }
+        }
+    }
+
+    /// The view as it is read from the cache: a fair lock's last 4 bytes are not written.
+    fn without_t(self) -> Self {
+        match self {
+            View::Fair { nx, ns, mx, ms, time_out, .. } => {
+                View::Fair { nx, ns, mx, ms, time_out, t_value: None }
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The primary as one pure state machine: tables and arbiter, driven by somebody who does I/O.
+//!
+//! ```text
+//!   control connection ──ControlRequest──▶ admit | control ──▶ ControlReply
+//!   command channel    ──Request─────────▶ command         ──▶ Sent, now or later
+//!                      ──Chain (tcp)─────▶ check_chain, [driver executes], executed
+//!   broken, fenced     ──────────────────▶ absent, fenced
+//!   clock              ──────────────────▶ tick, when next_wakeup has come
+//! ```
+//! The driver promises *fencing before cleanup*: [`Primary::fenced`] is called only when nothing
+//! of that client can act on memory any more.
+
+mod chain;
+mod claims;
+mod snapshot;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use crate::arbiter::Sent;
+pub use snapshot::{ClientSnapshot, LockSnapshot};
+
+use crate::arbiter::{Arbiter, Caller, LockRef};
+use crate::clock::ServerTime;
+use crate::control::{ControlReply, ControlRequest, LockDesc, Secret, VERSION, VERSION_MIN};
+use crate::exec::LockMemory;
+use crate::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
+use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
+use crate::message::{LockType, Mode, Reply, Request};
+use crate::registry::{Presence, Registry, Released, What};
+use crate::status::Status;
+
+/// Number of debug counters (`debug_stats` of the C API).
+pub const STATS: usize = 45;
+
+/// How a primary is set up.
+#[derive(Clone, Debug)]
+pub struct PrimaryConfig {
+    /// Its incarnation.
+    pub epoch: Epoch,
+    /// Ledger deadlines count from here: seconds since 1970 on the server clock.
+    pub anchor_s: u32,
+    /// `trans_mode_t` of the C API; clients must have the same.
+    pub tp_mode: u8,
+    /// Clients that must have told their claims before anybody is served; 0: none.
+    pub recovery_clients: u32,
+    /// Room for clients.
+    pub clients_max: usize,
+    /// Room for locks.
+    pub locks_max: usize,
+    /// Room for objects.
+    pub objects_max: usize,
+    /// How long an absent client keeps what it holds; `None`: until it is evicted.
+    pub absent_grace_ns: Option<u64>,
+}
+
+/// A client that was let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// Who it is.
+    pub client: ClientId,
+    /// Its proof.
+    pub secret: Secret,
+    /// The protocol version to speak.
+    pub version: u8,
+    /// The primary is in recovery.
+    pub recovering: bool,
+    /// It was not known before.
+    pub fresh: bool,
+}
+
+/// A primary.
+#[derive(Debug)]
+pub struct Primary {
+    config: PrimaryConfig,
+    registry: Registry,
+    arbiter: Arbiter,
+    /// The last request of each client: one that is not newer was executed already.
+    last_seq: BTreeMap<ClientId, Seq>,
+    recovering: bool,
+    /// Clients that came back and have not said that they are done.
+    reinits: BTreeSet<ClientId>,
+    recovered: BTreeSet<ClientId>,
+    claimed: BTreeSet<(ClientId, LockId)>,
+    stats: [u64; STATS],
+}
+
+impl Primary {
+    /// An empty primary.
+    pub fn new(config: PrimaryConfig) -> Self {
+        Self {
+            registry: Registry::new(config.clients_max, config.locks_max, config.objects_max),
+            arbiter: Arbiter::new(config.anchor_s),
+            last_seq: BTreeMap::new(),
+            recovering: config.recovery_clients > 0,
+            reinits: BTreeSet::new(),
+            recovered: BTreeSet::new(),
+            claimed: BTreeSet::new(),
+            stats: [0; STATS],
+            config,
+        }
+    }
+
+    /// How it was set up.
+    pub fn config(&self) -> &PrimaryConfig {
+        &self.config
+    }
+
+    /// It waits for the claims of its predecessor's clients.
+    pub fn is_recovering(&self) -> bool {
+        self.recovering
+    }
+
+    /// Lets a client in (`Init`), or in again (`Reinit`; the driver fences its old channels).
+    ///
+    /// # Errors
+    /// `VersionMismatch`; `Error` (another tp_mode, a wrong secret, or no admission request);
+    /// `NotReady`; `ServerNoResource` (an absent client may be evicted to make room);
+    /// `ClientRemoved` (a reinit of nobody known).
+    pub fn admit(
+        &mut self,
+        request: &ControlRequest,
+        random: &mut dyn FnMut() -> u32,
+        secret: Secret,
+    ) -> Result<Admitted, Status> {
+        let (min, max, tp_mode, back) = match *request {
+            ControlRequest::Init { version_min, version_max, tp_mode } => {
+                (version_min, version_max, tp_mode, None)
+            }
+            ControlRequest::Reinit { version_min, version_max, tp_mode, client, secret } => {
+                (version_min, version_max, tp_mode, Some((client, secret)))
+            }
+            _ => return Err(Status::Error),
+        };
+        let version = max.min(VERSION);
+        if min > max || version < min || version < VERSION_MIN {
+            return Err(Status::VersionMismatch);
+        }
+        if tp_mode != self.config.tp_mode {
+            return Err(Status::Error);
+        }
+        let admitted = |client, secret, recovering, fresh| Admitted {
+            client,
+            secret,
+            version,
+            recovering,
+            fresh,
+        };
+        let Some((client, proof)) = back else {
+            if self.recovering {
+                return Err(Status::NotReady);
+            }
+            let client = self.registry.clients.admit(secret, random)?;
+            return Ok(admitted(client, secret, false, true));
+        };
+        let fresh = match self.registry.clients.get(client) {
+            Some(known) if known.is_authentic(proof) => {
+                self.registry.clients.mark_present(client);
+                false
+            }
+            Some(_) => return Err(Status::Error),
+            None if self.recovering => {
+                self.registry.clients.adopt(client, proof)?;
+                true
+            }
+            None => return Err(Status::ClientRemoved),
+        };
+        self.reinits.insert(client);
+        Ok(admitted(client, proof, self.recovering, fresh))
+    }
+
+    /// An absent client whose eviction makes room: the lowest id that is not to be skipped.
+    /// The driver fences it, calls [`fenced`](Self::fenced), and tries the admission again.
+    pub fn eviction_candidate(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
+        self.registry.clients.absent_candidate(skip)
+    }
+
+    /// Whether this is the client's proof.
+    pub fn authentic(&self, client: ClientId, secret: Secret) -> bool {
+        self.registry.clients.get(client).is_some_and(|c| c.is_authentic(secret))
+    }
+
+    /// A new command channel of this client: its requests count from 1 again.
+    pub fn attached(&mut self, client: ClientId) {
+        self.last_seq.remove(&client);
+    }
+
+    /// The client's control connection broke.
+    pub fn absent(&mut self, now: ServerTime, client: ClientId) {
+        if self.registry.clients.get(client).is_some() {
+            self.registry.clients.mark_absent(client, now);
+            self.count(31);
+        }
+    }
+
+    /// A client that has been absent for longer than the grace. The driver fences it and calls
+    /// [`fenced`](Self::fenced); `skip` has those it cannot fence now.
+    pub fn must_fence(&self, now: ServerTime, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
+        let grace = self.config.absent_grace_ns?;
+        self.registry.clients.absent_before(now, grace).find(|&client| !skip(client))
+    }
+
+    /// Nothing of this client can act any more: what it holds is undone, and it is forgotten.
+    pub fn fenced(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        out: &mut Vec<Sent>,
+    ) {
+        if self.registry.clients.get(client).is_none() {
+            return;
+        }
+        let (mut tables, locks, objects) = self.registry.split(mem);
+        let released = locks.drop_client(&mut tables, client);
+        objects.drop_client(&mut tables, now, client);
+        for one in released {
+            self.reference_dropped(now, mem, client, one, out);
+        }
+        self.registry.clients.remove(client);
+        self.last_seq.remove(&client);
+        self.reinits.remove(&client);
+        self.claimed.retain(|(c, _)| *c != client);
+    }
+
+    /// After a reference is gone from the tables: the arbiter undoes what the client had.
+    fn reference_dropped(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        released: Released,
+        out: &mut Vec<Sent>,
+    ) {
+        if released.destroyed {
+            self.arbiter.destroyed(released.slot);
+            self.registry.slots.free(released.slot);
+        } else if let Some(lock) = lock_ref(&self.registry, released.slot) {
+            self.arbiter.forget(now, mem, lock, client, released.handle, out);
+        }
+        mem.clear_ledger(client, released.handle);
+    }
+
+    /// A request on the control connection of an admitted client, but `Init` and `Reinit`.
+    /// After `Deinit` the driver closes the client's channels and calls [`fenced`](Self::fenced).
+    pub fn control(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        request: ControlRequest,
+        out: &mut Vec<Sent>,
+    ) -> ControlReply {
+        use ControlRequest as R;
+        if self.registry.clients.get(client).is_none() {
+            return ControlReply::Error(Status::Error);
+        }
+        let in_recovery = matches!(request, R::ReinitDone | R::UpdateLocks(_));
+        if self.recovering && !in_recovery {
+            return ControlReply::Error(Status::NotReady);
+        }
+        match request {
+            R::Init { .. } | R::Reinit { .. } => ControlReply::Error(Status::Error),
+            R::ReinitDone => self.reinit_done(client),
+            R::Deinit => {
+                // who sets objects up and leaves wants them to stay: anybody may destroy them
+                self.registry.objects.disown(client);
+                ControlReply::Done
+            }
+            R::Heartbeat => ControlReply::Alive { now, recovering: self.recovering },
+            R::GetLocks(descs) => self.get_locks(mem, client, &descs),
+            R::ReleaseLocks(locks) => self.release_locks(now, mem, client, &locks, out),
+            R::UpdateLocks(claims) => self.update_locks(now, mem, client, &claims),
+            R::ObjectCreate { .. }
+            | R::ObjectGet { .. }
+            | R::ObjectRelease(_)
+            | R::ObjectDestroy(_) => self.object(now, mem, client, request),
+        }
+    }
+
+    fn object(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        request: ControlRequest,
+    ) -> ControlReply {
+        use ControlRequest as R;
+        let (mut t, _, objects) = self.registry.split(mem);
+        let named = |name: &[u8], lease_s| valid_name(name) && lease_s > 0;
+        let done = |result: Result<(), Status>| match result {
+            Ok(()) => ControlReply::Done,
+            Err(status) => ControlReply::Error(status),
+        };
+        match request {
+            R::ObjectCreate { name, lease_s, init } if named(&name, lease_s) => {
+                match objects.create(&mut t, now, client, &name, lease_s, init) {
+                    Ok(object) => ControlReply::Created(object),
+                    Err(status) => ControlReply::Error(status),
+                }
+            }
+            R::ObjectGet { name, lease_s } if named(&name, lease_s) => {
+                match objects.get(&mut t, now, client, &name, lease_s) {
+                    Ok(grant) => ControlReply::Object(grant),
+                    Err(status) => ControlReply::Error(status),
+                }
+            }
+            R::ObjectRelease(object) => done(objects.release(&mut t, now, client, object)),
+            R::ObjectDestroy(object) => done(objects.destroy(&mut t, now, client, object)),
+            _ => ControlReply::Error(Status::Invalid),
+        }
+    }
+
+    fn reinit_done(&mut self, client: ClientId) -> ControlReply {
+        if !self.reinits.remove(&client) {
+            return ControlReply::Error(Status::Error);
+        }
+        if self.recovering {
+            self.recovered.insert(client);
+            self.recovering = (self.recovered.len() as u64) < self.config.recovery_clients.into();
+        }
+        ControlReply::Done
+    }
+
+    fn get_locks(
+        &mut self,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        descs: &[LockDesc],
+    ) -> ControlReply {
+        if descs.len() > BATCH_MAX || !descs.iter().all(|d| valid_name(&d.name)) {
+            return ControlReply::Error(Status::Invalid);
+        }
+        let (mut t, locks, _) = self.registry.split(mem);
+        let results = descs.iter().map(|desc| locks.get(&mut t, client, desc)).collect();
+        ControlReply::Locks(results)
+    }
+
+    fn release_locks(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        ids: &[LockId],
+        out: &mut Vec<Sent>,
+    ) -> ControlReply {
+        if ids.len() > BATCH_MAX {
+            return ControlReply::Error(Status::Invalid);
+        }
+        let mut statuses = Vec::with_capacity(ids.len());
+        for &id in ids {
+            let (mut t, locks, _) = self.registry.split(mem);
+            statuses.push(match locks.release(&mut t, client, id) {
+                Ok(released) => {
+                    self.reference_dropped(now, mem, client, released, out);
+                    Status::Success
+                }
+                Err(status) => status,
+            });
+        }
+        ControlReply::Statuses(statuses)
+    }
+
+    /// A request on a client's command channel.
+    pub fn command(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        seq: Seq,
+        request: Request,
+        out: &mut Vec<Sent>,
+    ) {
+        let last = self.last_seq.get(&client).copied().unwrap_or(Seq(0));
+        if seq <= last {
+            return; // sent again: it was executed, and its answer is on its way
+        }
+        self.last_seq.insert(client, seq);
+        let mut answer = |reply| out.push(Sent { client, seq, reply });
+        if request == Request::Ping {
+            return answer(Reply::Pong { at: now });
+        }
+        if self.recovering {
+            if request.has_reply() {
+                answer(Reply::Denied { status: Status::NotReady, word: 0 });
+            }
+            return;
+        }
+        let handle = request.handle().unwrap_or(Handle(u32::MAX));
+        let entry = self.registry.clients.get(client).and_then(|c| c.handle(handle));
+        let slot = entry.filter(|e| matches!(e.what, What::Lock(..))).map(|e| e.slot);
+        let lock = slot.and_then(|slot| lock_ref(&self.registry, slot));
+        let Some(lock) = lock else {
+            self.count(6);
+            if request.has_reply() {
+                out.push(Sent {
+                    client,
+                    seq,
+                    reply: Reply::Denied { status: Status::LockNotGet, word: 0 },
+                });
+            }
+            return;
+        };
+        let lock_type = lock.lock_type;
+        let before = out.len();
+        let from = Caller { client, handle, seq };
+        self.arbiter.request(now, mem, lock, from, request, out);
+        for sent in &out[before..] {
+            if sent.seq == seq && sent.client == client {
+                self.count_reply(lock_type, &request, &sent.reply);
+            }
+        }
+    }
+
+    fn count_reply(&mut self, lock_type: LockType, request: &Request, reply: &Reply) {
+        let stat = match (reply, request, lock_type) {
+            (Reply::Queued { .. }, _, _) => 0,
+            (Reply::Denied { status: Status::Invalid, .. }, _, _) => 4,
+            (Reply::Denied { .. }, Request::Release { mode, .. }, kind) => match (kind, mode) {
+                (LockType::Atomic, _) => 15,
+                (LockType::Rw, Mode::Exclusive) => 18,
+                (LockType::Rw, Mode::Shared) => 20,
+                (LockType::Fair, Mode::Exclusive) => 22,
+                (LockType::Fair, Mode::Shared) => 23,
+            },
+            (
+                Reply::Denied { .. },
+                Request::Poll { mode, .. } | Request::Wait { mode, .. },
+                kind,
+            ) => match (kind, mode) {
+                (LockType::Fair, Mode::Exclusive) => 24,
+                (LockType::Fair, Mode::Shared) => 25,
+                _ => return,
+            },
+            (Reply::Denied { .. }, Request::TakeTicket { .. }, _) => 21,
+            (Reply::Denied { .. }, Request::Steal { .. }, _) => 14,
+            _ => return,
+        };
+        self.count(stat);
+    }
+
+    /// Everything whose time has come: expiry, graces, recounts.
+    pub fn tick(&mut self, now: ServerTime, mem: &mut dyn LockMemory, out: &mut Vec<Sent>) {
+        while let Some(slot) = self.arbiter.pop_due(now) {
+            match lock_ref(&self.registry, slot) {
+                Some(lock) => self.arbiter.tick(now, mem, lock, out),
+                None => self.arbiter.destroyed(slot),
+            }
+        }
+    }
+
+    /// When [`tick`](Self::tick) or [`must_fence`](Self::must_fence) has something to do next.
+    pub fn next_wakeup(&self) -> Option<ServerTime> {
+        let fence = self.config.absent_grace_ns.and_then(|grace| {
+            let (_, since) = self.registry.clients.longest_absent()?;
+            Some(since.plus_ns(grace))
+        });
+        match (self.arbiter.next_wakeup(), fence) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// As [`next_wakeup`](Self::next_wakeup), but without the fencing of clients in `skip`, which
+    /// the driver cannot fence now.
+    pub fn next_wakeup_skipping(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ServerTime> {
+        let fence = self.config.absent_grace_ns.and_then(|grace| {
+            let clients = &self.registry.clients;
+            let next = clients.absent_before(ServerTime(u64::MAX), 0).find(|&c| !skip(c))?;
+            match clients.get(next)?.presence() {
+                Presence::Absent { since } => Some(since.plus_ns(grace)),
+                Presence::Present => None,
+            }
+        });
+        match (self.arbiter.next_wakeup(), fence) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// The debug counters (`debug_stats_code` of the C API).
+    pub fn stats(&self) -> &[u64; STATS] {
+        &self.stats
+    }
+
+    /// Sets all counters to 0.
+    pub fn clear_stats(&mut self) {
+        self.stats = [0; STATS];
+    }
+
+    /// Counts one event; numbers that are no counter are ignored.
+    pub fn count(&mut self, stat: usize) {
+        if let Some(counter) = self.stats.get_mut(stat) {
+            *counter = counter.wrapping_add(1);
+        }
+    }
+}
+
+fn valid_name(name: &[u8]) -> bool {
+    (1..=DESC_LEN_MAX).contains(&name.len())
+}
+
+fn lock_ref(registry: &Registry, slot: Slot) -> Option<LockRef<'_>> {
+    let record = registry.locks.by_slot(slot)?;
+    Some(LockRef { slot, lock_type: record.lock_type(), refs: record.refs() })
+}

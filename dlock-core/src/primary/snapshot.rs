@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the administrator sees.
+
+use super::Primary;
+use crate::exec::LockMemory;
+use crate::ids::{ClientId, LockId, Slot};
+use crate::message::LockType;
+use crate::registry::Presence;
+use crate::verb::{Word, WordAddr};
+
+/// One lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockSnapshot {
+    /// Its id.
+    pub lock: LockId,
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Its kind.
+    pub lock_type: LockType,
+    /// Where it is.
+    pub slot: Slot,
+    /// Its word.
+    pub word: u64,
+    /// Clients that have got it.
+    pub refs: usize,
+    /// Clients queued at the arbiter.
+    pub waiters: usize,
+}
+
+/// One client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientSnapshot {
+    /// Its id.
+    pub client: ClientId,
+    /// Its control connection is there.
+    pub present: bool,
+    /// Locks and objects it has got.
+    pub handles: usize,
+}
+
+impl Primary {
+    /// Locks with ids above `after` in the order of their ids, at most `max`.
+    pub fn locks_snapshot(
+        &self,
+        mem: &mut dyn LockMemory,
+        after: LockId,
+        max: usize,
+    ) -> Vec<LockSnapshot> {
+        let page = self.registry.locks.iter().filter(|record| record.id() > after).take(max);
+        page.map(|record| LockSnapshot {
+            lock: record.id(),
+            name: record.name().to_vec(),
+            lock_type: record.lock_type(),
+            slot: record.slot(),
+            word: mem.read(WordAddr::new(record.slot(), Word::W0)),
+            refs: record.refs().len(),
+            waiters: self.arbiter.waiters(record.slot()),
+        })
+        .collect()
+    }
+
+    /// All clients in the order of their ids.
+    pub fn clients_snapshot(&self) -> Vec<ClientSnapshot> {
+        let clients = self.registry.clients.iter();
+        clients
+            .map(|client| ClientSnapshot {
+                client: client.id(),
+                present: client.presence() == Presence::Present,
+                handles: client.handles_len(),
+            })
+            .collect()
+    }
+
+    /// How many (clients, locks, objects) there are.
+    pub fn totals(&self) -> (usize, usize, usize) {
+        let r = &self.registry;
+        (r.clients.len(), r.locks.len(), r.objects.len())
+    }
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The handles of one client: dense numbers for what it has got.
+//!
+//! ```text
+//!   Lock(id) ──release──▶ gone
+//!   Object(id, generation) ──release──▶ gone
+//!         └─object freed by others──▶ Stale(id) ──release, or superseded──▶ gone
+//! ```
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::ids::{Generation, Handle, LockId, ObjectId, Slot};
+use crate::message::LockType;
+
+/// Stale handles one client keeps of one object id: the newest may be in use by the client; it
+/// has got the object again since it got the others, and so stopped to use them.
+pub const STALE_HANDLES_MAX: usize = 2;
+
+/// What a handle stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A lock, and its kind.
+    Lock(LockId, LockType),
+    /// An object, and the generation its slot has while it lives.
+    Object(ObjectId, Generation),
+    /// An object that does not exist any more: the slot must not be touched, but it is not
+    /// reused either as long as the client may not know.
+    Stale(ObjectId),
+}
+
+/// One handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandleEntry {
+    /// The slot the client knows under this handle.
+    pub slot: Slot,
+    /// What the client got.
+    pub what: What,
+}
+
+/// Hashes slot numbers, which this primary gives out itself: nobody can choose colliding ones.
+#[derive(Debug, Default)]
+pub(super) struct SlotHasher(u64);
+
+impl Hasher for SlotHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u32(u32::from(byte)));
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.0 = (self.0 ^ u64::from(n)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// All handles of one client.
+#[derive(Debug, Default)]
+pub(super) struct Handles {
+    entries: Vec<Option<HandleEntry>>,
+    /// Handles below `entries.len()` that are not in use, the oldest first.
+    unused: VecDeque<Handle>,
+    /// Only looked up, never walked: its order must not matter.
+    by_slot: HashMap<Slot, Handle, BuildHasherDefault<SlotHasher>>,
+    /// The oldest first, never an empty list.
+    stale: BTreeMap<ObjectId, VecDeque<Handle>>,
+}
+
+impl Handles {
+    pub fn at(&self, handle: Handle) -> Option<HandleEntry> {
+        *self.entries.get(handle.0 as usize)?
+    }
+
+    pub fn of(&self, slot: Slot) -> Option<Handle> {
+        self.by_slot.get(&slot).copied()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Handle, HandleEntry)> + '_ {
+        let numbered = self.entries.iter().enumerate();
+        numbered.filter_map(|(i, entry)| entry.map(|entry| (Handle(i as u32), entry)))
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_slot.len()
+    }
+
+    pub fn is_full(&self, handles_max: usize) -> bool {
+        self.unused.is_empty() && self.entries.len() >= handles_max
+    }
+
+    /// A new handle; the caller has asked whether there is room.
+    pub fn add(&mut self, entry: HandleEntry) -> Handle {
+        let handle = self.unused.pop_front().unwrap_or_else(|| {
+            self.entries.push(None);
+            Handle(self.entries.len() as u32 - 1)
+        });
+        self.entries[handle.0 as usize] = Some(entry);
+        let before = self.by_slot.insert(entry.slot, handle);
+        assert_eq!(before, None, "two handles of one client for {:?}", entry.slot);
+        handle
+    }
+
+    pub fn remove(&mut self, handle: Handle) -> HandleEntry {
+        let entry = self.entries[handle.0 as usize].take();
+        let entry = entry.unwrap_or_else(|| panic!("{handle:?} is not in use"));
+        self.by_slot.remove(&entry.slot);
+        self.unused.push_back(handle);
+        if let What::Stale(object) = entry.what {
+            // A stale handle stands in its object's list from when it became stale.
+            let list = self.stale.get_mut(&object).expect("a list of stale handles");
+            list.retain(|&other| other != handle);
+            if list.is_empty() {
+                self.stale.remove(&object);
+            }
+        }
+        entry
+    }
+
+    /// The object of this handle is no more. Returns the slot of a handle that was given up for
+    /// this one.
+    pub fn make_stale(&mut self, handle: Handle) -> Option<Slot> {
+        let entry = self.entries[handle.0 as usize].as_mut();
+        let entry = entry.unwrap_or_else(|| panic!("{handle:?} is not in use"));
+        let What::Object(object, _) = entry.what else {
+            panic!("{handle:?} is no object's");
+        };
+        entry.what = What::Stale(object);
+        let list = self.stale.entry(object).or_default();
+        list.push_back(handle);
+        if list.len() > STALE_HANDLES_MAX {
+            let oldest = list[0];
+            return Some(self.remove(oldest).slot);
+        }
+        None
+    }
+
+    /// Gives all stale handles of an object up. Returns their slots.
+    pub fn remove_stale(&mut self, object: ObjectId) -> Vec<Slot> {
+        let list = self.stale.get(&object).cloned().unwrap_or_default();
+        list.into_iter().map(|handle| self.remove(handle).slot).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(slot: u32) -> HandleEntry {
+        HandleEntry { slot: Slot(slot), what: What::Lock(LockId(slot as i32), LockType::Atomic) }
+    }
+
+    fn object(slot: u32) -> HandleEntry {
+        HandleEntry { slot: Slot(slot), what: What::Object(ObjectId(1), Generation(2)) }
+    }
+
+    #[test]
+    fn handles_are_dense_and_reused() {
+        let mut handles = Handles::default();
+        for i in 0..5 {
+            assert_eq!(handles.add(lock(10 + i)), Handle(i));
+        }
+        handles.remove(Handle(3));
+        handles.remove(Handle(1));
+        assert_eq!((handles.at(Handle(3)), handles.of(Slot(13))), (None, None));
+        assert_eq!(handles.add(lock(20)), Handle(3));
+        assert_eq!(handles.add(lock(21)), Handle(1));
+        assert_eq!(handles.add(lock(22)), Handle(5));
+        assert_eq!((handles.of(Slot(21)), handles.len()), (Some(Handle(1)), 6));
+        assert_eq!(handles.at(Handle(1)), Some(lock(21)));
+        assert_eq!(handles.at(Handle(6)), None);
+        assert!(handles.is_full(6) && !handles.is_full(7));
+    }
+
+    #[test]
+    fn only_the_newest_stale_handles_of_an_object_are_kept() {
+        let mut handles = Handles::default();
+        for slot in 0..STALE_HANDLES_MAX as u32 {
+            let handle = handles.add(object(slot));
+            assert_eq!(handles.make_stale(handle), None);
+        }
+        let handle = handles.add(object(77));
+        assert_eq!(handles.make_stale(handle), Some(Slot(0)));
+        assert_eq!(handles.len(), STALE_HANDLES_MAX);
+        let last = handles.at(handle).unwrap().what;
+        assert_eq!(last, What::Stale(ObjectId(1)));
+        assert_eq!(handles.remove_stale(ObjectId(1)), [Slot(1), Slot(77)]);
+        assert_eq!(handles.remove_stale(ObjectId(1)), []);
+        assert_eq!(handles.len(), 0);
+    }
+}

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The state objects that exist, who owns them and who has got them.
+//!
+//! ```text
+//!   create ──▶ alive ──destroy──▶ freed, if nobody has got it or its lease is over
+//!                        └──▶ destroyed: works for those who have got it, for nobody else
+//!                                ├─ last release, or a release after the lease ──▶ freed
+//!                                └─ create after the lease ──▶ alive, in a new slot
+//! ```
+//! The slot of an object that is freed while clients have got it is *quarantined*: their handles
+//! are stale, its generation has changed, and it is reused when the last stale handle is gone.
+//! The lease of an object is over when that of its creation and those of all who have got it
+//! are; nothing happens at that moment, it only matters to the calls above.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::handles::{HandleEntry, What};
+use super::ids::Ids;
+use super::{Clients, Tables};
+use crate::clock::{ServerTime, NS};
+use crate::control::ObjectGrant;
+use crate::ids::{ClientId, Generation, Handle, ObjectId, Slot};
+use crate::status::Status;
+
+/// A client that has got an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectRef {
+    /// Who.
+    pub client: ClientId,
+    /// Its number for the object.
+    pub handle: Handle,
+    /// The end of the lease it asked for.
+    pub lease_end: ServerTime,
+}
+
+/// A state object.
+#[derive(Debug)]
+pub struct ObjectRecord {
+    id: ObjectId,
+    name: Arc<[u8]>,
+    slot: Slot,
+    generation: Generation,
+    owner: Option<ClientId>,
+    destroyed: bool,
+    /// The end of the lease its creator asked for.
+    lease_end: ServerTime,
+    refs: Vec<ObjectRef>,
+}
+
+impl ObjectRecord {
+    /// Its number, the same for all clients.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+    /// Its name.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+    /// Where its value is.
+    pub fn slot(&self) -> Slot {
+        self.slot
+    }
+    /// The generation of the slot while it lives.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+    /// Who may destroy it; `None`: anybody.
+    pub fn owner(&self) -> Option<ClientId> {
+        self.owner
+    }
+    /// It was destroyed, and only works for those who have got it.
+    pub fn is_destroyed(&self) -> bool {
+        self.destroyed
+    }
+    /// Who has got it. No order.
+    pub fn refs(&self) -> &[ObjectRef] {
+        &self.refs
+    }
+
+    fn is_lease_over(&self, now: ServerTime) -> bool {
+        now >= self.lease_end && self.refs.iter().all(|r| now >= r.lease_end)
+    }
+
+    /// Whether it may be freed once it is destroyed.
+    fn is_freeable(&self, now: ServerTime) -> bool {
+        self.refs.is_empty() || self.is_lease_over(now)
+    }
+}
+
+/// All objects.
+#[derive(Debug)]
+pub struct Objects {
+    by_id: BTreeMap<ObjectId, ObjectRecord>,
+    /// Only looked up, never walked: its order must not matter.
+    by_name: HashMap<Arc<[u8]>, ObjectId>,
+    owned: BTreeSet<(ClientId, ObjectId)>,
+    /// Stale handles of each quarantined slot.
+    quarantine: BTreeMap<Slot, usize>,
+    ids: Ids,
+    objects_max: usize,
+}
+
+impl Objects {
+    /// Room for so many objects, quarantined slots included.
+    pub fn new(objects_max: usize) -> Self {
+        Self {
+            by_id: BTreeMap::new(),
+            by_name: HashMap::new(),
+            owned: BTreeSet::new(),
+            quarantine: BTreeMap::new(),
+            ids: Ids::new(),
+            objects_max,
+        }
+    }
+
+    /// Creates an object, which the client then owns but has not got.
+    ///
+    /// # Errors
+    /// `ObjectCreated`: it exists and this client or nobody owns it (its lease is extended).
+    /// `ObjectExisted`: another client owns it. `ObjectDestroyed`: it is destroyed, but clients
+    /// have still got it. `ObjectTooMany`: there is no room. `ClientRemoved`: who is that?
+    pub fn create(
+        &mut self,
+        t: &mut Tables<'_>,
+        now: ServerTime,
+        client: ClientId,
+        name: &[u8],
+        lease_s: u32,
+        init: u64,
+    ) -> Result<ObjectId, Status> {
+        t.clients.get(client).ok_or(Status::ClientRemoved)?;
+        let lease_end = lease_end(now, lease_s);
+        let Some(&id) = self.by_name.get(name) else {
+            return self.create_new(t, client, name, lease_end, init);
+        };
+        // Names and ids stand in both tables or in none.
+        let record = self.by_id.get_mut(&id).expect("an object with a name");
+        if !record.destroyed {
+            if record.owner.is_some_and(|owner| owner != client) {
+                return Err(Status::ObjectExisted);
+            }
+            record.lease_end = record.lease_end.max(lease_end);
+            return Err(Status::ObjectCreated);
+        }
+        if !record.is_freeable(now) {
+            return Err(Status::ObjectDestroyed);
+        }
+        self.recycle(t, id, client, lease_end, init)?;
+        Ok(id)
+    }
+
+    /// Gives the client the object of this name, or extends the lease of one who has got it.
+    ///
+    /// # Errors
+    /// `ObjectNotCreate`: there is none. `ObjectDestroyed`: it is destroyed. `ServerNoResource`:
+    /// the client has no room for another handle. `ClientRemoved`: the client is not known.
+    pub fn get(
+        &mut self,
+        t: &mut Tables<'_>,
+        now: ServerTime,
+        client: ClientId,
+        name: &[u8],
+        lease_s: u32,
+    ) -> Result<ObjectGrant, Status> {
+        let has_room = t.clients.has_handle_room(client)?;
+        let object = *self.by_name.get(name).ok_or(Status::ObjectNotCreate)?;
+        // Names and ids stand in both tables or in none.
+        let record = self.by_id.get_mut(&object).expect("an object with a name");
+        if record.destroyed {
+            return Err(Status::ObjectDestroyed);
+        }
+        let (slot, generation) = (record.slot, record.generation);
+        let lease_end = lease_end(now, lease_s);
+        if let Some(r) = record.refs.iter_mut().find(|r| r.client == client) {
+            r.lease_end = r.lease_end.max(lease_end);
+            return Ok(ObjectGrant { object, handle: r.handle, slot, generation });
+        }
+        if !has_room {
+            return Err(Status::ServerNoResource);
+        }
+        let what = What::Object(object, generation);
+        let handle = t.clients.add_handle(client, HandleEntry { slot, what });
+        t.mem.clear_ledger(client, handle);
+        record.refs.push(ObjectRef { client, handle, lease_end });
+        Ok(ObjectGrant { object, handle, slot, generation })
+    }
+
+    /// The client gives an object back. Its stale handles of the same id go with it.
+    ///
+    /// # Errors
+    /// `ObjectNotGet` if it has not got the object (any more).
+    pub fn release(
+        &mut self,
+        t: &mut Tables<'_>,
+        now: ServerTime,
+        client: ClientId,
+        object: ObjectId,
+    ) -> Result<(), Status> {
+        for slot in t.clients.remove_stale(client, object) {
+            self.leave_quarantine(t, slot);
+        }
+        let record = self.by_id.get_mut(&object).ok_or(Status::ObjectNotGet)?;
+        let at = record.refs.iter().position(|r| r.client == client);
+        let dropped = record.refs.swap_remove(at.ok_or(Status::ObjectNotGet)?);
+        t.clients.remove_handle(client, dropped.handle);
+        if record.destroyed && record.is_freeable(now) {
+            self.free(t, object);
+        }
+        Ok(())
+    }
+
+    /// Destroys an object: nobody can get it any more.
+    ///
+    /// # Errors
+    /// `ObjectNotCreate`: there is none. `ObjectInvalidOwner`: another client owns it.
+    /// `ObjectDestroyed`: it is destroyed.
+    pub fn destroy(
+        &mut self,
+        t: &mut Tables<'_>,
+        now: ServerTime,
+        client: ClientId,
+        object: ObjectId,
+    ) -> Result<(), Status> {
+        let record = self.by_id.get_mut(&object).ok_or(Status::ObjectNotCreate)?;
+        if record.owner.is_some_and(|owner| owner != client) {
+            return Err(Status::ObjectInvalidOwner);
+        }
+        if record.destroyed {
+            return Err(Status::ObjectDestroyed);
+        }
+        record.destroyed = true;
+        if record.is_freeable(now) {
+            self.free(t, object);
+        }
+        Ok(())
+    }
+
+    /// The client leaves, or is fenced: drops its references and its stale handles. What it owns
+    /// is freed if nobody else has got it, and has no owner otherwise.
+    pub fn drop_client(&mut self, t: &mut Tables<'_>, now: ServerTime, client: ClientId) {
+        let entries: Vec<_> = match t.clients.get(client) {
+            Some(known) => known.handles().collect(),
+            None => return,
+        };
+        let mut touched = BTreeSet::new();
+        for (handle, entry) in entries {
+            match entry.what {
+                What::Lock(..) => continue,
+                What::Object(object, _) => {
+                    // A handle of an object and the reference in it are made together.
+                    let record = self.by_id.get_mut(&object).expect("an object with a handle");
+                    record.refs.retain(|r| r.client != client);
+                    touched.insert(object);
+                }
+                What::Stale(_) => self.leave_quarantine(t, entry.slot),
+            }
+            t.clients.remove_handle(client, handle);
+        }
+        let owned = self.disown(client);
+        for object in touched.union(&owned) {
+            let record = &self.by_id[object];
+            let is_unwanted = owned.contains(object) && record.refs.is_empty();
+            if is_unwanted || record.destroyed && record.is_freeable(now) {
+                self.free(t, *object);
+            }
+        }
+    }
+
+    /// What the client owns has no owner any more. Before [`drop_client`](Self::drop_client) it
+    /// keeps objects alive that nobody has got: anybody may get or destroy them.
+    pub fn disown(&mut self, client: ClientId) -> BTreeSet<ObjectId> {
+        let range = (client, ObjectId(i32::MIN))..=(client, ObjectId(i32::MAX));
+        let owned: BTreeSet<_> = self.owned.range(range).map(|&(_, object)| object).collect();
+        for object in &owned {
+            self.owned.remove(&(client, *object));
+            if let Some(record) = self.by_id.get_mut(object) {
+                record.owner = None;
+            }
+        }
+        owned
+    }
+
+    /// The object of this id.
+    pub fn by_id(&self, object: ObjectId) -> Option<&ObjectRecord> {
+        self.by_id.get(&object)
+    }
+    /// All objects in the order of their ids.
+    pub fn iter(&self) -> impl Iterator<Item = &ObjectRecord> + '_ {
+        self.by_id.values()
+    }
+    /// How many objects there are, destroyed ones included that are not freed.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+    /// Slots that wait for their last stale handle to go.
+    pub fn quarantined(&self) -> usize {
+        self.quarantine.len()
+    }
+
+    /// Quarantined slots count, so that locks always find the slots that are theirs.
+    fn has_room(&self) -> bool {
+        self.by_id.len() + self.quarantine.len() < self.objects_max
+    }
+
+    fn create_new(
+        &mut self,
+        t: &mut Tables<'_>,
+        client: ClientId,
+        name: &[u8],
+        lease_end: ServerTime,
+        init: u64,
+    ) -> Result<ObjectId, Status> {
+        if !self.has_room() {
+            return Err(Status::ObjectTooMany);
+        }
+        let by_id = &self.by_id;
+        let is_used = |id| by_id.contains_key(&ObjectId(id));
+        let id = self.ids.pick(None, name, by_id.len(), is_used).ok_or(Status::ObjectTooMany)?;
+        let given = t.slots.give(t.mem, init, 0).ok_or(Status::ObjectTooMany)?;
+        let ((slot, generation), id, name) = (given, ObjectId(id), Arc::<[u8]>::from(name));
+        self.by_name.insert(Arc::clone(&name), id);
+        self.owned.insert((client, id));
+        let (owner, destroyed, refs) = (Some(client), false, Vec::new());
+        let record = ObjectRecord { id, name, slot, generation, owner, destroyed, lease_end, refs };
+        self.by_id.insert(id, record);
+        Ok(id)
+    }
+
+    /// A destroyed object comes back, under its id but in a new slot.
+    fn recycle(
+        &mut self,
+        t: &mut Tables<'_>,
+        object: ObjectId,
+        client: ClientId,
+        lease_end: ServerTime,
+        init: u64,
+    ) -> Result<(), Status> {
+        if !self.has_room() {
+            return Err(Status::ObjectTooMany);
+        }
+        let (slot, generation) = t.slots.give(t.mem, init, 0).ok_or(Status::ObjectTooMany)?;
+        // The caller has just found it.
+        let record = self.by_id.get_mut(&object).expect("a destroyed object");
+        if let Some(owner) = record.owner.replace(client) {
+            self.owned.remove(&(owner, object));
+        }
+        self.owned.insert((client, object));
+        let old = std::mem::replace(&mut record.slot, slot);
+        let refs = std::mem::take(&mut record.refs);
+        (record.generation, record.lease_end, record.destroyed) = (generation, lease_end, false);
+        self.vacate(t, old, &refs);
+        Ok(())
+    }
+
+    fn free(&mut self, t: &mut Tables<'_>, object: ObjectId) {
+        if let Some(record) = self.by_id.remove(&object) {
+            self.by_name.remove(&record.name);
+            if let Some(owner) = record.owner {
+                self.owned.remove(&(owner, object));
+            }
+            self.vacate(t, record.slot, &record.refs);
+        }
+    }
+
+    /// The occupant of a slot is gone; whoever has got it has a stale handle now.
+    fn vacate(&mut self, t: &mut Tables<'_>, slot: Slot, refs: &[ObjectRef]) {
+        t.slots.retire(t.mem, slot);
+        if refs.is_empty() {
+            t.slots.free(slot);
+            return;
+        }
+        self.quarantine.insert(slot, refs.len());
+        for r in refs {
+            if let Some(superseded) = t.clients.make_stale(r.client, r.handle) {
+                self.leave_quarantine(t, superseded);
+            }
+        }
+    }
+
+    /// One stale handle of this slot is gone.
+    fn leave_quarantine(&mut self, t: &mut Tables<'_>, slot: Slot) {
+        // Stale handles know quarantined slots only.
+        let handles = self.quarantine.get_mut(&slot).expect("a quarantined slot");
+        *handles -= 1;
+        if *handles == 0 {
+            self.quarantine.remove(&slot);
+            t.slots.free(slot);
+        }
+    }
+
+    /// See [`Registry::assert_consistent`](super::Registry::assert_consistent).
+    pub(super) fn assert_consistent(&self, clients: &Clients, handles: usize, stale: usize) {
+        assert!(self.by_id.len() + self.quarantine.len() <= self.objects_max);
+        assert_eq!(self.by_name.len(), self.by_id.len());
+        let (mut refs, mut owned) = (0, 0);
+        for (&id, record) in &self.by_id {
+            assert!(id.0 > 0 && id == record.id);
+            assert_eq!(self.by_name.get(&record.name), Some(&id));
+            assert!(!record.destroyed || !record.refs.is_empty(), "{id:?} is not freed");
+            if let Some(owner) = record.owner {
+                assert!(clients.get(owner).is_some() && self.owned.contains(&(owner, id)));
+                owned += 1;
+            }
+            let what = What::Object(id, record.generation);
+            for r in &record.refs {
+                let entry = clients.get(r.client).and_then(|c| c.handle(r.handle));
+                assert_eq!(entry, Some(HandleEntry { slot: record.slot, what }));
+            }
+            refs += record.refs.len();
+        }
+        assert_eq!((refs, owned), (handles, self.owned.len()));
+        assert_eq!(self.quarantine.values().sum::<usize>(), stale);
+        let entries = clients.iter().flat_map(|c| c.handles());
+        for (_, entry) in entries.filter(|(_, e)| matches!(e.what, What::Stale(_))) {
+            assert!(self.quarantine.contains_key(&entry.slot));
+        }
+    }
+}
+
+fn lease_end(now: ServerTime, lease_s: u32) -> ServerTime {
+    now.plus_ns(u64::from(lease_s) * NS)
+}

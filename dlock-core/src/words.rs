@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lock words and the ledger entry, bit by bit (high to low).
+//!
+//! | word | bits |
+//! |---|---|
+//! | atomic `w0` | waiters:1, client_id:31, timeout:32 (seconds since 1970, server clock) |
+//! | rw `w0` | waiters:1, client_id:31 (exclusive owner), rcount:32 |
+//! | fair `w0` | nx:16, ns:16, mx:16, ms:16 |
+//! | object `w0` | value:64 |
+//! | ledger entry | state:4, tx:16, ts:16, detail:28 |
+
+use bitfield_struct::bitfield;
+
+/// The word of an atomic lock. Zero: free.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct AtomicWord {
+    /// Deadline of the hold, seconds since 1970 on the server clock.
+    #[bits(32)]
+    pub timeout: u32,
+    /// The owner, 0 for none.
+    #[bits(31)]
+    pub client: u32,
+    /// Somebody is queued at the arbiter.
+    pub waiters: bool,
+}
+
+/// The word of a read-write lock. Zero: free.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct RwWord {
+    /// Readers, those included that are about to step back.
+    #[bits(32)]
+    pub rcount: u32,
+    /// The exclusive owner, 0 for none.
+    #[bits(31)]
+    pub client: u32,
+    /// Somebody is queued at the arbiter, or the count is suspect: step back and ask there.
+    pub waiters: bool,
+}
+
+/// The word of a fair lock. Each lane counts modulo 2^16 and never carries into the next.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct FairWord {
+    /// Next shared ticket.
+    #[bits(16)]
+    pub ms: u16,
+    /// Next exclusive ticket.
+    #[bits(16)]
+    pub mx: u16,
+    /// Shared tickets done.
+    #[bits(16)]
+    pub ns: u16,
+    /// Exclusive tickets done: the one being served, or the next free one.
+    #[bits(16)]
+    pub nx: u16,
+}
+
+impl FairWord {
+    /// Addend that takes an exclusive ticket.
+    pub const TAKE_EXCLUSIVE: u64 = 1 << 16;
+    /// Addend that takes a shared ticket.
+    pub const TAKE_SHARED: u64 = 1;
+}
+
+/// A place in the queue of a fair lock: both "next ticket" lanes as they were when it was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    /// Exclusive lane. The ticket's own number if it is exclusive.
+    pub tx: u16,
+    /// Shared lane. The ticket's own number if it is shared.
+    pub ts: u16,
+}
+
+/// What a client's ledger says of one of its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum LedgerState {
+    /// Nothing, or an atomic or exclusive hold that the word itself names.
+    None = 0,
+    /// A shared fetch-and-add may or may not have been executed (read-write lock).
+    Intent = 1,
+    /// One reader of the count is mine (read-write), or a served shared ticket (fair).
+    HeldShared = 2,
+    /// My ticket is being served exclusively (fair).
+    HeldExclusive = 3,
+    /// A shared release may or may not have been executed.
+    Leaving = 4,
+    /// Queued at the arbiter under the wait number in `detail` (read-write).
+    Waiting = 5,
+    /// A shared ticket, not yet served (fair).
+    TicketShared = 6,
+    /// An exclusive ticket, not yet served (fair).
+    TicketExclusive = 7,
+}
+
+impl LedgerState {
+    /// Values a correct client never writes count as `None`.
+    pub const fn from_bits(raw: u8) -> Self {
+        match raw {
+            1 => Self::Intent,
+            2 => Self::HeldShared,
+            3 => Self::HeldExclusive,
+            4 => Self::Leaving,
+            5 => Self::Waiting,
+            6 => Self::TicketShared,
+            7 => Self::TicketExclusive,
+            _ => Self::None,
+        }
+    }
+    /// The bits of the state.
+    pub const fn into_bits(self) -> u8 {
+        self as u8
+    }
+}
+
+/// One 8-byte entry of a client's ledger; zero means nothing is held.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct LedgerEntry {
+    /// Fair, held: deadline in seconds after the epoch's anchor ([`DETAIL_MAX`]: never expires).
+    /// Waiting: the wait number. Read-write otherwise: a stamp, new for every chain.
+    #[bits(28)]
+    pub detail: u32,
+    /// Shared lane of the ticket.
+    #[bits(16)]
+    pub ts: u16,
+    /// Exclusive lane of the ticket.
+    #[bits(16)]
+    pub tx: u16,
+    /// What the entry says.
+    #[bits(4, from = LedgerState::from_bits, into = LedgerState::into_bits)]
+    pub state: LedgerState,
+}
+
+/// The largest value of a ledger entry's `detail`; as a deadline it means "never".
+pub const DETAIL_MAX: u32 = (1 << 28) - 1;
+
+impl LedgerEntry {
+    /// The ticket the entry names.
+    pub fn ticket(self) -> Ticket {
+        Ticket { tx: self.tx(), ts: self.ts() }
+    }
+    /// An entry with a ticket.
+    pub fn of_ticket(state: LedgerState, ticket: Ticket) -> Self {
+        Self::new().with_state(state).with_tx(ticket.tx).with_ts(ticket.ts)
+    }
+    /// The deadline as seconds since 1970, given the epoch's anchor in the same unit.
+    pub fn deadline_s(self, anchor_s: u32) -> u32 {
+        if self.detail() == DETAIL_MAX {
+            u32::MAX
+        } else {
+            anchor_s.saturating_add(self.detail())
+        }
+    }
+    /// The entry with this deadline (seconds since 1970); saturates to "never".
+    #[must_use]
+    pub fn with_deadline_s(self, deadline_s: u32, anchor_s: u32) -> Self {
+        self.with_detail(deadline_s.saturating_sub(anchor_s).min(DETAIL_MAX))
+    }
+}
+
+/// Whether ticket number `a` comes before `b` on a lane that counts modulo 2^16.
+#[inline]
+pub fn before(a: u16, b: u16) -> bool {
+    a != b && b.wrapping_sub(a) <= 0x7fff
+}
+
+const _: () = {
+    assert!(size_of::<AtomicWord>() == 8);
+    assert!(size_of::<RwWord>() == 8);
+    assert!(size_of::<FairWord>() == 8);
+    assert!(size_of::<LedgerEntry>() == 8);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_where_the_table_says() {
+        let w = AtomicWord::new().with_waiters(true).with_client(1).with_timeout(2);
+        assert_eq!(w.into_bits(), 1 << 63 | 1 << 32 | 2);
+        let w = RwWord::new().with_client(3).with_rcount(4);
+        assert_eq!(w.into_bits(), 3 << 32 | 4);
+        let w = FairWord::new().with_nx(1).with_ns(2).with_mx(3).with_ms(4);
+        assert_eq!(w.into_bits(), 0x0001_0002_0003_0004);
+        assert_eq!(FairWord::from_bits(FairWord::TAKE_EXCLUSIVE).mx(), 1);
+        let e = LedgerEntry::of_ticket(LedgerState::HeldShared, Ticket { tx: 5, ts: 6 });
+        assert_eq!(e.into_bits(), 2 << 60 | 5 << 44 | 6 << 28);
+    }
+
+    #[test]
+    fn a_ledger_deadline_saturates() {
+        let e = LedgerEntry::new().with_deadline_s(u32::MAX, 1_000);
+        assert_eq!(e.deadline_s(1_000), u32::MAX);
+        assert_eq!(LedgerEntry::new().with_deadline_s(1_234, 1_000).deadline_s(1_000), 1_234);
+    }
+
+    #[test]
+    fn lanes_compare_modulo_2_to_the_16() {
+        assert!(before(0xffff, 0));
+        assert!(!before(0, 0xffff));
+        assert!(!before(7, 7));
+    }
+}

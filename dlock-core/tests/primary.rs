@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The primary as its driver sees it.
+
+use std::collections::HashMap;
+
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant, Secret};
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
+use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::primary::{Primary, PrimaryConfig, Sent};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Values, Verb, Word, WordAddr};
+use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+
+const NOW: ServerTime = ServerTime(5_000 * NS);
+
+#[derive(Default)]
+struct Memory {
+    words: HashMap<u32, u64>,
+    ledgers: HashMap<(ClientId, Handle), LedgerEntry>,
+}
+
+impl LockMemory for Memory {
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        let word = self.words.entry(addr.index()).or_default();
+        let old = *word;
+        if old == expect {
+            *word = swap;
+        }
+        old
+    }
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
+        let word = self.words.entry(addr.index()).or_default();
+        let old = *word;
+        *word = old.wrapping_add(add);
+        old
+    }
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        *self.words.entry(addr.index()).or_default()
+    }
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        self.words.insert(addr.index(), value);
+    }
+    fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
+        self.ledgers.get(&(client, handle)).copied().unwrap_or_default()
+    }
+    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
+        self.ledgers.remove(&(client, handle));
+    }
+}
+
+struct World {
+    primary: Primary,
+    memory: Memory,
+    random: u32,
+    seq: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self::with(0)
+    }
+    fn with(recovery_clients: u32) -> Self {
+        let config = PrimaryConfig {
+            epoch: Epoch(1),
+            anchor_s: 5_000,
+            tp_mode: 0,
+            recovery_clients,
+            clients_max: 3,
+            locks_max: 4,
+            objects_max: 4,
+            absent_grace_ns: Some(10 * NS),
+        };
+        Self { primary: Primary::new(config), memory: Memory::default(), random: 10, seq: 0 }
+    }
+    fn admit(&mut self, request: &ControlRequest) -> Result<ClientId, Status> {
+        let random = &mut self.random;
+        let mut draw = || {
+            *random += 1;
+            *random
+        };
+        self.primary.admit(request, &mut draw, Secret([7; 16])).map(|a| a.client)
+    }
+    fn client(&mut self) -> ClientId {
+        self.admit(&init(1, 1, 0)).unwrap()
+    }
+    fn control(&mut self, client: ClientId, request: ControlRequest) -> ControlReply {
+        self.primary.control(NOW, &mut self.memory, client, request, &mut Vec::new())
+    }
+    fn get(&mut self, client: ClientId, name: &str, lock_type: LockType) -> LockGrant {
+        let request = ControlRequest::GetLocks(vec![desc(name, lock_type)]);
+        match self.control(client, request) {
+            ControlReply::Locks(locks) => locks[0].unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+    fn command(&mut self, client: ClientId, request: Request) -> Vec<Sent> {
+        self.seq += 1;
+        let mut out = Vec::new();
+        let seq = Seq(self.seq);
+        self.primary.command(NOW, &mut self.memory, client, seq, request, &mut out);
+        out
+    }
+    fn check(&self, client: ClientId, verb: Verb) -> Result<(), Status> {
+        self.primary.check_chain(NOW, client, &Chain::one(verb))
+    }
+    fn fence(&mut self, client: ClientId) -> Vec<Sent> {
+        let mut out = Vec::new();
+        self.primary.fenced(NOW, &mut self.memory, client, &mut out);
+        out
+    }
+}
+
+fn init(version_min: u8, version_max: u8, tp_mode: u8) -> ControlRequest {
+    ControlRequest::Init { version_min, version_max, tp_mode }
+}
+
+fn reinit(client: ClientId, secret: u8) -> ControlRequest {
+    let secret = Secret([secret; 16]);
+    ControlRequest::Reinit { version_min: 1, version_max: 1, tp_mode: 0, client, secret }
+}
+
+fn desc(name: &str, lock_type: LockType) -> LockDesc {
+    LockDesc { name: name.as_bytes().to_vec(), lock_type, lease_s: 0 }
+}
+
+fn w0(grant: &LockGrant) -> WordAddr {
+    WordAddr::new(grant.slot, Word::W0)
+}
+
+fn wait(grant: &LockGrant, mode: Mode) -> Request {
+    let wait = WaitNumber(1);
+    Request::Wait { handle: grant.handle, mode, expire_s: 30, wait, ticket: None }
+}
+
+#[test]
+fn versions_are_negotiated_and_foreign_ones_refused() {
+    let mut w = World::new();
+    assert_eq!(w.admit(&init(2, 9, 0)), Err(Status::VersionMismatch));
+    assert_eq!(w.admit(&init(0, 0, 0)), Err(Status::VersionMismatch));
+    assert_eq!(w.admit(&init(3, 1, 0)), Err(Status::VersionMismatch));
+    assert!(w.admit(&init(0, 9, 0)).is_ok());
+    assert_eq!(w.admit(&init(1, 1, 1)), Err(Status::Error), "another tp_mode");
+}
+
+#[test]
+fn a_client_comes_back_only_with_its_own_secret() {
+    let mut w = World::new();
+    let a = w.client();
+    w.primary.absent(NOW, a);
+    assert_eq!(w.admit(&reinit(a, 8)), Err(Status::Error));
+    assert_eq!(w.admit(&reinit(a, 7)), Ok(a));
+    let nobody = ClientId::new(99).unwrap();
+    assert_eq!(w.admit(&reinit(nobody, 7)), Err(Status::ClientRemoved));
+    assert_eq!(w.control(a, ControlRequest::ReinitDone), ControlReply::Done);
+    let again = w.control(a, ControlRequest::ReinitDone);
+    assert_eq!(again, ControlReply::Error(Status::Error));
+}
+
+#[test]
+fn room_is_made_by_evicting_an_absent_client_only() {
+    let mut w = World::new();
+    let (a, b, _c) = (w.client(), w.client(), w.client());
+    assert_eq!(w.admit(&init(1, 1, 0)), Err(Status::ServerNoResource));
+    assert_eq!(w.primary.eviction_candidate(&|_| false), None);
+    w.primary.absent(NOW, b);
+    w.primary.absent(NOW, a);
+    assert_eq!(w.primary.eviction_candidate(&|_| false), Some(a));
+    assert_eq!(w.primary.eviction_candidate(&|c| c == a), Some(b));
+    w.fence(a);
+    assert!(w.admit(&init(1, 1, 0)).is_ok());
+}
+
+#[test]
+fn an_absent_client_is_fenced_after_the_grace_and_not_before() {
+    let mut w = World::new();
+    let a = w.client();
+    w.primary.absent(NOW, a);
+    assert_eq!(w.primary.next_wakeup(), Some(NOW.plus_ns(10 * NS)));
+    assert_eq!(w.primary.must_fence(NOW.plus_ns(10 * NS - 1), &|_| false), None);
+    assert_eq!(w.primary.must_fence(NOW.plus_ns(10 * NS), &|_| false), Some(a));
+}
+
+#[test]
+fn what_a_fenced_client_held_goes_to_the_next_in_line() {
+    let mut w = World::new();
+    let (a, b) = (w.client(), w.client());
+    let (ga, gb) = (w.get(a, "l", LockType::Rw), w.get(b, "l", LockType::Rw));
+    w.memory.set(w0(&ga), RwWord::new().with_client(a.get()).into_bits());
+    assert!(w.command(b, wait(&gb, Mode::Shared)).is_empty(), "it waits");
+    let out = w.fence(a);
+    assert!(matches!(out[..], [Sent { client, reply: Reply::Granted { .. }, .. }] if client == b));
+    assert_eq!(w.memory.read(w0(&gb)), RwWord::new().with_rcount(1).into_bits());
+}
+
+#[test]
+fn a_reader_that_died_half_way_is_recounted() {
+    for (state, count_before) in [
+        (LedgerState::Intent, 2),
+        (LedgerState::Intent, 1),
+        (LedgerState::Leaving, 2),
+        (LedgerState::Leaving, 1),
+    ] {
+        let mut w = World::new();
+        let (dead, reader) = (w.client(), w.client());
+        let (gd, gr) = (w.get(dead, "l", LockType::Rw), w.get(reader, "l", LockType::Rw));
+        w.memory.set(w0(&gd), RwWord::new().with_rcount(count_before).into_bits());
+        let half_way = LedgerEntry::new().with_state(state);
+        w.memory.ledgers.insert((dead, gd.handle), half_way);
+        let held = LedgerEntry::new().with_state(LedgerState::HeldShared);
+        w.memory.ledgers.insert((reader, gr.handle), held);
+        w.fence(dead);
+        assert_eq!(w.memory.read(w0(&gr)), RwWord::new().with_rcount(1).into_bits(), "{state:?}");
+    }
+}
+
+#[test]
+fn a_recount_waits_for_a_live_client_that_is_half_way() {
+    let mut w = World::new();
+    let (dead, live) = (w.client(), w.client());
+    let (gd, gl) = (w.get(dead, "l", LockType::Rw), w.get(live, "l", LockType::Rw));
+    w.memory.set(w0(&gd), RwWord::new().with_rcount(2).into_bits());
+    let intent = LedgerEntry::new().with_state(LedgerState::Intent);
+    w.memory.ledgers.insert((dead, gd.handle), intent);
+    w.memory.ledgers.insert((live, gl.handle), intent);
+    w.fence(dead);
+    let word = RwWord::from_bits(w.memory.read(w0(&gl)));
+    assert!(word.waiters(), "new arrivals are diverted meanwhile");
+    let held = LedgerEntry::new().with_state(LedgerState::HeldShared);
+    w.memory.ledgers.insert((live, gl.handle), held);
+    let due = w.primary.next_wakeup().unwrap();
+    w.primary.tick(due, &mut w.memory, &mut Vec::new());
+    assert_eq!(w.memory.read(w0(&gl)), RwWord::new().with_rcount(1).into_bits());
+}
+
+#[test]
+fn a_request_that_is_sent_again_is_not_executed_again() {
+    let mut w = World::new();
+    let a = w.client();
+    let g = w.get(a, "l", LockType::Atomic);
+    assert_eq!(w.command(a, wait(&g, Mode::Exclusive)).len(), 1);
+    w.seq -= 1;
+    assert!(w.command(a, wait(&g, Mode::Exclusive)).is_empty());
+    w.primary.attached(a);
+    w.seq = 0;
+    let ping = w.command(a, Request::Ping);
+    assert!(matches!(ping[..], [Sent { reply: Reply::Pong { .. }, .. }]));
+}
+
+#[test]
+fn a_handle_that_is_not_the_clients_own_is_refused() {
+    let mut w = World::new();
+    let (a, b) = (w.client(), w.client());
+    let g = w.get(a, "l", LockType::Atomic);
+    let out = w.command(b, wait(&g, Mode::Exclusive));
+    assert!(matches!(out[0].reply, Reply::Denied { status: Status::LockNotGet, .. }));
+    assert_eq!(w.check(b, Verb::Read { addr: w0(&g) }), Err(Status::LockNotGet));
+    let forged = Verb::Note { handle: Handle(77), value: 1 };
+    assert_eq!(w.check(b, forged), Err(Status::LockNotGet));
+}
+
+#[test]
+fn a_chain_changes_an_atomic_word_only_as_its_client_may() {
+    let mut w = World::new();
+    let a = w.client();
+    let g = w.get(a, "l", LockType::Atomic);
+    let addr = w0(&g);
+    let cas = |expect: AtomicWord, swap: AtomicWord| Verb::Cas {
+        addr,
+        expect: expect.into_bits(),
+        swap: swap.into_bits(),
+    };
+    let free = AtomicWord::new();
+    let of = |client: u32, timeout| AtomicWord::new().with_client(client).with_timeout(timeout);
+    let (mine, theirs) = (of(a.get(), 5_100), of(999, 5_100));
+    assert_eq!(w.check(a, cas(free, mine)), Ok(()));
+    assert_eq!(w.check(a, cas(mine, free)), Ok(()));
+    assert_eq!(w.check(a, cas(mine, of(a.get(), 6_000))), Ok(()));
+    assert_eq!(w.check(a, cas(of(999, 4_999), mine)), Ok(()), "expired");
+    for forged in [
+        cas(free, theirs),
+        cas(theirs, mine),
+        cas(theirs, free),
+        cas(of(999, 5_000), mine),
+        cas(of(999, 4_999).with_waiters(true), mine),
+        cas(mine.with_waiters(true), free),
+        cas(free, mine.with_waiters(true)),
+        Verb::Faa { addr, add: 1 },
+        Verb::Cas { addr: WordAddr::new(g.slot, Word::Gen), expect: 0, swap: 1 },
+    ] {
+        assert_eq!(w.check(a, forged), Err(Status::Invalid), "{forged:?}");
+    }
+}
+
+#[test]
+fn a_chain_changes_rw_and_fair_words_only_as_its_client_may() {
+    let mut w = World::new();
+    let a = w.client();
+    let (rw, fair) = (w.get(a, "r", LockType::Rw), w.get(a, "f", LockType::Fair));
+    let me = RwWord::new().with_client(a.get());
+    let cas = |addr, expect, swap| Verb::Cas { addr, expect, swap };
+    let ok = [
+        cas(w0(&rw), 0, me.into_bits()),
+        cas(w0(&rw), me.with_rcount(2).into_bits(), RwWord::new().with_rcount(2).into_bits()),
+        Verb::Faa { addr: w0(&rw), add: u64::MAX },
+        Verb::Faa { addr: w0(&fair), add: FairWord::TAKE_SHARED },
+        cas(
+            w0(&fair),
+            FairWord::new().with_mx(1).into_bits(),
+            FairWord::new().with_mx(1).with_nx(1).into_bits(),
+        ),
+    ];
+    let forged = [
+        cas(w0(&rw), 0, RwWord::new().with_client(999).into_bits()),
+        cas(w0(&rw), me.into_bits(), RwWord::new().with_rcount(5).into_bits()),
+        cas(w0(&rw), me.with_waiters(true).into_bits(), 0),
+        Verb::Faa { addr: w0(&rw), add: 2 },
+        Verb::Faa { addr: w0(&fair), add: 3 },
+        cas(w0(&fair), 0, FairWord::new().with_nx(1).into_bits()),
+        cas(w0(&fair), 0, 0),
+    ];
+    for verb in ok {
+        assert_eq!(w.check(a, verb), Ok(()), "{verb:?}");
+    }
+    for verb in forged {
+        assert_eq!(w.check(a, verb), Err(Status::Invalid), "{verb:?}");
+    }
+}
+
+#[test]
+fn a_ticket_whose_note_is_still_under_way_is_not_skipped() {
+    let mut w = World::new();
+    let (a, b) = (w.client(), w.client());
+    let (ga, gb) = (w.get(a, "f", LockType::Fair), w.get(b, "f", LockType::Fair));
+    let take = |w: &mut World, client, grant: &LockGrant| {
+        let chain = Chain::one(Verb::Faa { addr: w0(grant), add: FairWord::TAKE_EXCLUSIVE });
+        let old = w.memory.faa(w0(grant), FairWord::TAKE_EXCLUSIVE);
+        let mut values = Values::new();
+        values.push(old);
+        w.primary.executed(client, &chain, &values);
+    };
+    take(&mut w, a, &ga);
+    take(&mut w, b, &gb);
+    let ticket = Ticket { tx: 1, ts: 0 };
+    let poll = Request::Poll { handle: gb.handle, mode: Mode::Exclusive, ticket, expire_s: 9 };
+    assert!(matches!(w.command(b, poll)[0].reply, Reply::Queued { .. }));
+    w.primary.tick(NOW.plus_ns(5 * NS), &mut w.memory, &mut Vec::new());
+    assert_eq!(FairWord::from_bits(w.memory.read(w0(&gb))).nx(), 0, "the first is not skipped");
+}
+
+#[test]
+fn recovery_counts_clients_and_not_messages() {
+    let mut w = World::with(2);
+    assert_eq!(w.admit(&init(1, 1, 0)), Err(Status::NotReady));
+    let (a, b) = (ClientId::new(5).unwrap(), ClientId::new(6).unwrap());
+    for _ in 0..3 {
+        assert_eq!(w.admit(&reinit(a, 7)), Ok(a));
+        assert_eq!(w.control(a, ControlRequest::ReinitDone), ControlReply::Done);
+    }
+    assert!(w.primary.is_recovering());
+    let heartbeat = w.control(a, ControlRequest::Heartbeat);
+    assert_eq!(heartbeat, ControlReply::Error(Status::NotReady));
+    assert_eq!(w.admit(&reinit(b, 7)), Ok(b));
+    assert_eq!(w.control(b, ControlRequest::ReinitDone), ControlReply::Done);
+    assert!(!w.primary.is_recovering());
+}
+
+#[test]
+fn claims_are_refused_by_a_ready_primary_and_change_nothing() {
+    let mut w = World::new();
+    let a = w.client();
+    let update = w.control(a, ControlRequest::UpdateLocks(Vec::new()));
+    assert_eq!(update, ControlReply::Error(Status::Error));
+}
+
+#[test]
+fn a_deinit_keeps_the_clients_objects_for_others() {
+    let mut w = World::new();
+    let (a, b) = (w.client(), w.client());
+    let name = b"o".to_vec();
+    let create = ControlRequest::ObjectCreate { name: name.clone(), lease_s: 5, init: 3 };
+    assert!(matches!(w.control(a, create), ControlReply::Created(_)));
+    assert_eq!(w.control(a, ControlRequest::Deinit), ControlReply::Done);
+    w.fence(a);
+    let ControlReply::Object(grant) = w.control(b, ControlRequest::ObjectGet { name, lease_s: 5 })
+    else {
+        panic!("the object is gone")
+    };
+    assert_eq!(w.memory.read(WordAddr::new(grant.slot, Word::W0)), 3);
+    assert_eq!(w.control(b, ControlRequest::ObjectDestroy(grant.object)), ControlReply::Done);
+}
+
+#[test]
+fn a_lock_that_everybody_released_is_gone() {
+    let mut w = World::new();
+    let (a, b) = (w.client(), w.client());
+    let (ga, _) = (w.get(a, "l", LockType::Atomic), w.get(b, "l", LockType::Atomic));
+    for client in [a, b] {
+        let release = w.control(client, ControlRequest::ReleaseLocks(vec![ga.lock]));
+        assert_eq!(release, ControlReply::Statuses(vec![Status::Success]));
+    }
+    assert_eq!(w.primary.totals(), (2, 0, 0));
+    let again = w.control(a, ControlRequest::ReleaseLocks(vec![ga.lock, LockId(-1)]));
+    assert_eq!(again, ControlReply::Statuses(vec![Status::Error; 2]));
+}

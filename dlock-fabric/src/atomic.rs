@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The one place where memory shared between threads and processes is operated on.
+//!
+//! All operations are sequentially consistent: a chain promises its verbs in order, and a note
+//! (a store) followed by a read of a lock word must not be exchanged by the CPU's store buffer.
+//! Nothing else in the project touches shared memory, so that `loom` can stand in here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An 8-byte word that other threads and other processes operate on at the same time.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct SharedWord(AtomicU64);
+
+impl SharedWord {
+    /// A word of this process alone, for tests and measurements.
+    pub const fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+
+    /// Compare and swap; the old word. It took effect iff that is `expect`.
+    #[inline]
+    pub fn cas(&self, expect: u64, swap: u64) -> u64 {
+        match self.0.compare_exchange(expect, swap, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(old) | Err(old) => old,
+        }
+    }
+
+    /// Fetch and add modulo 2^64; the old word.
+    #[inline]
+    pub fn faa(&self, add: u64) -> u64 {
+        self.0.fetch_add(add, Ordering::SeqCst)
+    }
+
+    /// The word.
+    #[inline]
+    pub fn load(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Sets the word; visible before anything later of this thread.
+    #[inline]
+    pub fn store(&self, value: u64) {
+        self.0.store(value, Ordering::SeqCst);
+    }
+}
+
+/// The words at `base`.
+///
+/// # Safety
+/// `base` is aligned to 8 bytes and points to `len` words that stay mapped, readable and (where
+/// they are written) writable for `'a`, and that nobody accesses but through [`SharedWord`].
+#[inline]
+pub(crate) unsafe fn words<'a>(base: *const u8, len: usize) -> &'a [SharedWord] {
+    // SAFETY: SharedWord is transparent over AtomicU64, which has the size and bit validity of
+    // u64; alignment, length, lifetime and exclusive use of atomics are the caller's promise.
+    unsafe { std::slice::from_raw_parts(base.cast(), len) }
+}

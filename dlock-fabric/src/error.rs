@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can go wrong before a session stands; afterwards there are only statuses and outcomes.
+
+use std::io;
+use std::net::SocketAddr;
+
+use dlock_core::codec::FrameError;
+use dlock_core::status::Status;
+use thiserror::Error;
+
+/// Why a memory, a connection or a session could not be set up: cause and remedy in one line.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// Memory could not be created or mapped.
+    #[error(
+        "cannot {what} of {bytes} bytes: {source}; raise the memory or file limit (ulimit -v, -n)"
+    )]
+    Memory {
+        /// What was attempted.
+        what: &'static str,
+        /// The size asked for.
+        bytes: usize,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A memory received from a peer is not what it was said to be.
+    #[error(
+        "the primary's memory was refused: {0}; client and primary are not of the same version"
+    )]
+    MemoryRefused(&'static str),
+    /// A size beyond what addresses can name.
+    #[error("a lock memory of {slots} slots is too large; ask for at most {max}")]
+    TooManySlots {
+        /// The size asked for.
+        slots: u32,
+        /// The largest possible.
+        max: u32,
+    },
+    /// No listener could be set up.
+    #[error(
+        "cannot listen on {addr}: {source}; is the port in use, or the address not this host's?"
+    )]
+    Listen {
+        /// Where.
+        addr: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// No connection.
+    #[error(
+        "cannot connect to {addr}: {source}; is the primary running, and reachable from here?"
+    )]
+    Connect {
+        /// Where to.
+        addr: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The process on the other end of a Unix socket may not be trusted.
+    #[error("the peer runs as uid {uid}, not as this user or root; check who owns the primary")]
+    Peer {
+        /// Its user.
+        uid: u32,
+    },
+    /// The connection failed during the handshake.
+    #[error("the connection failed during attach: {0}; see the primary's log")]
+    Handshake(#[source] io::Error),
+    /// No answer in time.
+    #[error("the primary did not answer the attach in time; is it stopped or overloaded?")]
+    TimedOut,
+    /// The answer was not a frame, or not the right one.
+    #[error(
+        "the primary's answer is not valid ({0}); client and primary are not of the same version"
+    )]
+    Frame(#[from] FrameError),
+    /// A valid frame of the wrong kind.
+    #[error(
+        "the primary's answer is not the answer to an attach; is that port a dlock primary's?"
+    )]
+    Unexpected,
+    /// The primary said no.
+    #[error("the primary refused the attach: {0}; reinitialise the client")]
+    Refused(Status),
+}
+
+impl FabricError {
+    /// The status of the C API for it.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Memory { .. } => Status::NoMemory,
+            Self::TooManySlots { .. } => Status::ServerNoResource,
+            Self::Refused(status) => *status,
+            Self::TimedOut | Self::Frame(_) | Self::Unexpected | Self::Handshake(_) => {
+                Status::BadResponse
+            }
+            _ => Status::Error,
+        }
+    }
+
+    pub(crate) fn connect(addr: SocketAddr, source: io::Error) -> Self {
+        Self::Connect { addr: addr.to_string(), source }
+    }
+}

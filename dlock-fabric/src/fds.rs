@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What only Unix sockets can do: carry descriptors, and tell who is on the other end.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Instant;
+
+use crate::sys::{check, poll_until, send_all};
+
+/// Descriptors that one message may carry.
+pub const FDS_MAX: usize = 4;
+
+/// Room for the control data of [`FDS_MAX`] descriptors, aligned as `cmsghdr` must be.
+const CONTROL_WORDS: usize = 8;
+const _: () = {
+    let payload = (FDS_MAX * size_of::<RawFd>()) as u32;
+    // SAFETY: computes a number, accesses nothing.
+    assert!(unsafe { libc::CMSG_SPACE(payload) } as usize <= CONTROL_WORDS * 8);
+    assert!(align_of::<libc::cmsghdr>() <= align_of::<u64>());
+};
+
+/// Sends bytes with descriptors attached to the first of them, all of it by the deadline.
+///
+/// # Errors
+/// `InvalidInput` for no bytes or more than [`FDS_MAX`] descriptors; `TimedOut`; what the
+/// socket says. Never raises SIGPIPE.
+pub fn send_with_fds(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    deadline: Instant,
+) -> io::Result<()> {
+    if bytes.is_empty() || fds.len() > FDS_MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    if fds.is_empty() {
+        return send_all(socket, bytes, deadline);
+    }
+    loop {
+        match send_first(socket, bytes, fds) {
+            Ok(sent) => return send_all(socket, &bytes[sent..], deadline),
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock if Instant::now() < deadline => {
+                    poll_until(socket, libc::POLLOUT, deadline)?;
+                }
+                io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+fn send_first(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut control = [0u64; CONTROL_WORDS];
+    let payload = size_of_val(fds) as u32;
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut message = empty_message();
+    message.msg_iov = &mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: computes a number, accesses nothing.
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(payload) } as _;
+    // SAFETY: the control buffer has room for one header with FDS_MAX descriptors (asserted
+    // above), and a BorrowedFd is a transparent RawFd.
+    let sent = unsafe {
+        let header = libc::CMSG_FIRSTHDR(&message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(payload) as _;
+        std::ptr::copy_nonoverlapping(
+            fds.as_ptr().cast::<u8>(),
+            libc::CMSG_DATA(header),
+            payload as usize,
+        );
+        libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives what is there, and the descriptors that came with it (closed on exec). `None`:
+/// nothing yet, `Some(0)`: the peer has closed.
+///
+/// # Errors
+/// `InvalidData` if the peer attached more than [`FDS_MAX`] descriptors or control data that
+/// does not fit, and whatever the socket says; every descriptor that came is closed then.
+pub fn receive_with_fds(
+    socket: BorrowedFd<'_>,
+    into: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<Option<usize>> {
+    let mut control = [0u64; CONTROL_WORDS];
+    let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let mut message = empty_message();
+    message.msg_iov = &mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    let received = loop {
+        // SAFETY: all parts of the message are valid for writes of their lengths.
+        let rc = unsafe {
+            libc::recvmsg(
+                socket.as_raw_fd(),
+                &mut message,
+                libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC,
+            )
+        };
+        if let Ok(len) = usize::try_from(rc) {
+            break len;
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock => return Ok(None),
+            _ => return Err(error),
+        }
+    };
+    // Everything that came is owned from here on, and closed on every early return.
+    let came = owned_fds(&message);
+    if message.msg_flags & libc::MSG_CTRUNC != 0 || fds.len() + came.len() > FDS_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    fds.extend(came);
+    Ok(Some(received))
+}
+
+fn owned_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    // SAFETY: `message` was filled by the kernel; its control buffer is alive.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !header.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give null or a header within the buffer, whose
+        // length the kernel wrote; a descriptor in SCM_RIGHTS is new and this process's alone.
+        unsafe {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let bytes =
+                    ((*header).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let data = libc::CMSG_DATA(header).cast::<RawFd>();
+                for index in 0..bytes / size_of::<RawFd>() {
+                    fds.push(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    fds
+}
+
+fn empty_message() -> libc::msghdr {
+    // SAFETY: zero (null, no length) is a valid value of every field.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// Who connected, as the kernel saw it then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The process; `None` if it is in a pid namespace this one cannot see.
+    pub pid: Option<i32>,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+impl Credentials {
+    /// Of the peer of a Unix stream socket.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn of_peer(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let raw: libc::ucred = option(socket, libc::SO_PEERCRED)?;
+        Ok(Self { pid: (raw.pid > 0).then_some(raw.pid), uid: raw.uid, gid: raw.gid })
+    }
+
+    /// Whether lock memory may be shared with it: the same user, or root on either side.
+    pub fn may_share(self) -> bool {
+        // SAFETY: no arguments, cannot fail.
+        let me = unsafe { libc::geteuid() };
+        self.may_share_with(me)
+    }
+
+    fn may_share_with(self, me: u32) -> bool {
+        self.uid == me || self.uid == 0 || me == 0
+    }
+}
+
+fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is valid for writes of `len` bytes.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            value.as_mut_ptr().cast(),
+            &mut len,
+        )
+    })?;
+    if len as usize != size_of::<T>() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    // SAFETY: the kernel wrote all of it. `T` is `ucred` or `c_int`, valid for all bytes.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// A process on the other end of a Unix socket, and whether it is gone.
+///
+/// Known by a pidfd from the socket itself (Linux 6.5); else by a pidfd opened by number while
+/// the connection shows that the peer lives; else by its number and start time in /proc.
+#[derive(Debug)]
+pub struct PeerProcess {
+    identity: Identity,
+}
+
+#[derive(Debug)]
+enum Identity {
+    Pidfd(OwnedFd),
+    Started { pid: i32, ticks: u64 },
+    Unknown,
+}
+
+impl PeerProcess {
+    /// The peer of a Unix stream socket.
+    pub fn of_peer(socket: BorrowedFd<'_>) -> Self {
+        if let Ok(raw) = option::<libc::c_int>(socket, libc::SO_PEERPIDFD) {
+            if raw >= 0 {
+                // SAFETY: a descriptor the kernel just made for this call.
+                let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+                return Self { identity: Identity::Pidfd(fd) };
+            }
+        }
+        let identity = match Credentials::of_peer(socket) {
+            Ok(Credentials { pid: Some(pid), .. }) => by_number(pid),
+            _ => Identity::Unknown,
+        };
+        // The number meant the peer if the peer still holds its end now.
+        if connected(socket) {
+            Self { identity }
+        } else {
+            Self { identity: Identity::Unknown }
+        }
+    }
+
+    /// Whether the process and all its threads have ended. A process that cannot be identified
+    /// counts as living.
+    pub fn is_gone(&self) -> bool {
+        match &self.identity {
+            Identity::Pidfd(fd) => {
+                let ended = poll_until(fd.as_fd(), libc::POLLIN, Instant::now());
+                ended.is_ok_and(|events| events & (libc::POLLIN | libc::POLLHUP) != 0)
+            }
+            Identity::Started { pid, ticks } => match process_stat(*pid) {
+                Some(stat) => stat.ticks != *ticks || stat.ended,
+                None => !std::path::Path::new(&format!("/proc/{pid}")).exists(),
+            },
+            Identity::Unknown => false,
+        }
+    }
+
+    /// A descriptor that becomes readable when the process has ended, for epoll; `None` where
+    /// [`is_gone`](Self::is_gone) has to be asked from time to time.
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.identity {
+            Identity::Pidfd(fd) => Some(fd.as_fd()),
+            _ => None,
+        }
+    }
+
+    /// Whether it is known which process it is. If not, it never counts as gone.
+    pub fn is_known(&self) -> bool {
+        !matches!(self.identity, Identity::Unknown)
+    }
+}
+
+fn by_number(pid: i32) -> Identity {
+    // SAFETY: a system call without pointers.
+    let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if let Ok(raw @ 0..) = RawFd::try_from(raw) {
+        // SAFETY: a descriptor just made (closed on exec by default), and nobody else's.
+        return Identity::Pidfd(unsafe { OwnedFd::from_raw_fd(raw) });
+    }
+    match process_stat(pid) {
+        Some(stat) => Identity::Started { pid, ticks: stat.ticks },
+        None => Identity::Unknown,
+    }
+}
+
+/// Whether the peer has not hung up.
+fn connected(socket: BorrowedFd<'_>) -> bool {
+    let gone = libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR;
+    poll_until(socket, libc::POLLRDHUP, Instant::now()).is_ok_and(|events| events & gone == 0)
+}
+
+struct ProcessStat {
+    /// Start time, clock ticks after boot.
+    ticks: u64,
+    /// A zombie whose last thread has ended.
+    ended: bool,
+}
+
+fn process_stat(pid: i32) -> Option<ProcessStat> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may contain anything; the fields after it do not.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let (state, threads, started) = (fields.first()?, fields.get(17)?, fields.get(19)?);
+    let ended = matches!(*state, "Z" | "X") && threads.parse::<u32>().ok()? <= 1;
+    Some(ProcessStat { ticks: started.parse().ok()?, ended })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::deadline_in;
+    use std::os::unix::net::UnixStream;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    fn soon() -> Instant {
+        deadline_in(Duration::from_secs(5))
+    }
+
+    fn same_file(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
+        let link = |fd: BorrowedFd<'_>| {
+            std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap()
+        };
+        link(a) == link(b)
+    }
+
+    #[test]
+    fn descriptors_arrive_with_the_bytes_and_are_closed_on_exec() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (x, y) = UnixStream::pair().unwrap();
+        send_with_fds(a.as_fd(), b"hello", &[x.as_fd(), y.as_fd()], soon()).unwrap();
+        let (mut bytes, mut fds) = ([0; 16], Vec::new());
+        assert_eq!(receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap(), Some(5));
+        assert_eq!(&bytes[..5], b"hello");
+        assert_eq!(fds.len(), 2);
+        assert!(same_file(fds[0].as_fd(), x.as_fd()) && same_file(fds[1].as_fd(), y.as_fd()));
+        for fd in &fds {
+            // SAFETY: an operation on a descriptor, without pointers.
+            let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
+            assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+        }
+        assert_eq!(receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap(), None);
+        drop(a);
+        // Another test's child may have a copy of the descriptor for a moment.
+        poll_until(b.as_fd(), libc::POLLIN, soon()).unwrap();
+        assert_eq!(receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap(), Some(0));
+    }
+
+    #[test]
+    fn too_many_descriptors_are_refused_and_closed() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (watched, other) = UnixStream::pair().unwrap();
+        let borrowed = [other.as_fd(); FDS_MAX + 1];
+        assert!(send_with_fds(a.as_fd(), b"x", &borrowed, soon()).is_err());
+        // Twice as many as fit, in two messages the reader takes one after the other.
+        let (mut bytes, mut fds) = ([0; 4], Vec::new());
+        for _ in 0..2 {
+            send_with_fds(a.as_fd(), b"x", &borrowed[..FDS_MAX], soon()).unwrap();
+        }
+        assert_eq!(receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap(), Some(1));
+        let error = receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        drop((fds, other));
+        // Every copy is closed: the other end of the pair sees it.
+        let events = poll_until(watched.as_fd(), libc::POLLIN, soon()).unwrap();
+        assert!(events & libc::POLLHUP != 0);
+    }
+
+    #[test]
+    fn the_peer_of_a_socket_pair_is_this_process() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        let peer = Credentials::of_peer(a.as_fd()).unwrap();
+        assert_eq!(peer.pid, i32::try_from(std::process::id()).ok());
+        assert!(peer.may_share());
+        let process = PeerProcess::of_peer(a.as_fd());
+        assert!(process.is_known() && !process.is_gone());
+    }
+
+    #[test]
+    fn memory_is_shared_with_the_same_user_and_with_root_only() {
+        let peer = |uid| Credentials { pid: Some(1), uid, gid: 0 };
+        assert!(peer(1_000).may_share_with(1_000));
+        assert!(peer(0).may_share_with(1_000));
+        assert!(peer(1_000).may_share_with(0));
+        assert!(!peer(1_001).may_share_with(1_000));
+    }
+
+    #[test]
+    fn a_process_is_gone_when_it_has_ended_however_it_is_known() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let ticks = process_stat(pid).unwrap().ticks;
+        let known = [
+            PeerProcess { identity: by_number(pid) },
+            PeerProcess { identity: Identity::Started { pid, ticks } },
+        ];
+        assert!(known.iter().all(|process| !process.is_gone()));
+        drop(child.stdin.take());
+        // Not reaped yet: ended all the same.
+        if let Some(fd) = known[0].pidfd() {
+            poll_until(fd, libc::POLLIN, soon()).unwrap();
+            assert!(known.iter().all(PeerProcess::is_gone));
+        }
+        child.wait().unwrap();
+        assert!(known.iter().all(PeerProcess::is_gone));
+    }
+}

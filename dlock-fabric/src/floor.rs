@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the machine itself costs, to measure executors against: the same atomics and the same
+//! waiting, without anything of dlock around them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::atomic::SharedWord;
+use crate::error::FabricError;
+use crate::net;
+use crate::sys;
+
+/// How long the two ends of an echo wait for each other.
+const WAIT: Duration = Duration::from_secs(5);
+/// How long the echoing end looks again and again before it sleeps, as a primary does.
+const ECHO_SPIN: Duration = Duration::from_millis(1);
+
+/// Nanoseconds of two CPU compare-and-swaps on a shared word (take it, give it back), the mean
+/// of this many rounds.
+pub fn two_cas_ns(rounds: u32) -> f64 {
+    let word = std::hint::black_box(Box::new(SharedWord::new(0)));
+    let started = Instant::now();
+    for round in 1..=u64::from(rounds) {
+        let round = std::hint::black_box(round);
+        word.cas(0, round);
+        word.cas(round, 0);
+    }
+    started.elapsed().as_nanos() as f64 / f64::from(rounds.max(1))
+}
+
+/// A bare byte stream to a thread that sends back what it gets.
+#[derive(Debug)]
+pub struct Echo {
+    near: Option<OwnedFd>,
+    bytes: Vec<u8>,
+    far: Option<JoinHandle<()>>,
+}
+
+impl Echo {
+    /// Over a Unix stream socket, `bytes` (at least 1) there and back.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn unix(bytes: usize) -> io::Result<Self> {
+        let (near, far) = UnixStream::pair()?;
+        Self::start(near.into(), far.into(), bytes)
+    }
+
+    /// Over TCP on the loopback interface, `bytes` (at least 1) there and back.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn tcp(bytes: usize) -> Result<Self, FabricError> {
+        let listener = net::listen(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)?;
+        let near = net::connect(listener.local_addr().map_err(FabricError::Handshake)?)?;
+        let (far, _) = listener.accept().map_err(FabricError::Handshake)?;
+        far.set_nodelay(true).map_err(FabricError::Handshake)?;
+        Self::start(near.into(), far.into(), bytes).map_err(FabricError::Handshake)
+    }
+
+    fn start(near: OwnedFd, far: OwnedFd, bytes: usize) -> io::Result<Self> {
+        let bytes = vec![0; bytes.max(1)];
+        let mut buffer = bytes.clone();
+        let far = std::thread::Builder::new()
+            .name("dlock-echo".into())
+            .spawn(move || while echo_once(&far, &mut buffer).is_ok() {})?;
+        Ok(Self { near: Some(near), bytes, far: Some(far) })
+    }
+
+    /// One round trip; its nanoseconds.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn round_trip_ns(&mut self) -> io::Result<u64> {
+        let Some(near) = &self.near else { return Err(io::ErrorKind::NotConnected.into()) };
+        let started = Instant::now();
+        let deadline = started + WAIT;
+        sys::send_all(near.as_fd(), &self.bytes, deadline)?;
+        sys::receive_all(near.as_fd(), &mut self.bytes, deadline)?;
+        Ok(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.near = None;
+        if let Some(far) = self.far.take() {
+            // It ends when its peer is closed; it cannot panic.
+            let _ = far.join();
+        }
+    }
+}
+
+fn echo_once(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<()> {
+    let fd = socket.as_fd();
+    let spin_until = Instant::now() + ECHO_SPIN;
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match sys::receive_now(fd, &mut buffer[filled..])? {
+            Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(len) => filled += len,
+            None if Instant::now() < spin_until => std::thread::yield_now(),
+            None => {
+                sys::poll_until(fd, libc::POLLIN, sys::deadline_in(WAIT))?;
+            }
+        }
+    }
+    sys::send_all(fd, buffer, sys::deadline_in(WAIT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floors_are_measured_and_leave_no_thread_behind() {
+        assert!(two_cas_ns(1_000) > 0.0);
+        for mut echo in [Echo::unix(64).unwrap(), Echo::tcp(64).unwrap()] {
+            for _ in 0..100 {
+                assert!(echo.round_trip_ns().unwrap() > 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Attaching: the first exchange on a connection that becomes a command channel.
+//!
+//! ```text
+//!   client ──Attach{client, secret, fabric}──▶ primary
+//!          ◀─Attached (+ slot and ledger descriptors on a Unix socket)─
+//! ```
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use dlock_core::codec::{self, Frame, HEADER_LEN};
+use dlock_core::control::{Attach, Attached};
+use dlock_core::status::Status;
+
+use crate::error::FabricError;
+use crate::fds;
+use crate::server_memory::Shared;
+use crate::sys::{self, poll_until};
+
+/// Attaches over TCP.
+pub(crate) fn attach_tcp(
+    socket: BorrowedFd<'_>,
+    attach: &Attach,
+    deadline: Instant,
+) -> Result<Attached, FabricError> {
+    exchange(socket, attach, deadline, &mut Vec::new())
+}
+
+/// Attaches over a Unix socket; the answer, the slot memory and the ledger.
+pub(crate) fn attach_shm(
+    socket: BorrowedFd<'_>,
+    attach: &Attach,
+    deadline: Instant,
+) -> Result<(Attached, OwnedFd, OwnedFd), FabricError> {
+    let mut fds = Vec::new();
+    let attached = exchange(socket, attach, deadline, &mut fds)?;
+    match <[OwnedFd; 2]>::try_from(fds) {
+        Ok([slots, ledger]) => Ok((attached, slots, ledger)),
+        Err(_) => Err(FabricError::Unexpected),
+    }
+}
+
+/// The primary's side: sends the answer, with the memory for an shm client.
+///
+/// # Errors
+/// What the socket says, `TimedOut` if the client does not take it by the deadline.
+pub fn answer(
+    socket: BorrowedFd<'_>,
+    attached: &Attached,
+    shared: Option<&Shared<'_>>,
+    deadline: Instant,
+) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    codec::encode(&Frame::Attached(*attached), &mut bytes);
+    match shared {
+        Some(shared) => {
+            fds::send_with_fds(socket, &bytes, &[shared.slots, shared.ledger], deadline)
+        }
+        None => sys::send_all(socket, &bytes, deadline),
+    }
+}
+
+fn exchange(
+    socket: BorrowedFd<'_>,
+    attach: &Attach,
+    deadline: Instant,
+    fds: &mut Vec<OwnedFd>,
+) -> Result<Attached, FabricError> {
+    let mut bytes = Vec::new();
+    codec::encode(&Frame::Attach(*attach), &mut bytes);
+    sys::send_all(socket, &bytes, deadline).map_err(failed)?;
+
+    let mut head = [0; HEADER_LEN];
+    receive(socket, &mut head, deadline, fds).map_err(failed)?;
+    let header = codec::header(&head)?;
+    let mut payload = vec![0; header.len];
+    receive(socket, &mut payload, deadline, fds).map_err(failed)?;
+    match codec::decode(header.kind, &payload)? {
+        Frame::Attached(attached) if attached.status == Status::Success => Ok(attached),
+        Frame::Attached(attached) => Err(FabricError::Refused(attached.status)),
+        _ => Err(FabricError::Unexpected),
+    }
+}
+
+/// Receives exactly this many bytes; descriptors may come with any of them.
+fn receive(
+    socket: BorrowedFd<'_>,
+    mut into: &mut [u8],
+    deadline: Instant,
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<()> {
+    while !into.is_empty() {
+        match fds::receive_with_fds(socket, into, fds)? {
+            Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(len) => into = &mut into[len..],
+            None if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
+            None => {
+                poll_until(socket, libc::POLLIN, deadline)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn failed(error: io::Error) -> FabricError {
+    match error.kind() {
+        io::ErrorKind::TimedOut => FabricError::TimedOut,
+        _ => FabricError::Handshake(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dlock_core::control::{FabricKind, Secret};
+    use dlock_core::ids::ClientId;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    fn attach() -> Attach {
+        let client = ClientId::new(1).expect("a client id");
+        Attach { client, secret: Secret([7; 16]), fabric: FabricKind::Shm }
+    }
+
+    fn attached(status: Status) -> Attached {
+        Attached { status, slots: 1, ledger_entries: 1, clock_offset_ns: 0 }
+    }
+
+    /// The result of attaching to a primary that sends these bytes.
+    fn attach_to(bytes: &[u8], wait: Duration) -> Result<(), FabricError> {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        far.write_all(bytes).unwrap();
+        attach_shm(near.as_fd(), &attach(), sys::deadline_in(wait)).map(drop)
+    }
+
+    #[test]
+    fn a_primary_that_says_nothing_or_half_of_it_is_waited_for_no_longer_than_the_deadline() {
+        let mut whole = Vec::new();
+        codec::encode(&Frame::Attached(attached(Status::Success)), &mut whole);
+        for len in [0, 3, HEADER_LEN, whole.len() - 1] {
+            let result = attach_to(&whole[..len], Duration::from_millis(20));
+            assert!(matches!(result, Err(FabricError::TimedOut)), "{result:?}");
+        }
+    }
+
+    #[test]
+    fn a_primary_that_answers_wrongly_is_refused() {
+        let wait = Duration::from_secs(10);
+        let bytes = |frame: &Frame| {
+            let mut bytes = Vec::new();
+            codec::encode(frame, &mut bytes);
+            bytes
+        };
+        let result = attach_to(b"SSH-2.0-OpenSSH_9.2", wait);
+        assert!(matches!(result, Err(FabricError::Frame(_))), "{result:?}");
+        let result = attach_to(&bytes(&Frame::Attach(attach())), wait);
+        assert!(matches!(result, Err(FabricError::Unexpected)), "{result:?}");
+        // Success, but without memory.
+        let result = attach_to(&bytes(&Frame::Attached(attached(Status::Success))), wait);
+        assert!(matches!(result, Err(FabricError::Unexpected)), "{result:?}");
+        let result = attach_to(&bytes(&Frame::Attached(attached(Status::NotReady))), wait);
+        assert!(matches!(result, Err(FabricError::Refused(Status::NotReady))), "{result:?}");
+    }
+
+    #[test]
+    fn a_primary_that_closes_is_told_from_one_that_is_slow() {
+        let (near, far) = UnixStream::pair().unwrap();
+        drop(far);
+        let deadline = sys::deadline_in(Duration::from_secs(10));
+        let result = attach_shm(near.as_fd(), &attach(), deadline).map(drop);
+        assert!(matches!(result, Err(FabricError::Handshake(_))), "{result:?}");
+    }
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Executes the verbs and carries the messages of `dlock-core`.
+//!
+//! ```text
+//!             client side                                        server side
+//!   ShmExecutor ── CPU atomics in the caller's thread ──▶ SlotMemory, LedgerMemory ◀── CpuMemory
+//!        └─ Stream ── messages, Unix socket ─────────────▶ command thread
+//!   TcpExecutor ─ Stream ── chains and messages, TCP ────▶ command thread ── chains ──▶ CpuMemory
+//! ```
+//!
+//! What this crate does not do: decide anything about locks, serve connections (it has the pieces
+//! a server needs), or start threads (but for the echo peers of [`floor`]).
+//!
+//! Everything that two processes operate on goes through [`atomic`]; every access is bounded by
+//! the memory it belongs to. A memory belongs to one atomicity domain; what is here is the CPU
+//! domain. An executor for RDMA registers its own slot memory and brings its own `LockMemory`.
+
+pub mod atomic;
+pub mod clock;
+mod error;
+pub mod fds;
+pub mod floor;
+mod fork;
+pub mod frames;
+pub mod handshake;
+pub mod memory;
+pub mod net;
+pub mod server_memory;
+mod shm;
+mod stream;
+mod sys;
+mod tcp;
+pub mod threads;
+pub mod verbs;
+mod vigil;
+
+pub use clock::ClockEstimate;
+pub use error::FabricError;
+pub use server_memory::CpuMemory;
+pub use shm::ShmExecutor;
+pub use tcp::TcpExecutor;

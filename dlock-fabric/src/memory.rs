@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lock memory and ledgers as files in memory that processes map.
+//!
+//! ```text
+//!   slot memory     | header page: magic, layout, slots, gate | slot 0 | slot 1 | …  32 bytes each
+//!                     read-only to clients                      read and write to all
+//!   ledger memory   | header: magic, entries, gate, detaches  | entry 0 | entry 1 | … 8 bytes each
+//!                     64 bytes                                  written by one client
+//! ```
+//! Files are sealed against shrinking and growing, so that no access can fault; mappings are not
+//! inherited by forked children, so that a process that is gone is gone with all its accesses.
+//!
+//! A *gate* is 0 while chains may be executed, else the status to refuse them with. It stops
+//! those that look; it is no fence for those that have looked already.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+use dlock_core::ids::Handle;
+use dlock_core::status::Status;
+use dlock_core::verb::WordAddr;
+
+use crate::atomic::{self, SharedWord};
+use crate::error::FabricError;
+use crate::fork::Owner;
+use crate::sys;
+use crate::vigil::{self, VIGIL_WORD};
+
+/// Bytes in front of the first slot: a page on every supported machine, and 64 KiB pages too.
+const SLOT_HEADER_BYTES: usize = 64 * 1024;
+/// Words in front of a ledger's first entry: a cache line.
+const LEDGER_HEADER_WORDS: usize = 8;
+/// "dlkslot" and the layout's version.
+const SLOT_MAGIC: u64 = u64::from_le_bytes(*b"dlkslot\x01");
+/// "dlkledg" and the layout's version.
+const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"dlkledg\x01");
+/// Slots that a `WordAddr` can name.
+pub const SLOTS_LIMIT: u32 = u32::MAX / 4;
+
+/// The header words of both kinds of memory.
+#[derive(Clone, Copy)]
+enum HeaderWord {
+    Magic = 0,
+    Len = 1,
+    Gate = 2,
+    Detaches = 3,
+}
+
+/// The words of locks and objects: one per primary and epoch.
+#[derive(Debug)]
+pub struct SlotMemory {
+    map: Mapping,
+    fd: Option<OwnedFd>,
+    slots: u32,
+}
+
+impl SlotMemory {
+    /// New memory of this many slots, all zero.
+    ///
+    /// # Errors
+    /// `TooManySlots`; `Memory` if the system has none.
+    pub fn create(slots: u32) -> Result<Self, FabricError> {
+        let bytes = Self::bytes(slots)?;
+        let fd = sealed_file(c"dlock-slots", bytes)?;
+        let map = Mapping::of_file(fd.as_fd(), bytes)?;
+        let memory = Self { map, fd: Some(fd), slots };
+        memory.header(HeaderWord::Magic).store(SLOT_MAGIC);
+        memory.header(HeaderWord::Len).store(u64::from(slots));
+        Ok(memory)
+    }
+
+    /// The memory behind a descriptor that a primary sent, with the size it said.
+    ///
+    /// # Errors
+    /// `MemoryRefused` if it is not sealed memory of that size; `Memory` if it cannot be mapped.
+    pub fn open(fd: OwnedFd, slots: u32) -> Result<Self, FabricError> {
+        let bytes = Self::bytes(slots)?;
+        check_file(fd.as_fd(), bytes)?;
+        let map = Mapping::of_file(fd.as_fd(), bytes)?;
+        let memory = Self { map, fd: None, slots };
+        memory.map.protect_front(SLOT_HEADER_BYTES)?;
+        let header = [HeaderWord::Magic, HeaderWord::Len].map(|word| memory.header(word).load());
+        if header != [SLOT_MAGIC, u64::from(slots)] {
+            return Err(FabricError::MemoryRefused("its slots have another layout"));
+        }
+        Ok(memory)
+    }
+
+    fn bytes(slots: u32) -> Result<usize, FabricError> {
+        if slots > SLOTS_LIMIT {
+            return Err(FabricError::TooManySlots { slots, max: SLOTS_LIMIT });
+        }
+        (slots as usize)
+            .checked_mul(32)
+            .and_then(|bytes| bytes.checked_add(SLOT_HEADER_BYTES))
+            .ok_or(FabricError::TooManySlots { slots, max: SLOTS_LIMIT })
+    }
+
+    /// How many slots it has.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// The descriptor to hand to clients; `None` in a client.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The word at an address; `None` if it lies outside.
+    #[inline]
+    pub fn word(&self, addr: WordAddr) -> Option<&SharedWord> {
+        let words = self.slots as usize * 4;
+        self.map.words(SLOT_HEADER_BYTES / 8, words).get(addr.index() as usize)
+    }
+
+    /// Why chains are refused now, by all of this memory's clients.
+    #[inline]
+    pub fn gate(&self) -> Option<Status> {
+        let header = self.map.words(0, LEDGER_HEADER_WORDS);
+        gate_of(&header[HeaderWord::Gate as usize])
+            .or_else(|| vigil::refusal(header[VIGIL_WORD].load()))
+    }
+
+    /// Where the mutex of [`vigil`] lies. The primary's alone.
+    pub(crate) fn vigil_place(&self) -> *mut u8 {
+        debug_assert!(self.fd.is_some(), "clients map the header read-only");
+        self.map.words(VIGIL_WORD, 1).as_ptr().cast_mut().cast()
+    }
+
+    /// Refuses all chains with this status from now on, or permits them. The primary's alone.
+    pub(crate) fn set_gate(&self, status: Option<Status>) {
+        debug_assert!(self.fd.is_some(), "clients map the header read-only");
+        self.header(HeaderWord::Gate).store(gate_word(status));
+    }
+
+    #[inline]
+    fn header(&self, word: HeaderWord) -> &SharedWord {
+        &self.map.words(0, LEDGER_HEADER_WORDS)[word as usize]
+    }
+}
+
+/// What one client says of its locks; written by that client, read by the primary.
+#[derive(Debug)]
+pub struct LedgerMemory {
+    map: Mapping,
+    fd: Option<OwnedFd>,
+    entries: u32,
+}
+
+impl LedgerMemory {
+    /// A new, empty ledger that can be handed to a client. Pages are taken when written.
+    ///
+    /// # Errors
+    /// `Memory` if the system has none.
+    pub fn create(entries: u32) -> Result<Self, FabricError> {
+        let bytes = Self::bytes(entries);
+        let fd = sealed_file(c"dlock-ledger", bytes)?;
+        let map = Mapping::of_file(fd.as_fd(), bytes)?;
+        Ok(Self { map, fd: Some(fd), entries }.with_header())
+    }
+
+    /// A new, empty ledger of a client that does not map it: no descriptor is used up.
+    ///
+    /// # Errors
+    /// `Memory` if the system has none.
+    pub fn create_private(entries: u32) -> Result<Self, FabricError> {
+        let map = Mapping::anonymous(Self::bytes(entries))?;
+        Ok(Self { map, fd: None, entries }.with_header())
+    }
+
+    /// The ledger behind a descriptor that a primary sent, with the size it said.
+    ///
+    /// # Errors
+    /// `MemoryRefused` if it is not sealed memory of that size; `Memory` if it cannot be mapped.
+    pub fn open(fd: OwnedFd, entries: u32) -> Result<Self, FabricError> {
+        let bytes = Self::bytes(entries);
+        check_file(fd.as_fd(), bytes)?;
+        let map = Mapping::of_file(fd.as_fd(), bytes)?;
+        let memory = Self { map, fd: None, entries };
+        let header = [HeaderWord::Magic, HeaderWord::Len].map(|word| memory.header(word).load());
+        if header != [LEDGER_MAGIC, u64::from(entries)] {
+            return Err(FabricError::MemoryRefused("its ledger has another layout"));
+        }
+        Ok(memory)
+    }
+
+    fn with_header(self) -> Self {
+        self.header(HeaderWord::Magic).store(LEDGER_MAGIC);
+        self.header(HeaderWord::Len).store(u64::from(self.entries));
+        self
+    }
+
+    fn bytes(entries: u32) -> usize {
+        (LEDGER_HEADER_WORDS + entries as usize) * 8
+    }
+
+    /// How many entries it has.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// The descriptor to hand to the client; `None` in the client, and for private ledgers.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// An entry; `None` if there is none of this number.
+    #[inline]
+    pub fn entry(&self, handle: Handle) -> Option<&SharedWord> {
+        self.map.words(LEDGER_HEADER_WORDS, self.entries as usize).get(handle.0 as usize)
+    }
+
+    /// Why this client's chains are refused.
+    #[inline]
+    pub fn gate(&self) -> Option<Status> {
+        gate_of(self.header(HeaderWord::Gate))
+    }
+
+    /// Refuses this client's chains with this status from now on, or permits them.
+    pub(crate) fn set_gate(&self, status: Option<Status>) {
+        self.header(HeaderWord::Gate).store(gate_word(status));
+    }
+
+    /// A user of the memory in the client's process says that it will not touch it again. Must
+    /// be its last access.
+    pub(crate) fn detach(&self) {
+        self.header(HeaderWord::Detaches).faa(1);
+    }
+
+    /// How often [`detach`](Self::detach) was said.
+    pub(crate) fn detaches(&self) -> u64 {
+        self.header(HeaderWord::Detaches).load()
+    }
+
+    /// Takes over what a ledger of the same size says.
+    pub(crate) fn copy_from(&self, other: &LedgerMemory) {
+        for index in 0..self.entries {
+            let handle = Handle(index);
+            if let (Some(to), Some(from)) = (self.entry(handle), other.entry(handle)) {
+                // Pages that nobody wrote stay untaken.
+                if from.load() != 0 {
+                    to.store(from.load());
+                }
+            }
+        }
+        self.set_gate(other.gate());
+    }
+
+    #[inline]
+    fn header(&self, word: HeaderWord) -> &SharedWord {
+        &self.map.words(0, LEDGER_HEADER_WORDS)[word as usize]
+    }
+}
+
+#[inline]
+fn gate_of(word: &SharedWord) -> Option<Status> {
+    let raw = word.load();
+    if raw == 0 {
+        return None;
+    }
+    // A code that is none still means "closed".
+    Some(Status::from_code(raw as u32 as i32).unwrap_or(Status::BadResponse))
+}
+
+fn gate_word(status: Option<Status>) -> u64 {
+    // The upper half tells a closed gate from an open one for every status, `Success` too.
+    status.map_or(0, |status| 1 << 32 | u64::from(status.code() as u32))
+}
+
+/// A file in memory of fixed size, closed on exec.
+fn sealed_file(name: &std::ffi::CStr, bytes: usize) -> Result<OwnedFd, FabricError> {
+    let failed = |what| move |source| FabricError::Memory { what, bytes, source };
+    // SAFETY: `name` is a C string.
+    let fd =
+        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    let fd = sys::check(fd).map_err(failed("create a shared memory file"))?;
+    // SAFETY: a descriptor just made, and nobody else's.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.set_len(bytes as u64).map_err(failed("size a shared memory file"))?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: an operation on a descriptor, without pointers.
+    let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+    sys::check(rc).map_err(failed("seal a shared memory file"))?;
+    Ok(file.into())
+}
+
+/// Refuses a file that is not exactly of this size for ever.
+fn check_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), FabricError> {
+    // SAFETY: an operation on a descriptor, without pointers.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    let fixed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    if seals < 0 || seals & fixed != fixed {
+        return Err(FabricError::MemoryRefused("it could change its size"));
+    }
+    // SAFETY: zero is a valid value of every field of `stat`.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is a valid place for the answer.
+    let rc = unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) };
+    if rc != 0 || u64::try_from(stat.st_size) != Ok(bytes as u64) {
+        return Err(FabricError::MemoryRefused("it has another size than announced"));
+    }
+    Ok(())
+}
+
+/// Shared pages at one address of this process.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+    owner: Owner,
+}
+
+// SAFETY: the pages are accessed through `SharedWord` alone, which any thread may use.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn of_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, FabricError> {
+        Self::new(bytes, libc::MAP_SHARED, fd.as_raw_fd())
+    }
+
+    fn anonymous(bytes: usize) -> Result<Self, FabricError> {
+        Self::new(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
+    }
+
+    fn new(bytes: usize, flags: libc::c_int, fd: libc::c_int) -> Result<Self, FabricError> {
+        let failed = |source| FabricError::Memory { what: "map shared memory", bytes, source };
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address the kernel chooses; nothing is replaced.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
+        let base = match NonNull::new(base.cast::<u8>()) {
+            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => base,
+            _ => return Err(failed(io::Error::last_os_error())),
+        };
+        let map = Self { base, bytes, owner: Owner::current() };
+        // SAFETY: exactly the mapping made above.
+        let rc = unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_DONTFORK) };
+        sys::check(rc).map_err(failed)?;
+        Ok(map)
+    }
+
+    /// Makes the first bytes read-only.
+    fn protect_front(&self, bytes: usize) -> Result<(), FabricError> {
+        // SAFETY: the front of this mapping; whoever owns it does not write there.
+        let rc = unsafe { libc::mprotect(self.base.as_ptr().cast(), bytes, libc::PROT_READ) };
+        sys::check(rc).map(drop).map_err(|source| FabricError::Memory {
+            what: "protect shared memory",
+            bytes,
+            source,
+        })
+    }
+
+    /// A run of words, by the index of the first.
+    #[inline]
+    fn words(&self, from: usize, len: usize) -> &[SharedWord] {
+        debug_assert!((from + len) * 8 <= self.bytes);
+        // SAFETY: the callers' ranges are those the mapping was sized for (asserted above), pages
+        // are aligned, the file cannot shrink, and all access is by SharedWord.
+        unsafe { atomic::words(self.base.as_ptr().add(from * 8), len) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // A forked child has no such mapping, and may have another at this address.
+        if self.owner.is_here() {
+            // SAFETY: exactly the mapping made in `new`; references to it borrow `self`.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dlock_core::ids::Slot;
+    use dlock_core::verb::Word;
+
+    fn copy(fd: Option<BorrowedFd<'_>>) -> OwnedFd {
+        fd.unwrap().try_clone_to_owned().unwrap()
+    }
+
+    #[test]
+    fn two_mappings_of_one_memory_see_each_other() {
+        let primary = SlotMemory::create(10).unwrap();
+        let client = SlotMemory::open(copy(primary.fd()), 10).unwrap();
+        let addr = WordAddr::new(Slot(9), Word::Gen);
+        client.word(addr).unwrap().store(5);
+        assert_eq!(primary.word(addr).unwrap().faa(1), 5);
+        assert_eq!(client.word(addr).unwrap().load(), 6);
+    }
+
+    #[test]
+    fn words_and_entries_outside_do_not_exist() {
+        let slots = SlotMemory::create(2).unwrap();
+        assert!(slots.word(WordAddr::from_index(7)).is_some());
+        assert!(slots.word(WordAddr::from_index(8)).is_none());
+        assert!(slots.word(WordAddr::from_index(u32::MAX)).is_none());
+        let ledger = LedgerMemory::create_private(3).unwrap();
+        assert!(ledger.entry(Handle(2)).is_some());
+        assert!(ledger.entry(Handle(3)).is_none());
+        assert!(matches!(
+            SlotMemory::create(SLOTS_LIMIT + 1),
+            Err(FabricError::TooManySlots { .. })
+        ));
+    }
+
+    #[test]
+    fn memory_of_another_size_or_kind_is_refused() {
+        let slots = SlotMemory::create(8).unwrap();
+        let ledger = LedgerMemory::create(8).unwrap();
+        let refused = |fd, n| matches!(SlotMemory::open(fd, n), Err(FabricError::MemoryRefused(_)));
+        assert!(refused(copy(slots.fd()), 7));
+        assert!(refused(copy(slots.fd()), 9));
+        assert!(refused(copy(ledger.fd()), 8));
+        let file = File::from(copy(slots.fd()));
+        assert!(file.set_len(1).is_err(), "sealed");
+        // SAFETY: a C string literal.
+        let raw = unsafe { libc::memfd_create(c"plain".as_ptr(), libc::MFD_CLOEXEC) };
+        // SAFETY: a descriptor just made, and nobody else's.
+        let plain = unsafe { OwnedFd::from_raw_fd(sys::check(raw).unwrap()) };
+        File::from(plain.try_clone().unwrap()).set_len(64 * 1024 + 8 * 32).unwrap();
+        assert!(refused(plain, 8), "not sealed");
+    }
+
+    #[test]
+    fn a_gate_is_seen_by_the_client_with_its_status() {
+        let primary = SlotMemory::create(1).unwrap();
+        let client = SlotMemory::open(copy(primary.fd()), 1).unwrap();
+        assert_eq!(client.gate(), None);
+        for status in [Status::NotReady, Status::Error, Status::Success] {
+            primary.set_gate(Some(status));
+            assert_eq!(client.gate(), Some(status));
+        }
+        primary.set_gate(None);
+        assert_eq!(client.gate(), None);
+    }
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Listening and connecting, always with a time limit.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+use dlock_core::limits::CONTROL_WAIT_S;
+
+use crate::error::FabricError;
+use crate::sys::{check, set_option};
+
+/// How long connecting and attaching may take.
+pub const CONNECT_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
+
+/// Connections that may wait to be accepted: all clients of a primary may come at once.
+const BACKLOG: libc::c_int = 1_024;
+
+/// Listens on an address of this host, IPv4 or IPv6; port 0: any free one.
+///
+/// # Errors
+/// `Listen`.
+pub fn listen(ip: IpAddr, port: u16) -> Result<TcpListener, FabricError> {
+    let addr = SocketAddr::new(ip, port);
+    let failed = |source| FabricError::Listen { addr: addr.to_string(), source };
+    let listener = TcpListener::bind(addr).map_err(failed)?;
+    deepen(listener.as_fd()).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Connects to a primary within [`CONNECT_WAIT`], without delays for small frames.
+///
+/// # Errors
+/// `Connect`.
+pub fn connect(addr: SocketAddr) -> Result<TcpStream, FabricError> {
+    let failed = |source| FabricError::connect(addr, source);
+    let stream = TcpStream::connect_timeout(&addr, CONNECT_WAIT).map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    Ok(stream)
+}
+
+/// Asks the kernel to find out about a dead peer: 60 s idle, then 9 probes, 6 s apart.
+///
+/// # Errors
+/// What the socket says.
+pub fn set_keepalive(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60)?;
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 9)?;
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 6)
+}
+
+/// Listens on an abstract Unix socket: it has a name and no file, and ends with its process.
+///
+/// # Errors
+/// `Listen`.
+pub fn listen_abstract(name: &[u8]) -> Result<UnixListener, FabricError> {
+    let failed = |source| FabricError::Listen { addr: abstract_text(name), source };
+    let addr = UnixAddr::from_abstract_name(name).map_err(failed)?;
+    let listener = UnixListener::bind_addr(&addr).map_err(failed)?;
+    deepen(listener.as_fd()).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Connects to an abstract Unix socket within [`CONNECT_WAIT`].
+///
+/// # Errors
+/// `Connect`.
+pub fn connect_abstract(name: &[u8]) -> Result<UnixStream, FabricError> {
+    let failed = |source| FabricError::Connect { addr: abstract_text(name), source };
+    connect_abstract_io(name).map_err(failed)
+}
+
+fn connect_abstract_io(name: &[u8]) -> io::Result<UnixStream> {
+    // The name fits: the standard library has the same limit, and checks it.
+    UnixAddr::from_abstract_name(name)?;
+    // SAFETY: a system call without pointers.
+    let raw =
+        check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: a descriptor just made, and nobody else's.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    // A full backlog blocks connect for as long as sending may block.
+    let wait = libc::timeval { tv_sec: CONTROL_WAIT_S as libc::time_t, tv_usec: 0 };
+    // SAFETY: `wait` is valid for reads of the length given.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_SNDTIMEO,
+            std::ptr::from_ref(&wait).cast(),
+            size_of::<libc::timeval>() as libc::socklen_t,
+        )
+    })?;
+    // SAFETY: zero is a valid value of every field.
+    let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in addr.sun_path[1..].iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    loop {
+        // SAFETY: `addr` is a valid address of `len` bytes.
+        let rc = unsafe {
+            libc::connect(fd.as_raw_fd(), std::ptr::from_ref(&addr).cast(), len as libc::socklen_t)
+        };
+        match check(rc) {
+            Ok(_) => return Ok(UnixStream::from(fd)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn deepen(listener: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: a system call without pointers; listening again only changes the backlog.
+    check(unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) }).map(drop)
+}
+
+fn abstract_text(name: &[u8]) -> String {
+    format!("@{}", String::from_utf8_lossy(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    /// Another test's child may have a copy of a closed listener for a moment.
+    fn first_error<T>(connect: impl Fn() -> Result<T, FabricError>) -> String {
+        let deadline = crate::sys::deadline_in(Duration::from_secs(20));
+        loop {
+            match connect() {
+                Err(error) => return error.to_string(),
+                Ok(_) => assert!(std::time::Instant::now() < deadline, "still listening"),
+            }
+        }
+    }
+
+    #[test]
+    fn tcp_connects_over_both_families() {
+        for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            let listener = match listen(ip, 0) {
+                Ok(listener) => listener,
+                Err(error) if ip.is_ipv6() => {
+                    eprintln!("skipped: no IPv6 on this host: {error}");
+                    continue;
+                }
+                Err(error) => panic!("{error}"),
+            };
+            let mut stream = connect(listener.local_addr().unwrap()).unwrap();
+            let (mut other, _) = listener.accept().unwrap();
+            set_keepalive(other.as_fd()).unwrap();
+            stream.write_all(b"x").unwrap();
+            other.read_exact(&mut [0]).unwrap();
+            assert!(stream.nodelay().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_port_in_use_and_a_port_without_listener_are_named() {
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let listener = listen(ip, 0).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let error = listen(ip, addr.port()).unwrap_err().to_string();
+        assert!(error.contains(&addr.to_string()), "{error}");
+        drop(listener);
+        let error = first_error(|| connect(addr));
+        assert!(error.contains(&addr.to_string()), "{error}");
+    }
+
+    #[test]
+    fn an_abstract_name_is_reached_until_its_listener_is_gone() {
+        let name = format!("dlock-net-test-{}", std::process::id()).into_bytes();
+        let listener = listen_abstract(&name).unwrap();
+        assert!(listen_abstract(&name).is_err());
+        let mut stream = connect_abstract(&name).unwrap();
+        let (mut other, _) = listener.accept().unwrap();
+        stream.write_all(b"x").unwrap();
+        other.read_exact(&mut [0]).unwrap();
+        drop(listener);
+        let error = first_error(|| connect_abstract(&name));
+        assert!(error.contains("@dlock-net-test-"), "{error}");
+        assert!(connect_abstract(&[b'x'; 200]).is_err());
+    }
+}

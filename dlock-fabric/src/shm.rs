@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The executor for clients on the primary's own host: CPU atomics in the caller's thread.
+//!
+//! `execute`, `post` and `note` take no lock, allocate nothing and make no system call; they
+//! cost the atomics themselves and a look at three words that rarely change (is the session
+//! broken, is the memory's gate closed, is mine). Messages go over the Unix socket the memory
+//! came on.
+//!
+//! A request and a later chain of the same thread travel on different ways here: the chain may
+//! take effect before the primary has seen the request, unless its reply was waited for.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::codec::{self, Frame};
+use dlock_core::control::{Attach, FabricKind};
+use dlock_core::exec::{Executor, Posted, Single};
+use dlock_core::ids::{Handle, Seq};
+use dlock_core::limits::LOCK_WAIT_S;
+use dlock_core::message::{Reply, Request};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome, Verb};
+use dlock_core::words::LedgerEntry;
+
+use crate::clock;
+use crate::error::FabricError;
+use crate::fds::Credentials;
+use crate::fork::Owner;
+use crate::handshake;
+use crate::memory::{LedgerMemory, SlotMemory};
+use crate::net;
+use crate::server_memory::{execute, execute_verb};
+use crate::stream::{Answer, Expected, NotSent, Stream};
+use crate::sys::deadline_in;
+
+/// How long sending a message may take when the primary does not read.
+pub(crate) const SEND_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
+
+/// One session's memory, mapped, and its message channel.
+#[derive(Debug)]
+pub struct ShmExecutor {
+    slots: SlotMemory,
+    ledger: LedgerMemory,
+    stream: Stream,
+    owner: Owner,
+    /// Server clock minus CLOCK_MONOTONIC, modulo 2^64.
+    offset_ns: u64,
+    /// The coarse clock is behind by 0 to twice this.
+    half_lag_ns: u64,
+}
+
+impl ShmExecutor {
+    /// Attaches to the primary that listens on this abstract Unix socket. Takes at most 10 s to
+    /// connect and 10 s to attach.
+    ///
+    /// # Errors
+    /// `Connect`, `Peer` (the primary runs as somebody else), `TimedOut`, `Refused`, or the
+    /// memory is not as announced.
+    pub fn attach(sock_name: &[u8], attach: &Attach) -> Result<Self, FabricError> {
+        let socket = OwnedFd::from(net::connect_abstract(sock_name)?);
+        Self::attach_on(socket, attach)
+    }
+
+    /// Attaches over a connected Unix stream socket.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn attach_on(socket: OwnedFd, attach: &Attach) -> Result<Self, FabricError> {
+        let peer = Credentials::of_peer(socket.as_fd()).map_err(FabricError::Handshake)?;
+        if !peer.may_share() {
+            return Err(FabricError::Peer { uid: peer.uid });
+        }
+        let deadline = deadline_in(net::CONNECT_WAIT);
+        let attach = Attach { fabric: FabricKind::Shm, ..*attach };
+        let (attached, slots, ledger) = handshake::attach_shm(socket.as_fd(), &attach, deadline)?;
+        let ledger = LedgerMemory::open(ledger, attached.ledger_entries)?;
+        let slots = match SlotMemory::open(slots, attached.slots) {
+            Ok(slots) => slots,
+            Err(error) => {
+                ledger.detach();
+                return Err(error);
+            }
+        };
+        Ok(Self {
+            slots,
+            ledger,
+            stream: Stream::new(socket),
+            owner: Owner::current(),
+            offset_ns: attached.clock_offset_ns,
+            half_lag_ns: clock::coarse_lag_ns().div_ceil(2),
+        })
+    }
+
+    /// Whether the session stands as far as is known here: no system call. What the primary has
+    /// evicted says `false` at once; a primary that died is noticed by [`probe`](Self::probe) or
+    /// by the next message.
+    pub fn is_alive(&self) -> bool {
+        self.refusal().is_none()
+    }
+
+    /// As [`is_alive`](Self::is_alive), and looks at the socket: one system call.
+    pub fn probe(&self) -> bool {
+        self.stream.probe() && self.is_alive()
+    }
+
+    /// Why a chain must not be executed now.
+    #[inline]
+    fn refusal(&self) -> Option<Status> {
+        // First of all: a forked child has no such memory.
+        if !self.owner.is_here() || self.stream.is_broken() {
+            return Some(Status::BadResponse);
+        }
+        match self.ledger.gate() {
+            None => self.slots.gate(),
+            closed => closed,
+        }
+    }
+}
+
+impl Executor for ShmExecutor {
+    #[inline]
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
+        for (chain, outcome) in chains.iter().zip(outcomes) {
+            match self.refusal() {
+                None => execute(&self.slots, Some(&self.ledger), chain, outcome),
+                Some(status) => *outcome = Outcome::Refused(status),
+            }
+        }
+    }
+
+    #[inline]
+    fn execute_one(&self, verb: &Verb, _wait: Duration) -> Single {
+        match self.refusal() {
+            None => execute_verb(&self.slots, Some(&self.ledger), verb)
+                .map_or(Single::Refused(Status::Invalid), Single::Done),
+            Some(status) => Single::Refused(status),
+        }
+    }
+
+    #[inline]
+    fn post(&self, chain: &Chain) -> Posted {
+        let mut outcome = Outcome::Unknown;
+        self.execute(std::slice::from_ref(chain), std::slice::from_mut(&mut outcome), SEND_WAIT);
+        Posted::Ready(outcome)
+    }
+
+    fn poll(&self, posted: Posted) -> Option<Outcome> {
+        match posted {
+            Posted::Ready(outcome) => Some(outcome),
+            // Not of this executor.
+            Posted::Pending(_) => Some(Outcome::Unknown),
+        }
+    }
+
+    /// An entry outside the ledger is ignored, and so is any entry once this client was evicted.
+    /// A primary in recovery still takes notes.
+    #[inline]
+    fn note(&self, handle: Handle, entry: LedgerEntry) {
+        if self.owner.is_here() && self.ledger.gate().is_none() {
+            if let Some(word) = self.ledger.entry(handle) {
+                word.store(entry.into_bits());
+            }
+        }
+    }
+
+    fn send(&self, request: &Request) -> Result<Seq, Status> {
+        send_request(&self.stream, request)
+    }
+
+    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
+        match self.stream.wait(seq, deadline_in(wait)) {
+            Ok(Some(Answer::Reply { reply, .. })) => Ok(Some(reply)),
+            Ok(_) => Ok(None),
+            Err(_) => Err(Status::BadResponse),
+        }
+    }
+
+    fn forget(&self, seq: Seq) {
+        self.stream.forget(seq);
+    }
+
+    /// The coarse clock, as long as it knows the second: nothing but whole seconds stands in
+    /// lock words. Else the precise one, which is the primary's own.
+    #[inline]
+    fn now(&self) -> Now {
+        let earliest = clock::monotonic_coarse_ns().wrapping_add(self.offset_ns);
+        let latest = earliest.wrapping_add(2 * self.half_lag_ns);
+        if earliest / NS == latest / NS {
+            let time = ServerTime(earliest.wrapping_add(self.half_lag_ns));
+            return Now { time, uncertainty_ns: self.half_lag_ns };
+        }
+        Now::exact(ServerTime(clock::monotonic_ns().wrapping_add(self.offset_ns)))
+    }
+
+    fn reads_are_free(&self) -> bool {
+        true
+    }
+
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+}
+
+impl Drop for ShmExecutor {
+    /// Nothing of this session can touch the memory from here on, and the primary is told so.
+    fn drop(&mut self) {
+        if self.owner.is_here() {
+            self.ledger.detach();
+        }
+    }
+}
+
+/// Sends a request over either kind of stream.
+pub(crate) fn send_request(stream: &Stream, request: &Request) -> Result<Seq, Status> {
+    let expected = if request.has_reply() { Expected::Reply } else { Expected::Nothing };
+    let sent = stream.send(expected, deadline_in(SEND_WAIT), |seq, bytes| {
+        codec::encode(&Frame::Request(seq, *request), bytes);
+    });
+    sent.map_err(|error| match error {
+        NotSent::Broken => Status::BadResponse,
+        NotSent::Full => Status::TimedOut,
+    })
+}

@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The client's end of a command channel, for all threads of one client instance.
+//!
+//! ```text
+//!   threads ──request/post/note──▶ Out (frames in the order of their numbers) ──▶ socket
+//!   threads ◀─wait(seq)── Inbox: answers by number ◀── the leader ◀────────────── socket
+//! ```
+//! *Sending.* A frame is appended to `Out` under its lock and sent as far as the socket takes it,
+//! so that frames never interleave; what is left is sent by whoever comes next. Nobody holds the
+//! lock while it sleeps.
+//!
+//! *Receiving.* One of the waiting threads, the leader, reads for all; the others, its
+//! followers, sleep on condition variables of their own. A thread that leaves while nobody leads
+//! wakes one follower to lead.
+//!
+//! *Breaking.* When the peer closes or sends what is no answer, the stream is broken for good:
+//! everybody who waits is told at once. A peer that does not read breaks nothing; calls to it
+//! end at their deadlines.
+//!
+//! Lock order: `rx` (held by the leader alone), `out`, `inbox`.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dlock_core::codec::{self, Frame, Kind};
+use dlock_core::ids::Seq;
+use dlock_core::limits::FRAME_LEN_MAX;
+use dlock_core::message::Reply;
+use dlock_core::verb::Outcome;
+
+use crate::clock::monotonic_ns;
+use crate::fork::Owner;
+use crate::frames::FrameBuffer;
+use crate::sys::{self, poll_until, receive_now, send_now, SPIN};
+
+/// Bytes that may wait to be sent; beyond that, callers wait for room.
+const OUT_MAX: usize = 4 * FRAME_LEN_MAX;
+/// Requests and batches without an answer that anybody has asked for.
+pub(crate) const PENDING_MAX: usize = 65_536;
+/// How long a frame may take to reach the socket before its sender goes on.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long a follower looks after what is left to send before it looks for its answer again.
+const HELP: Duration = Duration::from_millis(10);
+
+/// An answer that has come.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// To a batch.
+    Outcomes(Vec<Outcome>),
+    /// To a request, with CLOCK_MONOTONIC before it was sent and after the answer had come.
+    Reply { reply: Reply, sent_ns: u64, received_ns: u64 },
+}
+
+/// Which answer a number will get.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Expected {
+    /// So many outcomes.
+    Outcomes(usize),
+    /// A reply.
+    Reply,
+    /// None at all.
+    Nothing,
+}
+
+/// Why a frame was not sent. Nothing of it was, nor will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotSent {
+    /// The stream is broken.
+    Broken,
+    /// The peer has not made room in time, or too many answers are outstanding.
+    Full,
+}
+
+/// The stream is broken: the answer will not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    fd: OwnedFd,
+    owner: Owner,
+    broken: AtomicBool,
+    /// Bytes wait in `out`: whoever sleeps should look for room, too.
+    backlog: AtomicBool,
+    out: Mutex<Out>,
+    rx: Mutex<FrameBuffer>,
+    inbox: Mutex<Inbox>,
+}
+
+#[derive(Debug, Default)]
+struct Out {
+    bytes: Vec<u8>,
+    /// Bytes at the front that were sent already.
+    sent: usize,
+    /// All bytes ever appended, and ever sent.
+    appended_total: u64,
+    sent_total: u64,
+    last_seq: u64,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    pending: HashMap<Seq, Pending>,
+    /// Threads that sleep until their answer comes or they are to lead.
+    followers: Vec<(Seq, Arc<Condvar>)>,
+    /// Condition variables nobody uses now.
+    spare: Vec<Arc<Condvar>>,
+    /// Somebody reads.
+    led: bool,
+    /// The largest number given out.
+    last_seq: u64,
+}
+
+#[derive(Debug)]
+struct Pending {
+    expected: Expected,
+    sent_ns: u64,
+    answer: Option<Answer>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code that could leave a half-made change panics while it holds one of these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stream {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            owner: Owner::current(),
+            broken: AtomicBool::new(false),
+            backlog: AtomicBool::new(false),
+            out: Mutex::default(),
+            rx: Mutex::new(FrameBuffer::new()),
+            inbox: Mutex::default(),
+        }
+    }
+
+    /// Whether nothing can be sent or received any more, as far as is known.
+    #[inline]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    /// Sends a frame made by `encode` and registers what is expected for it. `Ok` means that the
+    /// frame is on its way, though perhaps not yet at the socket when the deadline comes.
+    pub(crate) fn send(
+        &self,
+        expected: Expected,
+        deadline: Instant,
+        encode: impl FnOnce(Seq, &mut Vec<u8>),
+    ) -> Result<Seq, NotSent> {
+        let mut out = self.room(deadline)?;
+        let seq = Seq(out.last_seq + 1);
+        self.expect(seq, expected)?;
+        out.last_seq = seq.0;
+        let linger = deadline.min(sys::deadline_in(LINGER));
+        self.append(out, linger, |bytes| encode(seq, bytes));
+        Ok(seq)
+    }
+
+    /// Sends a frame that has no number and no answer.
+    pub(crate) fn send_plain(&self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), NotSent> {
+        let deadline = sys::deadline_in(LINGER);
+        let out = self.room(deadline)?;
+        self.append(out, deadline, encode);
+        Ok(())
+    }
+
+    /// Waits for the answer to `seq`. `Ok(None)`: not by the deadline, or not expected (any
+    /// more). A deadline that has passed still looks once at what has come.
+    pub(crate) fn wait(&self, seq: Seq, deadline: Instant) -> Result<Option<Answer>, Broken> {
+        if !self.owner.is_here() {
+            return Err(Broken);
+        }
+        let mut inbox = lock(&self.inbox);
+        let mut looked = false;
+        let result = loop {
+            match inbox.take(seq) {
+                Taken::Answer(answer) => break Ok(Some(answer)),
+                Taken::Unexpected => break Ok(None),
+                Taken::NotYet if self.is_broken() => break Err(Broken),
+                Taken::NotYet => {}
+            }
+            let now = Instant::now();
+            if now >= deadline && (looked || inbox.led) {
+                break Ok(None);
+            }
+            if inbox.led && self.has_backlog() {
+                // The leader may be asleep since before there was a backlog.
+                drop(inbox);
+                self.sleep_until_writable(deadline.min(now + HELP));
+                self.flush(&mut lock(&self.out));
+                inbox = lock(&self.inbox);
+            } else if inbox.led {
+                inbox = inbox.follow(seq, deadline - now);
+            } else {
+                inbox.led = true;
+                drop(inbox);
+                inbox = self.lead(deadline);
+                inbox.led = false;
+                looked = true;
+            }
+        };
+        inbox.pass_on();
+        result
+    }
+
+    /// The answer to `seq` is not wanted.
+    pub(crate) fn forget(&self, seq: Seq) {
+        if self.owner.is_here() {
+            lock(&self.inbox).pending.remove(&seq);
+        }
+    }
+
+    /// Looks, without waiting, whether the peer has closed.
+    pub(crate) fn probe(&self) -> bool {
+        if !self.owner.is_here() {
+            return false;
+        }
+        let mut inbox = lock(&self.inbox);
+        if !inbox.led && !self.is_broken() {
+            inbox.led = true;
+            drop(inbox);
+            inbox = self.lead(Instant::now());
+            inbox.led = false;
+            inbox.pass_on();
+        }
+        drop(inbox);
+        !self.is_broken()
+    }
+
+    /// `Out`, locked, with room for one more frame.
+    fn room(&self, deadline: Instant) -> Result<MutexGuard<'_, Out>, NotSent> {
+        if !self.owner.is_here() {
+            return Err(NotSent::Broken);
+        }
+        loop {
+            let mut out = lock(&self.out);
+            if !self.is_broken() && out.waiting().len() >= OUT_MAX {
+                self.flush(&mut out);
+            }
+            if self.is_broken() {
+                return Err(NotSent::Broken);
+            }
+            if out.waiting().len() < OUT_MAX {
+                return Ok(out);
+            }
+            drop(out);
+            if Instant::now() >= deadline {
+                return Err(NotSent::Full);
+            }
+            self.sleep_until_writable(deadline);
+        }
+    }
+
+    fn expect(&self, seq: Seq, expected: Expected) -> Result<(), NotSent> {
+        let mut inbox = lock(&self.inbox);
+        if inbox.pending.len() >= PENDING_MAX {
+            return Err(NotSent::Full);
+        }
+        inbox.last_seq = seq.0;
+        if !matches!(expected, Expected::Nothing) {
+            let pending = Pending { expected, sent_ns: monotonic_ns(), answer: None };
+            inbox.pending.insert(seq, pending);
+        }
+        Ok(())
+    }
+
+    /// Appends a frame, and sends until it is at the socket or the deadline has come.
+    fn append<'a>(
+        &'a self,
+        mut out: MutexGuard<'a, Out>,
+        deadline: Instant,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let before = out.bytes.len();
+        encode(&mut out.bytes);
+        out.appended_total += (out.bytes.len() - before) as u64;
+        let goal = out.appended_total;
+        loop {
+            self.flush(&mut out);
+            if out.sent_total >= goal || self.is_broken() || Instant::now() >= deadline {
+                return;
+            }
+            drop(out);
+            self.sleep_until_writable(deadline);
+            out = lock(&self.out);
+        }
+    }
+
+    /// Sends what the socket takes.
+    fn flush(&self, out: &mut Out) {
+        while !out.waiting().is_empty() {
+            match send_now(self.fd.as_fd(), out.waiting()) {
+                Ok(Some(len)) => {
+                    out.sent += len;
+                    out.sent_total += len as u64;
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    self.break_off();
+                    break;
+                }
+            }
+        }
+        if out.waiting().is_empty() {
+            out.bytes.clear();
+            out.sent = 0;
+        } else if out.sent >= OUT_MAX {
+            out.bytes.drain(..out.sent);
+            out.sent = 0;
+        }
+        self.backlog.store(!out.bytes.is_empty(), Ordering::Release);
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.backlog.load(Ordering::Acquire)
+    }
+
+    fn sleep_until_writable(&self, deadline: Instant) {
+        if poll_until(self.fd.as_fd(), libc::POLLOUT, deadline).is_err() {
+            self.break_off();
+        }
+    }
+
+    /// Reads once for everybody and delivers what came. Gives the inbox back locked.
+    fn lead(&self, deadline: Instant) -> MutexGuard<'_, Inbox> {
+        let mut rx = lock(&self.rx);
+        if self.has_backlog() {
+            self.flush(&mut lock(&self.out));
+        }
+        match self.receive(rx.space(), deadline) {
+            Ok(None) => lock(&self.inbox),
+            Ok(Some(len)) if len > 0 => {
+                rx.filled(len);
+                let mut inbox = lock(&self.inbox);
+                if !inbox.deliver(&mut rx) {
+                    drop(inbox);
+                    self.break_off();
+                    inbox = lock(&self.inbox);
+                }
+                inbox
+            }
+            _ => {
+                self.break_off();
+                lock(&self.inbox)
+            }
+        }
+    }
+
+    /// As [`sys::receive_until`], and sends what is left while it sleeps.
+    fn receive(&self, into: &mut [u8], deadline: Instant) -> io::Result<Option<usize>> {
+        let spin_until = (Instant::now() + SPIN).min(deadline);
+        loop {
+            if let Some(len) = receive_now(self.fd.as_fd(), into)? {
+                return Ok(Some(len));
+            }
+            let now = Instant::now();
+            if now >= deadline || self.is_broken() {
+                return Ok(None);
+            }
+            if now < spin_until {
+                std::thread::yield_now();
+                continue;
+            }
+            let mut events = libc::POLLIN;
+            if self.has_backlog() {
+                events |= libc::POLLOUT;
+            }
+            if poll_until(self.fd.as_fd(), events, deadline)? & libc::POLLOUT != 0 {
+                self.flush(&mut lock(&self.out));
+            }
+        }
+    }
+
+    /// Nothing comes or goes any more; wakes everybody, the peer too.
+    fn break_off(&self) {
+        self.broken.store(true, Ordering::Release);
+        self.shut_down();
+        for (_, follower) in &lock(&self.inbox).followers {
+            follower.notify_all();
+        }
+    }
+
+    fn shut_down(&self) {
+        // SAFETY: a system call on a descriptor this owns, without pointers.
+        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
+impl Drop for Stream {
+    /// Closes the connection even if a forked child has a copy of the descriptor; the child's
+    /// copy goes without a word.
+    fn drop(&mut self) {
+        if self.owner.is_here() {
+            self.shut_down();
+        }
+    }
+}
+
+impl Out {
+    fn waiting(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+}
+
+enum Taken {
+    Answer(Answer),
+    NotYet,
+    Unexpected,
+}
+
+/// Why a frame is no answer; the stream is broken then.
+struct NoAnswer;
+
+impl Inbox {
+    fn take(&mut self, seq: Seq) -> Taken {
+        match self.pending.get_mut(&seq) {
+            None => Taken::Unexpected,
+            Some(Pending { answer: None, .. }) => Taken::NotYet,
+            Some(pending) => match pending.answer.take() {
+                Some(answer) => {
+                    self.pending.remove(&seq);
+                    Taken::Answer(answer)
+                }
+                None => Taken::NotYet,
+            },
+        }
+    }
+
+    /// Files all whole frames; `false` if one of them is no answer.
+    fn deliver(&mut self, rx: &mut FrameBuffer) -> bool {
+        let received_ns = monotonic_ns();
+        loop {
+            match rx.next() {
+                Ok(None) => return true,
+                Ok(Some((kind, payload))) => {
+                    if self.file(kind, payload, received_ns).is_err() {
+                        return false;
+                    }
+                }
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn file(&mut self, kind: Kind, payload: &[u8], received_ns: u64) -> Result<(), NoAnswer> {
+        // The primary speaks of nothing but replies here: anything else is not even parsed.
+        if !matches!(kind, Kind::Outcomes | Kind::Reply) {
+            return Err(NoAnswer);
+        }
+        let (seq, frame) = match codec::decode(kind, payload) {
+            Ok(Frame::Outcomes(seq, outcomes)) => (seq, Ok(outcomes)),
+            Ok(Frame::Reply(seq, reply)) => (seq, Err(reply)),
+            _ => return Err(NoAnswer),
+        };
+        if seq.0 == 0 || seq.0 > self.last_seq {
+            return Err(NoAnswer);
+        }
+        // An answer that was forgotten, or that has come already, is of no interest.
+        let Some(pending) = self.pending.get_mut(&seq) else { return Ok(()) };
+        if pending.answer.is_some() {
+            return Ok(());
+        }
+        pending.answer = Some(match (pending.expected, frame) {
+            (Expected::Outcomes(count), Ok(outcomes)) if outcomes.len() == count => {
+                Answer::Outcomes(outcomes)
+            }
+            (Expected::Reply, Err(reply)) => {
+                Answer::Reply { reply, sent_ns: pending.sent_ns, received_ns }
+            }
+            _ => return Err(NoAnswer),
+        });
+        for (_, follower) in self.followers.iter().filter(|(waits_for, _)| *waits_for == seq) {
+            follower.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Somebody who sleeps is to read, if nobody does.
+    fn pass_on(&self) {
+        if !self.led {
+            if let Some((_, follower)) = self.followers.first() {
+                follower.notify_all();
+            }
+        }
+    }
+}
+
+/// Sleeping as a follower.
+trait Follow {
+    /// Sleeps until woken, at most `wait`.
+    fn follow(self, seq: Seq, wait: Duration) -> Self;
+}
+
+impl Follow for MutexGuard<'_, Inbox> {
+    fn follow(mut self, seq: Seq, wait: Duration) -> Self {
+        let me = self.spare.pop().unwrap_or_default();
+        self.followers.push((seq, Arc::clone(&me)));
+        let (mut inbox, _) = me.wait_timeout(self, wait).unwrap_or_else(PoisonError::into_inner);
+        inbox.followers.retain(|(_, other)| !Arc::ptr_eq(other, &me));
+        inbox.spare.push(me);
+        inbox
+    }
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The executor for clients anywhere: chains travel as frames, and the primary's command thread
+//! executes them.
+//!
+//! Chains, notes and requests share one ordered stream, so they reach the primary in the order
+//! in which they were given. A note is written to the socket before the call returns; only if
+//! the primary has not read for a second is it left to the next call.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use dlock_core::clock::Now;
+use dlock_core::codec::{self, Frame};
+use dlock_core::control::{Attach, FabricKind};
+use dlock_core::exec::{Executor, Posted};
+use dlock_core::ids::{Handle, Seq};
+use dlock_core::limits::BATCH_MAX;
+use dlock_core::message::{Reply, Request};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome};
+use dlock_core::words::LedgerEntry;
+
+use crate::clock::{monotonic_ns, ClockEstimate};
+use crate::error::FabricError;
+use crate::handshake;
+use crate::net;
+use crate::shm::{send_request, SEND_WAIT};
+use crate::stream::{Answer, Expected, NotSent, Stream};
+use crate::sys::deadline_in;
+
+/// How long a reading of the server clock may take.
+const CLOCK_WAIT: Duration = Duration::from_secs(1);
+
+/// One session's command channel over TCP.
+#[derive(Debug)]
+pub struct TcpExecutor {
+    stream: Stream,
+    clock: Mutex<ClockEstimate>,
+}
+
+impl TcpExecutor {
+    /// Attaches to the primary at this address; `clock` comes from the control channel. Takes at
+    /// most 10 s to connect and 10 s to attach.
+    ///
+    /// # Errors
+    /// `Connect`, `TimedOut`, `Refused`, or the answer is none.
+    pub fn attach(
+        addr: SocketAddr,
+        attach: &Attach,
+        clock: ClockEstimate,
+    ) -> Result<Self, FabricError> {
+        Self::attach_on(OwnedFd::from(net::connect(addr)?), attach, clock)
+    }
+
+    /// Attaches over a connected stream socket.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn attach_on(
+        socket: OwnedFd,
+        attach: &Attach,
+        clock: ClockEstimate,
+    ) -> Result<Self, FabricError> {
+        let attach = Attach { fabric: FabricKind::Tcp, ..*attach };
+        handshake::attach_tcp(socket.as_fd(), &attach, deadline_in(net::CONNECT_WAIT))?;
+        Ok(Self { stream: Stream::new(socket), clock: Mutex::new(clock) })
+    }
+
+    /// Takes a new estimate of the server clock, if it is better than the one in use is by now.
+    /// Replies that carry the server's time do this by themselves.
+    pub fn refresh(&self, candidate: ClockEstimate) {
+        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_ns = monotonic_ns();
+        if candidate.uncertainty_ns(now_ns) < clock.uncertainty_ns(now_ns) {
+            *clock = candidate;
+        }
+    }
+
+    /// Whether the session stands as far as is known here: no system call.
+    pub fn is_alive(&self) -> bool {
+        !self.stream.is_broken()
+    }
+
+    /// As [`is_alive`](Self::is_alive), and looks at the socket: one system call.
+    pub fn probe(&self) -> bool {
+        self.stream.probe()
+    }
+
+    /// A `Ping`, whose answer refreshes the estimate of the server clock. Without an answer the
+    /// old one goes on, with its growing uncertainty.
+    fn ask_the_time(&self) {
+        if let Ok(seq) = self.send(&Request::Ping) {
+            if !matches!(self.reply(seq, CLOCK_WAIT), Ok(Some(_))) {
+                self.stream.forget(seq);
+            }
+        }
+    }
+
+    fn start(&self, chains: &[Chain], deadline: Instant) -> Result<Seq, Status> {
+        let expected = Expected::Outcomes(chains.len());
+        let sent = self.stream.send(expected, deadline, |seq, bytes| {
+            codec::encode_batch(seq, chains, bytes);
+        });
+        sent.map_err(|error| match error {
+            NotSent::Broken => Status::BadResponse,
+            NotSent::Full => Status::TimedOut,
+        })
+    }
+}
+
+impl Executor for TcpExecutor {
+    /// What is beyond [`BATCH_MAX`] is refused. `Refused(BadResponse)`: the connection was gone
+    /// before the chains were sent; `Unknown`: it went, or the time was up, after that.
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
+        let count = chains.len().min(outcomes.len());
+        let (outcomes, excess) = outcomes.split_at_mut(count.min(BATCH_MAX));
+        excess.fill(Outcome::Refused(Status::Invalid));
+        if outcomes.is_empty() {
+            return;
+        }
+        let deadline = deadline_in(wait);
+        let seq = match self.start(&chains[..outcomes.len()], deadline) {
+            Ok(seq) => seq,
+            Err(status) => return outcomes.fill(Outcome::Refused(status)),
+        };
+        match self.stream.wait(seq, deadline) {
+            Ok(Some(Answer::Outcomes(answer))) if answer.len() == outcomes.len() => {
+                outcomes.copy_from_slice(&answer);
+            }
+            _ => {
+                self.stream.forget(seq);
+                outcomes.fill(Outcome::Unknown);
+            }
+        }
+    }
+
+    fn post(&self, chain: &Chain) -> Posted {
+        match self.start(std::slice::from_ref(chain), deadline_in(SEND_WAIT)) {
+            Ok(seq) => Posted::Pending(seq),
+            Err(status) => Posted::Ready(Outcome::Refused(status)),
+        }
+    }
+
+    fn poll(&self, posted: Posted) -> Option<Outcome> {
+        let seq = match posted {
+            Posted::Ready(outcome) => return Some(outcome),
+            Posted::Pending(seq) => seq,
+        };
+        match self.stream.wait(seq, Instant::now()) {
+            Ok(Some(Answer::Outcomes(answer))) => {
+                Some(answer.first().copied().unwrap_or(Outcome::Unknown))
+            }
+            Ok(None) => None,
+            Ok(Some(_)) | Err(_) => {
+                self.stream.forget(seq);
+                Some(Outcome::Unknown)
+            }
+        }
+    }
+
+    fn note(&self, handle: Handle, entry: LedgerEntry) {
+        // If the stream is broken, the primary learns nothing more of this session anyway.
+        let _ = self.stream.send_plain(|bytes| {
+            codec::encode(&Frame::Note(handle, entry), bytes);
+        });
+    }
+
+    fn send(&self, request: &Request) -> Result<Seq, Status> {
+        send_request(&self.stream, request)
+    }
+
+    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
+        match self.stream.wait(seq, deadline_in(wait)) {
+            Ok(Some(Answer::Reply { reply, sent_ns, received_ns })) => {
+                if let Reply::Pong { at } | Reply::Granted { at, .. } = reply {
+                    self.refresh(ClockEstimate::from_exchange(sent_ns, received_ns, at));
+                }
+                Ok(Some(reply))
+            }
+            Ok(_) => Ok(None),
+            Err(_) => Err(Status::BadResponse),
+        }
+    }
+
+    fn forget(&self, seq: Seq) {
+        self.stream.forget(seq);
+    }
+
+    /// # Latency
+    /// None; one round trip if nothing was heard of the server clock for about a second.
+    fn now(&self) -> Now {
+        let estimate = || *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clock = estimate();
+        if clock.is_stale(monotonic_ns()) {
+            self.ask_the_time();
+            clock = estimate();
+        }
+        clock.at(monotonic_ns())
+    }
+
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a server asks of the system for its threads and its process.
+
+use std::io;
+
+use crate::sys::check;
+
+/// CPUs the system is configured with, whether they are online or not; at least 1.
+pub fn cpus_configured() -> usize {
+    // SAFETY: no arguments that could be wrong.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    usize::try_from(count).unwrap_or(1).max(1)
+}
+
+/// Lets the calling thread run on these CPUs only.
+///
+/// # Errors
+/// `InvalidInput` for no CPU, or one beyond what a CPU set can name; what the system says
+/// (`EINVAL` if none of them may be used by this process).
+pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
+    if cpus.is_empty() || cpus.iter().any(|&cpu| cpu >= libc::CPU_SETSIZE as usize) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: zero is a valid value: the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus {
+        // SAFETY: `cpu` is below CPU_SETSIZE, checked above.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    // SAFETY: `set` is valid for reads of its size; 0 means the calling thread.
+    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }).map(drop)
+}
+
+/// Raises this process's soft limit of open files to its hard limit, and returns it. For
+/// programs; a library leaves its host's limits alone.
+///
+/// # Errors
+/// What the system says.
+pub fn raise_file_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the answer.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+    if limit.rlim_cur < limit.rlim_max {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: `limit` is valid for reads.
+        check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
+    }
+    Ok(limit.rlim_cur)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_can_be_pinned_to_a_cpu_it_may_use_and_to_no_other() {
+        let result = std::thread::spawn(|| {
+            assert!(pin_current_thread(&[]).is_err());
+            assert!(pin_current_thread(&[libc::CPU_SETSIZE as usize]).is_err());
+            // Some configured CPU is usable: this thread runs.
+            (0..cpus_configured()).any(|cpu| pin_current_thread(&[cpu]).is_ok())
+        });
+        assert!(result.join().unwrap());
+    }
+
+    #[test]
+    fn the_file_limit_ends_at_the_hard_limit() {
+        assert_eq!(raise_file_limit().unwrap(), raise_file_limit().unwrap());
+    }
+}

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which port of which device: a pure decision over what was found.
+//!
+//! ```text
+//!   dev_name given      that device, or an error        ┐ the port and GID that `eid` names,
+//!   only eid given      the device that has this GID    ┘ else the first active port
+//!   neither             the first device with an active port and atomics
+//!   GID of a port       Ethernet: RoCE v2 with an IPv4 address, then RoCE v2 with another address,
+//!                       then a link-local one, then RoCE v1; InfiniBand: the first
+//! ```
+//! A device that cannot execute 64-bit atomics, or needs a connection manager (iWARP), is never
+//! chosen.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A 16-byte global identifier of a port, in network byte order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// All zero: no identifier.
+    pub fn is_none(self) -> bool {
+        self.0 == [0; 16]
+    }
+
+    /// The IPv4 address it stands for, if it is `::ffff:a.b.c.d`.
+    pub fn ipv4(self) -> Option<Ipv4Addr> {
+        Ipv6Addr::from(self.0).to_ipv4_mapped()
+    }
+
+    fn is_link_local(self) -> bool {
+        self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
+    }
+}
+
+impl From<IpAddr> for Gid {
+    /// The GID of a RoCE v2 port with this address.
+    fn from(addr: IpAddr) -> Self {
+        match addr {
+            IpAddr::V4(addr) => Self(addr.to_ipv6_mapped().octets()),
+            IpAddr::V6(addr) => Self(addr.octets()),
+        }
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+/// What a GID is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidKind {
+    /// InfiniBand.
+    Infiniband,
+    /// RoCE v1: not routable.
+    RoceV1,
+    /// RoCE v2: over UDP.
+    RoceV2,
+    /// The kernel does not say.
+    Unknown,
+}
+
+/// One entry of a port's GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidInfo {
+    /// Its place in the table.
+    pub index: u8,
+    /// The identifier; never zero.
+    pub gid: Gid,
+    /// What it is of.
+    pub kind: GidKind,
+}
+
+/// Whether a port can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortState {
+    /// Yes.
+    Active,
+    /// No link.
+    Down,
+    /// A link that is not configured yet (InfiniBand: no subnet manager).
+    Initializing,
+    /// A state this program does not know.
+    Other(u32),
+}
+
+/// What is below a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// InfiniBand.
+    Infiniband,
+    /// RoCE.
+    Ethernet,
+    /// The device does not say.
+    Unknown,
+}
+
+/// One port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortInfo {
+    /// Counted from 1.
+    pub number: u8,
+    /// Whether it can be used.
+    pub state: PortState,
+    /// What is below it.
+    pub link: Link,
+    /// The local identifier; InfiniBand only.
+    pub lid: u16,
+    /// The path MTU in force, as the device counts it: 1 = 256 bytes … 5 = 4,096.
+    pub mtu: u8,
+    /// The non-zero entries of its GID table, in order.
+    pub gids: Vec<GidInfo>,
+}
+
+/// What a device can do with a 64-bit word at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Atomics {
+    /// Nothing.
+    None,
+    /// Atomic among this device's own operations (`IBV_ATOMIC_HCA`).
+    Device,
+    /// Atomic with the CPU's, too (`IBV_ATOMIC_GLOB`); dlock does not rely on it.
+    Global,
+}
+
+/// One device as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// The kernel's name, as in `rdma link`.
+    pub name: String,
+    /// A device that needs a connection manager.
+    pub iwarp: bool,
+    /// What it can do with words.
+    pub atomics: Atomics,
+    /// Work requests a queue may have.
+    pub queue_max: u32,
+    /// Completions a completion queue may have.
+    pub completions_max: u32,
+    /// Reads and atomics it executes at a time for one queue pair.
+    pub reads_served_max: u8,
+    /// Reads and atomics one queue pair may have under way.
+    pub reads_issued_max: u8,
+    /// Its ports.
+    pub ports: Vec<PortInfo>,
+    /// Why it could not be looked into; then everything above but the name is empty.
+    pub unusable: Option<String>,
+}
+
+/// The port to use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The device.
+    pub device: String,
+    /// Its port.
+    pub port: u8,
+    /// The GID to be reached at.
+    pub gid: GidInfo,
+    /// An `eid` was given, and it is this GID.
+    pub by_eid: bool,
+}
+
+/// Why there is no port to use: one line with cause and remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoPort {
+    /// A name was given, and there is no such device.
+    #[error("there is no RDMA device {name}; {}", devices_text(.devices))]
+    NoSuchDevice {
+        /// The name.
+        name: String,
+        /// Those that exist.
+        devices: Vec<String>,
+    },
+    /// Only an `eid` was given, and it is no active port's.
+    #[error("no active RDMA port has the address {gid}; see `rdma link` and `ip address`")]
+    NoSuchAddress {
+        /// The address.
+        gid: Gid,
+    },
+    /// The device named, or every device, cannot be used.
+    #[error("RDMA device {name} cannot be used: {reason}")]
+    Unusable {
+        /// The device.
+        name: String,
+        /// Cause and remedy.
+        reason: String,
+    },
+    /// There is no device.
+    #[error(
+        "there is no RDMA device; SoftRoCE makes one: rdma link add rxe0 type rxe netdev eth0"
+    )]
+    NoDevice,
+}
+
+fn devices_text(devices: &[String]) -> String {
+    match devices {
+        [] => "this host has none".into(),
+        _ => format!("this host has: {}", devices.join(", ")),
+    }
+}
+
+/// Chooses a port; `eid` all zero: not given.
+///
+/// With a device name, an `eid` that is not an address of that device is ignored: programs pass
+/// the host's address there.
+///
+/// # Errors
+/// `NoPort`. Without a device name the caller may go on without RDMA.
+pub fn choose(
+    devices: &[DeviceInfo],
+    device: Option<&str>,
+    eid: &[u8; 16],
+) -> Result<Choice, NoPort> {
+    let eid = Gid(*eid);
+    if let Some(name) = device {
+        let Some(device) = devices.iter().find(|d| d.name == name) else {
+            let devices = devices.iter().map(|d| d.name.clone()).collect();
+            return Err(NoPort::NoSuchDevice { name: name.into(), devices });
+        };
+        let unusable = |reason| NoPort::Unusable { name: name.into(), reason };
+        let default = usable(device).map_err(unusable)?;
+        return Ok(by_address(device, eid).unwrap_or(default));
+    }
+    if devices.is_empty() {
+        return Err(NoPort::NoDevice);
+    }
+    if !eid.is_none() {
+        let found = devices.iter().find_map(|device| {
+            usable(device).ok()?;
+            by_address(device, eid)
+        });
+        return found.ok_or(NoPort::NoSuchAddress { gid: eid });
+    }
+    let mut first = None;
+    for device in devices {
+        match usable(device) {
+            Ok(choice) => return Ok(choice),
+            Err(reason) => {
+                first.get_or_insert(NoPort::Unusable { name: device.name.clone(), reason });
+            }
+        }
+    }
+    // There is at least one device, and it was not usable.
+    Err(first.unwrap_or(NoPort::NoDevice))
+}
+
+/// The device's first active port with its best GID, or why the device cannot be used.
+pub fn usable(device: &DeviceInfo) -> Result<Choice, String> {
+    if let Some(reason) = &device.unusable {
+        return Err(reason.clone());
+    }
+    if device.iwarp {
+        return Err("iWARP devices need a connection manager; use RoCE or InfiniBand".into());
+    }
+    if device.atomics == Atomics::None {
+        return Err("it has no 64-bit atomic operations; use another device".into());
+    }
+    for port in device.ports.iter().filter(|port| port.state == PortState::Active) {
+        if let Some(gid) = best_gid(port) {
+            return Ok(choice(device, port, gid, false));
+        }
+    }
+    let active = device.ports.iter().any(|port| port.state == PortState::Active);
+    Err(match (active, device.ports.first().map(|port| port.state)) {
+        (true, _) => "its active port has no address; give its network interface one".into(),
+        (false, Some(PortState::Initializing)) => {
+            "its port is not configured yet; is a subnet manager running?".into()
+        }
+        (false, _) => "none of its ports is active; check the cable, or `ip link set … up`".into(),
+    })
+}
+
+fn by_address(device: &DeviceInfo, eid: Gid) -> Option<Choice> {
+    if eid.is_none() {
+        return None;
+    }
+    let active = device.ports.iter().filter(|port| port.state == PortState::Active);
+    // The same address may stand in the table twice, for RoCE v1 and v2.
+    let entries = active.flat_map(|port| port.gids.iter().map(move |gid| (port, gid)));
+    let (port, gid) =
+        entries.filter(|(_, gid)| gid.gid == eid).min_by_key(|(port, gid)| rank(port, gid))?;
+    Some(choice(device, port, *gid, true))
+}
+
+fn choice(device: &DeviceInfo, port: &PortInfo, gid: GidInfo, by_eid: bool) -> Choice {
+    Choice { device: device.name.clone(), port: port.number, gid, by_eid }
+}
+
+fn best_gid(port: &PortInfo) -> Option<GidInfo> {
+    port.gids.iter().min_by_key(|gid| rank(port, gid)).copied()
+}
+
+/// Smaller is better; the earlier of two equal ones is taken.
+fn rank(port: &PortInfo, gid: &GidInfo) -> u8 {
+    if port.link == Link::Infiniband {
+        return 0;
+    }
+    match gid.kind {
+        GidKind::RoceV2 if gid.gid.ipv4().is_some() => 0,
+        GidKind::RoceV2 if !gid.gid.is_link_local() => 1,
+        GidKind::Unknown if gid.gid.ipv4().is_some() => 2,
+        GidKind::RoceV2 => 3,
+        GidKind::Unknown => 4,
+        GidKind::Infiniband | GidKind::RoceV1 => 5,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(crate) fn gid(index: u8, address: &str, kind: GidKind) -> GidInfo {
+        GidInfo { index, gid: Gid::from(address.parse::<IpAddr>().unwrap()), kind }
+    }
+
+    pub(crate) fn roce(name: &str, address: &str) -> DeviceInfo {
+        let gids = vec![
+            gid(0, "fe80::1", GidKind::RoceV1),
+            gid(1, "fe80::1", GidKind::RoceV2),
+            gid(2, address, GidKind::RoceV1),
+            gid(3, address, GidKind::RoceV2),
+        ];
+        let state = PortState::Active;
+        let port = PortInfo { number: 1, state, link: Link::Ethernet, lid: 0, mtu: 3, gids };
+        DeviceInfo {
+            name: name.into(),
+            iwarp: false,
+            atomics: Atomics::Device,
+            queue_max: 1_024,
+            completions_max: 1_024,
+            reads_served_max: 16,
+            reads_issued_max: 16,
+            ports: vec![port],
+            unusable: None,
+        }
+    }
+
+    fn eid(address: &str) -> [u8; 16] {
+        Gid::from(address.parse::<IpAddr>().unwrap()).0
+    }
+
+    const NONE: [u8; 16] = [0; 16];
+
+    #[test]
+    fn without_wishes_the_first_usable_device_is_taken_at_its_ipv4_roce_v2_gid() {
+        let mut dead = roce("a0", "10.0.0.1");
+        dead.ports[0].state = PortState::Down;
+        let devices = [dead, roce("b0", "10.0.0.2"), roce("c0", "10.0.0.3")];
+        let choice = choose(&devices, None, &NONE).unwrap();
+        assert_eq!((choice.device.as_str(), choice.port, choice.gid.index), ("b0", 1, 3));
+        assert!(!choice.by_eid);
+    }
+
+    #[test]
+    fn a_named_device_must_exist_and_an_eid_of_another_is_ignored() {
+        let devices = [roce("a0", "10.0.0.1"), roce("b0", "10.0.0.2")];
+        let choice = choose(&devices, Some("b0"), &eid("10.0.0.1")).unwrap();
+        assert_eq!((choice.device.as_str(), choice.by_eid), ("b0", false));
+        let error = choose(&devices, Some("c0"), &NONE).unwrap_err();
+        assert!(matches!(error, NoPort::NoSuchDevice { .. }));
+        assert!(error.to_string().contains("a0, b0"), "{error}");
+        let error = choose(&[], Some("c0"), &NONE).unwrap_err();
+        assert!(error.to_string().contains("has none"), "{error}");
+    }
+
+    #[test]
+    fn an_eid_names_its_device_by_ipv4_or_by_native_gid() {
+        let devices = [roce("a0", "10.0.0.1"), roce("b0", "10.0.0.2")];
+        let choice = choose(&devices, None, &eid("10.0.0.2")).unwrap();
+        assert_eq!((choice.device.as_str(), choice.gid.index, choice.by_eid), ("b0", 3, true));
+        let choice = choose(&devices, Some("a0"), &eid("fe80::1")).unwrap();
+        assert_eq!((choice.gid.index, choice.by_eid), (1, true));
+        let error = choose(&devices, None, &eid("10.0.0.9")).unwrap_err();
+        assert!(matches!(error, NoPort::NoSuchAddress { .. }));
+        assert!(error.to_string().contains("10.0.0.9"), "{error}");
+    }
+
+    #[test]
+    fn a_device_that_cannot_do_the_work_is_refused_with_a_remedy() {
+        let good = roce("a0", "10.0.0.1");
+        let mut plain = good.clone();
+        plain.atomics = Atomics::None;
+        let mut iwarp = good.clone();
+        iwarp.iwarp = true;
+        let mut bare = good.clone();
+        bare.ports[0].gids.clear();
+        let mut closed = good.clone();
+        closed.unusable = Some("permission denied".into());
+        let mut waiting = good.clone();
+        waiting.ports[0].state = PortState::Initializing;
+        for (device, word) in [
+            (plain, "atomic"),
+            (iwarp, "iWARP"),
+            (bare, "address"),
+            (closed, "permission"),
+            (waiting, "subnet manager"),
+        ] {
+            for name in [Some("a0"), None] {
+                let error = choose(std::slice::from_ref(&device), name, &NONE).unwrap_err();
+                assert!(matches!(error, NoPort::Unusable { .. }), "{error}");
+                assert!(error.to_string().contains(word), "{error}");
+            }
+            assert_eq!(choose(&[device, good.clone()], None, &NONE).unwrap().gid.index, 3);
+        }
+        assert_eq!(choose(&[], None, &NONE), Err(NoPort::NoDevice));
+        assert_eq!(choose(&[], None, &[1; 16]), Err(NoPort::NoDevice));
+    }
+
+    #[test]
+    fn the_second_port_serves_if_the_first_is_down_and_infiniband_takes_its_first_gid() {
+        let mut device = roce("a0", "10.0.0.1");
+        let mut second = device.ports[0].clone();
+        second.number = 2;
+        second.link = Link::Infiniband;
+        second.gids =
+            vec![gid(0, "fe80::7", GidKind::Infiniband), gid(1, "fd00::7", GidKind::Infiniband)];
+        device.ports[0].state = PortState::Down;
+        device.ports.push(second);
+        let choice = choose(&[device], None, &NONE).unwrap();
+        assert_eq!((choice.port, choice.gid.index), (2, 0));
+    }
+
+    #[test]
+    fn without_a_kernel_that_tells_types_the_ipv4_gid_is_taken() {
+        let mut device = roce("a0", "10.0.0.1");
+        device.ports[0].gids =
+            vec![gid(0, "fe80::1", GidKind::Unknown), gid(1, "10.0.0.1", GidKind::Unknown)];
+        assert_eq!(choose(&[device], None, &NONE).unwrap().gid.index, 1);
+    }
+}

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `dlock doctor` says of RDMA on this host: findings in, a report out.
+//!
+//! ```text
+//!   look() ──▶ Findings ──report(&findings, &wish)──▶ Report     only `look` touches the system
+//! ```
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use super::choice::{
+    choose, usable, Atomics, Choice, DeviceInfo, Gid, GidKind, Link, NoPort, PortState,
+};
+use super::device::devices;
+use super::error::VerbsError;
+
+/// What was found on this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Why the library cannot be used.
+    pub library_absent: Option<String>,
+    /// Why devices could not be listed.
+    pub list_failed: Option<String>,
+    /// The devices.
+    pub devices: Vec<DeviceInfo>,
+    /// Bytes this process may lock in memory; `None`: as many as it likes.
+    pub memlock_bytes: Option<u64>,
+    /// Whether the limit does not count for this process (`CAP_IPC_LOCK`).
+    pub memlock_exempt: bool,
+    /// Devices that the kernel has, library or not.
+    pub kernel_devices: Vec<String>,
+    /// Device files of verbs, and whether this process may use them.
+    pub device_files: Vec<(String, bool)>,
+    /// Whether the kernel's RDMA core is there at all.
+    pub kernel_rdma: bool,
+    /// Network interfaces that SoftRoCE could be put on.
+    pub interfaces: Vec<String>,
+}
+
+/// What the configuration asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// `dev_name`.
+    pub device: Option<String>,
+    /// `eid`; all zero: none.
+    pub eid: [u8; 16],
+    /// Bytes that will be registered.
+    pub register_bytes: u64,
+}
+
+/// How a line is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// As it should be.
+    Good,
+    /// Worth knowing.
+    Note,
+    /// In the way of RDMA.
+    Problem,
+}
+
+/// One line of a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// How it is meant.
+    pub level: Level,
+    /// What it is about: `library`, `memory`, a device's name, …
+    pub subject: String,
+    /// What is the case.
+    pub text: String,
+    /// What to do; every problem has one.
+    pub remedy: Option<String>,
+}
+
+/// All lines, and the port that would be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// In the order in which things depend on each other.
+    pub lines: Vec<Line>,
+    /// The port, or why there is none.
+    pub choice: Result<Choice, NoPort>,
+}
+
+impl Report {
+    /// Whether RDMA works as asked for.
+    pub fn is_ready(&self) -> bool {
+        self.choice.is_ok() && self.lines.iter().all(|line| line.level != Level::Problem)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.lines {
+            let mark = match line.level {
+                Level::Good => "ok  ",
+                Level::Note => "note",
+                Level::Problem => "FAIL",
+            };
+            writeln!(f, "{mark}  {}: {}", line.subject, line.text)?;
+            if let Some(remedy) = &line.remedy {
+                writeln!(f, "      -> {remedy}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The report on what was found.
+pub fn report(findings: &Findings, wish: &Wish) -> Report {
+    let mut lines = Vec::new();
+    library_lines(findings, &mut lines);
+    kernel_lines(findings, &mut lines);
+    for device in &findings.devices {
+        device_lines(device, &mut lines);
+    }
+    memory_lines(findings, wish, &mut lines);
+    let choice = choose(&findings.devices, wish.device.as_deref(), &wish.eid);
+    lines.push(choice_line(&choice, wish));
+    Report { lines, choice }
+}
+
+fn line(level: Level, subject: &str, text: impl Into<String>, remedy: Option<String>) -> Line {
+    Line { level, subject: subject.into(), text: text.into(), remedy }
+}
+
+fn library_lines(findings: &Findings, lines: &mut Vec<Line>) {
+    lines.push(match (&findings.library_absent, &findings.list_failed) {
+        (Some(reason), _) => {
+            let (text, remedy) = reason.split_once("; ").unwrap_or((reason, "install rdma-core"));
+            line(Level::Problem, "library", text, Some(remedy.into()))
+        }
+        (None, Some(reason)) => {
+            let remedy = "load the kernel's RDMA modules: modprobe ib_uverbs".to_string();
+            line(Level::Problem, "library", format!("libibverbs: {reason}"), Some(remedy))
+        }
+        (None, None) => line(Level::Good, "library", "libibverbs.so.1 is loaded", None),
+    });
+}
+
+fn kernel_lines(findings: &Findings, lines: &mut Vec<Line>) {
+    if !findings.kernel_devices.is_empty() {
+        for (file, _) in findings.device_files.iter().filter(|(_, may)| !may) {
+            let remedy = "run as root, or join the group of the file (often rdma)".to_string();
+            let text = format!("{file} may not be used by this user");
+            lines.push(line(Level::Problem, "kernel", text, Some(remedy)));
+        }
+        if findings.device_files.is_empty() {
+            let remedy = "load the module: modprobe ib_uverbs".to_string();
+            let text = "devices exist, but no /dev/infiniband/uverbs*";
+            lines.push(line(Level::Problem, "kernel", text, Some(remedy)));
+        } else if findings.devices.is_empty() && findings.library_absent.is_none() {
+            let remedy = "install the providers: ibverbs-providers (Debian), libibverbs".into();
+            let text =
+                format!("no driver of the library for {}", findings.kernel_devices.join(", "));
+            lines.push(line(Level::Problem, "kernel", text, Some(remedy)));
+        }
+        return;
+    }
+    let interface = findings.interfaces.first().map_or("eth0", String::as_str);
+    let link = format!("rdma link add rxe0 type rxe netdev {interface}");
+    let (text, remedy) = if findings.kernel_rdma {
+        ("no RDMA device", format!("without hardware, use SoftRoCE: {link}"))
+    } else {
+        let text = "no RDMA device, and the kernel's RDMA modules are not loaded";
+        (text, format!("without hardware, use SoftRoCE: modprobe rdma_rxe && {link}"))
+    };
+    lines.push(line(Level::Problem, "kernel", text, Some(remedy)));
+}
+
+fn device_lines(device: &DeviceInfo, lines: &mut Vec<Line>) {
+    let name = device.name.as_str();
+    if device.unusable.is_none() {
+        let atomics = match device.atomics {
+            Atomics::None => "no 64-bit atomics",
+            Atomics::Device => "atomics of the device alone (IBV_ATOMIC_HCA)",
+            Atomics::Global => "atomics shared with the CPU (IBV_ATOMIC_GLOB)",
+        };
+        let text = format!(
+            "{atomics}, queues up to {}, {} reads or atomics at a time",
+            device.queue_max,
+            device.reads_served_max.min(device.reads_issued_max)
+        );
+        lines.push(line(Level::Note, name, text, None));
+        device.ports.iter().for_each(|port| lines.push(port_line(device, port)));
+    }
+    lines.push(match usable(device) {
+        Ok(choice) => {
+            let text = format!("usable: port {}, address {}", choice.port, choice.gid.gid);
+            line(Level::Good, name, text, None)
+        }
+        Err(reason) => {
+            let (text, remedy) = reason.split_once("; ").unwrap_or((&reason, "see `rdma link`"));
+            line(Level::Note, name, format!("not usable: {text}"), Some(remedy.into()))
+        }
+    });
+}
+
+fn port_line(device: &DeviceInfo, port: &super::choice::PortInfo) -> Line {
+    let state = match port.state {
+        PortState::Active => "active".into(),
+        PortState::Down => "down".into(),
+        PortState::Initializing => "not configured yet".into(),
+        PortState::Other(code) => format!("in state {code}"),
+    };
+    let link = match port.link {
+        Link::Infiniband => "InfiniBand",
+        Link::Ethernet => "Ethernet",
+        Link::Unknown => "link of unknown kind",
+    };
+    let gids: Vec<String> = port
+        .gids
+        .iter()
+        .map(|gid| {
+            let kind = match gid.kind {
+                GidKind::Infiniband => "IB",
+                GidKind::RoceV1 => "RoCE v1",
+                GidKind::RoceV2 => "RoCE v2",
+                GidKind::Unknown => "type unknown",
+            };
+            format!("{}: {} ({kind})", gid.index, gid.gid)
+        })
+        .collect();
+    let gids = if gids.is_empty() { "no address".into() } else { gids.join(", ") };
+    let bytes = 128_u32.checked_shl(port.mtu.into()).unwrap_or(0);
+    let text = format!("port {} {state}, {link}, MTU {bytes}; {gids}", port.number);
+    line(Level::Note, &device.name, text, None)
+}
+
+fn memory_lines(findings: &Findings, wish: &Wish, lines: &mut Vec<Line>) {
+    let kib = |bytes: u64| format!("{} KiB", bytes.div_ceil(1_024));
+    lines.push(match findings.memlock_bytes {
+        None => line(Level::Good, "memory", "locked memory is not limited", None),
+        Some(limit) if findings.memlock_exempt => {
+            let text = format!("locked memory is limited to {}, but not for root", kib(limit));
+            line(Level::Good, "memory", text, None)
+        }
+        Some(limit) if limit < wish.register_bytes => {
+            let text = format!(
+                "{} may be locked in memory, {} are needed",
+                kib(limit),
+                kib(wish.register_bytes)
+            );
+            let remedy = "ulimit -l unlimited, LimitMEMLOCK=infinity in the systemd unit, or \
+                          `* - memlock unlimited` in /etc/security/limits.conf";
+            line(Level::Problem, "memory", text, Some(remedy.into()))
+        }
+        Some(limit) => {
+            line(Level::Good, "memory", format!("{} may be locked in memory", kib(limit)), None)
+        }
+    });
+}
+
+fn choice_line(choice: &Result<Choice, NoPort>, wish: &Wish) -> Line {
+    match choice {
+        Ok(choice) => {
+            let ignored = !Gid(wish.eid).is_none() && !choice.by_eid;
+            let remedy = ignored.then(|| "set eid to an address of the device, or leave it".into());
+            let (level, more) = match ignored {
+                true => (Level::Note, "; the eid given is not an address of this device"),
+                false => (Level::Good, ""),
+            };
+            let Choice { device, port, gid, .. } = choice;
+            let text = format!("verbs on {device} port {port}, {}{more}", gid.gid);
+            line(level, "choice", text, remedy)
+        }
+        // A device that was named must be there; without one, the others serve.
+        Err(reason) if wish.device.is_some() => {
+            let remedy = "name one of the devices above, or none".to_string();
+            line(Level::Problem, "choice", reason.to_string(), Some(remedy))
+        }
+        Err(_) => line(Level::Note, "choice", "no RDMA: shared memory or TCP", None),
+    }
+}
+
+/// Looks at this host.
+pub fn look() -> Findings {
+    let mut findings = Findings {
+        kernel_devices: names_in(Path::new("/sys/class/infiniband")),
+        kernel_rdma: Path::new("/sys/class/infiniband_verbs").exists()
+            || Path::new("/sys/module/ib_core").exists(),
+        interfaces: interfaces(),
+        memlock_exempt: may_lock(),
+        ..Findings::default()
+    };
+    match devices() {
+        Ok(devices) => findings.devices = devices,
+        Err(VerbsError::Absent(absent)) => findings.library_absent = Some(absent.to_string()),
+        Err(error) => findings.list_failed = Some(error.to_string()),
+    }
+    let folder = Path::new("/dev/infiniband");
+    for name in names_in(folder).into_iter().filter(|name| name.starts_with("uverbs")) {
+        let path = folder.join(name);
+        let may = fs::OpenOptions::new().read(true).write(true).open(&path).is_ok();
+        findings.device_files.push((path.display().to_string(), may));
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the answer.
+    let rc = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    findings.memlock_bytes =
+        (rc == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur);
+    findings
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut names: Vec<String> =
+        entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Interfaces with a link below them; a host that has none but the loopback can use that.
+fn interfaces() -> Vec<String> {
+    let mut names = names_in(Path::new("/sys/class/net"));
+    names.sort_by_key(|name| name == "lo");
+    names
+}
+
+/// Whether the limit on locked memory does not count: bit 14 of the effective capabilities.
+fn may_lock() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
+        .is_some_and(|b| b >> 14 & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice::tests::roce;
+    use super::*;
+
+    fn good() -> Findings {
+        Findings {
+            devices: vec![roce("a0", "10.0.0.1")],
+            kernel_devices: vec!["a0".into()],
+            device_files: vec![("/dev/infiniband/uverbs0".into(), true)],
+            kernel_rdma: true,
+            ..Findings::default()
+        }
+    }
+
+    fn problems(report: &Report) -> Vec<&Line> {
+        report.lines.iter().filter(|line| line.level == Level::Problem).collect()
+    }
+
+    #[test]
+    fn a_host_with_everything_is_ready() {
+        let report = report(&good(), &Wish::default());
+        assert!(report.is_ready(), "{report}");
+        let text = report.to_string();
+        for word in ["IBV_ATOMIC_HCA", "10.0.0.1", "RoCE v2", "MTU 1024", "verbs on a0 port 1"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    }
+
+    #[test]
+    fn every_problem_has_a_remedy_and_none_is_ready() {
+        let wish = Wish { register_bytes: 1 << 20, ..Wish::default() };
+        let absent = Findings {
+            library_absent: Some("libibverbs.so.1: not found; install libibverbs1".into()),
+            ..Findings::default()
+        };
+        let mut closed = good();
+        closed.device_files[0].1 = false;
+        let mut no_provider = good();
+        no_provider.devices.clear();
+        let mut no_files = good();
+        no_files.device_files.clear();
+        let locked = Findings { memlock_bytes: Some(65_536), ..good() };
+        let cases = [
+            (absent.clone(), "install libibverbs1"),
+            (absent, "rdma link add"),
+            (Findings { kernel_rdma: true, ..Findings::default() }, "rdma link add rxe0"),
+            (closed, "group"),
+            (no_provider, "ibverbs-providers"),
+            (no_files, "modprobe ib_uverbs"),
+            (Findings { list_failed: Some("ENOSYS".into()), ..Findings::default() }, "modprobe"),
+            (locked, "LimitMEMLOCK"),
+        ];
+        for (findings, remedy) in cases {
+            let report = report(&findings, &wish);
+            assert!(!report.is_ready(), "{report}");
+            let problems = problems(&report);
+            assert!(problems.iter().all(|line| line.remedy.is_some()), "{report}");
+            let found = |l: &&Line| l.remedy.as_ref().is_some_and(|r| r.contains(remedy));
+            assert!(problems.iter().any(found), "{remedy}: {report}");
+        }
+    }
+
+    #[test]
+    fn the_softroce_hint_names_an_interface_of_this_host() {
+        let findings = Findings { interfaces: vec!["enp1s0".into()], ..Findings::default() };
+        let text = report(&findings, &Wish::default()).to_string();
+        assert!(text.contains("modprobe rdma_rxe && rdma link add rxe0 type rxe netdev enp1s0"));
+    }
+
+    #[test]
+    fn a_limit_counts_only_where_it_applies() {
+        let wish = Wish { register_bytes: 1 << 20, ..Wish::default() };
+        let root = Findings { memlock_bytes: Some(1), memlock_exempt: true, ..good() };
+        assert!(report(&root, &wish).is_ready());
+    }
+
+    #[test]
+    fn a_named_device_that_is_missing_is_a_problem_and_a_missing_wish_is_not() {
+        let named = Wish { device: Some("b0".into()), ..Wish::default() };
+        assert_eq!(problems(&report(&good(), &named)).len(), 1);
+        let strange = Wish { device: Some("a0".into()), eid: [9; 16], ..Wish::default() };
+        let report = report(&good(), &strange);
+        assert!(report.is_ready() && report.to_string().contains("the eid given"), "{report}");
+    }
+
+    #[test]
+    fn this_host_can_be_looked_at() {
+        let report = report(&look(), &Wish::default());
+        assert!(!report.lines.is_empty());
+    }
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Messages over a queue pair: SEND into a bounded ring of receive buffers, with credits.
+//!
+//! ```text
+//!   send ──▶ slot of my send ring, or inline ──SEND + credits──▶ buffer of the peer's ring
+//!   take ◀── copies the message out, posts the buffer again, and returns credits with the next
+//!            message, or by a bare one (see `credits`)
+//! ```
+//! All buffers are posted before the queue pair connects, and a message is sent only into a buffer
+//! that is known to be free: a receiver is never "not ready".
+
+use std::sync::Arc;
+
+use super::completion::{Completion, WorkId};
+use super::credits::{Credits, RING_SLOTS_MIN};
+use super::error::VerbsError;
+use super::ffi::{self, ibv_recv_wr, ibv_send_wr, ibv_sge};
+use super::memory::{Access, Mr, Pages};
+use super::qp::Qp;
+
+/// The sizes of a pair of rings; both ends must agree on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageSpec {
+    /// Receive buffers of this end; at least [`RING_SLOTS_MIN`].
+    pub slots: u16,
+    /// Receive buffers of the peer; at least [`RING_SLOTS_MIN`].
+    pub peer_slots: u16,
+    /// Bytes of a buffer: the longest message.
+    pub bytes: u32,
+}
+
+impl MessageSpec {
+    /// Slots of the queue pair's send queue that are taken.
+    pub fn send_slots(&self) -> u32 {
+        u32::from(self.peer_slots).next_power_of_two()
+    }
+}
+
+/// What a completion of this channel meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A message was added to the bytes given.
+    Message,
+    /// Credits came back: there may be more room to send.
+    Credit,
+    /// Messages of mine have left: there may be more room to send.
+    Sent,
+}
+
+/// Why a message was not sent, or the channel has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// No room now: poll, and try again after an [`Event`].
+    #[error("the peer has no free buffer, or the send queue is full")]
+    Busy,
+    /// Longer than a buffer.
+    #[error("a message of {len} bytes exceeds {max}")]
+    TooLong {
+        /// Its bytes.
+        len: usize,
+        /// What fits.
+        max: u32,
+    },
+    /// The queue pair is in error.
+    #[error("the queue pair has failed (status or error {code})")]
+    Broken {
+        /// The completion's status, or the system's number.
+        code: u32,
+    },
+    /// The peer does not keep the rules; the queue pair was put in error.
+    #[error("the peer broke the message protocol: {0}")]
+    Peer(&'static str),
+}
+
+/// One end of a message channel; used by one thread at a time.
+#[derive(Debug)]
+pub struct Messages {
+    spec: MessageSpec,
+    credits: Credits,
+    send_owner: u16,
+    recv_owner: u16,
+    mask: u32,
+    posted: u32,
+    settled: u32,
+    signalled: u32,
+    broken: Option<u32>,
+    lkey: u32,
+    /// First the receive buffers, then the send buffers.
+    pages: Arc<Pages>,
+    qp: Arc<Qp>,
+}
+
+impl Messages {
+    /// Makes the rings and posts all receive buffers; before [`Qp::connect`].
+    ///
+    /// # Errors
+    /// `QueueTooSmall` if the queue pair, or a ring, has too few slots; `Call`.
+    pub fn new(qp: &Arc<Qp>, spec: MessageSpec) -> Result<Self, VerbsError> {
+        let wanted = u32::from(spec.slots.min(spec.peer_slots));
+        if wanted < RING_SLOTS_MIN.into() {
+            return Err(VerbsError::QueueTooSmall { wanted: RING_SLOTS_MIN.into(), has: wanted });
+        }
+        if u32::from(spec.slots) > qp.recv_slots() {
+            let (wanted, has) = (spec.slots.into(), qp.recv_slots());
+            return Err(VerbsError::QueueTooSmall { wanted, has });
+        }
+        let slots = u64::from(spec.slots) + u64::from(spec.send_slots());
+        let bytes = slots.saturating_mul(u64::from(spec.bytes));
+        let pages = Pages::new(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        let mr = Mr::register(qp.pd(), pages.clone(), Access::Local)?;
+        let send_owner = qp.take_share(spec.send_slots())?;
+        let recv_owner = qp.take_share(0)?;
+        let lkey = mr.lkey();
+        qp.keep(Arc::new(mr));
+        let messages = Self {
+            credits: Credits::new(spec.slots, spec.peer_slots),
+            send_owner,
+            recv_owner,
+            mask: spec.send_slots() - 1,
+            posted: 0,
+            settled: 0,
+            signalled: 0,
+            broken: None,
+            lkey,
+            pages,
+            qp: Arc::clone(qp),
+            spec,
+        };
+        for slot in 0..u32::from(spec.slots) {
+            let posted = messages.post_buffer(slot);
+            posted.map_err(|code| {
+                let source = std::io::Error::from_raw_os_error(code);
+                VerbsError::call("post a receive buffer", source)
+            })?;
+        }
+        Ok(messages)
+    }
+
+    /// The numbers of its completions: sent, received.
+    pub fn owners(&self) -> [u16; 2] {
+        [self.send_owner, self.recv_owner]
+    }
+
+    /// Whether [`send`](Self::send) has room.
+    pub fn may_send(&self) -> bool {
+        self.broken.is_none() && self.credits.may_send() && self.has_slot()
+    }
+
+    /// Claims to owe credits, as a hostile peer may.
+    #[cfg(test)]
+    pub(super) fn forge(&mut self, credits: u32) {
+        for _ in 0..credits {
+            let _ = self.credits.receive(0);
+        }
+    }
+
+    fn has_slot(&self) -> bool {
+        self.posted.wrapping_sub(self.settled) <= self.mask
+    }
+
+    /// Sends one message. The receiver can be asleep on a channel armed for solicited events.
+    ///
+    /// # Errors
+    /// `Busy`, `TooLong`: nothing was sent. `Broken`.
+    pub fn send(&mut self, message: &[u8]) -> Result<(), MessageError> {
+        let max = self.spec.bytes;
+        let fits = u32::try_from(message.len()).is_ok_and(|len| len <= max);
+        if !fits {
+            return Err(MessageError::TooLong { len: message.len(), max });
+        }
+        self.check()?;
+        if !self.may_send() {
+            return Err(MessageError::Busy);
+        }
+        self.post(message, true)
+    }
+
+    /// Takes note of a completion of this channel; a message is added to `into`.
+    ///
+    /// # Errors
+    /// `Broken`; `Peer`. The channel has ended then.
+    ///
+    /// # Panics
+    /// If it is not of this channel: see [`owners`](Self::owners).
+    pub fn take(
+        &mut self,
+        completion: &Completion,
+        into: &mut Vec<u8>,
+    ) -> Result<Event, MessageError> {
+        let WorkId { owner, seq, .. } = completion.work();
+        assert!(self.owners().contains(&owner), "not of this channel");
+        if !completion.is_success() {
+            self.broken.get_or_insert(completion.status());
+        }
+        self.check()?;
+        let event = if owner == self.send_owner {
+            self.settled = seq;
+            Event::Sent
+        } else {
+            self.receive(completion, seq, into)?
+        };
+        if self.credits.must_return() && self.has_slot() {
+            self.post(&[], false)?;
+        }
+        Ok(event)
+    }
+
+    fn receive(
+        &mut self,
+        completion: &Completion,
+        slot: u32,
+        into: &mut Vec<u8>,
+    ) -> Result<Event, MessageError> {
+        // Bit 31 tells a message, possibly empty, from a bare return.
+        let Some(word) = completion.immediate() else {
+            return Err(self.peer("a message without credits"));
+        };
+        let is_message = word & MESSAGE != 0;
+        if is_message {
+            // The device refuses what does not fit into the buffer.
+            let len = completion.bytes().min(self.spec.bytes as usize);
+            self.pages.get(slot as usize * self.spec.bytes as usize, len, into);
+        }
+        if let Err(code) = self.post_buffer(slot) {
+            return Err(self.fail(code));
+        }
+        if !self.credits.receive(word & !MESSAGE) {
+            return Err(self.peer("more credits than it got"));
+        }
+        Ok(if is_message { Event::Message } else { Event::Credit })
+    }
+
+    fn check(&self) -> Result<(), MessageError> {
+        match self.broken {
+            None => Ok(()),
+            Some(code) => Err(MessageError::Broken { code }),
+        }
+    }
+
+    fn fail(&mut self, code: i32) -> MessageError {
+        let code = code.unsigned_abs();
+        self.broken = Some(code);
+        // It has failed already, or the device has.
+        let _ = self.qp.to_error();
+        MessageError::Broken { code }
+    }
+
+    fn peer(&mut self, why: &'static str) -> MessageError {
+        let _ = self.fail(libc::EPROTO);
+        MessageError::Peer(why)
+    }
+
+    fn post(&mut self, message: &[u8], is_message: bool) -> Result<(), MessageError> {
+        let slot = self.posted & self.mask;
+        let inline = message.len() <= self.qp.inline_bytes();
+        let addr = if inline {
+            message.as_ptr() as u64
+        } else {
+            let at = (u32::from(self.spec.slots) + slot) as usize * self.spec.bytes as usize;
+            self.pages.put(at, message);
+            std::ptr::from_ref(&self.pages.words()[0]) as u64 + at as u64
+        };
+        let seq = self.posted.wrapping_add(1);
+        let signalled = seq.wrapping_sub(self.signalled) > self.mask / 4;
+        // `send` has checked the length.
+        let mut sge = ibv_sge { addr, length: message.len() as u32, lkey: self.lkey };
+        let mut request = ibv_send_wr {
+            wr_id: WorkId { owner: self.send_owner, len: 1, seq }.bits(),
+            sg_list: &mut sge,
+            num_sge: i32::from(!message.is_empty()),
+            opcode: ffi::IBV_WR_SEND_WITH_IMM,
+            send_flags: ffi::IBV_SEND_SOLICITED
+                | if inline { ffi::IBV_SEND_INLINE } else { 0 }
+                | if signalled { ffi::IBV_SEND_SIGNALED } else { 0 },
+            ..ibv_send_wr::empty()
+        };
+        let returned = u32::from(self.credits.send());
+        request.imm_data = (returned | if is_message { MESSAGE } else { 0 }).to_be();
+        // SAFETY: one request with one entry, both on the stack until the call returns; inline
+        // bytes are copied by it, others lie in a registration that the queue pair keeps.
+        if let Err(failed) = unsafe { self.qp.post_send(&mut request) } {
+            return Err(self.fail(failed.code));
+        }
+        self.posted = seq;
+        if signalled {
+            self.signalled = seq;
+        }
+        Ok(())
+    }
+
+    fn post_buffer(&self, slot: u32) -> Result<(), i32> {
+        let at = u64::from(slot) * u64::from(self.spec.bytes);
+        let base = std::ptr::from_ref(&self.pages.words()[0]) as u64;
+        let mut sge = ibv_sge { addr: base + at, length: self.spec.bytes, lkey: self.lkey };
+        let mut request = ibv_recv_wr {
+            wr_id: WorkId { owner: self.recv_owner, len: 1, seq: slot }.bits(),
+            next: std::ptr::null_mut(),
+            sg_list: &mut sge,
+            num_sge: 1,
+        };
+        // SAFETY: one request with one entry, both on the stack until the call returns; the
+        // buffer lies in a registration that the queue pair keeps, and is read only after the
+        // completion of this request.
+        unsafe { self.qp.post_recv(&mut request) }.map_err(|failed| failed.code)
+    }
+}
+
+/// The bit of the immediate value that a message has, and a bare return of credits has not.
+const MESSAGE: u32 = 1 << 31;

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! RDMA verbs: devices, registered memory, queue pairs.
+//!
+//! ```text
+//!   library() ── dlopen ──▶ libibverbs.so.1                         absent: a state, not a crash
+//!   devices() ─▶ choose() ─▶ Context ◀── Pd ◀── Mr ──▶ Region       arrows: holds
+//!                              ▲          ▲
+//!                              └── Cq ◀── Qp ◀── Poster (chains), Messages (SEND/RECV)
+//! ```
+//! What this module does not do: decide anything about locks, speak on the control channel (it
+//! gives and takes [`Endpoint`] and [`RemoteRegion`] as plain values), or start threads.
+//!
+//! Drops are in order by ownership: a queue pair is destroyed before the memory it was given, its
+//! completion queues and its protection domain. A forked child destroys nothing of its parent.
+//!
+//! Nothing of RDMA is needed to build this, and nothing is loaded before it is asked for.
+
+pub mod choice;
+mod completion;
+mod credits;
+mod device;
+pub mod doctor;
+mod error;
+mod ffi;
+mod library;
+mod memory;
+mod messages;
+mod poster;
+mod qp;
+pub mod timing;
+
+#[cfg(test)]
+mod device_tests;
+
+pub use choice::{choose, Choice, DeviceInfo, Gid, NoPort};
+pub use completion::{Channel, Completion, Cq, WorkId};
+pub use credits::RING_SLOTS_MIN;
+pub use device::{devices, Context};
+pub use error::VerbsError;
+pub use library::{library, Absent, Library};
+pub use memory::{Access, Mr, Pages, Pd, Region, RemoteRegion, RemoteWord};
+pub use messages::{Event, MessageError, MessageSpec, Messages};
+pub use poster::{Batch, Notify, PostError, PostedList, Poster, RemoteVerb, Settled};
+pub use qp::{Endpoint, Qp, QpSpec};

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Posts verbs: a list of work requests, one doorbell, one signalled completion.
+//!
+//! ```text
+//!   slot (request)    0      1      2      3      4      5      6      7     a power of two
+//!                  settled ─▶ |Cas|Faa|Read*|Write|            posted ─▶     *: signalled
+//!   scratch word      .      o      o      o      -      .      .      .     o: old value
+//! ```
+//! A poster has a fixed share of its queue pair's send queue, one scratch word per slot, and is
+//! used by one thread at a time; any number of posters use a queue pair at once. Nothing is
+//! allocated after it was made, and no lock is held while posting.
+//!
+//! Order: one queue pair's requests reach the memory in order, with two exceptions that a fence is
+//! set for (it waits until the reads and atomics before it have been answered): anything that
+//! writes after a `Read`, and a `Write` after an atomic. Fences are set within a chain, not across
+//! [`next_chain`](Batch::next_chain).
+
+use std::sync::Arc;
+
+use super::completion::{Completion, WorkId};
+use super::error::VerbsError;
+use super::ffi::{self, ibv_send_wr, ibv_sge};
+use super::memory::{Access, Mr, Pages, RemoteWord};
+use super::qp::Qp;
+
+/// A verb on a word of the peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteVerb {
+    /// Compare and swap; its value is the old word.
+    Cas {
+        /// The word.
+        word: RemoteWord,
+        /// What it must be.
+        expect: u64,
+        /// What it becomes.
+        swap: u64,
+    },
+    /// Fetch and add; its value is the old word.
+    Faa {
+        /// The word.
+        word: RemoteWord,
+        /// What is added.
+        add: u64,
+    },
+    /// Read; its value is the word.
+    Read {
+        /// The word.
+        word: RemoteWord,
+    },
+    /// Write; it has no value (what is found in its place is what was written).
+    Write {
+        /// The word.
+        word: RemoteWord,
+        /// What it becomes.
+        value: u64,
+    },
+}
+
+impl RemoteVerb {
+    fn word(&self) -> RemoteWord {
+        match *self {
+            Self::Cas { word, .. }
+            | Self::Faa { word, .. }
+            | Self::Read { word }
+            | Self::Write { word, .. } => word,
+        }
+    }
+}
+
+/// Whether a completion is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// One for the list.
+    Yes,
+    /// None; but from time to time one comes, so that slots become free again.
+    No,
+}
+
+/// A list that was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostedList {
+    /// The poster's count with this list: its completion's [`WorkId::seq`].
+    pub seq: u32,
+    /// Verbs in it.
+    pub len: u16,
+    /// Whether a completion comes.
+    pub signalled: bool,
+}
+
+/// Why nothing, or not all, was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// No slot is free until completions were polled. Nothing was posted.
+    #[error("the send queue is full")]
+    Full,
+    /// A word is not aligned to 8 bytes. Nothing was posted.
+    #[error("a word is not aligned to 8 bytes")]
+    Misaligned,
+    /// The queue pair is in error, and is of no use any more.
+    #[error("the queue pair has failed (error {code})")]
+    Broken {
+        /// The system's number.
+        code: i32,
+        /// Whether a front part of the list may have taken, or may yet take effect.
+        part: bool,
+    },
+}
+
+/// One thread's share of a send queue.
+#[derive(Debug)]
+pub struct Poster {
+    owner: u16,
+    mask: u32,
+    posted: u32,
+    settled: u32,
+    /// `posted` after the last signalled request.
+    signalled: u32,
+    broken: bool,
+    inline: u32,
+    requests: Box<[ibv_send_wr]>,
+    /// Kept at its place: `requests` point to it.
+    _scatter: Box<[ibv_sge]>,
+    scratch: Arc<Pages>,
+    qp: Arc<Qp>,
+}
+
+// SAFETY: the raw pointers in `requests` lead to `_scatter` and within `requests` themselves,
+// both owned by this value and reached through `&mut self` alone.
+unsafe impl Send for Poster {}
+// SAFETY: `&self` reads counters, and scratch words by atomics.
+unsafe impl Sync for Poster {}
+
+/// Largest share: `WorkId::len` has 16 bits.
+const SLOTS_MAX: u32 = 1 << 15;
+
+impl Poster {
+    /// Takes a share of at least `slots` requests (rounded up to a power of two).
+    ///
+    /// # Errors
+    /// `QueueTooSmall` if the queue pair has not as many left; `Call` if memory is short.
+    pub fn new(qp: &Arc<Qp>, slots: u32) -> Result<Self, VerbsError> {
+        let small = VerbsError::QueueTooSmall { wanted: slots, has: SLOTS_MAX };
+        let slots = slots.max(2).checked_next_power_of_two().filter(|&n| n <= SLOTS_MAX);
+        let slots = slots.ok_or(small)?;
+        let scratch = Pages::new(slots as usize * 8)?;
+        let mr = Mr::register(qp.pd(), scratch.clone(), Access::Local)?;
+        let owner = qp.take_share(slots)?;
+        let lkey = mr.lkey();
+        qp.keep(Arc::new(mr));
+        let addr = |word| std::ptr::from_ref(word) as u64;
+        let words = scratch.words().iter().take(slots as usize);
+        let mut scatter: Box<[ibv_sge]> =
+            words.map(|word| ibv_sge { addr: addr(word), length: 8, lkey }).collect();
+        let requests = scatter
+            .iter_mut()
+            .map(|sge| ibv_send_wr { sg_list: sge, num_sge: 1, ..ibv_send_wr::empty() })
+            .collect();
+        let inline = if qp.inline_bytes() >= 8 { ffi::IBV_SEND_INLINE } else { 0 };
+        Ok(Self {
+            owner,
+            mask: slots - 1,
+            posted: 0,
+            settled: 0,
+            signalled: 0,
+            broken: false,
+            inline,
+            requests,
+            _scatter: scatter,
+            scratch,
+            qp: Arc::clone(qp),
+        })
+    }
+
+    /// Its number in its completions.
+    pub fn owner(&self) -> u16 {
+        self.owner
+    }
+
+    /// The queue pair.
+    pub fn qp(&self) -> &Arc<Qp> {
+        &self.qp
+    }
+
+    /// Slots that are free now.
+    pub fn free(&self) -> usize {
+        (self.mask + 1 - self.under_way()) as usize
+    }
+
+    fn under_way(&self) -> u32 {
+        self.posted.wrapping_sub(self.settled)
+    }
+
+    /// Counts on from here, as after that many requests.
+    #[cfg(test)]
+    pub(super) fn start_at(&mut self, seq: u32) {
+        assert_eq!(self.posted, 0);
+        (self.posted, self.settled, self.signalled) = (seq, seq, seq);
+    }
+
+    /// Begins a list.
+    pub fn batch(&mut self) -> Batch<'_> {
+        Batch { poster: self, len: 0, order: Order::default() }
+    }
+
+    /// Posts one chain.
+    ///
+    /// # Errors
+    /// As [`Batch::push`] and [`Batch::ring`].
+    #[inline]
+    pub fn post(&mut self, chain: &[RemoteVerb], notify: Notify) -> Result<PostedList, PostError> {
+        let mut batch = self.batch();
+        for verb in chain {
+            batch.push(verb)?;
+        }
+        batch.ring(notify)
+    }
+
+    /// Takes note of a completion of this poster, and gives access to the values of its list.
+    ///
+    /// # Panics
+    /// If it is of another poster, or comes a second time: whoever polls sorts by
+    /// [`owner`](Self::owner), and hands each completion on once.
+    #[inline]
+    pub fn settle(&mut self, completion: &Completion) -> Settled<'_> {
+        let WorkId { owner, len, seq } = completion.work();
+        let progress = seq.wrapping_sub(self.settled);
+        assert!(owner == self.owner && progress <= self.under_way(), "not of this poster");
+        let success = completion.is_success();
+        if success {
+            assert!(progress > 0 && u32::from(len) <= progress, "settled already");
+            self.settled = seq;
+        } else {
+            // Those behind come back flushed; none of them may be posted over before.
+            self.broken = true;
+        }
+        Settled { poster: self, seq, len: if success { len } else { 0 }, success }
+    }
+}
+
+/// A list being made; nothing is posted before [`ring`](Self::ring).
+#[derive(Debug)]
+pub struct Batch<'a> {
+    poster: &'a mut Poster,
+    len: u32,
+    order: Order,
+}
+
+/// What of a chain may still be under way in front of its next verb.
+#[derive(Clone, Copy, Debug, Default)]
+struct Order {
+    reads: bool,
+    atomics: bool,
+}
+
+impl Order {
+    /// Whether the next verb needs a fence, after which nothing before it is under way.
+    #[inline]
+    fn fence(&mut self, verb: &RemoteVerb) -> bool {
+        let (fence, after) = match verb {
+            RemoteVerb::Read { .. } => (false, Self { reads: true, atomics: false }),
+            RemoteVerb::Cas { .. } | RemoteVerb::Faa { .. } => {
+                (self.reads, Self { reads: false, atomics: true })
+            }
+            RemoteVerb::Write { .. } => (self.reads || self.atomics, Self::default()),
+        };
+        let before = if fence { Self::default() } else { *self };
+        *self =
+            Self { reads: before.reads || after.reads, atomics: before.atomics || after.atomics };
+        fence
+    }
+}
+
+impl Batch<'_> {
+    /// Adds a verb to the chain.
+    ///
+    /// # Errors
+    /// `Full`, `Misaligned`, `Broken`.
+    #[inline]
+    pub fn push(&mut self, verb: &RemoteVerb) -> Result<(), PostError> {
+        let poster = &mut *self.poster;
+        if poster.broken {
+            return Err(PostError::Broken { code: libc::ENOTCONN, part: false });
+        }
+        // Devices differ in when they refuse that, and with what consequences.
+        if verb.word().addr % 8 != 0 {
+            return Err(PostError::Misaligned);
+        }
+        if self.len as usize >= poster.free() {
+            return Err(PostError::Full);
+        }
+        let at = poster.posted.wrapping_add(self.len) & poster.mask;
+        let request = &mut poster.requests[at as usize];
+        let RemoteWord { addr: remote_addr, rkey } = verb.word();
+        request.send_flags = 0;
+        match *verb {
+            RemoteVerb::Cas { expect, swap, .. } => {
+                request.opcode = ffi::IBV_WR_ATOMIC_CMP_AND_SWP;
+                let compare_add = expect;
+                request.wr.atomic = ffi::atomic { remote_addr, compare_add, swap, rkey };
+            }
+            RemoteVerb::Faa { add, .. } => {
+                request.opcode = ffi::IBV_WR_ATOMIC_FETCH_AND_ADD;
+                request.wr.atomic = ffi::atomic { remote_addr, compare_add: add, swap: 0, rkey };
+            }
+            RemoteVerb::Read { .. } => {
+                request.opcode = ffi::IBV_WR_RDMA_READ;
+                request.wr.rdma = ffi::rdma { remote_addr, rkey };
+            }
+            RemoteVerb::Write { value, .. } => {
+                request.opcode = ffi::IBV_WR_RDMA_WRITE;
+                request.wr.rdma = ffi::rdma { remote_addr, rkey };
+                request.send_flags = poster.inline;
+                poster.scratch.words()[at as usize].store(value);
+            }
+        }
+        if self.order.fence(verb) {
+            request.send_flags |= ffi::IBV_SEND_FENCE;
+        }
+        self.len += 1;
+        Ok(())
+    }
+
+    /// The verbs from here on belong to another chain: no fence between the two.
+    #[inline]
+    pub fn next_chain(&mut self) {
+        self.order = Order::default();
+    }
+
+    /// Verbs in the list.
+    pub fn verbs(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Posts the list with one doorbell. An empty list is posted at once, without a completion.
+    ///
+    /// # Errors
+    /// `Broken`.
+    #[inline]
+    pub fn ring(self, notify: Notify) -> Result<PostedList, PostError> {
+        let Self { poster, len, .. } = self;
+        let end = poster.posted.wrapping_add(len);
+        let unsignalled = end.wrapping_sub(poster.signalled);
+        let signalled = len > 0 && (notify == Notify::Yes || unsignalled > poster.mask / 2);
+        // A share is at most SLOTS_MAX.
+        let list = PostedList { seq: end, len: len as u16, signalled };
+        if len == 0 {
+            return Ok(list);
+        }
+        let mut next = std::ptr::null_mut();
+        for back in 0..len {
+            let seq = end.wrapping_sub(back);
+            let at = (seq.wrapping_sub(1) & poster.mask) as usize;
+            let request = &mut poster.requests[at];
+            let last = back == 0;
+            // The last one stands for the list, whether it is signalled or comes as an error.
+            let id = WorkId { owner: poster.owner, len: if last { list.len } else { 0 }, seq };
+            request.wr_id = id.bits();
+            request.next = next;
+            if last && signalled {
+                request.send_flags |= ffi::IBV_SEND_SIGNALED;
+            }
+            next = request;
+        }
+        // SAFETY: a list in `requests`, whose scatter entries lead to scratch words of a
+        // registration that the queue pair keeps; `push` saw to it that it fits into the share.
+        let posted = unsafe { poster.qp.post_send(next) };
+        if let Err(failed) = posted {
+            poster.broken = true;
+            // What was taken of the list must not hang in the queue without an end.
+            let stopped = poster.qp.to_error().is_ok();
+            return Err(PostError::Broken { code: failed.code, part: failed.part || !stopped });
+        }
+        poster.posted = end;
+        if signalled {
+            poster.signalled = end;
+        }
+        Ok(list)
+    }
+}
+
+/// A list that completed.
+#[derive(Debug)]
+pub struct Settled<'a> {
+    poster: &'a Poster,
+    seq: u32,
+    len: u16,
+    success: bool,
+}
+
+impl Settled<'_> {
+    /// Whether every verb of it, and of all lists before it, was executed. If not, nothing is
+    /// known of what was not settled before, and the queue pair is in error.
+    pub fn success(&self) -> bool {
+        self.success
+    }
+
+    /// The poster's count: [`PostedList::seq`] of the list.
+    pub fn seq(&self) -> u32 {
+        self.seq
+    }
+
+    /// The values of its verbs, in order; none if it failed.
+    pub fn values(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
+        let first = self.seq.wrapping_sub(u32::from(self.len));
+        let words = self.poster.scratch.words();
+        (0..usize::from(self.len))
+            .map(move |i| words[(first.wrapping_add(i as u32) & self.poster.mask) as usize].load())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_writes_overtakes_a_read_and_no_write_an_atomic() {
+        let word = RemoteWord { addr: 0, rkey: 0 };
+        let verbs = [
+            ('r', RemoteVerb::Read { word }),
+            ('c', RemoteVerb::Cas { word, expect: 0, swap: 0 }),
+            ('f', RemoteVerb::Faa { word, add: 0 }),
+            ('w', RemoteVerb::Write { word, value: 0 }),
+        ];
+        // Upper case: fenced.
+        for fenced in ["wf", "cfr", "rC", "rF", "rW", "cW", "fW", "rCW", "wwfWwf", "crFW", "rCrF"] {
+            let mut order = Order::default();
+            let chain = fenced.chars().map(|c| {
+                let found = verbs.iter().find(|(name, _)| *name == c.to_ascii_lowercase());
+                if order.fence(&found.unwrap().1) {
+                    c.to_ascii_uppercase()
+                } else {
+                    c.to_ascii_lowercase()
+                }
+            });
+            assert_eq!(chain.collect::<String>(), fenced);
+        }
+    }
+}

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reliable-connected queue pairs.
+//!
+//! ```text
+//!   Qp::new ──▶ INIT ──connect(peer's Endpoint)──▶ RTR ──▶ RTS ──to_error, or any failure──▶ ERR
+//!                 └── receive buffers may be posted from here on        drop: destroyed ◀──┘
+//! ```
+//! A queue pair never leaves ERR: a new session makes a new one. Its send queue is divided into
+//! fixed shares, one per [`Poster`](super::Poster) or [`Messages`](super::Messages), each with its
+//! own account, so that no two threads count together, and a queue never overruns.
+
+use std::ffi::{c_int, c_uint};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::choice::{Gid, Link};
+use super::completion::Cq;
+use super::error::VerbsError;
+use super::ffi::{
+    self, ibv_ah_attr, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_recv_wr, ibv_send_wr,
+};
+use super::memory::{Mr, Pd};
+use super::timing;
+
+/// Bytes that are asked for to be copied into a work request instead of being fetched; a device
+/// that has not as many is asked for less.
+const INLINE_BYTES: u32 = 220;
+/// Times that the move to RTR is tried: the neighbour's address may have to be resolved first,
+/// each of which blocks up to 1 s.
+const RTR_ATTEMPTS_MAX: u32 = 3;
+/// Routers a packet may pass.
+const HOP_LIMIT: u8 = 64;
+/// Reads and atomics under way per queue pair, if both devices permit as many.
+const READS_MAX: u8 = 16;
+/// Packet sequence numbers have 24 bits.
+const PSN_MASK: u32 = 0xff_ffff;
+
+/// What a queue pair is made for.
+#[derive(Clone, Debug)]
+pub struct QpSpec {
+    /// Where its work requests complete.
+    pub send_cq: Arc<Cq>,
+    /// Where its receives complete; may be the same.
+    pub recv_cq: Arc<Cq>,
+    /// Work requests under way: the sum of the shares that will be taken.
+    pub send_slots: u32,
+    /// Receive buffers.
+    pub recv_slots: u32,
+    /// Whether the peer may operate on this side's registrations: the primary's side.
+    pub serves: bool,
+    /// Its first packet's number: random, so that an earlier connection's packets are not taken.
+    pub psn: u32,
+}
+
+/// One end of a connection, as the other needs to know it. It comes from the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The queue pair's number: 24 bits.
+    pub qp_num: u32,
+    /// Its first packet's number: 24 bits.
+    pub psn: u32,
+    /// Its port's GID.
+    pub gid: Gid,
+    /// Its port's local identifier; InfiniBand only.
+    pub lid: u16,
+    /// Its path MTU, 1 = 256 bytes … 5 = 4,096.
+    pub mtu: u8,
+    /// Reads and atomics it executes at a time.
+    pub reads: u8,
+}
+
+/// A reliable-connected queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    raw: NonNull<ibv_qp>,
+    post_send: PostSend,
+    post_recv: PostRecv,
+    spec: QpSpec,
+    inline_bytes: u32,
+    send_taken: AtomicU32,
+    owners: AtomicU32,
+    /// What the device may access until the queue pair is destroyed.
+    kept: Mutex<Vec<Arc<Mr>>>,
+    pd: Arc<Pd>,
+}
+
+type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
+type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
+
+// SAFETY: a handle that the library permits every thread to use.
+unsafe impl Send for Qp {}
+// SAFETY: as above.
+unsafe impl Sync for Qp {}
+
+/// Nothing, or only a front part, of a list was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PostFailed {
+    pub(super) code: c_int,
+    /// Whether a front part was taken.
+    pub(super) part: bool,
+}
+
+impl Qp {
+    /// A new queue pair in state INIT.
+    ///
+    /// # Errors
+    /// `QueueTooSmall` if a completion queue has no room for its requests; `Call`; `Forked`.
+    pub fn new(pd: &Arc<Pd>, spec: QpSpec) -> Result<Arc<Self>, VerbsError> {
+        pd.context().here()?;
+        spec.send_cq.promise(spec.send_slots)?;
+        if let Err(error) = spec.recv_cq.promise(spec.recv_slots) {
+            spec.send_cq.release(spec.send_slots);
+            return Err(error);
+        }
+        let qp = match Self::create(pd, &spec) {
+            Ok((raw, inline_bytes)) => Self::adopt(pd, raw, spec, inline_bytes),
+            Err(error) => {
+                spec.send_cq.release(spec.send_slots);
+                spec.recv_cq.release(spec.recv_slots);
+                return Err(error);
+            }
+        };
+        qp.to_init()?;
+        Ok(Arc::new(qp))
+    }
+
+    fn create(pd: &Arc<Pd>, spec: &QpSpec) -> Result<(NonNull<ibv_qp>, u32), VerbsError> {
+        let lib = pd.context().here()?;
+        let mut inline = INLINE_BYTES;
+        loop {
+            let mut attr = ibv_qp_init_attr {
+                qp_context: std::ptr::null_mut(),
+                send_cq: spec.send_cq.raw.as_ptr(),
+                recv_cq: spec.recv_cq.raw.as_ptr(),
+                srq: std::ptr::null_mut(),
+                cap: ibv_qp_cap {
+                    max_send_wr: spec.send_slots.max(1),
+                    max_recv_wr: spec.recv_slots.max(1),
+                    max_send_sge: 1,
+                    max_recv_sge: 1,
+                    max_inline_data: inline,
+                },
+                qp_type: ffi::IBV_QPT_RC,
+                sq_sig_all: 0,
+            };
+            // SAFETY: a live protection domain and two live queues of the same device; `attr` is
+            // complete, and is filled with what was given.
+            let raw = unsafe { (lib.create_qp)(pd.raw.as_ptr(), &mut attr) };
+            match NonNull::new(raw) {
+                Some(raw) => return Ok((raw, attr.cap.max_inline_data)),
+                None => {
+                    let error = io::Error::last_os_error();
+                    if inline == 0 || error.raw_os_error() != Some(libc::EINVAL) {
+                        return Err(VerbsError::call("make a queue pair", error));
+                    }
+                    inline /= 2;
+                }
+            }
+        }
+    }
+
+    fn adopt(pd: &Arc<Pd>, raw: NonNull<ibv_qp>, spec: QpSpec, inline_bytes: u32) -> Self {
+        // SAFETY: the library's structure; its context has the functions of its provider.
+        let (send, recv) = unsafe {
+            let ops = &raw const (*(*raw.as_ptr()).context).ops;
+            ((*ops).post_send, (*ops).post_recv)
+        };
+        Self {
+            raw,
+            post_send: send.unwrap_or(no_send),
+            post_recv: recv.unwrap_or(no_recv),
+            spec,
+            inline_bytes,
+            send_taken: AtomicU32::new(0),
+            owners: AtomicU32::new(0),
+            kept: Mutex::default(),
+            pd: Arc::clone(pd),
+        }
+    }
+
+    fn to_init(&self) -> Result<(), VerbsError> {
+        let serves = ffi::IBV_ACCESS_REMOTE_READ
+            | ffi::IBV_ACCESS_REMOTE_WRITE
+            | ffi::IBV_ACCESS_REMOTE_ATOMIC;
+        let mut attr = ibv_qp_attr {
+            qp_state: ffi::IBV_QPS_INIT,
+            port_num: self.pd.context().port().number,
+            qp_access_flags: if self.spec.serves { serves as c_uint } else { 0 },
+            ..ibv_qp_attr::default()
+        };
+        let mask = ffi::IBV_QP_STATE
+            | ffi::IBV_QP_PKEY_INDEX
+            | ffi::IBV_QP_PORT
+            | ffi::IBV_QP_ACCESS_FLAGS;
+        self.modify("initialise a queue pair", &mut attr, mask)
+    }
+
+    /// This end, to be sent to the other.
+    pub fn endpoint(&self) -> Endpoint {
+        let context = self.pd.context();
+        Endpoint {
+            qp_num: self.qp_num(),
+            psn: self.spec.psn & PSN_MASK,
+            gid: context.gid().gid,
+            lid: context.port().lid,
+            mtu: context.port().mtu,
+            reads: context.device().reads_served_max.min(READS_MAX),
+        }
+    }
+
+    /// Its number, unique on its device.
+    pub fn qp_num(&self) -> u32 {
+        // SAFETY: the library's structure, constant while it lives.
+        unsafe { (*self.raw.as_ptr()).qp_num }
+    }
+
+    /// Connects to the other end, INIT to RTS. It may block for seconds while the neighbour's
+    /// address is resolved: not for an event loop.
+    ///
+    /// # Errors
+    /// `Peer` if the other end cannot be meant; `Call`. The queue pair is of no use then.
+    pub fn connect(&self, peer: &Endpoint) -> Result<(), VerbsError> {
+        let attr = self.path_to(peer)?;
+        let mask = ffi::IBV_QP_STATE
+            | ffi::IBV_QP_AV
+            | ffi::IBV_QP_PATH_MTU
+            | ffi::IBV_QP_DEST_QPN
+            | ffi::IBV_QP_RQ_PSN
+            | ffi::IBV_QP_MAX_DEST_RD_ATOMIC
+            | ffi::IBV_QP_MIN_RNR_TIMER;
+        let mut attempt = 1;
+        while let Err(error) = self.modify("connect a queue pair", &mut attr.clone(), mask) {
+            let again = matches!(&error, VerbsError::Call { source, .. }
+                if source.raw_os_error() == Some(libc::ETIMEDOUT));
+            if !again || attempt == RTR_ATTEMPTS_MAX {
+                return Err(error);
+            }
+            attempt += 1;
+        }
+        let reads = self.pd.context().device().reads_issued_max.min(peer.reads).min(READS_MAX);
+        let mut attr = ibv_qp_attr {
+            qp_state: ffi::IBV_QPS_RTS,
+            sq_psn: self.spec.psn & PSN_MASK,
+            timeout: timing::TIMEOUT,
+            retry_cnt: timing::RETRY_CNT,
+            rnr_retry: timing::RNR_RETRY,
+            max_rd_atomic: reads,
+            ..ibv_qp_attr::default()
+        };
+        let mask = ffi::IBV_QP_STATE
+            | ffi::IBV_QP_SQ_PSN
+            | ffi::IBV_QP_TIMEOUT
+            | ffi::IBV_QP_RETRY_CNT
+            | ffi::IBV_QP_RNR_RETRY
+            | ffi::IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify("start a queue pair", &mut attr, mask)
+    }
+
+    fn path_to(&self, peer: &Endpoint) -> Result<ibv_qp_attr, VerbsError> {
+        let context = self.pd.context();
+        let mtus = ffi::IBV_MTU_256 as u8..=ffi::IBV_MTU_4096 as u8;
+        if !mtus.contains(&peer.mtu) {
+            return Err(VerbsError::Peer("its path MTU is none"));
+        }
+        if peer.qp_num > PSN_MASK || peer.psn > PSN_MASK {
+            return Err(VerbsError::Peer("its numbers have more than 24 bits"));
+        }
+        if peer.reads == 0 {
+            return Err(VerbsError::Peer("it executes no atomics"));
+        }
+        let by_lid = context.port().link == Link::Infiniband && peer.lid != 0;
+        if !by_lid && peer.gid.is_none() {
+            return Err(VerbsError::Peer("it has no address"));
+        }
+        Ok(ibv_qp_attr {
+            qp_state: ffi::IBV_QPS_RTR,
+            path_mtu: c_uint::from(peer.mtu.min(context.port().mtu)),
+            dest_qp_num: peer.qp_num,
+            rq_psn: peer.psn,
+            max_dest_rd_atomic: context.device().reads_served_max.min(READS_MAX),
+            min_rnr_timer: timing::MIN_RNR_TIMER,
+            ah_attr: ibv_ah_attr {
+                grh: ibv_global_route {
+                    dgid: ffi::ibv_gid { raw: peer.gid.0 },
+                    sgid_index: context.gid().index,
+                    hop_limit: HOP_LIMIT,
+                    ..ibv_global_route::default()
+                },
+                dlid: peer.lid,
+                is_global: u8::from(!by_lid),
+                port_num: context.port().number,
+                ..ibv_ah_attr::default()
+            },
+            ..ibv_qp_attr::default()
+        })
+    }
+
+    /// Ends the connection: when this returns, nothing that the peer posts takes effect here any
+    /// more, and everything of this side that is under way comes back flushed.
+    ///
+    /// # Errors
+    /// `Call` if the device has failed.
+    ///
+    /// # Latency
+    /// 0.2 ms on SoftRoCE.
+    pub fn to_error(&self) -> Result<(), VerbsError> {
+        let mut attr = ibv_qp_attr { qp_state: ffi::IBV_QPS_ERR, ..ibv_qp_attr::default() };
+        self.modify("stop a queue pair", &mut attr, ffi::IBV_QP_STATE)
+    }
+
+    /// Whether it can still work, as the device says.
+    ///
+    /// # Errors
+    /// `Call` if the device has failed.
+    pub fn is_connected(&self) -> Result<bool, VerbsError> {
+        let lib = self.pd.context().here()?;
+        let mut attr = ibv_qp_attr::default();
+        // SAFETY: all fields are integers or pointers, for which zero is valid.
+        let mut init: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: a live queue pair and two places for the answer.
+        let rc =
+            unsafe { (lib.query_qp)(self.raw.as_ptr(), &mut attr, ffi::IBV_QP_STATE, &mut init) };
+        VerbsError::check("query a queue pair", rc)?;
+        Ok(attr.qp_state == ffi::IBV_QPS_RTS)
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Where its requests complete.
+    pub fn send_cq(&self) -> &Arc<Cq> {
+        &self.spec.send_cq
+    }
+
+    /// Where its receives complete.
+    pub fn recv_cq(&self) -> &Arc<Cq> {
+        &self.spec.recv_cq
+    }
+
+    pub(super) fn inline_bytes(&self) -> usize {
+        self.inline_bytes as usize
+    }
+
+    pub(super) fn recv_slots(&self) -> u32 {
+        self.spec.recv_slots
+    }
+
+    /// Takes a share of the send queue, with a number for whoever takes it.
+    pub(super) fn take_share(&self, slots: u32) -> Result<u16, VerbsError> {
+        let limit = self.spec.send_slots;
+        let add = |taken: u32| taken.checked_add(slots).filter(|&n| n <= limit);
+        let taken = self.send_taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let small = |has| VerbsError::QueueTooSmall { wanted: slots, has };
+        taken.map_err(|taken| small(limit - taken))?;
+        // Shares are never given back, so their number is bounded by the queue's slots.
+        u16::try_from(self.owners.fetch_add(1, Ordering::Relaxed)).map_err(|_| small(0))
+    }
+
+    /// Keeps a registration until the queue pair is destroyed.
+    pub(super) fn keep(&self, mr: Arc<Mr>) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(mr);
+    }
+
+    /// Posts a list of requests with one doorbell.
+    ///
+    /// # Safety
+    /// `first` begins a list that ends with null; its requests and their scatter entries are
+    /// valid until this returns, and the memory they name is of registrations that this queue
+    /// pair keeps. The list fits into the poster's share.
+    #[inline]
+    pub(super) unsafe fn post_send(&self, first: *mut ibv_send_wr) -> Result<(), PostFailed> {
+        if !self.pd.context().owner.is_here() {
+            return Err(PostFailed { code: libc::EPERM, part: false });
+        }
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: a live queue pair, and a list as the caller promises.
+        let code = unsafe { (self.post_send)(self.raw.as_ptr(), first, &mut bad) };
+        match code {
+            0 => Ok(()),
+            code => Err(PostFailed { code, part: bad != first && !bad.is_null() }),
+        }
+    }
+
+    /// Posts one receive buffer.
+    ///
+    /// # Safety
+    /// `request` and its scatter entry are valid until this returns; the memory is of a
+    /// registration that this queue pair keeps, and nobody accesses it until it completes.
+    pub(super) unsafe fn post_recv(&self, request: *mut ibv_recv_wr) -> Result<(), PostFailed> {
+        if !self.pd.context().owner.is_here() {
+            return Err(PostFailed { code: libc::EPERM, part: false });
+        }
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: a live queue pair, and a request as the caller promises.
+        let code = unsafe { (self.post_recv)(self.raw.as_ptr(), request, &mut bad) };
+        if code == 0 {
+            Ok(())
+        } else {
+            Err(PostFailed { code, part: false })
+        }
+    }
+
+    fn modify(
+        &self,
+        what: &'static str,
+        attr: &mut ibv_qp_attr,
+        mask: c_int,
+    ) -> Result<(), VerbsError> {
+        let lib = self.pd.context().here()?;
+        // SAFETY: a live queue pair; the fields that `mask` names are set.
+        VerbsError::check(what, unsafe { (lib.modify_qp)(self.raw.as_ptr(), attr, mask) })
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        let Ok(lib) = self.pd.context().here() else {
+            // The parent's device goes on using what belongs to the parent; the child has not
+            // got those pages.
+            return;
+        };
+        // SAFETY: made by `create`, freed once.
+        let rc = unsafe { (lib.destroy_qp)(self.raw.as_ptr()) };
+        if rc == 0 {
+            self.spec.send_cq.release(self.spec.send_slots);
+            self.spec.recv_cq.release(self.spec.recv_slots);
+        } else {
+            // It may still write to what it was given.
+            let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(kept));
+        }
+    }
+}
+
+/// A provider without the function: there is none, but a null pointer must not be called.
+unsafe extern "C" fn no_send(
+    _: *mut ibv_qp,
+    _: *mut ibv_send_wr,
+    _: *mut *mut ibv_send_wr,
+) -> c_int {
+    libc::ENOSYS
+}
+
+/// As [`no_send`].
+unsafe extern "C" fn no_recv(
+    _: *mut ibv_qp,
+    _: *mut ibv_recv_wr,
+    _: *mut *mut ibv_recv_wr,
+) -> c_int {
+    libc::ENOSYS
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The log sink of a C library.
+//!
+//! ```text
+//!   log::error!(…) ──level──▶ dlock_log_get_callback of libdlockm, if it is in the process
+//!                                    │ a callback is set        │ none
+//!                                    ▼                          ▼
+//!                             callback(ctx, level, line)   one line on stderr
+//! ```
+//! Levels are those of syslog. The level belongs to the library: the last valid one that a
+//! configuration named.
+
+use std::ffi::CString;
+use std::io::Write;
+use std::os::raw::{c_char, c_int, c_void};
+use std::sync::Once;
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+/// The level before any configuration named one: warnings.
+const LEVEL_DEFAULT: c_int = 4;
+
+type Callback = unsafe extern "C" fn(ctx: *mut c_void, level: c_int, message: *const c_char);
+type CallbackGetter = unsafe extern "C" fn(ctx: *mut *mut c_void) -> Option<Callback>;
+
+struct Sink;
+
+static SINK: Sink = Sink;
+
+/// Directs the log lines of this library to the sink. Later calls change nothing.
+pub fn init() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if log::set_logger(&SINK).is_ok() {
+            set_level(LEVEL_DEFAULT);
+        }
+        // The hook belongs to this library's own copy of the standard library.
+        std::panic::set_hook(Box::new(|info| log::error!("{info}")));
+    });
+}
+
+/// Lets lines up to this level through; a number that is no level changes nothing.
+pub fn set_level(level: c_int) {
+    let filter = match level {
+        0..=2 => LevelFilter::Off,
+        3 => LevelFilter::Error,
+        4 | 5 => LevelFilter::Warn,
+        6 => LevelFilter::Info,
+        7 => LevelFilter::Trace,
+        _ => return,
+    };
+    log::set_max_level(filter);
+}
+
+impl Log for Sink {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= log::max_level()
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            emit(record.level(), &one_line(&record.args().to_string()));
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r', '\0'], " ")
+}
+
+fn emit(level: Level, line: &str) {
+    if let (Some((callback, ctx)), Ok(message)) = (callback(), CString::new(line)) {
+        // SAFETY: the program vouches for its callback and context (dlock_log.h).
+        unsafe { callback(ctx, syslog_level(level), message.as_ptr()) };
+        return;
+    }
+    let line = format!("dlock: {}: {line}\n", level.as_str().to_ascii_lowercase());
+    // There is nobody left to tell if stderr cannot be written.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+fn syslog_level(level: Level) -> c_int {
+    match level {
+        Level::Error => 3,
+        Level::Warn => 4,
+        Level::Info => 6,
+        Level::Debug | Level::Trace => 7,
+    }
+}
+
+/// The callback set in libdlockm, which may have been loaded at any time.
+fn callback() -> Option<(Callback, *mut c_void)> {
+    // SAFETY: the name is a terminated string.
+    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dlock_log_get_callback".as_ptr()) };
+    if symbol.is_null() {
+        return None;
+    }
+    // SAFETY: this name is libdlockm's alone, and there it has this type (dlock_log.h).
+    let getter: CallbackGetter = unsafe { std::mem::transmute(symbol) };
+    let mut ctx = std::ptr::null_mut();
+    // SAFETY: `ctx` outlives the call.
+    unsafe { getter(&mut ctx) }.map(|callback| (callback, ctx))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_stays_one_line_and_loses_no_text() {
+        assert_eq!(one_line("a\nb\0c\r\n"), "a b c  ");
+    }
+
+    #[test]
+    fn a_number_that_is_no_level_changes_nothing() {
+        set_level(6);
+        for wrong in [-1, 8, c_int::MAX, c_int::MIN] {
+            set_level(wrong);
+            assert_eq!(log::max_level(), LevelFilter::Info);
+        }
+        set_level(0);
+        assert_eq!(log::max_level(), LevelFilter::Off);
+    }
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! libdlockc: the client interface of `include/dlock_client_api.h`.
+//!
+//! ```text
+//!   library.rs   the process's library: configuration, clients by id, finding a client fast
+//!   clients.rs   dclient_lib_*, client_*, update_all_locks, counters
+//!   locks.rs     get, release, trylock, lock, unlock, extend, asynchronous operations
+//!   batches.rs   the same for up to 31 locks
+//!   objects.rs   umo_atomic64_*
+//! ```
+//! Each function checks its arguments, then the library, then the client, as the header lists
+//! them, and leaves the rest to [`dlock_client::Instance`]. Functions may be called from any
+//! thread at any time; a client that is ended under a running call lives until that call returns.
+//!
+//! The safety contract of all functions is the header's: a pointer is null or points to what
+//! its type and the function's comment say.
+#![allow(clippy::missing_safety_doc)]
+
+mod batches;
+mod clients;
+mod library;
+mod locks;
+mod objects;

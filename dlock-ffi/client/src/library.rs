@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The process's client library: its configuration, and its clients by id.
+//!
+//! Finding a client is on the path of every lock operation. Each thread remembers the clients
+//! it used last, without keeping them alive, and believes what it remembers while no client has
+//! been removed since:
+//!
+//! ```text
+//!   find(id) ─▶ thread's memory ──same CHANGES, same id──▶ upgrade        (two atomic operations)
+//!                    │ else
+//!                    ▼
+//!               LIBRARY (read lock) ─▶ remember, with the CHANGES seen under the lock
+//!   removal:    LIBRARY (write lock): take out, CHANGES += 1
+//! ```
+//! A forked child inherits the library, but none of its clients: their connections are the
+//! parent's, and two processes must not speak on one connection.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::os::raw::c_int;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Once, Weak};
+
+use dlock_client::{ClientConfig, Instance};
+use dlock_core::limits::PORT_DEFAULT;
+use dlock_ffi_abi::code;
+use parking_lot::{Mutex, RwLock};
+
+/// Why there is no client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// The library is not initialised.
+    Library,
+    /// This process has no client with this id.
+    Client,
+}
+
+impl Missing {
+    /// The codes of lock operations, objects and counters.
+    pub(crate) fn code(self) -> c_int {
+        self.or(code::CLIENTMGR_NOT_INIT, code::CLIENT_NOT_INIT)
+    }
+
+    /// The code a function has for either.
+    pub(crate) fn or(self, library: c_int, client: c_int) -> c_int {
+        match self {
+            Missing::Library => library,
+            Missing::Client => client,
+        }
+    }
+}
+
+struct Library {
+    config: ClientConfig,
+    clients: HashMap<i32, Client>,
+    /// Tells this library from one that is initialised later.
+    incarnation: u64,
+}
+
+struct Client {
+    instance: Arc<Instance>,
+    /// The process it belongs to, by [`PROCESS`].
+    process: u64,
+}
+
+impl Client {
+    fn is_here(&self) -> bool {
+        self.process == PROCESS.load(Ordering::Relaxed)
+    }
+}
+
+static LIBRARY: RwLock<Option<Library>> = RwLock::new(None);
+/// Grows with every removal of clients, under the write lock; starts at 1.
+static CHANGES: AtomicU64 = AtomicU64::new(1);
+/// The last port that a configuration named: it outlives the library.
+static PORT: AtomicU16 = AtomicU16::new(PORT_DEFAULT);
+/// Grows in every forked child.
+static PROCESS: AtomicU64 = AtomicU64::new(0);
+/// One library at a time is being initialised.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// The port used where none is given.
+pub(crate) fn last_port() -> u16 {
+    PORT.load(Ordering::Relaxed)
+}
+
+/// Initialises the library with what `make` returns.
+///
+/// # Errors
+/// The one of `make`; `ERROR` if it is initialised already.
+pub(crate) fn start(make: impl FnOnce() -> Result<ClientConfig, c_int>) -> Result<(), c_int> {
+    watch_forks();
+    let _starting = STARTING.lock();
+    if LIBRARY.read().is_some() {
+        log::error!("the client library is initialised already");
+        return Err(code::ERROR);
+    }
+    let config = make()?;
+    PORT.store(config.port, Ordering::Relaxed);
+    let incarnation = CHANGES.load(Ordering::Relaxed);
+    *LIBRARY.write() = Some(Library { config, clients: HashMap::new(), incarnation });
+    Ok(())
+}
+
+fn watch_forks() {
+    static ONCE: Once = Once::new();
+    extern "C" fn in_the_child() {
+        PROCESS.fetch_add(1, Ordering::Relaxed);
+        CHANGES.fetch_add(1, Ordering::Release);
+    }
+    ONCE.call_once(|| {
+        // SAFETY: the handler only counts, which is allowed in a child of several threads; it
+        // goes when this library is unloaded.
+        let failed = unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
+        if failed != 0 {
+            log::warn!("no memory for a fork handler: forked children must not use clients");
+        }
+    });
+}
+
+/// Drops all clients without telling their primaries.
+pub(crate) fn stop() {
+    let taken = {
+        let mut library = LIBRARY.write();
+        CHANGES.fetch_add(1, Ordering::Release);
+        library.take()
+    };
+    if taken.is_none() {
+        log::warn!("the client library is not initialised: nothing to deinitialise");
+    }
+    // Connections are closed here, outside the lock.
+    drop(taken);
+}
+
+/// What a client to be is configured with.
+pub(crate) struct Ground {
+    pub(crate) config: ClientConfig,
+    incarnation: u64,
+}
+
+/// The configuration, if the library is initialised.
+pub(crate) fn ground() -> Option<Ground> {
+    let library = LIBRARY.read();
+    let library = library.as_ref()?;
+    Some(Ground { config: library.config.clone(), incarnation: library.incarnation })
+}
+
+/// What became of a new client.
+pub(crate) enum Entered {
+    /// It can be found by this id.
+    As(i32),
+    /// Another client, of another primary, has its id.
+    Taken(Arc<Instance>),
+    /// The library was deinitialised meanwhile.
+    Gone,
+}
+
+/// Makes a new client known.
+pub(crate) fn enter(ground: &Ground, instance: Arc<Instance>) -> Entered {
+    let mut library = LIBRARY.write();
+    let Some(library) = library.as_mut().filter(|l| l.incarnation == ground.incarnation) else {
+        return Entered::Gone;
+    };
+    let Ok(id) = i32::try_from(instance.id().get()) else {
+        return Entered::Taken(instance);
+    };
+    if library.clients.get(&id).is_some_and(Client::is_here) {
+        return Entered::Taken(instance);
+    }
+    let process = PROCESS.load(Ordering::Relaxed);
+    library.clients.insert(id, Client { instance, process });
+    Entered::As(id)
+}
+
+/// Takes a client out: nobody finds it any more.
+pub(crate) fn remove(id: c_int) -> Result<Arc<Instance>, Missing> {
+    let mut library = LIBRARY.write();
+    let library = library.as_mut().ok_or(Missing::Library)?;
+    if !library.clients.get(&id).is_some_and(Client::is_here) {
+        return Err(Missing::Client);
+    }
+    let client = library.clients.remove(&id).ok_or(Missing::Client)?;
+    CHANGES.fetch_add(1, Ordering::Release);
+    Ok(client.instance)
+}
+
+/// Whether the library is initialised.
+pub(crate) fn is_started() -> bool {
+    LIBRARY.read().is_some()
+}
+
+/// Clients one thread remembers.
+const REMEMBERED_MAX: usize = 16;
+
+/// One client a thread used; `changes` 0: none.
+struct Remembered {
+    changes: Cell<u64>,
+    id: Cell<c_int>,
+    instance: RefCell<Weak<Instance>>,
+}
+
+thread_local! {
+    static REMEMBERED: [Remembered; REMEMBERED_MAX] = const {
+        [const {
+            Remembered {
+                changes: Cell::new(0),
+                id: Cell::new(0),
+                instance: RefCell::new(Weak::new()),
+            }
+        }; REMEMBERED_MAX]
+    };
+}
+
+/// The client with this id.
+#[inline]
+pub(crate) fn find(id: c_int) -> Result<Arc<Instance>, Missing> {
+    // Ids are random: their low bits serve as a hash.
+    let index = id as usize % REMEMBERED_MAX;
+    let hit = REMEMBERED.try_with(|remembered| {
+        let slot = &remembered[index];
+        if slot.id.get() == id && slot.changes.get() == CHANGES.load(Ordering::Acquire) {
+            slot.instance.try_borrow().ok()?.upgrade()
+        } else {
+            None
+        }
+    });
+    match hit {
+        Ok(Some(instance)) => Ok(instance),
+        _ => look_up(id, index),
+    }
+}
+
+#[cold]
+fn look_up(id: c_int, index: usize) -> Result<Arc<Instance>, Missing> {
+    let (instance, changes) = {
+        let library = LIBRARY.read();
+        let library = library.as_ref().ok_or(Missing::Library)?;
+        // Before the client is looked at: a fork meanwhile makes what is remembered stale.
+        let changes = CHANGES.load(Ordering::Relaxed);
+        let client = library.clients.get(&id).filter(|c| c.is_here()).ok_or(Missing::Client)?;
+        (Arc::clone(&client.instance), changes)
+    };
+    // At a thread's end there is no memory left: the next call looks up again.
+    let _ = REMEMBERED.try_with(|remembered| {
+        let slot = &remembered[index];
+        if let Ok(mut known) = slot.instance.try_borrow_mut() {
+            *known = Arc::downgrade(&instance);
+            slot.id.set(id);
+            slot.changes.set(changes);
+        }
+    });
+    Ok(instance)
+}

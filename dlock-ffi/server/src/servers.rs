@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The process's server library: its primaries by id.
+//!
+//! ```text
+//!   reserve ─▶ Place (counts as running) ──start──▶ found by its id ──remove──▶ stopped
+//!                 └──dropped: free again
+//! ```
+//! Starting and stopping happen outside the lock: they take time.
+
+use std::collections::HashMap;
+use std::os::raw::c_int;
+use std::sync::Arc;
+
+use dlock_core::limits::SERVERS_MAX;
+use dlock_core::status::Status;
+use dlock_ffi_abi::code;
+use dlock_server::{Server, ServerConfig};
+use parking_lot::Mutex;
+
+/// The largest server id (C API).
+const ID_MAX: c_int = 0xF_FFFF;
+
+struct Library {
+    servers_max: usize,
+    /// `None`: reserved, being started.
+    servers: HashMap<c_int, Option<Arc<Server>>>,
+    /// Tells this library from one that is initialised later.
+    incarnation: u64,
+}
+
+struct State {
+    library: Option<Library>,
+    /// The id given out last; it outlives the library, so that old ids stay unknown.
+    last_id: c_int,
+    incarnations: u64,
+}
+
+static STATE: Mutex<State> = Mutex::new(State { library: None, last_id: 0, incarnations: 0 });
+
+/// False if the number is not allowed or the library is initialised already.
+pub(crate) fn start_library(servers_max: u32) -> bool {
+    let servers_max = usize::try_from(servers_max).unwrap_or(usize::MAX);
+    if servers_max == 0 || servers_max > SERVERS_MAX {
+        log::error!("max_server_num is {servers_max}: must be 1 to {SERVERS_MAX}");
+        return false;
+    }
+    let mut state = STATE.lock();
+    if state.library.is_some() {
+        log::error!("the server library is initialised already");
+        return false;
+    }
+    state.incarnations += 1;
+    let incarnation = state.incarnations;
+    state.library = Some(Library { servers_max, servers: HashMap::new(), incarnation });
+    true
+}
+
+/// Stops all primaries.
+pub(crate) fn stop_library() {
+    let library = STATE.lock().library.take();
+    let Some(library) = library else {
+        log::warn!("the server library is not initialised: nothing to deinitialise");
+        return;
+    };
+    // All at once: each takes its time.
+    let stops: Vec<_> = library
+        .servers
+        .into_values()
+        .flatten()
+        .map(|server| std::thread::Builder::new().spawn(move || stop(server)))
+        .collect();
+    for stop in stops.into_iter().flatten() {
+        // A panic in there has been logged by the panic hook; the server is gone either way.
+        let _ = stop.join();
+    }
+}
+
+/// Room for one primary, and its id.
+pub(crate) struct Place {
+    id: c_int,
+    incarnation: u64,
+}
+
+/// Reserves room for one primary.
+pub(crate) fn reserve() -> Result<Place, c_int> {
+    let mut state = STATE.lock();
+    let mut id = state.last_id;
+    let Some(library) = state.library.as_mut() else {
+        log::error!("the server library is not initialised");
+        return Err(code::ERROR);
+    };
+    if library.servers.len() >= library.servers_max {
+        log::error!("{} primaries are running: no more are allowed", library.servers_max);
+        return Err(code::SERVER_NO_RESOURCE);
+    }
+    // Ends: there are far fewer primaries than ids.
+    loop {
+        id = if id >= ID_MAX { 1 } else { id + 1 };
+        if !library.servers.contains_key(&id) {
+            break;
+        }
+    }
+    library.servers.insert(id, None);
+    let incarnation = library.incarnation;
+    state.last_id = id;
+    Ok(Place { id, incarnation })
+}
+
+impl Place {
+    pub(crate) fn id(&self) -> c_int {
+        self.id
+    }
+
+    /// Starts a primary in this place.
+    pub(crate) fn start(self, config: ServerConfig) -> c_int {
+        let server = match Server::start(config) {
+            Ok(server) => server,
+            Err(error) => {
+                log::error!("{error}");
+                return match error.status() {
+                    Status::ServerNoResource => code::SERVER_NO_RESOURCE,
+                    _ => code::ERROR,
+                };
+            }
+        };
+        let mut state = STATE.lock();
+        match state.library.as_mut().filter(|l| l.incarnation == self.incarnation) {
+            Some(library) => {
+                library.servers.insert(self.id, Some(Arc::new(server)));
+                code::SUCCESS
+            }
+            None => {
+                drop(state);
+                log::error!("the server library was deinitialised during server_start");
+                server.stop();
+                code::ERROR
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = STATE.lock();
+        let library = state.library.as_mut().filter(|l| l.incarnation == self.incarnation);
+        if let Some(library) = library {
+            if let Some(None) = library.servers.get(&self.id) {
+                library.servers.remove(&self.id);
+            }
+        }
+    }
+}
+
+/// The primary with this id.
+pub(crate) fn find(id: c_int) -> Option<Arc<Server>> {
+    STATE.lock().library.as_ref()?.servers.get(&id)?.clone()
+}
+
+/// Takes a primary out: nobody finds it any more.
+pub(crate) fn remove(id: c_int) -> Option<Arc<Server>> {
+    let mut state = STATE.lock();
+    let servers = &mut state.library.as_mut()?.servers;
+    let server = servers.get(&id)?.clone()?;
+    servers.remove(&id);
+    Some(server)
+}
+
+/// Stops a primary; one whose counters are being read stops right after that.
+pub(crate) fn stop(server: Arc<Server>) {
+    if let Some(server) = Arc::into_inner(server) {
+        server.stop();
+    }
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line of `dlockd`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+use log::LevelFilter;
+
+use crate::file::{self, Settings};
+
+const AFTER_HELP: &str = "\
+An option on the command line overrides the configuration file. All settings, with their
+meaning and defaults, are in the commented example dlockd.toml.
+
+When it serves, dlockd prints one line on standard output:
+  dlockd ready: listening on ADDR:PORT, offering ..., epoch N, pid N
+SIGTERM and SIGINT stop it.
+
+Exit codes:
+  0  stopped by a signal, or the configuration checked is valid
+  1  the primary could not be started
+  2  the command line or the configuration is wrong";
+
+/// Runs a dlock primary: locks and state objects for clients on this host and others.
+#[derive(Debug, Parser)]
+#[command(name = "dlockd", version, after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// Read the configuration from this TOML file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Check the configuration, say whether it is valid, and exit
+    #[arg(long)]
+    pub(crate) check_config: bool,
+    /// Listen on this IPv4 or IPv6 address [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<IpAddr>,
+    /// Listen on this TCP port, 0 for any free one [default: 21616]
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// CPUs of the control thread, like 0-3,6
+    #[arg(long, value_name = "CPUS")]
+    ctrl_cpuset: Option<String>,
+    /// CPUs of the command thread
+    #[arg(long, value_name = "CPUS")]
+    cmd_cpuset: Option<String>,
+    /// The command thread sleeps soon when there is nothing to do
+    #[arg(long)]
+    sleep_mode: bool,
+    /// Clients that have to come back before anybody is served
+    #[arg(long, value_name = "COUNT")]
+    recovery_clients: Option<u32>,
+    /// Offer no shared memory
+    #[arg(long, conflicts_with = "no_tcp")]
+    no_shm: bool,
+    /// Offer no command channels over TCP
+    #[arg(long)]
+    no_tcp: bool,
+    /// Make the admin endpoint's Unix socket here
+    #[arg(long, value_name = "PATH")]
+    admin_socket: Option<PathBuf>,
+    /// Keep the last epoch in this file
+    #[arg(long, value_name = "FILE")]
+    state_file: Option<PathBuf>,
+    /// What to tell on standard error: off, error, warn, info, debug, trace [default: info]
+    #[arg(long, value_name = "LEVEL", value_parser = file::log_level)]
+    log_level: Option<LevelFilter>,
+}
+
+impl Args {
+    /// The file's settings, or the defaults, and over them what the command line says.
+    pub(crate) fn settings(&self) -> Result<Settings, String> {
+        let mut settings = match &self.config {
+            Some(path) => file::read(path)?,
+            None => Settings::default(),
+        };
+        let server = &mut settings.server;
+        server.bind = self.listen.unwrap_or(server.bind);
+        server.port = self.port.unwrap_or(server.port);
+        server.recovery_clients = self.recovery_clients.unwrap_or(server.recovery_clients);
+        server.sleep_mode |= self.sleep_mode;
+        server.shm &= !self.no_shm;
+        server.tcp &= !self.no_tcp;
+        replace(&mut server.ctrl_cpuset, &self.ctrl_cpuset);
+        replace(&mut server.cmd_cpuset, &self.cmd_cpuset);
+        replace(&mut server.admin_socket, &self.admin_socket);
+        replace(&mut server.state_file, &self.state_file);
+        settings.log_level = self.log_level.unwrap_or(settings.log_level);
+        server.check().map_err(|error| error.to_string())?;
+        Ok(settings)
+    }
+
+    /// Where the settings come from, for people.
+    pub(crate) fn source(&self) -> String {
+        match &self.config {
+            Some(path) => path.display().to_string(),
+            None => "command line".to_string(),
+        }
+    }
+}
+
+fn replace<T: Clone>(setting: &mut Option<T>, given: &Option<T>) {
+    if given.is_some() {
+        setting.clone_from(given);
+    }
+}

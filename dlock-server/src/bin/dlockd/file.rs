@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The configuration file: TOML, every key known, every error with its file, line and column.
+
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dlock_core::limits;
+use dlock_server::{CpuSet, ServerConfig};
+use log::LevelFilter;
+use serde::Deserialize;
+use toml::Spanned;
+
+/// What a configuration says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) server: ServerConfig,
+    pub(crate) log_level: LevelFilter,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { server: ServerConfig::default(), log_level: LevelFilter::Info }
+    }
+}
+
+/// The keys; `dlockd.toml` explains them.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    listen: Option<Spanned<String>>,
+    port: Option<u16>,
+    ctrl_cpuset: Option<Spanned<String>>,
+    cmd_cpuset: Option<Spanned<String>>,
+    sleep_mode: Option<bool>,
+    recovery_clients: Option<Spanned<u64>>,
+    tp_mode: Option<Spanned<u64>>,
+    shm: Option<Spanned<bool>>,
+    tcp: Option<Spanned<bool>>,
+    absent_grace_s: Option<Spanned<Grace>>,
+    device: Option<Spanned<String>>,
+    clients_max: Option<Spanned<u64>>,
+    locks_max: Option<Spanned<u64>>,
+    objects_max: Option<Spanned<u64>>,
+    admin_socket: Option<PathBuf>,
+    state_file: Option<PathBuf>,
+    log_level: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a number of seconds, or \"forever\"")]
+enum Grace {
+    Seconds(u64),
+    Word(String),
+}
+
+/// A mistake, and where it is.
+type Mistake = (Option<Range<usize>>, String);
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// One line: the file, line and column, and what is wrong there.
+pub(crate) fn read(path: &Path) -> Result<Settings, String> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("{name}: cannot be read: {error}; check --config"))?;
+    parse(&text).map_err(|(place, what)| match place {
+        Some(place) => {
+            let (line, column) = position(&text, place.start);
+            format!("{name}:{line}:{column}: {what}")
+        }
+        None => format!("{name}: {what}"),
+    })
+}
+
+fn parse(text: &str) -> Result<Settings, Mistake> {
+    let keys: Keys = toml::from_str(text).map_err(|error| {
+        let what = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+        (error.span(), what)
+    })?;
+    let mut settings = Settings::default();
+    let server = &mut settings.server;
+    let cpus = |text: String| CpuSet::parse(&text).map(|_| Some(text));
+    set(&mut server.bind, keys.listen, |text| {
+        text.parse::<IpAddr>().map_err(|_| "this is no IPv4 or IPv6 address: give one in digits")
+    })?;
+    server.port = keys.port.unwrap_or(server.port);
+    set(&mut server.ctrl_cpuset, keys.ctrl_cpuset, cpus)?;
+    set(&mut server.cmd_cpuset, keys.cmd_cpuset, cpus)?;
+    server.sleep_mode = keys.sleep_mode.unwrap_or(server.sleep_mode);
+    set(&mut server.recovery_clients, keys.recovery_clients, |count| {
+        within(count, 0, limits::RECOVERY_CLIENTS_MAX as usize).map(|count| count as u32)
+    })?;
+    set(&mut server.tp_mode, keys.tp_mode, |mode| within(mode, 0, 1).map(|mode| mode as u8))?;
+    let no_fabric =
+        |off: &Option<Spanned<bool>>| off.as_ref().filter(|off| !*off.get_ref()).map(Spanned::span);
+    if let (Some(_), Some(tcp)) = (no_fabric(&keys.shm), no_fabric(&keys.tcp)) {
+        return Err((Some(tcp), "shm and tcp are both off: clients need one of them".to_string()));
+    }
+    server.shm = keys.shm.map_or(server.shm, Spanned::into_inner);
+    server.tcp = keys.tcp.map_or(server.tcp, Spanned::into_inner);
+    set(&mut server.absent_grace, keys.absent_grace_s, |grace| match grace {
+        Grace::Seconds(seconds) => Ok(Some(Duration::from_secs(seconds))),
+        Grace::Word(word) if word == "forever" => Ok(None),
+        Grace::Word(_) => Err("this is neither a number of seconds nor \"forever\""),
+    })?;
+    set(&mut server.device, keys.device, |device| {
+        let device = Some(device);
+        ServerConfig { device: device.clone(), ..ServerConfig::default() }.check().map(|()| device)
+    })?;
+    let limit = |max: usize| move |count| within(count, 1, max);
+    set(&mut server.clients_max, keys.clients_max, limit(limits::CLIENTS_MAX))?;
+    set(&mut server.locks_max, keys.locks_max, limit(limits::LOCKS_MAX))?;
+    set(&mut server.objects_max, keys.objects_max, limit(limits::OBJECTS_MAX))?;
+    server.admin_socket = keys.admin_socket;
+    server.state_file = keys.state_file;
+    set(&mut settings.log_level, keys.log_level, |level| log_level(&level))?;
+    Ok(settings)
+}
+
+/// Sets a setting that the file has.
+fn set<T, U, E: Display>(
+    setting: &mut U,
+    found: Option<Spanned<T>>,
+    convert: impl FnOnce(T) -> Result<U, E>,
+) -> Result<(), Mistake> {
+    if let Some(found) = found {
+        let place = found.span();
+        *setting = convert(found.into_inner()).map_err(|e| (Some(place), e.to_string()))?;
+    }
+    Ok(())
+}
+
+/// The level a word names.
+pub(crate) fn log_level(word: &str) -> Result<LevelFilter, &'static str> {
+    word.parse().map_err(|_| "this is none of off, error, warn, info, debug, trace")
+}
+
+fn within(value: u64, min: usize, max: usize) -> Result<usize, String> {
+    match usize::try_from(value) {
+        Ok(value) if (min..=max).contains(&value) => Ok(value),
+        _ => Err(format!("{value} is out of range: it must be {min} to {max}")),
+    }
+}
+
+/// Line and column of a byte, both counted from 1, columns in characters.
+fn position(text: &str, at: usize) -> (usize, usize) {
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
+    (line, column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../dlockd.toml");
+
+    #[test]
+    fn the_example_is_valid_and_shows_the_defaults() {
+        assert_eq!(parse(EXAMPLE).unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn the_example_shows_every_key_and_they_are_valid() {
+        let shown = |line: &str| line.starts_with('#') && !line.starts_with("# ") && line != "#";
+        let uncomment = |line: &str| match shown(line) && !line.starts_with("#device") {
+            true => line[1..].to_string(),
+            false => line.to_string(),
+        };
+        // CPUs 0 and 1 may not both be here.
+        let all: Vec<String> =
+            EXAMPLE.lines().map(uncomment).map(|l| l.replace("\"0-1\"", "\"0\"")).collect();
+        let settings = parse(&all.join("\n")).unwrap();
+        assert_eq!(settings.server.ctrl_cpuset.as_deref(), Some("0"));
+        assert!(settings.server.state_file.is_some() && settings.server.admin_socket.is_some());
+        // The list in the message about an unknown key is the list of keys.
+        let (_, message) = parse("no_such_key = 1").unwrap_err();
+        let keys: Vec<&str> = message.split('`').skip(3).step_by(2).collect();
+        assert!(keys.len() > 10, "{message}");
+        for key in keys {
+            let given = |line: &str| line.trim_start_matches('#').starts_with(&format!("{key} ="));
+            assert!(EXAMPLE.lines().any(given), "{key} is missing in dlockd.toml");
+        }
+    }
+
+    #[test]
+    fn every_mistake_is_found_at_its_line_and_column() {
+        for (text, place, what) in [
+            ("port = 21616\nno_such_key = 1\n", (2, 1), "no_such_key"),
+            ("port = 70000\n", (1, 8), "70000"),
+            ("port = \"x\"\n", (1, 8), "string"),
+            ("# c\n\nlisten = \"localhost\"\n", (3, 10), "address"),
+            ("cmd_cpuset = \"-1\"\n", (1, 14), "-1"),
+            ("ctrl_cpuset = \"\"\n", (1, 15), "no CPU"),
+            ("clients_max = 1001\n", (1, 15), "1 to 1000"),
+            ("clients_max = 0\n", (1, 15), "1 to 1000"),
+            ("tp_mode = 2\n", (1, 11), "0 to 1"),
+            ("shm = false\ntcp = false\n", (2, 7), "both off"),
+            ("absent_grace_s = \"never\"\n", (1, 18), "forever"),
+            ("absent_grace_s = -1\n", (1, 18), "forever"),
+            ("device = \"no_such_device\"\n", (1, 10), "no_such_device"),
+            ("log_level = \"loud\"\n", (1, 13), "off, error"),
+            ("sleep_mode = maybe\n", (1, 14), ""),
+            ("port = 1\nport = 2\n", (2, 1), "duplicate"),
+            ("[section]\n", (1, 2), "section"),
+            ("port = \n", (1, 8), ""),
+        ] {
+            let (found, message) = parse(text).unwrap_err();
+            let found = found.map(|found| position(text, found.start));
+            assert_eq!(found, Some(place), "{text:?}: {message}");
+            assert!(message.contains(what), "{text:?}: {message}");
+            assert!(!message.contains('\n'), "{text:?}: {message}");
+        }
+    }
+
+    #[test]
+    fn values_arrive() {
+        let text = "listen = \"::1\"\nport = 0\nabsent_grace_s = \"forever\"\nlocks_max = 7\n\
+                    shm = false\nlog_level = \"debug\"\nrecovery_clients = 3\n";
+        let settings = parse(text).unwrap();
+        assert_eq!(settings.server.bind, "::1".parse::<IpAddr>().unwrap());
+        assert_eq!(settings.server.absent_grace, None);
+        assert_eq!((settings.server.port, settings.server.locks_max), (0, 7));
+        assert!(!settings.server.shm && settings.server.tcp);
+        assert_eq!(settings.server.recovery_clients, 3);
+        assert_eq!(settings.log_level, LevelFilter::Debug);
+    }
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `dlockd`: runs one dlock primary until it is told to stop.
+//!
+//! Standard output has one line, when it serves; everything else goes to standard error. SIGTERM
+//! and SIGINT stop it. A broken internal invariant ends the process at once: a primary that is
+//! half dead would hold its clients up.
+#![forbid(unsafe_code)]
+
+mod args;
+mod file;
+mod sink;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use dlock_fabric::threads;
+use dlock_server::Server;
+use tokio::signal::unix::{signal, SignalKind};
+
+use args::Args;
+
+/// The primary could not be started.
+const START_FAILED: u8 = 1;
+/// The command line or the configuration is wrong.
+const CONFIG_WRONG: u8 = 2;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let settings = match args.settings() {
+        Ok(settings) => settings,
+        Err(message) => return fail(CONFIG_WRONG, &message),
+    };
+    if args.check_config {
+        say(&format!("{}: the configuration is valid", args.source()));
+        return ExitCode::SUCCESS;
+    }
+    sink::install(settings.log_level);
+    abort_on_panic();
+    match run(settings) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => fail(START_FAILED, &message),
+    }
+}
+
+fn run(settings: file::Settings) -> Result<(), String> {
+    if let Err(error) = threads::raise_file_limit() {
+        log::warn!("the limit of open files cannot be raised: {error}");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(|error| format!("cannot wait for signals: {error}"))?;
+    runtime.block_on(async {
+        // Before it serves: a signal right after the ready line is a clean stop, too.
+        let mut terminate = handler(SignalKind::terminate())?;
+        let mut interrupt = handler(SignalKind::interrupt())?;
+        let (shm, tcp) = (settings.server.shm, settings.server.tcp);
+        let server = Server::start(settings.server).map_err(|error| error.to_string())?;
+        let fabrics = match (shm, tcp) {
+            (true, true) => "shm and tcp",
+            (true, false) => "shm",
+            _ => "tcp",
+        };
+        let (address, epoch, pid) = (server.local_addr(), server.epoch(), std::process::id());
+        say(&format!(
+            "dlockd ready: listening on {address}, offering {fabrics}, epoch {epoch}, pid {pid}"
+        ));
+        let name = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        log::info!("{name}: stopping");
+        server.stop();
+        Ok(())
+    })
+}
+
+fn handler(kind: SignalKind) -> Result<tokio::signal::unix::Signal, String> {
+    signal(kind).map_err(|error| format!("cannot wait for signals: {error}"))
+}
+
+/// A panic in any thread ends the process, after its message.
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
+}
+
+/// One line on standard output; whoever started this may have closed it.
+fn say(line: &str) {
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn fail(code: u8, message: &str) -> ExitCode {
+    let _ = writeln!(io::stderr(), "dlockd: {message}"); // nobody to tell otherwise
+    ExitCode::from(code)
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command thread: owns the primary's state and its memory, and serves the command channels.
+//!
+//! ```text
+//!   loop:  events of the control thread ─▶ sessions   (admission, requests, attach, fencing)
+//!          readable channels            ─▶ channels   (chains, notes, requests)
+//!          whose time has come          ─▶ tick, graces, stalled clients
+//!          replies ─▶ channels ─▶ sockets
+//!          then look again, or sleep until something happens
+//! ```
+//! Each step does a bounded amount of work; what is left is taken up in the next round, so no
+//! client can keep the others waiting. Nothing here blocks but the sleep.
+
+mod channels;
+mod sessions;
+mod spin;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlock_core::clock::ServerTime;
+use dlock_core::ids::ClientId;
+use dlock_core::primary::{Primary, Sent};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome};
+use dlock_fabric::CpuMemory;
+use mio::{Events, Poll, Token};
+
+use crate::channel::{Channel, STALL_MAX};
+use crate::epoch::ServerClock;
+use crate::mailbox::{Event, Inbox, Link, Peer};
+use spin::Spin;
+
+/// The token of the mailbox; channels and processes have the ones above it.
+pub(crate) const MAIL: Token = Token(0);
+
+/// Events of the control thread taken in one round.
+const EVENTS_PER_ROUND: usize = 64;
+/// Notifications of the poll taken in one round.
+const POLLED_PER_ROUND: usize = 256;
+/// Time between two looks at what nothing notifies of: processes without a pidfd, clients that
+/// could not be fenced, clients that read nothing.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The longest sleep, if nothing is expected; the poll cannot count much further.
+const SLEEP_MAX: Duration = Duration::from_secs(3_600);
+
+/// What the command thread is made of.
+pub(crate) struct Parts {
+    pub(crate) primary: Primary,
+    pub(crate) memory: CpuMemory,
+    pub(crate) clock: ServerClock,
+    pub(crate) inbox: Inbox,
+    pub(crate) poll: Poll,
+    pub(crate) sleep_mode: bool,
+    /// The abstract name of the Unix socket, if shm is offered.
+    pub(crate) shm_socket: Option<Vec<u8>>,
+    pub(crate) tcp: bool,
+}
+
+/// The primary's state, its memory, and replies on their way to channels.
+struct Core {
+    primary: Primary,
+    memory: CpuMemory,
+    clock: ServerClock,
+    sent: Vec<Sent>,
+    chains: Vec<Chain>,
+    outcomes: Vec<Outcome>,
+}
+
+impl Core {
+    fn now(&self) -> ServerTime {
+        self.clock.now()
+    }
+}
+
+/// A client that was let in, as far as connections go.
+#[derive(Default)]
+struct Member {
+    /// Its control connection.
+    link: Option<Arc<Link>>,
+    /// Its command channel.
+    channel: Option<Token>,
+    /// Command channels it has had.
+    channels: u64,
+    /// The processes that have mapped the memory for it.
+    processes: Vec<(Peer, Option<Token>)>,
+    /// It said `Deinit`.
+    left: bool,
+}
+
+/// The command thread.
+pub(crate) struct Worker {
+    core: Core,
+    inbox: Inbox,
+    poll: Poll,
+    members: HashMap<ClientId, Member>,
+    channels: HashMap<Token, Channel>,
+    /// Descriptors that tell of the end of a process.
+    pidfds: HashMap<Token, ClientId>,
+    /// Channels with something to do, each once.
+    ready: VecDeque<Token>,
+    /// Channels whose clients leave replies unread.
+    blocked: HashSet<Token>,
+    /// Clients that must be fenced, and could not be yet.
+    doomed: HashSet<ClientId>,
+    /// Some process has no pidfd.
+    blind: bool,
+    next_token: usize,
+    next_look: Instant,
+    spin: Spin,
+    recovering: bool,
+    shm_socket: Option<Vec<u8>>,
+    tcp: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let mut worker = Self {
+            core: Core {
+                primary: parts.primary,
+                memory: parts.memory,
+                clock: parts.clock,
+                sent: Vec::new(),
+                chains: Vec::new(),
+                outcomes: Vec::new(),
+            },
+            inbox: parts.inbox,
+            poll: parts.poll,
+            members: HashMap::new(),
+            channels: HashMap::new(),
+            pidfds: HashMap::new(),
+            ready: VecDeque::new(),
+            blocked: HashSet::new(),
+            doomed: HashSet::new(),
+            blind: false,
+            next_token: MAIL.0,
+            next_look: Instant::now() + LOOK_EVERY,
+            spin: Spin::new(parts.sleep_mode),
+            recovering: false,
+            shm_socket: parts.shm_socket,
+            tcp: parts.tcp,
+        };
+        worker.set_gate();
+        worker
+    }
+
+    /// Serves until it is stopped.
+    pub(crate) fn run(mut self) {
+        if let Err(error) = self.core.memory.serve() {
+            log::warn!("shm clients will not notice if this primary is killed: {error}");
+        }
+        let mut events = Events::with_capacity(POLLED_PER_ROUND);
+        while !self.inbox.stopped() {
+            let mut worked = self.take_events();
+            worked |= self.serve_channels();
+            self.tick();
+            self.deliver();
+            let wait = self.wait(worked);
+            if let Err(error) = self.look(&mut events, wait) {
+                log::error!("the command thread ends: it cannot wait for its sockets: {error}");
+                return;
+            }
+        }
+    }
+
+    fn token(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
+    fn take_events(&mut self) -> bool {
+        for taken in 0..EVENTS_PER_ROUND {
+            match self.inbox.next() {
+                Some(event) => self.event(event),
+                None => return taken > 0,
+            }
+        }
+        true
+    }
+
+    fn event(&mut self, event: Event) {
+        // A receiver that is gone is a connection that has ended: its `Lost` follows.
+        match event {
+            Event::Open { request, link, reply } => {
+                let _ = reply.send(self.open(&request, link));
+            }
+            Event::Control { client, link, request, reply } => {
+                let _ = reply.send(self.control(client, link, request));
+            }
+            Event::Lost { client, link } => self.lost(client, link),
+            Event::Attach { socket, attach, peer } => self.attach(socket, attach, peer),
+            Event::Ask(look) => look(&mut self.core.primary, &mut self.core.memory),
+        }
+    }
+
+    /// Does everything whose time has come.
+    fn tick(&mut self) {
+        let now = self.core.now();
+        if self.next_wakeup().is_some_and(|at| at <= now) {
+            let Core { primary, memory, sent, .. } = &mut self.core;
+            primary.tick(now, memory, sent);
+            let doomed = &self.doomed;
+            let over = self.core.primary.must_fence(now, &|client| doomed.contains(&client));
+            if let Some(client) = over {
+                log::info!("client {client} did not come back in time: it is removed");
+                self.fence_when_possible(client);
+            }
+        }
+        let now = Instant::now();
+        if now >= self.next_look && self.has_to_look() {
+            self.next_look = now + LOOK_EVERY;
+            self.look_at_processes();
+            self.drop_stalled(now);
+        }
+    }
+
+    fn next_wakeup(&self) -> Option<ServerTime> {
+        self.core.primary.next_wakeup_skipping(&|client| self.doomed.contains(&client))
+    }
+
+    /// Whether something is going on that nothing notifies of.
+    fn has_to_look(&self) -> bool {
+        self.blind || !self.doomed.is_empty() || !self.blocked.is_empty()
+    }
+
+    fn drop_stalled(&mut self, now: Instant) {
+        let stalled = |token: &Token| {
+            self.channels.get(token).is_some_and(|c| c.stalls_at().is_some_and(|at| at <= now))
+        };
+        let tokens: Vec<Token> = self.blocked.iter().copied().filter(stalled).collect();
+        for token in tokens {
+            self.end_channel(token, &format!("it has read nothing for {STALL_MAX:?}"));
+        }
+    }
+
+    /// How long the poll may wait: not at all while there is work or something is expected soon.
+    fn wait(&mut self, worked: bool) -> Duration {
+        if worked || !self.ready.is_empty() || !self.core.sent.is_empty() {
+            self.spin.worked();
+            return Duration::ZERO;
+        }
+        if self.spin.goes_on() {
+            return Duration::ZERO;
+        }
+        let until_wakeup = self
+            .next_wakeup()
+            .map_or(SLEEP_MAX, |at| Duration::from_nanos(at.0.saturating_sub(self.core.now().0)));
+        let now = Instant::now();
+        let until_look = match self.has_to_look() {
+            true => self.next_look.saturating_duration_since(now),
+            false => SLEEP_MAX,
+        };
+        until_wakeup.min(until_look).min(SLEEP_MAX)
+    }
+
+    /// Takes the poll's notifications, sleeping at most so long.
+    fn look(&mut self, events: &mut Events, wait: Duration) -> io::Result<()> {
+        let sleeps = !wait.is_zero() && self.inbox.may_sleep();
+        // The poll counts in milliseconds, and rounds up.
+        let polled = self.poll.poll(events, Some(if sleeps { wait } else { Duration::ZERO }));
+        if sleeps {
+            self.inbox.awake();
+        }
+        match polled {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        for event in events.iter() {
+            let token = event.token();
+            if let Some(channel) = self.channels.get_mut(&token) {
+                channel.event(event);
+                if !std::mem::replace(&mut channel.listed, true) {
+                    self.ready.push_back(token);
+                }
+            } else if let Some(&client) = self.pidfds.get(&token) {
+                self.look_at_process(client);
+            }
+        }
+        Ok(())
+    }
+
+    /// Shm clients execute their own chains: in recovery they are refused at the memory.
+    fn set_gate(&mut self) {
+        let recovering = self.core.primary.is_recovering();
+        if recovering != self.recovering {
+            self.recovering = recovering;
+            self.core.memory.set_gate(recovering.then_some(Status::NotReady));
+        }
+    }
+}

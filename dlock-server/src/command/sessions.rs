@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Clients coming, asking, leaving and vanishing.
+//!
+//! ```text
+//!   Init ──▶ member ──Attach──▶ + channel (+ process)
+//!              │  ▲                   control connection lost ─▶ absent ─ grace ─▶ doomed
+//!              │  └─ Reinit: old channels closed first          Deinit ──────────▶ doomed
+//!              ▼                                                 room needed ─────▶ doomed
+//!           doomed ── nothing of it can act ──▶ fenced: what it holds is undone, it is forgotten
+//! ```
+//! A tcp client cannot act once its channel is closed. An shm client can while a process of its
+//! has the memory mapped: it is fenced when it has unmapped it or when the process is gone.
+
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlock_core::control::{
+    Attach, Attached, ControlReply, ControlRequest, FabricKind, Secret, Session,
+};
+use dlock_core::ids::ClientId;
+use dlock_core::primary::Admitted;
+use dlock_core::status::Status;
+use dlock_fabric::handshake;
+use mio::unix::SourceFd;
+use mio::{Interest, Token};
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::{Core, Member, Worker};
+use crate::channel::{Channel, CHANNELS_MAX};
+use crate::mailbox::{Link, Peer, Socket};
+use crate::random::Random;
+
+/// Processes that may have the memory mapped for one client.
+const PROCESSES_MAX: usize = 4;
+/// An answer to `Attach` is the first on its connection, so that it fits at once.
+const ANSWER_WAIT: Duration = Duration::ZERO;
+
+impl Worker {
+    /// `Init` or `Reinit`: lets a client in, evicting an absent one if there is no room.
+    pub(super) fn open(
+        &mut self,
+        request: &ControlRequest,
+        link: Arc<Link>,
+    ) -> Result<Session, Status> {
+        let mut random = Random::new().map_err(|error| {
+            log::error!("no client can be let in: {error}");
+            Status::Error
+        })?;
+        let secret = Secret(random.bytes());
+        if let ControlRequest::Reinit { client, .. } = request {
+            if self.members.get(client).is_some_and(|member| member.left) {
+                return Err(Status::ClientRemoved);
+            }
+        }
+        let mut draw = || random.number();
+        let mut admitted = self.core.primary.admit(request, &mut draw, secret);
+        if admitted == Err(Status::ServerNoResource) && self.evict_one() {
+            admitted = self.core.primary.admit(request, &mut draw, secret);
+        }
+        self.enter(admitted?, link)
+    }
+
+    /// Makes room for a client by removing an absent one, if one can be fenced.
+    fn evict_one(&mut self) -> bool {
+        let candidate = self.core.primary.eviction_candidate(&|client| !self.fenceable(client));
+        let Some(client) = candidate else { return false };
+        log::info!("client {client} is removed: it is absent, and its place is needed");
+        self.fence(client);
+        true
+    }
+
+    /// The client's old connections end before the new session is answered.
+    fn enter(&mut self, admitted: Admitted, link: Arc<Link>) -> Result<Session, Status> {
+        let client = admitted.client;
+        if let Err(error) = self.core.memory.add_client(client) {
+            log::error!("client {client} cannot be let in: {error}");
+            self.fence(client);
+            return Err(Status::ServerNoResource);
+        }
+        self.close_channel(client);
+        self.doomed.remove(&client);
+        let member = self.members.entry(client).or_default();
+        if let Some(old) = member.link.replace(link) {
+            old.close();
+        }
+        Ok(Session {
+            version: admitted.version,
+            client,
+            secret: admitted.secret,
+            epoch: self.core.primary.config().epoch,
+            anchor_s: self.core.primary.config().anchor_s,
+            now: self.core.now(),
+            recovering: admitted.recovering,
+            shm_socket: self.shm_socket.clone(),
+            tcp: self.tcp,
+        })
+    }
+
+    /// A request on a bound connection.
+    pub(super) fn control(
+        &mut self,
+        client: ClientId,
+        link: u64,
+        request: ControlRequest,
+    ) -> ControlReply {
+        // A connection that was replaced meanwhile speaks for nobody.
+        let bound = |member: &Member| member.link.as_ref().is_some_and(|l| l.id == link);
+        if !self.members.get(&client).is_some_and(bound) {
+            return ControlReply::Error(Status::Error);
+        }
+        let leaves = request == ControlRequest::Deinit;
+        let now = self.core.now();
+        let Core { primary, memory, sent, .. } = &mut self.core;
+        let reply = primary.control(now, memory, client, request, sent);
+        self.set_gate();
+        if leaves && reply == ControlReply::Done {
+            if let Some(member) = self.members.get_mut(&client) {
+                member.left = true;
+            }
+            self.fence_when_possible(client);
+        }
+        reply
+    }
+
+    /// A control connection has ended. A client that never comes back is removed later, or at
+    /// once if its process is gone.
+    pub(super) fn lost(&mut self, client: ClientId, link: u64) {
+        let Some(member) = self.members.get_mut(&client) else { return };
+        if member.link.as_ref().is_some_and(|l| l.id == link) {
+            member.link = None;
+            if !member.left {
+                self.core.primary.absent(self.core.clock.now(), client);
+                self.look_at_process(client);
+            }
+        }
+    }
+
+    /// A connection wants to be a client's command channel.
+    pub(super) fn attach(&mut self, socket: Socket, attach: Attach, peer: Option<Peer>) {
+        let client = attach.client;
+        let status = self.may_attach(&attach, peer.as_ref());
+        let attached = Attached {
+            status,
+            slots: self.core.memory.slots(),
+            ledger_entries: self.core.memory.ledger_entries(),
+            clock_offset_ns: match attach.fabric {
+                FabricKind::Shm => self.core.clock.offset_ns(),
+                FabricKind::Tcp => 0,
+            },
+        };
+        let deadline = Instant::now() + ANSWER_WAIT;
+        if status != Status::Success {
+            log::warn!("a command channel of client {client} is refused: {status}");
+            let refusal = Attached { slots: 0, ledger_entries: 0, clock_offset_ns: 0, ..attached };
+            // The connection is closed whether the answer arrives or not.
+            let _ = handshake::answer(socket.as_fd(), &refusal, None, deadline);
+            return;
+        }
+        self.close_channel(client);
+        self.core.primary.attached(client);
+        if let Some(peer) = peer {
+            self.share(client, socket, attached, peer, deadline);
+        } else if let Err(error) = handshake::answer(socket.as_fd(), &attached, None, deadline) {
+            log::warn!("client {client} did not take its command channel: {error}");
+        } else {
+            self.add_channel(client, FabricKind::Tcp, socket);
+        }
+    }
+
+    fn may_attach(&self, attach: &Attach, peer: Option<&Peer>) -> Status {
+        let Some(member) = self.members.get(&attach.client) else {
+            return Status::ClientRemoved;
+        };
+        if !self.core.primary.authentic(attach.client, attach.secret) {
+            return Status::Error;
+        }
+        if member.channels + 1 >= CHANNELS_MAX {
+            return Status::ServerNoResource;
+        }
+        if member.left || self.doomed.contains(&attach.client) {
+            return Status::ClientRemoved;
+        }
+        match (attach.fabric, peer) {
+            (FabricKind::Tcp, None) if self.tcp => Status::Success,
+            // A process that cannot be told from others could never be fenced.
+            (FabricKind::Shm, Some(peer)) if peer.process.is_known() => {
+                let full = member.processes.len() >= PROCESSES_MAX;
+                match full && !member.processes.iter().any(|(p, _)| p.pid == peer.pid) {
+                    true => Status::ServerNoResource,
+                    false => Status::Success,
+                }
+            }
+            _ => Status::Error,
+        }
+    }
+
+    /// Answers an shm client with the memory. Its process is watched before it has the memory.
+    fn share(
+        &mut self,
+        client: ClientId,
+        socket: Socket,
+        attached: Attached,
+        peer: Peer,
+        deadline: Instant,
+    ) {
+        self.watch(client, peer);
+        let sent = match self.core.memory.share(client) {
+            Ok(shared) => handshake::answer(socket.as_fd(), &attached, Some(&shared), deadline),
+            Err(error) => {
+                log::error!("client {client} cannot have the memory: {error}");
+                return;
+            }
+        };
+        match sent {
+            Ok(()) => self.add_channel(client, FabricKind::Shm, socket),
+            Err(error) => {
+                self.core.memory.unshare(client);
+                log::warn!("client {client} did not take the memory: {error}");
+            }
+        }
+    }
+
+    fn add_channel(&mut self, client: ClientId, fabric: FabricKind, socket: Socket) {
+        let token = self.token();
+        let Some(member) = self.members.get_mut(&client) else { return };
+        member.channels += 1;
+        let whose = (client, member.channels);
+        match Channel::new(whose, fabric, socket, token, self.poll.registry()) {
+            Ok(mut channel) => {
+                channel.listed = true;
+                self.channels.insert(token, channel);
+                self.ready.push_back(token);
+                member.channel = Some(token);
+            }
+            Err(error) => log::error!("client {client} has no command channel: {error}"),
+        }
+    }
+
+    /// A channel has ended by itself.
+    pub(super) fn end_channel(&mut self, token: Token, why: &str) {
+        let Some(channel) = self.channels.remove(&token) else { return };
+        let client = channel.client;
+        log::debug!("the command channel of client {client} has ended: {why}");
+        channel.close(self.poll.registry());
+        self.blocked.remove(&token);
+        if let Some(member) = self.members.get_mut(&client) {
+            if member.channel == Some(token) {
+                member.channel = None;
+            }
+        }
+        // An shm client hangs up when it has unmapped the memory, or when it has died.
+        self.look_at_process(client);
+    }
+
+    fn close_channel(&mut self, client: ClientId) {
+        let token = self.members.get_mut(&client).and_then(|member| member.channel.take());
+        let Some(token) = token else { return };
+        self.blocked.remove(&token);
+        if let Some(channel) = self.channels.remove(&token) {
+            channel.close(self.poll.registry());
+        }
+    }
+
+    /// Finds out when this process ends.
+    fn watch(&mut self, client: ClientId, peer: Peer) {
+        let token = self.token();
+        let Some(member) = self.members.get_mut(&client) else { return };
+        // The same number is the same process while the one known is not gone.
+        let same = |(known, _): &(Peer, _)| known.pid == peer.pid && !known.process.is_gone();
+        if peer.pid.is_some() && member.processes.iter().any(same) {
+            return;
+        }
+        let fd = peer.process.pidfd().map(|fd| fd.as_raw_fd());
+        let polled = fd.is_some_and(|fd| {
+            let registry = self.poll.registry();
+            registry.register(&mut SourceFd(&fd), token, Interest::READABLE).is_ok()
+        });
+        if polled {
+            self.pidfds.insert(token, client);
+        } else {
+            self.blind = true;
+        }
+        member.processes.push((peer, polled.then_some(token)));
+    }
+
+    /// Something may have changed with a client's processes: if none is left, the client cannot
+    /// come back; if it must be fenced, perhaps it can be now.
+    pub(super) fn look_at_process(&mut self, client: ClientId) {
+        let Some(member) = self.members.get(&client) else { return };
+        let known = !member.processes.is_empty();
+        if known && member.processes.iter().all(|(peer, _)| peer.process.is_gone()) {
+            log::info!("client {client} is removed: its process has ended");
+            if !member.left {
+                self.core.primary.absent(self.core.clock.now(), client);
+            }
+            self.fence(client);
+        } else if self.doomed.contains(&client) && self.fenceable(client) {
+            self.fence(client);
+        }
+    }
+
+    /// Looks at everything that nothing notifies of.
+    pub(super) fn look_at_processes(&mut self) {
+        let blind = |member: &Member| member.processes.iter().any(|(_, token)| token.is_none());
+        let unseen: Vec<ClientId> =
+            self.members.iter().filter(|(_, m)| blind(m)).map(|(&client, _)| client).collect();
+        self.blind = !unseen.is_empty();
+        let doomed: Vec<ClientId> = self.doomed.iter().copied().collect();
+        for client in unseen.into_iter().chain(doomed) {
+            self.look_at_process(client);
+        }
+    }
+
+    /// Whether nothing of this client can act once its channel is closed.
+    fn fenceable(&self, client: ClientId) -> bool {
+        let gone = |member: &Member| {
+            !member.processes.is_empty()
+                && member.processes.iter().all(|(peer, _)| peer.process.is_gone())
+        };
+        self.core.memory.detached(client) || self.members.get(&client).is_some_and(gone)
+    }
+
+    /// Fences a client now, or as soon as that is possible.
+    pub(super) fn fence_when_possible(&mut self, client: ClientId) {
+        if self.fenceable(client) {
+            return self.fence(client);
+        }
+        log::debug!("client {client} keeps its slots until its process has ended");
+        self.core.memory.revoke(client, Status::ClientRemoved);
+        self.doomed.insert(client);
+    }
+
+    /// Closes everything of a client, undoes what it holds, and forgets it. Nothing of it can
+    /// act any more: it is [`fenceable`](Self::fenceable), or it has never attached.
+    fn fence(&mut self, client: ClientId) {
+        self.close_channel(client);
+        self.doomed.remove(&client);
+        if let Entry::Occupied(member) = self.members.entry(client) {
+            let member = member.remove();
+            if let Some(link) = member.link.filter(|_| !member.left) {
+                link.close();
+            }
+            for (peer, token) in &member.processes {
+                let (Some(token), Some(fd)) = (token, peer.process.pidfd()) else { continue };
+                self.pidfds.remove(token);
+                // Closing it, next, takes it out of the poll as well.
+                let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd()));
+            }
+        }
+        let now = self.core.now();
+        let Core { primary, memory, sent, .. } = &mut self.core;
+        primary.fenced(now, memory, client, sent);
+        memory.remove_client(client);
+    }
+}

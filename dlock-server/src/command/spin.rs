@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How long the command thread looks for work before it sleeps.
+//!
+//! A wake-up from sleep costs more than a message round trip, so after work it keeps looking for
+//! a while. The while doubles when that was worth it, and halves when nothing came.
+
+use std::time::{Duration, Instant};
+
+/// The longest while without `sleep_mode`.
+const BUSY_MAX: Duration = Duration::from_millis(1);
+/// The longest while with `sleep_mode`.
+const SLEEPY_MAX: Duration = Duration::from_micros(50);
+/// The shortest while is this part of the longest.
+const PARTS: u32 = 16;
+
+/// The state of looking.
+#[derive(Debug)]
+pub(super) struct Spin {
+    longest: Duration,
+    length: Duration,
+    /// Looking, until then.
+    until: Option<Instant>,
+}
+
+impl Spin {
+    pub(super) fn new(sleep_mode: bool) -> Self {
+        let longest = if sleep_mode { SLEEPY_MAX } else { BUSY_MAX };
+        Self { longest, length: longest, until: None }
+    }
+
+    /// There was work.
+    pub(super) fn worked(&mut self) {
+        if self.until.take().is_some() {
+            self.length = (self.length * 2).min(self.longest);
+        }
+    }
+
+    /// There was none; `false`: enough of looking.
+    pub(super) fn goes_on(&mut self) -> bool {
+        self.goes_on_at(Instant::now())
+    }
+
+    fn goes_on_at(&mut self, now: Instant) -> bool {
+        match self.until {
+            None => self.until = Some(now + self.length),
+            // Whoever shares this CPU may be who will send something.
+            Some(until) if now < until => std::thread::yield_now(),
+            Some(_) => {
+                self.until = None;
+                self.length = (self.length / 2).max(self.longest / PARTS);
+                return false;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looking_ends_and_becomes_shorter_when_nothing_comes() {
+        let mut spin = Spin::new(false);
+        let mut now = Instant::now();
+        let mut lengths = Vec::new();
+        for _ in 0..6 {
+            lengths.push(spin.length);
+            assert!(spin.goes_on_at(now));
+            assert!(spin.goes_on_at(now + spin.length / 2));
+            now += spin.length;
+            assert!(!spin.goes_on_at(now));
+        }
+        assert_eq!(lengths[0], BUSY_MAX);
+        assert_eq!(lengths[1], BUSY_MAX / 2);
+        assert_eq!(lengths[5], BUSY_MAX / PARTS);
+    }
+
+    #[test]
+    fn looking_becomes_longer_again_when_something_comes() {
+        let mut spin = Spin::new(true);
+        spin.length = SLEEPY_MAX / PARTS;
+        for _ in 0..10 {
+            assert!(spin.goes_on_at(Instant::now()));
+            spin.worked();
+        }
+        assert_eq!(spin.length, SLEEPY_MAX);
+        spin.worked();
+        assert_eq!(spin.length, SLEEPY_MAX);
+    }
+}

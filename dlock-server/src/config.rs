@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a primary is started with.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dlock_core::limits;
+
+use crate::cpuset::CpuSet;
+use crate::device;
+use crate::error::StartError;
+
+/// How long an absent client keeps what it holds before it is fenced, where nothing else is said.
+pub const ABSENT_GRACE: Duration = Duration::from_secs(30);
+
+/// The configuration of one primary. `Default` serves on this host alone, on the default port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// The address to listen on, exactly this one.
+    pub bind: IpAddr,
+    /// The TCP port; 0: any free one.
+    pub port: u16,
+    /// CPUs of the control thread, like `0-3,6`; `None`: any.
+    pub ctrl_cpuset: Option<String>,
+    /// CPUs of the command thread; `None`: any.
+    pub cmd_cpuset: Option<String>,
+    /// The command thread sleeps soon when nothing happens, instead of looking for a millisecond.
+    pub sleep_mode: bool,
+    /// Clients that must have come back before the primary serves; 0: a fresh start.
+    pub recovery_clients: u32,
+    /// `trans_mode_t` of the C API, 0 or 1; clients must have the same.
+    pub tp_mode: u8,
+    /// Offer mapped memory to clients on this host.
+    pub shm: bool,
+    /// Offer command channels over TCP.
+    pub tcp: bool,
+    /// How long an absent client keeps what it holds; `None`: until its place is needed.
+    pub absent_grace: Option<Duration>,
+    /// The RDMA device to serve on; `None`: no RDMA.
+    pub device: Option<String>,
+    /// The address (GID) of the RDMA port to serve on; all zero: none.
+    pub eid: [u8; 16],
+    /// Clients at a time.
+    pub clients_max: usize,
+    /// Locks at a time.
+    pub locks_max: usize,
+    /// State objects at a time.
+    pub objects_max: usize,
+    /// Where the admin endpoint's Unix socket is made; `None`: no admin endpoint.
+    pub admin_socket: Option<PathBuf>,
+    /// Where the last epoch is kept, so that epochs never go back even if the clock does.
+    pub state_file: Option<PathBuf>,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: limits::PORT_DEFAULT,
+            ctrl_cpuset: None,
+            cmd_cpuset: None,
+            sleep_mode: false,
+            recovery_clients: 0,
+            tp_mode: 0,
+            shm: true,
+            tcp: true,
+            absent_grace: Some(ABSENT_GRACE),
+            device: None,
+            eid: [0; 16],
+            clients_max: limits::CLIENTS_MAX,
+            locks_max: limits::LOCKS_MAX,
+            objects_max: limits::OBJECTS_MAX,
+            admin_socket: None,
+            state_file: None,
+        }
+    }
+}
+
+impl ServerConfig {
+    /// Checks everything that can be known without starting: ranges, CPUs, devices.
+    ///
+    /// # Errors
+    /// As [`Server::start`](crate::Server::start) would fail.
+    pub fn check(&self) -> Result<(), StartError> {
+        if let Some(wrong) = self.out_of_range() {
+            return Err(StartError::Config(wrong));
+        }
+        cpus("control", self.ctrl_cpuset.as_deref())?;
+        cpus("command", self.cmd_cpuset.as_deref())?;
+        device::check(self.device.as_deref(), self.eid)
+    }
+
+    /// The first value out of its range, as the end of a sentence.
+    fn out_of_range(&self) -> Option<String> {
+        let max = |name: &str, value: usize, max: usize| {
+            let wrong = value == 0 || value > max;
+            wrong.then(|| format!("{name} is {value}: it must be 1 to {max}"))
+        };
+        max("clients_max", self.clients_max, limits::CLIENTS_MAX)
+            .or_else(|| max("locks_max", self.locks_max, limits::LOCKS_MAX))
+            .or_else(|| max("objects_max", self.objects_max, limits::OBJECTS_MAX))
+            .or_else(|| {
+                let (value, max) = (self.recovery_clients, limits::RECOVERY_CLIENTS_MAX);
+                (value > max).then(|| format!("recovery_clients is {value}: it must be 0 to {max}"))
+            })
+            .or_else(|| {
+                let mode = self.tp_mode;
+                (mode > 1).then(|| format!("tp_mode is {mode}: it must be 0 or 1"))
+            })
+            .or_else(|| {
+                let none = !self.shm && !self.tcp;
+                none.then(|| "shm and tcp are both off: clients need one of them".to_string())
+            })
+    }
+}
+
+/// The CPUs of a thread; `None`: any.
+pub(crate) fn cpus(thread: &'static str, text: Option<&str>) -> Result<Option<CpuSet>, StartError> {
+    let parse = |text: &str| {
+        CpuSet::parse(text).map_err(|source| {
+            let text = text.to_string();
+            StartError::CpuSet { thread, text, source }
+        })
+    };
+    text.map(parse).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_in_range_and_every_limit_is_checked() {
+        let good = ServerConfig::default();
+        assert_eq!(good.out_of_range(), None);
+        for wrong in [
+            ServerConfig { clients_max: 0, ..good.clone() },
+            ServerConfig { clients_max: limits::CLIENTS_MAX + 1, ..good.clone() },
+            ServerConfig { locks_max: limits::LOCKS_MAX + 1, ..good.clone() },
+            ServerConfig { objects_max: usize::MAX, ..good.clone() },
+            ServerConfig { recovery_clients: 1_001, ..good.clone() },
+            ServerConfig { tp_mode: 2, ..good.clone() },
+            ServerConfig { shm: false, tcp: false, ..good.clone() },
+        ] {
+            assert!(wrong.out_of_range().is_some(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The admin endpoint: what runs, for a person or a program on this host.
+//!
+//! A Unix stream socket (mode 0600; the same user, or root). One line of JSON in, one line of
+//! JSON out, as often as one likes. Numbers are decimal; names are bytes, so a lock has its
+//! `name` as text (bytes that are no UTF-8 replaced) and as `name_hex`.
+//!
+//! ```text
+//!   {"cmd":"status"}
+//!     {"ok":true,"version":"0.1.0","pid":1,"address":"127.0.0.1:21616","epoch":…,"uptime_s":5,
+//!      "recovering":false,"shm":true,"tcp":true,"connections":2,
+//!      "clients":1,"clients_max":1000,"locks":1,"locks_max":51200,
+//!      "objects":0,"objects_max":102400,"stats":[…45 debug counters of the C API…]}
+//!   {"cmd":"locks","after":0,"max":100}    both optional; after: the last id of the page before
+//!     {"ok":true,"more":false,"locks":[{"lock":17,"name":"a","name_hex":"61","type":"atomic",
+//!      "word":…,"holder":5,"deadline_s":1732176000,"readers":0,"refs":1,"waiters":0}, …]}
+//!   {"cmd":"clients","after":0,"max":100}
+//!     {"ok":true,"more":false,"clients":[{"client":5,"present":true,"handles":1}, …]}
+//!   anything else
+//!     {"ok":false,"error":"…"}
+//! ```
+//! `holder` is the exclusive holder where the word names one, else null (a fair word does not);
+//! `deadline_s` is when an atomic lock's lease ends, in seconds since 1970, else null. `readers`
+//! counts the holds of a read-write lock in shared mode. Ids of locks are positive and ordered
+//! within the pages; `more` says that there is another page.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlock_core::ids::{Epoch, LockId};
+use dlock_core::message::LockType;
+use dlock_core::primary::{ClientSnapshot, LockSnapshot, Primary};
+use dlock_core::words::{AtomicWord, RwWord};
+use dlock_fabric::fds::Credentials;
+use dlock_fabric::CpuMemory;
+use serde::{Deserialize, Serialize};
+use serde_json::{json, Value};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{oneshot, Semaphore};
+use tokio::time::timeout;
+
+use super::table::Table;
+use super::ACCEPT_PAUSE;
+use crate::mailbox::{Event, Mailbox};
+
+/// Connections at a time.
+const CONNECTIONS_MAX: usize = 16;
+/// Bytes of a request line.
+const LINE_MAX: u64 = 4 * 1024;
+/// Items of a page, unless fewer are asked for.
+const PAGE_MAX: usize = 1_000;
+/// Items of a page, unless it is said how many.
+const PAGE: usize = 100;
+/// How long a connection may be silent, and a reply unread.
+const IDLE_WAIT: Duration = Duration::from_secs(60);
+
+/// What does not change while the primary runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) address: SocketAddr,
+    pub(crate) epoch: Epoch,
+    pub(crate) started: Instant,
+    pub(crate) shm: bool,
+    pub(crate) tcp: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "cmd", rename_all = "lowercase", deny_unknown_fields)]
+enum Question {
+    Status {},
+    Locks {
+        #[serde(default)]
+        after: i32,
+        #[serde(default)]
+        max: Option<usize>,
+    },
+    Clients {
+        #[serde(default)]
+        after: u32,
+        #[serde(default)]
+        max: Option<usize>,
+    },
+}
+
+struct Endpoint {
+    facts: Facts,
+    table: Arc<Table>,
+    mailbox: Arc<Mailbox>,
+}
+
+/// Serves the admin socket.
+pub(super) async fn serve(
+    listener: UnixListener,
+    facts: Facts,
+    table: Arc<Table>,
+    mailbox: Arc<Mailbox>,
+) {
+    let endpoint = Arc::new(Endpoint { facts, table, mailbox });
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // Never closed, so there is a permit some time.
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let endpoint = endpoint.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = endpoint.converse(stream).await {
+                        log::debug!("an admin connection has ended: {error}");
+                    }
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                log::warn!("an admin connection cannot be accepted: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Endpoint {
+    async fn converse(&self, mut stream: UnixStream) -> io::Result<()> {
+        if !Credentials::of_peer(stream.as_fd())?.may_share() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let (read, mut write) = stream.split();
+        let mut lines = BufReader::new(read);
+        loop {
+            let mut line = Vec::new();
+            let mut bounded = (&mut lines).take(LINE_MAX);
+            timeout(IDLE_WAIT, bounded.read_until(b'\n', &mut line)).await??;
+            if line.is_empty() {
+                return Ok(());
+            }
+            let whole = line.ends_with(b"\n");
+            let mut reply = match whole {
+                true => self.reply(&line).await.to_string(),
+                false => {
+                    failure("the request is longer than 4096 bytes, or has no end").to_string()
+                }
+            };
+            reply.push('\n');
+            timeout(IDLE_WAIT, write.write_all(reply.as_bytes())).await??;
+            if !whole {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn reply(&self, line: &[u8]) -> Value {
+        let answer = match serde_json::from_slice(line) {
+            Ok(Question::Status {}) => self.status().await,
+            Ok(Question::Locks { after, max }) => self.locks(after, page(max)).await,
+            Ok(Question::Clients { after, max }) => self.clients(after, page(max)).await,
+            Err(error) => return failure(&error.to_string()),
+        };
+        answer.unwrap_or_else(|| failure("the primary is stopping"))
+    }
+
+    async fn status(&self) -> Option<Value> {
+        let (recovering, totals, config, stats) = self
+            .look(|primary, _| {
+                let stats = primary.stats().to_vec();
+                (primary.is_recovering(), primary.totals(), primary.config().clone(), stats)
+            })
+            .await?;
+        let (clients, locks, objects) = totals;
+        Some(json!({
+            "ok": true,
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "address": self.facts.address.to_string(),
+            "epoch": self.facts.epoch.0,
+            "uptime_s": self.facts.started.elapsed().as_secs(),
+            "recovering": recovering,
+            "shm": self.facts.shm,
+            "tcp": self.facts.tcp,
+            "connections": self.table.len(),
+            "clients": clients,
+            "clients_max": config.clients_max,
+            "locks": locks,
+            "locks_max": config.locks_max,
+            "objects": objects,
+            "objects_max": config.objects_max,
+            "stats": stats,
+        }))
+    }
+
+    async fn locks(&self, after: i32, max: usize) -> Option<Value> {
+        let look = move |primary: &mut Primary, memory: &mut CpuMemory| {
+            primary.locks_snapshot(memory, LockId(after), max + 1)
+        };
+        let mut locks = self.look(look).await?;
+        let more = locks.len() > max;
+        locks.truncate(max);
+        let locks: Vec<LockLine> = locks.into_iter().map(LockLine::from).collect();
+        Some(json!({ "ok": true, "more": more, "locks": locks }))
+    }
+
+    async fn clients(&self, after: u32, max: usize) -> Option<Value> {
+        let clients = self.look(|primary, _| primary.clients_snapshot()).await?;
+        let mut page = clients.iter().filter(|c| c.client.get() > after);
+        let clients: Vec<Value> = page.by_ref().take(max).map(client_line).collect();
+        Some(json!({ "ok": true, "more": page.next().is_some(), "clients": clients }))
+    }
+
+    /// Looks at the primary, on the command thread.
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut Primary, &mut CpuMemory) -> T + Send + 'static,
+    ) -> Option<T> {
+        let event = |reply: oneshot::Sender<T>| {
+            Event::Ask(Box::new(move |primary, memory| {
+                let _ = reply.send(look(primary, memory)); // whoever asked may be gone
+            }))
+        };
+        self.mailbox.ask(event).await.ok()
+    }
+}
+
+fn page(max: Option<usize>) -> usize {
+    max.unwrap_or(PAGE).clamp(1, PAGE_MAX)
+}
+
+fn failure(why: &str) -> Value {
+    json!({ "ok": false, "error": why })
+}
+
+/// One lock as it is shown.
+#[derive(Serialize)]
+struct LockLine {
+    lock: i32,
+    name: String,
+    name_hex: String,
+    r#type: &'static str,
+    word: u64,
+    holder: Option<u32>,
+    deadline_s: Option<u32>,
+    readers: u32,
+    refs: usize,
+    waiters: usize,
+}
+
+impl From<LockSnapshot> for LockLine {
+    fn from(lock: LockSnapshot) -> Self {
+        let (r#type, holder, deadline_s, readers) = match lock.lock_type {
+            LockType::Atomic => {
+                let word = AtomicWord::from_bits(lock.word);
+                let held = word.client() != 0;
+                ("atomic", held.then(|| word.client()), held.then(|| word.timeout()), 0)
+            }
+            LockType::Rw => {
+                let word = RwWord::from_bits(lock.word);
+                ("rw", (word.client() != 0).then(|| word.client()), None, word.rcount())
+            }
+            LockType::Fair => ("fair", None, None, 0),
+        };
+        Self {
+            lock: lock.lock.0,
+            name: String::from_utf8_lossy(&lock.name).into_owned(),
+            name_hex: lock.name.iter().map(|byte| format!("{byte:02x}")).collect(),
+            r#type,
+            word: lock.word,
+            holder,
+            deadline_s,
+            readers,
+            refs: lock.refs,
+            waiters: lock.waiters,
+        }
+    }
+}
+
+fn client_line(client: &ClientSnapshot) -> Value {
+    json!({
+        "client": client.client.get(),
+        "present": client.present,
+        "handles": client.handles,
+    })
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The control thread: a runtime of one thread, with a task for every connection.
+//!
+//! ```text
+//!   TCP listener ──▶ session::tcp  ─┬─ control connection ── Event ──▶ command thread
+//!   Unix listener ─▶ session::unix ─┴─ Attach: the socket itself ────▶ command thread
+//!   admin socket ──▶ admin
+//! ```
+//! A peer that sends nothing, slowly, or rubbish costs a task and a small buffer, for ten
+//! seconds; nobody waits for it.
+
+mod admin;
+mod session;
+mod table;
+mod wire;
+
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+
+use crate::mailbox::Mailbox;
+pub(crate) use admin::Facts;
+use table::{Seat, Table, CONNECTIONS_MAX};
+
+/// A client's host that does not answer is found dead after 60 s idle and 9 probes, 6 s apart.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_PROBES: u32 = 9;
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(6);
+/// Pause after a failed accept: the system has no room, and none appears by asking at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What the control thread is made of. The listeners are nonblocking.
+pub(crate) struct Parts {
+    pub(crate) tcp: TcpListener,
+    pub(crate) shm: Option<UnixListener>,
+    pub(crate) admin: Option<UnixListener>,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) facts: Facts,
+    /// Told to end.
+    pub(crate) stop: Arc<Notify>,
+}
+
+/// The listeners, known to the runtime.
+pub(crate) struct Listeners {
+    tcp: tokio::net::TcpListener,
+    shm: Option<tokio::net::UnixListener>,
+    admin: Option<tokio::net::UnixListener>,
+    mailbox: Arc<Mailbox>,
+    facts: Facts,
+    stop: Arc<Notify>,
+}
+
+/// A runtime of one thread: the one that runs it.
+pub(crate) fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
+}
+
+/// Makes the listeners known to the runtime.
+pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> {
+    let _guard = runtime.enter();
+    let unix = |listener: Option<UnixListener>| {
+        listener.map(tokio::net::UnixListener::from_std).transpose()
+    };
+    Ok(Listeners {
+        tcp: tokio::net::TcpListener::from_std(parts.tcp)?,
+        shm: unix(parts.shm)?,
+        admin: unix(parts.admin)?,
+        mailbox: parts.mailbox,
+        facts: parts.facts,
+        stop: parts.stop,
+    })
+}
+
+/// Serves until it is stopped. Dropping the runtime afterwards closes every connection.
+pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
+    let Listeners { tcp, shm, admin, mailbox, facts, stop } = listeners;
+    let table = Table::new(CONNECTIONS_MAX);
+    runtime.block_on(async {
+        tokio::spawn(accept_tcp(tcp, table.clone(), mailbox.clone()));
+        if let Some(shm) = shm {
+            tokio::spawn(accept_unix(shm, table.clone(), mailbox.clone()));
+        }
+        if let Some(admin) = admin {
+            tokio::spawn(admin::serve(admin, facts, table, mailbox));
+        }
+        stop.notified().await;
+    });
+}
+
+async fn accept_tcp(listener: tokio::net::TcpListener, table: Arc<Table>, mailbox: Arc<Mailbox>) {
+    loop {
+        let accepted = listener.accept().await;
+        let Some((stream, seat)) = seated(accepted, &table).await else { continue };
+        if let Err(error) = set_options(&stream) {
+            log::debug!("a connection was lost at once: {error}");
+            continue;
+        }
+        tokio::spawn(session::tcp(stream, seat, mailbox.clone()));
+    }
+}
+
+async fn accept_unix(listener: tokio::net::UnixListener, table: Arc<Table>, mailbox: Arc<Mailbox>) {
+    loop {
+        let accepted = listener.accept().await;
+        let Some((stream, seat)) = seated(accepted, &table).await else { continue };
+        tokio::spawn(session::unix(stream, seat, mailbox.clone()));
+    }
+}
+
+/// An accepted connection with its place; `None`: it was refused, or could not be accepted.
+async fn seated<S, A>(accepted: io::Result<(S, A)>, table: &Arc<Table>) -> Option<(S, Seat)> {
+    match accepted {
+        Ok((stream, _)) => {
+            let seat = table.seat();
+            if seat.is_none() {
+                log::warn!("a connection is refused: there are {CONNECTIONS_MAX} already");
+            }
+            Some((stream, seat?))
+        }
+        Err(error) => {
+            let freed = table.close_silent();
+            log::warn!(
+                "a connection cannot be accepted: {error}; {} open, {}",
+                table.len(),
+                if freed { "a silent one is closed" } else { "raise the file limit (ulimit -n)" }
+            );
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}
+
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One connection from its first frame to its end.
+//!
+//! ```text
+//!   first frame   Init | Reinit ─▶ bound to the client: requests and replies until either ends
+//!                 Attach        ─▶ handed to the command thread
+//!                 anything else ─▶ an error reply, and the end
+//! ```
+//! A connection speaks for the one client it was bound to; no later frame names another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_core::codec::Frame;
+use dlock_core::control::{Attach, ControlReply, ControlRequest};
+use dlock_core::ids::{ClientId, Seq};
+use dlock_core::limits::CONTROL_WAIT_S;
+use dlock_core::status::Status;
+use dlock_fabric::fds::{Credentials, PeerProcess};
+use std::os::fd::AsFd;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+use super::table::Seat;
+use super::wire::{self, Reader, WireError, FIRST_LEN_MAX, LEN_MAX};
+use crate::mailbox::{Event, Mailbox, Peer, Socket};
+
+/// From the connection to the end of its first frame.
+const FIRST_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
+
+/// Counters of the C API's `debug_stats_code`.
+const CLIENT_ID_VERIFY_FAIL: usize = 41;
+const BAD_REQUEST: usize = 42;
+
+/// Serves a TCP connection.
+pub(super) async fn tcp(mut stream: TcpStream, seat: Seat, mailbox: Arc<Mailbox>) {
+    let mut reader = Reader::default();
+    match first(&mut reader, &mut stream, &seat).await {
+        Ok(Frame::Control(seq, request)) if opens(&request) => {
+            Session { stream, reader, seat, mailbox }.run(seq, request).await;
+        }
+        Ok(Frame::Attach(attach)) => match stream.into_std() {
+            Ok(socket) => hand_over(Socket::Tcp(socket), attach, None, &mailbox).await,
+            Err(error) => log::warn!("a command channel is lost: {error}"),
+        },
+        Ok(Frame::Control(seq, _)) => {
+            count(&mailbox, CLIENT_ID_VERIFY_FAIL).await;
+            wire::refuse(&mut stream, seq, Status::Error).await;
+        }
+        Ok(_) => {
+            count(&mailbox, BAD_REQUEST).await;
+            wire::refuse(&mut stream, Seq(0), Status::Error).await;
+        }
+        Err(WireError::Frame(seq, error)) => {
+            log::debug!("a connection is refused: {error}");
+            count(&mailbox, BAD_REQUEST).await;
+            wire::refuse(&mut stream, seq, wire::status_of(error)).await;
+        }
+        Err(error) => log::debug!("a connection has ended before its first frame: {error}"),
+    }
+}
+
+/// Serves a connection of the Unix socket: it can only become a command channel.
+pub(super) async fn unix(mut stream: UnixStream, seat: Seat, mailbox: Arc<Mailbox>) {
+    match Credentials::of_peer(stream.as_fd()) {
+        Ok(peer) if peer.may_share() => {}
+        Ok(peer) => {
+            log::warn!("a process of uid {} wants the lock memory: refused", peer.uid);
+            return wire::refuse_attach(&mut stream, Status::Error).await;
+        }
+        Err(error) => return log::warn!("a process that cannot be identified is refused: {error}"),
+    }
+    let mut reader = Reader::default();
+    match first(&mut reader, &mut stream, &seat).await {
+        Ok(Frame::Attach(attach)) => {
+            let process = PeerProcess::of_peer(stream.as_fd());
+            let pid = Credentials::of_peer(stream.as_fd()).ok().and_then(|c| c.pid);
+            match stream.into_std() {
+                Ok(socket) => {
+                    let peer = Some(Peer { pid, process });
+                    hand_over(Socket::Unix(socket), attach, peer, &mailbox).await;
+                }
+                Err(error) => log::warn!("a command channel is lost: {error}"),
+            }
+        }
+        Ok(_) | Err(WireError::Frame(..)) => {
+            count(&mailbox, BAD_REQUEST).await;
+            wire::refuse_attach(&mut stream, Status::Error).await;
+        }
+        Err(error) => log::debug!("a connection has ended before its first frame: {error}"),
+    }
+}
+
+/// The first frame, if it comes in time and the place is not needed for somebody else.
+async fn first(
+    reader: &mut Reader,
+    stream: &mut (impl tokio::io::AsyncRead + Unpin),
+    seat: &Seat,
+) -> Result<Frame, WireError> {
+    tokio::select! {
+        first = timeout(FIRST_WAIT, reader.next(stream, FIRST_LEN_MAX, || seat.heard())) => {
+            first.unwrap_or(Err(WireError::Slow))
+        }
+        () = seat.link.closed() => Err(WireError::Ended),
+    }
+}
+
+fn opens(request: &ControlRequest) -> bool {
+    matches!(request, ControlRequest::Init { .. } | ControlRequest::Reinit { .. })
+}
+
+async fn hand_over(socket: Socket, attach: Attach, peer: Option<Peer>, mailbox: &Mailbox) {
+    // A command thread that has ended closes everything anyway.
+    let _ = mailbox.send(Event::Attach { socket, attach, peer }).await;
+}
+
+async fn count(mailbox: &Mailbox, stat: usize) {
+    // A command thread that has ended counts nothing.
+    let _ = mailbox.send(Event::Ask(Box::new(move |primary, _| primary.count(stat)))).await;
+}
+
+/// A control connection.
+struct Session {
+    stream: TcpStream,
+    reader: Reader,
+    seat: Seat,
+    mailbox: Arc<Mailbox>,
+}
+
+impl Session {
+    async fn run(mut self, seq: Seq, request: ControlRequest) {
+        let link = self.seat.link.clone();
+        let opened = self.mailbox.ask(|reply| Event::Open { request, link, reply }).await;
+        let session = match opened {
+            Ok(Ok(session)) => session,
+            Ok(Err(status)) => return wire::refuse(&mut self.stream, seq, status).await,
+            Err(_) => return,
+        };
+        let client = session.client;
+        log::debug!("client {client} is here");
+        if wire::answer(&mut self.stream, seq, ControlReply::Session(session)).await.is_ok() {
+            let link = self.seat.link.clone();
+            tokio::select! {
+                () = link.closed() => {}
+                () = self.serve(client) => {}
+            }
+        }
+        let _ = self.mailbox.send(Event::Lost { client, link: self.seat.link.id }).await;
+    }
+
+    /// Requests and replies, one at a time and in order, until either side ends it.
+    async fn serve(&mut self, client: ClientId) {
+        loop {
+            let (seq, request) = match self.reader.next(&mut self.stream, LEN_MAX, || ()).await {
+                Ok(Frame::Control(seq, request)) if !opens(&request) => (seq, request),
+                Ok(frame) => {
+                    log::warn!("client {client} has sent a frame that has no place here");
+                    let seq = if let Frame::Control(seq, _) = frame { seq } else { Seq(0) };
+                    count(&self.mailbox, BAD_REQUEST).await;
+                    return wire::refuse(&mut self.stream, seq, Status::Error).await;
+                }
+                Err(WireError::Frame(seq, error)) => {
+                    log::warn!("client {client} has sent bytes that are no request: {error}");
+                    count(&self.mailbox, BAD_REQUEST).await;
+                    return wire::refuse(&mut self.stream, seq, wire::status_of(error)).await;
+                }
+                Err(error) => return log::debug!("client {client}: {error}"),
+            };
+            let leaves = request == ControlRequest::Deinit;
+            let link = self.seat.link.id;
+            let ask = |reply| Event::Control { client, link, request, reply };
+            let Ok(reply) = self.mailbox.ask(ask).await else { return };
+            if wire::answer(&mut self.stream, seq, reply).await.is_err() || leaves {
+                return;
+            }
+        }
+    }
+}

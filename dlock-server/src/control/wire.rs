@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Frames on sockets of the control thread: one at a time, bounded in size and in time.
+
+use std::io;
+use std::time::Duration;
+
+use dlock_core::codec::{self, Frame, FrameError, Kind, HEADER_LEN};
+use dlock_core::control::{Attached, ControlReply};
+use dlock_core::ids::Seq;
+use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
+use dlock_core::status::Status;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+/// From the first byte of a frame to its last; and for a reply until the client has taken it.
+const FRAME_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
+/// Bytes of the first frame of a connection, whose sender is not known yet.
+pub(super) const FIRST_LEN_MAX: usize = 256;
+/// Bytes of any later frame.
+pub(super) const LEN_MAX: usize = FRAME_LEN_MAX - HEADER_LEN;
+/// Bytes of buffer that a connection keeps between frames.
+const KEEP: usize = 4 * 1024;
+/// How much of what a refused peer still sends is read before the connection is closed, and for
+/// how long, so that the refusal reaches it (a socket closed with unread bytes resets).
+const LINGER_BYTES: usize = 128 * 1024;
+const LINGER_WAIT: Duration = Duration::from_millis(500);
+
+/// Why there is no next frame.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WireError {
+    /// The peer has closed, between two frames.
+    #[error("the peer has closed the connection")]
+    Ended,
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Broken(#[from] io::Error),
+    /// The frame came too slowly.
+    #[error("a frame was not complete in time")]
+    Slow,
+    /// The bytes are no frame. The number is that of the request, where it can be told.
+    #[error("{1}")]
+    Frame(Seq, FrameError),
+}
+
+/// Reads frames.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    payload: Vec<u8>,
+}
+
+impl Reader {
+    /// Waits for the next frame of at most `len_max` payload bytes; `heard` is called when its
+    /// first byte is here.
+    pub(super) async fn next(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        len_max: usize,
+        heard: impl FnOnce(),
+    ) -> Result<Frame, WireError> {
+        let mut head = [0; HEADER_LEN];
+        let got = stream.read(&mut head).await?;
+        if got == 0 {
+            return Err(WireError::Ended);
+        }
+        heard();
+        let rest = self.rest(stream, head, got, len_max);
+        timeout(FRAME_WAIT, rest).await.unwrap_or(Err(WireError::Slow))
+    }
+
+    async fn rest(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        mut head: [u8; HEADER_LEN],
+        got: usize,
+        len_max: usize,
+    ) -> Result<Frame, WireError> {
+        let unknown = |error| WireError::Frame(Seq(0), error);
+        stream.read_exact(&mut head[got..]).await.map_err(|e| truncated(&e))?;
+        let header = codec::header(&head).map_err(unknown)?;
+        if header.len > len_max {
+            return Err(unknown(FrameError::TooLong(header.len as u32)));
+        }
+        self.payload.shrink_to(KEEP);
+        self.payload.resize(header.len, 0);
+        stream.read_exact(&mut self.payload).await.map_err(|e| truncated(&e))?;
+        codec::decode(header.kind, &self.payload).map_err(|error| match error {
+            FrameError::Version { seq, .. } => WireError::Frame(seq, error),
+            _ => WireError::Frame(number_of(header.kind, &self.payload), error),
+        })
+    }
+}
+
+/// A peer that closes within a frame may still read.
+fn truncated(error: &io::Error) -> WireError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => WireError::Frame(Seq(0), FrameError::Truncated),
+        kind => WireError::Broken(kind.into()),
+    }
+}
+
+/// The number of a control request that is wrong after its number.
+fn number_of(kind: Kind, payload: &[u8]) -> Seq {
+    match (kind, payload.first_chunk()) {
+        (Kind::Control, Some(bytes)) => Seq(u64::from_le_bytes(*bytes)),
+        _ => Seq(0),
+    }
+}
+
+/// Answers a control request.
+///
+/// # Errors
+/// The connection broke, or the client did not take the answer in time.
+pub(super) async fn answer(
+    stream: &mut (impl AsyncWrite + Unpin),
+    seq: Seq,
+    reply: ControlReply,
+) -> io::Result<()> {
+    send(stream, &Frame::ControlReply(seq, reply)).await
+}
+
+async fn send(stream: &mut (impl AsyncWrite + Unpin), frame: &Frame) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    codec::encode(frame, &mut bytes);
+    timeout(FRAME_WAIT, stream.write_all(&bytes))
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Tells a peer on a TCP connection why it is not served; the caller closes the connection.
+pub(super) async fn refuse(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    seq: Seq,
+    status: Status,
+) {
+    part(stream, &Frame::ControlReply(seq, ControlReply::Error(status))).await;
+}
+
+/// Tells a peer on the Unix socket, or one that wants to attach, why it is not served.
+pub(super) async fn refuse_attach(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    status: Status,
+) {
+    let attached = Attached { status, slots: 0, ledger_entries: 0, clock_offset_ns: 0 };
+    part(stream, &Frame::Attached(attached)).await;
+}
+
+/// Sends a last frame, and gives the peer a moment to take it.
+async fn part(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), frame: &Frame) {
+    // Best effort: whoever is gone needs no answer.
+    if send(stream, frame).await.is_err() || stream.shutdown().await.is_err() {
+        return;
+    }
+    let drain = async {
+        let (mut rest, mut bytes) = (LINGER_BYTES, [0; 1_024]);
+        while let Ok(len @ 1..) = stream.read(&mut bytes).await {
+            rest = rest.saturating_sub(len);
+            if rest == 0 {
+                break;
+            }
+        }
+    };
+    let _ = timeout(LINGER_WAIT, drain).await;
+}
+
+/// What to answer to bytes that are no frame.
+pub(super) fn status_of(error: FrameError) -> Status {
+    match error {
+        FrameError::Version { .. } | FrameError::ForeignVersion(_) => Status::VersionMismatch,
+        _ => Status::Error,
+    }
+}

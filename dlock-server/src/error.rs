@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Why a primary does not start: each one line with the cause and the remedy.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use dlock_core::status::Status;
+use dlock_fabric::FabricError;
+use thiserror::Error;
+
+use crate::cpuset::CpuSetError;
+
+/// Why a primary does not start. Nothing of it is left behind.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A value of the configuration is out of its range.
+    #[error("{0}")]
+    Config(String),
+    /// A text for a thread's CPUs is none.
+    #[error("the {thread} thread's cpuset `{text}` is not valid: {source}")]
+    CpuSet {
+        /// Which thread.
+        thread: &'static str,
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        source: CpuSetError,
+    },
+    /// A thread may not run on the CPUs it was given.
+    #[error("the {thread} thread cannot run on the CPUs `{text}`: {source}; choose CPUs that are online and allowed to this process (taskset -p)")]
+    Affinity {
+        /// Which thread.
+        thread: &'static str,
+        /// What was given.
+        text: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The port is taken.
+    #[error("cannot listen on {0}: the port is in use; stop the other program (ss -ltnp) or choose another port")]
+    PortInUse(SocketAddr),
+    /// The address belongs to another host.
+    #[error(
+        "cannot listen on {0}: the address is not of this host; choose one that `ip address` shows"
+    )]
+    NotMyAddress(SocketAddr),
+    /// A port below 1024 without the privilege.
+    #[error("cannot listen on {0}: not permitted; choose a port from 1024 on")]
+    NotPermitted(SocketAddr),
+    /// Any other failure of the listener.
+    #[error("cannot listen on {addr}: {source}; check the address and this host's network")]
+    Listen {
+        /// Where.
+        addr: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The name is of no RDMA device.
+    #[error("there is no RDMA device `{0}`; leave the device name out to serve over shared memory and TCP")]
+    NoDevice(String),
+    /// Lock memory or the socket for sharing it.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The system gives no random numbers.
+    #[error(
+        "the system gives no random numbers: {0}; make /dev/urandom or getrandom(2) available"
+    )]
+    Random(getrandom::Error),
+    /// The state file cannot be used.
+    #[error("the state file {}: {source}; check that it is this primary's and that its folder can be written", path.display())]
+    StateFile {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        source: io::Error,
+    },
+    /// The admin endpoint's socket cannot be made.
+    #[error("the admin socket {}: {source}; choose a path in a folder that exists and can be written, and that no other primary uses", path.display())]
+    AdminSocket {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        source: io::Error,
+    },
+    /// A thread or what it waits on cannot be made.
+    #[error("cannot start the {thread} thread: {source}; raise the limits of threads and files (ulimit -u, -n)")]
+    Thread {
+        /// Which thread.
+        thread: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl StartError {
+    /// What `server_start` of the C API returns for it.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Fabric(FabricError::Memory { .. } | FabricError::TooManySlots { .. }) => {
+                Status::ServerNoResource
+            }
+            _ => Status::Error,
+        }
+    }
+
+    pub(crate) fn listen(addr: SocketAddr, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::PortInUse(addr),
+            io::ErrorKind::AddrNotAvailable => Self::NotMyAddress(addr),
+            io::ErrorKind::PermissionDenied => Self::NotPermitted(addr),
+            _ => Self::Listen { addr, source },
+        }
+    }
+}

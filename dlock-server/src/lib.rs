@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A dlock primary: two threads around [`dlock_core::primary::Primary`].
+//!
+//! ```text
+//!   clients ──control connections──▶ control thread (tokio): frames, limits, time limits
+//!                                        │ bounded queue, replies
+//!                                        ▼
+//!   clients ──command channels─────▶ command thread (epoll): the primary's state and memory
+//! ```
+//! What this crate does not do: handle signals, print, or change anything of its host process.
+//! Messages go to the `log` facade; who installs a sink sees them. Every failure to start leaves
+//! nothing behind and says in one line what to do; [`Server::stop`] takes less than a second.
+#![forbid(unsafe_code)]
+
+mod channel;
+mod command;
+mod config;
+mod control;
+mod cpuset;
+mod device;
+mod epoch;
+mod error;
+mod mailbox;
+mod random;
+mod server;
+#[cfg(test)]
+mod testing;
+
+pub use config::{ServerConfig, ABSENT_GRACE};
+pub use cpuset::{CpuSet, CpuSetError};
+pub use error::StartError;
+pub use server::Server;

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The way from the control thread to the command thread.
+//!
+//! ```text
+//!   control tasks ── Event ──▶ bounded queue ──▶ command thread
+//!                 ◀─ oneshot reply ───────────
+//! ```
+//! A task that finds the queue full waits for room without blocking its thread. The command
+//! thread is woken only if it sleeps.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{fence, AtomicBool, Ordering};
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError};
+use dlock_core::control::{Attach, ControlReply, ControlRequest, Session};
+use dlock_core::ids::ClientId;
+use dlock_core::primary::Primary;
+use dlock_core::status::Status;
+use dlock_fabric::fds::PeerProcess;
+use dlock_fabric::CpuMemory;
+use tokio::sync::{oneshot, Notify, Semaphore};
+
+/// Events on their way at a time. Every connection has at most two.
+const EVENTS_MAX: usize = 1_024;
+
+/// One control connection, known to both threads.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// Its number, never used twice.
+    pub(crate) id: u64,
+    closed: Notify,
+}
+
+impl Link {
+    pub(crate) fn new(id: u64) -> Self {
+        Self { id, closed: Notify::new() }
+    }
+
+    /// Asks the connection's task to end.
+    pub(crate) fn close(&self) {
+        self.closed.notify_one();
+    }
+
+    /// Waits until somebody asks for the end.
+    pub(crate) async fn closed(&self) {
+        self.closed.notified().await;
+    }
+}
+
+/// A connection that becomes a command channel; nonblocking.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.read(into),
+            Self::Unix(socket) => socket.read(into),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.write(bytes),
+            Self::Unix(socket) => socket.write(bytes),
+        }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(socket) => socket.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+/// The process behind an shm command channel.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// Its number, for telling whether it is one already known.
+    pub(crate) pid: Option<i32>,
+    /// How to find out whether it is gone.
+    pub(crate) process: PeerProcess,
+}
+
+/// A look at the primary, on the command thread.
+pub(crate) type Look = Box<dyn FnOnce(&mut Primary, &mut CpuMemory) + Send>;
+
+/// What the control thread asks of the command thread.
+pub(crate) enum Event {
+    /// `Init` or `Reinit` on a connection that is bound to nobody yet.
+    Open {
+        request: ControlRequest,
+        link: Arc<Link>,
+        reply: oneshot::Sender<Result<Session, Status>>,
+    },
+    /// Any other request, on a connection bound to this client.
+    Control {
+        client: ClientId,
+        link: u64,
+        request: ControlRequest,
+        reply: oneshot::Sender<ControlReply>,
+    },
+    /// A connection that was bound to this client has ended.
+    Lost { client: ClientId, link: u64 },
+    /// A connection wants to be a command channel; it is answered by the command thread.
+    Attach { socket: Socket, attach: Attach, peer: Option<Peer> },
+    /// Something to look up in the primary.
+    Ask(Look),
+}
+
+/// The sending side; shared.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    queue: Sender<Event>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Permits are free places in the queue.
+    room: Semaphore,
+    waker: mio::Waker,
+    sleeping: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Shared {
+    fn wake(&self) {
+        if let Err(error) = self.waker.wake() {
+            log::error!("the command thread cannot be woken: {error}");
+        }
+    }
+}
+
+/// The command thread has ended.
+#[derive(Debug)]
+pub(crate) struct Closed;
+
+/// Both ends of a new queue; the receiver sleeps where `waker` wakes it.
+pub(crate) fn mailbox(waker: mio::Waker) -> (Mailbox, Inbox) {
+    let (sender, receiver) = crossbeam_channel::bounded(EVENTS_MAX);
+    let shared = Arc::new(Shared {
+        room: Semaphore::new(EVENTS_MAX),
+        waker,
+        sleeping: AtomicBool::new(false),
+        stop: AtomicBool::new(false),
+    });
+    (Mailbox { queue: sender, shared: shared.clone() }, Inbox { queue: receiver, shared })
+}
+
+impl Mailbox {
+    /// Sends an event, waiting for room.
+    pub(crate) async fn send(&self, event: Event) -> Result<(), Closed> {
+        self.shared.room.acquire().await.map_err(|_| Closed)?.forget();
+        match self.queue.try_send(event) {
+            Ok(()) => {}
+            Err(TrySendError::Disconnected(_)) => return Err(Closed),
+            // The permit was for a free place.
+            Err(TrySendError::Full(_)) => unreachable!("more events than permits"),
+        }
+        // With the receiver's fence: either it sees the event, or this sees it asleep.
+        fence(Ordering::SeqCst);
+        if self.shared.sleeping.swap(false, Ordering::Relaxed) {
+            self.shared.wake();
+        }
+        Ok(())
+    }
+
+    /// Sends an event made with the place for its answer, and waits for the answer.
+    pub(crate) async fn ask<T>(
+        &self,
+        event: impl FnOnce(oneshot::Sender<T>) -> Event,
+    ) -> Result<T, Closed> {
+        let (sender, receiver) = oneshot::channel();
+        self.send(event(sender)).await?;
+        receiver.await.map_err(|_| Closed)
+    }
+
+    /// Ends the command thread.
+    pub(crate) fn stop(&self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.wake();
+    }
+}
+
+/// The receiving side; the command thread's.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    queue: Receiver<Event>,
+    shared: Arc<Shared>,
+}
+
+impl Inbox {
+    /// The next event, if one is here.
+    pub(crate) fn next(&self) -> Option<Event> {
+        let event = self.queue.try_recv().ok()?;
+        self.shared.room.add_permits(1);
+        Some(event)
+    }
+
+    /// Whether the command thread is to end.
+    pub(crate) fn stopped(&self) -> bool {
+        self.shared.stop.load(Ordering::Relaxed)
+    }
+
+    /// Announces that the command thread will sleep; `false`: something came, it must not.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.shared.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let quiet = self.queue.is_empty() && !self.stopped();
+        if !quiet {
+            self.awake();
+        }
+        quiet
+    }
+
+    /// The command thread is awake again.
+    pub(crate) fn awake(&self) {
+        self.shared.sleeping.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.shared.room.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+    }
+
+    fn both() -> (mio::Poll, Mailbox, Inbox) {
+        let poll = mio::Poll::new().unwrap();
+        let waker = mio::Waker::new(poll.registry(), mio::Token(0)).unwrap();
+        let (mailbox, inbox) = mailbox(waker);
+        (poll, mailbox, inbox)
+    }
+
+    fn nothing() -> Event {
+        Event::Ask(Box::new(|_, _| ()))
+    }
+
+    #[test]
+    fn a_full_queue_makes_the_sender_wait_and_loses_nothing() {
+        let (_poll, mailbox, inbox) = both();
+        let sent = AtomicUsize::new(0);
+        let send_all = async {
+            for _ in 0..2 * EVENTS_MAX {
+                mailbox.send(nothing()).await.unwrap();
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let receive_all = async {
+            // The sender goes on until the queue is full.
+            while sent.load(Ordering::Relaxed) < EVENTS_MAX {
+                tokio::task::yield_now().await;
+            }
+            let mut received = 0;
+            while received < 2 * EVENTS_MAX {
+                assert!(sent.load(Ordering::Relaxed) <= received + EVENTS_MAX);
+                received += usize::from(inbox.next().is_some());
+                tokio::task::yield_now().await;
+            }
+        };
+        runtime().block_on(async { tokio::join!(send_all, receive_all) });
+        assert!(inbox.next().is_none());
+    }
+
+    #[test]
+    fn who_waits_for_a_command_thread_that_ends_is_told() {
+        let (_poll, mailbox, inbox) = both();
+        runtime().block_on(async {
+            for _ in 0..EVENTS_MAX {
+                mailbox.send(nothing()).await.unwrap();
+            }
+            let blocked = mailbox.send(nothing());
+            let ends = async { drop(inbox) };
+            let (sent, ()) = tokio::join!(blocked, ends);
+            assert!(sent.is_err());
+            assert!(mailbox.ask(|_: oneshot::Sender<()>| nothing()).await.is_err());
+        });
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_by_an_event_and_does_not_sleep_past_one() {
+        let (mut poll, mailbox, inbox) = both();
+        let mut events = mio::Events::with_capacity(4);
+        assert!(inbox.may_sleep());
+        runtime().block_on(mailbox.send(nothing())).unwrap();
+        poll.poll(&mut events, Some(Duration::from_secs(20))).unwrap();
+        assert!(!events.is_empty());
+        inbox.awake();
+        assert!(!inbox.may_sleep(), "an event is here");
+        assert!(inbox.next().is_some() && inbox.may_sleep());
+        mailbox.stop();
+        assert!(!inbox.may_sleep() && inbox.stopped());
+    }
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Starting and stopping a primary.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{sync_channel, SyncSender};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use dlock_core::ids::Epoch;
+use dlock_core::limits::HANDLES_MAX;
+use dlock_core::primary::{Primary, PrimaryConfig, STATS};
+use dlock_fabric::{net, threads, CpuMemory};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, Notify};
+
+use crate::command::{self, Worker};
+use crate::config::{cpus, ServerConfig};
+use crate::control::{self, Facts};
+use crate::cpuset::CpuSet;
+use crate::epoch::{self, ServerClock};
+use crate::error::StartError;
+use crate::mailbox::{mailbox, Event, Mailbox};
+use crate::random::Random;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1_024;
+/// How long a look at the counters may take.
+const ASK_WAIT: Duration = Duration::from_secs(5);
+
+/// A running primary. Stops when it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    epoch: Epoch,
+    mailbox: Arc<Mailbox>,
+    control: Handle,
+    stop: Arc<Notify>,
+    threads: Vec<JoinHandle<()>>,
+    admin: Option<AdminSocket>,
+}
+
+impl Server {
+    /// Starts a primary: when this returns, it serves.
+    ///
+    /// # Errors
+    /// [`StartError`]; then nothing is left: no thread, socket or file descriptor.
+    pub fn start(config: ServerConfig) -> Result<Self, StartError> {
+        config.check()?;
+        let ctrl_cpus = cpus("control", config.ctrl_cpuset.as_deref())?;
+        let cmd_cpus = cpus("command", config.cmd_cpuset.as_deref())?;
+
+        let tcp = listen(SocketAddr::new(config.bind, config.port))?;
+        let address = tcp.local_addr().map_err(|source| StartError::Listen {
+            addr: SocketAddr::new(config.bind, config.port),
+            source,
+        })?;
+        let slots = (config.locks_max + config.objects_max) as u32;
+        let memory = CpuMemory::create(slots, HANDLES_MAX as u32)?;
+        let (shm, shm_name) = match config.shm {
+            true => listen_shm().map(|(listener, name)| (Some(listener), Some(name)))?,
+            false => (None, None),
+        };
+        let admin = config.admin_socket.as_deref().map(AdminSocket::open).transpose()?;
+        let (admin, admin_listener) = match admin {
+            Some((socket, listener)) => (Some(socket), Some(listener)),
+            None => (None, None),
+        };
+        // Last, so that a primary that cannot start uses no epoch up.
+        let epoch = epoch::begin(config.state_file.as_deref())?;
+        let clock = ServerClock::start();
+
+        let stop = Arc::new(Notify::new());
+        let facts =
+            Facts { address, epoch, started: Instant::now(), shm: config.shm, tcp: config.tcp };
+        let (mailbox, worker) = worker(&config, epoch, clock, memory, shm_name)?;
+        let mailbox = Arc::new(mailbox);
+        let parts = control::Parts {
+            tcp,
+            shm,
+            admin: admin_listener,
+            mailbox: mailbox.clone(),
+            facts,
+            stop: stop.clone(),
+        };
+
+        let command = spawn("command", cmd_cpus, move || Ok(((), move |()| worker.run())))?.0;
+        let spawned = spawn("control", ctrl_cpus, move || {
+            let runtime = control::runtime()?;
+            let listeners = control::prepare(&runtime, parts)?;
+            Ok((runtime.handle().clone(), move |_| control::run(&runtime, listeners)))
+        });
+        let (control, handle) = match spawned {
+            Ok(spawned) => spawned,
+            Err(error) => {
+                mailbox.stop();
+                join(command);
+                return Err(error);
+            }
+        };
+        log::info!("a primary serves on {address}, epoch {epoch}");
+        let threads = vec![control, command];
+        Ok(Self { address, epoch, mailbox, control: handle, stop, threads, admin })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its incarnation.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The debug counters (`debug_stats_code` of the C API).
+    pub fn stats(&self) -> [u64; STATS] {
+        self.look(|primary| *primary.stats()).unwrap_or([0; STATS])
+    }
+
+    /// Sets the debug counters to 0.
+    pub fn clear_stats(&self) {
+        let _ = self.look(Primary::clear_stats); // a primary that has ended counts nothing
+    }
+
+    /// Stops it and closes everything. Its clients see their connections end, and mapped memory
+    /// refuses their chains.
+    ///
+    /// # Latency
+    /// Less than a second.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    /// Looks at the primary, on the command thread; `None` if that has ended.
+    fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut Primary) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = sync_channel(1);
+        let mailbox = self.mailbox.clone();
+        self.control.spawn(async move {
+            let event = |reply: oneshot::Sender<T>| {
+                Event::Ask(Box::new(move |primary, _| {
+                    let _ = reply.send(look(primary)); // whoever asked may be gone
+                }))
+            };
+            if let Ok(seen) = mailbox.ask(event).await {
+                let _ = sender.send(seen); // as above
+            }
+        });
+        receiver.recv_timeout(ASK_WAIT).ok()
+    }
+
+    fn end(&mut self) {
+        if self.threads.is_empty() {
+            return;
+        }
+        // Nobody is let in any more, and then nobody is served.
+        self.stop.notify_one();
+        self.mailbox.stop();
+        for thread in self.threads.drain(..) {
+            join(thread);
+        }
+        self.admin = None;
+        log::info!("the primary on {} has stopped", self.address);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The command thread's work, and the way to reach it.
+fn worker(
+    config: &ServerConfig,
+    epoch: Epoch,
+    clock: ServerClock,
+    memory: CpuMemory,
+    shm_socket: Option<Vec<u8>>,
+) -> Result<(Mailbox, Worker), StartError> {
+    let failed = |source| StartError::Thread { thread: "command", source };
+    let grace_ns = |grace: Duration| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
+    let primary = Primary::new(PrimaryConfig {
+        epoch,
+        anchor_s: clock.now().seconds(),
+        tp_mode: config.tp_mode,
+        recovery_clients: config.recovery_clients,
+        clients_max: config.clients_max,
+        locks_max: config.locks_max,
+        objects_max: config.objects_max,
+        absent_grace_ns: config.absent_grace.map(grace_ns),
+    });
+    let poll = mio::Poll::new().map_err(failed)?;
+    let waker = mio::Waker::new(poll.registry(), command::MAIL).map_err(failed)?;
+    let (mailbox, inbox) = mailbox(waker);
+    let worker = Worker::new(command::Parts {
+        primary,
+        memory,
+        clock,
+        inbox,
+        poll,
+        sleep_mode: config.sleep_mode,
+        shm_socket,
+        tcp: config.tcp,
+    });
+    Ok((mailbox, worker))
+}
+
+/// Listens on exactly this address.
+fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
+    let bind = || {
+        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+        if addr.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&addr.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(TcpListener::from(socket))
+    };
+    bind().map_err(|source| StartError::listen(addr, source))
+}
+
+/// A Unix socket in the abstract namespace, under a name that cannot be guessed beforehand.
+fn listen_shm() -> Result<(UnixListener, Vec<u8>), StartError> {
+    let random = Random::new().map_err(StartError::Random)?;
+    let random: String = random.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("dlock-{}-{random}", std::process::id()).into_bytes();
+    let listener = net::listen_abstract(&name)?;
+    listener
+        .set_nonblocking(true)
+        .map_err(|source| StartError::Thread { thread: "control", source })?;
+    Ok((listener, name))
+}
+
+/// The file of the admin endpoint, removed when it is dropped.
+#[derive(Debug)]
+struct AdminSocket {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl AdminSocket {
+    fn open(path: &Path) -> Result<(Self, UnixListener), StartError> {
+        Self::bind(path)
+            .map_err(|source| StartError::AdminSocket { path: path.to_path_buf(), source })
+    }
+
+    fn bind(path: &Path) -> io::Result<(Self, UnixListener)> {
+        // A primary that was killed leaves its socket; one that runs answers there.
+        if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+            match UnixStream::connect(path) {
+                Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    std::fs::remove_file(path)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let listener = UnixListener::bind(path)?;
+        let inode = std::fs::symlink_metadata(path)?.ino();
+        let socket = Self { path: path.to_path_buf(), inode };
+        // Until here others may connect, but their credentials are checked as well.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok((socket, listener))
+    }
+}
+
+impl Drop for AdminSocket {
+    fn drop(&mut self) {
+        // Only if it is still this one: somebody may have put another in its place.
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path); // left behind, it is found to be stale
+        }
+    }
+}
+
+/// Starts a thread that pins itself, prepares, and then works with what it has prepared; gives
+/// back what `prepare` hands out.
+fn spawn<T, W>(
+    name: &'static str,
+    cpus: Option<CpuSet>,
+    prepare: impl FnOnce() -> io::Result<(T, W)> + Send + 'static,
+) -> Result<(JoinHandle<()>, T), StartError>
+where
+    T: Clone + Send + 'static,
+    W: FnOnce(T),
+{
+    let failed = |source| StartError::Thread { thread: name, source };
+    let (ready, prepared) = sync_channel(1);
+    let body = move || {
+        if let Some((work, handed)) = begin(name, cpus, prepare, &ready) {
+            work(handed);
+        }
+    };
+    let thread = thread::Builder::new().name(format!("dlock-{name}")).spawn(body);
+    let thread = thread.map_err(failed)?;
+    match prepared.recv() {
+        Ok(Ok(handed)) => Ok((thread, handed)),
+        Ok(Err(error)) => {
+            join(thread);
+            Err(error)
+        }
+        Err(_) => {
+            join(thread);
+            Err(failed(io::Error::other("it ended at once")))
+        }
+    }
+}
+
+fn begin<T: Clone, W>(
+    name: &'static str,
+    cpus: Option<CpuSet>,
+    prepare: impl FnOnce() -> io::Result<(T, W)>,
+    ready: &SyncSender<Result<T, StartError>>,
+) -> Option<(W, T)> {
+    let pinned = match &cpus {
+        None => Ok(()),
+        Some(set) => threads::pin_current_thread(set.cpus()).map_err(|source| {
+            let text = set.to_string();
+            StartError::Affinity { thread: name, text, source }
+        }),
+    };
+    let prepared = pinned
+        .and_then(|()| prepare().map_err(|source| StartError::Thread { thread: name, source }));
+    // Whoever started this thread waits for its word.
+    match prepared {
+        Ok((handed, work)) => {
+            ready.send(Ok(handed.clone())).ok()?;
+            Some((work, handed))
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            None
+        }
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    if thread.join().is_err() {
+        log::error!("a thread of the primary has ended by a panic");
+    }
+}

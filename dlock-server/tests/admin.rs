@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The admin endpoint.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use common::{server, Peer};
+use dlock_core::message::LockType;
+use dlock_server::{Server, ServerConfig, StartError};
+use serde_json::Value;
+
+struct Socket(PathBuf);
+
+impl Socket {
+    fn new(name: &str) -> Self {
+        let name = format!("dlock-admin-{name}-{}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+
+    fn config(&self) -> ServerConfig {
+        ServerConfig { port: 0, admin_socket: Some(self.0.clone()), ..ServerConfig::default() }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0); // the primary has removed it, unless a test failed
+    }
+}
+
+fn ask(path: &Path, line: &str) -> Value {
+    let mut stream = UnixStream::connect(path).expect("the endpoint listens");
+    stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
+    stream.write_all(line.as_bytes()).unwrap();
+    stream.write_all(b"\n").unwrap();
+    let mut reply = String::new();
+    BufReader::new(stream).read_line(&mut reply).unwrap();
+    serde_json::from_str(&reply).expect("one line of JSON")
+}
+
+#[test]
+fn status_locks_and_clients_are_told() {
+    let socket = Socket::new("told");
+    let server = server(socket.config());
+    let (mut peer, session) = Peer::init(server.local_addr());
+    let lock = peer.get("a \"lock\"", LockType::Atomic);
+    peer.get("\u{7f}", LockType::Fair);
+
+    let status = ask(&socket.0, r#"{"cmd":"status"}"#);
+    assert_eq!(status["ok"], true);
+    assert_eq!(status["address"], server.local_addr().to_string());
+    assert_eq!(status["epoch"], server.epoch().0);
+    assert_eq!((&status["clients"], &status["locks"]), (&1.into(), &2.into()));
+    assert_eq!(status["stats"].as_array().unwrap().len(), 45);
+
+    let clients = ask(&socket.0, r#"{"cmd":"clients"}"#);
+    assert_eq!(clients["clients"][0]["client"], session.client.get());
+    assert_eq!(clients["clients"][0]["present"], true);
+    assert_eq!(clients["clients"][0]["handles"], 2);
+
+    let locks = ask(&socket.0, r#"{"cmd":"locks"}"#);
+    let locks = locks["locks"].as_array().unwrap();
+    let shown = locks.iter().find(|l| l["lock"] == lock.lock.0).expect("the lock is listed");
+    assert_eq!((&shown["name"], &shown["type"]), (&"a \"lock\"".into(), &"atomic".into()));
+    assert_eq!((&shown["holder"], &shown["refs"]), (&Value::Null, &1.into()));
+    assert_eq!(locks.len(), 2);
+}
+
+#[test]
+fn locks_come_in_pages_each_once() {
+    let socket = Socket::new("pages");
+    let server = server(socket.config());
+    let (mut peer, _) = Peer::init(server.local_addr());
+    let mut ids: Vec<i64> =
+        (0..25).map(|n| peer.get(&format!("lock {n}"), LockType::Rw).lock.0.into()).collect();
+    let (mut seen, mut after) = (Vec::new(), 0);
+    loop {
+        let page = ask(&socket.0, &format!(r#"{{"cmd":"locks","after":{after},"max":10}}"#));
+        let locks = page["locks"].as_array().unwrap();
+        assert!(locks.len() <= 10);
+        seen.extend(locks.iter().map(|lock| lock["lock"].as_i64().unwrap()));
+        after = *seen.last().unwrap();
+        if page["more"] == false {
+            break;
+        }
+    }
+    ids.sort_unstable();
+    assert_eq!(seen, ids);
+}
+
+#[test]
+fn rubbish_is_answered_with_an_error() {
+    let socket = Socket::new("rubbish");
+    let _server = server(socket.config());
+    for line in
+        ["", "{}", "status", r#"{"cmd":"stop"}"#, r#"{"cmd":"locks","x":1}"#, "[1]", "\u{0}"]
+    {
+        let reply = ask(&socket.0, line);
+        assert_eq!(reply["ok"], false, "{line:?}");
+        assert!(reply["error"].as_str().is_some_and(|e| !e.is_empty()));
+    }
+    let long = format!(r#"{{"cmd":"{}"}}"#, "x".repeat(10_000));
+    assert_eq!(ask(&socket.0, &long)["ok"], false);
+    assert_eq!(ask(&socket.0, r#"{"cmd":"status"}"#)["ok"], true);
+}
+
+#[test]
+fn the_socket_is_this_users_and_ends_with_the_primary() {
+    let socket = Socket::new("file");
+    let first = server(socket.config());
+    let mode = std::fs::metadata(&socket.0).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // One that is answered at is not taken away.
+    let second = Server::start(socket.config());
+    assert!(matches!(second, Err(StartError::AdminSocket { .. })));
+    assert_eq!(ask(&socket.0, r#"{"cmd":"status"}"#)["ok"], true);
+    first.stop();
+    assert!(!socket.0.exists());
+    // One that a killed primary left behind is replaced; a file is not.
+    drop(UnixListener::bind(&socket.0).unwrap());
+    drop(server(socket.config()));
+    std::fs::write(&socket.0, "mine").unwrap();
+    assert!(matches!(Server::start(socket.config()), Err(StartError::AdminSocket { .. })));
+    assert_eq!(std::fs::read_to_string(&socket.0).unwrap(), "mine");
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Command channels: chains and messages, what clients may not do, and what becomes of holds.
+
+mod common;
+
+use std::io::{ErrorKind, Write};
+use std::time::{Duration, Instant};
+
+use common::{attach, reinit, server, Peer};
+use dlock_core::codec::{self, Frame};
+use dlock_core::control::{ControlReply, ControlRequest, LockGrant};
+use dlock_core::ids::{ClientId, Handle, Seq, Slot};
+use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
+use dlock_core::words::{AtomicWord, LedgerEntry};
+use dlock_server::{Server, ServerConfig};
+
+/// A lease no test outlives.
+const LEASE_S: u32 = 1_000;
+
+/// A client with its command channel and the lock `l`.
+struct Client {
+    control: Peer,
+    channel: Peer,
+    session: dlock_core::control::Session,
+    lock: LockGrant,
+}
+
+impl Client {
+    fn new(server: &Server) -> Self {
+        let (mut control, session) = Peer::init(server.local_addr());
+        let lock = control.get("l", LockType::Atomic);
+        let channel = Peer::channel(server.local_addr(), &session);
+        Self { control, channel, session, lock }
+    }
+
+    fn id(&self) -> ClientId {
+        self.session.client
+    }
+
+    fn word(&self) -> WordAddr {
+        WordAddr::new(self.lock.slot, Word::W0)
+    }
+
+    fn held(&self) -> u64 {
+        let deadline = self.session.now.seconds() + LEASE_S;
+        AtomicWord::new().with_client(self.id().get()).with_timeout(deadline).into_bits()
+    }
+
+    fn acquire(&mut self) -> Outcome {
+        let (addr, swap) = (self.word(), self.held());
+        self.channel.execute(Chain::one(Verb::Cas { addr, expect: 0, swap }))
+    }
+
+    fn holds(&mut self) -> bool {
+        let (addr, held) = (self.word(), self.held());
+        match self.channel.execute(Chain::one(Verb::Read { addr })) {
+            Outcome::Done(values) => values[0] & !(1 << 63) == held,
+            other => panic!("not read: {other:?}"),
+        }
+    }
+
+    fn send_wait(&mut self) {
+        let wait = Request::Wait {
+            handle: self.lock.handle,
+            mode: Mode::Exclusive,
+            expire_s: LEASE_S,
+            wait: WaitNumber(1),
+            ticket: None,
+        };
+        self.channel.send(&Frame::Request(Seq(1_000), wait));
+        assert!(self.channel.pings_with(1_001), "the wait is known to the primary");
+    }
+
+    fn is_granted(&mut self) {
+        match self.channel.receive() {
+            Some(Frame::Reply(Seq(1_000), Reply::Granted { .. })) => {}
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+}
+
+impl Peer {
+    fn pings_with(&mut self, seq: u64) -> bool {
+        self.send(&Frame::Request(Seq(seq), Request::Ping));
+        matches!(self.receive(), Some(Frame::Reply(got, Reply::Pong { .. })) if got == Seq(seq))
+    }
+}
+
+fn quick() -> ServerConfig {
+    ServerConfig { absent_grace: Some(Duration::from_millis(30)), ..ServerConfig::default() }
+}
+
+#[test]
+fn chains_take_effect_in_order_and_one_client_excludes_the_other() {
+    let server = server(ServerConfig::default());
+    let (mut a, mut b) = (Client::new(&server), Client::new(&server));
+    assert!(matches!(a.acquire(), Outcome::Done(values) if values[0] == 0));
+    let held = a.held();
+    assert!(matches!(b.acquire(), Outcome::Done(values) if values[0] == held));
+    assert!(a.holds());
+    let read = Chain::one(Verb::Read { addr: a.word() });
+    a.channel.send(&Frame::Batch(Seq(50), vec![read; 31]));
+    match a.channel.receive() {
+        Some(Frame::Outcomes(Seq(50), outcomes)) => assert_eq!(outcomes.len(), 31),
+        other => panic!("no outcomes: {other:?}"),
+    }
+}
+
+#[test]
+fn words_a_client_has_not_got_are_refused_and_untouched() {
+    let server = server(ServerConfig::default());
+    let (mut owner, mut thief) = (Client::new(&server), Peer::init(server.local_addr()));
+    owner.acquire();
+    let mut channel = Peer::channel(server.local_addr(), &thief.1);
+    let (word, held) = (owner.word(), owner.held());
+    for verb in [
+        Verb::Cas { addr: word, expect: held, swap: 0 },
+        Verb::Faa { addr: word, add: 1 },
+        Verb::Read { addr: word },
+        Verb::Note { handle: owner.lock.handle, value: 0 },
+        Verb::Read { addr: WordAddr::new(Slot(u32::MAX / 4), Word::Gen) },
+        Verb::Note { handle: Handle(u32::MAX), value: 1 },
+    ] {
+        let outcome = channel.execute(Chain::one(verb));
+        assert_eq!(outcome, Outcome::Refused(Status::LockNotGet), "{verb:?}");
+    }
+    // Got, but not its to release.
+    thief.0.get("l", LockType::Atomic);
+    let steal = Chain::one(Verb::Cas { addr: word, expect: held, swap: 0 });
+    assert_eq!(channel.execute(steal), Outcome::Refused(Status::Invalid));
+    assert!(owner.holds());
+}
+
+#[test]
+fn rubbish_ends_the_channel_and_nothing_else() {
+    let server = server(ServerConfig::default());
+    let mut client = Client::new(&server);
+    client.acquire();
+    let control = Frame::Control(Seq(1), ControlRequest::Deinit);
+    let mut frames = vec![vec![0xff; 100], b"DL\x01\x03\xff\xff\xff\xff".to_vec()];
+    for frame in [control, Frame::Attach(attach(&client.session)), Frame::Outcomes(Seq(1), vec![])]
+    {
+        let mut bytes = Vec::new();
+        codec::encode(&frame, &mut bytes);
+        frames.push(bytes);
+    }
+    for bytes in frames {
+        client.channel.write(&bytes);
+        assert_eq!(client.channel.receive(), None, "{bytes:?}");
+        assert!(client.control.is_alive());
+        client.channel = Peer::channel(server.local_addr(), &client.session);
+        assert!(client.holds());
+    }
+}
+
+#[test]
+fn what_was_sent_before_rubbish_is_executed_and_answered() {
+    let server = server(ServerConfig::default());
+    let mut client = Client::new(&server);
+    let mut bytes = Vec::new();
+    codec::encode(&Frame::Request(Seq(1), Request::Ping), &mut bytes);
+    bytes.extend_from_slice(b"rubbish!");
+    client.channel.write(&bytes);
+    assert!(matches!(client.channel.receive(), Some(Frame::Reply(Seq(1), _))));
+    assert_eq!(client.channel.receive(), None);
+}
+
+#[test]
+fn a_client_that_leaves_frees_what_it_holds_for_who_waits() {
+    let server = server(ServerConfig::default());
+    let (mut holder, mut waiter) = (Client::new(&server), Client::new(&server));
+    holder.acquire();
+    waiter.send_wait();
+    assert_eq!(holder.control.call(ControlRequest::Deinit), ControlReply::Done);
+    waiter.is_granted();
+    assert_eq!(holder.channel.receive(), None);
+    assert_eq!(holder.control.receive(), None);
+}
+
+#[test]
+fn a_client_that_stays_away_frees_what_it_holds_after_the_grace() {
+    let server = server(quick());
+    let (mut holder, mut waiter) = (Client::new(&server), Client::new(&server));
+    holder.acquire();
+    waiter.send_wait();
+    let session = holder.session.clone();
+    drop(holder.control);
+    waiter.is_granted();
+    // Its channel was closed before, and it is not known any more.
+    assert_eq!(holder.channel.receive(), None);
+    let back = Peer::connect(server.local_addr()).call(reinit(&session));
+    assert_eq!(back, ControlReply::Error(Status::ClientRemoved));
+    assert_eq!(server.stats()[31], 1);
+}
+
+#[test]
+fn a_client_that_comes_back_in_time_holds_on() {
+    let server = server(ServerConfig::default());
+    let mut client = Client::new(&server);
+    client.acquire();
+    drop(client.control);
+    client.control = Peer::connect(server.local_addr());
+    let back = client.control.call(reinit(&client.session));
+    assert!(matches!(back, ControlReply::Session(_)));
+    assert_eq!(client.channel.receive(), None);
+    client.channel = Peer::channel(server.local_addr(), &client.session);
+    assert!(client.holds());
+}
+
+#[test]
+fn a_late_reply_to_a_former_channel_is_no_reply_on_the_new_one() {
+    let server = server(ServerConfig::default());
+    let (mut holder, mut waiter) = (Client::new(&server), Client::new(&server));
+    holder.acquire();
+    waiter.send_wait();
+    waiter.channel = Peer::channel(server.local_addr(), &waiter.session);
+    assert_eq!(holder.control.call(ControlRequest::Deinit), ControlReply::Done);
+    assert!(holder.control.receive().is_none());
+    // Nothing but the answers to what was asked on this channel.
+    for seq in 990..1_010 {
+        assert!(waiter.channel.pings_with(seq));
+    }
+}
+
+#[test]
+fn the_last_channel_attached_is_the_channel() {
+    let server = server(ServerConfig::default());
+    let mut client = Client::new(&server);
+    let mut second = Peer::channel(server.local_addr(), &client.session);
+    assert_eq!(client.channel.receive(), None);
+    assert!(second.pings());
+}
+
+#[test]
+fn a_client_that_reads_no_replies_is_disconnected_and_holds_nobody_up() {
+    let server = server(ServerConfig::default());
+    let (mut greedy, mut other) = (Client::new(&server), Client::new(&server));
+    // With little room for replies on the client's side.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4_096).unwrap();
+    socket.connect(&server.local_addr().into()).unwrap();
+    greedy.channel = Peer::over(socket.into());
+    greedy.channel.send(&Frame::Attach(attach(&greedy.session)));
+    assert!(matches!(greedy.channel.receive(), Some(Frame::Attached(_))));
+    greedy.channel.stream.set_nonblocking(true).unwrap();
+
+    let read = Chain::one(Verb::Read { addr: greedy.word() });
+    let (mut bytes, mut at) = (Vec::new(), 0);
+    codec::encode_batch(Seq(1), &[read; 31], &mut bytes);
+    let started = Instant::now();
+    // Until the primary takes no more, and then until it has had enough.
+    let error = loop {
+        let asked = Instant::now();
+        assert!(other.channel.pings());
+        assert!(asked.elapsed() < Duration::from_secs(5), "the other had to wait");
+        match greedy.channel.stream.write(&bytes[at..]) {
+            Ok(len) => at = (at + len) % bytes.len(),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => break error,
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "never disconnected");
+    };
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe));
+    assert!(started.elapsed() >= Duration::from_secs(9), "it had its time");
+    assert!(greedy.control.is_alive() && other.channel.pings());
+}
+
+#[test]
+fn a_flood_of_one_client_does_not_starve_the_others() {
+    let server = server(ServerConfig::default());
+    let (mut flood, mut other) = (Client::new(&server), Client::new(&server));
+    let mut bytes = Vec::new();
+    for _ in 0..1_000 {
+        codec::encode(&Frame::Note(flood.lock.handle, LedgerEntry::new()), &mut bytes);
+    }
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = stop.clone();
+    let flooding = std::thread::spawn(move || {
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            flood.channel.write(&bytes);
+        }
+        flood.channel.pings()
+    });
+    for _ in 0..200 {
+        let asked = Instant::now();
+        assert!(other.channel.pings() && other.control.is_alive());
+        assert!(asked.elapsed() < Duration::from_secs(2), "the other had to wait");
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(flooding.join().unwrap());
+}

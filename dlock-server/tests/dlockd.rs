@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The program: its ready line, its end, its exit codes.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{eventually, Peer};
+use rustix::process::{kill_process, Pid, Signal};
+
+fn dlockd() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dlockd"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn output(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = dlockd().args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// A running dlockd, killed if a test fails.
+struct Running(Child);
+
+impl Running {
+    fn start(arguments: &[&str]) -> (Self, SocketAddr) {
+        let mut running = Self(dlockd().args(["--port=0"]).args(arguments).spawn().unwrap());
+        let mut line = String::new();
+        let stdout = running.0.stdout.as_mut().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let address = line.strip_prefix("dlockd ready: listening on ").expect("the ready line");
+        let address = address.split(',').next().unwrap().parse().expect("an address");
+        (running, address)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Waits until every thread is in this state (`/proc/PID/task/TID/stat`).
+    fn all_threads_are(&self, wanted: char) {
+        let tasks = format!("/proc/{}/task", self.0.id());
+        eventually("all threads are in this state", || {
+            std::fs::read_dir(&tasks).unwrap().flatten().all(|task| {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+                state == Some(wanted)
+            })
+        });
+    }
+
+    fn end(mut self) -> (Option<i32>, String) {
+        let code = self.0.wait().unwrap().code();
+        let mut errors = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        (code, errors)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // it has ended, unless a test failed
+        let _ = self.0.wait();
+    }
+}
+
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str) -> Self {
+        let name = format!("dlockd-{name}-{}.toml", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0); // a left-over harms nobody
+    }
+}
+
+#[test]
+fn it_serves_when_it_says_so_and_stops_cleanly_on_sigterm_and_sigint() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let (running, address) = Running::start(&[]);
+        let (mut peer, _) = Peer::init(address);
+        assert!(peer.is_alive());
+        let asked = Instant::now();
+        running.signal(signal);
+        let (code, errors) = running.end();
+        assert_eq!(code, Some(0), "{errors}");
+        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        assert_eq!(peer.receive(), None);
+    }
+}
+
+#[test]
+fn interrupted_system_calls_do_not_end_it() {
+    let (running, address) = Running::start(&[]);
+    let (mut peer, session) = Peer::init(address);
+    let mut channel = Peer::channel(address, &session);
+    for _ in 0..20 {
+        assert!(peer.is_alive() && channel.pings());
+        // Going on after a stop interrupts an epoll_wait that sleeps.
+        running.all_threads_are('S');
+        running.signal(Signal::STOP);
+        running.all_threads_are('T');
+        running.signal(Signal::CONT);
+    }
+    assert!(peer.is_alive() && channel.pings());
+    assert!(Peer::init(address).0.is_alive());
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().0, Some(0));
+}
+
+#[test]
+fn a_configuration_is_read_and_the_command_line_overrides_it() {
+    let file = File::new("read", "listen = \"127.0.0.2\"\nport = 1\ntcp = false\n");
+    let (running, address) = Running::start(&["--config", file.path(), "--log-level=off"]);
+    assert_eq!(address.ip().to_string(), "127.0.0.2");
+    assert!(!Peer::init(address).1.tcp);
+    running.signal(Signal::TERM);
+    assert_eq!(running.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn check_config_tells_good_from_bad_with_file_and_line() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/dlockd.toml");
+    let (code, out, errors) = output(&["--check-config", "--config", example]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(out.contains("valid"));
+    for (name, text, place) in [
+        ("unknown", "port = 0\nnosuchkey = 1\n", ":2:1: "),
+        ("type", "port = \"x\"\n", ":1:8: "),
+        ("range", "\n\nlocks_max = 51201\n", ":3:13: "),
+        ("cpus", "cmd_cpuset = \"-1\"\n", ":1:14: "),
+    ] {
+        let file = File::new(name, text);
+        for check in [&["--check-config"][..], &[]] {
+            let (code, out, errors) = output(&[check, &["--config", file.path()]].concat());
+            assert_eq!((code, out.as_str()), (Some(2), ""), "{errors}");
+            assert!(errors.contains(&format!("{}{place}", file.path())), "{errors}");
+            assert_eq!(errors.lines().count(), 1, "{errors}");
+        }
+    }
+    let (code, _, errors) = output(&["--check-config", "--config", "/no/such/file"]);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("/no/such/file"));
+}
+
+#[test]
+fn exit_codes_are_as_the_help_says() {
+    let (code, help, _) = output(&["--help"]);
+    assert_eq!(code, Some(0));
+    for part in ["Exit codes", "--config", "--check-config", "--listen", "--port"] {
+        assert!(help.contains(part), "{part} is missing in the help");
+    }
+    assert_eq!(output(&["--no-such-option"]).0, Some(2));
+    assert_eq!(output(&["--no-shm", "--no-tcp"]).0, Some(2));
+    assert_eq!(output(&["--cmd-cpuset=-1"]).0, Some(2));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let (code, out, errors) = output(&["--port", &port, "--log-level=off"]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(errors.contains("in use") && errors.lines().count() == 1, "{errors}");
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a primary answers on control connections, to clients and to everybody else.
+
+mod common;
+
+use std::io::Write;
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+use common::{attach, reinit, server, Peer, INIT};
+use dlock_core::codec::{self, Frame, HEADER_LEN, MAGIC};
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind, Secret};
+use dlock_core::ids::{ClientId, Handle, LockId, ObjectId, Seq};
+use dlock_core::limits::FRAME_LEN_MAX;
+use dlock_core::message::LockType;
+use dlock_core::status::Status;
+use dlock_core::words::LedgerEntry;
+use dlock_server::ServerConfig;
+
+fn bytes_of(frame: &Frame) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    codec::encode(frame, &mut bytes);
+    bytes
+}
+
+#[test]
+fn a_client_is_let_in_asks_and_leaves() {
+    let server = server(ServerConfig::default());
+    let (mut peer, session) = Peer::init(server.local_addr());
+    assert_eq!((session.version, session.recovering, session.tcp), (1, false, true));
+    assert_eq!(session.epoch, server.epoch());
+    assert!(session.shm_socket.is_some());
+    assert!(session.now.seconds() >= session.anchor_s);
+    assert!(peer.is_alive());
+    let lock = peer.get("a lock", LockType::Atomic);
+    assert!(lock.lock.0 > 0 && !lock.already);
+    assert_eq!(
+        peer.call(ControlRequest::ReleaseLocks(vec![lock.lock, LockId(1)])),
+        ControlReply::Statuses(vec![Status::Success, Status::Error])
+    );
+    assert_eq!(peer.call(ControlRequest::Deinit), ControlReply::Done);
+    assert_eq!(peer.receive(), None);
+    // Gone for good: not even the proof brings it back.
+    let again = Peer::connect(server.local_addr()).call(reinit(&session));
+    assert_eq!(again, ControlReply::Error(Status::ClientRemoved));
+}
+
+#[test]
+fn versions_are_negotiated_and_refused_at_once() {
+    let server = server(ServerConfig::default());
+    let init = |version_min, version_max| {
+        let request = ControlRequest::Init { version_min, version_max, tp_mode: 0 };
+        Peer::connect(server.local_addr()).call(request)
+    };
+    for (min, max) in [(1, 1), (0, 1), (0, 255), (1, 9)] {
+        match init(min, max) {
+            ControlReply::Session(session) => assert_eq!(session.version, 1),
+            other => panic!("{min} to {max}: {other:?}"),
+        }
+    }
+    for (min, max) in [(2, 9), (0, 0), (1, 0)] {
+        assert_eq!(init(min, max), ControlReply::Error(Status::VersionMismatch));
+    }
+    // A client that cannot even frame as we do.
+    let mut bytes = bytes_of(&Frame::Control(Seq(77), INIT));
+    bytes[2] = 9;
+    let mut stranger = Peer::connect(server.local_addr());
+    stranger.write(&bytes);
+    stranger.is_refused(77, Status::VersionMismatch);
+    let mut bytes = bytes_of(&Frame::Control(Seq(78), ControlRequest::Heartbeat));
+    bytes[2] = 9;
+    let mut stranger = Peer::connect(server.local_addr());
+    stranger.write(&bytes);
+    stranger.receive().expect("a status");
+    assert_eq!(stranger.receive(), None);
+}
+
+#[test]
+fn another_tp_mode_is_refused() {
+    let server = server(ServerConfig { tp_mode: 1, ..ServerConfig::default() });
+    let mut peer = Peer::connect(server.local_addr());
+    assert_eq!(peer.call(INIT), ControlReply::Error(Status::Error));
+    assert_eq!(peer.receive(), None);
+}
+
+#[test]
+fn bytes_that_are_no_frame_get_a_status_and_a_closed_connection() {
+    let server = server(ServerConfig::default());
+    let (mut witness, session) = Peer::init(server.local_addr());
+    let good = bytes_of(&Frame::Control(Seq(5), INIT));
+    let with = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    let long = |len: usize| {
+        let mut bytes = [MAGIC[0], MAGIC[1], 1, 1, 0, 0, 0, 0];
+        bytes[4..].copy_from_slice(&(len as u32).to_le_bytes());
+        bytes.to_vec()
+    };
+    let trailing = {
+        let mut bytes = with(4, good[4] + 1);
+        bytes.push(0);
+        bytes
+    };
+    let entry = LedgerEntry::new();
+    for (bytes, seq, what) in [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), 0, "another protocol"),
+        (vec![0xff; 4_096], 0, "garbage"),
+        (with(3, 0x40), 0, "an unknown kind"),
+        (with(HEADER_LEN + 8, 0xee), 5, "an unknown request"),
+        (trailing, 5, "a frame with bytes after its end"),
+        (long(FRAME_LEN_MAX), 0, "an oversized frame"),
+        (long(usize::MAX), 0, "an absurd frame"),
+        (long(60_000), 0, "a long frame of a stranger"),
+        (bytes_of(&Frame::ControlReply(Seq(5), ControlReply::Done)), 0, "the wrong direction"),
+        (bytes_of(&Frame::Note(Handle(0), entry)), 0, "a command without a channel"),
+    ] {
+        let mut peer = Peer::connect(server.local_addr());
+        peer.write(&bytes);
+        let refusal = Frame::ControlReply(Seq(seq), ControlReply::Error(Status::Error));
+        assert_eq!(peer.receive(), Some(refusal), "{what}");
+        assert_eq!(peer.receive(), None, "{what}");
+        // The same from a client that is let in.
+        let (mut client, _) = Peer::init(server.local_addr());
+        client.write(&bytes);
+        if what != "a long frame of a stranger" {
+            assert!(matches!(client.receive(), Some(Frame::ControlReply(..))), "{what}");
+            assert_eq!(client.receive(), None, "{what}");
+        }
+        assert!(witness.is_alive(), "{what}");
+    }
+    assert!(server.stats()[42] >= 10, "bad requests are counted");
+    drop(session);
+}
+
+#[test]
+fn a_truncated_frame_gets_a_status_and_a_closed_connection() {
+    let server = server(ServerConfig::default());
+    let good = bytes_of(&Frame::Control(Seq(5), INIT));
+    for len in 1..good.len() {
+        let mut peer = Peer::connect(server.local_addr());
+        peer.write(&good[..len]);
+        peer.stream.shutdown(Shutdown::Write).unwrap();
+        peer.is_refused(0, Status::Error);
+    }
+    Peer::init(server.local_addr());
+}
+
+#[test]
+fn a_client_that_vanishes_within_a_frame_harms_nobody() {
+    let server = server(ServerConfig::default());
+    let (mut witness, _) = Peer::init(server.local_addr());
+    let request = ControlRequest::GetLocks(vec![common::desc("x", LockType::Rw)]);
+    let bytes = bytes_of(&Frame::Control(Seq(2), request));
+    let sessions: Vec<_> = (1..bytes.len())
+        .map(|len| {
+            let (mut peer, session) = Peer::init(server.local_addr());
+            peer.write(&bytes[..len]);
+            session
+        })
+        .collect();
+    assert!(witness.is_alive());
+    // Each may come back.
+    for session in sessions {
+        let mut back = Peer::connect(server.local_addr());
+        assert!(matches!(back.call(reinit(&session)), ControlReply::Session(_)));
+    }
+}
+
+#[test]
+fn an_unbound_connection_can_ask_for_nothing_and_touches_nobody() {
+    let server = server(ServerConfig::default());
+    let (mut victim, _) = Peer::init(server.local_addr());
+    let lock = victim.get("mine", LockType::Atomic);
+    let name = b"object".to_vec();
+    for request in [
+        ControlRequest::Heartbeat,
+        ControlRequest::Deinit,
+        ControlRequest::ReinitDone,
+        ControlRequest::GetLocks(vec![common::desc("mine", LockType::Atomic)]),
+        ControlRequest::ReleaseLocks(vec![lock.lock]),
+        ControlRequest::UpdateLocks(Vec::new()),
+        ControlRequest::ObjectCreate { name: name.clone(), lease_s: 1, init: 0 },
+        ControlRequest::ObjectGet { name, lease_s: 1 },
+        ControlRequest::ObjectRelease(ObjectId(1)),
+        ControlRequest::ObjectDestroy(ObjectId(1)),
+    ] {
+        let mut peer = Peer::connect(server.local_addr());
+        peer.send(&Frame::Control(Seq(3), request));
+        peer.is_refused(3, Status::Error);
+    }
+    assert_eq!(server.stats()[41], 10);
+    assert!(victim.is_alive());
+    assert!(victim.get("mine", LockType::Atomic).already);
+}
+
+#[test]
+fn a_bound_connection_stays_with_its_client() {
+    let server = server(ServerConfig::default());
+    let (_other, other) = Peer::init(server.local_addr());
+    for request in [INIT, reinit(&other)] {
+        let (mut peer, session) = Peer::init(server.local_addr());
+        peer.send(&Frame::Control(Seq(9), request));
+        peer.is_refused(9, Status::Error);
+        let mut back = Peer::connect(server.local_addr());
+        assert!(matches!(back.call(reinit(&session)), ControlReply::Session(_)));
+    }
+}
+
+#[test]
+fn nobody_is_reinitialised_without_its_secret() {
+    let server = server(ServerConfig::default());
+    let (mut victim, session) = Peer::init(server.local_addr());
+    let mut channel = Peer::channel(server.local_addr(), &session);
+    let mut forged = session.clone();
+    for byte in 0..16 {
+        forged.secret = Secret(session.secret.0);
+        forged.secret.0[byte] ^= 1;
+        let mut thief = Peer::connect(server.local_addr());
+        assert_eq!(thief.call(reinit(&forged)), ControlReply::Error(Status::Error));
+        assert_eq!(thief.receive(), None);
+    }
+    let unknown = ClientId::new(session.client.get() ^ 1).unwrap();
+    let mut thief = Peer::connect(server.local_addr());
+    let reply = thief.call(reinit(&dlock_core::control::Session { client: unknown, ..session }));
+    assert_eq!(reply, ControlReply::Error(Status::ClientRemoved));
+    assert!(victim.is_alive() && channel.pings());
+}
+
+#[test]
+fn a_reinit_ends_the_old_connections_before_it_is_answered() {
+    let server = server(ServerConfig::default());
+    let (mut old, session) = Peer::init(server.local_addr());
+    let lock = old.get("kept", LockType::Atomic);
+    let mut channel = Peer::channel(server.local_addr(), &session);
+    let mut new = Peer::connect(server.local_addr());
+    match new.call(reinit(&session)) {
+        ControlReply::Session(again) => {
+            assert_eq!((again.client, again.secret), (session.client, session.secret));
+        }
+        other => panic!("not let in again: {other:?}"),
+    }
+    assert_eq!(channel.receive(), None);
+    assert_eq!(old.receive(), None);
+    let kept = new.get("kept", LockType::Atomic);
+    assert!(kept.already && kept.lock == lock.lock);
+    assert_eq!(new.call(ControlRequest::ReinitDone), ControlReply::Done);
+    assert_eq!(new.call(ControlRequest::ReinitDone), ControlReply::Error(Status::Error));
+    assert!(Peer::channel(server.local_addr(), &session).pings());
+}
+
+#[test]
+fn nobody_attaches_without_its_secret() {
+    let server = server(ServerConfig::default());
+    let (_peer, session) = Peer::init(server.local_addr());
+    let good = attach(&session);
+    let mut wrong = session.secret;
+    wrong.0[15] ^= 0x80;
+    let unknown = ClientId::new(session.client.get() ^ 2).unwrap();
+    for (attach, status) in [
+        (dlock_core::control::Attach { secret: wrong, ..good }, Status::Error),
+        (dlock_core::control::Attach { client: unknown, ..good }, Status::ClientRemoved),
+        (dlock_core::control::Attach { fabric: FabricKind::Shm, ..good }, Status::Error),
+    ] {
+        let (mut channel, attached) = Peer::attach(server.local_addr(), attach);
+        assert_eq!((attached.status, attached.slots), (status, 0));
+        assert_eq!(channel.receive(), None);
+    }
+    assert!(Peer::channel(server.local_addr(), &session).pings());
+}
+
+#[test]
+fn a_fabric_that_is_off_is_not_offered_and_refused() {
+    let server = server(ServerConfig { tcp: false, ..ServerConfig::default() });
+    let (_peer, session) = Peer::init(server.local_addr());
+    assert!(!session.tcp && session.shm_socket.is_some());
+    let (_, attached) = Peer::attach(server.local_addr(), attach(&session));
+    assert_eq!(attached.status, Status::Error);
+    let server = common::server(ServerConfig { shm: false, ..ServerConfig::default() });
+    let (_peer, session) = Peer::init(server.local_addr());
+    assert!(session.tcp && session.shm_socket.is_none());
+}
+
+#[test]
+fn a_recovering_primary_lets_nobody_new_in_and_serves_after_the_last_has_come_back() {
+    let server = server(ServerConfig { recovery_clients: 2, ..ServerConfig::default() });
+    let addr = server.local_addr();
+    assert_eq!(Peer::try_init(addr).err(), Some(Status::NotReady));
+    let old = common::server(ServerConfig::default());
+    let mut back: Vec<Peer> = (0..2)
+        .map(|_| {
+            let (_, session) = Peer::init(old.local_addr());
+            let mut peer = Peer::connect(addr);
+            match peer.call(reinit(&session)) {
+                ControlReply::Session(session) => assert!(session.recovering),
+                other => panic!("not let in again: {other:?}"),
+            }
+            peer
+        })
+        .collect();
+    assert_eq!(back[0].call(ControlRequest::Heartbeat), ControlReply::Error(Status::NotReady));
+    assert_eq!(back[0].call(ControlRequest::ReinitDone), ControlReply::Done);
+    assert_eq!(Peer::try_init(addr).err(), Some(Status::NotReady));
+    assert_eq!(back[1].call(ControlRequest::ReinitDone), ControlReply::Done);
+    assert!(back.iter_mut().all(Peer::is_alive));
+    Peer::init(addr);
+}
+
+#[test]
+fn silent_and_slow_peers_cost_nobody_anything_and_are_closed_after_ten_seconds() {
+    let server = server(ServerConfig::default());
+    let started = Instant::now();
+    let mut silent: Vec<Peer> = (0..100).map(|_| Peer::connect(server.local_addr())).collect();
+    let half = bytes_of(&Frame::Control(Seq(1), INIT));
+    for (n, peer) in silent.iter_mut().enumerate().skip(50) {
+        peer.write(&half[..1 + n % (half.len() - 1)]);
+    }
+    let (mut client, session) = Peer::init(server.local_addr());
+    let mut channel = Peer::channel(server.local_addr(), &session);
+    for _ in 0..100 {
+        assert!(client.is_alive() && channel.pings());
+    }
+    assert!(started.elapsed() < Duration::from_secs(5), "others had to wait");
+    for peer in &mut silent {
+        assert_eq!(peer.receive(), None);
+    }
+    assert!(started.elapsed() >= Duration::from_secs(9), "they had their time");
+    assert!(client.is_alive() && channel.pings());
+}
+
+#[test]
+fn requests_of_one_connection_are_answered_in_order() {
+    let server = server(ServerConfig::default());
+    let (mut peer, _) = Peer::init(server.local_addr());
+    let mut bytes = Vec::new();
+    for n in 0..500 {
+        let name = format!("lock {n}");
+        let request = ControlRequest::GetLocks(vec![common::desc(&name, LockType::Fair)]);
+        codec::encode(&Frame::Control(Seq(1_000 + n), request), &mut bytes);
+    }
+    let mut writer = peer.stream.try_clone().unwrap();
+    let writing = std::thread::spawn(move || writer.write_all(&bytes));
+    for n in 0..500 {
+        match peer.receive() {
+            Some(Frame::ControlReply(seq, ControlReply::Locks(locks))) => {
+                assert_eq!((seq, locks.len()), (Seq(1_000 + n), 1));
+            }
+            other => panic!("no locks: {other:?}"),
+        }
+    }
+    writing.join().unwrap().unwrap();
+}

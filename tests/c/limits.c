@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The limits of one primary: 1,000 clients and 51,200 locks, and one more of each. */
+#include "check.h"
+
+#define CLIENTS 1000
+#define LOCKS 51200
+
+static void fill_with_locks(int first, int second)
+{
+    static char names[MAX_LOCK_BATCH_SIZE][24];
+    struct lock_desc descs[MAX_LOCK_BATCH_SIZE];
+    int ids[MAX_LOCK_BATCH_SIZE], got = 0;
+    double start = seconds_now();
+    while (got < LOCKS) {
+        int n = LOCKS - got < MAX_LOCK_BATCH_SIZE ? LOCKS - got : MAX_LOCK_BATCH_SIZE;
+        for (int i = 0; i < n; ++i) {
+            snprintf(names[i], sizeof(names[i]), "lock %d", got + i);
+            descs[i].p_desc = names[i];
+            descs[i].len = (uint32_t)strlen(names[i]);
+            descs[i].lock_type = DLOCK_ATOMIC;
+            descs[i].lease_time = 0;
+        }
+        NEED(batch_get_lock(first, (unsigned)n, descs, ids) == 0);
+        for (int i = 0; i < n; ++i) {
+            NEED(ids[i] > 0);
+        }
+        got += n;
+    }
+    printf("  %d locks in %.2f s\n", LOCKS, seconds_now() - start);
+
+    int id = 0;
+    EQ(get_named(second, "one too many", DLOCK_ATOMIC, &id), DLOCK_SERVER_NO_RESOURCE);
+    static char name[] = "one too many", known[] = "lock 7";
+    struct lock_desc two[2] = {{name, 12, DLOCK_ATOMIC, 0}, {known, 6, DLOCK_ATOMIC, 0}};
+    EQ(batch_get_lock(second, 2, two, ids), 0);
+    EQ(ids[0], -8207);
+    CHECK(ids[1] > 0);
+    EQ(get_named(second, "lock 8", DLOCK_ATOMIC, &id), 0);
+    EQ(lock_op(second, id, LOCK_EXCLUSIVE, 5), 0);
+    EQ(unlock_op(second, id), 0);
+    EQ(get_named(first, "lock 9", DLOCK_ATOMIC, &id), -1); /* has it */
+    EQ(release_lock(first, id), 0);
+    EQ(get_named(second, "one too many", DLOCK_ATOMIC, &id), 0); /* there is room again */
+}
+
+int main(void)
+{
+    static int c[CLIENTS];
+    int port = free_port(), extra = -7;
+    limit_seconds(120);
+    EQ(dserver_lib_init(1), 0);
+    start_primary(port);
+    EQ(init_client_library(port), 0);
+    double start = seconds_now();
+    for (int i = 0; i < CLIENTS; ++i) {
+        c[i] = new_client();
+    }
+    printf("  %d clients in %.2f s\n", CLIENTS, seconds_now() - start);
+    EQ(client_init(&extra, HOST), DLOCK_SERVER_NO_RESOURCE);
+    EQ(client_init(&extra, HOST), DLOCK_SERVER_NO_RESOURCE);
+    EQ(extra, -7);
+    EQ(client_deinit(c[500]), 0);
+    EQ(client_init(&c[500], HOST), 0);
+    fill_with_locks(c[0], c[1]);
+    for (int i = 0; i < CLIENTS; ++i) {
+        EQ(client_deinit(c[i]), 0);
+    }
+    dclient_lib_deinit();
+    dserver_lib_deinit();
+    return conclusion("limits");
+}

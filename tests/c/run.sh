@@ -1,0 +1,225 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# Compiles the C and C++ tests and the examples against an installed prefix and runs them.
+#
+#   tests/c/run.sh PREFIX [NAME...]      NAME: only tests whose name contains it
+#
+#   FABRIC=auto|shm|tcp    which executor the clients use; default: shm, then tcp
+#   DURATION=SECONDS       of each contention test (4; what the issue wants to see is 40)
+#   VALGRIND=1             run the programs under valgrind instead, the long ones left out
+#   JOBS=N                 compilations at a time
+#
+# Prints a line per test and, last, `N passed, N failed, N skipped`.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+prefix=${1:?usage: tests/c/run.sh PREFIX [NAME...]}
+prefix=$(cd "$prefix" && pwd) || exit 2
+shift
+only=("$@")
+duration=${DURATION:-4}
+include=$prefix/include/ub/umdk/ulock/dlock
+lib=$prefix/lib64
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0 skipped=0
+warnings=(-Wall -Wextra -Wpedantic -Werror)
+libraries=(-L"$lib" "-Wl,-rpath,$lib" -ldlocks -ldlockc -ldlockm -pthread)
+ulimit -n "$(ulimit -Hn)" 2>/dev/null
+
+wanted() {
+    [ ${#only[@]} -eq 0 ] && return 0
+    local name
+    for name in "${only[@]}"; do
+        case $1 in *"$name"*) return 0 ;; esac
+    done
+    return 1
+}
+
+# test_case NAME COMMAND...: passes if the command does; its output is shown if it does not.
+test_case() {
+    local name=$1 start=$SECONDS
+    shift
+    wanted "$name" || return 0
+    if "$@" >"$work/output" 2>&1 </dev/null; then
+        passed=$((passed + 1))
+        echo "ok      $name ($((SECONDS - start)) s)"
+        grep '^  ' "$work/output"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $name ($((SECONDS - start)) s)"
+        sed 's/^/        /' "$work/output" | tail -60
+    fi
+}
+
+skip() {
+    wanted "$1" || return 0
+    skipped=$((skipped + 1))
+    echo "skipped $1: $2"
+}
+
+# ---- compiling ----
+header_alone() { # STANDARD HEADER
+    case $1 in
+    c++*) g++ -x c++ -std="$1" "${warnings[@]}" -I"$include" -fsyntax-only "$include/$2" ;;
+    *) gcc -x c -std="$1" "${warnings[@]}" -I"$include" -fsyntax-only "$include/$2" ;;
+    esac
+}
+
+build_c() { # SOURCE NAME STANDARD
+    local libraries=("${libraries[@]}")
+    [ "$2" = loaded ] && libraries=(-ldl -pthread) # it finds the libraries itself
+    gcc -std="$3" -g -O1 -D_GNU_SOURCE "${warnings[@]}" -I"$include" "$1" -o "$work/$2" "${libraries[@]}"
+}
+
+build_cpp() { # SOURCE NAME STANDARD LIBRARIES...
+    local source=$1 name=$2 standard=$3
+    shift 3
+    g++ -x c++ -std="$standard" -g -O1 "${warnings[@]}" -I"$include" "$source" -o "$work/$name" \
+        "${@:-${libraries[@]}}"
+}
+
+build_all() {
+    local source name jobs=0
+    build() {
+        "$@" 2>>"$work/compile.log" || echo "$*" >>"$work/compile.failed"
+    }
+    for source in "$here"/*.c "$here"/*.cpp "$root"/examples/*.cpp; do
+        name=$(basename "${source%.*}")
+        case $source in
+        *.c) build build_c "$source" "$name" c11 & ;;
+        *) build build_cpp "$source" "$name" c++11 & ;;
+        esac
+        jobs=$((jobs + 1))
+        [ $((jobs % ${JOBS:-4})) -eq 0 ] && wait
+    done
+    build build_c "$here/abi_layout.c" abi_layout_c17 c17 &
+    build build_cpp "$here/abi_layout.c" abi_layout_cpp11 c++11 &
+    build build_cpp "$here/abi_layout.c" abi_layout_cpp17 c++17 &
+    build build_cpp "$here/one_process.cpp" one_process_cpp17 c++17 &
+    # The link lines of existing build files: one library and the common one.
+    build build_cpp "$root/examples/dlock_client_test.cpp" link_client c++11 \
+        -L"$lib" "-Wl,-rpath,$lib" -ldlockc -ldlockm -lpthread &
+    build build_cpp "$root/examples/dlock_primary_test.cpp" link_server c++11 \
+        -L"$lib" "-Wl,-rpath,$lib" -ldlocks -ldlockm -lpthread &
+    wait
+    if [ -e "$work/compile.failed" ]; then
+        tail -40 "$work/compile.log" >&2
+        echo "not compiled:" >&2
+        cat "$work/compile.failed" >&2
+        return 1
+    fi
+}
+
+# ---- what the libraries are ----
+symbols_are() { # LIBRARY NAMES...
+    local library=$1
+    shift
+    nm -D --defined-only "$lib/$library" | awk '{print $3}' | sort >"$work/symbols"
+    printf '%s\n' "$@" | sort | diff - "$work/symbols"
+}
+
+declared_in() { # HEADER: the functions it declares
+    sed 's@/\*.*\*/@@' "$include/$1" |
+        grep -oE '^(int|void|dlock_log_callback_t) [a-z0-9_]+\(' | sed 's/.* //; s/(//' | sort -u
+}
+
+library_names() { # LETTER
+    local file=$lib/libdlock$1.so
+    [ "$(readlink "$file")" = "libdlock$1.so.0" ] &&
+        [ "$(readlink "$file.0")" = "libdlock$1.so.0.0.1" ] &&
+        readelf -d "$file" | grep -q "SONAME.*\[libdlock$1.so.0\]"
+}
+
+count_is() { [ "$(declared_in "$1" | wc -l)" -eq "$2" ]; }
+
+pkg_config_works() {
+    local flags
+    command -v pkg-config >/dev/null || return 0
+    flags=$(PKG_CONFIG_PATH=$lib/pkgconfig pkg-config --cflags --libs libdlockc libdlocks libdlockm) &&
+        g++ -std=c++11 "$here/one_process.cpp" -o "$work/by_pkg_config" $flags -pthread
+}
+
+# ---- examples ----
+examples_work() { # PRIMARY CLIENT
+    local port status=0
+    port=$((20000 + RANDOM % 12000)) # below the ports that the system hands out
+    coproc PRIMARY { exec "$work/$1" -p "$port"; }
+    local pid=$PRIMARY_PID line
+    read -r -t 20 line <&"${PRIMARY[0]}" || status=1
+    echo "$line"
+    [ $status -eq 0 ] && { "$work/$2" -p "$port" -c 3 && "$work/dlock_client_object_test" -p "$port"; } ||
+        status=1
+    kill -TERM "$pid" 2>/dev/null
+    wait "$pid" || status=1
+    return $status
+}
+
+# ---- the programs ----
+checked() { # under valgrind: no errors, no definite leaks
+    DLOCK_TEST_SLOWNESS=20 valgrind --quiet --error-exitcode=99 --leak-check=full \
+        --errors-for-leak-kinds=definite --show-leak-kinds=definite --fair-sched=yes "$@"
+}
+
+run_on() { # FABRIC
+    local fabric=$1 run=()
+    export DLOCK_FABRIC=$fabric
+    [ "$fabric" = auto ] && unset DLOCK_FABRIC
+    if [ -n "${VALGRIND:-}" ]; then
+        if ! command -v valgrind >/dev/null; then
+            skip "valgrind/$fabric" "valgrind is not installed"
+            return
+        fi
+        # Not forked: in a child the memory of the parent's threads is lost, by nature.
+        for name in unset_fields logging one_process one_process_c11 leases; do
+            test_case "valgrind/$fabric/$name" checked "$work/$name"
+        done
+        test_case "valgrind/$fabric/two_process" checked "$work/two_process" \
+            "$work/dlock_primary_test"
+        return
+    fi
+    for name in unset_fields logging one_process one_process_cpp17 one_process_c11 leases threads \
+        forked cost limits; do
+        test_case "$fabric/$name" "$work/$name"
+    done
+    test_case "$fabric/loaded" "$work/loaded" "$lib"
+    test_case "$fabric/two_process" "$work/two_process" "$work/dlock_primary_test"
+    test_case "$fabric/examples" examples_work dlock_primary_test dlock_client_test
+    test_case "$fabric/examples_linked_apart" examples_work link_server link_client
+    test_case "$fabric/contention_threads" "$work/contention" -t 8 -p 1 -d "$duration"
+    test_case "$fabric/contention_processes" "$work/contention" -t 1 -p 4 -d "$duration"
+    test_case "$fabric/contention_both" "$work/contention" -t 2 -p 4 -d "$duration"
+}
+
+if [ -z "${VALGRIND:-}" ]; then
+    for header in dlock_client_api.h dlock_server_api.h dlock_types.h dlock_log.h; do
+        for standard in c11 c17 c++11 c++17; do
+            test_case "header/$header/$standard" header_alone "$standard" "$header"
+        done
+    done
+    for letter in c s m; do
+        test_case "library/names/$letter" library_names "$letter"
+    done
+    test_case library/declares/c count_is dlock_client_api.h 30
+    test_case library/declares/s count_is dlock_server_api.h 6
+    test_case library/symbols/c symbols_are libdlockc.so.0 $(declared_in dlock_client_api.h)
+    test_case library/symbols/s symbols_are libdlocks.so.0 $(declared_in dlock_server_api.h)
+    test_case library/symbols/m symbols_are libdlockm.so.0 $(declared_in dlock_log.h)
+    test_case library/pkg_config pkg_config_works
+fi
+if build_all; then
+    if [ -z "${VALGRIND:-}" ]; then
+        for name in abi_layout abi_layout_c17 abi_layout_cpp11 abi_layout_cpp17; do
+            test_case "$name" "$work/$name"
+        done
+    fi
+    for fabric in ${FABRIC:-shm tcp}; do
+        run_on "$fabric"
+    done
+else
+    failed=$((failed + 1))
+    echo "FAILED  compiling"
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What every executor owes its users, written once against the trait.
+//!
+//! ```text
+//!   conformance!(shm, || …Fixture…)   one test per property of `suite`
+//!        │
+//!     Fixture ── client() ──▶ dyn Executor ──▶ the memory under test
+//!        └────── memory() ──▶ dyn LockMemory ─────────┘  (the primary's view of it)
+//! ```
+//! [`sim::SimFabric`] is the plainest executor there is; [`primary::TestPrimary`] is just enough
+//! of a primary to stand behind the shm and tcp executors.
+#![forbid(unsafe_code)]
+
+use dlock_core::exec::{Executor, LockMemory};
+use dlock_core::ids::{ClientId, Handle, Slot};
+use dlock_core::message::{Mode, Request, WaitNumber};
+use dlock_core::verb::{Word, WordAddr};
+
+pub mod primary;
+pub mod sim;
+pub mod suite;
+
+/// Slots a fixture's clients may operate on, all zero at first.
+pub const SLOTS: u32 = 64;
+/// Entries of every client's ledger that it may write.
+pub const HANDLES: u32 = 64;
+
+/// A client of the memory under test.
+pub struct Client {
+    /// Who it is.
+    pub id: ClientId,
+    /// Its executor.
+    pub executor: Box<dyn Executor>,
+}
+
+/// Where the words are that the suite uses.
+pub trait Layout: Sync {
+    /// The words the suite calls slot `n`.
+    fn addr(&self, n: u32) -> WordAddr {
+        WordAddr::new(Slot(n), Word::W0)
+    }
+
+    /// The entry the suite calls handle `n`.
+    fn handle(&self, n: u32) -> Handle {
+        Handle(n)
+    }
+
+    /// A word that no client may touch.
+    fn outside(&self) -> WordAddr {
+        WordAddr::from_index(u32::MAX)
+    }
+}
+
+/// Slot `n` is slot `n`, and handle `n` is handle `n`.
+#[derive(Clone, Copy, Debug)]
+pub struct Direct;
+
+impl Layout for Direct {}
+
+/// One memory, and any number of clients.
+pub trait Fixture: Layout {
+    /// A new client that may use slots and handles 0 to [`SLOTS`] and [`HANDLES`].
+    fn client(&self) -> Client;
+
+    /// Lends the primary's view of the memory.
+    fn memory(&self, look: &mut dyn FnMut(&mut dyn LockMemory));
+
+    /// A request that is not answered before its [`unblock`](Self::unblock) was sent.
+    fn blocked(&self, n: u32) -> Request {
+        Request::Wait {
+            handle: self.handle(n),
+            mode: Mode::Exclusive,
+            expire_s: 60,
+            wait: WaitNumber(n),
+            ticket: None,
+        }
+    }
+
+    /// The request that makes the primary answer [`blocked`](Self::blocked).
+    fn unblock(&self, n: u32) -> Request {
+        Request::Cancel { handle: self.handle(n), wait: WaitNumber(n) }
+    }
+
+    /// What another process needs to become a client; `None` if none can.
+    fn invitation(&self) -> Option<String> {
+        None
+    }
+}
+
+/// One test for every property, in a module of the executor's name.
+#[macro_export]
+macro_rules! conformance {
+    ($module:ident, $fixture:expr) => {
+        mod $module {
+            $crate::conformance!(@tests $fixture;
+                verbs_do_what_they_say,
+                a_single_verb_is_a_chain_of_one,
+                arithmetic_wraps,
+                a_chain_is_executed_in_order,
+                a_full_batch_is_executed_in_order,
+                an_empty_batch_is_nothing,
+                notes_and_chains_of_one_thread_keep_their_order,
+                an_address_outside_is_refused_without_effect,
+                notes_reach_only_the_own_ledger,
+                posted_chains_finish_once_and_in_order,
+                a_ping_tells_the_time,
+                an_unexpected_number_is_never_waited_for,
+                replies_go_to_those_who_asked,
+                forgotten_replies_do_no_harm,
+                sums_are_exact_with_a_client_per_thread,
+                sums_are_exact_with_one_client_for_all_threads,
+                increments_by_compare_and_swap_are_exact,
+            );
+        }
+    };
+    (@tests $fixture:expr; $($property:ident,)*) => {$(
+        #[test]
+        fn $property() {
+            $crate::suite::$property(&$fixture);
+        }
+    )*};
+}

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The properties. Each function is one test; a failed one panics.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use dlock_core::exec::{Executor, Posted, Single};
+use dlock_core::ids::Seq;
+use dlock_core::limits::BATCH_MAX;
+use dlock_core::message::{Reply, Request};
+use dlock_core::verb::{Chain, Outcome, Verb, WordAddr};
+use dlock_core::words::LedgerEntry;
+
+use crate::{Fixture, Layout};
+
+/// Longer than anything here can take on a loaded machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Threads where several are called for.
+pub const THREADS: u32 = 8;
+/// Where parties of the contended properties say that they are ready, and are told to start.
+const READY: u32 = 62;
+const START: u32 = 63;
+
+/// The values of a chain that must be executed.
+pub fn run(executor: &dyn Executor, chain: Chain) -> Vec<u64> {
+    let mut outcomes = [Outcome::Unknown];
+    executor.execute(&[chain], &mut outcomes, PATIENCE);
+    values(&outcomes[0])
+}
+
+fn values(outcome: &Outcome) -> Vec<u64> {
+    match outcome {
+        Outcome::Done(values) => values.as_slice().to_vec(),
+        other => panic!("not executed: {other:?}"),
+    }
+}
+
+fn faa(addr: WordAddr, add: u64) -> Verb {
+    Verb::Faa { addr, add }
+}
+
+fn cas(addr: WordAddr, expect: u64, swap: u64) -> Verb {
+    Verb::Cas { addr, expect, swap }
+}
+
+fn read(addr: WordAddr) -> Verb {
+    Verb::Read { addr }
+}
+
+fn word(fixture: &dyn Fixture, addr: WordAddr) -> u64 {
+    let mut value = 0;
+    fixture.memory(&mut |memory| value = memory.read(addr));
+    value
+}
+
+fn entry(fixture: &dyn Fixture, client: &crate::Client, n: u32) -> u64 {
+    let mut value = LedgerEntry::new();
+    fixture.memory(&mut |memory| value = memory.ledger(client.id, fixture.handle(n)));
+    value.into_bits()
+}
+
+fn answered(executor: &dyn Executor, request: &Request) -> Reply {
+    let seq = executor.send(request).expect("the session stands");
+    let reply = executor.reply(seq, PATIENCE).expect("the session stands");
+    reply.expect("an answer in time")
+}
+
+/// Every verb has the effect and the value of its CPU instruction.
+pub fn verbs_do_what_they_say(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    let (exec, addr) = (&*client.executor, fixture.addr(3));
+    assert_eq!(run(exec, Chain::one(read(addr))), [0]);
+    assert_eq!(run(exec, Chain::one(cas(addr, 1, 9))), [0]);
+    assert_eq!(word(fixture, addr), 0, "a compare that fails swaps nothing");
+    assert_eq!(run(exec, Chain::one(cas(addr, 0, 7))), [0]);
+    assert_eq!(run(exec, Chain::one(faa(addr, 5))), [7]);
+    assert_eq!(run(exec, Chain::one(read(addr))), [12]);
+    assert_eq!(word(fixture, addr), 12);
+    let note = Verb::Note { handle: fixture.handle(2), value: 1 << 60 };
+    assert_eq!(run(exec, Chain::one(note)), [0]);
+    assert_eq!(entry(fixture, &client, 2), 1 << 60);
+    assert_eq!(word(fixture, fixture.addr(4)), 0, "neighbours are untouched");
+}
+
+/// A single verb does what a chain of one verb does.
+pub fn a_single_verb_is_a_chain_of_one(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    let (exec, addr) = (&*client.executor, fixture.addr(3));
+    let one = |verb| exec.execute_one(&verb, PATIENCE);
+    assert_eq!(one(cas(addr, 0, 7)), Single::Done(0));
+    assert_eq!(one(cas(addr, 0, 8)), Single::Done(7));
+    assert_eq!(one(faa(addr, 5)), Single::Done(7));
+    assert_eq!(one(read(addr)), Single::Done(12));
+    let note = Verb::Note { handle: fixture.handle(2), value: 3 };
+    assert_eq!(one(note), Single::Done(0));
+    assert_eq!(entry(fixture, &client, 2), 3);
+    assert!(matches!(one(faa(fixture.outside(), 1)), Single::Refused(_)));
+    assert_eq!(word(fixture, addr), 12);
+}
+
+/// Addition is modulo 2^64, and values have all 64 bits.
+pub fn arithmetic_wraps(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    let (exec, addr) = (&*client.executor, fixture.addr(0));
+    assert_eq!(run(exec, Chain::one(faa(addr, u64::MAX))), [0]);
+    assert_eq!(run(exec, Chain::one(faa(addr, 2))), [u64::MAX]);
+    assert_eq!(run(exec, Chain::one(cas(addr, 1, 1 << 63 | 1))), [1]);
+    assert_eq!(run(exec, Chain::one(faa(addr, 1 << 63))), [1 << 63 | 1]);
+    assert_eq!(word(fixture, addr), 1);
+}
+
+/// The verbs of a chain see the effects of those before them.
+pub fn a_chain_is_executed_in_order(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    let addr = fixture.addr(1);
+    let chain = Chain::one(read(addr)).then(faa(addr, 3)).then(cas(addr, 3, 8)).then(read(addr));
+    assert_eq!(run(&*client.executor, chain), [0, 0, 3, 8]);
+    assert_eq!(run(&*client.executor, chain), [8, 8, 11, 11]);
+}
+
+/// All 31 chains of a batch, one after the other.
+pub fn a_full_batch_is_executed_in_order(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    let addr = fixture.addr(1);
+    let chains: Vec<Chain> =
+        (0..BATCH_MAX as u64).map(|n| Chain::one(cas(addr, n, n + 1)).then(read(addr))).collect();
+    let mut outcomes = [Outcome::Unknown; BATCH_MAX];
+    client.executor.execute(&chains, &mut outcomes, PATIENCE);
+    for (n, outcome) in outcomes.iter().enumerate() {
+        assert_eq!(values(outcome), [n as u64, n as u64 + 1]);
+    }
+}
+
+/// No chains, no outcomes, no harm.
+pub fn an_empty_batch_is_nothing(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    client.executor.execute(&[], &mut [], PATIENCE);
+    assert_eq!(run(&*client.executor, Chain::one(read(fixture.addr(0)))), [0]);
+}
+
+/// A note takes effect after the chains before it, and before the chains and messages after it.
+pub fn notes_and_chains_of_one_thread_keep_their_order(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    let (exec, handle) = (&*client.executor, fixture.handle(5));
+    for round in 1..=100u64 {
+        let by_chain = Verb::Note { handle, value: round << 32 };
+        run(exec, Chain::one(faa(fixture.addr(0), 1)).then(by_chain));
+        assert_eq!(entry(fixture, &client, 5), round << 32);
+        exec.note(handle, LedgerEntry::from_bits(round));
+        exec.note(fixture.handle(6), LedgerEntry::from_bits(round));
+        if round % 2 == 0 {
+            run(exec, Chain::one(read(fixture.addr(0))));
+        } else {
+            answered(exec, &Request::Ping);
+        }
+        assert_eq!(entry(fixture, &client, 5), round);
+        assert_eq!(entry(fixture, &client, 6), round);
+    }
+}
+
+/// A chain with one wrong address has no effect; the chains around it are executed.
+pub fn an_address_outside_is_refused_without_effect(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    let (exec, addr) = (&*client.executor, fixture.addr(2));
+    let good = Chain::one(faa(addr, 1));
+    let outside = fixture.outside();
+    for wrong in [read(outside), faa(outside, 1), cas(outside, 0, 1)] {
+        let mut outcomes = [Outcome::Unknown; 3];
+        exec.execute(&[good, good.then(wrong), good], &mut outcomes, PATIENCE);
+        assert!(matches!(outcomes[0], Outcome::Done(_)));
+        assert!(matches!(outcomes[1], Outcome::Refused(_)), "{:?}", outcomes[1]);
+        assert!(matches!(outcomes[2], Outcome::Done(_)));
+    }
+    assert_eq!(word(fixture, addr), 6);
+    let note = Verb::Note { handle: dlock_core::ids::Handle(u32::MAX), value: 1 };
+    let mut outcomes = [Outcome::Unknown];
+    exec.execute(&[good.then(note)], &mut outcomes, PATIENCE);
+    assert!(matches!(outcomes[0], Outcome::Refused(_)), "{:?}", outcomes[0]);
+    assert_eq!(word(fixture, addr), 6);
+}
+
+/// What one client notes is in its own ledger alone.
+pub fn notes_reach_only_the_own_ledger(fixture: &dyn Fixture) {
+    let clients = [fixture.client(), fixture.client(), fixture.client()];
+    for (value, client) in (1..).zip(&clients) {
+        client.executor.note(fixture.handle(7), LedgerEntry::from_bits(value));
+        let note = Verb::Note { handle: fixture.handle(8), value: value + 10 };
+        run(&*client.executor, Chain::one(note));
+    }
+    for (value, client) in (1..).zip(&clients) {
+        assert_eq!(entry(fixture, client, 7), value);
+        assert_eq!(entry(fixture, client, 8), value + 10);
+        assert_eq!(entry(fixture, client, 9), 0);
+    }
+}
+
+/// Posted chains are executed in the order of posting; each outcome is told once.
+pub fn posted_chains_finish_once_and_in_order(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    let chain = Chain::one(faa(fixture.addr(0), 1));
+    let posted: Vec<Posted> = (0..100).map(|_| client.executor.post(&chain)).collect();
+    let started = Instant::now();
+    for (n, posted) in posted.into_iter().enumerate().rev() {
+        let outcome = loop {
+            assert!(started.elapsed() < PATIENCE);
+            if let Some(outcome) = client.executor.poll(posted) {
+                break outcome;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(values(&outcome), [n as u64]);
+    }
+    assert_eq!(word(fixture, fixture.addr(0)), 100);
+}
+
+/// The time in a `Pong` is the time the client knows, within its uncertainty.
+pub fn a_ping_tells_the_time(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    for _ in 0..20 {
+        let before = client.executor.now();
+        let Reply::Pong { at } = answered(&*client.executor, &Request::Ping) else {
+            panic!("a ping is answered by a pong");
+        };
+        let after = client.executor.now();
+        let earliest = before.time.0.saturating_sub(before.uncertainty_ns);
+        let latest = after.time.0.saturating_add(after.uncertainty_ns);
+        assert!((earliest..=latest).contains(&at.0), "{earliest} <= {} <= {latest}", at.0);
+        assert!(after.uncertainty_ns < 1_000_000_000);
+    }
+}
+
+/// Asking for what was never sent, or was had already, costs no time.
+pub fn an_unexpected_number_is_never_waited_for(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    let started = Instant::now();
+    let seq = client.executor.send(&Request::Ping).unwrap();
+    assert!(matches!(client.executor.reply(seq, PATIENCE), Ok(Some(Reply::Pong { .. }))));
+    assert_eq!(client.executor.reply(seq, PATIENCE), Ok(None));
+    assert_eq!(client.executor.reply(Seq(u64::MAX), PATIENCE), Ok(None));
+    client.executor.forget(Seq(u64::MAX));
+    assert!(started.elapsed() < PATIENCE);
+}
+
+/// Eight threads of one client wait for eight different replies, each gets its own, and chains
+/// of the same client go on meanwhile.
+pub fn replies_go_to_those_who_asked(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    let exec = &*client.executor;
+    let unblocked: Vec<AtomicBool> = (0..THREADS).map(|_| AtomicBool::new(false)).collect();
+    let (done, finished) = mpsc::channel();
+    let all_sent = Barrier::new(THREADS as usize + 1);
+    std::thread::scope(|scope| {
+        for n in 0..THREADS {
+            let (done, unblocked, all_sent) = (done.clone(), &unblocked, &all_sent);
+            scope.spawn(move || {
+                let seq = exec.send(&fixture.blocked(n)).unwrap();
+                all_sent.wait();
+                let reply = exec.reply(seq, PATIENCE);
+                assert!(unblocked[n as usize].load(Ordering::SeqCst), "{n} was told too early");
+                assert!(matches!(reply, Ok(Some(Reply::Cancelled { .. }))), "{reply:?}");
+                done.send(n).unwrap();
+            });
+        }
+        all_sent.wait();
+        // Neither the order of sending nor its reverse.
+        for n in (0..THREADS).map(|n| (n * 5 + 3) % THREADS) {
+            run(exec, Chain::one(faa(fixture.addr(0), 1)));
+            unblocked[n as usize].store(true, Ordering::SeqCst);
+            answered(exec, &fixture.unblock(n));
+            assert_eq!(finished.recv_timeout(PATIENCE), Ok(n));
+        }
+    });
+    assert_eq!(word(fixture, fixture.addr(0)), u64::from(THREADS));
+}
+
+/// A reply that comes after it was given up disturbs nobody.
+pub fn forgotten_replies_do_no_harm(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    let exec = &*client.executor;
+    for n in 0..THREADS {
+        let seq = exec.send(&fixture.blocked(n)).unwrap();
+        assert_eq!(exec.reply(seq, Duration::ZERO), Ok(None));
+        assert_eq!(exec.reply(seq, Duration::from_millis(1)), Ok(None));
+        exec.forget(seq);
+        assert!(matches!(answered(exec, &fixture.unblock(n)), Reply::Done { .. }));
+        assert_eq!(exec.reply(seq, PATIENCE), Ok(None));
+        run(exec, Chain::one(faa(fixture.addr(0), 1)));
+    }
+    assert_eq!(word(fixture, fixture.addr(0)), u64::from(THREADS));
+}
+
+/// Operations of one party: enough that the parties overlap, however quick the executor is.
+fn rounds(executor: &dyn Executor) -> u64 {
+    if executor.reads_are_free() {
+        50_000
+    } else {
+        300
+    }
+}
+
+/// What a thread or a process of its own does in the contended properties, once all are ready.
+pub fn contend<L: Layout + ?Sized>(layout: &L, executor: &dyn Executor) {
+    run(executor, Chain::one(faa(layout.addr(READY), 1)));
+    while run(executor, Chain::one(read(layout.addr(START)))) == [0] {
+        std::thread::yield_now();
+    }
+    for _ in 0..rounds(executor) {
+        run(executor, Chain::one(faa(layout.addr(0), 1 << 32 | 1)));
+    }
+    for _ in 0..rounds(executor) {
+        let (counter, mut seen) = (layout.addr(1), 0);
+        loop {
+            let old = run(executor, Chain::one(cas(counter, seen, seen + 1)))[0];
+            if old == seen {
+                break;
+            }
+            seen = old;
+        }
+    }
+}
+
+/// Starts the parties when all of them are ready.
+pub fn start_together(fixture: &dyn Fixture, parties: u32) {
+    let deadline = Instant::now() + PATIENCE;
+    while word(fixture, fixture.addr(READY)) < u64::from(parties) {
+        assert!(Instant::now() < deadline, "not all parties came");
+        std::thread::yield_now();
+    }
+    fixture.memory(&mut |memory| memory.set(fixture.addr(START), 1));
+}
+
+/// Nothing was lost or doubled when all parties have [`contend`]ed.
+pub fn contended(fixture: &dyn Fixture, parties: u32) {
+    let client = fixture.client();
+    let total = u64::from(parties) * rounds(&*client.executor);
+    assert_eq!(word(fixture, fixture.addr(0)), total << 32 | total);
+    assert_eq!(word(fixture, fixture.addr(1)), total);
+}
+
+/// No addition is lost or doubled between clients.
+pub fn sums_are_exact_with_a_client_per_thread(fixture: &dyn Fixture) {
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let client = fixture.client();
+            scope.spawn(move || contend(fixture, &*client.executor));
+        }
+        start_together(fixture, THREADS);
+    });
+    contended(fixture, THREADS);
+}
+
+/// No addition is lost or doubled, and no answer given to the wrong thread, within one client.
+pub fn sums_are_exact_with_one_client_for_all_threads(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| contend(fixture, &*client.executor));
+        }
+        start_together(fixture, THREADS);
+    });
+    contended(fixture, THREADS);
+}
+
+/// Among the batches of several clients, every value of a counter is handed out exactly once.
+pub fn increments_by_compare_and_swap_are_exact(fixture: &dyn Fixture) {
+    let mut taken: Vec<u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let client = fixture.client();
+                scope.spawn(move || {
+                    let addr = fixture.addr(2);
+                    let (mut mine, mut seen) = (Vec::new(), 0);
+                    while mine.len() < 50 {
+                        let chain = Chain::one(cas(addr, seen, seen + 1)).then(read(addr));
+                        let old = run(&*client.executor, chain)[0];
+                        if old == seen {
+                            mine.push(old);
+                        }
+                        seen = old + u64::from(old == seen);
+                    }
+                    mine
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    taken.sort_unstable();
+    assert_eq!(taken, (0..u64::from(THREADS) * 50).collect::<Vec<_>>());
+}

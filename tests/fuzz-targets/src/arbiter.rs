@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The primary's step from arbitrary input: requests, chains and notes of three clients on three
+//! locks and an object, lost connections, fencings and time, in any order.
+//!
+//! Checked after every step: a request is answered at most once, at once unless it may wait, and
+//! only to a client that is there; a granted word names the one it was granted to; the waiters
+//! bit stands as the arbiters of atomic and read-write locks promise. At the end every wait can
+//! be cancelled, and nothing of a client stays behind.
+//!
+//! A *wild* run also sets words and ledgers as a client that maps them could: then only answers
+//! are checked, and that nothing panics or hangs.
+
+use std::collections::BTreeMap;
+
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant, Secret};
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
+use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::primary::{Primary, PrimaryConfig, Sent};
+use dlock_core::verb::{Chain, Verb, Word, WordAddr};
+use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+
+use crate::memory::Memory;
+use crate::tape::Tape;
+
+const CLIENTS: usize = 3;
+const STEPS_MAX: usize = 300;
+const TYPES: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
+
+/// A client as the driver knows it.
+struct Known {
+    client: ClientId,
+    seq: u64,
+    /// By lock type.
+    grants: [Option<LockGrant>; 3],
+    unanswered: BTreeMap<Seq, Request>,
+}
+
+struct World {
+    primary: Primary,
+    memory: Memory,
+    now: ServerTime,
+    clients: [Option<Known>; CLIENTS],
+    next_client: u32,
+    wild: bool,
+}
+
+/// Drives a primary by these choices.
+///
+/// # Panics
+/// If the primary panics or breaks what is said above.
+pub fn run(data: &[u8]) {
+    let mut tape = Tape::new(data);
+    let mut world = World::new(tape.u8());
+    for _ in 0..STEPS_MAX {
+        if tape.is_over() {
+            break;
+        }
+        world.step(&mut tape);
+        world.check();
+    }
+    world.end();
+}
+
+impl World {
+    fn new(choice: u8) -> Self {
+        let config = PrimaryConfig {
+            epoch: Epoch(1),
+            anchor_s: 1_000,
+            tp_mode: 0,
+            recovery_clients: 0,
+            clients_max: CLIENTS,
+            locks_max: 3,
+            objects_max: 1,
+            absent_grace_ns: (choice & 1 == 0).then_some(10 * NS),
+        };
+        let mut world = Self {
+            primary: Primary::new(config),
+            memory: Memory::default(),
+            now: ServerTime(1_000 * NS),
+            clients: [None, None, None],
+            next_client: 10,
+            wild: choice & 0xe0 == 0xe0,
+        };
+        for at in 0..CLIENTS {
+            world.join(at);
+        }
+        // fair lanes that are about to divert, or to wrap
+        let lanes = [0, 0xbffe, 0xfffe][usize::from(choice >> 1 & 3).min(2)];
+        if let Some(slot) = world.slot_of(LockType::Fair) {
+            let word = FairWord::new().with_nx(lanes).with_mx(lanes);
+            let word = word.with_ns(lanes).with_ms(lanes).into_bits();
+            world.memory.set(WordAddr::new(slot, Word::W0), word);
+        }
+        world
+    }
+
+    fn step(&mut self, tape: &mut Tape<'_>) {
+        let at = tape.below(CLIENTS);
+        match tape.below(16) {
+            0..=5 => self.request(tape, at),
+            6..=9 => self.chain(tape, at),
+            10 => self.note(tape, at),
+            11 | 12 => self.pass_time(tape),
+            13 => match tape.below(4) {
+                0 => self.fence(at),
+                1 => {
+                    if let Some(known) = &self.clients[at] {
+                        self.primary.absent(self.now, known.client);
+                    }
+                }
+                _ => self.join(at),
+            },
+            14 => self.release(tape, at),
+            _ => self.forge(tape),
+        }
+    }
+
+    /// A new client in this place, if it is empty; it gets what it has not got.
+    fn join(&mut self, at: usize) {
+        if self.clients[at].is_none() {
+            self.next_client += 1;
+            let id = self.next_client;
+            let (version_min, version_max, tp_mode) = (1, 1, 0);
+            let request = ControlRequest::Init { version_min, version_max, tp_mode };
+            let admitted = self.primary.admit(&request, &mut || id, Secret([1; 16]));
+            let Ok(admitted) = admitted else { panic!("there is room: {admitted:?}") };
+            let (client, unanswered) = (admitted.client, BTreeMap::new());
+            self.clients[at] = Some(Known { client, seq: 0, grants: [None; 3], unanswered });
+        }
+        let Some(known) = &self.clients[at] else { return };
+        let client = known.client;
+        let descs =
+            TYPES.map(|lock_type| LockDesc { name: vec![lock_type as u8], lock_type, lease_s: 0 });
+        let reply = self.control(client, ControlRequest::GetLocks(descs.to_vec()));
+        let ControlReply::Locks(locks) = reply else { panic!("{reply:?}") };
+        if let Some(known) = &mut self.clients[at] {
+            for (grant, result) in known.grants.iter_mut().zip(locks) {
+                *grant = Some(result.unwrap_or_else(|status| panic!("there is room: {status}")));
+            }
+        }
+        let get = ControlRequest::ObjectGet { name: b"o".to_vec(), lease_s: 9 };
+        let create = ControlRequest::ObjectCreate { name: b"o".to_vec(), lease_s: 9, init: 1 };
+        self.control(client, create);
+        self.control(client, get);
+    }
+
+    fn control(&mut self, client: ClientId, request: ControlRequest) -> ControlReply {
+        let mut out = Vec::new();
+        let reply = self.primary.control(self.now, &mut self.memory, client, request, &mut out);
+        self.take(out);
+        reply
+    }
+
+    fn slot_of(&self, lock_type: LockType) -> Option<Slot> {
+        let grants = self.clients.iter().flatten();
+        grants.filter_map(|known| known.grants[lock_type as usize]).map(|grant| grant.slot).next()
+    }
+
+    fn request(&mut self, tape: &mut Tape<'_>, at: usize) {
+        let request = self.any_request(tape, at);
+        let again = tape.u8() == 77;
+        let Some(known) = &mut self.clients[at] else { return };
+        if !again {
+            known.seq += 1;
+        }
+        let (client, seq) = (known.client, Seq(known.seq));
+        if again {
+            let mut out = Vec::new();
+            self.primary.command(self.now, &mut self.memory, client, seq, request, &mut out);
+            assert!(out.is_empty(), "executed twice: {out:?}");
+        } else {
+            self.command(at, request);
+        }
+    }
+
+    fn command(&mut self, at: usize, request: Request) {
+        let Some(known) = &mut self.clients[at] else { return };
+        let (client, seq) = (known.client, Seq(known.seq));
+        known.unanswered.insert(seq, request);
+        let mut out = Vec::new();
+        self.primary.command(self.now, &mut self.memory, client, seq, request, &mut out);
+        self.take(out);
+        let Some(known) = &mut self.clients[at] else { return };
+        let waits = matches!(request, Request::Wait { .. } | Request::Resolve { .. });
+        if !request.has_reply() {
+            known.unanswered.remove(&seq);
+        }
+        let silent = !waits && known.unanswered.contains_key(&seq);
+        assert!(!silent, "{request:?} was not answered");
+        if matches!(request, Request::Resolve { .. }) {
+            // its waits for this lock are undone without an answer
+            let handle = request.handle();
+            known.unanswered.retain(|_, r| r.handle() != handle || *r == request);
+        }
+    }
+
+    fn any_request(&self, tape: &mut Tape<'_>, at: usize) -> Request {
+        let handle = match tape.u8() {
+            255 => Handle(tape.u32()),
+            small => self.handle(at, usize::from(small % 4)),
+        };
+        let mode = if tape.flip() { Mode::Shared } else { Mode::Exclusive };
+        let wait = WaitNumber(u32::from(tape.u8() % 4));
+        let ticket = self.ticket(tape);
+        match tape.below(11) {
+            0 | 1 => {
+                let ticket = tape.flip().then_some(ticket);
+                Request::Wait { handle, mode, expire_s: tape.seconds(), wait, ticket }
+            }
+            2 => Request::Cancel { handle, wait },
+            3 => Request::Release { handle, mode, ticket: tape.flip().then_some(ticket) },
+            4 => Request::Wake { handle },
+            5 => Request::Poll { handle, mode, ticket, expire_s: tape.seconds() },
+            6 => Request::TakeTicket { handle, mode, expire_s: tape.seconds() },
+            7 => Request::Abandon { handle, mode, ticket },
+            8 => Request::Extend { handle, mode, ticket, expire_s: tape.seconds() },
+            9 => Request::Steal { handle, expire_s: tape.seconds() },
+            _ if tape.flip() => Request::Ping,
+            _ => Request::Resolve { handle },
+        }
+    }
+
+    fn handle(&self, at: usize, which: usize) -> Handle {
+        let known = self.clients[at].as_ref();
+        let grant = known.and_then(|known| *known.grants.get(which)?);
+        grant.map_or(Handle(which as u32), |grant| grant.handle)
+    }
+
+    /// A ticket near those that are out.
+    fn ticket(&self, tape: &mut Tape<'_>) -> Ticket {
+        let choice = tape.u8();
+        if choice == 255 {
+            return Ticket { tx: tape.u16(), ts: tape.u16() };
+        }
+        let word = FairWord::from_bits(self.fair_word());
+        let near = |lane: u16, by: u8| lane.wrapping_add(u16::from(by & 7)).wrapping_sub(3);
+        Ticket { tx: near(word.nx(), choice), ts: near(word.ns(), choice >> 3) }
+    }
+
+    fn fair_word(&self) -> u64 {
+        self.slot_of(LockType::Fair)
+            .map_or(0, |slot| self.memory.peek(WordAddr::new(slot, Word::W0)))
+    }
+
+    /// A chain, executed if the primary permits it, as for a tcp client.
+    fn chain(&mut self, tape: &mut Tape<'_>, at: usize) {
+        let Some(client) = self.clients[at].as_ref().map(|known| known.client) else { return };
+        let mut chain = Chain::one(self.verb(tape, at));
+        for _ in 0..tape.below(4) {
+            chain = chain.then(self.verb(tape, at));
+        }
+        if self.primary.check_chain(self.now, client, &chain).is_err() || self.borrows(&chain) {
+            return;
+        }
+        let values = self.memory.execute(client, &chain);
+        self.primary.executed(client, &chain, &values);
+    }
+
+    /// Whether a reader would be taken off that nobody has added, or one too many be added:
+    /// that changes other fields of the word.
+    fn borrows(&self, chain: &Chain) -> bool {
+        chain.verbs().iter().any(|verb| match *verb {
+            Verb::Faa { addr, .. } if Some(addr.slot()) == self.slot_of(LockType::Rw) => {
+                !(4..u32::MAX - 4).contains(&RwWord::from_bits(self.memory.peek(addr)).rcount())
+                    && chain.verbs().iter().any(|v| matches!(v, Verb::Faa { add: u64::MAX, .. }))
+            }
+            _ => false,
+        }) && !self.wild
+    }
+
+    fn verb(&self, tape: &mut Tape<'_>, at: usize) -> Verb {
+        let which = tape.below(5);
+        let known = self.clients[at].as_ref();
+        let me = known.map_or(0, |known| known.client.get());
+        let grant = known.and_then(|known| *known.grants.get(which)?);
+        let slot = grant.map_or(Slot(which as u32), |grant| grant.slot);
+        let word = [Word::W0, Word::W0, Word::W0, Word::W1, Word::Fence][tape.below(5)];
+        let addr = WordAddr::new(slot, word);
+        let seen = self.memory.peek(addr);
+        match tape.below(6) {
+            0 => Verb::Read { addr },
+            1 => Verb::Faa { addr, add: [1, u64::MAX, 1 << 16, 7][tape.below(4)] },
+            2 => Verb::Note { handle: self.handle(at, which), value: self.entry(tape).into_bits() },
+            3 => Verb::Cas { addr, expect: tape.u64(), swap: tape.u64() },
+            _ => {
+                let expect = if tape.flip() { seen } else { 0 };
+                Verb::Cas { addr, expect, swap: self.plausible(tape, which, seen, me) }
+            }
+        }
+    }
+
+    /// A word that a client might want to set.
+    fn plausible(&self, tape: &mut Tape<'_>, which: usize, seen: u64, me: u32) -> u64 {
+        if tape.below(4) == 0 {
+            return 0;
+        }
+        match which {
+            0 => AtomicWord::from_bits(seen)
+                .with_client(me)
+                .with_timeout(self.now.deadline(tape.seconds()))
+                .into_bits(),
+            1 if tape.flip() => RwWord::from_bits(seen).with_client(me).into_bits(),
+            1 => RwWord::from_bits(seen).with_client(0).into_bits(),
+            2 if tape.flip() => seen.wrapping_add(1 << 48),
+            2 => seen.wrapping_add(1 << 32),
+            _ => tape.u64(),
+        }
+    }
+
+    fn entry(&self, tape: &mut Tape<'_>) -> LedgerEntry {
+        let state = LedgerState::from_bits(tape.u8() & 7);
+        LedgerEntry::of_ticket(state, self.ticket(tape)).with_detail(u32::from(tape.u8()))
+    }
+
+    fn note(&mut self, tape: &mut Tape<'_>, at: usize) {
+        let handle = self.handle(at, tape.below(4));
+        let entry = self.entry(tape);
+        let Some(client) = self.clients[at].as_ref().map(|known| known.client) else { return };
+        if self.primary.check_note(client, handle).is_ok() {
+            let chain = Chain::one(Verb::Note { handle, value: entry.into_bits() });
+            let values = self.memory.execute(client, &chain);
+            if tape.flip() {
+                self.primary.executed(client, &chain, &values);
+            }
+        }
+    }
+
+    fn pass_time(&mut self, tape: &mut Tape<'_>) {
+        let ns = match tape.below(4) {
+            0 => u64::from(tape.u8()),
+            1 => u64::from(tape.u16()) * (NS / 64),
+            2 => u64::from(tape.u8()) * 3_600 * NS,
+            _ => {
+                let due = self.primary.next_wakeup().unwrap_or(self.now);
+                due.0.saturating_sub(self.now.0)
+            }
+        };
+        self.now = self.now.plus_ns(ns);
+        self.tick();
+        while let Some(client) = self.primary.must_fence(self.now, &|_| false) {
+            let at = self.clients.iter().flatten().position(|known| known.client == client);
+            assert!(at.is_some(), "{client} is to be fenced and unknown");
+            let place = |known: &Option<Known>| known.as_ref().is_some_and(|k| k.client == client);
+            if let Some(at) = self.clients.iter().position(place) {
+                self.fence(at);
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let mut out = Vec::new();
+        self.primary.tick(self.now, &mut self.memory, &mut out);
+        self.take(out);
+        let due = self.primary.next_wakeup_skipping(&|_| true);
+        assert!(due.is_none_or(|due| due > self.now), "{due:?} has come: {:?}", self.now);
+    }
+
+    fn fence(&mut self, at: usize) {
+        let Some(client) = self.clients[at].as_ref().map(|known| known.client) else { return };
+        // its channels are closed: answers to it go nowhere
+        let mut out = Vec::new();
+        self.primary.fenced(self.now, &mut self.memory, client, &mut out);
+        self.clients[at] = None;
+        out.retain(|sent| sent.client != client);
+        self.take(out);
+    }
+
+    fn release(&mut self, tape: &mut Tape<'_>, at: usize) {
+        let which = tape.below(3);
+        let Some(known) = &mut self.clients[at] else { return };
+        let Some(grant) = known.grants[which].take() else { return };
+        let client = known.client;
+        known.unanswered.retain(|_, request| request.handle() != Some(grant.handle));
+        let mut out = Vec::new();
+        let request = ControlRequest::ReleaseLocks(vec![grant.lock]);
+        self.primary.control(self.now, &mut self.memory, client, request, &mut out);
+        out.retain(|sent| sent.client != client);
+        self.take(out);
+    }
+
+    /// Changes a word as somebody could who maps it.
+    fn forge(&mut self, tape: &mut Tape<'_>) {
+        if !self.wild {
+            return;
+        }
+        let Some(slot) = self.slot_of(TYPES[tape.below(3)]) else { return };
+        self.memory.set(WordAddr::new(slot, Word::W0), tape.u64());
+    }
+
+    /// Every answer has a question, once.
+    fn take(&mut self, out: Vec<Sent>) {
+        for sent in out {
+            let known = self.clients.iter_mut().flatten().find(|k| k.client == sent.client);
+            let Some(known) = known else { panic!("{sent:?} to nobody") };
+            let request = known.unanswered.remove(&sent.seq);
+            let Some(request) = request else { panic!("{sent:?} answers nothing") };
+            assert!(request.has_reply(), "{sent:?} to {request:?}");
+            if let (Reply::Granted { word, .. }, false) = (sent.reply, self.wild) {
+                let is = |which: usize| known.grants[which].map(|g| g.handle) == request.handle();
+                let me = sent.client.get();
+                if is(LockType::Atomic as usize) {
+                    assert_eq!(AtomicWord::from_bits(word).client(), me, "{request:?}");
+                }
+                let exclusive = matches!(request, Request::Wait { mode: Mode::Exclusive, .. });
+                if is(LockType::Rw as usize) {
+                    let owner = RwWord::from_bits(word).client();
+                    assert_eq!(owner, if exclusive { me } else { 0 }, "{request:?}");
+                }
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        if self.wild {
+            return;
+        }
+        let wakes = self.primary.next_wakeup_skipping(&|_| true).is_some();
+        for lock in self.primary.locks_snapshot(&mut self.memory, LockId(0), 8) {
+            match lock.lock_type {
+                LockType::Atomic => {
+                    let word = AtomicWord::from_bits(lock.word);
+                    assert_eq!(word.waiters(), lock.waiters > 0, "{lock:?}");
+                    assert!(
+                        !word.waiters() || (word.client() != 0 && wakes_or_forever(wakes, word))
+                    );
+                }
+                LockType::Rw => {
+                    let bit = RwWord::from_bits(lock.word).waiters();
+                    assert!(bit || lock.waiters == 0, "{lock:?}");
+                    assert!(!bit || lock.waiters > 0 || wakes, "{lock:?}");
+                }
+                LockType::Fair => {}
+            }
+        }
+    }
+
+    fn end(mut self) {
+        let tame = if self.wild { 0 } else { CLIENTS };
+        for at in 0..tame {
+            self.cancel_all(at);
+        }
+        self.now = self.now.plus_ns(100 * NS);
+        self.tick();
+        for at in 0..CLIENTS {
+            self.fence(at);
+        }
+        let (clients, locks, _) = self.primary.totals();
+        assert_eq!((clients, locks), (0, 0));
+        self.now = ServerTime(u64::MAX);
+        self.tick();
+    }
+
+    /// A wait on an atomic or a read-write lock that is cancelled is answered.
+    fn cancel_all(&mut self, at: usize) {
+        let Some(known) = &self.clients[at] else { return };
+        let fair = known.grants[LockType::Fair as usize].map(|grant| grant.handle);
+        let waits: Vec<(Seq, Handle, WaitNumber)> = known
+            .unanswered
+            .iter()
+            .filter_map(|(&seq, request)| match *request {
+                Request::Wait { handle, wait, .. } if Some(handle) != fair => {
+                    Some((seq, handle, wait))
+                }
+                _ => None,
+            })
+            .collect();
+        for &(_, handle, wait) in &waits {
+            if let Some(known) = &mut self.clients[at] {
+                known.seq += 1;
+            }
+            self.command(at, Request::Cancel { handle, wait });
+        }
+        let Some(known) = &self.clients[at] else { return };
+        for (seq, _, _) in waits {
+            assert!(!known.unanswered.contains_key(&seq), "a wait that cannot be cancelled");
+        }
+    }
+}
+
+/// Whoever waits is woken by the end of the hold, if it has one.
+fn wakes_or_forever(wakes: bool, word: AtomicWord) -> bool {
+    wakes || word.timeout() == u32::MAX
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A client's lock entry and its machines, fed with outcomes and replies as no primary, a broken
+//! one, or a hostile one would give them.
+//!
+//! Every operation ends within the driver's bound of steps or is given up; the entry stays usable
+//! and in one of its states; what it tells a recovering primary can be told.
+
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::codec::{self, Frame, Kind, HEADER_LEN};
+use dlock_core::control::{ControlRequest, LockDesc, LockGrant};
+use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
+use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, OpResult, Step, View};
+use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::status::Status;
+use dlock_core::verb::{Outcome, Values, Verb, CHAIN_VERBS_MAX};
+use dlock_core::words::Ticket;
+
+use crate::tape::Tape;
+
+const OPS_MAX: usize = 60;
+/// As the client's driver has it.
+const STEPS_MAX: usize = 64;
+
+struct World {
+    entry: LockEntry,
+    word: u64,
+    now: Now,
+}
+
+/// Drives one entry by these choices.
+///
+/// # Panics
+/// If the entry does, or breaks what is said above.
+pub fn run(data: &[u8]) {
+    let mut tape = Tape::new(data);
+    let lock_type = [LockType::Atomic, LockType::Rw, LockType::Fair][tape.below(3)];
+    let word = if tape.flip() { tape.u64() } else { 0 };
+    let grant =
+        LockGrant { lock: LockId(5), handle: Handle(3), slot: Slot(9), word, already: false };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    let Some(me) = ClientId::new(7) else { return };
+    let entry = LockEntry::new(me, 1_000, lock_type, &grant, desc);
+    let uncertainty_ns = u64::from(tape.u16());
+    let now = Now { time: ServerTime(1_000 * NS), uncertainty_ns };
+    let mut world = World { entry, word, now };
+    for _ in 0..OPS_MAX {
+        if tape.is_over() {
+            break;
+        }
+        world.operate(&mut tape);
+        world.check();
+    }
+}
+
+impl World {
+    fn operate(&mut self, tape: &mut Tape<'_>) {
+        self.pass_time(tape);
+        let begin = match tape.below(12) {
+            0 => {
+                self.entry.lose();
+                return;
+            }
+            1 => match self.entry.undo(self.now) {
+                Some((machine, step)) => Begin::Run(machine, step),
+                None => return,
+            },
+            2 => {
+                let slot = Slot(u32::from(tape.u8()));
+                let (lock, handle, word) = (LockId(6), Handle(1), self.word);
+                self.entry.rebind(&LockGrant { lock, handle, slot, word, already: false }, 1_001);
+                return;
+            }
+            _ => {
+                let op = op(tape);
+                if let (Some(cas), true) = (self.entry.fast(op, self.now), tape.flip()) {
+                    if tape.flip() {
+                        self.word = cas.swap;
+                        let result = self.entry.fast_done(cas);
+                        assert_eq!(result.status, Status::Success);
+                        return;
+                    }
+                }
+                self.entry.begin(op, self.now)
+            }
+        };
+        let _ = self.entry.take_note();
+        if let Begin::Run(machine, step) = begin {
+            self.drive(tape, machine, step);
+        }
+    }
+
+    fn drive(&mut self, tape: &mut Tape<'_>, mut machine: Machine, mut step: Step) {
+        for _ in 0..STEPS_MAX {
+            self.pass_time(tape);
+            step = match step {
+                Step::Done(result) => return self.done(result),
+                Step::Confirm => {
+                    machine.outcome(&mut self.entry, Outcome::Done(Values::new()), self.now)
+                }
+                Step::Chain(chain) => {
+                    assert!((1..=CHAIN_VERBS_MAX).contains(&chain.verbs().len()));
+                    let outcome = self.outcome(tape, chain.verbs());
+                    machine.outcome(&mut self.entry, outcome, self.now)
+                }
+                Step::Request(request) => {
+                    self.sendable(&request);
+                    if let Some(cancel) = machine.cancel(&self.entry) {
+                        self.sendable(&cancel);
+                    }
+                    if tape.u8() == 99 {
+                        return machine.abandon(&mut self.entry);
+                    }
+                    let reply = self.reply(tape);
+                    machine.reply(&mut self.entry, reply, self.now)
+                }
+            };
+            let _ = self.entry.take_note();
+        }
+        machine.abandon(&mut self.entry);
+    }
+
+    /// What is said of a result holds of the entry.
+    fn done(&self, result: OpResult) {
+        let held = self.entry_is_held();
+        if result.status == Status::Fail {
+            return;
+        }
+        let fits = match result.view {
+            None => true,
+            Some(View::Atomic { .. }) => self.entry.lock_type() == LockType::Atomic,
+            Some(View::Rw { .. }) => self.entry.lock_type() == LockType::Rw,
+            Some(View::Fair { .. }) => self.entry.lock_type() == LockType::Fair,
+        };
+        assert!(fits, "{result:?}");
+        assert!(result.status != Status::AlreadyLocked || held, "{result:?} but {:?}", self.entry);
+    }
+
+    fn entry_is_held(&self) -> bool {
+        matches!(self.entry.state(), EntryState::ExclusiveLocked | EntryState::SharedLocked)
+    }
+
+    fn check(&self) {
+        use EntryState as S;
+        let held = self.entry_is_held();
+        assert_eq!(held, self.entry.refs() > 0, "{:?}", self.entry);
+        let fair = self.entry.lock_type() == LockType::Fair;
+        let ticketed = matches!(self.entry.state(), S::ExclusiveTicketed | S::SharedTicketed);
+        assert!(fair || !ticketed, "{:?}", self.entry);
+        let shared = self.entry.state() == S::SharedLocked;
+        assert!(self.entry.lock_type() != LockType::Atomic || !shared, "{:?}", self.entry);
+        let claim = ControlRequest::UpdateLocks(vec![self.entry.claim(self.now)]);
+        survives(Kind::Control, Frame::Control(Seq(1), claim));
+    }
+
+    fn sendable(&self, request: &Request) {
+        assert_eq!(request.handle(), Some(self.entry.handle()));
+        survives(Kind::Request, Frame::Request(Seq(1), *request));
+    }
+
+    fn outcome(&mut self, tape: &mut Tape<'_>, verbs: &[Verb]) -> Outcome {
+        match tape.below(8) {
+            0 => Outcome::Unknown,
+            1 => Outcome::Refused(status(tape)),
+            2 => {
+                let mut values = Values::new();
+                for _ in 0..tape.below(CHAIN_VERBS_MAX + 1) {
+                    values.push(self.any_word(tape));
+                }
+                Outcome::Done(values)
+            }
+            3 => {
+                self.word = self.any_word(tape);
+                self.execute(verbs)
+            }
+            _ => self.execute(verbs),
+        }
+    }
+
+    /// What a memory of one word would answer.
+    fn execute(&mut self, verbs: &[Verb]) -> Outcome {
+        let mut values = Values::new();
+        for verb in verbs {
+            let old = self.word;
+            match *verb {
+                Verb::Cas { expect, swap, .. } if expect == old => self.word = swap,
+                Verb::Cas { .. } | Verb::Read { .. } | Verb::Note { .. } => {}
+                Verb::Faa { add, .. } => self.word = old.wrapping_add(add),
+            }
+            values.push(if matches!(verb, Verb::Note { .. }) { 0 } else { old });
+        }
+        Outcome::Done(values)
+    }
+
+    fn any_word(&self, tape: &mut Tape<'_>) -> u64 {
+        match tape.below(4) {
+            0 => tape.u64(),
+            1 => self.word ^ 1 << 63,
+            2 => self.word.wrapping_add(1 << (tape.u8() & 63)),
+            _ => 7 << 32 | u64::from(tape.seconds()),
+        }
+    }
+
+    fn reply(&mut self, tape: &mut Tape<'_>) -> Result<Reply, Status> {
+        let word = if tape.flip() { self.word } else { self.any_word(tape) };
+        let ticket = Ticket { tx: u16::from(tape.u8()), ts: tape.u16() };
+        Ok(match tape.below(8) {
+            0 => return Err(status(tape)),
+            1 => Reply::Queued { word, ticket },
+            2 => Reply::Denied { status: status(tape), word },
+            3 => Reply::Cancelled { word },
+            4 | 5 => Reply::Done { word },
+            6 => Reply::Pong { at: self.now.time },
+            _ => Reply::Granted {
+                word,
+                deadline_s: tape.seconds(),
+                at: self.now.time,
+                ticket: tape.flip().then_some(ticket),
+            },
+        })
+    }
+
+    fn pass_time(&mut self, tape: &mut Tape<'_>) {
+        let ns = match tape.u8() {
+            255 => tape.u64(),
+            long @ 240..=254 => u64::from(long - 239) * NS,
+            short => u64::from(short),
+        };
+        self.now.time = self.now.time.plus_ns(ns);
+    }
+}
+
+/// What is sent arrives as what it was.
+fn survives(kind: Kind, frame: Frame) {
+    let mut bytes = Vec::new();
+    codec::encode(&frame, &mut bytes);
+    assert_eq!(codec::decode(kind, &bytes[HEADER_LEN..]), Ok(frame));
+}
+
+/// Any refusal. A primary that refuses with a success is believed, as one that grants is.
+fn status(tape: &mut Tape<'_>) -> Status {
+    match Status::ALL[tape.below(Status::ALL.len())] {
+        Status::Success | Status::Done | Status::AlreadyLocked => Status::Error,
+        status => status,
+    }
+}
+
+fn op(tape: &mut Tape<'_>) -> Op {
+    let mode = if tape.flip() { Mode::Shared } else { Mode::Exclusive };
+    match tape.below(5) {
+        0 | 1 => Op::TryLock { mode, expire_s: tape.seconds() },
+        2 => Op::Lock { mode, expire_s: tape.seconds() },
+        3 => Op::Unlock,
+        _ => Op::Extend { mode, expire_s: tape.seconds() },
+    }
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Admission and control: frames of three connections, as strangers may send them, into one small
+//! primary, and the driver's own events between them.
+
+use std::collections::BTreeSet;
+
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::codec::{self, Frame, FrameError, Kind, HEADER_LEN};
+use dlock_core::control::{Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, Secret};
+use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId, Seq};
+use dlock_core::message::{LockType, Mode};
+use dlock_core::primary::{Primary, PrimaryConfig};
+use dlock_core::status::Status;
+
+use crate::memory::Memory;
+use crate::tape::Tape;
+
+const CLIENTS_MAX: usize = 3;
+const LOCKS_MAX: usize = 4;
+const OBJECTS_MAX: usize = 3;
+const STEPS_MAX: usize = 400;
+
+struct World {
+    primary: Primary,
+    memory: Memory,
+    now: ServerTime,
+    /// The client each connection is bound to.
+    links: [Option<ClientId>; 3],
+    /// Every secret ever given out; clients come back with them, or with each other's.
+    sessions: Vec<(ClientId, Secret)>,
+    /// Every lock id that was ever told.
+    locks: Vec<LockId>,
+    live: BTreeSet<ClientId>,
+    draws: u32,
+}
+
+/// Drives a primary by these choices.
+///
+/// # Panics
+/// If the primary panics, lets somebody in whom it must not, exceeds a limit, answers what cannot
+/// be encoded, or keeps something of clients that are gone.
+pub fn run(data: &[u8]) {
+    let mut tape = Tape::new(data);
+    let mut world = World::new(&mut tape);
+    for _ in 0..STEPS_MAX {
+        if tape.is_over() {
+            break;
+        }
+        world.step(&mut tape);
+        world.check();
+    }
+    world.end();
+}
+
+impl World {
+    fn new(tape: &mut Tape<'_>) -> Self {
+        let choice = tape.u8();
+        let config = PrimaryConfig {
+            epoch: Epoch(1),
+            anchor_s: 1_000,
+            tp_mode: choice & 1,
+            recovery_clients: u32::from(choice >> 1 & 3),
+            clients_max: CLIENTS_MAX,
+            locks_max: LOCKS_MAX,
+            objects_max: OBJECTS_MAX,
+            absent_grace_ns: (choice & 8 == 0).then_some(10 * NS),
+        };
+        Self {
+            primary: Primary::new(config),
+            memory: Memory::default(),
+            now: ServerTime(1_000 * NS),
+            links: [None; 3],
+            sessions: Vec::new(),
+            locks: Vec::new(),
+            live: BTreeSet::new(),
+            draws: 0,
+        }
+    }
+
+    fn step(&mut self, tape: &mut Tape<'_>) {
+        let link = tape.below(3);
+        match tape.below(8) {
+            0 | 1 => self.raw(tape, link),
+            2..=4 => {
+                let request = self.structured(tape, link);
+                self.request(tape, link, Seq(1), request);
+            }
+            5 => self.lose(link),
+            6 => {
+                self.now = self.now.plus_ns(u64::from(tape.u16()) * (NS / 16));
+                self.tick();
+            }
+            _ => {
+                let client = self.links[link].or(self.sessions.last().map(|s| s.0));
+                let known = self.session(tape);
+                if let (Some(client), Some((_, secret))) = (client, known) {
+                    let authentic = self.primary.authentic(client, secret);
+                    let its_own = self.sessions.contains(&(client, secret));
+                    assert!(!authentic || its_own, "the secret of another is accepted");
+                    if authentic {
+                        self.primary.attached(client);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A frame just as it came.
+    fn raw(&mut self, tape: &mut Tape<'_>, link: usize) {
+        let foreign = tape.u8() == 0xff;
+        let len = usize::from(tape.u8());
+        let kind = if foreign { Kind::ForeignControl } else { Kind::Control };
+        match codec::decode(kind, tape.bytes(len)) {
+            Ok(Frame::Control(seq, request)) => self.request(tape, link, seq, request),
+            Ok(other) => panic!("a control frame decoded to {other:?}"),
+            Err(FrameError::Version { seq, .. }) => {
+                answer(seq, ControlReply::Error(Status::VersionMismatch));
+                self.lose(link);
+            }
+            Err(_) => self.lose(link),
+        }
+    }
+
+    fn structured(&mut self, tape: &mut Tape<'_>, link: usize) -> ControlRequest {
+        use ControlRequest as R;
+        let tp_mode = self.primary.config().tp_mode;
+        let (version_min, version_max) = (1, 1);
+        let bound = self.links[link].is_some();
+        match (bound, tape.below(14)) {
+            (false, 0..=6) => R::Init { version_min, version_max, tp_mode },
+            (_, 7 | 8) => {
+                let known = self.session(tape);
+                let stranger = ClientId::new(u32::from(tape.u8())).zip(Some(Secret([9; 16])));
+                match known.or(stranger) {
+                    Some((client, secret)) => {
+                        R::Reinit { version_min, version_max, tp_mode, client, secret }
+                    }
+                    None => R::Heartbeat,
+                }
+            }
+            (_, 0 | 1) => R::GetLocks((0..tape.below(34)).map(|_| desc(tape)).collect()),
+            (_, 2) => R::ReleaseLocks((0..tape.below(34)).map(|_| self.lock(tape)).collect()),
+            (_, 3) => R::UpdateLocks((0..tape.below(34)).map(|_| self.claim(tape)).collect()),
+            (_, 4) => R::ObjectCreate { name: name(tape), lease_s: tape.seconds(), init: 5 },
+            (_, 5) => R::ObjectGet { name: name(tape), lease_s: tape.seconds() },
+            (_, 6) => R::ObjectRelease(ObjectId(i32::from(tape.u8()))),
+            (_, 9) => R::ObjectDestroy(ObjectId(i32::from(tape.u8()))),
+            (_, 10) => R::ReinitDone,
+            (_, 11) => R::Deinit,
+            _ => R::Heartbeat,
+        }
+    }
+
+    /// What the server does with a control request.
+    fn request(&mut self, tape: &mut Tape<'_>, link: usize, seq: Seq, request: ControlRequest) {
+        let admission =
+            matches!(request, ControlRequest::Init { .. } | ControlRequest::Reinit { .. });
+        let Some(client) = self.links[link] else {
+            if admission {
+                self.admit(tape, link, &request);
+            } else {
+                self.lose(link);
+            }
+            return;
+        };
+        let leaves = request == ControlRequest::Deinit;
+        let asked = match &request {
+            ControlRequest::GetLocks(list) => Some(list.len()),
+            ControlRequest::ReleaseLocks(list) => Some(list.len()),
+            ControlRequest::UpdateLocks(list) => Some(list.len()),
+            _ => None,
+        };
+        let mut out = Vec::new();
+        let reply = self.primary.control(self.now, &mut self.memory, client, request, &mut out);
+        assert!(out.is_empty(), "nobody has sent anything on a command channel: {out:?}");
+        match &reply {
+            ControlReply::Locks(list) => {
+                assert_eq!(Some(list.len()), asked);
+                self.locks.extend(list.iter().flatten().map(|grant| grant.lock));
+                self.locks.sort();
+                self.locks.dedup();
+            }
+            ControlReply::Statuses(list) => assert_eq!(Some(list.len()), asked),
+            ControlReply::Session(_) => panic!("a session without an admission"),
+            _ => {}
+        }
+        let done = reply == ControlReply::Done;
+        answer(seq, reply);
+        if leaves && done {
+            self.fence(client);
+        }
+    }
+
+    fn admit(&mut self, tape: &mut Tape<'_>, link: usize, request: &ControlRequest) {
+        let narrow = tape.u8() & 3;
+        let mut draws = self.draws;
+        let mut random = || {
+            draws = draws.wrapping_add(1);
+            // few numbers, so that they repeat; sometimes one that is no client id
+            if narrow == 0 {
+                draws % 5
+            } else {
+                draws.wrapping_mul(0x9e37_79b9)
+            }
+        };
+        let secret = Secret((self.sessions.len() as u128 + 1).to_le_bytes());
+        let mut admitted = self.primary.admit(request, &mut random, secret);
+        if admitted == Err(Status::ServerNoResource) {
+            if let Some(client) = self.primary.eviction_candidate(&|_| false) {
+                assert!(!self.links.contains(&Some(client)), "{client} is there");
+                self.fence(client);
+                admitted = self.primary.admit(request, &mut random, secret);
+            }
+        }
+        self.draws = draws;
+        let Ok(admitted) = admitted else { return };
+        let client = admitted.client;
+        assert_eq!(self.live.insert(client), admitted.fresh, "{client}");
+        if let ControlRequest::Reinit { client: claimed, secret: proof, .. } = *request {
+            assert_eq!((client, admitted.secret), (claimed, proof));
+            let known = self.sessions.contains(&(claimed, proof));
+            assert!(known || admitted.fresh, "a proof that was never given out");
+        }
+        for bound in self.links.iter_mut().filter(|bound| **bound == Some(client)) {
+            *bound = None;
+        }
+        self.links[link] = Some(client);
+        self.sessions.push((client, admitted.secret));
+    }
+
+    /// An id that was told, or any.
+    fn lock(&self, tape: &mut Tape<'_>) -> LockId {
+        match self.locks.get(tape.below(6)) {
+            Some(&lock) => lock,
+            None => LockId(i32::from(tape.u8()) + 1),
+        }
+    }
+
+    fn claim(&self, tape: &mut Tape<'_>) -> Claim {
+        let held = tape.flip().then(|| HeldClaim {
+            mode: if tape.flip() { Mode::Shared } else { Mode::Exclusive },
+            remaining_s: tape.seconds(),
+            fair: None,
+        });
+        Claim { lock: self.lock(tape), desc: desc(tape), held }
+    }
+
+    /// A session that was given out: one of the latest.
+    fn session(&self, tape: &mut Tape<'_>) -> Option<(ClientId, Secret)> {
+        self.sessions.iter().rev().nth(tape.below(8)).copied()
+    }
+
+    fn lose(&mut self, link: usize) {
+        if let Some(client) = self.links[link].take() {
+            self.primary.absent(self.now, client);
+        }
+    }
+
+    fn fence(&mut self, client: ClientId) {
+        let mut out = Vec::new();
+        self.primary.fenced(self.now, &mut self.memory, client, &mut out);
+        self.live.remove(&client);
+        for bound in self.links.iter_mut().filter(|bound| **bound == Some(client)) {
+            *bound = None;
+        }
+        assert!(out.is_empty(), "nobody waits: {out:?}");
+    }
+
+    fn tick(&mut self) {
+        let mut out = Vec::new();
+        self.primary.tick(self.now, &mut self.memory, &mut out);
+        assert!(out.is_empty(), "nobody waits: {out:?}");
+        while let Some(client) = self.primary.must_fence(self.now, &|_| false) {
+            assert!(!self.links.contains(&Some(client)), "{client} is there");
+            self.fence(client);
+        }
+    }
+
+    fn check(&mut self) {
+        let (clients, locks, objects) = self.primary.totals();
+        assert_eq!(clients, self.live.len());
+        assert!(clients <= CLIENTS_MAX && locks <= LOCKS_MAX && objects <= OBJECTS_MAX);
+        for client in self.primary.clients_snapshot() {
+            assert!(self.live.contains(&client.client));
+            assert_eq!(client.present, self.links.contains(&Some(client.client)));
+        }
+        for lock in self.primary.locks_snapshot(&mut self.memory, LockId(0), LOCKS_MAX + 1) {
+            assert!(lock.refs > 0 && lock.refs <= clients && lock.waiters == 0, "{lock:?}");
+        }
+    }
+
+    /// Nothing of clients stays behind once they are gone.
+    fn end(mut self) {
+        for client in self.live.clone() {
+            self.fence(client);
+        }
+        let (clients, locks, _) = self.primary.totals();
+        assert_eq!((clients, locks), (0, 0));
+    }
+}
+
+/// Encodes a reply as the server would, and reads it as the client would.
+fn answer(seq: Seq, reply: ControlReply) {
+    let frame = Frame::ControlReply(seq, reply);
+    let mut bytes = Vec::new();
+    codec::encode(&frame, &mut bytes);
+    assert_eq!(codec::decode(Kind::ControlReply, &bytes[HEADER_LEN..]), Ok(frame));
+}
+
+fn name(tape: &mut Tape<'_>) -> Vec<u8> {
+    match tape.u8() {
+        255 => vec![b'n'; 512],
+        254 => vec![b'n'; 513],
+        253 => Vec::new(),
+        small => vec![b'a' + small % 6],
+    }
+}
+
+fn desc(tape: &mut Tape<'_>) -> LockDesc {
+    let types = [LockType::Atomic, LockType::Rw, LockType::Fair];
+    LockDesc { name: name(tape), lock_type: types[tape.below(3)], lease_s: 0 }
+}

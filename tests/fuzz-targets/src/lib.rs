@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the fuzzers do with a byte string, as plain functions.
+//!
+//! ```text
+//!   tests/fuzz (libFuzzer) ──bytes──▶ run(data) ◀──corpora, noise── cargo test (this crate)
+//! ```
+//! A target panics if what it drives breaks a promise; nothing else counts. `tests/fuzz/README.md`
+//! tells how to run them.
+#![forbid(unsafe_code)]
+
+pub mod arbiter;
+pub mod calls;
+pub mod client;
+pub mod config;
+pub mod frames;
+pub mod handshake;
+mod memory;
+pub mod samples;
+mod tape;
+
+/// One fuzzer.
+#[derive(Debug)]
+pub struct Target {
+    /// Its name, and that of its corpus.
+    pub name: &'static str,
+    /// What it does with an input.
+    pub run: fn(&[u8]),
+}
+
+/// All of them.
+pub const TARGETS: [Target; 6] = [
+    Target { name: "frames", run: frames::run },
+    Target { name: "config", run: config::run },
+    Target { name: "handshake", run: handshake::run },
+    Target { name: "arbiter", run: arbiter::run },
+    Target { name: "client", run: client::run },
+    Target { name: "calls", run: calls::run },
+];

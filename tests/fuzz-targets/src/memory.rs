@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lock memory and ledgers in maps, with the verbs of clients.
+
+use std::collections::HashMap;
+
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Handle};
+use dlock_core::verb::{Chain, Values, Verb, WordAddr};
+use dlock_core::words::LedgerEntry;
+
+/// Words and ledger entries are zero until they are set.
+#[derive(Debug, Default)]
+pub struct Memory {
+    words: HashMap<u32, u64>,
+    ledgers: HashMap<(ClientId, Handle), LedgerEntry>,
+}
+
+impl Memory {
+    /// A word.
+    pub fn peek(&self, addr: WordAddr) -> u64 {
+        self.words.get(&addr.index()).copied().unwrap_or(0)
+    }
+
+    /// Executes a chain for a client.
+    pub fn execute(&mut self, client: ClientId, chain: &Chain) -> Values {
+        let mut values = Values::new();
+        for verb in chain.verbs() {
+            values.push(match *verb {
+                Verb::Cas { addr, expect, swap } => self.cas(addr, expect, swap),
+                Verb::Faa { addr, add } => self.faa(addr, add),
+                Verb::Read { addr } => self.read(addr),
+                Verb::Note { handle, value } => {
+                    self.ledgers.insert((client, handle), LedgerEntry::from_bits(value));
+                    0
+                }
+            });
+        }
+        values
+    }
+}
+
+impl LockMemory for Memory {
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        let old = self.read(addr);
+        if old == expect {
+            self.set(addr, swap);
+        }
+        old
+    }
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
+        let old = self.read(addr);
+        self.set(addr, old.wrapping_add(add));
+        old
+    }
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        self.peek(addr)
+    }
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        self.words.insert(addr.index(), value);
+    }
+    fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
+        self.ledgers.get(&(client, handle)).copied().unwrap_or_default()
+    }
+    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
+        self.ledgers.remove(&(client, handle));
+    }
+}

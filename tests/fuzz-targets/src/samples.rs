@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One frame of every kind and of every request and reply, as bytes.
+
+use dlock_core::clock::ServerTime;
+use dlock_core::codec::{self, Frame};
+use dlock_core::control::{
+    Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
+    LockDesc, LockGrant, ObjectGrant, Secret, Session,
+};
+use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq, Slot};
+use dlock_core::message::{LockType, Mode, Reply, Request as Q, WaitNumber};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome, Values, Verb, Word, WordAddr};
+use dlock_core::words::{LedgerEntry, LedgerState, Ticket};
+
+const SEQ: Seq = Seq(0x0102);
+const HANDLE: Handle = Handle(3);
+const TICKET: Ticket = Ticket { tx: 5, ts: 0xfff0 };
+const SECRET: Secret = Secret(*b"0123456789abcdef");
+
+/// The samples.
+///
+/// # Panics
+/// Never: 7 is a client id.
+pub fn frames() -> Vec<Vec<u8>> {
+    let client = ClientId::new(7).expect("7 is a client id");
+    let mut frames = requests(client);
+    frames.extend(replies(client));
+    frames.extend(data());
+    let encoded = |frame: &Frame| {
+        let mut bytes = Vec::new();
+        codec::encode(frame, &mut bytes);
+        bytes
+    };
+    frames.iter().map(encoded).collect()
+}
+
+fn requests(client: ClientId) -> Vec<Frame> {
+    let (version_min, version_max, tp_mode) = (1, 1, 0);
+    let desc = LockDesc { name: b"lock".to_vec(), lock_type: LockType::Fair, lease_s: 9 };
+    let held = HeldClaim { mode: Mode::Shared, remaining_s: 4, fair: Some((TICKET, 6)) };
+    let claim = Claim { lock: LockId(77), desc: desc.clone(), held: Some(held) };
+    let all = [
+        R::Init { version_min, version_max, tp_mode },
+        R::Reinit { version_min, version_max, tp_mode, client, secret: SECRET },
+        R::ReinitDone,
+        R::Deinit,
+        R::Heartbeat,
+        R::GetLocks(vec![desc.clone(), desc]),
+        R::ReleaseLocks(vec![LockId(77), LockId(78)]),
+        R::UpdateLocks(vec![claim]),
+        R::ObjectCreate { name: b"o".to_vec(), lease_s: 5, init: 6 },
+        R::ObjectGet { name: b"o".to_vec(), lease_s: 5 },
+        R::ObjectRelease(ObjectId(7)),
+        R::ObjectDestroy(ObjectId(7)),
+    ];
+    let mut frames: Vec<Frame> = all.into_iter().map(|r| Frame::Control(SEQ, r)).collect();
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        frames.push(Frame::Attach(Attach { client, secret: SECRET, fabric }));
+    }
+    frames
+}
+
+fn replies(client: ClientId) -> Vec<Frame> {
+    let session = Session {
+        version: 1,
+        client,
+        secret: SECRET,
+        epoch: Epoch(2),
+        anchor_s: 3,
+        now: ServerTime(4),
+        recovering: false,
+        shm_socket: Some(b"socket".to_vec()),
+        tcp: true,
+    };
+    let (lock, slot, object) = (LockId(77), Slot(5), ObjectId(8));
+    let grant = LockGrant { lock, handle: HANDLE, slot, word: 6, already: true };
+    let all = [
+        C::Error(Status::VersionMismatch),
+        C::Session(session),
+        C::Done,
+        C::Alive { now: ServerTime(9), recovering: true },
+        C::Locks(vec![Ok(grant), Err(Status::ServerNoResource)]),
+        C::Statuses(vec![Status::Success, Status::Fail]),
+        C::Created(object),
+        C::Object(ObjectGrant { object, handle: HANDLE, slot, generation: Generation(3) }),
+    ];
+    let mut frames: Vec<Frame> = all.into_iter().map(|r| Frame::ControlReply(SEQ, r)).collect();
+    let (status, slots) = (Status::Success, 100);
+    frames.push(Frame::Attached(Attached { status, slots, ledger_entries: 9, clock_offset_ns: 1 }));
+    frames
+}
+
+fn data() -> Vec<Frame> {
+    let (handle, mode, expire_s) = (HANDLE, Mode::Exclusive, 30);
+    let (wait, ticket) = (WaitNumber(4), TICKET);
+    let requests = [
+        Q::Wait { handle, mode, expire_s, wait, ticket: Some(ticket) },
+        Q::Wait { handle, mode, expire_s, wait, ticket: None },
+        Q::Cancel { handle, wait },
+        Q::Release { handle, mode, ticket: Some(ticket) },
+        Q::Wake { handle },
+        Q::Poll { handle, mode, ticket, expire_s },
+        Q::TakeTicket { handle, mode, expire_s },
+        Q::Abandon { handle, mode, ticket },
+        Q::Extend { handle, mode, ticket, expire_s },
+        Q::Steal { handle, expire_s },
+        Q::Resolve { handle },
+        Q::Ping,
+    ];
+    let (word, at) = (0x0102_0304_0506_0708, ServerTime(11));
+    let replies = [
+        Reply::Granted { word, deadline_s: 8, at, ticket: Some(ticket) },
+        Reply::Queued { word, ticket },
+        Reply::Denied { status: Status::Fail, word },
+        Reply::Cancelled { word },
+        Reply::Done { word },
+        Reply::Pong { at },
+    ];
+    let addr = WordAddr::new(Slot(2), Word::W0);
+    let entry = LedgerEntry::of_ticket(LedgerState::HeldShared, ticket).with_detail(9);
+    let chain = Chain::one(Verb::Cas { addr, expect: 1, swap: 2 })
+        .then(Verb::Faa { addr, add: 1 })
+        .then(Verb::Read { addr })
+        .then(Verb::Note { handle, value: entry.into_bits() });
+    let mut values = Values::new();
+    values.push(word);
+    let outcomes = vec![Outcome::Done(values), Outcome::Unknown, Outcome::Refused(Status::Invalid)];
+    let mut frames = vec![
+        Frame::Batch(SEQ, vec![chain, Chain::one(Verb::Read { addr })]),
+        Frame::Outcomes(SEQ, outcomes),
+        Frame::Note(handle, entry),
+    ];
+    frames.extend(requests.map(|request| Frame::Request(SEQ, request)));
+    frames.extend(replies.map(|reply| Frame::Reply(SEQ, reply)));
+    frames
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The fuzzer's bytes as a sequence of choices. Past the end every choice is 0.
+
+/// What is left to read.
+#[derive(Debug)]
+pub struct Tape<'a>(&'a [u8]);
+
+impl<'a> Tape<'a> {
+    /// All choices.
+    pub fn new(data: &'a [u8]) -> Self {
+        Self(data)
+    }
+
+    /// Nothing is left.
+    pub fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Up to `len` bytes.
+    pub fn bytes(&mut self, len: usize) -> &'a [u8] {
+        let (head, tail) = self.0.split_at(len.min(self.0.len()));
+        self.0 = tail;
+        head
+    }
+
+    /// A byte.
+    pub fn u8(&mut self) -> u8 {
+        self.bytes(1).first().copied().unwrap_or(0)
+    }
+
+    /// A number of 16 bits.
+    pub fn u16(&mut self) -> u16 {
+        u16::from_le_bytes([self.u8(), self.u8()])
+    }
+
+    /// A number of 32 bits.
+    pub fn u32(&mut self) -> u32 {
+        u32::from(self.u16()) | u32::from(self.u16()) << 16
+    }
+
+    /// A number of 64 bits.
+    pub fn u64(&mut self) -> u64 {
+        u64::from(self.u32()) | u64::from(self.u32()) << 32
+    }
+
+    /// One of `0..n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        usize::from(self.u8()) % n.max(1)
+    }
+
+    /// Yes or no.
+    pub fn flip(&mut self) -> bool {
+        self.u8() & 1 == 1
+    }
+
+    /// A number of seconds: short, long, or any.
+    pub fn seconds(&mut self) -> u32 {
+        match self.u8() {
+            255 => self.u32(),
+            254 => u32::MAX,
+            253 => u32::MAX - 1,
+            small => u32::from(small % 64),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the fuzzers found, each as small as it gets.
+
+use dlock_core::arbiter::{Arbiter, Caller, LockRef};
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::control::{LockDesc, LockGrant};
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
+use dlock_core::lock::{Begin, LockEntry, Op, Step};
+use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::status::Status;
+use dlock_core::verb::{Outcome, Values, WordAddr};
+use dlock_core::words::{LedgerEntry, RwWord, Ticket};
+
+const HANDLE: Handle = Handle(0);
+const TRY_SHARED: Op = Op::TryLock { mode: Mode::Shared, expire_s: 5 };
+
+/// A single word, and ledgers that are empty.
+struct OneWord(u64);
+
+impl LockMemory for OneWord {
+    fn cas(&mut self, _: WordAddr, expect: u64, swap: u64) -> u64 {
+        let old = self.0;
+        self.0 = if old == expect { swap } else { old };
+        old
+    }
+    fn faa(&mut self, _: WordAddr, add: u64) -> u64 {
+        let old = self.0;
+        self.0 = old.wrapping_add(add);
+        old
+    }
+    fn read(&mut self, _: WordAddr) -> u64 {
+        self.0
+    }
+    fn set(&mut self, _: WordAddr, value: u64) {
+        self.0 = value;
+    }
+    fn ledger(&mut self, _: ClientId, _: Handle) -> LedgerEntry {
+        LedgerEntry::new()
+    }
+    fn clear_ledger(&mut self, _: ClientId, _: Handle) {}
+}
+
+fn client() -> ClientId {
+    ClientId::new(7).unwrap()
+}
+
+fn now() -> Now {
+    Now::exact(ServerTime(1_000 * NS))
+}
+
+fn entry(lock_type: LockType) -> LockEntry {
+    let (lock, slot) = (LockId(5), Slot(0));
+    let grant = LockGrant { lock, handle: HANDLE, slot, word: 0, already: false };
+    LockEntry::new(
+        client(),
+        0,
+        lock_type,
+        &grant,
+        LockDesc { name: vec![1], lock_type, lease_s: 0 },
+    )
+}
+
+fn values(list: &[u64]) -> Outcome {
+    let mut values = Values::new();
+    list.iter().for_each(|&value| values.push(value));
+    Outcome::Done(values)
+}
+
+fn arbitrate(lock_type: LockType, word: u64, request: Request) -> Vec<Reply> {
+    let refs = [(client(), HANDLE)];
+    let lock = LockRef { slot: Slot(0), lock_type, refs: &refs };
+    let from = Caller { client: client(), handle: HANDLE, seq: Seq(1) };
+    let (mut memory, mut out) = (OneWord(word), Vec::new());
+    Arbiter::new(0).request(now().time, &mut memory, lock, from, request, &mut out);
+    out.iter().map(|sent| sent.reply).collect()
+}
+
+/// `client` (machine) and `arbiter` (grant): an addition overflowed.
+#[test]
+fn a_word_that_counts_all_the_readers_it_can_is_no_panic() {
+    let full = RwWord::new().with_rcount(u32::MAX).into_bits();
+    let mut entry = entry(LockType::Rw);
+    let Begin::Run(mut machine, _) = entry.begin(TRY_SHARED, now()) else { panic!() };
+    let _ = machine.outcome(&mut entry, values(&[0, full]), now());
+    let (handle, mode, ticket) = (HANDLE, Mode::Shared, None);
+    let wait = dlock_core::message::WaitNumber(1);
+    arbitrate(LockType::Rw, full, Request::Wait { handle, mode, expire_s: 5, wait, ticket });
+}
+
+/// `arbiter`: requests that a kind of lock does not know were refused even if nobody waits for an
+/// answer to them.
+#[test]
+fn a_request_without_a_reply_is_not_answered_by_any_kind_of_lock() {
+    let ticket = Ticket { tx: 0, ts: 0 };
+    let abandon = Request::Abandon { handle: HANDLE, mode: Mode::Shared, ticket };
+    for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+        for request in [abandon, Request::Wake { handle: HANDLE }] {
+            assert_eq!(arbitrate(lock_type, 0, request), [], "{lock_type:?} {request:?}");
+        }
+    }
+}
+
+/// `client`: a held fair lock was told to be queued, and counted as both.
+#[test]
+fn a_reentry_that_is_told_to_queue_leaves_the_hold_as_it_is() {
+    let mut entry = entry(LockType::Fair);
+    let Begin::Run(mut machine, step) = entry.begin(TRY_SHARED, now()) else { panic!() };
+    assert!(matches!(step, Step::Chain(_)));
+    let step = machine.outcome(&mut entry, values(&[0]), now());
+    assert_eq!(step, Step::Confirm);
+    let _ = machine.outcome(&mut entry, values(&[]), now());
+    let held = entry.state();
+    assert_eq!(entry.refs(), 1);
+    let late = Now::exact(now().time.plus_ns(100 * NS));
+    let Begin::Run(mut machine, step) = entry.begin(TRY_SHARED, late) else { panic!() };
+    assert!(matches!(step, Step::Request(Request::Extend { .. })), "{step:?}");
+    let queued = Reply::Queued { word: 0, ticket: Ticket { tx: 9, ts: 9 } };
+    let step = machine.reply(&mut entry, Ok(queued), late);
+    let Step::Done(result) = step else { panic!("{step:?}") };
+    assert_eq!(result.status, Status::BadResponse);
+    assert_eq!((entry.state(), entry.refs()), (held, 1));
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Without libFuzzer: the committed corpora, and as much noise as fits into a few seconds.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, panic};
+
+use dlock_fuzz_targets::{Target, TARGETS};
+
+/// Noise of one target takes this long, unless `DLOCK_FUZZ_SECONDS` says otherwise.
+const NOISE_SECONDS: u64 = 3;
+
+fn corpus(target: &Target) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target.name);
+    let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// The same on every run (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+    fn noise(&mut self, len_max: usize) -> Vec<u8> {
+        (0..self.below(len_max)).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// Runs a target and names the input if it fails.
+fn try_input(target: &Target, what: &str, data: &[u8]) {
+    let result = panic::catch_unwind(|| (target.run)(data));
+    if result.is_err() {
+        let hex: String = data.iter().map(|b| format!("{b:02x}")).collect();
+        panic!("{} fails on {what}: {hex}", target.name);
+    }
+}
+
+fn named(name: &str) -> &'static Target {
+    TARGETS.iter().find(|target| target.name == name).expect("a target of this name")
+}
+
+fn replay(name: &str) {
+    let target = named(name);
+    let files = corpus(target);
+    assert!(files.len() > 5, "{} inputs of {name}", files.len());
+    for file in files {
+        try_input(target, &file.display().to_string(), &fs::read(&file).unwrap());
+    }
+}
+
+/// Noise, and committed inputs with a few bytes changed, put together or cut.
+fn noise(name: &str) {
+    let target = named(name);
+    let seconds = std::env::var("DLOCK_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok());
+    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(NOISE_SECONDS));
+    let inputs: Vec<Vec<u8>> = corpus(target).iter().map(|f| fs::read(f).unwrap()).collect();
+    let mut dice = Dice(1);
+    for round in 0_u64.. {
+        if round % 16 == 0 && Instant::now() >= end {
+            break;
+        }
+        let mut data = match (dice.below(4), inputs.is_empty()) {
+            (0, _) | (_, true) => dice.noise(600),
+            _ => inputs[dice.below(inputs.len())].clone(),
+        };
+        for _ in 0..dice.below(6) {
+            let at = dice.below(data.len() + 1);
+            match dice.below(4) {
+                0 if at < data.len() => data[at] = dice.next() as u8,
+                1 if at < data.len() => data[at] ^= 1 << dice.below(8),
+                2 => data.truncate(at),
+                _ if !inputs.is_empty() => {
+                    let other = &inputs[dice.below(inputs.len())];
+                    data.truncate(at);
+                    data.extend_from_slice(&other[dice.below(other.len() + 1)..]);
+                }
+                _ => {}
+            }
+        }
+        data.truncate(4_096);
+        try_input(target, &format!("round {round}"), &data);
+    }
+}
+
+macro_rules! targets {
+    ($($name:ident),*) => {$(
+        mod $name {
+            #[test]
+            fn the_committed_corpus_passes() {
+                super::replay(stringify!($name));
+            }
+            #[test]
+            fn noise_and_changed_corpora_pass() {
+                super::noise(stringify!($name));
+            }
+        }
+    )*};
+}
+targets!(frames, config, handshake, arbiter, client, calls);
+
+#[test]
+fn every_target_has_a_corpus_a_fuzzer_and_a_test() {
+    let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+    assert_eq!(names, ["frames", "config", "handshake", "arbiter", "client", "calls"]);
+    for name in names {
+        let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
+        assert!(fuzz.join(format!("fuzz_targets/{name}.rs")).is_file(), "{name}");
+        let manifest = fs::read_to_string(fuzz.join("Cargo.toml")).unwrap();
+        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
+    }
+}
+
+#[test]
+fn every_prefix_and_every_flipped_bit_of_sample_frames_passes() {
+    let target = named("frames");
+    let samples = dlock_fuzz_targets::samples::frames();
+    assert!(samples.len() > 30);
+    for (number, sample) in samples.iter().enumerate() {
+        for len in 0..=sample.len() {
+            try_input(target, &format!("a prefix of sample {number}"), &sample[..len]);
+        }
+        for bit in 0..sample.len() * 8 {
+            let mut flipped = sample.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            try_input(target, &format!("bit {bit} of sample {number}"), &flipped);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The words of the shared memory for `loom`: as `dlock_fabric::atomic::SharedWord`, verb by verb.
+//!
+//! loom treats a sequentially consistent access as acquire and release only; a fence before and
+//! after each access gives it back what the language promises.
+#![forbid(unsafe_code)]
+
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Handle};
+use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
+use dlock_core::words::LedgerEntry;
+use loom::sync::atomic::{fence, AtomicU64, Ordering};
+use loom::sync::Arc;
+
+/// As `dlock_fabric::atomic::SharedWord`.
+#[derive(Debug)]
+pub struct SharedWord(AtomicU64);
+
+impl SharedWord {
+    /// A word.
+    pub fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+    fn ordered<T>(access: impl FnOnce() -> T) -> T {
+        fence(Ordering::SeqCst);
+        let value = access();
+        fence(Ordering::SeqCst);
+        value
+    }
+    /// Compare and swap; the old word.
+    pub fn cas(&self, expect: u64, swap: u64) -> u64 {
+        let (order, word) = (Ordering::SeqCst, &self.0);
+        Self::ordered(|| match word.compare_exchange(expect, swap, order, order) {
+            Ok(old) | Err(old) => old,
+        })
+    }
+    /// Fetch and add; the old word.
+    pub fn faa(&self, add: u64) -> u64 {
+        Self::ordered(|| self.0.fetch_add(add, Ordering::SeqCst))
+    }
+    /// The word.
+    pub fn load(&self) -> u64 {
+        Self::ordered(|| self.0.load(Ordering::SeqCst))
+    }
+    /// Sets the word.
+    pub fn store(&self, value: u64) {
+        Self::ordered(|| self.0.store(value, Ordering::SeqCst));
+    }
+}
+
+/// One slot, and a ledger of one entry for each of two clients (1 and 2).
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// `w0` of the slot.
+    pub word: Arc<SharedWord>,
+    /// The ledgers.
+    pub ledgers: Arc<[SharedWord; 2]>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let ledgers = [SharedWord::new(0), SharedWord::new(0)];
+        Self { word: Arc::new(SharedWord::new(0)), ledgers: Arc::new(ledgers) }
+    }
+}
+
+impl Shared {
+    fn ledger_of(&self, client: ClientId) -> &SharedWord {
+        &self.ledgers[client.get() as usize - 1]
+    }
+
+    /// What the shm executor does with a chain.
+    pub fn execute(&self, client: ClientId, chain: &Chain) -> Outcome {
+        let mut values = Values::new();
+        for verb in chain.verbs() {
+            values.push(match *verb {
+                Verb::Cas { expect, swap, .. } => self.word.cas(expect, swap),
+                Verb::Faa { add, .. } => self.word.faa(add),
+                Verb::Read { .. } => self.word.load(),
+                Verb::Note { value, .. } => {
+                    self.ledger_of(client).store(value);
+                    0
+                }
+            });
+        }
+        Outcome::Done(values)
+    }
+
+    /// What the shm executor does with a note.
+    pub fn note(&self, client: ClientId, entry: LedgerEntry) {
+        self.ledger_of(client).store(entry.into_bits());
+    }
+}
+
+/// The primary's access.
+impl LockMemory for Shared {
+    fn cas(&mut self, _: WordAddr, expect: u64, swap: u64) -> u64 {
+        self.word.cas(expect, swap)
+    }
+    fn faa(&mut self, _: WordAddr, add: u64) -> u64 {
+        self.word.faa(add)
+    }
+    fn read(&mut self, _: WordAddr) -> u64 {
+        self.word.load()
+    }
+    fn set(&mut self, _: WordAddr, value: u64) {
+        self.word.store(value);
+    }
+    fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
+        LedgerEntry::from_bits(self.ledger_of(client).load())
+    }
+    fn clear_ledger(&mut self, client: ClientId, _: Handle) {
+        self.ledger_of(client).store(0);
+    }
+}

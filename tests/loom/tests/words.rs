@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The client machines and the arbiter of `dlock-core` itself, on loom's memory. What a lock
+//! protects is a plain cell: an acquire that does not order what follows it after what the last
+//! holder did is a data race, which loom reports.
+
+use dlock_core::arbiter::{Arbiter, LockRef};
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::control::{LockDesc, LockGrant};
+use dlock_core::ids::{ClientId, Handle, LockId, Slot};
+use dlock_core::lock::{Begin, LockEntry, Op, Step};
+use dlock_core::message::{LockType, Mode};
+use dlock_core::status::Status;
+use dlock_core::verb::{Outcome, Values};
+use dlock_core::words::RwWord;
+use dlock_loom::{Shared, SharedWord};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+fn now() -> Now {
+    Now::exact(ServerTime(1_000 * NS))
+}
+
+fn client(n: u32) -> ClientId {
+    ClientId::new(n).unwrap()
+}
+
+fn entry(n: u32, lock_type: LockType) -> LockEntry {
+    let (lock, handle, slot) = (LockId(5), Handle(0), Slot(0));
+    let grant = LockGrant { lock, handle, slot, word: 0, already: false };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    LockEntry::new(client(n), 0, lock_type, &grant, desc)
+}
+
+/// Runs an operation; requests to the arbiter are not answered.
+fn run(shared: &Shared, n: u32, entry: &mut LockEntry, op: Op) -> Status {
+    let me = client(n);
+    let Begin::Run(mut machine, mut step) = entry.begin(op, now()) else { return Status::Error };
+    loop {
+        if let Some(note) = entry.take_note() {
+            shared.note(me, note);
+        }
+        step = match step {
+            Step::Done(result) => return result.status,
+            Step::Chain(chain) => machine.outcome(entry, shared.execute(me, &chain), now()),
+            Step::Confirm => machine.outcome(entry, Outcome::Done(Values::new()), now()),
+            Step::Request(_) => machine.reply(entry, Err(Status::BadResponse), now()),
+        };
+    }
+}
+
+fn try_lock(mode: Mode) -> Op {
+    Op::TryLock { mode, expire_s: 30 }
+}
+
+/// Two clients try once each, and touch a plain cell while they hold.
+fn exclusion(lock_type: LockType, modes: [Mode; 2]) {
+    loom::model(move || {
+        let (shared, cell) = (Shared::default(), Arc::new(UnsafeCell::new(0_u32)));
+        let one = move |n: u32, mode: Mode, shared: Shared, cell: Arc<UnsafeCell<u32>>| {
+            let mut entry = entry(n, lock_type);
+            if run(&shared, n, &mut entry, try_lock(mode)) == Status::Success {
+                // loom checks that no two accesses race; what it is given is not followed
+                match mode {
+                    Mode::Exclusive => cell.with_mut(|_| ()),
+                    Mode::Shared => cell.with(|_| ()),
+                }
+                run(&shared, n, &mut entry, Op::Unlock);
+            }
+        };
+        let (other_shared, other_cell) = (shared.clone(), cell.clone());
+        let other = thread::spawn(move || one(2, modes[1], other_shared, other_cell));
+        one(1, modes[0], shared, cell);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn holders_of_an_atomic_lock_are_ordered() {
+    exclusion(LockType::Atomic, [Mode::Exclusive; 2]);
+}
+
+#[test]
+fn writer_and_reader_of_a_read_write_lock_are_ordered() {
+    exclusion(LockType::Rw, [Mode::Exclusive, Mode::Shared]);
+}
+
+#[test]
+fn writers_of_a_read_write_lock_are_ordered() {
+    exclusion(LockType::Rw, [Mode::Exclusive; 2]);
+}
+
+#[test]
+fn holders_of_a_fair_lock_are_ordered() {
+    exclusion(LockType::Fair, [Mode::Exclusive; 2]);
+}
+
+#[test]
+fn writer_and_reader_of_a_fair_lock_are_ordered() {
+    exclusion(LockType::Fair, [Mode::Exclusive, Mode::Shared]);
+}
+
+/// Client 2 died with its chain half done; client 1 takes and keeps a share while the arbiter
+/// recounts. The share is neither lost nor doubled.
+#[test]
+fn a_recount_never_takes_a_living_reader_off() {
+    loom::model(|| {
+        let shared = Shared::default();
+        shared.word.faa(1);
+        let entry_of_dead = dlock_core::words::LedgerEntry::new();
+        let intent = dlock_core::words::LedgerState::Intent;
+        shared.note(client(2), entry_of_dead.with_state(intent));
+        let mut memory = shared.clone();
+        let reader = thread::spawn(move || {
+            let mut entry = entry(1, LockType::Rw);
+            run(&shared, 1, &mut entry, try_lock(Mode::Shared))
+        });
+        let mut arbiter = Arbiter::new(0);
+        let mut out = Vec::new();
+        let refs = [(client(1), Handle(0))];
+        let lock = LockRef { slot: Slot(0), lock_type: LockType::Rw, refs: &refs };
+        let time = now().time;
+        arbiter.forget(time, &mut memory, lock, client(2), Handle(0), &mut out);
+        let got = reader.join().unwrap();
+        arbiter.tick(time.plus_ns(NS), &mut memory, lock, &mut out);
+        let word = RwWord::from_bits(memory.word.load());
+        let readers = u32::from(got == Status::Success);
+        assert_eq!((word.rcount(), word.client(), word.waiters()), (readers, 0, false));
+    });
+}
+
+/// A chain that looked at the gate before it was closed has its effect before the detach is seen.
+#[test]
+fn what_a_detached_client_did_is_visible() {
+    loom::model(|| {
+        let words = Arc::new([0, 0, 0].map(SharedWord::new)); // gate, detaches, word
+        let of_client = words.clone();
+        let client = thread::spawn(move || {
+            if of_client[0].load() == 0 {
+                of_client[2].store(7);
+            }
+            of_client[1].faa(1);
+        });
+        words[0].store(1);
+        if words[1].load() == 1 {
+            let seen = words[2].load();
+            client.join().unwrap();
+            assert_eq!(words[2].load(), seen, "an access after the fence");
+        } else {
+            client.join().unwrap();
+        }
+    });
+}

@@ -1,0 +1,19 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# The floor under every latency of dlock on verbs: perftest on one device.
+# net: loop
+# limit: 60
+set -e
+# shellcheck source=tests/rxe/guest/perftest.sh
+. tests/rxe/guest/perftest.sh
+command -v ib_atomic_lat >/dev/null || { echo "SKIP: perftest is not installed"; exit 77; }
+
+floor() { # name, program and arguments
+    name=$1
+    shift
+    line=$(perftest "$@")
+    echo "  $name: median $(median "$line") us"
+}
+floor FAA ib_atomic_lat -A FETCH_AND_ADD -n 2000
+floor CAS ib_atomic_lat -A CMP_AND_SWAP -n 2000
+floor "SEND, half a round trip" ib_send_lat -n 2000

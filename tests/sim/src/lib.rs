@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The core's lock algorithms under a scheduler that decides every step.
+//!
+//! ```text
+//!   Tape ──which step next?──▶ World: clients (one verb per step) · arbiter · clock
+//!                                       └─▶ checker: who believes to hold what, at every grant
+//! ```
+//! [`explore`] runs a scenario under *every* schedule, [`sample`] under schedules drawn from a
+//! seed. The arbiter's own verbs are steps, too: clients run in between.
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+
+mod clients;
+mod tape;
+mod world;
+
+pub use tape::Tape;
+pub use world::{Action, Scenario, World};
+
+/// What an exploration has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Explored {
+    /// Schedules run.
+    pub schedules: u64,
+    /// All schedules there are.
+    pub complete: bool,
+}
+
+/// Runs every schedule, at most `schedules_max`. A schedule that comes to a state that another
+/// one was in before ends there: what can follow was, or will be, explored from the first.
+///
+/// # Panics
+/// If a schedule violates a property; the message has the schedule.
+pub fn explore(scenario: &Scenario, schedules_max: u64) -> Explored {
+    let mut tape = Tape::new();
+    let mut schedules = 0;
+    let mut seen = HashSet::new();
+    loop {
+        run(scenario, &mut tape, Some(&mut seen));
+        schedules += 1;
+        if !tape.advance() {
+            return Explored { schedules, complete: true };
+        }
+        if schedules >= schedules_max {
+            return Explored { schedules, complete: false };
+        }
+    }
+}
+
+/// Runs `schedules` schedules drawn from `seed`.
+///
+/// # Panics
+/// If a schedule violates a property; the message has the schedule.
+pub fn sample(scenario: &Scenario, seed: u64, schedules: u64) {
+    for i in 0..schedules {
+        let mut tape = Tape::random(seed.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        run(scenario, &mut tape, None);
+    }
+}
+
+fn run(scenario: &Scenario, tape: &mut Tape, seen: Option<&mut HashSet<u64>>) {
+    let mut world = World::new(scenario);
+    if let Err(violation) = world.run(tape, seen) {
+        panic!(
+            "{violation}\nscenario {scenario:?}\nschedule {:?}\ntrace:\n{}",
+            tape.picked(),
+            world.trace()
+        );
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rules of single files.
+
+use std::path::Path;
+use std::{env, fs};
+
+use crate::tree::File;
+
+/// Lines of code in a file; its `mod tests` does not count.
+pub const CODE_LINES_MAX: usize = 600;
+/// Columns of a line of Rust.
+pub const COLUMNS_MAX: usize = 100;
+/// Lines within which the licence line stands: after `#!` and XML declarations.
+const LICENCE_WITHIN: usize = 3;
+/// The folders in which `unsafe` is permitted.
+const UNSAFE_PERMITTED: [&str; 2] = ["dlock-fabric/", "dlock-ffi/"];
+/// Extensions of files that are source code.
+const SOURCE: [&str; 13] =
+    ["rs", "c", "h", "cc", "cpp", "hpp", "sh", "py", "cmake", "s", "S", "in", "map"];
+/// Source files without a telling extension.
+const SOURCE_NAMES: [&str; 4] = ["Makefile", "CMakeLists.txt", ".ci/run", "dlock.pc.in"];
+
+fn is_source(file: &File) -> bool {
+    let name = file.path.rsplit('/').next().unwrap_or("");
+    SOURCE.contains(&file.extension())
+        || SOURCE_NAMES.iter().any(|n| *n == name || *n == file.path)
+        || file.text.starts_with("#!/")
+}
+
+/// Source files without the licence line at their top.
+pub fn without_licence(files: &[File]) -> Vec<String> {
+    // In two parts, so that this line is not itself taken for one.
+    let line = concat!("SPDX-License-", "Identifier: MIT OR Apache-2.0");
+    let missing = |f: &&File| !f.text.lines().take(LICENCE_WITHIN).any(|l| l.contains(line));
+    let offence = |f: &File| format!("{}: no licence line: `{line}`", f.path);
+    files.iter().filter(|f| is_source(f)).filter(missing).map(offence).collect()
+}
+
+/// Files with more code than one concept needs.
+pub fn too_long(files: &[File]) -> Vec<String> {
+    let mut offences = Vec::new();
+    for file in files.iter().filter(|f| ["rs", "c", "h", "cpp"].contains(&f.extension())) {
+        let lines = code_lines(&file.text);
+        if lines > CODE_LINES_MAX {
+            offences.push(format!("{}: {lines} lines, {CODE_LINES_MAX} at most", file.path));
+        }
+    }
+    offences
+}
+
+/// The lines before a test module that ends the file.
+fn code_lines(text: &str) -> usize {
+    let lines: Vec<&str> = text.lines().collect();
+    lines.iter().position(|l| l.starts_with("#[cfg(test)]")).unwrap_or(lines.len())
+}
+
+/// Lines of Rust that are too wide.
+pub fn too_wide(files: &[File]) -> Vec<String> {
+    let mut offences = Vec::new();
+    for file in files.iter().filter(|f| f.extension() == "rs") {
+        for (number, line) in file.text.lines().enumerate() {
+            let columns = line.chars().count();
+            // The text of an error stays in one piece, so that it can be searched for.
+            let message = line.trim_start().starts_with("#[error(\"");
+            if columns > COLUMNS_MAX && !message {
+                offences.push(format!("{}:{}: {columns} columns", file.path, number + 1));
+            }
+        }
+    }
+    offences
+}
+
+/// `unsafe` code outside of the crates that may have it, and crate roots elsewhere that do not
+/// forbid it.
+pub fn stray_unsafe(files: &[File]) -> Vec<String> {
+    let mut offences = Vec::new();
+    for file in files.iter().filter(|f| f.extension() == "rs") {
+        if UNSAFE_PERMITTED.iter().any(|p| file.path.starts_with(p)) {
+            continue;
+        }
+        for (number, line) in file.text.lines().enumerate() {
+            if has_unsafe(line) {
+                offences.push(format!("{}:{}: unsafe code", file.path, number + 1));
+            }
+        }
+        let root = file.path.ends_with("/src/lib.rs") || file.path.ends_with("/src/main.rs");
+        if root && !file.text.contains("#![forbid(unsafe_code)]") {
+            offences.push(format!("{}: no `#![forbid(unsafe_code)]`", file.path));
+        }
+    }
+    offences
+}
+
+/// The keyword as code: neither in a comment nor in a string.
+fn has_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or("");
+    let mut in_string = false;
+    let mut words = String::new();
+    for c in code.chars() {
+        match c {
+            '"' => in_string = !in_string,
+            _ if in_string => {}
+            c if c.is_alphanumeric() || c == '_' => words.push(c),
+            _ => words.push(' '),
+        }
+    }
+    words.split(' ').any(|w| w == "unsafe")
+}
+
+/// Names of the machine on which something was written: its folders, its registries.
+///
+/// What to look for comes from the machine on which the test runs, so that a trace is found
+/// where it would be left: the folder of the checkout, the home folder, and the hosts that
+/// cargo's configuration names. Homes of other people are found everywhere.
+pub fn machine_traces(files: &[File], root: &Path) -> Vec<String> {
+    let traces = traces_of_this_machine(root);
+    let mut offences = Vec::new();
+    for file in files {
+        for (number, line) in file.text.lines().enumerate() {
+            let home = ["/home/", "/Users/"].iter().any(|h| names_a_home(line, h));
+            if home || traces.iter().any(|t| line.contains(t.as_str())) {
+                offences.push(format!("{}:{}: names a machine", file.path, number + 1));
+            }
+        }
+    }
+    offences
+}
+
+fn traces_of_this_machine(root: &Path) -> Vec<String> {
+    let mut traces = Vec::new();
+    let root = root.to_string_lossy();
+    if root.matches('/').count() >= 2 {
+        traces.push(root.into_owned());
+    }
+    let home = env::var("HOME").unwrap_or_default();
+    if home.len() > 1 {
+        traces.push(format!("{home}/"));
+    }
+    let cargo_home = env::var("CARGO_HOME").unwrap_or(format!("{home}/.cargo"));
+    for name in ["config.toml", "config"] {
+        let text = fs::read_to_string(Path::new(&cargo_home).join(name)).unwrap_or_default();
+        traces.extend(hosts(&text));
+    }
+    // The public registry is everybody's.
+    traces.retain(|t| !["crates.io", "github.com"].iter().any(|public| t.ends_with(public)));
+    traces
+}
+
+/// The host names in the URLs of a text.
+fn hosts(text: &str) -> Vec<String> {
+    let end = |c: char| !(c.is_alphanumeric() || c == '.' || c == '-');
+    let urls = text.split("://").skip(1);
+    let host = |u: &str| u.rsplit_once('@').map_or(u, |(_, h)| h).split(end).next().map(Into::into);
+    urls.filter_map(host).filter(|h: &String| h.contains('.')).collect()
+}
+
+/// Whether the line has a folder below `home`: `/home/<name>/`, but not a placeholder.
+fn names_a_home(line: &str, home: &str) -> bool {
+    line.split(home).skip(1).any(|rest| {
+        let name = rest.split('/').next().unwrap_or("");
+        rest.contains('/') && !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> Vec<File> {
+        vec![File { path: path.into(), text: text.into() }]
+    }
+
+    #[test]
+    fn a_source_file_without_licence_is_found_and_others_are_left_alone() {
+        assert_eq!(without_licence(&file("a/b.rs", "fn f() {}")).len(), 1);
+        assert_eq!(without_licence(&file("run", "#!/bin/sh\n")).len(), 1);
+        assert_eq!(without_licence(&file("a.md", "text")).len(), 0);
+    }
+
+    #[test]
+    fn only_code_before_the_test_module_counts() {
+        let long = "x\n".repeat(CODE_LINES_MAX);
+        assert!(
+            too_long(&file("a.rs", &format!("{long}#[cfg(test)]\nmod tests {{}}\n"))).is_empty()
+        );
+        assert_eq!(too_long(&file("a.rs", &format!("{long}y\n"))).len(), 1);
+    }
+
+    #[test]
+    fn the_keyword_is_found_in_code_only() {
+        let keyword = concat!("un", "safe");
+        assert!(has_unsafe(&format!("let x = {keyword} {{ *p }};")));
+        assert!(!has_unsafe(&format!("// {keyword}")));
+        assert!(!has_unsafe(&format!("\"{keyword} text\"")));
+        assert!(!has_unsafe(&format!("#![forbid({keyword}_code)]")));
+        let text = format!("{keyword} fn f() {{}}");
+        assert_eq!(stray_unsafe(&file("dlock-core/src/a.rs", &text)).len(), 1);
+        assert!(stray_unsafe(&file("dlock-fabric/src/a.rs", &text)).is_empty());
+    }
+
+    #[test]
+    fn a_wide_line_is_found() {
+        assert_eq!(too_wide(&file("a.rs", &"x".repeat(COLUMNS_MAX + 1))).len(), 1);
+        assert!(too_wide(&file("a.rs", &"ä".repeat(COLUMNS_MAX))).is_empty());
+    }
+
+    #[test]
+    fn the_checkout_and_a_home_folder_are_traces() {
+        let root = Path::new("/srv/somewhere/dlock");
+        let trace = |text: &str| machine_traces(&file("a.md", text), root).len();
+        assert_eq!(trace("see /srv/somewhere/dlock/x"), 1);
+        assert_eq!(trace(concat!("/ho", "me/somebody/x")), 1);
+        assert_eq!(trace("see ./x and /etc/dlock/dlockd.toml"), 0);
+    }
+
+    #[test]
+    fn hosts_are_taken_from_urls() {
+        let text = "registry = \"sparse+http://user:key@cache.example:80/index/\"";
+        assert_eq!(hosts(text), ["cache.example"]);
+    }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The repository follows its own style.
+
+use dlock_tidy::{cargo, source, tree};
+
+fn none(offences: Vec<String>) {
+    assert!(offences.is_empty(), "{} offences:\n  {}", offences.len(), offences.join("\n  "));
+}
+
+#[test]
+fn the_repository_is_found() {
+    let files = tree::files(&tree::root());
+    assert!(files.iter().any(|f| f.path == "dlock-core/src/lib.rs"), "{} files", files.len());
+}
+
+#[test]
+fn every_source_file_has_the_licence_line() {
+    none(source::without_licence(&tree::files(&tree::root())));
+}
+
+#[test]
+fn no_file_is_too_long() {
+    none(source::too_long(&tree::files(&tree::root())));
+}
+
+#[test]
+fn no_line_of_rust_is_too_wide() {
+    none(source::too_wide(&tree::files(&tree::root())));
+}
+
+#[test]
+fn unsafe_code_is_in_fabric_and_ffi_only() {
+    none(source::stray_unsafe(&tree::files(&tree::root())));
+}
+
+#[test]
+fn no_file_names_the_machine_it_was_written_on() {
+    let root = tree::root();
+    none(source::machine_traces(&tree::files(&root), &root));
+}
+
+#[test]
+fn dependencies_point_from_the_edge_to_the_core() {
+    none(cargo::wrong_direction(&tree::root()));
+}
+
+#[test]
+fn every_dependency_has_a_reason_and_one_version() {
+    none(cargo::unexplained(&tree::root()));
+}
+
+#[test]
+fn licences_versions_and_sources_are_as_deny_toml_demands() {
+    none(cargo::dependency_offences(&tree::root()));
+}
