@@ -95,11 +95,13 @@ mod tests {
         let client = SlotMemory::open(fd, 4).unwrap();
         assert_eq!(client.gate(), None, "before anybody serves");
         thread::scope(|scope| {
-            scope.spawn(|| {
+            let keeper = scope.spawn(|| {
                 let vigil = Vigil::keep(&memory).unwrap();
                 assert_eq!(client.gate(), None);
                 std::mem::forget(vigil);
             });
+            // The scope alone waits for the closure, not for the end of the thread.
+            keeper.join().unwrap();
         });
         assert_eq!(client.gate(), Some(Status::BadResponse));
     }
