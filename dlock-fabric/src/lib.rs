@@ -39,3 +39,4 @@ pub use error::FabricError;
 pub use server_memory::CpuMemory;
 pub use shm::ShmExecutor;
 pub use tcp::TcpExecutor;
+pub use verbs::{DeviceLost, NicMemory, VerbsExecutor, VerbsHost, VerbsPeer, VerbsWish};

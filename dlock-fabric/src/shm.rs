@@ -72,7 +72,7 @@ impl ShmExecutor {
             return Err(FabricError::Peer { uid: peer.uid });
         }
         let deadline = deadline_in(net::CONNECT_WAIT);
-        let attach = Attach { fabric: FabricKind::Shm, ..*attach };
+        let attach = Attach { fabric: FabricKind::Shm, verbs: None, ..*attach };
         let (attached, slots, ledger) = handshake::attach_shm(socket.as_fd(), &attach, deadline)?;
         let ledger = LedgerMemory::open(ledger, attached.ledger_entries)?;
         let slots = match SlotMemory::open(slots, attached.slots) {

@@ -63,7 +63,7 @@ impl TcpExecutor {
         attach: &Attach,
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
-        let attach = Attach { fabric: FabricKind::Tcp, ..*attach };
+        let attach = Attach { fabric: FabricKind::Tcp, verbs: None, ..*attach };
         handshake::attach_tcp(socket.as_fd(), &attach, deadline_in(net::CONNECT_WAIT))?;
         Ok(Self { stream: Stream::new(socket), clock: Mutex::new(clock) })
     }
