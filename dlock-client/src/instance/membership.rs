@@ -359,7 +359,7 @@ fn attach(
     control: &Control,
     clock: ClockEstimate,
 ) -> Result<Arc<dyn Executor>, Status> {
-    let attach = |fabric| Attach { client: session.client, secret: session.secret, fabric };
+    let attach = |fabric| Attach { client: session.client, secret: session.secret, fabric, verbs: None };
     if choice != FabricChoice::Tcp {
         let refused = match session.shm_socket.as_deref() {
             Some(name) => match ShmExecutor::attach(name, &attach(FabricKind::Shm)) {
