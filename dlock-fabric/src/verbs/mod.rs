@@ -25,9 +25,11 @@ mod executor;
 mod ffi;
 mod host;
 mod library;
+mod loopback;
 mod memory;
 mod messages;
 mod nic_memory;
+mod peer;
 mod poster;
 mod qp;
 pub mod timing;
@@ -41,10 +43,16 @@ pub use credits::RING_SLOTS_MIN;
 pub use device::{devices, Context};
 pub use error::VerbsError;
 pub use executor::{VerbCounts, VerbsExecutor, VerbsWish};
-pub use host::{Arrival, PeerId, VerbsHost, VerbsPeer};
+pub use host::{Arrival, PeerId, VerbsHost, ARRIVALS_MAX};
 pub use library::{library, Absent, Library};
 pub use memory::{Access, Mr, Pages, Pd, Region, RemoteRegion, RemoteWord};
 pub use messages::{Event, MessageError, MessageSpec, Messages};
 pub use nic_memory::{DeviceLost, NicMemory};
+pub use peer::VerbsPeer;
 pub use poster::{Batch, Notify, PostError, PostedList, Poster, RemoteVerb, Settled};
 pub use qp::{Endpoint, Qp, QpSpec};
+
+/// Receive buffers of a message ring: requests under way to a primary, or replies to a client.
+pub const RING_SLOTS: u16 = 16;
+/// Bytes of a message buffer; the longest frame of the arbiter's has less than half of it.
+pub const MESSAGE_BYTES: u32 = 128;
