@@ -282,7 +282,7 @@ impl Rounds<'_, '_> {
         let item = &mut self.items[i];
         let Some(place) = item.place else { return };
         let place = &mut self.places[place];
-        while let Run::Active(machine, step) = &mut item.run {
+        while let Run::Active(_, step) = &mut item.run {
             match *step {
                 Step::Done(result) => {
                     if result.status == Status::BadResponse {

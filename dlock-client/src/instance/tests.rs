@@ -27,6 +27,7 @@ fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
     let exec: Arc<dyn Executor> = fake.clone();
     let link = Link {
         exec: Arc::clone(&exec),
+        verbs: None,
         epoch: Epoch(1),
         anchor_s: 0,
         secret: Secret([0; 16]),
