@@ -23,6 +23,7 @@ pub mod floor;
 mod fork;
 pub mod frames;
 pub mod handshake;
+mod inbox;
 pub mod memory;
 pub mod net;
 pub mod server_memory;

@@ -28,10 +28,11 @@ use crate::error::FabricError;
 use crate::fds::Credentials;
 use crate::fork::Owner;
 use crate::handshake;
+use crate::inbox::{Answer, Expected};
 use crate::memory::{LedgerMemory, SlotMemory};
 use crate::net;
 use crate::server_memory::{execute, execute_verb};
-use crate::stream::{Answer, Expected, NotSent, Stream};
+use crate::stream::{NotSent, Stream};
 use crate::sys::deadline_in;
 
 /// How long sending a message may take when the primary does not read.

@@ -15,6 +15,7 @@
 //!
 //! Nothing of RDMA is needed to build this, and nothing is loaded before it is asked for.
 
+mod attach;
 pub mod choice;
 mod completion;
 mod credits;
@@ -23,6 +24,7 @@ pub mod doctor;
 mod error;
 mod executor;
 mod ffi;
+mod flight;
 mod host;
 mod library;
 mod loopback;
@@ -32,6 +34,9 @@ mod nic_memory;
 mod peer;
 mod poster;
 mod qp;
+mod ring;
+mod station;
+mod talk;
 pub mod timing;
 
 #[cfg(test)]
@@ -42,7 +47,7 @@ pub use completion::{Channel, Completion, Cq, WorkId};
 pub use credits::RING_SLOTS_MIN;
 pub use device::{devices, Context};
 pub use error::VerbsError;
-pub use executor::{VerbCounts, VerbsExecutor, VerbsWish};
+pub use executor::{VerbCounts, VerbsExecutor, VerbsWish, EFFECT_NS_MAX};
 pub use host::{Arrival, PeerId, VerbsHost, ARRIVALS_MAX};
 pub use library::{library, Absent, Library};
 pub use memory::{Access, Mr, Pages, Pd, Region, RemoteRegion, RemoteWord};

@@ -336,11 +336,10 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Everything that was posted before, by anybody, may still be under way in front of the next
-    /// verb: what must not overtake it is fenced.
+    /// Reads or atomics that were posted before may still be under way, and must not be overtaken.
     #[inline]
-    pub(super) fn behind_all(&mut self) {
-        self.order = Order { reads: true, atomics: true };
+    pub(super) fn behind(&mut self, reads: bool, atomics: bool) {
+        self.order = Order { reads, atomics };
     }
 
     /// The verbs from here on belong to another chain: no fence between the two.
