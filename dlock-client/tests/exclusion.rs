@@ -129,6 +129,8 @@ fn hand_over(a: &Instance, b: &Instance, id: dlock_client::LockId) -> Duration {
 
 #[test]
 fn a_waiter_is_handed_the_lock_at_once() {
+    // an emulated machine is slow, but polling, which the original did, took 100 ms
+    let handed_max = Duration::from_millis(if common::on_verbs() { 90 } else { 10 });
     let server = server();
     for fabric in fabrics() {
         for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
@@ -138,7 +140,7 @@ fn a_waiter_is_handed_the_lock_at_once() {
             got(&b, &name, lock_type);
             // the best of several: this machine may be busy, but no timer may be on the path
             let best = (0..8).map(|_| hand_over(&a, &b, id)).min().unwrap();
-            assert!(best < Duration::from_millis(10), "{fabric:?} {lock_type:?}: {best:?}");
+            assert!(best < handed_max, "{fabric:?} {lock_type:?}: {best:?}");
         }
     }
 }
