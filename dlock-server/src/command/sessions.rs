@@ -158,7 +158,9 @@ impl Worker {
             return;
         }
         self.close_channel(client);
-        self.core.primary.attached(client);
+        let now = self.core.now();
+        let Core { primary, memory, sent, .. } = &mut self.core;
+        primary.attached(now, memory, client, attach.fabric, sent);
         if let Some(peer) = peer {
             self.share(client, socket, attached, peer, deadline);
         } else if let Err(error) = handshake::answer(socket.as_fd(), &attached, None, deadline) {
@@ -249,6 +251,7 @@ impl Worker {
                 member.channel = None;
             }
         }
+        self.waits_no_more(client);
         // An shm client hangs up when it has unmapped the memory, or when it has died.
         self.look_at_process(client);
     }
@@ -260,6 +263,14 @@ impl Worker {
         if let Some(channel) = self.channels.remove(&token) {
             channel.close(self.poll.registry());
         }
+        self.waits_no_more(client);
+    }
+
+    /// A client's channel is gone: it is granted nothing that it would not hear of.
+    fn waits_no_more(&mut self, client: ClientId) {
+        let now = self.core.now();
+        let Core { primary, memory, sent, .. } = &mut self.core;
+        primary.detached(now, memory, client, sent);
     }
 
     /// Finds out when this process ends.
