@@ -478,7 +478,11 @@ fn extend(
     let held = matches!(entry.state(), LedgerState::HeldExclusive | LedgerState::HeldShared);
     let by_ledger =
         (held && named(entry) == Some((mode, ticket))).then(|| entry.deadline_s(ctx.anchor_s));
-    let served = mode == Mode::Shared || FairWord::from_bits(word).nx() == ticket.tx;
+    let w = FairWord::from_bits(word);
+    let served = match mode {
+        Mode::Exclusive => (w.nx(), w.ns()) == (ticket.tx, ticket.ts),
+        Mode::Shared => !before(w.nx(), ticket.tx),
+    };
     let old = by_record.max(by_ledger);
     let mine = owns(ctx, &mut state.fair, from, mode, ticket);
     let (Some(old), true, true) = (old, served, mine) else {

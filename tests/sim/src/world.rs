@@ -70,6 +70,9 @@ struct Interleaved<'a> {
 
 impl Interleaved<'_> {
     fn others(&mut self) {
+        if self.clients.by_primary {
+            return; // the arbiter's own thread executes their chains
+        }
         loop {
             let runnable = self.clients.runnable();
             let mortal = self.clients.mortal();
