@@ -43,7 +43,7 @@ impl Executor for Refuse {
 
     /// No clock: nothing is decided by it, since nothing is executed.
     fn now(&self) -> Now {
-        Now { time: ServerTime(0), uncertainty_ns: u64::MAX }
+        Now::within(ServerTime(0), u64::MAX)
     }
 
     fn name(&self) -> &'static str {

@@ -60,7 +60,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn new(id: LockId, entry: LockEntry, exec: Arc<dyn Executor>, epoch: Epoch) -> Self {
-        let last_now = Now { time: ServerTime(0), uncertainty_ns: 0 };
+        let last_now = Now::exact(ServerTime(0));
         Self {
             id,
             entry,

@@ -50,12 +50,19 @@ pub struct Now {
     pub time: ServerTime,
     /// ε: the true time differs from the estimate by at most this many nanoseconds.
     pub uncertainty_ns: u64,
+    /// The reader's own monotonic clock, which no better estimate moves: for what lies between two
+    /// readings.
+    pub local_ns: u64,
 }
 
 impl Now {
     /// Exact knowledge: the primary itself, and the simulator.
     pub fn exact(time: ServerTime) -> Self {
-        Self { time, uncertainty_ns: 0 }
+        Self { time, uncertainty_ns: 0, local_ns: time.0 }
+    }
+    /// As [`exact`](Self::exact), but for this ε.
+    pub fn within(time: ServerTime, uncertainty_ns: u64) -> Self {
+        Self { uncertainty_ns, ..Self::exact(time) }
     }
     /// The deadline to write for a hold that starts now: never earlier than the true time asks
     /// for, so that nobody takes the lock over before the lease is over.
@@ -88,14 +95,14 @@ mod tests {
 
     #[test]
     fn a_deadline_is_not_earlier_than_the_true_time_asks_for() {
-        let now = Now { time: ServerTime(11 * NS - 5), uncertainty_ns: 5 };
+        let now = Now::within(ServerTime(11 * NS - 5), 5);
         assert_eq!(now.deadline(3), 14);
         assert_eq!(Now::exact(ServerTime(11 * NS - 5)).deadline(3), 13);
     }
 
     #[test]
     fn a_hold_is_valid_through_the_whole_second_of_its_deadline() {
-        let at = |ns| Now { time: ServerTime(ns), uncertainty_ns: 5 };
+        let at = |ns| Now::within(ServerTime(ns), 5);
         assert!(!at(11 * NS + 4).surely_expired(10));
         assert!(at(11 * NS + 5).surely_expired(10));
         assert!(!at(11 * NS - 6).maybe_expired(10));

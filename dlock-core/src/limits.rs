@@ -26,6 +26,11 @@ pub const FAIR_QUEUE_MAX: u16 = 0x7fff;
 /// [`CLIENTS_MAX`] tickets: it holds four times as many.
 pub const FAIR_LANE_DIVERT: u16 = 0xf000;
 const _: () = assert!((u16::MAX - FAIR_LANE_DIVERT) as usize >= 4 * CLIENTS_MAX);
+/// From this lane value on a primary executes no more additions to the lane for anybody: only a
+/// client that ought to have diverted long ago would ask for one.
+pub const FAIR_LANE_MAX: u16 = 0xf800;
+const _: () = assert!((FAIR_LANE_MAX - FAIR_LANE_DIVERT) as usize >= CLIENTS_MAX);
+const _: () = assert!((u16::MAX - FAIR_LANE_MAX) as usize >= CLIENTS_MAX);
 /// Bytes of one frame on any channel, header included.
 pub const FRAME_LEN_MAX: usize = 64 * 1024;
 /// Buffers of a verbs receive ring: enough that two peers never both run out of credit.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The primary as its driver sees it.
 
-use std::collections::HashMap;
+mod common;
 
+use common::Memory;
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant, Secret};
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
@@ -14,41 +15,6 @@ use dlock_core::verb::{Chain, Values, Verb, Word, WordAddr};
 use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
-
-#[derive(Default)]
-struct Memory {
-    words: HashMap<u32, u64>,
-    ledgers: HashMap<(ClientId, Handle), LedgerEntry>,
-}
-
-impl LockMemory for Memory {
-    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
-        let word = self.words.entry(addr.index()).or_default();
-        let old = *word;
-        if old == expect {
-            *word = swap;
-        }
-        old
-    }
-    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
-        let word = self.words.entry(addr.index()).or_default();
-        let old = *word;
-        *word = old.wrapping_add(add);
-        old
-    }
-    fn read(&mut self, addr: WordAddr) -> u64 {
-        *self.words.entry(addr.index()).or_default()
-    }
-    fn set(&mut self, addr: WordAddr, value: u64) {
-        self.words.insert(addr.index(), value);
-    }
-    fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
-        self.ledgers.get(&(client, handle)).copied().unwrap_or_default()
-    }
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
-        self.ledgers.remove(&(client, handle));
-    }
-}
 
 struct World {
     primary: Primary,
@@ -102,8 +68,14 @@ impl World {
         self.primary.command(NOW, &mut self.memory, client, seq, request, &mut out);
         out
     }
-    fn check(&self, client: ClientId, verb: Verb) -> Result<(), Status> {
-        self.primary.check_chain(NOW, client, &Chain::one(verb))
+    fn check(&mut self, client: ClientId, verb: Verb) -> Result<(), Status> {
+        let chain = Chain::one(verb);
+        self.primary.check_chain(NOW, &mut self.memory, client, &chain).map(|_| ())
+    }
+    fn attach(&mut self, client: ClientId, fabric: FabricKind) -> Vec<Sent> {
+        let mut out = Vec::new();
+        self.primary.attached(NOW, &mut self.memory, client, fabric, &mut out);
+        out
     }
     fn fence(&mut self, client: ClientId) -> Vec<Sent> {
         let mut out = Vec::new();
@@ -242,7 +214,7 @@ fn a_request_that_is_sent_again_is_not_executed_again() {
     assert_eq!(w.command(a, wait(&g, Mode::Exclusive)).len(), 1);
     w.seq -= 1;
     assert!(w.command(a, wait(&g, Mode::Exclusive)).is_empty());
-    w.primary.attached(a);
+    w.attach(a, FabricKind::Shm);
     w.seq = 0;
     let ping = w.command(a, Request::Ping);
     assert!(matches!(ping[..], [Sent { reply: Reply::Pong { .. }, .. }]));
@@ -303,7 +275,7 @@ fn a_chain_changes_rw_and_fair_words_only_as_its_client_may() {
     let ok = [
         cas(w0(&rw), 0, me.into_bits()),
         cas(w0(&rw), me.with_rcount(2).into_bits(), RwWord::new().with_rcount(2).into_bits()),
-        Verb::Faa { addr: w0(&rw), add: u64::MAX },
+        Verb::Faa { addr: w0(&rw), add: 1 },
         Verb::Faa { addr: w0(&fair), add: FairWord::TAKE_SHARED },
         cas(
             w0(&fair),
@@ -316,6 +288,7 @@ fn a_chain_changes_rw_and_fair_words_only_as_its_client_may() {
         cas(w0(&rw), me.into_bits(), RwWord::new().with_rcount(5).into_bits()),
         cas(w0(&rw), me.with_waiters(true).into_bits(), 0),
         Verb::Faa { addr: w0(&rw), add: 2 },
+        Verb::Faa { addr: w0(&rw), add: u64::MAX },
         Verb::Faa { addr: w0(&fair), add: 3 },
         cas(w0(&fair), 0, FairWord::new().with_nx(1).into_bits()),
         cas(w0(&fair), 0, 0),

@@ -8,6 +8,8 @@ pub const DRIFT_PPM: u64 = 500;
 
 /// What drift may add to ε before the server clock is asked again, nanoseconds.
 const DRIFT_TOLERATED_NS: u64 = 500_000;
+/// The same for a peer that is far away, however far: 20 s of drift.
+const DRIFT_TOLERATED_NS_MAX: u64 = 10_000_000;
 
 /// Ticks by which the kernel's coarse clock is behind at most: one while ticks arrive in time,
 /// five before the kernel lets another CPU advance it (`MAX_STALLED_JIFFIES`), and a margin.
@@ -80,14 +82,16 @@ impl ClockEstimate {
         Now {
             time: ServerTime(monotonic_ns.wrapping_add(self.offset_ns)),
             uncertainty_ns: self.uncertainty_ns(monotonic_ns),
+            local_ns: monotonic_ns,
         }
     }
 
     /// Whether its age has added more to ε than a new exchange would: half a millisecond (one
-    /// second of drift), or as much as the trip itself.
+    /// second of drift), or as much as the trip itself. An exchange that took long because a
+    /// machine was busy is not relied on for long.
     pub fn is_stale(&self, monotonic_ns: u64) -> bool {
         let drift_ns = self.uncertainty_ns(monotonic_ns).saturating_sub(self.half_trip_ns);
-        drift_ns > self.half_trip_ns.max(DRIFT_TOLERATED_NS)
+        drift_ns > self.half_trip_ns.clamp(DRIFT_TOLERATED_NS, DRIFT_TOLERATED_NS_MAX)
     }
 
     /// ε at a moment of CLOCK_MONOTONIC: it grows with the estimate's age.
@@ -126,6 +130,8 @@ mod tests {
         let far = ClockEstimate::from_exchange(0, 20_000_000, ServerTime(NS));
         assert!(!far.is_stale(15 * NS));
         assert!(far.is_stale(25 * NS));
+        let by_a_busy_machine = ClockEstimate::from_exchange(0, 3 * NS, ServerTime(NS));
+        assert!(by_a_busy_machine.is_stale(30 * NS));
     }
 
     #[test]

@@ -189,7 +189,7 @@ impl Executor for ShmExecutor {
         let latest = earliest.wrapping_add(2 * self.half_lag_ns);
         if earliest / NS == latest / NS {
             let time = ServerTime(earliest.wrapping_add(self.half_lag_ns));
-            return Now { time, uncertainty_ns: self.half_lag_ns };
+            return Now::within(time, self.half_lag_ns);
         }
         Now::exact(ServerTime(clock::monotonic_ns().wrapping_add(self.offset_ns)))
     }

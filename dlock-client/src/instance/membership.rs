@@ -20,6 +20,7 @@ use dlock_core::control::{
 use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, LockId};
 use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX};
+use dlock_core::message::LockType;
 use dlock_core::status::Status;
 use dlock_fabric::clock::monotonic_ns;
 use dlock_fabric::ClockEstimate;
@@ -186,7 +187,8 @@ impl Instance {
                 match grant {
                     Ok(grant) => self.rebind(&claimed, &grant),
                     Err(Status::Fail) if claimed.claim.held.is_some() => {
-                        log::warn!("lock {} is lost: another client holds it now", claimed.id);
+                        let why = why_lost(claimed.claim.desc.lock_type);
+                        log::warn!("lock {} is lost: {why}", claimed.id);
                         claimed.claim.held = None;
                         claimed.lost = true;
                         refused.push(claimed);
@@ -287,6 +289,14 @@ impl Instance {
             *control = None;
         }
         status
+    }
+}
+
+/// Why a recovering primary refuses what was held of a lock.
+fn why_lost(lock_type: LockType) -> &'static str {
+    match lock_type {
+        LockType::Fair => "tickets and holds of fair locks do not survive their primary",
+        LockType::Atomic | LockType::Rw => "another client holds it now",
     }
 }
 

@@ -5,7 +5,7 @@
 //! without an owner. While it is set, the word is written by this module alone, but for the
 //! holder's own extend.
 
-use super::{cancel_wait, drop_waits, Caller, Ctx, LockState, Waiter};
+use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter};
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::message::{Mode, Reply, Request};
@@ -15,6 +15,8 @@ use crate::words::AtomicWord;
 pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
     match request {
         Request::Wait { mode: Mode::Exclusive, expire_s, wait, .. } => {
+            end_earlier_wait(ctx, state, from.client);
+            clear_bit_if_nobody_waits(ctx, state);
             let waiter = Waiter { caller: from, wait, mode: Mode::Exclusive, expire_s };
             queue(ctx, state, waiter);
         }
@@ -149,6 +151,11 @@ fn forget_only(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
     if !held {
         clear_bit_if_nobody_waits(ctx, state);
     }
+}
+
+pub(super) fn waits_dropped(ctx: &mut Ctx<'_>, state: &mut LockState) {
+    clear_bit_if_nobody_waits(ctx, state);
+    advance(ctx, state);
 }
 
 pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {

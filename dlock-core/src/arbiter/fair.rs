@@ -13,16 +13,20 @@
 //!
 //! A ticket that the arbiter ended is remembered as *revoked* until its client's ledger has
 //! dropped it, so that nothing is undone twice and a late request is refused.
+//!
+//! A *relayed* client, whose verbs this primary executes, has one live ticket at a time, known
+//! here from when it was taken until it is done or given up: nothing its ledger or its requests
+//! say of any other ticket counts.
 
 #[path = "fair_queue.rs"]
 mod queue;
 
 use std::collections::BTreeMap;
 
-use super::{cancel_wait, Caller, Ctx, LockState, Waiter};
+use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter};
 use crate::clock::ServerTime;
 use crate::ids::{ClientId, Handle};
-use crate::limits::FAIR_QUEUE_MAX;
+use crate::limits::{FAIR_LANE_MAX, FAIR_QUEUE_MAX, FAIR_READERS_MAX};
 use crate::message::{Mode, Reply, Request, WaitNumber};
 use crate::status::Status;
 use crate::words::{before, FairWord, LedgerEntry, LedgerState, Ticket};
@@ -57,9 +61,15 @@ struct Revoked {
     seen: bool,
 }
 
+/// Tickets that one client has given up and that have not been skipped yet. One that takes
+/// tickets and drops them must wait for its turns like everybody else.
+const CANCELLED_MAX: usize = 64;
+
 #[derive(Debug, Default)]
 pub(super) struct FairState {
     records: Vec<Record>,
+    /// What relayed clients have: ticket or hold.
+    pub(super) live: BTreeMap<ClientId, (Mode, Ticket)>,
     revoked: BTreeMap<ClientId, Revoked>,
     /// When the exclusive ticket `head` was first seen at the head of the queue. Two fields, so
     /// that no compiler reads a number that is not there (valgrind would report it).
@@ -69,15 +79,60 @@ pub(super) struct FairState {
 
 impl FairState {
     pub(super) fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.revoked.is_empty()
+        self.records.is_empty() && self.revoked.is_empty() && self.live.is_empty()
     }
 
     /// A chain of a tcp client took a ticket.
-    pub(super) fn issued(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
+    pub(super) fn issued(
+        &mut self,
+        client: ClientId,
+        mode: Mode,
+        ticket: Ticket,
+        is_relayed: bool,
+    ) {
         self.revoked.remove(&client);
-        self.records.retain(|r| r.client != client || r.status == RecordStatus::Cancelled);
+        self.drop_records(client);
+        if is_relayed {
+            self.has_taken(client, mode, ticket);
+        }
         let status = RecordStatus::Issued;
         self.records.push(Record { client, mode, ticket, status, since: None });
+    }
+
+    /// A relayed client has taken a ticket; the one it had before is given up.
+    fn has_taken(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
+        if let Some((mode, ticket)) = self.live.insert(client, (mode, ticket)) {
+            self.cancelled(client, mode, ticket);
+        }
+    }
+
+    /// A relayed client's chain has ended its ticket.
+    pub(super) fn finished(&mut self, client: ClientId) {
+        self.live.remove(&client);
+        self.drop_records(client);
+    }
+
+    fn cancelled(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
+        let status = RecordStatus::Cancelled;
+        self.records.push(Record { client, mode, ticket, status, since: None });
+    }
+
+    /// All records of a client, but those it has given up.
+    fn drop_records(&mut self, client: ClientId) {
+        self.records.retain(|r| r.client != client || r.status == RecordStatus::Cancelled);
+    }
+
+    fn waits_no_more(&mut self, client: ClientId) {
+        for r in &mut self.records {
+            if r.client == client && r.status == RecordStatus::Waiting {
+                r.status = RecordStatus::Queued;
+            }
+        }
+    }
+
+    fn has_given_up_too_many(&self, client: ClientId) -> bool {
+        let given_up = |r: &&Record| r.client == client && r.status == RecordStatus::Cancelled;
+        self.records.iter().filter(given_up).count() >= CANCELLED_MAX
     }
 
     fn record(&mut self, client: ClientId, mode: Mode, ticket: Ticket) -> Option<&mut Record> {
@@ -111,15 +166,123 @@ impl FairState {
         self.revoked.get(&client).is_some_and(|r| r.mode == mode && r.ticket == ticket)
     }
 
-    fn revoke(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
+    fn revoke(&mut self, client: ClientId, mode: Mode, ticket: Ticket, is_relayed: bool) {
         self.records.retain(|r| {
             !(r.client == client
                 && r.mode == mode
                 && r.ticket == ticket
                 && r.status != RecordStatus::Cancelled)
         });
-        self.revoked.insert(client, Revoked { mode, ticket, seen: false });
+        if !is_relayed {
+            self.revoked.insert(client, Revoked { mode, ticket, seen: false });
+        } else if self.live.get(&client) == Some(&(mode, ticket)) {
+            self.live.remove(&client);
+        }
     }
+}
+
+/// Whether a client may add this to a lock's word. `state`: of a relayed client.
+pub(super) fn may_take(
+    state: Option<&FairState>,
+    client: ClientId,
+    seen: u64,
+    add: u64,
+) -> Result<(), Status> {
+    let w = FairWord::from_bits(seen);
+    // a lane must never carry into the next, nor count more tickets than can be told apart
+    let has_room =
+        |next: u16, done: u16| next < FAIR_LANE_MAX && next.wrapping_sub(done) <= FAIR_QUEUE_MAX;
+    let room = match add {
+        FairWord::TAKE_EXCLUSIVE => has_room(w.mx(), w.nx()),
+        FairWord::TAKE_SHARED => has_room(w.ms(), w.ns()),
+        _ => return Err(Status::Invalid),
+    };
+    let is_greedy = state.is_some_and(|state| state.has_given_up_too_many(client));
+    (room && !is_greedy).then_some(()).ok_or(Status::Fail)
+}
+
+/// Whether a client may change the word so: one ticket is done, and nobody is behind it. `live`:
+/// what a relayed client has.
+pub(super) fn may_finish(
+    expect: u64,
+    swap: u64,
+    live: Option<Option<(Mode, Ticket)>>,
+) -> Result<(), Status> {
+    let (old, new) = (FairWord::from_bits(expect), FairWord::from_bits(swap));
+    let mode = match (old.mx().wrapping_sub(old.nx()), old.ms().wrapping_sub(old.ns())) {
+        (1, 0) if new == old.with_nx(old.nx().wrapping_add(1)) => Mode::Exclusive,
+        (0, 1..=FAIR_READERS_MAX) if new == old.with_ns(old.ns().wrapping_add(1)) => Mode::Shared,
+        _ => return Err(Status::Invalid),
+    };
+    let is_its_own = live.is_none_or(|live| {
+        live.is_some_and(|(its, ticket)| {
+            its == mode && (mode == Mode::Shared || ticket.tx == old.nx())
+        })
+    });
+    is_its_own.then_some(()).ok_or(Status::Invalid)
+}
+
+/// What a client's ledger says, as far as it counts: of a relayed client the ticket it has.
+fn told(ctx: &mut Ctx<'_>, fair: &FairState, client: ClientId, handle: Handle) -> LedgerEntry {
+    let entry = ctx.ledger(client, handle);
+    if !ctx.is_relayed(client) {
+        return entry;
+    }
+    match (named(entry), fair.live.get(&client)) {
+        // it has not left: that would be known
+        (Some(named), Some(live)) if named == *live => match entry.state() {
+            LedgerState::Leaving => entry.with_state(LedgerState::HeldShared),
+            _ => entry,
+        },
+        _ => LedgerEntry::new(),
+    }
+}
+
+/// Whether this ticket is the client's, as far as can be known: a client that operates on the
+/// words itself may have taken one that no ledger names yet, or any more.
+fn owns(ctx: &mut Ctx<'_>, fair: &mut FairState, from: Caller, mode: Mode, ticket: Ticket) -> bool {
+    if ctx.is_relayed(from.client) {
+        return fair.live.get(&from.client) == Some(&(mode, ticket));
+    }
+    if fair.is_revoked(from.client, mode, ticket) {
+        return false;
+    }
+    named(ctx.ledger(from.client, from.handle)) == Some((mode, ticket))
+        || fair.record(from.client, mode, ticket).is_some()
+        || !is_anothers(ctx, fair, from.client, mode, ticket)
+}
+
+/// Whether it is known that another client has, or has given up, the ticket of this number.
+fn is_anothers(
+    ctx: &mut Ctx<'_>,
+    fair: &FairState,
+    client: ClientId,
+    mode: Mode,
+    ticket: Ticket,
+) -> bool {
+    let is_same = |its: Mode, other: Ticket| match mode {
+        Mode::Exclusive => its == mode && other.tx == ticket.tx,
+        Mode::Shared => its == mode && other.ts == ticket.ts,
+    };
+    let is_given_up = |r: &Record| r.status == RecordStatus::Cancelled;
+    if fair
+        .records
+        .iter()
+        .any(|r| (r.client != client || is_given_up(r)) && is_same(r.mode, r.ticket))
+        || fair.live.iter().any(|(&c, &(its, other))| c != client && is_same(its, other))
+    {
+        return true;
+    }
+    for &(other, handle) in ctx.lock.refs {
+        if other != client && !ctx.is_relayed(other) {
+            let named = named(ctx.ledger(other, handle));
+            let is_over = |(its, t)| fair.is_revoked(other, its, t);
+            if named.is_some_and(|(its, t)| is_same(its, t) && !is_over((its, t))) {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// The mode and ticket a ledger entry of a fair lock names.
@@ -143,11 +306,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
         Request::Cancel { wait, .. } => {
             advance(ctx, state);
             if cancel_wait(ctx, state, from, wait) {
-                for r in &mut state.fair.records {
-                    if r.client == from.client && r.status == RecordStatus::Waiting {
-                        r.status = RecordStatus::Queued;
-                    }
-                }
+                state.fair.waits_no_more(from.client);
             }
             let word = ctx.read();
             ctx.answer(from, Reply::Done { word });
@@ -189,7 +348,8 @@ fn ask(ctx: &mut Ctx<'_>, state: &mut LockState, a: Ask) {
         Mode::Exclusive => before(a.ticket.tx, word.mx()),
         Mode::Shared => before(a.ticket.ts, word.ms()),
     };
-    if passed || !issued || state.fair.is_revoked(a.from.client, a.mode, a.ticket) {
+    end_earlier_wait(ctx, state, a.from.client);
+    if passed || !issued || !owns(ctx, &mut state.fair, a.from, a.mode, a.ticket) {
         ctx.denied(a.from, Status::Fail);
         return;
     }
@@ -199,7 +359,6 @@ fn ask(ctx: &mut Ctx<'_>, state: &mut LockState, a: Ask) {
         return;
     }
     record.status = RecordStatus::Waiting;
-    state.queue.retain(|w| w.caller.client != a.from.client);
     let wait = a.wait.unwrap_or(WaitNumber(0));
     let waiter = Waiter { caller: a.from, wait, mode: a.mode, expire_s: a.expire_s };
     state.queue.push_back(waiter);
@@ -221,6 +380,10 @@ fn ask(ctx: &mut Ctx<'_>, state: &mut LockState, a: Ask) {
 
 /// Adds to one lane by compare-and-swap, so that it wraps by itself.
 fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, expire_s: u32) {
+    end_earlier_wait(ctx, state, from.client);
+    if state.fair.has_given_up_too_many(from.client) {
+        return ctx.denied(from, Status::Fail);
+    }
     let mut old = FairWord::new();
     let new = ctx.update(|seen| {
         let w = FairWord::from_bits(seen);
@@ -236,6 +399,9 @@ fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mod
     let Some(word) = new else { return ctx.denied(from, Status::Fail) };
     let ticket = Ticket { tx: old.mx(), ts: old.ms() };
     state.fair.revoked.remove(&from.client);
+    if ctx.is_relayed(from.client) {
+        state.fair.has_taken(from.client, mode, ticket);
+    }
     let record = state.fair.upsert(from, mode, ticket);
     record.status = RecordStatus::Queued;
     // a shared grant is only given to a client whose ledger names the ticket already
@@ -262,8 +428,12 @@ fn one_more_done(ctx: &mut Ctx<'_>, mode: Mode, ticket: Ticket) -> Option<u64> {
 
 /// Whether the client's share under this ticket is outstanding for sure.
 fn holds_share(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, ticket: Ticket) -> bool {
-    if state.fair.is_revoked(from.client, Mode::Shared, ticket) {
+    let word = FairWord::from_bits(ctx.read());
+    if before(word.nx(), ticket.tx) || !owns(ctx, &mut state.fair, from, Mode::Shared, ticket) {
         return false;
+    }
+    if ctx.is_relayed(from.client) {
+        return true;
     }
     let entry = ctx.ledger(from.client, from.handle);
     let named = named(entry) == Some((Mode::Shared, ticket));
@@ -277,12 +447,12 @@ fn holds_share(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, ticket: T
 
 fn release(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, ticket: Ticket) {
     let mine = match mode {
-        Mode::Exclusive => !state.fair.is_revoked(from.client, mode, ticket),
+        Mode::Exclusive => owns(ctx, &mut state.fair, from, mode, ticket),
         Mode::Shared => holds_share(ctx, state, from, ticket),
     };
     match mine.then(|| one_more_done(ctx, mode, ticket)).flatten() {
         Some(_) => {
-            state.fair.revoke(from.client, mode, ticket);
+            state.fair.revoke(from.client, mode, ticket, ctx.is_relayed(from.client));
             advance(ctx, state);
             let word = ctx.read();
             ctx.answer(from, Reply::Done { word });
@@ -300,7 +470,7 @@ fn extend(
     expire_s: u32,
 ) {
     let word = ctx.read();
-    let entry = ctx.ledger(from.client, from.handle);
+    let entry = told(ctx, &state.fair, from.client, from.handle);
     let by_record = match state.fair.record(from.client, mode, ticket).map(|r| r.status) {
         Some(RecordStatus::Granted { deadline_s }) => Some(deadline_s),
         _ => None,
@@ -308,10 +478,14 @@ fn extend(
     let held = matches!(entry.state(), LedgerState::HeldExclusive | LedgerState::HeldShared);
     let by_ledger =
         (held && named(entry) == Some((mode, ticket))).then(|| entry.deadline_s(ctx.anchor_s));
-    let served = mode == Mode::Shared || FairWord::from_bits(word).nx() == ticket.tx;
+    let w = FairWord::from_bits(word);
+    let served = match mode {
+        Mode::Exclusive => (w.nx(), w.ns()) == (ticket.tx, ticket.ts),
+        Mode::Shared => !before(w.nx(), ticket.tx),
+    };
     let old = by_record.max(by_ledger);
-    let revoked = state.fair.is_revoked(from.client, mode, ticket);
-    let (Some(old), true, false) = (old, served, revoked) else {
+    let mine = owns(ctx, &mut state.fair, from, mode, ticket);
+    let (Some(old), true, true) = (old, served, mine) else {
         return ctx.denied(from, Status::Fail);
     };
     let deadline_s = match expire_s {
@@ -324,10 +498,20 @@ fn extend(
 
 /// The client gives its place up. If it was granted meanwhile, the grant is undone at once.
 fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, ticket: Ticket) {
-    if state.fair.is_revoked(from.client, mode, ticket) {
+    let word = FairWord::from_bits(ctx.read());
+    let is_out = match mode {
+        Mode::Exclusive => before(ticket.tx, word.mx()) && !before(ticket.tx, word.nx()),
+        Mode::Shared => before(ticket.ts, word.ms()),
+    };
+    if !is_out || !owns(ctx, &mut state.fair, from, mode, ticket) {
         return;
     }
-    state.queue.retain(|w| w.caller.client != from.client);
+    end_earlier_wait(ctx, state, from.client);
+    if ctx.is_relayed(from.client) {
+        state.fair.live.remove(&from.client);
+    } else if state.fair.has_given_up_too_many(from.client) {
+        return; // it is skipped all the same, after the grace
+    }
     let record = state.fair.upsert(from, mode, ticket);
     let granted = matches!(record.status, RecordStatus::Granted { .. });
     record.status = RecordStatus::Cancelled;
@@ -340,7 +524,14 @@ fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
 /// Undoes everything the client has of this lock, as far as it is known for sure. A share of
 /// which it is not known whether it was released is left to the count of those that are.
 fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
-    state.queue.retain(|w| w.caller.client != client);
+    drop_waits(state, client);
+    if ctx.is_relayed(client) {
+        state.fair.drop_records(client);
+        if let Some((mode, ticket)) = state.fair.live.remove(&client) {
+            state.fair.cancelled(client, mode, ticket); // `advance` ends it at its turn, or now
+        }
+        return;
+    }
     let entry = ctx.ledger(client, handle);
     let revoked = state.fair.revoked.remove(&client).map(|r| (r.mode, r.ticket));
     let by_ledger = named(entry).filter(|named| revoked != Some(*named));
@@ -350,7 +541,7 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
         .iter()
         .find(|r| r.client == client && r.status != RecordStatus::Cancelled)
         .copied();
-    state.fair.records.retain(|r| r.client != client || r.status == RecordStatus::Cancelled);
+    state.fair.drop_records(client);
     if let Some((mode, ticket)) = by_ledger {
         let granted = record.is_some_and(|r| {
             r.ticket == ticket && r.mode == mode && matches!(r.status, RecordStatus::Granted { .. })
@@ -363,7 +554,7 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
             _ if granted => {
                 one_more_done(ctx, mode, ticket);
             }
-            _ => cancelled(state, client, mode, ticket),
+            _ => state.fair.cancelled(client, mode, ticket),
         }
     }
     let Some(r) = record.filter(|r| Some((r.mode, r.ticket)) != named(entry)) else { return };
@@ -373,13 +564,14 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
             one_more_done(ctx, r.mode, r.ticket);
         }
         RecordStatus::Granted { .. } => {} // a share the ledger has dropped is released
-        _ => cancelled(state, client, r.mode, r.ticket),
+        _ => state.fair.cancelled(client, r.mode, r.ticket),
     }
 }
 
-fn cancelled(state: &mut LockState, client: ClientId, mode: Mode, ticket: Ticket) {
-    let status = RecordStatus::Cancelled;
-    state.fair.records.push(Record { client, mode, ticket, status, since: None });
+/// The client's wait was dropped, its ticket stays.
+pub(super) fn waits_dropped(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
+    state.fair.waits_no_more(client);
+    advance(ctx, state);
 }
 
 pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {

@@ -11,7 +11,7 @@
 //! ticket `nx` is served once every shared ticket before it is done (`ns` is its `ts`).
 
 use super::super::{Ctx, LockState};
-use super::{named, FairState, Record, RecordStatus};
+use super::{named, told, FairState, Record, RecordStatus};
 use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
 use crate::limits::{FAIR_GRACE_S, FAIR_READERS_MAX};
@@ -83,10 +83,14 @@ fn pass(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
 
 /// Every live ticket of the lock, as ledgers and records together tell it.
 fn claims(ctx: &mut Ctx<'_>, fair: &mut FairState, word: FairWord) -> Vec<Claim> {
-    fair.records.retain(|r| !(r.mode == Mode::Exclusive && before(r.ticket.tx, word.nx())));
+    let passed =
+        |mode: Mode, ticket: Ticket| mode == Mode::Exclusive && before(ticket.tx, word.nx());
+    fair.records.retain(|r| !passed(r.mode, r.ticket));
+    fair.live.retain(|_, &mut (mode, ticket)| !passed(mode, ticket));
     for &(client, handle) in ctx.lock.refs {
-        let entry = ctx.ledger(client, handle);
+        let entry = told(ctx, fair, client, handle);
         let ledger = named(entry);
+        let live = fair.live.get(&client).copied();
         if let Some(revoked) = fair.revoked.get_mut(&client) {
             if ledger == Some((revoked.mode, revoked.ticket)) {
                 revoked.seen = true;
@@ -99,17 +103,19 @@ fn claims(ctx: &mut Ctx<'_>, fair: &mut FairState, word: FairWord) -> Vec<Claim>
             !(r.client == client
                 && r.mode == Mode::Shared
                 && matches!(r.status, RecordStatus::Granted { .. })
-                && ledger != Some((r.mode, r.ticket)))
+                && ledger != Some((r.mode, r.ticket))
+                && live != Some((r.mode, r.ticket)))
         });
-        let Some((mode, ticket)) = ledger else { continue };
-        let passed = mode == Mode::Exclusive && before(ticket.tx, word.nx());
-        if passed || fair.is_revoked(client, mode, ticket) {
+        let Some((mode, ticket)) = ledger.or(live) else { continue };
+        if passed(mode, ticket) || fair.is_revoked(client, mode, ticket) {
             continue;
         }
-        let is_ticket =
-            matches!(entry.state(), LedgerState::TicketShared | LedgerState::TicketExclusive);
-        let has_record = fair.records.iter().any(|r| r.client == client);
-        if is_ticket && !has_record {
+        let is_held = matches!(
+            entry.state(),
+            LedgerState::HeldShared | LedgerState::HeldExclusive | LedgerState::Leaving
+        );
+        let is_record = |r: &Record| r.client == client && r.status != RecordStatus::Cancelled;
+        if !is_held && !fair.records.iter().any(is_record) {
             let status = RecordStatus::Queued;
             fair.records.push(Record { client, mode, ticket, status, since: None });
         }
@@ -132,7 +138,7 @@ fn claims(ctx: &mut Ctx<'_>, fair: &mut FairState, word: FairWord) -> Vec<Claim>
 /// What ledgers say of holds overrides or extends what the records say.
 fn add_ledger_holds(ctx: &mut Ctx<'_>, fair: &FairState, word: FairWord, claims: &mut Vec<Claim>) {
     for &(client, handle) in ctx.lock.refs {
-        let entry = ctx.ledger(client, handle);
+        let entry = told(ctx, fair, client, handle);
         let deadline_s = entry.deadline_s(ctx.anchor_s);
         let kind = match entry.state() {
             LedgerState::HeldExclusive | LedgerState::HeldShared => Kind::Held { deadline_s },
@@ -209,7 +215,7 @@ fn end(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, claim: Claim) -
                 && r.ticket == claim.ticket)
         });
     } else {
-        state.fair.revoke(claim.client, claim.mode, claim.ticket);
+        state.fair.revoke(claim.client, claim.mode, claim.ticket, ctx.is_relayed(claim.client));
     }
     true
 }
@@ -329,7 +335,7 @@ fn claim_is_over(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, claim
                 return false;
             }
             // released or not: the count of the known ones tells after the grace
-            state.fair.revoke(claim.client, claim.mode, claim.ticket);
+            state.fair.revoke(claim.client, claim.mode, claim.ticket, ctx.is_relayed(claim.client));
             true
         }
         Kind::Queued | Kind::Issued => outstayed(ctx, state, claim) && end(ctx, state, word, claim),

@@ -96,6 +96,9 @@ pub struct Arbiter {
     anchor_s: u32,
     locks: HashMap<Slot, LockState>,
     due: BTreeSet<(ServerTime, Slot)>,
+    /// Clients whose every verb this primary executes itself: what they have is known for sure,
+    /// and what they note counts only as far as it agrees.
+    relayed: BTreeSet<ClientId>,
 }
 
 /// What one call works with.
@@ -105,11 +108,15 @@ struct Ctx<'a> {
     lock: LockRef<'a>,
     anchor_s: u32,
     out: &'a mut Vec<Sent>,
+    relayed: &'a BTreeSet<ClientId>,
     /// When this lock wants to be looked at again.
     due: Option<ServerTime>,
 }
 
 impl Ctx<'_> {
+    fn is_relayed(&self, client: ClientId) -> bool {
+        self.relayed.contains(&client)
+    }
     fn w0(&self) -> WordAddr {
         WordAddr::new(self.lock.slot, Word::W0)
     }
@@ -159,7 +166,7 @@ impl Ctx<'_> {
 impl Arbiter {
     /// An arbiter with empty queues. `anchor_s` is what ledger deadlines count from.
     pub fn new(anchor_s: u32) -> Self {
-        Self { anchor_s, locks: HashMap::new(), due: BTreeSet::new() }
+        Self { anchor_s, locks: HashMap::new(), due: BTreeSet::new(), relayed: BTreeSet::new() }
     }
 
     /// Handles one request about one lock. The caller has checked that `lock` is what the
@@ -198,8 +205,56 @@ impl Arbiter {
         });
     }
 
-    /// The primary has executed a chain for this client (a tcp client): the ticket it may have
-    /// taken is known from now on, even before its note arrives.
+    /// From now on every verb of this client is executed by the primary (a tcp client that has
+    /// never mapped the memory), so that what it has is known without its ledger.
+    pub fn relay(&mut self, client: ClientId) {
+        self.relayed.insert(client);
+    }
+
+    /// The client operates on the words itself, or is gone: its ledger is what is known of it.
+    pub fn unrelay(&mut self, client: ClientId) {
+        self.relayed.remove(&client);
+        self.locks.retain(|_, state| {
+            state.rw.shares.remove(&client);
+            state.fair.live.remove(&client);
+            !state.is_empty() || state.due.is_some()
+        });
+    }
+
+    /// Whether a client may have this verb executed on the word of a read-write or fair lock,
+    /// which is `seen` now.
+    ///
+    /// # Errors
+    /// `Invalid`: no client of this kind makes such a change, or not this one now. `Fail`: the
+    /// lanes of a fair lock have no room now.
+    pub fn may(
+        &self,
+        slot: Slot,
+        lock_type: LockType,
+        client: ClientId,
+        seen: u64,
+        verb: &Verb,
+    ) -> Result<(), Status> {
+        let (state, relayed) = (self.locks.get(&slot), self.relayed.contains(&client));
+        match (lock_type, *verb) {
+            (LockType::Rw, Verb::Faa { add, .. }) => {
+                let has_share = state.is_some_and(|s| s.rw.shares.contains(&client));
+                rw::may_add(seen, add, relayed.then_some(has_share))
+            }
+            (LockType::Fair, Verb::Faa { add, .. }) => {
+                let state = state.map(|s| &s.fair).filter(|_| relayed);
+                fair::may_take(state, client, seen, add)
+            }
+            (LockType::Fair, Verb::Cas { expect, swap, .. }) => {
+                let live = state.and_then(|s| s.fair.live.get(&client).copied());
+                fair::may_finish(expect, swap, relayed.then_some(live))
+            }
+            _ => Err(Status::Invalid),
+        }
+    }
+
+    /// The primary has executed a chain on a lock for this client (a tcp client): what it has
+    /// taken or left is known from now on, even before its note arrives.
     pub fn executed(
         &mut self,
         lock: LockRef<'_>,
@@ -207,22 +262,86 @@ impl Arbiter {
         chain: &Chain,
         values: &Values,
     ) {
-        if lock.lock_type != LockType::Fair {
-            return;
-        }
+        let addr = WordAddr::new(lock.slot, Word::W0);
         for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
-            let Verb::Faa { addr, add } = *verb else { continue };
-            let mode = match add {
-                FairWord::TAKE_EXCLUSIVE => Mode::Exclusive,
-                FairWord::TAKE_SHARED => Mode::Shared,
-                _ => continue,
-            };
-            if addr == WordAddr::new(lock.slot, Word::W0) {
-                let w = FairWord::from_bits(old);
-                let ticket = Ticket { tx: w.mx(), ts: w.ms() };
-                self.locks.entry(lock.slot).or_default().fair.issued(client, mode, ticket);
+            match *verb {
+                Verb::Faa { addr: its, .. } | Verb::Cas { addr: its, .. } if its == addr => {
+                    self.executed_verb(lock, client, verb, old);
+                }
+                _ => {}
             }
         }
+    }
+
+    /// As [`executed`](Self::executed), for one verb on the word of the lock.
+    pub fn executed_verb(&mut self, lock: LockRef<'_>, client: ClientId, verb: &Verb, old: u64) {
+        let relayed = self.relayed.contains(&client);
+        match (lock.lock_type, *verb) {
+            (LockType::Rw, Verb::Faa { add, .. }) if relayed => {
+                let state = self.locks.entry(lock.slot).or_default();
+                match add {
+                    1 => _ = state.rw.shares.insert(client),
+                    _ => _ = state.rw.shares.remove(&client),
+                }
+                self.drop_if_empty(lock.slot);
+            }
+            (LockType::Fair, Verb::Faa { add, .. }) => {
+                let mode = match add {
+                    FairWord::TAKE_EXCLUSIVE => Mode::Exclusive,
+                    _ => Mode::Shared,
+                };
+                let w = FairWord::from_bits(old);
+                let ticket = Ticket { tx: w.mx(), ts: w.ms() };
+                let state = self.locks.entry(lock.slot).or_default();
+                state.fair.issued(client, mode, ticket, relayed);
+            }
+            (LockType::Fair, Verb::Cas { expect, .. }) if relayed && old == expect => {
+                if let Some(state) = self.locks.get_mut(&lock.slot) {
+                    state.fair.finished(client);
+                }
+                self.drop_if_empty(lock.slot);
+            }
+            _ => {}
+        }
+    }
+
+    fn drop_if_empty(&mut self, slot: Slot) {
+        if self.locks.get(&slot).is_some_and(|s| s.is_empty() && s.due.is_none()) {
+            self.locks.remove(&slot);
+        }
+    }
+
+    /// A claim of a share that a recovering primary has accepted.
+    pub fn claimed_share(&mut self, slot: Slot, client: ClientId) {
+        self.locks.entry(slot).or_default().rw.shares.insert(client);
+    }
+
+    /// The locks this client is queued for.
+    pub fn waits_of(&self, client: ClientId) -> Vec<Slot> {
+        let queued = |state: &LockState| state.queue.iter().any(|w| w.caller.client == client);
+        let mut slots: Vec<Slot> =
+            self.locks.iter().filter(|(_, state)| queued(state)).map(|(&slot, _)| slot).collect();
+        slots.sort_unstable(); // the order of a hash map is nobody's business
+        slots
+    }
+
+    /// Nobody reads the answers to what this client waits for any more: it is not queued.
+    pub fn drop_waits(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        lock: LockRef<'_>,
+        client: ClientId,
+        out: &mut Vec<Sent>,
+    ) {
+        self.with(now, mem, lock, out, |ctx, state| {
+            drop_waits(state, client);
+            match lock.lock_type {
+                LockType::Atomic => atomic::waits_dropped(ctx, state),
+                LockType::Rw => rw::advance(ctx, state),
+                LockType::Fair => fair::waits_dropped(ctx, state, client),
+            }
+        });
     }
 
     /// A note of a client whose notes this primary executes has taken effect.
@@ -288,7 +407,8 @@ impl Arbiter {
         f: impl FnOnce(&mut Ctx<'_>, &mut LockState),
     ) {
         let state = self.locks.entry(lock.slot).or_default();
-        let mut ctx = Ctx { now, mem, lock, anchor_s: self.anchor_s, out, due: None };
+        let relayed = &self.relayed;
+        let mut ctx = Ctx { now, mem, lock, anchor_s: self.anchor_s, out, relayed, due: None };
         f(&mut ctx, state);
         // every path ends in an `advance`, which says anew when it wants to be called again
         let due = ctx.due;
@@ -314,6 +434,15 @@ fn cancel_wait(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, wait: Wai
     let word = ctx.read();
     ctx.answer(waiter.caller, Reply::Cancelled { word });
     true
+}
+
+/// A client is queued for a lock once: a later wait ends the one before it.
+fn end_earlier_wait(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
+    let at = state.queue.iter().position(|w| w.caller.client == client);
+    if let Some(waiter) = at.and_then(|at| state.queue.remove(at)) {
+        let word = ctx.read();
+        ctx.answer(waiter.caller, Reply::Cancelled { word });
+    }
 }
 
 fn drop_waits(state: &mut LockState, client: ClientId) {

@@ -10,10 +10,15 @@
 //! entry is settled and reads the same twice (each chain on the count brings a new stamp), then
 //! nobody moved, and what the word counts above the ledgers is what was left behind. It is
 //! *subtracted*, so that whoever comes or goes afterwards does not matter.
+//!
+//! Of a *relayed* client, whose verbs this primary executes, the share is known without its
+//! ledger, is never suspect, and there is at most one: it cannot take off another's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{cancel_wait, drop_waits, Caller, Ctx, LockState, Waiter, RECOUNT_EVERY_NS};
+use super::{
+    cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter, RECOUNT_EVERY_NS,
+};
 use crate::ids::{ClientId, Handle};
 use crate::message::{Mode, Reply, Request, WaitNumber};
 use crate::status::Status;
@@ -23,6 +28,8 @@ use crate::words::{LedgerEntry, LedgerState, RwWord};
 pub(super) struct RwState {
     /// Shared grants whose receiver's ledger may still say `Waiting`, by wait number.
     granted: BTreeMap<ClientId, WaitNumber>,
+    /// Relayed clients that are among the readers.
+    pub(super) shares: BTreeSet<ClientId>,
     suspect: bool,
     /// In doubt: they count as holding nothing, and are answered after the recount.
     resolving: Vec<Caller>,
@@ -30,16 +37,31 @@ pub(super) struct RwState {
 
 impl RwState {
     pub(super) fn is_empty(&self) -> bool {
-        self.granted.is_empty() && !self.suspect && self.resolving.is_empty()
+        let nobody = self.granted.is_empty() && self.shares.is_empty();
+        nobody && !self.suspect && self.resolving.is_empty()
     }
+}
+
+/// Whether a client may add to the count of this word. `has_share`: of a relayed client.
+pub(super) fn may_add(seen: u64, add: u64, has_share: Option<bool>) -> Result<(), Status> {
+    let rcount = RwWord::from_bits(seen).rcount();
+    let may = match add {
+        1 => has_share != Some(true) && rcount < u32::MAX,
+        // the count must not borrow from the owner
+        u64::MAX => has_share != Some(false) && rcount > 0,
+        _ => false,
+    };
+    may.then_some(()).ok_or(Status::Invalid)
 }
 
 pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
     match request {
         Request::Wait { mode, expire_s, wait, .. } => {
+            end_earlier_wait(ctx, state, from.client);
             state.rw.granted.remove(&from.client);
             let waiter = Waiter { caller: from, wait, mode, expire_s };
-            if RwWord::from_bits(ctx.read()).client() == from.client.get() {
+            let owns = RwWord::from_bits(ctx.read()).client() == from.client.get();
+            if owns || state.rw.shares.contains(&from.client) {
                 ctx.denied(from, Status::Fail);
             } else {
                 set_bit(ctx);
@@ -102,8 +124,11 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     while let Some(waiter) = state.queue.front().copied() {
         let Some(word) = grant(ctx, &waiter) else { return };
         state.queue.pop_front();
-        if waiter.mode == Mode::Shared {
-            state.rw.granted.insert(waiter.caller.client, waiter.wait);
+        let client = waiter.caller.client;
+        match waiter.mode {
+            Mode::Exclusive => {}
+            Mode::Shared if ctx.is_relayed(client) => _ = state.rw.shares.insert(client),
+            Mode::Shared => _ = state.rw.granted.insert(client, waiter.wait),
         }
         let at = ctx.now.seconds();
         let word = match state.queue.is_empty() {
@@ -172,7 +197,13 @@ fn settled_entries(ctx: &mut Ctx<'_>, state: &LockState) -> Option<Vec<(ClientId
         if state.rw.resolving.iter().any(|r| r.client == client) {
             continue;
         }
-        let entry = ctx.ledger(client, handle);
+        let entry = match ctx.is_relayed(client) {
+            true if state.rw.shares.contains(&client) => {
+                LedgerEntry::new().with_state(LedgerState::HeldShared)
+            }
+            true => LedgerEntry::new(),
+            false => ctx.ledger(client, handle),
+        };
         if matches!(entry.state(), LedgerState::Intent | LedgerState::Leaving) {
             return None;
         }
@@ -203,6 +234,13 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
     drop_waits(state, client);
     end_exclusive(ctx, client);
     let granted = state.rw.granted.remove(&client);
+    let has_share = state.rw.shares.remove(&client);
+    if ctx.is_relayed(client) {
+        if has_share {
+            take_one_reader_off(ctx);
+        }
+        return true;
+    }
     let entry = ctx.ledger(client, handle);
     match entry.state() {
         LedgerState::HeldShared => take_one_reader_off(ctx),

@@ -6,6 +6,7 @@ use super::FrameError;
 use crate::clock::ServerTime;
 use crate::ids::Seq;
 use crate::message::{Reply, Request, WaitNumber};
+use crate::status::Status;
 use crate::verb::{Chain, Outcome, Values, Verb, WordAddr, CHAIN_VERBS_MAX};
 use crate::words::DETAIL_MAX;
 
@@ -117,9 +118,17 @@ fn outcome(r: &mut Reader<'_>) -> Read<Outcome> {
             Outcome::Done(values)
         }
         1 => Outcome::Unknown,
-        2 => Outcome::Refused(r.status()?),
+        2 => Outcome::Refused(refusal(r)?),
         _ => return Err(FrameError::Invalid("outcome")),
     })
+}
+
+/// A refusal must not look like a success.
+fn refusal(r: &mut Reader<'_>) -> Read<Status> {
+    match r.status()? {
+        Status::Success | Status::Done => Err(FrameError::Invalid("refusal")),
+        status => Ok(status),
+    }
 }
 
 pub(super) fn request(r: &mut Reader<'_>) -> Read<Request> {
@@ -219,7 +228,7 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Read<Reply> {
             ticket: r.option("ticket", Reader::ticket)?,
         },
         1 => Reply::Queued { word: r.u64()?, ticket: r.ticket()? },
-        2 => Reply::Denied { status: r.status()?, word: r.u64()? },
+        2 => Reply::Denied { status: refusal(r)?, word: r.u64()? },
         3 => Reply::Cancelled { word: r.u64()? },
         4 => Reply::Done { word: r.u64()? },
         5 => Reply::Pong { at: ServerTime(r.u64()?) },

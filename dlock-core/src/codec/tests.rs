@@ -49,6 +49,12 @@ impl Gen {
     fn status(&mut self) -> Status {
         Status::ALL[self.below(Status::ALL.len())]
     }
+    fn refusal(&mut self) -> Status {
+        match self.status() {
+            Status::Success | Status::Done => Status::Fail,
+            status => status,
+        }
+    }
     fn mode(&mut self) -> Mode {
         [Mode::Exclusive, Mode::Shared][self.below(2)]
     }
@@ -107,7 +113,7 @@ impl Gen {
                 Outcome::Done(values)
             }
             1 => Outcome::Unknown,
-            _ => Outcome::Refused(self.status()),
+            _ => Outcome::Refused(self.refusal()),
         }
     }
     fn endpoint(&mut self) -> VerbsEndpoint {
@@ -243,7 +249,7 @@ fn reply(g: &mut Gen, variant: usize) -> Reply {
             ticket: g.maybe_ticket(),
         },
         1 => Reply::Queued { word, ticket: g.ticket() },
-        2 => Reply::Denied { status: g.status(), word },
+        2 => Reply::Denied { status: g.refusal(), word },
         3 => Reply::Cancelled { word },
         4 => Reply::Done { word },
         _ => Reply::Pong { at: ServerTime(word) },
@@ -380,6 +386,17 @@ fn noise_of_every_kind_is_decoded_without_panic() {
             if let Ok(frame) = decode(header.kind, &noise) {
                 assert_eq!(&encoded(&frame)[HEADER_LEN..], noise);
             }
+        }
+    }
+}
+
+#[test]
+fn a_refusal_that_calls_itself_a_success_is_refused() {
+    for status in [Status::Success, Status::Done] {
+        let refused = Frame::Outcomes(Seq(1), vec![Outcome::Refused(status)]);
+        let denied = Frame::Reply(Seq(1), Reply::Denied { status, word: 0 });
+        for frame in [refused, denied] {
+            assert_eq!(decoded(&encoded(&frame)), Err(FrameError::Invalid("refusal")));
         }
     }
 }

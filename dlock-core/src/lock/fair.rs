@@ -54,6 +54,13 @@ fn take_ticket(m: &mut Machine, e: &LockEntry, mode: Mode, expire_s: u32) -> Ste
     Step::Chain(Chain::one(Verb::Faa { addr: e.w0(), add }))
 }
 
+fn take_ticket_again(m: &mut Machine, e: &LockEntry, now: Now) -> Step {
+    m.requeued = true;
+    m.started = now;
+    let (mode, expire_s) = (m.mode(), m.expire_s());
+    take_ticket(m, e, mode, expire_s)
+}
+
 fn ask_again(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) -> Step {
     if m.waits() {
         let ticket = e.ticket;
@@ -185,12 +192,13 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
 
 /// The note is out. Was it in time?
 fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    let took = now.time.0.saturating_sub(m.started.time.0);
-    let slack = now.uncertainty_ns.saturating_add(m.started.uncertainty_ns);
-    if took.saturating_add(slack) >= PUBLISH_NS_MAX {
+    if now.local_ns.saturating_sub(m.started.local_ns) >= PUBLISH_NS_MAX {
         e.end(EntryState::Initialized); // the arbiter may have skipped the ticket
         e.clear_note();
-        return m.done(Status::Fail);
+        return match m.waits() && !m.requeued {
+            true => take_ticket_again(m, e, now), // waiting can cure that
+            false => m.done(Status::Fail),
+        };
     }
     if m.target == 1 {
         return granted(m, e);
@@ -384,12 +392,9 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
         }
         Reply::Denied { .. } if m.waits() && !m.reentry && !m.requeued => {
             // too slow in asking: the place is lost, and waiting can cure that
-            m.requeued = true;
             e.end(EntryState::Initialized);
             e.clear_note();
-            m.started = now;
-            let (mode, expire_s) = (m.mode(), m.expire_s());
-            take_ticket(m, e, mode, expire_s)
+            take_ticket_again(m, e, now)
         }
         Reply::Denied { .. } => {
             e.clear_note();

@@ -95,7 +95,7 @@ mod tests {
     }
 
     fn now() -> Now {
-        Now { time: ServerTime(1_000 * NS), uncertainty_ns: 3 }
+        Now::within(ServerTime(1_000 * NS), 3)
     }
 
     /// Both ways, side by side, through a whole life of the lock.

@@ -23,7 +23,7 @@ pub struct Machine {
     pub(super) rounds: u32,
     /// Atomic: the word the last `Cas` tries to set.
     pub(super) target: u64,
-    /// The clock before the first chain was posted.
+    /// The clock before the chain that takes the lock was posted.
     pub(super) started: Now,
     /// A lost place in the queue was taken anew already.
     pub(super) requeued: bool,
@@ -74,7 +74,10 @@ impl Machine {
     pub fn outcome(&mut self, e: &mut LockEntry, outcome: Outcome, now: Now) -> Step {
         let values = match outcome {
             Outcome::Done(values) => values,
-            Outcome::Unknown => return self.lose_track(e),
+            // a refusal that calls itself a success says nothing
+            Outcome::Unknown | Outcome::Refused(Status::Success | Status::Done) => {
+                return self.lose_track(e)
+            }
             Outcome::Refused(status) => return self.refused(e, status),
         };
         let wanted = if self.phase == Phase::Publish { 0 } else { 1 };
@@ -172,6 +175,9 @@ impl Machine {
         }
         if matches!(e.lock_type, LockType::Rw) && e.refs == 0 {
             e.clear_note();
+        }
+        if status == Status::Fail && e.lock_type == LockType::Fair {
+            e.diverted = true; // the lanes have no room for an addition: the arbiter wraps them
         }
         Step::Done(OpResult::of(status))
     }

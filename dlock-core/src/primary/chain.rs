@@ -4,61 +4,76 @@
 //! | word of | allowed |
 //! |---|---|
 //! | atomic lock | Cas free or expired → me · mine → mine · mine → 0, bit untouched; Read |
-//! | read-write lock | Cas 0 → me · me → none, count and bit untouched; Faa ±1; Read |
-//! | fair lock | Faa one ticket; Cas one ticket done; Read |
+//! | read-write lock | Cas 0 → me · me → none, count and bit untouched; Faa ±1: its own share; Read |
+//! | fair lock | Faa one ticket; Cas its own ticket done, nobody behind it; Read |
 //! | object | anything |
 //! | any other word | Read |
 //! | ledger | the entry of a handle of its own |
+//!
+//! A chain changes at most one read-write or fair lock, once. Whose share and whose ticket it is
+//! the arbiter knows of clients that have never operated on the words themselves.
 
 use super::{lock_ref, Primary};
 use crate::clock::ServerTime;
+use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
 use crate::message::LockType;
 use crate::registry::{Client, What};
 use crate::status::Status;
 use crate::verb::{Chain, Values, Verb, Word, WordAddr};
-use crate::words::{AtomicWord, FairWord, RwWord};
+use crate::words::{AtomicWord, RwWord};
 
 impl Primary {
-    /// Whether this client may have this chain executed. Nothing was executed if not.
+    /// Whether this client may have this chain executed, now. Nothing was executed if not.
+    /// `Ok(true)`: [`executed`](Self::executed) must be told.
     ///
     /// # Errors
     /// `NotReady` in recovery; `LockNotGet`, `ObjectNotGet` for words it has not got; `Invalid`
-    /// for changes that no client of this kind of lock makes.
+    /// for changes that no client of this kind of lock makes, or not this one now; `Fail` if a
+    /// fair lock has no room for a ticket.
     pub fn check_chain(
         &self,
         now: ServerTime,
+        mem: &mut dyn LockMemory,
         client: ClientId,
         chain: &Chain,
-    ) -> Result<(), Status> {
+    ) -> Result<bool, Status> {
         if self.recovering {
             return Err(Status::NotReady);
         }
         let known = self.registry.clients.get(client).ok_or(Status::ClientRemoved)?;
-        chain.verbs().iter().try_for_each(|verb| match *verb {
-            Verb::Note { handle, .. } => check_note(known, handle),
-            Verb::Read { addr } => self.what(known, addr.slot()).map(|_| ()),
-            Verb::Cas { addr, expect, swap } => {
-                let may = match self.changeable(known, addr)? {
-                    None => true,
-                    Some(LockType::Atomic) => atomic_cas(client, now, expect, swap),
-                    Some(LockType::Rw) => rw_cas(client, expect, swap),
-                    Some(LockType::Fair) => fair_cas(expect, swap),
-                };
-                may.then_some(()).ok_or(Status::Invalid)
-            }
-            Verb::Faa { addr, add } => {
-                let may = match self.changeable(known, addr)? {
-                    None => true,
-                    Some(LockType::Atomic) => false,
-                    Some(LockType::Rw) => add == 1 || add == u64::MAX,
-                    Some(LockType::Fair) => {
-                        add == FairWord::TAKE_EXCLUSIVE || add == FairWord::TAKE_SHARED
-                    }
-                };
-                may.then_some(()).ok_or(Status::Invalid)
-            }
-        })
+        let (mut tells, mut is_changed) = (false, false);
+        for verb in chain.verbs() {
+            let addr = match *verb {
+                Verb::Note { handle, .. } => {
+                    check_note(known, handle)?;
+                    tells = true;
+                    continue;
+                }
+                Verb::Read { addr } => {
+                    self.what(known, addr.slot())?;
+                    continue;
+                }
+                Verb::Cas { addr, .. } | Verb::Faa { addr, .. } => addr,
+            };
+            let lock_type = match (self.changeable(known, addr)?, *verb) {
+                (None, _) => continue, // an object's value
+                (Some(LockType::Atomic), Verb::Cas { expect, swap, .. }) => {
+                    valid(atomic_cas(client, now, expect, swap))?;
+                    continue;
+                }
+                (Some(LockType::Rw), Verb::Cas { expect, swap, .. }) => {
+                    valid(rw_cas(client, expect, swap))?;
+                    continue;
+                }
+                (Some(lock_type), _) => lock_type,
+            };
+            // what the arbiter knows would be out of date for a second one
+            valid(!is_changed)?;
+            is_changed = true;
+            self.arbiter.may(addr.slot(), lock_type, client, mem.read(addr), verb)?;
+        }
+        Ok(tells || is_changed)
     }
 
     /// Whether this client may have this note executed on its own.
@@ -73,24 +88,27 @@ impl Primary {
     /// The driver has executed a chain that was checked. (A note that came on its own is a chain
     /// of one.)
     pub fn executed(&mut self, client: ClientId, chain: &Chain, values: &Values) {
-        let tells = |verb: &Verb| matches!(verb, Verb::Note { .. } | Verb::Faa { .. });
-        if !chain.verbs().iter().any(tells) {
-            return;
-        }
-        let Some(known) = self.registry.clients.get(client) else { return };
-        for verb in chain.verbs() {
+        for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
             match *verb {
                 Verb::Note { handle, .. } => {
-                    if let Some(entry) = known.handle(handle) {
+                    let known = self.registry.clients.get(client);
+                    if let Some(entry) = known.and_then(|known| known.handle(handle)) {
                         self.arbiter.noted(entry.slot, client);
                     }
                 }
-                Verb::Faa { addr, .. } => {
-                    if let Some(lock) = lock_ref(&self.registry, addr.slot()) {
-                        self.arbiter.executed(lock, client, chain, values);
+                Verb::Faa { addr, .. } | Verb::Cas { addr, .. } => {
+                    let Some(known) = self.registry.clients.get(client) else { return };
+                    match self.what(known, addr.slot()) {
+                        Ok(What::Lock(_, LockType::Atomic)) | Err(_) => {}
+                        Ok(What::Lock(..)) => {
+                            if let Some(lock) = lock_ref(&self.registry, addr.slot()) {
+                                self.arbiter.executed_verb(lock, client, verb, old);
+                            }
+                        }
+                        Ok(_) => {}
                     }
                 }
-                _ => {}
+                Verb::Read { .. } => {}
             }
         }
     }
@@ -141,9 +159,6 @@ fn rw_cas(client: ClientId, expect: u64, swap: u64) -> bool {
     acquire || release
 }
 
-fn fair_cas(expect: u64, swap: u64) -> bool {
-    let (old, new) = (FairWord::from_bits(expect), FairWord::from_bits(swap));
-    let exclusive_done = old.nx() != old.mx() && new == old.with_nx(old.nx().wrapping_add(1));
-    let shared_done = old.ns() != old.ms() && new == old.with_ns(old.ns().wrapping_add(1));
-    exclusive_done || shared_done
+fn valid(may: bool) -> Result<(), Status> {
+    may.then_some(()).ok_or(Status::Invalid)
 }

@@ -50,6 +50,9 @@ impl Primary {
         if !install(now, mem, client, claim.desc.lock_type, held, &grant) {
             return Err(Status::Fail);
         }
+        if (claim.desc.lock_type, held.mode) == (LockType::Rw, Mode::Shared) {
+            self.arbiter.claimed_share(grant.slot, client);
+        }
         self.claimed.insert((client, grant.lock));
         Ok(grant)
     }

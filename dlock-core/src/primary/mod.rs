@@ -22,7 +22,9 @@ pub use snapshot::{ClientSnapshot, LockSnapshot};
 
 use crate::arbiter::{Arbiter, Caller, LockRef};
 use crate::clock::ServerTime;
-use crate::control::{ControlReply, ControlRequest, LockDesc, Secret, VERSION, VERSION_MIN};
+use crate::control::{
+    ControlReply, ControlRequest, FabricKind, LockDesc, Secret, VERSION, VERSION_MIN,
+};
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
@@ -77,6 +79,8 @@ pub struct Primary {
     arbiter: Arbiter,
     /// The last request of each client: one that is not newer was executed already.
     last_seq: BTreeMap<ClientId, Seq>,
+    /// Clients that have ever been able to operate on the words themselves.
+    one_sided: BTreeSet<ClientId>,
     recovering: bool,
     /// Clients that came back and have not said that they are done.
     reinits: BTreeSet<ClientId>,
@@ -92,6 +96,7 @@ impl Primary {
             registry: Registry::new(config.clients_max, config.locks_max, config.objects_max),
             arbiter: Arbiter::new(config.anchor_s),
             last_seq: BTreeMap::new(),
+            one_sided: BTreeSet::new(),
             recovering: config.recovery_clients > 0,
             reinits: BTreeSet::new(),
             recovered: BTreeSet::new(),
@@ -180,9 +185,39 @@ impl Primary {
         self.registry.clients.get(client).is_some_and(|c| c.is_authentic(secret))
     }
 
-    /// A new command channel of this client: its requests count from 1 again.
-    pub fn attached(&mut self, client: ClientId) {
+    /// A new command channel of this client: its requests count from 1 again, and what it waited
+    /// for on an earlier channel it does not wait for any more.
+    pub fn attached(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        fabric: FabricKind,
+        out: &mut Vec<Sent>,
+    ) {
         self.last_seq.remove(&client);
+        self.detached(now, mem, client, out);
+        if fabric != FabricKind::Tcp {
+            self.one_sided.insert(client);
+            self.arbiter.unrelay(client);
+        } else if !self.one_sided.contains(&client) {
+            self.arbiter.relay(client);
+        }
+    }
+
+    /// A command channel of this client has ended: nobody would hear of a grant.
+    pub fn detached(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        out: &mut Vec<Sent>,
+    ) {
+        for slot in self.arbiter.waits_of(client) {
+            if let Some(lock) = lock_ref(&self.registry, slot) {
+                self.arbiter.drop_waits(now, mem, lock, client, out);
+            }
+        }
     }
 
     /// The client's control connection broke.
@@ -219,6 +254,8 @@ impl Primary {
         }
         self.registry.clients.remove(client);
         self.last_seq.remove(&client);
+        self.one_sided.remove(&client);
+        self.arbiter.unrelay(client);
         self.reinits.remove(&client);
         self.claimed.retain(|(c, _)| *c != client);
     }

@@ -169,11 +169,12 @@ impl Core {
         let now = self.now();
         self.outcomes.clear();
         for chain in &self.chains {
-            let outcome = match self.primary.check_chain(now, client, chain) {
-                Ok(()) => self.memory.execute_chain(client, chain),
+            let checked = self.primary.check_chain(now, &mut self.memory, client, chain);
+            let outcome = match checked {
+                Ok(_) => self.memory.execute_chain(client, chain),
                 Err(status) => Outcome::Refused(status),
             };
-            if let Outcome::Done(values) = &outcome {
+            if let (Ok(true), Outcome::Done(values)) = (checked, &outcome) {
                 self.primary.executed(client, chain, values);
             }
             self.outcomes.push(outcome);

@@ -171,7 +171,9 @@ impl Worker {
             let _ = handshake::answer(socket.as_fd(), &refusal, None, deadline);
             return;
         }
-        self.core.primary.attached(client);
+        let now = self.core.now();
+        let Core { primary, memory, sent, .. } = &mut self.core;
+        primary.attached(now, memory, client, attach.fabric, sent);
         let (attached, fabric, peer) = match joining {
             Joining::Shm(peer) => return self.share(client, socket, attached, peer, deadline),
             Joining::Tcp => (attached, FabricKind::Tcp, None),
@@ -313,6 +315,7 @@ impl Worker {
                 member.channel = None;
             }
         }
+        self.waits_no_more(client);
         // An shm client hangs up when it has unmapped the memory, or when it has died.
         self.look_at_process(client);
     }
@@ -325,6 +328,14 @@ impl Worker {
         if let Some(peer) = channel.and_then(|channel| channel.close(self.poll.registry())) {
             self.fence_verbs(client, peer);
         }
+        self.waits_no_more(client);
+    }
+
+    /// A client's channel is gone: it is granted nothing that it would not hear of.
+    fn waits_no_more(&mut self, client: ClientId) {
+        let now = self.core.now();
+        let Core { primary, memory, sent, .. } = &mut self.core;
+        primary.detached(now, memory, client, sent);
     }
 
     /// Finds out when this process ends.

@@ -7,13 +7,17 @@
 //! bit stands as the arbiters of atomic and read-write locks promise. At the end every wait can
 //! be cancelled, and nothing of a client stays behind.
 //!
+//! In a *hostile* run two of the clients are honest: see [`hostile`].
+//!
 //! A *wild* run also sets words and ledgers as a client that maps them could: then only answers
 //! are checked, and that nothing panics or hangs.
+
+mod hostile;
 
 use std::collections::BTreeMap;
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant, Secret};
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
@@ -44,6 +48,7 @@ struct World {
     clients: [Option<Known>; CLIENTS],
     next_client: u32,
     wild: bool,
+    victim: Option<hostile::Victim>,
 }
 
 /// Drives a primary by these choices.
@@ -53,6 +58,7 @@ struct World {
 pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
     let mut world = World::new(tape.u8());
+    world.take_victim(&mut tape);
     for _ in 0..STEPS_MAX {
         if tape.is_over() {
             break;
@@ -82,6 +88,7 @@ impl World {
             clients: [None, None, None],
             next_client: 10,
             wild: choice & 0xe0 == 0xe0,
+            victim: None,
         };
         for at in 0..CLIENTS {
             world.join(at);
@@ -97,7 +104,10 @@ impl World {
     }
 
     fn step(&mut self, tape: &mut Tape<'_>) {
-        let at = tape.below(CLIENTS);
+        let at = match self.victim {
+            None => tape.below(CLIENTS),
+            Some(_) => hostile::HOSTILE,
+        };
         match tape.below(16) {
             0..=5 => self.request(tape, at),
             6..=9 => self.chain(tape, at),
@@ -110,7 +120,12 @@ impl World {
                         self.primary.absent(self.now, known.client);
                     }
                 }
-                _ => self.join(at),
+                2 => self.join(at),
+                _ => {
+                    let client = self.clients[at].as_ref().map(|known| known.client);
+                    let fabric = if self.wild { FabricKind::Shm } else { FabricKind::Tcp };
+                    client.into_iter().for_each(|client| self.attach(client, fabric));
+                }
             },
             14 => self.release(tape, at),
             _ => self.forge(tape),
@@ -128,6 +143,7 @@ impl World {
             let Ok(admitted) = admitted else { panic!("there is room: {admitted:?}") };
             let (client, unanswered) = (admitted.client, BTreeMap::new());
             self.clients[at] = Some(Known { client, seq: 0, grants: [None; 3], unanswered });
+            self.attach(client, if self.wild { FabricKind::Shm } else { FabricKind::Tcp });
         }
         let Some(known) = &self.clients[at] else { return };
         let client = known.client;
@@ -144,6 +160,25 @@ impl World {
         let create = ControlRequest::ObjectCreate { name: b"o".to_vec(), lease_s: 9, init: 1 };
         self.control(client, create);
         self.control(client, get);
+    }
+
+    /// A new command channel: its requests are numbered on here, and it waits for nothing.
+    fn attach(&mut self, client: ClientId, fabric: FabricKind) {
+        let is_it = |known: &Known| known.client == client;
+        if let Some(known) = self.clients.iter_mut().flatten().find(|known| is_it(known)) {
+            known.unanswered.retain(|_, r| !matches!(r, Request::Wait { .. }));
+        }
+        let mut out = Vec::new();
+        self.primary.attached(self.now, &mut self.memory, client, fabric, &mut out);
+        out.retain(|sent| sent.client != client);
+        self.take(out);
+        // nothing that was sent before is sent again on it
+        if let Some(at) = self.clients.iter().position(|k| k.as_ref().is_some_and(is_it)) {
+            if let Some(known) = &mut self.clients[at] {
+                known.seq += 1;
+            }
+            self.command(at, Request::Ping);
+        }
     }
 
     fn control(&mut self, client: ClientId, request: ControlRequest) -> ControlReply {
@@ -251,23 +286,12 @@ impl World {
         for _ in 0..tape.below(4) {
             chain = chain.then(self.verb(tape, at));
         }
-        if self.primary.check_chain(self.now, client, &chain).is_err() || self.borrows(&chain) {
-            return;
-        }
+        let checked = self.primary.check_chain(self.now, &mut self.memory, client, &chain);
+        let Ok(tells) = checked else { return };
         let values = self.memory.execute(client, &chain);
-        self.primary.executed(client, &chain, &values);
-    }
-
-    /// Whether a reader would be taken off that nobody has added, or one too many be added:
-    /// that changes other fields of the word.
-    fn borrows(&self, chain: &Chain) -> bool {
-        chain.verbs().iter().any(|verb| match *verb {
-            Verb::Faa { addr, .. } if Some(addr.slot()) == self.slot_of(LockType::Rw) => {
-                !(4..u32::MAX - 4).contains(&RwWord::from_bits(self.memory.peek(addr)).rcount())
-                    && chain.verbs().iter().any(|v| matches!(v, Verb::Faa { add: u64::MAX, .. }))
-            }
-            _ => false,
-        }) && !self.wild
+        if tells {
+            self.primary.executed(client, &chain, &values);
+        }
     }
 
     fn verb(&self, tape: &mut Tape<'_>, at: usize) -> Verb {
@@ -397,8 +421,10 @@ impl World {
             let request = known.unanswered.remove(&sent.seq);
             let Some(request) = request else { panic!("{sent:?} answers nothing") };
             assert!(request.has_reply(), "{sent:?} to {request:?}");
+            let known_grants = known.grants;
+            self.check_granted(&sent, &request);
             if let (Reply::Granted { word, .. }, false) = (sent.reply, self.wild) {
-                let is = |which: usize| known.grants[which].map(|g| g.handle) == request.handle();
+                let is = |which: usize| known_grants[which].map(|g| g.handle) == request.handle();
                 let me = sent.client.get();
                 if is(LockType::Atomic as usize) {
                     assert_eq!(AtomicWord::from_bits(word).client(), me, "{request:?}");
@@ -427,16 +453,23 @@ impl World {
                     );
                 }
                 LockType::Rw => {
-                    let bit = RwWord::from_bits(lock.word).waiters();
+                    let word = RwWord::from_bits(lock.word);
+                    let bit = word.waiters();
+                    assert!(word.rcount() <= CLIENTS as u32, "{lock:?}: a share too many");
+                    let is_its = |known: &Known| known.client.get() == word.client();
+                    let owned = self.clients.iter().flatten().any(is_its);
+                    assert!(word.client() == 0 || owned, "{lock:?}: no client's");
                     assert!(bit || lock.waiters == 0, "{lock:?}");
                     assert!(!bit || lock.waiters > 0 || wakes, "{lock:?}");
                 }
                 LockType::Fair => {}
             }
         }
+        self.check_victim();
     }
 
     fn end(mut self) {
+        self.end_victim();
         let tame = if self.wild { 0 } else { CLIENTS };
         for at in 0..tame {
             self.cancel_all(at);

@@ -41,7 +41,7 @@ pub fn run(data: &[u8]) {
     let Some(me) = ClientId::new(7) else { return };
     let entry = LockEntry::new(me, 1_000, lock_type, &grant, desc);
     let uncertainty_ns = u64::from(tape.u16());
-    let now = Now { time: ServerTime(1_000 * NS), uncertainty_ns };
+    let now = Now::within(ServerTime(1_000 * NS), uncertainty_ns);
     let mut world = World { entry, word, now };
     for _ in 0..OPS_MAX {
         if tape.is_over() {

@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::codec::{self, Frame, FrameError, Kind, HEADER_LEN};
-use dlock_core::control::{Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, Secret};
+use dlock_core::control::{
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Secret,
+};
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId, Seq};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::primary::{Primary, PrimaryConfig};
@@ -98,7 +100,9 @@ impl World {
                     let its_own = self.sessions.contains(&(client, secret));
                     assert!(!authentic || its_own, "the secret of another is accepted");
                     if authentic {
-                        self.primary.attached(client);
+                        let fabric = if tape.flip() { FabricKind::Tcp } else { FabricKind::Shm };
+                        let (now, memory) = (self.now, &mut self.memory);
+                        self.primary.attached(now, memory, client, fabric, &mut Vec::new());
                     }
                 }
             }

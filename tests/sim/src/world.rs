@@ -70,6 +70,9 @@ struct Interleaved<'a> {
 
 impl Interleaved<'_> {
     fn others(&mut self) {
+        if self.clients.by_primary {
+            return; // the arbiter's own thread executes their chains
+        }
         loop {
             let runnable = self.clients.runnable();
             let mortal = self.clients.mortal();
@@ -169,7 +172,10 @@ impl World {
             violation: None,
             trace: Vec::new(),
         };
-        let arbiter = Arbiter::new(START.seconds());
+        let mut arbiter = Arbiter::new(START.seconds());
+        for client in clients.list.iter().filter(|_| scenario.by_primary) {
+            arbiter.relay(client.id);
+        }
         let (time_passes, without_timers) = (scenario.time_passes, scenario.without_timers);
         Self { clients, arbiter, refs, time_passes, without_timers }
     }
@@ -266,6 +272,21 @@ impl World {
         for (client, chain, values) in std::mem::take(&mut self.clients.executed) {
             if chain.verbs().iter().any(|v| matches!(v, Verb::Note { .. })) {
                 self.arbiter.noted(SLOT, client);
+            }
+            for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
+                let took_effect = match *verb {
+                    Verb::Faa { .. } => true,
+                    Verb::Cas { expect, .. } => old == expect,
+                    _ => false,
+                };
+                let is_plain = matches!(
+                    (lock.lock_type, verb),
+                    (LockType::Atomic, _) | (LockType::Rw, Verb::Cas { .. })
+                );
+                if self.clients.by_primary && took_effect && !is_plain {
+                    let may = self.arbiter.may(SLOT, lock.lock_type, client, old, verb);
+                    assert_eq!(may, Ok(()), "{client} would have been refused {verb:?}");
+                }
             }
             self.arbiter.executed(lock, client, &chain, &values);
         }

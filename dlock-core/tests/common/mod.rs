@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lock memory for tests: words and ledgers in maps.
+
+use std::collections::HashMap;
+
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Handle};
+use dlock_core::verb::WordAddr;
+use dlock_core::words::LedgerEntry;
+
+#[derive(Default)]
+pub struct Memory {
+    pub words: HashMap<u32, u64>,
+    pub ledgers: HashMap<(ClientId, Handle), LedgerEntry>,
+}
+
+impl LockMemory for Memory {
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        let word = self.words.entry(addr.index()).or_default();
+        let old = *word;
+        if old == expect {
+            *word = swap;
+        }
+        old
+    }
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
+        let word = self.words.entry(addr.index()).or_default();
+        let old = *word;
+        *word = old.wrapping_add(add);
+        old
+    }
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        *self.words.entry(addr.index()).or_default()
+    }
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        self.words.insert(addr.index(), value);
+    }
+    fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
+        self.ledgers.get(&(client, handle)).copied().unwrap_or_default()
+    }
+    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
+        self.ledgers.remove(&(client, handle));
+    }
+}

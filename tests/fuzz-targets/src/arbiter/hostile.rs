@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A tcp client that means harm, and two honest ones: the first holds a lock for ever, the second
+//! waits for it. Whatever the third does, the hold lasts, nobody is let in beside it, and when it
+//! is released and the third is gone the second gets the lock.
+
+use dlock_core::clock::NS;
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::Seq;
+use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::primary::Sent;
+use dlock_core::verb::{Chain, Verb, Word, WordAddr};
+use dlock_core::words::{
+    AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, DETAIL_MAX,
+};
+
+use super::{World, TYPES};
+use crate::tape::Tape;
+
+const HOLDER: usize = 0;
+const WAITER: usize = 1;
+pub(super) const HOSTILE: usize = 2;
+
+/// The hold that must last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Victim {
+    lock_type: LockType,
+    mode: Mode,
+    /// Fair locks: the holder's ticket.
+    ticket: Ticket,
+    /// The waiter's request.
+    waits: Seq,
+}
+
+impl World {
+    /// Sets the honest clients up, if this is to be a hostile run.
+    pub(super) fn take_victim(&mut self, tape: &mut Tape<'_>) {
+        let choice = tape.u8();
+        if self.wild || choice & 1 == 0 {
+            return;
+        }
+        let lock_type = TYPES[usize::from(choice >> 1) % 3];
+        let shared = choice & 0x80 != 0 && lock_type != LockType::Atomic;
+        let mode = if shared { Mode::Shared } else { Mode::Exclusive };
+        let Some(slot) = self.slot_of(lock_type) else { return };
+        let addr = WordAddr::new(slot, Word::W0);
+        self.memory.set(addr, 0); // not every lane has room for an addition
+        let me = self.clients[HOLDER].as_ref().map_or(0, |known| known.client.get());
+        let ticket = match (lock_type, mode) {
+            (LockType::Atomic, _) => {
+                let mine = AtomicWord::new().with_client(me).with_timeout(u32::MAX);
+                self.honest(HOLDER, Verb::Cas { addr, expect: 0, swap: mine.into_bits() });
+                Ticket { tx: 0, ts: 0 }
+            }
+            (LockType::Rw, Mode::Exclusive) => {
+                let mine = RwWord::new().with_client(me).into_bits();
+                self.honest(HOLDER, Verb::Cas { addr, expect: 0, swap: mine });
+                Ticket { tx: 0, ts: 0 }
+            }
+            (LockType::Rw, Mode::Shared) => {
+                self.honest(HOLDER, Verb::Faa { addr, add: 1 });
+                Ticket { tx: 0, ts: 0 }
+            }
+            (LockType::Fair, mode) => self.take_ticket(HOLDER, addr, mode, true),
+        };
+        let waiters = (lock_type == LockType::Fair)
+            .then(|| self.take_ticket(WAITER, addr, Mode::Exclusive, false));
+        let Some(known) = &mut self.clients[WAITER] else { return };
+        known.seq += 1;
+        let (waits, Some(grant)) = (Seq(known.seq), known.grants[lock_type as usize]) else {
+            return;
+        };
+        let wait = WaitNumber(9);
+        let (handle, mode_wanted, expire_s) = (grant.handle, Mode::Exclusive, u32::MAX);
+        self.victim = Some(Victim { lock_type, mode, ticket, waits });
+        let ticket = waiters;
+        self.command(WAITER, Request::Wait { handle, mode: mode_wanted, expire_s, wait, ticket });
+        self.check_victim();
+    }
+
+    /// A verb that must be executed.
+    fn honest(&mut self, at: usize, verb: Verb) -> u64 {
+        let client = self.clients[at].as_ref().map(|known| known.client).expect("it is there");
+        let chain = Chain::one(verb);
+        let checked = self.primary.check_chain(self.now, &mut self.memory, client, &chain);
+        assert!(checked.is_ok(), "an honest client's {verb:?}: {checked:?}");
+        let values = self.memory.execute(client, &chain);
+        self.primary.executed(client, &chain, &values);
+        values[0]
+    }
+
+    fn take_ticket(&mut self, at: usize, addr: WordAddr, mode: Mode, served: bool) -> Ticket {
+        let (add, state) = match (mode, served) {
+            (Mode::Exclusive, true) => (FairWord::TAKE_EXCLUSIVE, LedgerState::HeldExclusive),
+            (Mode::Exclusive, false) => (FairWord::TAKE_EXCLUSIVE, LedgerState::TicketExclusive),
+            (Mode::Shared, _) => (FairWord::TAKE_SHARED, LedgerState::HeldShared),
+        };
+        let old = FairWord::from_bits(self.honest(at, Verb::Faa { addr, add }));
+        let ticket = Ticket { tx: old.mx(), ts: old.ms() };
+        let entry = LedgerEntry::of_ticket(state, ticket).with_detail(DETAIL_MAX);
+        let handle = self.handle(at, LockType::Fair as usize);
+        self.honest(at, Verb::Note { handle, value: entry.into_bits() });
+        ticket
+    }
+
+    /// The hold stands, and the waiter waits.
+    pub(super) fn check_victim(&mut self) {
+        let Some(victim) = self.victim else { return };
+        let (Some(slot), Some(holder)) = (self.slot_of(victim.lock_type), &self.clients[HOLDER])
+        else {
+            panic!("the honest clients are gone");
+        };
+        let (bits, me) = (self.memory.peek(WordAddr::new(slot, Word::W0)), holder.client.get());
+        match (victim.lock_type, victim.mode) {
+            (LockType::Atomic, _) => {
+                assert_eq!(AtomicWord::from_bits(bits).client(), me, "{victim:?}");
+            }
+            (LockType::Rw, Mode::Exclusive) => {
+                assert_eq!(RwWord::from_bits(bits).client(), me, "{victim:?}");
+            }
+            (LockType::Rw, Mode::Shared) => {
+                let word = RwWord::from_bits(bits);
+                assert!(word.rcount() > 0 && word.client() == 0, "{victim:?} {word:?}");
+            }
+            (LockType::Fair, Mode::Exclusive) => {
+                assert_eq!(FairWord::from_bits(bits).nx(), victim.ticket.tx, "{victim:?}");
+            }
+            (LockType::Fair, Mode::Shared) => {
+                let word = FairWord::from_bits(bits);
+                assert!(word.nx() == 0 && word.ns() == 0, "{victim:?} {word:?}");
+            }
+        }
+        let waiter = self.clients[WAITER].as_ref().expect("the honest clients stay");
+        assert!(waiter.unanswered.contains_key(&victim.waits), "{victim:?}: let in beside it");
+    }
+
+    /// An answer to the one that means harm while the hold stands.
+    pub(super) fn check_granted(&self, sent: &Sent, request: &Request) {
+        let Some(victim) = self.victim else { return };
+        let Some(known) = &self.clients[HOSTILE] else { return };
+        let about = known.grants[victim.lock_type as usize].map(|grant| grant.handle);
+        let is_it = sent.client == known.client && request.handle() == about && about.is_some();
+        let exclusive = match *request {
+            Request::Wait { mode, .. }
+            | Request::Poll { mode, .. }
+            | Request::TakeTicket { mode, .. }
+            | Request::Extend { mode, .. } => mode == Mode::Exclusive,
+            _ => true,
+        };
+        if is_it && matches!(sent.reply, Reply::Granted { .. }) {
+            let beside = exclusive || victim.mode == Mode::Exclusive;
+            assert!(!beside, "{victim:?}: {request:?} was granted beside it");
+        }
+    }
+
+    /// The one that means harm goes, the holder releases: the waiter has the lock.
+    pub(super) fn end_victim(&mut self) {
+        let Some(victim) = self.victim.take() else { return };
+        self.fence(HOSTILE);
+        let handle = self.handle(HOLDER, victim.lock_type as usize);
+        let slot = self.slot_of(victim.lock_type).expect("the honest clients stay");
+        let addr = WordAddr::new(slot, Word::W0);
+        if (victim.lock_type, victim.mode) == (LockType::Rw, Mode::Shared) {
+            self.honest(HOLDER, Verb::Faa { addr, add: u64::MAX });
+            self.request_of(HOLDER, Request::Wake { handle });
+        } else {
+            let ticket = (victim.lock_type == LockType::Fair).then_some(victim.ticket);
+            self.request_of(HOLDER, Request::Release { handle, mode: victim.mode, ticket });
+        }
+        self.now = self.now.plus_ns(NS);
+        self.tick();
+        let waiter = self.clients[WAITER].as_ref().expect("the honest clients stay");
+        assert!(!waiter.unanswered.contains_key(&victim.waits), "{victim:?}: not handed over");
+    }
+
+    fn request_of(&mut self, at: usize, request: Request) {
+        if let Some(known) = &mut self.clients[at] {
+            known.seq += 1;
+        }
+        self.command(at, request);
+    }
+}
