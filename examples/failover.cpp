@@ -116,16 +116,18 @@ private:
         return id;
     }
 
-    // An unlock whose answer is lost leaves the lock held, until a primary says what it is.
+    // Without an answer it is not known whether the lock was released. Asked again, the successor
+    // says FAIL if it was, and if another client has told it that it holds the lock now.
     void release()
     {
         atomic_state state;
         int status = unlock(client, table, &state);
+        bool known = status != DLOCK_BAD_RESPONSE && status != DLOCK_NOT_READY;
         while (status == DLOCK_BAD_RESPONSE || status == DLOCK_NOT_READY) {
             recover();
             status = unlock(client, table, &state);
         }
-        expect("unlock", status, DLOCK_SUCCESS);
+        expect("unlock", status, known || status != DLOCK_FAIL ? DLOCK_SUCCESS : DLOCK_FAIL);
     }
 
     void recover()

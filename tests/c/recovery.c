@@ -69,7 +69,8 @@ static void not_ready(int client, int atomic, int rw, int fair, int ticket, int 
 static void one_of_two_holds(int holder, int other, int id, lock_ops mode)
 {
     lock_ops keep = mode == LOCK_SHARED ? EXTEND_LOCK_SHARED : EXTEND_LOCK_EXCLUSIVE;
-    int kept = extend_op(holder, id, keep, 0) == 0;
+    int told = extend_op(holder, id, keep, 0), kept = told == 0;
+    CHECK(kept || told == DLOCK_FAIL); /* not in silence */
     EQ(try_op(other, id, LOCK_EXCLUSIVE, 100), kept ? DLOCK_EAGAIN : 0);
     EQ(extend_op(holder, id, keep, 0) == 0, kept);
     EQ(unlock_op(holder, id) == 0, kept);
