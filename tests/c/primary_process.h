@@ -14,12 +14,15 @@ struct primary_process {
     int leash; /* the process ends when this is closed, however the test ends */
 };
 
+static char *this_program; /* not /proc/self/exe, which under valgrind is valgrind */
+
 /* For main(): runs a primary if the arguments are those of spawn_primary(), and then exits. */
 static inline void be_primary_if_asked(int argc, char **argv)
 {
     struct server_cfg cfg;
     int id = 0;
     char byte = 'r';
+    this_program = argv[0];
     if (argc != 4 || strcmp(argv[1], "primary") != 0) {
         return;
     }
@@ -40,8 +43,8 @@ static inline struct primary_process spawn_primary(int port, unsigned recovery_c
     struct primary_process primary;
     int leash[2], ready[2];
     char byte, port_text[16], number_text[16];
-    char self[] = "/proc/self/exe", mode[] = "primary";
-    char *args[] = {self, mode, port_text, number_text, NULL};
+    char mode[] = "primary";
+    char *args[] = {this_program, mode, port_text, number_text, NULL};
     snprintf(port_text, sizeof(port_text), "%d", port);
     snprintf(number_text, sizeof(number_text), "%u", recovery_client_num);
     NEED(pipe(leash) == 0 && pipe(ready) == 0);
