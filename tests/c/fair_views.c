@@ -182,6 +182,37 @@ static void expired_holders(void)
     release_all(3, shared);
 }
 
+/* Turns that nobody else asks for last: a slow client has its turn, an expired holder its lock. */
+static void slow_clients(void)
+{
+    int id = fair_for(3, "slow"), held = fair_for(2, "slow holder");
+    int shared = fair_for(2, "slow reader");
+    try_view(c[0], id, LOCK_EXCLUSIVE, 30, 0);
+    try_view(c[1], id, LOCK_EXCLUSIVE, 30, DLOCK_EAGAIN);
+    try_view(c[2], id, LOCK_EXCLUSIVE, 30, DLOCK_EAGAIN);
+    try_view(c[0], held, LOCK_EXCLUSIVE, 1, 0);
+    try_view(c[1], held, LOCK_EXCLUSIVE, 30, DLOCK_EAGAIN);
+    try_view(c[0], shared, LOCK_SHARED, 1, 0);
+    try_view(c[1], shared, LOCK_EXCLUSIVE, 30, DLOCK_EAGAIN);
+    EQ(unlock_op(c[0], id), 0);
+    sleep_seconds(4.5); /* more than the grace of 2 s, and than the leases */
+    EQ(try_op(c[1], id, LOCK_EXCLUSIVE, 30), 0);
+    EQ(extend_op(c[0], held, EXTEND_LOCK_EXCLUSIVE, 0), 0);
+    EQ(unlock_op(c[0], held), 0);
+    EQ(try_op(c[1], held, LOCK_EXCLUSIVE, 30), 0);
+    EQ(extend_op(c[0], shared, EXTEND_LOCK_SHARED, 0), 0);
+    EQ(unlock_op(c[0], shared), 0);
+    EQ(try_op(c[1], shared, LOCK_EXCLUSIVE, 30), 0);
+    EQ(unlock_op(c[1], shared), 0);
+    EQ(unlock_op(c[1], held), 0);
+    EQ(unlock_op(c[1], id), 0);
+    EQ(try_op(c[2], id, LOCK_EXCLUSIVE, 30), 0);
+    EQ(unlock_op(c[2], id), 0);
+    release_all(3, id);
+    release_all(2, held);
+    release_all(2, shared);
+}
+
 /* 63 readers at a time; the next is let in when one leaves. */
 static void readers(void)
 {
@@ -247,6 +278,7 @@ int main(void)
     numbers_of_holders();
     numbers_of_waiters();
     expired_holders();
+    slow_clients();
     readers();
     tickets_given_up();
     dclient_lib_deinit();
