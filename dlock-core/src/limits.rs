@@ -31,6 +31,11 @@ const _: () = assert!((u16::MAX - FAIR_LANE_DIVERT) as usize >= 4 * CLIENTS_MAX)
 pub const FAIR_LANE_MAX: u16 = 0xf800;
 const _: () = assert!((FAIR_LANE_MAX - FAIR_LANE_DIVERT) as usize >= CLIENTS_MAX);
 const _: () = assert!((u16::MAX - FAIR_LANE_MAX) as usize >= CLIENTS_MAX);
+/// From this many tickets in a lane on they are taken through the arbiter, which refuses those
+/// beyond [`FAIR_QUEUE_MAX`]: a fetch-and-add cannot be refused, and twice as many could not be
+/// told apart from those that are done.
+pub const FAIR_QUEUE_DIVERT: u16 = 0x4000;
+const _: () = assert!((FAIR_QUEUE_MAX - FAIR_QUEUE_DIVERT) as usize >= 4 * CLIENTS_MAX);
 /// Bytes of one frame on any channel, header included.
 pub const FRAME_LEN_MAX: usize = 64 * 1024;
 /// Buffers of a verbs receive ring: enough that two peers never both run out of credit.

@@ -177,10 +177,146 @@ VALUE(DLOCK_OBJECT_ALREADY_DESTROYED, 0x3005);
 VALUE(DLOCK_OBJECT_TOO_MANY, 0x3006);
 VALUE(DLOCK_OBJECT_CAS_FAILED, 0x3007);
 VALUE(DEBUG_STATS_EAGAIN, 0);
+VALUE(DEBUG_STATS_NO_URMA_BUF, 1);
+VALUE(DEBUG_STATS_ENOMEM, 2);
+VALUE(DEBUG_STATS_ETIMEOUT, 3);
+VALUE(DEBUG_STATS_EINVAL_LOCK_OP, 4);
+VALUE(DEBUG_STATS_EINVAL_LOCK_TYPE, 5);
+VALUE(DEBUG_STATS_EINVAL_LOCK_OFFSET, 6);
 VALUE(DEBUG_STATS_EINVAL_LOCK_RET, 7);
+VALUE(DEBUG_STATS_ETICKET, 8);
+VALUE(DEBUG_STATS_EASYNC, 9);
+VALUE(DEBUG_STATS_LOCK_NOT_GET, 11);
+VALUE(DEBUG_STATS_ALREADY_LOCKED, 12);
+VALUE(DEBUG_STATS_ALREADY_UNLOCKED, 13);
+VALUE(DEBUG_STATS_ATOMIC_TRYLOCK_FAIL, 14);
+VALUE(DEBUG_STATS_ATOMIC_UNLOCK_FAIL, 15);
+VALUE(DEBUG_STATS_ATOMIC_EXTEND_FAIL, 16);
+VALUE(DEBUG_STATS_RW_TRYLOCK_EX_FAIL, 17);
+VALUE(DEBUG_STATS_RW_UNLOCK_EX_FAIL, 18);
+VALUE(DEBUG_STATS_RW_TRYLOCK_SH_FAIL, 19);
+VALUE(DEBUG_STATS_RW_UNLOCK_SH_FAIL, 20);
+VALUE(DEBUG_STATS_FAIR_QUEUE_LIMIT, 21);
+VALUE(DEBUG_STATS_FAIR_UNLOCK_EX_FAIL, 22);
+VALUE(DEBUG_STATS_FAIR_UNLOCK_SH_FAIL, 23);
+VALUE(DEBUG_STATS_FAIR_EX_TICKET_PASSED, 24);
+VALUE(DEBUG_STATS_FAIR_SH_TICKET_PASSED, 25);
 VALUE(DEBUG_STATS_NETWORK_FAIL, 28);
+VALUE(DEBUG_STATS_SEND_FAIL, 29);
+VALUE(DEBUG_STATS_BAD_RESPONSE, 30);
+VALUE(DEBUG_STATS_CLIENT_DISCONNECT, 31);
+VALUE(DEBUG_STATS_FAIL, 32);
+VALUE(DEBUG_STATS_NOT_READY, 34);
+VALUE(DEBUG_STATS_NO_ASYNC, 35);
+VALUE(DEBUG_STATS_ENCRYPT_FAIL, 39);
+VALUE(DEBUG_STATS_DECRYPT_FAIL, 40);
+VALUE(DEBUG_STATS_CLIENT_ID_VERIFY_FAIL, 41);
+VALUE(DEBUG_STATS_BAD_REQUEST, 42);
+VALUE(DEBUG_STATS_OBJECT_NOT_GET, 43);
 VALUE(DEBUG_STATS_OBJECT_CAS_FAILED, 44);
 VALUE(DEBUG_STATS_MAX, 45);
+
+/* Types of fields and of callbacks that programs assign to without a cast. */
+static int verify(void *ctx, const char *crl_path)
+{
+    return ctx != NULL && crl_path != NULL;
+}
+static void password(char **pwd, int *len)
+{
+    *pwd = NULL;
+    *len = 0;
+}
+static void erase(void *pwd, int len)
+{
+    (void)pwd;
+    (void)len;
+}
+static int event(const struct err_event *e)
+{
+    return e->err_type;
+}
+
+static int fields_can_be_assigned(void)
+{
+    static char text[] = "text";
+    struct server_cfg server;
+    struct client_cfg client;
+    struct lock_context context;
+    callback_func_t callback = event;
+    tls_cert_verify_callback_func_t cert = verify;
+    memset(&server, 0, sizeof(server));
+    memset(&client, 0, sizeof(client));
+    memset(&context, 0, sizeof(context));
+    server.type = SERVER_REPLICA;
+    server.replica.primary_ip_str = text;
+    server.replica.primary_port = 21616;
+    server.ssl.cert_verify_cb = cert;
+    server.ssl.prkey_pwd_cb = password;
+    server.ssl.erase_prkey_cb = erase;
+    server.ssl.ca_path = server.ssl.crl_path = server.ssl.cert_path = text;
+    server.ssl.prkey_path = client.dev_name = text;
+    server.eid.in4.addr = client.eid.in4.prefix = 7;
+    server.eid.raw[15] = (uint8_t)client.eid.in6.interface_id;
+    client.tp_mode = server.tp_mode = UNI_CONN;
+    client.ssl = server.ssl;
+    context.ls.fl.rcnt = 63;
+    context.ls.fl.rsvd = 0x1ff;
+    return callback != NULL && context.ls.rw.rsvd == 0xfffe0000 && client.ssl.ca_path == text &&
+           (void *)&server.replica == (void *)&server.primary;
+}
+
+/* A function of another type is no initialiser, in neither language. */
+#define SIGNATURE(name, result, ...)            \
+    do {                                        \
+        result (*function)(__VA_ARGS__) = name; \
+        found += function != NULL;              \
+    } while (0)
+
+static int functions_found(void)
+{
+    int found = 0;
+    SIGNATURE(dserver_lib_init, int, unsigned);
+    SIGNATURE(dserver_lib_deinit, void, void);
+#ifdef __cplusplus
+    SIGNATURE(server_start, int, const server_cfg &, int &);
+#else
+    SIGNATURE(server_start, int, const struct server_cfg *, int *);
+#endif
+    SIGNATURE(server_stop, int, int);
+    SIGNATURE(get_server_debug_stats, int, int, debug_stats *);
+    SIGNATURE(clear_server_debug_stats, int, int);
+    SIGNATURE(dclient_lib_init, int, const client_cfg *);
+    SIGNATURE(dclient_lib_deinit, void, void);
+    SIGNATURE(client_init, int, int *, const char *);
+    SIGNATURE(client_reinit, int, int, const char *);
+    SIGNATURE(client_deinit, int, int);
+    SIGNATURE(client_heartbeat, int, int, unsigned);
+    SIGNATURE(client_reinit_done, int, int);
+    SIGNATURE(update_all_locks, int, int);
+    SIGNATURE(get_client_debug_stats, int, int, debug_stats *);
+    SIGNATURE(clear_client_debug_stats, int, int);
+    SIGNATURE(get_lock, int, int, const lock_desc *, int *);
+    SIGNATURE(release_lock, int, int, int);
+    SIGNATURE(batch_get_lock, int, int, unsigned, const lock_desc *, int *);
+    SIGNATURE(batch_release_lock, int, int, unsigned, int *);
+    SIGNATURE(trylock, int, int, const lock_request *, void *);
+    SIGNATURE(lock, int, int, const lock_request *, void *);
+    SIGNATURE(unlock, int, int, int, void *);
+    SIGNATURE(lock_extend, int, int, const lock_request *, void *);
+    SIGNATURE(batch_trylock, int, int, unsigned, const lock_request *, void *);
+    SIGNATURE(batch_unlock, int, int, unsigned, const int *, void *);
+    SIGNATURE(batch_lock_extend, int, int, unsigned, const lock_request *, void *);
+    SIGNATURE(lock_request_async, int, int, const lock_request *);
+    SIGNATURE(lock_result_check, int, int, void *);
+    SIGNATURE(umo_atomic64_create, int, int, const umo_atomic64_desc *, uint64_t, int *);
+    SIGNATURE(umo_atomic64_destroy, int, int, int);
+    SIGNATURE(umo_atomic64_get, int, int, const umo_atomic64_desc *, int *);
+    SIGNATURE(umo_atomic64_release, int, int, int);
+    SIGNATURE(umo_atomic64_faa, int, int, int, uint64_t, uint64_t *);
+    SIGNATURE(umo_atomic64_cas, int, int, int, uint64_t, uint64_t);
+    SIGNATURE(umo_atomic64_get_snapshot, int, int, int, uint64_t *);
+    return found;
+}
 
 int main(void)
 {
@@ -192,6 +328,14 @@ int main(void)
     fair.rcnt = 0x2A;
     if (fair.t_value != (0x1234u | 1u << 16 | 0x2Au << 26)) {
         fprintf(stderr, "bit-fields of fairlock_state: 0x%x\n", (unsigned)fair.t_value);
+        return 1;
+    }
+    if (!fields_can_be_assigned()) {
+        fprintf(stderr, "fields do not hold what was assigned\n");
+        return 1;
+    }
+    if (functions_found() != 36) {
+        fprintf(stderr, "not 36 functions\n");
         return 1;
     }
     printf("abi_layout: as specified\n");

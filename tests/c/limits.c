@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The limits of one primary: 1,000 clients and 51,200 locks, and one more of each. */
+/*
+ * The limits of one primary: 1,000 clients, 51,200 locks, 102,400 objects, and one more of each;
+ * and who makes room when all clients but one have vanished.
+ */
 #include "check.h"
 
 #define CLIENTS 1000
 #define LOCKS 51200
+#define OBJECTS 102400
 
 static void fill_with_locks(int first, int second)
 {
@@ -43,6 +47,52 @@ static void fill_with_locks(int first, int second)
     EQ(get_named(second, "one too many", DLOCK_ATOMIC, &id), 0); /* there is room again */
 }
 
+static int create(int client, int number, uint64_t value, int *id)
+{
+    char name[24];
+    struct umo_atomic64_desc desc;
+    snprintf(name, sizeof(name), "object %d", number);
+    desc.p_desc = name;
+    desc.len = (uint32_t)strlen(name);
+    desc.lease_time = 600;
+    return umo_atomic64_create(client, &desc, value, id);
+}
+
+static void fill_with_objects(int first, int second)
+{
+    double start = seconds_now();
+    int last = 0, id = -5;
+    for (int i = 0; i < OBJECTS; ++i) {
+        NEED(create(first, i, (uint64_t)i, &last) == 0);
+    }
+    printf("  %d objects in %.2f s\n", OBJECTS, seconds_now() - start);
+    EQ(create(second, OBJECTS, 1, &id), DLOCK_OBJECT_TOO_MANY);
+    EQ(create(first, 7, 1, &id), DLOCK_OBJECT_ALREADY_CREATED);
+    EQ(create(second, 7, 1, &id), DLOCK_OBJECT_ALREADY_EXISTED);
+    EQ(id, -5);
+    EQ(umo_atomic64_destroy(first, last), 0);
+    EQ(create(second, OBJECTS, 1, &id), 0); /* there is room again */
+    EQ(create(second, OBJECTS + 1, 1, &id), DLOCK_OBJECT_TOO_MANY);
+}
+
+/* All clients vanish without a word: the next ones get their places. */
+static void places_of_the_vanished(int port)
+{
+    int client[3], id = 0;
+    dclient_lib_deinit();
+    EQ(init_client_library(port), 0);
+    for (int i = 0; i < 3; ++i) {
+        double end = seconds_now() + 20; /* the primary may not have noticed yet */
+        int status;
+        do {
+            status = client_init(&client[i], HOST);
+        } while (status == DLOCK_SERVER_NO_RESOURCE && seconds_now() < end);
+        EQ(status, 0);
+    }
+    EQ(get_named(client[0], "lock 3", DLOCK_ATOMIC, &id), 0);
+    EQ(client_heartbeat(client[2], 5), 0);
+}
+
 int main(void)
 {
     static int c[CLIENTS];
@@ -62,9 +112,18 @@ int main(void)
     EQ(client_deinit(c[500]), 0);
     EQ(client_init(&c[500], HOST), 0);
     fill_with_locks(c[0], c[1]);
-    for (int i = 0; i < CLIENTS; ++i) {
+    const char *fabric = getenv("DLOCK_FABRIC");
+    if (fabric == NULL || strcmp(fabric, "shm") != 0) { /* no fabric is in this: once will do */
+        fill_with_objects(c[2], c[3]);
+    }
+    for (int i = 0; i < CLIENTS; i += 2) {
         EQ(client_deinit(c[i]), 0);
     }
+    for (int i = 0; i < CLIENTS; i += 2) {
+        EQ(client_init(&c[i], HOST), 0);
+    }
+    EQ(client_init(&extra, HOST), DLOCK_SERVER_NO_RESOURCE);
+    places_of_the_vanished(port);
     dclient_lib_deinit();
     dserver_lib_deinit();
     return conclusion("limits");

@@ -67,6 +67,11 @@ header_alone() { # STANDARD HEADER
     esac
 }
 
+header_installed() { # as a program of the original includes it
+    printf '#include <ub/umdk/ulock/dlock/dlock_%s_api.h>\n' client server |
+        g++ -x c++ -std=c++11 "${warnings[@]}" -I"$prefix/include" -fsyntax-only -
+}
+
 build_c() { # SOURCE NAME STANDARD
     local libraries=("${libraries[@]}")
     [ "$2" = loaded ] && libraries=(-ldl -pthread) # it finds the libraries itself
@@ -85,7 +90,7 @@ build_all() {
     build() {
         "$@" 2>>"$work/compile.log" || echo "$*" >>"$work/compile.failed"
     }
-    for source in "$here"/*.c "$here"/*.cpp "$root"/examples/*.cpp; do
+    for source in "$here"/*.c "$here"/*.cpp "$root"/examples/*.{c,cpp}; do
         name=$(basename "${source%.*}")
         case $source in
         *.c) build build_c "$source" "$name" c11 & ;;
@@ -97,6 +102,7 @@ build_all() {
     build build_c "$here/abi_layout.c" abi_layout_c17 c17 &
     build build_cpp "$here/abi_layout.c" abi_layout_cpp11 c++11 &
     build build_cpp "$here/abi_layout.c" abi_layout_cpp17 c++17 &
+    build build_cpp "$here/abi_layout.c" abi_layout_cpp20 c++20 &
     build build_cpp "$here/one_process.cpp" one_process_cpp17 c++17 &
     # The link lines of existing build files: one library and the common one.
     build build_cpp "$root/examples/dlock_client_test.cpp" link_client c++11 \
@@ -142,18 +148,24 @@ pkg_config_works() {
 }
 
 # ---- examples ----
-examples_work() { # PRIMARY CLIENT
+examples_work() { # PRIMARY CLIENT [MORE...]: programs that take -p PORT
     local port status=0
     port=$((20000 + RANDOM % 12000)) # below the ports that the system hands out
     coproc PRIMARY { exec "$work/$1" -p "$port"; }
-    local pid=$PRIMARY_PID line
+    local pid=$PRIMARY_PID line program
     read -r -t 20 line <&"${PRIMARY[0]}" || status=1
     echo "$line"
-    [ $status -eq 0 ] && { "$work/$2" -p "$port" -c 3 && "$work/dlock_client_object_test" -p "$port"; } ||
-        status=1
+    shift
+    for program in "$@"; do
+        [ $status -eq 0 ] && { "$work/$program" -p "$port" || status=1; }
+    done
     kill -TERM "$pid" 2>/dev/null
     wait "$pid" || status=1
     return $status
+}
+
+failover_works() {
+    "$work/failover" "$work/dlock_primary_test" -p $((20000 + RANDOM % 12000)) -c 4 -n 50
 }
 
 # ---- the programs ----
@@ -172,21 +184,25 @@ run_on() { # FABRIC
             return
         fi
         # Not forked: in a child the memory of the parent's threads is lost, by nature.
-        for name in unset_fields logging one_process one_process_c11 leases; do
+        for name in unset_fields logging one_process one_process_c11 leases prebuilt state_table \
+            identity fair_views objects recovery waits; do
             test_case "valgrind/$fabric/$name" checked "$work/$name"
         done
         test_case "valgrind/$fabric/two_process" checked "$work/two_process" \
             "$work/dlock_primary_test"
         return
     fi
-    for name in unset_fields logging one_process one_process_cpp17 one_process_c11 leases threads \
-        forked cost limits; do
+    for name in unset_fields logging one_process one_process_cpp17 one_process_c11 prebuilt \
+        state_table identity fair_views objects leases waits recovery frozen good_guest strangers \
+        threads forked cost limits; do
         test_case "$fabric/$name" "$work/$name"
     done
     test_case "$fabric/loaded" "$work/loaded" "$lib"
     test_case "$fabric/two_process" "$work/two_process" "$work/dlock_primary_test"
-    test_case "$fabric/examples" examples_work dlock_primary_test dlock_client_test
+    test_case "$fabric/examples" examples_work dlock_primary_test dlock_client_test \
+        dlock_client_object_test row_locks work_queue connection_server leader_election
     test_case "$fabric/examples_linked_apart" examples_work link_server link_client
+    test_case "$fabric/failover" failover_works
     test_case "$fabric/contention_threads" "$work/contention" -t 8 -p 1 -d "$duration"
     test_case "$fabric/contention_processes" "$work/contention" -t 1 -p 4 -d "$duration"
     test_case "$fabric/contention_both" "$work/contention" -t 2 -p 4 -d "$duration"
@@ -194,10 +210,11 @@ run_on() { # FABRIC
 
 if [ -z "${VALGRIND:-}" ]; then
     for header in dlock_client_api.h dlock_server_api.h dlock_types.h dlock_log.h; do
-        for standard in c11 c17 c++11 c++17; do
+        for standard in c11 c17 c2x c++11 c++17 c++20; do
             test_case "header/$header/$standard" header_alone "$standard" "$header"
         done
     done
+    test_case header/installed header_installed
     for letter in c s m; do
         test_case "library/names/$letter" library_names "$letter"
     done
@@ -210,7 +227,7 @@ if [ -z "${VALGRIND:-}" ]; then
 fi
 if build_all; then
     if [ -z "${VALGRIND:-}" ]; then
-        for name in abi_layout abi_layout_c17 abi_layout_cpp11 abi_layout_cpp17; do
+        for name in abi_layout abi_layout_c17 abi_layout_cpp11 abi_layout_cpp17 abi_layout_cpp20; do
             test_case "$name" "$work/$name"
         done
     fi

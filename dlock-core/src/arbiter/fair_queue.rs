@@ -68,17 +68,19 @@ fn pass(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     state.fair.head = word.nx();
     state.fair.head_since = Some(since);
     let head = claims.iter().find(|c| c.mode == Mode::Exclusive && c.ticket.tx == word.nx());
+    // a turn ends when somebody asks for the next one: a slow client has it until then
+    let wanted = claims.iter().any(|c| c.kind == Kind::Waiting);
     let Some(head) = head.copied() else {
-        return unclaimed_head(ctx, state, word, &claims, since);
+        return wanted && unclaimed_head(ctx, state, word, &claims, since);
     };
     let need = head.ticket.ts.wrapping_sub(word.ns());
     if head.kind == Kind::Cancelled {
         return end(ctx, state, word, head);
     }
     if need == 0 {
-        return served_head(ctx, state, word, head);
+        return served_head(ctx, state, word, head, wanted);
     }
-    blocked_head(ctx, state, word, &claims, head.ticket.ts, since)
+    wanted && blocked_head(ctx, state, word, &claims, head.ticket.ts, since)
 }
 
 /// Every live ticket of the lock, as ledgers and records together tell it.
@@ -279,15 +281,23 @@ fn unclaimed_head(
 }
 
 /// Every ticket before the exclusive head is done.
-fn served_head(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, head: Claim) -> bool {
+fn served_head(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    word: FairWord,
+    head: Claim,
+    wanted: bool,
+) -> bool {
     let behind = word.mx().wrapping_sub(word.nx()) > 1 || word.ms() != head.ticket.ts;
     match head.kind {
         Kind::Waiting => grant(ctx, state, word, head),
         _ if !behind => false,
         Kind::Held { deadline_s } | Kind::Leaving { deadline_s } => {
-            reached(ctx, ServerTime::expiry_of(deadline_s)) && end(ctx, state, word, head)
+            reached(ctx, ServerTime::expiry_of(deadline_s)) && wanted && end(ctx, state, word, head)
         }
-        Kind::Queued | Kind::Issued => outstayed(ctx, state, head) && end(ctx, state, word, head),
+        Kind::Queued | Kind::Issued => {
+            outstayed(ctx, state, head) && wanted && end(ctx, state, word, head)
+        }
         Kind::Cancelled => end(ctx, state, word, head),
     }
 }

@@ -31,7 +31,7 @@ use machine::Phase;
 use crate::clock::Now;
 use crate::control::{Claim, HeldClaim, LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
-use crate::limits::FAIR_LANE_DIVERT;
+use crate::limits::{FAIR_LANE_DIVERT, FAIR_QUEUE_DIVERT};
 use crate::message::{LockType, Mode, Request, WaitNumber};
 use crate::status::Status;
 use crate::verb::{Chain, Word, WordAddr};
@@ -142,6 +142,8 @@ enum Doubt {
     Acquire,
     /// What the caller was not told to be released may be released.
     Release,
+    /// The hold did not survive its primary; the caller's next operation on it says `Fail`.
+    Lost,
 }
 
 /// One lock as one client knows it.
@@ -167,7 +169,7 @@ pub struct LockEntry {
     /// Read-write: changes with every chain that adds to or takes off the reader count, so
     /// that a ledger entry that reads the same twice has not moved in between.
     stamp: u32,
-    /// Fair: the lanes are high, tickets come from the arbiter.
+    /// Fair: the lanes are high or the queue is long, tickets come from the arbiter.
     diverted: bool,
     note: Option<LedgerEntry>,
 }
@@ -235,9 +237,13 @@ impl LockEntry {
         self.anchor_s = anchor_s;
     }
 
-    /// The hold or the ticket did not survive: a recovering primary has refused the claim.
+    /// The hold or the ticket did not survive: a recovering primary has refused the claim. Who
+    /// believes to hold the lock is told by the next operation.
     pub fn lose(&mut self) {
-        self.end(EntryState::Initialized);
+        match self.state {
+            EntryState::ExclusiveLocked | EntryState::SharedLocked => self.doubt = Doubt::Lost,
+            _ => self.end(EntryState::Initialized),
+        }
         self.note = None;
     }
 
@@ -290,6 +296,7 @@ impl LockEntry {
     /// What to tell a recovering primary.
     pub fn claim(&self, now: Now) -> Claim {
         let mode = match self.state {
+            _ if self.doubt == Doubt::Lost => None,
             EntryState::ExclusiveLocked => Some(Mode::Exclusive),
             EntryState::SharedLocked => Some(Mode::Shared),
             _ => None,
@@ -310,9 +317,13 @@ impl LockEntry {
         if let Some(local) = self.decide(op) {
             return Begin::Local(local);
         }
+        if self.doubt == Doubt::Lost {
+            self.end(EntryState::Initialized);
+            return Begin::Local(OpResult::of(Status::Fail));
+        }
         let mut machine = Machine::new(op, Phase::Try, now);
         let resolve = match self.doubt {
-            Doubt::None => false,
+            Doubt::None | Doubt::Lost => false,
             Doubt::Acquire => true,
             Doubt::Release => !matches!(op, Op::Extend { .. }),
         };
@@ -399,7 +410,10 @@ impl LockEntry {
     fn see_lanes(&mut self, word: u64) {
         if self.lock_type == LockType::Fair {
             let w = FairWord::from_bits(word);
-            self.diverted = w.mx() >= FAIR_LANE_DIVERT || w.ms() >= FAIR_LANE_DIVERT;
+            let is_far = |next: u16, done: u16| {
+                next >= FAIR_LANE_DIVERT || next.wrapping_sub(done) >= FAIR_QUEUE_DIVERT
+            };
+            self.diverted = is_far(w.mx(), w.nx()) || is_far(w.ms(), w.ns());
         }
     }
 
