@@ -29,7 +29,7 @@ use crate::words::{before, FairWord, LedgerEntry, LedgerState, Ticket};
 
 pub(super) use queue::advance;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum RecordStatus {
     Issued,
     Queued,
@@ -38,7 +38,7 @@ enum RecordStatus {
     Cancelled,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Record {
     client: ClientId,
     mode: Mode,
@@ -49,7 +49,7 @@ struct Record {
 }
 
 /// A ticket this arbiter ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Revoked {
     mode: Mode,
     ticket: Ticket,
@@ -57,7 +57,7 @@ struct Revoked {
     seen: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct FairState {
     records: Vec<Record>,
     revoked: BTreeMap<ClientId, Revoked>,
