@@ -44,6 +44,9 @@ struct World {
     clients: [Option<Known>; CLIENTS],
     next_client: u32,
     wild: bool,
+    /// Who has held the atomic lock without an end. If it sets one later, nobody tells the
+    /// arbiter: its waiters stay as they were, with no wake-up of their own.
+    endless: u32,
 }
 
 /// Drives a primary by these choices.
@@ -82,6 +85,7 @@ impl World {
             clients: [None, None, None],
             next_client: 10,
             wild: choice & 0xe0 == 0xe0,
+            endless: 0,
         };
         for at in 0..CLIENTS {
             world.join(at);
@@ -422,9 +426,14 @@ impl World {
                 LockType::Atomic => {
                     let word = AtomicWord::from_bits(lock.word);
                     assert_eq!(word.waiters(), lock.waiters > 0, "{lock:?}");
-                    assert!(
-                        !word.waiters() || (word.client() != 0 && wakes_or_forever(wakes, word))
-                    );
+                    if word.timeout() == u32::MAX {
+                        self.endless = word.client();
+                    } else if word.client() != self.endless {
+                        self.endless = 0;
+                    }
+                    // whoever waits is woken by the end of the hold, if it has one
+                    let owned = word.client() != 0 && (wakes || self.endless != 0);
+                    assert!(!word.waiters() || owned, "{lock:?}");
                 }
                 LockType::Rw => {
                     let bit = RwWord::from_bits(lock.word).waiters();
@@ -477,9 +486,4 @@ impl World {
             assert!(!known.unanswered.contains_key(&seq), "a wait that cannot be cancelled");
         }
     }
-}
-
-/// Whoever waits is woken by the end of the hold, if it has one.
-fn wakes_or_forever(wakes: bool, word: AtomicWord) -> bool {
-    wakes || word.timeout() == u32::MAX
 }
