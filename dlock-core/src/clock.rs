@@ -44,7 +44,7 @@ impl ServerTime {
 }
 
 /// What a client knows of the server clock at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Now {
     /// The estimate.
     pub time: ServerTime,

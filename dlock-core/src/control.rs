@@ -47,7 +47,7 @@ pub enum FabricKind {
 }
 
 /// A lock as its first user describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockDesc {
     /// 1 to 512 bytes.
     pub name: Vec<u8>,

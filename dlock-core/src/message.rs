@@ -50,7 +50,7 @@ impl LockType {
 pub struct WaitNumber(pub u32);
 
 /// Client to primary. `handle` names a lock this client has got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
     /// Queue me until the lock is mine. Answered by `Granted`, `Denied` or (after a cancel)
     /// `Cancelled`.
@@ -172,7 +172,7 @@ impl Request {
 }
 
 /// Primary to client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
     /// The lock is yours.
     Granted {

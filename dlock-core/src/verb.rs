@@ -63,7 +63,7 @@ impl std::fmt::Debug for WordAddr {
 }
 
 /// One operation on one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Compare and swap; its value is the old word, and it took effect iff that is `expect`.
     Cas {
@@ -99,7 +99,7 @@ pub enum Verb {
 pub const CHAIN_VERBS_MAX: usize = 4;
 
 /// A short ordered list of verbs. Never empty once built; plain data, no allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Chain {
     verbs: [Verb; CHAIN_VERBS_MAX],
     len: u8,
@@ -132,7 +132,7 @@ impl Chain {
 }
 
 /// The values of a chain's verbs, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Values {
     values: [u64; CHAIN_VERBS_MAX],
     len: u8,

@@ -117,7 +117,7 @@ impl LedgerState {
 
 /// One 8-byte entry of a client's ledger; zero means nothing is held.
 #[bitfield(u64)]
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Hash)]
 pub struct LedgerEntry {
     /// Fair, held: deadline in seconds after the epoch's anchor ([`DETAIL_MAX`]: never expires).
     /// Waiting: the wait number. Read-write otherwise: a stamp, new for every chain.

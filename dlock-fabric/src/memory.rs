@@ -234,9 +234,10 @@ impl LedgerMemory {
         self.header(HeaderWord::Detaches).load()
     }
 
-    /// Takes over what a ledger of the same size says.
-    pub(crate) fn copy_from(&self, other: &LedgerMemory) {
-        for index in 0..self.entries {
+    /// Takes over the first `entries` of a ledger of the same size. To read all of it would take
+    /// a fault for each of its pages: milliseconds in which the primary serves nobody.
+    pub(crate) fn copy_from(&self, other: &LedgerMemory, entries: u32) {
+        for index in 0..entries.min(self.entries) {
             let handle = Handle(index);
             if let (Some(to), Some(from)) = (self.entry(handle), other.entry(handle)) {
                 // Pages that nobody wrote stay untaken.

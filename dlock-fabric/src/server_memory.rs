@@ -35,6 +35,14 @@ struct Ledger {
     memory: LedgerMemory,
     /// How often it was handed out to be mapped.
     attaches: u64,
+    /// Entries from here on were never written by this primary.
+    written: u32,
+}
+
+impl Ledger {
+    fn writes(&mut self, handle: Handle) {
+        self.written = self.written.max(handle.0.saturating_add(1));
+    }
 }
 
 /// What an shm client needs to map, in the order in which descriptors follow `Attached`.
@@ -87,7 +95,7 @@ impl CpuMemory {
     pub fn add_client(&mut self, client: ClientId) -> Result<(), FabricError> {
         if !self.ledgers.contains_key(&client) {
             let memory = LedgerMemory::create_private(self.ledger_entries)?;
-            self.ledgers.insert(client, Ledger { memory, attaches: 0 });
+            self.ledgers.insert(client, Ledger { memory, attaches: 0, written: 0 });
         }
         Ok(())
     }
@@ -113,7 +121,7 @@ impl CpuMemory {
         if ledger.memory.fd().is_none() {
             // Nobody has mapped the old one, so nobody writes to it while it is copied.
             let memory = LedgerMemory::create(entries)?;
-            memory.copy_from(&ledger.memory);
+            memory.copy_from(&ledger.memory, ledger.written);
             ledger.memory = memory;
         }
         ledger.memory.set_gate(None);
@@ -155,9 +163,15 @@ impl CpuMemory {
     /// outside the memory, or an entry outside the client's ledger. Which words the client may
     /// touch is for the caller to check.
     pub fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
-        let notes = chain.verbs().iter().any(|verb| matches!(verb, Verb::Note { .. }));
-        let ledger = if notes { self.ledgers.get(&client) } else { None };
-        let ledger = ledger.map(|ledger| &ledger.memory);
+        let mut ledger = None;
+        for verb in chain.verbs() {
+            if let Verb::Note { handle, .. } = *verb {
+                if let Some(written) = self.ledgers.get_mut(&client) {
+                    written.writes(handle);
+                }
+                ledger = self.ledgers.get(&client).map(|ledger| &ledger.memory);
+            }
+        }
         let mut outcome = Outcome::Unknown;
         execute(&self.slots, ledger, chain, &mut outcome);
         outcome
@@ -166,7 +180,9 @@ impl CpuMemory {
     /// Writes an entry of a client's ledger for it, as a tcp client asks by a note; `false` if
     /// it has no such entry.
     pub fn note(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) -> bool {
-        match self.entry(client, handle) {
+        let Some(ledger) = self.ledgers.get_mut(&client) else { return false };
+        ledger.writes(handle);
+        match ledger.memory.entry(handle) {
             Some(word) => word.store(entry.into_bits()),
             None => return false,
         }
@@ -324,9 +340,14 @@ mod tests {
         let entry = LedgerEntry::new().with_state(LedgerState::HeldShared);
         assert!(memory.note(client(1), Handle(999), entry));
         assert!(!memory.note(client(1), Handle(1_000), entry));
+        memory.add_client(client(2)).unwrap();
+        let note = Verb::Note { handle: Handle(7), value: entry.into_bits() };
+        memory.execute_chain(client(2), &Chain::one(note));
         assert!(memory.detached(client(1)), "nobody has mapped it");
         memory.share(client(1)).unwrap();
         assert_eq!(memory.ledger(client(1), Handle(999)), entry);
+        memory.share(client(2)).unwrap();
+        assert_eq!(memory.ledger(client(2), Handle(7)), entry, "a chain wrote it");
         assert!(!memory.detached(client(1)));
         memory.unshare(client(1));
         assert!(memory.detached(client(1)));

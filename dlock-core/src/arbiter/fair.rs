@@ -33,7 +33,7 @@ use crate::words::{before, FairWord, LedgerEntry, LedgerState, Ticket};
 
 pub(super) use queue::advance;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum RecordStatus {
     Issued,
     Queued,
@@ -42,7 +42,7 @@ enum RecordStatus {
     Cancelled,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Record {
     client: ClientId,
     mode: Mode,
@@ -53,7 +53,7 @@ struct Record {
 }
 
 /// A ticket this arbiter ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Revoked {
     mode: Mode,
     ticket: Ticket,
@@ -65,7 +65,7 @@ struct Revoked {
 /// tickets and drops them must wait for its turns like everybody else.
 const CANCELLED_MAX: usize = 64;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct FairState {
     records: Vec<Record>,
     /// What relayed clients have: ticket or hold.

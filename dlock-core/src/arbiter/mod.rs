@@ -15,6 +15,7 @@ mod fair;
 mod rw;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
 
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
@@ -50,7 +51,7 @@ pub struct LockRef<'a> {
 }
 
 /// Who asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
     /// The client.
     pub client: ClientId,
@@ -67,7 +68,7 @@ const ROUNDS_MAX: u32 = 100_000;
 const RECOUNT_EVERY_NS: u64 = 1_000_000;
 
 /// Somebody who is queued.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Waiter {
     caller: Caller,
     wait: WaitNumber,
@@ -76,7 +77,7 @@ struct Waiter {
 }
 
 /// What the arbiter remembers of a lock; absent if there is nothing to remember.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct LockState {
     queue: VecDeque<Waiter>,
     fair: FairState,
@@ -91,7 +92,7 @@ impl LockState {
 }
 
 /// The arbiter of one primary.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arbiter {
     anchor_s: u32,
     locks: HashMap<Slot, LockState>,
@@ -99,6 +100,15 @@ pub struct Arbiter {
     /// Clients whose every verb this primary executes itself: what they have is known for sure,
     /// and what they note counts only as far as it agrees.
     relayed: BTreeSet<ClientId>,
+}
+
+/// For model checkers, whose states are copied, compared and hashed.
+impl Hash for Arbiter {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let mut locks: Vec<_> = self.locks.iter().collect();
+        locks.sort_unstable_by_key(|&(slot, _)| *slot);
+        (self.anchor_s, locks, &self.due).hash(state);
+    }
 }
 
 /// What one call works with.

@@ -24,7 +24,7 @@ use crate::message::{Mode, Reply, Request, WaitNumber};
 use crate::status::Status;
 use crate::words::{LedgerEntry, LedgerState, RwWord};
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct RwState {
     /// Shared grants whose receiver's ledger may still say `Waiting`, by wait number.
     granted: BTreeMap<ClientId, WaitNumber>,

@@ -13,7 +13,7 @@ use crate::verb::{Outcome, Values};
 use crate::words::Ticket;
 
 /// One operation under way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Machine {
     pub(super) op: Op,
     /// The operation is a re-entry: success is `AlreadyLocked`.
@@ -29,7 +29,7 @@ pub struct Machine {
     pub(super) requeued: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     /// Waiting for `Resolve`; then the operation begins.
     Resolving,

@@ -38,7 +38,7 @@ use crate::verb::{Chain, Word, WordAddr};
 use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
 
 /// An operation on a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Take it now or not at all (fair locks: take a ticket, or ask with the one there is).
     TryLock {
@@ -66,7 +66,7 @@ pub enum Op {
 }
 
 /// What an operation came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpResult {
     /// The code.
     pub status: Status,
@@ -82,7 +82,7 @@ impl OpResult {
 }
 
 /// The public state of a lock (`atomic_state`, `rw_state`, `fairlock_state` of the C API).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum View {
     /// `atomic_state`, 8 bytes.
     Atomic {
@@ -118,7 +118,7 @@ pub enum View {
 }
 
 /// The client's state of a lock (the C API's cached state).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntryState {
     /// Got, not held; also after a loss.
     Initialized = 0,
@@ -135,7 +135,7 @@ pub enum EntryState {
 }
 
 /// What is not known about an entry because an answer was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Doubt {
     None,
     /// Something may be held, or queued, that the caller was not told of.
@@ -147,7 +147,7 @@ enum Doubt {
 }
 
 /// One lock as one client knows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockEntry {
     me: ClientId,
     anchor_s: u32,
@@ -184,7 +184,7 @@ pub enum Begin {
 }
 
 /// What a machine wants next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Execute this chain and call [`Machine::outcome`].
     Chain(Chain),

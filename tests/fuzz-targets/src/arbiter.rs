@@ -49,6 +49,9 @@ struct World {
     next_client: u32,
     wild: bool,
     victim: Option<hostile::Victim>,
+    /// Who has held the atomic lock without an end. If it sets one later, nobody tells the
+    /// arbiter: its waiters stay as they were, with no wake-up of their own.
+    endless: u32,
 }
 
 /// Drives a primary by these choices.
@@ -89,6 +92,7 @@ impl World {
             next_client: 10,
             wild: choice & 0xe0 == 0xe0,
             victim: None,
+            endless: 0,
         };
         for at in 0..CLIENTS {
             world.join(at);
@@ -448,9 +452,14 @@ impl World {
                 LockType::Atomic => {
                     let word = AtomicWord::from_bits(lock.word);
                     assert_eq!(word.waiters(), lock.waiters > 0, "{lock:?}");
-                    assert!(
-                        !word.waiters() || (word.client() != 0 && wakes_or_forever(wakes, word))
-                    );
+                    if word.timeout() == u32::MAX {
+                        self.endless = word.client();
+                    } else if word.client() != self.endless {
+                        self.endless = 0;
+                    }
+                    // whoever waits is woken by the end of the hold, if it has one
+                    let owned = word.client() != 0 && (wakes || self.endless != 0);
+                    assert!(!word.waiters() || owned, "{lock:?}");
                 }
                 LockType::Rw => {
                     let word = RwWord::from_bits(lock.word);
@@ -510,9 +519,4 @@ impl World {
             assert!(!known.unanswered.contains_key(&seq), "a wait that cannot be cancelled");
         }
     }
-}
-
-/// Whoever waits is woken by the end of the hold, if it has one.
-fn wakes_or_forever(wakes: bool, word: AtomicWord) -> bool {
-    wakes || word.timeout() == u32::MAX
 }

@@ -27,7 +27,16 @@ const LEASE_S: u32 = 3_600;
 fn server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(|| {
-        let config = ServerConfig { port: 0, ..Default::default() };
+        // small: each join over shared memory maps all of it
+        let (clients_max, locks_max, objects_max) = (8, 64, 16);
+        let config = ServerConfig {
+            port: 0,
+            clients_max,
+            locks_max,
+            objects_max,
+            sleep_mode: true, // the machine has other work
+            ..Default::default()
+        };
         Server::start(config).expect("a primary starts on a free port")
     })
 }
@@ -157,12 +166,15 @@ impl World {
         let id = self.id(me, which);
         let status = if batch {
             let mut ids = [id.0, 0, -1];
-            self.instances[me].batch_release_lock(&mut ids)
+            let status = self.instances[me].batch_release_lock(&mut ids);
+            match ids[0] {
+                0 => Status::Error, // held, or not got: it stays as it is
+                _ => status,
+            }
         } else {
             self.instances[me].release_lock(id)
         };
-        // what the other releases may be given another id afterwards
-        if status == Status::Success || batch {
+        if status == Status::Success {
             self.told[me][which] = Told::Nothing;
             self.locks[me][which] = None;
         }
