@@ -274,6 +274,27 @@ impl Arbiter {
         self.due.first().map(|&(at, _)| at)
     }
 
+    /// See [`Primary::assert_consistent`](crate::primary::Primary::assert_consistent). `refs` has
+    /// everybody who has got the lock of a slot.
+    pub(crate) fn assert_consistent<'a>(
+        &self,
+        refs: &dyn Fn(Slot) -> &'a [(ClientId, Handle)],
+    ) -> Result<(), String> {
+        for (&slot, state) in &self.locks {
+            if state.due != self.due.iter().find(|d| d.1 == slot).map(|d| d.0) {
+                return Err(format!("{slot:?} has two times to be looked at"));
+            }
+            let known = |c: &ClientId| refs(slot).iter().any(|r| r.0 == *c);
+            if let Some(w) = state.queue.iter().find(|w| !known(&w.caller.client)) {
+                return Err(format!("{:?} is queued for {slot:?}, and gone", w.caller.client));
+            }
+        }
+        match self.due.iter().find(|d| !self.locks.contains_key(&d.1)) {
+            Some((_, slot)) => Err(format!("{slot:?} is to be looked at, and nothing is known of it")),
+            None => Ok(()),
+        }
+    }
+
     /// How many are queued for this lock.
     pub fn waiters(&self, slot: Slot) -> usize {
         self.locks.get(&slot).map_or(0, |state| state.queue.len())

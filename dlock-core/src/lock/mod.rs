@@ -257,6 +257,12 @@ impl LockEntry {
     pub fn slot(&self) -> Slot {
         self.slot
     }
+    /// Fair locks: the ticket it is held under, or queued with.
+    pub fn ticket(&self) -> Option<Ticket> {
+        use EntryState as S;
+        let has_one = !matches!(self.state, S::Initialized | S::Unlocked);
+        (has_one && self.lock_type == LockType::Fair).then_some(self.ticket)
+    }
     /// The descriptor it was got with.
     pub fn desc(&self) -> &LockDesc {
         &self.desc
