@@ -317,12 +317,8 @@ impl LockEntry {
             return Begin::Local(local);
         }
         let mut machine = Machine::new(op, Phase::Try, now);
-        let resolve = match self.doubt {
-            Doubt::None => false,
-            Doubt::Acquire => true,
-            Doubt::Release => !matches!(op, Op::Extend { .. }),
-        };
-        let step = if resolve {
+        // also for an extend: a release that was asked for may still be carried out
+        let step = if self.doubt != Doubt::None {
             machine.phase = Phase::Resolving;
             Step::Request(Request::Resolve { handle: self.handle })
         } else {

@@ -10,7 +10,7 @@
 //! and so is what arrives at a client under a number that it has given up.
 
 use dlock_core::primary::Sent;
-use dlock_core::verb::{Outcome, Values, Verb};
+use dlock_core::verb::{Outcome, Verb};
 
 use super::plan::{Fabric, Fault};
 use super::state::{Arrived, Ev, Frame, Life, Session, Sys, Unit};
@@ -46,21 +46,19 @@ impl Sys {
         }
     }
 
-    pub(super) fn session_of(&self, c: usize, inc: u16) -> Option<&Session> {
-        self.sessions.iter().find(|s| usize::from(s.client) == c && s.inc == inc)
+    /// The sessions that the primary keeps of one process.
+    pub(super) fn sessions_of(&self, c: usize, inc: u16) -> impl Iterator<Item = &Session> {
+        self.sessions.iter().filter(move |s| usize::from(s.client) == c && s.inc == inc)
     }
 
     /// The next unit of a client's channel arrives.
     pub(super) fn arrive(&mut self, c: usize) {
         let Some((inc, gen, unit)) = self.clients[c].up.pop_front() else { return };
-        let open = self.alive && self.session_of(c, inc).is_some_and(|s| s.gen == gen);
-        if !open {
-            return;
-        }
-        let id = self.session_of(c, inc).map(|s| s.id);
-        let (Some(id), Fabric::Verbs) = (id, self.clients[c].fabric) else {
+        let open = self.sessions_of(c, inc).find(|s| s.gen == gen && gen != 0);
+        let Some(id) = open.map(|s| s.id).filter(|_| self.alive) else { return };
+        if self.clients[c].fabric != Fabric::Verbs {
             return self.queue(Arrived::Unit { client: c as u8, inc, gen, unit });
-        };
+        }
         match unit {
             Unit::Batch { lock, tok, chain, mut values } => {
                 let verb = chain.verbs()[values.as_slice().len()];
@@ -74,8 +72,7 @@ impl Sys {
             }
             Unit::Note { lock, tok, handle, entry } => {
                 self.verb(self.epoch, id, &Verb::Note { handle, value: entry.into_bits() });
-                let outcome = Outcome::Done(Values::new());
-                self.send_down(c, inc, gen, Frame::Outcome { lock, tok, outcome });
+                self.send_down(c, inc, gen, Frame::Noted { lock, tok });
             }
             Unit::Request { .. } => {
                 self.queue(Arrived::Unit { client: c as u8, inc, gen, unit });

@@ -95,6 +95,10 @@ impl Sys {
     pub(super) fn control_wakes(&mut self, c: usize) {
         if let Stage::Answer(_) = self.clients[c].control {
             self.log(|| format!("client {c}: no answer on the control connection"));
+            let (inc, conn) = (self.clients[c].inc, self.clients[c].conn);
+            let ns = self.takes(10_000);
+            let at = (self.now + ns).max(self.clients[c].blocked_up);
+            self.at(at, Ev::Lost(c as u8, inc, conn));
             self.clients[c].conn += 1;
             if self.clients[c].life == Life::Leaving {
                 return self.exit(c);
@@ -276,7 +280,7 @@ impl Sys {
             let (lock_type, desc) = (self.plan.locks[l], desc(self, l));
             let t = self.thread(c, l);
             t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc));
-            (t.epoch, t.holds) = (epoch, 0);
+            t.epoch = epoch;
             t.doing = Doing::Idle;
             let ns = self.takes(1_000);
             self.step_after(c, l, ns);

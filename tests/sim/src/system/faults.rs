@@ -3,7 +3,7 @@
 
 use super::coverage::Action;
 use super::plan::{Fabric, Fault};
-use super::server::World;
+use super::server::{World, EXITED};
 use super::state::{Doing, Ev, Life, Sys};
 
 impl Sys {
@@ -82,11 +82,11 @@ impl Sys {
 
     /// A client's process is over; another one comes in its place some day.
     pub(super) fn exit(&mut self, c: usize) {
-        let (inc, conn) = (self.clients[c].inc, self.clients[c].conn);
+        let inc = self.clients[c].inc;
         self.reset_process(c);
         let delay = self.takes(50_000);
         let at = (self.now + delay).max(self.clients[c].blocked_up);
-        self.at(at, Ev::Lost(c as u8, inc, conn));
+        self.at(at, Ev::Lost(c as u8, inc, EXITED));
         let ns = self.rng.pick(&[1_000, 1_000_000, 1_000_000_000, 4_000_000_000]);
         let ns = if self.calm { 1_000_000 } else { ns };
         self.after(ns, Ev::Restart(c as u8));
@@ -139,7 +139,8 @@ impl Sys {
 
     fn fenced_unaware(&self) -> bool {
         self.clients.iter().enumerate().any(|(c, client)| {
-            client.id.is_some() && self.session_of(c, client.inc).is_none()
+            let known = |id| self.sessions_of(c, client.inc).any(|s| s.id == id);
+            client.id.is_some_and(|id| !known(id))
         })
     }
 }

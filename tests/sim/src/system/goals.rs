@@ -140,7 +140,8 @@ impl Sys {
         let near = |sys: &mut Sys| {
             let end = sys.oracle.next_end(l, sys.now)?;
             let jitter = sys.rng.pick(&[0, 1_000, 300_000, 20_000_000]);
-            Some((end + sys.rng.below(2 * jitter + 1)).saturating_sub(jitter) - sys.now.min(end))
+            let at = (end + sys.rng.below(2 * jitter + 1)).saturating_sub(jitter);
+            Some(at.saturating_sub(sys.now))
         };
         let overstays = self.rng.chance(self.plan.overstay);
         let ns = match self.has(c, l) {
@@ -203,12 +204,12 @@ impl Sys {
             },
             Goal::Rest => match has {
                 _ if c > 0 => self.thread(c, l).goal = goal,
-                Has::Hold(_) => self.begin(c, l, Op::Unlock),
-                Has::Nothing if self.thread(c, l).holds > 0 => self.thread(c, l).goal = goal,
-                _ => {
-                    self.thread(c, l).holds = 1;
-                    self.attempt(c, l, lock(Mode::Exclusive));
+                Has::Hold(_) => {
+                    self.thread(c, l).swept = true;
+                    self.begin(c, l, Op::Unlock);
                 }
+                Has::Nothing if self.thread(c, l).swept => self.thread(c, l).goal = goal,
+                _ => self.attempt(c, l, lock(Mode::Exclusive)),
             },
         }
     }

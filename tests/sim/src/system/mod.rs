@@ -145,7 +145,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         attempts: 0,
         chain: None,
         outcome: None,
-        holds: 0,
+        swept: false,
     };
     Client {
         inc: 1,
@@ -334,15 +334,17 @@ impl Sys {
     }
 
     /// The lanes of a fair lock that was just made begin where the plan says.
-    pub(crate) fn high_lanes(&mut self, grants: &[(u8, Result<LockGrant, Status>)]) {
+    pub(crate) fn high_lanes(&mut self, grants: &mut [(u8, Result<LockGrant, Status>)]) {
         use dlock_core::message::LockType;
         use dlock_core::words::FairWord;
         for (l, grant) in grants {
             let Ok(grant) = grant else { continue };
             let word = self.memory.word(Sys::w0(grant.slot));
-            if self.plan.locks[usize::from(*l)] == LockType::Fair && *word == 0 && self.epoch == 1 {
+            let fresh = !std::mem::replace(&mut self.lanes_set[usize::from(*l)], true);
+            if fresh && self.plan.locks[usize::from(*l)] == LockType::Fair {
                 let (x, s) = self.plan.lanes;
                 *word = FairWord::new().with_nx(x).with_mx(x).with_ns(s).with_ms(s).into_bits();
+                grant.word = *word;
             }
         }
     }

@@ -19,6 +19,8 @@ use super::state::{code, Arrived, Ask, Ev, Frame, Life, Session, Sys, Unit};
 
 /// The connection number by which a shm client says that no thread of it is inside any more.
 pub(crate) const DETACHED: u32 = u32::MAX;
+/// The connection number that stands for every connection of a process that has ended.
+pub(crate) const EXITED: u32 = u32::MAX - 1;
 
 /// The primary, if there is one, and the rest of the world.
 pub(crate) struct World {
@@ -163,7 +165,8 @@ fn unit_arrived(
     unit: Unit,
 ) {
     let c = usize::from(client);
-    let Some(id) = sys.session_of(c, inc).filter(|s| s.gen == gen).map(|s| s.id) else { return };
+    let open = sys.sessions_of(c, inc).find(|s| s.gen == gen && gen != 0);
+    let Some(id) = open.map(|s| s.id) else { return };
     let now = sys.server_now();
     match unit {
         Unit::Batch { lock, tok, chain, .. } => {
@@ -229,8 +232,7 @@ fn control(
             Err(status) => Answer::Refused(status),
         });
     }
-    let bound = |s: &&Session| s.conn == conn && !s.left;
-    let id = sys.session_of(c, inc).filter(bound)?.id;
+    let id = sys.sessions_of(c, inc).find(|s| s.conn == conn && !s.left)?.id;
     let now = sys.server_now();
     sys.mix(0xc7 ^ now.0);
     let locks = |reply: ControlReply| match reply {
@@ -245,8 +247,8 @@ fn control(
             let descs = wanted.iter().map(|&l| desc(sys, l.into())).collect();
             match locks(call(sys, ControlRequest::GetLocks(descs))) {
                 Ok(grants) => {
-                    let grants: Vec<_> = wanted.into_iter().zip(grants).collect();
-                    sys.high_lanes(&grants);
+                    let mut grants: Vec<_> = wanted.into_iter().zip(grants).collect();
+                    sys.high_lanes(&mut grants);
                     Answer::Locks(grants)
                 }
                 Err(status) => Answer::Refused(status),
@@ -330,6 +332,10 @@ fn admit(
     let session = Session { id, client: c as u8, inc, gen, conn, left: false, doomed: false };
     sys.sessions.push(session);
     primary.attached(id);
+    if sys.clients[c].inc != inc {
+        let ns = sys.takes(50_000);
+        sys.after(ns, Ev::Lost(c as u8, inc, EXITED)); // it came from a process that has ended
+    }
     sys.mix(code(Status::Success) ^ u64::from(gen) << 8);
     Ok(Answer::Joined {
         id,
@@ -346,7 +352,8 @@ fn admit(
 fn can_fence(sys: &Sys, s: &Session) -> bool {
     let client = &sys.clients[usize::from(s.client)];
     let dead = client.inc != s.inc || client.life == Life::Dead;
-    client.fabric != Fabric::Shm || dead || s.left
+    let unmapped = client.id != Some(s.id);
+    client.fabric != Fabric::Shm || dead || s.left || unmapped
 }
 
 fn fence_when_possible(primary: &mut Primary, sys: &mut Sys, out: &mut Vec<Sent>, id: ClientId) {
@@ -385,21 +392,19 @@ fn fence(primary: &mut Primary, sys: &mut Sys, out: &mut Vec<Sent>, id: ClientId
 }
 
 fn lost(primary: &mut Primary, sys: &mut Sys, out: &mut Vec<Sent>, c: usize, inc: u16, conn: u32) {
-    let Some(s) = sys.session_of(c, inc).copied() else { return };
-    if conn == DETACHED {
-        if s.doomed {
+    let hit = |s: &&Session| match conn {
+        DETACHED => s.doomed,
+        EXITED => !s.left,
+        conn => s.conn == conn && !s.left,
+    };
+    let hits: Vec<Session> = sys.sessions_of(c, inc).filter(hit).copied().collect();
+    for s in hits {
+        let now: ServerTime = sys.server_now();
+        sys.log(|| format!("client {c} ({}) is absent", s.id.get()));
+        primary.absent(now, s.id);
+        let shm = sys.clients[c].fabric == Fabric::Shm;
+        if (shm || sys.bugs.no_grace) && can_fence(sys, &s) {
             fence(primary, sys, out, s.id);
         }
-        return;
-    }
-    if s.conn != conn || s.left {
-        return;
-    }
-    let now: ServerTime = sys.server_now();
-    sys.log(|| format!("client {c} is absent"));
-    primary.absent(now, s.id);
-    let shm = sys.clients[c].fabric == Fabric::Shm;
-    if (shm || sys.bugs.no_grace) && can_fence(sys, &s) {
-        fence(primary, sys, out, s.id);
     }
 }

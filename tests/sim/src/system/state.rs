@@ -69,6 +69,8 @@ pub(crate) enum Unit {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Frame {
     Outcome { lock: u8, tok: u32, outcome: Outcome },
+    /// A note was written, for whoever waits for that.
+    Noted { lock: u8, tok: u32 },
     Reply { seq: Seq, reply: Reply },
 }
 
@@ -152,8 +154,8 @@ pub(crate) struct Thread {
     pub outcome: Option<Outcome>,
     /// Attempts to reach its goal.
     pub attempts: u32,
-    /// The last of all acquires has begun.
-    pub holds: u32,
+    /// It has held its lock as the last of all.
+    pub swept: bool,
 }
 
 /// The state of a client's process.
@@ -227,6 +229,8 @@ pub(crate) struct Sys {
     pub serve_pending: bool,
     pub tick_at: Option<u64>,
     pub frozen_until: u64,
+    /// The first occupant of a lock's slot has its lanes.
+    pub lanes_set: [bool; 4],
     /// Until when each fault lasts.
     pub active: [u64; super::plan::FAULTS.len()],
     pub calm: bool,
@@ -264,6 +268,7 @@ impl Sys {
             serve_pending: false,
             tick_at: None,
             frozen_until: 0,
+            lanes_set: [false; 4],
             active: [0; super::plan::FAULTS.len()],
             calm: false,
             goal: Goal::Any,

@@ -287,6 +287,12 @@ impl Sys {
                     self.outcome(c, lock.into(), outcome);
                 }
             }
+            Frame::Noted { lock, tok } => {
+                let t = self.thread(c, lock.into());
+                if t.tok == tok && t.doing == Doing::Confirm {
+                    self.outcome(c, lock.into(), Outcome::Done(Values::new()));
+                }
+            }
             Frame::Reply { seq, reply } => {
                 let threads = &self.clients[c].threads;
                 let waits = |t: &Thread| matches!(t.doing, Doing::Reply { seq: s, .. } if s == seq);
@@ -381,7 +387,7 @@ impl Sys {
             _ => u64::MAX,
         };
         let mut verdict = self.oracle.granted(l, who, mode, self.now, until);
-        if verdict.is_ok() && first && self.plan.locks[l] == LockType::Fair {
+        if verdict.is_ok() && first && until > self.now && self.plan.locks[l] == LockType::Fair {
             verdict = self.in_order(c, l, mode);
         }
         if let Err(why) = verdict {
