@@ -188,9 +188,18 @@ fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     let took = now.time.0.saturating_sub(m.started.time.0);
     let slack = now.uncertainty_ns.saturating_add(m.started.uncertainty_ns);
     if took.saturating_add(slack) >= PUBLISH_NS_MAX {
-        e.end(EntryState::Initialized); // the arbiter may have skipped the ticket
+        // the arbiter may have skipped the ticket; if not, it need not wait for its grace
+        let ticket = e.ticket;
+        e.end(EntryState::Initialized);
         e.clear_note();
-        return m.done(Status::Fail);
+        return match m.mode() {
+            Mode::Exclusive => {
+                let request =
+                    Request::Abandon { handle: e.handle, mode: Mode::Exclusive, ticket };
+                m.tell(request, OpResult::of(Status::Fail))
+            }
+            Mode::Shared => m.done(Status::Fail), // one too many taken off could not be noticed
+        };
     }
     if m.target == 1 {
         return granted(m, e);

@@ -67,6 +67,7 @@ impl Sys {
             },
             false => self.takes(20_000),
         };
+        let ns = if slowly && self.calm { 50_000_000 } else { ns };
         let client = &mut self.clients[c];
         client.control = Stage::Sleep;
         self.control_after(c, ns);
@@ -292,7 +293,7 @@ impl Sys {
         let gone = !matches!(status, Status::NotReady | Status::BadResponse);
         let t = self.thread(c, l);
         if gone {
-            (t.entry, t.doing) = (None, Doing::Nothing);
+            self.forget_lock(c, l);
         } else {
             t.doing = Doing::Idle;
             self.step_after(c, l, 1_000_000);

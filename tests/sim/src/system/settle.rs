@@ -9,7 +9,7 @@ use dlock_core::message::LockType;
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState};
 
 use super::server::World;
-use super::state::{Doing, Goal, Life};
+use super::state::{Doing, Ev, Goal, Life};
 use super::EVENTS_MAX;
 
 /// Everybody is back, and has given everything up, within this time: the longest outage, the
@@ -32,6 +32,19 @@ impl World {
             client.blocked_up = sys.now;
             client.blocked_down = sys.now;
             client.heartbeat_at = sys.now;
+            let queued = client.up.len() + client.down.len();
+            let asked = client.control_up.len() + client.control_down.len();
+            (client.up_last, client.down_last) = (sys.now, sys.now);
+            (client.control_up_last, client.control_down_last) = (sys.now, sys.now);
+            for i in 0..(queued * dlock_core::verb::CHAIN_VERBS_MAX) as u64 {
+                sys.after(i, Ev::Up(c as u8)); // whatever is late arrives now
+                sys.after(i, Ev::Down(c as u8));
+            }
+            for i in 0..asked as u64 {
+                sys.after(i, Ev::ControlUp(c as u8));
+                sys.after(i, Ev::ControlDown(c as u8));
+            }
+            let client = &mut sys.clients[c];
             let sleeps = client.control == super::control::Stage::Sleep;
             if client.life == Life::Dead {
                 sys.restart(c);

@@ -335,9 +335,19 @@ impl Sys {
                     }
                 }
                 Doing::Reply { .. } => self.reply(c, l, Err(Status::BadResponse)),
+                Doing::Control => self.forget_lock(c, l), // released or not: it is got anew
                 _ => {}
             }
         }
+    }
+
+    /// The lock is not got any more, as far as this client knows.
+    pub(super) fn forget_lock(&mut self, c: usize, l: usize) {
+        let who = self.who(c);
+        self.oracle.ended(l, who);
+        self.enter(c, l, Doing::Nothing);
+        self.thread(c, l).entry = None;
+        self.clients[c].releases.retain(|&r| usize::from(r) != l);
     }
 
     /// An operation is over.
@@ -357,6 +367,10 @@ impl Sys {
         let usable = client.life == Life::Up && client.threads[l].epoch == client.epoch;
         if let (Some((_, Step::Request(request))), true) = (undo, usable) {
             self.send_request(c, request);
+        }
+        if result.status == Status::LockNotGet {
+            self.forget_lock(c, l);
+            return self.control_soon(c, false);
         }
         self.finished(c, l, result.status);
     }
