@@ -9,6 +9,7 @@
 //! A channel has a number. What arrives under a number that the primary has closed is dropped,
 //! and so is what arrives at a client under a number that it has given up.
 
+use dlock_core::ids::Seq;
 use dlock_core::primary::Sent;
 use dlock_core::verb::{Outcome, Verb};
 
@@ -116,7 +117,11 @@ impl Sys {
             let Some(s) = self.session(sent.client).copied().filter(|s| s.gen != 0) else {
                 continue;
             };
-            let frame = Frame::Reply { seq: sent.seq, reply: sent.reply };
+            if sent.seq.0 >> 32 != u64::from(s.gen) {
+                continue; // asked on a channel that is closed
+            }
+            let seq = Seq(sent.seq.0 & 0xffff_ffff);
+            let frame = Frame::Reply { seq, reply: sent.reply };
             self.send_down(s.client.into(), s.inc, s.gen, frame);
         }
     }

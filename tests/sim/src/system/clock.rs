@@ -42,20 +42,28 @@ impl Clock {
     }
 
     /// Learns from an exchange: readings before sending and after receiving, and the answer.
+    /// Nothing if it knows better already.
     pub fn learn(&mut self, sent: i64, received: i64, server: ServerTime) {
         let half_ns = (received - sent + 1) / 2;
-        self.estimate =
-            Estimate { offset: server.0 as i64 - (sent + half_ns), half_ns, taken: received };
+        let known_ns = self.estimate.half_ns + self.drift_ns(received);
+        if self.estimate.taken == 0 || half_ns <= known_ns {
+            self.estimate =
+                Estimate { offset: server.0 as i64 - (sent + half_ns), half_ns, taken: received };
+        }
+    }
+
+    /// What drift may have added to the error of the estimate.
+    fn drift_ns(&self, local: i64) -> i64 {
+        (local - self.estimate.taken).max(0) * self.bound_ppm / 1_000_000
     }
 
     /// What it knows of the server clock at a true time.
     pub fn now(&self, at: u64) -> Now {
         let local = self.local(at);
         let e = &self.estimate;
-        let drift = (local - e.taken).max(0) * self.bound_ppm / 1_000_000;
         Now {
             time: ServerTime((local + e.offset).max(0) as u64),
-            uncertainty_ns: (e.half_ns + drift + 1) as u64,
+            uncertainty_ns: (e.half_ns + self.drift_ns(local) + 1) as u64,
         }
     }
 

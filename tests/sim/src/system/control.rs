@@ -235,6 +235,7 @@ impl Sys {
         let client = &mut self.clients[c];
         if client.epoch != epoch {
             client.old_clock = old_clock;
+            client.clock.estimate = Default::default();
         }
         (client.id, client.secret, client.gen) = (Some(id), secret, gen);
         (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);

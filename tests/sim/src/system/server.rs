@@ -8,7 +8,7 @@
 
 use dlock_core::clock::ServerTime;
 use dlock_core::control::{ControlReply, ControlRequest, Secret, VERSION, VERSION_MIN};
-use dlock_core::ids::{ClientId, Epoch};
+use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Verb};
@@ -188,6 +188,7 @@ fn unit_arrived(
         }
         Unit::Request { seq, request } => {
             sys.log(|| format!("primary: {} {seq} {request:?}", id.get()));
+            let seq = Seq(u64::from(gen) << 32 | seq.0); // no two channels share a number
             primary.command(now, sys, id, seq, request, out);
         }
     }

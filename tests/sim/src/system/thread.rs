@@ -30,6 +30,9 @@ impl Sys {
     pub(super) fn client_now(&self, c: usize) -> Now {
         let clock = &self.clients[c].clock;
         let mut now = clock.now(self.now);
+        let error = now.time.0.abs_diff(self.server_now().0);
+        let known = self.clients[c].epoch == self.epoch && self.alive;
+        debug_assert!(!known || error <= now.uncertainty_ns + 1_000, "{error} {now:?}");
         if self.bugs.wall_clock {
             now.time.0 = (now.time.0 as i64 + clock.wall_step) as u64;
         }
