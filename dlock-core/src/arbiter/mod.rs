@@ -232,6 +232,11 @@ impl Arbiter {
         }
     }
 
+    /// A share of this client on a read-write lock was installed in recovery.
+    pub(crate) fn claimed(&mut self, slot: Slot, client: ClientId) {
+        self.locks.entry(slot).or_default().rw.claimed(client);
+    }
+
     /// The lock is gone, and nobody knows it any more.
     pub fn destroyed(&mut self, slot: Slot) {
         if let Some(state) = self.locks.remove(&slot) {
@@ -290,7 +295,9 @@ impl Arbiter {
             }
         }
         match self.due.iter().find(|d| !self.locks.contains_key(&d.1)) {
-            Some((_, slot)) => Err(format!("{slot:?} is to be looked at, and nothing is known of it")),
+            Some((_, slot)) => {
+                Err(format!("{slot:?} is to be looked at, and nothing is known of it"))
+            }
             None => Ok(()),
         }
     }

@@ -11,7 +11,7 @@
 //! nobody moved, and what the word counts above the ledgers is what was left behind. It is
 //! *subtracted*, so that whoever comes or goes afterwards does not matter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{cancel_wait, drop_waits, Caller, Ctx, LockState, Waiter, RECOUNT_EVERY_NS};
 use crate::ids::{ClientId, Handle};
@@ -23,6 +23,9 @@ use crate::words::{LedgerEntry, LedgerState, RwWord};
 pub(super) struct RwState {
     /// Shared grants whose receiver's ledger may still say `Waiting`, by wait number.
     granted: BTreeMap<ClientId, WaitNumber>,
+    /// Shares installed in recovery whose holder's ledger is still empty: the first chain on
+    /// the count leaves a stamp there.
+    claimed: BTreeSet<ClientId>,
     suspect: bool,
     /// In doubt: they count as holding nothing, and are answered after the recount.
     resolving: Vec<Caller>,
@@ -30,7 +33,17 @@ pub(super) struct RwState {
 
 impl RwState {
     pub(super) fn is_empty(&self) -> bool {
-        self.granted.is_empty() && !self.suspect && self.resolving.is_empty()
+        let known = self.granted.is_empty() && self.claimed.is_empty();
+        known && !self.suspect && self.resolving.is_empty()
+    }
+
+    /// A share of this client was installed in recovery.
+    pub(super) fn claimed(&mut self, client: ClientId) {
+        self.claimed.insert(client);
+    }
+
+    fn is_claimed(&self, client: ClientId, entry: LedgerEntry) -> bool {
+        entry == LedgerEntry::new() && self.claimed.contains(&client)
     }
 }
 
@@ -38,6 +51,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
     match request {
         Request::Wait { mode, expire_s, wait, .. } => {
             state.rw.granted.remove(&from.client);
+            state.rw.claimed.remove(&from.client);
             let waiter = Waiter { caller: from, wait, mode, expire_s };
             if RwWord::from_bits(ctx.read()).client() == from.client.get() {
                 ctx.denied(from, Status::Fail);
@@ -148,7 +162,7 @@ fn recount(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     let readers = first.iter().filter(|(client, entry)| match entry.state() {
         LedgerState::HeldShared => true,
         LedgerState::Waiting => state.rw.granted.get(client) == Some(&WaitNumber(entry.detail())),
-        _ => false,
+        _ => state.rw.is_claimed(*client, *entry),
     });
     let left_behind = word.rcount().saturating_sub(readers.count() as u32);
     ctx.update(|seen| {
@@ -210,8 +224,10 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
             take_one_reader_off(ctx);
         }
         LedgerState::Intent | LedgerState::Leaving => return false,
+        _ if state.rw.is_claimed(client, entry) => take_one_reader_off(ctx),
         _ => {}
     }
+    state.rw.claimed.remove(&client);
     true
 }
 

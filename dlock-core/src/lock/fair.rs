@@ -194,8 +194,7 @@ fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
         e.clear_note();
         return match m.mode() {
             Mode::Exclusive => {
-                let request =
-                    Request::Abandon { handle: e.handle, mode: Mode::Exclusive, ticket };
+                let request = Request::Abandon { handle: e.handle, mode: Mode::Exclusive, ticket };
                 m.tell(request, OpResult::of(Status::Fail))
             }
             Mode::Shared => m.done(Status::Fail), // one too many taken off could not be noticed

@@ -51,6 +51,9 @@ impl Primary {
             return Err(Status::Fail);
         }
         self.claimed.insert((client, grant.lock));
+        if (claim.desc.lock_type, held.mode) == (LockType::Rw, Mode::Shared) {
+            self.arbiter.claimed(grant.slot, client);
+        }
         Ok(grant)
     }
 }

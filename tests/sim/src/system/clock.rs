@@ -44,11 +44,12 @@ impl Clock {
     /// Learns from an exchange: readings before sending and after receiving, and the answer.
     /// Nothing if it knows better already.
     pub fn learn(&mut self, sent: i64, received: i64, server: ServerTime) {
+        let trip_drift = (received - sent) * self.bound_ppm / 1_000_000;
         let half_ns = (received - sent + 1) / 2;
+        let (middle, half_ns) = (sent + half_ns, half_ns + trip_drift + 1);
         let known_ns = self.estimate.half_ns + self.drift_ns(received);
         if self.estimate.taken == 0 || half_ns <= known_ns {
-            self.estimate =
-                Estimate { offset: server.0 as i64 - (sent + half_ns), half_ns, taken: received };
+            self.estimate = Estimate { offset: server.0 as i64 - middle, half_ns, taken: received };
         }
     }
 
@@ -90,7 +91,8 @@ mod tests {
     #[test]
     fn a_client_gives_up_when_its_estimate_says_so_and_never_after_the_true_expiry() {
         for ppm in [-500, -3, 0, 499] {
-            let mut clock = Clock { ppm, base: 77_000_000, bound_ppm: DRIFT_PPM, ..Clock::default() };
+            let mut clock =
+                Clock { ppm, base: 77_000_000, bound_ppm: DRIFT_PPM, ..Clock::default() };
             let server = |at: u64| ServerTime(at + 1_000_000_000_000);
             let (sent, at, received) = (5_000_000, 5_400_000, 5_500_000);
             clock.learn(clock.local(sent), clock.local(received), server(at));

@@ -47,6 +47,8 @@ pub(crate) enum Answer {
     Released(u8, Status),
     Updated(Vec<(u8, bool, Result<LockGrant, Status>)>),
     Alive(ServerTime),
+    /// The primary has given this connection up.
+    Closed,
     Done,
     Left,
 }
@@ -73,6 +75,13 @@ impl Sys {
         self.control_after(c, ns);
     }
 
+    /// The control thread has something to do as soon as it waits for nothing.
+    pub(super) fn control_wake(&mut self, c: usize) {
+        if self.clients[c].control == Stage::Sleep {
+            self.control_soon(c, false);
+        }
+    }
+
     fn control_after(&mut self, c: usize, ns: u64) {
         let client = &mut self.clients[c];
         client.control_tok += 1;
@@ -95,20 +104,7 @@ impl Sys {
     /// The control thread wakes: for what it has to do, or because no answer came.
     pub(super) fn control_wakes(&mut self, c: usize) {
         if let Stage::Answer(_) = self.clients[c].control {
-            self.log(|| format!("client {c}: no answer on the control connection"));
-            let (inc, conn) = (self.clients[c].inc, self.clients[c].conn);
-            let ns = self.takes(10_000);
-            let at = (self.now + ns).max(self.clients[c].blocked_up);
-            self.at(at, Ev::Lost(c as u8, inc, conn));
-            self.clients[c].conn += 1;
-            if self.clients[c].life == Life::Leaving {
-                return self.exit(c);
-            }
-            if self.clients[c].life == Life::Up {
-                self.break_command(c);
-                return;
-            }
-            self.clients[c].control = Stage::Sleep;
+            return self.connection_lost(c);
         }
         match self.clients[c].life {
             Life::Dead => {}
@@ -116,6 +112,24 @@ impl Sys {
             Life::Leaving => self.leave_if_idle(c),
             Life::Up => self.tend(c),
         }
+    }
+
+    /// The control connection is gone, or as good as gone.
+    fn connection_lost(&mut self, c: usize) {
+        self.log(|| format!("client {c}: its control connection is gone"));
+        let (inc, conn) = (self.clients[c].inc, self.clients[c].conn);
+        let ns = self.takes(10_000);
+        let at = (self.now + ns).max(self.clients[c].blocked_up);
+        self.at(at, Ev::Lost(c as u8, inc, conn));
+        self.clients[c].conn += 1;
+        if self.clients[c].life == Life::Leaving {
+            return self.exit(c);
+        }
+        if self.clients[c].life == Life::Up {
+            self.break_command(c);
+            return;
+        }
+        self.control_soon(c, true);
     }
 
     fn join(&mut self, c: usize) {
@@ -203,6 +217,7 @@ impl Sys {
                 self.learn(c, sent, at);
                 self.control_soon(c, false);
             }
+            Answer::Closed => self.connection_lost(c),
             Answer::Done => self.control_soon(c, false),
             Answer::Left => self.exit(c),
         }
@@ -271,7 +286,9 @@ impl Sys {
 
     fn got(&mut self, c: usize, grants: Vec<(u8, Result<LockGrant, Status>)>) {
         let client = &self.clients[c];
-        let (Some(id), anchor_s, epoch) = (client.id, client.anchor_s, client.epoch) else { return };
+        let (Some(id), anchor_s, epoch) = (client.id, client.anchor_s, client.epoch) else {
+            return;
+        };
         let mut refused = false;
         for (l, grant) in grants {
             let l = usize::from(l);
@@ -304,8 +321,7 @@ impl Sys {
 
     /// The successor's places; a hold that it refuses is lost, and claimed again without.
     fn updated(&mut self, c: usize, grants: Vec<(u8, bool, Result<LockGrant, Status>)>) {
-        let (epoch, anchor_s, who) =
-            (self.clients[c].epoch, self.clients[c].anchor_s, self.who(c));
+        let (epoch, anchor_s, who) = (self.clients[c].epoch, self.clients[c].anchor_s, self.who(c));
         for (l, _, grant) in grants {
             let l = usize::from(l);
             let t = self.thread(c, l);

@@ -209,7 +209,7 @@ impl World {
             Fault::Leave if may_go && life == Life::Up => {
                 sys.struck(fault, c);
                 sys.clients[c].life = Life::Leaving;
-                sys.control_soon(c, false);
+                sys.control_wake(c);
             }
             Fault::Slow if remote => {
                 let ns = sys.rng.below(9_000_000_000);

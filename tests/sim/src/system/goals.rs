@@ -81,7 +81,7 @@ impl Sys {
                 if life == Life::Up && self.rng.chance(self.plan.churn) {
                     self.thread(c, l).doing = Doing::Control;
                     self.clients[c].releases.push_back(l as u8);
-                    return self.control_soon(c, false);
+                    return self.control_wake(c);
                 }
                 match self.rng.below(100) {
                     0 => Op::Unlock,

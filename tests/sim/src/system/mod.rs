@@ -306,7 +306,8 @@ impl Sys {
             }
             Ev::Stalled(c, inc, gen) => {
                 let at = usize::from(c);
-                let stalled = self.bugs.undo_before_fence || self.clients[at].blocked_down > self.now;
+                let stalled =
+                    self.bugs.undo_before_fence || self.clients[at].blocked_down > self.now;
                 let session = self.sessions.iter_mut().find(|s| s.client == c && s.inc == inc);
                 if let Some(s) = session.filter(|s| stalled && s.gen == gen) {
                     s.gen = 0;

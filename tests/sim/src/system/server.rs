@@ -233,7 +233,8 @@ fn control(
             Err(status) => Answer::Refused(status),
         });
     }
-    let id = sys.sessions_of(c, inc).find(|s| s.conn == conn && !s.left)?.id;
+    let session = sys.sessions_of(c, inc).find(|s| s.conn == conn && !s.left);
+    let Some(id) = session.map(|s| s.id) else { return Some(Answer::Closed) };
     let now = sys.server_now();
     sys.mix(0xc7 ^ now.0);
     let locks = |reply: ControlReply| match reply {
@@ -403,6 +404,9 @@ fn lost(primary: &mut Primary, sys: &mut Sys, out: &mut Vec<Sent>, c: usize, inc
         let now: ServerTime = sys.server_now();
         sys.log(|| format!("client {c} ({}) is absent", s.id.get()));
         primary.absent(now, s.id);
+        if let Some(s) = sys.session(s.id) {
+            s.conn = 0;
+        }
         let shm = sys.clients[c].fabric == Fabric::Shm;
         if (shm || sys.bugs.no_grace) && can_fence(sys, &s) {
             fence(primary, sys, out, s.id);

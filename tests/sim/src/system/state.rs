@@ -68,10 +68,20 @@ pub(crate) enum Unit {
 /// What travels back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Frame {
-    Outcome { lock: u8, tok: u32, outcome: Outcome },
+    Outcome {
+        lock: u8,
+        tok: u32,
+        outcome: Outcome,
+    },
     /// A note was written, for whoever waits for that.
-    Noted { lock: u8, tok: u32 },
-    Reply { seq: Seq, reply: Reply },
+    Noted {
+        lock: u8,
+        tok: u32,
+    },
+    Reply {
+        seq: Seq,
+        reply: Reply,
+    },
 }
 
 /// A request on a control connection.
@@ -115,10 +125,20 @@ pub(crate) enum Doing {
     /// The lock is not got (yet, or any more).
     Nothing,
     Idle,
-    Fast { cas: FastCas, now: Now },
-    Chain { now: Now, fresh: bool },
+    Fast {
+        cas: FastCas,
+        now: Now,
+    },
+    Chain {
+        now: Now,
+        fresh: bool,
+    },
     Confirm,
-    Reply { seq: Seq, wait: bool, cancelled: bool },
+    Reply {
+        seq: Seq,
+        wait: bool,
+        cancelled: bool,
+    },
     Control,
 }
 
@@ -377,7 +397,8 @@ impl Sys {
 
     /// A verb on memory, as its client's executor has it executed.
     pub fn verb(&mut self, epoch: u32, id: ClientId, verb: &Verb) -> u64 {
-        let memory = if epoch == self.epoch && self.alive { &mut self.memory } else { &mut self.dead };
+        let memory =
+            if epoch == self.epoch && self.alive { &mut self.memory } else { &mut self.dead };
         let value = memory.execute(id, verb);
         self.mix(value ^ u64::from(id.get()) << 32);
         self.log(|| format!("  {} {verb:x?} = {value:#x}", id.get()));

@@ -259,7 +259,11 @@ impl Sys {
                 let Some(m) = t.machine else { return };
                 machine = m;
                 let done = Outcome::Done(Values::new());
-                machine.outcome(entry, if outcome == Outcome::Unknown { outcome } else { done }, late)
+                machine.outcome(
+                    entry,
+                    if outcome == Outcome::Unknown { outcome } else { done },
+                    late,
+                )
             }
             _ => return,
         };
@@ -282,10 +286,8 @@ impl Sys {
         match frame {
             Frame::Outcome { lock, tok, outcome } => {
                 let t = self.thread(c, lock.into());
-                let waits = matches!(
-                    t.doing,
-                    Doing::Fast { .. } | Doing::Chain { .. } | Doing::Confirm
-                );
+                let waits =
+                    matches!(t.doing, Doing::Fast { .. } | Doing::Chain { .. } | Doing::Confirm);
                 if t.tok == tok && waits {
                     self.outcome(c, lock.into(), outcome);
                 }
@@ -373,7 +375,7 @@ impl Sys {
         }
         if result.status == Status::LockNotGet {
             self.forget_lock(c, l);
-            return self.control_soon(c, false);
+            return self.control_wake(c);
         }
         self.finished(c, l, result.status);
     }
