@@ -65,12 +65,35 @@ struct Revoked {
 /// tickets and drops them must wait for its turns like everybody else.
 const CANCELLED_MAX: usize = 64;
 
+impl Revoked {
+    /// Whether no request can name it that would do harm. A shared ticket may still be given up
+    /// by a request that comes behind the note, and the count would not show that it was ended.
+    fn is_settled(&self, word: FairWord) -> bool {
+        let done_since = word.ns().wrapping_sub(self.ticket.ts);
+        self.mode == Mode::Exclusive || (PASSED_OVER_MAX..0x8000).contains(&done_since)
+    }
+}
+
+/// Shared tickets that were passed over because nobody claimed them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct PassedOver {
+    /// The first shared ticket that was not.
+    before: u16,
+    /// Who had claimed an earlier one by then. A claim of an earlier ticket that comes later is
+    /// void: its share was taken off already.
+    claimed: Vec<(ClientId, Ticket)>,
+}
+
+/// Shared tickets done after which a passed-over one is forgotten: lanes compare modulo 2^16.
+const PASSED_OVER_MAX: u16 = 0x4000;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct FairState {
     records: Vec<Record>,
     /// What relayed clients have: ticket or hold.
     pub(super) live: BTreeMap<ClientId, (Mode, Ticket)>,
     revoked: BTreeMap<ClientId, Revoked>,
+    passed_over: Option<PassedOver>,
     /// When the exclusive ticket `head` was first seen at the head of the queue. Two fields, so
     /// that no compiler reads a number that is not there (valgrind would report it).
     head_since: Option<ServerTime>,
@@ -79,7 +102,8 @@ pub(super) struct FairState {
 
 impl FairState {
     pub(super) fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.revoked.is_empty() && self.live.is_empty()
+        let nobody = self.records.is_empty() && self.live.is_empty();
+        nobody && self.revoked.is_empty() && self.passed_over.is_none()
     }
 
     /// A chain of a tcp client took a ticket.
@@ -147,6 +171,10 @@ impl FairState {
     /// The record of this ticket; a client has one live ticket at a time.
     fn upsert(&mut self, from: Caller, mode: Mode, ticket: Ticket) -> &mut Record {
         let client = from.client;
+        let revoked = self.revoked.get(&client);
+        if revoked.is_some_and(|r| (r.mode, r.ticket) != (mode, ticket)) {
+            self.revoked.remove(&client); // its requests come in order: none names that any more
+        }
         let same = |r: &Record| r.mode == mode && r.ticket == ticket;
         self.records
             .retain(|r| r.client != client || r.status == RecordStatus::Cancelled || same(r));
@@ -163,7 +191,15 @@ impl FairState {
     }
 
     fn is_revoked(&self, client: ClientId, mode: Mode, ticket: Ticket) -> bool {
-        self.revoked.get(&client).is_some_and(|r| r.mode == mode && r.ticket == ticket)
+        let revoked = self.revoked.get(&client);
+        revoked.is_some_and(|r| r.mode == mode && r.ticket == ticket)
+            || mode == Mode::Shared && self.is_passed_over(client, ticket)
+    }
+
+    fn is_passed_over(&self, client: ClientId, ticket: Ticket) -> bool {
+        self.passed_over.as_ref().is_some_and(|passed| {
+            before(ticket.ts, passed.before) && !passed.claimed.contains(&(client, ticket))
+        })
     }
 
     fn revoke(&mut self, client: ClientId, mode: Mode, ticket: Ticket, is_relayed: bool) {
@@ -534,7 +570,8 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
     }
     let entry = ctx.ledger(client, handle);
     let revoked = state.fair.revoked.remove(&client).map(|r| (r.mode, r.ticket));
-    let by_ledger = named(entry).filter(|named| revoked != Some(*named));
+    let void = |mode, ticket| mode == Mode::Shared && state.fair.is_passed_over(client, ticket);
+    let by_ledger = named(entry).filter(|&(m, t)| revoked != Some((m, t)) && !void(m, t));
     let record = state
         .fair
         .records

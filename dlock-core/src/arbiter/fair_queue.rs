@@ -11,7 +11,7 @@
 //! ticket `nx` is served once every shared ticket before it is done (`ns` is its `ts`).
 
 use super::super::{Ctx, LockState};
-use super::{named, told, FairState, Record, RecordStatus};
+use super::{named, told, FairState, PassedOver, Record, RecordStatus, PASSED_OVER_MAX};
 use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
 use crate::limits::{FAIR_GRACE_S, FAIR_READERS_MAX};
@@ -85,10 +85,14 @@ fn pass(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
 
 /// Every live ticket of the lock, as ledgers and records together tell it.
 fn claims(ctx: &mut Ctx<'_>, fair: &mut FairState, word: FairWord) -> Vec<Claim> {
-    let passed =
+    let is_done =
         |mode: Mode, ticket: Ticket| mode == Mode::Exclusive && before(ticket.tx, word.nx());
-    fair.records.retain(|r| !passed(r.mode, r.ticket));
-    fair.live.retain(|_, &mut (mode, ticket)| !passed(mode, ticket));
+    fair.records.retain(|r| !is_done(r.mode, r.ticket));
+    fair.live.retain(|_, &mut (mode, ticket)| !is_done(mode, ticket));
+    let passed = fair.passed_over.as_ref().map(|passed| word.ns().wrapping_sub(passed.before));
+    if passed.is_some_and(|n| (PASSED_OVER_MAX..0x8000).contains(&n)) {
+        fair.passed_over = None;
+    }
     for &(client, handle) in ctx.lock.refs {
         let entry = told(ctx, fair, client, handle);
         let ledger = named(entry);
@@ -96,7 +100,7 @@ fn claims(ctx: &mut Ctx<'_>, fair: &mut FairState, word: FairWord) -> Vec<Claim>
         if let Some(revoked) = fair.revoked.get_mut(&client) {
             if ledger == Some((revoked.mode, revoked.ticket)) {
                 revoked.seen = true;
-            } else if revoked.seen {
+            } else if revoked.seen && revoked.is_settled(word) {
                 fair.revoked.remove(&client);
             }
         }
@@ -326,7 +330,11 @@ fn blocked_head(
     let unknown = need.saturating_sub(known);
     if unknown > 0 && reached(ctx, since.plus_ns(GRACE_NS)) {
         let ns = word.ns().wrapping_add(unknown);
-        let _ = ctx.cas(word.into_bits(), word.with_ns(ns).into_bits());
+        if ctx.cas(word.into_bits(), word.with_ns(ns).into_bits()) {
+            let shared = claims.iter().filter(|c| c.mode == Mode::Shared);
+            let claimed = shared.map(|c| (c.client, c.ticket)).collect();
+            state.fair.passed_over = Some(PassedOver { before: ts, claimed });
+        }
         return true;
     }
     let again = ctx.now.plus_ns(GRACE_NS);

@@ -218,14 +218,16 @@ impl Arbiter {
     /// From now on every verb of this client is executed by the primary (a tcp client that has
     /// never mapped the memory), so that what it has is known without its ledger.
     pub fn relay(&mut self, client: ClientId) {
-        self.relayed.insert(client);
+        if self.relayed.insert(client) {
+            self.locks.values_mut().for_each(|state| state.rw.relay(client));
+        }
     }
 
     /// The client operates on the words itself, or is gone: its ledger is what is known of it.
     pub fn unrelay(&mut self, client: ClientId) {
         self.relayed.remove(&client);
         self.locks.retain(|_, state| {
-            state.rw.shares.remove(&client);
+            state.rw.unrelay(client);
             state.fair.live.remove(&client);
             !state.is_empty() || state.due.is_some()
         });
@@ -321,11 +323,6 @@ impl Arbiter {
         }
     }
 
-    /// A claim of a share that a recovering primary has accepted.
-    pub fn claimed_share(&mut self, slot: Slot, client: ClientId) {
-        self.locks.entry(slot).or_default().rw.shares.insert(client);
-    }
-
     /// The locks this client is queued for.
     pub fn waits_of(&self, client: ClientId) -> Vec<Slot> {
         let queued = |state: &LockState| state.queue.iter().any(|w| w.caller.client == client);
@@ -359,6 +356,12 @@ impl Arbiter {
         if let Some(state) = self.locks.get_mut(&slot) {
             fair::noted(&mut state.fair, client);
         }
+    }
+
+    /// A share of this client on a read-write lock was installed in recovery.
+    pub(crate) fn claimed(&mut self, slot: Slot, client: ClientId) {
+        let relayed = self.relayed.contains(&client);
+        self.locks.entry(slot).or_default().rw.claimed(client, relayed);
     }
 
     /// The lock is gone, and nobody knows it any more.
@@ -401,6 +404,29 @@ impl Arbiter {
     /// When the next lock wants to be looked at.
     pub fn next_wakeup(&self) -> Option<ServerTime> {
         self.due.first().map(|&(at, _)| at)
+    }
+
+    /// See [`Primary::assert_consistent`](crate::primary::Primary::assert_consistent). `refs` has
+    /// everybody who has got the lock of a slot.
+    pub(crate) fn assert_consistent<'a>(
+        &self,
+        refs: &dyn Fn(Slot) -> &'a [(ClientId, Handle)],
+    ) -> Result<(), String> {
+        for (&slot, state) in &self.locks {
+            if state.due != self.due.iter().find(|d| d.1 == slot).map(|d| d.0) {
+                return Err(format!("{slot:?} has two times to be looked at"));
+            }
+            let known = |c: &ClientId| refs(slot).iter().any(|r| r.0 == *c);
+            if let Some(w) = state.queue.iter().find(|w| !known(&w.caller.client)) {
+                return Err(format!("{:?} is queued for {slot:?}, and gone", w.caller.client));
+            }
+        }
+        match self.due.iter().find(|d| !self.locks.contains_key(&d.1)) {
+            Some((_, slot)) => {
+                Err(format!("{slot:?} is to be looked at, and nothing is known of it"))
+            }
+            None => Ok(()),
+        }
     }
 
     /// How many are queued for this lock.

@@ -30,6 +30,9 @@ pub(super) struct RwState {
     granted: BTreeMap<ClientId, WaitNumber>,
     /// Relayed clients that are among the readers.
     pub(super) shares: BTreeSet<ClientId>,
+    /// Shares installed in recovery whose holder's ledger is still empty: the first chain on
+    /// the count leaves a stamp there.
+    claimed: BTreeSet<ClientId>,
     suspect: bool,
     /// In doubt: they count as holding nothing, and are answered after the recount.
     resolving: Vec<Caller>,
@@ -37,8 +40,34 @@ pub(super) struct RwState {
 
 impl RwState {
     pub(super) fn is_empty(&self) -> bool {
-        let nobody = self.granted.is_empty() && self.shares.is_empty();
+        let nobody = self.granted.is_empty() && self.shares.is_empty() && self.claimed.is_empty();
         nobody && !self.suspect && self.resolving.is_empty()
+    }
+
+    /// A share of this client was installed in recovery.
+    pub(super) fn claimed(&mut self, client: ClientId, is_relayed: bool) {
+        match is_relayed {
+            true => self.shares.insert(client),
+            false => self.claimed.insert(client),
+        };
+    }
+
+    /// The client's share, if it claimed one, is known without its ledger from now on.
+    pub(super) fn relay(&mut self, client: ClientId) {
+        if self.claimed.remove(&client) {
+            self.shares.insert(client);
+        }
+    }
+
+    /// The client's ledger tells from now on, unless it claimed its share and wrote none yet.
+    pub(super) fn unrelay(&mut self, client: ClientId) {
+        if self.shares.remove(&client) {
+            self.claimed.insert(client);
+        }
+    }
+
+    fn is_claimed(&self, client: ClientId, entry: LedgerEntry) -> bool {
+        entry == LedgerEntry::new() && self.claimed.contains(&client)
     }
 }
 
@@ -59,6 +88,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
         Request::Wait { mode, expire_s, wait, .. } => {
             end_earlier_wait(ctx, state, from.client);
             state.rw.granted.remove(&from.client);
+            state.rw.claimed.remove(&from.client);
             let waiter = Waiter { caller: from, wait, mode, expire_s };
             let owns = RwWord::from_bits(ctx.read()).client() == from.client.get();
             if owns || state.rw.shares.contains(&from.client) {
@@ -173,7 +203,7 @@ fn recount(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     let readers = first.iter().filter(|(client, entry)| match entry.state() {
         LedgerState::HeldShared => true,
         LedgerState::Waiting => state.rw.granted.get(client) == Some(&WaitNumber(entry.detail())),
-        _ => false,
+        _ => state.rw.is_claimed(*client, *entry),
     });
     let left_behind = word.rcount().saturating_sub(readers.count() as u32);
     ctx.update(|seen| {
@@ -248,8 +278,10 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
             take_one_reader_off(ctx);
         }
         LedgerState::Intent | LedgerState::Leaving => return false,
+        _ if state.rw.is_claimed(client, entry) => take_one_reader_off(ctx),
         _ => {}
     }
+    state.rw.claimed.remove(&client);
     true
 }
 

@@ -193,11 +193,17 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
 /// The note is out. Was it in time?
 fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     if now.local_ns.saturating_sub(m.started.local_ns) >= PUBLISH_NS_MAX {
-        e.end(EntryState::Initialized); // the arbiter may have skipped the ticket
+        // the arbiter may have skipped the ticket; if not, it need not wait for its grace
+        let ticket = e.ticket;
+        e.end(EntryState::Initialized);
         e.clear_note();
-        return match m.waits() && !m.requeued {
-            true => take_ticket_again(m, e, now), // waiting can cure that
-            false => m.done(Status::Fail),
+        return match m.mode() {
+            _ if m.waits() && !m.requeued => take_ticket_again(m, e, now), // waiting can cure that
+            Mode::Exclusive => {
+                let request = Request::Abandon { handle: e.handle, mode: Mode::Exclusive, ticket };
+                m.tell(request, OpResult::of(Status::Fail))
+            }
+            Mode::Shared => m.done(Status::Fail), // one too many taken off could not be noticed
         };
     }
     if m.target == 1 {

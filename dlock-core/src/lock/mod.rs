@@ -263,6 +263,12 @@ impl LockEntry {
     pub fn slot(&self) -> Slot {
         self.slot
     }
+    /// Fair locks: the ticket it is held under, or queued with.
+    pub fn ticket(&self) -> Option<Ticket> {
+        use EntryState as S;
+        let has_one = !matches!(self.state, S::Initialized | S::Unlocked);
+        (has_one && self.lock_type == LockType::Fair).then_some(self.ticket)
+    }
     /// The descriptor it was got with.
     pub fn desc(&self) -> &LockDesc {
         &self.desc
@@ -322,12 +328,8 @@ impl LockEntry {
             return Begin::Local(OpResult::of(Status::Fail));
         }
         let mut machine = Machine::new(op, Phase::Try, now);
-        let resolve = match self.doubt {
-            Doubt::None | Doubt::Lost => false,
-            Doubt::Acquire => true,
-            Doubt::Release => !matches!(op, Op::Extend { .. }),
-        };
-        let step = if resolve {
+        // also for an extend: a release that was asked for may still be carried out
+        let step = if self.doubt != Doubt::None {
             machine.phase = Phase::Resolving;
             Step::Request(Request::Resolve { handle: self.handle })
         } else {

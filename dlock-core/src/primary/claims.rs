@@ -50,10 +50,10 @@ impl Primary {
         if !install(now, mem, client, claim.desc.lock_type, held, &grant) {
             return Err(Status::Fail);
         }
-        if (claim.desc.lock_type, held.mode) == (LockType::Rw, Mode::Shared) {
-            self.arbiter.claimed_share(grant.slot, client);
-        }
         self.claimed.insert((client, grant.lock));
+        if (claim.desc.lock_type, held.mode) == (LockType::Rw, Mode::Shared) {
+            self.arbiter.claimed(grant.slot, client);
+        }
         Ok(grant)
     }
 }

@@ -515,6 +515,24 @@ impl Primary {
         }
     }
 
+    /// Checks that everything it keeps fits together and that nobody is queued who is not known;
+    /// takes time in proportion to everything in it, so it is for tests and the simulator.
+    ///
+    /// # Errors
+    /// What is left behind of somebody who is gone.
+    ///
+    /// # Panics
+    /// If the tables do not agree with each other.
+    pub fn assert_consistent(&self) -> Result<(), String> {
+        self.registry.assert_consistent();
+        let clients = &self.registry.clients;
+        let known = |client: &ClientId| clients.get(*client).is_some();
+        if !self.last_seq.keys().all(known) || !self.claimed.iter().all(|(c, _)| known(c)) {
+            return Err("something is remembered of a client that is gone".to_string());
+        }
+        self.arbiter.assert_consistent(&|slot| self.registry.locks.refs(slot))
+    }
+
     /// The debug counters (`debug_stats_code` of the C API).
     pub fn stats(&self) -> &[u64; STATS] {
         &self.stats

@@ -12,6 +12,7 @@
 use std::collections::HashSet;
 
 mod clients;
+pub mod system;
 mod tape;
 mod world;
 

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs schedules of the whole system: `sim --seed N --schedules N --scenario NAME`.
+//!
+//! Exit status: 0 no violation, 1 a violation (with the command that replays it), 2 bad usage.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use dlock_sim::system::{self, Bugs, Coverage, Run};
+
+const USAGE: &str = "\
+usage: sim [--seed N] [--schedules N] [--scenario NAME|all] [--threads N]
+           [--report] [--trace] [--keep-going]";
+
+struct Args {
+    seed: u64,
+    schedules: u64,
+    scenario: String,
+    threads: usize,
+    report: bool,
+    trace: bool,
+    keep_going: bool,
+}
+
+fn parse() -> Option<Args> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut args = Args {
+        seed: 1,
+        schedules: 10_000,
+        scenario: "all".to_string(),
+        threads,
+        report: false,
+        trace: false,
+        keep_going: false,
+    };
+    let mut given = std::env::args().skip(1);
+    while let Some(flag) = given.next() {
+        match flag.as_str() {
+            "--seed" => args.seed = given.next()?.parse().ok()?,
+            "--schedules" => args.schedules = given.next()?.parse().ok()?,
+            "--threads" => args.threads = given.next()?.parse().ok().filter(|&n| n > 0)?,
+            "--scenario" => args.scenario = given.next()?,
+            "--report" => args.report = true,
+            "--trace" => args.trace = true,
+            "--keep-going" => args.keep_going = true,
+            _ => return None,
+        }
+    }
+    let known = system::SCENARIOS.iter().any(|s| s.name == args.scenario);
+    (known || args.scenario == "all").then_some(args)
+}
+
+#[derive(Default)]
+struct Total {
+    coverage: Coverage,
+    events: u64,
+    grants: u64,
+    shortest: u64,
+    violations: u64,
+    digest: u64,
+}
+
+fn main() -> ExitCode {
+    let Some(args) = parse() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let total = Mutex::new(Total { shortest: u64::MAX, ..Total::default() });
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..args.threads {
+            scope.spawn(|| work(&args, &next, &stop, &total));
+        }
+    });
+    let total = total.into_inner().expect("no thread panics while it holds the sum");
+    let (done, seconds) = (next.into_inner().min(args.schedules), start.elapsed().as_secs_f64());
+    println!(
+        "{}: {done} schedules from seed {}, {} events (at least {} each), {} grants, {} violations, \
+         digest {:016x}; {seconds:.1} s, {:.0} schedules/s, {:.2} million events/s",
+        args.scenario,
+        args.seed,
+        total.events,
+        total.shortest,
+        total.grants,
+        total.violations,
+        total.digest,
+        done as f64 / seconds,
+        total.events as f64 / seconds / 1e6
+    );
+    if args.report {
+        println!("{}", total.coverage.report());
+        println!("pairs that never occurred: {:?}", total.coverage.missing());
+    }
+    ExitCode::from(u8::from(total.violations > 0))
+}
+
+/// Takes one schedule after the other; their order does not matter to the sums.
+fn work(args: &Args, next: &AtomicU64, stop: &AtomicBool, total: &Mutex<Total>) {
+    let mut mine = Total { shortest: u64::MAX, ..Total::default() };
+    while !stop.load(Ordering::Relaxed) {
+        let i = next.fetch_add(1, Ordering::Relaxed);
+        if i >= args.schedules {
+            break;
+        }
+        let seed = args.seed.wrapping_add(i);
+        let Some(run) = system::run(&args.scenario, seed, Bugs::default(), args.trace) else {
+            break;
+        };
+        mine.coverage.add(&run.coverage);
+        mine.events += run.events;
+        mine.grants += run.grants;
+        mine.shortest = mine.shortest.min(run.events);
+        mine.digest = mine.digest.wrapping_add(run.hash.wrapping_mul(seed | 1));
+        if args.trace {
+            println!("{}", run.trace.join("\n"));
+        }
+        if let Some(violation) = &run.violation {
+            mine.violations += 1;
+            violated(args, seed, violation, &run);
+            stop.store(!args.keep_going, Ordering::Relaxed);
+        }
+    }
+    let mut total = total.lock().expect("no thread panics while it holds the sum");
+    total.coverage.add(&mine.coverage);
+    total.events += mine.events;
+    total.grants += mine.grants;
+    total.violations += mine.violations;
+    total.shortest = total.shortest.min(mine.shortest);
+    total.digest = total.digest.wrapping_add(mine.digest);
+}
+
+fn violated(args: &Args, seed: u64, violation: &str, run: &Run) {
+    println!(
+        "seed {seed} ({} events): {violation}\n  replay: sim --scenario {} --seed {seed} \
+         --schedules 1 --trace",
+        run.events, args.scenario
+    );
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Command channels: everything of one client in order, nothing else in any order.
+//!
+//! ```text
+//!   client ──Batch, Note, Request──▶ up ──▶ tcp: the primary's inbox, a whole chain at a time
+//!                                      └──▶ verbs: the card, verb by verb; messages to the inbox
+//!          ◀──Outcome, Reply──── down
+//! ```
+//! A channel has a number. What arrives under a number that the primary has closed is dropped,
+//! and so is what arrives at a client under a number that it has given up.
+
+use dlock_core::ids::Seq;
+use dlock_core::primary::Sent;
+use dlock_core::verb::{Outcome, Verb};
+
+use super::plan::{Fabric, Fault};
+use super::state::{Arrived, Ev, Frame, Life, Session, Sys, Unit};
+
+impl Sys {
+    pub(super) fn send_up(&mut self, c: usize, unit: Unit) {
+        if !matches!(self.clients[c].life, Life::Up | Life::Leaving) {
+            return;
+        }
+        let ns = self.takes(2_000);
+        let spread = self.takes(100);
+        let twice = matches!(unit, Unit::Request { .. })
+            && !self.calm
+            && self.plan.faults.contains(&Fault::Duplicate)
+            && self.rng.chance(60);
+        let client = &mut self.clients[c];
+        let verbs = match unit {
+            Unit::Batch { chain, .. } if client.fabric == Fabric::Verbs => chain.verbs().len(),
+            _ => 1,
+        };
+        let first = (self.now + ns).max(client.up_last + 1).max(client.blocked_up);
+        let last = first + spread * (verbs as u64 - 1);
+        client.up_last = last;
+        client.up.push_back((client.inc, client.gen, unit));
+        for i in 0..verbs as u64 {
+            self.at(first + spread * i, Ev::Up(c as u8));
+        }
+        if twice {
+            self.struck(Fault::Duplicate, c);
+            let client = &mut self.clients[c];
+            client.up.push_back((client.inc, client.gen, unit));
+            self.at(last, Ev::Up(c as u8));
+        }
+    }
+
+    /// The sessions that the primary keeps of one process.
+    pub(super) fn sessions_of(&self, c: usize, inc: u16) -> impl Iterator<Item = &Session> {
+        self.sessions.iter().filter(move |s| usize::from(s.client) == c && s.inc == inc)
+    }
+
+    /// The next unit of a client's channel arrives.
+    pub(super) fn arrive(&mut self, c: usize) {
+        let Some((inc, gen, unit)) = self.clients[c].up.pop_front() else { return };
+        let open = self.sessions_of(c, inc).find(|s| s.gen == gen && gen != 0);
+        let Some(id) = open.map(|s| s.id).filter(|_| self.alive) else { return };
+        if self.clients[c].fabric != Fabric::Verbs {
+            return self.queue(Arrived::Unit { client: c as u8, inc, gen, unit });
+        }
+        match unit {
+            Unit::Batch { lock, tok, chain, mut values } => {
+                let verb = chain.verbs()[values.as_slice().len()];
+                values.push(self.verb(self.epoch, id, &verb));
+                if values.as_slice().len() < chain.verbs().len() {
+                    let rest = Unit::Batch { lock, tok, chain, values };
+                    return self.clients[c].up.push_front((inc, gen, rest));
+                }
+                let outcome = Outcome::Done(values);
+                self.send_down(c, inc, gen, Frame::Outcome { lock, tok, outcome });
+            }
+            Unit::Note { lock, tok, handle, entry } => {
+                self.verb(self.epoch, id, &Verb::Note { handle, value: entry.into_bits() });
+                self.send_down(c, inc, gen, Frame::Noted { lock, tok });
+            }
+            Unit::Request { .. } => {
+                self.queue(Arrived::Unit { client: c as u8, inc, gen, unit });
+            }
+        }
+    }
+
+    /// The primary handles it when it comes to it.
+    pub(super) fn queue(&mut self, arrived: Arrived) {
+        self.inbox.push_back(arrived);
+        if !self.serve_pending {
+            self.serve_pending = true;
+            let ns = self.takes(300);
+            let at = (self.now + ns).max(self.frozen_until);
+            self.at(at, Ev::Serve);
+        }
+    }
+
+    pub(super) fn send_down(&mut self, c: usize, inc: u16, gen: u32, frame: Frame) {
+        let ns = self.takes(2_000);
+        let client = &mut self.clients[c];
+        let at = (self.now + ns).max(client.down_last + 1).max(client.blocked_down);
+        client.down_last = at;
+        client.down.push_back((inc, gen, frame));
+        self.at(at, Ev::Down(c as u8));
+    }
+
+    /// The next frame of a client's channel arrives there.
+    pub(super) fn receive(&mut self, c: usize) {
+        let client = &mut self.clients[c];
+        let Some((inc, gen, frame)) = client.down.pop_front() else { return };
+        if client.inc == inc && client.gen == gen && matches!(client.life, Life::Up | Life::Leaving)
+        {
+            self.frame(c, frame);
+        }
+    }
+
+    /// Replies of the arbiter go to whoever has a channel.
+    pub(super) fn deliver(&mut self, out: &mut Vec<Sent>) {
+        for sent in out.drain(..) {
+            let Some(s) = self.session(sent.client).copied().filter(|s| s.gen != 0) else {
+                continue;
+            };
+            if sent.seq.0 >> 32 != u64::from(s.gen) {
+                continue; // asked on a channel that is closed
+            }
+            let seq = Seq(sent.seq.0 & 0xffff_ffff);
+            let frame = Frame::Reply { seq, reply: sent.reply };
+            self.send_down(s.client.into(), s.inc, s.gen, frame);
+        }
+    }
+
+    /// The client's side of its command channel is gone. What was sent may still arrive, or not.
+    pub(super) fn break_command(&mut self, c: usize) {
+        let keep = match self.rng.chance(500) {
+            true => usize::MAX,
+            false => self.rng.below(self.clients[c].up.len() as u64 + 1) as usize,
+        };
+        let client = &mut self.clients[c];
+        client.up.truncate(keep);
+        if client.life == Life::Up {
+            client.life = Life::Broken;
+        }
+        client.gen = 0;
+        self.flush(c);
+        self.control_soon(c, true);
+    }
+}

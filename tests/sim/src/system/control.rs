@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A client's control thread: it comes, comes back, proves to be alive, gets locks and gives
+//! them back, and tells a successor what it holds.
+//!
+//! ```text
+//!   Joining ─Init──▶ Up ─channel or primary gone─▶ Broken ─Reinit─▶ Up
+//!      ▲                                              │        └─ at a successor: claims, Done
+//!      └── a new incarnation, with nothing ◀──────────┘ ClientRemoved
+//! ```
+
+use dlock_core::clock::ServerTime;
+use dlock_core::control::{LockDesc, LockGrant, Secret};
+use dlock_core::ids::ClientId;
+use dlock_core::limits::CONTROL_WAIT_S;
+use dlock_core::lock::{EntryState, LockEntry};
+use dlock_core::status::Status;
+
+use super::coverage::Action;
+use super::plan::Fabric;
+use super::state::{Ask, Doing, Ev, Life, Sys};
+
+const CONTROL_WAIT_NS: u64 = CONTROL_WAIT_S * dlock_core::clock::NS;
+
+/// What a control thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Nothing: it sleeps until its next heartbeat.
+    Sleep,
+    /// The answer to its last request, sent at this true time.
+    Answer(u64),
+}
+
+/// An answer on a control connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Joined {
+        id: ClientId,
+        secret: Secret,
+        epoch: u32,
+        anchor_s: u32,
+        now: ServerTime,
+        recovering: bool,
+        gen: u32,
+    },
+    Refused(Status),
+    Locks(Vec<(u8, Result<LockGrant, Status>)>),
+    Released(u8, Status),
+    Updated(Vec<(u8, bool, Result<LockGrant, Status>)>),
+    Alive(ServerTime),
+    /// The primary has given this connection up.
+    Closed,
+    Done,
+    Left,
+}
+
+/// The descriptor of a lock of the plan.
+pub(crate) fn desc(sys: &Sys, l: usize) -> LockDesc {
+    LockDesc { name: vec![b'a' + l as u8], lock_type: sys.plan.locks[l], lease_s: 0 }
+}
+
+impl Sys {
+    /// The control thread looks around soon.
+    pub(super) fn control_soon(&mut self, c: usize, slowly: bool) {
+        let ns = match slowly && !self.calm {
+            true => match self.rng.below(4) {
+                0 => self.rng.below(2 * self.plan.grace_ns),
+                1 => self.rng.below(200_000_000),
+                _ => self.rng.below(1_000_000),
+            },
+            false => self.takes(20_000),
+        };
+        let ns = if slowly && self.calm { 50_000_000 } else { ns };
+        let client = &mut self.clients[c];
+        client.control = Stage::Sleep;
+        self.control_after(c, ns);
+    }
+
+    /// The control thread has something to do as soon as it waits for nothing.
+    pub(super) fn control_wake(&mut self, c: usize) {
+        if self.clients[c].control == Stage::Sleep {
+            self.control_soon(c, false);
+        }
+    }
+
+    fn control_after(&mut self, c: usize, ns: u64) {
+        let client = &mut self.clients[c];
+        client.control_tok += 1;
+        let ev = Ev::Control(c as u8, client.inc, client.control_tok);
+        self.after(ns, ev);
+    }
+
+    fn ask(&mut self, c: usize, ask: Ask) {
+        let ns = self.takes(10_000);
+        let client = &mut self.clients[c];
+        client.control = Stage::Answer(self.now);
+        self.control_after(c, CONTROL_WAIT_NS);
+        let client = &mut self.clients[c];
+        let at = (self.now + ns).max(client.control_up_last + 1).max(client.blocked_up);
+        client.control_up_last = at;
+        client.control_up.push_back((client.inc, client.conn, client.control_tok, ask));
+        self.at(at, Ev::ControlUp(c as u8));
+    }
+
+    /// The control thread wakes: for what it has to do, or because no answer came.
+    pub(super) fn control_wakes(&mut self, c: usize) {
+        if let Stage::Answer(_) = self.clients[c].control {
+            return self.connection_lost(c);
+        }
+        match self.clients[c].life {
+            Life::Dead => {}
+            Life::Joining | Life::Broken => self.join(c),
+            Life::Leaving => self.leave_if_idle(c),
+            Life::Up => self.tend(c),
+        }
+    }
+
+    /// The control connection is gone, or as good as gone.
+    fn connection_lost(&mut self, c: usize) {
+        self.log(|| format!("client {c}: its control connection is gone"));
+        let (inc, conn) = (self.clients[c].inc, self.clients[c].conn);
+        let ns = self.takes(10_000);
+        let at = (self.now + ns).max(self.clients[c].blocked_up);
+        self.at(at, Ev::Lost(c as u8, inc, conn));
+        self.clients[c].conn += 1;
+        if self.clients[c].life == Life::Leaving {
+            return self.exit(c);
+        }
+        if self.clients[c].life == Life::Up {
+            self.break_command(c);
+            return;
+        }
+        self.control_soon(c, true);
+    }
+
+    fn join(&mut self, c: usize) {
+        if self.is_busy_on_cpu(c) {
+            return self.control_soon(c, false);
+        }
+        let client = &mut self.clients[c];
+        client.conn += 1;
+        let gen = client.conn; // both connections are new
+        let reinit = client.id.map(|id| (id, client.secret));
+        self.cover(if reinit.is_some() { Action::Rejoin } else { Action::Join }, c);
+        self.ask(c, Ask::Join { reinit, gen });
+    }
+
+    /// A chain of its own CPU is under way.
+    fn is_busy_on_cpu(&self, c: usize) -> bool {
+        self.clients[c].threads.iter().any(|t| t.chain.is_some())
+    }
+
+    fn tend(&mut self, c: usize) {
+        let (now, epoch) = (self.now, self.clients[c].epoch);
+        let client = &mut self.clients[c];
+        let lacks = |t: &super::state::Thread| t.entry.is_none();
+        let claims = client.threads.iter().any(|t| t.entry.is_some() && t.epoch != epoch);
+        if claims {
+            self.cover(Action::Claim, c);
+            let claims = self.claims(c);
+            return self.ask(c, Ask::Update(claims));
+        }
+        if let Some(l) = client.releases.pop_front() {
+            let entry = client.threads[l as usize].entry.as_ref();
+            if let Some(lock) = entry.map(|e| e.lock()) {
+                self.cover(Action::Release, c);
+                return self.ask(c, Ask::Release(l, lock));
+            }
+        }
+        let client = &mut self.clients[c];
+        if client.threads.iter().any(lacks) {
+            let wanted = (0..client.threads.len()).filter(|&l| lacks(&client.threads[l]));
+            let wanted = wanted.map(|l| l as u8).collect();
+            self.cover(Action::Get, c);
+            return self.ask(c, Ask::Get(wanted));
+        }
+        if client.fabric == Fabric::Shm {
+            return; // no answer is needed to know the time, or to be known to be alive
+        }
+        if now >= client.heartbeat_at {
+            return self.ask(c, Ask::Heartbeat);
+        }
+        let ns = client.heartbeat_at - now;
+        self.control_after(c, ns);
+    }
+
+    fn claims(&mut self, c: usize) -> Vec<(u8, dlock_core::control::Claim)> {
+        let now = match self.bugs.claim_on_new_clock {
+            true => self.client_now(c),
+            false => self.clients[c].old_clock.now(self.now),
+        };
+        let threads = self.clients[c].threads.iter().enumerate();
+        let epoch = self.clients[c].epoch;
+        let old = threads.filter(|(_, t)| t.epoch != epoch);
+        old.filter_map(|(l, t)| Some((l as u8, t.entry.as_ref()?.claim(now)))).collect()
+    }
+
+    /// The next answer arrives.
+    pub(super) fn control_receive(&mut self, c: usize) {
+        let client = &mut self.clients[c];
+        let Some((inc, conn, number, answer)) = client.control_down.pop_front() else { return };
+        let Stage::Answer(sent) = client.control else { return };
+        if client.inc != inc || client.conn != conn || client.control_tok != number {
+            return;
+        }
+        client.control = Stage::Sleep;
+        client.control_tok += 1;
+        self.mix(0xc0 ^ c as u64);
+        self.log(|| format!("client {c} control: {answer:?}"));
+        match answer {
+            Answer::Joined { .. } => self.joined(c, sent, answer),
+            Answer::Refused(Status::ClientRemoved) => self.start_anew(c),
+            Answer::Refused(_) => self.control_soon(c, true),
+            Answer::Locks(grants) => self.got(c, grants),
+            Answer::Released(l, status) => self.released(c, l.into(), status),
+            Answer::Updated(grants) => self.updated(c, grants),
+            Answer::Alive(at) => {
+                self.learn(c, sent, at);
+                self.control_soon(c, false);
+            }
+            Answer::Closed => self.connection_lost(c),
+            Answer::Done => self.control_soon(c, false),
+            Answer::Left => self.exit(c),
+        }
+    }
+
+    /// The server clock, and the session's lease, from an exchange.
+    fn learn(&mut self, c: usize, sent: u64, at: ServerTime) {
+        let (now, who) = (self.now, self.who(c));
+        let client = &mut self.clients[c];
+        let (from, to) = (client.clock.local(sent), client.clock.local(now));
+        if client.fabric == Fabric::Shm {
+            let server = ServerTime((now as i64 + self.offset) as u64);
+            return client.clock.learn(to, to, server);
+        }
+        client.clock.learn(from, to, at);
+        client.heartbeat_at = now + self.plan.heartbeat_ns;
+        if !self.bugs.ignore_horizon {
+            let horizon = sent + self.plan.grace_ns / 1_000 * 998;
+            if let Err(why) = self.oracle.horizon(who, now, horizon) {
+                self.fail(why);
+            }
+        }
+    }
+
+    fn joined(&mut self, c: usize, sent: u64, answer: Answer) {
+        let Answer::Joined { id, secret, epoch, anchor_s, now, recovering, gen } = answer else {
+            return;
+        };
+        let old_clock = self.clients[c].clock;
+        let client = &mut self.clients[c];
+        if client.epoch != epoch {
+            client.old_clock = old_clock;
+            client.clock.estimate = Default::default();
+        }
+        (client.id, client.secret, client.gen) = (Some(id), secret, gen);
+        (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);
+        client.life = Life::Up;
+        client.claims_open = recovering;
+        self.learn(c, sent, now);
+        for l in 0..self.clients[c].threads.len() {
+            let now = self.client_now(c);
+            let t = self.thread(c, l);
+            if t.epoch != epoch {
+                continue;
+            }
+            let undo = t.entry.as_mut().and_then(|e| e.undo(now));
+            if let Some((_, dlock_core::lock::Step::Request(request))) = undo {
+                self.send_request(c, request);
+            }
+        }
+        let bound = |t: &super::state::Thread| t.entry.is_none() || t.epoch == epoch;
+        let bound = self.clients[c].threads.iter().all(bound);
+        if recovering && bound {
+            self.clients[c].claims_open = false;
+            return self.ask(c, Ask::Done);
+        }
+        self.control_soon(c, false);
+    }
+
+    /// The primary has forgotten this client: it comes as a new one, with nothing.
+    fn start_anew(&mut self, c: usize) {
+        self.reset_process(c);
+        self.clients[c].life = Life::Joining;
+        self.control_soon(c, false);
+    }
+
+    fn got(&mut self, c: usize, grants: Vec<(u8, Result<LockGrant, Status>)>) {
+        let client = &self.clients[c];
+        let (Some(id), anchor_s, epoch) = (client.id, client.anchor_s, client.epoch) else {
+            return;
+        };
+        let mut refused = false;
+        for (l, grant) in grants {
+            let l = usize::from(l);
+            let Ok(grant) = grant else {
+                refused = true;
+                continue;
+            };
+            let (lock_type, desc) = (self.plan.locks[l], desc(self, l));
+            let t = self.thread(c, l);
+            t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc));
+            t.epoch = epoch;
+            t.doing = Doing::Idle;
+            let ns = self.takes(1_000);
+            self.step_after(c, l, ns);
+        }
+        self.control_soon(c, refused);
+    }
+
+    fn released(&mut self, c: usize, l: usize, status: Status) {
+        let gone = !matches!(status, Status::NotReady | Status::BadResponse);
+        let t = self.thread(c, l);
+        if gone {
+            self.forget_lock(c, l);
+        } else {
+            t.doing = Doing::Idle;
+            self.step_after(c, l, 1_000_000);
+        }
+        self.control_soon(c, true);
+    }
+
+    /// The successor's places; a hold that it refuses is lost, and claimed again without.
+    fn updated(&mut self, c: usize, grants: Vec<(u8, bool, Result<LockGrant, Status>)>) {
+        let (epoch, anchor_s, who) = (self.clients[c].epoch, self.clients[c].anchor_s, self.who(c));
+        for (l, _, grant) in grants {
+            let l = usize::from(l);
+            let t = self.thread(c, l);
+            let Some(entry) = t.entry.as_mut() else { continue };
+            let ticketed =
+                matches!(entry.state(), EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
+            match grant {
+                Ok(grant) => {
+                    if ticketed {
+                        entry.lose();
+                    }
+                    entry.rebind(&grant, anchor_s);
+                    t.epoch = epoch;
+                    self.write_note(c, l);
+                }
+                Err(Status::Fail) => {
+                    entry.lose();
+                    self.oracle.ended(l, who);
+                }
+                Err(_) => {}
+            }
+        }
+        let client = &self.clients[c];
+        let all = client.threads.iter().all(|t| t.entry.is_none() || t.epoch == epoch);
+        if all && client.claims_open {
+            self.clients[c].claims_open = false;
+            return self.ask(c, Ask::Done);
+        }
+        self.control_soon(c, false);
+    }
+
+    /// Leaves as soon as no operation is under way.
+    fn leave_if_idle(&mut self, c: usize) {
+        let idle = |t: &super::state::Thread| matches!(t.doing, Doing::Idle | Doing::Nothing);
+        if self.clients[c].threads.iter().all(idle) {
+            let who = self.who(c);
+            self.oracle.gone(who);
+            return self.ask(c, Ask::Leave);
+        }
+        self.control_soon(c, false);
+    }
+}

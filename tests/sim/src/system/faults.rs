@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Faults: what each does to the world.
+
+use super::coverage::Action;
+use super::plan::{Fabric, Fault};
+use super::server::{World, EXITED};
+use super::state::{Doing, Ev, Life, Sys};
+
+impl Sys {
+    /// An action begins: it meets every fault that lasts.
+    pub(super) fn cover(&mut self, action: Action, c: usize) {
+        use Action as A;
+        if matches!(action, A::Join | A::Rejoin | A::Get | A::Release | A::Claim) {
+            self.clients[c].control_action = action;
+        }
+        if self.calm {
+            return;
+        }
+        for (fault, _) in super::plan::FAULTS {
+            if self.active[fault as usize] > self.now {
+                self.cover.count(action, fault);
+            }
+        }
+    }
+
+    /// A fault strikes: it meets every action that is under way.
+    pub(super) fn struck(&mut self, fault: Fault, at: usize) {
+        self.log(|| format!("FAULT {fault:?} at client {at}"));
+        self.mix(0xfa << 32 ^ fault as u64);
+        for c in 0..self.clients.len() {
+            for l in 0..self.clients[c].threads.len() {
+                let t = &self.clients[c].threads[l];
+                let action = match (t.doing, &t.entry) {
+                    (Doing::Nothing | Doing::Control, _) => None,
+                    (Doing::Idle, Some(e)) => (e.refs() > 0).then_some(Action::Hold),
+                    _ => Some(self.action(c, l, t.op)),
+                };
+                if let Some(action) = action {
+                    self.cover.count(action, fault);
+                }
+            }
+            if let super::control::Stage::Answer(_) = self.clients[c].control {
+                self.cover.count(self.clients[c].control_action, fault);
+            }
+        }
+    }
+
+    fn lasts(&mut self, fault: Fault, until: u64) {
+        let active = &mut self.active[fault as usize];
+        *active = until.max(*active);
+    }
+
+    /// How long something stands still: mostly shorter than a lease, sometimes longer.
+    fn outage(&mut self) -> u64 {
+        match self.rng.below(5) {
+            0 => self.rng.below(1_000_000),
+            1 => self.rng.below(1_000_000_000),
+            2 => self.rng.below(3_000_000_000),
+            _ => self.rng.below(1_400_000_000 * u64::from(self.plan.lease_max_s)),
+        }
+    }
+
+    /// The process of a client ends, and everything in it. What it sent may still arrive.
+    pub(super) fn reset_process(&mut self, c: usize) {
+        let who = self.who(c);
+        self.oracle.gone(who);
+        let cut = self.rng.below(self.clients[c].up.len() as u64 + 1) as usize;
+        let client = &mut self.clients[c];
+        client.up.truncate(cut);
+        client.inc += 1;
+        (client.id, client.gen, client.life) = (None, 0, Life::Dead);
+        client.releases.clear();
+        client.control = super::control::Stage::Sleep;
+        client.control_tok += 1;
+        client.epoch = 0;
+        for t in &mut client.threads {
+            t.tok = t.tok.wrapping_add(1);
+            (t.entry, t.machine, t.chain, t.outcome) = (None, None, None, None);
+            t.doing = Doing::Nothing;
+        }
+    }
+
+    /// A client's process is over; another one comes in its place some day.
+    pub(super) fn exit(&mut self, c: usize) {
+        let inc = self.clients[c].inc;
+        self.reset_process(c);
+        let delay = self.takes(50_000);
+        let at = (self.now + delay).max(self.clients[c].blocked_up);
+        self.at(at, Ev::Lost(c as u8, inc, EXITED));
+        let ns = self.rng.pick(&[1_000, 1_000_000, 1_000_000_000, 4_000_000_000]);
+        let ns = if self.calm { 1_000_000 } else { ns };
+        self.after(ns, Ev::Restart(c as u8));
+    }
+
+    /// A new process starts.
+    pub(super) fn restart(&mut self, c: usize) {
+        if self.clients[c].life == Life::Dead {
+            self.clients[c].life = Life::Joining;
+            self.clients[c].conn += 1;
+            self.control_soon(c, false);
+        }
+    }
+
+    fn break_control(&mut self, c: usize) {
+        let (inc, conn) = (self.clients[c].inc, self.clients[c].conn);
+        let ns = self.takes(20_000);
+        let at = (self.now + ns).max(self.clients[c].blocked_up);
+        self.at(at, Ev::Lost(c as u8, inc, conn));
+        if self.clients[c].life == Life::Up {
+            self.clients[c].conn += 1;
+            self.clients[c].life = Life::Broken;
+            self.clients[c].gen = 0;
+            self.flush(c);
+            self.control_soon(c, true);
+        }
+    }
+
+    fn partition(&mut self, fault: Fault, c: usize, up: bool, down: bool) {
+        let ns = match self.rng.below(3) {
+            0 => self.rng.below(2_000_000_000),
+            _ => self.rng.below(self.plan.grace_ns * 2 + 2_000_000_000),
+        };
+        let until = self.now + ns;
+        let client = &mut self.clients[c];
+        let (inc, conn) = (client.inc, client.conn);
+        if up {
+            client.blocked_up = client.blocked_up.max(until);
+        }
+        if down {
+            client.blocked_down = client.blocked_down.max(until);
+        }
+        self.lasts(fault, until);
+        // each side gives a connection up by itself, if the outage is long enough
+        if self.rng.chance(700) {
+            let after = self.rng.below(ns + 1);
+            self.after(after, Ev::Lost(c as u8, inc, conn));
+        }
+    }
+
+    fn fenced_unaware(&self) -> bool {
+        self.clients.iter().enumerate().any(|(c, client)| {
+            let known = |id| self.sessions_of(c, client.inc).any(|s| s.id == id);
+            client.id.is_some_and(|id| !known(id))
+        })
+    }
+}
+
+impl World {
+    /// One fault, if one is due.
+    pub fn fault(&mut self) {
+        let sys = &mut self.sys;
+        if sys.plan.fault_every == 0 || sys.rng.below(sys.plan.fault_every) != 0 {
+            return;
+        }
+        let fault = sys.rng.pick(sys.plan.faults);
+        let c = sys.rng.below(sys.clients.len() as u64) as usize;
+        let remote = sys.clients[c].fabric != Fabric::Shm;
+        let life = sys.clients[c].life;
+        // recovery waits for an exact number of clients: none may vanish meanwhile
+        let may_go = sys.alive && !sys.recovering && life != Life::Dead;
+        match fault {
+            Fault::Crash if may_go => {
+                sys.struck(fault, c);
+                sys.exit(c);
+            }
+            Fault::CrashPrimary if sys.alive && !sys.recovering && !sys.fenced_unaware() => {
+                sys.struck(fault, c);
+                self.crash_primary();
+            }
+            Fault::Pause => {
+                let ns = sys.outage();
+                sys.struck(fault, c);
+                sys.clients[c].paused_until = sys.now + ns;
+                sys.lasts(fault, sys.now + ns);
+            }
+            Fault::Freeze if sys.alive => {
+                let ns = sys.outage();
+                sys.struck(fault, c);
+                sys.frozen_until = sys.now + ns;
+                sys.lasts(fault, sys.now + ns);
+            }
+            Fault::PartitionUp | Fault::PartitionDown | Fault::PartitionBoth if remote => {
+                sys.struck(fault, c);
+                let (up, down) = (fault != Fault::PartitionDown, fault != Fault::PartitionUp);
+                sys.partition(fault, c, up, down);
+            }
+            Fault::BreakControl if life == Life::Up => {
+                sys.struck(fault, c);
+                sys.break_control(c);
+            }
+            Fault::BreakCommand if life == Life::Up && remote => {
+                sys.struck(fault, c);
+                sys.break_command(c);
+            }
+            Fault::WallStep => {
+                sys.struck(fault, c);
+                let step = sys.rng.below(20_000_000_000) as i64 - 10_000_000_000;
+                sys.clients[c].clock.wall_step += step;
+            }
+            Fault::SlowReader if life == Life::Up && remote => {
+                let ns = sys.rng.range(1_000_000_000, 8_000_000_000);
+                sys.struck(fault, c);
+                let until = sys.now + ns;
+                sys.clients[c].blocked_down = sys.clients[c].blocked_down.max(until);
+                sys.lasts(fault, until);
+                let (inc, gen) = (sys.clients[c].inc, sys.clients[c].gen);
+                sys.after(5_000_000_000, Ev::Stalled(c as u8, inc, gen));
+            }
+            Fault::Leave if may_go && life == Life::Up => {
+                sys.struck(fault, c);
+                sys.clients[c].life = Life::Leaving;
+                sys.control_wake(c);
+            }
+            Fault::Slow if remote => {
+                let ns = sys.rng.below(9_000_000_000);
+                sys.struck(fault, c);
+                let until = sys.now + ns;
+                sys.clients[c].up_last = sys.clients[c].up_last.max(until);
+                sys.lasts(fault, until);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a thread does next: anything while there are faults, then what proves that nothing is
+//! stuck and nothing is left behind.
+
+use dlock_core::lock::{EntryState, Op};
+use dlock_core::message::{LockType, Mode};
+use dlock_core::status::Status;
+
+use super::coverage::Action;
+use super::state::{Doing, Goal, Life, Sys};
+
+/// Attempts of one acquire after the faults are over: a place may have been lost before.
+const ATTEMPTS_MAX: u32 = 4;
+
+/// What a lock is to its client, as far as the client knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Has {
+    Nothing,
+    Ticket(Mode),
+    Hold(Mode),
+}
+
+impl Sys {
+    fn has(&self, c: usize, l: usize) -> Has {
+        match self.clients[c].threads[l].entry.as_ref().map(|e| e.state()) {
+            Some(EntryState::ExclusiveLocked) => Has::Hold(Mode::Exclusive),
+            Some(EntryState::SharedLocked) => Has::Hold(Mode::Shared),
+            Some(EntryState::ExclusiveTicketed) => Has::Ticket(Mode::Exclusive),
+            Some(EntryState::SharedTicketed) => Has::Ticket(Mode::Shared),
+            _ => Has::Nothing,
+        }
+    }
+
+    /// The thread goes on.
+    pub(super) fn thread_steps(&mut self, c: usize, l: usize) {
+        let t = self.thread(c, l);
+        if let Some(outcome) = t.outcome.take() {
+            return self.outcome(c, l, outcome);
+        }
+        let doing = t.doing;
+        match (doing, self.goal) {
+            (Doing::Confirm, _) => {
+                self.outcome(c, l, dlock_core::verb::Outcome::Done(Default::default()));
+            }
+            (Doing::Idle, Goal::Any) => self.anything(c, l),
+            (Doing::Idle, _) => self.towards_goal(c, l),
+            _ => {}
+        }
+    }
+
+    fn mode(&mut self, l: usize) -> Mode {
+        let may = self.plan.locks[l] != LockType::Atomic;
+        match may && self.rng.chance(self.plan.shared) {
+            true => Mode::Shared,
+            false => Mode::Exclusive,
+        }
+    }
+
+    fn lease(&mut self) -> u32 {
+        match self.rng.below(100) {
+            0 => u32::MAX,
+            1 => 0,
+            _ => self.rng.range(1, self.plan.lease_max_s.into()) as u32,
+        }
+    }
+
+    fn acquire(&mut self, mode: Mode, expire_s: u32) -> Op {
+        match self.rng.chance(self.plan.wait) {
+            true => Op::Lock { mode, expire_s },
+            false => Op::TryLock { mode, expire_s },
+        }
+    }
+
+    fn anything(&mut self, c: usize, l: usize) {
+        let life = self.clients[c].life;
+        if !matches!(life, Life::Up | Life::Broken) {
+            return;
+        }
+        let op = match self.has(c, l) {
+            Has::Nothing => {
+                if life == Life::Up && self.rng.chance(self.plan.churn) {
+                    self.thread(c, l).doing = Doing::Control;
+                    self.clients[c].releases.push_back(l as u8);
+                    return self.control_wake(c);
+                }
+                match self.rng.below(100) {
+                    0 => Op::Unlock,
+                    1 => Op::Extend { mode: self.mode(l), expire_s: 1 },
+                    _ => {
+                        let (mode, lease) = (self.mode(l), self.lease());
+                        self.acquire(mode, lease)
+                    }
+                }
+            }
+            Has::Ticket(mode) => match self.rng.chance(self.plan.impatience / 2) {
+                true => Op::Unlock,
+                false => {
+                    let lease = self.lease();
+                    self.acquire(mode, lease)
+                }
+            },
+            Has::Hold(mode) => {
+                if self.rng.chance(self.plan.extend) {
+                    Op::Extend { mode, expire_s: self.lease() }
+                } else if self.rng.chance(self.plan.reentry) {
+                    let lease = self.lease();
+                    self.acquire(mode, lease)
+                } else {
+                    Op::Unlock
+                }
+            }
+        };
+        let action = self.action(c, l, op);
+        self.cover(action, c);
+        self.begin(c, l, op);
+    }
+
+    /// What an operation is to the coverage report.
+    pub(super) fn action(&self, c: usize, l: usize, op: Op) -> Action {
+        match (op, self.has(c, l)) {
+            (Op::Unlock, Has::Ticket(_)) => Action::Abandon,
+            (Op::Unlock, _) => Action::Unlock,
+            (Op::Extend { .. }, _) => Action::Extend,
+            (_, Has::Hold(_)) => Action::Reentry,
+            (_, Has::Ticket(_)) => Action::Ask,
+            (Op::TryLock { mode: Mode::Exclusive, .. }, _) => Action::TryExclusive,
+            (Op::TryLock { .. }, _) => Action::TryShared,
+            (Op::Lock { mode: Mode::Exclusive, .. }, _) => Action::LockExclusive,
+            (Op::Lock { .. }, _) => Action::LockShared,
+        }
+    }
+
+    /// The operation is over: when does the next one begin?
+    pub(super) fn finished(&mut self, c: usize, l: usize, status: Status) {
+        if self.goal != Goal::Any {
+            let failed = !matches!(status, Status::Success | Status::AlreadyLocked);
+            let ns = if failed { 1_000_000 } else { 2_000 };
+            return self.step_after(c, l, ns);
+        }
+        let near = |sys: &mut Sys| {
+            let end = sys.oracle.next_end(l, sys.now)?;
+            let jitter = sys.rng.pick(&[0, 1_000, 300_000, 20_000_000]);
+            let at = (end + sys.rng.below(2 * jitter + 1)).saturating_sub(jitter);
+            Some(at.saturating_sub(sys.now))
+        };
+        let overstays = self.rng.chance(self.plan.overstay);
+        let ns = match self.has(c, l) {
+            Has::Hold(_) if overstays => match self.rng.below(3) {
+                0 => self.rng.below(1_500_000_000 * u64::from(self.plan.lease_max_s)),
+                _ => near(self).unwrap_or(500_000_000),
+            },
+            Has::Hold(_) => match self.rng.below(4) {
+                0 => self.rng.below(3_000_000),
+                _ => self.takes(2_000),
+            },
+            Has::Ticket(_) => match self.rng.below(10) {
+                0 => self.rng.below(3_000_000_000),
+                1..=3 => self.rng.below(50_000_000),
+                _ => self.takes(5_000),
+            },
+            Has::Nothing if overstays => near(self).unwrap_or(100_000),
+            Has::Nothing => match self.rng.below(8) {
+                0 => self.rng.below(20_000_000),
+                _ => self.takes(1_500),
+            },
+        };
+        let slowly = match self.clients[c].life {
+            Life::Up => 0,
+            _ => self.rng.below(50_000_000),
+        };
+        self.step_after(c, l, ns + slowly);
+    }
+
+    /// After the faults: drain, then everybody is granted once, then nothing is left.
+    fn towards_goal(&mut self, c: usize, l: usize) {
+        let (goal, has) = (self.goal, self.has(c, l));
+        let t = self.thread(c, l);
+        if t.goal >= goal {
+            if has != Has::Nothing && goal == Goal::Acquire {
+                self.begin(c, l, Op::Unlock);
+            }
+            return; // rests until the goal changes
+        }
+        if self.clients[c].life != Life::Up {
+            return self.step_after(c, l, 10_000_000);
+        }
+        let lock = |mode| Op::Lock { mode, expire_s: 30 };
+        match goal {
+            Goal::Any => {}
+            Goal::Drain | Goal::Free => match has {
+                Has::Nothing => self.thread(c, l).goal = goal,
+                _ => self.begin(c, l, Op::Unlock),
+            },
+            Goal::Acquire => match has {
+                Has::Hold(_) => {
+                    self.thread(c, l).goal = goal;
+                    self.begin(c, l, Op::Unlock);
+                }
+                Has::Ticket(mode) => self.attempt(c, l, lock(mode)),
+                Has::Nothing => {
+                    let mode = self.mode(l);
+                    self.attempt(c, l, lock(mode));
+                }
+            },
+            Goal::Rest => match has {
+                _ if c > 0 => self.thread(c, l).goal = goal,
+                Has::Hold(_) => {
+                    self.thread(c, l).swept = true;
+                    self.begin(c, l, Op::Unlock);
+                }
+                Has::Nothing if self.thread(c, l).swept => self.thread(c, l).goal = goal,
+                _ => self.attempt(c, l, lock(Mode::Exclusive)),
+            },
+        }
+    }
+
+    fn attempt(&mut self, c: usize, l: usize, op: Op) {
+        let t = self.thread(c, l);
+        t.attempts += 1;
+        if t.attempts > ATTEMPTS_MAX {
+            let state = format!("{:?} {:?}", t.doing, t.entry.as_ref().map(|e| e.state()));
+            return self.fail(format!("liveness: client {c} was refused lock {l}: {state}"));
+        }
+        self.begin(c, l, op);
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lock memory and ledgers of one epoch, as plain values.
+
+use dlock_core::ids::{ClientId, Handle};
+use dlock_core::verb::{Verb, WordAddr};
+
+/// Handles a client may have in this simulator.
+pub const HANDLES: usize = 8;
+
+/// The memory of one primary.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    /// The words of all slots.
+    pub words: Vec<u64>,
+    /// The ledgers of the clients it has let in.
+    pub ledgers: Vec<(ClientId, [u64; HANDLES])>,
+}
+
+impl Memory {
+    /// `slots` slots of zeros.
+    pub fn new(slots: usize) -> Self {
+        Self { words: vec![0; slots * 4], ledgers: Vec::new() }
+    }
+
+    /// An empty ledger for a client that has none.
+    pub fn add_client(&mut self, client: ClientId) {
+        if self.ledger(client).is_none() {
+            self.ledgers.push((client, [0; HANDLES]));
+        }
+    }
+
+    /// The ledger of a client is gone.
+    pub fn remove_client(&mut self, client: ClientId) {
+        self.ledgers.retain(|(c, _)| *c != client);
+    }
+
+    /// A client's ledger.
+    pub fn ledger(&mut self, client: ClientId) -> Option<&mut [u64; HANDLES]> {
+        self.ledgers.iter_mut().find(|(c, _)| *c == client).map(|(_, ledger)| ledger)
+    }
+
+    /// An entry of a ledger; 0 for one that is not there.
+    pub fn entry(&mut self, client: ClientId, handle: Handle) -> u64 {
+        self.ledger(client).and_then(|l| l.get(handle.0 as usize).copied()).unwrap_or(0)
+    }
+
+    /// Writes an entry of a ledger, if it is there.
+    pub fn note(&mut self, client: ClientId, handle: Handle, value: u64) {
+        if let Some(entry) = self.ledger(client).and_then(|l| l.get_mut(handle.0 as usize)) {
+            *entry = value;
+        }
+    }
+
+    /// A word.
+    pub fn word(&mut self, addr: WordAddr) -> &mut u64 {
+        &mut self.words[addr.index() as usize]
+    }
+
+    /// Executes one verb of a client; its value.
+    pub fn execute(&mut self, client: ClientId, verb: &Verb) -> u64 {
+        match *verb {
+            Verb::Cas { addr, expect, swap } => {
+                let word = self.word(addr);
+                let old = *word;
+                if old == expect {
+                    *word = swap;
+                }
+                old
+            }
+            Verb::Faa { addr, add } => {
+                let word = self.word(addr);
+                let old = *word;
+                *word = old.wrapping_add(add);
+                old
+            }
+            Verb::Read { addr } => *self.word(addr),
+            Verb::Note { handle, value } => {
+                self.note(client, handle, value);
+                0
+            }
+        }
+    }
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The whole system under one seed: clients, primary, memory, channels, clocks and faults as
+//! events on virtual time.
+//!
+//! ```text
+//!   seed ─▶ Plan ─▶ World: Sys (clients, channels, memory, time) + Primary
+//!                     │  faults ─▶ heal ─▶ everybody is granted once ─▶ nothing is left behind
+//!                     └─▶ Oracle (who relies on what, when) · trace hash · coverage
+//! ```
+//! The clients' [`LockEntry`](dlock_core::lock::LockEntry) and the
+//! [`Primary`](dlock_core::primary::Primary) are the real ones. One schedule is one call of
+//! [`run`]; the same seed gives the same trace on every build.
+
+mod channel;
+mod clock;
+mod control;
+mod coverage;
+mod faults;
+mod goals;
+mod memory;
+mod oracle;
+mod plan;
+mod rng;
+mod server;
+mod settle;
+mod state;
+mod thread;
+
+use dlock_core::clock::NS;
+use dlock_core::control::{LockGrant, Secret};
+use dlock_core::lock::Op;
+use dlock_core::status::Status;
+
+pub use clock::{Clock, DRIFT_PPM};
+pub use coverage::{Action, Coverage, ACTIONS};
+pub use oracle::{Oracle, Service};
+pub use plan::{Fabric, Fault, Plan, Scenario, FAULTS, SCENARIOS};
+pub use rng::Rng;
+
+use server::World;
+use state::{Client, Doing, Ev, Goal, Life, Sys, Thread};
+
+/// Mistakes of a driver (executor, client library, server) that a schedule can be run with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bugs {
+    /// The primary's compare-and-swap is a read and a write: the card's atomics come between.
+    pub split_cas: bool,
+    /// Leases are computed on the wall clock.
+    pub wall_clock: bool,
+    /// Clients take their estimate of the server clock for exact.
+    pub no_uncertainty: bool,
+    /// A note on a queue pair counts as published before it is acknowledged.
+    pub no_ack: bool,
+    /// A fair lock's later chains are judged by a clock read before they were posted.
+    pub stale_clock: bool,
+    /// A client believes what arrives after its session's horizon.
+    pub ignore_horizon: bool,
+    /// Claims are computed on the successor's clock instead of the predecessor's.
+    pub claim_on_new_clock: bool,
+    /// A client is undone first and its channel closed later.
+    pub undo_before_fence: bool,
+    /// An absent client is fenced at once.
+    pub no_grace: bool,
+    /// A shared-memory client is fenced while its process lives.
+    pub fence_shm: bool,
+}
+
+/// What came of one schedule.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Events handled.
+    pub events: u64,
+    /// Grants that the checker has seen.
+    pub grants: u64,
+    /// A number that any difference between two traces changes.
+    pub hash: u64,
+    /// The first property that was violated.
+    pub violation: Option<String>,
+    /// Which actions met which faults.
+    pub coverage: Coverage,
+    /// The trace, if it was asked for.
+    pub trace: Vec<String>,
+}
+
+/// Events of one schedule; more is a livelock.
+const EVENTS_MAX: u64 = 60_000;
+
+/// Runs the schedule of one seed. `None`: there is no such scenario.
+pub fn run(scenario: &str, seed: u64, bugs: Bugs, trace: bool) -> Option<Run> {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5bd1_e995);
+    let plan = Plan::draw(scenario, &mut rng)?;
+    let mut world = World::new(build(plan, rng, bugs, trace));
+    world.faults_phase();
+    if world.sys.violation.is_none() {
+        world.settle();
+    }
+    let sys = world.sys;
+    Some(Run {
+        events: sys.events,
+        grants: sys.oracle.grants,
+        hash: sys.hash,
+        violation: sys.violation,
+        coverage: sys.cover,
+        trace: sys.trace.unwrap_or_default(),
+    })
+}
+
+fn build(plan: Plan, rng: Rng, bugs: Bugs, trace: bool) -> Sys {
+    let mut sys = Sys::new(plan, rng, bugs, trace);
+    if sys.plan.drift {
+        sys.active[Fault::Drift as usize] = u64::MAX;
+    }
+    if sys.plan.limits {
+        sys.active[Fault::Limits as usize] = u64::MAX;
+    }
+    let plan = format!("{:?}", sys.plan);
+    sys.log(|| plan);
+    for c in 0..sys.plan.fabrics.len() {
+        let client = client(&mut sys, c);
+        sys.clients.push(client);
+        sys.control_soon(c, false);
+    }
+    sys
+}
+
+fn client(sys: &mut Sys, c: usize) -> Client {
+    let fabric = sys.plan.fabrics[c];
+    let drifts = sys.plan.drift && fabric != Fabric::Shm;
+    let ppm = match drifts {
+        true => sys.rng.pick(&[-500, -499, -200, 0, 300, 499, 500]),
+        false => 0,
+    };
+    let bound_ppm = if fabric == Fabric::Shm { 0 } else { DRIFT_PPM };
+    let base = sys.rng.below(1_000 * NS) as i64;
+    let thread = || Thread {
+        entry: None,
+        epoch: 0,
+        doing: Doing::Nothing,
+        machine: None,
+        op: Op::Unlock,
+        tok: 0,
+        since: 0,
+        patience: 0,
+        goal: Goal::Any,
+        attempts: 0,
+        chain: None,
+        outcome: None,
+        swept: false,
+    };
+    Client {
+        inc: 1,
+        life: Life::Joining,
+        fabric,
+        id: None,
+        secret: Secret([0; 16]),
+        clock: Clock { ppm, base, bound_ppm, ..Clock::default() },
+        old_clock: Clock::default(),
+        claims_open: false,
+        epoch: 0,
+        anchor_s: 0,
+        gen: 0,
+        seq: 0,
+        up: Default::default(),
+        up_last: 0,
+        down: Default::default(),
+        down_last: 0,
+        conn: 0,
+        control_up: Default::default(),
+        control_down: Default::default(),
+        control_up_last: 0,
+        control_down_last: 0,
+        control_tok: 0,
+        control: control::Stage::Sleep,
+        heartbeat_at: 0,
+        paused_until: 0,
+        blocked_up: 0,
+        blocked_down: 0,
+        releases: Default::default(),
+        control_action: Action::Join,
+        threads: sys.plan.locks.iter().map(|_| thread()).collect(),
+    }
+}
+
+impl World {
+    fn faults_phase(&mut self) {
+        while self.sys.events < self.sys.plan.events && self.sys.violation.is_none() {
+            if !self.turn() {
+                break;
+            }
+            self.fault();
+        }
+    }
+
+    /// One event; false if there is none.
+    fn turn(&mut self) -> bool {
+        let Some(ev) = self.sys.pop() else { return false };
+        match ev {
+            Ev::Serve => {
+                if self.sys.now < self.sys.frozen_until {
+                    let at = self.sys.frozen_until;
+                    self.sys.at(at, ev);
+                } else {
+                    self.sys.count(ev);
+                    self.serve();
+                }
+            }
+            Ev::Tick(at) => {
+                if self.sys.now < self.sys.frozen_until {
+                    let at = self.sys.frozen_until;
+                    self.sys.at(at, ev);
+                } else {
+                    self.sys.count(ev);
+                    self.tick(at);
+                }
+            }
+            Ev::Successor => {
+                self.sys.count(ev);
+                self.successor();
+            }
+            ev => self.sys.client_event(ev),
+        }
+        true
+    }
+}
+
+impl Sys {
+    fn count(&mut self, ev: Ev) {
+        self.events += 1;
+        let (kind, a) = match ev {
+            Ev::Step(c, ..) => (1, c),
+            Ev::Timer(c, ..) => (2, c),
+            Ev::Verb(c, ..) => (3, c),
+            Ev::Up(c) => (4, c),
+            Ev::Down(c) => (5, c),
+            Ev::ControlUp(c) => (6, c),
+            Ev::ControlDown(c) => (7, c),
+            Ev::Control(c, ..) => (8, c),
+            Ev::Lost(c, ..) => (9, c),
+            Ev::Reset(c, ..) => (10, c),
+            Ev::Stalled(c, ..) => (11, c),
+            Ev::Serve => (12, 0),
+            Ev::Tick(_) => (13, 0),
+            Ev::Successor => (14, 0),
+            Ev::Restart(c) => (15, c),
+        };
+        self.mix(self.now ^ (kind << 56) ^ (u64::from(a) << 48));
+    }
+
+    /// An event that the primary has no part in; others are put off.
+    pub(crate) fn client_event(&mut self, ev: Ev) {
+        let paused = |sys: &Sys, c: u8| sys.clients[usize::from(c)].paused_until;
+        let process = match ev {
+            Ev::Step(c, inc, ..) | Ev::Timer(c, inc, ..) | Ev::Verb(c, inc, ..) => Some((c, inc)),
+            Ev::Control(c, inc, _) | Ev::Reset(c, inc, _) => Some((c, inc)),
+            Ev::Down(c) | Ev::ControlDown(c) => Some((c, self.clients[usize::from(c)].inc)),
+            _ => None,
+        };
+        if let Some((c, inc)) = process {
+            if self.clients[usize::from(c)].inc != inc {
+                return;
+            }
+            let until = paused(self, c);
+            if until > self.now {
+                return self.at(until, ev);
+            }
+        }
+        match ev {
+            Ev::Step(c, _, l, tok) | Ev::Timer(c, _, l, tok) | Ev::Verb(c, _, l, tok) => {
+                let (c, l) = (usize::from(c), usize::from(l));
+                if self.thread(c, l).tok != tok {
+                    return;
+                }
+                self.count(ev);
+                match ev {
+                    Ev::Step(..) => self.thread_steps(c, l),
+                    Ev::Timer(..) => self.timer(c, l),
+                    _ => self.cpu_verb(c, l),
+                }
+            }
+            Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
+            Ev::Serve | Ev::Tick(_) | Ev::Successor => self.after(1_000, ev),
+            _ => {
+                self.count(ev);
+                self.channel_event(ev);
+            }
+        }
+    }
+
+    fn channel_event(&mut self, ev: Ev) {
+        match ev {
+            Ev::Up(c) => self.arrive(c.into()),
+            Ev::Down(c) => self.receive(c.into()),
+            Ev::Control(c, ..) => self.control_wakes(c.into()),
+            Ev::ControlUp(c) => self.control_arrives(c.into()),
+            Ev::ControlDown(c) => self.control_receive(c.into()),
+            Ev::Lost(client, inc, conn) => {
+                if self.alive {
+                    self.queue(state::Arrived::Lost { client, inc, conn });
+                }
+            }
+            Ev::Reset(c, _, gen) => {
+                let c = usize::from(c);
+                if self.clients[c].gen == gen && gen != 0 {
+                    self.break_command(c);
+                }
+            }
+            Ev::Stalled(c, inc, gen) => {
+                let at = usize::from(c);
+                let stalled =
+                    self.bugs.undo_before_fence || self.clients[at].blocked_down > self.now;
+                let session = self.sessions.iter_mut().find(|s| s.client == c && s.inc == inc);
+                if let Some(s) = session.filter(|s| stalled && s.gen == gen) {
+                    s.gen = 0;
+                    let when = self.clients[at].blocked_down;
+                    self.at(when, Ev::Reset(c, inc, gen));
+                }
+            }
+            Ev::Restart(c) => self.restart(c.into()),
+            _ => {}
+        }
+    }
+
+    /// A request on a control connection arrives; without a primary, nobody listens.
+    fn control_arrives(&mut self, c: usize) {
+        let Some((inc, conn, number, ask)) = self.clients[c].control_up.pop_front() else { return };
+        if self.alive {
+            let client = c as u8;
+            return self.queue(state::Arrived::Control { client, inc, conn, number, ask });
+        }
+        let at = (self.now + 20_000).max(self.clients[c].control_down_last + 1);
+        self.clients[c].control_down_last = at;
+        let refused = control::Answer::Refused(Status::NotReady);
+        self.clients[c].control_down.push_back((inc, conn, number, refused));
+        self.at(at, Ev::ControlDown(c as u8));
+    }
+
+    /// The lanes of a fair lock that was just made begin where the plan says.
+    pub(crate) fn high_lanes(&mut self, grants: &mut [(u8, Result<LockGrant, Status>)]) {
+        use dlock_core::message::LockType;
+        use dlock_core::words::FairWord;
+        for (l, grant) in grants {
+            let Ok(grant) = grant else { continue };
+            let word = self.memory.word(Sys::w0(grant.slot));
+            let fresh = !std::mem::replace(&mut self.lanes_set[usize::from(*l)], true);
+            if fresh && self.plan.locks[usize::from(*l)] == LockType::Fair {
+                let (x, s) = self.plan.lanes;
+                *word = FairWord::new().with_nx(x).with_mx(x).with_ns(s).with_ms(s).into_bits();
+                grant.word = *word;
+            }
+        }
+    }
+}

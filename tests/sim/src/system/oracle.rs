@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Checker (a): who may rely on which lock when, in true time.
+//!
+//! ```text
+//!   granted ──────────── service interval ────────────┐ the first of: the call of the release,
+//!                                                     ┘ its own lease end, being told of the loss
+//! ```
+//! It knows nothing of words, ledgers or queues: only what clients were told, and when.
+
+use dlock_core::message::Mode;
+
+/// One client's reliance on one lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Who.
+    pub who: u64,
+    /// How.
+    pub mode: Mode,
+    /// Since when.
+    pub from: u64,
+    /// Its lease end as the client computes it; excluded.
+    pub until: u64,
+}
+
+/// The services of one lock, and the order in which its tickets were served.
+#[derive(Clone, Debug, Default)]
+struct Lock {
+    services: Vec<Service>,
+    /// The occupant of the slot (epoch and generation) that tickets belong to.
+    occupant: (u32, u64),
+    last_exclusive: Option<u16>,
+}
+
+/// The checker.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    locks: Vec<Lock>,
+    /// Until when each client may rely on its session; nobody relies on anything beyond.
+    horizons: Vec<(u64, u64)>,
+    /// Grants seen.
+    pub grants: u64,
+}
+
+impl Oracle {
+    /// For so many locks.
+    pub fn new(locks: usize) -> Self {
+        Self { locks: vec![Lock::default(); locks], horizons: Vec::new(), grants: 0 }
+    }
+
+    fn horizon_of(&self, who: u64) -> u64 {
+        self.horizons.iter().find(|h| h.0 == who).map_or(u64::MAX, |h| h.1)
+    }
+
+    /// A client was told that it holds the lock, or that its hold goes on, until `until`.
+    ///
+    /// # Errors
+    /// If another one relies on it now, and one of them exclusively.
+    pub fn granted(
+        &mut self,
+        lock: usize,
+        who: u64,
+        mode: Mode,
+        now: u64,
+        until: u64,
+    ) -> Result<(), String> {
+        self.grants += 1;
+        let services = &mut self.locks[lock].services;
+        services.retain(|s| s.until > now && s.who != who);
+        if until <= now {
+            return Ok(());
+        }
+        services.push(Service { who, mode, from: now, until });
+        self.check(lock, who, now)
+    }
+
+    /// A client has proved its session: it may rely on what it holds until `until`.
+    ///
+    /// # Errors
+    /// As [`granted`](Self::granted).
+    pub fn horizon(&mut self, who: u64, now: u64, until: u64) -> Result<(), String> {
+        match self.horizons.iter_mut().find(|h| h.0 == who) {
+            Some(known) => known.1 = known.1.max(until),
+            None => self.horizons.push((who, until)),
+        }
+        (0..self.locks.len()).try_for_each(|lock| self.check(lock, who, now))
+    }
+
+    /// Whether what this client relies on now excludes somebody else's reliance.
+    fn check(&self, lock: usize, who: u64, now: u64) -> Result<(), String> {
+        let services = &self.locks[lock].services;
+        let live = |s: &&Service| s.until > now && self.horizon_of(s.who) > now;
+        let Some(mine) = services.iter().filter(live).find(|s| s.who == who) else {
+            return Ok(());
+        };
+        let mut others = services.iter().filter(live).filter(|s| s.who != who);
+        let excludes = |s: &Service| s.mode == Mode::Exclusive || mine.mode == Mode::Exclusive;
+        match others.find(|s| excludes(s)) {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "exclusion: lock {lock}: client {who:#x} relies on it ({:?}) since {} until {}, \
+                 and so does client {:#x} ({:?}) since {} until {}",
+                mine.mode, mine.from, mine.until, other.who, other.mode, other.from, other.until
+            )),
+        }
+    }
+
+    /// A client does not rely on the lock any more.
+    pub fn ended(&mut self, lock: usize, who: u64) {
+        self.locks[lock].services.retain(|s| s.who != who);
+    }
+
+    /// A client relies on nothing any more.
+    pub fn gone(&mut self, who: u64) {
+        self.horizons.retain(|h| h.0 != who);
+        for lock in &mut self.locks {
+            lock.services.retain(|s| s.who != who);
+        }
+    }
+
+    /// A ticket of a fair lock was served for the first time: tickets are served in their order.
+    /// `exclusive` is the ticket's number on the exclusive lane; a shared ticket has the number of
+    /// the first exclusive one after it.
+    ///
+    /// # Errors
+    /// If a later ticket was served before.
+    pub fn served(
+        &mut self,
+        lock: usize,
+        occupant: (u32, u64),
+        mode: Mode,
+        exclusive: u16,
+    ) -> Result<(), String> {
+        let lock_state = &mut self.locks[lock];
+        if lock_state.occupant != occupant {
+            (lock_state.occupant, lock_state.last_exclusive) = (occupant, None);
+        }
+        if let Some(last) = lock_state.last_exclusive {
+            if exclusive.wrapping_sub(last).wrapping_sub(1) > 0x7fff {
+                return Err(format!(
+                    "order: lock {lock}: {mode:?} ticket {exclusive:#x} is served after the \
+                     exclusive ticket {last:#x}"
+                ));
+            }
+        }
+        if mode == Mode::Exclusive {
+            lock_state.last_exclusive = Some(exclusive);
+        }
+        Ok(())
+    }
+
+    /// The next moment after `now` at which somebody's reliance on the lock ends by itself.
+    pub fn next_end(&self, lock: usize, now: u64) -> Option<u64> {
+        let ends = self.locks[lock].services.iter().map(|s| s.until);
+        ends.filter(|&end| end > now && end != u64::MAX).min()
+    }
+}

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What one schedule is made of: everything that is drawn before it begins.
+
+use dlock_core::clock::NS;
+use dlock_core::message::LockType;
+
+use super::rng::Rng;
+
+/// How a client's chains are executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// At once, by its own CPU, verb by verb.
+    Shm,
+    /// As a frame, by the primary, one chain after the other.
+    Tcp,
+    /// By the primary's network card, verb by verb, in the order of one queue pair.
+    Verbs,
+}
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Fault {
+    /// A client's process ends between any two verbs; a new client comes later.
+    Crash,
+    /// The primary ends; a successor recovers.
+    CrashPrimary,
+    /// A client's process stands still, perhaps for longer than its leases.
+    Pause,
+    /// The primary's process stands still; its memory still answers one-sided verbs.
+    Freeze,
+    /// Nothing of a client arrives at the primary for a while.
+    PartitionUp,
+    /// Nothing of the primary arrives at a client for a while.
+    PartitionDown,
+    /// Neither way.
+    PartitionBoth,
+    /// The control connection breaks.
+    BreakControl,
+    /// The command channel breaks: work in flight is flushed, completions are lost.
+    BreakCommand,
+    /// A request arrives twice.
+    Duplicate,
+    /// A wall clock steps by up to ten seconds.
+    WallStep,
+    /// A client does not read its replies until the primary drops its channel.
+    SlowReader,
+    /// A client leaves in good order, and a new one comes.
+    Leave,
+    /// A client's one chain takes seconds (retries of the transport).
+    Slow,
+    /// Clocks drift apart (the whole schedule).
+    Drift,
+    /// Tables are full (the whole schedule).
+    Limits,
+}
+
+/// Every fault, in the order of the report.
+pub const FAULTS: [(Fault, &str); 16] = [
+    (Fault::Crash, "crash"),
+    (Fault::CrashPrimary, "crash-primary"),
+    (Fault::Pause, "pause"),
+    (Fault::Freeze, "freeze"),
+    (Fault::PartitionUp, "partition-up"),
+    (Fault::PartitionDown, "partition-down"),
+    (Fault::PartitionBoth, "partition-both"),
+    (Fault::BreakControl, "break-control"),
+    (Fault::BreakCommand, "break-command"),
+    (Fault::Duplicate, "duplicate"),
+    (Fault::WallStep, "wall-step"),
+    (Fault::SlowReader, "slow-reader"),
+    (Fault::Leave, "leave"),
+    (Fault::Slow, "slow"),
+    (Fault::Drift, "drift"),
+    (Fault::Limits, "limits"),
+];
+
+/// A named set of weights; the seed draws the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scenario {
+    /// Its name on the command line.
+    pub name: &'static str,
+    types: &'static [LockType],
+    fabrics: &'static [&'static [Fabric]],
+    faults: &'static [Fault],
+    /// One fault in so many events; 0: none.
+    fault_every: u64,
+    /// Of a thousand holds, so many last about as long as their lease.
+    overstay: u32,
+    /// Of a thousand idle moments, so many give the reference of a lock back.
+    churn: u32,
+    limits: bool,
+    drift: bool,
+    high_lanes: bool,
+}
+
+use Fabric::{Shm, Tcp, Verbs};
+use Fault as F;
+use LockType::{Atomic, Fair, Rw};
+
+const ALL_TYPES: &[LockType] = &[Atomic, Rw, Fair];
+const LOCAL: &[&[Fabric]] = &[&[Shm], &[Tcp], &[Shm, Tcp]];
+const EVERY: &[&[Fabric]] = &[&[Shm], &[Tcp], &[Shm, Tcp], &[Verbs], &[Verbs, Tcp]];
+const REMOTE: &[&[Fabric]] = &[&[Tcp], &[Verbs], &[Verbs, Tcp]];
+const CALM: Scenario = Scenario {
+    name: "calm",
+    types: ALL_TYPES,
+    fabrics: EVERY,
+    faults: &[],
+    fault_every: 0,
+    overstay: 0,
+    churn: 0,
+    limits: false,
+    drift: false,
+    high_lanes: false,
+};
+const ANYTHING: &[Fault] = &[
+    F::Crash,
+    F::CrashPrimary,
+    F::Pause,
+    F::Freeze,
+    F::PartitionUp,
+    F::PartitionDown,
+    F::PartitionBoth,
+    F::BreakControl,
+    F::BreakCommand,
+    F::Duplicate,
+    F::WallStep,
+    F::SlowReader,
+    F::Leave,
+    F::Slow,
+];
+
+/// The named scenarios; `all` draws one of them for each seed.
+pub const SCENARIOS: &[Scenario] = &[
+    CALM,
+    Scenario {
+        name: "atomic",
+        types: &[Atomic],
+        faults: &[F::Crash, F::Pause, F::Freeze, F::BreakCommand, F::Slow],
+        fault_every: 90,
+        overstay: 300,
+        ..CALM
+    },
+    Scenario {
+        name: "rw",
+        types: &[Rw],
+        faults: &[F::Crash, F::Crash, F::Pause, F::Freeze, F::BreakCommand, F::Slow],
+        fault_every: 70,
+        ..CALM
+    },
+    Scenario {
+        name: "fair",
+        types: &[Fair],
+        faults: &[F::Crash, F::Pause, F::Freeze, F::BreakCommand, F::Slow],
+        fault_every: 90,
+        overstay: 200,
+        high_lanes: true,
+        ..CALM
+    },
+    Scenario {
+        name: "expiry",
+        fabrics: LOCAL,
+        faults: &[F::Pause, F::Freeze, F::WallStep],
+        fault_every: 60,
+        overstay: 600,
+        drift: true,
+        ..CALM
+    },
+    Scenario {
+        name: "drift",
+        fabrics: REMOTE,
+        types: &[Atomic, Fair],
+        faults: &[F::Pause, F::WallStep, F::PartitionUp],
+        fault_every: 150,
+        overstay: 800,
+        drift: true,
+        ..CALM
+    },
+    Scenario {
+        name: "verbs",
+        fabrics: &[&[Verbs], &[Verbs, Tcp]],
+        faults: &[F::Slow, F::BreakCommand, F::Freeze, F::Crash, F::Pause],
+        fault_every: 60,
+        overstay: 150,
+        high_lanes: true,
+        ..CALM
+    },
+    Scenario {
+        name: "partition",
+        fabrics: REMOTE,
+        faults: &[
+            F::PartitionUp,
+            F::PartitionDown,
+            F::PartitionBoth,
+            F::BreakControl,
+            F::BreakCommand,
+            F::Duplicate,
+            F::SlowReader,
+        ],
+        fault_every: 70,
+        overstay: 200,
+        drift: true,
+        ..CALM
+    },
+    Scenario {
+        name: "recovery",
+        faults: &[F::CrashPrimary, F::CrashPrimary, F::Crash, F::BreakControl, F::WallStep],
+        fault_every: 100,
+        overstay: 150,
+        drift: true,
+        ..CALM
+    },
+    Scenario {
+        name: "churn",
+        faults: &[F::Leave, F::Crash, F::Duplicate, F::Slow, F::BreakCommand],
+        fault_every: 70,
+        churn: 120,
+        limits: true,
+        ..CALM
+    },
+    Scenario {
+        name: "storm",
+        faults: ANYTHING,
+        fault_every: 45,
+        overstay: 250,
+        churn: 30,
+        limits: true,
+        drift: true,
+        high_lanes: true,
+        ..CALM
+    },
+];
+
+/// Everything that is drawn before a schedule begins.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The scenario's name.
+    pub scenario: &'static str,
+    /// The kinds of the locks.
+    pub locks: Vec<LockType>,
+    /// One client each.
+    pub fabrics: Vec<Fabric>,
+    /// Events of the fault phase.
+    pub events: u64,
+    /// What can go wrong, and in one of how many events it does.
+    pub faults: &'static [Fault],
+    /// One fault in so many events; 0: none.
+    pub fault_every: u64,
+    /// The longest lease asked for, seconds.
+    pub lease_max_s: u32,
+    /// Of a thousand acquires, so many are shared, wait, and so on.
+    pub shared: u32,
+    /// `Lock` instead of `TryLock`.
+    pub wait: u32,
+    /// A hold is extended, or asked about.
+    pub extend: u32,
+    /// A hold is entered again.
+    pub reentry: u32,
+    /// A hold lasts about as long as its lease, or longer.
+    pub overstay: u32,
+    /// A ticket is given up, a wait is short.
+    pub impatience: u32,
+    /// A reference is given back while nothing is held.
+    pub churn: u32,
+    /// Of a thousand messages, so many take milliseconds to seconds.
+    pub tail: u32,
+    /// Of a thousand verbs of the primary, so many let others run before them.
+    pub interleave: u32,
+    /// How long an absent client keeps what it holds.
+    pub grace_ns: u64,
+    /// Time between heartbeats.
+    pub heartbeat_ns: u64,
+    /// Room for clients and locks.
+    pub clients_max: usize,
+    /// Room for locks.
+    pub locks_max: usize,
+    /// Clocks drift.
+    pub drift: bool,
+    /// Tables are as small as they can be.
+    pub limits: bool,
+    /// Where the lanes of fair locks begin.
+    pub lanes: (u16, u16),
+    /// The server clock at the beginning, nanoseconds.
+    pub start_ns: u64,
+}
+
+impl Plan {
+    /// Draws a plan. `scenario` is a name, or `all`.
+    pub fn draw(scenario: &str, rng: &mut Rng) -> Option<Plan> {
+        let s = match scenario {
+            "all" => &SCENARIOS[rng.below(SCENARIOS.len() as u64) as usize],
+            name => SCENARIOS.iter().find(|s| s.name == name)?,
+        };
+        let clients = rng.pick(&[2, 2, 3, 3, 4, 5, 6]);
+        let locks = rng.pick(&[1, 1, 1, 2, 3]);
+        let mix = rng.pick(s.fabrics);
+        let rates = [0, 100, 300, 500, 900];
+        let lanes = [0, 0xeffd, 0xeffe, 0xefff, 0xf000, 0xfff0, 0xfffe, 0xffff];
+        let lane = |rng: &mut Rng| match s.high_lanes && rng.chance(500) {
+            true => rng.pick(&lanes),
+            false => 0,
+        };
+        let grace_ns = rng.range(2, 12) * NS;
+        Some(Plan {
+            scenario: s.name,
+            locks: (0..locks).map(|_| rng.pick(s.types)).collect(),
+            fabrics: (0..clients).map(|_| rng.pick(mix)).collect(),
+            events: rng.range(360, 560),
+            faults: s.faults,
+            fault_every: s.fault_every,
+            lease_max_s: rng.pick(&[1, 2, 3, 5, 9]),
+            shared: rng.pick(&[0, 300, 500, 700, 950]),
+            wait: rng.pick(&[100, 500, 800, 1000]),
+            extend: rng.pick(&rates[..3]),
+            reentry: rng.pick(&rates[..3]),
+            overstay: s.overstay,
+            impatience: rng.pick(&rates[..4]),
+            churn: s.churn,
+            tail: rng.pick(&[0, 5, 30, 100]),
+            interleave: rng.pick(&[20, 100, 300, 600]),
+            grace_ns,
+            heartbeat_ns: grace_ns / rng.range(3, 6),
+            clients_max: if s.limits { clients } else { 64 },
+            locks_max: if s.limits { locks } else { 8 },
+            drift: s.drift,
+            limits: s.limits,
+            lanes: (lane(rng), lane(rng)),
+            start_ns: 1_000_000 * NS + rng.below(NS),
+        })
+    }
+}

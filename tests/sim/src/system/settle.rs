@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! After the faults: everything is healed, everybody must be granted once within its bound, and
+//! at the end words, ledgers and tables must be as if nobody had ever been there.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use dlock_core::clock::NS;
+use dlock_core::message::LockType;
+use dlock_core::words::{FairWord, LedgerEntry, LedgerState};
+
+use super::server::World;
+use super::state::{Doing, Ev, Goal, Life};
+use super::EVENTS_MAX;
+
+/// Everybody is back, and has given everything up, within this time: the longest outage, the
+/// grace of absent clients, one recovery.
+const DRAIN_NS_MAX: u64 = 120 * NS;
+/// A waiter is granted within this time: leases are over, every ticket before it may need its
+/// grace.
+const GRANT_NS_MAX: u64 = 120 * NS;
+
+impl World {
+    /// Heals everything and demands the rest.
+    pub(super) fn settle(&mut self) {
+        let sys = &mut self.sys;
+        sys.calm = true;
+        sys.frozen_until = sys.now;
+        sys.log(|| "heal".to_string());
+        for c in 0..sys.clients.len() {
+            let client = &mut sys.clients[c];
+            client.paused_until = sys.now;
+            client.blocked_up = sys.now;
+            client.blocked_down = sys.now;
+            client.heartbeat_at = sys.now;
+            let queued = client.up.len() + client.down.len();
+            let asked = client.control_up.len() + client.control_down.len();
+            (client.up_last, client.down_last) = (sys.now, sys.now);
+            (client.control_up_last, client.control_down_last) = (sys.now, sys.now);
+            for i in 0..(queued * dlock_core::verb::CHAIN_VERBS_MAX) as u64 {
+                sys.after(i, Ev::Up(c as u8)); // whatever is late arrives now
+                sys.after(i, Ev::Down(c as u8));
+            }
+            for i in 0..asked as u64 {
+                sys.after(i, Ev::ControlUp(c as u8));
+                sys.after(i, Ev::ControlDown(c as u8));
+            }
+            let client = &mut sys.clients[c];
+            let sleeps = client.control == super::control::Stage::Sleep;
+            if client.life == Life::Dead {
+                sys.restart(c);
+            } else if sleeps {
+                sys.control_soon(c, false);
+            }
+        }
+        let goals = [
+            (Goal::Drain, DRAIN_NS_MAX),
+            (Goal::Acquire, GRANT_NS_MAX),
+            (Goal::Free, GRANT_NS_MAX),
+            (Goal::Rest, GRANT_NS_MAX),
+        ];
+        for (goal, bound) in goals {
+            self.reach(goal, bound);
+            if self.sys.violation.is_some() {
+                return;
+            }
+        }
+        // those who are gone are fenced after their grace, and the last messages arrive
+        let mut end = self.sys.now + self.sys.plan.grace_ns + 5 * NS;
+        while self.sys.peek().is_some_and(|at| at <= end) && self.sys.violation.is_none() {
+            if self.sys.sessions.len() == self.sys.clients.len() {
+                end = end.min(self.sys.now + NS);
+            }
+            self.turn();
+        }
+        if let Err(why) = self.quiescent() {
+            self.sys.fail(why);
+        }
+    }
+
+    fn reach(&mut self, goal: Goal, bound: u64) {
+        self.sys.goal = goal;
+        let until = self.sys.now + bound;
+        for c in 0..self.sys.clients.len() {
+            for l in 0..self.sys.clients[c].threads.len() {
+                let t = self.sys.thread(c, l);
+                t.attempts = 0;
+                if t.doing == Doing::Idle {
+                    t.tok = t.tok.wrapping_add(1);
+                    self.sys.step_after(c, l, 1_000);
+                }
+            }
+        }
+        let events_max = self.sys.events + EVENTS_MAX;
+        loop {
+            let missing = self.missing(goal);
+            if missing.is_none() || self.sys.violation.is_some() {
+                return;
+            }
+            let next = self.sys.peek();
+            let over = next.is_none_or(|at| at > until) || self.sys.events > events_max;
+            if let (true, Some((c, l))) = (over, missing) {
+                let t = &self.sys.clients[c].threads[l];
+                let why = format!(
+                    "liveness: client {c} did not come to {goal:?} with lock {l}: {:?} {:?} {:?}",
+                    self.sys.clients[c].life, t.doing, t.op
+                );
+                return self.sys.fail(why);
+            }
+            self.turn();
+        }
+    }
+
+    /// A thread that has not reached the goal.
+    fn missing(&self, goal: Goal) -> Option<(usize, usize)> {
+        self.sys.clients.iter().enumerate().find_map(|(c, client)| {
+            let back = |t: &super::state::Thread| client.life == Life::Up && t.entry.is_some();
+            let knows = client.clock.now(self.sys.now).uncertainty_ns < NS / 10;
+            let at = client.threads.iter().position(|t| t.goal < goal || !back(t) || !knows);
+            at.map(|l| (c, l))
+        })
+    }
+
+    /// Nothing is held, queued, or left behind.
+    fn quiescent(&mut self) -> Result<(), String> {
+        let sys = &mut self.sys;
+        let Some(primary) = &self.primary else { return Err("no primary".to_string()) };
+        for l in 0..sys.plan.locks.len() {
+            for c in 0..sys.clients.len() {
+                let entry = sys.clients[c].threads[l].entry.as_ref();
+                let (Some(entry), Some(id)) = (entry, sys.clients[c].id) else { continue };
+                let (slot, handle) = (entry.slot(), entry.handle());
+                let word = *sys.memory.word(super::Sys::w0(slot));
+                let clean = match sys.plan.locks[l] {
+                    LockType::Fair => {
+                        let w = FairWord::from_bits(word);
+                        w.nx() == w.mx() && w.ns() == w.ms()
+                    }
+                    _ => word == 0,
+                };
+                if !clean {
+                    return Err(format!("quiescence: lock {l} is free, its word is {word:#x}"));
+                }
+                let note = LedgerEntry::from_bits(sys.memory.entry(id, handle));
+                if note.state() != LedgerState::None {
+                    return Err(format!("quiescence: client {c} has nothing, and notes {note:?}"));
+                }
+            }
+        }
+        let (clients, locks, _) = primary.totals();
+        let expected = (sys.clients.len(), sys.plan.locks.len());
+        if (clients, locks) != expected {
+            return Err(format!("quiescence: {clients} clients, {locks} locks; {expected:?}"));
+        }
+        match catch_unwind(AssertUnwindSafe(|| primary.assert_consistent())) {
+            Ok(result) => result,
+            Err(_) => Err("quiescence: the primary's tables disagree".to_string()),
+        }
+    }
+}

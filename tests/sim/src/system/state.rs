@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Everything outside the primary: clients, channels, memory, time, and what is under way.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use dlock_core::clock::{Now, ServerTime};
+use dlock_core::control::{Claim, Secret};
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Handle, Seq, Slot};
+use dlock_core::lock::{FastCas, LockEntry, Machine, Op};
+use dlock_core::message::{Reply, Request};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
+use dlock_core::words::LedgerEntry;
+
+use super::clock::Clock;
+use super::coverage::Coverage;
+use super::memory::Memory;
+use super::oracle::Oracle;
+use super::plan::{Fabric, Plan};
+use super::rng::Rng;
+use super::Bugs;
+
+/// Something that will happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ev {
+    /// A client's thread goes on: client, incarnation, lock, number of its step.
+    Step(u8, u16, u8, u32),
+    /// A client's thread has waited long enough.
+    Timer(u8, u16, u8, u32),
+    /// The CPU of a client executes the next verb of its chain (shm).
+    Verb(u8, u16, u8, u32),
+    /// The next unit of a client's channel arrives at the primary.
+    Up(u8),
+    /// The next frame of a client's channel arrives at the client.
+    Down(u8),
+    /// The next request of a client's control connections arrives at the primary.
+    ControlUp(u8),
+    /// The next reply arrives at a client.
+    ControlDown(u8),
+    /// A client's control thread goes on, or has waited long enough.
+    Control(u8, u16, u32),
+    /// The primary learns that a control connection is gone: client, incarnation, connection.
+    Lost(u8, u16, u32),
+    /// A client learns that its channel is gone: client, incarnation, channel.
+    Reset(u8, u16, u32),
+    /// The primary drops a channel whose client does not read.
+    Stalled(u8, u16, u32),
+    /// The primary handles what has arrived.
+    Serve,
+    /// The primary looks at its clock.
+    Tick(u64),
+    /// A successor is started.
+    Successor,
+    /// A new client process is started in this place.
+    Restart(u8),
+}
+
+/// What travels on a command channel to the primary.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unit {
+    Batch { lock: u8, tok: u32, chain: Chain, values: Values },
+    Note { lock: u8, tok: u32, handle: Handle, entry: LedgerEntry },
+    Request { seq: Seq, request: Request },
+}
+
+/// What travels back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Frame {
+    Outcome {
+        lock: u8,
+        tok: u32,
+        outcome: Outcome,
+    },
+    /// A note was written, for whoever waits for that.
+    Noted {
+        lock: u8,
+        tok: u32,
+    },
+    Reply {
+        seq: Seq,
+        reply: Reply,
+    },
+}
+
+/// A request on a control connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Ask {
+    Join { reinit: Option<(ClientId, Secret)>, gen: u32 },
+    Get(Vec<u8>),
+    Release(u8, dlock_core::ids::LockId),
+    Heartbeat,
+    Update(Vec<(u8, Claim)>),
+    Done,
+    Leave,
+}
+
+/// What arrived at the primary and is not handled.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    Unit { client: u8, inc: u16, gen: u32, unit: Unit },
+    Control { client: u8, inc: u16, conn: u32, number: u32, ask: Ask },
+    Lost { client: u8, inc: u16, conn: u32 },
+}
+
+/// A client as the primary's driver knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Session {
+    pub id: ClientId,
+    pub client: u8,
+    pub inc: u16,
+    /// Its command channel; 0: closed.
+    pub gen: u32,
+    /// Its control connection.
+    pub conn: u32,
+    pub left: bool,
+    /// It must be fenced, and its process is not gone yet.
+    pub doomed: bool,
+}
+
+/// Where a thread of a client is. One thread per client and lock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Doing {
+    /// The lock is not got (yet, or any more).
+    Nothing,
+    Idle,
+    Fast {
+        cas: FastCas,
+        now: Now,
+    },
+    Chain {
+        now: Now,
+        fresh: bool,
+    },
+    Confirm,
+    Reply {
+        seq: Seq,
+        wait: bool,
+        cancelled: bool,
+    },
+    Control,
+}
+
+/// What a thread wants in the phases after the faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Goal {
+    Any,
+    Drain,
+    Acquire,
+    Free,
+    Rest,
+}
+
+/// A thread of a client: its lock and what it does with it.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub entry: Option<LockEntry>,
+    /// The epoch the entry's place belongs to.
+    pub epoch: u32,
+    pub doing: Doing,
+    pub machine: Option<Machine>,
+    pub op: Op,
+    /// The number of the step that is waited for.
+    pub tok: u32,
+    /// When the operation began, true time.
+    pub since: u64,
+    /// Until when a `Lock` waits for its grant.
+    pub patience: u64,
+    pub goal: Goal,
+    /// A chain executed by its own CPU.
+    pub chain: Option<(Chain, Values)>,
+    /// An outcome decided on this side.
+    pub outcome: Option<Outcome>,
+    /// Attempts to reach its goal.
+    pub attempts: u32,
+    /// It has held its lock as the last of all.
+    pub swept: bool,
+}
+
+/// The state of a client's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Dead,
+    Joining,
+    Up,
+    Broken,
+    Leaving,
+}
+
+/// A client's process.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub inc: u16,
+    pub life: Life,
+    pub fabric: Fabric,
+    pub id: Option<ClientId>,
+    pub secret: Secret,
+    pub clock: Clock,
+    /// The clock as of the epoch that its holds were made in.
+    pub old_clock: Clock,
+    /// It came to a recovering primary and has not told all its claims.
+    pub claims_open: bool,
+    pub epoch: u32,
+    pub anchor_s: u32,
+    pub gen: u32,
+    pub seq: u64,
+    pub up: VecDeque<(u16, u32, Unit)>,
+    pub up_last: u64,
+    pub down: VecDeque<(u16, u32, Frame)>,
+    pub down_last: u64,
+    pub conn: u32,
+    pub control_up: VecDeque<(u16, u32, u32, Ask)>,
+    pub control_down: VecDeque<(u16, u32, u32, super::control::Answer)>,
+    pub control_up_last: u64,
+    pub control_down_last: u64,
+    pub control_tok: u32,
+    pub control: super::control::Stage,
+    pub heartbeat_at: u64,
+    pub paused_until: u64,
+    pub blocked_up: u64,
+    pub blocked_down: u64,
+    pub releases: VecDeque<u8>,
+    /// What the control thread was last about.
+    pub control_action: super::coverage::Action,
+    pub threads: Vec<Thread>,
+}
+
+/// The whole world but the primary.
+#[derive(Debug)]
+pub(crate) struct Sys {
+    pub now: u64,
+    next: u32,
+    heap: BinaryHeap<Reverse<(u64, u32, Ev)>>,
+    pub rng: Rng,
+    pub plan: Plan,
+    pub bugs: Bugs,
+    pub memory: Memory,
+    /// The memory of the predecessor, which its clients may still have mapped.
+    pub dead: Memory,
+    pub epoch: u32,
+    pub alive: bool,
+    pub recovering: bool,
+    /// Server clock minus true time.
+    pub offset: i64,
+    pub clients: Vec<Client>,
+    pub sessions: Vec<Session>,
+    pub inbox: VecDeque<Arrived>,
+    pub serve_pending: bool,
+    pub tick_at: Option<u64>,
+    pub frozen_until: u64,
+    /// The first occupant of a lock's slot has its lanes.
+    pub lanes_set: [bool; 4],
+    /// Until when each fault lasts.
+    pub active: [u64; super::plan::FAULTS.len()],
+    pub calm: bool,
+    pub goal: Goal,
+    pub oracle: Oracle,
+    pub cover: Coverage,
+    pub violation: Option<String>,
+    pub hash: u64,
+    pub events: u64,
+    pub trace: Option<Vec<String>>,
+    depth: u32,
+}
+
+const MIX: u64 = 0xff51_afd7_ed55_8ccd;
+
+impl Sys {
+    pub fn new(plan: Plan, rng: Rng, bugs: Bugs, trace: bool) -> Self {
+        let slots = plan.locks_max + 2;
+        let offset = plan.start_ns as i64;
+        Self {
+            now: 0,
+            next: 0,
+            heap: BinaryHeap::with_capacity(256),
+            rng,
+            bugs,
+            memory: Memory::new(slots),
+            dead: Memory::new(slots),
+            epoch: 1,
+            alive: true,
+            recovering: false,
+            offset,
+            clients: Vec::new(),
+            sessions: Vec::new(),
+            inbox: VecDeque::new(),
+            serve_pending: false,
+            tick_at: None,
+            frozen_until: 0,
+            lanes_set: [false; 4],
+            active: [0; super::plan::FAULTS.len()],
+            calm: false,
+            goal: Goal::Any,
+            oracle: Oracle::new(plan.locks.len()),
+            cover: Coverage::new(),
+            violation: None,
+            hash: 0x1234_5678_9abc_def0,
+            events: 0,
+            trace: trace.then(Vec::new),
+            depth: 0,
+            plan,
+        }
+    }
+
+    /// The server clock at the true time of now.
+    pub fn server_now(&self) -> ServerTime {
+        ServerTime((self.now as i64 + self.offset) as u64)
+    }
+
+    /// The true time of a reading of the server clock.
+    pub fn true_time(&self, at: ServerTime) -> u64 {
+        (at.0 as i64).saturating_sub(self.offset).max(0) as u64
+    }
+
+    pub fn at(&mut self, at: u64, ev: Ev) {
+        self.next += 1;
+        self.heap.push(Reverse((at.max(self.now), self.next, ev)));
+    }
+
+    pub fn after(&mut self, ns: u64, ev: Ev) {
+        let at = self.now.saturating_add(ns);
+        self.at(at, ev);
+    }
+
+    pub fn peek(&self) -> Option<u64> {
+        self.heap.peek().map(|Reverse((at, _, _))| *at)
+    }
+
+    /// Takes the next event, and the time it happens at.
+    pub fn pop(&mut self) -> Option<Ev> {
+        let Reverse((at, _, ev)) = self.heap.pop()?;
+        self.now = self.now.max(at);
+        Some(ev)
+    }
+
+    #[inline]
+    pub fn mix(&mut self, value: u64) {
+        self.hash = (self.hash ^ value).wrapping_mul(MIX).rotate_left(29);
+    }
+
+    /// A line of the trace, if there is one.
+    #[inline]
+    pub fn log(&mut self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>14.6} {}", self.now as f64 / 1e9, line()));
+        }
+    }
+
+    pub fn fail(&mut self, why: String) {
+        if self.violation.is_none() {
+            self.log(|| format!("VIOLATION {why}"));
+            self.violation = Some(why);
+        }
+    }
+
+    /// How long something takes that usually takes `base` nanoseconds.
+    pub fn takes(&mut self, base: u64) -> u64 {
+        let tail = if self.calm { 0 } else { self.plan.tail };
+        if !self.rng.chance(tail) {
+            return base + self.rng.below(base * 3);
+        }
+        match self.rng.below(10) {
+            0..=4 => self.rng.below(1_000_000),
+            5..=7 => self.rng.below(300_000_000),
+            _ => self.rng.below(3_500_000_000),
+        }
+    }
+
+    /// Lets whoever is due before one verb of the primary go first; sometimes that is long.
+    pub fn others(&mut self) {
+        if !self.rng.chance(self.plan.interleave) || self.depth > 0 {
+            return;
+        }
+        let steps = self.rng.range(1, 6);
+        let until = self.now + self.rng.pick(&[200, 5_000, 100_000, 20_000_000]);
+        self.depth += 1;
+        for _ in 0..steps {
+            if self.peek().is_none_or(|at| at > until) || self.violation.is_some() {
+                break;
+            }
+            if let Some(ev) = self.pop() {
+                self.client_event(ev);
+            }
+        }
+        self.depth -= 1;
+    }
+
+    /// The session of a client, by its id.
+    pub fn session(&mut self, id: ClientId) -> Option<&mut Session> {
+        self.sessions.iter_mut().find(|s| s.id == id)
+    }
+
+    pub fn w0(slot: Slot) -> WordAddr {
+        WordAddr::new(slot, dlock_core::verb::Word::W0)
+    }
+
+    /// A verb on memory, as its client's executor has it executed.
+    pub fn verb(&mut self, epoch: u32, id: ClientId, verb: &Verb) -> u64 {
+        let memory =
+            if epoch == self.epoch && self.alive { &mut self.memory } else { &mut self.dead };
+        let value = memory.execute(id, verb);
+        self.mix(value ^ u64::from(id.get()) << 32);
+        self.log(|| format!("  {} {verb:x?} = {value:#x}", id.get()));
+        value
+    }
+}
+
+impl LockMemory for Sys {
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        self.others();
+        let old = *self.memory.word(addr);
+        if self.bugs.split_cas {
+            self.others(); // the card's atomics do not see this processor's
+        }
+        if old == expect {
+            *self.memory.word(addr) = swap;
+        }
+        self.mix(old);
+        self.log(|| format!("  primary cas {addr:?} {expect:#x} → {swap:#x}: {old:#x}"));
+        old
+    }
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
+        self.others();
+        let word = self.memory.word(addr);
+        let old = *word;
+        *word = old.wrapping_add(add);
+        old
+    }
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        self.others();
+        *self.memory.word(addr)
+    }
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        *self.memory.word(addr) = value;
+    }
+    fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
+        self.others();
+        LedgerEntry::from_bits(self.memory.entry(client, handle))
+    }
+    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
+        self.memory.note(client, handle, 0);
+    }
+}
+
+/// A status as a number of the trace.
+pub(crate) fn code(status: Status) -> u64 {
+    status.code() as u64
+}
