@@ -104,7 +104,8 @@ pub struct Where {
         help = "Address of the primary: IP, IP:PORT, [IPv6]:PORT or HOST:PORT"
     )]
     pub address: Address,
-    /// How lock operations travel; auto: shared memory on the primary's own host, else TCP.
+    /// How lock operations travel; auto: RDMA verbs, if primary and this host have them, else shared
+    /// memory on the primary's own host, else TCP.
     #[arg(long, env = "DLOCK_FABRIC", value_enum, default_value = "auto")]
     pub fabric: Fabric,
 }
@@ -112,8 +113,10 @@ pub struct Where {
 /// [`FabricChoice`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fabric {
-    /// shm if possible, else tcp.
+    /// verbs if possible, else shm, else tcp.
     Auto,
+    /// RDMA verbs.
+    Verbs,
     /// Shared memory.
     Shm,
     /// TCP.
@@ -124,6 +127,7 @@ impl From<Fabric> for FabricChoice {
     fn from(fabric: Fabric) -> Self {
         match fabric {
             Fabric::Auto => FabricChoice::Auto,
+            Fabric::Verbs => FabricChoice::Verbs,
             Fabric::Shm => FabricChoice::Shm,
             Fabric::Tcp => FabricChoice::Tcp,
         }

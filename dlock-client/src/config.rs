@@ -2,7 +2,6 @@
 //! How a client reaches its primary, and which devices it may name.
 
 use std::path::Path;
-use std::sync::Once;
 
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::status::Status;
@@ -10,14 +9,17 @@ use dlock_core::status::Status;
 /// Which executor carries the data path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FabricChoice {
-    /// Shared memory if the primary is on this host and permits it, else tcp. The environment
-    /// variable `DLOCK_FABRIC` (`auto`, `shm` or `tcp`) overrides it.
+    /// RDMA verbs if the primary offers them and this host has a port that can be used, else
+    /// shared memory if the primary is on this host and permits it, else tcp. The environment
+    /// variable `DLOCK_FABRIC` (`auto`, `verbs`, `shm` or `tcp`) overrides it.
     #[default]
     Auto,
     /// Shared memory, or no session.
     Shm,
     /// Frames over TCP, or no session.
     Tcp,
+    /// RDMA verbs, or no session.
+    Verbs,
 }
 
 /// The environment variable that overrides [`FabricChoice::Auto`].
@@ -32,9 +34,9 @@ pub struct ClientConfig {
     pub fabric: FabricChoice,
     /// `trans_mode_t` of the C API, 0 or 1: must be the primary's.
     pub tp_mode: u8,
-    /// An RDMA device by name; one that does not exist is an error.
+    /// An RDMA device by name; one that does not exist is an error. `None`: any.
     pub device: Option<String>,
-    /// An RDMA port by its GID, network order; all zero: none. One that no port has is ignored.
+    /// An RDMA port by its GID, network order; all zero: any. One that no port has is ignored.
     pub eid: [u8; 16],
 }
 
@@ -70,7 +72,6 @@ impl ClientConfig {
                 return Err(Status::Error);
             }
         }
-        self.say_what_is_ignored();
         self.effective_fabric().map(|_| ())
     }
 
@@ -89,22 +90,6 @@ impl ClientConfig {
             self.port
         }
     }
-
-    /// RDMA is not carried by this build; who names a port is told so, once per process.
-    fn say_what_is_ignored(&self) {
-        static ONCE: Once = Once::new();
-        let named = self.device.is_some();
-        if named || self.eid != [0; 16] {
-            ONCE.call_once(|| {
-                let what = match (named, gid_exists(Path::new(DEVICES), &self.eid)) {
-                    (true, _) => "an RDMA device was named, but RDMA is not built in",
-                    (_, true) => "the eid is an RDMA port's, but RDMA is not built in",
-                    (_, false) => "the eid is no RDMA port's",
-                };
-                log::info!("{what}: using shared memory or TCP");
-            });
-        }
-    }
 }
 
 fn choose(configured: FabricChoice, variable: Option<&str>) -> Result<FabricChoice, Status> {
@@ -113,8 +98,9 @@ fn choose(configured: FabricChoice, variable: Option<&str>) -> Result<FabricChoi
         Some("auto") => FabricChoice::Auto,
         Some("shm") => FabricChoice::Shm,
         Some("tcp") => FabricChoice::Tcp,
+        Some("verbs") => FabricChoice::Verbs,
         Some(other) => {
-            log::error!("{FABRIC_VARIABLE}={other}: must be auto, shm or tcp");
+            log::error!("{FABRIC_VARIABLE}={other}: must be auto, verbs, shm or tcp");
             return Err(Status::Error);
         }
     };
@@ -126,21 +112,6 @@ fn device_exists(devices: &Path, name: &str) -> bool {
     is_plain && devices.join(name).exists()
 }
 
-/// Whether any port of any device has this GID.
-fn gid_exists(devices: &Path, gid: &[u8; 16]) -> bool {
-    let folders = |path: &Path| {
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect::<Vec<_>>()
-    };
-    let wanted: Vec<String> = gid.chunks(2).map(|c| format!("{:02x}{:02x}", c[0], c[1])).collect();
-    let wanted = wanted.join(":");
-    folders(devices)
-        .iter()
-        .flat_map(|device| folders(&device.join("ports")))
-        .flat_map(|port| folders(&port.join("gids")))
-        .any(|file| std::fs::read_to_string(file).is_ok_and(|text| text.trim() == wanted))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,6 +120,7 @@ mod tests {
     fn the_variable_overrides_auto_only_and_must_be_known() {
         use FabricChoice::{Auto, Shm, Tcp};
         assert_eq!(choose(Auto, Some("tcp")), Ok(Tcp));
+        assert_eq!(choose(Auto, Some("verbs")), Ok(FabricChoice::Verbs));
         assert_eq!(choose(Auto, None), Ok(Auto));
         assert_eq!(choose(Shm, Some("tcp")), Ok(Shm));
         assert_eq!(choose(Auto, Some("rdma")), Err(Status::Error));
@@ -163,19 +135,5 @@ mod tests {
             assert!(!device_exists(Path::new("/"), name), "{name:?}");
         }
         assert!(device_exists(Path::new("/"), "proc"));
-    }
-
-    #[test]
-    fn an_eid_is_compared_with_the_gids_of_all_ports() {
-        let root = std::env::temp_dir().join(format!("dlock-gid-{}", std::process::id()));
-        let gids = root.join("dev0/ports/1/gids");
-        std::fs::create_dir_all(&gids).unwrap();
-        std::fs::write(gids.join("0"), "0000:0000:0000:0000:0000:ffff:0a01:0203\n").unwrap();
-        let mut eid = [0; 16];
-        eid[10..].copy_from_slice(&[0xff, 0xff, 10, 1, 2, 3]);
-        assert!(gid_exists(&root, &eid));
-        eid[15] = 4;
-        assert!(!gid_exists(&root, &eid));
-        std::fs::remove_dir_all(&root).unwrap();
     }
 }

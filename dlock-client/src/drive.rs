@@ -4,6 +4,7 @@
 //! ```text
 //!   begin ─▶ [note] ─▶ Chain    ─execute─▶ outcome ─▶ [note] ─▶ …  ─▶ Done
 //!                      Request  ──send───▶ reply
+//!                      Confirm  ─publish─▶ (are all notes out?)
 //!                      Wait     ──send───▶ (the cell's mutex is free meanwhile) ─▶ reply
 //!                               after the caller's bound: Cancel, then one second for the reply
 //! ```
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use dlock_core::clock::Now;
 use dlock_core::exec::{Executor, Single};
 use dlock_core::ids::Seq;
-use dlock_core::limits::LOCK_WAIT_S;
+use dlock_core::limits::{FAIR_GRACE_S, LOCK_WAIT_S};
 use dlock_core::lock::{Begin, LockEntry, Machine, Op, OpResult, Step};
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::status::Status;
@@ -26,6 +27,9 @@ use crate::table::{Busy, Cell, CellGuard, Held};
 
 /// The bound of a data-path call.
 pub(crate) const DATA_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
+/// How long a note may take to be published: the arbiter skips a ticket that nobody claims after
+/// twice this.
+pub(crate) const PUBLISH_WAIT: Duration = Duration::from_secs(FAIR_GRACE_S as u64 / 2);
 /// How long a cancelled wait may take to be answered.
 const CANCEL_WAIT: Duration = Duration::from_secs(1);
 /// Steps of one operation. The machines bound themselves; this bounds a primary that misleads
@@ -135,10 +139,21 @@ impl Held {
         step
     }
 
-    /// Goes on after a [`Step::Confirm`].
+    /// Goes on after a [`Step::Confirm`], once the note is out.
     pub(crate) fn confirm(&mut self, machine: &mut Machine) -> Step {
+        let is_published = self.exec.publish(PUBLISH_WAIT);
+        self.confirmed(machine, is_published)
+    }
+
+    /// Goes on after a [`Step::Confirm`]. Whether a note that was not confirmed is out is as
+    /// unknown as what became of a lost chain: the ticket is given up, and the arbiter undoes it.
+    pub(crate) fn confirmed(&mut self, machine: &mut Machine, is_published: bool) -> Step {
+        let outcome = match is_published {
+            true => Outcome::Done(Values::new()),
+            false => Outcome::Unknown,
+        };
         let now = self.exec.now();
-        self.outcome(machine, Outcome::Done(Values::new()), now)
+        self.outcome(machine, outcome, now)
     }
 
     /// An answer is lost: has the arbiter undo whatever the operation did, as soon as it reads

@@ -22,6 +22,9 @@ pub(crate) struct Fake {
     pub(crate) deaf: AtomicBool,
     /// Posted chains stay out, and are never executed.
     pub(crate) slow: AtomicBool,
+    /// Notes do not get out.
+    pub(crate) mute: AtomicBool,
+    pub(crate) publishes: AtomicU64,
     /// The connection is gone.
     pub(crate) gone: AtomicBool,
     pub(crate) requests: Mutex<Vec<Request>>,
@@ -38,6 +41,8 @@ impl Fake {
             words: Mutex::default(),
             deaf: AtomicBool::new(false),
             slow: AtomicBool::new(false),
+            mute: AtomicBool::new(false),
+            publishes: AtomicU64::new(0),
             gone: AtomicBool::new(false),
             requests: Mutex::default(),
             forgotten: Mutex::default(),
@@ -112,6 +117,11 @@ impl Executor for Fake {
     }
 
     fn note(&self, _handle: Handle, _entry: LedgerEntry) {}
+
+    fn publish(&self, _wait: Duration) -> bool {
+        self.publishes.fetch_add(1, SeqCst);
+        !self.mute.load(SeqCst)
+    }
 
     fn send(&self, request: &Request) -> Result<Seq, Status> {
         if self.gone.load(SeqCst) {

@@ -13,6 +13,7 @@
 //! * [`Instance`] has the calls, codes and checks of the C API; the C library is built on it.
 #![forbid(unsafe_code)]
 
+mod attach;
 mod client;
 mod config;
 mod control;
@@ -27,6 +28,7 @@ mod reference;
 mod refuse;
 mod stats;
 mod table;
+mod verbs;
 
 pub use client::{AtomicLock, Client, FairLock, RwLock, LEASE_MAX, WAIT_MAX};
 pub use config::{ClientConfig, FabricChoice, FABRIC_VARIABLE};
@@ -35,6 +37,7 @@ pub use dlock_core::ids::{ClientId, LockId, ObjectId};
 pub use dlock_core::lock::{OpResult, View};
 pub use dlock_core::message::{LockType, Mode};
 pub use dlock_core::status::Status;
+pub use dlock_fabric::verbs::VerbCounts;
 pub use error::Error;
 pub use guard::{Guard, RwGuard};
 pub use instance::{AsyncOp, Instance};

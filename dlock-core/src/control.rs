@@ -7,6 +7,9 @@
 //!          ──Attach{client, secret}──▶ a second connection becomes the command channel:
 //!          ◀─Attached─                 TCP to the same port, or the Unix socket of the offer
 //! ```
+//! With verbs the exchange carries both ends of the queue pairs, and the connection stays open as
+//! life line: whoever closes it ends the session's data path.
+//!
 //! A connection is bound to the client that `Init` or `Reinit` gave it; no other request
 //! carries a client id. `secret` keeps anybody else from reinitialising or attaching as a client.
 
@@ -39,6 +42,8 @@ pub enum FabricKind {
     Shm = 0,
     /// Frames executed by the primary's command thread.
     Tcp = 1,
+    /// RDMA verbs: one-sided, executed by the primary's device.
+    Verbs = 2,
 }
 
 /// A lock as its first user describes it.
@@ -182,6 +187,8 @@ pub struct Session {
     pub shm_socket: Option<Vec<u8>>,
     /// Whether tcp command channels are offered (on the port of this connection).
     pub tcp: bool,
+    /// Whether RDMA verbs are offered: attached over TCP, on the port of this connection.
+    pub verbs: bool,
 }
 
 /// Primary to client.
@@ -219,6 +226,8 @@ pub struct Attach {
     pub secret: Secret,
     /// Which executor is on the other end.
     pub fabric: FabricKind,
+    /// The client's queue pairs; there if `fabric` is `Verbs`, and only then.
+    pub verbs: Option<VerbsAttach>,
 }
 
 /// The answer to [`Attach`]. On a Unix socket its frame carries the file descriptors of the
@@ -233,4 +242,70 @@ pub struct Attached {
     pub ledger_entries: u32,
     /// Server clock minus this host's CLOCK_MONOTONIC, nanoseconds (shm only; else 0).
     pub clock_offset_ns: u64,
+    /// The primary's queue pairs and memory (verbs only).
+    pub verbs: Option<VerbsAttached>,
+}
+
+/// One end of a reliable connection, as the other end needs to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsEndpoint {
+    /// The queue pair's number: 24 bits.
+    pub qp_num: u32,
+    /// Its first packet's number: 24 bits.
+    pub psn: u32,
+    /// Its port's GID, network order.
+    pub gid: [u8; 16],
+    /// Its port's local identifier; InfiniBand only.
+    pub lid: u16,
+    /// Its path MTU, 1 = 256 bytes … 5 = 4,096.
+    pub mtu: u8,
+    /// Reads and atomics it executes at a time; not 0.
+    pub reads: u8,
+}
+
+/// Memory of the primary that a client's queue pair may operate on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsRegion {
+    /// Its address in the primary's process.
+    pub base: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Its key: worth nothing on any other client's queue pair.
+    pub rkey: u32,
+}
+
+/// What a verbs client has, and what it wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsAttach {
+    /// The queue pair that chains go out on.
+    pub chains: VerbsEndpoint,
+    /// The queue pair of the messages; `None`: they share that of the chains.
+    pub messages: Option<VerbsEndpoint>,
+    /// Buffers of its receive ring, [`VERBS_RING_SLOTS_MIN`] to [`VERBS_RING_SLOTS_MAX`].
+    ///
+    /// [`VERBS_RING_SLOTS_MIN`]: crate::limits::VERBS_RING_SLOTS_MIN
+    /// [`VERBS_RING_SLOTS_MAX`]: crate::limits::VERBS_RING_SLOTS_MAX
+    pub ring_slots: u16,
+    /// Bytes of a buffer, [`VERBS_MESSAGE_BYTES_MIN`] to [`VERBS_MESSAGE_BYTES_MAX`].
+    ///
+    /// [`VERBS_MESSAGE_BYTES_MIN`]: crate::limits::VERBS_MESSAGE_BYTES_MIN
+    /// [`VERBS_MESSAGE_BYTES_MAX`]: crate::limits::VERBS_MESSAGE_BYTES_MAX
+    pub message_bytes: u32,
+}
+
+/// The primary's side of a [`VerbsAttach`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsAttached {
+    /// The queue pair for chains.
+    pub chains: VerbsEndpoint,
+    /// The queue pair for messages, if the client has one.
+    pub messages: Option<VerbsEndpoint>,
+    /// The slots: remote read and atomics.
+    pub slots: VerbsRegion,
+    /// The client's ledger: remote write.
+    pub ledger: VerbsRegion,
+    /// Buffers of its receive ring, bounded as in [`VerbsAttach`].
+    pub ring_slots: u16,
+    /// Bytes of a buffer, bounded as in [`VerbsAttach`].
+    pub message_bytes: u32,
 }

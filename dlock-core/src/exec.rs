@@ -12,9 +12,14 @@ use crate::words::LedgerEntry;
 
 /// The client's end of one session's data path: executes chains and carries messages.
 ///
-/// One object serves all threads of a client instance. Chains and messages of one *thread* reach
-/// the primary in the order in which they were given; a request is never overtaken by a later
-/// chain of the same thread.
+/// One object serves all threads of a client instance. Of one *thread*, chains and notes take
+/// effect in the order in which they were given, and before the primary sees a later request;
+/// requests arrive in their order. But a later chain may overtake a request: where chains are
+/// one-sided (shm, verbs), they do not pass through the primary. Whoever needs a request to have
+/// taken effect waits for its reply. The client's state machines do: of the requests that have
+/// none, `Wake` asks the arbiter to look at the word as it is by then, and `Abandon` names the
+/// ticket it is about; a `Resolve` that was not waited for is sent again, and waited for, before
+/// the next chain on its lock.
 pub trait Executor: Send + Sync {
     /// Executes up to [`BATCH_MAX`](crate::limits::BATCH_MAX) chains, the first chain's verbs
     /// before the second's, and waits for the outcomes, at most `wait`. `outcomes` has the
@@ -47,6 +52,17 @@ pub trait Executor: Send + Sync {
     /// Writes an entry of my ledger without waiting. It takes effect after every chain and
     /// before every later chain and message of this thread.
     fn note(&self, handle: Handle, entry: LedgerEntry);
+
+    /// Whether all notes that this thread has given so far have taken effect, waiting at most
+    /// `wait` for them. `false`: not in time, or it cannot be known.
+    ///
+    /// # Latency
+    /// None where notes take effect at once, or in the order of a stream; one round trip on
+    /// verbs.
+    fn publish(&self, wait: Duration) -> bool {
+        let _ = wait; // an executor whose notes are out when `note` returns has none to wait for
+        true
+    }
 
     /// Sends a request. Its reply is kept until it is asked for or forgotten.
     ///

@@ -28,6 +28,14 @@ pub const FAIR_LANE_DIVERT: u16 = 0xf000;
 const _: () = assert!((u16::MAX - FAIR_LANE_DIVERT) as usize >= 4 * CLIENTS_MAX);
 /// Bytes of one frame on any channel, header included.
 pub const FRAME_LEN_MAX: usize = 64 * 1024;
+/// Buffers of a verbs receive ring: enough that two peers never both run out of credit.
+pub const VERBS_RING_SLOTS_MIN: u16 = 8;
+/// Buffers of a verbs receive ring at most.
+pub const VERBS_RING_SLOTS_MAX: u16 = 256;
+/// Bytes of a verbs message buffer: every request and reply fits.
+pub const VERBS_MESSAGE_BYTES_MIN: u32 = 128;
+/// Bytes of a verbs message buffer at most.
+pub const VERBS_MESSAGE_BYTES_MAX: u32 = 4_096;
 /// Seconds the C `lock` waits, and seconds a data-path call waits for its answer.
 pub const LOCK_WAIT_S: u64 = 5;
 /// Seconds a client waits for the answer of a control call (C API).

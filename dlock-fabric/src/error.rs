@@ -8,6 +8,8 @@ use dlock_core::codec::FrameError;
 use dlock_core::status::Status;
 use thiserror::Error;
 
+use crate::verbs::VerbsError;
+
 /// Why a memory, a connection or a session could not be set up: cause and remedy in one line.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -82,6 +84,9 @@ pub enum FabricError {
     /// The primary said no.
     #[error("the primary refused the attach: {0}; reinitialise the client")]
     Refused(Status),
+    /// No RDMA device to use, or it failed.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
 }
 
 impl FabricError {
@@ -96,6 +101,11 @@ impl FabricError {
             }
             _ => Status::Error,
         }
+    }
+
+    /// Whether this host has no RDMA that could be used: another executor may serve.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Verbs(VerbsError::Absent(_) | VerbsError::NoPort(_)))
     }
 
     pub(crate) fn connect(addr: SocketAddr, source: io::Error) -> Self {

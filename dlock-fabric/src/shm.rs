@@ -28,10 +28,11 @@ use crate::error::FabricError;
 use crate::fds::Credentials;
 use crate::fork::Owner;
 use crate::handshake;
+use crate::inbox::{Answer, Expected};
 use crate::memory::{LedgerMemory, SlotMemory};
 use crate::net;
 use crate::server_memory::{execute, execute_verb};
-use crate::stream::{Answer, Expected, NotSent, Stream};
+use crate::stream::{NotSent, Stream};
 use crate::sys::deadline_in;
 
 /// How long sending a message may take when the primary does not read.
@@ -72,7 +73,7 @@ impl ShmExecutor {
             return Err(FabricError::Peer { uid: peer.uid });
         }
         let deadline = deadline_in(net::CONNECT_WAIT);
-        let attach = Attach { fabric: FabricKind::Shm, ..*attach };
+        let attach = Attach { fabric: FabricKind::Shm, verbs: None, ..*attach };
         let (attached, slots, ledger) = handshake::attach_shm(socket.as_fd(), &attach, deadline)?;
         let ledger = LedgerMemory::open(ledger, attached.ledger_entries)?;
         let slots = match SlotMemory::open(slots, attached.slots) {

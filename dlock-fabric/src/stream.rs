@@ -9,9 +9,7 @@
 //! so that frames never interleave; what is left is sent by whoever comes next. Nobody holds the
 //! lock while it sleeps.
 //!
-//! *Receiving.* One of the waiting threads, the leader, reads for all; the others, its
-//! followers, sleep on condition variables of their own. A thread that leaves while nobody leads
-//! wakes one follower to lead.
+//! *Receiving.* One of the waiting threads, the leader, reads for all; see [`Inbox`].
 //!
 //! *Breaking.* When the peer closes or sends what is no answer, the stream is broken for good:
 //! everybody who waits is told at once. A peer that does not read breaks nothing; calls to it
@@ -19,52 +17,26 @@
 //!
 //! Lock order: `rx` (held by the leader alone), `out`, `inbox`.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use dlock_core::codec::{self, Frame, Kind};
 use dlock_core::ids::Seq;
 use dlock_core::limits::FRAME_LEN_MAX;
-use dlock_core::message::Reply;
-use dlock_core::verb::Outcome;
 
-use crate::clock::monotonic_ns;
 use crate::fork::Owner;
 use crate::frames::FrameBuffer;
+use crate::inbox::{lock, Answer, Expected, Follow, Inbox, Taken};
 use crate::sys::{self, poll_until, receive_now, send_now, SPIN};
 
 /// Bytes that may wait to be sent; beyond that, callers wait for room.
 const OUT_MAX: usize = 4 * FRAME_LEN_MAX;
-/// Requests and batches without an answer that anybody has asked for.
-pub(crate) const PENDING_MAX: usize = 65_536;
 /// How long a frame may take to reach the socket before its sender goes on.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long a follower looks after what is left to send before it looks for its answer again.
 const HELP: Duration = Duration::from_millis(10);
-
-/// An answer that has come.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    /// To a batch.
-    Outcomes(Vec<Outcome>),
-    /// To a request, with CLOCK_MONOTONIC before it was sent and after the answer had come.
-    Reply { reply: Reply, sent_ns: u64, received_ns: u64 },
-}
-
-/// Which answer a number will get.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Expected {
-    /// So many outcomes.
-    Outcomes(usize),
-    /// A reply.
-    Reply,
-    /// None at all.
-    Nothing,
-}
 
 /// Why a frame was not sent. Nothing of it was, nor will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,31 +72,6 @@ struct Out {
     appended_total: u64,
     sent_total: u64,
     last_seq: u64,
-}
-
-#[derive(Debug, Default)]
-struct Inbox {
-    pending: HashMap<Seq, Pending>,
-    /// Threads that sleep until their answer comes or they are to lead.
-    followers: Vec<(Seq, Arc<Condvar>)>,
-    /// Condition variables nobody uses now.
-    spare: Vec<Arc<Condvar>>,
-    /// Somebody reads.
-    led: bool,
-    /// The largest number given out.
-    last_seq: u64,
-}
-
-#[derive(Debug)]
-struct Pending {
-    expected: Expected,
-    sent_ns: u64,
-    answer: Option<Answer>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code that could leave a half-made change panics while it holds one of these locks.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Stream {
@@ -213,7 +160,7 @@ impl Stream {
     /// The answer to `seq` is not wanted.
     pub(crate) fn forget(&self, seq: Seq) {
         if self.owner.is_here() {
-            lock(&self.inbox).pending.remove(&seq);
+            lock(&self.inbox).forget(seq);
         }
     }
 
@@ -259,16 +206,7 @@ impl Stream {
     }
 
     fn expect(&self, seq: Seq, expected: Expected) -> Result<(), NotSent> {
-        let mut inbox = lock(&self.inbox);
-        if inbox.pending.len() >= PENDING_MAX {
-            return Err(NotSent::Full);
-        }
-        inbox.last_seq = seq.0;
-        if !matches!(expected, Expected::Nothing) {
-            let pending = Pending { expected, sent_ns: monotonic_ns(), answer: None };
-            inbox.pending.insert(seq, pending);
-        }
-        Ok(())
+        lock(&self.inbox).expect(seq, expected).map_err(|_| NotSent::Full)
     }
 
     /// Appends a frame, and sends until it is at the socket or the deadline has come.
@@ -382,9 +320,7 @@ impl Stream {
     fn break_off(&self) {
         self.broken.store(true, Ordering::Release);
         self.shut_down();
-        for (_, follower) in &lock(&self.inbox).followers {
-            follower.notify_all();
-        }
+        lock(&self.inbox).wake_all();
     }
 
     fn shut_down(&self) {
@@ -406,105 +342,5 @@ impl Drop for Stream {
 impl Out {
     fn waiting(&self) -> &[u8] {
         &self.bytes[self.sent..]
-    }
-}
-
-enum Taken {
-    Answer(Answer),
-    NotYet,
-    Unexpected,
-}
-
-/// Why a frame is no answer; the stream is broken then.
-struct NoAnswer;
-
-impl Inbox {
-    fn take(&mut self, seq: Seq) -> Taken {
-        match self.pending.get_mut(&seq) {
-            None => Taken::Unexpected,
-            Some(Pending { answer: None, .. }) => Taken::NotYet,
-            Some(pending) => match pending.answer.take() {
-                Some(answer) => {
-                    self.pending.remove(&seq);
-                    Taken::Answer(answer)
-                }
-                None => Taken::NotYet,
-            },
-        }
-    }
-
-    /// Files all whole frames; `false` if one of them is no answer.
-    fn deliver(&mut self, rx: &mut FrameBuffer) -> bool {
-        let received_ns = monotonic_ns();
-        loop {
-            match rx.next() {
-                Ok(None) => return true,
-                Ok(Some((kind, payload))) => {
-                    if self.file(kind, payload, received_ns).is_err() {
-                        return false;
-                    }
-                }
-                Err(_) => return false,
-            }
-        }
-    }
-
-    fn file(&mut self, kind: Kind, payload: &[u8], received_ns: u64) -> Result<(), NoAnswer> {
-        // The primary speaks of nothing but replies here: anything else is not even parsed.
-        if !matches!(kind, Kind::Outcomes | Kind::Reply) {
-            return Err(NoAnswer);
-        }
-        let (seq, frame) = match codec::decode(kind, payload) {
-            Ok(Frame::Outcomes(seq, outcomes)) => (seq, Ok(outcomes)),
-            Ok(Frame::Reply(seq, reply)) => (seq, Err(reply)),
-            _ => return Err(NoAnswer),
-        };
-        if seq.0 == 0 || seq.0 > self.last_seq {
-            return Err(NoAnswer);
-        }
-        // An answer that was forgotten, or that has come already, is of no interest.
-        let Some(pending) = self.pending.get_mut(&seq) else { return Ok(()) };
-        if pending.answer.is_some() {
-            return Ok(());
-        }
-        pending.answer = Some(match (pending.expected, frame) {
-            (Expected::Outcomes(count), Ok(outcomes)) if outcomes.len() == count => {
-                Answer::Outcomes(outcomes)
-            }
-            (Expected::Reply, Err(reply)) => {
-                Answer::Reply { reply, sent_ns: pending.sent_ns, received_ns }
-            }
-            _ => return Err(NoAnswer),
-        });
-        for (_, follower) in self.followers.iter().filter(|(waits_for, _)| *waits_for == seq) {
-            follower.notify_all();
-        }
-        Ok(())
-    }
-
-    /// Somebody who sleeps is to read, if nobody does.
-    fn pass_on(&self) {
-        if !self.led {
-            if let Some((_, follower)) = self.followers.first() {
-                follower.notify_all();
-            }
-        }
-    }
-}
-
-/// Sleeping as a follower.
-trait Follow {
-    /// Sleeps until woken, at most `wait`.
-    fn follow(self, seq: Seq, wait: Duration) -> Self;
-}
-
-impl Follow for MutexGuard<'_, Inbox> {
-    fn follow(mut self, seq: Seq, wait: Duration) -> Self {
-        let me = self.spare.pop().unwrap_or_default();
-        self.followers.push((seq, Arc::clone(&me)));
-        let (mut inbox, _) = me.wait_timeout(self, wait).unwrap_or_else(PoisonError::into_inner);
-        inbox.followers.retain(|(_, other)| !Arc::ptr_eq(other, &me));
-        inbox.spare.push(me);
-        inbox
     }
 }

@@ -89,11 +89,7 @@ pub(crate) fn poll_until(
 
 fn poll_raw(fd: RawFd, events: libc::c_short, deadline: Instant) -> io::Result<libc::c_short> {
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let time = libc::timespec {
-            tv_sec: left.as_secs() as libc::time_t,
-            tv_nsec: left.subsec_nanos() as libc::c_long,
-        };
+        let time = timespec_until(deadline);
         let mut entry = libc::pollfd { fd, events, revents: 0 };
         // SAFETY: one valid pollfd; the null mask leaves the signal mask as it is.
         let rc = unsafe { libc::ppoll(&mut entry, 1, &time, std::ptr::null()) };
@@ -103,6 +99,31 @@ fn poll_raw(fd: RawFd, events: libc::c_short, deadline: Instant) -> io::Result<l
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Waits until one of two descriptors is readable, or has failed; neither: the deadline came
+/// first.
+pub(crate) fn readable_until(fds: [BorrowedFd<'_>; 2], deadline: Instant) -> io::Result<[bool; 2]> {
+    loop {
+        let time = timespec_until(deadline);
+        let mut entries =
+            fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+        // SAFETY: two valid pollfds; the null mask leaves the signal mask as it is.
+        let rc = unsafe { libc::ppoll(entries.as_mut_ptr(), 2, &time, std::ptr::null()) };
+        match check(rc) {
+            Ok(_) => return Ok(entries.map(|entry| entry.revents != 0)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn timespec_until(deadline: Instant) -> libc::timespec {
+    let left = deadline.saturating_duration_since(Instant::now());
+    libc::timespec {
+        tv_sec: left.as_secs() as libc::time_t,
+        tv_nsec: left.subsec_nanos() as libc::c_long,
     }
 }
 

@@ -25,9 +25,10 @@ use dlock_core::words::LedgerEntry;
 use crate::clock::{monotonic_ns, ClockEstimate};
 use crate::error::FabricError;
 use crate::handshake;
+use crate::inbox::{Answer, Expected};
 use crate::net;
 use crate::shm::{send_request, SEND_WAIT};
-use crate::stream::{Answer, Expected, NotSent, Stream};
+use crate::stream::{NotSent, Stream};
 use crate::sys::deadline_in;
 
 /// How long a reading of the server clock may take.
@@ -63,7 +64,7 @@ impl TcpExecutor {
         attach: &Attach,
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
-        let attach = Attach { fabric: FabricKind::Tcp, ..*attach };
+        let attach = Attach { fabric: FabricKind::Tcp, verbs: None, ..*attach };
         handshake::attach_tcp(socket.as_fd(), &attach, deadline_in(net::CONNECT_WAIT))?;
         Ok(Self { stream: Stream::new(socket), clock: Mutex::new(clock) })
     }

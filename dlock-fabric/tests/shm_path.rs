@@ -49,7 +49,8 @@ fn me() -> ClientId {
 /// An executor on the memory, and the primary's end of its socket.
 fn attached(memory: &mut CpuMemory) -> (ShmExecutor, UnixStream) {
     let (near, far) = UnixStream::pair().expect("sockets");
-    let attach = Attach { client: me(), secret: Secret([0; 16]), fabric: FabricKind::Shm };
+    let attach =
+        Attach { client: me(), secret: Secret([0; 16]), fabric: FabricKind::Shm, verbs: None };
     let client = std::thread::spawn(move || ShmExecutor::attach_on(near.into(), &attach));
     let mut request = Vec::new();
     codec::encode(&Frame::Attach(attach), &mut request);

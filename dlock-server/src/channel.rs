@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One command channel: a nonblocking socket with a bounded buffer on either side.
+//!
+//! With verbs, frames travel over queue pairs, and the socket is the life line: nothing is sent
+//! on it, and its end is the end of the channel.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use dlock_core::codec::{self, Frame};
+use dlock_core::codec::{self, Frame, HEADER_LEN};
 use dlock_core::control::FabricKind;
 use dlock_core::ids::{ClientId, Seq};
 use dlock_fabric::frames::FrameBuffer;
+use dlock_fabric::verbs::{Arrival, MessageError};
+use dlock_fabric::VerbsPeer;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
@@ -18,6 +23,8 @@ use crate::mailbox::Socket;
 const OUTPUT_HIGH: usize = 64 * 1024;
 /// Bytes of unread replies above which the client is disconnected.
 const OUTPUT_MAX: usize = 1024 * 1024;
+/// Bytes of frames above which a verbs client that leaves its replies unread is disconnected.
+const ARRIVED_MAX: usize = 64 * 1024;
 /// How long a client may leave all of its replies unread before it is disconnected.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(10);
 /// Bytes of buffer that a channel keeps when nothing is unread.
@@ -38,6 +45,10 @@ pub(crate) struct Channel {
     pub(crate) input: FrameBuffer,
     pub(crate) output: Output,
     socket: Socket,
+    /// The client's queue pairs, if its frames travel there.
+    verbs: Option<Box<VerbsPeer>>,
+    /// Frames that came over them.
+    arrived: Vec<u8>,
     token: Token,
     /// There may be bytes to receive.
     readable: bool,
@@ -62,6 +73,41 @@ impl Output {
     fn unsent(&self) -> usize {
         self.bytes.len() - self.sent
     }
+
+    fn emptied(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(OUTPUT_KEEP);
+        self.sent = 0;
+    }
+
+    /// Sends each frame as one message. A client that takes no more has all the time it wants: it
+    /// looks for replies when it waits for one, and its queue pairs tell when it is gone.
+    fn send_messages(&mut self, peer: &mut VerbsPeer) -> io::Result<()> {
+        while let Some(frame) = first_frame(&self.bytes[self.sent..]) {
+            match peer.send(frame) {
+                Ok(()) => self.sent += frame.len(),
+                Err(MessageError::Busy) if self.unsent() <= OUTPUT_MAX => {
+                    if self.sent > OUTPUT_HIGH {
+                        self.bytes.drain(..self.sent);
+                        self.sent = 0;
+                    }
+                    return Ok(());
+                }
+                Err(MessageError::Busy) => {
+                    return Err(io::Error::new(ErrorKind::TimedOut, "it leaves its replies unread"))
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+        self.emptied();
+        Ok(())
+    }
+}
+
+/// The first of the frames that were encoded here.
+fn first_frame(bytes: &[u8]) -> Option<&[u8]> {
+    let header = codec::header(bytes.first_chunk()?).ok()?;
+    bytes.get(..HEADER_LEN + header.len)
 }
 
 impl Channel {
@@ -81,6 +127,8 @@ impl Channel {
             input: FrameBuffer::new(),
             output: Output::default(),
             socket,
+            verbs: None,
+            arrived: Vec::new(),
             token,
             readable: true,
             closing: false,
@@ -89,10 +137,36 @@ impl Channel {
         })
     }
 
-    /// Takes the connection out of the poll and closes it.
-    pub(crate) fn close(self, registry: &Registry) {
+    /// Frames travel over these queue pairs.
+    pub(crate) fn carried_by(mut self, peer: Box<VerbsPeer>) -> Self {
+        self.verbs = Some(peer);
+        self
+    }
+
+    /// Takes the connection out of the poll and closes it; the queue pairs are still to be fenced.
+    pub(crate) fn close(self, registry: &Registry) -> Option<Box<VerbsPeer>> {
         // Fails only if it was never registered; closing removes it anyway.
         let _ = registry.deregister(&mut SourceFd(&self.socket.as_raw_fd()));
+        self.verbs
+    }
+
+    /// Something has completed on the queue pairs: a frame came, or there is room to send. All
+    /// of it is taken at once, since room to send comes with the client's frames.
+    ///
+    /// # Errors
+    /// The client is gone, broke the rules, or sends on without reading its replies.
+    pub(crate) fn arrived(&mut self, arrival: &Arrival) -> io::Result<()> {
+        let Some(peer) = &mut self.verbs else { return Ok(()) };
+        peer.take(arrival, &mut self.arrived).map_err(io::Error::other)?;
+        match self.arrived.len() > ARRIVED_MAX {
+            true => Err(io::Error::new(ErrorKind::TimedOut, "it leaves its replies unread")),
+            false => Ok(()),
+        }
+    }
+
+    /// The connection, for its first frame.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// The poll says that something happened.
@@ -123,8 +197,19 @@ impl Channel {
     /// # Errors
     /// The connection has ended.
     pub(crate) fn receive(&mut self) -> io::Result<bool> {
+        if !self.arrived.is_empty() {
+            let space = self.input.space();
+            let len = space.len().min(self.arrived.len());
+            space[..len].copy_from_slice(&self.arrived[..len]);
+            self.input.filled(len);
+            self.arrived.drain(..len);
+            return Ok(true);
+        }
         if !self.readable {
             return Ok(false);
+        }
+        if self.verbs.is_some() {
+            return self.look_at_life_line();
         }
         let space = self.input.space();
         let room = space.len();
@@ -145,16 +230,33 @@ impl Channel {
         }
     }
 
+    fn look_at_life_line(&mut self) -> io::Result<bool> {
+        match self.socket.read(&mut [0; 1]) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Err(io::Error::new(ErrorKind::InvalidData, "bytes on the life line")),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.readable = self.closing;
+                Ok(false)
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Appends a frame to what is to be sent.
     pub(crate) fn push(&mut self, frame: &Frame) {
         codec::encode(frame, &mut self.output.bytes);
     }
 
-    /// Sends what the socket takes; the poll tells when it takes more.
+    /// Sends what the socket takes, or the client's receive ring; the poll, or an arrival, tells
+    /// when it takes more.
     ///
     /// # Errors
     /// The connection has ended, or the client leaves too much unread.
     pub(crate) fn send(&mut self, registry: &Registry) -> io::Result<()> {
+        if let Some(peer) = &mut self.verbs {
+            return self.output.send_messages(peer);
+        }
         let Self { output, socket, .. } = self;
         while output.unsent() > 0 {
             match socket.write(&output.bytes[output.sent..]) {
@@ -170,9 +272,7 @@ impl Channel {
                 Err(error) => return Err(error),
             }
         }
-        output.bytes.clear();
-        output.bytes.shrink_to(OUTPUT_KEEP);
-        output.sent = 0;
+        output.emptied();
         if self.wants_room {
             self.wants_room = false;
             self.register_again(registry, Interest::READABLE)?;

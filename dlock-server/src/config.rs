@@ -14,6 +14,20 @@ use crate::error::StartError;
 /// How long an absent client keeps what it holds before it is fenced, where nothing else is said.
 pub const ABSENT_GRACE: Duration = Duration::from_secs(30);
 
+/// Whether a primary serves over RDMA verbs. With them its lock memory is in the device's
+/// atomicity domain, and shared memory is not offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VerbsUse {
+    /// On a host with an active RDMA port that has atomics. The environment variable
+    /// `DLOCK_FABRIC` overrides it: `verbs` is `On`, `shm` and `tcp` are `Off`.
+    #[default]
+    Auto,
+    /// Yes; without such a port the primary does not start.
+    On,
+    /// No.
+    Off,
+}
+
 /// The configuration of one primary. `Default` serves on this host alone, on the default port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
@@ -31,15 +45,17 @@ pub struct ServerConfig {
     pub recovery_clients: u32,
     /// `trans_mode_t` of the C API, 0 or 1; clients must have the same.
     pub tp_mode: u8,
-    /// Offer mapped memory to clients on this host.
+    /// Serve over RDMA verbs.
+    pub verbs: VerbsUse,
+    /// Offer mapped memory to clients on this host, where verbs are not used.
     pub shm: bool,
     /// Offer command channels over TCP.
     pub tcp: bool,
     /// How long an absent client keeps what it holds; `None`: until its place is needed.
     pub absent_grace: Option<Duration>,
-    /// The RDMA device to serve on; `None`: no RDMA.
+    /// The RDMA device to serve on; one that cannot be used is an error. `None`: any.
     pub device: Option<String>,
-    /// The address (GID) of the RDMA port to serve on; all zero: none.
+    /// The address (GID) of the RDMA port to serve on; all zero, or no port's: any.
     pub eid: [u8; 16],
     /// Clients at a time.
     pub clients_max: usize,
@@ -63,6 +79,7 @@ impl Default for ServerConfig {
             sleep_mode: false,
             recovery_clients: 0,
             tp_mode: 0,
+            verbs: VerbsUse::Auto,
             shm: true,
             tcp: true,
             absent_grace: Some(ABSENT_GRACE),
@@ -88,7 +105,7 @@ impl ServerConfig {
         }
         cpus("control", self.ctrl_cpuset.as_deref())?;
         cpus("command", self.cmd_cpuset.as_deref())?;
-        device::check(self.device.as_deref(), self.eid)
+        device::check(self.device.as_deref())
     }
 
     /// The first value out of its range, as the end of a sentence.
@@ -109,8 +126,8 @@ impl ServerConfig {
                 (mode > 1).then(|| format!("tp_mode is {mode}: it must be 0 or 1"))
             })
             .or_else(|| {
-                let none = !self.shm && !self.tcp;
-                none.then(|| "shm and tcp are both off: clients need one of them".to_string())
+                let none = !self.shm && !self.tcp && self.verbs == VerbsUse::Off;
+                none.then(|| "verbs, shm and tcp are all off: clients need one".to_string())
             })
     }
 }
@@ -141,7 +158,7 @@ mod tests {
             ServerConfig { objects_max: usize::MAX, ..good.clone() },
             ServerConfig { recovery_clients: 1_001, ..good.clone() },
             ServerConfig { tp_mode: 2, ..good.clone() },
-            ServerConfig { shm: false, tcp: false, ..good.clone() },
+            ServerConfig { shm: false, tcp: false, verbs: VerbsUse::Off, ..good.clone() },
         ] {
             assert!(wrong.out_of_range().is_some(), "{wrong:?}");
         }

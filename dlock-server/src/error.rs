@@ -60,6 +60,9 @@ pub enum StartError {
     /// The name is of no RDMA device.
     #[error("there is no RDMA device `{0}`; leave the device name out to serve over shared memory and TCP")]
     NoDevice(String),
+    /// Verbs are demanded, or a device was named, and it cannot be used.
+    #[error("{0}; or serve over shared memory and TCP: name no device, and turn verbs off")]
+    Verbs(FabricError),
     /// Lock memory or the socket for sharing it.
     #[error(transparent)]
     Fabric(#[from] FabricError),

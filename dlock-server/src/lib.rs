@@ -6,6 +6,7 @@
 //!                                        │ bounded queue, replies
 //!                                        ▼
 //!   clients ──command channels─────▶ command thread (epoll): the primary's state and memory
+//!   clients ──RDMA atomics──────────▶ the memory itself, through the device
 //! ```
 //! What this crate does not do: handle signals, print, or change anything of its host process.
 //! Messages go to the `log` facade; who installs a sink sees them. Every failure to start leaves
@@ -21,12 +22,13 @@ mod device;
 mod epoch;
 mod error;
 mod mailbox;
+mod memory;
 mod random;
 mod server;
 #[cfg(test)]
 mod testing;
 
-pub use config::{ServerConfig, ABSENT_GRACE};
+pub use config::{ServerConfig, VerbsUse, ABSENT_GRACE};
 pub use cpuset::{CpuSet, CpuSetError};
 pub use error::StartError;
-pub use server::Server;
+pub use server::{Offers, Server};

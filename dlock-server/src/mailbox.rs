@@ -16,13 +16,15 @@ use std::sync::atomic::{fence, AtomicBool, Ordering};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
-use dlock_core::control::{Attach, ControlReply, ControlRequest, Session};
+use dlock_core::control::{Attach, ControlReply, ControlRequest, Session, VerbsAttached};
 use dlock_core::ids::ClientId;
 use dlock_core::primary::Primary;
 use dlock_core::status::Status;
 use dlock_fabric::fds::PeerProcess;
-use dlock_fabric::CpuMemory;
+use dlock_fabric::VerbsPeer;
 use tokio::sync::{oneshot, Notify, Semaphore};
+
+use crate::memory::Memory;
 
 /// Events on their way at a time. Every connection has at most two.
 const EVENTS_MAX: usize = 1_024;
@@ -103,8 +105,19 @@ pub(crate) struct Peer {
     pub(crate) process: PeerProcess,
 }
 
+/// What comes with a connection that becomes a command channel.
+#[derive(Debug)]
+pub(crate) enum Joining {
+    /// Nothing: frames over TCP.
+    Tcp,
+    /// The process at the other end of a Unix socket.
+    Shm(Peer),
+    /// Queue pairs, and what the client is told of them.
+    Verbs(Box<(VerbsPeer, VerbsAttached)>),
+}
+
 /// A look at the primary, on the command thread.
-pub(crate) type Look = Box<dyn FnOnce(&mut Primary, &mut CpuMemory) + Send>;
+pub(crate) type Look = Box<dyn FnOnce(&mut Primary, &mut Memory) + Send>;
 
 /// What the control thread asks of the command thread.
 pub(crate) enum Event {
@@ -123,8 +136,10 @@ pub(crate) enum Event {
     },
     /// A connection that was bound to this client has ended.
     Lost { client: ClientId, link: u64 },
+    /// Whether this client may attach now: queue pairs take time, and are made for no stranger.
+    MayAttach { attach: Attach, reply: oneshot::Sender<Status> },
     /// A connection wants to be a command channel; it is answered by the command thread.
-    Attach { socket: Socket, attach: Attach, peer: Option<Peer> },
+    Attach { socket: Socket, attach: Attach, joining: Joining },
     /// Something to look up in the primary.
     Ask(Look),
 }

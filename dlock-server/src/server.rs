@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use dlock_core::ids::Epoch;
 use dlock_core::limits::HANDLES_MAX;
 use dlock_core::primary::{Primary, PrimaryConfig, STATS};
-use dlock_fabric::{net, threads, CpuMemory};
+use dlock_fabric::{net, threads, CpuMemory, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, Notify};
@@ -23,13 +23,17 @@ use crate::command::{self, Worker};
 use crate::config::{cpus, ServerConfig};
 use crate::control::{self, Facts};
 use crate::cpuset::CpuSet;
+use crate::device::{self, Need};
 use crate::epoch::{self, ServerClock};
 use crate::error::StartError;
 use crate::mailbox::{mailbox, Event, Mailbox};
+use crate::memory::Memory;
 use crate::random::Random;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1_024;
+/// `trans_mode_t` of the C API: one queue pair for chains and messages.
+const UNI_CONN: u8 = 1;
 /// How long a look at the counters may take.
 const ASK_WAIT: Duration = Duration::from_secs(5);
 
@@ -38,9 +42,11 @@ const ASK_WAIT: Duration = Duration::from_secs(5);
 pub struct Server {
     address: SocketAddr,
     epoch: Epoch,
+    offers: Offers,
     mailbox: Arc<Mailbox>,
     control: Handle,
     stop: Arc<Notify>,
+    ended: Arc<Notify>,
     threads: Vec<JoinHandle<()>>,
     admin: Option<AdminSocket>,
 }
@@ -60,9 +66,13 @@ impl Server {
             addr: SocketAddr::new(config.bind, config.port),
             source,
         })?;
-        let slots = (config.locks_max + config.objects_max) as u32;
-        let memory = CpuMemory::create(slots, HANDLES_MAX as u32)?;
-        let (shm, shm_name) = match config.shm {
+        let (memory, device) = memory(&config)?;
+        let offers = Offers {
+            device: device.as_ref().map(|(_, name)| name.clone()),
+            shm: config.shm && device.is_none(),
+            tcp: config.tcp,
+        };
+        let (shm, shm_name) = match offers.shm {
             true => listen_shm().map(|(listener, name)| (Some(listener), Some(name)))?,
             false => (None, None),
         };
@@ -76,24 +86,34 @@ impl Server {
         let clock = ServerClock::start();
 
         let stop = Arc::new(Notify::new());
-        let facts =
-            Facts { address, epoch, started: Instant::now(), shm: config.shm, tcp: config.tcp };
-        let (mailbox, worker) = worker(&config, epoch, clock, memory, shm_name)?;
+        let ended = Arc::new(Notify::new());
+        let facts = Facts { address, epoch, started: Instant::now(), offers: offers.clone() };
+        let host = device.map(|(host, _)| host);
+        let (mailbox, worker) = worker(&config, epoch, clock, memory, host.clone(), shm_name)?;
         let mailbox = Arc::new(mailbox);
         let parts = control::Parts {
             tcp,
             shm,
             admin: admin_listener,
             mailbox: mailbox.clone(),
+            host,
             facts,
             stop: stop.clone(),
         };
 
-        let command = spawn("command", cmd_cpus, move || Ok(((), move |()| worker.run())))?.0;
+        let fate = Fate { stop: stop.clone(), ended: ended.clone() };
+        let work = move |()| fate.follows(worker.run());
+        let command = spawn("command", cmd_cpus, move || Ok(((), work)))?.0;
         let spawned = spawn("control", ctrl_cpus, move || {
             let runtime = control::runtime()?;
             let listeners = control::prepare(&runtime, parts)?;
-            Ok((runtime.handle().clone(), move |_| control::run(&runtime, listeners)))
+            let handle = runtime.handle().clone();
+            let work = move |_| {
+                control::run(&runtime, listeners);
+                // Queue pairs that are being made just now are nobody's any more.
+                runtime.shutdown_background();
+            };
+            Ok((handle, work))
         });
         let (control, handle) = match spawned {
             Ok(spawned) => spawned,
@@ -103,9 +123,9 @@ impl Server {
                 return Err(error);
             }
         };
-        log::info!("a primary serves on {address}, epoch {epoch}");
+        log::info!("a primary serves on {address} over {offers}, epoch {epoch}");
         let threads = vec![control, command];
-        Ok(Self { address, epoch, mailbox, control: handle, stop, threads, admin })
+        Ok(Self { address, epoch, offers, mailbox, control: handle, stop, ended, threads, admin })
     }
 
     /// Where it listens.
@@ -116,6 +136,16 @@ impl Server {
     /// Its incarnation.
     pub fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// How clients reach it.
+    pub fn offers(&self) -> &Offers {
+        &self.offers
+    }
+
+    /// Waits until it has ended although nobody stopped it; why is in the log.
+    pub async fn ended(&self) {
+        self.ended.notified().await;
     }
 
     /// The debug counters (`debug_stats_code` of the C API).
@@ -178,12 +208,78 @@ impl Drop for Server {
     }
 }
 
+/// How clients reach a primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offers {
+    /// Over RDMA verbs, on this device.
+    pub device: Option<String>,
+    /// Over shared memory.
+    pub shm: bool,
+    /// Over TCP.
+    pub tcp: bool,
+}
+
+impl std::fmt::Display for Offers {
+    /// `verbs (rxe0) and tcp`
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let verbs = self.device.as_ref().map(|device| format!("verbs ({device})"));
+        let shm = self.shm.then(|| "shm".to_string());
+        let tcp = self.tcp.then(|| "tcp".to_string());
+        let all: Vec<String> = [verbs, shm, tcp].into_iter().flatten().collect();
+        f.write_str(&all.join(" and "))
+    }
+}
+
+/// What becomes of the primary when its command thread ends.
+struct Fate {
+    stop: Arc<Notify>,
+    ended: Arc<Notify>,
+}
+
+impl Fate {
+    /// A primary that cannot serve any more closes its port, so that nobody waits for it.
+    fn follows(&self, end: Result<(), String>) {
+        if let Err(why) = end {
+            log::error!("the primary ends: {why}");
+            self.stop.notify_one();
+            self.ended.notify_one();
+        }
+    }
+}
+
+/// The device that is served on, with its name.
+type Device = (Arc<VerbsHost>, String);
+
+/// The lock memory, in the domain that the configuration and this host give it.
+fn memory(config: &ServerConfig) -> Result<(Memory, Option<Device>), StartError> {
+    let slots = (config.locks_max + config.objects_max) as u32;
+    if let Some((choice, need)) = device::choose(config)? {
+        let (name, port, gid) = (choice.device.clone(), choice.port, choice.gid.gid);
+        let shared_qp = config.tp_mode == UNI_CONN;
+        // A client's handles are numbered densely: it has no more of them than there are slots.
+        match VerbsHost::open(&choice, slots, slots, shared_qp) {
+            Ok((host, memory)) => {
+                log::info!("lock memory belongs to RDMA device {name}, port {port}, GID {gid}");
+                return Ok((Memory::Nic(memory), Some((host, name))));
+            }
+            Err(error) if need == Need::Must => return Err(StartError::Verbs(error)),
+            Err(error) => log::warn!("RDMA device {name} is not used: {error}"),
+        }
+    }
+    if !config.shm && !config.tcp {
+        let why = "shm and tcp are off, and there is no RDMA device: clients need one of them";
+        return Err(StartError::Config(why.to_string()));
+    }
+    Ok((Memory::Cpu(CpuMemory::create(slots, HANDLES_MAX as u32)?), None))
+}
+
 /// The command thread's work, and the way to reach it.
 fn worker(
     config: &ServerConfig,
     epoch: Epoch,
     clock: ServerClock,
-    memory: CpuMemory,
+    memory: Memory,
+    host: Option<Arc<VerbsHost>>,
     shm_socket: Option<Vec<u8>>,
 ) -> Result<(Mailbox, Worker), StartError> {
     let failed = |source| StartError::Thread { thread: "command", source };
@@ -204,6 +300,7 @@ fn worker(
     let worker = Worker::new(command::Parts {
         primary,
         memory,
+        host,
         clock,
         inbox,
         poll,
@@ -211,7 +308,7 @@ fn worker(
         shm_socket,
         tcp: config.tcp,
     });
-    Ok((mailbox, worker))
+    Ok((mailbox, worker.map_err(failed)?))
 }
 
 /// Listens on exactly this address.

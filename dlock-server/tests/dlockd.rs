@@ -167,7 +167,7 @@ fn exit_codes_are_as_the_help_says() {
         assert!(help.contains(part), "{part} is missing in the help");
     }
     assert_eq!(output(&["--no-such-option"]).0, Some(2));
-    assert_eq!(output(&["--no-shm", "--no-tcp"]).0, Some(2));
+    assert_eq!(output(&["--verbs=off", "--no-shm", "--no-tcp"]).0, Some(2));
     assert_eq!(output(&["--cmd-cpuset=-1"]).0, Some(2));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();

@@ -25,7 +25,7 @@ use dlock_server::{Server, ServerConfig};
 const LEASE_S: u32 = 1_000;
 
 fn attach(session: &Session) -> Attach {
-    Attach { client: session.client, secret: session.secret, fabric: FabricKind::Shm }
+    Attach { client: session.client, secret: session.secret, fabric: FabricKind::Shm, verbs: None }
 }
 
 fn socket(session: &Session) -> &[u8] {

@@ -158,7 +158,7 @@ fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
 fn message_echo(fabric: Fabric) -> Result<Echo, Failure> {
     let bytes = chain_bytes(1);
     match fabric {
-        Fabric::Tcp => echo(bytes),
+        Fabric::Tcp | Fabric::Verbs => echo(bytes),
         _ => Echo::unix(bytes).map_err(|e| Failure::plain(format!("bench: echo: {e}"))),
     }
 }

@@ -43,7 +43,9 @@ pub fn run(run: &mut Run<'_>, fabric: Fabric) -> Result<(), Failure> {
         if run.wants(&case, fabric) {
             let lock = lock_of(&instance, &format!("bench {kind}"), lock_type)?;
             let rows = match fabric {
-                Fabric::Tcp => over_tcp(run, &instance, kind, lock, mode)?,
+                Fabric::Tcp | Fabric::Verbs => {
+                    one_by_one(run, fabric, &instance, kind, lock, mode)?
+                }
                 _ => vec![over_shm(run, &instance, kind, lock, mode)?],
             };
             run.rows.extend(rows);
@@ -102,15 +104,17 @@ pub fn round_trip(echo: &mut Echo) -> Result<f64, Failure> {
     ns.map(|ns| ns as f64).map_err(|e| Failure::plain(format!("bench: bare round trip: {e}")))
 }
 
-fn over_tcp(
+/// Over tcp or verbs, where an operation takes much longer than a reading of the clock.
+fn one_by_one(
     run: &Run<'_>,
+    fabric: Fabric,
     instance: &Instance,
     kind: &str,
     lock: LockId,
     mode: Mode,
 ) -> Result<Vec<Samples>, Failure> {
-    let mut acquire = Samples::new(&format!("{kind} acquire"), "tcp", 1);
-    let mut cycle = Samples::new(&format!("{kind} acquire+release"), "tcp", 1);
+    let mut acquire = Samples::new(&format!("{kind} acquire"), name(fabric), 1);
+    let mut cycle = Samples::new(&format!("{kind} acquire+release"), name(fabric), 1);
     let mut echo = echo(chain_bytes(1))?;
     let mut cycles = Times::new();
     let mut case = || {
@@ -124,8 +128,8 @@ fn over_tcp(
         Ok(acquired.as_nanos() as f64)
     };
     let mut floor = || round_trip(&mut echo);
-    let name = "bare TCP round trip";
-    in_turns(&mut acquire, run.samples(SAMPLES_TCP), name, &mut case, &mut floor)?;
+    let (count, below) = (run.samples(SAMPLES_TCP), "bare TCP round trip");
+    in_turns(&mut acquire, count, below, &mut case, &mut floor)?;
     cycle.times = cycles;
     Ok(vec![acquire.rate_from_mean(), cycle.rate_from_mean()])
 }

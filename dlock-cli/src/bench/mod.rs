@@ -6,6 +6,7 @@
 //!   sample.rs   samples and their floor, taken in turns     report.rs  the table, the JSON
 //!   cycles.rs   one client: cycles, batches, objects        c_api.rs   the same through C
 //!   crowd.rs    several clients: contention, hand-over
+//!   stopped.rs  verbs while the primary does not run
 //! ```
 //! Closed loop: the next operation starts when the last one has ended, so the percentiles say
 //! how long an operation takes, not how long a queue of them grows.
@@ -15,6 +16,7 @@ mod crowd;
 mod cycles;
 mod report;
 mod sample;
+mod stopped;
 
 use std::net::SocketAddr;
 
@@ -42,20 +44,30 @@ struct Run<'a> {
 
 /// Runs the benchmark; the exit code.
 pub fn run(bench: &Bench) -> Result<u8, Failure> {
-    let primary = Primary::start(0, 0, None)?;
-    let mut run = Run { bench, primary: primary.address, rows: Vec::new(), skipped: Vec::new() };
     let fabrics: &[Fabric] = match bench.fabric {
+        Fabric::Auto if has_device() => &[Fabric::Verbs, Fabric::Shm, Fabric::Tcp],
         Fabric::Auto => &[Fabric::Shm, Fabric::Tcp],
+        Fabric::Verbs => &[Fabric::Verbs],
         Fabric::Shm => &[Fabric::Shm],
         Fabric::Tcp => &[Fabric::Tcp],
     };
-    for &fabric in fabrics {
+    // shm and tcp share a primary; that of verbs has its memory in another domain
+    let mut primary = Primary::start(0, 0, None, fabrics[0])?;
+    let mut run = Run { bench, primary: primary.address, rows: Vec::new(), skipped: Vec::new() };
+    for (i, &fabric) in fabrics.iter().enumerate() {
+        if i > 0 && fabrics[i - 1] == Fabric::Verbs {
+            primary = Primary::start(0, 0, None, fabric)?;
+            run.primary = primary.address;
+        }
         cycles::run(&mut run, fabric)?;
         c_api::run(&mut run, fabric)?;
         crowd::run(&mut run, fabric)?;
+        if fabric == Fabric::Verbs {
+            stopped::run(&mut run, &primary)?;
+        }
     }
     if run.wants("get locks", fabrics[0]) {
-        let fresh = Primary::start(0, 0, None)?;
+        let fresh = Primary::start(0, 0, None, fabrics[0])?;
         run.rows.push(cycles::get_all_locks(fresh.address, fabrics[0])?);
     }
     if run.rows.is_empty() {
@@ -71,6 +83,11 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
         false => out::print(&report::table(&run.rows, &run.skipped)),
     }
     Ok(failure::OK)
+}
+
+/// Whether `auto` means verbs on this host.
+fn has_device() -> bool {
+    dlock_fabric::VerbsHost::choose(None, &[0; 16]).is_ok()
 }
 
 impl Run<'_> {
@@ -104,6 +121,7 @@ fn client(primary: SocketAddr, fabric: Fabric) -> Result<Instance, Failure> {
 fn name(fabric: Fabric) -> &'static str {
     match fabric {
         Fabric::Auto => "auto",
+        Fabric::Verbs => "verbs",
         Fabric::Shm => "shm",
         Fabric::Tcp => "tcp",
     }

@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dlock_client::FABRIC_VARIABLE;
 use dlock_core::status::Status;
 use rustix::process::{kill_process, Pid, Signal};
 
@@ -37,9 +38,14 @@ pub struct Answer {
 }
 
 impl Process {
-    fn start(arguments: &[String], errors: Stdio) -> Result<(Self, String), Failure> {
+    fn start(
+        arguments: &[String],
+        fabric: Fabric,
+        errors: Stdio,
+    ) -> Result<(Self, String), Failure> {
         let program = std::env::current_exe().map_err(Failure::plain)?;
         let mut child = Command::new(program)
+            .env(FABRIC_VARIABLE, fabric_name(fabric))
             .arg("role")
             .args(arguments)
             .stdin(Stdio::piped())
@@ -145,12 +151,17 @@ pub struct Primary {
 }
 
 impl Primary {
-    /// Starts one; port 0: any.
-    pub fn start(port: u16, recover: u32, grace: Option<Duration>) -> Result<Self, Failure> {
+    /// Starts one that offers this fabric; port 0: any.
+    pub fn start(
+        port: u16,
+        recover: u32,
+        grace: Option<Duration>,
+        fabric: Fabric,
+    ) -> Result<Self, Failure> {
         let mut arguments =
             vec!["primary".into(), format!("--port={port}"), format!("--recover={recover}")];
         arguments.extend(grace.map(|g| format!("--grace-ms={}", g.as_millis())));
-        let (process, first) = Process::start(&arguments, Stdio::inherit())?;
+        let (process, first) = Process::start(&arguments, fabric, Stdio::inherit())?;
         let address = first.strip_prefix("listening ").and_then(|a| a.parse().ok());
         let address =
             address.ok_or_else(|| Failure::plain(format!("the primary says '{first}'")))?;
@@ -160,12 +171,14 @@ impl Primary {
 
 /// Starts a client process.
 pub fn client(primary: SocketAddr, fabric: Fabric) -> Result<Process, Failure> {
-    Process::start(&client_arguments(primary, fabric), Stdio::inherit()).map(|(process, _)| process)
+    let arguments = client_arguments(primary, fabric);
+    Process::start(&arguments, fabric, Stdio::inherit()).map(|(process, _)| process)
 }
 
 /// Starts a client process that is expected to be refused, and so says nothing about it.
 pub fn uninvited(primary: SocketAddr, fabric: Fabric) -> Result<Process, Failure> {
-    Process::start(&client_arguments(primary, fabric), Stdio::null()).map(|(process, _)| process)
+    let arguments = client_arguments(primary, fabric);
+    Process::start(&arguments, fabric, Stdio::null()).map(|(process, _)| process)
 }
 
 fn client_arguments(primary: SocketAddr, fabric: Fabric) -> [String; 3] {
@@ -176,6 +189,7 @@ fn client_arguments(primary: SocketAddr, fabric: Fabric) -> [String; 3] {
 fn fabric_name(fabric: Fabric) -> &'static str {
     match fabric {
         Fabric::Auto => "auto",
+        Fabric::Verbs => "verbs",
         Fabric::Shm => "shm",
         Fabric::Tcp => "tcp",
     }

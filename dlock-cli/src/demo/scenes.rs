@@ -50,7 +50,7 @@ fn each(clients: &mut [Process], command: &str) -> Result<Vec<Answer>, Failure> 
 
 fn primary_starts(tour: &mut Tour) -> Result<Primary, Failure> {
     tour.title("A primary keeps the locks");
-    let primary = Primary::start(0, 0, Some(GRACE))?;
+    let primary = Primary::start(0, 0, Some(GRACE), tour.fabric)?;
     tour.say(&format!(
         "Process {} is the primary, on {}. It keeps lock words in memory, and\n\
          clients change them with atomic operations: {}.",
@@ -58,6 +58,7 @@ fn primary_starts(tour: &mut Tour) -> Result<Primary, Failure> {
         primary.address,
         match tour.fabric {
             Fabric::Tcp => "here by messages over TCP, one round trip each",
+            Fabric::Verbs => "here of an RDMA device, without any work for the primary",
             _ => "here in shared memory, without any message",
         }
     ));
@@ -225,7 +226,7 @@ fn successor(tour: &mut Tour, primary: &mut Primary) -> Result<(), Failure> {
         &format!("with no primary there, the client is told so: {:?}", refused.status),
         refused.status == Status::NotReady,
     );
-    *primary = Primary::start(address.port(), 1, Some(GRACE))?;
+    *primary = Primary::start(address.port(), 1, Some(GRACE), tour.fabric)?;
     let early = uninvited(address, tour.fabric);
     tour.check("the successor takes no new client before the old ones are back", early.is_err());
     let back = survivor.ask(&format!("reinit {address}"))?;

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   lock all cells in the order of their indices
-//!   round:  begin what may begin ─▶ all chains in one execute ─▶ all requests sent, then awaited
+//!   round:  begin what may begin ─▶ all chains in one execute ─▶ their notes in one publish
+//!           ─▶ all requests sent, then awaited
 //!   until every item is done
 //! ```
 //! Items on different locks advance in lockstep, each exactly as a single call would. Of items
@@ -24,7 +25,7 @@ use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome};
 
 use super::{code, Instance};
-use crate::drive::{abandon, await_reply, left, DATA_WAIT, STEPS_MAX};
+use crate::drive::{abandon, await_reply, left, DATA_WAIT, PUBLISH_WAIT, STEPS_MAX};
 use crate::table::{Busy, Cell, CellGuard, CellIndex, Held, CELL_WAIT};
 
 impl Instance {
@@ -223,7 +224,9 @@ impl Rounds<'_, '_> {
                 return;
             }
             self.execute_chains(deadline);
+            self.confirm_notes();
             self.exchange_requests(deadline);
+            self.confirm_notes();
         }
         self.abandon_rest();
     }
@@ -279,16 +282,15 @@ impl Rounds<'_, '_> {
         let item = &mut self.items[i];
         let Some(place) = item.place else { return };
         let place = &mut self.places[place];
-        while let Run::Active(machine, step) = &mut item.run {
+        while let Run::Active(_, step) = &mut item.run {
             match *step {
-                Step::Confirm => *step = place.held().confirm(machine),
                 Step::Done(result) => {
                     if result.status == Status::BadResponse {
                         place.held().undo_lost();
                     }
                     finish(item, place, result);
                 }
-                Step::Chain(_) | Step::Request(_) => return,
+                Step::Chain(_) | Step::Request(_) | Step::Confirm => return,
             }
         }
     }
@@ -321,6 +323,27 @@ impl Rounds<'_, '_> {
             let item = &mut self.items[i];
             if let (Run::Active(machine, step), Some(place)) = (&mut item.run, item.place) {
                 *step = self.places[place].held().outcome(machine, outcome, now);
+            }
+            self.settle(i);
+        }
+    }
+
+    /// One `publish` for the notes of all items; one per session if a reinit is under way.
+    fn confirm_notes(&mut self) {
+        let is_waiting = |item: &Item| matches!(item.run, Run::Active(_, Step::Confirm));
+        let waiting = (0..self.items.len()).filter(|&i| is_waiting(&self.items[i]));
+        let waiting: Vec<usize> = waiting.collect();
+        let mut published: Option<(Arc<dyn Executor>, bool)> = None;
+        for i in waiting {
+            let exec = self.exec_of(i);
+            let is_published = match &published {
+                Some((same, is_published)) if Arc::ptr_eq(same, &exec) => *is_published,
+                _ => exec.publish(PUBLISH_WAIT),
+            };
+            published = Some((exec, is_published));
+            let item = &mut self.items[i];
+            if let (Run::Active(machine, step), Some(place)) = (&mut item.run, item.place) {
+                *step = self.places[place].held().confirmed(machine, is_published);
             }
             self.settle(i);
         }

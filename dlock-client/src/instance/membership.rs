@@ -2,7 +2,7 @@
 //! Coming, coming back, proving to be alive, and leaving.
 //!
 //! ```text
-//!   init    connect ─Init──▶ session ─attach (shm, else tcp)──▶ executor ──▶ instance
+//!   init    connect ─Init──▶ session ─attach (verbs, shm or tcp)──▶ executor ──▶ instance
 //!   reinit  the same with Reinit, beside the old session; then the new one replaces it:
 //!             same incarnation of the primary ─▶ every lock goes on where it is
 //!             a recovering successor          ─▶ every lock refuses until it was claimed
@@ -15,20 +15,20 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use dlock_core::control::{
-    Attach, Claim, ControlReply, ControlRequest, FabricKind, LockGrant, Session, VERSION,
-    VERSION_MIN,
+    Claim, ControlReply, ControlRequest, LockGrant, Session, VERSION, VERSION_MIN,
 };
 use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, LockId};
 use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX};
 use dlock_core::status::Status;
 use dlock_fabric::clock::monotonic_ns;
-use dlock_fabric::{ClockEstimate, FabricError, ShmExecutor, TcpExecutor};
+use dlock_fabric::ClockEstimate;
 use parking_lot::{Mutex, RwLock};
 
 use super::data::has_ticket;
 use super::{done, refusal, Instance, Link, LEFT, OPEN};
-use crate::config::{ClientConfig, FabricChoice};
+use crate::attach::{attach, Attached};
+use crate::config::ClientConfig;
 use crate::control::{address, Control, CONTROL_WAIT};
 use crate::refuse::Refuse;
 use crate::stats::Stats;
@@ -273,7 +273,7 @@ impl Instance {
         // the data path first: what cannot act any more can be undone at once
         self.objects.write().clear();
         let link = self.link.load_full();
-        self.link.store(Arc::new(Link { exec: Arc::new(Refuse), ..*link }));
+        self.link.store(Arc::new(Link { exec: Arc::new(Refuse), verbs: None, ..*link }));
         drop(link);
         for (_, index) in self.table.indices() {
             let cell = self.table.cell(index);
@@ -336,10 +336,11 @@ fn join(
         return Err(Status::BadResponse);
     }
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
-    match attach(choice, &session, &control, clock) {
-        Ok(exec) => {
+    match attach(config, choice, &session, control.peer(), clock) {
+        Ok(Attached { exec, verbs }) => {
             let Session { client, secret, epoch, anchor_s, recovering, .. } = session;
-            let link = Link { exec, epoch, anchor_s, secret, recovering };
+            log::info!("client {client}: data path over {}", exec.name());
+            let link = Link { exec, verbs, epoch, anchor_s, secret, recovering };
             Ok(Joined { client, control, link })
         }
         Err(status) => {
@@ -348,44 +349,6 @@ fn join(
                 let _ = control.call(ControlRequest::Deinit, Instant::now() + CONTROL_WAIT);
             }
             Err(status)
-        }
-    }
-}
-
-/// The data path: shared memory where it is offered and wanted, else tcp.
-fn attach(
-    choice: FabricChoice,
-    session: &Session,
-    control: &Control,
-    clock: ClockEstimate,
-) -> Result<Arc<dyn Executor>, Status> {
-    let attach = |fabric| Attach { client: session.client, secret: session.secret, fabric };
-    if choice != FabricChoice::Tcp {
-        let refused = match session.shm_socket.as_deref() {
-            Some(name) => match ShmExecutor::attach(name, &attach(FabricKind::Shm)) {
-                Ok(exec) => return Ok(Arc::new(exec)),
-                Err(e) => e.to_string(),
-            },
-            None => "the primary does not offer it".to_owned(),
-        };
-        if choice == FabricChoice::Shm {
-            log::error!("no shared memory: {refused}; allow tcp, or enable shm at the primary");
-            return Err(Status::Error);
-        }
-        log::info!("no shared memory ({refused}): using tcp");
-    }
-    if !session.tcp {
-        log::error!("the primary at {} offers no tcp data path; enable it there", control.peer());
-        return Err(Status::Error);
-    }
-    match TcpExecutor::attach(control.peer(), &attach(FabricKind::Tcp), clock) {
-        Ok(exec) => Ok(Arc::new(exec)),
-        Err(e) => {
-            log::error!("no tcp data path: {e}");
-            Err(match e {
-                FabricError::Refused(Status::NotReady) => Status::NotReady,
-                _ => Status::Error,
-            })
         }
     }
 }

@@ -30,6 +30,7 @@ use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId};
 use dlock_core::lock::OpResult;
 use dlock_core::status::Status;
+use dlock_fabric::verbs::VerbCounts;
 use parking_lot::{Mutex, RwLock};
 
 pub use asynchronous::AsyncOp;
@@ -38,10 +39,13 @@ use crate::config::ClientConfig;
 use crate::control::{Control, CONTROL_WAIT};
 use crate::stats::{Stat, Stats, STATS};
 use crate::table::{Busy, Cell, CellGuard, IdHasher, Table, CELL_WAIT};
+use crate::verbs::VerbsPath;
 
 /// What the session with the primary consists of; a reinit replaces it as a whole.
 pub(crate) struct Link {
     exec: Arc<dyn Executor>,
+    /// The same, if it is that of verbs.
+    verbs: Option<Arc<VerbsPath>>,
     epoch: Epoch,
     anchor_s: u32,
     secret: Secret,
@@ -86,9 +90,14 @@ impl Instance {
         self.id
     }
 
-    /// The name of the executor in use: `shm` or `tcp`.
+    /// The name of the executor in use: `verbs`, `shm` or `tcp`.
     pub fn fabric(&self) -> &'static str {
         self.link.load().exec.name()
+    }
+
+    /// The verbs, messages and doorbells of this session so far; `None`: not over verbs.
+    pub fn verb_counts(&self) -> Option<VerbCounts> {
+        self.link.load().verbs.as_ref().map(|path| path.counters())
     }
 
     /// The debug counters of the C API, by their index.

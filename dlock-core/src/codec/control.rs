@@ -5,8 +5,8 @@ use super::wire::{Reader, Writer};
 use super::FrameError;
 use crate::clock::ServerTime;
 use crate::control::{
-    Attach, Attached, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc,
-    LockGrant, ObjectGrant, Secret, Session,
+    Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, LockGrant, ObjectGrant, Secret,
+    Session,
 };
 use crate::ids::Epoch;
 use crate::message::LockType;
@@ -170,40 +170,6 @@ pub(super) fn put_reply(w: &mut Writer<'_>, reply: &ControlReply) {
     }
 }
 
-pub(super) fn attach(r: &mut Reader<'_>) -> Read<Attach> {
-    Ok(Attach {
-        client: r.client()?,
-        secret: Secret(r.array()?),
-        fabric: match r.u8()? {
-            0 => FabricKind::Shm,
-            1 => FabricKind::Tcp,
-            _ => return Err(FrameError::Invalid("fabric")),
-        },
-    })
-}
-
-pub(super) fn put_attach(w: &mut Writer<'_>, attach: &Attach) {
-    w.client(attach.client);
-    w.bytes(&attach.secret.0);
-    w.u8(attach.fabric as u8);
-}
-
-pub(super) fn attached(r: &mut Reader<'_>) -> Read<Attached> {
-    Ok(Attached {
-        status: r.status()?,
-        slots: r.u32()?,
-        ledger_entries: r.u32()?,
-        clock_offset_ns: r.u64()?,
-    })
-}
-
-pub(super) fn put_attached(w: &mut Writer<'_>, attached: &Attached) {
-    w.status(attached.status);
-    w.u32(attached.slots);
-    w.u32(attached.ledger_entries);
-    w.u64(attached.clock_offset_ns);
-}
-
 fn list<'a, T>(
     r: &mut Reader<'a>,
     item_len: usize,
@@ -303,6 +269,7 @@ fn session(r: &mut Reader<'_>) -> Read<Session> {
         recovering: r.bool("recovering")?,
         shm_socket: r.option("shm socket", |r| r.short_bytes("shm socket"))?,
         tcp: r.bool("tcp")?,
+        verbs: r.bool("verbs")?,
     })
 }
 
@@ -316,4 +283,5 @@ fn put_session(w: &mut Writer<'_>, session: &Session) {
     w.bool(session.recovering);
     w.option(session.shm_socket.as_deref(), |w, name| w.short_bytes(name));
     w.bool(session.tcp);
+    w.bool(session.verbs);
 }

@@ -18,6 +18,7 @@
 //! the beginning of `Init` and `Reinit` (`seq:u64, tag:u8 = 0 | 1, version_min:u8,
 //! version_max:u8`) and all of the refusal (`seq:u64, tag:u8 = 0, status:i32`).
 
+mod attach;
 mod control;
 mod data;
 mod wire;
@@ -196,8 +197,8 @@ pub fn decode(kind: Kind, payload: &[u8]) -> Result<Frame, FrameError> {
     let frame = match kind {
         Kind::Control => Frame::Control(r.seq()?, control::request(&mut r)?),
         Kind::ControlReply => Frame::ControlReply(r.seq()?, control::reply(&mut r)?),
-        Kind::Attach => Frame::Attach(control::attach(&mut r)?),
-        Kind::Attached => Frame::Attached(control::attached(&mut r)?),
+        Kind::Attach => Frame::Attach(attach::attach(&mut r)?),
+        Kind::Attached => Frame::Attached(attach::attached(&mut r)?),
         Kind::Batch => {
             let mut chains = Vec::new();
             Frame::Batch(data::batch(&mut r, &mut chains)?, chains)
@@ -244,7 +245,7 @@ pub fn decode_outcomes(payload: &[u8], outcomes: &mut Vec<Outcome>) -> Result<Se
 ///
 /// # Panics
 /// If the frame breaks a limit of [`limits`](crate::limits) (a list of more than `BATCH_MAX`
-/// items, a name of more than `DESC_LEN_MAX` bytes): whoever builds frames has checked them.
+/// items, a name of more than `DESC_LEN_MAX` bytes, an `Attach` with verbs for another fabric): whoever builds frames has checked them.
 pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
     match frame {
         Frame::Control(seq, request) => framed(Kind::Control, out, |w| {
@@ -255,9 +256,9 @@ pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
             w.seq(*seq);
             control::put_reply(w, reply);
         }),
-        Frame::Attach(attach) => framed(Kind::Attach, out, |w| control::put_attach(w, attach)),
+        Frame::Attach(attach) => framed(Kind::Attach, out, |w| attach::put_attach(w, attach)),
         Frame::Attached(attached) => {
-            framed(Kind::Attached, out, |w| control::put_attached(w, attached));
+            framed(Kind::Attached, out, |w| attach::put_attached(w, attached));
         }
         Frame::Batch(seq, chains) => encode_batch(*seq, chains, out),
         Frame::Outcomes(seq, outcomes) => encode_outcomes(*seq, outcomes, out),

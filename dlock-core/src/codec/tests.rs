@@ -3,7 +3,7 @@ use super::*;
 use crate::clock::ServerTime;
 use crate::control::*;
 use crate::ids::*;
-use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
+use crate::limits::*;
 use crate::message::*;
 use crate::status::Status;
 use crate::verb::*;
@@ -110,6 +110,35 @@ impl Gen {
             _ => Outcome::Refused(self.status()),
         }
     }
+    fn endpoint(&mut self) -> VerbsEndpoint {
+        VerbsEndpoint {
+            qp_num: self.u32() >> 8,
+            psn: self.u32() >> 8,
+            gid: self.secret().0,
+            lid: self.u16(),
+            mtu: 1 + self.below(5) as u8,
+            reads: self.next() as u8 | 1,
+        }
+    }
+    fn maybe_endpoint(&mut self) -> Option<VerbsEndpoint> {
+        self.bool().then(|| self.endpoint())
+    }
+    fn region(&mut self) -> VerbsRegion {
+        VerbsRegion { base: self.next() >> 1, bytes: self.next() >> 1, rkey: self.u32() }
+    }
+    fn verbs_attach(&mut self) -> VerbsAttach {
+        VerbsAttach {
+            chains: self.endpoint(),
+            messages: self.maybe_endpoint(),
+            ring_slots: [VERBS_RING_SLOTS_MIN, 9, VERBS_RING_SLOTS_MAX][self.below(3)],
+            message_bytes: [VERBS_MESSAGE_BYTES_MIN, VERBS_MESSAGE_BYTES_MAX][self.below(2)],
+        }
+    }
+    fn verbs_attached(&mut self) -> VerbsAttached {
+        let VerbsAttach { chains, messages, ring_slots, message_bytes } = self.verbs_attach();
+        let (slots, ledger) = (self.region(), self.region());
+        VerbsAttached { chains, messages, slots, ledger, ring_slots, message_bytes }
+    }
     fn session(&mut self) -> Session {
         Session {
             version: self.next() as u8,
@@ -121,6 +150,7 @@ impl Gen {
             recovering: self.bool(),
             shm_socket: self.bool().then(|| b"dlock-1-a".to_vec()),
             tcp: self.bool(),
+            verbs: self.bool(),
         }
     }
 }
@@ -228,15 +258,20 @@ fn one_of_each(g: &mut Gen) -> Vec<Frame> {
     frames.extend((0..CONTROL_REPLIES).map(|v| Frame::ControlReply(seq, control_reply(g, v))));
     frames.extend((0..REQUESTS).map(|v| Frame::Request(seq, request(g, v))));
     frames.extend((0..REPLIES).map(|v| Frame::Reply(seq, reply(g, v))));
-    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
-        frames.push(Frame::Attach(Attach { client: g.client(), secret: g.secret(), fabric }));
+    for fabric in [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs, FabricKind::Verbs] {
+        let verbs = (fabric == FabricKind::Verbs).then(|| g.verbs_attach());
+        let (client, secret) = (g.client(), g.secret());
+        frames.push(Frame::Attach(Attach { client, secret, fabric, verbs }));
     }
-    frames.push(Frame::Attached(Attached {
-        status: g.status(),
-        slots: g.u32(),
-        ledger_entries: g.u32(),
-        clock_offset_ns: g.next(),
-    }));
+    for has_verbs in [false, true] {
+        frames.push(Frame::Attached(Attached {
+            status: g.status(),
+            slots: g.u32(),
+            ledger_entries: g.u32(),
+            clock_offset_ns: g.next(),
+            verbs: has_verbs.then(|| g.verbs_attached()),
+        }));
+    }
     frames.push(Frame::Batch(seq, g.list(Gen::chain)));
     frames.push(Frame::Outcomes(seq, g.list(Gen::outcome)));
     frames.push(Frame::Note(g.handle(), LedgerEntry::from_bits(g.next())));
@@ -373,6 +408,49 @@ fn lists_are_reused_by_the_hot_path() {
         assert_eq!(decode_batch(&batch[HEADER_LEN..], &mut chains), Ok(seq));
         assert_eq!(decode_outcomes(&done[HEADER_LEN..], &mut outcomes), Ok(seq));
         assert_eq!((&chains, &outcomes), (&expected, &results));
+    }
+}
+
+/// The bytes of an `Attach` with verbs, from its first queue pair on.
+fn verbs_payload(change: impl FnOnce(&mut VerbsAttach)) -> Result<Frame, FrameError> {
+    let mut g = Gen(7);
+    let mut verbs = VerbsAttach { messages: None, ..g.verbs_attach() };
+    change(&mut verbs);
+    let (client, secret, fabric) = (g.client(), g.secret(), FabricKind::Verbs);
+    decoded(&encoded(&Frame::Attach(Attach { client, secret, fabric, verbs: Some(verbs) })))
+}
+
+#[test]
+fn queue_pairs_and_rings_out_of_their_bounds_are_refused() {
+    assert!(verbs_payload(|_| ()).is_ok());
+    let endpoint = Err(FrameError::Invalid("queue pair"));
+    assert_eq!(verbs_payload(|v| v.chains.qp_num = 1 << 24), endpoint);
+    assert_eq!(verbs_payload(|v| v.chains.psn = 1 << 24), endpoint);
+    assert_eq!(verbs_payload(|v| v.chains.mtu = 0), endpoint);
+    assert_eq!(verbs_payload(|v| v.chains.mtu = 6), endpoint);
+    assert_eq!(verbs_payload(|v| v.chains.reads = 0), endpoint);
+    let ring = Err(FrameError::Invalid("receive ring"));
+    assert_eq!(verbs_payload(|v| v.ring_slots = VERBS_RING_SLOTS_MIN - 1), ring);
+    assert_eq!(verbs_payload(|v| v.ring_slots = VERBS_RING_SLOTS_MAX + 1), ring);
+    assert_eq!(verbs_payload(|v| v.message_bytes = VERBS_MESSAGE_BYTES_MIN - 1), ring);
+    assert_eq!(verbs_payload(|v| v.message_bytes = VERBS_MESSAGE_BYTES_MAX + 1), ring);
+    let mut verbs = Gen(8).verbs_attached();
+    verbs.ledger = VerbsRegion { base: u64::MAX, bytes: 1, rkey: 0 };
+    let (status, verbs) = (Status::Success, Some(verbs));
+    let attached = Attached { status, slots: 0, ledger_entries: 0, clock_offset_ns: 0, verbs };
+    let result = decoded(&encoded(&Frame::Attached(attached)));
+    assert_eq!(result, Err(FrameError::Invalid("region")));
+}
+
+#[test]
+fn every_message_fits_into_the_smallest_verbs_buffer() {
+    let mut g = Gen(9);
+    for _ in 0..100 {
+        for frame in one_of_each(&mut g) {
+            if let Frame::Request(..) | Frame::Reply(..) = frame {
+                assert!(encoded(&frame).len() <= VERBS_MESSAGE_BYTES_MIN as usize, "{frame:?}");
+            }
+        }
     }
 }
 

@@ -192,6 +192,11 @@ impl Cq {
         self.channel.as_ref()
     }
 
+    /// Completions it has room for.
+    pub(super) fn entries(&self) -> u32 {
+        self.entries
+    }
+
     /// Makes room for the work requests of a queue pair.
     pub(super) fn promise(&self, requests: u32) -> Result<(), VerbsError> {
         let add = |promised: u32| promised.checked_add(requests).filter(|&n| n <= self.entries);
@@ -272,7 +277,8 @@ impl Channel {
         }
     }
 
-    fn take_event(&self) -> Result<bool, VerbsError> {
+    /// Takes one event if one is there.
+    pub(super) fn take_event(&self) -> Result<bool, VerbsError> {
         let lib = self.context.here()?;
         let (mut cq, mut cookie) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: a live channel and two places for the answer.

@@ -81,6 +81,9 @@ pub enum Access {
     ReadAtomic,
     /// Read and write: a client's ledger, for that client.
     ReadWrite,
+    /// Everything: slots, for the primary's own queue pair alone, in a protection domain without
+    /// any client's.
+    Own,
 }
 
 impl Access {
@@ -90,6 +93,11 @@ impl Access {
                 Self::Local => 0,
                 Self::ReadAtomic => ffi::IBV_ACCESS_REMOTE_READ | ffi::IBV_ACCESS_REMOTE_ATOMIC,
                 Self::ReadWrite => ffi::IBV_ACCESS_REMOTE_READ | ffi::IBV_ACCESS_REMOTE_WRITE,
+                Self::Own => {
+                    ffi::IBV_ACCESS_REMOTE_READ
+                        | ffi::IBV_ACCESS_REMOTE_WRITE
+                        | ffi::IBV_ACCESS_REMOTE_ATOMIC
+                }
             }
     }
 }

@@ -155,6 +155,14 @@ impl Messages {
         }
     }
 
+    /// Takes note that messages have left up to this count, where somebody else takes the
+    /// completions of the send queue.
+    pub(super) fn settle_sent(&mut self, seq: u32) {
+        if seq.wrapping_sub(self.settled) <= self.posted.wrapping_sub(self.settled) {
+            self.settled = seq;
+        }
+    }
+
     fn has_slot(&self) -> bool {
         self.posted.wrapping_sub(self.settled) <= self.mask
     }

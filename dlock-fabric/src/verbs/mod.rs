@@ -15,18 +15,28 @@
 //!
 //! Nothing of RDMA is needed to build this, and nothing is loaded before it is asked for.
 
+mod attach;
 pub mod choice;
 mod completion;
 mod credits;
 mod device;
 pub mod doctor;
 mod error;
+mod executor;
 mod ffi;
+mod flight;
+mod host;
 mod library;
+mod loopback;
 mod memory;
 mod messages;
+mod nic_memory;
+mod peer;
 mod poster;
 mod qp;
+mod ring;
+mod station;
+mod talk;
 pub mod timing;
 
 #[cfg(test)]
@@ -37,8 +47,17 @@ pub use completion::{Channel, Completion, Cq, WorkId};
 pub use credits::RING_SLOTS_MIN;
 pub use device::{devices, Context};
 pub use error::VerbsError;
+pub use executor::{VerbCounts, VerbsExecutor, VerbsWish, EFFECT_NS_MAX};
+pub use host::{Arrival, PeerId, VerbsHost, ARRIVALS_MAX};
 pub use library::{library, Absent, Library};
 pub use memory::{Access, Mr, Pages, Pd, Region, RemoteRegion, RemoteWord};
 pub use messages::{Event, MessageError, MessageSpec, Messages};
+pub use nic_memory::{DeviceLost, NicMemory};
+pub use peer::VerbsPeer;
 pub use poster::{Batch, Notify, PostError, PostedList, Poster, RemoteVerb, Settled};
 pub use qp::{Endpoint, Qp, QpSpec};
+
+/// Receive buffers of a message ring: requests under way to a primary, or replies to a client.
+pub const RING_SLOTS: u16 = 16;
+/// Bytes of a message buffer; the longest frame of the arbiter's has less than half of it.
+pub const MESSAGE_BYTES: u32 = 128;

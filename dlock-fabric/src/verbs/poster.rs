@@ -216,6 +216,21 @@ impl Poster {
         batch.ring(notify)
     }
 
+    /// Takes note that everything up to this count was executed, as [`settle`](Self::settle) does
+    /// of one completion; older news than what is known already is ignored.
+    #[inline]
+    pub(super) fn settle_to(&mut self, seq: u32) {
+        if seq.wrapping_sub(self.settled) <= self.under_way() {
+            self.settled = seq;
+        }
+    }
+
+    /// The value of the verb with this count, if its slot was not used again since.
+    #[inline]
+    pub(super) fn value(&self, seq: u32) -> u64 {
+        self.scratch.words()[(seq.wrapping_sub(1) & self.mask) as usize].load()
+    }
+
     /// Takes note of a completion of this poster, and gives access to the values of its list.
     ///
     /// # Panics
@@ -319,6 +334,12 @@ impl Batch<'_> {
         }
         self.len += 1;
         Ok(())
+    }
+
+    /// Reads or atomics that were posted before may still be under way, and must not be overtaken.
+    #[inline]
+    pub(super) fn behind(&mut self, reads: bool, atomics: bool) {
+        self.order = Order { reads, atomics };
     }
 
     /// The verbs from here on belong to another chain: no fence between the two.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::choice::{Gid, Link};
-use super::completion::Cq;
+use super::completion::{Cq, WorkId};
 use super::error::VerbsError;
 use super::ffi::{
     self, ibv_ah_attr, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
@@ -37,6 +37,10 @@ const HOP_LIMIT: u8 = 64;
 const READS_MAX: u8 = 16;
 /// Packet sequence numbers have 24 bits.
 const PSN_MASK: u32 = 0xff_ffff;
+
+/// The owner of the receive that [`Qp::post_canary`] posts; no share has that number, since shares
+/// are counted from 0 and have at least two slots.
+pub(super) const CANARY: u16 = u16::MAX;
 
 /// What a queue pair is made for.
 #[derive(Clone, Debug)]
@@ -82,6 +86,7 @@ pub struct Qp {
     inline_bytes: u32,
     send_taken: AtomicU32,
     owners: AtomicU32,
+    destroyed: bool,
     /// What the device may access until the queue pair is destroyed.
     kept: Mutex<Vec<Arc<Mr>>>,
     pd: Arc<Pd>,
@@ -176,6 +181,7 @@ impl Qp {
             inline_bytes,
             send_taken: AtomicU32::new(0),
             owners: AtomicU32::new(0),
+            destroyed: false,
             kept: Mutex::default(),
             pd: Arc::clone(pd),
         }
@@ -311,6 +317,41 @@ impl Qp {
         self.modify("stop a queue pair", &mut attr, ffi::IBV_QP_STATE)
     }
 
+    /// Destroys it: when this succeeds, nothing of it acts any more, on either memory.
+    ///
+    /// # Errors
+    /// `Call` if the device has failed; `Forked`.
+    pub(super) fn destroy(&mut self) -> Result<(), VerbsError> {
+        let lib = self.pd.context().here()?;
+        if self.destroyed {
+            return Ok(());
+        }
+        // SAFETY: made by `create`, and not destroyed; `&mut self` is its only user, and whoever
+        // gets one uses it no more.
+        VerbsError::check("destroy a queue pair", unsafe { (lib.destroy_qp)(self.raw.as_ptr()) })?;
+        self.destroyed = true;
+        self.spec.send_cq.release(self.spec.send_slots);
+        self.spec.recv_cq.release(self.spec.recv_slots);
+        Ok(())
+    }
+
+    /// Posts a receive without a buffer: a completion of it tells that the queue pair has failed,
+    /// or that the peer sends messages where there are none.
+    pub(super) fn post_canary(&self) -> Result<(), VerbsError> {
+        let mut request = ibv_recv_wr {
+            wr_id: WorkId { owner: CANARY, len: 1, seq: 0 }.bits(),
+            next: std::ptr::null_mut(),
+            sg_list: std::ptr::null_mut(),
+            num_sge: 0,
+        };
+        // SAFETY: one request without entries, on the stack until the call returns.
+        let posted = unsafe { self.post_recv(&mut request) };
+        posted.map_err(|failed| {
+            let source = io::Error::from_raw_os_error(failed.code);
+            VerbsError::call("post a receive", source)
+        })
+    }
+
     /// Whether it can still work, as the device says.
     ///
     /// # Errors
@@ -419,17 +460,9 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        let Ok(lib) = self.pd.context().here() else {
-            // The parent's device goes on using what belongs to the parent; the child has not
-            // got those pages.
-            return;
-        };
-        // SAFETY: made by `create`, freed once.
-        let rc = unsafe { (lib.destroy_qp)(self.raw.as_ptr()) };
-        if rc == 0 {
-            self.spec.send_cq.release(self.spec.send_slots);
-            self.spec.recv_cq.release(self.spec.recv_slots);
-        } else {
+        // In a forked child: the parent's device goes on using what belongs to the parent; the
+        // child has not got those pages.
+        if self.destroy().is_err() && self.pd.context().owner.is_here() {
             // It may still write to what it was given.
             let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(kept));

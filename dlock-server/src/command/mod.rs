@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   loop:  events of the control thread ─▶ sessions   (admission, requests, attach, fencing)
+//!          arrivals at the device       ─▶ verbs      (frames of verbs clients)
 //!          readable channels            ─▶ channels   (chains, notes, requests)
 //!          whose time has come          ─▶ tick, graces, stalled clients
 //!          replies ─▶ channels ─▶ sockets
@@ -14,9 +15,11 @@
 mod channels;
 mod sessions;
 mod spin;
+mod verbs;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,16 +28,20 @@ use dlock_core::ids::ClientId;
 use dlock_core::primary::{Primary, Sent};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome};
-use dlock_fabric::CpuMemory;
+use dlock_fabric::{DeviceLost, VerbsHost, VerbsPeer};
 use mio::{Events, Poll, Token};
 
 use crate::channel::{Channel, STALL_MAX};
 use crate::epoch::ServerClock;
 use crate::mailbox::{Event, Inbox, Link, Peer};
+use crate::memory::Memory;
 use spin::Spin;
+use verbs::Nic;
 
-/// The token of the mailbox; channels and processes have the ones above it.
+/// The token of the mailbox.
 pub(crate) const MAIL: Token = Token(0);
+/// The token of the device's completions; channels and processes have the ones above it.
+const NIC: Token = Token(1);
 
 /// Events of the control thread taken in one round.
 const EVENTS_PER_ROUND: usize = 64;
@@ -50,7 +57,9 @@ const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 /// What the command thread is made of.
 pub(crate) struct Parts {
     pub(crate) primary: Primary,
-    pub(crate) memory: CpuMemory,
+    pub(crate) memory: Memory,
+    /// The device, if it is the memory's domain.
+    pub(crate) host: Option<Arc<VerbsHost>>,
     pub(crate) clock: ServerClock,
     pub(crate) inbox: Inbox,
     pub(crate) poll: Poll,
@@ -63,7 +72,7 @@ pub(crate) struct Parts {
 /// The primary's state, its memory, and replies on their way to channels.
 struct Core {
     primary: Primary,
-    memory: CpuMemory,
+    memory: Memory,
     clock: ServerClock,
     sent: Vec<Sent>,
     chains: Vec<Chain>,
@@ -106,6 +115,8 @@ pub(crate) struct Worker {
     blocked: HashSet<Token>,
     /// Clients that must be fenced, and could not be yet.
     doomed: HashSet<ClientId>,
+    /// Queue pairs that could not be fenced yet.
+    unfenced: HashMap<ClientId, Vec<Box<VerbsPeer>>>,
     /// Some process has no pidfd.
     blind: bool,
     next_token: usize,
@@ -114,10 +125,14 @@ pub(crate) struct Worker {
     recovering: bool,
     shm_socket: Option<Vec<u8>>,
     tcp: bool,
+    nic: Option<Nic>,
 }
 
 impl Worker {
-    pub(crate) fn new(parts: Parts) -> Self {
+    /// # Errors
+    /// The device's completions cannot be waited for.
+    pub(crate) fn new(parts: Parts) -> io::Result<Self> {
+        let nic = parts.host.map(|host| Nic::new(host, parts.poll.registry())).transpose()?;
         let mut worker = Self {
             core: Core {
                 primary: parts.primary,
@@ -135,35 +150,54 @@ impl Worker {
             ready: VecDeque::new(),
             blocked: HashSet::new(),
             doomed: HashSet::new(),
+            unfenced: HashMap::new(),
             blind: false,
-            next_token: MAIL.0,
+            next_token: NIC.0,
             next_look: Instant::now() + LOOK_EVERY,
             spin: Spin::new(parts.sleep_mode),
             recovering: false,
             shm_socket: parts.shm_socket,
             tcp: parts.tcp,
+            nic,
         };
         worker.set_gate();
-        worker
+        Ok(worker)
     }
 
-    /// Serves until it is stopped.
-    pub(crate) fn run(mut self) {
+    /// Serves until it is stopped, or cannot go on.
+    ///
+    /// # Errors
+    /// Why it cannot: then nothing of it is left.
+    pub(crate) fn run(self) -> Result<(), String> {
+        // Memory whose device fails has no values to give: it unwinds from wherever it is asked.
+        match catch_unwind(AssertUnwindSafe(|| self.serve())) {
+            Ok(ended) => ended,
+            Err(payload) => match payload.downcast::<DeviceLost>() {
+                Ok(lost) => Err(format!("its RDMA device has failed: {lost}")),
+                Err(panic) => resume_unwind(panic),
+            },
+        }
+    }
+
+    fn serve(mut self) -> Result<(), String> {
         if let Err(error) = self.core.memory.serve() {
             log::warn!("shm clients will not notice if this primary is killed: {error}");
         }
         let mut events = Events::with_capacity(POLLED_PER_ROUND);
         while !self.inbox.stopped() {
             let mut worked = self.take_events();
+            worked |= self.take_arrivals()?;
             worked |= self.serve_channels();
             self.tick();
             self.deliver();
-            let wait = self.wait(worked);
-            if let Err(error) = self.look(&mut events, wait) {
-                log::error!("the command thread ends: it cannot wait for its sockets: {error}");
-                return;
+            let mut wait = self.wait(worked);
+            if !wait.is_zero() && !self.may_sleep_at_the_device()? {
+                wait = Duration::ZERO;
             }
+            let looked = self.look(&mut events, wait);
+            looked.map_err(|error| format!("it cannot wait for its sockets: {error}"))?;
         }
+        Ok(())
     }
 
     fn token(&mut self) -> Token {
@@ -191,7 +225,10 @@ impl Worker {
                 let _ = reply.send(self.control(client, link, request));
             }
             Event::Lost { client, link } => self.lost(client, link),
-            Event::Attach { socket, attach, peer } => self.attach(socket, attach, peer),
+            Event::MayAttach { attach, reply } => {
+                let _ = reply.send(self.may_attach_now(&attach));
+            }
+            Event::Attach { socket, attach, joining } => self.attach(socket, attach, joining),
             Event::Ask(look) => look(&mut self.core.primary, &mut self.core.memory),
         }
     }
@@ -213,6 +250,7 @@ impl Worker {
         if now >= self.next_look && self.has_to_look() {
             self.next_look = now + LOOK_EVERY;
             self.look_at_processes();
+            self.fence_again();
             self.drop_stalled(now);
         }
     }
@@ -223,7 +261,10 @@ impl Worker {
 
     /// Whether something is going on that nothing notifies of.
     fn has_to_look(&self) -> bool {
-        self.blind || !self.doomed.is_empty() || !self.blocked.is_empty()
+        self.blind
+            || !self.doomed.is_empty()
+            || !self.blocked.is_empty()
+            || !self.unfenced.is_empty()
     }
 
     fn drop_stalled(&mut self, now: Instant) {
@@ -276,6 +317,8 @@ impl Worker {
                 if !std::mem::replace(&mut channel.listed, true) {
                     self.ready.push_back(token);
                 }
+            } else if token == NIC {
+                self.woken_by_the_device()?;
             } else if let Some(&client) = self.pidfds.get(&token) {
                 self.look_at_process(client);
             }

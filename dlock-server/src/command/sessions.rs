@@ -8,7 +8,8 @@
 //!              ▼                                                 room needed ─────▶ doomed
 //!           doomed ── nothing of it can act ──▶ fenced: what it holds is undone, it is forgotten
 //! ```
-//! A tcp client cannot act once its channel is closed. An shm client can while a process of its
+//! A tcp client cannot act once its channel is closed, and a verbs client once its queue pairs are
+//! fenced, which closing its channel does. An shm client can while a process of its
 //! has the memory mapped: it is fenced when it has unmapped it or when the process is gone.
 
 use std::collections::hash_map::Entry;
@@ -21,14 +22,14 @@ use dlock_core::control::{
 use dlock_core::ids::ClientId;
 use dlock_core::primary::Admitted;
 use dlock_core::status::Status;
-use dlock_fabric::handshake;
+use dlock_fabric::{handshake, VerbsPeer};
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::{Core, Member, Worker};
 use crate::channel::{Channel, CHANNELS_MAX};
-use crate::mailbox::{Link, Peer, Socket};
+use crate::mailbox::{Joining, Link, Peer, Socket};
 use crate::random::Random;
 
 /// Processes that may have the memory mapped for one client.
@@ -94,6 +95,7 @@ impl Worker {
             recovering: admitted.recovering,
             shm_socket: self.shm_socket.clone(),
             tcp: self.tcp,
+            verbs: self.nic.is_some(),
         })
     }
 
@@ -137,38 +139,88 @@ impl Worker {
     }
 
     /// A connection wants to be a client's command channel.
-    pub(super) fn attach(&mut self, socket: Socket, attach: Attach, peer: Option<Peer>) {
+    pub(super) fn attach(&mut self, socket: Socket, attach: Attach, joining: Joining) {
         let client = attach.client;
-        let status = self.may_attach(&attach, peer.as_ref());
+        let mut status = self.may_attach(&attach, &joining);
+        if status == Status::Success {
+            self.close_channel(client);
+            if self.is_unfenced(client) {
+                status = Status::Error; // its old queue pairs could still act
+            }
+        }
         let attached = Attached {
             status,
             slots: self.core.memory.slots(),
             ledger_entries: self.core.memory.ledger_entries(),
             clock_offset_ns: match attach.fabric {
                 FabricKind::Shm => self.core.clock.offset_ns(),
-                FabricKind::Tcp => 0,
+                FabricKind::Tcp | FabricKind::Verbs => 0,
             },
+            verbs: None,
         };
         let deadline = Instant::now() + ANSWER_WAIT;
         if status != Status::Success {
-            log::warn!("a command channel of client {client} is refused: {status}");
+            // A client in recovery asks again and again.
+            let level = match status {
+                Status::NotReady => log::Level::Debug,
+                _ => log::Level::Warn,
+            };
+            log::log!(level, "a command channel of client {client} is refused: {status}");
             let refusal = Attached { slots: 0, ledger_entries: 0, clock_offset_ns: 0, ..attached };
             // The connection is closed whether the answer arrives or not.
             let _ = handshake::answer(socket.as_fd(), &refusal, None, deadline);
             return;
         }
-        self.close_channel(client);
         self.core.primary.attached(client);
-        if let Some(peer) = peer {
-            self.share(client, socket, attached, peer, deadline);
-        } else if let Err(error) = handshake::answer(socket.as_fd(), &attached, None, deadline) {
-            log::warn!("client {client} did not take its command channel: {error}");
-        } else {
-            self.add_channel(client, FabricKind::Tcp, socket);
+        let (attached, fabric, peer) = match joining {
+            Joining::Shm(peer) => return self.share(client, socket, attached, peer, deadline),
+            Joining::Tcp => (attached, FabricKind::Tcp, None),
+            Joining::Verbs(joined) => {
+                let (peer, verbs) = *joined;
+                (Attached { verbs: Some(verbs), ..attached }, FabricKind::Verbs, Some(peer))
+            }
+        };
+        // Known before the client knows of it: its first frame may come at once.
+        let added = self.add_channel(client, fabric, socket, peer.map(Box::new));
+        let Some(token) = added else { return };
+        let Some(channel) = self.channels.get(&token) else { return };
+        if let Err(error) = handshake::answer(channel.as_fd(), &attached, None, deadline) {
+            self.end_channel(token, &format!("it did not take its command channel: {error}"));
         }
     }
 
-    fn may_attach(&self, attach: &Attach, peer: Option<&Peer>) -> Status {
+    /// Whether a verbs client may attach, before queue pairs are made for it.
+    pub(super) fn may_attach_now(&self, attach: &Attach) -> Status {
+        self.may_attach_as(attach, |_| self.may_attach_verbs())
+    }
+
+    /// The memory cannot refuse verbs clients: in recovery they are not let near it.
+    fn may_attach_verbs(&self) -> Status {
+        match &self.nic {
+            None => Status::Error,
+            Some(_) if self.core.primary.is_recovering() => Status::NotReady,
+            Some(_) => Status::Success,
+        }
+    }
+
+    fn may_attach(&self, attach: &Attach, joining: &Joining) -> Status {
+        self.may_attach_as(attach, |member| match (attach.fabric, joining) {
+            (FabricKind::Tcp, Joining::Tcp) if self.tcp => Status::Success,
+            (FabricKind::Verbs, Joining::Verbs(_)) => self.may_attach_verbs(),
+            // A process that cannot be told from others could never be fenced.
+            (FabricKind::Shm, Joining::Shm(peer)) if peer.process.is_known() => {
+                let full = member.processes.len() >= PROCESSES_MAX;
+                match full && !member.processes.iter().any(|(p, _)| p.pid == peer.pid) {
+                    true => Status::ServerNoResource,
+                    false => Status::Success,
+                }
+            }
+            _ => Status::Error,
+        })
+    }
+
+    /// What holds for every fabric, and then for this one.
+    fn may_attach_as(&self, attach: &Attach, fabric: impl FnOnce(&Member) -> Status) -> Status {
         let Some(member) = self.members.get(&attach.client) else {
             return Status::ClientRemoved;
         };
@@ -181,18 +233,7 @@ impl Worker {
         if member.left || self.doomed.contains(&attach.client) {
             return Status::ClientRemoved;
         }
-        match (attach.fabric, peer) {
-            (FabricKind::Tcp, None) if self.tcp => Status::Success,
-            // A process that cannot be told from others could never be fenced.
-            (FabricKind::Shm, Some(peer)) if peer.process.is_known() => {
-                let full = member.processes.len() >= PROCESSES_MAX;
-                match full && !member.processes.iter().any(|(p, _)| p.pid == peer.pid) {
-                    true => Status::ServerNoResource,
-                    false => Status::Success,
-                }
-            }
-            _ => Status::Error,
-        }
+        fabric(member)
     }
 
     /// Answers an shm client with the memory. Its process is watched before it has the memory.
@@ -206,14 +247,16 @@ impl Worker {
     ) {
         self.watch(client, peer);
         let sent = match self.core.memory.share(client) {
-            Ok(shared) => handshake::answer(socket.as_fd(), &attached, Some(&shared), deadline),
-            Err(error) => {
-                log::error!("client {client} cannot have the memory: {error}");
-                return;
+            Some(Ok(shared)) => {
+                handshake::answer(socket.as_fd(), &attached, Some(&shared), deadline)
             }
+            Some(Err(error)) => {
+                return log::error!("client {client} cannot have the memory: {error}");
+            }
+            None => return, // shm was not offered
         };
         match sent {
-            Ok(()) => self.add_channel(client, FabricKind::Shm, socket),
+            Ok(()) => drop(self.add_channel(client, FabricKind::Shm, socket, None)),
             Err(error) => {
                 self.core.memory.unshare(client);
                 log::warn!("client {client} did not take the memory: {error}");
@@ -221,20 +264,39 @@ impl Worker {
         }
     }
 
-    fn add_channel(&mut self, client: ClientId, fabric: FabricKind, socket: Socket) {
+    fn add_channel(
+        &mut self,
+        client: ClientId,
+        fabric: FabricKind,
+        socket: Socket,
+        verbs: Option<Box<VerbsPeer>>,
+    ) -> Option<Token> {
         let token = self.token();
-        let Some(member) = self.members.get_mut(&client) else { return };
+        let member = self.members.get_mut(&client)?;
         member.channels += 1;
         let whose = (client, member.channels);
-        match Channel::new(whose, fabric, socket, token, self.poll.registry()) {
-            Ok(mut channel) => {
-                channel.listed = true;
-                self.channels.insert(token, channel);
-                self.ready.push_back(token);
-                member.channel = Some(token);
+        let channel = Channel::new(whose, fabric, socket, token, self.poll.registry());
+        let mut channel = match channel {
+            Ok(channel) => channel,
+            Err(error) => {
+                log::error!("client {client} has no command channel: {error}");
+                if let Some(peer) = verbs {
+                    self.fence_verbs(client, peer);
+                }
+                return None;
             }
-            Err(error) => log::error!("client {client} has no command channel: {error}"),
+        };
+        if let Some(peer) = verbs {
+            if let Some(nic) = &mut self.nic {
+                nic.add(&peer, token);
+            }
+            channel = channel.carried_by(peer);
         }
+        channel.listed = true;
+        self.channels.insert(token, channel);
+        self.ready.push_back(token);
+        member.channel = Some(token);
+        Some(token)
     }
 
     /// A channel has ended by itself.
@@ -242,8 +304,10 @@ impl Worker {
         let Some(channel) = self.channels.remove(&token) else { return };
         let client = channel.client;
         log::debug!("the command channel of client {client} has ended: {why}");
-        channel.close(self.poll.registry());
         self.blocked.remove(&token);
+        if let Some(peer) = channel.close(self.poll.registry()) {
+            self.fence_verbs(client, peer);
+        }
         if let Some(member) = self.members.get_mut(&client) {
             if member.channel == Some(token) {
                 member.channel = None;
@@ -257,8 +321,9 @@ impl Worker {
         let token = self.members.get_mut(&client).and_then(|member| member.channel.take());
         let Some(token) = token else { return };
         self.blocked.remove(&token);
-        if let Some(channel) = self.channels.remove(&token) {
-            channel.close(self.poll.registry());
+        let channel = self.channels.remove(&token);
+        if let Some(peer) = channel.and_then(|channel| channel.close(self.poll.registry())) {
+            self.fence_verbs(client, peer);
         }
     }
 
@@ -312,7 +377,8 @@ impl Worker {
         }
     }
 
-    /// Whether nothing of this client can act once its channel is closed.
+    /// Whether nothing of this client can act once its channel is closed and its queue pairs, if
+    /// it has some, are fenced.
     fn fenceable(&self, client: ClientId) -> bool {
         let gone = |member: &Member| {
             !member.processes.is_empty()
@@ -335,6 +401,10 @@ impl Worker {
     /// act any more: it is [`fenceable`](Self::fenceable), or it has never attached.
     fn fence(&mut self, client: ClientId) {
         self.close_channel(client);
+        if self.is_unfenced(client) {
+            self.doomed.insert(client);
+            return;
+        }
         self.doomed.remove(&client);
         if let Entry::Occupied(member) = self.members.entry(client) {
             let member = member.remove();

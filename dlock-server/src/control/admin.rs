@@ -8,7 +8,7 @@
 //! ```text
 //!   {"cmd":"status"}
 //!     {"ok":true,"version":"0.1.0","pid":1,"address":"127.0.0.1:21616","epoch":…,"uptime_s":5,
-//!      "recovering":false,"shm":true,"tcp":true,"connections":2,
+//!      "recovering":false,"verbs":null,"shm":true,"tcp":true,"connections":2,
 //!      "clients":1,"clients_max":1000,"locks":1,"locks_max":51200,
 //!      "objects":0,"objects_max":102400,"stats":[…45 debug counters of the C API…]}
 //!   {"cmd":"locks","after":0,"max":100}    both optional; after: the last id of the page before
@@ -35,7 +35,6 @@ use dlock_core::message::LockType;
 use dlock_core::primary::{ClientSnapshot, LockSnapshot, Primary};
 use dlock_core::words::{AtomicWord, RwWord};
 use dlock_fabric::fds::Credentials;
-use dlock_fabric::CpuMemory;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -46,6 +45,8 @@ use tokio::time::timeout;
 use super::table::Table;
 use super::ACCEPT_PAUSE;
 use crate::mailbox::{Event, Mailbox};
+use crate::memory::Memory;
+use crate::server::Offers;
 
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 16;
@@ -64,8 +65,7 @@ pub(crate) struct Facts {
     pub(crate) address: SocketAddr,
     pub(crate) epoch: Epoch,
     pub(crate) started: Instant,
-    pub(crate) shm: bool,
-    pub(crate) tcp: bool,
+    pub(crate) offers: Offers,
 }
 
 #[derive(Debug, Deserialize)]
@@ -177,8 +177,9 @@ impl Endpoint {
             "epoch": self.facts.epoch.0,
             "uptime_s": self.facts.started.elapsed().as_secs(),
             "recovering": recovering,
-            "shm": self.facts.shm,
-            "tcp": self.facts.tcp,
+            "verbs": self.facts.offers.device,
+            "shm": self.facts.offers.shm,
+            "tcp": self.facts.offers.tcp,
             "connections": self.table.len(),
             "clients": clients,
             "clients_max": config.clients_max,
@@ -191,7 +192,7 @@ impl Endpoint {
     }
 
     async fn locks(&self, after: i32, max: usize) -> Option<Value> {
-        let look = move |primary: &mut Primary, memory: &mut CpuMemory| {
+        let look = move |primary: &mut Primary, memory: &mut Memory| {
             primary.locks_snapshot(memory, LockId(after), max + 1)
         };
         let mut locks = self.look(look).await?;
@@ -211,7 +212,7 @@ impl Endpoint {
     /// Looks at the primary, on the command thread.
     async fn look<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut Primary, &mut CpuMemory) -> T + Send + 'static,
+        look: impl FnOnce(&mut Primary, &mut Memory) -> T + Send + 'static,
     ) -> Option<T> {
         let event = |reply: oneshot::Sender<T>| {
             Event::Ask(Box::new(move |primary, memory| {

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   TCP listener ──▶ session::tcp  ─┬─ control connection ── Event ──▶ command thread
+//!                                   ├─ admission: queue pairs for verbs clients
 //!   Unix listener ─▶ session::unix ─┴─ Attach: the socket itself ────▶ command thread
 //!   admin socket ──▶ admin
 //! ```
@@ -10,6 +11,7 @@
 //! seconds; nobody waits for it.
 
 mod admin;
+mod admission;
 mod session;
 mod table;
 mod wire;
@@ -20,6 +22,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlock_fabric::VerbsHost;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -27,6 +30,7 @@ use tokio::sync::Notify;
 
 use crate::mailbox::Mailbox;
 pub(crate) use admin::Facts;
+use admission::{Admission, ADMISSIONS_MAX};
 use table::{Seat, Table, CONNECTIONS_MAX};
 
 /// A client's host that does not answer is found dead after 60 s idle and 9 probes, 6 s apart.
@@ -42,6 +46,8 @@ pub(crate) struct Parts {
     pub(crate) shm: Option<UnixListener>,
     pub(crate) admin: Option<UnixListener>,
     pub(crate) mailbox: Arc<Mailbox>,
+    /// The device that is served on.
+    pub(crate) host: Option<Arc<VerbsHost>>,
     pub(crate) facts: Facts,
     /// Told to end.
     pub(crate) stop: Arc<Notify>,
@@ -53,13 +59,18 @@ pub(crate) struct Listeners {
     shm: Option<tokio::net::UnixListener>,
     admin: Option<tokio::net::UnixListener>,
     mailbox: Arc<Mailbox>,
+    admission: Option<Arc<Admission>>,
     facts: Facts,
     stop: Arc<Notify>,
 }
 
 /// A runtime of one thread: the one that runs it.
 pub(crate) fn runtime() -> io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
+    tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(ADMISSIONS_MAX)
+        .enable_io()
+        .enable_time()
+        .build()
 }
 
 /// Makes the listeners known to the runtime.
@@ -73,6 +84,7 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
         shm: unix(parts.shm)?,
         admin: unix(parts.admin)?,
         mailbox: parts.mailbox,
+        admission: parts.host.map(Admission::new),
         facts: parts.facts,
         stop: parts.stop,
     })
@@ -80,10 +92,10 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
 
 /// Serves until it is stopped. Dropping the runtime afterwards closes every connection.
 pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
-    let Listeners { tcp, shm, admin, mailbox, facts, stop } = listeners;
+    let Listeners { tcp, shm, admin, mailbox, admission, facts, stop } = listeners;
     let table = Table::new(CONNECTIONS_MAX);
     runtime.block_on(async {
-        tokio::spawn(accept_tcp(tcp, table.clone(), mailbox.clone()));
+        tokio::spawn(accept_tcp(tcp, table.clone(), mailbox.clone(), admission));
         if let Some(shm) = shm {
             tokio::spawn(accept_unix(shm, table.clone(), mailbox.clone()));
         }
@@ -94,7 +106,12 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
     });
 }
 
-async fn accept_tcp(listener: tokio::net::TcpListener, table: Arc<Table>, mailbox: Arc<Mailbox>) {
+async fn accept_tcp(
+    listener: tokio::net::TcpListener,
+    table: Arc<Table>,
+    mailbox: Arc<Mailbox>,
+    admission: Option<Arc<Admission>>,
+) {
     loop {
         let accepted = listener.accept().await;
         let Some((stream, seat)) = seated(accepted, &table).await else { continue };
@@ -102,7 +119,7 @@ async fn accept_tcp(listener: tokio::net::TcpListener, table: Arc<Table>, mailbo
             log::debug!("a connection was lost at once: {error}");
             continue;
         }
-        tokio::spawn(session::tcp(stream, seat, mailbox.clone()));
+        tokio::spawn(session::tcp(stream, seat, mailbox.clone(), admission.clone()));
     }
 }
 

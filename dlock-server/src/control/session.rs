@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   first frame   Init | Reinit ─▶ bound to the client: requests and replies until either ends
-//!                 Attach        ─▶ handed to the command thread
+//!                 Attach        ─▶ [with verbs: queue pairs are made] ─▶ handed to the command thread
 //!                 anything else ─▶ an error reply, and the end
 //! ```
 //! A connection speaks for the one client it was bound to; no later frame names another.
@@ -21,9 +21,10 @@ use std::os::fd::AsFd;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
+use super::admission::Admission;
 use super::table::Seat;
 use super::wire::{self, Reader, WireError, FIRST_LEN_MAX, LEN_MAX};
-use crate::mailbox::{Event, Mailbox, Peer, Socket};
+use crate::mailbox::{Event, Joining, Mailbox, Peer, Socket};
 
 /// From the connection to the end of its first frame.
 const FIRST_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
@@ -33,16 +34,32 @@ const CLIENT_ID_VERIFY_FAIL: usize = 41;
 const BAD_REQUEST: usize = 42;
 
 /// Serves a TCP connection.
-pub(super) async fn tcp(mut stream: TcpStream, seat: Seat, mailbox: Arc<Mailbox>) {
+pub(super) async fn tcp(
+    mut stream: TcpStream,
+    seat: Seat,
+    mailbox: Arc<Mailbox>,
+    admission: Option<Arc<Admission>>,
+) {
     let mut reader = Reader::default();
     match first(&mut reader, &mut stream, &seat).await {
         Ok(Frame::Control(seq, request)) if opens(&request) => {
             Session { stream, reader, seat, mailbox }.run(seq, request).await;
         }
-        Ok(Frame::Attach(attach)) => match stream.into_std() {
-            Ok(socket) => hand_over(Socket::Tcp(socket), attach, None, &mailbox).await,
-            Err(error) => log::warn!("a command channel is lost: {error}"),
-        },
+        Ok(Frame::Attach(attach)) => {
+            let joining = match (&attach.verbs, admission) {
+                (None, _) => Ok(Joining::Tcp),
+                (Some(verbs), Some(admission)) => admission.admit(&attach, verbs, &mailbox).await,
+                (Some(_), None) => Err(Status::Error),
+            };
+            let joining = match joining {
+                Ok(joining) => joining,
+                Err(status) => return wire::refuse_attach(&mut stream, status).await,
+            };
+            match stream.into_std() {
+                Ok(socket) => hand_over(Socket::Tcp(socket), attach, joining, &mailbox).await,
+                Err(error) => log::warn!("a command channel is lost: {error}"),
+            }
+        }
         Ok(Frame::Control(seq, _)) => {
             count(&mailbox, CLIENT_ID_VERIFY_FAIL).await;
             wire::refuse(&mut stream, seq, Status::Error).await;
@@ -77,8 +94,8 @@ pub(super) async fn unix(mut stream: UnixStream, seat: Seat, mailbox: Arc<Mailbo
             let pid = Credentials::of_peer(stream.as_fd()).ok().and_then(|c| c.pid);
             match stream.into_std() {
                 Ok(socket) => {
-                    let peer = Some(Peer { pid, process });
-                    hand_over(Socket::Unix(socket), attach, peer, &mailbox).await;
+                    let joining = Joining::Shm(Peer { pid, process });
+                    hand_over(Socket::Unix(socket), attach, joining, &mailbox).await;
                 }
                 Err(error) => log::warn!("a command channel is lost: {error}"),
             }
@@ -109,9 +126,9 @@ fn opens(request: &ControlRequest) -> bool {
     matches!(request, ControlRequest::Init { .. } | ControlRequest::Reinit { .. })
 }
 
-async fn hand_over(socket: Socket, attach: Attach, peer: Option<Peer>, mailbox: &Mailbox) {
+async fn hand_over(socket: Socket, attach: Attach, joining: Joining, mailbox: &Mailbox) {
     // A command thread that has ended closes everything anyway.
-    let _ = mailbox.send(Event::Attach { socket, attach, peer }).await;
+    let _ = mailbox.send(Event::Attach { socket, attach, joining }).await;
 }
 
 async fn count(mailbox: &Mailbox, stat: usize) {

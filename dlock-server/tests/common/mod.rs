@@ -180,7 +180,7 @@ pub fn reinit(session: &Session) -> ControlRequest {
 }
 
 pub fn attach(session: &Session) -> Attach {
-    Attach { client: session.client, secret: session.secret, fabric: FabricKind::Tcp }
+    Attach { client: session.client, secret: session.secret, fabric: FabricKind::Tcp, verbs: None }
 }
 
 pub fn desc(name: &str, lock_type: LockType) -> LockDesc {

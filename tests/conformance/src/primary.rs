@@ -15,18 +15,20 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attach, Attached, FabricKind, Secret};
 use dlock_core::exec::LockMemory;
-use dlock_core::ids::{ClientId, Handle, Seq};
-use dlock_core::message::{Reply, Request, WaitNumber};
+use dlock_core::ids::ClientId;
 use dlock_core::status::Status;
 use dlock_fabric::clock::monotonic_ns;
 use dlock_fabric::fds::Credentials;
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::{handshake, net, ClockEstimate, CpuMemory, ShmExecutor, TcpExecutor};
 
-use crate::{Client, Fixture, Layout, HANDLES, SLOTS};
+use crate::desk::Desk;
+use crate::{verbs, Client, Fixture, Layout, HANDLES, SLOTS};
 
 /// Server clock minus CLOCK_MONOTONIC of every test primary.
 pub const CLOCK_OFFSET_NS: u64 = 1_000_000 * NS;
+/// This test primary has its memory in the CPU's domain.
+const NO_DEVICE: &str = "only `verbs::VerbsPrimary` has a device";
 /// The secret of every test client.
 pub const SECRET: Secret = Secret(*b"conformance test");
 
@@ -51,7 +53,7 @@ struct Shared {
     connections: Mutex<Vec<(Connection, JoinHandle<()>)>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -119,7 +121,7 @@ impl TestPrimary {
 
 /// What a test client says to attach.
 pub fn attach(client: ClientId) -> Attach {
-    Attach { client, secret: SECRET, fabric: FabricKind::Shm }
+    Attach { client, secret: SECRET, fabric: FabricKind::Shm, verbs: None }
 }
 
 /// The test primaries' clock, known for certain: they are on this host.
@@ -139,7 +141,7 @@ pub fn accept_invitation(invitation: &str) -> Option<Client> {
             let addr = place.parse().ok()?;
             Box::new(TcpExecutor::attach(addr, &attach(id), exact_clock()).ok()?)
         }
-        _ => return None,
+        kind => return verbs::accept_invitation(kind, place, id),
     };
     Some(Client { id, executor })
 }
@@ -152,6 +154,7 @@ impl Fixture for TestPrimary {
         match self.kind {
             FabricKind::Shm => Client { id, executor: Box::new(self.attach_shm(id)) },
             FabricKind::Tcp => Client { id, executor: Box::new(self.attach_tcp(id)) },
+            FabricKind::Verbs => panic!("{NO_DEVICE}"),
         }
     }
 
@@ -164,6 +167,7 @@ impl Fixture for TestPrimary {
         Some(match self.kind {
             FabricKind::Shm => format!("shm {} {id}", String::from_utf8_lossy(&self.name)),
             FabricKind::Tcp => format!("tcp {} {id}", self.addr),
+            FabricKind::Verbs => panic!("{NO_DEVICE}"),
         })
     }
 }
@@ -251,7 +255,7 @@ fn accept_tcp(shared: &Arc<Shared>, listener: &TcpListener) {
 fn serve(shared: &Arc<Shared>, connection: Connection) {
     let Ok(again) = connection.again() else { return };
     let thread = spawn(shared, move |shared| {
-        let mut session = Session { connection, client: None, waiting: Vec::new() };
+        let mut session = Session { connection, client: None, desk: Desk::default() };
         let _ = session.run(shared);
         session.connection.close();
     });
@@ -261,7 +265,7 @@ fn serve(shared: &Arc<Shared>, connection: Connection) {
 struct Session {
     connection: Connection,
     client: Option<ClientId>,
-    waiting: Vec<(Handle, WaitNumber, Seq)>,
+    desk: Desk,
 }
 
 impl Session {
@@ -297,7 +301,9 @@ impl Session {
                 Ok(())
             }
             (Some(_), Frame::Request(seq, request)) => {
-                self.request(seq, request, out);
+                self.desk.request(seq, request, |seq, reply| {
+                    codec::encode(&Frame::Reply(seq, reply), out);
+                });
                 Ok(())
             }
             _ => Err(invalid("a frame out of place")),
@@ -312,6 +318,7 @@ impl Session {
             slots: memory.slots(),
             ledger_entries: memory.ledger_entries(),
             clock_offset_ns: CLOCK_OFFSET_NS,
+            verbs: None,
         };
         if attach.secret != SECRET {
             attached.status = Status::ClientRemoved;
@@ -327,6 +334,7 @@ impl Session {
                 memory.add_client(attach.client).map_err(invalid)?;
                 self.answer(&attached, None, deadline)
             }
+            FabricKind::Verbs => Err(invalid(NO_DEVICE)),
         }
     }
 
@@ -345,32 +353,6 @@ impl Session {
             }
         }
     }
-
-    fn request(&mut self, seq: Seq, request: Request, out: &mut Vec<u8>) {
-        let reply = match request {
-            Request::Wait { handle, wait, .. } => {
-                self.waiting.push((handle, wait, seq));
-                return;
-            }
-            Request::Cancel { handle, wait } => {
-                let mut rest = Vec::new();
-                for (h, w, waited) in std::mem::take(&mut self.waiting) {
-                    if (h, w) == (handle, wait) {
-                        let reply = Reply::Cancelled { word: 0 };
-                        codec::encode(&Frame::Reply(waited, reply), out);
-                    } else {
-                        rest.push((h, w, waited));
-                    }
-                }
-                self.waiting = rest;
-                Reply::Done { word: 0 }
-            }
-            Request::Ping => Reply::Pong { at: server_now() },
-            _ if !request.has_reply() => return,
-            _ => Reply::Done { word: 0 },
-        };
-        codec::encode(&Frame::Reply(seq, reply), out);
-    }
 }
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
@@ -387,5 +369,6 @@ pub fn socket_pair(kind: FabricKind) -> io::Result<(OwnedFd, OwnedFd)> {
             let (far, _) = listener.accept()?;
             Ok((near.into(), far.into()))
         }
+        FabricKind::Verbs => Err(invalid(NO_DEVICE)),
     }
 }

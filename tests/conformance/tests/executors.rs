@@ -4,6 +4,7 @@
 use std::process::{Child, Command};
 
 use dlock_conformance::primary::{accept_invitation, TestPrimary};
+use dlock_conformance::verbs::VerbsPrimary;
 use dlock_conformance::{conformance, suite, Direct, Fixture};
 use dlock_core::control::FabricKind;
 
@@ -16,6 +17,8 @@ conformance!(
     tcp,
     dlock_conformance::primary::TestPrimary::start(dlock_core::control::FabricKind::Tcp)
 );
+conformance!(verbs, optional dlock_conformance::verbs::VerbsPrimary::start(false));
+conformance!(verbs_one_queue_pair, optional dlock_conformance::verbs::VerbsPrimary::start(true));
 
 const INVITATION: &str = "DLOCK_CONFORMANCE_INVITATION";
 const PROCESSES: u32 = 4;
@@ -28,8 +31,7 @@ fn worker() {
     suite::contend(&Direct, &*client.executor);
 }
 
-fn sums_are_exact_under_4_processes(kind: FabricKind) {
-    let primary = TestPrimary::start(kind);
+fn sums_are_exact_under_4_processes(primary: &dyn Fixture) {
     let workers: Vec<Child> = (0..PROCESSES)
         .map(|_| {
             Command::new(std::env::current_exe().expect("this test"))
@@ -39,19 +41,28 @@ fn sums_are_exact_under_4_processes(kind: FabricKind) {
                 .expect("another process")
         })
         .collect();
-    suite::start_together(&primary, PROCESSES);
+    suite::start_together(primary, PROCESSES);
     for mut worker in workers {
         assert!(worker.wait().expect("a child").success());
     }
-    suite::contended(&primary, PROCESSES);
+    suite::contended(primary, PROCESSES);
 }
 
 #[test]
 fn sums_are_exact_under_4_processes_on_shm() {
-    sums_are_exact_under_4_processes(FabricKind::Shm);
+    sums_are_exact_under_4_processes(&TestPrimary::start(FabricKind::Shm));
 }
 
 #[test]
 fn sums_are_exact_under_4_processes_on_tcp() {
-    sums_are_exact_under_4_processes(FabricKind::Tcp);
+    sums_are_exact_under_4_processes(&TestPrimary::start(FabricKind::Tcp));
+}
+
+#[test]
+fn sums_are_exact_under_4_processes_on_verbs() {
+    for shared_qp in [false, true] {
+        if let Some(primary) = VerbsPrimary::start(shared_qp) {
+            sums_are_exact_under_4_processes(&primary);
+        }
+    }
 }

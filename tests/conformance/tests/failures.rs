@@ -54,6 +54,7 @@ fn with_rogue_on(
         FabricKind::Tcp => {
             Box::new(TcpExecutor::attach_on(near, &attach(me()), exact_clock()).expect("tcp"))
         }
+        FabricKind::Verbs => unreachable!("not one of KINDS"),
     };
     (executor, primary.join().expect("a handshake"))
 }
@@ -68,6 +69,7 @@ fn rogue_handshake(kind: FabricKind, far: OwnedFd) -> std::fs::File {
         slots: 4,
         ledger_entries: 4,
         clock_offset_ns: CLOCK_OFFSET_NS,
+        verbs: None,
     };
     let deadline = Instant::now() + PATIENCE;
     // The mappings of the client keep the memory; its gate is closed when `memory` is dropped,

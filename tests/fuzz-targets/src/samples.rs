@@ -5,7 +5,8 @@ use dlock_core::clock::ServerTime;
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{
     Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
-    LockDesc, LockGrant, ObjectGrant, Secret, Session,
+    LockDesc, LockGrant, ObjectGrant, Secret, Session, VerbsAttach, VerbsAttached, VerbsEndpoint,
+    VerbsRegion,
 };
 use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request as Q, WaitNumber};
@@ -56,9 +57,20 @@ fn requests(client: ClientId) -> Vec<Frame> {
     ];
     let mut frames: Vec<Frame> = all.into_iter().map(|r| Frame::Control(SEQ, r)).collect();
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
-        frames.push(Frame::Attach(Attach { client, secret: SECRET, fabric }));
+        let attach = Attach { client, secret: SECRET, fabric, verbs: None };
+        frames.push(Frame::Attach(attach));
+    }
+    for messages in [None, Some(endpoint(2))] {
+        let verbs =
+            VerbsAttach { chains: endpoint(1), messages, ring_slots: 32, message_bytes: 256 };
+        let (fabric, verbs) = (FabricKind::Verbs, Some(verbs));
+        frames.push(Frame::Attach(Attach { client, secret: SECRET, fabric, verbs }));
     }
     frames
+}
+
+fn endpoint(qp_num: u32) -> VerbsEndpoint {
+    VerbsEndpoint { qp_num, psn: 3, gid: SECRET.0, lid: 4, mtu: 3, reads: 16 }
 }
 
 fn replies(client: ClientId) -> Vec<Frame> {
@@ -72,6 +84,7 @@ fn replies(client: ClientId) -> Vec<Frame> {
         recovering: false,
         shm_socket: Some(b"socket".to_vec()),
         tcp: true,
+        verbs: true,
     };
     let (lock, slot, object) = (LockId(77), Slot(5), ObjectId(8));
     let grant = LockGrant { lock, handle: HANDLE, slot, word: 6, already: true };
@@ -87,7 +100,19 @@ fn replies(client: ClientId) -> Vec<Frame> {
     ];
     let mut frames: Vec<Frame> = all.into_iter().map(|r| Frame::ControlReply(SEQ, r)).collect();
     let (status, slots) = (Status::Success, 100);
-    frames.push(Frame::Attached(Attached { status, slots, ledger_entries: 9, clock_offset_ns: 1 }));
+    let region = |rkey| VerbsRegion { base: 0x1000, bytes: 0x2000, rkey };
+    let verbs = VerbsAttached {
+        chains: endpoint(1),
+        messages: Some(endpoint(2)),
+        slots: region(3),
+        ledger: region(4),
+        ring_slots: 32,
+        message_bytes: 256,
+    };
+    for verbs in [None, Some(verbs)] {
+        let attached = Attached { status, slots, ledger_entries: 9, clock_offset_ns: 1, verbs };
+        frames.push(Frame::Attached(attached));
+    }
     frames
 }
 

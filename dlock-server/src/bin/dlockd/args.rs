@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
+use dlock_server::VerbsUse;
 use log::LevelFilter;
 
 use crate::file::{self, Settings};
@@ -50,8 +51,14 @@ pub(crate) struct Args {
     /// Clients that have to come back before anybody is served
     #[arg(long, value_name = "COUNT")]
     recovery_clients: Option<u32>,
+    /// Serve over RDMA verbs: auto, on, off [default: auto, on a host with a usable port]
+    #[arg(long, value_name = "WHEN", value_parser = file::verbs_use)]
+    verbs: Option<VerbsUse>,
+    /// Serve on this RDMA device
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
     /// Offer no shared memory
-    #[arg(long, conflicts_with = "no_tcp")]
+    #[arg(long)]
     no_shm: bool,
     /// Offer no command channels over TCP
     #[arg(long)]
@@ -79,6 +86,8 @@ impl Args {
         server.port = self.port.unwrap_or(server.port);
         server.recovery_clients = self.recovery_clients.unwrap_or(server.recovery_clients);
         server.sleep_mode |= self.sleep_mode;
+        server.verbs = self.verbs.unwrap_or(server.verbs);
+        replace(&mut server.device, &self.device);
         server.shm &= !self.no_shm;
         server.tcp &= !self.no_tcp;
         replace(&mut server.ctrl_cpuset, &self.ctrl_cpuset);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dlock_core::limits;
-use dlock_server::{CpuSet, ServerConfig};
+use dlock_server::{CpuSet, ServerConfig, VerbsUse};
 use log::LevelFilter;
 use serde::Deserialize;
 use toml::Spanned;
@@ -37,6 +37,7 @@ struct Keys {
     sleep_mode: Option<bool>,
     recovery_clients: Option<Spanned<u64>>,
     tp_mode: Option<Spanned<u64>>,
+    verbs: Option<Spanned<String>>,
     shm: Option<Spanned<bool>>,
     tcp: Option<Spanned<bool>>,
     absent_grace_s: Option<Spanned<Grace>>,
@@ -95,10 +96,12 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
         within(count, 0, limits::RECOVERY_CLIENTS_MAX as usize).map(|count| count as u32)
     })?;
     set(&mut server.tp_mode, keys.tp_mode, |mode| within(mode, 0, 1).map(|mode| mode as u8))?;
+    set(&mut server.verbs, keys.verbs, |word| verbs_use(&word))?;
     let no_fabric =
         |off: &Option<Spanned<bool>>| off.as_ref().filter(|off| !*off.get_ref()).map(Spanned::span);
-    if let (Some(_), Some(tcp)) = (no_fabric(&keys.shm), no_fabric(&keys.tcp)) {
-        return Err((Some(tcp), "shm and tcp are both off: clients need one of them".to_string()));
+    let no_verbs = server.verbs == VerbsUse::Off;
+    if let (true, Some(_), Some(tcp)) = (no_verbs, no_fabric(&keys.shm), no_fabric(&keys.tcp)) {
+        return Err((Some(tcp), "verbs, shm and tcp are all off: clients need one".to_string()));
     }
     server.shm = keys.shm.map_or(server.shm, Spanned::into_inner);
     server.tcp = keys.tcp.map_or(server.tcp, Spanned::into_inner);
@@ -132,6 +135,16 @@ fn set<T, U, E: Display>(
         *setting = convert(found.into_inner()).map_err(|e| (Some(place), e.to_string()))?;
     }
     Ok(())
+}
+
+/// When to use verbs.
+pub(crate) fn verbs_use(word: &str) -> Result<VerbsUse, &'static str> {
+    match word {
+        "auto" => Ok(VerbsUse::Auto),
+        "on" => Ok(VerbsUse::On),
+        "off" => Ok(VerbsUse::Off),
+        _ => Err("this is none of auto, on, off"),
+    }
 }
 
 /// The level a word names.
@@ -200,7 +213,9 @@ mod tests {
             ("clients_max = 1001\n", (1, 15), "1 to 1000"),
             ("clients_max = 0\n", (1, 15), "1 to 1000"),
             ("tp_mode = 2\n", (1, 11), "0 to 1"),
-            ("shm = false\ntcp = false\n", (2, 7), "both off"),
+            ("verbs = \"off\"\nshm = false\ntcp = false\n", (3, 7), "all off"),
+            ("verbs = true\n", (1, 9), "string"),
+            ("verbs = \"yes\"\n", (1, 9), "none of auto"),
             ("absent_grace_s = \"never\"\n", (1, 18), "forever"),
             ("absent_grace_s = -1\n", (1, 18), "forever"),
             ("device = \"no_such_device\"\n", (1, 10), "no_such_device"),

@@ -55,13 +55,8 @@ fn run(settings: file::Settings) -> Result<(), String> {
         // Before it serves: a signal right after the ready line is a clean stop, too.
         let mut terminate = handler(SignalKind::terminate())?;
         let mut interrupt = handler(SignalKind::interrupt())?;
-        let (shm, tcp) = (settings.server.shm, settings.server.tcp);
         let server = Server::start(settings.server).map_err(|error| error.to_string())?;
-        let fabrics = match (shm, tcp) {
-            (true, true) => "shm and tcp",
-            (true, false) => "shm",
-            _ => "tcp",
-        };
+        let fabrics = server.offers();
         let (address, epoch, pid) = (server.local_addr(), server.epoch(), std::process::id());
         say(&format!(
             "dlockd ready: listening on {address}, offering {fabrics}, epoch {epoch}, pid {pid}"
@@ -69,6 +64,10 @@ fn run(settings: file::Settings) -> Result<(), String> {
         let name = tokio::select! {
             _ = terminate.recv() => "SIGTERM",
             _ = interrupt.recv() => "SIGINT",
+            () = server.ended() => {
+                server.stop();
+                return Err("the primary has ended by itself: see the log".to_string());
+            }
         };
         log::info!("{name}: stopping");
         server.stop();

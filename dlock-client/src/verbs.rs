@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The data path over RDMA verbs.
+//!
+//! ```text
+//!   session ── primary serves ────▶ attached ─▶ everything goes to the VerbsExecutor
+//!           └─ primary recovers ──▶ refused with NotReady; each operation tries to attach, as often
+//!                                   as RETRY permits, until the primary lets it
+//! ```
+//! A recovering primary cannot refuse one-sided verbs at the memory, so it lets nobody near it
+//! before recovery has ended. Until then notes are kept, and written when there is a ledger.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use dlock_core::clock::Now;
+use dlock_core::control::Attach;
+use dlock_core::exec::{Executor, Posted, Single};
+use dlock_core::ids::{Handle, Seq};
+use dlock_core::message::{Reply, Request};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome, Verb};
+use dlock_core::words::LedgerEntry;
+use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::verbs::{self, VerbCounts};
+use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsWish};
+use parking_lot::Mutex;
+
+use crate::config::ClientConfig;
+
+/// Between two attempts to attach to a primary that recovers.
+const RETRY: Duration = Duration::from_millis(20);
+/// The number of a request that was refused here.
+const REFUSED: Seq = Seq(u64::MAX);
+/// `trans_mode_t` of the C API: one queue pair for chains and messages.
+const UNI_CONN: u8 = 1;
+
+/// The way to attach, and what comes of it.
+#[derive(Debug)]
+pub(crate) struct VerbsPath {
+    wish: VerbsWish,
+    primary: SocketAddr,
+    attach: Attach,
+    clock: ClockEstimate,
+    attached: OnceLock<VerbsExecutor>,
+    waiting: Mutex<Waiting>,
+}
+
+/// What is kept until the primary lets the client near its memory.
+#[derive(Debug)]
+struct Waiting {
+    /// No attempt before this.
+    next: Instant,
+    /// Why the last attempt failed.
+    refusal: Status,
+    notes: HashMap<Handle, LedgerEntry>,
+}
+
+/// The port that the configuration names, or else the first that can be used. An eid that is no
+/// port's is ignored: programs pass the host's address there.
+pub(crate) fn wish(config: &ClientConfig) -> Result<VerbsWish, FabricError> {
+    let devices = verbs::devices()?;
+    let device = config.device.as_deref();
+    let find = |eid: &[u8; 16]| verbs::choose(&devices, device, eid).map_err(from_port);
+    let eid = match find(&config.eid) {
+        Ok(_) => config.eid,
+        Err(_) => [0; 16],
+    };
+    let chosen = find(&eid)?;
+    log::debug!("verbs: device {}, port {}, GID {}", chosen.device, chosen.port, chosen.gid.gid);
+    let shared_qp = config.tp_mode == UNI_CONN;
+    Ok(VerbsWish { device: config.device.clone(), eid, shared_qp, ..VerbsWish::default() })
+}
+
+fn from_port(error: verbs::NoPort) -> FabricError {
+    FabricError::Verbs(error.into())
+}
+
+impl VerbsPath {
+    /// Attaches to a primary that serves; to one that recovers, later.
+    ///
+    /// # Errors
+    /// As [`VerbsExecutor::attach`], but that `NotReady` is none.
+    pub(crate) fn open(
+        wish: VerbsWish,
+        primary: SocketAddr,
+        attach: Attach,
+        clock: ClockEstimate,
+        recovering: bool,
+    ) -> Result<Self, FabricError> {
+        let waiting =
+            Waiting { next: Instant::now(), refusal: Status::NotReady, notes: HashMap::new() };
+        let (attached, waiting) = (OnceLock::new(), Mutex::new(waiting));
+        let path = Self { wish, primary, attach, clock, attached, waiting };
+        if !recovering {
+            match path.try_attach() {
+                Ok(executor) => drop(path.attached.set(executor)),
+                Err(FabricError::Refused(Status::NotReady)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(path)
+    }
+
+    fn try_attach(&self) -> Result<VerbsExecutor, FabricError> {
+        VerbsExecutor::attach(&self.wish, self.primary, &self.attach, self.clock)
+    }
+
+    /// Verbs, messages and doorbells so far.
+    pub(crate) fn counters(&self) -> VerbCounts {
+        self.attached.get().map(VerbsExecutor::counters).unwrap_or_default()
+    }
+
+    /// The executor, or why there is none.
+    #[inline]
+    fn executor(&self) -> Result<&VerbsExecutor, Status> {
+        match self.attached.get() {
+            Some(executor) => Ok(executor),
+            None => self.attach_late(),
+        }
+    }
+
+    #[cold]
+    fn attach_late(&self) -> Result<&VerbsExecutor, Status> {
+        // whoever comes while another thread tries has nothing to gain by waiting for it
+        let Some(mut waiting) = self.waiting.try_lock() else { return Err(Status::NotReady) };
+        if let Some(executor) = self.attached.get() {
+            return Ok(executor);
+        }
+        if Instant::now() < waiting.next {
+            return Err(waiting.refusal);
+        }
+        let attached = self.try_attach();
+        waiting.next = Instant::now() + RETRY;
+        match attached {
+            Ok(executor) => {
+                for (handle, entry) in waiting.notes.drain() {
+                    executor.note(handle, entry);
+                }
+                Ok(self.attached.get_or_init(|| executor))
+            }
+            Err(error) => {
+                waiting.refusal = match error {
+                    FabricError::Refused(Status::NotReady) => Status::NotReady,
+                    _ => Status::BadResponse,
+                };
+                log::debug!("no data path yet: {error}");
+                Err(waiting.refusal)
+            }
+        }
+    }
+}
+
+impl Executor for VerbsPath {
+    #[inline]
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
+        match self.executor() {
+            Ok(executor) => executor.execute(chains, outcomes, wait),
+            Err(status) => outcomes.fill(Outcome::Refused(status)),
+        }
+    }
+
+    #[inline]
+    fn execute_one(&self, verb: &Verb, wait: Duration) -> Single {
+        match self.executor() {
+            Ok(executor) => executor.execute_one(verb, wait),
+            Err(status) => Single::Refused(status),
+        }
+    }
+
+    fn post(&self, chain: &Chain) -> Posted {
+        match self.executor() {
+            Ok(executor) => executor.post(chain),
+            Err(status) => Posted::Ready(Outcome::Refused(status)),
+        }
+    }
+
+    fn poll(&self, posted: Posted) -> Option<Outcome> {
+        match (self.attached.get(), posted) {
+            (Some(executor), posted) => executor.poll(posted),
+            (None, Posted::Ready(outcome)) => Some(outcome),
+            (None, Posted::Pending(_)) => Some(Outcome::Unknown), // not of this executor
+        }
+    }
+
+    fn note(&self, handle: Handle, entry: LedgerEntry) {
+        if let Some(executor) = self.attached.get() {
+            return executor.note(handle, entry);
+        }
+        let mut waiting = self.waiting.lock();
+        match self.attached.get() {
+            Some(executor) => executor.note(handle, entry),
+            None => drop(waiting.notes.insert(handle, entry)),
+        }
+    }
+
+    fn publish(&self, wait: Duration) -> bool {
+        self.attached.get().is_some_and(|executor| executor.publish(wait))
+    }
+
+    fn send(&self, request: &Request) -> Result<Seq, Status> {
+        match self.executor() {
+            Ok(executor) => executor.send(request),
+            Err(Status::NotReady) => Ok(REFUSED),
+            Err(_) => Err(Status::BadResponse),
+        }
+    }
+
+    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
+        match self.attached.get() {
+            Some(executor) if seq != REFUSED => executor.reply(seq, wait),
+            _ => Ok(Some(Reply::Denied { status: Status::NotReady, word: 0 })),
+        }
+    }
+
+    fn forget(&self, seq: Seq) {
+        if let Some(executor) = self.attached.get() {
+            if seq != REFUSED {
+                executor.forget(seq);
+            }
+        }
+    }
+
+    #[inline]
+    fn now(&self) -> Now {
+        match self.attached.get() {
+            Some(executor) => executor.now(),
+            None => self.clock.at(monotonic_ns()),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Answers by their numbers, for all threads of one client instance.
+//!
+//! ```text
+//!   wait(seq) ─▶ take ── there ──▶ the answer
+//!                  └─ not yet: nobody leads ──▶ lead: receive for everybody, file what came
+//!                              somebody leads ─▶ follow: sleep until woken, then look again
+//! ```
+//! One of the waiting threads, the leader, receives for all; the others, its followers, sleep on
+//! condition variables of their own. A thread that leaves while nobody leads wakes one follower to
+//! lead.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dlock_core::codec::{self, Frame, Kind};
+use dlock_core::ids::Seq;
+use dlock_core::message::Reply;
+use dlock_core::verb::Outcome;
+
+use crate::clock::monotonic_ns;
+use crate::frames::FrameBuffer;
+
+/// Requests and batches without an answer that anybody has asked for.
+pub(crate) const PENDING_MAX: usize = 65_536;
+
+/// An answer that has come.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// To a batch.
+    Outcomes(Vec<Outcome>),
+    /// To a request, with CLOCK_MONOTONIC before it was sent and after the answer had come.
+    Reply { reply: Reply, sent_ns: u64, received_ns: u64 },
+}
+
+/// Which answer a number will get.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Expected {
+    /// So many outcomes.
+    Outcomes(usize),
+    /// A reply.
+    Reply,
+    /// None at all.
+    Nothing,
+}
+
+/// The answers that have come, and who waits for which.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    pending: HashMap<Seq, Pending>,
+    /// Threads that sleep until their answer comes or they are to lead.
+    followers: Vec<(Seq, Arc<Condvar>)>,
+    /// Condition variables nobody uses now.
+    spare: Vec<Arc<Condvar>>,
+    /// Somebody receives.
+    pub(crate) led: bool,
+    /// The largest number given out.
+    last_seq: u64,
+}
+
+#[derive(Debug)]
+struct Pending {
+    expected: Expected,
+    sent_ns: u64,
+    answer: Option<Answer>,
+}
+
+/// Locks a mutex of this crate.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code that could leave a half-made change panics while it holds one of these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What there is for a number.
+pub(crate) enum Taken {
+    /// The answer, which is not kept.
+    Answer(Answer),
+    /// It has not come yet.
+    NotYet,
+    /// None will come.
+    Unexpected,
+}
+
+/// A frame is no answer; the channel is broken then.
+pub(crate) struct NoAnswer;
+
+/// Too many answers are outstanding.
+pub(crate) struct TooMany;
+
+impl Inbox {
+    /// A number is given out for what is about to be sent.
+    pub(crate) fn expect(&mut self, seq: Seq, expected: Expected) -> Result<(), TooMany> {
+        if self.pending.len() >= PENDING_MAX {
+            return Err(TooMany);
+        }
+        self.last_seq = seq.0;
+        if !matches!(expected, Expected::Nothing) {
+            let pending = Pending { expected, sent_ns: monotonic_ns(), answer: None };
+            self.pending.insert(seq, pending);
+        }
+        Ok(())
+    }
+
+    /// The answer is not wanted.
+    pub(crate) fn forget(&mut self, seq: Seq) {
+        self.pending.remove(&seq);
+    }
+
+    /// Takes the answer to a number.
+    pub(crate) fn take(&mut self, seq: Seq) -> Taken {
+        match self.pending.get_mut(&seq) {
+            None => Taken::Unexpected,
+            Some(Pending { answer: None, .. }) => Taken::NotYet,
+            Some(pending) => match pending.answer.take() {
+                Some(answer) => {
+                    self.pending.remove(&seq);
+                    Taken::Answer(answer)
+                }
+                None => Taken::NotYet,
+            },
+        }
+    }
+
+    /// Files all whole frames; `false` if one of them is no answer.
+    pub(crate) fn deliver(&mut self, rx: &mut FrameBuffer) -> bool {
+        let received_ns = monotonic_ns();
+        loop {
+            match rx.next() {
+                Ok(None) => return true,
+                Ok(Some((kind, payload))) => {
+                    if self.file(kind, payload, received_ns).is_err() {
+                        return false;
+                    }
+                }
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Files the answer that a frame is.
+    pub(crate) fn file(
+        &mut self,
+        kind: Kind,
+        payload: &[u8],
+        received_ns: u64,
+    ) -> Result<(), NoAnswer> {
+        // The primary speaks of nothing but replies here: anything else is not even parsed.
+        if !matches!(kind, Kind::Outcomes | Kind::Reply) {
+            return Err(NoAnswer);
+        }
+        let (seq, frame) = match codec::decode(kind, payload) {
+            Ok(Frame::Outcomes(seq, outcomes)) => (seq, Ok(outcomes)),
+            Ok(Frame::Reply(seq, reply)) => (seq, Err(reply)),
+            _ => return Err(NoAnswer),
+        };
+        if seq.0 == 0 || seq.0 > self.last_seq {
+            return Err(NoAnswer);
+        }
+        // An answer that was forgotten, or that has come already, is of no interest.
+        let Some(pending) = self.pending.get_mut(&seq) else { return Ok(()) };
+        if pending.answer.is_some() {
+            return Ok(());
+        }
+        pending.answer = Some(match (pending.expected, frame) {
+            (Expected::Outcomes(count), Ok(outcomes)) if outcomes.len() == count => {
+                Answer::Outcomes(outcomes)
+            }
+            (Expected::Reply, Err(reply)) => {
+                Answer::Reply { reply, sent_ns: pending.sent_ns, received_ns }
+            }
+            _ => return Err(NoAnswer),
+        });
+        self.wake(seq);
+        Ok(())
+    }
+
+    /// Wakes those who wait for this number.
+    pub(crate) fn wake(&self, seq: Seq) {
+        for (_, follower) in self.followers.iter().filter(|(waits_for, _)| *waits_for == seq) {
+            follower.notify_all();
+        }
+    }
+
+    /// Wakes those who sleep, all of them.
+    pub(crate) fn wake_all(&self) {
+        for (_, follower) in &self.followers {
+            follower.notify_all();
+        }
+    }
+
+    /// Somebody who sleeps is to read, if nobody does.
+    pub(crate) fn pass_on(&self) {
+        if !self.led {
+            if let Some((_, follower)) = self.followers.first() {
+                follower.notify_all();
+            }
+        }
+    }
+}
+
+/// Sleeping as a follower.
+pub(crate) trait Follow {
+    /// Sleeps until woken, at most `wait`.
+    fn follow(self, seq: Seq, wait: Duration) -> Self;
+}
+
+impl Follow for MutexGuard<'_, Inbox> {
+    fn follow(mut self, seq: Seq, wait: Duration) -> Self {
+        let me = self.spare.pop().unwrap_or_default();
+        self.followers.push((seq, Arc::clone(&me)));
+        let (mut inbox, _) = me.wait_timeout(self, wait).unwrap_or_else(PoisonError::into_inner);
+        inbox.followers.retain(|(_, other)| !Arc::ptr_eq(other, &me));
+        inbox.spare.push(me);
+        inbox
+    }
+}

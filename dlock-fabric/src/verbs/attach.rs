@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Attaching a client's queue pairs to a primary's.
+//!
+//! ```text
+//!   open the device, make queue pairs ─▶ Attach{endpoints} ──TCP──▶ primary: admit
+//!   rings, posters, connect ◀────────── Attached{endpoints, keys} ◀─┘
+//!   the connection stays open: the life line
+//! ```
+//! The primary's ends are connected before it answers; so the first message can follow at once.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttach, VerbsAttached};
+use dlock_core::limits::VERBS_RING_SLOTS_MAX;
+
+use super::choice::choose;
+use super::completion::{Channel, Cq};
+use super::device::{devices, Context};
+use super::error::VerbsError;
+use super::executor::{Memory, VerbsExecutor, VerbsWish};
+use super::flight::{Flight, FlightParts, RING_VERBS, SEND_SLOTS};
+use super::loopback::random_psn;
+use super::memory::Pd;
+use super::messages::{MessageSpec, Messages};
+use super::poster::Poster;
+use super::qp::{Qp, QpSpec};
+use super::ring::Ring;
+use super::talk::Talk;
+use super::{MESSAGE_BYTES, RING_SLOTS};
+use crate::clock::ClockEstimate;
+use crate::error::FabricError;
+use crate::fork::Owner;
+use crate::handshake;
+use crate::net;
+use crate::sys::deadline_in;
+
+/// Send slots for messages: the primary's ring may be as large as that.
+const MESSAGE_SLOTS: u32 = VERBS_RING_SLOTS_MAX as u32;
+
+/// A device, and queue pairs that are not connected yet.
+#[derive(Debug)]
+pub(super) struct Device {
+    sends: (Arc<Cq>, Arc<Channel>),
+    receives: (Arc<Cq>, Arc<Channel>),
+    chains: Arc<Qp>,
+    /// The same, if it is shared.
+    messages: Arc<Qp>,
+    shared_qp: bool,
+    sleep: bool,
+}
+
+impl Device {
+    pub(super) fn open(wish: &VerbsWish) -> Result<Self, FabricError> {
+        let found = devices()?;
+        let choice = choose(&found, wish.device.as_deref(), &wish.eid).map_err(VerbsError::from)?;
+        let context = Context::open(&choice)?;
+        let pd = Pd::new(&context)?;
+        let queue = |entries| -> Result<_, VerbsError> {
+            let channel = Channel::new(&context)?;
+            Ok((Cq::new(&context, entries, Some(&channel))?, channel))
+        };
+        let sends = queue(SEND_SLOTS + MESSAGE_SLOTS)?;
+        let receives = queue(u32::from(RING_SLOTS) + 1)?;
+        let qp = |send_slots, recv_slots: u16| {
+            let spec = QpSpec {
+                send_cq: Arc::clone(&sends.0),
+                recv_cq: Arc::clone(&receives.0),
+                send_slots,
+                recv_slots: recv_slots.into(),
+                serves: false,
+                psn: random_psn(),
+            };
+            Qp::new(&pd, spec)
+        };
+        let (chains, messages) = if wish.shared_qp {
+            let qp = qp(SEND_SLOTS + MESSAGE_SLOTS, RING_SLOTS)?;
+            (Arc::clone(&qp), qp)
+        } else {
+            (qp(SEND_SLOTS, 1)?, qp(MESSAGE_SLOTS, RING_SLOTS)?)
+        };
+        let (shared_qp, sleep) = (wish.shared_qp, wish.sleep);
+        Ok(Self { sends, receives, chains, messages, shared_qp, sleep })
+    }
+
+    /// Makes a session of it.
+    pub(super) fn attach(
+        self,
+        socket: OwnedFd,
+        attach: &Attach,
+        clock: ClockEstimate,
+    ) -> Result<VerbsExecutor, FabricError> {
+        let wish = VerbsAttach {
+            chains: self.chains.endpoint().into(),
+            messages: (!self.shared_qp).then(|| self.messages.endpoint().into()),
+            ring_slots: RING_SLOTS,
+            message_bytes: MESSAGE_BYTES,
+        };
+        let attach = Attach { fabric: FabricKind::Verbs, verbs: Some(wish), ..*attach };
+        let deadline = deadline_in(net::CONNECT_WAIT);
+        let attached = handshake::attach_tcp(socket.as_fd(), &attach, deadline)?;
+        let primary = attached.verbs.ok_or(FabricError::Unexpected)?;
+        let memory = memory_of(&attached, &primary)?;
+        self.connect(socket, &primary, memory, clock)
+    }
+
+    fn connect(
+        self,
+        socket: OwnedFd,
+        primary: &VerbsAttached,
+        memory: Memory,
+        clock: ClockEstimate,
+    ) -> Result<VerbsExecutor, FabricError> {
+        let ring = Poster::new(&self.chains, RING_VERBS)?;
+        let broken = Arc::new(AtomicBool::new(false));
+        let spec = MessageSpec {
+            slots: RING_SLOTS,
+            peer_slots: primary.ring_slots,
+            bytes: primary.message_bytes.min(MESSAGE_BYTES),
+        };
+        let messages = Messages::new(&self.messages, spec)?;
+        let flight = Flight::new(FlightParts {
+            chains: Arc::clone(&self.chains),
+            ring_owner: ring.owner(),
+            messages: (self.messages.qp_num(), messages.owners()[0]),
+            cq: self.sends.0,
+            channel: self.sends.1,
+            broken: Arc::clone(&broken),
+            sleep: self.sleep,
+        })?;
+        match (&primary.messages, self.shared_qp) {
+            (None, true) => self.chains.connect(&primary.chains.into())?,
+            (Some(theirs), false) => {
+                self.chains.connect(&primary.chains.into())?;
+                self.messages.connect(&(*theirs).into())?;
+            }
+            _ => return Err(FabricError::Unexpected),
+        }
+        let talk = Talk::new(messages, self.receives, socket, Arc::clone(&broken), self.sleep);
+        Ok(VerbsExecutor {
+            flight,
+            ring: Mutex::new(Ring::new(ring)),
+            talk,
+            broken,
+            memory,
+            clock: Mutex::new(clock),
+            ping: Mutex::new(None),
+            counts: Default::default(),
+            owner: Owner::current(),
+        })
+    }
+}
+
+/// What the primary lets this client operate on. It cannot harm the client: a wrong address ends
+/// the session.
+fn memory_of(attached: &Attached, primary: &VerbsAttached) -> Result<Memory, FabricError> {
+    let refused = |why| Err(FabricError::MemoryRefused(why));
+    let (slots, ledger) = (primary.slots, primary.ledger);
+    if slots.bytes / 32 < attached.slots.into() || slots.base % 8 != 0 {
+        return refused("its slots are not what it says");
+    }
+    if ledger.bytes / 8 < attached.ledger_entries.into() || ledger.base % 8 != 0 {
+        return refused("its ledger is not what it says");
+    }
+    Ok(Memory {
+        slots: slots.into(),
+        slots_count: attached.slots,
+        ledger: ledger.into(),
+        ledger_entries: attached.ledger_entries,
+    })
+}

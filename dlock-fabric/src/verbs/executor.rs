@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The executor for clients with RDMA: the primary's device executes their verbs.
+//!
+//! ```text
+//!   execute, note, post ──▶ Flight ──one doorbell──▶ the primary's device ──▶ slots, my ledger
+//!   send, reply ──────────▶ Talk ──SEND/RECV──▶ the primary's command thread
+//! ```
+//! The primary's process takes no part in a chain, and may be stopped meanwhile.
+//!
+//! *Order.* What one thread posts reaches the memory in order, since all of it uses one queue
+//! pair. In a batch the chains are posted in order, too; only after a chain with a read the next
+//! one waits for it. A request is sent when everything before it has completed. A later chain can
+//! take effect before the primary has seen the request, unless its reply was waited for.
+//!
+//! *Failure.* A queue pair that has failed ends the session: what was under way is `Unknown`,
+//! everything later `Refused(BadResponse)`. A chain that merely takes too long is `Unknown`, too,
+//! and the session goes on. In neither case is it known to have no effect later: see
+//! [`EFFECT_NS_MAX`].
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dlock_core::clock::Now;
+use dlock_core::control::Attach;
+use dlock_core::exec::{Executor, Posted};
+use dlock_core::ids::{Handle, Seq};
+use dlock_core::limits::{BATCH_MAX, VERBS_RING_SLOTS_MAX};
+use dlock_core::message::{Reply, Request};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome, Values, Verb, CHAIN_VERBS_MAX};
+use dlock_core::words::LedgerEntry;
+
+use super::flight::{Flight, Stop, SEND_SLOTS};
+use super::memory::{RemoteRegion, RemoteWord};
+use super::poster::{Notify, PostError, RemoteVerb};
+use super::ring::{NoRoom, Ring};
+use super::talk::Talk;
+use super::timing::effect_ns_max;
+use crate::clock::{monotonic_ns, ClockEstimate};
+use crate::error::FabricError;
+use crate::fork::Owner;
+use crate::inbox::{lock, Answer};
+use crate::net;
+use crate::shm::SEND_WAIT;
+use crate::sys::deadline_in;
+
+/// How long a reading of the server clock is waited for. A primary that is stopped must not stop
+/// those who operate on its memory.
+const CLOCK_WAIT: Duration = Duration::from_millis(2);
+
+/// Longest time in nanoseconds until anything that an executor posted can still take effect, if
+/// its session is not ended by either side: everything it can have under way, each with all its
+/// retries. Ending the session (the primary's fence) ends it at once.
+pub const EFFECT_NS_MAX: u64 = effect_ns_max(SEND_SLOTS + VERBS_RING_SLOTS_MAX as u32);
+
+/// Which device a client uses, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerbsWish {
+    /// The device's name; `None`: the first that is usable.
+    pub device: Option<String>,
+    /// A GID of the device, or its IPv4 address mapped; all zero: none given.
+    pub eid: [u8; 16],
+    /// Chains and messages share one queue pair; as the primary does.
+    pub shared_qp: bool,
+    /// Rather sleep than look again and again for what is under way.
+    pub sleep: bool,
+}
+
+/// What an executor has posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerbCounts {
+    /// Compare-and-swaps and fetch-and-adds.
+    pub atomics: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes to the ledger.
+    pub notes: u64,
+    /// Lists of verbs.
+    pub doorbells: u64,
+    /// Messages.
+    pub sends: u64,
+}
+
+/// One session's queue pairs.
+#[derive(Debug)]
+pub struct VerbsExecutor {
+    pub(super) flight: Flight,
+    pub(super) ring: Mutex<Ring>,
+    pub(super) talk: Talk,
+    pub(super) broken: Arc<AtomicBool>,
+    pub(super) memory: Memory,
+    pub(super) clock: Mutex<ClockEstimate>,
+    /// A `Ping` that was not answered in time.
+    pub(super) ping: Mutex<Option<Seq>>,
+    pub(super) counts: Counts,
+    pub(super) owner: Owner,
+}
+
+/// What of the primary's memory this client may operate on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    pub(super) slots: RemoteRegion,
+    pub(super) slots_count: u32,
+    pub(super) ledger: RemoteRegion,
+    pub(super) ledger_entries: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    atomics: AtomicU64,
+    reads: AtomicU64,
+    notes: AtomicU64,
+    doorbells: AtomicU64,
+    sends: AtomicU64,
+}
+
+impl VerbsExecutor {
+    /// Attaches to the primary at this address; `clock` comes from the control channel. Takes at
+    /// most 10 s to connect and 10 s to attach, and some more to resolve the port's address.
+    ///
+    /// # Errors
+    /// `Verbs`: this host has no device to use ([`FabricError::is_absent`]), or the two devices
+    /// do not reach each other; `Connect`, `TimedOut`, `Refused`.
+    pub fn attach(
+        wish: &VerbsWish,
+        addr: SocketAddr,
+        attach: &Attach,
+        clock: ClockEstimate,
+    ) -> Result<Self, FabricError> {
+        let device = super::attach::Device::open(wish)?;
+        device.attach(OwnedFd::from(net::connect(addr)?), attach, clock)
+    }
+
+    /// Attaches over a connected stream socket.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn attach_on(
+        wish: &VerbsWish,
+        socket: OwnedFd,
+        attach: &Attach,
+        clock: ClockEstimate,
+    ) -> Result<Self, FabricError> {
+        super::attach::Device::open(wish)?.attach(socket, attach, clock)
+    }
+
+    /// Whether the session stands as far as is known here: no system call.
+    pub fn is_alive(&self) -> bool {
+        self.owner.is_here() && !self.broken.load(Ordering::SeqCst)
+    }
+
+    /// As [`is_alive`](Self::is_alive), and looks at the life line: one system call.
+    pub fn probe(&self) -> bool {
+        let alive = self.talk.probe();
+        if !alive {
+            self.flight.fail();
+        }
+        alive
+    }
+
+    /// Takes a new estimate of the server clock, if it is better than the one in use is by now.
+    /// Replies that carry the server's time do this by themselves.
+    pub fn refresh(&self, candidate: ClockEstimate) {
+        let mut clock = lock(&self.clock);
+        let now_ns = monotonic_ns();
+        if candidate.uncertainty_ns(now_ns) < clock.uncertainty_ns(now_ns) {
+            *clock = candidate;
+        }
+    }
+
+    /// What was posted so far.
+    pub fn counters(&self) -> VerbCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        VerbCounts {
+            atomics: of(&self.counts.atomics),
+            reads: of(&self.counts.reads),
+            notes: of(&self.counts.notes),
+            doorbells: of(&self.counts.doorbells),
+            sends: of(&self.counts.sends),
+        }
+    }
+
+    /// Nothing can be posted any more, nor will what is under way complete.
+    #[cold]
+    fn end(&self) {
+        self.flight.fail();
+        self.talk.break_off();
+    }
+
+    /// A verb as the device executes it; `None`: its address is outside.
+    #[inline]
+    fn remote(&self, verb: &Verb) -> Option<RemoteVerb> {
+        Some(match *verb {
+            Verb::Cas { addr, expect, swap } => {
+                RemoteVerb::Cas { word: self.memory.word(addr.index())?, expect, swap }
+            }
+            Verb::Faa { addr, add } => {
+                RemoteVerb::Faa { word: self.memory.word(addr.index())?, add }
+            }
+            Verb::Read { addr } => RemoteVerb::Read { word: self.memory.word(addr.index())? },
+            Verb::Note { handle, value } => {
+                RemoteVerb::Write { word: self.memory.entry(handle)?, value }
+            }
+        })
+    }
+
+    /// Posts what of a batch can be, marks the rest, and waits for it.
+    fn run(&self, chains: &[Chain], outcomes: &mut [Outcome], deadline: Instant) {
+        let verbs = chains.iter().map(|chain| chain.verbs().len()).sum();
+        let mut claim = match self.flight.claim(verbs, deadline) {
+            Ok(claim) => claim,
+            Err(Stop::TimedOut) => return outcomes.fill(Outcome::Refused(Status::TimedOut)),
+            Err(Stop::Broken) => return outcomes.fill(Outcome::Refused(Status::BadResponse)),
+        };
+        let list = match self.post_list(claim.poster(), chains, outcomes) {
+            Ok(list) => list,
+            Err(failed) => {
+                self.end();
+                let status = match failed {
+                    PostError::Broken { part: true, .. } => Outcome::Unknown,
+                    _ => Outcome::Refused(Status::BadResponse),
+                };
+                return outcomes.iter_mut().filter(|o| **o == Outcome::Unknown).for_each(|o| {
+                    *o = status;
+                });
+            }
+        };
+        if list.len == 0 {
+            return self.flight.release(claim);
+        }
+        claim.posted(list.seq);
+        let station = claim.station();
+        let done = self.flight.wait(deadline, || station.is_done(list.seq).then_some(()));
+        match done {
+            // A completion that is seen too late counts as lost: whoever asked counts its lease
+            // by that.
+            Ok(()) if Instant::now() <= deadline => {
+                let poster = claim.poster();
+                let mut seq = list.seq.wrapping_sub(list.len.into());
+                for (chain, outcome) in chains.iter().zip(outcomes) {
+                    if *outcome != Outcome::Unknown {
+                        continue;
+                    }
+                    let mut values = Values::new();
+                    for verb in chain.verbs() {
+                        seq = seq.wrapping_add(1);
+                        let is_note = matches!(verb, Verb::Note { .. });
+                        values.push(if is_note { 0 } else { poster.value(seq) });
+                    }
+                    *outcome = Outcome::Done(values);
+                }
+                self.flight.release(claim);
+            }
+            Ok(()) | Err(Stop::TimedOut) => self.flight.abandon(claim),
+            Err(Stop::Broken) => {
+                self.flight.abandon(claim);
+                self.end();
+            }
+        }
+    }
+
+    /// Posts the chains with one doorbell. The outcome of each is left at `Unknown`, or is set to
+    /// why it was not posted.
+    #[inline]
+    fn post_list(
+        &self,
+        poster: &mut super::Poster,
+        chains: &[Chain],
+        outcomes: &mut [Outcome],
+    ) -> Result<super::PostedList, PostError> {
+        let mut batch = poster.batch();
+        let strict = self.flight.is_strict() || self.flight.is_ring_busy();
+        batch.behind(strict, strict);
+        let (mut atomics, mut reads, mut notes) = (0, 0, 0);
+        for (chain, outcome) in chains.iter().zip(outcomes.iter_mut()) {
+            *outcome = Outcome::Unknown;
+            if !chain.verbs().iter().all(|verb| self.remote(verb).is_some()) {
+                *outcome = Outcome::Refused(Status::Invalid);
+                continue;
+            }
+            for verb in chain.verbs() {
+                match verb {
+                    Verb::Cas { .. } | Verb::Faa { .. } => atomics += 1,
+                    Verb::Read { .. } => reads += 1,
+                    Verb::Note { .. } => notes += 1,
+                }
+                if let Some(verb) = self.remote(verb) {
+                    batch.push(&verb)?;
+                }
+            }
+            if reads == 0 && !strict {
+                batch.next_chain();
+            }
+        }
+        let list = batch.ring(Notify::Yes)?;
+        self.counts.add(atomics, reads, notes, u64::from(list.len > 0));
+        Ok(list)
+    }
+
+    /// Why nothing can be posted now.
+    #[inline]
+    fn refusal(&self) -> Option<Status> {
+        // First of all: a forked child has no such memory.
+        (!self.is_alive()).then_some(Status::BadResponse)
+    }
+
+    fn post_to_ring(&self, verbs: &[RemoteVerb]) -> Result<u64, Status> {
+        let deadline = deadline_in(SEND_WAIT);
+        loop {
+            let front = {
+                let mut ring = lock(&self.ring);
+                match ring.post(&self.flight, verbs) {
+                    Ok(number) => return Ok(number),
+                    Err(NoRoom::TooMany) => return Err(Status::TimedOut),
+                    Err(NoRoom::Broken) => None,
+                    Err(NoRoom::Busy) => ring.front(),
+                }
+            };
+            let Some(front) = front else {
+                self.end();
+                return Err(Status::BadResponse);
+            };
+            let done = || self.flight.is_ring_done(front).then_some(());
+            match self.flight.wait(deadline, done) {
+                Ok(()) => {}
+                Err(Stop::TimedOut) => return Err(Status::TimedOut),
+                Err(Stop::Broken) => return Err(Status::BadResponse),
+            }
+        }
+    }
+
+    /// Asks for the server clock, unless an answer is outstanding. Without an answer the old
+    /// estimate goes on, with its growing uncertainty.
+    fn ask_the_time(&self) {
+        let Ok(mut ping) = self.ping.try_lock() else { return };
+        if let Some(seq) = *ping {
+            if matches!(self.reply(seq, Duration::ZERO), Ok(None)) {
+                return;
+            }
+            *ping = None;
+            if !lock(&self.clock).is_stale(monotonic_ns()) {
+                return;
+            }
+        }
+        if let Ok(seq) = self.send_message(&Request::Ping, Instant::now()) {
+            if matches!(self.reply(seq, CLOCK_WAIT), Ok(None)) {
+                *ping = Some(seq);
+            }
+        }
+    }
+
+    fn send_message(&self, request: &Request, deadline: Instant) -> Result<Seq, Status> {
+        let sent = self.talk.send(request, &self.flight, deadline);
+        match sent {
+            Ok(_) => {
+                self.counts.sends.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(Status::BadResponse) => self.flight.fail(),
+            Err(_) => {}
+        }
+        sent
+    }
+}
+
+impl Memory {
+    #[inline]
+    fn word(&self, index: u32) -> Option<RemoteWord> {
+        (index / 4 < self.slots_count).then(|| self.slots.word(index.into())).flatten()
+    }
+
+    #[inline]
+    fn entry(&self, handle: Handle) -> Option<RemoteWord> {
+        (handle.0 < self.ledger_entries).then(|| self.ledger.word(handle.0.into())).flatten()
+    }
+}
+
+impl Counts {
+    #[inline]
+    fn add(&self, atomics: u64, reads: u64, notes: u64, doorbells: u64) {
+        let pairs = [
+            (&self.atomics, atomics),
+            (&self.reads, reads),
+            (&self.notes, notes),
+            (&self.doorbells, doorbells),
+        ];
+        for (count, n) in pairs {
+            if n > 0 {
+                count.fetch_add(n, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Executor for VerbsExecutor {
+    /// What is beyond [`BATCH_MAX`] is refused. `Refused(BadResponse)`: the session had ended
+    /// before the chains were posted; `Unknown`: it ended, or the time was up, after that.
+    #[inline]
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
+        let count = chains.len().min(outcomes.len());
+        let (outcomes, excess) = outcomes.split_at_mut(count.min(BATCH_MAX));
+        excess.fill(Outcome::Refused(Status::Invalid));
+        if outcomes.is_empty() {
+            return;
+        }
+        match self.refusal() {
+            None => self.run(&chains[..outcomes.len()], outcomes, deadline_in(wait)),
+            Some(status) => outcomes.fill(Outcome::Refused(status)),
+        }
+    }
+
+    fn post(&self, chain: &Chain) -> Posted {
+        if let Some(status) = self.refusal() {
+            return Posted::Ready(Outcome::Refused(status));
+        }
+        let mut list =
+            [RemoteVerb::Read { word: RemoteWord { addr: 0, rkey: 0 } }; CHAIN_VERBS_MAX];
+        for (to, verb) in list.iter_mut().zip(chain.verbs()) {
+            match self.remote(verb) {
+                Some(verb) => *to = verb,
+                None => return Posted::Ready(Outcome::Refused(Status::Invalid)),
+            }
+        }
+        let list = &list[..chain.verbs().len()];
+        match self.post_to_ring(list) {
+            Ok(number) => {
+                let count = |f: fn(&RemoteVerb) -> bool| list.iter().filter(|v| f(v)).count();
+                let reads = count(|verb| matches!(verb, RemoteVerb::Read { .. }));
+                let notes = count(|verb| matches!(verb, RemoteVerb::Write { .. }));
+                let atomics = list.len() - reads - notes;
+                self.counts.add(atomics as u64, reads as u64, notes as u64, 1);
+                Posted::Pending(Seq(number))
+            }
+            Err(status) => Posted::Ready(Outcome::Refused(status)),
+        }
+    }
+
+    fn poll(&self, posted: Posted) -> Option<Outcome> {
+        let number = match posted {
+            Posted::Ready(outcome) => return Some(outcome),
+            Posted::Pending(seq) => seq.0,
+        };
+        if !self.owner.is_here() {
+            return Some(Outcome::Unknown);
+        }
+        self.flight.look();
+        let outcome = lock(&self.ring).take(&self.flight, number);
+        if self.flight.is_broken() {
+            self.end();
+        }
+        outcome
+    }
+
+    /// A note that cannot be posted for [`SEND_WAIT`] ends the session: the primary must not
+    /// believe an old one. An entry outside the ledger is ignored.
+    fn note(&self, handle: Handle, entry: LedgerEntry) {
+        if self.refusal().is_some() {
+            return;
+        }
+        let Some(word) = self.memory.entry(handle) else { return };
+        let Ok(mut claim) = self.flight.claim_for_note(deadline_in(SEND_WAIT)) else {
+            return self.end();
+        };
+        let strict = self.flight.is_strict() || self.flight.is_ring_busy();
+        let mut batch = claim.poster().batch();
+        batch.behind(strict, strict);
+        let verb = RemoteVerb::Write { word, value: entry.into_bits() };
+        match batch.push(&verb).and_then(|()| batch.ring(Notify::Yes)) {
+            Ok(list) => {
+                claim.posted(list.seq);
+                self.counts.add(0, 0, 1, 1);
+                self.flight.release(claim);
+            }
+            Err(_) => self.end(),
+        }
+    }
+
+    fn publish(&self, wait: Duration) -> bool {
+        let deadline = deadline_in(wait);
+        match self.refusal() {
+            Some(_) => false,
+            None => self.flight.settled(false, deadline).is_ok() && Instant::now() <= deadline,
+        }
+    }
+
+    fn send(&self, request: &Request) -> Result<Seq, Status> {
+        if let Some(status) = self.refusal() {
+            return Err(status);
+        }
+        let deadline = deadline_in(SEND_WAIT);
+        match self.flight.settled(true, deadline) {
+            Ok(()) => self.send_message(request, deadline),
+            Err(Stop::TimedOut) => Err(Status::TimedOut),
+            Err(Stop::Broken) => {
+                self.end();
+                Err(Status::BadResponse)
+            }
+        }
+    }
+
+    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
+        match self.talk.wait(seq, deadline_in(wait)) {
+            Ok(Some(Answer::Reply { reply, sent_ns, received_ns })) => {
+                if let Reply::Pong { at } | Reply::Granted { at, .. } = reply {
+                    self.refresh(ClockEstimate::from_exchange(sent_ns, received_ns, at));
+                }
+                Ok(Some(reply))
+            }
+            Ok(_) => Ok(None),
+            Err(_) => Err(Status::BadResponse),
+        }
+    }
+
+    fn forget(&self, seq: Seq) {
+        self.talk.forget(seq);
+    }
+
+    /// # Latency
+    /// None; one message round trip, but no more than 2 ms, if nothing was heard of the server
+    /// clock for about a second.
+    fn now(&self) -> Now {
+        let estimate = || *lock(&self.clock);
+        let mut clock = estimate();
+        if clock.is_stale(monotonic_ns()) && self.is_alive() {
+            self.ask_the_time();
+            clock = estimate();
+        }
+        clock.at(monotonic_ns())
+    }
+
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+}

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a client has under way: posters, completions, and waiting for them.
+//!
+//! ```text
+//!   thread ─▶ Station (claimed) ─post─▶ Qp ─▶ device ─▶ Cq ◀─look── any thread that waits
+//!     ▲                                                        └─▶ files each completion on the
+//!     └──────────────── reads the board of its own station ◀───┘   board it belongs to
+//! ```
+//! A waiting thread first looks again and again. When that has taken longer than it is worth, one
+//! thread, the leader, sleeps on the completion channel, and the others until they are woken.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use super::completion::{Channel, Completion, Cq};
+use super::error::VerbsError;
+use super::qp::Qp;
+use super::station::{Claim, Station, Use};
+use crate::inbox::lock;
+
+/// Stations for chains, and the verbs of a list on each.
+const SMALL: (usize, u32) = (8, 16);
+/// Stations for batches: a batch has up to 31 chains of 4 verbs.
+const LARGE: (usize, u32) = (2, 128);
+/// Stations for notes.
+const NOTES: (usize, u32) = (4, 32);
+/// Verbs of chains that are posted without waiting.
+pub(super) const RING_VERBS: u32 = 256;
+/// Send slots that all of this takes.
+pub(super) const SEND_SLOTS: u32 =
+    SMALL.0 as u32 * SMALL.1 + LARGE.0 as u32 * LARGE.1 + NOTES.0 as u32 * NOTES.1 + RING_VERBS;
+
+/// How long a thread looks again and again at most, before it sleeps: a sleep costs some 20 µs.
+const SPIN_MAX: Duration = Duration::from_micros(200);
+/// The same of a client that wants to sleep.
+const SPIN_SLEEPY: Duration = Duration::from_micros(2);
+/// How long it looks when that was of no use lately: this part of the longest time.
+const SPIN_PARTS: u32 = 32;
+/// Looks between two readings of the clock. Then it yields: the device may need this very CPU.
+const LOOKS: u32 = 8;
+/// Completions taken at a time.
+const POLLED: usize = 16;
+/// How long to sleep for a station at a time: nothing tells that an orphan has become free.
+const CLAIM_SLICE: Duration = Duration::from_millis(1);
+
+/// Why waiting has ended without what was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The deadline has come.
+    TimedOut,
+    /// The session has ended: it will not come.
+    Broken,
+}
+
+/// Where a completion belongs.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Station(u16),
+    Ring,
+    Nobody,
+}
+
+/// The send side of one session.
+#[derive(Debug)]
+pub(super) struct Flight {
+    stations: Box<[Station]>,
+    /// By the owner's number on the queue pair of chains.
+    targets: Box<[Target]>,
+    chains_qp: u32,
+    ring_done: AtomicU32,
+    ring_posted: AtomicU32,
+    /// The queue pair and the number that messages complete under.
+    messages: (u32, u16),
+    messages_sent: AtomicU32,
+    polled: Mutex<[Completion; POLLED]>,
+    broken: Arc<AtomicBool>,
+    /// A chain has timed out, and may be under way still.
+    strict: AtomicBool,
+    leading: AtomicBool,
+    park: Park,
+    /// For how many ns it is worth while to look before sleeping.
+    spin_ns: AtomicU32,
+    spin_max_ns: u32,
+    channel: Arc<Channel>,
+    cq: Arc<Cq>,
+}
+
+/// Threads that sleep while another one leads.
+#[derive(Debug, Default)]
+struct Park {
+    sleepers: AtomicU32,
+    mutex: Mutex<()>,
+    woken: Condvar,
+}
+
+/// What a [`Flight`] is made of.
+#[derive(Debug)]
+pub(super) struct FlightParts {
+    /// The queue pair of the chains.
+    pub(super) chains: Arc<Qp>,
+    /// The number of the poster that posts without waiting.
+    pub(super) ring_owner: u16,
+    /// The queue pair of the messages, and their number.
+    pub(super) messages: (u32, u16),
+    pub(super) cq: Arc<Cq>,
+    pub(super) channel: Arc<Channel>,
+    pub(super) broken: Arc<AtomicBool>,
+    /// Rather sleep than look.
+    pub(super) sleep: bool,
+}
+
+impl Flight {
+    pub(super) fn new(parts: FlightParts) -> Result<Self, VerbsError> {
+        let mut stations = Vec::new();
+        let uses = [(SMALL, Use::Chains), (LARGE, Use::Chains), (NOTES, Use::Notes)];
+        for ((count, slots), usage) in uses {
+            for _ in 0..count {
+                stations.push(Station::new(&parts.chains, slots, usage)?);
+            }
+        }
+        let owners = stations.iter().map(Station::owner).chain([parts.ring_owner]);
+        let last = owners.max().unwrap_or(0);
+        let mut targets = vec![Target::Nobody; usize::from(last) + 1];
+        for (i, station) in stations.iter().enumerate() {
+            targets[usize::from(station.owner())] = Target::Station(i as u16);
+        }
+        targets[usize::from(parts.ring_owner)] = Target::Ring;
+        let spin = if parts.sleep { SPIN_SLEEPY } else { SPIN_MAX };
+        let spin_max_ns = spin.as_nanos() as u32;
+        Ok(Self {
+            stations: stations.into(),
+            targets: targets.into(),
+            chains_qp: parts.chains.qp_num(),
+            ring_done: AtomicU32::new(0),
+            ring_posted: AtomicU32::new(0),
+            messages: parts.messages,
+            messages_sent: AtomicU32::new(0),
+            polled: Mutex::new([Completion::default(); POLLED]),
+            broken: parts.broken,
+            strict: AtomicBool::new(false),
+            leading: AtomicBool::new(false),
+            park: Park::default(),
+            spin_ns: AtomicU32::new(spin_max_ns),
+            spin_max_ns,
+            channel: parts.channel,
+            cq: parts.cq,
+        })
+    }
+
+    #[inline]
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::SeqCst)
+    }
+
+    /// The session has ended: everybody who waits is told, and nothing is posted any more.
+    pub(super) fn fail(&self) {
+        self.broken.store(true, Ordering::SeqCst);
+        self.park.wake();
+    }
+
+    /// The messages' count up to which they have left.
+    pub(super) fn messages_sent(&self) -> u32 {
+        self.messages_sent.load(Ordering::SeqCst)
+    }
+
+    /// Whether chains that were posted without waiting have completed up to this count.
+    pub(super) fn is_ring_done(&self, seq: u32) -> bool {
+        self.ring_done.load(Ordering::SeqCst).wrapping_sub(seq) as i32 >= 0
+    }
+
+    /// Chains were posted without waiting, up to this count.
+    pub(super) fn ring_posted(&self, seq: u32) {
+        self.ring_posted.store(seq, Ordering::SeqCst);
+    }
+
+    /// Whether chains that were posted without waiting may be under way.
+    #[inline]
+    pub(super) fn is_ring_busy(&self) -> bool {
+        !self.is_ring_done(self.ring_posted.load(Ordering::SeqCst))
+    }
+
+    /// Claims a station for a list of so many verbs.
+    #[inline]
+    pub(super) fn claim(&self, verbs: usize, deadline: Instant) -> Result<Claim<'_>, Stop> {
+        let fits = |s: &&Station| s.usage() == Use::Chains && s.slots() as usize >= verbs;
+        self.claim_if(fits, deadline)
+    }
+
+    /// Claims a station for a note, with room for it.
+    pub(super) fn claim_for_note(&self, deadline: Instant) -> Result<Claim<'_>, Stop> {
+        let mut claim = self.claim_if(|s| s.usage() == Use::Notes, deadline)?;
+        if claim.poster().free() == 0 {
+            self.wait(deadline, || (claim.poster().free() > 0).then_some(()))?;
+        }
+        Ok(claim)
+    }
+
+    #[inline]
+    fn claim_if(
+        &self,
+        fits: impl Fn(&&Station) -> bool,
+        deadline: Instant,
+    ) -> Result<Claim<'_>, Stop> {
+        loop {
+            // The first that is free: the fewer are in use, the fewer cache lines are.
+            match self.stations.iter().filter(&fits).find_map(Station::claim) {
+                _ if self.is_broken() => return Err(Stop::Broken),
+                Some(claim) => return Ok(claim),
+                None => {}
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(Stop::TimedOut);
+            }
+            self.look();
+            self.park.sleep(deadline.min(now + CLAIM_SLICE), || false);
+        }
+    }
+
+    /// Whether a list must be fenced against what was posted before, which may be under way.
+    #[inline]
+    pub(super) fn is_strict(&self) -> bool {
+        self.strict.load(Ordering::SeqCst)
+    }
+
+    /// Gives a station back whose list has not completed in time.
+    #[cold]
+    pub(super) fn abandon(&self, claim: Claim<'_>) {
+        self.strict.store(true, Ordering::SeqCst);
+        self.release(claim);
+    }
+
+    /// Gives a station back.
+    #[inline]
+    pub(super) fn release(&self, claim: Claim<'_>) {
+        drop(claim);
+        self.park.wake();
+    }
+
+    /// Waits until all notes that were posted before have taken effect, and with `chains` all
+    /// chains that were posted without waiting, too.
+    pub(super) fn settled(&self, chains: bool, deadline: Instant) -> Result<(), Stop> {
+        for station in self.stations.iter().filter(|s| s.usage() == Use::Notes) {
+            let posted = station.posted();
+            self.wait(deadline, || station.is_done(posted).then_some(()))?;
+        }
+        if chains {
+            let posted = self.ring_posted.load(Ordering::SeqCst);
+            self.wait(deadline, || self.is_ring_done(posted).then_some(()))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until `ready` gives something; it must become ready by a completion.
+    #[inline]
+    pub(super) fn wait<T>(
+        &self,
+        deadline: Instant,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, Stop> {
+        let mut spin_until = None;
+        let spin_ns = self.spin_ns.load(Ordering::Relaxed);
+        loop {
+            for _ in 0..LOOKS {
+                // In this order: what completed before the session broke counts.
+                let broken = self.is_broken();
+                if let Some(value) = ready() {
+                    return Ok(value);
+                }
+                if broken {
+                    return Err(Stop::Broken);
+                }
+                self.look();
+                std::hint::spin_loop();
+            }
+            let now = Instant::now();
+            let start = *spin_until.get_or_insert(now);
+            if now >= deadline || now >= start + Duration::from_nanos(spin_ns.into()) {
+                let slept = self.wait_asleep(deadline, ready);
+                self.adapt(start.elapsed());
+                return slept;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// How long to look the next time, after so long a wait that ended asleep.
+    fn adapt(&self, waited: Duration) {
+        let longest = self.spin_max_ns;
+        let ns = match waited.as_nanos() < longest.into() {
+            true => longest,
+            false => (self.spin_ns.load(Ordering::Relaxed) / 2).max(longest / SPIN_PARTS),
+        };
+        self.spin_ns.store(ns, Ordering::Relaxed);
+    }
+
+    fn wait_asleep<T>(
+        &self,
+        deadline: Instant,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, Stop> {
+        loop {
+            let broken = self.is_broken();
+            if let Some(value) = ready() {
+                return Ok(value);
+            }
+            if broken {
+                return Err(Stop::Broken);
+            }
+            if Instant::now() >= deadline {
+                return Err(Stop::TimedOut);
+            }
+            if !self.leading.swap(true, Ordering::SeqCst) {
+                let found = self.lead(deadline, &mut ready);
+                self.leading.store(false, Ordering::SeqCst);
+                self.park.wake();
+                if let Some(value) = found {
+                    return Ok(value);
+                }
+            } else {
+                let mut found = None;
+                self.park.sleep(deadline, || {
+                    found = ready();
+                    found.is_some() || self.is_broken() || !self.leading.load(Ordering::SeqCst)
+                });
+                if let Some(value) = found {
+                    return Ok(value);
+                }
+            }
+        }
+    }
+
+    /// Sleeps on the channel for everybody, once.
+    fn lead<T>(&self, deadline: Instant, ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
+        if self.cq.arm(false).is_err() {
+            self.fail();
+            return None;
+        }
+        // Whatever came before it was armed is filed when this returns.
+        self.look_for_sure();
+        let found = ready();
+        if found.is_none() && !self.is_broken() && self.channel.wait(deadline).is_err() {
+            self.fail();
+        }
+        self.look_for_sure();
+        found
+    }
+
+    /// Takes completions that are there, unless somebody else is doing that.
+    #[inline]
+    pub(super) fn look(&self) {
+        if let Ok(mut polled) = self.polled.try_lock() {
+            self.take(&mut polled);
+        }
+    }
+
+    fn look_for_sure(&self) {
+        self.take(&mut lock(&self.polled));
+    }
+
+    #[inline]
+    fn take(&self, polled: &mut [Completion; POLLED]) {
+        loop {
+            let Ok(len) = self.cq.poll(polled) else { return self.fail() };
+            if len == 0 {
+                return;
+            }
+            polled[..len].iter().for_each(|completion| self.file(completion));
+            self.park.wake();
+            if len < POLLED {
+                return;
+            }
+        }
+    }
+
+    /// Called by one thread at a time, in the order of completion.
+    #[inline]
+    fn file(&self, completion: &Completion) {
+        if !completion.is_success() {
+            // Whatever is behind it comes back flushed.
+            return self.fail();
+        }
+        let work = completion.work();
+        if (completion.qp_num(), work.owner) == self.messages {
+            return self.messages_sent.store(work.seq, Ordering::SeqCst);
+        }
+        if completion.qp_num() != self.chains_qp {
+            return;
+        }
+        match self.targets.get(usize::from(work.owner)) {
+            Some(&Target::Station(i)) => self.stations[usize::from(i)].completed(work.seq),
+            Some(Target::Ring) => self.ring_done.store(work.seq, Ordering::SeqCst),
+            Some(Target::Nobody) | None => {}
+        }
+    }
+}
+
+impl Park {
+    /// Wakes everybody who sleeps here.
+    #[inline]
+    fn wake(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            // Whoever has counted itself, and found nothing yet, is asleep once this is free.
+            drop(lock(&self.mutex));
+            self.woken.notify_all();
+        }
+    }
+
+    /// Sleeps until it is woken or the deadline comes, unless `awake` says so before.
+    fn sleep(&self, deadline: Instant, mut awake: impl FnMut() -> bool) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let guard = lock(&self.mutex);
+        if !awake() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // Whoever comes back looks again, for whatever reason it does.
+            drop(self.woken.wait_timeout(guard, left));
+        } else {
+            drop(guard);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The primary's device: admits clients, and tells what came from them.
+//!
+//! ```text
+//!   any thread      admit(client) ──▶ protection domain, registrations, queue pairs ──▶ VerbsPeer
+//!   command thread  poll ──▶ Arrival ──by its PeerId──▶ VerbsPeer::take ──▶ a message, or credit
+//!                   arm, poll, sleep on fd, take_events
+//! ```
+//! Clients share a few completion queues: one each would have to be looked into every time, and
+//! a single one would be larger than devices permit. A queue has room for everything that its
+//! clients' queue pairs can complete, so it never overruns; a new one is made when all are full.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dlock_core::control::{VerbsAttach, VerbsAttached, VerbsEndpoint};
+use dlock_core::ids::ClientId;
+use dlock_core::status::Status;
+
+use super::choice::{choose, Choice, Gid};
+use super::completion::{Channel, Completion, Cq};
+use super::device::{devices, Context};
+use super::error::VerbsError;
+use super::loopback::random_psn;
+use super::memory::{Access, Mr, Pages, Pd, RemoteRegion};
+use super::messages::{MessageSpec, Messages};
+use super::nic_memory::{Ledgers, NicMemory};
+use super::peer::VerbsPeer;
+use super::qp::{Endpoint, Qp, QpSpec};
+use super::{MESSAGE_BYTES, RING_SLOTS};
+use crate::error::FabricError;
+
+/// Completions of one queue; a device may permit fewer.
+const QUEUE_ENTRIES: u32 = 4_096;
+/// What one [`VerbsHost::poll`] gives at most.
+pub const ARRIVALS_MAX: usize = 256;
+/// Completions taken from one queue at a time.
+const POLLED: usize = 16;
+
+/// Whom an [`Arrival`] concerns: one of a peer's queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerId(pub(super) u32);
+
+/// One completion of a client's queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival(pub(super) Completion);
+
+impl Arrival {
+    /// Whose it is. What is of nobody (any more) is to be ignored.
+    pub fn peer(&self) -> PeerId {
+        PeerId(self.0.qp_num())
+    }
+}
+
+/// An open device that serves clients of one lock memory.
+#[derive(Debug)]
+pub struct VerbsHost {
+    slots: Arc<Pages>,
+    ledgers: Arc<Ledgers>,
+    shared_qp: bool,
+    queues: Arc<Queues>,
+    context: Arc<Context>,
+}
+
+/// The completion queues of all peers.
+#[derive(Debug)]
+pub(super) struct Queues {
+    state: Mutex<State>,
+    channel: Arc<Channel>,
+    context: Arc<Context>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queues: Vec<Arc<Cq>>,
+    /// What was taken from a queue while something else was looked for.
+    backlog: VecDeque<Completion>,
+}
+
+impl VerbsHost {
+    /// The port that `device` and `eid` (all zero: none) name, else the first that is usable.
+    ///
+    /// # Errors
+    /// `Verbs`, why there is none.
+    pub fn choose(device: Option<&str>, eid: &[u8; 16]) -> Result<Choice, FabricError> {
+        let found = devices()?;
+        Ok(choose(&found, device, eid).map_err(VerbsError::from)?)
+    }
+
+    /// Opens the device and makes the lock memory on it: `slots` slots, and `ledger_entries` for
+    /// every client. `shared_qp`: chains and messages of a client share one queue pair.
+    ///
+    /// # Errors
+    /// `Verbs`; `TooManySlots`.
+    pub fn open(
+        choice: &Choice,
+        slots: u32,
+        ledger_entries: u32,
+        shared_qp: bool,
+    ) -> Result<(Arc<Self>, NicMemory), FabricError> {
+        let context = Context::open(choice)?;
+        let memory = NicMemory::new(&context, slots, ledger_entries)?;
+        let channel = Channel::new(&context)?;
+        let state = Mutex::default();
+        let queues = Arc::new(Queues { state, channel, context: Arc::clone(&context) });
+        let (slots, ledgers) = (Arc::clone(memory.pages()), Arc::clone(memory.ledgers()));
+        Ok((Arc::new(Self { slots, ledgers, shared_qp, queues, context }), memory))
+    }
+
+    /// The device, its port and its address.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Makes everything that a client needs to operate on the memory by itself. It can do so as
+    /// soon as it knows the answer. It has been added to the memory before.
+    ///
+    /// # Errors
+    /// `Refused(ClientRemoved)` if it has no ledger, `Refused(Invalid)` if it shares its queue
+    /// pair where this primary does not, or the other way round; `Verbs`.
+    ///
+    /// # Latency
+    /// It may block for seconds: never on the command thread.
+    pub fn admit(
+        &self,
+        client: ClientId,
+        attach: &VerbsAttach,
+    ) -> Result<(VerbsPeer, VerbsAttached), FabricError> {
+        if attach.messages.is_none() != self.shared_qp {
+            return Err(FabricError::Refused(Status::Invalid));
+        }
+        let ledger = self.ledgers.of(client).ok_or(FabricError::Refused(Status::ClientRemoved))?;
+        let pd = Pd::new(&self.context)?;
+        let slots = Mr::register(&pd, self.slots.clone(), Access::ReadAtomic)?;
+        let ledger = Mr::register(&pd, ledger, Access::ReadWrite)?;
+        let ring = MessageSpec {
+            slots: RING_SLOTS,
+            peer_slots: attach.ring_slots,
+            bytes: attach.message_bytes.min(MESSAGE_BYTES),
+        };
+        let carrier = self.queues.qp(&pd, ring.send_slots(), ring.slots.into(), self.shared_qp)?;
+        let messages = Messages::new(&carrier, ring)?;
+        let chains = match self.shared_qp {
+            true => None,
+            false => Some(self.queues.qp(&pd, 1, 1, true)?),
+        };
+        let mut attached = VerbsAttached {
+            chains: carrier.endpoint().into(),
+            messages: None,
+            slots: slots.remote().into(),
+            ledger: ledger.remote().into(),
+            ring_slots: ring.slots,
+            message_bytes: ring.bytes,
+        };
+        match (&chains, &attach.messages) {
+            (Some(chains), Some(theirs)) => {
+                chains.post_canary()?;
+                chains.connect(&attach.chains.into())?;
+                carrier.connect(&(*theirs).into())?;
+                attached.messages = Some(attached.chains);
+                attached.chains = chains.endpoint().into();
+            }
+            _ => carrier.connect(&attach.chains.into())?,
+        }
+        let qps = [Some(carrier), chains].into_iter().flatten().collect();
+        let queues = Arc::clone(&self.queues);
+        Ok((VerbsPeer::new(client, messages, qps, vec![slots, ledger], queues), attached))
+    }
+
+    /// Takes what came from all clients, at most [`ARRIVALS_MAX`] completions; how many. As many
+    /// as that: look again before sleeping.
+    ///
+    /// # Errors
+    /// `Call` if the device has failed: nothing will come any more.
+    pub fn poll(&self, arrivals: &mut Vec<Arrival>) -> Result<usize, VerbsError> {
+        self.queues.poll(arrivals)
+    }
+
+    /// Readable when something came after [`arm`](Self::arm), until the events are
+    /// [taken](Self::take_events).
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.queues.channel.as_fd()
+    }
+
+    /// Before sleeping: arm, poll once more, and sleep only if nothing came.
+    ///
+    /// # Errors
+    /// `Call` if the device has failed.
+    pub fn arm(&self) -> Result<(), VerbsError> {
+        self.queues.state().queues.iter().try_for_each(|queue| queue.arm(false))
+    }
+
+    /// Takes the events that [`fd`](Self::fd) tells of; whether there were some.
+    ///
+    /// # Errors
+    /// `Call` if the device has failed.
+    pub fn take_events(&self) -> Result<bool, VerbsError> {
+        // One event per queue and `arm` at most.
+        let events_max = self.queues.state().queues.len() + 1;
+        for taken in 0..events_max {
+            if !self.queues.channel.take_event()? {
+                return Ok(taken > 0);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Queues {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nobody panics while holding it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A queue pair that completes in one of the queues.
+    fn qp(&self, pd: &Arc<Pd>, send: u32, recv: u32, serves: bool) -> Result<Arc<Qp>, VerbsError> {
+        let on = |queue: &Arc<Cq>| {
+            let (send_cq, recv_cq) = (Arc::clone(queue), Arc::clone(queue));
+            let psn = random_psn();
+            Qp::new(
+                pd,
+                QpSpec { send_cq, recv_cq, send_slots: send, recv_slots: recv, serves, psn },
+            )
+        };
+        // The newest has the most room.
+        let queues: Vec<_> = self.state().queues.iter().rev().cloned().collect();
+        for queue in &queues {
+            match on(queue) {
+                Err(VerbsError::QueueTooSmall { .. }) => {}
+                result => return result,
+            }
+        }
+        let entries = QUEUE_ENTRIES.min(self.context.device().completions_max);
+        let queue = Cq::new(&self.context, entries, Some(&self.channel))?;
+        let qp = on(&queue)?;
+        self.state().queues.push(queue);
+        Ok(qp)
+    }
+
+    fn poll(&self, arrivals: &mut Vec<Arrival>) -> Result<usize, VerbsError> {
+        let mut state = self.state();
+        let before = arrivals.len();
+        let State { queues, backlog } = &mut *state;
+        let from_backlog = backlog.len().min(ARRIVALS_MAX);
+        arrivals.extend(backlog.drain(..from_backlog).map(Arrival));
+        for queue in queues.iter() {
+            let mut some = [Completion::default(); POLLED];
+            while arrivals.len() - before + POLLED <= ARRIVALS_MAX {
+                let len = queue.poll(&mut some)?;
+                arrivals.extend(some[..len].iter().copied().map(Arrival));
+                if len < POLLED {
+                    break;
+                }
+            }
+        }
+        // The next round begins with the queue that this one came to last.
+        if queues.len() > 1 {
+            queues.rotate_left(1);
+        }
+        Ok(arrivals.len() - before)
+    }
+
+    /// Drops what is left of queue pairs that are destroyed: their numbers may be given to others.
+    pub(super) fn purge(&self, ids: &[PeerId]) {
+        let mut state = self.state();
+        let State { queues, backlog } = &mut *state;
+        let mut some = [Completion::default(); POLLED];
+        for queue in queues.iter() {
+            // Of others, too, there is never more than the queue has room for; and what they add
+            // meanwhile is behind.
+            let mut left = queue.entries() as usize;
+            while left > 0 {
+                match queue.poll(&mut some) {
+                    Ok(len) if len > 0 => {
+                        backlog.extend(&some[..len]);
+                        left = left.saturating_sub(len);
+                    }
+                    _ => break,
+                }
+            }
+        }
+        backlog.retain(|completion| !ids.contains(&PeerId(completion.qp_num())));
+    }
+}
+
+impl From<Endpoint> for VerbsEndpoint {
+    fn from(endpoint: Endpoint) -> Self {
+        let Endpoint { qp_num, psn, gid, lid, mtu, reads } = endpoint;
+        Self { qp_num, psn, gid: gid.0, lid, mtu, reads }
+    }
+}
+
+impl From<VerbsEndpoint> for Endpoint {
+    fn from(endpoint: VerbsEndpoint) -> Self {
+        let VerbsEndpoint { qp_num, psn, gid, lid, mtu, reads } = endpoint;
+        Self { qp_num, psn, gid: Gid(gid), lid, mtu, reads }
+    }
+}
+
+impl From<RemoteRegion> for dlock_core::control::VerbsRegion {
+    fn from(region: RemoteRegion) -> Self {
+        let RemoteRegion { base, bytes, rkey } = region;
+        Self { base, bytes, rkey }
+    }
+}
+
+impl From<dlock_core::control::VerbsRegion> for RemoteRegion {
+    fn from(region: dlock_core::control::VerbsRegion) -> Self {
+        let dlock_core::control::VerbsRegion { base, bytes, rkey } = region;
+        Self { base, bytes, rkey }
+    }
+}

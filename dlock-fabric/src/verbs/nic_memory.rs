@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The primary's own lock memory in the NIC domain, and the ledgers of its clients.
+//!
+//! ```text
+//!   verbs client ──NIC atomics──▶ slots ◀──NIC atomics, by the loopback── primary, for itself
+//!                ──NIC writes───▶ its ledger ◀──CPU loads──               and for tcp clients
+//!                                 a tcp client's ledger ◀──CPU stores──
+//! ```
+//! *Slots.* NIC atomics and CPU atomics are not atomic with each other. So no CPU operates on a
+//! word of a slot, ever: not even to set it, since a client can do to any slot at any time what
+//! its registration permits.
+//!
+//! *Ledgers.* An entry has one writer: its client's device, or the primary if the client has none
+//! or is fenced. So the CPU may load it. The order in which the primary sees a word and a ledger
+//! is what the arbiter rests on: a client's chain writes its note before its addition, and the
+//! primary that sees the addition must see the note. It does: both are operations of one queue
+//! pair, executed by the device in order. The primary saw the addition by a verb of the same
+//! device, whose completion the device wrote to memory after the note; writes of one device that
+//! does not ask for relaxed ordering (nothing here does) become visible to the CPU in order, and
+//! the entry is loaded after the completion was. SoftRoCE executes in the kernel, where the same
+//! follows from the lock that its atomics take.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Handle};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr, CHAIN_VERBS_MAX};
+use dlock_core::words::LedgerEntry;
+
+use super::device::Context;
+use super::loopback::{Loopback, LIST_MAX};
+use super::memory::{Pages, RemoteWord};
+use super::poster::RemoteVerb;
+use crate::error::FabricError;
+use crate::memory::SLOTS_LIMIT;
+
+/// What a thread ends with (by `std::panic::resume_unwind`, so that nothing is printed) when the
+/// memory cannot be operated on any more: its device is gone. There is no value that an operation
+/// could return then. The thread's boundary catches it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the RDMA device has failed under the lock memory: {0}; has it been removed? (rdma link)")]
+pub struct DeviceLost(String);
+
+impl DeviceLost {
+    /// Ends the thread.
+    fn raise(reason: String) -> ! {
+        std::panic::resume_unwind(Box::new(Self(reason)))
+    }
+}
+
+/// The ledgers, by client; a client's is registered by whoever admits it.
+#[derive(Debug, Default)]
+pub(super) struct Ledgers(Mutex<HashMap<ClientId, Arc<Pages>>>);
+
+impl Ledgers {
+    pub(super) fn of(&self, client: ClientId) -> Option<Arc<Pages>> {
+        self.lock().get(&client).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ClientId, Arc<Pages>>> {
+        // Nobody panics while holding it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const _: () = assert!(CHAIN_VERBS_MAX <= LIST_MAX);
+
+/// Slots and ledgers; operates on them with the atomics of the device.
+#[derive(Debug)]
+pub struct NicMemory {
+    loopback: Loopback,
+    pages: Arc<Pages>,
+    slots: u32,
+    ledgers: Arc<Ledgers>,
+    ledger_entries: u32,
+}
+
+impl NicMemory {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        slots: u32,
+        ledger_entries: u32,
+    ) -> Result<Self, FabricError> {
+        let pages = Pages::new(Self::bytes(slots)?)?;
+        let loopback = Loopback::new(context, &pages)?;
+        let ledgers = Arc::default();
+        Ok(Self { loopback, pages, slots, ledgers, ledger_entries })
+    }
+
+    fn bytes(slots: u32) -> Result<usize, FabricError> {
+        let bytes = (slots as usize).checked_mul(32).filter(|_| slots <= SLOTS_LIMIT);
+        bytes.ok_or(FabricError::TooManySlots { slots, max: SLOTS_LIMIT })
+    }
+
+    /// The memory of the slots, to be registered for clients.
+    pub(super) fn pages(&self) -> &Arc<Pages> {
+        &self.pages
+    }
+
+    /// The ledgers, to be registered for their clients.
+    pub(super) fn ledgers(&self) -> &Arc<Ledgers> {
+        &self.ledgers
+    }
+
+    /// Slots of the memory.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Entries of every ledger.
+    pub fn ledger_entries(&self) -> u32 {
+        self.ledger_entries
+    }
+
+    /// Gives a client an empty ledger, unless it has one. Its pages are taken when they are
+    /// written, or all at once when it is registered for a verbs client.
+    ///
+    /// # Errors
+    /// `Verbs` if the system has no memory.
+    pub fn add_client(&mut self, client: ClientId) -> Result<(), FabricError> {
+        let mut ledgers = self.ledgers.lock();
+        if !ledgers.contains_key(&client) {
+            ledgers.insert(client, Pages::new(self.ledger_entries as usize * 8)?);
+        }
+        Ok(())
+    }
+
+    /// Forgets a client's ledger. Only once it is fenced.
+    pub fn remove_client(&mut self, client: ClientId) {
+        self.ledgers.lock().remove(&client);
+    }
+
+    /// Executes a chain for a client that cannot itself; `Refused(Invalid)` without any effect if
+    /// a word lies outside the memory, or an entry outside the client's ledger. Which words the
+    /// client may touch is for the caller to check.
+    ///
+    /// # Latency
+    /// One doorbell and one completion for every run of verbs between notes.
+    pub fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
+        let exists = |verb: &Verb| match *verb {
+            Verb::Cas { addr, .. } | Verb::Faa { addr, .. } | Verb::Read { addr } => {
+                self.word(addr).is_some()
+            }
+            Verb::Note { handle, .. } => self.with_entry(client, handle, |_| ()).is_some(),
+        };
+        if !chain.verbs().iter().all(exists) {
+            return Outcome::Refused(Status::Invalid);
+        }
+        let mut values = Values::new();
+        for run in chain.verbs().chunk_by(|a, b| is_note(a) == is_note(b)) {
+            if is_note(&run[0]) {
+                for verb in run {
+                    let Verb::Note { handle, value } = *verb else { continue };
+                    self.note(client, handle, value.into());
+                    values.push(0);
+                }
+            } else {
+                self.execute_run(run, &mut values);
+            }
+        }
+        Outcome::Done(values)
+    }
+
+    /// Writes an entry of a client's ledger for it, as a tcp client asks by a note; `false` if
+    /// it has no such entry.
+    pub fn note(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) -> bool {
+        self.with_entry(client, handle, |word| word.store(entry.into_bits())).is_some()
+    }
+
+    /// The word itself, for a test to break the rule with.
+    #[cfg(test)]
+    pub(super) fn cpu_word(&self, addr: WordAddr) -> &crate::atomic::SharedWord {
+        &self.pages.words()[addr.index() as usize]
+    }
+
+    fn execute_run(&mut self, run: &[Verb], values: &mut Values) {
+        let mut list = [RemoteVerb::Read { word: RemoteWord { addr: 0, rkey: 0 } }; LIST_MAX];
+        let mut len = 0;
+        for verb in run {
+            list[len] = match *verb {
+                Verb::Cas { addr, expect, swap } => {
+                    RemoteVerb::Cas { word: self.own(addr), expect, swap }
+                }
+                Verb::Faa { addr, add } => RemoteVerb::Faa { word: self.own(addr), add },
+                Verb::Read { addr } => RemoteVerb::Read { word: self.own(addr) },
+                // The caller divided the chain at its notes.
+                Verb::Note { .. } => continue,
+            };
+            len += 1;
+        }
+        let found = self.run(&list[..len]);
+        found[..len].iter().for_each(|&value| values.push(value));
+    }
+
+    fn run(&mut self, verbs: &[RemoteVerb]) -> [u64; LIST_MAX] {
+        match self.loopback.run(verbs) {
+            Ok(values) => values,
+            Err(reason) => DeviceLost::raise(reason),
+        }
+    }
+
+    fn word(&self, addr: WordAddr) -> Option<RemoteWord> {
+        // The last page may have room for more.
+        let exists = addr.slot().0 < self.slots;
+        exists.then(|| self.loopback.slots().word(addr.index().into())).flatten()
+    }
+
+    /// The primary asks for words of slots it gave out itself.
+    fn own(&self, addr: WordAddr) -> RemoteWord {
+        match self.word(addr) {
+            Some(word) => word,
+            None => panic!("the primary used {addr:?} of a memory of {} slots", self.slots),
+        }
+    }
+
+    fn with_entry<T>(
+        &self,
+        client: ClientId,
+        handle: Handle,
+        f: impl FnOnce(&crate::atomic::SharedWord) -> T,
+    ) -> Option<T> {
+        if handle.0 >= self.ledger_entries {
+            return None;
+        }
+        self.ledgers.lock().get(&client)?.words().get(handle.0 as usize).map(f)
+    }
+}
+
+fn is_note(verb: &Verb) -> bool {
+    matches!(verb, Verb::Note { .. })
+}
+
+impl LockMemory for NicMemory {
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        let word = self.own(addr);
+        self.run(&[RemoteVerb::Cas { word, expect, swap }])[0]
+    }
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
+        let word = self.own(addr);
+        self.run(&[RemoteVerb::Faa { word, add }])[0]
+    }
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        let word = self.own(addr);
+        self.run(&[RemoteVerb::Read { word }])[0]
+    }
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        let word = self.own(addr);
+        self.run(&[RemoteVerb::Write { word, value }]);
+    }
+    fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
+        let entry = self.with_entry(client, handle, |word| word.load().into());
+        entry.unwrap_or_default()
+    }
+    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
+        self.with_entry(client, handle, |word| word.store(0));
+    }
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One client as the primary has admitted it: its queue pairs, its registrations, its messages.
+
+use std::sync::Arc;
+
+use dlock_core::ids::ClientId;
+
+use super::error::VerbsError;
+use super::host::{Arrival, PeerId, Queues};
+use super::memory::Mr;
+use super::messages::{Event, MessageError, Messages};
+use super::qp::{Qp, CANARY};
+
+/// A client's end of the primary; owned by one thread. It is fenced when it is dropped.
+#[derive(Debug)]
+pub struct VerbsPeer {
+    client: ClientId,
+    ids: [PeerId; 2],
+    broken: bool,
+    // Dropped in this order: what acts before what it acts on.
+    messages: Option<Messages>,
+    qps: Vec<Arc<Qp>>,
+    keys: Vec<Mr>,
+    queues: Arc<Queues>,
+}
+
+impl VerbsPeer {
+    pub(super) fn new(
+        client: ClientId,
+        messages: Messages,
+        qps: Vec<Arc<Qp>>,
+        keys: Vec<Mr>,
+        queues: Arc<Queues>,
+    ) -> Self {
+        let id = |qp: Option<&Arc<Qp>>| PeerId(qp.map_or(0, |qp| qp.qp_num()));
+        let ids = [id(qps.first()), id(qps.last())];
+        Self { client, ids, broken: false, messages: Some(messages), qps, keys, queues }
+    }
+
+    /// Who it is.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// What [`Arrival::peer`] says for it; the same twice if its queue pair is shared.
+    pub fn ids(&self) -> [PeerId; 2] {
+        self.ids
+    }
+
+    /// Whether it has failed: nothing can be received from it or sent to it any more. Whatever it
+    /// posted on its other queue pair may still take effect until it is fenced.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Takes note of an arrival of this peer; a message, one frame, is added to `into`.
+    ///
+    /// # Errors
+    /// `Broken`, `Peer`: the session has ended, and the client is to be fenced.
+    ///
+    /// # Panics
+    /// If it is of another peer.
+    pub fn take(&mut self, arrival: &Arrival, into: &mut Vec<u8>) -> Result<Event, MessageError> {
+        assert!(self.ids.contains(&arrival.peer()), "an arrival of another peer");
+        let completion = &arrival.0;
+        let taken = match &mut self.messages {
+            None => Err(MessageError::Broken { code: completion.status() }),
+            Some(_) if completion.work().owner == CANARY => Err(match completion.is_success() {
+                true => MessageError::Peer("a message on the queue pair of chains"),
+                false => MessageError::Broken { code: completion.status() },
+            }),
+            Some(messages) => messages.take(completion, into),
+        };
+        self.broken |= taken.is_err();
+        taken
+    }
+
+    /// Whether [`send`](Self::send) has room now.
+    pub fn may_send(&self) -> bool {
+        !self.broken && self.messages.as_ref().is_some_and(Messages::may_send)
+    }
+
+    /// Sends one frame.
+    ///
+    /// # Errors
+    /// `Busy`, `TooLong`: nothing was sent; `Busy` ends with an [`Event::Credit`],
+    /// [`Event::Message`] or [`Event::Sent`]. `Broken`, `Peer`: the session has ended.
+    pub fn send(&mut self, frame: &[u8]) -> Result<(), MessageError> {
+        let Some(messages) = self.messages.as_mut().filter(|_| !self.broken) else {
+            return Err(MessageError::Broken { code: libc::ENOTCONN as u32 });
+        };
+        let sent = messages.send(frame);
+        let over = !matches!(sent, Ok(()) | Err(MessageError::Busy | MessageError::TooLong { .. }));
+        self.broken |= over;
+        sent
+    }
+
+    /// Ends everything of this client: when it succeeds, the queue pairs are destroyed, the
+    /// registrations are gone, and nothing that the client ever posted takes effect any more.
+    ///
+    /// # Errors
+    /// `Call` if the device does not let go. Nothing of the client may be undone then; try again.
+    ///
+    /// # Latency
+    /// A few milliseconds on SoftRoCE; it waits for nobody.
+    pub fn fence(&mut self) -> Result<(), VerbsError> {
+        if self.qps.is_empty() {
+            return Ok(());
+        }
+        self.broken = true;
+        self.messages = None;
+        for qp in &mut self.qps {
+            // Where this fails, destroying may still succeed; and that counts.
+            let _ = qp.to_error();
+            // Nobody but the messages had it, and they are gone.
+            let qp = Arc::get_mut(qp).expect("a queue pair of its peer alone");
+            qp.destroy()?;
+        }
+        self.qps.clear();
+        self.queues.purge(&self.ids);
+        self.keys.clear();
+        Ok(())
+    }
+}
+
+impl Drop for VerbsPeer {
+    fn drop(&mut self) {
+        // If this fails the queue pairs keep what they were given, for ever.
+        let _ = self.fence();
+    }
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Chains that are posted without waiting, and asked for later.
+//!
+//! ```text
+//!   lists   | taken | done | under way | under way |   slots are free again from the front on,
+//!             ▲ front                       ▲ posted   once a list is done and taken
+//! ```
+//! The outcome of a list that nobody asks for does not hold up those behind it: when room is
+//! needed, it is copied to the side.
+
+use std::collections::{HashMap, VecDeque};
+
+use dlock_core::verb::{Outcome, Values};
+
+use super::flight::Flight;
+use super::poster::{Notify, PostError, Poster, RemoteVerb};
+use crate::inbox::PENDING_MAX;
+
+/// One chain that was posted.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    /// The poster's count with it.
+    seq: u32,
+    verbs: u8,
+    /// Bit i: the verb i is a note, whose value is 0.
+    notes: u8,
+    taken: bool,
+}
+
+/// The poster of such chains, and what became of them.
+#[derive(Debug)]
+pub(super) struct Ring {
+    poster: Poster,
+    lists: VecDeque<List>,
+    /// The number of the first in `lists`.
+    first: u64,
+    aside: HashMap<u64, Outcome>,
+    /// The count with the last list that had a read.
+    last_read: Option<u32>,
+}
+
+/// Why a chain was not posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoRoom {
+    /// Others are under way.
+    Busy,
+    /// Too many outcomes wait to be asked for.
+    TooMany,
+    /// The queue pair is in error. The chain may have taken effect in part.
+    Broken,
+}
+
+impl Ring {
+    pub(super) fn new(poster: Poster) -> Self {
+        Self { poster, lists: VecDeque::new(), first: 1, aside: HashMap::new(), last_read: None }
+    }
+
+    /// Posts one chain; its number.
+    pub(super) fn post(&mut self, flight: &Flight, verbs: &[RemoteVerb]) -> Result<u64, NoRoom> {
+        self.make_room(flight, verbs.len())?;
+        let mut batch = self.poster.batch();
+        let reads = self.last_read.is_some_and(|seq| !flight.is_ring_done(seq));
+        batch.behind(reads || flight.is_strict(), flight.is_ring_busy() || flight.is_strict());
+        let mut notes = 0;
+        for (i, verb) in verbs.iter().enumerate() {
+            batch.push(verb).map_err(|error| match error {
+                PostError::Full => NoRoom::Busy,
+                _ => NoRoom::Broken,
+            })?;
+            notes |= u8::from(matches!(verb, RemoteVerb::Write { .. })) << i;
+        }
+        let posted = batch.ring(Notify::Yes).map_err(|_| NoRoom::Broken)?;
+        flight.ring_posted(posted.seq);
+        if verbs.iter().any(|verb| matches!(verb, RemoteVerb::Read { .. })) {
+            self.last_read = Some(posted.seq);
+        }
+        // A chain has at most CHAIN_VERBS_MAX verbs.
+        let verbs = verbs.len() as u8;
+        self.lists.push_back(List { seq: posted.seq, verbs, notes, taken: false });
+        Ok(self.first + self.lists.len() as u64 - 1)
+    }
+
+    /// The count up to which verbs must have completed before there can be room.
+    pub(super) fn front(&self) -> Option<u32> {
+        self.lists.front().map(|list| list.seq)
+    }
+
+    /// The outcome of a chain, once; `None`: it is under way.
+    pub(super) fn take(&mut self, flight: &Flight, number: u64) -> Option<Outcome> {
+        if let Some(outcome) = self.aside.remove(&number) {
+            return Some(outcome);
+        }
+        // In this order: what completed before the session broke counts.
+        let broken = flight.is_broken();
+        let index = number.checked_sub(self.first).and_then(|i| usize::try_from(i).ok());
+        let Some(list) = index.and_then(|i| self.lists.get(i)).filter(|list| !list.taken) else {
+            // Not of this session, or asked for already.
+            return Some(Outcome::Unknown);
+        };
+        let outcome = match flight.is_ring_done(list.seq) {
+            true => self.outcome(list),
+            false if broken => Outcome::Unknown,
+            false => return None,
+        };
+        if let Some(list) = index.and_then(|i| self.lists.get_mut(i)) {
+            list.taken = true;
+        }
+        self.drop_front(flight);
+        Some(outcome)
+    }
+
+    fn make_room(&mut self, flight: &Flight, verbs: usize) -> Result<(), NoRoom> {
+        self.drop_front(flight);
+        while self.poster.free() < verbs {
+            match self.lists.front().copied().filter(|list| flight.is_ring_done(list.seq)) {
+                None => return Err(NoRoom::Busy),
+                Some(_) if self.aside.len() >= PENDING_MAX => return Err(NoRoom::TooMany),
+                Some(list) => {
+                    self.aside.insert(self.first, self.outcome(&list));
+                    self.pop(list.seq);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the slots of the first lists that are done and taken.
+    fn drop_front(&mut self, flight: &Flight) {
+        while let Some(&list) = self.lists.front() {
+            if !list.taken || !flight.is_ring_done(list.seq) {
+                return;
+            }
+            self.pop(list.seq);
+        }
+    }
+
+    fn pop(&mut self, seq: u32) {
+        self.lists.pop_front();
+        self.first += 1;
+        self.poster.settle_to(seq);
+    }
+
+    fn outcome(&self, list: &List) -> Outcome {
+        let mut values = Values::new();
+        let first = list.seq.wrapping_sub(u32::from(list.verbs));
+        for i in 0..list.verbs {
+            let value = self.poster.value(first.wrapping_add(u32::from(i) + 1));
+            values.push(if list.notes >> i & 1 == 1 { 0 } else { value });
+        }
+        Outcome::Done(values)
+    }
+}

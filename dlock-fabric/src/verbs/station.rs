@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Posters that threads claim, use and give back; no lock is held while one posts or waits.
+//!
+//! ```text
+//!   FREE ──claim──▶ BUSY ──dropped, everything completed──▶ FREE
+//!                    └──dropped, verbs under way──▶ ORPHAN ──the last one completes──▶ FREE
+//!   notes: BUSY ──dropped──▶ FREE, whatever is under way
+//! ```
+//! A completion is filed on the station's board by whoever polled it; its owner reads the board.
+//! The scratch words of verbs under way are not used again: an orphan is nobody's until its last
+//! completion has come.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
+use std::sync::Arc;
+
+use super::error::VerbsError;
+use super::poster::Poster;
+use super::qp::Qp;
+
+const FREE: u8 = 0;
+const BUSY: u8 = 1;
+const ORPHAN: u8 = 2;
+
+/// What a station is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// One list at a time, whose values are wanted.
+    Chains,
+    /// Any number of writes that nobody waits for.
+    Notes,
+}
+
+/// A poster, and what is known of its completions.
+#[derive(Debug)]
+pub(super) struct Station {
+    state: AtomicU8,
+    /// The poster's count with its last list.
+    posted: AtomicU32,
+    /// The count up to which everything has completed.
+    done: AtomicU32,
+    slots: u32,
+    owner: u16,
+    usage: Use,
+    poster: UnsafeCell<Poster>,
+}
+
+// SAFETY: the poster is reached through a `Claim` alone (or by `reap`, which claims it): whoever
+// has changed `state` to BUSY, until it changes it back. Everything else is atomic or constant.
+unsafe impl Sync for Station {}
+
+impl Station {
+    pub(super) fn new(qp: &Arc<Qp>, slots: u32, usage: Use) -> Result<Self, VerbsError> {
+        let poster = Poster::new(qp, slots)?;
+        Ok(Self {
+            state: AtomicU8::new(FREE),
+            posted: AtomicU32::new(0),
+            done: AtomicU32::new(0),
+            slots,
+            owner: poster.owner(),
+            usage,
+            poster: UnsafeCell::new(poster),
+        })
+    }
+
+    /// Its poster's number in completions.
+    pub(super) fn owner(&self) -> u16 {
+        self.owner
+    }
+
+    pub(super) fn usage(&self) -> Use {
+        self.usage
+    }
+
+    /// Verbs that fit.
+    pub(super) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Claims it, if nobody has.
+    #[inline]
+    pub(super) fn claim(&self) -> Option<Claim<'_>> {
+        let claimed = self.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed);
+        claimed.is_ok().then_some(Claim { station: self })
+    }
+
+    /// Everything up to this count has completed. Called by one thread at a time, in order.
+    #[inline]
+    pub(super) fn completed(&self, seq: u32) {
+        self.done.store(seq, Ordering::SeqCst);
+        if self.state.load(Ordering::SeqCst) == ORPHAN {
+            self.reap();
+        }
+    }
+
+    /// Whether everything up to this count has completed.
+    #[inline]
+    pub(super) fn is_done(&self, seq: u32) -> bool {
+        // Counts wrap, and fewer than 2^31 are under way.
+        self.done.load(Ordering::SeqCst).wrapping_sub(seq) as i32 >= 0
+    }
+
+    /// The count with the last list that was posted.
+    pub(super) fn posted(&self) -> u32 {
+        self.posted.load(Ordering::SeqCst)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.is_done(self.posted())
+    }
+
+    fn reap(&self) {
+        let (from, to) = (Ordering::SeqCst, Ordering::Relaxed);
+        if self.is_idle() && self.state.compare_exchange(ORPHAN, BUSY, from, to).is_ok() {
+            drop(Claim { station: self });
+        }
+    }
+}
+
+/// A station that is this thread's.
+#[derive(Debug)]
+pub(super) struct Claim<'a> {
+    station: &'a Station,
+}
+
+impl<'a> Claim<'a> {
+    pub(super) fn station(&self) -> &'a Station {
+        self.station
+    }
+
+    /// The poster, with everything settled that has completed.
+    #[inline]
+    pub(super) fn poster(&mut self) -> &mut Poster {
+        // SAFETY: see `Station`: this claim alone reaches it, and is borrowed mutably.
+        let poster = unsafe { &mut *self.station.poster.get() };
+        poster.settle_to(self.station.done.load(Ordering::SeqCst));
+        poster
+    }
+
+    /// A list was posted: the poster's count with it.
+    #[inline]
+    pub(super) fn posted(&mut self, seq: u32) {
+        self.station.posted.store(seq, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Claim<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let station = self.station;
+        if station.usage == Use::Notes || station.is_idle() {
+            self.poster();
+            station.state.store(FREE, Ordering::SeqCst);
+        } else {
+            station.state.store(ORPHAN, Ordering::SeqCst);
+            // Its last completion may have come before anybody could see that it is an orphan.
+            station.reap();
+        }
+    }
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A client's requests and their replies over SEND/RECV, for all of its threads.
+//!
+//! ```text
+//!   threads ──send──▶ Messages ──SEND, if there is credit──▶ the primary's ring
+//!   threads ◀─wait(seq)── Inbox ◀── the leader ◀── Cq of my ring, or its channel
+//!                                            └──── the life line: its end is the session's
+//! ```
+//! The life line is the TCP connection of the attach exchange. Nothing is said on it any more;
+//! a primary whose process has died cannot tell otherwise, since its device answers nothing.
+//!
+//! Lock order: `rx` (held by the leader alone), `out`, `inbox`.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use dlock_core::codec::{self, Frame, HEADER_LEN};
+use dlock_core::ids::Seq;
+use dlock_core::message::Request;
+use dlock_core::status::Status;
+
+use super::completion::{Channel, Completion, Cq};
+use super::flight::Flight;
+use super::messages::{Event, Messages};
+use crate::clock::monotonic_ns;
+use crate::fork::Owner;
+use crate::inbox::{lock, Answer, Expected, Follow, Inbox, Taken};
+use crate::sys::{self, receive_now, SPIN};
+
+/// How long to wait for credit before looking after the send queue again.
+const HELP: Duration = Duration::from_millis(10);
+/// The number of no request: who waits for it waits for credit.
+const CREDIT: Seq = Seq(0);
+/// Completions taken at a time.
+const POLLED: usize = 8;
+
+/// The message side of one session.
+#[derive(Debug)]
+pub(super) struct Talk {
+    rx: Mutex<Vec<u8>>,
+    out: Mutex<Out>,
+    inbox: Mutex<Inbox>,
+    broken: Arc<AtomicBool>,
+    /// How long to look before sleeping.
+    spin: Duration,
+    life_line: OwnedFd,
+    owner: Owner,
+    channel: Arc<Channel>,
+    cq: Arc<Cq>,
+}
+
+#[derive(Debug)]
+struct Out {
+    messages: Messages,
+    frame: Vec<u8>,
+    last_seq: u64,
+}
+
+/// The session has ended: the answer will not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+impl Talk {
+    pub(super) fn new(
+        messages: Messages,
+        (cq, channel): (Arc<Cq>, Arc<Channel>),
+        life_line: OwnedFd,
+        broken: Arc<AtomicBool>,
+        sleep: bool,
+    ) -> Self {
+        Self {
+            rx: Mutex::default(),
+            out: Mutex::new(Out { messages, frame: Vec::new(), last_seq: 0 }),
+            inbox: Mutex::default(),
+            broken,
+            spin: if sleep { Duration::ZERO } else { SPIN },
+            life_line,
+            owner: Owner::current(),
+            channel,
+            cq,
+        }
+    }
+
+    #[inline]
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::SeqCst)
+    }
+
+    /// Sends a request, waiting for credit until the deadline.
+    ///
+    /// # Errors
+    /// `BadResponse`: the session has ended; `TimedOut`: the primary takes nothing, or too many
+    /// answers are outstanding. Nothing was sent, nor will be.
+    pub(super) fn send(
+        &self,
+        request: &Request,
+        flight: &Flight,
+        deadline: Instant,
+    ) -> Result<Seq, Status> {
+        let expected = if request.has_reply() { Expected::Reply } else { Expected::Nothing };
+        loop {
+            flight.look();
+            if self.is_broken() {
+                return Err(Status::BadResponse);
+            }
+            let mut out = lock(&self.out);
+            out.messages.settle_sent(flight.messages_sent());
+            if out.messages.may_send() {
+                return self.send_now(&mut out, request, expected);
+            }
+            drop(out);
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(Status::TimedOut);
+            }
+            self.wait_for_credit(deadline.min(now + HELP));
+        }
+    }
+
+    fn send_now(&self, out: &mut Out, request: &Request, expects: Expected) -> Result<Seq, Status> {
+        let seq = Seq(out.last_seq + 1);
+        lock(&self.inbox).expect(seq, expects).map_err(|_| Status::TimedOut)?;
+        out.last_seq = seq.0;
+        out.frame.clear();
+        codec::encode(&Frame::Request(seq, *request), &mut out.frame);
+        // There is room, so that only a broken queue pair can refuse it.
+        out.messages.send(&out.frame).map(|()| seq).map_err(|_| {
+            let mut inbox = lock(&self.inbox);
+            inbox.forget(seq);
+            self.broken.store(true, Ordering::SeqCst);
+            inbox.wake_all();
+            self.shut_down();
+            Status::BadResponse
+        })
+    }
+
+    fn wait_for_credit(&self, deadline: Instant) {
+        let mut inbox = lock(&self.inbox);
+        if inbox.led {
+            inbox = inbox.follow(CREDIT, deadline.saturating_duration_since(Instant::now()));
+        } else {
+            inbox.led = true;
+            drop(inbox);
+            inbox = self.lead(deadline);
+            inbox.led = false;
+        }
+        inbox.pass_on();
+    }
+
+    /// Waits for the answer to `seq`. `Ok(None)`: not by the deadline, or not expected (any
+    /// more). A deadline that has passed still looks once at what has come.
+    pub(super) fn wait(&self, seq: Seq, deadline: Instant) -> Result<Option<Answer>, Broken> {
+        if !self.owner.is_here() {
+            return Err(Broken);
+        }
+        let mut inbox = lock(&self.inbox);
+        let mut looked = false;
+        let result = loop {
+            // In this order: what came before the session ended counts.
+            let broken = self.is_broken();
+            match inbox.take(seq) {
+                Taken::Answer(answer) => break Ok(Some(answer)),
+                Taken::Unexpected => break Ok(None),
+                Taken::NotYet if broken => break Err(Broken),
+                Taken::NotYet => {}
+            }
+            let now = Instant::now();
+            if now >= deadline && (looked || inbox.led) {
+                break Ok(None);
+            }
+            if inbox.led {
+                inbox = inbox.follow(seq, deadline.saturating_duration_since(now));
+            } else {
+                inbox.led = true;
+                drop(inbox);
+                inbox = self.lead(deadline);
+                inbox.led = false;
+                looked = true;
+            }
+        };
+        inbox.pass_on();
+        result
+    }
+
+    /// The answer to `seq` is not wanted.
+    pub(super) fn forget(&self, seq: Seq) {
+        if self.owner.is_here() {
+            lock(&self.inbox).forget(seq);
+        }
+    }
+
+    /// Looks, without waiting, whether the primary has ended the session.
+    pub(super) fn probe(&self) -> bool {
+        if self.owner.is_here() && !self.is_broken() && !self.is_line_alive() {
+            self.break_off();
+        }
+        self.owner.is_here() && !self.is_broken()
+    }
+
+    /// The session has ended; wakes everybody, the primary too.
+    pub(super) fn break_off(&self) {
+        self.broken.store(true, Ordering::SeqCst);
+        self.shut_down();
+        lock(&self.inbox).wake_all();
+    }
+
+    fn shut_down(&self) {
+        // SAFETY: a system call on a descriptor this owns, without pointers.
+        unsafe { libc::shutdown(self.life_line.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
+    /// Neither closed nor spoken on.
+    fn is_line_alive(&self) -> bool {
+        matches!(receive_now(self.life_line.as_fd(), &mut [0]), Ok(None))
+    }
+
+    /// Receives once for everybody. Gives the inbox back locked.
+    fn lead(&self, deadline: Instant) -> MutexGuard<'_, Inbox> {
+        let mut rx = lock(&self.rx);
+        let spin_until = (Instant::now() + self.spin).min(deadline);
+        let mut armed = false;
+        loop {
+            match self.receive(&mut rx) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(Broken) => {
+                    self.break_off();
+                    break;
+                }
+            }
+            let now = Instant::now();
+            if now >= deadline || self.is_broken() {
+                break;
+            }
+            if now < spin_until {
+                std::thread::yield_now();
+            } else if !armed {
+                // And look once more.
+                armed = true;
+                if self.cq.arm(false).is_err() {
+                    self.break_off();
+                }
+            } else if self.sleep(deadline).is_ok() {
+                armed = false;
+            } else {
+                self.break_off();
+            }
+        }
+        lock(&self.inbox)
+    }
+
+    fn sleep(&self, deadline: Instant) -> Result<(), Broken> {
+        let fds = [self.channel.as_fd(), self.life_line.as_fd()];
+        let [event, life_line] = sys::readable_until(fds, deadline).map_err(|_| Broken)?;
+        if life_line && !self.is_line_alive() {
+            return Err(Broken);
+        }
+        if event {
+            self.channel.take_event().map_err(|_| Broken)?;
+        }
+        Ok(())
+    }
+
+    /// Files what has come; whether something has.
+    fn receive(&self, message: &mut Vec<u8>) -> Result<bool, Broken> {
+        let mut some = [Completion::default(); POLLED];
+        let len = self.cq.poll(&mut some).map_err(|_| Broken)?;
+        for completion in &some[..len] {
+            message.clear();
+            let taken = lock(&self.out).messages.take(completion, message);
+            match taken.map_err(|_| Broken)? {
+                Event::Message => self.file(message)?,
+                Event::Credit | Event::Sent => {}
+            }
+        }
+        if len > 0 {
+            lock(&self.inbox).wake(CREDIT);
+        }
+        Ok(len > 0)
+    }
+
+    /// A message is exactly one frame.
+    fn file(&self, message: &[u8]) -> Result<(), Broken> {
+        let (head, payload) = message.split_first_chunk::<HEADER_LEN>().ok_or(Broken)?;
+        let header = codec::header(head).map_err(|_| Broken)?;
+        if header.len != payload.len() {
+            return Err(Broken);
+        }
+        let filed = lock(&self.inbox).file(header.kind, payload, monotonic_ns());
+        filed.map_err(|_| Broken)
+    }
+}
+
+impl Drop for Talk {
+    /// Ends the session, even if a forked child has a copy of the descriptor.
+    fn drop(&mut self) {
+        if self.owner.is_here() {
+            self.shut_down();
+        }
+    }
+}

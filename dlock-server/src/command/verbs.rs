@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What comes by way of the device: frames of verbs clients, and the fencing of their queue pairs.
+//!
+//! ```text
+//!   completion queue ── Arrival ──▶ the channel of its queue pair ──▶ frames, or room to send
+//!   before sleeping: arm ─▶ look once more ─▶ sleep in the poll ─▶ take the events
+//! ```
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use dlock_core::ids::ClientId;
+use dlock_fabric::verbs::{Arrival, PeerId};
+use dlock_fabric::{VerbsHost, VerbsPeer};
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+
+use super::{Worker, NIC};
+
+/// The device, as far as the command thread serves it.
+#[derive(Debug)]
+pub(super) struct Nic {
+    host: Arc<VerbsHost>,
+    /// Whose a completion is.
+    channels: HashMap<PeerId, Token>,
+    arrivals: Vec<Arrival>,
+}
+
+impl Nic {
+    /// Has the device's completions wake the poll.
+    pub(super) fn new(host: Arc<VerbsHost>, registry: &Registry) -> io::Result<Self> {
+        let fd = host.fd().as_raw_fd();
+        registry.register(&mut SourceFd(&fd), NIC, Interest::READABLE)?;
+        Ok(Self { host, channels: HashMap::new(), arrivals: Vec::new() })
+    }
+
+    pub(super) fn add(&mut self, peer: &VerbsPeer, token: Token) {
+        self.channels.extend(peer.ids().map(|id| (id, token)));
+    }
+
+    fn remove(&mut self, peer: &VerbsPeer) {
+        for id in peer.ids() {
+            self.channels.remove(&id);
+        }
+    }
+}
+
+impl Worker {
+    /// Brings what has arrived to its channels; whether there was anything.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub(super) fn take_arrivals(&mut self) -> Result<bool, String> {
+        let Some(nic) = &mut self.nic else { return Ok(false) };
+        let mut arrivals = std::mem::take(&mut nic.arrivals);
+        arrivals.clear();
+        let polled = nic.host.poll(&mut arrivals);
+        for arrival in &arrivals {
+            self.arrived(arrival);
+        }
+        let some = !arrivals.is_empty();
+        if let Some(nic) = &mut self.nic {
+            nic.arrivals = arrivals; // its memory is used again
+        }
+        polled.map_err(|error| format!("its RDMA device has failed: {error}"))?;
+        Ok(some)
+    }
+
+    fn arrived(&mut self, arrival: &Arrival) {
+        // What a channel that has ended left behind is nobody's.
+        let token = self.nic.as_ref().and_then(|nic| nic.channels.get(&arrival.peer()).copied());
+        let Some(token) = token else { return };
+        let Some(channel) = self.channels.get_mut(&token) else { return };
+        match channel.arrived(arrival) {
+            Ok(()) => {
+                if !std::mem::replace(&mut channel.listed, true) {
+                    self.ready.push_back(token);
+                }
+            }
+            Err(error) => self.end_channel(token, &error.to_string()),
+        }
+    }
+
+    /// Has the next arrival wake the poll; `false`: something has arrived meanwhile.
+    pub(super) fn may_sleep_at_the_device(&mut self) -> Result<bool, String> {
+        let Some(nic) = &self.nic else { return Ok(true) };
+        nic.host.arm().map_err(|error| format!("its RDMA device has failed: {error}"))?;
+        self.take_arrivals().map(|some| !some)
+    }
+
+    /// The poll says that something has arrived: the next look takes it.
+    pub(super) fn woken_by_the_device(&self) -> io::Result<()> {
+        match &self.nic {
+            Some(nic) => nic.host.take_events().map(drop).map_err(io::Error::other),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends what a client's queue pairs can do. Until that has succeeded nothing of the client is
+    /// undone.
+    pub(super) fn fence_verbs(&mut self, client: ClientId, mut peer: Box<VerbsPeer>) {
+        if let Some(nic) = &mut self.nic {
+            nic.remove(&peer);
+        }
+        if let Err(error) = peer.fence() {
+            log::warn!("client {client} cannot be cut off from the memory yet: {error}");
+            self.unfenced.entry(client).or_default().push(peer);
+        }
+    }
+
+    /// Whether queue pairs of this client may still act, after another attempt to fence them.
+    pub(super) fn is_unfenced(&mut self, client: ClientId) -> bool {
+        let Some(peers) = self.unfenced.get_mut(&client) else { return false };
+        peers.retain_mut(|peer| peer.fence().is_err());
+        if !peers.is_empty() {
+            return true;
+        }
+        self.unfenced.remove(&client);
+        false
+    }
+
+    /// Looks at the clients that could not be fenced: those that are to be removed are now.
+    pub(super) fn fence_again(&mut self) {
+        let clients: Vec<ClientId> = self.unfenced.keys().copied().collect();
+        for client in clients {
+            if !self.is_unfenced(client) {
+                self.look_at_process(client);
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lock memory of this primary, in its one atomicity domain.
+//!
+//! ```text
+//!   Cpu   CPU atomics: shm clients map it, chains of tcp clients are executed here
+//!   Nic   the device's atomics: verbs clients operate on it, this primary by its loopback queue
+//!         pair, for itself and for tcp clients; nobody maps it
+//! ```
+
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Handle};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome, WordAddr};
+use dlock_core::words::LedgerEntry;
+use dlock_fabric::server_memory::Shared;
+use dlock_fabric::{CpuMemory, FabricError, NicMemory};
+
+/// Slots and ledgers.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    /// Of the CPU's domain.
+    Cpu(CpuMemory),
+    /// Of a device's.
+    Nic(NicMemory),
+}
+
+/// The same call on whichever it is.
+macro_rules! either {
+    ($self:ident, $memory:ident => $call:expr) => {
+        match $self {
+            Memory::Cpu($memory) => $call,
+            Memory::Nic($memory) => $call,
+        }
+    };
+}
+
+impl Memory {
+    /// Slots of the memory.
+    pub(crate) fn slots(&self) -> u32 {
+        either!(self, memory => memory.slots())
+    }
+
+    /// Entries of every ledger.
+    pub(crate) fn ledger_entries(&self) -> u32 {
+        either!(self, memory => memory.ledger_entries())
+    }
+
+    /// Gives a client an empty ledger, unless it has one.
+    pub(crate) fn add_client(&mut self, client: ClientId) -> Result<(), FabricError> {
+        either!(self, memory => memory.add_client(client))
+    }
+
+    /// Forgets the ledger of a client that is fenced.
+    pub(crate) fn remove_client(&mut self, client: ClientId) {
+        either!(self, memory => memory.remove_client(client));
+    }
+
+    /// Executes a chain for a tcp client. Which words it may touch is for the caller to check.
+    pub(crate) fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
+        either!(self, memory => memory.execute_chain(client, chain))
+    }
+
+    /// The calling thread serves this memory: mapped memory tells shm clients when it ends.
+    pub(crate) fn serve(&mut self) -> Result<(), FabricError> {
+        match self {
+            Self::Cpu(memory) => memory.serve(),
+            Self::Nic(_) => Ok(()),
+        }
+    }
+
+    /// Refuses the chains of all shm clients with this status, or permits them. In the NIC domain
+    /// nobody is let near the memory before recovery has ended, so there is nobody to refuse.
+    pub(crate) fn set_gate(&mut self, status: Option<Status>) {
+        if let Self::Cpu(memory) = self {
+            memory.set_gate(status);
+        }
+    }
+
+    /// Hands mapped memory out; `None`: there is none.
+    pub(crate) fn share(&mut self, client: ClientId) -> Option<Result<Shared<'_>, FabricError>> {
+        match self {
+            Self::Cpu(memory) => Some(memory.share(client)),
+            Self::Nic(_) => None,
+        }
+    }
+
+    /// Takes the last [`share`](Self::share) back.
+    pub(crate) fn unshare(&mut self, client: ClientId) {
+        if let Self::Cpu(memory) = self {
+            memory.unshare(client);
+        }
+    }
+
+    /// Refuses the chains of this shm client from now on.
+    pub(crate) fn revoke(&mut self, client: ClientId, status: Status) {
+        if let Self::Cpu(memory) = self {
+            memory.revoke(client, status);
+        }
+    }
+
+    /// Whether no thread of this client has the memory mapped.
+    pub(crate) fn detached(&self, client: ClientId) -> bool {
+        match self {
+            Self::Cpu(memory) => memory.detached(client),
+            Self::Nic(_) => true,
+        }
+    }
+}
+
+impl LockMemory for Memory {
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        either!(self, memory => memory.cas(addr, expect, swap))
+    }
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
+        either!(self, memory => memory.faa(addr, add))
+    }
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        either!(self, memory => memory.read(addr))
+    }
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        either!(self, memory => memory.set(addr, value));
+    }
+    fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
+        either!(self, memory => memory.ledger(client, handle))
+    }
+    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
+        either!(self, memory => memory.clear_ledger(client, handle));
+    }
+}
