@@ -66,7 +66,7 @@ sent() { cat /sys/class/net/r0/statistics/tx_packets; }
 
 ping="--packages iputils-ping"
 
-for file in "$vm" "$here"/runner/*.py; do
+for file in "$vm" "$here"/runner/*.py "$here"/bench/*.py; do
     PYTHONPYCACHEPREFIX=$work/python python3 -m py_compile "$file" 2>err ||
         bad "$(basename "$file") compiles" "an error"
 done
