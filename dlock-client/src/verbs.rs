@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   session ── primary serves ────▶ attached ─▶ everything goes to the VerbsExecutor
-//!           └─ primary recovers ──▶ refused with NotReady; each operation tries to attach, as often
-//!                                   as RETRY permits, until the primary lets it
+//!           └─ primary recovers ──▶ every operation first tries to attach, RETRY apart, and is
+//!                                   refused with NotReady as long as the primary refuses that
 //! ```
 //! A recovering primary cannot refuse one-sided verbs at the memory, so it lets nobody near it
 //! before recovery has ended. Until then notes are kept, and written when there is a ledger.
@@ -28,6 +28,7 @@ use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsWish};
 use parking_lot::Mutex;
 
 use crate::config::ClientConfig;
+use crate::drive::DATA_WAIT;
 
 /// Between two attempts to attach to a primary that recovers.
 const RETRY: Duration = Duration::from_millis(20);
@@ -50,8 +51,8 @@ pub(crate) struct VerbsPath {
 /// What is kept until the primary lets the client near its memory.
 #[derive(Debug)]
 struct Waiting {
-    /// No attempt before this.
-    next: Instant,
+    /// When the last attempt began.
+    asked: Option<Instant>,
     /// Why the last attempt failed.
     refusal: Status,
     notes: HashMap<Handle, LedgerEntry>,
@@ -89,8 +90,7 @@ impl VerbsPath {
         clock: ClockEstimate,
         recovering: bool,
     ) -> Result<Self, FabricError> {
-        let waiting =
-            Waiting { next: Instant::now(), refusal: Status::NotReady, notes: HashMap::new() };
+        let waiting = Waiting { asked: None, refusal: Status::NotReady, notes: HashMap::new() };
         let (attached, waiting) = (OnceLock::new(), Mutex::new(waiting));
         let path = Self { wish, primary, attach, clock, attached, waiting };
         if !recovering {
@@ -123,16 +123,22 @@ impl VerbsPath {
 
     #[cold]
     fn attach_late(&self) -> Result<&VerbsExecutor, Status> {
-        // whoever comes while another thread tries has nothing to gain by waiting for it
-        let Some(mut waiting) = self.waiting.try_lock() else { return Err(Status::NotReady) };
+        let came = Instant::now();
+        let Some(mut waiting) = self.waiting.try_lock_for(DATA_WAIT) else {
+            return Err(Status::BadResponse);
+        };
         if let Some(executor) = self.attached.get() {
             return Ok(executor);
         }
-        if Instant::now() < waiting.next {
+        // another thread has asked since this one came
+        if waiting.asked.is_some_and(|asked| asked >= came) {
             return Err(waiting.refusal);
         }
+        if let Some(asked) = waiting.asked {
+            std::thread::sleep(RETRY.saturating_sub(asked.elapsed()));
+        }
+        waiting.asked = Some(Instant::now());
         let attached = self.try_attach();
-        waiting.next = Instant::now() + RETRY;
         match attached {
             Ok(executor) => {
                 for (handle, entry) in waiting.notes.drain() {

@@ -5,15 +5,15 @@ mod common;
 
 use std::time::Duration;
 
-use common::{client, got, join, server, status, X};
-use dlock_client::{FabricChoice, LockType, Status};
+use common::{client, fabrics, got, join, server, status, X};
+use dlock_client::{LockType, Status};
 
 #[test]
-fn the_fast_path_over_shared_memory_allocates_nothing() {
+fn the_fast_path_of_a_one_sided_executor_allocates_nothing() {
     let server = server();
-    let instance = join(&server, FabricChoice::Shm);
+    let instance = join(&server, fabrics()[0]);
     let id = got(&instance, "free of charge", LockType::Atomic);
-    let client = client(&server, FabricChoice::Shm);
+    let client = client(&server, fabrics()[0]);
     let lock = client.atomic_lock("guarded free of charge").unwrap();
     let count = allocation_counter::measure(|| {
         for _ in 0..1_000 {

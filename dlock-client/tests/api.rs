@@ -6,7 +6,7 @@ mod common;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{client, server, FABRICS};
+use common::{client, fabrics, server};
 use dlock_client::{Error, Mode};
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -14,7 +14,7 @@ const LEASE: Duration = Duration::from_secs(60);
 #[test]
 fn a_guard_releases_on_drop_and_unlock_tells_how_it_went() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.atomic_lock("g").unwrap(), b.atomic_lock("g").unwrap());
         assert_eq!(mine.id(), other.id());
@@ -33,7 +33,7 @@ fn a_guard_releases_on_drop_and_unlock_tells_how_it_went() {
 #[test]
 fn a_guard_whose_lease_ended_says_that_the_lock_is_lost() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.atomic_lock("lost").unwrap(), b.atomic_lock("lost").unwrap());
         let mut guard = mine.try_lock(Duration::from_millis(1)).unwrap();
@@ -48,7 +48,7 @@ fn a_guard_whose_lease_ended_says_that_the_lock_is_lost() {
 #[test]
 fn guards_of_one_client_exclude_each_other() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let a = client(&server, fabric);
         let (one, two) = (a.atomic_lock("own").unwrap(), a.clone().atomic_lock("own").unwrap());
         let guard = one.lock(LEASE).unwrap();
@@ -73,7 +73,7 @@ fn guards_of_one_client_exclude_each_other() {
 fn threads_of_one_client_count_without_losing_any() {
     const EACH: u64 = 300;
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let a = client(&server, fabric);
         let lock = a.fair_lock("counted").unwrap();
         let mut count = 0_u64;
@@ -99,7 +99,7 @@ fn threads_of_one_client_count_without_losing_any() {
 #[test]
 fn readers_share_and_writers_do_not() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.rw_lock("rw").unwrap(), b.rw_lock("rw").unwrap());
         let (r1, r2) = (mine.try_read().unwrap(), mine.read().unwrap());
@@ -123,7 +123,7 @@ fn readers_share_and_writers_do_not() {
 #[test]
 fn a_fair_lock_that_was_not_granted_leaves_no_ticket_behind() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.fair_lock("fair").unwrap(), b.fair_lock("fair").unwrap());
         let guard = mine.try_lock(Mode::Exclusive, LEASE).unwrap();
@@ -146,7 +146,7 @@ fn a_fair_lock_that_was_not_granted_leaves_no_ticket_behind() {
 #[test]
 fn the_last_lock_object_gives_the_lock_back() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let a = client(&server, fabric);
         let lock = a.atomic_lock("given back").unwrap();
         let id = lock.id();
@@ -163,7 +163,7 @@ fn the_last_lock_object_gives_the_lock_back() {
 #[test]
 fn objects_count_and_are_given_back() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         assert_eq!(a.object("counter", LEASE).unwrap_err(), Error::NoObject);
         let mine = a.create_object("counter", LEASE, 5).unwrap();
@@ -182,7 +182,7 @@ fn objects_count_and_are_given_back() {
 #[test]
 fn a_client_that_left_says_so() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let a = client(&server, fabric);
         let lock = a.atomic_lock("left").unwrap();
         let guard = lock.try_lock(LEASE).unwrap();

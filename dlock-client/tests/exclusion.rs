@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{got, join, server, status, FABRICS, S, X};
+use common::{fabrics, got, join, server, status, S, X};
 use dlock_client::{ClientConfig, FabricChoice, Instance, LockType, Status};
 use Status::*;
 
@@ -71,7 +71,7 @@ fn hammer(fabric: FabricChoice, lock_type: LockType, blocking: bool) {
 
 #[test]
 fn eight_clients_that_block_exclude_each_other() {
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
             hammer(fabric, lock_type, true);
         }
@@ -80,7 +80,7 @@ fn eight_clients_that_block_exclude_each_other() {
 
 #[test]
 fn eight_clients_that_try_exclude_each_other() {
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
             hammer(fabric, lock_type, false);
         }
@@ -91,7 +91,7 @@ fn eight_clients_that_try_exclude_each_other() {
 fn additions_of_eight_clients_sum_up_exactly() {
     const EACH: u64 = 500;
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let name = format!("sum {fabric:?}");
         let first = join(&server, fabric);
         let id = first.object_create(name.as_bytes(), 60, 0).unwrap();
@@ -129,8 +129,10 @@ fn hand_over(a: &Instance, b: &Instance, id: dlock_client::LockId) -> Duration {
 
 #[test]
 fn a_waiter_is_handed_the_lock_at_once() {
+    // an emulated machine is slow, but polling, which the original did, took 100 ms
+    let handed_max = Duration::from_millis(if common::on_verbs() { 90 } else { 10 });
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
             let (a, b) = (join(&server, fabric), join(&server, fabric));
             let name = format!("handed {lock_type:?}");
@@ -138,7 +140,7 @@ fn a_waiter_is_handed_the_lock_at_once() {
             got(&b, &name, lock_type);
             // the best of several: this machine may be busy, but no timer may be on the path
             let best = (0..8).map(|_| hand_over(&a, &b, id)).min().unwrap();
-            assert!(best < Duration::from_millis(10), "{fabric:?} {lock_type:?}: {best:?}");
+            assert!(best < handed_max, "{fabric:?} {lock_type:?}: {best:?}");
         }
     }
 }
@@ -146,7 +148,7 @@ fn a_waiter_is_handed_the_lock_at_once() {
 #[test]
 fn a_wait_ends_after_five_seconds_and_leaves_the_state_it_should() {
     let server = server();
-    let fabric = FabricChoice::Shm;
+    let fabric = fabrics()[0];
     let holder = join(&server, fabric);
     let names = [
         ("timed atomic", LockType::Atomic),
@@ -195,7 +197,7 @@ fn a_wait_ends_after_five_seconds_and_leaves_the_state_it_should() {
 #[test]
 fn hopeless_waits_end_at_once() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let a = join(&server, fabric);
         let id = got(&a, "hopeless", LockType::Fair);
         let start = Instant::now();
@@ -211,7 +213,7 @@ fn hopeless_waits_end_at_once() {
 #[test]
 fn threads_of_one_instance_may_use_its_locks_at_the_same_time() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let a = join(&server, fabric);
         thread::scope(|scope| {
             for n in 0..THREADS {
@@ -235,10 +237,7 @@ fn threads_of_one_instance_may_use_its_locks_at_the_same_time() {
 fn child_that_counts_in_a_file() {
     let Ok(job) = std::env::var("DLOCK_TEST_COUNT") else { return };
     let (port, file) = job.split_once(' ').unwrap();
-    let fabric = match std::env::var("DLOCK_TEST_FABRIC").as_deref() {
-        Ok("shm") => FabricChoice::Shm,
-        _ => FabricChoice::Tcp,
-    };
+    let fabric = common::named();
     let config = ClientConfig { port: port.parse().unwrap(), fabric, ..Default::default() };
     let client = Instance::init(&config, "127.0.0.1").unwrap();
     let types = [LockType::Atomic, LockType::Rw, LockType::Fair];
@@ -260,7 +259,7 @@ fn child_that_counts_in_a_file() {
 fn four_processes_count_in_a_file_without_losing_any() {
     let folder = std::env::temp_dir().join(format!("dlock-count-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let server = server();
         let file = folder.join(format!("{fabric:?}"));
         let counts =
@@ -274,10 +273,7 @@ fn four_processes_count_in_a_file_without_losing_any() {
                 Command::new(std::env::current_exe().unwrap())
                     .args(["--exact", "child_that_counts_in_a_file"])
                     .env("DLOCK_TEST_COUNT", &job)
-                    .env(
-                        "DLOCK_TEST_FABRIC",
-                        if fabric == FabricChoice::Shm { "shm" } else { "tcp" },
-                    )
+                    .env("DLOCK_TEST_FABRIC", common::name(fabric))
                     .stdout(Stdio::null())
                     .spawn()
                     .unwrap()

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{desc, got, join, server, status, FABRICS, S, X};
+use common::{desc, fabrics, got, join, server, status, S, X};
 use dlock_client::{
     AsyncOp, Instance, LockDesc, LockId, LockType, ObjectId, OpResult, Status, View,
 };
@@ -15,7 +15,7 @@ const NOTHING: OpResult = OpResult { status: Done, view: None };
 #[test]
 fn a_lock_has_one_id_for_all_clients_and_one_reference_per_client() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
         let id = got(&a, "lock desc 1", LockType::Atomic);
         assert_eq!(id, LockId(1_252_963_582), "the hash of its name");
@@ -37,7 +37,7 @@ fn a_lock_has_one_id_for_all_clients_and_one_reference_per_client() {
 #[test]
 fn locks_are_got_and_released_in_batches() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
         got(&b, "other type", LockType::Fair);
         let known = got(&a, "known", LockType::Rw);
@@ -74,7 +74,7 @@ fn locks_are_got_and_released_in_batches() {
 #[test]
 fn an_atomic_lock_walks_its_table() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
         let id = got(&a, "atomic", LockType::Atomic);
         got(&b, "atomic", LockType::Atomic);
@@ -109,7 +109,7 @@ fn an_atomic_lock_walks_its_table() {
 #[test]
 fn a_read_write_lock_walks_its_table() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
         let id = got(&a, "rw", LockType::Rw);
         got(&b, "rw", LockType::Rw);
@@ -140,7 +140,7 @@ fn a_read_write_lock_walks_its_table() {
 #[test]
 fn a_fair_lock_gives_tickets_and_serves_them_in_order() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let clients: Vec<Instance> = (0..3).map(|_| join(&server, fabric)).collect();
         let [a, b, c] = &clients[..] else { unreachable!() };
         let id = got(a, "fair", LockType::Fair);
@@ -169,7 +169,7 @@ fn a_fair_lock_gives_tickets_and_serves_them_in_order() {
 #[test]
 fn a_ticket_that_is_given_up_holds_nobody_up() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let clients: Vec<Instance> = (0..3).map(|_| join(&server, fabric)).collect();
         let [a, b, c] = &clients[..] else { unreachable!() };
         let id = got(a, "abandoned", LockType::Fair);
@@ -189,7 +189,7 @@ fn a_ticket_that_is_given_up_holds_nobody_up() {
 #[test]
 fn batches_do_what_single_calls_do() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
         let atomic = got(&a, "batch atomic", LockType::Atomic);
         let rw = got(&a, "batch rw", LockType::Rw);
@@ -227,7 +227,7 @@ fn batches_do_what_single_calls_do() {
 #[test]
 fn duplicates_in_a_batch_leave_nothing_behind() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
         for (i, (lock_type, mode, second)) in [
             (LockType::Atomic, X, Fail),
@@ -266,7 +266,7 @@ fn finished(instance: &Instance) -> OpResult {
 #[test]
 fn asynchronous_operations_do_what_single_calls_do() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
         let take = AsyncOp::TryLock { mode: X, expire_s: 30 };
         for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
@@ -306,7 +306,7 @@ fn asynchronous_operations_do_what_single_calls_do() {
 #[test]
 fn objects_walk_their_ladder() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
         assert_eq!(a.object_create(b"", 60, 0), Err(Invalid));
         assert_eq!(a.object_create(b"o", 0, 0), Err(Invalid));
@@ -346,7 +346,7 @@ fn objects_walk_their_ladder() {
 #[test]
 fn counters_count_and_are_cleared() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let a = join(&server, fabric);
         let id = got(&a, "counted", LockType::Rw);
         a.trylock(LockId(5), X, 1);

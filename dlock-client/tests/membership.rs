@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{config, got, join, server, server_with, status, FABRICS, S, X};
+use common::{config, fabrics, got, join, server, server_with, status, S, X};
 use dlock_client::{AsyncOp, ClientConfig, FabricChoice, Instance, LockType, Status};
 use dlock_server::ServerConfig;
 use Status::*;
@@ -33,28 +33,33 @@ fn what_cannot_be_reached_has_its_code() {
         Error
     );
     let own_address = ClientConfig { eid: [9; 16], ..good };
-    assert_eq!(Instance::init(&own_address, "127.0.0.1").unwrap().fabric(), "shm");
+    let one_sided = common::name(fabrics()[0]);
+    assert_eq!(Instance::init(&own_address, "127.0.0.1").unwrap().fabric(), one_sided);
 }
 
 #[test]
 fn a_forced_executor_that_is_not_offered_is_an_error_and_auto_takes_the_other() {
+    let one_sided = common::name(fabrics()[0]);
+    let other = if common::on_verbs() { "verbs" } else { "tcp" };
     let server = server_with(ServerConfig { shm: false, ..Default::default() });
     let addr = server.local_addr();
     let init = |fabric| Instance::init(&config(addr, fabric), "127.0.0.1");
     assert_eq!(init(FabricChoice::Shm).map(|_| ()).unwrap_err(), Error);
-    assert_eq!(init(FabricChoice::Auto).unwrap().fabric(), "tcp");
+    assert_eq!(init(FabricChoice::Auto).unwrap().fabric(), other);
+    let verbs = init(FabricChoice::Verbs).map(|instance| instance.fabric());
+    assert_eq!(verbs.is_ok(), common::on_verbs());
     drop(server);
     let server = server_with(ServerConfig { tcp: false, ..Default::default() });
     let addr = server.local_addr();
     let init = |fabric| Instance::init(&config(addr, fabric), "127.0.0.1");
     assert_eq!(init(FabricChoice::Tcp).map(|_| ()).unwrap_err(), Error);
-    assert_eq!(init(FabricChoice::Auto).unwrap().fabric(), "shm");
+    assert_eq!(init(FabricChoice::Auto).unwrap().fabric(), one_sided);
 }
 
 #[test]
 fn a_heartbeat_has_its_ladder() {
     let server = server();
-    let a = join(&server, FabricChoice::Shm);
+    let a = join(&server, fabrics()[0]);
     assert_eq!(a.heartbeat(0), Invalid);
     assert_eq!(a.heartbeat(301), Invalid);
     assert_eq!(a.heartbeat(300), Success);
@@ -65,7 +70,7 @@ fn a_heartbeat_has_its_ladder() {
 #[test]
 fn a_reinit_carries_everything_over() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
         let me = a.id();
         let atomic = got(&a, "kept atomic", LockType::Atomic);
@@ -111,14 +116,14 @@ fn an_unknown_client_is_told_that_it_was_removed() {
     first.stop();
     assert_eq!(a.heartbeat(1), BadResponse);
     assert_eq!(a.reinit("127.0.0.1"), NotReady, "nobody listens");
-    let _third = dlock_server::Server::start(ServerConfig { port, ..Default::default() }).unwrap();
+    let _third = common::server_at(port, ServerConfig::default());
     assert_eq!(a.reinit("127.0.0.1"), ClientRemoved);
 }
 
 #[test]
 fn a_clean_leave_releases_what_is_held() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
         for (name, lock_type, mode) in [
             ("left atomic", LockType::Atomic, X),
@@ -148,10 +153,7 @@ fn a_clean_leave_releases_what_is_held() {
 #[test]
 fn child_that_holds_and_waits_to_be_killed() {
     let Ok(port) = std::env::var("DLOCK_TEST_PORT") else { return };
-    let fabric = match std::env::var("DLOCK_TEST_FABRIC").as_deref() {
-        Ok("shm") => FabricChoice::Shm,
-        _ => FabricChoice::Tcp,
-    };
+    let fabric = common::named();
     let port = port.parse().unwrap();
     let config = ClientConfig { port, fabric, ..Default::default() };
     let instance = Instance::init(&config, "127.0.0.1").unwrap();
@@ -172,7 +174,7 @@ const HELD_BY_CHILD: [(&str, LockType, dlock_client::Mode); 4] = [
 
 #[test]
 fn a_killed_process_gives_back_what_it_held() {
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let grace = Some(Duration::from_millis(100));
         let server = server_with(ServerConfig { absent_grace: grace, ..Default::default() });
         let a = join(&server, fabric);
@@ -180,7 +182,7 @@ fn a_killed_process_gives_back_what_it_held() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_that_holds_and_waits_to_be_killed", "--nocapture"])
             .env("DLOCK_TEST_PORT", server.local_addr().port().to_string())
-            .env("DLOCK_TEST_FABRIC", if fabric == FabricChoice::Shm { "shm" } else { "tcp" })
+            .env("DLOCK_TEST_FABRIC", common::name(fabric))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -217,7 +219,7 @@ fn child_that_serves_and_waits_to_be_killed() {
 
 #[test]
 fn a_client_whose_primary_was_killed_notices_at_its_next_operation() {
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_that_serves_and_waits_to_be_killed", "--nocapture"])
             .env("DLOCK_TEST_SERVE", "1")
@@ -242,7 +244,7 @@ fn a_client_whose_primary_was_killed_notices_at_its_next_operation() {
 #[test]
 fn a_lease_that_ended_can_be_taken_over_and_its_holder_is_told() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
         let id = got(&a, "short", LockType::Atomic);
         got(&b, "short", LockType::Atomic);
@@ -257,7 +259,7 @@ fn a_lease_that_ended_can_be_taken_over_and_its_holder_is_told() {
 
 #[test]
 fn a_client_whose_primary_stopped_gets_bad_response_and_does_not_hang() {
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let server = server();
         let a = join(&server, fabric);
         let atomic = got(&a, "orphan", LockType::Atomic);
@@ -278,7 +280,7 @@ fn a_client_whose_primary_stopped_gets_bad_response_and_does_not_hang() {
 #[test]
 fn a_reinit_takes_the_session_from_under_running_operations() {
     let server = server();
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let (a, b) = (join(&server, fabric), join(&server, fabric));
         let names = ["under 0", "under 1", "under 2"];
         let ids = names.map(|name| got(&a, name, LockType::Atomic));
@@ -330,7 +332,7 @@ fn a_reinit_takes_the_session_from_under_running_operations() {
 
 #[test]
 fn a_recovering_primary_learns_what_its_clients_hold() {
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let first = server();
         let port = first.local_addr().port();
         let a = join(&first, fabric);
@@ -342,8 +344,8 @@ fn a_recovering_primary_learns_what_its_clients_hold() {
             assert_eq!(status(a.trylock(id, mode, 600)), Success);
         }
         first.stop();
-        let config = ServerConfig { port, recovery_clients: 1, ..Default::default() };
-        let second = dlock_server::Server::start(config).unwrap();
+        let config = ServerConfig { recovery_clients: 1, ..Default::default() };
+        let second = common::server_at(port, config);
         let newcomer = || Instance::init(&common::config(second.local_addr(), fabric), "127.0.0.1");
         assert_eq!(newcomer().map(|_| ()).unwrap_err(), NotReady);
         assert_eq!(a.reinit("127.0.0.1"), Success);

@@ -10,11 +10,38 @@ use dlock_client::{
     Client, ClientConfig, FabricChoice, Instance, LockDesc, LockId, LockType, Mode,
 };
 use dlock_client::{OpResult, Status};
-use dlock_server::{Server, ServerConfig};
+use dlock_server::{Server, ServerConfig, VerbsUse};
 
 pub const X: Mode = Mode::Exclusive;
 pub const S: Mode = Mode::Shared;
-pub const FABRICS: [FabricChoice; 2] = [FabricChoice::Shm, FabricChoice::Tcp];
+/// With `DLOCK_FABRIC=verbs` in the environment the primaries here are on an RDMA device.
+pub fn on_verbs() -> bool {
+    std::env::var(dlock_client::FABRIC_VARIABLE).is_ok_and(|fabric| fabric == "verbs")
+}
+
+/// The executors that a primary here offers: one whose clients operate on the memory themselves,
+/// and tcp.
+pub fn fabrics() -> [FabricChoice; 2] {
+    let one_sided = if on_verbs() { FabricChoice::Verbs } else { FabricChoice::Shm };
+    [one_sided, FabricChoice::Tcp]
+}
+
+/// The name of an executor, for a child process.
+pub fn name(fabric: FabricChoice) -> &'static str {
+    match fabric {
+        FabricChoice::Auto => "auto",
+        FabricChoice::Shm => "shm",
+        FabricChoice::Tcp => "tcp",
+        FabricChoice::Verbs => "verbs",
+    }
+}
+
+/// The executor that a parent process named in `DLOCK_TEST_FABRIC`.
+pub fn named() -> FabricChoice {
+    let all = [FabricChoice::Shm, FabricChoice::Tcp, FabricChoice::Verbs];
+    let wanted = std::env::var("DLOCK_TEST_FABRIC").expect("the parent names a fabric");
+    all.into_iter().find(|&fabric| name(fabric) == wanted).expect("a fabric")
+}
 
 pub fn server() -> Server {
     server_with(ServerConfig::default())
@@ -22,7 +49,13 @@ pub fn server() -> Server {
 
 /// On a free port of the loopback interface.
 pub fn server_with(config: ServerConfig) -> Server {
-    Server::start(ServerConfig { port: 0, ..config }).expect("the primary starts")
+    server_at(0, config)
+}
+
+/// On this port of the loopback interface.
+pub fn server_at(port: u16, config: ServerConfig) -> Server {
+    let verbs = if on_verbs() { VerbsUse::On } else { VerbsUse::Off };
+    Server::start(ServerConfig { port, verbs, ..config }).expect("the primary starts")
 }
 
 pub fn config(addr: SocketAddr, fabric: FabricChoice) -> ClientConfig {
@@ -33,8 +66,7 @@ pub fn join(server: &Server, fabric: FabricChoice) -> Instance {
     let addr = server.local_addr();
     let instance = Instance::init(&config(addr, fabric), &addr.ip().to_string());
     let instance = instance.expect("the primary admits a client");
-    let name = if fabric == FabricChoice::Shm { "shm" } else { "tcp" };
-    assert_eq!(instance.fabric(), name);
+    assert_eq!(instance.fabric(), name(fabric));
     instance
 }
 

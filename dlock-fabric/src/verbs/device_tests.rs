@@ -4,7 +4,10 @@
 //! Everything runs over the device, also where both ends are this process. Where only one host is
 //! needed SoftRoCE serves: `rdma link add rxe0 type rxe netdev eth0`.
 
+mod executor;
 mod messages;
+mod peers;
+mod session;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -15,6 +18,7 @@ use std::time::{Duration, Instant};
 use super::choice::{usable, PortState};
 use super::*;
 use crate::atomic::SharedWord;
+use crate::sys;
 
 /// Longer than anything that is expected to happen takes on a slow emulated machine.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -81,7 +81,8 @@ impl Station {
     #[inline]
     pub(super) fn claim(&self) -> Option<Claim<'_>> {
         let claimed = self.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed);
-        claimed.is_ok().then_some(Claim { station: self })
+        // Not `then_some`: a claim that is made and dropped gives the station back.
+        claimed.is_ok().then(|| Claim { station: self })
     }
 
     /// Everything up to this count has completed. Called by one thread at a time, in order.
