@@ -26,7 +26,7 @@ build: ## Release build of everything: dlockd, dlock and the C libraries
 demo: ## A guided tour of about 20 seconds, with real processes
 	@scripts/demo.sh
 
-test: ## All tests: Rust, doc tests, C and C++ programs, valgrind, symbols
+test: ## All tests: Rust, doc tests, C and C++ programs, valgrind, symbols, SoftRoCE
 	@scripts/test.sh
 
 check: ## Formatting, lints, docs, house style, licences and dependencies

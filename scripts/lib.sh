@@ -4,7 +4,8 @@
 # and the step runner with its table.
 #
 #   begin               a scratch folder, removed at the end together with what still runs
-#   step NAME SECONDS COMMAND...   runs, shows the output, counts passed/failed/skipped tests
+#   step NAME SECONDS COMMAND...   runs, shows the output, counts passed/failed/skipped tests;
+#                       exit status 77: nothing of it can run here, its last `skipped` line says why
 #   skip NAME REASON    notes something that cannot run here
 #   finish [WORD:]      prints the table and `N passed, N failed, N skipped`; the exit status
 
@@ -92,7 +93,11 @@ step() {
     elif [ "$rc" = 0 ]; then
         p=1
     fi
-    if [ "$rc" = 124 ] || [ "$rc" = 137 ]; then
+    if [ "$rc" = 77 ]; then
+        note=$(grep -i '^skipped' "$log" | tail -n 1)
+        if [ "$s" = 0 ]; then s=1; fi
+        result=skipped rc=0
+    elif [ "$rc" = 124 ] || [ "$rc" = 137 ]; then
         note="ended after its limit of $limit s"
     elif [ "$rc" != 0 ]; then
         note="exit status $rc"
@@ -101,7 +106,7 @@ step() {
     if [ "$f" != 0 ]; then result=FAILED; fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     row "$name" "$result" "$p" "$f" "$s" "$((SECONDS - start))" "$note"
-    [ "$result" = ok ]
+    [ "$result" != FAILED ]
 }
 
 skip() {

@@ -6,13 +6,15 @@
 #
 #   scripts/setup.sh            install; exit status 1 if something required is still missing
 #   scripts/setup.sh --check    only say what is missing
+#   scripts/setup.sh --rdma     also what only the tests of RDMA need; without it they are skipped
 #   DLOCK_SETUP=no              the same as --check, for every script that calls this one
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
 rust_min=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+mode=${1:-}
 install=yes
-[ "${1:-}" != --check ] && [ "${DLOCK_SETUP:-yes}" != no ] || install=no
+[ "$mode" != --check ] && [ "${DLOCK_SETUP:-yes}" != no ] || install=no
 
 manager=
 if have apt-get; then manager=apt; elif have dnf; then manager=dnf; fi
@@ -132,6 +134,44 @@ if [ -n "$required$optional" ] && may_install; then
     set -- $(packages_of $required $optional)
     echo "installing: $*"
     install_packages "$@" || true
+fi
+# Headers and libraries, for tests/verbs-abi. tests/rxe fetches its own things.
+missing_for_rdma() {
+    local clang
+    echo '#include <infiniband/verbs.h>' | cc -E - >/dev/null 2>&1 ||
+        case $manager in
+        apt) echo libibverbs-dev ;;
+        dnf) echo rdma-core-devel ;;
+        esac
+    ldconfig -p 2>/dev/null | grep -qE 'libclang(-[0-9.]+)?\.so' ||
+        case $manager in
+        apt)
+            # The library, and the headers of the compiler that bindgen reads.
+            clang=$(apt-cache depends libclang1 2>/dev/null | sed -n 's/.*Depends: libclang1-//p')
+            [ -z "$clang" ] || echo "libclang1 libclang-common-$clang-dev"
+            ;;
+        dnf) echo clang-libs clang-resource-filesystem ;;
+        esac
+    pkg-config --exists libnl-3.0 libnl-route-3.0 2>/dev/null ||
+        case $manager in
+        apt) echo libnl-3-dev libnl-route-3-dev ;;
+        dnf) echo libnl3-devel ;;
+        esac
+}
+
+if [ "$mode" = --rdma ] && [ -n "$(missing_for_rdma)" ]; then
+    if may_install; then
+        [ "$manager" != apt ] || [ "$updated" = yes ] || as_root apt-get -qq update || true
+        updated=yes
+        # shellcheck disable=SC2046 # a list of words
+        set -- $(missing_for_rdma)
+        echo "installing: $*"
+        install_packages "$@" || true
+    else
+        # shellcheck disable=SC2046 # a list of words
+        set -- $(missing_for_rdma)
+        echo "setup: missing, tests of RDMA that need it are skipped: $*"
+    fi
 fi
 hash -r
 # shellcheck disable=SC2086

@@ -3,10 +3,11 @@
 # All tests, one after the other, on this machine only (loopback and temporary folders; free
 # ports, so that several checkouts can run at once). Ends with a table and the sum.
 #   DURATION=SECONDS   of each contention test in C (40)
+#   DLOCK_RXE_REQUIRED=1   a machine that cannot run the SoftRoCE suite has failed
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 begin
-scripts/setup.sh
+scripts/setup.sh --rdma
 
 prefix="$scratch/prefix"
 if cargo nextest --version >/dev/null 2>&1; then
@@ -30,5 +31,28 @@ if step "cmake build and install" 1500 scripts/cmake-install.sh "$scratch/cmake"
     step "exported symbols" 60 scripts/symbols.sh "$prefix" || true
 else
     skip "C and C++ programs" "the libraries could not be installed"
+fi
+
+# The binding of libibverbs against the C header; where bindgen can work (libclang), also against
+# the one that ibverbs-sys makes, which compiles rdma-core.
+if echo '#include <infiniband/verbs.h>' | cc -E - >/dev/null 2>&1; then
+    referee=()
+    if ldconfig -p | grep -qE 'libclang(-[0-9.]+)?\.so' && have python3 &&
+        pkg-config --exists libnl-3.0 libnl-route-3.0; then
+        referee=(--features ibverbs-sys)
+    else
+        skip "verbs ABI against ibverbs-sys" "no libclang, libnl-3 or libnl-route-3"
+    fi
+    step "verbs ABI${referee[*]:+ and ibverbs-sys}" 900 env CARGO_TARGET_DIR="$target_dir/verbs-abi" \
+        cargo test --locked --manifest-path tests/verbs-abi/Cargo.toml --tests "${referee[@]}" || true
+else
+    skip "verbs ABI" "no <infiniband/verbs.h>: install libibverbs-dev or rdma-core-devel"
+fi
+
+# What the cases run has been built above; 10 minutes are for the cases themselves.
+if [ -e "$prefix/lib64" ]; then export PREFIX=$prefix; fi
+step "SoftRoCE in a virtual machine" 1500 tests/rxe/run.sh || true
+if compgen -G '/sys/class/infiniband/*' >/dev/null; then
+    step "RDMA device of this machine" 1500 tests/rxe/run.sh --here || true
 fi
 finish ''

@@ -13,7 +13,8 @@ use crate::connect::Address;
 const EXIT_CODES: &str = "\
 Exit codes:
   0    success
-  1    something failed, or a property that was to be shown did not hold
+  1    something failed, or a property that was to be shown did not hold;
+       doctor: RDMA cannot be used
   2    the command line is wrong
   69   the primary (or its admin socket) cannot be reached, or refuses
   75   exec: the lock was not got within --wait
@@ -59,6 +60,9 @@ pub enum Command {
     Locks(Admin),
     /// Lists the clients of a running primary.
     Clients(Admin),
+    /// Says whether this host can use RDMA, what `auto` chooses, and what to do about problems.
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor(Doctor),
     /// Runs a command while holding a lock, and ends with the command's exit code.
     #[command(after_help = EXEC_HELP)]
     Exec(Exec),
@@ -66,6 +70,13 @@ pub enum Command {
     #[command(hide = true)]
     Role(Role),
 }
+
+const DOCTOR_HELP: &str = "\
+Exit codes: 0 RDMA can be used (with --device: on that device), 1 it cannot. dlock works without
+RDMA, too, so that 1 is no failure where none is wanted.
+
+Without RDMA hardware, any network interface of Linux can play the device (SoftRoCE):
+  modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0      as root";
 
 const EXEC_HELP: &str = "\
 The lock is extended while the command runs and released when it ends. If it is lost (the
@@ -205,6 +216,17 @@ pub struct Admin {
     )]
     pub socket: PathBuf,
     /// Print JSON, one document, instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, clap::Args)]
+pub struct Doctor {
+    /// Whether this RDMA device can be used (a name as in `rdma link`).
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Print one JSON document instead of lines.
     #[arg(long)]
     pub json: bool,
 }

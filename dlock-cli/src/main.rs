@@ -5,6 +5,7 @@
 //!   args.rs     what can be said on the command line      failure.rs  exit codes and their text
 //!   exec.rs     runs a command while holding a lock       connect.rs  from arguments to a session
 //!   admin.rs    asks a running dlockd: status, locks, clients (table.rs lays them out)
+//!   doctor.rs   whether this host can use RDMA
 //!   demo/       a guided tour: processes that play roles (role.rs), driven by scenes
 //!   bench/      measurements beside the raw floor of the same machine
 //! ```
@@ -18,6 +19,7 @@ mod args;
 mod bench;
 mod connect;
 mod demo;
+mod doctor;
 mod exec;
 mod failure;
 mod logging;
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Command::Status(admin) => admin::run(&admin, admin::Query::Status),
         Command::Locks(admin) => admin::run(&admin, admin::Query::Locks),
         Command::Clients(admin) => admin::run(&admin, admin::Query::Clients),
+        Command::Doctor(doctor) => doctor::run(&doctor),
         Command::Exec(exec) => exec::run(&exec),
         Command::Role(role) => demo::role::run(&role),
     };

@@ -94,7 +94,9 @@ fn help_names_every_command_and_the_exit_codes() {
     let output = dlock(&["--help"]);
     assert_eq!(code(&output), 0);
     let help = text(&output.stdout);
-    for word in ["demo", "bench", "status", "locks", "clients", "exec", "Exit codes", "75"] {
+    for word in
+        ["demo", "bench", "status", "locks", "clients", "exec", "doctor", "Exit codes", "75"]
+    {
         assert!(help.contains(word), "{word} in\n{help}");
     }
     assert!(!help.contains("role"), "the processes of the tour are no command for people");

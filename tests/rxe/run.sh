@@ -1,27 +1,33 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# The SoftRoCE suite: the quick part of selftest.sh, then every tests/rxe/cases/*.sh in a virtual
-# machine (tests/rxe/vm).
+# The SoftRoCE suite: builds what the cases run, then the quick part of selftest.sh, then every
+# tests/rxe/cases/*.sh in a virtual machine (tests/rxe/vm).
 #
 #   tests/rxe/run.sh [NAME...]           NAME: only cases whose name contains it, no selftest
 #   tests/rxe/run.sh --here [NAME...]    on this machine's own RDMA device, without a virtual
 #                                        machine: the cases of one device
 #
 #   DLOCK_RXE_REQUIRED=1    a machine that cannot run it has failed instead of skipped
-#   RXE_SUITE_S=SECONDS     the bound of everything (600); what has not begun then has failed
+#   RXE_SUITE_S=SECONDS     the bound of everything but building (600); what has not begun then
+#                           has failed
+#   RXE_BIN=FOLDER          built already, by tests/rxe/build.sh FOLDER
+#   PREFIX=FOLDER           dlock is installed there (build.sh)
 #   RXE_VM_DEV, RXE_VM_IP, RXE_VM_GID_INDEX    --here: the device, if it is not the first one
 #                           with a RoCE v2 address of IPv4
 #
 # A case is a shell script that runs in the root of the repository. Its head says what it needs:
 #   # net: loop|pair|nodes|none|bare      (vm --help; loop)
-#   # limit: SECONDS                      (60, starting included)
+#   # limit: SECONDS                      (60)
 #   # netem: ARGS     # packages: P,P     # mem: MIB
 #   # here: yes                           (also of use on one device without a virtual machine)
+#   # alone: yes                          (in a virtual machine of its own)
 # It passes with status 0, is skipped with 77 (its last line says why), has failed otherwise;
-# the lines that it begins with two spaces are shown even if it passes.
+# the lines that it begins with two spaces are shown even if it passes. Cases of the same head
+# share a virtual machine, one after the other: guest/several.sh ends what one leaves behind.
 #
-# Prints a line per case and, last, `N passed, N failed, N skipped`.
+# Prints a line per case and, last, `N passed, N failed, N skipped`. Exit status 77 if nothing
+# could run here.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.." || exit 2
@@ -35,10 +41,15 @@ if [ "${1:-}" = --here ]; then
 fi
 only=("$@")
 work=$(mktemp -d) || exit 2
-trap 'rm -rf "$work"' EXIT
+child=
+# What still runs ends with this script: vm by its signal, a case of --here with its group.
+trap '[ -z "$child" ] || kill "$child" 2>/dev/null; rm -rf "$work"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
 passed=0 failed=0 skipped=0
+begin_s=$SECONDS
 
-remaining() { echo $((bound - SECONDS)); }
+remaining() { echo $((bound - SECONDS + begin_s)); }
 
 # head_of CASE KEY DEFAULT: what the head of a case says.
 head_of() {
@@ -56,59 +67,156 @@ wanted() {
     return 1
 }
 
+name_of() { basename "$1" .sh; }
+
 skip() {
     skipped=$((skipped + 1))
     echo "skipped $1: $2"
 }
 
-# judge NAME STATUS BEGIN: counts and shows; the output is in $work/output.
+# judge NAME STATUS SECONDS: counts and shows; the output is in $work/output.
 judge() {
-    local took=$((SECONDS - $3))
     case $2 in
     0)
         passed=$((passed + 1))
-        echo "ok      $1 ($took s)"
+        echo "ok      $1 ($3 s)"
         grep -E '^(\[[01]\] )?  ' "$work/output"
         ;;
     77) skip "$1" "$(tail -n 1 "$work/output" | sed 's/.*SKIP: //')" ;;
     *)
         failed=$((failed + 1))
-        echo "FAILED  $1 (status $2, $took s)"
+        echo "FAILED  $1 (status $2, $3 s)"
         tail -n 60 "$work/output" | sed 's/^/        /'
         ;;
     esac
 }
 
-# run_case FILE
-run_case() {
-    local file=$1 name limit begin=$SECONDS options
-    name=$(basename "$file" .sh)
-    limit=$(head_of "$file" limit 60)
+# in_background COMMAND...: runs it to its end, but ends it when this script is ended.
+in_background() {
+    local status=0
+    "$@" &
+    child=$!
+    wait "$child" || status=$?
+    child=
+    return $status
+}
+
+limit_of() {
+    local limit
+    limit=$(head_of "$1" limit 60)
     if [ "$limit" -gt "$(remaining)" ]; then limit=$(remaining); fi
+    echo "$limit"
+}
+
+# options_of CASE: those of its virtual machine, one a line; cases with the same may share it.
+options_of() {
+    printf '%s\n' --net "$(head_of "$1" net loop)" --mem "$(head_of "$1" mem 1024)"
+    printf '%s\n' --packages "$(head_of "$1" packages '')"
+    if [ -n "$(head_of "$1" netem '')" ]; then printf '%s\n' --netem "$(head_of "$1" netem '')"; fi
+}
+
+is_alone() {
+    [ "$(head_of "$1" alone no)" = yes ] || [ "$(head_of "$1" net loop)" = nodes ] ||
+        [ -n "$(head_of "$1" netem '')" ]
+}
+
+late() {
+    echo "the suite's $bound s are over" >"$work/output"
+    judge "$1" 124 0
+}
+
+# run_alone FILE: in a virtual machine of its own, or here.
+run_alone() {
+    local file=$1 limit begin=$SECONDS options
+    limit=$(limit_of "$file")
     if [ "$limit" -le 0 ]; then
-        echo "the suite's $bound s are over" >"$work/output"
-        judge "$name" 124 "$begin"
+        late "$(name_of "$file")"
         return
     fi
     if [ $on_host = yes ]; then
-        timeout "$limit" /bin/sh "$file" >"$work/output" 2>&1
+        in_background timeout -k 5 "$limit" /bin/sh "$file" >"$work/output" 2>&1
     else
-        options=(--net "$(head_of "$file" net loop)" --timeout "$limit"
-            --packages "$(head_of "$file" packages '')" --mem "$(head_of "$file" mem 1024)")
-        if [ -n "$(head_of "$file" netem '')" ]; then
-            options+=(--netem "$(head_of "$file" netem '')")
-        fi
+        mapfile -t options < <(options_of "$file")
         # 10 s more for the runner to end the virtual machine by itself.
-        timeout -k 5 $((limit + 10)) \
-            "$vm" "${options[@]}" -- /bin/sh "$file" >"$work/output" 2>&1
+        in_background timeout -k 5 $((limit + 10)) "$vm" "${options[@]}" --timeout "$limit" \
+            -- /bin/sh "$file" >"$work/output" 2>&1
     fi
-    judge "$name" $? "$begin"
+    judge "$(name_of "$file")" $? $((SECONDS - begin))
+}
+
+# run_together FILE...: in one virtual machine; the results come as each case ends.
+run_together() {
+    local files=("$@") file limit=60 options status=0 mark=rxe-$RANDOM$RANDOM line rest
+    local at=0 begin
+    for file in "${files[@]}"; do limit=$((limit + $(head_of "$file" limit 60))); done
+    if [ "$limit" -gt "$(remaining)" ]; then limit=$(remaining); fi
+    if [ "$limit" -gt 0 ]; then
+        mapfile -t options < <(options_of "$1")
+        # A fifo, and not a pipe: what is counted below must not be counted in a subshell.
+        rm -f "$work/stream" && mkfifo "$work/stream"
+        timeout -k 5 $((limit + 10)) "$vm" "${options[@]}" --timeout "$limit" --env MARK=$mark \
+            -- /bin/sh tests/rxe/guest/several.sh "${files[@]}" >"$work/stream" 2>&1 &
+        child=$!
+        : >"$work/output"
+        while IFS= read -r line; do
+            case $line in
+            *"$mark "*)
+                printf '%s' "${line%%"$mark "*}" >>"$work/output"
+                rest=${line##*"$mark "}
+                judge "$(name_of "${files[at]}")" "${rest% *}" "${rest#* }"
+                at=$((at + 1))
+                : >"$work/output"
+                ;;
+            *) printf '%s\n' "$line" >>"$work/output" ;;
+            esac
+        done <"$work/stream"
+        wait "$child" || status=$?
+        child=
+    fi
+    [ $at = ${#files[@]} ] && [ $status = 0 ] && return
+    if [ $at = ${#files[@]} ]; then
+        judge "the virtual machine of $(name_of "$1") and others" $status 0
+        return
+    fi
+    if [ "$limit" -gt 0 ]; then
+        judge "$(name_of "${files[at]}")" "${status/#0/125}" "?"
+        echo "the virtual machine had ended before (status $status)" >"$work/output"
+        at=$((at + 1))
+    else
+        echo "the suite's $bound s are over" >"$work/output"
+    fi
+    for file in "${files[@]:at}"; do judge "$(name_of "$file")" 124 0; done
+}
+
+# The cases, in groups that share a virtual machine, in the order of their first ones.
+run_all() {
+    local file options files=() groups=() group
+    for file in tests/rxe/cases/*.sh; do
+        wanted "$(name_of "$file")" || continue
+        files+=("$file")
+    done
+    declare -A members=()
+    for file in "${files[@]}"; do
+        if is_alone "$file"; then
+            options="alone $file"
+        else
+            options=$(options_of "$file")
+        fi
+        [ -n "${members[$options]:-}" ] || groups+=("$options")
+        members[$options]+="$file "
+    done
+    for group in "${groups[@]}"; do
+        # shellcheck disable=SC2086 # names of files without spaces
+        set -- ${members[$group]}
+        if is_alone "$1"; then run_alone "$1"; else run_together "$@"; fi
+    done
 }
 
 finish() {
     echo "$passed passed, $failed failed, $skipped skipped"
-    [ $failed = 0 ]
-    exit
+    [ $failed = 0 ] || exit 1
+    [ $passed != 0 ] || [ $skipped = 0 ] || exit 77
+    exit 0
 }
 
 # Sets RXE_VM_* for the first device of this machine that has a RoCE v2 GID of an IPv4 address.
@@ -131,33 +239,51 @@ find_device() {
     return 1
 }
 
+# What the cases run; not built where nothing can run.
+build() {
+    [ -z "${RXE_BIN:-}" ] || return 0
+    local target
+    target=$(cd "${CARGO_TARGET_DIR:-target}" 2>/dev/null && pwd) || target=$PWD/target
+    export RXE_BIN=$target/rxe
+    echo "building into $RXE_BIN"
+    in_background "$here/build.sh" "$RXE_BIN" >"$work/output" 2>&1 && return
+    judge building $? $((SECONDS - begin_s))
+    finish
+}
+
 if [ $on_host = yes ]; then
     if ! find_device; then
         skip "the suite" "this machine has no RDMA device with a RoCE v2 address of IPv4"
         finish
     fi
     echo "device $RXE_VM_DEV, $RXE_VM_IP"
-else
-    begin=$SECONDS
-    timeout -k 5 "$bound" "$vm" --prepare >"$work/output" 2>&1
-    status=$?
-    if [ $status != 0 ]; then
-        judge "the suite" $status "$begin"
-        finish
-    fi
-    if [ ${#only[@]} = 0 ]; then
-        begin=$SECONDS
-        timeout -k 5 "$(remaining)" "$here/selftest.sh" --quick >"$work/output" 2>&1
-        judge "the virtual machine itself (selftest.sh --quick)" $? "$begin"
-    fi
+    build
+    begin_s=$SECONDS
+    for file in tests/rxe/cases/*.sh; do
+        wanted "$(name_of "$file")" || continue
+        if [ "$(head_of "$file" net loop)" != loop ] && [ "$(head_of "$file" here no)" != yes ]; then
+            skip "$(name_of "$file")" "it needs a virtual machine"
+            continue
+        fi
+        run_alone "$file"
+    done
+    finish
 fi
-for file in tests/rxe/cases/*.sh; do
-    wanted "$(basename "$file" .sh)" || continue
-    if [ $on_host = yes ] && [ "$(head_of "$file" net loop)" != loop ] &&
-        [ "$(head_of "$file" here no)" != yes ]; then
-        skip "$(basename "$file" .sh)" "it needs a virtual machine"
-        continue
-    fi
-    run_case "$file"
-done
+
+# Says itself what it downloads and installs.
+timeout -k 5 "$bound" "$vm" --prepare 2>&1 | tee "$work/output"
+status=${PIPESTATUS[0]}
+if [ "$status" != 0 ]; then
+    judge "the suite" "$status" $((SECONDS - begin_s))
+    finish
+fi
+prepared=$((SECONDS - begin_s))
+build
+begin_s=$((SECONDS - prepared))
+if [ ${#only[@]} = 0 ]; then
+    begin=$SECONDS
+    in_background timeout -k 5 "$(remaining)" "$here/selftest.sh" --quick >"$work/output" 2>&1
+    judge "the virtual machine itself (selftest.sh --quick)" $? $((SECONDS - begin))
+fi
+run_all
 finish

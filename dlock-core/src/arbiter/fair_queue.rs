@@ -113,7 +113,7 @@ fn claims(ctx: &mut Ctx<'_>, fair: &mut FairState, word: FairWord) -> Vec<Claim>
                 && live != Some((r.mode, r.ticket)))
         });
         let Some((mode, ticket)) = ledger.or(live) else { continue };
-        if passed(mode, ticket) || fair.is_revoked(client, mode, ticket) {
+        if is_done(mode, ticket) || fair.is_revoked(client, mode, ticket) {
             continue;
         }
         let is_held = matches!(

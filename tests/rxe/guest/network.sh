@@ -75,6 +75,10 @@ net_pair() {
         ip rule add pref $((20 + n)) oif r$n lookup $((100 + n)) # what rxe asks
         ip addr add $me/24 dev r$n
     done
+    # User 1001 lives on the second host: what he sends to the first one leaves through r1.
+    ip rule add pref 15 uidrange 1001-1001 to 10.77.0.1 lookup 101
+    # Without the cable there is no way, and not that over lo.
+    for table in 100 101; do ip route add unreachable default metric 9999 table $table; done
     rxe-link r0 up
     rxe-link r1 up
     ip rule add pref 100 lookup local

@@ -17,7 +17,7 @@ from .session import Session
 # Sockets have short names: not in a deep TMPDIR.
 FOLDERS = '/tmp/dlock-rxe.'
 QEMU_FOR_NODES = (7, 2)
-KVM_TRIAL_S = 20
+KVM_TRIAL_S = 12
 
 
 class Interrupted(Exception):

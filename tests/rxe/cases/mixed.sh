@@ -1,0 +1,16 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Verbs and TCP clients of one primary on the same locks, on two hosts, for 60 s.
+# net: pair
+# limit: 200
+set -e
+# shellcheck source=tests/rxe/guest/hosts.sh
+. tests/rxe/guest/hosts.sh
+begin --verbs on --device "$RXE_VM_DEV"
+worker 1 verbs
+worker 1 tcp
+worker 2 verbs
+worker 2 tcp
+sleep 60 # the length of the test
+goes_on "both kinds" 20
+conclude
