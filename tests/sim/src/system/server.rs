@@ -7,7 +7,9 @@
 //! ```
 
 use dlock_core::clock::ServerTime;
-use dlock_core::control::{ControlReply, ControlRequest, Secret, VERSION, VERSION_MIN};
+use dlock_core::control::{
+    ControlReply, ControlRequest, FabricKind, Secret, VERSION, VERSION_MIN,
+};
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
@@ -170,8 +172,8 @@ fn unit_arrived(
     let now = sys.server_now();
     match unit {
         Unit::Batch { lock, tok, chain, .. } => {
-            let outcome = match primary.check_chain(now, id, &chain) {
-                Ok(()) => Outcome::Done(execute(sys, id, &chain)),
+            let outcome = match primary.check_chain(now, sys, id, &chain) {
+                Ok(_) => Outcome::Done(execute(sys, id, &chain)),
                 Err(status) => Outcome::Refused(status),
             };
             if let Outcome::Done(values) = &outcome {
@@ -333,7 +335,12 @@ fn admit(
     sys.sessions.retain(|s| s.id != id);
     let session = Session { id, client: c as u8, inc, gen, conn, left: false, doomed: false };
     sys.sessions.push(session);
-    primary.attached(id);
+    let fabric = match sys.clients[c].fabric {
+        Fabric::Shm => FabricKind::Shm,
+        Fabric::Tcp => FabricKind::Tcp,
+        Fabric::Verbs => FabricKind::Verbs,
+    };
+    primary.attached(sys.server_now(), sys, id, fabric, out);
     if sys.clients[c].inc != inc {
         let ns = sys.takes(50_000);
         sys.after(ns, Ev::Lost(c as u8, inc, EXITED)); // it came from a process that has ended
