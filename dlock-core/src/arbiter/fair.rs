@@ -94,6 +94,8 @@ pub(super) struct FairState {
     pub(super) live: BTreeMap<ClientId, (Mode, Ticket)>,
     revoked: BTreeMap<ClientId, Revoked>,
     passed_over: Option<PassedOver>,
+    /// Since when readers wait for other readers alone, and the next shared ticket then.
+    crowd: Option<(ServerTime, u16)>,
     /// When the exclusive ticket `head` was first seen at the head of the queue. Two fields, so
     /// that no compiler reads a number that is not there (valgrind would report it).
     head_since: Option<ServerTime>,

@@ -329,17 +329,29 @@ fn blocked_head(
     }
     let unknown = need.saturating_sub(known);
     if unknown > 0 && reached(ctx, since.plus_ns(GRACE_NS)) {
-        let ns = word.ns().wrapping_add(unknown);
-        if ctx.cas(word.into_bits(), word.with_ns(ns).into_bits()) {
-            let shared = claims.iter().filter(|c| c.mode == Mode::Shared);
-            let claimed = shared.map(|c| (c.client, c.ticket)).collect();
-            state.fair.passed_over = Some(PassedOver { before: ts, claimed });
-        }
+        pass_over(ctx, state, word, claims, ts, unknown);
         return true;
     }
     let again = ctx.now.plus_ns(GRACE_NS);
     ctx.wake_at(again);
     false
+}
+
+/// Takes off the shares before the shared ticket `ts` that nobody has claimed for a grace.
+fn pass_over(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    word: FairWord,
+    claims: &[Claim],
+    ts: u16,
+    unknown: u16,
+) {
+    let ns = word.ns().wrapping_add(unknown);
+    if ctx.cas(word.into_bits(), word.with_ns(ns).into_bits()) {
+        let shared = claims.iter().filter(|c| c.mode == Mode::Shared);
+        let claimed = shared.map(|c| (c.client, c.ticket)).collect();
+        state.fair.passed_over = Some(PassedOver { before: ts, claimed });
+    }
 }
 
 /// Ends a share that has outstayed its time; true if something was changed.
@@ -361,7 +373,8 @@ fn claim_is_over(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, claim
     }
 }
 
-/// Readers beyond the limit wait for other readers alone: those whose lease is over make room.
+/// Readers beyond the limit wait for other readers alone: those whose lease is over make room,
+/// and those that nobody has claimed for a grace.
 fn over_the_reader_limit(
     ctx: &mut Ctx<'_>,
     state: &mut LockState,
@@ -370,6 +383,7 @@ fn over_the_reader_limit(
 ) -> bool {
     let waiting = claims.iter().any(|c| c.mode == Mode::Shared && c.kind == Kind::Waiting);
     if !waiting {
+        state.fair.crowd = None;
         return false;
     }
     for claim in claims.iter().filter(|c| c.mode == Mode::Shared) {
@@ -377,5 +391,15 @@ fn over_the_reader_limit(
             return true;
         }
     }
-    false
+    let (since, ts) = *state.fair.crowd.get_or_insert((ctx.now, word.ms()));
+    if !reached(ctx, since.plus_ns(GRACE_NS)) {
+        return false;
+    }
+    state.fair.crowd = None;
+    let known = claims.iter().filter(|c| c.mode == Mode::Shared && before(c.ticket.ts, ts));
+    let unknown = ts.wrapping_sub(word.ns()).saturating_sub(known.count() as u16);
+    if (1..=0x7fff).contains(&unknown) {
+        pass_over(ctx, state, word, claims, ts, unknown);
+    }
+    true
 }

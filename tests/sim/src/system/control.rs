@@ -355,12 +355,14 @@ impl Sys {
 
     /// Leaves as soon as no operation is under way.
     fn leave_if_idle(&mut self, c: usize) {
-        let idle = |t: &super::state::Thread| matches!(t.doing, Doing::Idle | Doing::Nothing);
+        let idle = |t: &super::state::Thread| {
+            matches!(t.doing, Doing::Idle | Doing::Nothing | Doing::Control)
+        };
         if self.clients[c].threads.iter().all(idle) {
             let who = self.who(c);
             self.oracle.gone(who);
             return self.ask(c, Ask::Leave);
         }
-        self.control_soon(c, false);
+        self.control_after(c, 5_000_000);
     }
 }

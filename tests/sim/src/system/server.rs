@@ -265,7 +265,7 @@ fn control(
         },
         Ask::Heartbeat => match call(sys, ControlRequest::Heartbeat) {
             ControlReply::Alive { now, .. } => Answer::Alive(now),
-            ControlReply::Error(Status::NotReady) => Answer::Done,
+            ControlReply::Error(status) => Answer::Refused(status),
             _ => Answer::Refused(Status::Error),
         },
         Ask::Update(claims) => {

@@ -65,7 +65,7 @@ impl World {
             }
         }
         // those who are gone are fenced after their grace, and the last messages arrive
-        let mut end = self.sys.now + self.sys.plan.grace_ns + 5 * NS;
+        let mut end = self.sys.now + self.sys.plan.grace_ns + 60 * NS;
         while self.sys.peek().is_some_and(|at| at <= end) && self.sys.violation.is_none() {
             if self.sys.sessions.len() == self.sys.clients.len() {
                 end = end.min(self.sys.now + NS);
