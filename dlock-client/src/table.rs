@@ -87,6 +87,12 @@ pub(crate) struct Cell {
 pub(crate) type CellGuard<'a> = MutexGuard<'a, Option<Held>>;
 
 impl Cell {
+    /// The cell, if no other thread operates on it now.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<CellGuard<'_>> {
+        self.held.try_lock()
+    }
+
     /// The cell, as soon as no other thread operates on it; `None`: not until `deadline`.
     #[inline]
     pub(crate) fn lock_until(&self, deadline: impl Fn() -> Instant) -> Option<CellGuard<'_>> {

@@ -34,12 +34,17 @@ pub trait Executor: Send + Sync {
     fn execute_one(&self, verb: &Verb, wait: Duration) -> Single {
         let mut outcome = [Outcome::Unknown];
         self.execute(&[Chain::one(*verb)], &mut outcome, wait);
-        match outcome[0] {
-            Outcome::Done(values) => {
-                values.as_slice().first().map_or(Single::Unknown, |&old| Single::Done(old))
-            }
-            Outcome::Unknown => Single::Unknown,
-            Outcome::Refused(status) => Single::Refused(status),
+        Single::from(&outcome[0])
+    }
+
+    /// As [`execute`](Self::execute) for chains of a single verb each. `singles` has the length of
+    /// `verbs`.
+    fn execute_singles(&self, verbs: &[Verb], singles: &mut [Single], wait: Duration) {
+        let chains: Vec<Chain> = verbs.iter().map(|&verb| Chain::one(verb)).collect();
+        let mut outcomes = vec![Outcome::Unknown; chains.len()];
+        self.execute(&chains, &mut outcomes, wait);
+        for (single, outcome) in singles.iter_mut().zip(&outcomes) {
+            *single = outcome.into();
         }
     }
 
@@ -100,6 +105,18 @@ pub enum Single {
     Unknown,
     /// As [`Outcome::Refused`].
     Refused(Status),
+}
+
+impl From<&Outcome> for Single {
+    fn from(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Done(values) => {
+                values.as_slice().first().map_or(Single::Unknown, |&old| Single::Done(old))
+            }
+            Outcome::Unknown => Single::Unknown,
+            Outcome::Refused(status) => Single::Refused(*status),
+        }
+    }
 }
 
 impl From<Single> for Outcome {

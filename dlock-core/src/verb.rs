@@ -29,6 +29,9 @@ pub enum Word {
 pub struct WordAddr(u32);
 
 impl WordAddr {
+    /// An address in no memory.
+    pub const NONE: WordAddr = WordAddr(u32::MAX);
+
     /// The address of `word` in `slot`.
     pub fn new(slot: Slot, word: Word) -> Self {
         Self(slot.0 * 4 + word as u32)

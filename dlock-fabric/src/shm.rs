@@ -139,6 +139,12 @@ impl Executor for ShmExecutor {
         }
     }
 
+    fn execute_singles(&self, verbs: &[Verb], singles: &mut [Single], wait: Duration) {
+        for (verb, single) in verbs.iter().zip(singles) {
+            *single = self.execute_one(verb, wait);
+        }
+    }
+
     #[inline]
     fn post(&self, chain: &Chain) -> Posted {
         let mut outcome = Outcome::Unknown;

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use dlock_core::clock::Now;
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attach, FabricKind};
-use dlock_core::exec::{Executor, Posted};
+use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome};
+use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
 
 use crate::clock::{monotonic_ns, ClockEstimate};
@@ -100,10 +100,17 @@ impl TcpExecutor {
     }
 
     fn start(&self, chains: &[Chain], deadline: Instant) -> Result<Seq, Status> {
-        let expected = Expected::Outcomes(chains.len());
-        let sent = self.stream.send(expected, deadline, |seq, bytes| {
-            codec::encode_batch(seq, chains, bytes);
-        });
+        let encode = |seq: Seq, bytes: &mut Vec<u8>| codec::encode_batch(seq, chains, bytes);
+        self.start_batch(chains.len(), deadline, encode)
+    }
+
+    fn start_batch(
+        &self,
+        count: usize,
+        deadline: Instant,
+        encode: impl FnOnce(Seq, &mut Vec<u8>),
+    ) -> Result<Seq, Status> {
+        let sent = self.stream.send(Expected::Outcomes(count), deadline, encode);
         sent.map_err(|error| match error {
             NotSent::Broken => Status::BadResponse,
             NotSent::Full => Status::TimedOut,
@@ -133,6 +140,39 @@ impl Executor for TcpExecutor {
             _ => {
                 self.stream.forget(seq);
                 outcomes.fill(Outcome::Unknown);
+            }
+        }
+    }
+
+    fn execute_one(&self, verb: &Verb, wait: Duration) -> Single {
+        let mut single = [Single::Unknown];
+        self.execute_singles(std::slice::from_ref(verb), &mut single, wait);
+        single[0]
+    }
+
+    /// As [`execute`](Self::execute).
+    fn execute_singles(&self, verbs: &[Verb], singles: &mut [Single], wait: Duration) {
+        let count = verbs.len().min(singles.len());
+        let (singles, excess) = singles.split_at_mut(count.min(BATCH_MAX));
+        excess.fill(Single::Refused(Status::Invalid));
+        if singles.is_empty() {
+            return;
+        }
+        let (deadline, verbs) = (deadline_in(wait), &verbs[..singles.len()]);
+        let encode = |seq: Seq, bytes: &mut Vec<u8>| codec::encode_verbs(seq, verbs, bytes);
+        let seq = match self.start_batch(verbs.len(), deadline, encode) {
+            Ok(seq) => seq,
+            Err(status) => return singles.fill(Single::Refused(status)),
+        };
+        match self.stream.wait(seq, deadline) {
+            Ok(Some(Answer::Outcomes(answer))) if answer.len() == singles.len() => {
+                for (single, outcome) in singles.iter_mut().zip(&answer) {
+                    *single = outcome.into();
+                }
+            }
+            _ => {
+                self.stream.forget(seq);
+                singles.fill(Single::Unknown);
             }
         }
     }

@@ -7,6 +7,11 @@
 //!           ─▶ all requests sent, then awaited
 //!   until every item is done
 //! ```
+//! Where every item is one verb if nobody interferes ([`LockEntry::fast`]), all of them go at once
+//! and no round begins; those that were interfered with go on in rounds.
+//!
+//! [`LockEntry::fast`]: dlock_core::lock::LockEntry::fast
+//!
 //! Items on different locks advance in lockstep, each exactly as a single call would. Of items
 //! on the same lock the later one begins when the earlier one is done; but a lock that was free
 //! before the batch and is taken by it counts as taken for later items: by somebody else for
@@ -16,13 +21,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::clock::Now;
-use dlock_core::exec::Executor;
+use dlock_core::exec::{Executor, Single};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::lock::{Begin, EntryState, Machine, Op, OpResult, Step};
+use dlock_core::lock::{Begin, EntryState, FastCas, Machine, Op, OpResult, Step};
 use dlock_core::message::{LockType, Mode, Reply};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome};
+use dlock_core::verb::{Chain, Outcome, WordAddr};
 
 use super::{code, Instance};
 use crate::drive::{abandon, await_reply, left, DATA_WAIT, PUBLISH_WAIT, STEPS_MAX};
@@ -67,7 +72,7 @@ impl Instance {
 
     fn batch(
         &self,
-        ops: impl ExactSizeIterator<Item = (LockId, Op)>,
+        ops: impl ExactSizeIterator<Item = (LockId, Op)> + Clone,
         out: &mut [OpResult],
     ) -> Status {
         if ops.len() == 0 || ops.len() > BATCH_MAX || out.len() < ops.len() {
@@ -76,9 +81,21 @@ impl Instance {
         if let Err(status) = self.admit() {
             return status;
         }
+        if let Some(short) = self.short(ops.clone()) {
+            return self.run_short(short, ops, out);
+        }
         let mut items: Vec<Item> = ops.map(Item::new).collect();
         let mut places = self.lock_places(&mut items);
-        Rounds { items: &mut items, places: &mut places }.run();
+        self.run_rounds(&mut items, &mut places, out)
+    }
+
+    fn run_rounds(
+        &self,
+        items: &mut [Item],
+        places: &mut [Place<'_>],
+        out: &mut [OpResult],
+    ) -> Status {
+        Rounds { items, places }.run();
         for (item, out) in items.iter().zip(out) {
             *out = item.result();
             if let Some(place) = item.place {
@@ -89,6 +106,106 @@ impl Instance {
             }
         }
         Status::Success
+    }
+
+    /// The verbs of all items, if each is on a lock of its own, which nobody operates on now, and
+    /// is one verb if nobody interferes. Nothing is waited for, so the order does not matter.
+    fn short(&self, ops: impl ExactSizeIterator<Item = (LockId, Op)>) -> Option<Short<'_>> {
+        let mut places: Vec<Place<'_>> = Vec::with_capacity(ops.len());
+        let mut cases = [NO_CAS; BATCH_MAX];
+        let mut session: Option<(*const (), Now)> = None;
+        for ((id, op), case) in ops.zip(&mut cases) {
+            let cell = self.table.cell(self.table.hint(id)?);
+            let mut guard = cell.try_lock()?;
+            let held = guard.as_mut().filter(|held| held.id == id && held.busy == Busy::No)?;
+            let exec = Arc::as_ptr(&held.exec).cast::<()>();
+            let now = match session {
+                None => held.exec.now(),
+                Some((same, now)) if same == exec => now,
+                Some(_) => return None,
+            };
+            session = Some((exec, now));
+            *case = held.entry.fast(op, now)?;
+            held.last_now = now;
+            let (lock_type, turn) = (held.entry.lock_type(), Turn::First);
+            places.push(Place {
+                cell,
+                guard,
+                lock_type,
+                was_free: !matches!(op, Op::Unlock),
+                turn,
+            });
+        }
+        let (_, now) = session?;
+        Some(Short { places, cases, now })
+    }
+
+    fn run_short(
+        &self,
+        short: Short<'_>,
+        ops: impl ExactSizeIterator<Item = (LockId, Op)> + Clone,
+        out: &mut [OpResult],
+    ) -> Status {
+        let Short { mut places, cases, now } = short;
+        let count = places.len();
+        let verbs = cases.map(FastCas::verb);
+        let mut singles = [Single::Unknown; BATCH_MAX];
+        let exec = Arc::clone(&places[0].held().exec);
+        exec.execute_singles(&verbs[..count], &mut singles[..count], DATA_WAIT);
+        let mut undecided = false;
+        for (((place, cas), single), out) in
+            places.iter_mut().zip(cases).zip(singles).zip(&mut *out)
+        {
+            if single == Single::Done(cas.expect) {
+                *out = place.held().entry.fast_done(cas);
+                if cas.swap == 0 {
+                    place.cell.changed.notify_all();
+                }
+            } else {
+                undecided = true;
+            }
+        }
+        if undecided {
+            return self.go_on(&mut places, &cases, &singles, now, ops, out);
+        }
+        Status::Success
+    }
+
+    /// Some items were interfered with: they go on from the outcome of their first verb.
+    #[cold]
+    fn go_on(
+        &self,
+        places: &mut [Place<'_>],
+        cases: &[FastCas],
+        singles: &[Single],
+        now: Now,
+        ops: impl Iterator<Item = (LockId, Op)>,
+        out: &mut [OpResult],
+    ) -> Status {
+        let mut items: Vec<Item> = Vec::with_capacity(places.len());
+        for (i, (op, place)) in ops.zip(places.iter_mut()).enumerate() {
+            let mut item = Item::new(op);
+            item.place = Some(i);
+            item.run = if singles[i] == Single::Done(cases[i].expect) {
+                Run::Done(out[i])
+            } else {
+                let held = place.held();
+                match held.entry.begin(item.op, now) {
+                    Begin::Local(result) => Run::Done(result),
+                    Begin::Run(mut machine, _) => {
+                        let step = held.outcome(&mut machine, singles[i].into(), now);
+                        Run::Active(machine, step)
+                    }
+                }
+            };
+            place.turn = Turn::Taken;
+            items.push(item);
+        }
+        let mut rounds = Rounds { items: &mut items, places };
+        for i in 0..rounds.items.len() {
+            rounds.settle(i);
+        }
+        self.run_rounds(&mut items, places, out)
     }
 
     /// Locks the cell of every lock named, in the order of their indices, so that batches of
@@ -154,6 +271,17 @@ impl Instance {
         }
     }
 }
+
+/// A batch of single verbs.
+struct Short<'a> {
+    places: Vec<Place<'a>>,
+    /// One for each place; what is beyond them has no meaning.
+    cases: [FastCas; BATCH_MAX],
+    /// From before they were posted: leases count from there.
+    now: Now,
+}
+
+const NO_CAS: FastCas = FastCas { addr: WordAddr::NONE, expect: 0, swap: 0 };
 
 /// One operation of the batch.
 struct Item {

@@ -30,6 +30,14 @@ pub(super) fn put_chains(w: &mut Writer<'_>, chains: &[Chain]) {
     });
 }
 
+/// As [`put_chains`], for chains of one verb each.
+pub(super) fn put_verbs(w: &mut Writer<'_>, verbs: &[Verb]) {
+    w.list(verbs, |w, verb| {
+        w.u8(1);
+        put_verb(w, verb);
+    });
+}
+
 pub(super) fn outcomes(r: &mut Reader<'_>, outcomes: &mut Vec<Outcome>) -> Read<Seq> {
     let seq = r.seq()?;
     r.list(outcomes, 1, outcome)?;
@@ -78,10 +86,12 @@ fn verb(r: &mut Reader<'_>) -> Read<Verb> {
 fn put_verb(w: &mut Writer<'_>, verb: &Verb) {
     match *verb {
         Verb::Cas { addr, expect, swap } => {
-            w.u8(0);
-            w.u32(addr.index());
-            w.u64(expect);
-            w.u64(swap);
+            // in one piece: room is looked for once
+            let mut bytes = [0; 21];
+            bytes[1..5].copy_from_slice(&addr.index().to_le_bytes());
+            bytes[5..13].copy_from_slice(&expect.to_le_bytes());
+            bytes[13..].copy_from_slice(&swap.to_le_bytes());
+            w.bytes(&bytes);
         }
         Verb::Faa { addr, add } => {
             w.u8(1);

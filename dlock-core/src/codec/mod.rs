@@ -32,7 +32,7 @@ use crate::control::{Attach, Attached, ControlReply, ControlRequest, VERSION};
 use crate::ids::{Handle, Seq};
 use crate::limits::FRAME_LEN_MAX;
 use crate::message::{Reply, Request};
-use crate::verb::{Chain, Outcome};
+use crate::verb::{Chain, Outcome, Verb};
 use crate::words::LedgerEntry;
 use wire::{Reader, Writer};
 
@@ -285,6 +285,17 @@ pub fn encode_batch(seq: Seq, chains: &[Chain], out: &mut Vec<u8>) {
     framed(Kind::Batch, out, |w| {
         w.seq(seq);
         data::put_chains(w, chains);
+    });
+}
+
+/// Appends a `Batch` frame of chains of one verb each.
+///
+/// # Panics
+/// If there are more than `BATCH_MAX` verbs.
+pub fn encode_verbs(seq: Seq, verbs: &[Verb], out: &mut Vec<u8>) {
+    framed(Kind::Batch, out, |w| {
+        w.seq(seq);
+        data::put_verbs(w, verbs);
     });
 }
 
