@@ -15,7 +15,7 @@ use dlock_core::limits::FRAME_LEN_MAX;
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
 use dlock_core::words::LedgerEntry;
-use dlock_server::ServerConfig;
+use dlock_server::{ServerConfig, VerbsUse};
 
 fn bytes_of(frame: &Frame) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -25,7 +25,7 @@ fn bytes_of(frame: &Frame) -> Vec<u8> {
 
 #[test]
 fn a_client_is_let_in_asks_and_leaves() {
-    let server = server(ServerConfig::default());
+    let server = server(ServerConfig { verbs: VerbsUse::Off, ..ServerConfig::default() });
     let (mut peer, session) = Peer::init(server.local_addr());
     assert_eq!((session.version, session.recovering, session.tcp), (1, false, true));
     assert_eq!(session.epoch, server.epoch());
@@ -272,7 +272,8 @@ fn nobody_attaches_without_its_secret() {
 
 #[test]
 fn a_fabric_that_is_off_is_not_offered_and_refused() {
-    let server = server(ServerConfig { tcp: false, ..ServerConfig::default() });
+    let server =
+        server(ServerConfig { tcp: false, verbs: VerbsUse::Off, ..ServerConfig::default() });
     let (_peer, session) = Peer::init(server.local_addr());
     assert!(!session.tcp && session.shm_socket.is_some());
     let (_, attached) = Peer::attach(server.local_addr(), attach(&session));

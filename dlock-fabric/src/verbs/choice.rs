@@ -141,6 +141,8 @@ pub struct DeviceInfo {
     pub iwarp: bool,
     /// What it can do with words.
     pub atomics: Atomics,
+    /// The kernel's emulation (`rdma_rxe`).
+    pub is_softroce: bool,
     /// Work requests a queue may have.
     pub queue_max: u32,
     /// Completions a completion queue may have.
@@ -335,6 +337,7 @@ pub(super) mod tests {
             name: name.into(),
             iwarp: false,
             atomics: Atomics::Device,
+            is_softroce: false,
             queue_max: 1_024,
             completions_max: 1_024,
             reads_served_max: 16,

@@ -18,6 +18,9 @@ use crate::fork::Owner;
 /// Entries of a GID table that a queue pair can name.
 const GIDS_MAX: c_int = 256;
 
+/// What `rdma_rxe` says who made it.
+const SOFTROCE_VENDOR: u32 = 0xff_ffff;
+
 /// Every device of this host with its ports; a device that cannot be opened says why.
 ///
 /// # Errors
@@ -190,6 +193,7 @@ fn look_into(lib: &Library, device: *mut ibv_device) -> DeviceInfo {
         name,
         iwarp: false,
         atomics: Atomics::None,
+        is_softroce: false,
         queue_max: 0,
         completions_max: 0,
         reads_served_max: 0,
@@ -220,6 +224,7 @@ fn describe(
             ffi::IBV_ATOMIC_GLOB => Atomics::Global,
             _ => Atomics::None,
         },
+        is_softroce: attr.vendor_id == SOFTROCE_VENDOR,
         queue_max: u32::try_from(attr.max_qp_wr).unwrap_or(0),
         completions_max: u32::try_from(attr.max_cqe).unwrap_or(0),
         reads_served_max: byte(attr.max_qp_rd_atom),

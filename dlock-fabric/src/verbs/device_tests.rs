@@ -587,3 +587,12 @@ fn the_doctor_finds_the_device_usable() {
     let _ = writeln!(std::io::stderr(), "{report}");
     assert!(report.is_ready(), "{report}");
 }
+
+#[test]
+fn softroce_is_known_from_hardware() {
+    let Some(context) = device() else { return };
+    // The runner's device is named like that, and made by it.
+    if std::env::var("RXE_VM_DEV").is_ok_and(|name| name == context.device().name) {
+        assert!(context.device().is_softroce);
+    }
+}

@@ -14,6 +14,12 @@
 //! set for (it waits until the reads and atomics before it have been answered): anything that
 //! writes after a `Read`, and a `Write` after an atomic. Fences are set within a chain, not across
 //! [`next_chain`](Batch::next_chain).
+//!
+//! SoftRoCE gets no fences. It executes all requests of a queue pair in order anyway; and when a
+//! fenced request has to be sent again while an atomic behind it, or it itself, counts as under way,
+//! it waits for that for ever (Linux 6.1): one lost packet would hang
+//! the queue pair. What is lost without fences: a read whose answer was lost is read again, and may
+//! then see what stands behind it in its chain.
 
 use std::sync::Arc;
 
@@ -118,6 +124,7 @@ pub struct Poster {
     signalled: u32,
     broken: bool,
     inline: u32,
+    fence: u32,
     requests: Box<[ibv_send_wr]>,
     /// Kept at its place: `requests` point to it.
     _scatter: Box<[ibv_sge]>,
@@ -157,6 +164,8 @@ impl Poster {
             .map(|sge| ibv_send_wr { sg_list: sge, num_sge: 1, ..ibv_send_wr::empty() })
             .collect();
         let inline = if qp.inline_bytes() >= 8 { ffi::IBV_SEND_INLINE } else { 0 };
+        let softroce = qp.pd().context().device().is_softroce;
+        let fence = if softroce { 0 } else { ffi::IBV_SEND_FENCE };
         Ok(Self {
             owner,
             mask: slots - 1,
@@ -165,6 +174,7 @@ impl Poster {
             signalled: 0,
             broken: false,
             inline,
+            fence,
             requests,
             _scatter: scatter,
             scratch,
@@ -330,7 +340,7 @@ impl Batch<'_> {
             }
         }
         if self.order.fence(verb) {
-            request.send_flags |= ffi::IBV_SEND_FENCE;
+            request.send_flags |= poster.fence;
         }
         self.len += 1;
         Ok(())

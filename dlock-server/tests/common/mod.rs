@@ -14,14 +14,21 @@ use dlock_core::ids::Seq;
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome};
-use dlock_server::{Server, ServerConfig};
+use dlock_server::{Server, ServerConfig, VerbsUse};
 
 /// Longer than anything a healthy primary takes.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A primary on a free port.
+/// A primary on a free port; on an RDMA device with `DLOCK_FABRIC=verbs` in the environment, or
+/// if the configuration says so.
 pub fn server(config: ServerConfig) -> Server {
-    Server::start(ServerConfig { port: 0, ..config }).expect("a primary starts on a free port")
+    let on_verbs = std::env::var("DLOCK_FABRIC").is_ok_and(|fabric| fabric == "verbs");
+    let verbs = match config.verbs {
+        VerbsUse::Auto if on_verbs => VerbsUse::On,
+        VerbsUse::Auto => VerbsUse::Off,
+        said => said,
+    };
+    Server::start(ServerConfig { port: 0, verbs, ..config }).expect("a primary starts")
 }
 
 /// A connection to a primary.

@@ -31,7 +31,7 @@ fn requests_of_many_threads_are_answered_and_the_clock_is_kept_fresh() {
         let Some(mut site) = Site::new(shared_qp) else { return };
         for sleep in [false, true] {
             let wish = VerbsWish { sleep, ..VerbsWish::default() };
-            let Session { exec, mut peer, client, .. } = site.join_with(wish);
+            let Session { exec, mut peer, client, line: _line } = site.join_with(wish);
             let stale = |seconds: u64| {
                 let mut clock = exec.clock.lock().unwrap();
                 clock.taken_at_ns = clock.taken_at_ns.saturating_sub(seconds * 1_000_000_000);
@@ -59,7 +59,7 @@ fn requests_of_many_threads_are_answered_and_the_clock_is_kept_fresh() {
                 }
             };
             let ((), answered) = answering(&site.host, &mut peer, work);
-            assert!(answered > 3 * 2 * 60);
+            assert!(answered >= 3 * 60);
             assert!(exec.counters().sends >= 3 * 3 * 60);
             for thread in 0..3 {
                 let entry = site.memory.ledger(client, Handle(thread));
@@ -72,7 +72,7 @@ fn requests_of_many_threads_are_answered_and_the_clock_is_kept_fresh() {
 #[test]
 fn a_primary_that_takes_nothing_makes_requests_time_out_and_stops_no_chain() {
     let Some(mut site) = Site::new(false) else { return };
-    let Session { exec, mut peer, .. } = site.join();
+    let Session { exec, mut peer, line: _line, .. } = site.join();
     let mut sent = Vec::new();
     let deadline = |ms| Instant::now() + Duration::from_millis(ms);
     let refused = loop {
@@ -161,6 +161,9 @@ fn nothing_of_a_client_takes_effect_after_its_fence_and_its_number_may_be_used_a
             }
         }
         assert!(counted <= at_fence, "an effect that was reported, but is not there");
+        let mut outcome = [Outcome::Unknown];
+        exec.execute(&[add(0, 1)], &mut outcome, PATIENCE);
+        assert!(!matches!(outcome[0], Outcome::Done(_)), "{outcome:?}");
         assert!(!exec.is_alive());
         assert_eq!(bystander.old(add(1, 1)), 0);
         assert_eq!(site.memory.read(w0(0)), at_fence, "an effect after the fence");
@@ -231,11 +234,6 @@ fn a_hostile_client_ends_its_own_session_and_harms_nobody() {
         assert!(site.memory.note(ground.client, Handle(0), LedgerEntry::from_bits(22)));
         let foreign = site.hostile(90);
         type Attack = fn(&Hostile, &Hostile) -> RemoteVerb;
-        let past = |region: RemoteRegion| RemoteWord {
-            addr: region.base + region.bytes,
-            rkey: region.rkey,
-        };
-        let _ = past;
         let attacks: [(&str, Attack); 6] = [
             ("a write to a slot", |me, _| RemoteVerb::Write {
                 word: me.slots.word(0).unwrap(),
@@ -295,7 +293,7 @@ fn who_is_unknown_or_wants_other_queue_pairs_is_not_admitted() {
 }
 
 #[test]
-fn a_hundred_clients_share_the_completion_queues() {
+fn clients_share_the_completion_queues() {
     let Some(mut site) = Site::new(false) else { return };
     let mut sessions: Vec<_> = (0..60).map(|_| site.join()).collect();
     for (i, session) in sessions.iter_mut().enumerate() {
