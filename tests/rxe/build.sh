@@ -10,7 +10,7 @@
 #   c/                     the C and C++ programs of tests/c, linked against it
 #
 #   tests/rxe/build.sh FOLDER
-set -eu
+set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 mkdir -p "$1"
 bin=$(cd "$1" && pwd)

@@ -1,13 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The floor under every latency of dlock on verbs: perftest on one device.
-# net: loop
+# net: pair
+# here: yes
 # limit: 60
 set -e
 # shellcheck source=tests/rxe/guest/perftest.sh
 . tests/rxe/guest/perftest.sh
 command -v ib_atomic_lat >/dev/null || { echo "SKIP: perftest is not installed"; exit 77; }
 
+# Of the pair, the first one with itself.
+RXE_VM_DEV2='' RXE_VM_GID_INDEX2=''
 floor() { # name, program and arguments
     name=$1
     shift

@@ -3,6 +3,7 @@
 # 1,000,000 uncontended operations over verbs while the primary's process is stopped; it uses no
 # CPU time meanwhile.
 # net: pair
+# here: yes
 # limit: 200
 set -e
 # shellcheck source=tests/rxe/guest/hosts.sh

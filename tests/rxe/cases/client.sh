@@ -1,0 +1,13 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Primary and clients over verbs: verbs counted per operation, mixed clients, killed clients,
+# stopped primaries; and the tests of every executor with a primary on the device.
+# net: pair
+# here: yes
+# limit: 240
+set -e
+# shellcheck source=tests/rxe/guest/rust.sh
+. tests/rxe/guest/rust.sh
+rust_tests dlock-client-verbs
+export DLOCK_FABRIC=verbs
+for program in api ladders exclusion membership; do rust_tests dlock-client-$program; done
