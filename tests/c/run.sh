@@ -53,6 +53,27 @@ test_case() {
     fi
 }
 
+# together GROUP NAME...: programs that mostly wait, at the same time.
+together() {
+    local group=$1 name start=$SECONDS
+    shift
+    for name in "$@"; do
+        wanted "$group/$name" || continue
+        { "$work/$name" >"$work/$name.output" 2>&1 </dev/null; echo $? >"$work/$name.status"; } &
+    done
+    wait
+    for name in "$@"; do
+        wanted "$group/$name" || continue
+        test_case "$group/$name" recorded "$name"
+    done
+    echo "  together $((SECONDS - start)) s"
+}
+
+recorded() {
+    cat "$work/$1.output"
+    [ "$(cat "$work/$1.status")" = 0 ]
+}
+
 skip() {
     wanted "$1" || return 0
     skipped=$((skipped + 1))
@@ -185,7 +206,7 @@ run_on() { # FABRIC
         fi
         # Not forked: in a child the memory of the parent's threads is lost, by nature.
         for name in unset_fields logging one_process one_process_c11 leases prebuilt state_table \
-            identity fair_views objects recovery waits; do
+            identity objects recovery; do
             test_case "valgrind/$fabric/$name" checked "$work/$name"
         done
         test_case "valgrind/$fabric/two_process" checked "$work/two_process" \
@@ -193,10 +214,10 @@ run_on() { # FABRIC
         return
     fi
     for name in unset_fields logging one_process one_process_cpp17 one_process_c11 prebuilt \
-        state_table identity fair_views objects leases waits recovery frozen good_guest strangers \
-        threads forked cost limits; do
+        state_table identity good_guest strangers forked cost limits; do
         test_case "$fabric/$name" "$work/$name"
     done
+    together "$fabric" leases fair_views objects waits recovery frozen threads
     test_case "$fabric/loaded" "$work/loaded" "$lib"
     test_case "$fabric/two_process" "$work/two_process" "$work/dlock_primary_test"
     test_case "$fabric/examples" examples_work dlock_primary_test dlock_client_test \
