@@ -206,7 +206,7 @@ run_on() { # FABRIC
         fi
         # Not forked: in a child the memory of the parent's threads is lost, by nature.
         for name in unset_fields logging one_process one_process_c11 leases prebuilt state_table \
-            identity objects recovery; do
+            identity objects recovery endings; do
             test_case "valgrind/$fabric/$name" checked "$work/$name"
         done
         test_case "valgrind/$fabric/two_process" checked "$work/two_process" \
@@ -217,7 +217,7 @@ run_on() { # FABRIC
         state_table identity good_guest strangers forked cost limits; do
         test_case "$fabric/$name" "$work/$name"
     done
-    together "$fabric" leases fair_views objects waits recovery frozen threads
+    together "$fabric" leases endings fair_views objects waits recovery frozen threads
     test_case "$fabric/loaded" "$work/loaded" "$lib"
     test_case "$fabric/two_process" "$work/two_process" "$work/dlock_primary_test"
     test_case "$fabric/examples" examples_work dlock_primary_test dlock_client_test \
