@@ -226,7 +226,7 @@ typedef struct fairlock_state {
     uint16_t n_shared;
     uint16_t m_exclusive; /* the next ticket; this client's ticket while it is queued */
     uint16_t m_shared;
-    uint32_t time_out;
+    uint32_t time_out; /* the lease ends; while queued: since when */
     union {
         uint32_t t_value;
         __extension__ struct {

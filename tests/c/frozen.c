@@ -160,14 +160,14 @@ int main(int argc, char **argv)
             EQ(lock_op(holder, victims[i].id, LOCK_EXCLUSIVE, 60), 0);
         }
     }
-    NEED(kill(primary.pid, SIGSTOP) == 0);
+    stop_primary(primary);
     for (int i = 0; i < CALLS; ++i) {
         NEED(pthread_create(&victims[i].thread, NULL, calls[i], &victims[i]) == 0);
     }
     for (int i = 0; i < CALLS; ++i) {
         pthread_join(victims[i].thread, NULL);
     }
-    NEED(kill(primary.pid, SIGCONT) == 0);
+    continue_primary(primary);
     for (int i = 0; i < CALLS; ++i) {
         if (calls[i] == wait_for_it) {
             EQ(unlock_op(holder, victims[i].id), 0);

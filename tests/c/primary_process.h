@@ -70,6 +70,19 @@ static inline struct primary_process spawn_primary(int port, unsigned recovery_c
     return primary;
 }
 
+/* Returns when all of its threads stand still. */
+static inline void stop_primary(struct primary_process primary)
+{
+    int how = 0;
+    NEED(kill(primary.pid, SIGSTOP) == 0);
+    NEED(waitpid(primary.pid, &how, WUNTRACED) == primary.pid && WIFSTOPPED(how));
+}
+
+static inline void continue_primary(struct primary_process primary)
+{
+    NEED(kill(primary.pid, SIGCONT) == 0);
+}
+
 /* kill -9, and the funeral. */
 static inline void kill_primary(struct primary_process primary)
 {

@@ -57,6 +57,27 @@ test_case() {
     fi
 }
 
+# together GROUP NAME...: programs that mostly wait, at the same time.
+together() {
+    local group=$1 name start=$SECONDS
+    shift
+    for name in "$@"; do
+        wanted "$group/$name" || continue
+        { "$built/$name" >"$work/$name.output" 2>&1 </dev/null; echo $? >"$work/$name.status"; } &
+    done
+    wait
+    for name in "$@"; do
+        wanted "$group/$name" || continue
+        test_case "$group/$name" recorded "$name"
+    done
+    echo "  together $((SECONDS - start)) s"
+}
+
+recorded() {
+    cat "$work/$1.output"
+    [ "$(cat "$work/$1.status")" = 0 ]
+}
+
 skip() {
     wanted "$1" || return 0
     skipped=$((skipped + 1))
@@ -169,7 +190,7 @@ examples_work() { # PRIMARY CLIENT [MORE...]: programs that take -p PORT
 }
 
 failover_works() {
-    "$work/failover" "$work/dlock_primary_test" -p $((20000 + RANDOM % 12000)) -c 4 -n 50
+    "$built/failover" "$built/dlock_primary_test" -p $((20000 + RANDOM % 12000)) -c 4 -n 50
 }
 
 # ---- the programs ----
@@ -189,7 +210,7 @@ run_on() { # FABRIC
         fi
         # Not forked: in a child the memory of the parent's threads is lost, by nature.
         for name in unset_fields logging one_process one_process_c11 leases prebuilt state_table \
-            identity fair_views objects recovery waits; do
+            identity objects recovery endings; do
             test_case "valgrind/$fabric/$name" checked "$built/$name"
         done
         test_case "valgrind/$fabric/two_process" checked "$built/two_process" \
@@ -197,10 +218,10 @@ run_on() { # FABRIC
         return
     fi
     for name in unset_fields logging one_process one_process_cpp17 one_process_c11 prebuilt \
-        state_table identity fair_views objects leases waits recovery frozen good_guest strangers \
-        threads forked cost limits; do
+        state_table identity good_guest strangers forked cost limits; do
         test_case "$fabric/$name" "$built/$name"
     done
+    together "$fabric" leases endings fair_views objects waits recovery frozen threads
     test_case "$fabric/loaded" "$built/loaded" "$lib"
     test_case "$fabric/two_process" "$built/two_process" "$built/dlock_primary_test"
     test_case "$fabric/examples" examples_work dlock_primary_test dlock_client_test \

@@ -10,6 +10,8 @@
 //! Shared tickets are served once every exclusive ticket before them is done; the exclusive
 //! ticket `nx` is served once every shared ticket before it is done (`ns` is its `ts`).
 
+use std::collections::BTreeSet;
+
 use super::super::{Ctx, LockState};
 use super::{named, told, FairState, PassedOver, Record, RecordStatus, PASSED_OVER_MAX};
 use crate::clock::{ServerTime, NS};
@@ -206,6 +208,9 @@ fn serve_shared(
 
 /// Ends one ticket, from this very word; its client may not know. Always worth another pass.
 fn end(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, claim: Claim) -> bool {
+    if claim.kind == Kind::Cancelled {
+        return skip_cancelled(ctx, state, word, claim.mode);
+    }
     let new = match claim.mode {
         Mode::Exclusive => word.with_nx(word.nx().wrapping_add(1)),
         Mode::Shared => word.with_ns(word.ns().wrapping_add(1)),
@@ -213,15 +218,36 @@ fn end(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, claim: Claim) -
     if !ctx.cas(word.into_bits(), new.into_bits()) {
         return true;
     }
-    if claim.kind == Kind::Cancelled {
+    state.fair.revoke(claim.client, claim.mode, claim.ticket, ctx.is_relayed(claim.client));
+    true
+}
+
+/// Ends all tickets at once that were given up and are next: there may be thousands.
+fn skip_cancelled(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, mode: Mode) -> bool {
+    let cancelled =
+        state.fair.records.iter().filter(|r| r.status == RecordStatus::Cancelled && r.mode == mode);
+    let new = match mode {
+        Mode::Exclusive => {
+            let tickets: BTreeSet<u16> = cancelled.map(|r| r.ticket.tx).collect();
+            let mut nx = word.nx();
+            while nx != word.mx() && tickets.contains(&nx) {
+                nx = nx.wrapping_add(1);
+            }
+            word.with_nx(nx)
+        }
+        Mode::Shared => {
+            let served = cancelled.filter(|r| served_shared(word, r.ticket)).count();
+            word.with_ns(word.ns().wrapping_add(served as u16)) // less than 2^16 are out
+        }
+    };
+    if ctx.cas(word.into_bits(), new.into_bits()) {
         state.fair.records.retain(|r| {
-            !(r.status == RecordStatus::Cancelled
-                && r.client == claim.client
-                && r.mode == claim.mode
-                && r.ticket == claim.ticket)
+            let is_skipped = match mode {
+                Mode::Exclusive => before(r.ticket.tx, new.nx()),
+                Mode::Shared => served_shared(word, r.ticket),
+            };
+            !(r.status == RecordStatus::Cancelled && r.mode == mode && is_skipped)
         });
-    } else {
-        state.fair.revoke(claim.client, claim.mode, claim.ticket, ctx.is_relayed(claim.client));
     }
     true
 }
