@@ -96,10 +96,6 @@ pub fn small() -> Vec<Setup> {
             ..setup("fair: crash", Fair, [cycle(X), cycle(X), cycle(X)])
         },
         Setup {
-            sometimes: vec![E::SharedTogether, E::GrantAfterWait, E::DiedHolding],
-            ..setup("fair: crash, readers", Fair, [cycle(S), cycle(S), cycle(X)])
-        },
-        Setup {
             mortal: None,
             pauses: 2,
             sometimes: vec![E::GrantAfterWait, E::Expired, E::LateRelease, E::TicketSkipped],
@@ -110,6 +106,12 @@ pub fn small() -> Vec<Setup> {
             pauses: 1,
             sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Expired, E::TicketSkipped],
             ..setup("fair: crash, expiry, tcp", Fair, [shortly(X), cycle(X), cycle(X)])
+        },
+        Setup {
+            by_primary: true,
+            pauses: 1,
+            sometimes: vec![E::SharedTogether, E::GrantAfterWait, E::DiedHolding],
+            ..setup("fair: crash, readers, tcp", Fair, [cycle(S), cycle(S), cycle(X)])
         },
     ]
 }
@@ -131,6 +133,10 @@ pub fn large() -> Vec<Setup> {
             losses: 1,
             sometimes: vec![E::Cancelled, E::GrantCrossedCancel, E::Resolved, E::Recounted],
             ..setup("read-write: crash, loss, cancel", Rw, [cycle(S), cycle(S), cycle(X)])
+        },
+        Setup {
+            sometimes: vec![E::SharedTogether, E::GrantAfterWait, E::DiedHolding],
+            ..setup("fair: crash, readers", Fair, [cycle(S), cycle(S), cycle(X)])
         },
         Setup {
             mortal: None,
