@@ -109,7 +109,6 @@ pub fn small() -> Vec<Setup> {
         },
         Setup {
             by_primary: true,
-            pauses: 1,
             sometimes: vec![E::SharedTogether, E::GrantAfterWait, E::DiedHolding],
             ..setup("fair: crash, readers, tcp", Fair, [cycle(S), cycle(S), cycle(X)])
         },
