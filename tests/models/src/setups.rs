@@ -115,27 +115,50 @@ pub fn small() -> Vec<Setup> {
     ]
 }
 
-/// Those that take longer: more operations, losses, waiters that give up, tcp clients.
+/// Those that take longer: lost answers, waiters that give up, more expiries, lanes that wrap.
 pub fn large() -> Vec<Setup> {
     use LockType::{Atomic, Fair, Rw};
-    let wrap = FairWord::new().with_nx(0xffff).with_mx(0xffff).with_ns(0xffff).with_ms(0xffff);
+    let lanes = FairWord::new().with_nx(0xffff).with_mx(0xffff).with_ns(0xffff).with_ms(0xffff);
     vec![
         Setup {
-            impatient: true,
             losses: 1,
-            pauses: 2,
-            sometimes: vec![E::Cancelled, E::GrantCrossedCancel, E::Resolved],
-            ..setup("atomic: crash, expiry, loss, cancel", Atomic, [shortly(X), cycle(X), cycle(X)])
+            sometimes: vec![E::Resolved, E::DiedHolding],
+            ..setup("atomic: crash, loss", Atomic, [cycle(X), cycle(X), try_cycle(X)])
         },
         Setup {
             impatient: true,
+            sometimes: vec![E::Cancelled, E::GrantCrossedCancel],
+            ..setup("atomic: crash, cancel", Atomic, [cycle(X), cycle(X), cycle(X)])
+        },
+        Setup {
             losses: 1,
-            sometimes: vec![E::Cancelled, E::GrantCrossedCancel, E::Resolved, E::Recounted],
-            ..setup("read-write: crash, loss, cancel", Rw, [cycle(S), cycle(S), cycle(X)])
+            sometimes: vec![E::Resolved, E::Recounted],
+            ..setup("read-write: crash, loss", Rw, [cycle(S), cycle(X), vec![]])
+        },
+        Setup {
+            impatient: true,
+            sometimes: vec![E::Cancelled, E::GrantCrossedCancel, E::Recounted],
+            ..setup("read-write: crash, cancel", Rw, [cycle(S), cycle(S), cycle(X)])
         },
         Setup {
             sometimes: vec![E::SharedTogether, E::GrantAfterWait, E::DiedHolding],
             ..setup("fair: crash, readers", Fair, [cycle(S), cycle(S), cycle(X)])
+        },
+        Setup {
+            losses: 1,
+            sometimes: vec![E::Resolved],
+            ..setup("fair: crash, loss", Fair, [cycle(X), cycle(S), vec![]])
+        },
+        Setup {
+            start_word: lanes.into_bits(),
+            sometimes: vec![E::TicketByArbiter],
+            ..setup("fair: crash, lanes that wrap", Fair, [cycle(X), cycle(S), vec![]])
+        },
+        Setup {
+            by_primary: true,
+            impatient: true,
+            sometimes: vec![E::Cancelled, E::GrantCrossedCancel],
+            ..setup("fair: crash, cancel, tcp", Fair, [cycle(X), cycle(S), cycle(X)])
         },
         Setup {
             mortal: None,
@@ -145,34 +168,8 @@ pub fn large() -> Vec<Setup> {
         },
         Setup {
             pauses: 2,
-            sometimes: vec![E::Expired, E::TicketSkipped, E::SharedTogether],
-            ..setup("fair: crash, expiry, readers", Fair, [shortly(S), cycle(S), cycle(X)])
-        },
-        Setup {
-            impatient: true,
-            losses: 1,
-            sometimes: vec![E::Cancelled, E::Resolved],
-            ..setup("fair: crash, loss, cancel", Fair, [cycle(X), cycle(S), cycle(X)])
-        },
-        Setup {
-            start_word: wrap.into_bits(),
-            pauses: 1,
-            sometimes: vec![E::TicketByArbiter],
-            ..setup("fair: lanes that wrap", Fair, [cycle(X), cycle(S), cycle(X)])
-        },
-        Setup {
-            by_primary: true,
-            pauses: 2,
-            sometimes: vec![E::Expired, E::TicketSkipped, E::SharedTogether],
-            ..setup(
-                "fair: tcp clients, twice each",
-                Fair,
-                [
-                    [shortly(X), cycle(S)].concat(),
-                    [cycle(S), cycle(X)].concat(),
-                    [cycle(X), cycle(S)].concat(),
-                ],
-            )
+            sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Expired, E::TicketSkipped],
+            ..setup("fair: crash, two expiries", Fair, [shortly(X), cycle(X), cycle(X)])
         },
     ]
 }
