@@ -21,6 +21,18 @@ else
         cargo test --workspace --lib --bins --tests --examples --locked --no-fail-fast || true
 fi
 step "doc tests" 600 cargo test --workspace --doc --locked || true
+step "memory order (loom)" 600 \
+    cargo test --locked --manifest-path tests/loom/Cargo.toml -- --test-threads 1 || true
+if [ -n "$(find "$(rustc --print sysroot)/lib/rustlib" -name 'librustc*_rt.tsan.a')" ]; then
+    step "data races (ThreadSanitizer)" 900 scripts/races.sh || true
+else
+    skip "data races (ThreadSanitizer)" "this toolchain has no runtime of ThreadSanitizer"
+fi
+if have c++; then
+    step "fuzzers compile" 900 tests/fuzz/run.sh build || true
+else
+    skip "fuzzers compile" "no C++ compiler for libFuzzer"
+fi
 
 if step "cmake build and install" 1500 scripts/cmake-install.sh "$scratch/cmake" "$prefix"; then
     # Each contention test: 10 s for each of its four kinds of use.

@@ -236,8 +236,9 @@ fn skip_cancelled(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, mode
             word.with_nx(nx)
         }
         Mode::Shared => {
-            let served = cancelled.filter(|r| served_shared(word, r.ticket)).count();
-            word.with_ns(word.ns().wrapping_add(served as u16)) // less than 2^16 are out
+            let served = cancelled.filter(|r| served_shared(word, r.ticket));
+            let tickets: BTreeSet<u16> = served.map(|r| r.ticket.ts).collect();
+            word.with_ns(word.ns().wrapping_add(tickets.len() as u16)) // less than 2^16 are out
         }
     };
     if ctx.cas(word.into_bits(), new.into_bits()) {

@@ -2,11 +2,11 @@
 //! One frame of every kind and of every request and reply, as bytes.
 
 use dlock_core::clock::ServerTime;
-use dlock_core::codec::{self, Frame};
+use dlock_core::codec::{self, Frame, HEADER_LEN};
 use dlock_core::control::{
     Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
     LockDesc, LockGrant, ObjectGrant, Secret, Session, VerbsAttach, VerbsAttached, VerbsEndpoint,
-    VerbsRegion,
+    VerbsRegion, VERSION,
 };
 use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request as Q, WaitNumber};
@@ -33,7 +33,32 @@ pub fn frames() -> Vec<Vec<u8>> {
         codec::encode(frame, &mut bytes);
         bytes
     };
-    frames.iter().map(encoded).collect()
+    let mut list: Vec<Vec<u8>> = frames.iter().map(encoded).collect();
+    list.extend(foreign(&list));
+    list
+}
+
+/// The first frames of either side as a peer of another version sends them.
+fn foreign(list: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let firsts = [
+        encoded_like(list, |f| matches!(f, Frame::Control(_, R::Init { .. }))),
+        encoded_like(list, |f| matches!(f, Frame::Control(_, R::Reinit { .. }))),
+        encoded_like(list, |f| matches!(f, Frame::ControlReply(_, C::Error(_)))),
+    ];
+    let mut foreign: Vec<Vec<u8>> = firsts.into_iter().flatten().collect();
+    for frame in &mut foreign {
+        frame[2] = VERSION + 1;
+    }
+    foreign
+}
+
+fn encoded_like(list: &[Vec<u8>], wanted: impl Fn(&Frame) -> bool) -> Option<Vec<u8>> {
+    let is = |bytes: &&Vec<u8>| {
+        let header = bytes.first_chunk().and_then(|head| codec::header(head).ok());
+        let frame = header.and_then(|h| codec::decode(h.kind, &bytes[HEADER_LEN..]).ok());
+        frame.is_some_and(|frame| wanted(&frame))
+    };
+    list.iter().find(is).cloned()
 }
 
 fn requests(client: ClientId) -> Vec<Frame> {

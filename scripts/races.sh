@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# ThreadSanitizer on the fabric's tests: shared memory, its executor, streams, threads. The stable
+# toolchain ships the runtime; the standard library is not instrumented, so that what happens
+# inside of it is not seen. What is suppressed is in races.supp.
+#   scripts/races.sh            dlock-fabric
+#   scripts/races.sh PACKAGE... the libraries' own tests of others
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+host=$(rustc -vV | sed -n 's/^host: //p')
+runtime=$(find "$(rustc --print sysroot)/lib/rustlib/$host/lib" -name 'librustc*_rt.tsan.a' | head -1)
+if [ -z "$runtime" ]; then
+    echo "this toolchain has no runtime of ThreadSanitizer"
+    exit 77
+fi
+export RUSTC_BOOTSTRAP=1 # the option is unstable
+export CARGO_TARGET_DIR="$target_dir/tsan"
+export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer -Copt-level=1"
+export TSAN_OPTIONS="suppressions=$root/scripts/races.supp halt_on_error=0 exitcode=66"
+if [ $# = 0 ]; then set -- dlock-fabric; fi
+for package in "$@"; do
+    cargo test --locked --target "$host" -p "$package" --lib
+done

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The model: which actions a state has, and what each of them does.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dlock_core::arbiter::Sent;
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::lock::EntryState;
+use dlock_core::message::{LockType, Reply, Request};
+use stateright::{Model, Property};
+
+use crate::bug::Bug;
+use crate::call::{advance, in_doubt, Advanced, Call, What};
+use crate::check;
+use crate::client::Around;
+use crate::state::{Doing, Event, Setup, State, CLIENTS, EVENTS, START, UNCERTAINTY_NS};
+
+/// No model needs that much time: what does is a livelock.
+const TIME_MAX: ServerTime = ServerTime(START.0 + 600 * NS);
+
+/// One thing that can happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A client does its next verb, message or decision.
+    Step(usize),
+    /// A waiter gives up.
+    Cancel(usize),
+    /// What a client waits for is lost; of a chain, all of it has taken effect or a part.
+    Lose(usize, bool),
+    /// A client dies.
+    Die(usize),
+    /// The arbiter begins to serve a client's oldest request.
+    Serve(usize),
+    /// ... and serves it again, although it was served.
+    Repeat(usize),
+    /// A client is fenced, and the arbiter begins to undo what it held.
+    Forget(usize),
+    /// The arbiter begins to look at what is due.
+    Tick,
+    /// The arbiter's next verb.
+    Arbiter,
+    /// Time passes to the next moment that matters, while everybody is paused.
+    Pause,
+    /// Time passes, since nobody can do anything without.
+    Wait,
+}
+
+impl Action {
+    /// It happens in the end if it stays possible: the others are accidents.
+    pub fn is_fair(self) -> bool {
+        use Action as A;
+        !matches!(self, A::Cancel(_) | A::Lose(..) | A::Die(_) | A::Repeat(_) | A::Pause)
+    }
+}
+
+/// A [`Setup`] as a model, and the events that were seen in it.
+#[derive(Debug)]
+pub struct LockModel {
+    /// What is explored.
+    pub setup: Setup,
+    seen: AtomicU32,
+}
+
+impl LockModel {
+    /// The model of a setup.
+    pub fn new(setup: Setup) -> Self {
+        Self { setup, seen: AtomicU32::new(0) }
+    }
+
+    fn note(&self, event: Event) {
+        self.seen.fetch_or(1 << event as u32, Ordering::Relaxed);
+    }
+
+    /// Whether an event was seen.
+    pub fn has_seen(&self, event: Event) -> bool {
+        const { assert!(EVENTS <= u32::BITS) };
+        self.seen.load(Ordering::Relaxed) & 1 << event as u32 != 0
+    }
+
+    fn around<R>(&self, f: impl FnOnce(&Around<'_>) -> R) -> R {
+        f(&Around { setup: &self.setup, seen: &|event| self.note(event) })
+    }
+
+    fn may_die(&self, state: &State, i: usize) -> bool {
+        let nobody_died = !state.clients.iter().any(|c| c.gone);
+        self.setup.mortal == Some(i) && nobody_died && !state.finished(i, &self.setup)
+    }
+
+    /// The next moment at which somebody may decide otherwise.
+    fn next_moment(&self, state: &State) -> Option<ServerTime> {
+        let mut moments: Vec<ServerTime> = state.arbiter.next_wakeup().into_iter().collect();
+        for c in state.clients.iter().filter(|c| c.entry.refs() > 0) {
+            if self.setup.lock_type != LockType::Rw && c.entry.deadline_s() != u32::MAX {
+                let expiry = ServerTime::expiry_of(c.entry.deadline_s());
+                moments.push(expiry);
+                // clients judge expired atomic locks: before it is over for anybody but a clock
+                // that is wrong, and once it is over for all of them
+                if self.setup.lock_type == LockType::Atomic {
+                    let early = ServerTime(expiry.0.saturating_sub(UNCERTAINTY_NS));
+                    moments.extend([early, expiry.plus_ns(2 * UNCERTAINTY_NS)]);
+                }
+            }
+        }
+        moments.into_iter().filter(|&at| at > state.now).min()
+    }
+
+    fn somebody_runs(&self, state: &State) -> bool {
+        (0..CLIENTS).any(|i| {
+            state.can_step(i, &self.setup)
+                || self.may_die(state, i)
+                || state.can_cancel(i, &self.setup)
+                || state.can_lose(i, &self.setup)
+        })
+    }
+
+    fn arbiter_at(&self, state: &State) -> ServerTime {
+        match self.setup.bug {
+            Some(Bug::ArbiterAhead) => state.now.plus_ns(100 * NS),
+            _ => state.now,
+        }
+    }
+
+    fn call(&self, state: &mut State, what: What) {
+        state.call = Some(Call { what, at: self.arbiter_at(state), values: Vec::new() });
+        self.run_alone(state);
+    }
+
+    /// The arbiter's verbs up to the point at which it matters that others come in between.
+    fn run_alone(&self, state: &mut State) {
+        loop {
+            let alone = match advance(state, &self.setup, |event| self.note(event)) {
+                Some(Advanced::Done(out)) => return self.deliver(state, out),
+                None => return,
+                Some(Advanced::BeforeWord) => !self.somebody_runs(state),
+                // nobody but this client writes it, and it cannot until the call is over
+                Some(Advanced::BeforeLedger(i)) => {
+                    !state.can_step(i, &self.setup) && !state.can_lose(i, &self.setup)
+                }
+            };
+            if !alone && !self.setup.by_primary {
+                return;
+            }
+        }
+    }
+
+    fn deliver(&self, state: &mut State, out: Vec<Sent>) {
+        let rw = self.setup.lock_type == LockType::Rw;
+        if rw && state.arbiter.next_wakeup().is_some() {
+            self.note(Event::RecountPutOff);
+        }
+        for sent in out {
+            let i = sent.client.get() as usize - 1;
+            self.delivered(state, i, &sent);
+            let c = &mut state.clients[i];
+            let waits = matches!(&c.doing, Doing::Await { seq, .. } if *seq == sent.seq);
+            if waits && !c.gone {
+                c.inbox.push_back((sent.seq, sent.reply));
+                self.around(|around| state.settle(i, around));
+            }
+        }
+    }
+
+    /// What an answer tells about the others.
+    fn delivered(&self, state: &mut State, i: usize, sent: &Sent) {
+        let Reply::Granted { ticket, .. } = sent.reply else { return };
+        let expired = state.clients.iter().enumerate().any(|(j, c)| {
+            j != i && !c.gone && c.entry.state() == EntryState::ExclusiveLocked && c.holds.is_some()
+        });
+        if expired {
+            self.note(Event::Expired);
+        }
+        let Doing::Await { request: Request::Wait { mode, .. }, seq, .. } = state.clients[i].doing
+        else {
+            return;
+        };
+        if seq == sent.seq {
+            self.note(Event::GrantAfterWait);
+        }
+        if let Some(ticket) = ticket {
+            check::overtakes(state, i, mode, ticket);
+        }
+    }
+
+    fn forget(&self, state: &mut State, i: usize) {
+        let c = &mut state.clients[i];
+        c.known = false;
+        c.sent.clear();
+        if self.setup.bug != Some(Bug::ForgottenBeforeFenced) {
+            c.doing = Doing::Nothing; // nothing of it is on its way any more
+        }
+        if self.setup.lock_type == LockType::Rw && in_doubt(state.ledgers[i]) {
+            self.note(Event::Suspect);
+        }
+        self.call(state, What::Forget(i));
+    }
+
+    /// Those that are possible without time passing for want of anything else.
+    fn busy(&self, state: &State, actions: &mut Vec<Action>) {
+        for i in 0..CLIENTS {
+            let c = &state.clients[i];
+            if state.can_step(i, &self.setup) {
+                actions.push(Action::Step(i));
+            }
+            if state.can_cancel(i, &self.setup) {
+                actions.push(Action::Cancel(i));
+            }
+            if state.can_lose(i, &self.setup) {
+                actions.push(Action::Lose(i, false));
+                if matches!(c.doing, Doing::Chain { .. }) {
+                    actions.push(Action::Lose(i, true));
+                }
+            }
+            if self.may_die(state, i) {
+                actions.push(Action::Die(i));
+            }
+            if state.call.is_some() {
+                continue;
+            }
+            if c.known && !c.sent.is_empty() {
+                actions.push(Action::Serve(i));
+                if state.repeats > 0 {
+                    actions.push(Action::Repeat(i));
+                }
+            }
+            if c.gone && c.known {
+                actions.push(Action::Forget(i));
+            }
+        }
+        if state.call.is_some() {
+            actions.push(Action::Arbiter);
+        } else if state.arbiter.next_wakeup().is_some_and(|at| at <= self.arbiter_at(state)) {
+            actions.push(Action::Tick);
+        }
+    }
+}
+
+impl Model for LockModel {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let mut state = State::new(&self.setup);
+        for i in 0..CLIENTS {
+            self.around(|around| state.settle(i, around));
+        }
+        vec![state]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.violation.is_some() {
+            return;
+        }
+        self.busy(state, actions);
+        let moment = self.next_moment(state).is_some();
+        if actions.iter().any(|a| a.is_fair()) {
+            if moment && state.pauses > 0 {
+                actions.push(Action::Pause);
+            }
+        } else if state.arbiter.next_wakeup().is_some() {
+            actions.push(Action::Wait);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Step(i) => self.around(|around| state.step(i, around)),
+            Action::Cancel(i) => state.cancel(i),
+            Action::Lose(i, all) => self.around(|around| state.lose(i, all, around)),
+            Action::Die(i) => self.around(|around| state.die(i, around)),
+            Action::Serve(i) => {
+                let (seq, request) = state.clients[i].sent.pop_front()?;
+                self.call(&mut state, What::Request(i, seq, request));
+            }
+            Action::Repeat(i) => {
+                let (seq, request) = *state.clients[i].sent.front()?;
+                state.repeats -= 1;
+                self.call(&mut state, What::Request(i, seq, request));
+            }
+            Action::Forget(i) => self.forget(&mut state, i),
+            Action::Tick => self.call(&mut state, What::Tick),
+            Action::Arbiter => self.run_alone(&mut state),
+            Action::Pause | Action::Wait => {
+                state.now = self.next_moment(&state)?;
+                if action == Action::Pause {
+                    state.pauses -= 1;
+                }
+                if state.now > TIME_MAX {
+                    state.violate("no end in sight: time passes and nobody gets on");
+                }
+            }
+        }
+        check::step(&mut state, &self.setup);
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut list = vec![
+            Property::always("nothing goes wrong", |_, s: &State| s.violation.is_none()),
+            Property::always("exclusion", |_, s: &State| !check::two_hold(s)),
+            Property::always("who waits is seen", |m: &LockModel, s: &State| {
+                check::waiters_are_seen(s, &m.setup)
+            }),
+            Property::always("nobody is left behind", |m: &LockModel, s: &State| {
+                !check::is_dead_end(m, s)
+            }),
+        ];
+        list.extend(self.setup.sometimes.iter().map(|&event| sometimes(event)));
+        list
+    }
+}
+
+/// Stateright takes plain functions alone: one for every event.
+fn sometimes(event: Event) -> Property<LockModel> {
+    macro_rules! properties {
+        ($($name:ident),* $(,)?) => {
+            match event {
+                $(Event::$name => Property::sometimes(stringify!($name), |m: &LockModel, _| {
+                    m.has_seen(Event::$name)
+                }),)*
+            }
+        };
+    }
+    properties!(
+        SharedTogether,
+        GrantAfterWait,
+        DiedHolding,
+        DiedInChain,
+        TakenOver,
+        Stolen,
+        LateRelease,
+        Expired,
+        Suspect,
+        Recounted,
+        RecountPutOff,
+        SteppedBack,
+        Woken,
+        TicketSkipped,
+        GrantCrossedCancel,
+        Cancelled,
+        Resolved,
+        TicketByArbiter,
+        ArbiterRaced,
+    )
+}

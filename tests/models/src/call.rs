@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A call of the arbiter, one verb at a time.
+//!
+//! The arbiter is a plain function that calls its memory. To let clients run between two of its
+//! verbs, a call under way is kept as *the arbiter before it, and the values its verbs have had
+//! so far*. The next verb is found by calling a copy again with those values: the arbiter is
+//! pure, so it does what it did, and asks for one more. There it is left by unwinding.
+
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+
+use dlock_core::arbiter::{Arbiter, Caller, LockRef, Sent};
+use dlock_core::clock::ServerTime;
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Handle, Seq};
+use dlock_core::message::{LockType, Request};
+use dlock_core::verb::WordAddr;
+use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord};
+
+use crate::bug::Bug;
+use crate::state::{id, Event, Setup, State, CLIENTS, HANDLE, SLOT};
+
+/// What the arbiter was called for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum What {
+    Request(usize, Seq, Request),
+    Forget(usize),
+    Tick,
+}
+
+/// A call under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Call {
+    pub(crate) what: What,
+    /// The arbiter's clock when it began.
+    pub(crate) at: ServerTime,
+    /// The values of the verbs that were executed.
+    pub(crate) values: Vec<u64>,
+}
+
+/// Thrown where the next verb would be.
+struct Suspended;
+
+/// What became of a call.
+pub(crate) enum Advanced {
+    Done(Vec<Sent>),
+    /// Its next verb is on the lock word.
+    BeforeWord,
+    /// Its next verb reads or clears this client's ledger entry.
+    BeforeLedger(usize),
+}
+
+/// Replays values, executes one verb more, and stops at the one after it.
+struct Replay<'a> {
+    state: &'a mut State,
+    setup: &'a Setup,
+    values: Vec<u64>,
+    at: usize,
+    executed: bool,
+    /// The first reading of each ledger ([`Bug::LedgersReadOnce`]).
+    first: [Option<u64>; CLIENTS],
+    what: What,
+    events: Vec<Event>,
+    /// Whose ledger entry the next verb is on.
+    ledger: Option<usize>,
+}
+
+impl Replay<'_> {
+    fn word(&mut self, execute: impl FnOnce(&mut State, &Setup) -> u64) -> u64 {
+        self.verb(None, execute)
+    }
+
+    fn verb(
+        &mut self,
+        ledger: Option<usize>,
+        execute: impl FnOnce(&mut State, &Setup) -> u64,
+    ) -> u64 {
+        if self.at == self.values.len() {
+            if self.executed {
+                self.ledger = ledger;
+                resume_unwind(Box::new(Suspended));
+            }
+            self.executed = true;
+            let value = execute(self.state, self.setup);
+            self.values.push(value);
+        }
+        self.at += 1;
+        self.values[self.at - 1]
+    }
+}
+
+/// The arbiter's new word with its waiters bit, or without it.
+fn written(setup: &Setup, word: u64) -> u64 {
+    if setup.bug != Some(Bug::WaitersBitLost) {
+        return word;
+    }
+    match setup.lock_type {
+        LockType::Atomic => AtomicWord::from_bits(word).with_waiters(false).into_bits(),
+        LockType::Rw => RwWord::from_bits(word).with_waiters(false).into_bits(),
+        LockType::Fair => word,
+    }
+}
+
+/// What the arbiter does by changing the word to `new`, where that tells.
+fn event_of(state: &State, setup: &Setup, what: What, new: u64) -> Option<Event> {
+    match setup.lock_type {
+        LockType::Atomic => None,
+        LockType::Rw => {
+            let (old, new) = (RwWord::from_bits(state.word), RwWord::from_bits(new));
+            let recount = match what {
+                What::Tick => true,
+                What::Forget(i) => in_doubt(state.ledgers[i]),
+                What::Request(..) => false,
+            };
+            (recount && new.rcount() < old.rcount()).then_some(Event::Recounted)
+        }
+        LockType::Fair => {
+            let (old, new) = (FairWord::from_bits(state.word), FairWord::from_bits(new));
+            let ended = (old.nx(), old.ns()) != (new.nx(), new.ns());
+            let nobody_holds = state.clients.iter().all(|c| c.gone || c.entry.refs() == 0);
+            (ended && nobody_holds).then_some(Event::TicketSkipped)
+        }
+    }
+}
+
+/// Whether an entry leaves open if its client is among the readers.
+pub(crate) fn in_doubt(entry: LedgerEntry) -> bool {
+    matches!(entry.state(), LedgerState::Intent | LedgerState::Leaving)
+}
+
+impl LockMemory for Replay<'_> {
+    fn cas(&mut self, _: WordAddr, expect: u64, swap: u64) -> u64 {
+        let (what, mut event) = (self.what, None);
+        let old = self.word(|state, setup| {
+            let old = state.word;
+            if old == expect {
+                event = event_of(state, setup, what, swap);
+                state.word = written(setup, swap);
+            } else {
+                event = Some(Event::ArbiterRaced);
+            }
+            old
+        });
+        self.events.extend(event);
+        old
+    }
+    fn faa(&mut self, _: WordAddr, add: u64) -> u64 {
+        self.word(|state, _| {
+            let old = state.word;
+            state.word = old.wrapping_add(add);
+            old
+        })
+    }
+    fn read(&mut self, _: WordAddr) -> u64 {
+        self.word(|state, _| state.word)
+    }
+    fn set(&mut self, _: WordAddr, value: u64) {
+        self.word(|state, _| {
+            state.word = value;
+            0
+        });
+    }
+    fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
+        let i = client.get() as usize - 1;
+        let value = self.verb(Some(i), |state, _| state.ledgers[i].into_bits());
+        let first = *self.first[i].get_or_insert(value);
+        let once = self.setup.bug == Some(Bug::LedgersReadOnce);
+        LedgerEntry::from_bits(if once { first } else { value })
+    }
+    fn clear_ledger(&mut self, client: ClientId, _: Handle) {
+        let i = client.get() as usize - 1;
+        self.verb(Some(i), |state, _| {
+            state.ledgers[i] = LedgerEntry::new();
+            0
+        });
+    }
+}
+
+fn call(arbiter: &mut Arbiter, memory: &mut Replay<'_>, call: &Call) -> Vec<Sent> {
+    let refs: Vec<_> =
+        (0..CLIENTS).filter(|&i| memory.state.clients[i].known).map(|i| (id(i), HANDLE)).collect();
+    let lock = LockRef { slot: SLOT, lock_type: memory.setup.lock_type, refs: &refs };
+    let mut out = Vec::new();
+    match call.what {
+        What::Request(i, seq, request) => {
+            let from = Caller { client: id(i), handle: HANDLE, seq };
+            arbiter.request(call.at, memory, lock, from, request, &mut out);
+        }
+        What::Forget(i) => arbiter.forget(call.at, memory, lock, id(i), HANDLE, &mut out),
+        What::Tick => {
+            arbiter.pop_due(call.at);
+            arbiter.tick(call.at, memory, lock, &mut out);
+        }
+    }
+    out
+}
+
+/// One verb more of the call under way.
+pub(crate) fn advance(
+    state: &mut State,
+    setup: &Setup,
+    seen: impl FnMut(Event),
+) -> Option<Advanced> {
+    let under_way = state.call.take()?;
+    let mut arbiter = state.arbiter.clone();
+    let mut memory = Replay {
+        state: &mut *state,
+        setup,
+        values: under_way.values.clone(),
+        at: 0,
+        executed: false,
+        first: [None; CLIENTS],
+        what: under_way.what,
+        events: Vec::new(),
+        ledger: None,
+    };
+    let result = catch_unwind(AssertUnwindSafe(|| call(&mut arbiter, &mut memory, &under_way)));
+    let (values, ledger) = (memory.values, memory.ledger);
+    memory.events.into_iter().for_each(seen);
+    match result {
+        Ok(out) => {
+            state.arbiter = arbiter;
+            if let What::Forget(i) = under_way.what {
+                state.ledgers[i] = LedgerEntry::new(); // nobody reads it any more
+            }
+            Some(Advanced::Done(out))
+        }
+        Err(payload) if payload.is::<Suspended>() => {
+            state.call = Some(Call { values, ..under_way });
+            Some(ledger.map_or(Advanced::BeforeWord, Advanced::BeforeLedger))
+        }
+        Err(panic) => resume_unwind(panic),
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What must hold in every state, and after every step.
+
+use dlock_core::message::{LockType, Mode, Request};
+use dlock_core::words::{before, AtomicWord, FairWord, RwWord, Ticket};
+use stateright::Model;
+
+use crate::actions::LockModel;
+use crate::state::{Doing, Setup, State, CLIENTS, SLOT};
+
+/// Whether two clients believe to hold the lock, and one of them exclusively.
+pub(crate) fn two_hold(state: &State) -> bool {
+    let live = |i: usize| match state.clients[i].holds {
+        Some((mode, until)) if until > state.now => Some(mode),
+        _ => None,
+    };
+    (0..CLIENTS).any(|i| {
+        (0..i).any(|j| match (live(i), live(j)) {
+            (Some(a), Some(b)) => a == Mode::Exclusive || b == Mode::Exclusive,
+            _ => false,
+        })
+    })
+}
+
+/// Between two calls of the arbiter: whoever is queued has set the waiters bit.
+pub(crate) fn waiters_are_seen(state: &State, setup: &Setup) -> bool {
+    let bit = match setup.lock_type {
+        LockType::Atomic => AtomicWord::from_bits(state.word).waiters(),
+        LockType::Rw => RwWord::from_bits(state.word).waiters(),
+        LockType::Fair => return true,
+    };
+    state.call.is_some() || state.arbiter.waiters(SLOT) == 0 || bit
+}
+
+/// A fair lock is granted to a waiter: nobody who has waited at the arbiter since before this
+/// ticket was taken, and excludes it, may be passed over.
+pub(crate) fn overtakes(state: &mut State, granted: usize, mode: Mode, ticket: Ticket) {
+    let passed_over = (0..CLIENTS).any(|i| {
+        let c = &state.clients[i];
+        let Doing::Await { request, cancelled: false, seq, .. } = &c.doing else { return false };
+        let Request::Wait { mode: theirs, ticket: Some(their), .. } = *request else {
+            return false;
+        };
+        let queued = !c.sent.iter().any(|(s, _)| s == seq) && c.inbox.is_empty();
+        let earlier = match theirs {
+            Mode::Exclusive => before(their.tx, ticket.tx),
+            Mode::Shared => mode == Mode::Exclusive && before(their.ts, ticket.ts),
+        };
+        i != granted && !c.gone && queued && earlier
+    });
+    if passed_over {
+        state.violate("a waiter of a fair lock is passed over");
+    }
+}
+
+/// After every step.
+pub(crate) fn step(state: &mut State, setup: &Setup) {
+    if setup.lock_type == LockType::Fair {
+        let w = FairWord::from_bits(state.word);
+        let open = [w.mx().wrapping_sub(w.nx()), w.ms().wrapping_sub(w.ns())];
+        // each client has one ticket, and the gone one may have had one more
+        if open.iter().any(|&n| usize::from(n) > CLIENTS + 1) {
+            state.violate("more tickets are done than were taken, or more taken than clients");
+        }
+    }
+    if setup.lock_type == LockType::Rw {
+        let w = RwWord::from_bits(state.word);
+        if w.rcount() as usize > CLIENTS {
+            state.violate("the count of readers is above the number of clients");
+        }
+    }
+}
+
+/// Nobody can do anything, not even later, and something is not as it should be at the end.
+pub(crate) fn is_dead_end(model: &LockModel, state: &State) -> bool {
+    if state.violation.is_some() {
+        return false; // is reported by itself
+    }
+    let mut actions = Vec::new();
+    model.actions(state, &mut actions);
+    if actions.iter().any(|a| a.is_fair()) {
+        return false;
+    }
+    let unfinished =
+        (0..CLIENTS).any(|i| !state.clients[i].gone && !state.finished(i, &model.setup));
+    unfinished || !settled(state, &model.setup)
+}
+
+/// The word says at the end who holds the lock.
+fn settled(state: &State, setup: &Setup) -> bool {
+    let live =
+        |c: &&crate::state::Client| !c.gone && c.holds.is_some_and(|(_, until)| until > state.now);
+    let holders = state.clients.iter().filter(live).count();
+    match setup.lock_type {
+        LockType::Atomic => {
+            let word = AtomicWord::from_bits(state.word);
+            let held = usize::from(word.client() != 0);
+            // an expired hold ends when somebody wants the lock
+            !word.waiters() && held >= holders
+        }
+        LockType::Rw => {
+            let word = RwWord::from_bits(state.word);
+            let held = usize::from(word.client() != 0) + word.rcount() as usize;
+            !word.waiters() && held == holders
+        }
+        LockType::Fair => {
+            let w = FairWord::from_bits(state.word);
+            let open = w.mx().wrapping_sub(w.nx()) + w.ms().wrapping_sub(w.ns());
+            // so do an expired hold of a fair lock, and a ticket that nobody claims
+            usize::from(open) >= holders
+        }
+    }
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Exhaustive models of one lock and three clients: every reachable state, by a model checker.
+//!
+//! ```text
+//!   Setup ──▶ LockModel ──states, actions──▶ stateright    safety, "sometimes", shortest traces
+//!                │                      └──▶ liveness      the graph: dead ends, fair cycles
+//!                └─ a state is the real thing: LockEntry and Machine per client, one Arbiter
+//! ```
+//! Nothing of the protocol is written down a second time here: an action calls `dlock-core` with
+//! a word, three ledger entries and a clock of this crate. What a model leaves out is said in
+//! `README.md`; what it would notice is shown by [`Bug`]s that can be planted in what surrounds
+//! the core.
+#![forbid(unsafe_code)]
+
+mod actions;
+mod bug;
+mod call;
+mod check;
+mod client;
+mod liveness;
+mod run;
+mod setups;
+mod state;
+
+pub use actions::{Action, LockModel};
+pub use bug::Bug;
+pub use liveness::{walk, Graph};
+pub use run::{exhaust, hunt, Report};
+pub use setups::{large, planted, small};
+pub use state::{Event, Setup, State, CLIENTS};

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `dlock-models`: explores the models and prints a table.
+//!
+//!     dlock-models                 those of CI
+//!     dlock-models large           those that take longer
+//!     dlock-models bugs            the planted bugs, with what finds them
+//!     dlock-models NAME            those whose name has NAME in it
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use dlock_models::{exhaust, hunt, large, planted, small, Setup};
+
+fn main() -> ExitCode {
+    let what = std::env::args().nth(1).unwrap_or_default();
+    let all = || small().into_iter().chain(large());
+    let failed = match what.as_str() {
+        "" => explore(small()),
+        "large" => explore(large()),
+        "bugs" => bugs(),
+        name => explore(all().filter(|s| s.name.contains(name)).collect()),
+    };
+    println!("{} passed, {} failed", failed.0, failed.1);
+    if failed.1 == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn explore(setups: Vec<Setup>) -> (usize, usize) {
+    println!(
+        "{:38} {:>9} {:>10} {:>6} {:>5} {:>7} {:>7} {:>8}",
+        "model", "states", "edges", "depth", "ends", "cycles", "s", "MB"
+    );
+    let (mut passed, mut failed) = (0, 0);
+    for setup in setups {
+        match exhaust(setup) {
+            Ok(r) => {
+                passed += 1;
+                println!(
+                    "{:38} {:>9} {:>10} {:>6} {:>5} {:>7} {:>7.1} {:>8}",
+                    r.name,
+                    r.states,
+                    r.graph.edges,
+                    r.depth,
+                    r.graph.ends,
+                    r.graph.cycles,
+                    r.took.as_secs_f64(),
+                    peak_mb(),
+                );
+            }
+            Err(what) => {
+                failed += 1;
+                println!("FAILED {what}");
+            }
+        }
+    }
+    (passed, failed)
+}
+
+fn bugs() -> (usize, usize) {
+    let (mut passed, mut failed) = (0, 0);
+    for setup in planted() {
+        let name = setup.name;
+        match hunt(setup) {
+            Some((property, trace, states)) => {
+                passed += 1;
+                let steps = trace.lines().count() / 2 - 1;
+                println!("{name:24} {property:24} {steps:>3} steps, {states:>7} states");
+                if std::env::var_os("DLOCK_MODELS_TRACE").is_some() {
+                    println!("{trace}");
+                }
+            }
+            None => {
+                failed += 1;
+                println!("{name:24} NOT FOUND");
+            }
+        }
+    }
+    (passed, failed)
+}
+
+/// The most memory this process has had so far.
+fn peak_mb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0) / 1024
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The systems that are explored: small ones in CI, large ones by command, and one for each bug.
+
+use dlock_core::lock::Op;
+use dlock_core::message::{LockType, Mode};
+use dlock_core::words::FairWord;
+
+use crate::bug::Bug;
+use crate::state::Event as E;
+use crate::state::Setup;
+
+const X: Mode = Mode::Exclusive;
+const S: Mode = Mode::Shared;
+/// Longer than any pause.
+const LONG_S: u32 = 200;
+/// Ends within the pauses of a model.
+const SHORT_S: u32 = 1;
+
+fn lock(mode: Mode) -> Op {
+    Op::Lock { mode, expire_s: LONG_S }
+}
+fn lock_shortly(mode: Mode) -> Op {
+    Op::Lock { mode, expire_s: SHORT_S }
+}
+fn try_lock(mode: Mode) -> Op {
+    Op::TryLock { mode, expire_s: LONG_S }
+}
+fn cycle(mode: Mode) -> Vec<Op> {
+    vec![lock(mode), Op::Unlock]
+}
+fn try_cycle(mode: Mode) -> Vec<Op> {
+    vec![try_lock(mode), Op::Unlock]
+}
+
+/// Locks for a short time and releases.
+fn shortly(mode: Mode) -> Vec<Op> {
+    vec![lock_shortly(mode), Op::Unlock]
+}
+/// Locks for a short time and lets the lease end.
+fn stay(mode: Mode) -> Vec<Op> {
+    vec![lock_shortly(mode)]
+}
+
+fn setup(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 3]) -> Setup {
+    Setup {
+        name,
+        lock_type,
+        scripts,
+        start_word: 0,
+        mortal: Some(0),
+        pauses: 0,
+        losses: 0,
+        impatient: false,
+        by_primary: false,
+        sometimes: Vec::new(),
+        bug: None,
+    }
+}
+
+/// Those of CI: each lock type with three clients, one crash and one expiry.
+pub fn small() -> Vec<Setup> {
+    use LockType::{Atomic, Fair, Rw};
+    vec![
+        Setup {
+            pauses: 2,
+            sometimes: vec![
+                E::GrantAfterWait,
+                E::DiedHolding,
+                E::TakenOver,
+                E::Stolen,
+                E::LateRelease,
+                E::Expired,
+                E::ArbiterRaced,
+            ],
+            ..setup("atomic: crash, expiry", Atomic, [shortly(X), cycle(X), try_cycle(X)])
+        },
+        Setup {
+            sometimes: vec![
+                E::SharedTogether,
+                E::GrantAfterWait,
+                E::DiedHolding,
+                E::DiedInChain,
+                E::Suspect,
+                E::Recounted,
+                E::RecountPutOff,
+                E::SteppedBack,
+            ],
+            ..setup("read-write: crash, readers", Rw, [cycle(S), cycle(S), cycle(X)])
+        },
+        Setup {
+            sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::SteppedBack, E::Woken],
+            ..setup("read-write: crash, tries", Rw, [cycle(X), try_cycle(S), cycle(X)])
+        },
+        Setup {
+            sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::TicketSkipped],
+            ..setup("fair: crash", Fair, [cycle(X), cycle(X), cycle(X)])
+        },
+        Setup {
+            mortal: None,
+            pauses: 2,
+            sometimes: vec![E::GrantAfterWait, E::Expired, E::LateRelease, E::TicketSkipped],
+            ..setup("fair: expiry, two clients", Fair, [shortly(X), cycle(X), vec![]])
+        },
+        Setup {
+            by_primary: true,
+            pauses: 1,
+            sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Expired, E::TicketSkipped],
+            ..setup("fair: crash, expiry, tcp", Fair, [shortly(X), cycle(X), cycle(X)])
+        },
+        Setup {
+            by_primary: true,
+            sometimes: vec![E::SharedTogether, E::GrantAfterWait, E::DiedHolding],
+            ..setup("fair: crash, readers, tcp", Fair, [cycle(S), cycle(S), cycle(X)])
+        },
+    ]
+}
+
+/// Those that take longer: lost answers, waiters that give up, more expiries, lanes that wrap.
+pub fn large() -> Vec<Setup> {
+    use LockType::{Atomic, Fair, Rw};
+    let lanes = FairWord::new().with_nx(0xffff).with_mx(0xffff).with_ns(0xffff).with_ms(0xffff);
+    vec![
+        Setup {
+            losses: 1,
+            sometimes: vec![E::Resolved, E::DiedHolding],
+            ..setup("atomic: crash, loss", Atomic, [cycle(X), cycle(X), try_cycle(X)])
+        },
+        Setup {
+            impatient: true,
+            sometimes: vec![E::Cancelled, E::GrantCrossedCancel],
+            ..setup("atomic: crash, cancel", Atomic, [cycle(X), cycle(X), cycle(X)])
+        },
+        Setup {
+            losses: 1,
+            sometimes: vec![E::Resolved, E::Recounted],
+            ..setup("read-write: crash, loss", Rw, [cycle(S), cycle(X), vec![]])
+        },
+        Setup {
+            impatient: true,
+            sometimes: vec![E::Cancelled, E::GrantCrossedCancel, E::Recounted],
+            ..setup("read-write: crash, cancel", Rw, [cycle(S), cycle(S), cycle(X)])
+        },
+        Setup {
+            sometimes: vec![E::SharedTogether, E::GrantAfterWait, E::DiedHolding],
+            ..setup("fair: crash, readers", Fair, [cycle(S), cycle(S), cycle(X)])
+        },
+        Setup {
+            losses: 1,
+            sometimes: vec![E::Resolved],
+            ..setup("fair: crash, loss", Fair, [cycle(X), cycle(S), vec![]])
+        },
+        Setup {
+            start_word: lanes.into_bits(),
+            sometimes: vec![E::TicketByArbiter],
+            ..setup("fair: crash, lanes that wrap", Fair, [cycle(X), cycle(S), vec![]])
+        },
+        Setup {
+            by_primary: true,
+            impatient: true,
+            sometimes: vec![E::Cancelled, E::GrantCrossedCancel],
+            ..setup("fair: crash, cancel, tcp", Fair, [cycle(X), cycle(S), cycle(X)])
+        },
+        Setup {
+            mortal: None,
+            pauses: 1,
+            sometimes: vec![E::GrantAfterWait, E::Expired, E::LateRelease, E::TicketSkipped],
+            ..setup("fair: expiry, three clients", Fair, [shortly(X), cycle(X), stay(X)])
+        },
+        Setup {
+            pauses: 2,
+            sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Expired, E::TicketSkipped],
+            ..setup("fair: crash, two expiries", Fair, [shortly(X), cycle(X), cycle(X)])
+        },
+    ]
+}
+
+/// A small model for each bug that must notice it.
+pub fn planted() -> Vec<Setup> {
+    use LockType::{Atomic, Fair, Rw};
+    let with = |bug, setup: Setup| Setup { bug: Some(bug), ..setup };
+    vec![
+        with(
+            Bug::BlindRelease,
+            Setup { pauses: 2, ..setup("blind release", Atomic, [shortly(X), cycle(X), cycle(X)]) },
+        ),
+        with(
+            Bug::ClockTooSure,
+            Setup {
+                pauses: 2,
+                ..setup("clock too sure", Atomic, [shortly(X), try_cycle(X), vec![]])
+            },
+        ),
+        with(
+            Bug::NotesLost,
+            Setup { pauses: 1, ..setup("notes lost", Fair, [cycle(X), cycle(X), vec![]]) },
+        ),
+        with(
+            Bug::ArbiterAhead,
+            Setup { pauses: 1, ..setup("arbiter ahead", Fair, [cycle(X), cycle(X), vec![]]) },
+        ),
+        with(Bug::LedgersReadOnce, setup("ledgers read once", Rw, [cycle(S), cycle(S), vec![]])),
+        with(Bug::NoteAfterAdd, setup("note after add", Rw, [cycle(S), cycle(S), vec![]])),
+        with(
+            Bug::ForgottenBeforeFenced,
+            setup("forgotten before fenced", Rw, [cycle(S), cycle(X), vec![]]),
+        ),
+        with(Bug::ServedTwice, setup("served twice", Rw, [cycle(X), cycle(X), cycle(X)])),
+        with(
+            Bug::GrantDropped,
+            Setup {
+                impatient: true,
+                mortal: None,
+                ..setup("grant dropped", Rw, [cycle(X), cycle(X), cycle(X)])
+            },
+        ),
+        with(Bug::WaitersBitLost, setup("waiters bit lost", Atomic, [cycle(X), cycle(X), vec![]])),
+        with(Bug::WakeLost, setup("wake lost", Rw, [cycle(X), try_cycle(S), cycle(X)])),
+        with(Bug::NoStepBack, setup("no step back", Rw, [cycle(X), cycle(S), vec![]])),
+    ]
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is explored, and what one state is made of.
+
+use std::collections::VecDeque;
+
+use dlock_core::arbiter::Arbiter;
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::control::{LockDesc, LockGrant};
+use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
+use dlock_core::lock::{LockEntry, Machine, Op, OpResult};
+use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::verb::{Chain, Values};
+use dlock_core::words::LedgerEntry;
+
+use crate::bug::Bug;
+use crate::call::Call;
+
+/// Clients of every model.
+pub const CLIENTS: usize = 3;
+pub(crate) const SLOT: Slot = Slot(0);
+/// Late in a second, so that what deadlines in whole seconds leave to spare is little.
+pub(crate) const START: ServerTime = ServerTime(1_000 * NS + NS / 10 * 9);
+/// What every client believes its clock to be off by at most.
+pub(crate) const UNCERTAINTY_NS: u64 = 300_000_000;
+/// What the clocks of the clients are off by, nanoseconds.
+pub(crate) const SKEW_NS: [i64; CLIENTS] = [-300_000_000, 300_000_000, 0];
+
+/// One small system: who does what, and what may go wrong.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Its name in tables.
+    pub name: &'static str,
+    /// The kind of the lock.
+    pub lock_type: LockType,
+    /// What each client does, one operation after the other.
+    pub scripts: [Vec<Op>; CLIENTS],
+    /// The value of the lock word at the start (fair locks near a wrap).
+    pub start_word: u64,
+    /// This client may die before any of its steps.
+    pub mortal: Option<usize>,
+    /// So often time passes although somebody could go on: it is paused.
+    pub pauses: u8,
+    /// So often the answer to a chain or a request is lost.
+    pub losses: u8,
+    /// A waiter may give up at any moment.
+    pub impatient: bool,
+    /// Chains are executed by the primary, as for tcp clients: whole, and tickets are known.
+    pub by_primary: bool,
+    /// What must be seen to happen, or the model proves less than it seems to.
+    pub sometimes: Vec<Event>,
+    /// A defect in what surrounds the core.
+    pub bug: Option<Bug>,
+}
+
+/// What may happen somewhere in a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Event {
+    /// Two clients or more held the lock at once, as readers.
+    SharedTogether,
+    /// A wait that was queued was granted later.
+    GrantAfterWait,
+    /// A client died while it held the lock.
+    DiedHolding,
+    /// A client died in the middle of a chain.
+    DiedInChain,
+    /// A client took an expired hold over by its own compare-and-swap.
+    TakenOver,
+    /// The arbiter granted an expired hold on a `Steal`.
+    Stolen,
+    /// A holder was told, late, that its hold was lost.
+    LateRelease,
+    /// The arbiter took an expired hold over for a waiter.
+    Expired,
+    /// The arbiter found a reader count in doubt (`Intent` or `Leaving` of a gone client).
+    Suspect,
+    /// A recount found too many readers and took some off.
+    Recounted,
+    /// A recount found the ledgers unsettled and was put off.
+    RecountPutOff,
+    /// A reader stepped back.
+    SteppedBack,
+    /// A `Wake` was sent.
+    Woken,
+    /// A ticket at the head was ended without having been granted.
+    TicketSkipped,
+    /// A grant crossed the cancel of its wait.
+    GrantCrossedCancel,
+    /// A wait ended by its cancel.
+    Cancelled,
+    /// A client in doubt had its last operation undone.
+    Resolved,
+    /// A ticket was taken through the arbiter, since a lane is high.
+    TicketByArbiter,
+    /// A compare-and-swap of the arbiter met a word that a client had changed.
+    ArbiterRaced,
+}
+
+/// All events.
+pub(crate) const EVENTS: u32 = Event::ArbiterRaced as u32 + 1;
+
+/// Where a client is within its operation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Doing {
+    Nothing,
+    Chain { machine: Machine, chain: Chain, values: Values, note: Option<LedgerEntry> },
+    Confirm { machine: Machine, note: Option<LedgerEntry> },
+    Send { machine: Machine, request: Request, note: Option<LedgerEntry> },
+    Await { machine: Machine, seq: Seq, request: Request, cancelled: bool },
+    Finish { result: OpResult, note: Option<LedgerEntry> },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Client {
+    pub(crate) entry: LockEntry,
+    /// The operation of its script it is at.
+    pub(crate) at: usize,
+    pub(crate) doing: Doing,
+    /// What is on its way to the arbiter.
+    pub(crate) sent: VecDeque<(Seq, Request)>,
+    /// What is on its way to the client.
+    pub(crate) inbox: VecDeque<(Seq, Reply)>,
+    pub(crate) seq: u64,
+    pub(crate) gone: bool,
+    /// It knows the lock: not forgotten by the primary.
+    pub(crate) known: bool,
+    /// What it believes to hold, until when by the true clock.
+    pub(crate) holds: Option<(Mode, ServerTime)>,
+    /// When the operation began; zero between operations.
+    pub(crate) started: ServerTime,
+}
+
+/// Everything that decides what can follow.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    pub(crate) clients: [Client; CLIENTS],
+    pub(crate) word: u64,
+    pub(crate) ledgers: [LedgerEntry; CLIENTS],
+    /// Before the call under way, if there is one.
+    pub(crate) arbiter: Arbiter,
+    pub(crate) call: Option<Call>,
+    pub(crate) now: ServerTime,
+    pub(crate) pauses: u8,
+    pub(crate) losses: u8,
+    /// [`Bug::ServedTwice`]: requests that may still be served again.
+    pub(crate) repeats: u8,
+    pub(crate) violation: Option<&'static str>,
+}
+
+pub(crate) fn id(i: usize) -> ClientId {
+    ClientId::new(i as u32 + 1).expect("client ids start at 1")
+}
+
+pub(crate) const HANDLE: Handle = Handle(0);
+
+impl Client {
+    fn new(i: usize, setup: &Setup) -> Self {
+        let (lock_type, word) = (setup.lock_type, setup.start_word);
+        let grant = LockGrant { lock: LockId(1), handle: HANDLE, slot: SLOT, word, already: false };
+        let desc = LockDesc { name: Vec::new(), lock_type, lease_s: 0 };
+        Self {
+            entry: LockEntry::new(id(i), 0, lock_type, &grant, desc),
+            at: 0,
+            doing: Doing::Nothing,
+            sent: VecDeque::new(),
+            inbox: VecDeque::new(),
+            seq: 0,
+            gone: false,
+            known: true,
+            holds: None,
+            started: ServerTime(0),
+        }
+    }
+
+    /// What decides nothing any more, so that states that differ in it alone are one.
+    pub(crate) fn forget_all(&mut self, i: usize, setup: &Setup) {
+        let fresh = Self::new(i, setup);
+        let (at, sent) = (self.at, std::mem::take(&mut self.sent));
+        let at = if self.gone { 0 } else { at };
+        *self = Self { at, sent, gone: self.gone, known: self.known, ..fresh };
+    }
+}
+
+impl State {
+    pub(crate) fn new(setup: &Setup) -> Self {
+        Self {
+            clients: std::array::from_fn(|i| Client::new(i, setup)),
+            word: setup.start_word,
+            ledgers: [LedgerEntry::new(); CLIENTS],
+            arbiter: Arbiter::new(0),
+            call: None,
+            now: START,
+            pauses: setup.pauses,
+            losses: setup.losses,
+            repeats: u8::from(setup.bug == Some(Bug::ServedTwice)),
+            violation: None,
+        }
+    }
+
+    /// What a client knows of the time.
+    pub(crate) fn clock(&self, i: usize, setup: &Setup) -> Now {
+        let uncertainty_ns = if setup.bug == Some(Bug::ClockTooSure) { 0 } else { UNCERTAINTY_NS };
+        let time = ServerTime(self.now.0.saturating_add_signed(SKEW_NS[i]));
+        Now { time, uncertainty_ns }
+    }
+
+    pub(crate) fn violate(&mut self, what: &'static str) {
+        self.violation.get_or_insert(what);
+    }
+}
