@@ -59,12 +59,18 @@ static inline void check_equal(long long got, long long want, const char *what, 
         }                                                                           \
     } while (0)
 
-/* Ends the program by SIGALRM if it takes longer; DLOCK_TEST_SLOWNESS multiplies (valgrind). */
+/* DLOCK_TEST_SLOWNESS: what bounds are multiplied by, under valgrind or in an emulator. */
+static inline unsigned slowness(void)
+{
+    const char *given = getenv("DLOCK_TEST_SLOWNESS");
+    int factor = given != NULL ? atoi(given) : 1;
+    return factor > 0 ? (unsigned)factor : 1;
+}
+
+/* Ends the program by SIGALRM if it takes longer. */
 static inline void limit_seconds(unsigned seconds)
 {
-    const char *slowness = getenv("DLOCK_TEST_SLOWNESS");
-    int factor = slowness != NULL ? atoi(slowness) : 1;
-    alarm(seconds * (unsigned)(factor > 0 ? factor : 1));
+    alarm(seconds * slowness());
 }
 
 /* The exit status, after a closing line. */

@@ -24,6 +24,7 @@ static const char *const kind_names[KINDS] = {"atomic", "rw", "fair", "faa"};
 struct arena {
     int port;
     _Atomic int stop;
+    _Atomic int ready;
     _Atomic unsigned long violations;
     _Atomic unsigned long errors;
     /* Plain on purpose: only the lock keeps these right. */
@@ -104,6 +105,7 @@ static void lock_rounds(struct worker *w, int client)
     static const dlock_type types[] = {DLOCK_ATOMIC, DLOCK_RW, DLOCK_FAIR};
     struct arena *a = w->arena;
     int lock_id = must_get(client, "contended", types[w->kind]);
+    atomic_fetch_add(&a->ready, 1);
     unsigned long round = (unsigned long)w->number;
     while (!atomic_load(&a->stop)) {
         /* Fair locks have writers alone here, so that turns follow one another. */
@@ -144,6 +146,7 @@ static void faa_rounds(struct worker *w, int client)
     int id = 0;
     uint64_t old;
     NEED(umo_atomic64_get(client, &desc, &id) == 0);
+    atomic_fetch_add(&a->ready, 1);
     while (!atomic_load(&a->stop)) {
         if (umo_atomic64_faa(client, id, 1, &old) != 0) {
             atomic_fetch_add(&a->errors, 1);
@@ -215,6 +218,10 @@ static void run_kind(enum kind kind, int processes, int threads, double seconds)
     NEED(umo_atomic64_get(owner, &desc, &object) == 0);
     for (int p = 0; p < processes; ++p) {
         NEED(write(gate[1], "g", 1) == 1);
+    }
+    /* Setting clients up takes its time on some fabrics; the alarm bounds it. */
+    while (atomic_load(&a->ready) < processes * threads) {
+        sleep_seconds(0.001);
     }
     sleep_seconds(seconds);
     atomic_store(&a->stop, 1);
