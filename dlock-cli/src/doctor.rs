@@ -166,7 +166,7 @@ mod tests {
         let device = DeviceInfo {
             name: "a0".into(),
             iwarp: false,
-            is_softroce: false,
+            is_softroce: true,
             atomics: Atomics::Device,
             queue_max: 1_024,
             completions_max: 1_024,

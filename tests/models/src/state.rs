@@ -201,7 +201,7 @@ impl State {
     pub(crate) fn clock(&self, i: usize, setup: &Setup) -> Now {
         let uncertainty_ns = if setup.bug == Some(Bug::ClockTooSure) { 0 } else { UNCERTAINTY_NS };
         let time = ServerTime(self.now.0.saturating_add_signed(SKEW_NS[i]));
-        Now { time, uncertainty_ns }
+        Now::within(time, uncertainty_ns)
     }
 
     pub(crate) fn violate(&mut self, what: &'static str) {
