@@ -63,7 +63,7 @@ struct Revoked {
 
 /// Tickets that one client has given up and that have not been skipped yet. One that takes
 /// tickets and drops them must wait for its turns like everybody else.
-const CANCELLED_MAX: usize = 64;
+const CANCELLED_MAX: usize = 4_096;
 
 impl Revoked {
     /// Whether no request can name it that would do harm. A shared ticket may still be given up
