@@ -9,6 +9,8 @@
 #   DURATION=SECONDS       of each contention test (4; what the issue wants to see is 40)
 #   VALGRIND=1             run the programs under valgrind instead, the long ones left out
 #   JOBS=N                 compilations at a time
+#   BUILD_ONLY=FOLDER      compile into it, run nothing
+#   BUILT=FOLDER           run what was compiled there, and only what a fabric is needed for
 #
 # Prints a line per test and, last, `N passed, N failed, N skipped`.
 set -u
@@ -23,6 +25,8 @@ include=$prefix/include/ub/umdk/ulock/dlock
 lib=$prefix/lib64
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+built=${BUILT:-${BUILD_ONLY:-$work}}
+mkdir -p "$built"
 passed=0 failed=0 skipped=0
 warnings=(-Wall -Wextra -Wpedantic -Werror)
 libraries=(-L"$lib" "-Wl,-rpath,$lib" -ldlocks -ldlockc -ldlockm -pthread)
@@ -59,7 +63,7 @@ together() {
     shift
     for name in "$@"; do
         wanted "$group/$name" || continue
-        { "$work/$name" >"$work/$name.output" 2>&1 </dev/null; echo $? >"$work/$name.status"; } &
+        { "$built/$name" >"$work/$name.output" 2>&1 </dev/null; echo $? >"$work/$name.status"; } &
     done
     wait
     for name in "$@"; do
@@ -96,13 +100,13 @@ header_installed() { # as a program of the original includes it
 build_c() { # SOURCE NAME STANDARD
     local libraries=("${libraries[@]}")
     [ "$2" = loaded ] && libraries=(-ldl -pthread) # it finds the libraries itself
-    gcc -std="$3" -g -O1 -D_GNU_SOURCE "${warnings[@]}" -I"$include" "$1" -o "$work/$2" "${libraries[@]}"
+    gcc -std="$3" -g -O1 -D_GNU_SOURCE "${warnings[@]}" -I"$include" "$1" -o "$built/$2" "${libraries[@]}"
 }
 
 build_cpp() { # SOURCE NAME STANDARD LIBRARIES...
     local source=$1 name=$2 standard=$3
     shift 3
-    g++ -x c++ -std="$standard" -g -O1 "${warnings[@]}" -I"$include" "$source" -o "$work/$name" \
+    g++ -x c++ -std="$standard" -g -O1 "${warnings[@]}" -I"$include" "$source" -o "$built/$name" \
         "${@:-${libraries[@]}}"
 }
 
@@ -172,13 +176,13 @@ pkg_config_works() {
 examples_work() { # PRIMARY CLIENT [MORE...]: programs that take -p PORT
     local port status=0
     port=$((20000 + RANDOM % 12000)) # below the ports that the system hands out
-    coproc PRIMARY { exec "$work/$1" -p "$port"; }
+    coproc PRIMARY { exec "$built/$1" -p "$port"; }
     local pid=$PRIMARY_PID line program
     read -r -t 20 line <&"${PRIMARY[0]}" || status=1
     echo "$line"
     shift
     for program in "$@"; do
-        [ $status -eq 0 ] && { "$work/$program" -p "$port" || status=1; }
+        [ $status -eq 0 ] && { "$built/$program" -p "$port" || status=1; }
     done
     kill -TERM "$pid" 2>/dev/null
     wait "$pid" || status=1
@@ -186,7 +190,7 @@ examples_work() { # PRIMARY CLIENT [MORE...]: programs that take -p PORT
 }
 
 failover_works() {
-    "$work/failover" "$work/dlock_primary_test" -p $((20000 + RANDOM % 12000)) -c 4 -n 50
+    "$built/failover" "$built/dlock_primary_test" -p $((20000 + RANDOM % 12000)) -c 4 -n 50
 }
 
 # ---- the programs ----
@@ -207,29 +211,33 @@ run_on() { # FABRIC
         # Not forked: in a child the memory of the parent's threads is lost, by nature.
         for name in unset_fields logging one_process one_process_c11 leases prebuilt state_table \
             identity objects recovery endings; do
-            test_case "valgrind/$fabric/$name" checked "$work/$name"
+            test_case "valgrind/$fabric/$name" checked "$built/$name"
         done
-        test_case "valgrind/$fabric/two_process" checked "$work/two_process" \
-            "$work/dlock_primary_test"
+        test_case "valgrind/$fabric/two_process" checked "$built/two_process" \
+            "$built/dlock_primary_test"
         return
     fi
     for name in unset_fields logging one_process one_process_cpp17 one_process_c11 prebuilt \
         state_table identity good_guest strangers forked cost limits; do
-        test_case "$fabric/$name" "$work/$name"
+        test_case "$fabric/$name" "$built/$name"
     done
     together "$fabric" leases endings fair_views objects waits recovery frozen threads
-    test_case "$fabric/loaded" "$work/loaded" "$lib"
-    test_case "$fabric/two_process" "$work/two_process" "$work/dlock_primary_test"
+    test_case "$fabric/loaded" "$built/loaded" "$lib"
+    test_case "$fabric/two_process" "$built/two_process" "$built/dlock_primary_test"
     test_case "$fabric/examples" examples_work dlock_primary_test dlock_client_test \
         dlock_client_object_test row_locks work_queue connection_server leader_election
     test_case "$fabric/examples_linked_apart" examples_work link_server link_client
     test_case "$fabric/failover" failover_works
-    test_case "$fabric/contention_threads" "$work/contention" -t 8 -p 1 -d "$duration"
-    test_case "$fabric/contention_processes" "$work/contention" -t 1 -p 4 -d "$duration"
-    test_case "$fabric/contention_both" "$work/contention" -t 2 -p 4 -d "$duration"
+    test_case "$fabric/contention_threads" "$built/contention" -t 8 -p 1 -d "$duration"
+    test_case "$fabric/contention_processes" "$built/contention" -t 1 -p 4 -d "$duration"
+    test_case "$fabric/contention_both" "$built/contention" -t 2 -p 4 -d "$duration"
 }
 
-if [ -z "${VALGRIND:-}" ]; then
+if [ -n "${BUILD_ONLY:-}" ]; then
+    build_all
+    exit
+fi
+if [ -z "${VALGRIND:-}${BUILT:-}" ]; then
     for header in dlock_client_api.h dlock_server_api.h dlock_types.h dlock_log.h; do
         for standard in c11 c17 c2x c++11 c++17 c++20; do
             test_case "header/$header/$standard" header_alone "$standard" "$header"
@@ -246,10 +254,10 @@ if [ -z "${VALGRIND:-}" ]; then
     test_case library/symbols/m symbols_are libdlockm.so.0 $(declared_in dlock_log.h)
     test_case library/pkg_config pkg_config_works
 fi
-if build_all; then
-    if [ -z "${VALGRIND:-}" ]; then
+if [ -n "${BUILT:-}" ] || build_all; then
+    if [ -z "${VALGRIND:-}${BUILT:-}" ]; then
         for name in abi_layout abi_layout_c17 abi_layout_cpp11 abi_layout_cpp17 abi_layout_cpp20; do
-            test_case "$name" "$work/$name"
+            test_case "$name" "$built/$name"
         done
     fi
     for fabric in ${FABRIC:-shm tcp}; do
