@@ -85,7 +85,7 @@ static void killed(pid_t pid, int listen, int holder, int other)
     }
     CHECK(seconds_now() - start < 10);
     const char *fabric = getenv("DLOCK_FABRIC");
-    if (fabric == NULL || strcmp(fabric, "tcp") != 0) {
+    if (fabric == NULL || strcmp(fabric, "shm") == 0) {
         /* Over shared memory it is known that nobody comes back for it. */
         int id = must_get(other, "of the dead, rw", DLOCK_RW);
         EQ(lock_op(other, id, LOCK_EXCLUSIVE, 60), 0);

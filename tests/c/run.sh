@@ -254,8 +254,8 @@ if [ -z "${VALGRIND:-}${BUILT:-}" ]; then
     test_case library/symbols/m symbols_are libdlockm.so.0 $(declared_in dlock_log.h)
     test_case library/pkg_config pkg_config_works
 fi
-if build_all; then
-    if [ -z "${VALGRIND:-}" ]; then
+if [ -n "${BUILT:-}" ] || build_all; then
+    if [ -z "${VALGRIND:-}${BUILT:-}" ]; then
         for name in abi_layout abi_layout_c17 abi_layout_cpp11 abi_layout_cpp17 abi_layout_cpp20; do
             test_case "$name" "$built/$name"
         done
