@@ -60,6 +60,7 @@ fn attached(memory: &mut CpuMemory) -> (ShmExecutor, UnixStream) {
         slots: memory.slots(),
         ledger_entries: memory.ledger_entries(),
         clock_offset_ns: 0,
+        verbs: None,
     };
     let shared = memory.share(me()).expect("a ledger");
     let deadline = Instant::now() + Duration::from_secs(10);
