@@ -191,8 +191,8 @@ impl Instance {
     }
 
     /// Releases up to 31 locks in one round trip. Items that cannot be released (asynchronous
-    /// operation under way, not got, held, in doubt) are set to 0 in `ids`. A ticket does not keep a lock
-    /// from being released here.
+    /// operation under way, not got, held, in doubt) are set to 0 in `ids`. A ticket does not
+    /// keep a lock from being released here.
     ///
     /// # Errors
     /// `Invalid` (no item, or more than 31), `Error` (the client has left, or no item can be
