@@ -241,16 +241,10 @@ impl VerbsExecutor {
                 let poster = claim.poster();
                 let mut seq = list.seq.wrapping_sub(list.len.into());
                 for (chain, outcome) in chains.iter().zip(outcomes) {
-                    if *outcome != Outcome::Unknown {
-                        continue;
+                    if *outcome == Outcome::Unknown {
+                        *outcome = values_of(chain, poster, seq);
+                        seq = seq.wrapping_add(chain.verbs().len() as u32);
                     }
-                    let mut values = Values::new();
-                    for verb in chain.verbs() {
-                        seq = seq.wrapping_add(1);
-                        let is_note = matches!(verb, Verb::Note { .. });
-                        values.push(if is_note { 0 } else { poster.value(seq) });
-                    }
-                    *outcome = Outcome::Done(values);
                 }
                 self.flight.release(claim);
             }
@@ -365,6 +359,20 @@ impl VerbsExecutor {
     }
 }
 
+/// The values of a chain that was executed after so many requests of its poster.
+#[inline]
+fn values_of(chain: &Chain, poster: &super::Poster, before: u32) -> Outcome {
+    let mut values = Values::new();
+    for (seq, verb) in (1..).map(|i| before.wrapping_add(i)).zip(chain.verbs()) {
+        match (verb, poster.value(seq)) {
+            (Verb::Note { .. }, _) => values.push(0),
+            (_, Some(value)) => values.push(value),
+            (_, None) => return Outcome::Unknown,
+        }
+    }
+    Outcome::Done(values)
+}
+
 impl Memory {
     #[inline]
     fn word(&self, index: u32) -> Option<RemoteWord> {
@@ -453,7 +461,7 @@ impl Executor for VerbsExecutor {
         outcome
     }
 
-    /// A note that cannot be posted for [`SEND_WAIT`] ends the session: the primary must not
+    /// A note that cannot be posted for 5 s ends the session: the primary must not
     /// believe an old one. An entry outside the ledger is ignored.
     fn note(&self, handle: Handle, entry: LedgerEntry) {
         if self.refusal().is_some() {
