@@ -133,8 +133,8 @@ typedef struct ssl_cfg {
 } ssl_cfg;
 
 typedef struct client_cfg {
-    char *dev_name;   /* RDMA device; NULL: any */
-    dlock_eid_t eid;  /* RDMA port; zeros: any */
+    char *dev_name;   /* RDMA device, which must exist; NULL: any */
+    dlock_eid_t eid;  /* address of an RDMA port; zeros, or no port's: any */
     int log_level;    /* 0 to 7 as in syslog; anything else: unchanged (at first 4) */
     int primary_port; /* 1024 to 65535; <= 0: as before (at first 21616) */
     struct ssl_cfg ssl;
@@ -158,10 +158,13 @@ typedef struct replica_cfg {
     int primary_port;
 } replica_cfg;
 
+/* A primary serves on the device named, else on the port that has the address eid, else on the
+ * first RDMA port that can be used, else over shared memory and TCP. DLOCK_FABRIC=verbs in the
+ * environment demands RDMA, shm and tcp do without. */
 typedef struct server_cfg {
     server_type type; /* SERVER_PRIMARY */
-    char *dev_name;   /* RDMA device; NULL: any */
-    dlock_eid_t eid;  /* RDMA port; zeros: any */
+    char *dev_name;   /* RDMA device, which must exist and work; NULL: any */
+    dlock_eid_t eid;  /* address of an RDMA port; zeros, or no port's: any */
     int log_level;    /* 0 to 7 as in syslog; anything else: unchanged (at first 4) */
     bool sleep_mode_enable; /* spend less CPU while idle */
     union {

@@ -104,8 +104,8 @@ pub struct Where {
         help = "Address of the primary: IP, IP:PORT, [IPv6]:PORT or HOST:PORT"
     )]
     pub address: Address,
-    /// How lock operations travel; auto: RDMA verbs, if primary and this host have them, else shared
-    /// memory on the primary's own host, else TCP.
+    /// How lock operations travel; auto: RDMA verbs, if primary and this host have them, else
+    /// shared memory on the primary's own host, else TCP.
     #[arg(long, env = "DLOCK_FABRIC", value_enum, default_value = "auto")]
     pub fabric: Fabric,
 }

@@ -88,6 +88,11 @@ pub fn client(place: &Where) -> Result<Client, Failure> {
     )
 }
 
+/// Whether this host has an RDMA port that `auto` takes.
+pub fn has_device() -> bool {
+    dlock_fabric::VerbsHost::choose(None, &[0; 16]).is_ok()
+}
+
 /// A session with the primary at an address, with the calls of the C API.
 pub fn open(address: SocketAddr, fabric: Fabric) -> Result<Instance, Status> {
     Instance::init(&config(address, fabric), &address.ip().to_string())

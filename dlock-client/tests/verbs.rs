@@ -241,7 +241,7 @@ fn both_connection_modes_are_served() {
             assert_eq!(status(a.trylock(id, X, 60)), Success);
             thread::scope(|scope| {
                 let waiter = scope.spawn(|| status(b.lock(id, X, 60)));
-                thread::sleep(Duration::from_millis(50)); // for b to be queued; right without it, too
+                thread::sleep(Duration::from_millis(50)); // for b to be queued
                 assert_eq!(status(a.unlock(id)), Success);
                 assert_eq!(waiter.join().unwrap(), Success);
             });

@@ -27,7 +27,7 @@ use dlock_core::message::LockType;
 use dlock_core::status::Status;
 
 use crate::args::{Bench, Fabric};
-use crate::connect::open;
+use crate::connect::{has_device, open};
 use crate::demo::Primary;
 use crate::failure::{self, Failure};
 use crate::out;
@@ -83,11 +83,6 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
         false => out::print(&report::table(&run.rows, &run.skipped)),
     }
     Ok(failure::OK)
-}
-
-/// Whether `auto` means verbs on this host.
-fn has_device() -> bool {
-    dlock_fabric::VerbsHost::choose(None, &[0; 16]).is_ok()
 }
 
 impl Run<'_> {

@@ -9,6 +9,7 @@ use dlock_core::status::Status;
 use super::process::{uninvited, Answer, Process};
 use super::{client, Primary, Tour};
 use crate::args::Fabric;
+use crate::connect::has_device;
 use crate::failure::Failure;
 
 /// Clients that contend in the first scenes.
@@ -58,7 +59,8 @@ fn primary_starts(tour: &mut Tour) -> Result<Primary, Failure> {
         primary.address,
         match tour.fabric {
             Fabric::Tcp => "here by messages over TCP, one round trip each",
-            Fabric::Verbs => "here of an RDMA device, without any work for the primary",
+            Fabric::Auto | Fabric::Verbs if has_device() =>
+                "here of an RDMA device, without any work for the primary",
             _ => "here in shared memory, without any message",
         }
     ));

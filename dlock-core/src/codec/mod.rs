@@ -245,7 +245,8 @@ pub fn decode_outcomes(payload: &[u8], outcomes: &mut Vec<Outcome>) -> Result<Se
 ///
 /// # Panics
 /// If the frame breaks a limit of [`limits`](crate::limits) (a list of more than `BATCH_MAX`
-/// items, a name of more than `DESC_LEN_MAX` bytes, an `Attach` with verbs for another fabric): whoever builds frames has checked them.
+/// items, a name of more than `DESC_LEN_MAX` bytes, verbs for another fabric): whoever builds
+/// frames has checked them.
 pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
     match frame {
         Frame::Control(seq, request) => framed(Kind::Control, out, |w| {

@@ -6,6 +6,7 @@
 
 mod executor;
 mod messages;
+mod pair;
 mod peers;
 mod session;
 

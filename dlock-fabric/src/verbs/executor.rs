@@ -241,16 +241,10 @@ impl VerbsExecutor {
                 let poster = claim.poster();
                 let mut seq = list.seq.wrapping_sub(list.len.into());
                 for (chain, outcome) in chains.iter().zip(outcomes) {
-                    if *outcome != Outcome::Unknown {
-                        continue;
+                    if *outcome == Outcome::Unknown {
+                        *outcome = values_of(chain, poster, seq);
+                        seq = seq.wrapping_add(chain.verbs().len() as u32);
                     }
-                    let mut values = Values::new();
-                    for verb in chain.verbs() {
-                        seq = seq.wrapping_add(1);
-                        let is_note = matches!(verb, Verb::Note { .. });
-                        values.push(if is_note { 0 } else { poster.value(seq) });
-                    }
-                    *outcome = Outcome::Done(values);
                 }
                 self.flight.release(claim);
             }
@@ -363,6 +357,20 @@ impl VerbsExecutor {
         }
         sent
     }
+}
+
+/// The values of a chain that was executed after so many requests of its poster.
+#[inline]
+fn values_of(chain: &Chain, poster: &super::Poster, before: u32) -> Outcome {
+    let mut values = Values::new();
+    for (seq, verb) in (1..).map(|i| before.wrapping_add(i)).zip(chain.verbs()) {
+        match (verb, poster.value(seq)) {
+            (Verb::Note { .. }, _) => values.push(0),
+            (_, Some(value)) => values.push(value),
+            (_, None) => return Outcome::Unknown,
+        }
+    }
+    Outcome::Done(values)
 }
 
 impl Memory {

@@ -38,7 +38,7 @@ const SPIN_SLEEPY: Duration = Duration::from_micros(2);
 /// How long it looks when that was of no use lately: this part of the longest time.
 const SPIN_PARTS: u32 = 32;
 /// Looks between two readings of the clock. Then it yields: the device may need this very CPU.
-const LOOKS: u32 = 8;
+const LOOKS: u32 = 32;
 /// Completions taken at a time.
 const POLLED: usize = 16;
 /// How long to sleep for a station at a time: nothing tells that an orphan has become free.
@@ -259,23 +259,19 @@ impl Flight {
         deadline: Instant,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Result<T, Stop> {
-        let mut spin_until = None;
+        let mut started = None;
         let spin_ns = self.spin_ns.load(Ordering::Relaxed);
         loop {
-            for _ in 0..LOOKS {
-                // In this order: what completed before the session broke counts.
-                let broken = self.is_broken();
-                if let Some(value) = ready() {
-                    return Ok(value);
-                }
-                if broken {
-                    return Err(Stop::Broken);
-                }
-                self.look();
-                std::hint::spin_loop();
+            // In this order: what completed before the session broke counts.
+            let broken = self.is_broken();
+            if let Some(value) = self.look_for(&mut ready) {
+                return Ok(value);
+            }
+            if broken {
+                return Err(Stop::Broken);
             }
             let now = Instant::now();
-            let start = *spin_until.get_or_insert(now);
+            let start = *started.get_or_insert(now);
             if now >= deadline || now >= start + Duration::from_nanos(spin_ns.into()) {
                 let slept = self.wait_asleep(deadline, ready);
                 self.adapt(start.elapsed());
@@ -283,6 +279,22 @@ impl Flight {
             }
             std::thread::yield_now();
         }
+    }
+
+    /// Looks some times; it does so for others, too, unless somebody else is doing that.
+    #[inline]
+    fn look_for<T>(&self, ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
+        let mut polled = self.polled.try_lock();
+        for _ in 0..LOOKS {
+            if let Ok(polled) = &mut polled {
+                self.take(polled);
+            }
+            if let Some(value) = ready() {
+                return Some(value);
+            }
+            std::hint::spin_loop();
+        }
+        None
     }
 
     /// How long to look the next time, after so long a wait that ended asleep.

@@ -7,59 +7,76 @@
 //! ```
 //! A device's atomics are atomic with each other, not with the CPU's. So whatever the primary does
 //! to a word that a client may operate on goes this way.
+//!
+//! *When it fails*, as a network interface that is taken down makes it on SoftRoCE, the pair is made
+//! anew as soon as that is possible, and the list is executed then. That is right if nothing of it
+//! was executed before. The device tells: the end that serves expects the packet after the last
+//! one it has executed. If an atomic was executed and its value is lost, nobody can say what became
+//! of the word: the memory has failed.
 
 use std::hash::{BuildHasher, Hasher};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::completion::{Completion, Cq};
 use super::device::Context;
 use super::error::VerbsError;
-use super::memory::{Access, Mr, Pages, Pd, RemoteRegion};
+use super::memory::{Access, Mr, Pages, Pd, RemoteRegion, RemoteWord};
 use super::poster::{Notify, Poster, RemoteVerb};
-use super::qp::{Qp, QpSpec};
+use super::qp::{Qp, QpSpec, PSN_MASK};
 use super::timing::DEAD_PEER_MAX;
 
 /// Verbs of one list: a chain, and room to spare.
 pub(super) const LIST_MAX: usize = 8;
 /// How long one list may take: each verb may need all retries, and the machine may be slow.
 const WAIT: Duration = DEAD_PEER_MAX.saturating_mul(LIST_MAX as u32);
+/// How long a device that does not work may take until it works again.
+const REPAIR_MAX: Duration = Duration::from_secs(60);
+/// Time between two attempts to make a device work that does not.
+const REPAIR_PAUSE: Duration = Duration::from_millis(20);
 /// Looks at the completion queue between two looks at the clock.
 const LOOKS: u32 = 64;
 
-/// A pair of connected queue pairs of one device.
+/// The loopback, and what it is made anew from.
 #[derive(Debug)]
 pub(super) struct Loopback {
+    pair: Pair,
+    key: Mr,
+    pd: Arc<Pd>,
+}
+
+/// Two connected queue pairs of one device.
+#[derive(Debug)]
+struct Pair {
     poster: Poster,
     cq: Arc<Cq>,
-    slots: RemoteRegion,
-    /// Dropped after what it serves.
-    _served: Arc<Qp>,
-    _key: Mr,
+    served: Arc<Qp>,
+    /// The number of the packet that the next verb goes out as; each verb is one packet.
+    next_psn: u32,
+    /// The device says how far it has come.
+    tells: bool,
+}
+
+/// Why a list has no values, and what of it was executed.
+#[derive(Debug)]
+struct Failed {
+    reason: String,
+    /// `None`: nobody can tell.
+    executed: Option<usize>,
 }
 
 impl Loopback {
     pub(super) fn new(context: &Arc<Context>, slots: &Arc<Pages>) -> Result<Self, VerbsError> {
         let pd = Pd::new(context)?;
         let key = Mr::register(&pd, slots.clone(), Access::Own)?;
-        let cq = Cq::new(context, LIST_MAX as u32 + 3, None)?;
-        let end = |send_slots, serves| {
-            let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
-            Qp::new(
-                &pd,
-                QpSpec { send_cq, recv_cq, send_slots, recv_slots: 1, serves, psn: random_psn() },
-            )
-        };
-        let (own, served) = (end(LIST_MAX as u32, false)?, end(1, true)?);
-        served.connect(&own.endpoint())?;
-        own.connect(&served.endpoint())?;
-        let poster = Poster::new(&own, LIST_MAX as u32)?;
-        Ok(Self { poster, cq, slots: key.remote(), _served: served, _key: key })
+        Ok(Self { pair: Pair::new(&pd, key.remote())?, key, pd })
     }
 
     /// The slots as this queue pair names them.
+    #[inline]
     pub(super) fn slots(&self) -> RemoteRegion {
-        self.slots
+        self.key.remote()
     }
 
     /// Executes a list in order with one doorbell, and gives the values of its verbs (for writes
@@ -67,15 +84,95 @@ impl Loopback {
     ///
     /// # Errors
     /// Why not; a front part of the list may have taken effect.
+    ///
+    /// # Latency
+    /// One round trip within the device; up to a minute while the device cannot be used.
     #[inline]
     pub(super) fn run(&mut self, verbs: &[RemoteVerb]) -> Result<[u64; LIST_MAX], String> {
-        let list = self.poster.post(verbs, Notify::Yes).map_err(|error| error.to_string())?;
-        let completion = self.completion()?;
-        if !completion.is_success() {
-            return Err(completion.status_text());
+        match self.pair.run(verbs) {
+            Ok(values) => Ok(values),
+            Err(failed) => self.run_again(verbs, failed),
         }
+    }
+
+    #[cold]
+    fn run_again(
+        &mut self,
+        verbs: &[RemoteVerb],
+        mut failed: Failed,
+    ) -> Result<[u64; LIST_MAX], String> {
+        let until = Instant::now() + REPAIR_MAX;
+        loop {
+            let is_lost =
+                |verb: &RemoteVerb| matches!(verb, RemoteVerb::Cas { .. } | RemoteVerb::Faa { .. });
+            let executed = failed.executed.unwrap_or(verbs.len()).min(verbs.len());
+            if verbs[..executed].iter().any(is_lost) {
+                return Err(failed.reason);
+            }
+            self.repair(until).map_err(|error| format!("{}; {error}", failed.reason))?;
+            match self.pair.run(verbs) {
+                Ok(values) => return Ok(values),
+                Err(_) if Instant::now() >= until => return Err(failed.reason),
+                Err(again) => failed = again,
+            }
+        }
+    }
+
+    /// Makes the pair anew.
+    fn repair(&mut self, until: Instant) -> Result<(), VerbsError> {
+        loop {
+            match Pair::new(&self.pd, self.key.remote()) {
+                Ok(pair) => {
+                    self.pair = pair;
+                    return Ok(());
+                }
+                Err(error) if Instant::now() >= until => return Err(error),
+                // Nothing tells when it is worth while.
+                Err(_) => std::thread::sleep(REPAIR_PAUSE),
+            }
+        }
+    }
+}
+
+impl Pair {
+    /// A pair that works.
+    fn new(pd: &Arc<Pd>, slots: RemoteRegion) -> Result<Self, VerbsError> {
+        let cq = Cq::new(pd.context(), LIST_MAX as u32 + 3, None)?;
+        let psn = random_psn() & PSN_MASK;
+        let end = |send_slots, serves| {
+            let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
+            Qp::new(pd, QpSpec { send_cq, recv_cq, send_slots, recv_slots: 1, serves, psn })
+        };
+        let (own, served) = (end(LIST_MAX as u32, false)?, end(1, true)?);
+        served.connect(&own.endpoint())?;
+        own.connect(&served.endpoint())?;
+        let poster = Poster::new(&own, LIST_MAX as u32)?;
+        let mut pair = Self { poster, cq, served, next_psn: psn, tells: false };
+        // The memory has a page at least.
+        let first = RemoteWord { addr: slots.base, rkey: slots.rkey };
+        pair.run(&[RemoteVerb::Read { word: first }]).map_err(|failed| {
+            VerbsError::call("use a loopback queue pair", io::Error::other(failed.reason))
+        })?;
+        pair.tells = pair.served.expected_psn()? == pair.next_psn;
+        Ok(pair)
+    }
+
+    #[inline]
+    fn run(&mut self, verbs: &[RemoteVerb]) -> Result<[u64; LIST_MAX], Failed> {
+        let posted = self.poster.post(verbs, Notify::Yes).map_err(|error| error.to_string());
+        let completion = posted.and_then(|_| self.completion()).and_then(|completion| {
+            match completion.is_success() {
+                true => Ok(completion),
+                false => Err(completion.status_text()),
+            }
+        });
+        let completion = completion.map_err(|reason| self.failed(reason))?;
+        self.next_psn = self.next_psn.wrapping_add(verbs.len() as u32) & PSN_MASK;
         let settled = self.poster.settle(&completion);
-        debug_assert_eq!(settled.seq(), list.seq);
+        if settled.values().len() != verbs.len() {
+            let reason = "the device lost a value".into();
+            return Err(Failed { reason, executed: None });
+        }
         let mut values = [0; LIST_MAX];
         for (to, value) in values.iter_mut().zip(settled.values()) {
             *to = value;
@@ -101,6 +198,17 @@ impl Loopback {
                 return Err("the device does not answer".into());
             }
         }
+    }
+
+    /// Stops the pair, and asks how far it has come.
+    #[cold]
+    fn failed(&mut self, reason: String) -> Failed {
+        let stopped = self.served.to_error().and_then(|()| self.served.expected_psn());
+        let executed = stopped.ok().and_then(|psn| {
+            let executed = psn.wrapping_sub(self.next_psn) & PSN_MASK;
+            usize::try_from(executed).ok().filter(|&n| n <= LIST_MAX)
+        });
+        Failed { reason, executed: executed.filter(|_| self.tells) }
     }
 }
 

@@ -20,7 +20,7 @@
 //! the entry is loaded after the completion was. SoftRoCE executes in the kernel, where the same
 //! follows from the lock that its atomics take.
 
-use std::collections::HashMap;
+use std::collections::hash_map::{Entry, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dlock_core::exec::LockMemory;
@@ -121,8 +121,8 @@ impl NicMemory {
     /// `Verbs` if the system has no memory.
     pub fn add_client(&mut self, client: ClientId) -> Result<(), FabricError> {
         let mut ledgers = self.ledgers.lock();
-        if !ledgers.contains_key(&client) {
-            ledgers.insert(client, Pages::new(self.ledger_entries as usize * 8)?);
+        if let Entry::Vacant(vacant) = ledgers.entry(client) {
+            vacant.insert(Pages::new(self.ledger_entries as usize * 8)?);
         }
         Ok(())
     }

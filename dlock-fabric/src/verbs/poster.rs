@@ -15,12 +15,17 @@
 //! writes after a `Read`, and a `Write` after an atomic. Fences are set within a chain, not across
 //! [`next_chain`](Batch::next_chain).
 //!
-//! SoftRoCE gets no fences. It executes all requests of a queue pair in order anyway; and when a
-//! fenced request has to be sent again while an atomic behind it, or it itself, counts as under way,
-//! it waits for that for ever (Linux 6.1): one lost packet would hang
-//! the queue pair. What is lost without fences: a read whose answer was lost is read again, and may
-//! then see what stands behind it in its chain.
+//! SoftRoCE (Linux 6.1) differs from the standard in two ways, both seen with lost packets.
+//! *Fences*: a fenced request that has to be sent again while an atomic behind it, or it itself,
+//! counts as under way, waits for that for ever. It executes all requests of a queue pair in order
+//! anyway, so it gets no fences. What is lost: a read whose answer was lost is read again, and may
+//! then see what stands behind it in its chain. *Values*: a write that is sent again is
+//! acknowledged together with an atomic behind it that was executed; the atomic then completes with
+//! success and without its value. So scratch words are blanked before, and a value that is blank
+//! still is none.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use super::completion::{Completion, WorkId};
@@ -125,6 +130,8 @@ pub struct Poster {
     broken: bool,
     inline: u32,
     fence: u32,
+    /// What stands in a scratch word until the device puts a value there.
+    blank: u64,
     requests: Box<[ibv_send_wr]>,
     /// Kept at its place: `requests` point to it.
     _scatter: Box<[ibv_sge]>,
@@ -175,6 +182,7 @@ impl Poster {
             broken: false,
             inline,
             fence,
+            blank: RandomState::new().build_hasher().finish(),
             requests,
             _scatter: scatter,
             scratch,
@@ -235,10 +243,12 @@ impl Poster {
         }
     }
 
-    /// The value of the verb with this count, if its slot was not used again since.
+    /// The value of the verb with this count, if its slot was not used again since. `None`: the
+    /// device said that it was executed, but brought no value.
     #[inline]
-    pub(super) fn value(&self, seq: u32) -> u64 {
-        self.scratch.words()[(seq.wrapping_sub(1) & self.mask) as usize].load()
+    pub(super) fn value(&self, seq: u32) -> Option<u64> {
+        let value = self.scratch.words()[(seq.wrapping_sub(1) & self.mask) as usize].load();
+        (value != self.blank).then_some(value)
     }
 
     /// Takes note of a completion of this poster, and gives access to the values of its list.
@@ -339,6 +349,9 @@ impl Batch<'_> {
                 poster.scratch.words()[at as usize].store(value);
             }
         }
+        if !matches!(verb, RemoteVerb::Write { .. }) {
+            poster.scratch.words()[at as usize].store(poster.blank);
+        }
         if self.order.fence(verb) {
             request.send_flags |= poster.fence;
         }
@@ -431,12 +444,14 @@ impl Settled<'_> {
         self.seq
     }
 
-    /// The values of its verbs, in order; none if it failed.
+    /// The values of its verbs, in order; none if it failed, or if the device brought none for
+    /// one of them.
     pub fn values(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
         let first = self.seq.wrapping_sub(u32::from(self.len));
-        let words = self.poster.scratch.words();
-        (0..usize::from(self.len))
-            .map(move |i| words[(first.wrapping_add(i as u32) & self.poster.mask) as usize].load())
+        let value = move |i| self.poster.value(first.wrapping_add(i + 1));
+        let len = u32::from(self.len);
+        let len = if (0..len).all(|i| value(i).is_some()) { len } else { 0 };
+        (0..len as usize).map(move |i| value(i as u32).unwrap_or_default())
     }
 }
 

@@ -36,7 +36,7 @@ const HOP_LIMIT: u8 = 64;
 /// Reads and atomics under way per queue pair, if both devices permit as many.
 const READS_MAX: u8 = 16;
 /// Packet sequence numbers have 24 bits.
-const PSN_MASK: u32 = 0xff_ffff;
+pub(super) const PSN_MASK: u32 = 0xff_ffff;
 
 /// The owner of the receive that [`Qp::post_canary`] posts; no share has that number, since shares
 /// are counted from 0 and have at least two slots.
@@ -357,15 +357,23 @@ impl Qp {
     /// # Errors
     /// `Call` if the device has failed.
     pub fn is_connected(&self) -> Result<bool, VerbsError> {
+        Ok(self.query(ffi::IBV_QP_STATE)?.qp_state == ffi::IBV_QPS_RTS)
+    }
+
+    /// The number of the next packet that it will execute for the peer, as the device says.
+    pub(super) fn expected_psn(&self) -> Result<u32, VerbsError> {
+        Ok(self.query(ffi::IBV_QP_RQ_PSN)?.rq_psn & PSN_MASK)
+    }
+
+    fn query(&self, mask: c_int) -> Result<ibv_qp_attr, VerbsError> {
         let lib = self.pd.context().here()?;
         let mut attr = ibv_qp_attr::default();
         // SAFETY: all fields are integers or pointers, for which zero is valid.
         let mut init: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
         // SAFETY: a live queue pair and two places for the answer.
-        let rc =
-            unsafe { (lib.query_qp)(self.raw.as_ptr(), &mut attr, ffi::IBV_QP_STATE, &mut init) };
+        let rc = unsafe { (lib.query_qp)(self.raw.as_ptr(), &mut attr, mask, &mut init) };
         VerbsError::check("query a queue pair", rc)?;
-        Ok(attr.qp_state == ffi::IBV_QPS_RTS)
+        Ok(attr)
     }
 
     /// The protection domain.

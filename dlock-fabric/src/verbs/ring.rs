@@ -144,8 +144,14 @@ impl Ring {
         let mut values = Values::new();
         let first = list.seq.wrapping_sub(u32::from(list.verbs));
         for i in 0..list.verbs {
-            let value = self.poster.value(first.wrapping_add(u32::from(i) + 1));
-            values.push(if list.notes >> i & 1 == 1 { 0 } else { value });
+            let value = match list.notes >> i & 1 {
+                1 => Some(0),
+                _ => self.poster.value(first.wrapping_add(u32::from(i) + 1)),
+            };
+            match value {
+                Some(value) => values.push(value),
+                None => return Outcome::Unknown,
+            }
         }
         Outcome::Done(values)
     }

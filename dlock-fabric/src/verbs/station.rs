@@ -98,21 +98,25 @@ impl Station {
     #[inline]
     pub(super) fn is_done(&self, seq: u32) -> bool {
         // Counts wrap, and fewer than 2^31 are under way.
-        self.done.load(Ordering::SeqCst).wrapping_sub(seq) as i32 >= 0
+        self.done.load(Ordering::Acquire).wrapping_sub(seq) as i32 >= 0
     }
 
     /// The count with the last list that was posted.
     pub(super) fn posted(&self) -> u32 {
-        self.posted.load(Ordering::SeqCst)
+        self.posted.load(Ordering::Acquire)
     }
 
     fn is_idle(&self) -> bool {
         self.is_done(self.posted())
     }
 
+    /// Makes an orphan free whose last completion has come. Of the one who makes it an orphan and
+    /// the one who files that completion, at least one sees what the other has done.
     fn reap(&self) {
         let (from, to) = (Ordering::SeqCst, Ordering::Relaxed);
-        if self.is_idle() && self.state.compare_exchange(ORPHAN, BUSY, from, to).is_ok() {
+        let done = self.done.load(Ordering::SeqCst);
+        let is_idle = done.wrapping_sub(self.posted()) as i32 >= 0;
+        if is_idle && self.state.compare_exchange(ORPHAN, BUSY, from, to).is_ok() {
             drop(Claim { station: self });
         }
     }
@@ -134,14 +138,14 @@ impl<'a> Claim<'a> {
     pub(super) fn poster(&mut self) -> &mut Poster {
         // SAFETY: see `Station`: this claim alone reaches it, and is borrowed mutably.
         let poster = unsafe { &mut *self.station.poster.get() };
-        poster.settle_to(self.station.done.load(Ordering::SeqCst));
+        poster.settle_to(self.station.done.load(Ordering::Acquire));
         poster
     }
 
     /// A list was posted: the poster's count with it.
     #[inline]
     pub(super) fn posted(&mut self, seq: u32) {
-        self.station.posted.store(seq, Ordering::SeqCst);
+        self.station.posted.store(seq, Ordering::Release);
     }
 }
 
@@ -151,7 +155,7 @@ impl Drop for Claim<'_> {
         let station = self.station;
         if station.usage == Use::Notes || station.is_idle() {
             self.poster();
-            station.state.store(FREE, Ordering::SeqCst);
+            station.state.store(FREE, Ordering::Release);
         } else {
             station.state.store(ORPHAN, Ordering::SeqCst);
             // Its last completion may have come before anybody could see that it is an orphan.

@@ -116,7 +116,7 @@ pub(crate) struct Worker {
     /// Clients that must be fenced, and could not be yet.
     doomed: HashSet<ClientId>,
     /// Queue pairs that could not be fenced yet.
-    unfenced: HashMap<ClientId, Vec<Box<VerbsPeer>>>,
+    unfenced: HashMap<ClientId, Vec<VerbsPeer>>,
     /// Some process has no pidfd.
     blind: bool,
     next_token: usize,

@@ -106,7 +106,7 @@ impl Worker {
         }
         if let Err(error) = peer.fence() {
             log::warn!("client {client} cannot be cut off from the memory yet: {error}");
-            self.unfenced.entry(client).or_default().push(peer);
+            self.unfenced.entry(client).or_default().push(*peer);
         }
     }
 

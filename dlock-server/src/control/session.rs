@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   first frame   Init | Reinit ─▶ bound to the client: requests and replies until either ends
-//!                 Attach        ─▶ [with verbs: queue pairs are made] ─▶ handed to the command thread
+//!                 Attach        ─▶ [queue pairs for verbs] ─▶ handed to the command thread
 //!                 anything else ─▶ an error reply, and the end
 //! ```
 //! A connection speaks for the one client it was bound to; no later frame names another.

@@ -215,7 +215,8 @@ fn is_noticed(site: &Site, peer: &mut VerbsPeer) {
     let (mut arrivals, until) = (Vec::new(), Instant::now() + PATIENCE);
     loop {
         site.host.poll(&mut arrivals).unwrap();
-        for arrival in arrivals.drain(..).filter(|arrival| peer.ids().contains(&arrival.peer())) {
+        let ids = peer.ids();
+        if let Some(arrival) = arrivals.drain(..).find(|arrival| ids.contains(&arrival.peer())) {
             assert!(peer.take(&arrival, &mut Vec::new()).is_err());
             assert!(peer.is_broken());
             return;

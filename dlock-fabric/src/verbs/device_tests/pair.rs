@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Client and primary on two devices, with a network between them that may lose, delay, duplicate
+//! and reorder packets: run in a virtual machine with `--net pair`, after
+//! `tc qdisc add dev r0 root netem loss 1%` and the like.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dlock_core::exec::{Executor, LockMemory};
+use dlock_core::ids::Handle;
+use dlock_core::message::{Reply, Request};
+use dlock_core::verb::{Chain, Outcome, Verb};
+
+use super::session::*;
+use super::*;
+
+/// A site, and a wish for a device other than its own.
+fn apart() -> Option<(Site, VerbsWish)> {
+    let site = Site::new(false)?;
+    let own = site.host.context().device().name.clone();
+    let found = devices().unwrap();
+    let Some(other) = found.iter().find(|other| other.name != own && usable(other).is_ok()) else {
+        let _ = writeln!(std::io::stderr(), "skipped: there is no second RDMA device");
+        return None;
+    };
+    Some((site, VerbsWish { device: Some(other.name.clone()), ..VerbsWish::default() }))
+}
+
+#[test]
+fn nothing_is_lost_or_done_twice_between_two_devices() {
+    const EACH: u32 = 150;
+    let Some((mut site, wish)) = apart() else { return };
+    let Session { exec, mut peer, client, line: _line } = site.join_with(wish);
+    let unknown = AtomicU32::new(0);
+    // A value may be lost with its packet (see `poster`), an effect never.
+    let known = |outcome: &Outcome| match outcome {
+        Outcome::Unknown => {
+            unknown.fetch_add(1, Ordering::SeqCst);
+            None
+        }
+        outcome => Some(values(outcome)),
+    };
+    let run = |chain: Chain| {
+        let mut outcome = [Outcome::Unknown];
+        exec.execute(&[chain], &mut outcome, PATIENCE);
+        known(&outcome[0])
+    };
+    let share = |thread: u32| {
+        let handle = Handle(thread);
+        let note = |value| Verb::Note { handle, value };
+        for i in 0..EACH {
+            // As a read-write lock does, with what SoftRoCE cannot fence.
+            let enter = Chain::one(note(1)).then(Verb::Faa { addr: w0(0), add: 1 });
+            run(enter);
+            exec.note(handle, 2.into());
+            let leave = Chain::one(note(3)).then(Verb::Faa { addr: w0(0), add: u64::MAX });
+            run(leave.then(note(u64::from(i) + 10)));
+            // As an object does.
+            let counted = Chain::one(Verb::Read { addr: w0(1) });
+            let old = run(counted.then(Verb::Faa { addr: w0(2 + thread), add: 1 }));
+            assert!(old.is_none_or(|old| old == [0, u64::from(i)]));
+            let seq = exec.send(&Request::Resolve { handle }).unwrap();
+            let reply = exec.reply(seq, PATIENCE);
+            assert_eq!(reply, Ok(Some(Reply::Done { word: thread.into() })));
+        }
+    };
+    let work = || {
+        std::thread::scope(|scope| {
+            (0..4).for_each(|thread| drop(scope.spawn(move || share(thread))));
+        });
+        let posted: Vec<_> = (0..500).map(|_| exec.post(&add(9, 1))).collect();
+        for (i, posted) in (0..).zip(posted) {
+            let until = Instant::now() + PATIENCE;
+            let outcome = loop {
+                match exec.poll(posted) {
+                    Some(outcome) => break outcome,
+                    None => assert!(Instant::now() < until, "{i} does not complete"),
+                }
+                std::thread::yield_now();
+            };
+            assert!(known(&outcome).is_none_or(|old| old == [i]));
+        }
+    };
+    let start = Instant::now();
+    answering(&site.host, &mut peer, work);
+    let unknown = unknown.into_inner();
+    let took = start.elapsed();
+    let _ = writeln!(std::io::stderr(), "between two devices: {took:?}, {unknown} unknown");
+    assert!(unknown < 4 * EACH / 10);
+    assert!(exec.is_alive() && exec.publish(PATIENCE));
+    assert_eq!(site.memory.read(w0(0)), 0);
+    assert_eq!(site.memory.read(w0(9)), 500);
+    for thread in 0..4 {
+        assert_eq!(site.memory.read(w0(2 + thread)), EACH.into());
+        let entry = site.memory.ledger(client, Handle(thread));
+        assert_eq!(entry.into_bits(), u64::from(EACH) + 9);
+    }
+}
