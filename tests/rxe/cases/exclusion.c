@@ -5,8 +5,7 @@
  *
  *   exclusion worker FILE NUMBER HOST PORT SECONDS [DEVICE]     SECONDS: at most
  *   exclusion progress FILE WORKERS MORE SECONDS     waits until each has taken each lock MORE times
- *   exclusion stop FILE                              the workers end, soon
- *   exclusion check FILE WORKERS HOST PORT [DEVICE]  the sums, once all have ended
+ *   exclusion check FILE WORKERS HOST PORT [DEVICE]  the workers stop; are the sums right?
  *
  * A worker takes an atomic, a read-write and a fair lock in turn. What they protect is plain
  * memory: an overlap shows as a foreign owner or a lost count. It adds to an object, too, whose
@@ -36,12 +35,14 @@ struct section {
 struct tally {
     _Atomic unsigned long writes[KINDS], reads;
     _Atomic unsigned long added, perhaps_added, sessions_lost;
+    _Atomic unsigned long refused_at_once;
+    _Atomic int idle;
 };
 
 struct arena {
     struct section sections[KINDS];
     _Atomic unsigned long violations;
-    _Atomic int stop;
+    _Atomic int stop, checked;
     struct tally tallies[WORKERS_MAX];
 };
 
@@ -98,7 +99,10 @@ static int object_of(int client)
     static char name[] = "sum";
     struct umo_atomic64_desc desc = {.p_desc = name, .len = 3, .lease_time = 36000};
     int id = 0, status = umo_atomic64_create(client, &desc, 0, &id);
-    NEED(status == 0 || status == DLOCK_OBJECT_ALREADY_EXISTED);
+    if (status != 0 && status != DLOCK_OBJECT_ALREADY_EXISTED) {
+        fprintf(stderr, "umo_atomic64_create: 0x%x\n", (unsigned)status);
+        exit(1);
+    }
     NEED(umo_atomic64_get(client, &desc, &id) == 0);
     return id;
 }
@@ -127,13 +131,15 @@ static void come_back(struct worker *w, const char *call, int status)
 {
     double until = seconds_now() + BACK_S_MAX;
     if (atomic_fetch_add(&w->tally->sessions_lost, 1) < 3) {
-        fprintf(stderr, "worker %lu: %s: 0x%x, coming back\n", w->number, call, (unsigned)status);
+        printf("  %.1f worker %lu: %s: 0x%x, coming back\n", seconds_now(), w->number, call,
+               (unsigned)status);
     }
     for (;;) {
         double since = seconds_now();
         status = client_reinit(w->client, w->host);
         took(w, "client_reinit", since);
         if (status == 0) {
+            printf("  %.1f worker %lu: is back\n", seconds_now(), w->number);
             break;
         }
         if (status == DLOCK_CLIENT_REMOVED_BY_SERVER) {
@@ -191,6 +197,10 @@ static int turn(struct worker *w, enum kind kind, int reads)
     int status = lock(w->client, &req, &state);
     took(w, "lock", since);
     if (status == DLOCK_FAIL || status == DLOCK_EAGAIN) {
+        if (seconds_now() - since < 4 && atomic_fetch_add(&w->tally->refused_at_once, 1) < 2) {
+            printf("  %.1f worker %lu: lock %d: 0x%x after %.3f s\n", seconds_now(), w->number,
+                   (int)kind, (unsigned)status, seconds_now() - since);
+        }
         return 1; /* 5 s without a turn: a later turn of this loop asks again */
     }
     if (status != 0) {
@@ -246,14 +256,19 @@ static int work(struct arena *arena, char **argv)
     }
     /* A place in the queue of the fair lock, if its last turn did not come. */
     unlock_op(w.client, w.locks[FAIR]);
+    atomic_store(&w.tally->idle, 1);
+    /* The object goes with the client that has made it. */
+    while (!arena->checked && seconds_now() < until) {
+        sleep_seconds(0.05);
+    }
     if (client_deinit(w.client) != 0) {
         fprintf(stderr, "worker %lu: client_deinit fails\n", w.number);
     }
     dclient_lib_deinit();
     printf("  worker %lu: %lu atomic, %lu rw and %lu reads, %lu fair, %lu added; "
-           "longest call %.1f s; session lost %lu times\n",
+           "longest call %.1f s; session lost %lu times, refused at once %lu times\n",
            w.number, w.tally->writes[ATOMIC], w.tally->writes[RW], w.tally->reads,
-           w.tally->writes[FAIR], w.tally->added, w.longest_s, w.tally->sessions_lost);
+           w.tally->writes[FAIR], w.tally->added, w.longest_s, w.tally->sessions_lost, w.tally->refused_at_once);
     return checks_failed == 0 ? 0 : 1;
 }
 
@@ -278,7 +293,8 @@ static int progress(struct arena *arena, int workers, unsigned long more, double
             }
         }
     }
-    printf("  all %d clients went on after %.1f s\n", workers, seconds_now() - since);
+    printf("  all %d clients went on after %.1f s (at %.1f)\n", workers, seconds_now() - since,
+           seconds_now());
     return 0;
 }
 
@@ -289,6 +305,14 @@ static int check(struct arena *arena, int workers, const char *host, const char 
     uint64_t sum = 0;
     int client = 0;
     limit_seconds(180);
+    atomic_store(&arena->stop, 1);
+    double until = seconds_now() + BACK_S_MAX;
+    for (int i = 0; i < workers; ++i) {
+        while (!arena->tallies[i].idle && seconds_now() < until) {
+            sleep_seconds(0.05);
+        }
+        CHECK(arena->tallies[i].idle);
+    }
     for (int i = 0; i < workers; ++i) {
         for (int k = 0; k < KINDS; ++k) {
             CHECK(arena->tallies[i].writes[k] > 0);
@@ -308,6 +332,7 @@ static int check(struct arena *arena, int workers, const char *host, const char 
     CHECK(sum >= added && sum <= added + perhaps && added > 0);
     client_deinit(client);
     dclient_lib_deinit();
+    atomic_store(&arena->checked, 1);
     printf("  %d clients: %lu atomic, %lu rw, %lu fair, object %" PRIu64 " of %lu to %lu: %s\n",
            workers, writes[ATOMIC], writes[RW], writes[FAIR], sum, added, added + perhaps,
            checks_failed == 0 ? "exact" : "WRONG");
@@ -323,10 +348,6 @@ int main(int argc, char **argv)
     if (argc == 6 && strcmp(argv[1], "progress") == 0) {
         return progress(arena_of(argv[2]), atoi(argv[3]), strtoul(argv[4], NULL, 10),
                         atof(argv[5]));
-    }
-    if (argc == 3 && strcmp(argv[1], "stop") == 0) {
-        arena_of(argv[2])->stop = 1;
-        return 0;
     }
     if (argc >= 6 && strcmp(argv[1], "check") == 0) {
         return check(arena_of(argv[2]), atoi(argv[3]), argv[4], argv[5], argv[6]);

@@ -7,7 +7,7 @@
 #   begin [OPTION...]               a primary, with these options of dlockd
 #   worker HOST FABRIC              a client on host 1 or 2; they are numbered from 0
 #   goes_on WHAT MORE               every worker takes every lock MORE times, soon
-#   conclude                        ends the workers, waits for the workers, checks the sums, ends the primary
+#   conclude                        ends the workers, checks the sums, ends the primary
 
 port=21616
 workers=0
@@ -66,13 +66,12 @@ goes_on() { # WHAT, MORE
 }
 
 conclude() {
-    "$exclusion" stop "$arena"
+    DLOCK_FABRIC=tcp "$exclusion" check "$arena" $workers "$RXE_VM_IP" $port || { logs; exit 1; }
     failed=0
     for pid in $pids; do wait "$pid" || failed=1; done
     cat "$folder"/worker.*
     [ $failed = 0 ] || { echo "a worker has failed"; logs; exit 1; }
     kill -0 "$primary" || { echo "the primary is gone"; logs; exit 1; }
-    DLOCK_FABRIC=tcp "$exclusion" check "$arena" $workers "$RXE_VM_IP" $port || { logs; exit 1; }
     kill "$primary"
     wait "$primary" || { echo "the primary ended with $?"; logs; exit 1; }
 }
