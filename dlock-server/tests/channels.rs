@@ -254,7 +254,7 @@ fn a_client_that_reads_no_replies_is_disconnected_and_holds_nobody_up() {
     let error = loop {
         let asked = Instant::now();
         assert!(other.channel.pings());
-        assert!(asked.elapsed() < Duration::from_secs(5), "the other had to wait");
+        assert!(asked.elapsed() < Duration::from_secs(9), "the other had to wait");
         match greedy.channel.stream.write(&bytes[at..]) {
             Ok(len) => at = (at + len) % bytes.len(),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -286,7 +286,7 @@ fn a_flood_of_one_client_does_not_starve_the_others() {
     for _ in 0..200 {
         let asked = Instant::now();
         assert!(other.channel.pings() && other.control.is_alive());
-        assert!(asked.elapsed() < Duration::from_secs(2), "the other had to wait");
+        assert!(asked.elapsed() < Duration::from_secs(10), "the other had to wait");
     }
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     assert!(flooding.join().unwrap());

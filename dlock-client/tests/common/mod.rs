@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use dlock_client::{
@@ -23,6 +23,13 @@ pub fn server() -> Server {
 /// On a free port of the loopback interface.
 pub fn server_with(config: ServerConfig) -> Server {
     Server::start(ServerConfig { port: 0, ..config }).expect("the primary starts")
+}
+
+/// A loopback address of this process's own, for who comes back to a port that was free for a
+/// moment: nobody else takes one there.
+pub fn own_address() -> IpAddr {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, a | 0x80, b, c).into()
 }
 
 pub fn config(addr: SocketAddr, fabric: FabricChoice) -> ClientConfig {

@@ -3,7 +3,7 @@
 #![allow(dead_code)] // every test program uses a part of it
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use dlock_core::codec::{self, Frame, HEADER_LEN};
@@ -22,6 +22,13 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// A primary on a free port.
 pub fn server(config: ServerConfig) -> Server {
     Server::start(ServerConfig { port: 0, ..config }).expect("a primary starts on a free port")
+}
+
+/// A loopback address of this process's own, for who comes back to a port that was free for a
+/// moment: nobody else takes one there.
+pub fn own_address() -> IpAddr {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, a | 0x80, b, c).into()
 }
 
 /// A connection to a primary.
