@@ -3,8 +3,8 @@
 //!
 //! | word of | allowed |
 //! |---|---|
-//! | atomic lock | Cas free or expired → me · mine → mine, not shorter · mine → 0, bit untouched; Read |
-//! | read-write lock | Cas 0 → me · me → none, count and bit untouched; Faa ±1: its own share; Read |
+//! | atomic lock | Cas free or expired → me · mine → longer · mine → 0, bit untouched; Read |
+//! | read-write lock | Cas 0 → me · me → none, count and bit untouched; Faa ±1 own share; Read |
 //! | fair lock | Faa one ticket; Cas its own ticket done, nobody behind it; Read |
 //! | object | anything |
 //! | any other word | Read |
