@@ -116,7 +116,10 @@ fn a_wrong_command_line_exits_with_2() {
 
 #[test]
 fn without_a_primary_it_exits_with_69_and_names_the_remedy() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // On an address of its own, where nobody else takes the port.
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    let own = std::net::Ipv4Addr::new(127, a | 0x80, b, c);
+    let free = std::net::TcpListener::bind((own, 0)).unwrap();
     let address = free.local_addr().unwrap().to_string();
     drop(free);
     let output = dlock(&["exec", "--address", &address, "x", "--", "true"]);

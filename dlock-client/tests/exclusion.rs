@@ -138,9 +138,10 @@ fn a_waiter_is_handed_the_lock_at_once() {
             let name = format!("handed {lock_type:?}");
             let id = got(&a, &name, lock_type);
             got(&b, &name, lock_type);
-            // the best of several: this machine may be busy, but no timer may be on the path
-            let best = (0..8).map(|_| hand_over(&a, &b, id)).min().unwrap();
-            assert!(best < handed_max, "{fabric:?} {lock_type:?}: {best:?}");
+            // this machine may be busy, but no timer may be on the path: once at least is soon
+            common::eventually(RUN_MAX, "a hand-over without a timer", || {
+                hand_over(&a, &b, id) < handed_max
+            });
         }
     }
 }
@@ -163,25 +164,27 @@ fn a_wait_ends_after_five_seconds_and_leaves_the_state_it_should() {
     for (name, lock_type) in names {
         got(&b, name, lock_type);
     }
+    let beside = got(&b, "beside", LockType::Atomic);
+    let ended = AtomicU64::new(0);
     thread::scope(|scope| {
         // three threads of one instance wait for three locks at the same time
         for (id, expected) in ids.into_iter().zip([Fail, Fail, Again]) {
-            let b = &b;
+            let (b, ended) = (&b, &ended);
             scope.spawn(move || {
                 let start = Instant::now();
-                assert_eq!(status(b.lock(id, X, 60)), expected);
+                let ends = status(b.lock(id, X, 60));
                 let took = start.elapsed();
+                ended.fetch_add(1, SeqCst);
+                assert_eq!(ends, expected);
                 assert!(took >= Duration::from_millis(4_900), "{took:?}");
-                assert!(took < Duration::from_millis(5_900), "{took:?}");
+                assert!(took < Duration::from_secs(RUN_MAX), "{took:?}");
             });
         }
         // and a fourth uses another lock of the same instance meanwhile
         scope.spawn(|| {
-            let id = got(&b, "beside", LockType::Atomic);
-            let start = Instant::now();
-            assert_eq!(status(b.trylock(id, X, 60)), Success);
-            assert_eq!(status(b.unlock(id)), Success);
-            assert!(start.elapsed() < Duration::from_secs(2));
+            assert_eq!(status(b.trylock(beside, X, 60)), Success);
+            assert_eq!(status(b.unlock(beside)), Success);
+            assert_eq!(ended.load(SeqCst), 0, "it had to wait for the others");
         });
     });
     assert_eq!(b.release_lock(ids[2]), TicketToUnlock, "the fair lock's ticket stays");
@@ -205,7 +208,7 @@ fn hopeless_waits_end_at_once() {
         assert_eq!(status(a.trylock(id, X, 60)), Success);
         assert_eq!(status(a.lock(id, S, 60)), Invalid);
         assert_eq!(status(a.lock(id, X, 60)), AlreadyLocked);
-        assert!(start.elapsed() < Duration::from_secs(1));
+        assert!(start.elapsed() < Duration::from_secs(5), "one of them has waited");
         assert_eq!(a.deinit(), Success);
     }
 }
@@ -245,8 +248,15 @@ fn child_that_counts_in_a_file() {
     for (id, lock_type) in ids.into_iter().zip(types) {
         let file = format!("{file}.{lock_type:?}");
         for _ in 0..TURNS {
-            // who holds it may be kept by a busy disk for longer than the bound of a `lock`
-            while status(client.lock(id, X, 60)) != Success {}
+            // who holds it may be kept by a busy disk for longer than the bound of a `lock`; but
+            // nothing else than that bound may end one
+            loop {
+                let start = Instant::now();
+                match status(client.lock(id, X, 60)) {
+                    Success => break,
+                    ended => assert!(start.elapsed().as_millis() > 4_900, "{lock_type:?}: {ended}"),
+                }
+            }
             let seen: u64 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
             std::fs::write(&file, (seen + 1).to_string()).unwrap();
             assert_eq!(status(client.unlock(id)), Success);

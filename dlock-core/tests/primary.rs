@@ -252,6 +252,7 @@ fn a_chain_changes_an_atomic_word_only_as_its_client_may() {
     assert_eq!(w.check(a, cas(of(999, 4_999), mine)), Ok(()), "expired");
     for forged in [
         cas(free, theirs),
+        cas(mine, of(a.get(), 5_099)),
         cas(theirs, mine),
         cas(theirs, free),
         cas(of(999, 5_000), mine),

@@ -243,6 +243,18 @@ impl Channel {
         }
     }
 
+    /// Receives without having been told that something is there; whether its turn has come. A
+    /// notification that is still to come finds nothing then.
+    pub(crate) fn peek(&mut self) -> bool {
+        if self.verbs.is_some() {
+            return false; // its frames arrive
+        }
+        self.readable = true;
+        let received = self.receive();
+        self.readable |= received.is_err(); // its turn finds the same end
+        !matches!(received, Ok(false))
+    }
+
     /// Appends a frame to what is to be sent.
     pub(crate) fn push(&mut self, frame: &Frame) {
         codec::encode(frame, &mut self.output.bytes);
@@ -382,6 +394,21 @@ mod tests {
         channel.number = CHANNELS_MAX - 1;
         assert_eq!(channel.outer(inner), None);
         assert_eq!(channel.outer(channel.inner(largest).unwrap()), Some(largest));
+    }
+
+    #[test]
+    fn a_peek_finds_what_no_notification_has_told_of() {
+        let (_poll, mut channel, mut theirs) = pair();
+        assert!(!channel.peek());
+        let mut bytes = Vec::new();
+        codec::encode(&pong(1), &mut bytes);
+        theirs.write_all(&bytes).unwrap();
+        assert!(channel.peek());
+        assert!(channel.input.next().unwrap().is_some());
+        assert!(!channel.peek());
+        drop(theirs);
+        assert!(channel.peek(), "the end is something to see to");
+        assert!(channel.receive().is_err());
     }
 
     #[test]

@@ -100,7 +100,7 @@ fn it_serves_when_it_says_so_and_stops_cleanly_on_sigterm_and_sigint() {
         running.signal(signal);
         let (code, errors) = running.end();
         assert_eq!(code, Some(0), "{errors}");
-        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
         assert_eq!(peer.receive(), None);
     }
 }

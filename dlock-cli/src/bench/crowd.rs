@@ -115,6 +115,7 @@ fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
     let base = Instant::now();
     let released_at = AtomicU64::new(0); // nanoseconds after base; 0: not yet
     let waiting = [AtomicBool::new(false), AtomicBool::new(false)];
+    let failed = AtomicBool::new(false);
     let rounds = run.samples(HAND_OVERS);
     let play = |me: usize| -> Result<(Times, Times), Failure> {
         let (instance, lock) = &clients[me];
@@ -132,6 +133,9 @@ fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
             }
             // The last round of one is not followed by a round of the other.
             while !waiting[1 - me].load(Ordering::SeqCst) && round + 1 < rounds {
+                if failed.load(Ordering::Relaxed) {
+                    return Err(Failure::plain("bench: hand-over: the other has failed"));
+                }
                 std::hint::spin_loop();
             }
             thread::sleep(HOLD);
@@ -139,6 +143,13 @@ fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
             must("unlock", instance.unlock(*lock).status)?;
         }
         Ok((times, floor))
+    };
+    let play = |me: usize| {
+        play(me).inspect_err(|failure| {
+            if !failed.swap(true, Ordering::Relaxed) {
+                eprintln!("dlock: hand-over: {failure}");
+            }
+        })
     };
     let (first, second) = thread::scope(|scope| {
         let other = scope.spawn(|| play(1));

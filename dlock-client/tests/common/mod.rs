@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use dlock_client::{
@@ -56,6 +56,13 @@ pub fn server_with(config: ServerConfig) -> Server {
 pub fn server_at(port: u16, config: ServerConfig) -> Server {
     let verbs = if on_verbs() { VerbsUse::On } else { VerbsUse::Off };
     Server::start(ServerConfig { port, verbs, ..config }).expect("the primary starts")
+}
+
+/// A loopback address of this process's own, for who comes back to a port that was free for a
+/// moment: nobody else takes one there.
+pub fn own_address() -> IpAddr {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, a | 0x80, b, c).into()
 }
 
 pub fn config(addr: SocketAddr, fabric: FabricChoice) -> ClientConfig {

@@ -3,8 +3,8 @@
 //!
 //! | word of | allowed |
 //! |---|---|
-//! | atomic lock | Cas free or expired → me · mine → mine · mine → 0, bit untouched; Read |
-//! | read-write lock | Cas 0 → me · me → none, count and bit untouched; Faa ±1: its own share; Read |
+//! | atomic lock | Cas free or expired → me · mine → longer · mine → 0, bit untouched; Read |
+//! | read-write lock | Cas 0 → me · me → none, count and bit untouched; Faa ±1 own share; Read |
 //! | fair lock | Faa one ticket; Cas its own ticket done, nobody behind it; Read |
 //! | object | anything |
 //! | any other word | Read |
@@ -149,7 +149,9 @@ fn atomic_cas(client: ClientId, now: ServerTime, expect: u64, swap: u64) -> bool
         return mine && !old.waiters();
     }
     let free = expect == 0 || (!old.waiters() && now >= ServerTime::expiry_of(old.timeout()));
-    new.client() == client.get() && old.waiters() == new.waiters() && (mine || free)
+    // a lease that were made shorter would end without waking those who wait for its end
+    let extends = mine && new.timeout() >= old.timeout();
+    new.client() == client.get() && old.waiters() == new.waiters() && (extends || free)
 }
 
 fn rw_cas(client: ClientId, expect: u64, swap: u64) -> bool {

@@ -38,6 +38,7 @@ impl Worker {
             let Some(token) = self.ready.pop_front() else { break };
             let Some(channel) = self.channels.get_mut(&token) else { continue };
             channel.listed = false;
+            self.last_turn = (token, self.last_turn.0 == token);
             match turn(&mut self.core, channel) {
                 Turn::Idle => self.send(token),
                 Turn::More => {

@@ -47,6 +47,8 @@ const NIC: Token = Token(1);
 const EVENTS_PER_ROUND: usize = 64;
 /// Notifications of the poll taken in one round.
 const POLLED_PER_ROUND: usize = 256;
+/// Looks at the channel that is hot before the poll is asked for the others.
+const PEEKS_MAX: u32 = 16;
 /// Time between two looks at what nothing notifies of: processes without a pidfd, clients that
 /// could not be fenced, clients that read nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -111,6 +113,10 @@ pub(crate) struct Worker {
     pidfds: HashMap<Token, ClientId>,
     /// Channels with something to do, each once.
     ready: VecDeque<Token>,
+    /// The channel whose turn it was last, and whether it was the time before, too: then it is
+    /// hot, and its next message probably the next to come.
+    last_turn: (Token, bool),
+    peeks: u32,
     /// Channels whose clients leave replies unread.
     blocked: HashSet<Token>,
     /// Clients that must be fenced, and could not be yet.
@@ -148,6 +154,8 @@ impl Worker {
             channels: HashMap::new(),
             pidfds: HashMap::new(),
             ready: VecDeque::new(),
+            last_turn: (MAIL, false),
+            peeks: 0,
             blocked: HashSet::new(),
             doomed: HashSet::new(),
             unfenced: HashMap::new(),
@@ -299,6 +307,9 @@ impl Worker {
 
     /// Takes the poll's notifications, sleeping at most so long.
     fn look(&mut self, events: &mut Events, wait: Duration) -> io::Result<()> {
+        if wait.is_zero() && self.peek() {
+            return Ok(());
+        }
         let sleeps = !wait.is_zero() && self.inbox.may_sleep();
         // The poll counts in milliseconds, and rounds up.
         let polled = self.poll.poll(events, Some(if sleeps { wait } else { Duration::ZERO }));
@@ -324,6 +335,26 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Receives from the hot channel, if there is one: that costs less than asking the poll and
+    /// then receiving. `false`: the poll is to be asked.
+    fn peek(&mut self) -> bool {
+        let (token, is_hot) = self.last_turn;
+        let channel = self.channels.get_mut(&token).filter(|channel| !channel.is_full());
+        let channel = match channel {
+            Some(channel) if is_hot && self.peeks < PEEKS_MAX => channel,
+            _ => {
+                self.peeks = 0;
+                return false;
+            }
+        };
+        self.peeks += 1;
+        if !channel.listed && channel.peek() {
+            channel.listed = true;
+            self.ready.push_back(token);
+        }
+        true
     }
 
     /// Shm clients execute their own chains: in recovery they are refused at the memory.

@@ -3,7 +3,7 @@
 #![allow(dead_code)] // every test program uses a part of it
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use dlock_core::codec::{self, Frame, HEADER_LEN};
@@ -29,6 +29,13 @@ pub fn server(config: ServerConfig) -> Server {
         said => said,
     };
     Server::start(ServerConfig { port: 0, verbs, ..config }).expect("a primary starts")
+}
+
+/// A loopback address of this process's own, for who comes back to a port that was free for a
+/// moment: nobody else takes one there.
+pub fn own_address() -> IpAddr {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, a | 0x80, b, c).into()
 }
 
 /// A connection to a primary.

@@ -183,11 +183,15 @@ impl Client {
 
 impl State {
     pub(crate) fn new(setup: &Setup) -> Self {
+        let mut arbiter = Arbiter::new(0);
+        if setup.by_primary {
+            (0..CLIENTS).for_each(|i| arbiter.relay(id(i)));
+        }
         Self {
             clients: std::array::from_fn(|i| Client::new(i, setup)),
             word: setup.start_word,
             ledgers: [LedgerEntry::new(); CLIENTS],
-            arbiter: Arbiter::new(0),
+            arbiter,
             call: None,
             now: START,
             pauses: setup.pauses,

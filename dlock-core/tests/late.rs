@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A fair ticket whose note is published late, or by a client that knows the time badly.
+
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::control::{LockDesc, LockGrant};
+use dlock_core::ids::{ClientId, Handle, LockId, Slot};
+use dlock_core::lock::{Begin, LockEntry, Machine, Op, Step};
+use dlock_core::message::{LockType, Mode};
+use dlock_core::status::Status;
+use dlock_core::verb::{Outcome, Values};
+
+const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 60 };
+const LOCK: Op = Op::Lock { mode: Mode::Exclusive, expire_s: 60 };
+
+fn entry() -> LockEntry {
+    let (lock_type, slot) = (LockType::Fair, Slot(9));
+    let grant = LockGrant { lock: LockId(5), handle: Handle(3), slot, word: 0, already: false };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
+}
+
+fn old_word(word: u64) -> Outcome {
+    let mut values = Values::new();
+    values.push(word);
+    Outcome::Done(values)
+}
+
+/// Takes the first ticket of a free lock, and publishes it at once.
+fn ticket(entry: &mut LockEntry, op: Op, now: Now) -> Machine {
+    let Begin::Run(mut machine, Step::Chain(_)) = entry.begin(op, now) else { panic!() };
+    assert_eq!(machine.outcome(entry, old_word(0), now), Step::Confirm);
+    machine
+}
+
+fn status(step: Step) -> Status {
+    match step {
+        Step::Done(result) => result.status,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A busy machine may have made the only exchange that told the time take seconds.
+#[test]
+fn who_knows_the_time_badly_publishes_in_time_all_the_same() {
+    for op in [TRY, LOCK] {
+        let mut entry = entry();
+        let rough = |ns| Now::within(ServerTime(1_000 * NS + ns), 3 * NS);
+        let mut machine = ticket(&mut entry, op, rough(0));
+        let published = Outcome::Done(Values::new());
+        let step = machine.outcome(&mut entry, published, rough(1_000));
+        assert_eq!(status(step), Status::Success);
+    }
+}
+
+#[test]
+fn a_better_estimate_of_the_time_is_no_passing_of_time() {
+    let mut entry = entry();
+    let before = Now::within(ServerTime(1_000 * NS), 9 * NS);
+    let mut machine = ticket(&mut entry, TRY, before);
+    // the same moment, as it turns out later
+    let after = Now { time: ServerTime(1_005 * NS), uncertainty_ns: 5, ..before };
+    let step = machine.outcome(&mut entry, Outcome::Done(Values::new()), after);
+    assert_eq!(status(step), Status::Success);
+}
+
+#[test]
+fn a_ticket_that_was_published_late_is_dropped_and_a_lock_takes_another_once() {
+    let at = |seconds: u64| Now::exact(ServerTime((1_000 + seconds) * NS));
+    let published = Outcome::Done(Values::new());
+    let mut tried = entry();
+    let mut machine = ticket(&mut tried, TRY, at(0));
+    assert_eq!(status(machine.outcome(&mut tried, published, at(2))), Status::Fail);
+    let mut waiting = entry();
+    let mut machine = ticket(&mut waiting, LOCK, at(0));
+    let step = machine.outcome(&mut waiting, published, at(2));
+    assert!(matches!(step, Step::Chain(_)), "{step:?}");
+    assert_eq!(machine.outcome(&mut waiting, old_word(1 << 16), at(2)), Step::Confirm);
+    assert_eq!(status(machine.outcome(&mut waiting, published, at(4))), Status::Fail);
+}
