@@ -64,4 +64,5 @@ bugs! {
     a_lost_waiters_bit_is_found: WaitersBitLost by "who waits is seen",
     a_lost_wake_is_found: WakeLost by "nobody is left behind",
     a_reader_that_does_not_step_back_is_found: NoStepBack by "nobody is left behind",
+    lost_timers_are_found: TimersLost by "nobody is left behind",
 }
