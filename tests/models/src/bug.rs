@@ -29,4 +29,6 @@ pub enum Bug {
     WakeLost,
     /// A reader that finds an owner does not step back.
     NoStepBack,
+    /// The arbiter is never told that a time it asked for has come.
+    TimersLost,
 }

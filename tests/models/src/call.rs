@@ -49,7 +49,7 @@ pub(crate) enum Advanced {
     BeforeLedger(usize),
 }
 
-/// Replays values, executes one verb more, and stops at the one after it.
+/// Replays values, executes one verb more, and stops at the one after it; or goes on to the end.
 struct Replay<'a> {
     state: &'a mut State,
     setup: &'a Setup,
@@ -62,6 +62,8 @@ struct Replay<'a> {
     events: Vec<Event>,
     /// Whose ledger entry the next verb is on.
     ledger: Option<usize>,
+    /// Nobody comes in between: no stop.
+    whole: bool,
 }
 
 impl Replay<'_> {
@@ -75,7 +77,7 @@ impl Replay<'_> {
         execute: impl FnOnce(&mut State, &Setup) -> u64,
     ) -> u64 {
         if self.at == self.values.len() {
-            if self.executed {
+            if self.executed && !self.whole {
                 self.ledger = ledger;
                 resume_unwind(Box::new(Suspended));
             }
@@ -194,10 +196,11 @@ fn call(arbiter: &mut Arbiter, memory: &mut Replay<'_>, call: &Call) -> Vec<Sent
     out
 }
 
-/// One verb more of the call under way.
+/// One verb more of the call under way, or all of it (`whole`).
 pub(crate) fn advance(
     state: &mut State,
     setup: &Setup,
+    whole: bool,
     seen: impl FnMut(Event),
 ) -> Option<Advanced> {
     let under_way = state.call.take()?;
@@ -212,6 +215,7 @@ pub(crate) fn advance(
         what: under_way.what,
         events: Vec::new(),
         ledger: None,
+        whole,
     };
     let result = catch_unwind(AssertUnwindSafe(|| call(&mut arbiter, &mut memory, &under_way)));
     let (values, ledger) = (memory.values, memory.ledger);

@@ -111,3 +111,63 @@ fn settled(state: &State, setup: &Setup) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setups::small;
+    use crate::state::{HANDLE, START};
+    use dlock_core::clock::Now;
+    use dlock_core::ids::Seq;
+    use dlock_core::lock::{Begin, Op};
+    use dlock_core::message::WaitNumber;
+
+    const X: Mode = Mode::Exclusive;
+    const S: Mode = Mode::Shared;
+
+    fn fair() -> State {
+        let setup = small().into_iter().find(|s| s.lock_type == LockType::Fair).unwrap();
+        State::new(&setup)
+    }
+
+    /// Client 1 is queued with one ticket, client 0 is granted another one.
+    fn is_passed_over(theirs: (Mode, Ticket), granted: (Mode, Ticket)) -> bool {
+        let mut state = fair();
+        let (mode, ticket) = theirs;
+        let op = Op::Lock { mode, expire_s: 9 };
+        let Begin::Run(machine, _) = state.clients[1].entry.begin(op, Now::exact(START)) else {
+            panic!()
+        };
+        let (handle, wait, ticket) = (HANDLE, WaitNumber(1), Some(ticket));
+        let request = Request::Wait { handle, mode, expire_s: 9, wait, ticket };
+        let seq = Seq(1);
+        state.clients[1].doing = Doing::Await { machine, seq, request, cancelled: false };
+        overtakes(&mut state, 0, granted.0, granted.1);
+        state.violation.is_some()
+    }
+
+    #[test]
+    fn who_is_granted_a_later_ticket_passes_an_earlier_one_over() {
+        let ticket = |tx, ts| Ticket { tx, ts };
+        assert!(is_passed_over((X, ticket(1, 0)), (X, ticket(2, 0))));
+        assert!(is_passed_over((X, ticket(1, 0)), (S, ticket(2, 0))));
+        assert!(is_passed_over((S, ticket(1, 4)), (X, ticket(1, 5))));
+        assert!(is_passed_over((X, ticket(0xffff, 0)), (X, ticket(0, 0))), "the lane wraps");
+        assert!(!is_passed_over((X, ticket(2, 0)), (X, ticket(1, 0))));
+        assert!(!is_passed_over((S, ticket(1, 4)), (S, ticket(1, 5))), "readers share");
+        assert!(!is_passed_over((X, ticket(2, 0)), (S, ticket(2, 0))), "it came before");
+    }
+
+    #[test]
+    fn two_readers_may_hold_a_lock_and_a_writer_only_alone() {
+        let mut state = fair();
+        let later = state.now.plus_ns(1);
+        state.clients[0].holds = Some((S, later));
+        state.clients[1].holds = Some((S, later));
+        assert!(!two_hold(&state));
+        state.clients[2].holds = Some((X, later));
+        assert!(two_hold(&state));
+        state.now = later;
+        assert!(!two_hold(&state), "the leases are over");
+    }
+}

@@ -109,6 +109,7 @@ pub fn small() -> Vec<Setup> {
         },
         Setup {
             by_primary: true,
+            pauses: 1,
             sometimes: vec![E::SharedTogether, E::GrantAfterWait, E::DiedHolding],
             ..setup("fair: crash, readers, tcp", Fair, [cycle(S), cycle(S), cycle(X)])
         },
@@ -133,7 +134,7 @@ pub fn large() -> Vec<Setup> {
         Setup {
             losses: 1,
             sometimes: vec![E::Resolved, E::Recounted],
-            ..setup("read-write: crash, loss", Rw, [cycle(S), cycle(X), vec![]])
+            ..setup("read-write: crash, loss", Rw, [cycle(S), cycle(X), try_cycle(S)])
         },
         Setup {
             impatient: true,
@@ -148,6 +149,13 @@ pub fn large() -> Vec<Setup> {
             losses: 1,
             sometimes: vec![E::Resolved],
             ..setup("fair: crash, loss", Fair, [cycle(X), cycle(S), vec![]])
+        },
+        Setup {
+            by_primary: true,
+            losses: 1,
+            pauses: 1,
+            sometimes: vec![E::Resolved, E::Expired],
+            ..setup("fair: crash, expiry, loss, tcp", Fair, [shortly(X), cycle(S), cycle(X)])
         },
         Setup {
             start_word: lanes.into_bits(),
@@ -216,5 +224,6 @@ pub fn planted() -> Vec<Setup> {
         with(Bug::WaitersBitLost, setup("waiters bit lost", Atomic, [cycle(X), cycle(X), vec![]])),
         with(Bug::WakeLost, setup("wake lost", Rw, [cycle(X), try_cycle(S), cycle(X)])),
         with(Bug::NoStepBack, setup("no step back", Rw, [cycle(X), cycle(S), vec![]])),
+        with(Bug::TimersLost, setup("timers lost", Fair, [cycle(X), cycle(X), vec![]])),
     ]
 }

@@ -56,7 +56,8 @@ bugs! {
     a_clock_that_is_too_sure_is_found: ClockTooSure by "exclusion",
     lost_notes_are_found: NotesLost by "exclusion",
     an_arbiter_ahead_of_time_is_found: ArbiterAhead by "exclusion",
-    ledgers_that_are_read_once_are_found: LedgersReadOnce by "nothing goes wrong" or "nobody is left behind",
+    ledgers_that_are_read_once_are_found: LedgersReadOnce
+        by "nothing goes wrong" or "nobody is left behind",
     a_note_after_the_add_is_found: NoteAfterAdd by "nobody is left behind",
     forgetting_before_fencing_is_found: ForgottenBeforeFenced by "nobody is left behind",
     a_request_served_twice_is_found: ServedTwice by "nobody is left behind",
@@ -64,4 +65,5 @@ bugs! {
     a_lost_waiters_bit_is_found: WaitersBitLost by "who waits is seen",
     a_lost_wake_is_found: WakeLost by "nobody is left behind",
     a_reader_that_does_not_step_back_is_found: NoStepBack by "nobody is left behind",
+    lost_timers_are_found: TimersLost by "nobody is left behind",
 }
