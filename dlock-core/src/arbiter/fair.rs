@@ -230,6 +230,12 @@ fn ask(ctx: &mut Ctx<'_>, state: &mut LockState, a: Ask) {
         ctx.denied(a.from, Status::Fail);
         return;
     }
+    // a share that no ledger names would be taken for a released one: its note was lost
+    let entry = ctx.ledger(a.from.client, a.from.handle);
+    if a.mode == Mode::Shared && named(entry) != Some((a.mode, a.ticket)) {
+        state.fair.upsert(a.from, a.mode, a.ticket).status = RecordStatus::Cancelled;
+        return ctx.denied(a.from, Status::Fail);
+    }
     let record = state.fair.upsert(a.from, a.mode, a.ticket);
     if let RecordStatus::Granted { deadline_s } = record.status {
         ctx.granted(a.from, word.into_bits(), deadline_s, Some(a.ticket)); // asked again

@@ -28,7 +28,7 @@ pub use machine::Machine;
 
 use machine::Phase;
 
-use crate::clock::Now;
+use crate::clock::{Now, ServerTime, NS};
 use crate::control::{Claim, HeldClaim, LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
 use crate::limits::FAIR_LANE_DIVERT;
@@ -235,6 +235,33 @@ impl LockEntry {
         self.anchor_s = anchor_s;
     }
 
+    /// A new channel to the same primary: what the old one carried last may be lost, so the
+    /// ledger is told again what this client has. [`take_note`](Self::take_note) has it.
+    pub fn republish(&mut self) {
+        use EntryState as S;
+        let fair = self.lock_type == LockType::Fair;
+        let state = match self.state {
+            S::Initialized | S::Unlocked => return,
+            _ if self.doubt != Doubt::None => return, // it is asked to be undone
+            S::ExclusiveLocked if !fair => return,    // the word names it
+            S::ExclusiveLocked => LedgerState::HeldExclusive,
+            S::SharedLocked => LedgerState::HeldShared,
+            S::ExclusiveTicketed => LedgerState::TicketExclusive,
+            S::SharedTicketed => LedgerState::TicketShared,
+        };
+        let entry = match (fair, self.state) {
+            (false, _) => LedgerEntry::new().with_state(state).with_detail(self.stamp),
+            (true, S::ExclusiveTicketed | S::SharedTicketed) => {
+                LedgerEntry::of_ticket(state, self.ticket)
+            }
+            (true, _) => {
+                let entry = LedgerEntry::of_ticket(state, self.ticket);
+                entry.with_deadline_s(self.time_s, self.anchor_s)
+            }
+        };
+        self.note = Some(entry);
+    }
+
     /// The hold or the ticket did not survive: a recovering primary has refused the claim.
     pub fn lose(&mut self) {
         self.end(EntryState::Initialized);
@@ -302,10 +329,7 @@ impl LockEntry {
         };
         let held = mode.map(|mode| HeldClaim {
             mode,
-            remaining_s: match self.deadline_s() {
-                u32::MAX => u32::MAX,
-                d => d.saturating_sub(now.time.seconds()),
-            },
+            remaining_s: remaining_s(self.deadline_s(), now),
             fair: (self.lock_type == LockType::Fair).then_some((self.ticket, self.word)),
         });
         Claim { lock: self.lock, desc: self.desc.clone(), held }
@@ -445,6 +469,17 @@ impl LockEntry {
     fn note_waiting(&mut self, wait: WaitNumber) {
         self.note = Some(LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(wait.0));
     }
+}
+
+/// The lease that is left of a deadline, for another server clock: rounded up, since a hold is
+/// valid through the whole second of its deadline.
+fn remaining_s(deadline_s: u32, now: Now) -> u32 {
+    if deadline_s == u32::MAX {
+        return u32::MAX;
+    }
+    let earliest = now.time.0.saturating_sub(now.uncertainty_ns);
+    let left = ServerTime::expiry_of(deadline_s).0.saturating_sub(earliest);
+    u32::try_from(left.div_ceil(NS)).unwrap_or(u32::MAX - 1)
 }
 
 impl View {

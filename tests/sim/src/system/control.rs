@@ -257,16 +257,21 @@ impl Sys {
         client.life = Life::Up;
         client.claims_open = recovering;
         self.learn(c, sent, now);
+        let republishes = !self.bugs.no_republish;
         for l in 0..self.clients[c].threads.len() {
             let now = self.client_now(c);
             let t = self.thread(c, l);
             if t.epoch != epoch {
                 continue;
             }
+            if let Some(entry) = t.entry.as_mut().filter(|_| republishes) {
+                entry.republish();
+            }
             let undo = t.entry.as_mut().and_then(|e| e.undo(now));
             if let Some((_, dlock_core::lock::Step::Request(request))) = undo {
                 self.send_request(c, request);
             }
+            self.write_note(c, l);
         }
         let bound = |t: &super::state::Thread| t.entry.is_none() || t.epoch == epoch;
         let bound = self.clients[c].threads.iter().all(bound);

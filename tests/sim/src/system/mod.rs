@@ -61,6 +61,8 @@ pub struct Bugs {
     pub undo_before_fence: bool,
     /// An absent client is fenced at once.
     pub no_grace: bool,
+    /// What a broken channel may have lost is not told again on the next.
+    pub no_republish: bool,
     /// A shared-memory client is fenced while its process lives.
     pub fence_shm: bool,
 }

@@ -77,7 +77,8 @@ impl World {
         if sys.plan.drift {
             sys.offset += sys.rng.below(20_000_000_000) as i64 - 10_000_000_000;
         }
-        let expected = sys.clients.iter().filter(|c| c.id.is_some() && c.life != Life::Dead);
+        let stays = |life| matches!(life, Life::Up | Life::Broken);
+        let expected = sys.clients.iter().filter(|c| c.id.is_some() && stays(c.life));
         let expected = expected.count() as u32;
         sys.log(|| format!("a successor waits for {expected} clients"));
         let primary = self.fresh_primary(expected);
