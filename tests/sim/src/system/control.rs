@@ -257,6 +257,10 @@ impl Sys {
         client.life = Life::Up;
         client.claims_open = recovering;
         self.learn(c, sent, now);
+        if !self.alive || epoch != self.epoch {
+            let inc = self.clients[c].inc;
+            self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile
+        }
         let republishes = !self.bugs.no_republish;
         for l in 0..self.clients[c].threads.len() {
             let now = self.client_now(c);

@@ -134,7 +134,11 @@ impl Sys {
     pub(super) fn finished(&mut self, c: usize, l: usize, status: Status) {
         if self.goal != Goal::Any {
             let failed = !matches!(status, Status::Success | Status::AlreadyLocked);
-            let ns = if failed { 1_000_000 } else { 2_000 };
+            let ns = match (status, failed) {
+                (Status::NotReady | Status::BadResponse, _) => 50_000_000,
+                (_, true) => 1_000_000,
+                _ => 2_000,
+            };
             return self.step_after(c, l, ns);
         }
         let near = |sys: &mut Sys| {

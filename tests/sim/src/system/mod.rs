@@ -61,6 +61,8 @@ pub struct Bugs {
     pub undo_before_fence: bool,
     /// An absent client is fenced at once.
     pub no_grace: bool,
+    /// One-sided chains are executed on a successor's memory before it has recovered.
+    pub open_gate: bool,
     /// What a broken channel may have lost is not told again on the next.
     pub no_republish: bool,
     /// A shared-memory client is fenced while its process lives.

@@ -189,7 +189,10 @@ impl Sys {
             _ if !bound => Some(Outcome::Refused(Status::NotReady)),
             _ if !connected => Some(Outcome::Unknown),
             Fabric::Shm if !mapped => Some(Outcome::Unknown),
-            Fabric::Shm if self.recovering => Some(Outcome::Refused(Status::NotReady)),
+            // the gate of the memory; a queue pair is connected when the recovery is over
+            Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
+                Some(Outcome::Refused(Status::NotReady))
+            }
             _ => None,
         };
         if let Some(outcome) = refused {
@@ -229,6 +232,7 @@ impl Sys {
         if values.as_slice().len() < chain.verbs().len() {
             return self.verb_after(c, l);
         }
+        self.thread(c, l).chain = None;
         self.outcome(c, l, Outcome::Done(values));
     }
 
