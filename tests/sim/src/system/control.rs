@@ -134,7 +134,7 @@ impl Sys {
 
     fn join(&mut self, c: usize) {
         if self.is_busy_on_cpu(c) {
-            return self.control_soon(c, false);
+            return self.control_after(c, 5_000_000);
         }
         let client = &mut self.clients[c];
         client.conn += 1;
@@ -246,6 +246,10 @@ impl Sys {
         let Answer::Joined { id, secret, epoch, anchor_s, now, recovering, gen } = answer else {
             return;
         };
+        let stale = !self.alive || epoch != self.epoch;
+        if stale && self.clients[c].id.is_none() {
+            return self.control_soon(c, true); // that primary has died: it was never one of its
+        }
         let old_clock = self.clients[c].clock;
         let client = &mut self.clients[c];
         if client.epoch != epoch {
@@ -257,7 +261,7 @@ impl Sys {
         client.life = Life::Up;
         client.claims_open = recovering;
         self.learn(c, sent, now);
-        if !self.alive || epoch != self.epoch {
+        if stale {
             let inc = self.clients[c].inc;
             self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile
         }

@@ -117,6 +117,12 @@ impl Oracle {
         }
     }
 
+    /// A client was removed because its place was needed: what it is told later counts nothing.
+    pub fn evicted(&mut self, who: u64) {
+        self.gone(who);
+        self.horizons.push((who, 0));
+    }
+
     /// A ticket of a fair lock was served for the first time: tickets are served in their order.
     /// `exclusive` is the ticket's number on the exclusive lane; a shared ticket has the number of
     /// the first exclusive one after it.

@@ -321,7 +321,7 @@ fn admit(
         if let Some(id) = primary.eviction_candidate(&|id| !fenceable(id)) {
             // announced: an absent client keeps its place only while nobody else needs it
             if let Some(s) = sys.sessions.iter().find(|s| s.id == id).copied() {
-                sys.oracle.gone(u64::from(s.client) << 32 | u64::from(s.inc));
+                sys.oracle.evicted(u64::from(s.client) << 32 | u64::from(s.inc));
             }
             fence(primary, sys, out, id);
             admitted = primary.admit(&request, &mut draw, secret);
@@ -338,6 +338,9 @@ fn admit(
     if sys.clients[c].inc != inc {
         let ns = sys.takes(50_000);
         sys.after(ns, Ev::Lost(c as u8, inc, EXITED)); // it came from a process that has ended
+    } else if sys.clients[c].conn != conn {
+        let ns = sys.takes(50_000);
+        sys.after(ns, Ev::Lost(c as u8, inc, conn)); // nobody is at the other end any more
     }
     sys.mix(code(Status::Success) ^ u64::from(gen) << 8);
     Ok(Answer::Joined {
