@@ -33,6 +33,7 @@ use crate::control::{Claim, HeldClaim, LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
 use crate::limits::FAIR_LANE_DIVERT;
 use crate::message::{LockType, Mode, Request, WaitNumber};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::{Chain, Word, WordAddr};
 use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
@@ -342,7 +343,8 @@ impl LockEntry {
         }
         let mut machine = Machine::new(op, Phase::Try, now);
         // also for an extend: a release that was asked for may still be carried out
-        let step = if self.doubt != Doubt::None {
+        let undoubted = planted::is(Bug::ExtendInDoubt) && matches!(op, Op::Extend { .. });
+        let step = if self.doubt != Doubt::None && !undoubted {
             machine.phase = Phase::Resolving;
             Step::Request(Request::Resolve { handle: self.handle })
         } else {
@@ -478,6 +480,9 @@ fn remaining_s(deadline_s: u32, now: Now) -> u32 {
         return u32::MAX;
     }
     let earliest = now.time.0.saturating_sub(now.uncertainty_ns);
+    if planted::is(Bug::ClaimRoundedDown) {
+        return deadline_s.saturating_sub(now.time.seconds());
+    }
     let left = ServerTime::expiry_of(deadline_s).0.saturating_sub(earliest);
     u32::try_from(left.div_ceil(NS)).unwrap_or(u32::MAX - 1)
 }

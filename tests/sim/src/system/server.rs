@@ -9,9 +9,11 @@
 use dlock_core::clock::ServerTime;
 use dlock_core::control::{ControlReply, ControlRequest, Secret, VERSION, VERSION_MIN};
 use dlock_core::ids::{ClientId, Epoch, Seq};
+use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Verb};
+use dlock_core::words::{AtomicWord, RwWord};
 
 use super::control::{desc, Answer};
 use super::plan::Fabric;
@@ -111,6 +113,7 @@ impl World {
                 }
                 self.sys.recovering = primary.is_recovering();
                 self.sys.deliver(&mut self.out);
+                self.waiters_bits();
             }
         }
         self.sys.serve_pending = !self.sys.inbox.is_empty();
@@ -152,7 +155,32 @@ impl World {
             fence_when_possible(primary, &mut self.sys, &mut self.out, id);
         }
         self.sys.deliver(&mut self.out);
+        self.waiters_bits();
         self.schedule_tick();
+    }
+
+    /// Whoever is queued is seen by everybody else: the waiters bit is set on an atomic word iff
+    /// somebody is queued, and on a read-write word if somebody is.
+    fn waiters_bits(&mut self) {
+        let Some(primary) = &self.primary else { return };
+        for l in 0..self.sys.plan.locks.len() {
+            let bound = |t: &&super::state::Thread| t.epoch == self.sys.epoch;
+            let threads = self.sys.clients.iter().map(|c| &c.threads[l]).filter(bound);
+            let Some(slot) = threads.filter_map(|t| Some(t.entry.as_ref()?.slot())).next() else {
+                continue;
+            };
+            let word = *self.sys.memory.word(Sys::w0(slot));
+            let queued = primary.waiters(slot);
+            let bit = match self.sys.plan.locks[l] {
+                LockType::Atomic => AtomicWord::from_bits(word).waiters(),
+                LockType::Rw => RwWord::from_bits(word).waiters() || queued == 0,
+                LockType::Fair => continue,
+            };
+            let atomic = self.sys.plan.locks[l] == LockType::Atomic;
+            if queued > 0 && !bit || atomic && bit && queued == 0 {
+                self.sys.fail(format!("queue: {queued} are queued for lock {l}: {word:#x}"));
+            }
+        }
     }
 }
 
