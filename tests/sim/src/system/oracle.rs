@@ -104,6 +104,12 @@ impl Oracle {
         }
     }
 
+    /// Whether this client relies on the lock now.
+    pub fn relies(&self, lock: usize, who: u64, now: u64) -> bool {
+        let mut mine = self.locks[lock].services.iter().filter(|s| s.who == who);
+        self.horizon_of(who) > now && mine.any(|s| s.until > now)
+    }
+
     /// A client does not rely on the lock any more.
     pub fn ended(&mut self, lock: usize, who: u64) {
         self.locks[lock].services.retain(|s| s.who != who);

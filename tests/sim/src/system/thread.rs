@@ -410,7 +410,8 @@ impl Sys {
             _ => u64::MAX,
         };
         let mut verdict = self.oracle.granted(l, who, mode, self.now, until);
-        if verdict.is_ok() && first && until > self.now && self.plan.locks[l] == LockType::Fair {
+        let relies = self.oracle.relies(l, who, self.now);
+        if verdict.is_ok() && first && relies && self.plan.locks[l] == LockType::Fair {
             verdict = self.in_order(c, l, mode);
         }
         if let Err(why) = verdict {
