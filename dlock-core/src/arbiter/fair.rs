@@ -59,6 +59,12 @@ struct Revoked {
 }
 
 impl Revoked {
+    /// Whether this ticket was taken before that one of the same client.
+    fn is_before(&self, other: Ticket) -> bool {
+        let Ticket { tx, ts } = self.ticket;
+        other != self.ticket && !before(other.tx, tx) && !before(other.ts, ts)
+    }
+
     /// Whether no request can name it that would do harm. A shared ticket may still be given up
     /// by a request that comes behind the note, and the count would not show that it was ended.
     fn is_settled(&self, word: FairWord) -> bool {
@@ -121,7 +127,7 @@ impl FairState {
     fn upsert(&mut self, from: Caller, mode: Mode, ticket: Ticket) -> &mut Record {
         let client = from.client;
         let revoked = self.revoked.get(&client);
-        if revoked.is_some_and(|r| (r.mode, r.ticket) != (mode, ticket)) {
+        if revoked.is_some_and(|r| r.is_before(ticket)) {
             self.revoked.remove(&client); // its requests come in order: none names that any more
         }
         let same = |r: &Record| r.mode == mode && r.ticket == ticket;

@@ -242,9 +242,9 @@ impl LockEntry {
         use EntryState as S;
         let fair = self.lock_type == LockType::Fair;
         let state = match self.state {
-            S::Initialized | S::Unlocked => return,
             _ if self.doubt != Doubt::None => return, // it is asked to be undone
-            S::ExclusiveLocked if !fair => return,    // the word names it
+            S::Initialized | S::Unlocked => return self.clear_note(),
+            S::ExclusiveLocked if !fair => return self.clear_note(), // the word names it
             S::ExclusiveLocked => LedgerState::HeldExclusive,
             S::SharedLocked => LedgerState::HeldShared,
             S::ExclusiveTicketed => LedgerState::TicketExclusive,

@@ -36,6 +36,7 @@ driver_bugs! {
     no_grace = "no-absent-grace", "an absent client keeps what it holds for its grace";
     fence_shm = "fence-living-shm", "a shared-memory client is fenced when its process is gone";
     open_gate = "open-gate", "a successor's memory refuses one-sided chains until it has recovered";
+    release_in_doubt = "release-in-doubt", "a lock is given back when everything about it is answered";
     no_republish = "no-republish", "what a broken channel may have lost is told again";
 }
 

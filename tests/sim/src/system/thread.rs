@@ -163,6 +163,7 @@ impl Sys {
         }
         let seq = self.send_request(c, request);
         if !request.has_reply() {
+            self.thread(c, l).unflushed = true;
             return self.reply(c, l, Ok(Reply::Done { word: 0 }));
         }
         let wait = matches!(request, Request::Wait { .. });
@@ -306,6 +307,7 @@ impl Sys {
                 let threads = &self.clients[c].threads;
                 let waits = |t: &Thread| matches!(t.doing, Doing::Reply { seq: s, .. } if s == seq);
                 if let Some(l) = threads.iter().position(waits) {
+                    self.thread(c, l).unflushed = false;
                     self.reply(c, l, Ok(reply));
                 }
             }
@@ -322,6 +324,7 @@ impl Sys {
             Doing::Reply { seq, wait: true, cancelled: false } => {
                 let cancel = t.entry.as_ref().and_then(|e| t.machine.and_then(|m| m.cancel(e)));
                 t.doing = Doing::Reply { seq, wait: true, cancelled: true };
+                t.unflushed = true;
                 if let Some(cancel) = cancel {
                     self.cover(Action::Cancel, c);
                     self.send_request(c, cancel);
@@ -375,6 +378,7 @@ impl Sys {
         let client = &self.clients[c];
         let usable = client.life == Life::Up && client.threads[l].epoch == client.epoch;
         if let (Some((_, Step::Request(request))), true) = (undo, usable) {
+            self.thread(c, l).unflushed = true;
             self.send_request(c, request);
         }
         if result.status == Status::LockNotGet {
