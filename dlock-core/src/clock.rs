@@ -10,6 +10,8 @@
 //!   stealer waits until     (d + 1) s + ε
 //! ```
 
+use crate::planted::{self, Bug};
+
 /// Nanoseconds since 1970 on the server clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerTime(pub u64);
@@ -68,12 +70,20 @@ impl Now {
     /// for, so that nobody takes the lock over before the lease is over.
     #[inline]
     pub fn deadline(self, expire_s: u32) -> u32 {
-        ServerTime(self.time.0.saturating_add(self.uncertainty_ns)).deadline(expire_s)
+        let uncertainty_ns = match planted::is(Bug::HolderWithoutEpsilon) {
+            true => 0,
+            false => self.uncertainty_ns,
+        };
+        ServerTime(self.time.0.saturating_add(uncertainty_ns)).deadline(expire_s)
     }
     /// Whether a hold with this deadline has expired for sure.
     #[inline]
     pub fn surely_expired(self, deadline_s: u32) -> bool {
-        self.time.0.saturating_sub(self.uncertainty_ns) >= ServerTime::expiry_of(deadline_s).0
+        let uncertainty_ns = match planted::is(Bug::ThiefWithoutEpsilon) {
+            true => 0,
+            false => self.uncertainty_ns,
+        };
+        self.time.0.saturating_sub(uncertainty_ns) >= ServerTime::expiry_of(deadline_s).0
     }
     /// Whether a hold with this deadline may have expired.
     #[inline]

@@ -9,6 +9,7 @@ use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, W
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::message::{Mode, Reply, Request};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::words::AtomicWord;
 
@@ -83,7 +84,10 @@ fn hand_over(
 ) -> bool {
     let next = state.queue.front().copied();
     let new = match &next {
-        Some(waiter) => grant_word(ctx, waiter, state.queue.len() > 1),
+        Some(waiter) => {
+            let more = state.queue.len() > 1 && !planted::is(Bug::HandOverDropsBit);
+            grant_word(ctx, waiter, more)
+        }
         None => AtomicWord::new(),
     };
     let done = ctx.update(|seen| may_end(AtomicWord::from_bits(seen)).then(|| new.into_bits()));
@@ -123,7 +127,7 @@ fn steal(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, expire_s: u32) 
 }
 
 fn clear_bit_if_nobody_waits(ctx: &mut Ctx<'_>, state: &LockState) {
-    if state.queue.is_empty() {
+    if state.queue.is_empty() && !planted::is(Bug::AtomicCancelKeepsBit) {
         ctx.update(|seen| {
             let word = AtomicWord::from_bits(seen);
             word.waiters().then(|| word.with_waiters(false).into_bits())

@@ -28,6 +28,7 @@ use crate::clock::ServerTime;
 use crate::ids::{ClientId, Handle};
 use crate::limits::{FAIR_LANE_MAX, FAIR_QUEUE_MAX, FAIR_READERS_MAX};
 use crate::message::{Mode, Reply, Request, WaitNumber};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::words::{before, FairWord, LedgerEntry, LedgerState, Ticket};
 
@@ -66,11 +67,19 @@ struct Revoked {
 const CANCELLED_MAX: usize = 4_096;
 
 impl Revoked {
+    /// Whether this ticket was taken before that one of the same client.
+    fn is_before(&self, other: Ticket) -> bool {
+        let Ticket { tx, ts } = self.ticket;
+        other != self.ticket && !before(other.tx, tx) && !before(other.ts, ts)
+    }
+
     /// Whether no request can name it that would do harm. A shared ticket may still be given up
     /// by a request that comes behind the note, and the count would not show that it was ended.
     fn is_settled(&self, word: FairWord) -> bool {
         let done_since = word.ns().wrapping_sub(self.ticket.ts);
-        self.mode == Mode::Exclusive || (PASSED_OVER_MAX..0x8000).contains(&done_since)
+        self.mode == Mode::Exclusive
+            || (PASSED_OVER_MAX..0x8000).contains(&done_since)
+            || planted::is(Bug::FairAbandonTwice)
     }
 }
 
@@ -174,7 +183,7 @@ impl FairState {
     fn upsert(&mut self, from: Caller, mode: Mode, ticket: Ticket) -> &mut Record {
         let client = from.client;
         let revoked = self.revoked.get(&client);
-        if revoked.is_some_and(|r| (r.mode, r.ticket) != (mode, ticket)) {
+        if revoked.is_some_and(|r| r.is_before(ticket)) {
             self.revoked.remove(&client); // its requests come in order: none names that any more
         }
         let same = |r: &Record| r.mode == mode && r.ticket == ticket;
@@ -200,7 +209,9 @@ impl FairState {
 
     fn is_passed_over(&self, client: ClientId, ticket: Ticket) -> bool {
         self.passed_over.as_ref().is_some_and(|passed| {
-            before(ticket.ts, passed.before) && !passed.claimed.contains(&(client, ticket))
+            before(ticket.ts, passed.before)
+                && !passed.claimed.contains(&(client, ticket))
+                && !planted::is(Bug::PassedOverForgotten)
         })
     }
 
@@ -391,6 +402,13 @@ fn ask(ctx: &mut Ctx<'_>, state: &mut LockState, a: Ask) {
         ctx.denied(a.from, Status::Fail);
         return;
     }
+    // a share that no ledger names would be taken for a released one: its note was lost, or an
+    // `Abandon` is on its way
+    let entry = ctx.ledger(a.from.client, a.from.handle);
+    let is_named = named(entry) == Some((a.mode, a.ticket));
+    if a.mode == Mode::Shared && !is_named && !planted::is(Bug::UnnamedShareGranted) {
+        return ctx.denied(a.from, Status::Fail);
+    }
     let record = state.fair.upsert(a.from, a.mode, a.ticket);
     if let RecordStatus::Granted { deadline_s } = record.status {
         ctx.granted(a.from, word.into_bits(), deadline_s, Some(a.ticket)); // asked again
@@ -428,6 +446,13 @@ fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mod
         old = w;
         let full = w.mx().wrapping_sub(w.nx()) >= FAIR_QUEUE_MAX
             || w.ms().wrapping_sub(w.ns()) >= FAIR_QUEUE_MAX;
+        if planted::is(Bug::ArbiterLanesCarry) {
+            let add = match mode {
+                Mode::Exclusive => FairWord::TAKE_EXCLUSIVE,
+                Mode::Shared => FairWord::TAKE_SHARED,
+            };
+            return Some(seen.wrapping_add(add));
+        }
         let taken = match mode {
             Mode::Exclusive => w.with_mx(w.mx().wrapping_add(1)),
             Mode::Shared => w.with_ms(w.ms().wrapping_add(1)),
@@ -488,6 +513,7 @@ fn release(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
         Mode::Exclusive => owns(ctx, &mut state.fair, from, mode, ticket),
         Mode::Shared => holds_share(ctx, state, from, ticket),
     };
+    let mine = mine || planted::is(Bug::FairReleaseUnchecked);
     match mine.then(|| one_more_done(ctx, mode, ticket)).flatten() {
         Some(_) => {
             state.fair.revoke(from.client, mode, ticket, ctx.is_relayed(from.client));
@@ -553,7 +579,7 @@ fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
     let record = state.fair.upsert(from, mode, ticket);
     let granted = matches!(record.status, RecordStatus::Granted { .. });
     record.status = RecordStatus::Cancelled;
-    if granted {
+    if granted && !planted::is(Bug::FairLateGrantKept) {
         state.fair.records.retain(|r| !(r.client == from.client && r.ticket == ticket));
         one_more_done(ctx, mode, ticket);
     }
@@ -573,7 +599,9 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
     let entry = ctx.ledger(client, handle);
     let revoked = state.fair.revoked.remove(&client).map(|r| (r.mode, r.ticket));
     let void = |mode, ticket| mode == Mode::Shared && state.fair.is_passed_over(client, ticket);
-    let by_ledger = named(entry).filter(|&(m, t)| revoked != Some((m, t)) && !void(m, t));
+    let by_ledger = named(entry).filter(|&(m, t)| {
+        revoked != Some((m, t)) && !void(m, t) || planted::is(Bug::FairUndoTwice)
+    });
     let record = state
         .fair
         .records

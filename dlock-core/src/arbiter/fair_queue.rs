@@ -18,6 +18,7 @@ use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
 use crate::limits::{FAIR_GRACE_S, FAIR_READERS_MAX};
 use crate::message::Mode;
+use crate::planted::{self, Bug};
 use crate::words::{before, FairWord, LedgerState, Ticket};
 
 /// Passes of one call: every pass but the last ends a ticket or grants one.
@@ -301,7 +302,8 @@ fn unclaimed_head(
 ) -> bool {
     let behind = word.mx().wrapping_sub(word.nx()) > 1
         || claims.iter().any(|c| c.mode == Mode::Shared && before(word.nx(), c.ticket.tx));
-    if !behind || !reached(ctx, since.plus_ns(GRACE_NS)) {
+    let grace = if planted::is(Bug::FairNoGrace) { 0 } else { GRACE_NS };
+    if !behind || !reached(ctx, since.plus_ns(grace)) {
         return false;
     }
     let skipped = word.with_nx(word.nx().wrapping_add(1));
@@ -324,7 +326,9 @@ fn served_head(
         Kind::Waiting => grant(ctx, state, word, head),
         _ if !behind => false,
         Kind::Held { deadline_s } | Kind::Leaving { deadline_s } => {
-            reached(ctx, ServerTime::expiry_of(deadline_s)) && wanted && end(ctx, state, word, head)
+            let early = u32::from(planted::is(Bug::FairTakeoverEarly));
+            let expiry = ServerTime::expiry_of(deadline_s - early);
+            reached(ctx, expiry) && wanted && end(ctx, state, word, head)
         }
         Kind::Queued | Kind::Issued => {
             outstayed(ctx, state, head) && wanted && end(ctx, state, word, head)

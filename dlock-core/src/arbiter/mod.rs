@@ -21,6 +21,7 @@ use crate::clock::ServerTime;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Seq, Slot};
 use crate::message::{LockType, Mode, Reply, Request, WaitNumber};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::{Chain, Values, Verb, Word, WordAddr};
 use crate::words::{FairWord, LedgerEntry, Ticket};
@@ -482,5 +483,7 @@ fn end_earlier_wait(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) 
 }
 
 fn drop_waits(state: &mut LockState, client: ClientId) {
-    state.queue.retain(|w| w.caller.client != client);
+    if !planted::is(Bug::ForgetKeepsWaits) {
+        state.queue.retain(|w| w.caller.client != client);
+    }
 }

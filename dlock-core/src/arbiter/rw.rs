@@ -21,6 +21,7 @@ use super::{
 };
 use crate::ids::{ClientId, Handle};
 use crate::message::{Mode, Reply, Request, WaitNumber};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::words::{LedgerEntry, LedgerState, RwWord};
 
@@ -67,7 +68,8 @@ impl RwState {
     }
 
     fn is_claimed(&self, client: ClientId, entry: LedgerEntry) -> bool {
-        entry == LedgerEntry::new() && self.claimed.contains(&client)
+        let claimed = entry == LedgerEntry::new() && self.claimed.contains(&client);
+        claimed && !planted::is(Bug::ClaimedShareForgotten)
     }
 }
 
@@ -174,7 +176,10 @@ fn grant(ctx: &mut Ctx<'_>, waiter: &Waiter) -> Option<u64> {
     ctx.update(|seen| {
         let word = RwWord::from_bits(seen);
         match waiter.mode {
-            Mode::Exclusive if word.client() == 0 && word.rcount() == 0 => {
+            Mode::Exclusive
+                if word.client() == 0
+                    && (word.rcount() == 0 || planted::is(Bug::RwGrantIgnoresReaders)) =>
+            {
                 Some(word.with_client(waiter.caller.client.get()).into_bits())
             }
             Mode::Shared if word.client() == 0 => {
@@ -197,7 +202,8 @@ fn clear_bit(ctx: &mut Ctx<'_>) -> Option<u64> {
 fn recount(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     let Some(first) = settled_entries(ctx, state) else { return false };
     let word = RwWord::from_bits(ctx.read());
-    if settled_entries(ctx, state).as_ref() != Some(&first) {
+    let again = settled_entries(ctx, state);
+    if again.as_ref() != Some(&first) && !planted::is(Bug::RecountOnce) {
         return false;
     }
     let readers = first.iter().filter(|(client, entry)| match entry.state() {
@@ -234,7 +240,8 @@ fn settled_entries(ctx: &mut Ctx<'_>, state: &LockState) -> Option<Vec<(ClientId
             true => LedgerEntry::new(),
             false => ctx.ledger(client, handle),
         };
-        if matches!(entry.state(), LedgerState::Intent | LedgerState::Leaving) {
+        let between = matches!(entry.state(), LedgerState::Intent | LedgerState::Leaving);
+        if between && !planted::is(Bug::RecountTrustsIntents) {
             return None;
         }
         entries.push((client, entry));
@@ -262,7 +269,9 @@ fn resolve(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller) {
 /// Undoes what the client's ledger and the word say for sure; false if the count is suspect.
 fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) -> bool {
     drop_waits(state, client);
-    end_exclusive(ctx, client);
+    if !planted::is(Bug::RwResolveKeepsHold) {
+        end_exclusive(ctx, client);
+    }
     let granted = state.rw.granted.remove(&client);
     let has_share = state.rw.shares.remove(&client);
     if ctx.is_relayed(client) {
@@ -277,7 +286,7 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
         LedgerState::Waiting if granted == Some(WaitNumber(entry.detail())) => {
             take_one_reader_off(ctx);
         }
-        LedgerState::Intent | LedgerState::Leaving => return false,
+        LedgerState::Intent | LedgerState::Leaving => return planted::is(Bug::RecountSkipped),
         _ if state.rw.is_claimed(client, entry) => take_one_reader_off(ctx),
         _ => {}
     }

@@ -15,6 +15,7 @@ use super::{LockEntry, Machine, Op, Step, View};
 use crate::clock::Now;
 use crate::limits::CAS_ROUNDS_MAX;
 use crate::message::{Mode, Reply, Request};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::{Chain, Values, Verb};
 use crate::words::AtomicWord;
@@ -49,7 +50,8 @@ fn extend(m: &mut Machine, e: &LockEntry, expire_s: u32, now: Now) -> Step {
     let word = AtomicWord::from_bits(e.word);
     let later = later_deadline(word, expire_s, now);
     // with nothing to move this is a compare-and-swap to the same value: a query
-    cas(m, e, e.word, word.with_timeout(later).into_bits())
+    let keep = word.waiters() && !planted::is(Bug::ExtendDropsBit);
+    cas(m, e, e.word, word.with_timeout(later).with_waiters(keep).into_bits())
 }
 
 fn later_deadline(word: AtomicWord, expire_s: u32, now: Now) -> u32 {
@@ -80,7 +82,8 @@ fn acquired_or(m: &mut Machine, e: &mut LockEntry, old: u64, expire_s: u32, now:
     }
     let word = AtomicWord::from_bits(old);
     m.rounds += 1;
-    if m.rounds < CAS_ROUNDS_MAX && !word.waiters() {
+    let queue = word.waiters() && !planted::is(Bug::StealPastQueue);
+    if m.rounds < CAS_ROUNDS_MAX && !queue {
         if old == 0 {
             m.phase = Phase::Try; // released in the meantime
             return cas(m, e, 0, m.target);
@@ -145,7 +148,7 @@ fn released_or(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
         return e.released(View::Atomic { client_id: 0, time_out: 0 });
     }
     let word = AtomicWord::from_bits(old);
-    if word.client() != e.me.get() {
+    if word.client() != e.me.get() && !planted::is(Bug::AtomicReleaseUnchecked) {
         return e.lost();
     }
     e.word = old;

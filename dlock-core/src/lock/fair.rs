@@ -17,6 +17,7 @@ use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::Now;
 use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE_S, FAIR_QUEUE_MAX, FAIR_READERS_MAX};
 use crate::message::{Mode, Reply, Request};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::{Chain, Values, Verb};
 use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
@@ -43,7 +44,7 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
 }
 
 fn take_ticket(m: &mut Machine, e: &LockEntry, mode: Mode, expire_s: u32) -> Step {
-    if e.diverted {
+    if e.diverted && !planted::is(Bug::LanesCarry) {
         return m.ask(Request::TakeTicket { handle: e.handle, mode, expire_s });
     }
     m.phase = Phase::Try;
@@ -175,7 +176,7 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
         return m.tell(request, OpResult::of(Status::Fail));
     }
     let served = match mode {
-        Mode::Exclusive => exclusive == 0 && shared == 0,
+        Mode::Exclusive => exclusive == 0 && (shared == 0 || planted::is(Bug::FairBarge)),
         Mode::Shared => exclusive == 0 && shared < FAIR_READERS_MAX,
     };
     let deadline = m.started.deadline(expire_s);
@@ -192,7 +193,8 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
 
 /// The note is out. Was it in time?
 fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    if now.local_ns.saturating_sub(m.started.local_ns) >= PUBLISH_NS_MAX {
+    let took = now.local_ns.saturating_sub(m.started.local_ns);
+    if took >= PUBLISH_NS_MAX && !planted::is(Bug::PublishLateIgnored) {
         // the arbiter may have skipped the ticket; if not, it need not wait for its grace
         let ticket = e.ticket;
         e.end(EntryState::Initialized);
@@ -207,6 +209,9 @@ fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
         };
     }
     if m.target == 1 {
+        if planted::is(Bug::LeaseFromAfter) {
+            e.time_s = e.time_s.max(now.deadline(m.expire_s()));
+        }
         return granted(m, e);
     }
     queued(m, e)
@@ -302,7 +307,8 @@ fn released_or(m: &mut Machine, e: &mut LockEntry, old: Option<u64>, now: Now) -
         return e.lost();
     }
     m.rounds += 1;
-    if mode == Mode::Shared && now.maybe_expired(e.time_s) {
+    let unchecked = planted::is(Bug::FairCasReleaseUnchecked);
+    if mode == Mode::Shared && now.maybe_expired(e.time_s) && !unchecked {
         m.rounds = CAS_ROUNDS_MAX; // the arbiter may have ended my share: it knows
     }
     e.word = old;

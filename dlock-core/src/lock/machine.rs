@@ -8,6 +8,7 @@
 use super::{atomic, fair, rw, Doubt, EntryState, LockEntry, Op, OpResult, Step, View};
 use crate::clock::Now;
 use crate::message::{LockType, Mode, Reply, Request, WaitNumber};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::{Outcome, Values};
 use crate::words::Ticket;
@@ -132,6 +133,10 @@ impl Machine {
     }
 
     pub(super) fn resolved(&mut self, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
+        if matches!(reply, Reply::Denied { status: Status::LockNotGet, .. }) {
+            e.end(EntryState::Initialized); // who has not got a lock holds nothing of it
+            return self.done(Status::LockNotGet);
+        }
         if !matches!(reply, Reply::Done { .. }) {
             return self.lose_track(e);
         }
@@ -155,7 +160,9 @@ impl Machine {
                 _ if self.reentry || ticketed => {}
                 Op::TryLock { .. } | Op::Lock { .. } => {
                     e.end(EntryState::Initialized);
-                    e.doubt = Doubt::Acquire;
+                    if !planted::is(Bug::UnknownIsFailure) {
+                        e.doubt = Doubt::Acquire;
+                    }
                 }
                 Op::Unlock => e.doubt = Doubt::Release,
                 Op::Extend { .. } => {}

@@ -28,11 +28,12 @@ pub use machine::Machine;
 
 use machine::Phase;
 
-use crate::clock::Now;
+use crate::clock::{Now, ServerTime, NS};
 use crate::control::{Claim, HeldClaim, LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
 use crate::limits::{FAIR_LANE_DIVERT, FAIR_QUEUE_DIVERT};
 use crate::message::{LockType, Mode, Request, WaitNumber};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::{Chain, Word, WordAddr};
 use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
@@ -237,6 +238,33 @@ impl LockEntry {
         self.anchor_s = anchor_s;
     }
 
+    /// A new channel to the same primary: what the old one carried last may be lost, so the
+    /// ledger is told again what this client has. [`take_note`](Self::take_note) has it.
+    pub fn republish(&mut self) {
+        use EntryState as S;
+        let fair = self.lock_type == LockType::Fair;
+        let state = match self.state {
+            _ if self.doubt != Doubt::None => return, // it is asked to be undone
+            S::Initialized | S::Unlocked => return self.clear_note(),
+            S::ExclusiveLocked if !fair => return self.clear_note(), // the word names it
+            S::ExclusiveLocked => LedgerState::HeldExclusive,
+            S::SharedLocked => LedgerState::HeldShared,
+            S::ExclusiveTicketed => LedgerState::TicketExclusive,
+            S::SharedTicketed => LedgerState::TicketShared,
+        };
+        let entry = match (fair, self.state) {
+            (false, _) => LedgerEntry::new().with_state(state).with_detail(self.stamp),
+            (true, S::ExclusiveTicketed | S::SharedTicketed) => {
+                LedgerEntry::of_ticket(state, self.ticket)
+            }
+            (true, _) => {
+                let entry = LedgerEntry::of_ticket(state, self.ticket);
+                entry.with_deadline_s(self.time_s, self.anchor_s)
+            }
+        };
+        self.note = Some(entry);
+    }
+
     /// The hold or the ticket did not survive: a recovering primary has refused the claim. Who
     /// believes to hold the lock is told by the next operation.
     pub fn lose(&mut self) {
@@ -309,10 +337,7 @@ impl LockEntry {
         };
         let held = mode.map(|mode| HeldClaim {
             mode,
-            remaining_s: match self.deadline_s() {
-                u32::MAX => u32::MAX,
-                d => d.saturating_sub(now.time.seconds()),
-            },
+            remaining_s: remaining_s(self.deadline_s(), now),
             fair: (self.lock_type == LockType::Fair).then_some((self.ticket, self.word)),
         });
         Claim { lock: self.lock, desc: self.desc.clone(), held }
@@ -329,7 +354,8 @@ impl LockEntry {
         }
         let mut machine = Machine::new(op, Phase::Try, now);
         // also for an extend: a release that was asked for may still be carried out
-        let step = if self.doubt != Doubt::None {
+        let undoubted = planted::is(Bug::ExtendInDoubt) && matches!(op, Op::Extend { .. });
+        let step = if self.doubt != Doubt::None && !undoubted {
             machine.phase = Phase::Resolving;
             Step::Request(Request::Resolve { handle: self.handle })
         } else {
@@ -459,6 +485,20 @@ impl LockEntry {
     fn note_waiting(&mut self, wait: WaitNumber) {
         self.note = Some(LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(wait.0));
     }
+}
+
+/// The lease that is left of a deadline, for another server clock: rounded up, since a hold is
+/// valid through the whole second of its deadline.
+fn remaining_s(deadline_s: u32, now: Now) -> u32 {
+    if deadline_s == u32::MAX {
+        return u32::MAX;
+    }
+    let earliest = now.time.0.saturating_sub(now.uncertainty_ns);
+    if planted::is(Bug::ClaimRoundedDown) {
+        return deadline_s.saturating_sub(now.time.seconds());
+    }
+    let left = ServerTime::expiry_of(deadline_s).0.saturating_sub(earliest);
+    u32::try_from(left.div_ceil(NS)).unwrap_or(u32::MAX - 1)
 }
 
 impl View {

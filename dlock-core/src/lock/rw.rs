@@ -15,6 +15,7 @@ use super::{LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::Now;
 use crate::limits::CAS_ROUNDS_MAX;
 use crate::message::{Mode, Reply, Request};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::{Chain, Values, Verb};
 use crate::words::{LedgerEntry, LedgerState, RwWord, DETAIL_MAX};
@@ -106,7 +107,9 @@ fn held_by_another(m: &mut Machine, e: &mut LockEntry) -> Step {
 fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step {
     let word = RwWord::from_bits(old);
     // a full count is no count: only a forged word has it
-    if word.client() == 0 && !word.waiters() && word.rcount() < u32::MAX {
+    let owner = word.client() != 0 && !planted::is(Bug::RwSharedIgnoresOwner);
+    let waiters = word.waiters() && !planted::is(Bug::RwSharedIgnoresBit);
+    if !owner && !waiters && word.rcount() < u32::MAX {
         e.note = Some(stamped(e, LedgerState::HeldShared));
         return granted(e, Mode::Shared, word.rcount() + 1, now.time.seconds());
     }
@@ -127,7 +130,7 @@ fn stepped_back(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
         // the arbiter looks at the word when the wait arrives, so this is a wake-up, too
         return m.wait(e, None);
     }
-    if wake {
+    if wake && !planted::is(Bug::NoStepBackWake) {
         return m.tell(Request::Wake { handle: e.handle }, OpResult::of(Status::Fail));
     }
     m.done(Status::Fail)
@@ -151,7 +154,7 @@ fn shared_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
     let view = View::Rw { time_out, client_id: 0, rcount };
     let done = e.released(view);
     match done {
-        Step::Done(result) if left_free_with_waiters(word) => {
+        Step::Done(result) if left_free_with_waiters(word) && !planted::is(Bug::NoReleaseWake) => {
             m.tell(Request::Wake { handle: e.handle }, result)
         }
         done => done,

@@ -29,6 +29,7 @@ use crate::exec::LockMemory;
 use crate::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
 use crate::message::{LockType, Mode, Reply, Request};
+use crate::planted::{self, Bug};
 use crate::registry::{Presence, Registry, Released, What};
 use crate::status::Status;
 
@@ -354,7 +355,9 @@ impl Primary {
         }
         if self.recovering {
             self.recovered.insert(client);
-            self.recovering = (self.recovered.len() as u64) < self.config.recovery_clients.into();
+            let early = u64::from(planted::is(Bug::RecoveryEarly));
+            let told = self.recovered.len() as u64 + early;
+            self.recovering = told < self.config.recovery_clients.into();
         }
         ControlReply::Done
     }
@@ -409,7 +412,7 @@ impl Primary {
         out: &mut Vec<Sent>,
     ) {
         let last = self.last_seq.get(&client).copied().unwrap_or(Seq(0));
-        if seq <= last {
+        if seq <= last && !planted::is(Bug::RetryExecutedTwice) {
             return; // sent again: it was executed, and its answer is on its way
         }
         self.last_seq.insert(client, seq);
@@ -531,6 +534,11 @@ impl Primary {
             return Err("something is remembered of a client that is gone".to_string());
         }
         self.arbiter.assert_consistent(&|slot| self.registry.locks.refs(slot))
+    }
+
+    /// How many are queued for the lock of this slot.
+    pub fn waiters(&self, slot: Slot) -> usize {
+        self.arbiter.waiters(slot)
     }
 
     /// The debug counters (`debug_stats_code` of the C API).

@@ -12,6 +12,8 @@
 use std::collections::HashSet;
 
 mod clients;
+#[cfg(feature = "planted")]
+pub mod planted;
 pub mod system;
 mod tape;
 mod world;

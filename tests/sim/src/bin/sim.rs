@@ -12,7 +12,13 @@ use dlock_sim::system::{self, Bugs, Coverage, Run};
 
 const USAGE: &str = "\
 usage: sim [--seed N] [--schedules N] [--scenario NAME|all] [--threads N]
-           [--report] [--trace] [--keep-going]";
+           [--report] [--trace] [--keep-going] [--hashes]
+           with the feature `planted`: [--bug NAME | --planted-table]
+
+--report       how often which action met which fault
+--hashes       one line with the hash of each schedule's trace
+--bug          plants a bug, and looks for the first schedule that finds it
+--planted-table   for every bug: the seed that finds it, the median of the schedules it takes";
 
 struct Args {
     seed: u64,
@@ -22,6 +28,9 @@ struct Args {
     report: bool,
     trace: bool,
     keep_going: bool,
+    hashes: bool,
+    bug: String,
+    table: bool,
 }
 
 fn parse() -> Option<Args> {
@@ -34,6 +43,9 @@ fn parse() -> Option<Args> {
         report: false,
         trace: false,
         keep_going: false,
+        hashes: false,
+        bug: String::new(),
+        table: false,
     };
     let mut given = std::env::args().skip(1);
     while let Some(flag) = given.next() {
@@ -45,6 +57,9 @@ fn parse() -> Option<Args> {
             "--report" => args.report = true,
             "--trace" => args.trace = true,
             "--keep-going" => args.keep_going = true,
+            "--hashes" => args.hashes = true,
+            "--bug" if cfg!(feature = "planted") => args.bug = given.next()?,
+            "--planted-table" if cfg!(feature = "planted") => args.table = true,
             _ => return None,
         }
     }
@@ -67,6 +82,9 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
+    if args.table {
+        return table();
+    }
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let total = Mutex::new(Total { shortest: u64::MAX, ..Total::default() });
     let start = Instant::now();
@@ -99,6 +117,7 @@ fn main() -> ExitCode {
 
 /// Takes one schedule after the other; their order does not matter to the sums.
 fn work(args: &Args, next: &AtomicU64, stop: &AtomicBool, total: &Mutex<Total>) {
+    let Some(bugs) = plant(&args.bug) else { return };
     let mut mine = Total { shortest: u64::MAX, ..Total::default() };
     while !stop.load(Ordering::Relaxed) {
         let i = next.fetch_add(1, Ordering::Relaxed);
@@ -106,7 +125,7 @@ fn work(args: &Args, next: &AtomicU64, stop: &AtomicBool, total: &Mutex<Total>) 
             break;
         }
         let seed = args.seed.wrapping_add(i);
-        let Some(run) = system::run(&args.scenario, seed, Bugs::default(), args.trace) else {
+        let Some(run) = system::run(&args.scenario, seed, bugs, args.trace) else {
             break;
         };
         mine.coverage.add(&run.coverage);
@@ -114,6 +133,9 @@ fn work(args: &Args, next: &AtomicU64, stop: &AtomicBool, total: &Mutex<Total>) 
         mine.grants += run.grants;
         mine.shortest = mine.shortest.min(run.events);
         mine.digest = mine.digest.wrapping_add(run.hash.wrapping_mul(seed | 1));
+        if args.hashes {
+            println!("{seed} {:016x}", run.hash);
+        }
         if args.trace {
             println!("{}", run.trace.join("\n"));
         }
@@ -138,4 +160,48 @@ fn violated(args: &Args, seed: u64, violation: &str, run: &Run) {
          --schedules 1 --trace",
         run.events, args.scenario
     );
+}
+
+#[cfg(feature = "planted")]
+fn plant(name: &str) -> Option<Bugs> {
+    std::panic::set_hook(Box::new(|_| {})); // a panic is a violation like others
+    system::plant(name)
+}
+
+#[cfg(not(feature = "planted"))]
+fn plant(_: &str) -> Option<Bugs> {
+    Some(Bugs::default())
+}
+
+#[cfg(not(feature = "planted"))]
+fn table() -> ExitCode {
+    ExitCode::from(2)
+}
+
+/// Prints the table of planted bugs.
+#[cfg(feature = "planted")]
+fn table() -> ExitCode {
+    use dlock_sim::planted;
+    println!(
+        "# bug, seed that finds it, median schedules to detection ({} runs), rule",
+        planted::RUNS
+    );
+    let bugs = system::plantable();
+    let next = AtomicU64::new(0);
+    let rows = Mutex::new(vec![String::new(); bugs.len()]);
+    std::panic::set_hook(Box::new(|_| {}));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| loop {
+                let i = next.fetch_add(1, Ordering::Relaxed) as usize;
+                let Some(&(name, rule)) = bugs.get(i) else { break };
+                let row = planted::row(name, rule);
+                eprintln!("{row}");
+                rows.lock().expect("nobody panics here")[i] = row;
+            });
+        }
+    });
+    let rows = rows.into_inner().expect("nobody panics here");
+    println!("{}", rows.join("\n"));
+    ExitCode::from(u8::from(rows.iter().any(|row| row.contains("never"))))
 }

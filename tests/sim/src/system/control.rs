@@ -134,7 +134,7 @@ impl Sys {
 
     fn join(&mut self, c: usize) {
         if self.is_busy_on_cpu(c) {
-            return self.control_soon(c, false);
+            return self.control_after(c, 5_000_000);
         }
         let client = &mut self.clients[c];
         client.conn += 1;
@@ -246,6 +246,10 @@ impl Sys {
         let Answer::Joined { id, secret, epoch, anchor_s, now, recovering, gen } = answer else {
             return;
         };
+        let stale = !self.alive || epoch != self.epoch;
+        if stale && self.clients[c].id.is_none() {
+            return self.control_soon(c, true); // that primary has died: it was never one of its
+        }
         let old_clock = self.clients[c].clock;
         let client = &mut self.clients[c];
         if client.epoch != epoch {
@@ -257,16 +261,25 @@ impl Sys {
         client.life = Life::Up;
         client.claims_open = recovering;
         self.learn(c, sent, now);
+        if stale {
+            let inc = self.clients[c].inc;
+            self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile
+        }
+        let republishes = !self.bugs.no_republish;
         for l in 0..self.clients[c].threads.len() {
             let now = self.client_now(c);
             let t = self.thread(c, l);
             if t.epoch != epoch {
                 continue;
             }
+            if let Some(entry) = t.entry.as_mut().filter(|_| republishes) {
+                entry.republish();
+            }
             let undo = t.entry.as_mut().and_then(|e| e.undo(now));
             if let Some((_, dlock_core::lock::Step::Request(request))) = undo {
                 self.send_request(c, request);
             }
+            self.write_note(c, l);
         }
         let bound = |t: &super::state::Thread| t.entry.is_none() || t.epoch == epoch;
         let bound = self.clients[c].threads.iter().all(bound);

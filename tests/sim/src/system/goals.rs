@@ -71,6 +71,14 @@ impl Sys {
         }
     }
 
+    /// Requests on the command channel could overtake a release on the control connection, or be
+    /// overtaken by it: a lock is released when everything about it is answered.
+    fn may_release(&mut self, c: usize, l: usize) -> bool {
+        let t = self.thread(c, l);
+        let doubt = t.unflushed || t.entry.as_ref().is_some_and(|e| e.in_doubt());
+        self.rng.chance(self.plan.churn) && (!doubt || self.bugs.release_in_doubt)
+    }
+
     fn anything(&mut self, c: usize, l: usize) {
         let life = self.clients[c].life;
         if !matches!(life, Life::Up | Life::Broken) {
@@ -78,7 +86,7 @@ impl Sys {
         }
         let op = match self.has(c, l) {
             Has::Nothing => {
-                if life == Life::Up && self.rng.chance(self.plan.churn) {
+                if life == Life::Up && self.may_release(c, l) {
                     self.thread(c, l).doing = Doing::Control;
                     self.clients[c].releases.push_back(l as u8);
                     return self.control_wake(c);
@@ -134,7 +142,11 @@ impl Sys {
     pub(super) fn finished(&mut self, c: usize, l: usize, status: Status) {
         if self.goal != Goal::Any {
             let failed = !matches!(status, Status::Success | Status::AlreadyLocked);
-            let ns = if failed { 1_000_000 } else { 2_000 };
+            let ns = match (status, failed) {
+                (Status::NotReady | Status::BadResponse, _) => 50_000_000,
+                (_, true) => 1_000_000,
+                _ => 2_000,
+            };
             return self.step_after(c, l, ns);
         }
         let near = |sys: &mut Sys| {

@@ -11,6 +11,7 @@
 //! [`Primary`](dlock_core::primary::Primary) are the real ones. One schedule is one call of
 //! [`run`]; the same seed gives the same trace on every build.
 
+mod bugs;
 mod channel;
 mod clock;
 mod control;
@@ -26,11 +27,16 @@ mod settle;
 mod state;
 mod thread;
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
 use dlock_core::clock::NS;
 use dlock_core::control::{LockGrant, Secret};
 use dlock_core::lock::Op;
 use dlock_core::status::Status;
 
+#[cfg(feature = "planted")]
+pub use bugs::{plant, plantable};
+pub use bugs::{Bugs, DRIVER_BUGS};
 pub use clock::{Clock, DRIFT_PPM};
 pub use coverage::{Action, Coverage, ACTIONS};
 pub use oracle::{Oracle, Service};
@@ -39,31 +45,6 @@ pub use rng::Rng;
 
 use server::World;
 use state::{Client, Doing, Ev, Goal, Life, Sys, Thread};
-
-/// Mistakes of a driver (executor, client library, server) that a schedule can be run with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bugs {
-    /// The primary's compare-and-swap is a read and a write: the card's atomics come between.
-    pub split_cas: bool,
-    /// Leases are computed on the wall clock.
-    pub wall_clock: bool,
-    /// Clients take their estimate of the server clock for exact.
-    pub no_uncertainty: bool,
-    /// A note on a queue pair counts as published before it is acknowledged.
-    pub no_ack: bool,
-    /// A fair lock's later chains are judged by a clock read before they were posted.
-    pub stale_clock: bool,
-    /// A client believes what arrives after its session's horizon.
-    pub ignore_horizon: bool,
-    /// Claims are computed on the successor's clock instead of the predecessor's.
-    pub claim_on_new_clock: bool,
-    /// A client is undone first and its channel closed later.
-    pub undo_before_fence: bool,
-    /// An absent client is fenced at once.
-    pub no_grace: bool,
-    /// A shared-memory client is fenced while its process lives.
-    pub fence_shm: bool,
-}
 
 /// What came of one schedule.
 #[derive(Clone, Debug)]
@@ -90,9 +71,16 @@ pub fn run(scenario: &str, seed: u64, bugs: Bugs, trace: bool) -> Option<Run> {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5bd1_e995);
     let plan = Plan::draw(scenario, &mut rng)?;
     let mut world = World::new(build(plan, rng, bugs, trace));
-    world.faults_phase();
-    if world.sys.violation.is_none() {
-        world.settle();
+    let whole = AssertUnwindSafe(|| {
+        world.faults_phase();
+        if world.sys.violation.is_none() {
+            world.settle();
+        }
+    });
+    if let Err(panic) = catch_unwind(whole) {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?");
+        world.sys.fail(format!("panic: {text}"));
     }
     let sys = world.sys;
     Some(Run {
@@ -142,6 +130,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         since: 0,
         patience: 0,
         goal: Goal::Any,
+        unflushed: false,
         attempts: 0,
         chain: None,
         outcome: None,

@@ -104,6 +104,12 @@ impl Oracle {
         }
     }
 
+    /// Whether this client relies on the lock now.
+    pub fn relies(&self, lock: usize, who: u64, now: u64) -> bool {
+        let mut mine = self.locks[lock].services.iter().filter(|s| s.who == who);
+        self.horizon_of(who) > now && mine.any(|s| s.until > now)
+    }
+
     /// A client does not rely on the lock any more.
     pub fn ended(&mut self, lock: usize, who: u64) {
         self.locks[lock].services.retain(|s| s.who != who);
@@ -115,6 +121,12 @@ impl Oracle {
         for lock in &mut self.locks {
             lock.services.retain(|s| s.who != who);
         }
+    }
+
+    /// A client was removed because its place was needed: what it is told later counts nothing.
+    pub fn evicted(&mut self, who: u64) {
+        self.gone(who);
+        self.horizons.push((who, 0));
     }
 
     /// A ticket of a fair lock was served for the first time: tickets are served in their order.

@@ -11,9 +11,11 @@ use dlock_core::control::{
     ControlReply, ControlRequest, FabricKind, Secret, VERSION, VERSION_MIN,
 };
 use dlock_core::ids::{ClientId, Epoch, Seq};
+use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Verb};
+use dlock_core::words::{AtomicWord, RwWord};
 
 use super::control::{desc, Answer};
 use super::plan::Fabric;
@@ -79,7 +81,8 @@ impl World {
         if sys.plan.drift {
             sys.offset += sys.rng.below(20_000_000_000) as i64 - 10_000_000_000;
         }
-        let expected = sys.clients.iter().filter(|c| c.id.is_some() && c.life != Life::Dead);
+        let stays = |life| matches!(life, Life::Up | Life::Broken);
+        let expected = sys.clients.iter().filter(|c| c.id.is_some() && stays(c.life));
         let expected = expected.count() as u32;
         sys.log(|| format!("a successor waits for {expected} clients"));
         let primary = self.fresh_primary(expected);
@@ -112,6 +115,7 @@ impl World {
                 }
                 self.sys.recovering = primary.is_recovering();
                 self.sys.deliver(&mut self.out);
+                self.waiters_bits();
             }
         }
         self.sys.serve_pending = !self.sys.inbox.is_empty();
@@ -153,7 +157,32 @@ impl World {
             fence_when_possible(primary, &mut self.sys, &mut self.out, id);
         }
         self.sys.deliver(&mut self.out);
+        self.waiters_bits();
         self.schedule_tick();
+    }
+
+    /// Whoever is queued is seen by everybody else: the waiters bit is set on an atomic word iff
+    /// somebody is queued, and on a read-write word if somebody is.
+    fn waiters_bits(&mut self) {
+        let Some(primary) = &self.primary else { return };
+        for l in 0..self.sys.plan.locks.len() {
+            let bound = |t: &&super::state::Thread| t.epoch == self.sys.epoch;
+            let threads = self.sys.clients.iter().map(|c| &c.threads[l]).filter(bound);
+            let Some(slot) = threads.filter_map(|t| Some(t.entry.as_ref()?.slot())).next() else {
+                continue;
+            };
+            let word = *self.sys.memory.word(Sys::w0(slot));
+            let queued = primary.waiters(slot);
+            let bit = match self.sys.plan.locks[l] {
+                LockType::Atomic => AtomicWord::from_bits(word).waiters(),
+                LockType::Rw => RwWord::from_bits(word).waiters() || queued == 0,
+                LockType::Fair => continue,
+            };
+            let atomic = self.sys.plan.locks[l] == LockType::Atomic;
+            if queued > 0 && !bit || atomic && bit && queued == 0 {
+                self.sys.fail(format!("queue: {queued} are queued for lock {l}: {word:#x}"));
+            }
+        }
     }
 }
 
@@ -322,7 +351,7 @@ fn admit(
         if let Some(id) = primary.eviction_candidate(&|id| !fenceable(id)) {
             // announced: an absent client keeps its place only while nobody else needs it
             if let Some(s) = sys.sessions.iter().find(|s| s.id == id).copied() {
-                sys.oracle.gone(u64::from(s.client) << 32 | u64::from(s.inc));
+                sys.oracle.evicted(u64::from(s.client) << 32 | u64::from(s.inc));
             }
             fence(primary, sys, out, id);
             admitted = primary.admit(&request, &mut draw, secret);
@@ -344,6 +373,9 @@ fn admit(
     if sys.clients[c].inc != inc {
         let ns = sys.takes(50_000);
         sys.after(ns, Ev::Lost(c as u8, inc, EXITED)); // it came from a process that has ended
+    } else if sys.clients[c].conn != conn {
+        let ns = sys.takes(50_000);
+        sys.after(ns, Ev::Lost(c as u8, inc, conn)); // nobody is at the other end any more
     }
     sys.mix(code(Status::Success) ^ u64::from(gen) << 8);
     Ok(Answer::Joined {

@@ -113,7 +113,12 @@ impl World {
     /// A thread that has not reached the goal.
     fn missing(&self, goal: Goal) -> Option<(usize, usize)> {
         self.sys.clients.iter().enumerate().find_map(|(c, client)| {
-            let back = |t: &super::state::Thread| client.life == Life::Up && t.entry.is_some();
+            let known = |s: &super::state::Session| {
+                Some(s.id) == client.id && s.conn == client.conn && !s.doomed
+            };
+            let known = self.sys.sessions.iter().any(known);
+            let up = client.life == Life::Up && known;
+            let back = |t: &super::state::Thread| up && t.entry.is_some();
             let knows = client.clock.now(self.sys.now).uncertainty_ns < NS / 10;
             let at = client.threads.iter().position(|t| t.goal < goal || !back(t) || !knows);
             at.map(|l| (c, l))

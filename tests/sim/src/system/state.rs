@@ -172,6 +172,8 @@ pub(crate) struct Thread {
     pub chain: Option<(Chain, Values)>,
     /// An outcome decided on this side.
     pub outcome: Option<Outcome>,
+    /// Something was sent that is not answered, and nothing after it was answered yet.
+    pub unflushed: bool,
     /// Attempts to reach its goal.
     pub attempts: u32,
     /// It has held its lock as the last of all.

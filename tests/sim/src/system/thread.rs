@@ -163,6 +163,7 @@ impl Sys {
         }
         let seq = self.send_request(c, request);
         if !request.has_reply() {
+            self.thread(c, l).unflushed = true;
             return self.reply(c, l, Ok(Reply::Done { word: 0 }));
         }
         let wait = matches!(request, Request::Wait { .. });
@@ -189,7 +190,10 @@ impl Sys {
             _ if !bound => Some(Outcome::Refused(Status::NotReady)),
             _ if !connected => Some(Outcome::Unknown),
             Fabric::Shm if !mapped => Some(Outcome::Unknown),
-            Fabric::Shm if self.recovering => Some(Outcome::Refused(Status::NotReady)),
+            // the gate of the memory; a queue pair is connected when the recovery is over
+            Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
+                Some(Outcome::Refused(Status::NotReady))
+            }
             _ => None,
         };
         if let Some(outcome) = refused {
@@ -229,6 +233,7 @@ impl Sys {
         if values.as_slice().len() < chain.verbs().len() {
             return self.verb_after(c, l);
         }
+        self.thread(c, l).chain = None;
         self.outcome(c, l, Outcome::Done(values));
     }
 
@@ -302,6 +307,7 @@ impl Sys {
                 let threads = &self.clients[c].threads;
                 let waits = |t: &Thread| matches!(t.doing, Doing::Reply { seq: s, .. } if s == seq);
                 if let Some(l) = threads.iter().position(waits) {
+                    self.thread(c, l).unflushed = false;
                     self.reply(c, l, Ok(reply));
                 }
             }
@@ -318,6 +324,7 @@ impl Sys {
             Doing::Reply { seq, wait: true, cancelled: false } => {
                 let cancel = t.entry.as_ref().and_then(|e| t.machine.and_then(|m| m.cancel(e)));
                 t.doing = Doing::Reply { seq, wait: true, cancelled: true };
+                t.unflushed = true;
                 if let Some(cancel) = cancel {
                     self.cover(Action::Cancel, c);
                     self.send_request(c, cancel);
@@ -371,6 +378,7 @@ impl Sys {
         let client = &self.clients[c];
         let usable = client.life == Life::Up && client.threads[l].epoch == client.epoch;
         if let (Some((_, Step::Request(request))), true) = (undo, usable) {
+            self.thread(c, l).unflushed = true;
             self.send_request(c, request);
         }
         if result.status == Status::LockNotGet {
@@ -406,7 +414,8 @@ impl Sys {
             _ => u64::MAX,
         };
         let mut verdict = self.oracle.granted(l, who, mode, self.now, until);
-        if verdict.is_ok() && first && until > self.now && self.plan.locks[l] == LockType::Fair {
+        let relies = self.oracle.relies(l, who, self.now);
+        if verdict.is_ok() && first && relies && self.plan.locks[l] == LockType::Fair {
             verdict = self.in_order(c, l, mode);
         }
         if let Err(why) = verdict {

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a schedule can be run with to prove that the checkers notice: mistakes of a driver
+//! (executor, client library, server), which are here, and rules of the core that are switched
+//! off, which are in `dlock_core::planted`.
+
+macro_rules! driver_bugs {
+    ($($field:ident = $name:literal, $rule:literal;)*) => {
+        /// Mistakes of a driver that a schedule is run with.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Bugs { $(#[doc = $rule] pub $field: bool,)* }
+
+        /// Every mistake of a driver: its name, and the rule that it breaks.
+        pub const DRIVER_BUGS: &[(&str, &str)] = &[$(($name, $rule),)*];
+
+        impl Bugs {
+            /// The mistake of this name.
+            pub fn named(name: &str) -> Option<Bugs> {
+                match name {
+                    $($name => Some(Bugs { $field: true, ..Bugs::default() }),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+driver_bugs! {
+    split_cas = "nic-cpu-mix", "one memory has one atomicity domain";
+    wall_clock = "wall-clock-leases", "no step of a wall clock matters";
+    no_uncertainty = "no-epsilon", "a client knows how uncertain its estimate of the server clock is";
+    no_ack = "note-not-acknowledged", "a note on a queue pair is published when it is acknowledged";
+    stale_clock = "stale-clock", "a fair lock's outcome is judged by a clock read after it came";
+    ignore_horizon = "ignore-horizon", "nothing is believed beyond the session's horizon";
+    claim_on_new_clock = "claim-on-new-clock", "claims are computed on the predecessor's clock";
+    undo_before_fence = "undo-before-fence", "nothing of a client is undone before it is fenced";
+    no_grace = "no-absent-grace", "an absent client keeps what it holds for its grace";
+    fence_shm = "fence-living-shm", "a shared-memory client is fenced when its process is gone";
+    open_gate = "open-gate", "a successor's memory refuses one-sided chains until it has recovered";
+    release_in_doubt = "release-in-doubt", "a lock is given back when everything about it is answered";
+    no_republish = "no-republish", "what a broken channel may have lost is told again";
+}
+
+/// Everything that can be planted: its name and the rule that it breaks.
+#[cfg(feature = "planted")]
+pub fn plantable() -> Vec<(&'static str, &'static str)> {
+    let core = dlock_core::planted::BUGS.iter().map(|&(_, name, rule)| (name, rule));
+    core.chain(DRIVER_BUGS.iter().copied()).collect()
+}
+
+/// Plants a bug on this thread; the mistakes of a driver that [`run`](super::run) is to be
+/// called with. `None`: there is no such bug. An empty name plants nothing.
+#[cfg(feature = "planted")]
+pub fn plant(name: &str) -> Option<Bugs> {
+    let core = dlock_core::planted::BUGS.iter().find(|bug| bug.1 == name);
+    dlock_core::planted::plant(core.map(|bug| bug.0));
+    match core.is_some() || name.is_empty() {
+        true => Some(Bugs::default()),
+        false => Bugs::named(name),
+    }
+}
