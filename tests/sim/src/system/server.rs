@@ -7,9 +7,7 @@
 //! ```
 
 use dlock_core::clock::ServerTime;
-use dlock_core::control::{
-    ControlReply, ControlRequest, FabricKind, Secret, VERSION, VERSION_MIN,
-};
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind, Secret, VERSION, VERSION_MIN};
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
