@@ -156,6 +156,24 @@ impl Held {
         self.outcome(machine, outcome, now)
     }
 
+    /// Makes sure that nothing of what this client did to the lock can take effect any more: its
+    /// slot and its ledger entry may be given to another lock.
+    ///
+    /// # Errors
+    /// `NotReady`, `BadResponse`: it cannot be known, so the lock must not be released.
+    pub(crate) fn settle(&mut self, until: Instant) -> Result<(), Status> {
+        let now = self.exec.now();
+        let Some((mut machine, Step::Request(request))) = self.entry.undo(now) else {
+            return self.exec.publish(PUBLISH_WAIT).then_some(()).ok_or(Status::BadResponse);
+        };
+        let reply = ask(&*self.exec, &request, until);
+        match (self.reply(&mut machine, reply), self.entry.in_doubt()) {
+            (_, false) => Ok(()),
+            (Step::Done(OpResult { status: Status::NotReady, .. }), _) => Err(Status::NotReady),
+            _ => Err(Status::BadResponse),
+        }
+    }
+
     /// An answer is lost: has the arbiter undo whatever the operation did, as soon as it reads
     /// this; nobody waits for it. The next operation on the lock makes sure of it.
     pub(crate) fn undo_lost(&mut self) {

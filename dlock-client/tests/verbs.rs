@@ -370,7 +370,9 @@ fn uncontended_operations_go_on_while_the_primary_is_stopped() {
     let (primary, port) = Reaped::start("child_that_serves", "DLOCK_TEST_SERVE", "1", "port");
     let addr = ([127, 0, 0, 1], port.parse().unwrap()).into();
     let a = Instance::init(&config(addr, FabricChoice::Verbs), "127.0.0.1").unwrap();
-    let ids = TYPES.map(|lock_type| got(&a, &format!("frozen {lock_type:?}"), lock_type));
+    // A fair ticket that took a second to publish, as on a stalled machine, is given up.
+    let steady = [LockType::Atomic, LockType::Rw];
+    let ids = steady.map(|lock_type| got(&a, &format!("frozen {lock_type:?}"), lock_type));
     let object = a.object_create(b"frozen", 3_600, 0).unwrap();
     assert_eq!(a.object_get(b"frozen", 3_600), Ok(object));
     primary.signal("-STOP");
@@ -378,8 +380,8 @@ fn uncontended_operations_go_on_while_the_primary_is_stopped() {
     let operations = number("DLOCK_TEST_STOPPED_OPS", STOPPED_OPS);
     let start = Instant::now();
     for turn in 0..operations / 2 {
-        let id = ids[turn as usize % 3];
-        assert_eq!(status(a.trylock(id, X, 3_600)), Success, "turn {turn}");
+        let (id, mode) = (ids[turn as usize % 2], if turn % 4 == 1 { S } else { X });
+        assert_eq!(status(a.trylock(id, mode, 3_600)), Success, "turn {turn}");
         assert_eq!(status(a.unlock(id)), Success, "turn {turn}");
         assert_eq!(a.faa(object, 1), Ok(turn));
     }

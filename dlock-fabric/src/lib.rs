@@ -6,14 +6,16 @@
 //!   ShmExecutor ── CPU atomics in the caller's thread ──▶ SlotMemory, LedgerMemory ◀── CpuMemory
 //!        └─ Stream ── messages, Unix socket ─────────────▶ command thread
 //!   TcpExecutor ─ Stream ── chains and messages, TCP ────▶ command thread ── chains ──▶ CpuMemory
+//!   VerbsExecutor ── NIC atomics ──▶ slots, ledger ◀── NIC atomics, by a loopback ── NicMemory
+//!        └─ SEND/RECV ─────────────▶ VerbsHost ──▶ command thread
 //! ```
 //!
 //! What this crate does not do: decide anything about locks, serve connections (it has the pieces
 //! a server needs), or start threads (but for the echo peers of [`floor`]).
 //!
 //! Everything that two processes operate on goes through [`atomic`]; every access is bounded by
-//! the memory it belongs to. A memory belongs to one atomicity domain; what is here is the CPU
-//! domain. An executor for RDMA registers its own slot memory and brings its own `LockMemory`.
+//! the memory it belongs to. A memory belongs to one atomicity domain: [`CpuMemory`] to the CPU's,
+//! [`NicMemory`] to that of an RDMA device.
 
 pub mod atomic;
 pub mod clock;

@@ -12,6 +12,7 @@ use dlock_core::status::Status;
 
 use super::{call_on, Instance};
 use crate::control::CONTROL_WAIT;
+use crate::drive::DATA_WAIT;
 use crate::table::{Busy, CellGuard, CellIndex, Held, Known, CELL_WAIT};
 
 /// A lock's id and whether it is new to this client, or why there is none.
@@ -120,13 +121,16 @@ impl Instance {
             Ok(guard) => guard,
             Err(status) => return status,
         };
-        let Some(held) = guard.as_ref() else { return Status::Error };
+        let Some(held) = guard.as_mut() else { return Status::Error };
         let status = match held.entry.state() {
             EntryState::ExclusiveLocked | EntryState::SharedLocked => return Status::Error,
             EntryState::ExclusiveTicketed | EntryState::SharedTicketed => {
                 return Status::TicketToUnlock
             }
             EntryState::Initialized | EntryState::Unlocked => {
+                if let Err(status) = held.settle(Instant::now() + DATA_WAIT) {
+                    return status;
+                }
                 let request = ControlRequest::ReleaseLocks(vec![held.entry.lock()]);
                 self.release_at_primary(request, 1, |_, status| {
                     if is_gone(status) {
@@ -187,8 +191,8 @@ impl Instance {
     }
 
     /// Releases up to 31 locks in one round trip. Items that cannot be released (asynchronous
-    /// operation under way, not got, held) are set to 0 in `ids`. A ticket does not keep a lock
-    /// from being released here.
+    /// operation under way, not got, held, in doubt) are set to 0 in `ids`. A ticket does not
+    /// keep a lock from being released here.
     ///
     /// # Errors
     /// `Invalid` (no item, or more than 31), `Error` (the client has left, or no item can be
@@ -215,13 +219,18 @@ impl Instance {
                 _ => *id = 0,
             }
         }
+        let until = Instant::now() + DATA_WAIT;
         wanted.sort_unstable(); // cells are locked in the order of their indices
         let mut cells: Vec<(CellIndex, CellGuard<'_>)> = Vec::with_capacity(wanted.len());
         let mut locks: Vec<LockId> = Vec::with_capacity(wanted.len());
         for (index, i) in wanted {
             let guard = self.releasable(LockId(ids[i]), index).ok();
             let guard = guard.filter(|g| g.as_ref().is_some_and(|held| held.entry.refs() == 0));
-            match guard {
+            let settled = guard.map(|mut guard| {
+                let settled = guard.as_mut().is_some_and(|held| held.settle(until).is_ok());
+                settled.then_some(guard)
+            });
+            match settled.flatten() {
                 Some(guard) => {
                     locks.extend(guard.as_ref().map(|held| held.entry.lock()));
                     cells.push((index, guard));

@@ -110,6 +110,27 @@ fn an_unlock_on_a_dead_session_keeps_the_hold() {
 }
 
 #[test]
+fn a_lock_is_not_released_before_it_is_known_that_nothing_of_it_is_under_way() {
+    let (instance, fake) = instance(&[LockType::Atomic, LockType::Fair]);
+    fake.deaf.store(true, SeqCst);
+    assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::BadResponse);
+    let resolve = Request::Resolve { handle: Handle(0) };
+    fake.answer(|_| Some(Reply::Denied { status: Status::NotReady, word: 0 }));
+    assert_eq!(instance.release_lock(LockId(1)), Status::NotReady);
+    fake.answer(|_| None);
+    assert_eq!(instance.release_lock(LockId(1)), Status::BadResponse);
+    assert_eq!(*fake.requests.lock(), [resolve; 3]);
+    fake.answer(|_| Some(Reply::Done { word: 0 }));
+    // this far, and then there is no control connection here
+    assert_eq!(instance.release_lock(LockId(1)), Status::BadResponse);
+    assert_eq!(instance.release_lock(LockId(1)), Status::BadResponse);
+    assert_eq!(*fake.requests.lock(), [resolve; 4], "it is asked once");
+    let published = fake.publishes.load(SeqCst);
+    assert_eq!(instance.release_lock(LockId(2)), Status::BadResponse);
+    assert_eq!(fake.publishes.load(SeqCst), published + 1, "its notes are waited for");
+}
+
+#[test]
 fn an_orphaned_guard_is_released_before_the_next_one() {
     let (instance, fake) = instance(&[LockType::Atomic]);
     let (taken, first) = instance.try_guard(LockId(1), X, 5);

@@ -461,7 +461,7 @@ impl Executor for VerbsExecutor {
         outcome
     }
 
-    /// A note that cannot be posted for [`SEND_WAIT`] ends the session: the primary must not
+    /// A note that cannot be posted for 5 s ends the session: the primary must not
     /// believe an old one. An entry outside the ledger is ignored.
     fn note(&self, handle: Handle, entry: LedgerEntry) {
         if self.refusal().is_some() {

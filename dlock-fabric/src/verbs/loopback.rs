@@ -8,7 +8,7 @@
 //! A device's atomics are atomic with each other, not with the CPU's. So whatever the primary does
 //! to a word that a client may operate on goes this way.
 //!
-//! *When it fails*, as a network interface that is taken down makes it on SoftRoCE, the pair is made
+//! *When it fails*, as it does on SoftRoCE while the network interface is down, the pair is made
 //! anew as soon as that is possible, and the list is executed then. That is right if nothing of it
 //! was executed before. The device tells: the end that serves expects the packet after the last
 //! one it has executed. If an atomic was executed and its value is lost, nobody can say what became

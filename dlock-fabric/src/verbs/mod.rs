@@ -6,9 +6,14 @@
 //!   devices() ─▶ choose() ─▶ Context ◀── Pd ◀── Mr ──▶ Region       arrows: holds
 //!                              ▲          ▲
 //!                              └── Cq ◀── Qp ◀── Poster (chains), Messages (SEND/RECV)
+//!
+//!   client   VerbsExecutor ─▶ Flight ─▶ Stations, Ring ─▶ Posters       chains and notes
+//!                          └▶ Talk ─▶ Messages, Inbox                   requests and replies
+//!   primary  VerbsHost ─admit─▶ VerbsPeer ─▶ Messages, registrations    one per client
+//!            NicMemory ─▶ Loopback ─▶ Poster                            its own operations
 //! ```
-//! What this module does not do: decide anything about locks, speak on the control channel (it
-//! gives and takes [`Endpoint`] and [`RemoteRegion`] as plain values), or start threads.
+//! What this module does not do: decide anything about locks, speak on the control channel (but
+//! for the attach exchange of a client), or start threads.
 //!
 //! Drops are in order by ownership: a queue pair is destroyed before the memory it was given, its
 //! completion queues and its protection domain. A forked child destroys nothing of its parent.

@@ -317,6 +317,10 @@ impl Batch<'_> {
         if poster.broken {
             return Err(PostError::Broken { code: libc::ENOTCONN, part: false });
         }
+        // A forked child has no scratch words.
+        if !poster.qp.pd().context().owner.is_here() {
+            return Err(PostError::Broken { code: libc::EPERM, part: false });
+        }
         // Devices differ in when they refuse that, and with what consequences.
         if verb.word().addr % 8 != 0 {
             return Err(PostError::Misaligned);

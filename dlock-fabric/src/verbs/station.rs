@@ -98,7 +98,7 @@ impl Station {
     #[inline]
     pub(super) fn is_done(&self, seq: u32) -> bool {
         // Counts wrap, and fewer than 2^31 are under way.
-        self.done.load(Ordering::Acquire).wrapping_sub(seq) as i32 >= 0
+        self.done.load(Ordering::SeqCst).wrapping_sub(seq) as i32 >= 0
     }
 
     /// The count with the last list that was posted.

@@ -72,7 +72,7 @@ fn a_batch_is_one_doorbell_and_a_wrong_address_in_it_harms_only_its_chain() {
 
 #[test]
 fn eight_threads_on_one_executor_get_exact_values() {
-    const EACH: u64 = 400;
+    const EACH: u64 = 150;
     let Some(mut site) = Site::new(false) else { return };
     let session = site.join();
     let mut seen = BTreeSet::new();

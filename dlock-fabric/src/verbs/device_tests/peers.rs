@@ -350,3 +350,40 @@ fn what_the_primary_executes_for_others_is_one_with_its_clients() {
     assert_eq!(site.memory.read(w0(3)), 3);
     assert_eq!((site.memory.slots(), site.memory.ledger_entries()), (SLOTS, ENTRIES));
 }
+
+#[test]
+fn a_forked_child_is_refused_and_ends_nothing_of_its_parents() {
+    let Some(mut site) = Site::new(false) else { return };
+    let Session { exec, mut peer, line, client } = site.join();
+    let seq = exec.send(&resolve(3)).unwrap();
+    let posted = exec.post(&add(0, 1));
+    // SAFETY: the child uses memory and the functions under test only, and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut outcome = [Outcome::Unknown];
+        exec.execute(&[add(0, 1)], &mut outcome, PATIENCE);
+        exec.note(Handle(0), LedgerEntry::from_bits(9));
+        let refused = outcome == [Outcome::Refused(Status::BadResponse)]
+            && exec.send(&Request::Ping) == Err(Status::BadResponse)
+            && exec.reply(seq, PATIENCE) == Err(Status::BadResponse)
+            && exec.poll(posted) == Some(Outcome::Unknown)
+            && !(exec.publish(PATIENCE) || exec.is_alive() || exec.probe());
+        drop((exec, peer, line, site));
+        // SAFETY: ends the child at once, without running anything of the test harness.
+        unsafe { libc::_exit(if refused { 0 } else { 1 }) };
+    }
+    assert!(child > 0);
+    let mut status = 0;
+    // SAFETY: waits for the child made above; `status` is a valid place for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
+    let work = || assert_eq!(exec.reply(seq, PATIENCE), done(3));
+    answering(&site.host, &mut peer, work);
+    let until = Instant::now() + PATIENCE;
+    while exec.poll(posted).is_none() {
+        assert!(Instant::now() < until);
+    }
+    assert_eq!(site.memory.read(w0(0)), 1);
+    assert_eq!(site.memory.ledger(client, Handle(0)), LedgerEntry::new());
+    assert!(exec.probe());
+}
