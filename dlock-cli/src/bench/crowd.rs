@@ -113,9 +113,11 @@ fn contended(
 fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
     let clients = clients(run, fabric, 2, "bench hand-over", LockType::Atomic)?;
     let base = Instant::now();
-    let released_at = AtomicU64::new(0); // nanoseconds after base; 0: not yet
+    // nanoseconds after base, and in the lowest bit by whom; 0: not yet
+    let released = AtomicU64::new(0);
     let waiting = [AtomicBool::new(false), AtomicBool::new(false)];
-    let failed = AtomicBool::new(false);
+    // one of them has had all its rounds: who was kept from queueing in time has some left
+    let over = AtomicBool::new(false);
     let rounds = run.samples(HAND_OVERS);
     let play = |me: usize| -> Result<(Times, Times), Failure> {
         let (instance, lock) = &clients[me];
@@ -126,30 +128,29 @@ fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
             acquire(instance, *lock)?;
             let now = base.elapsed().as_nanos() as u64;
             waiting[me].store(false, Ordering::SeqCst);
-            let before = released_at.load(Ordering::SeqCst);
-            if before != 0 {
-                times.record(now.saturating_sub(before) as f64);
+            let before = released.load(Ordering::SeqCst);
+            if before != 0 && before & 1 != me as u64 {
+                times.record(now.saturating_sub(before >> 1) as f64);
                 floor.record(round_trip(&mut echo)?);
             }
-            // The last round of one is not followed by a round of the other.
-            while !waiting[1 - me].load(Ordering::SeqCst) && round + 1 < rounds {
-                if failed.load(Ordering::Relaxed) {
-                    return Err(Failure::plain("bench: hand-over: the other has failed"));
-                }
+            let ends = || over.load(Ordering::SeqCst);
+            while !waiting[1 - me].load(Ordering::SeqCst) && round + 1 < rounds && !ends() {
                 std::hint::spin_loop();
             }
             thread::sleep(HOLD);
-            released_at.store(base.elapsed().as_nanos() as u64, Ordering::SeqCst);
+            let at = base.elapsed().as_nanos() as u64;
+            released.store(at << 1 | me as u64, Ordering::SeqCst);
             must("unlock", instance.unlock(*lock).status)?;
+            if ends() {
+                break;
+            }
         }
         Ok((times, floor))
     };
     let play = |me: usize| {
-        play(me).inspect_err(|failure| {
-            if !failed.swap(true, Ordering::Relaxed) {
-                eprintln!("dlock: hand-over: {failure}");
-            }
-        })
+        let played = play(me);
+        over.store(true, Ordering::SeqCst); // however it has ended
+        played
     };
     let (first, second) = thread::scope(|scope| {
         let other = scope.spawn(|| play(1));
