@@ -74,10 +74,18 @@ impl FairState {
 
     /// A chain of a tcp client took a ticket.
     pub(super) fn issued(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
-        self.revoked.remove(&client);
+        self.new_ticket(client);
         self.records.retain(|r| r.client != client || r.status == RecordStatus::Cancelled);
         let status = RecordStatus::Issued;
         self.records.push(Record { client, mode, ticket, status, since: None });
+    }
+
+    /// The client has a new ticket. What it had before stays revoked as long as its ledger names
+    /// it: should the client die before its next note, that is all the ledger says.
+    fn new_ticket(&mut self, client: ClientId) {
+        if self.revoked.get(&client).is_some_and(|revoked| !revoked.seen) {
+            self.revoked.remove(&client);
+        }
     }
 
     fn record(&mut self, client: ClientId, mode: Mode, ticket: Ticket) -> Option<&mut Record> {
@@ -235,7 +243,7 @@ fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mod
     });
     let Some(word) = new else { return ctx.denied(from, Status::Fail) };
     let ticket = Ticket { tx: old.mx(), ts: old.ms() };
-    state.fair.revoked.remove(&from.client);
+    state.fair.new_ticket(from.client);
     let record = state.fair.upsert(from, mode, ticket);
     record.status = RecordStatus::Queued;
     // a shared grant is only given to a client whose ledger names the ticket already
@@ -323,9 +331,23 @@ fn extend(
 }
 
 /// The client gives its place up. If it was granted meanwhile, the grant is undone at once.
+///
+/// Shared tickets that are done are only counted, so one must not be ended twice: somebody
+/// else's share would end with it. What neither the ledger nor a record knows may have been
+/// ended long ago; if it was not, it is passed over like any ticket that nobody claims.
 fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, ticket: Ticket) {
     if state.fair.is_revoked(from.client, mode, ticket) {
         return;
+    }
+    if mode == Mode::Shared {
+        let in_ledger = named(ctx.ledger(from.client, from.handle)) == Some((mode, ticket));
+        if !in_ledger && state.fair.record(from.client, mode, ticket).is_none() {
+            return;
+        }
+        if in_ledger {
+            // the client leaves its entry as it is
+            state.fair.revoked.insert(from.client, Revoked { mode, ticket, seen: true });
+        }
     }
     state.queue.retain(|w| w.caller.client != from.client);
     let record = state.fair.upsert(from, mode, ticket);

@@ -65,7 +65,10 @@ fn ask_again(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) -> S
 fn give_ticket_up(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
     let request = Request::Abandon { handle: e.handle, mode, ticket: e.ticket };
     e.end(EntryState::Initialized);
-    e.clear_note();
+    if mode == Mode::Exclusive {
+        e.clear_note();
+    }
+    // a shared ticket stays in the ledger: the arbiter ends none of which it has no proof
     m.tell(request, OpResult::of(Status::Success))
 }
 
