@@ -102,6 +102,17 @@ pub fn small() -> Vec<Setup> {
             ..setup("fair: expiry, two clients", Fair, [shortly(X), cycle(X), vec![]])
         },
         Setup {
+            pauses: 1,
+            sometimes: vec![E::TicketSkipped, E::GrantAfterWait],
+            ..setup("fair: crash, tickets given up", Fair, [cycle(X), try_cycle(S), vec![]])
+        },
+        Setup {
+            by_primary: true,
+            pauses: 1,
+            sometimes: vec![E::TicketSkipped, E::GrantAfterWait],
+            ..setup("fair: crash, given up, tcp", Fair, [cycle(X), try_cycle(S), cycle(X)])
+        },
+        Setup {
             by_primary: true,
             pauses: 1,
             sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Expired, E::TicketSkipped],

@@ -27,6 +27,8 @@ models! {
     read_write_crash_tries: "read-write: crash, tries",
     fair_crash: "fair: crash",
     fair_expiry_two_clients: "fair: expiry, two clients",
+    fair_crash_tickets_given_up: "fair: crash, tickets given up",
+    fair_crash_tickets_given_up_tcp: "fair: crash, given up, tcp",
     fair_crash_expiry_tcp: "fair: crash, expiry, tcp",
     fair_crash_readers_tcp: "fair: crash, readers, tcp",
 }
