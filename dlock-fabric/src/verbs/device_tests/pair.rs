@@ -95,3 +95,27 @@ fn nothing_is_lost_or_done_twice_between_two_devices() {
         assert_eq!(entry.into_bits(), u64::from(EACH) + 9);
     }
 }
+
+/// Takes an interface of the virtual machine down, and up again.
+fn link(what: &str) {
+    let status = std::process::Command::new("rxe-link").args(["r0", what]).status();
+    assert!(status.is_ok_and(|status| status.success()), "rxe-link r0 {what}");
+}
+
+#[test]
+#[ignore = "takes the network down under all other tests: run it alone, in the virtual machine"]
+fn a_primary_whose_link_is_down_goes_on_when_it_is_up_again() {
+    let Some(mut site) = Site::new(false) else { return };
+    for round in 0..3 {
+        assert_eq!(site.memory.faa(w0(0), 1), 2 * round);
+        link("down");
+        let up = std::thread::spawn(|| {
+            // As long as the operation has no choice but to wait.
+            std::thread::sleep(Duration::from_secs(1));
+            link("up");
+        });
+        assert_eq!(site.memory.faa(w0(0), 1), 2 * round + 1);
+        up.join().unwrap();
+    }
+    assert_eq!(site.join().old(add(0, 0)), 6);
+}
