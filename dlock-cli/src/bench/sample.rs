@@ -125,6 +125,17 @@ pub fn in_turns(
     Ok(())
 }
 
+/// Takes samples of a case without a floor of this process, after a tenth of them as a warm-up.
+pub fn alone(samples: &mut Samples, count: u32, case: Measure<'_>) -> Result<(), Failure> {
+    for _ in 0..count / 10 {
+        case()?;
+    }
+    for _ in 0..count {
+        samples.times.record(case()?);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

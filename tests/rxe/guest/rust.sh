@@ -2,8 +2,9 @@
 # shellcheck shell=sh
 # For the cases: Rust test programs of build.sh.
 
-# rust_tests PROGRAM [ARG...]: prints the sum (the last one: some start themselves again); ends the case if a test fails or is skipped. In a
-# guest with two devices none may be; on one device alone, those that need two.
+# rust_tests PROGRAM [ARG...]: prints the sum (the last one: some start themselves again); ends the
+# case if a test fails or is skipped. In a guest with two devices none may be; on one device alone,
+# those that need two.
 rust_tests() {
     program=$1
     shift
