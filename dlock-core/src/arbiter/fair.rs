@@ -65,11 +65,21 @@ pub(super) struct FairState {
     /// that no compiler reads a number that is not there (valgrind would report it).
     head_since: Option<ServerTime>,
     head: u16,
+    /// Shared tickets before this number that neither a ledger nor a record knows may be done:
+    /// this arbiter has ended some without being asked.
+    ended: Option<u16>,
 }
 
 impl FairState {
     pub(super) fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.revoked.is_empty()
+        self.records.is_empty() && self.revoked.is_empty() && self.ended.is_none()
+    }
+
+    /// Shared tickets before this number were ended without being asked for.
+    fn ended_before(&mut self, ts: u16) {
+        if self.ended.is_none_or(|ended| before(ended, ts)) {
+            self.ended = Some(ts);
+        }
     }
 
     /// A chain of a tcp client took a ticket.
@@ -333,15 +343,16 @@ fn extend(
 /// The client gives its place up. If it was granted meanwhile, the grant is undone at once.
 ///
 /// Shared tickets that are done are only counted, so one must not be ended twice: somebody
-/// else's share would end with it. What neither the ledger nor a record knows may have been
-/// ended long ago; if it was not, it is passed over like any ticket that nobody claims.
+/// else's share would end with it. What neither the ledger nor a record knows any more counts
+/// as ended if this arbiter may have done so; if it has not, nobody claims it, and it will.
 fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, ticket: Ticket) {
     if state.fair.is_revoked(from.client, mode, ticket) {
         return;
     }
     if mode == Mode::Shared {
         let in_ledger = named(ctx.ledger(from.client, from.handle)) == Some((mode, ticket));
-        if !in_ledger && state.fair.record(from.client, mode, ticket).is_none() {
+        let known = in_ledger || state.fair.record(from.client, mode, ticket).is_some();
+        if !known && state.fair.ended.is_some_and(|ended| before(ticket.ts, ended)) {
             return;
         }
         if in_ledger {

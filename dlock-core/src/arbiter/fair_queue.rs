@@ -210,6 +210,9 @@ fn end(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, claim: Claim) -
         });
     } else {
         state.fair.revoke(claim.client, claim.mode, claim.ticket);
+        if claim.mode == Mode::Shared {
+            state.fair.ended_before(claim.ticket.ts.wrapping_add(1));
+        }
     }
     true
 }
@@ -298,6 +301,7 @@ fn blocked_head(
     let need = ts.wrapping_sub(word.ns());
     if need > 0x7fff {
         // more shared tickets done than taken before the head: a client forged the word
+        state.fair.ended_before(ts);
         return ctx.cas(word.into_bits(), word.with_ns(ts).into_bits());
     }
     let mut known: u16 = 0;
@@ -309,6 +313,7 @@ fn blocked_head(
     }
     let unknown = need.saturating_sub(known);
     if unknown > 0 && reached(ctx, since.plus_ns(GRACE_NS)) {
+        state.fair.ended_before(ts);
         let ns = word.ns().wrapping_add(unknown);
         let _ = ctx.cas(word.into_bits(), word.with_ns(ns).into_bits());
         return true;

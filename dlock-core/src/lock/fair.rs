@@ -68,7 +68,7 @@ fn give_ticket_up(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
     if mode == Mode::Exclusive {
         e.clear_note();
     }
-    // a shared ticket stays in the ledger: the arbiter ends none of which it has no proof
+    // a shared ticket stays in the ledger, so that the arbiter remembers if it has ended it
     m.tell(request, OpResult::of(Status::Success))
 }
 
