@@ -130,6 +130,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         since: 0,
         patience: 0,
         goal: Goal::Any,
+        action: Action::Get,
         unflushed: false,
         attempts: 0,
         chain: None,
