@@ -283,10 +283,8 @@ impl Sys {
             Ev::Control(c, ..) => self.control_wakes(c.into()),
             Ev::ControlUp(c) => self.control_arrives(c.into()),
             Ev::ControlDown(c) => self.control_receive(c.into()),
-            Ev::Lost(client, inc, conn) => {
-                if self.alive {
-                    self.queue(state::Arrived::Lost { client, inc, conn });
-                }
+            Ev::Lost(client, inc, conn) if self.alive => {
+                self.queue(state::Arrived::Lost { client, inc, conn });
             }
             Ev::Reset(c, _, gen) => {
                 let c = usize::from(c);
