@@ -15,37 +15,65 @@ macro_rules! bugs {
 }
 
 bugs! {
-    AtomicReleaseUnchecked = "atomic-release-unchecked", "a release takes effect only on the releaser's own word";
+    AtomicReleaseUnchecked =
+        "atomic-release-unchecked",
+        "a release takes effect only on the releaser's own word";
     StealPastQueue = "steal-past-queue", "nobody takes an expired hold over past a queue";
     LeaseFromAfter = "lease-from-after", "a lease counts from before the chain was posted";
     ThiefWithoutEpsilon = "thief-without-epsilon", "a thief waits for its clock's uncertainty";
-    HolderWithoutEpsilon = "holder-without-epsilon", "a deadline is written later by the clock's uncertainty";
+    HolderWithoutEpsilon =
+        "holder-without-epsilon",
+        "a deadline is written later by the clock's uncertainty";
     UnknownIsFailure = "unknown-is-failure", "a lost answer is neither success nor failure";
     ExtendInDoubt = "extend-in-doubt", "a release in doubt is resolved before an extend";
-    FastIgnoresBit = "fast-ignores-bit", "the fast release does not touch a word with the waiters bit";
+    FastIgnoresBit =
+        "fast-ignores-bit",
+        "the fast release does not touch a word with the waiters bit";
     ExtendDropsBit = "extend-drops-bit", "an extend keeps the waiters bit";
-    AtomicCancelKeepsBit = "atomic-cancel-keeps-bit", "the last cancelled wait clears the waiters bit";
+    AtomicCancelKeepsBit =
+        "atomic-cancel-keeps-bit",
+        "the last cancelled wait clears the waiters bit";
     HandOverDropsBit = "hand-over-drops-bit", "a hand-over keeps the waiters bit for those behind";
     ForgetKeepsWaits = "forget-keeps-waits", "a client that is gone is not queued any more";
     RwSharedIgnoresBit = "rw-shared-ignores-bit", "a reader that sees the waiters bit steps back";
     RwSharedIgnoresOwner = "rw-shared-ignores-owner", "a reader that sees an owner steps back";
-    RwGrantIgnoresReaders = "rw-grant-ignores-readers", "a writer is granted when no reader is left";
-    RwResolveKeepsHold = "rw-resolve-keeps-hold", "a grant that reaches a client that gave up is undone";
+    RwGrantIgnoresReaders =
+        "rw-grant-ignores-readers",
+        "a writer is granted when no reader is left";
+    RwResolveKeepsHold =
+        "rw-resolve-keeps-hold",
+        "a grant that reaches a client that gave up is undone";
     NoStepBackWake = "no-step-back-wake", "whoever steps back from a free lock wakes its waiters";
     NoReleaseWake = "no-release-wake", "the last reader wakes the waiters";
-    RecountSkipped = "recount-skipped", "an ambiguous ledger entry of a client that is gone makes the count suspect";
-    RecountTrustsIntents = "recount-trusts-intents", "a recount waits until no ledger is between two states";
+    RecountSkipped =
+        "recount-skipped",
+        "an ambiguous ledger entry of a client that is gone makes the count suspect";
+    RecountTrustsIntents =
+        "recount-trusts-intents",
+        "a recount waits until no ledger is between two states";
     RecountOnce = "recount-once", "a recount reads all ledgers twice";
-    ClaimedShareForgotten = "claimed-share-forgotten", "a share claimed in recovery is undone like any other";
+    ClaimedShareForgotten =
+        "claimed-share-forgotten",
+        "a share claimed in recovery is undone like any other";
     FairTakeoverEarly = "fair-takeover-early", "a fair hold is taken over only after its deadline";
     FairNoGrace = "fair-no-grace", "an unclaimed head is skipped only after a grace";
     PublishLateIgnored = "publish-late-ignored", "a ticket that was published late counts as lost";
-    FairReleaseUnchecked = "fair-release-unchecked", "the arbiter checks a release against ledger and records";
-    FairCasReleaseUnchecked = "fair-cas-release-unchecked", "a share that may have expired is released by the arbiter";
+    FairReleaseUnchecked =
+        "fair-release-unchecked",
+        "the arbiter checks a release against ledger and records";
+    FairCasReleaseUnchecked =
+        "fair-cas-release-unchecked",
+        "a share that may have expired is released by the arbiter";
     FairUndoTwice = "fair-undo-twice", "what the arbiter has ended is not undone again";
-    FairAbandonTwice = "fair-abandon-twice", "a shared ticket that was ended is not ended again by its owner";
-    PassedOverForgotten = "passed-over-forgotten", "a shared ticket that was passed over cannot be claimed any more";
-    UnnamedShareGranted = "unnamed-share-granted", "a share is granted only to a client whose ledger names it";
+    FairAbandonTwice =
+        "fair-abandon-twice",
+        "a shared ticket that was ended is not ended again by its owner";
+    PassedOverForgotten =
+        "passed-over-forgotten",
+        "a shared ticket that was passed over cannot be claimed any more";
+    UnnamedShareGranted =
+        "unnamed-share-granted",
+        "a share is granted only to a client whose ledger names it";
     FairLateGrantKept = "fair-late-grant-kept", "a grant of a ticket that was given up is undone";
     FairBarge = "fair-barge", "a fair ticket is served only when those before it are done";
     LanesCarry = "lanes-carry", "above the limit, tickets come from the arbiter";

@@ -2,6 +2,7 @@
 //! Runs schedules of the whole system: `sim --seed N --schedules N --scenario NAME`.
 //!
 //! Exit status: 0 no violation, 1 a violation (with the command that replays it), 2 bad usage.
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -96,8 +97,8 @@ fn main() -> ExitCode {
     let total = total.into_inner().expect("no thread panics while it holds the sum");
     let (done, seconds) = (next.into_inner().min(args.schedules), start.elapsed().as_secs_f64());
     println!(
-        "{}: {done} schedules from seed {}, {} events (at least {} each), {} grants, {} violations, \
-         digest {:016x}; {seconds:.1} s, {:.0} schedules/s, {:.2} million events/s",
+        "{}: {done} schedules from seed {}, {} events (at least {} each), {} grants, \
+         {} violations, digest {:016x}; {seconds:.1} s, {:.0} schedules/s, {:.2} million events/s",
         args.scenario,
         args.seed,
         total.events,

@@ -27,7 +27,9 @@ macro_rules! driver_bugs {
 driver_bugs! {
     split_cas = "nic-cpu-mix", "one memory has one atomicity domain";
     wall_clock = "wall-clock-leases", "no step of a wall clock matters";
-    no_uncertainty = "no-epsilon", "a client knows how uncertain its estimate of the server clock is";
+    no_uncertainty =
+        "no-epsilon",
+        "a client knows how uncertain its estimate of the server clock is";
     no_ack = "note-not-acknowledged", "a note on a queue pair is published when it is acknowledged";
     stale_clock = "stale-clock", "a fair lock's outcome is judged by a clock read after it came";
     ignore_horizon = "ignore-horizon", "nothing is believed beyond the session's horizon";
@@ -36,7 +38,9 @@ driver_bugs! {
     no_grace = "no-absent-grace", "an absent client keeps what it holds for its grace";
     fence_shm = "fence-living-shm", "a shared-memory client is fenced when its process is gone";
     open_gate = "open-gate", "a successor's memory refuses one-sided chains until it has recovered";
-    release_in_doubt = "release-in-doubt", "a lock is given back when everything about it is answered";
+    release_in_doubt =
+        "release-in-doubt",
+        "a lock is given back when everything about it is answered";
     no_republish = "no-republish", "what a broken channel may have lost is told again";
 }
 

@@ -32,8 +32,10 @@ impl Sys {
                 let t = &self.clients[c].threads[l];
                 let action = match (t.doing, &t.entry) {
                     (Doing::Nothing | Doing::Control, _) => None,
-                    (Doing::Idle, Some(e)) => (e.refs() > 0).then_some(Action::Hold),
-                    _ => Some(self.action(c, l, t.op)),
+                    (Doing::Idle, Some(e)) if e.refs() > 0 => Some(Action::Hold),
+                    // nobody answers it: it is under way until the next operation
+                    (Doing::Idle, _) => Some(t.action).filter(|a| *a == Action::Abandon),
+                    _ => Some(t.action),
                 };
                 if let Some(action) = action {
                     self.cover.count(action, fault);

@@ -119,6 +119,7 @@ impl Sys {
             }
         };
         let action = self.action(c, l, op);
+        self.thread(c, l).action = action;
         self.cover(action, c);
         self.begin(c, l, op);
     }
@@ -147,7 +148,14 @@ impl Sys {
                 (_, true) => 1_000_000,
                 _ => 2_000,
             };
+            if matches!(status, Status::NotReady | Status::BadResponse) {
+                let t = self.thread(c, l);
+                t.attempts = t.attempts.saturating_sub(1); // it never came to an answer
+            }
             return self.step_after(c, l, ns);
+        }
+        if matches!(self.has(c, l), Has::Hold(_)) {
+            self.cover(Action::Hold, c);
         }
         let near = |sys: &mut Sys| {
             let end = sys.oracle.next_end(l, sys.now)?;

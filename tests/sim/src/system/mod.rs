@@ -130,6 +130,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         since: 0,
         patience: 0,
         goal: Goal::Any,
+        action: Action::Get,
         unflushed: false,
         attempts: 0,
         chain: None,
@@ -282,10 +283,8 @@ impl Sys {
             Ev::Control(c, ..) => self.control_wakes(c.into()),
             Ev::ControlUp(c) => self.control_arrives(c.into()),
             Ev::ControlDown(c) => self.control_receive(c.into()),
-            Ev::Lost(client, inc, conn) => {
-                if self.alive {
-                    self.queue(state::Arrived::Lost { client, inc, conn });
-                }
+            Ev::Lost(client, inc, conn) if self.alive => {
+                self.queue(state::Arrived::Lost { client, inc, conn });
             }
             Ev::Reset(c, _, gen) => {
                 let c = usize::from(c);

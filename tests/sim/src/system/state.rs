@@ -172,6 +172,8 @@ pub(crate) struct Thread {
     pub chain: Option<(Chain, Values)>,
     /// An outcome decided on this side.
     pub outcome: Option<Outcome>,
+    /// What it is about, to the coverage report.
+    pub action: super::coverage::Action,
     /// Something was sent that is not answered, and nothing after it was answered yet.
     pub unflushed: bool,
     /// Attempts to reach its goal.

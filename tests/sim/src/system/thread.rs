@@ -159,6 +159,7 @@ impl Sys {
             return self.reply(c, l, reply);
         }
         if matches!(request, Request::Resolve { .. }) {
+            self.thread(c, l).action = Action::Resolve;
             self.cover(Action::Resolve, c);
         }
         let seq = self.send_request(c, request);
@@ -326,6 +327,7 @@ impl Sys {
                 t.doing = Doing::Reply { seq, wait: true, cancelled: true };
                 t.unflushed = true;
                 if let Some(cancel) = cancel {
+                    self.thread(c, l).action = Action::Cancel;
                     self.cover(Action::Cancel, c);
                     self.send_request(c, cancel);
                 }

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Every planted bug is found: `cargo test -p dlock-sim --release --features planted`.
+//!
+//! `planted.csv` is what `sim --planted-table` prints. A change of the core moves the seeds; then
+//! a bug is searched for anew, and the table should be made anew, too.
+#![cfg(feature = "planted")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dlock_sim::{planted, system};
+
+/// Bugs that the table must have at least.
+const BUGS_MIN: usize = 20;
+
+fn rows() -> Vec<(String, u64)> {
+    let table = include_str!("../planted.csv").lines().filter(|line| !line.starts_with('#'));
+    table
+        .map(|line| {
+            let mut columns = line.split(", ");
+            let name = columns.next().expect("a name").to_string();
+            let seed = columns.next().and_then(|seed| seed.parse().ok());
+            (name, seed.unwrap_or_else(|| panic!("no seed finds {line}")))
+        })
+        .collect()
+}
+
+#[test]
+fn every_planted_bug_is_found_and_its_seed_passes_with_all_rules() {
+    std::panic::set_hook(Box::new(|_| {})); // a panic of the core is a finding like others
+    let rows = rows();
+    let next = AtomicUsize::new(0);
+    let lost = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((name, seed)) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let found = planted::search(name, *seed, 1)
+                        .or_else(|| planted::search(name, 1, planted::SCHEDULES_MAX));
+                    let verdict = match found {
+                        None => Some(format!("{name} is not found any more")),
+                        Some((seed, _)) => planted::with_all_rules(seed)
+                            .map(|why| format!("{name}: seed {seed} fails with all rules: {why}")),
+                    };
+                    lost.lock().expect("no panic holds it").extend(verdict);
+                }
+            });
+        }
+    });
+    assert_eq!(lost.into_inner().expect("no panic holds it"), Vec::<String>::new());
+}
+
+#[test]
+fn the_table_has_every_planted_bug() {
+    let rows = rows();
+    let missing: Vec<_> = system::plantable()
+        .into_iter()
+        .filter(|(name, _)| !rows.iter().any(|row| row.0 == *name))
+        .collect();
+    assert_eq!(missing, []);
+    assert!(rows.len() >= BUGS_MIN, "{} bugs", rows.len());
+}
