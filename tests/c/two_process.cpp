@@ -41,7 +41,7 @@ static pid_t start_program(int argc, char **argv, int port, int *leash)
 // A client as soon as the primary listens.
 static int first_client()
 {
-    double end = seconds_now() + 20;
+    double end = seconds_now() + 20 * slowness();
     int id = -7, status;
     do {
         status = client_init(&id, HOST);
