@@ -17,7 +17,7 @@ use dlock_core::words::{AtomicWord, RwWord};
 
 use super::control::{desc, Answer};
 use super::plan::Fabric;
-use super::state::{code, Arrived, Ask, Ev, Frame, Life, Session, Sys, Unit};
+use super::state::{code, Arrived, Ask, Doing, Ev, Frame, Life, Session, Sys, Unit};
 
 /// The connection number by which a shm client says that no thread of it is inside any more.
 pub(crate) const DETACHED: u32 = u32::MAX;
@@ -157,6 +157,35 @@ impl World {
         self.sys.deliver(&mut self.out);
         self.waiters_bits();
         self.schedule_tick();
+    }
+
+    /// A free read-write lock with waiters, and nothing under way that could wake them.
+    pub fn nobody_sleeps_before_a_free_lock(&mut self) {
+        let Some(primary) = &self.primary else { return };
+        let sys = &self.sys;
+        if !sys.inbox.is_empty()
+            || sys.serve_pending
+            || sys.clients.iter().any(|c| !c.up.is_empty())
+        {
+            return;
+        }
+        for l in (0..sys.plan.locks.len()).filter(|&l| sys.plan.locks[l] == LockType::Rw) {
+            let threads = || sys.clients.iter().map(|c| &c.threads[l]);
+            let Some(slot) = threads().find_map(|t| Some(t.entry.as_ref()?.slot())) else {
+                continue;
+            };
+            let word = sys.memory.words[Sys::w0(slot).index() as usize];
+            let free = RwWord::from_bits(word).with_waiters(false) == RwWord::new();
+            let asleep = |t: &super::state::Thread| match t.doing {
+                Doing::Idle | Doing::Nothing => true,
+                Doing::Reply { wait, .. } => wait,
+                _ => false,
+            };
+            if free && primary.waiters(slot) > 0 && threads().all(asleep) {
+                let why = format!("liveness: lock {l} is free, and its waiters are asleep");
+                return self.sys.fail(why);
+            }
+        }
     }
 
     /// Whoever is queued is seen by everybody else: the waiters bit is set on an atomic word iff
