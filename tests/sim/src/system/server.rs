@@ -61,6 +61,10 @@ impl World {
         sys.sessions.clear();
         sys.dead = std::mem::take(&mut sys.memory);
         for c in 0..sys.clients.len() {
+            if sys.clients[c].life == Life::Leaving {
+                sys.exit(c); // the successor does not wait for it
+                continue;
+            }
             let ns = sys.takes(20_000);
             let (inc, gen) = (sys.clients[c].inc, sys.clients[c].gen);
             sys.after(ns, Ev::Reset(c as u8, inc, gen));
