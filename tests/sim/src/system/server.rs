@@ -181,7 +181,8 @@ impl World {
             let word = sys.memory.words[Sys::w0(slot).index() as usize];
             let free = RwWord::from_bits(word).with_waiters(false) == RwWord::new();
             let asleep = |t: &super::state::Thread| match t.doing {
-                Doing::Idle | Doing::Nothing => true,
+                // who is in doubt of its release has not sent its wake-up: its next operation does
+                Doing::Idle | Doing::Nothing => !t.entry.as_ref().is_some_and(|e| e.in_doubt()),
                 Doing::Reply { wait, .. } => wait,
                 _ => false,
             };
