@@ -16,6 +16,7 @@ else
     step "Rust tests (cargo test)" 1500 \
         cargo test --workspace --lib --bins --tests --examples --locked --no-fail-fast || true
 fi
+step "simulator, planted bugs" 900 scripts/sim.sh || true
 step "doc tests" 600 cargo test --workspace --doc --locked || true
 
 if step "cmake build and install" 1500 scripts/cmake-install.sh "$scratch/cmake" "$prefix"; then
