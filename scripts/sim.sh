@@ -16,6 +16,9 @@ echo "== planted bugs, traces of the release build"
 cargo test -q --release --locked -p dlock-sim --features planted --target-dir target/planted \
     --test planted --test system
 
+echo "== the second checker"
+(cd tests/sim-linear && CARGO_TARGET_DIR=../../target/linear cargo test -q --locked)
+
 echo "== nothing that is shipped has the feature"
 tree=$(cargo tree --locked --workspace --edges features,normal,build)
 if grep -q 'planted' <<<"$tree"; then

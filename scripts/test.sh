@@ -20,6 +20,7 @@ else
     step "Rust tests (cargo test)" 1500 \
         cargo test --workspace --lib --bins --tests --examples --locked --no-fail-fast || true
 fi
+step "simulator, planted bugs" 900 scripts/sim.sh || true
 step "doc tests" 600 cargo test --workspace --doc --locked || true
 step "memory order (loom)" 600 \
     cargo test --locked --manifest-path tests/loom/Cargo.toml -- --test-threads 1 || true

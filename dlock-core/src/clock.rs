@@ -70,11 +70,7 @@ impl Now {
     /// for, so that nobody takes the lock over before the lease is over.
     #[inline]
     pub fn deadline(self, expire_s: u32) -> u32 {
-        let uncertainty_ns = match planted::is(Bug::HolderWithoutEpsilon) {
-            true => 0,
-            false => self.uncertainty_ns,
-        };
-        ServerTime(self.time.0.saturating_add(uncertainty_ns)).deadline(expire_s)
+        ServerTime(self.time.0.saturating_add(self.uncertainty_ns)).deadline(expire_s)
     }
     /// Whether a hold with this deadline has expired for sure.
     #[inline]

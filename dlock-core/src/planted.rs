@@ -21,9 +21,6 @@ bugs! {
     StealPastQueue = "steal-past-queue", "nobody takes an expired hold over past a queue";
     LeaseFromAfter = "lease-from-after", "a lease counts from before the chain was posted";
     ThiefWithoutEpsilon = "thief-without-epsilon", "a thief waits for its clock's uncertainty";
-    HolderWithoutEpsilon =
-        "holder-without-epsilon",
-        "a deadline is written later by the clock's uncertainty";
     UnknownIsFailure = "unknown-is-failure", "a lost answer is neither success nor failure";
     ExtendInDoubt = "extend-in-doubt", "a release in doubt is resolved before an extend";
     FastIgnoresBit =
@@ -71,10 +68,6 @@ bugs! {
     PassedOverForgotten =
         "passed-over-forgotten",
         "a shared ticket that was passed over cannot be claimed any more";
-    UnnamedShareGranted =
-        "unnamed-share-granted",
-        "a share is granted only to a client whose ledger names it";
-    FairLateGrantKept = "fair-late-grant-kept", "a grant of a ticket that was given up is undone";
     FairBarge = "fair-barge", "a fair ticket is served only when those before it are done";
     LanesCarry = "lanes-carry", "above the limit, tickets come from the arbiter";
     ArbiterLanesCarry = "arbiter-lanes-carry", "the arbiter wraps each lane by itself";

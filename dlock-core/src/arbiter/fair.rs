@@ -211,7 +211,7 @@ fn ask(ctx: &mut Ctx<'_>, state: &mut LockState, a: Ask) {
     // `Abandon` is on its way
     let entry = ctx.ledger(a.from.client, a.from.handle);
     let is_named = named(entry) == Some((a.mode, a.ticket));
-    if a.mode == Mode::Shared && !is_named && !planted::is(Bug::UnnamedShareGranted) {
+    if a.mode == Mode::Shared && !is_named {
         return ctx.denied(a.from, Status::Fail);
     }
     let record = state.fair.upsert(a.from, a.mode, a.ticket);
@@ -384,7 +384,7 @@ fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
     let record = state.fair.upsert(from, mode, ticket);
     let granted = matches!(record.status, RecordStatus::Granted { .. });
     record.status = RecordStatus::Cancelled;
-    if granted && !planted::is(Bug::FairLateGrantKept) {
+    if granted {
         state.fair.records.retain(|r| !(r.client == from.client && r.ticket == ticket));
         one_more_done(ctx, mode, ticket);
     }

@@ -177,6 +177,9 @@ impl World {
             if !self.turn() {
                 break;
             }
+            if self.sys.plan.faults.is_empty() {
+                self.nobody_sleeps_before_a_free_lock();
+            }
             self.fault();
         }
     }

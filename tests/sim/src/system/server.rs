@@ -17,7 +17,7 @@ use dlock_core::words::{AtomicWord, RwWord};
 
 use super::control::{desc, Answer};
 use super::plan::Fabric;
-use super::state::{code, Arrived, Ask, Ev, Frame, Life, Session, Sys, Unit};
+use super::state::{code, Arrived, Ask, Doing, Ev, Frame, Life, Session, Sys, Unit};
 
 /// The connection number by which a shm client says that no thread of it is inside any more.
 pub(crate) const DETACHED: u32 = u32::MAX;
@@ -61,6 +61,10 @@ impl World {
         sys.sessions.clear();
         sys.dead = std::mem::take(&mut sys.memory);
         for c in 0..sys.clients.len() {
+            if sys.clients[c].life == Life::Leaving {
+                sys.exit(c); // the successor does not wait for it
+                continue;
+            }
             let ns = sys.takes(20_000);
             let (inc, gen) = (sys.clients[c].inc, sys.clients[c].gen);
             sys.after(ns, Ev::Reset(c as u8, inc, gen));
@@ -157,6 +161,36 @@ impl World {
         self.sys.deliver(&mut self.out);
         self.waiters_bits();
         self.schedule_tick();
+    }
+
+    /// A free read-write lock with waiters, and nothing under way that could wake them.
+    pub fn nobody_sleeps_before_a_free_lock(&mut self) {
+        let Some(primary) = &self.primary else { return };
+        let sys = &self.sys;
+        if !sys.inbox.is_empty()
+            || sys.serve_pending
+            || sys.clients.iter().any(|c| !c.up.is_empty())
+        {
+            return;
+        }
+        for l in (0..sys.plan.locks.len()).filter(|&l| sys.plan.locks[l] == LockType::Rw) {
+            let threads = || sys.clients.iter().map(|c| &c.threads[l]);
+            let Some(slot) = threads().find_map(|t| Some(t.entry.as_ref()?.slot())) else {
+                continue;
+            };
+            let word = sys.memory.words[Sys::w0(slot).index() as usize];
+            let free = RwWord::from_bits(word).with_waiters(false) == RwWord::new();
+            let asleep = |t: &super::state::Thread| match t.doing {
+                // who is in doubt of its release has not sent its wake-up: its next operation does
+                Doing::Idle | Doing::Nothing => !t.entry.as_ref().is_some_and(|e| e.in_doubt()),
+                Doing::Reply { wait, .. } => wait,
+                _ => false,
+            };
+            if free && primary.waiters(slot) > 0 && threads().all(asleep) {
+                let why = format!("liveness: lock {l} is free, and its waiters are asleep");
+                return self.sys.fail(why);
+            }
+        }
     }
 
     /// Whoever is queued is seen by everybody else: the waiters bit is set on an atomic word iff

@@ -13,6 +13,7 @@ use dlock_core::lock::{Begin, Machine, Op, OpResult, Step, View};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Word, WordAddr};
+use dlock_core::words::RwWord;
 
 use super::coverage::Action;
 use super::plan::Fabric;
@@ -274,6 +275,12 @@ impl Sys {
             _ => return,
         };
         t.machine = Some(machine);
+        let passes = shared_past_a_queue(t.op, &outcome) && self.plan.locks[l] == LockType::Rw;
+        if passes && matches!(step, Step::Done(r) if r.status == Status::Success) {
+            self.fail(format!(
+                "queue: client {c} saw that somebody waits for lock {l}, and took it"
+            ));
+        }
         self.follow(c, l, step, false);
     }
 
@@ -436,4 +443,13 @@ impl Sys {
         let generation = *self.memory.word(WordAddr::new(entry.slot(), Word::Gen));
         self.oracle.served(l, (self.epoch, generation), mode, ticket.tx)
     }
+}
+
+/// A reader's chain found the waiters bit.
+fn shared_past_a_queue(op: Op, outcome: &Outcome) -> bool {
+    let shared =
+        matches!(op, Op::TryLock { mode: Mode::Shared, .. } | Op::Lock { mode: Mode::Shared, .. });
+    let Outcome::Done(values) = outcome else { return false };
+    let seen = values.as_slice().get(1);
+    shared && seen.is_some_and(|&old| RwWord::from_bits(old).waiters())
 }
