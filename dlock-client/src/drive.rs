@@ -208,11 +208,11 @@ fn drive(
             }
             Step::Confirm => held.confirm(&mut machine),
             Step::Chain(chain) => {
-                let now = held.exec.now();
                 let mut outcome = [Outcome::Unknown];
                 if let Some(left) = left(bounds.data) {
                     held.exec.execute(&[chain], &mut outcome, left.min(DATA_WAIT));
                 }
+                let now = held.exec.now();
                 held.outcome(&mut machine, outcome[0], now)
             }
             Step::Request(request @ Request::Wait { .. }) => {

@@ -54,6 +54,9 @@ pub(crate) struct Held {
     pub(crate) hold: u64,
     /// Threads that wait for a guard, in order.
     pub(crate) queue: VecDeque<ThreadId>,
+    /// The clock of the primary that `entry`'s deadlines are of, as it was when its session
+    /// ended, and this host's monotonic clock then; `None`: it is the clock of this session.
+    pub(crate) old_clock: Option<(Now, u64)>,
     /// The server clock as it was last read, for operations that need no fresh reading.
     pub(crate) last_now: Now,
 }
@@ -70,6 +73,7 @@ impl Held {
             orphaned: false,
             hold: 0,
             queue: VecDeque::new(),
+            old_clock: None,
             last_now,
         }
     }

@@ -138,7 +138,7 @@ static void everything_comes_back(void)
     }
     /* Ready. First every holder makes sure, as existing programs do. */
     EQ(client_heartbeat(c[0], 5), 0);
-    EQ(extend_op(c[0], atomic, EXTEND_LOCK_EXCLUSIVE, 0), 0);
+    EQ(extend_op(c[0], own, EXTEND_LOCK_EXCLUSIVE, 0), 0);
     EQ(must_get(new_client(), "r atomic", DLOCK_ATOMIC), atomic); /* the same ids */
     EQ(get_named(c[1], "r fair shared", DLOCK_FAIR, &object), -1);
     EQ(object, fair_shared);
@@ -233,7 +233,7 @@ static void forgotten_and_expired(void)
     EQ(client_reinit(a, HOST), 0);
     EQ(async_result(a), DLOCK_NO_ASYNC);
     EQ(update_all_locks(a), 0);
-    sleep_seconds(2.2);
+    sleep_seconds(3.2); /* what was left of the lease is told in whole seconds, rounded up */
     EQ(client_reinit_done(a), 0);
     EQ(client_reinit(b, HOST), DLOCK_CLIENT_REMOVED_BY_SERVER); /* too late */
     EQ(client_deinit(b), DLOCK_BAD_RESPONSE);

@@ -240,13 +240,13 @@ fn advance(held: &mut Held, machine: &mut Machine, mut step: Step) -> Stage {
                 return Stage::Done(result);
             }
             Step::Confirm => held.confirm(machine),
-            Step::Chain(chain) => {
-                let now = held.exec.now();
-                match held.exec.post(&chain) {
-                    Posted::Ready(outcome) => held.outcome(machine, outcome, now),
-                    posted @ Posted::Pending(_) => return Stage::Chain(posted),
+            Step::Chain(chain) => match held.exec.post(&chain) {
+                Posted::Ready(outcome) => {
+                    let now = held.exec.now();
+                    held.outcome(machine, outcome, now)
                 }
-            }
+                posted @ Posted::Pending(_) => return Stage::Chain(posted),
+            },
             Step::Request(request) => match held.exec.send(&request) {
                 Ok(seq) if request.has_reply() => return Stage::Reply(seq),
                 Ok(_) => held.reply(machine, Ok(Reply::Done { word: 0 })),
@@ -266,8 +266,8 @@ impl Pending {
             let step = match self.stage {
                 Stage::Done(result) => return Some(result),
                 Stage::Chain(posted) => {
-                    let now = held.exec.now();
                     let outcome = self.exec.poll(posted)?;
+                    let now = held.exec.now();
                     held.outcome(&mut self.machine, outcome, now)
                 }
                 Stage::Reply(seq) => {

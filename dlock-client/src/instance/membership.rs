@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use dlock_core::clock::Now;
 use dlock_core::control::{
     Claim, ControlReply, ControlRequest, LockGrant, Session, VERSION, VERSION_MIN,
 };
@@ -22,7 +23,7 @@ use dlock_core::ids::{ClientId, LockId};
 use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX};
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::{monotonic_ns, DRIFT_PPM};
 use dlock_fabric::ClockEstimate;
 use parking_lot::{Mutex, RwLock};
 
@@ -106,6 +107,7 @@ impl Instance {
             self.objects.write().clear();
         }
         let refuse: Arc<dyn Executor> = Arc::new(Refuse);
+        let old_clock = (old.exec.now(), monotonic_ns());
         for (id, index) in self.table.indices() {
             let cell = self.table.cell(index);
             // an operation on the old session is bounded, and mostly ends with its connection
@@ -116,8 +118,13 @@ impl Instance {
             if let Some(held) = guard.as_mut() {
                 let is_in_place = held.epoch == link.epoch;
                 held.exec = Arc::clone(if is_in_place { &link.exec } else { &refuse });
-                if is_in_place && held.entry.in_doubt() {
-                    held.undo_lost(); // the old session could not carry it any more
+                if is_in_place {
+                    // what the old session could not carry any more
+                    held.entry.republish();
+                    held.write_note();
+                    held.undo_lost();
+                } else {
+                    held.old_clock.get_or_insert(old_clock);
                 }
             }
         }
@@ -206,13 +213,14 @@ impl Instance {
 
     fn claims(&self, locks: &[(LockId, CellIndex)]) -> (Vec<Claimed>, Status) {
         let now = self.link.load().exec.now();
+        let of_old = |(then, at_ns)| later(then, monotonic_ns().saturating_sub(at_ns));
         let mut claims = Vec::with_capacity(locks.len());
         let mut result = Status::Success;
         for &(id, index) in locks {
             match self.table.cell(index).lock_until(|| Instant::now() + CELL_WAIT) {
                 Some(guard) => {
                     if let Some(held) = guard.as_ref().filter(|held| held.id == id) {
-                        let claim = held.entry.claim(now);
+                        let claim = held.entry.claim(held.old_clock.map_or(now, of_old));
                         claims.push(Claimed { id, index, claim, lost: false });
                     }
                 }
@@ -234,6 +242,7 @@ impl Instance {
         held.entry.rebind(grant, link.anchor_s);
         held.exec = Arc::clone(&link.exec);
         held.epoch = link.epoch;
+        held.old_clock = None;
         self.table.rename(claimed.id, grant.lock);
     }
 
@@ -297,6 +306,16 @@ fn why_lost(lock_type: LockType) -> &'static str {
     match lock_type {
         LockType::Fair => "tickets and holds of fair locks do not survive their primary",
         LockType::Atomic | LockType::Rw => "another client holds it now",
+    }
+}
+
+/// What was known of a clock, after this host's own clock has gone on for so long.
+fn later(then: Now, ns: u64) -> Now {
+    let drift_ns = ns / 1_000_000 * DRIFT_PPM + DRIFT_PPM;
+    Now {
+        time: then.time.plus_ns(ns),
+        uncertainty_ns: then.uncertainty_ns.saturating_add(drift_ns),
+        local_ns: then.local_ns.saturating_add(ns),
     }
 }
 
