@@ -160,6 +160,7 @@ impl World {
             let Some(id) = primary.must_fence(now, &doomed) else { break };
             fence_when_possible(primary, &mut self.sys, &mut self.out, id);
         }
+        self.sys.recovering = primary.is_recovering();
         self.sys.deliver(&mut self.out);
         self.waiters_bits();
         self.schedule_tick();

@@ -176,6 +176,8 @@ pub(crate) struct Thread {
     pub action: super::coverage::Action,
     /// Something was sent that is not answered, and nothing after it was answered yet.
     pub unflushed: bool,
+    /// What it has is to be noted again once the operation under way is over.
+    pub republish: bool,
     /// Attempts to reach its goal.
     pub attempts: u32,
     /// It has held its lock as the last of all.
