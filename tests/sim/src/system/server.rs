@@ -257,6 +257,12 @@ fn unit_arrived(
                 primary.executed(id, &chain, &values);
             }
         }
+        Unit::End => {
+            primary.detached(now, sys, id, out);
+            if let Some(s) = sys.session(id) {
+                s.gen = 0;
+            }
+        }
         Unit::Request { seq, request } => {
             sys.log(|| format!("primary: {} {seq} {request:?}", id.get()));
             let seq = Seq(u64::from(gen) << 32 | seq.0); // no two channels share a number

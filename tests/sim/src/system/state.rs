@@ -63,6 +63,8 @@ pub(crate) enum Unit {
     Batch { lock: u8, tok: u32, chain: Chain, values: Values },
     Note { lock: u8, tok: u32, handle: Handle, entry: LedgerEntry },
     Request { seq: Seq, request: Request },
+    /// The client has closed the channel, or is gone.
+    End,
 }
 
 /// What travels back.
