@@ -402,10 +402,11 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
         return;
     }
     let entry = ctx.ledger(client, handle);
-    let revoked = state.fair.revoked.remove(&client).map(|r| (r.mode, r.ticket));
+    let revoked = state.fair.revoked.remove(&client).unwrap_or_default();
     let void = |mode, ticket| mode == Mode::Shared && state.fair.is_passed_over(client, ticket);
     let by_ledger = named(entry).filter(|&(m, t)| {
-        revoked != Some((m, t)) && !void(m, t) || planted::is(Bug::FairUndoTwice)
+        let is_revoked = revoked.iter().any(|r| (r.mode, r.ticket) == (m, t));
+        !is_revoked && !void(m, t) || planted::is(Bug::FairUndoTwice)
     });
     let record = state
         .fair

@@ -101,9 +101,12 @@ fn claims(ctx: &mut Ctx<'_>, fair: &mut FairState, word: FairWord) -> Vec<Claim>
         let ledger = named(entry);
         let live = fair.live.get(&client).copied();
         if let Some(revoked) = fair.revoked.get_mut(&client) {
-            if ledger == Some((revoked.mode, revoked.ticket)) {
-                revoked.seen = true;
-            } else if revoked.seen && revoked.is_settled(word) {
+            revoked.retain_mut(|r| {
+                let is_named = ledger == Some((r.mode, r.ticket));
+                r.seen |= is_named;
+                is_named || !(r.seen && r.is_settled(word))
+            });
+            if revoked.is_empty() {
                 fair.revoked.remove(&client);
             }
         }

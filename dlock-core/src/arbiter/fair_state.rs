@@ -42,6 +42,9 @@ pub(super) struct Revoked {
 /// Tickets that one client has given up and that have not been skipped yet. One that takes
 /// tickets and drops them must wait for its turns like everybody else.
 pub(super) const CANCELLED_MAX: usize = 4_096;
+/// Ended tickets of one client that are remembered: one in its ledger, and a few it has dropped
+/// while requests that name them may still be on their way.
+const REVOKED_MAX: usize = 8;
 
 impl Revoked {
     /// Whether this ticket was taken before that one of the same client.
@@ -78,7 +81,8 @@ pub(in crate::arbiter) struct FairState {
     pub(super) records: Vec<Record>,
     /// What relayed clients have: ticket or hold.
     pub(in crate::arbiter) live: BTreeMap<ClientId, (Mode, Ticket)>,
-    pub(super) revoked: BTreeMap<ClientId, Revoked>,
+    /// A later ticket of a client may be ended before an earlier one that it dropped.
+    pub(super) revoked: BTreeMap<ClientId, Vec<Revoked>>,
     pub(super) passed_over: Option<PassedOver>,
     /// Since when readers wait for other readers alone, and the next shared ticket then.
     pub(super) crowd: Option<(ServerTime, u16)>,
@@ -164,9 +168,12 @@ impl FairState {
     /// The record of this ticket; a client has one live ticket at a time.
     pub(super) fn upsert(&mut self, from: Caller, mode: Mode, ticket: Ticket) -> &mut Record {
         let client = from.client;
-        let revoked = self.revoked.get(&client);
-        if revoked.is_some_and(|r| r.is_before(ticket)) {
-            self.revoked.remove(&client); // its requests come in order: none names that any more
+        if let Some(revoked) = self.revoked.get_mut(&client) {
+            // its requests come in order: none names those any more
+            revoked.retain(|r| !r.is_before(ticket));
+            if revoked.is_empty() {
+                self.revoked.remove(&client);
+            }
         }
         let same = |r: &Record| r.mode == mode && r.ticket == ticket;
         self.records
@@ -185,7 +192,7 @@ impl FairState {
 
     pub(super) fn is_revoked(&self, client: ClientId, mode: Mode, ticket: Ticket) -> bool {
         let revoked = self.revoked.get(&client);
-        revoked.is_some_and(|r| r.mode == mode && r.ticket == ticket)
+        revoked.is_some_and(|all| all.iter().any(|r| r.mode == mode && r.ticket == ticket))
             || mode == Mode::Shared && self.is_passed_over(client, ticket)
     }
 
@@ -211,7 +218,12 @@ impl FairState {
                 && r.status != RecordStatus::Cancelled)
         });
         if !is_relayed {
-            self.revoked.insert(client, Revoked { mode, ticket, seen: false });
+            let revoked = self.revoked.entry(client).or_default();
+            revoked.retain(|r| (r.mode, r.ticket) != (mode, ticket));
+            if revoked.len() >= REVOKED_MAX {
+                revoked.remove(0);
+            }
+            revoked.push(Revoked { mode, ticket, seen: false });
         } else if self.live.get(&client) == Some(&(mode, ticket)) {
             self.live.remove(&client);
         }

@@ -239,7 +239,8 @@ impl LockEntry {
     }
 
     /// A new channel to the same primary: what the old one carried last may be lost, so the
-    /// ledger is told again what this client has. [`take_note`](Self::take_note) has it.
+    /// ledger is told again what this client has. [`take_note`](Self::take_note) has it. While an
+    /// operation is under way the entry does not know: then it is called when that is over.
     pub fn republish(&mut self) {
         use EntryState as S;
         let fair = self.lock_type == LockType::Fair;

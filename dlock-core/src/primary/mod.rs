@@ -86,6 +86,9 @@ pub struct Primary {
     /// Clients that came back and have not said that they are done.
     reinits: BTreeSet<ClientId>,
     recovered: BTreeSet<ClientId>,
+    /// Clients fenced in this recovery. What they claimed was undone, and they do not know it:
+    /// they are not adopted a second time.
+    removed: BTreeSet<ClientId>,
     claimed: BTreeSet<(ClientId, LockId)>,
     stats: [u64; STATS],
 }
@@ -101,6 +104,7 @@ impl Primary {
             recovering: config.recovery_clients > 0,
             reinits: BTreeSet::new(),
             recovered: BTreeSet::new(),
+            removed: BTreeSet::new(),
             claimed: BTreeSet::new(),
             stats: [0; STATS],
             config,
@@ -165,7 +169,7 @@ impl Primary {
                 false
             }
             Some(_) => return Err(Status::Error),
-            None if self.recovering => {
+            None if self.recovering && !self.removed.contains(&client) => {
                 self.registry.clients.adopt(client, proof)?;
                 true
             }
@@ -259,6 +263,21 @@ impl Primary {
         self.arbiter.unrelay(client);
         self.reinits.remove(&client);
         self.claimed.retain(|(c, _)| *c != client);
+        if self.recovering {
+            self.removed.insert(client);
+            self.has_told(client); // it has nothing left to claim
+        }
+    }
+
+    /// One of the predecessor's clients has nothing more to claim: perhaps it was the last.
+    fn has_told(&mut self, client: ClientId) {
+        self.recovered.insert(client);
+        let early = u64::from(planted::is(Bug::RecoveryEarly));
+        let told = self.recovered.len() as u64 + early;
+        self.recovering = told < self.config.recovery_clients.into();
+        if !self.recovering {
+            self.removed.clear();
+        }
     }
 
     /// After a reference is gone from the tables: the arbiter undoes what the client had.
@@ -354,10 +373,7 @@ impl Primary {
             return ControlReply::Error(Status::Error);
         }
         if self.recovering {
-            self.recovered.insert(client);
-            let early = u64::from(planted::is(Bug::RecoveryEarly));
-            let told = self.recovered.len() as u64 + early;
-            self.recovering = told < self.config.recovery_clients.into();
+            self.has_told(client);
         }
         ControlReply::Done
     }

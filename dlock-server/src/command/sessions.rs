@@ -433,5 +433,6 @@ impl Worker {
         let Core { primary, memory, sent, .. } = &mut self.core;
         primary.fenced(now, memory, client, sent);
         memory.remove_client(client);
+        self.set_gate(); // a recovery does not wait for it any more
     }
 }

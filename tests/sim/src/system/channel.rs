@@ -75,7 +75,7 @@ impl Sys {
                 self.verb(self.epoch, id, &Verb::Note { handle, value: entry.into_bits() });
                 self.send_down(c, inc, gen, Frame::Noted { lock, tok });
             }
-            Unit::Request { .. } => {
+            Unit::Request { .. } | Unit::End => {
                 self.queue(Arrived::Unit { client: c as u8, inc, gen, unit });
             }
         }
@@ -134,11 +134,26 @@ impl Sys {
         };
         let client = &mut self.clients[c];
         client.up.truncate(keep);
+        self.hang_up(c);
+        let client = &mut self.clients[c];
         if client.life == Life::Up {
             client.life = Life::Broken;
         }
         client.gen = 0;
         self.flush(c);
         self.control_soon(c, true);
+    }
+
+    /// The primary notices, behind what was sent, that a client's channel has ended.
+    pub(super) fn hang_up(&mut self, c: usize) {
+        let ns = self.takes(20_000);
+        let client = &mut self.clients[c];
+        if client.gen == 0 {
+            return;
+        }
+        client.up.push_back((client.inc, client.gen, Unit::End));
+        let at = (self.now + ns).max(client.up_last + 1).max(client.blocked_up);
+        client.up_last = at;
+        self.at(at, Ev::Up(c as u8));
     }
 }

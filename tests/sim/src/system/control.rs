@@ -272,7 +272,9 @@ impl Sys {
             if t.epoch != epoch {
                 continue;
             }
-            if let Some(entry) = t.entry.as_mut().filter(|_| republishes) {
+            // of an operation under way the entry says nothing yet
+            t.republish = republishes && t.machine.is_some();
+            if let Some(entry) = t.entry.as_mut().filter(|_| republishes && !t.republish) {
                 entry.republish();
             }
             let undo = t.entry.as_mut().and_then(|e| e.undo(now));

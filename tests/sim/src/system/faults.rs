@@ -69,6 +69,8 @@ impl Sys {
         let cut = self.rng.below(self.clients[c].up.len() as u64 + 1) as usize;
         let client = &mut self.clients[c];
         client.up.truncate(cut);
+        self.hang_up(c);
+        let client = &mut self.clients[c];
         client.inc += 1;
         (client.id, client.gen, client.life) = (None, 0, Life::Dead);
         client.releases.clear();

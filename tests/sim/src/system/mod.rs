@@ -132,6 +132,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         goal: Goal::Any,
         action: Action::Get,
         unflushed: false,
+        republish: false,
         attempts: 0,
         chain: None,
         outcome: None,

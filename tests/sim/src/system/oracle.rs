@@ -79,6 +79,7 @@ impl Oracle {
     /// As [`granted`](Self::granted).
     pub fn horizon(&mut self, who: u64, now: u64, until: u64) -> Result<(), String> {
         match self.horizons.iter_mut().find(|h| h.0 == who) {
+            Some(known) if known.1 == 0 => {} // evicted: an answer from before may come yet
             Some(known) => known.1 = known.1.max(until),
             None => self.horizons.push((who, until)),
         }

@@ -306,7 +306,7 @@ impl Plan {
             scenario: s.name,
             locks: (0..locks).map(|_| rng.pick(s.types)).collect(),
             fabrics: (0..clients).map(|_| rng.pick(mix)).collect(),
-            events: rng.range(360, 560),
+            events: rng.range(520, 700),
             faults: s.faults,
             fault_every: s.fault_every,
             lease_max_s: rng.pick(&[1, 2, 3, 5, 9]),

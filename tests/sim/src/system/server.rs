@@ -8,7 +8,7 @@
 
 use dlock_core::clock::ServerTime;
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind, Secret, VERSION, VERSION_MIN};
-use dlock_core::ids::{ClientId, Epoch, Seq};
+use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
 use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
@@ -17,7 +17,9 @@ use dlock_core::words::{AtomicWord, RwWord};
 
 use super::control::{desc, Answer};
 use super::plan::Fabric;
-use super::state::{code, Arrived, Ask, Doing, Ev, Frame, Life, Session, Sys, Unit};
+use super::state::{
+    code, Arrived, Ask, Client, Doing, Ev, Frame, Life, Session, Sys, Thread, Unit,
+};
 
 /// The connection number by which a shm client says that no thread of it is inside any more.
 pub(crate) const DETACHED: u32 = u32::MAX;
@@ -158,6 +160,7 @@ impl World {
             let Some(id) = primary.must_fence(now, &doomed) else { break };
             fence_when_possible(primary, &mut self.sys, &mut self.out, id);
         }
+        self.sys.recovering = primary.is_recovering();
         self.sys.deliver(&mut self.out);
         self.waiters_bits();
         self.schedule_tick();
@@ -175,12 +178,10 @@ impl World {
         }
         for l in (0..sys.plan.locks.len()).filter(|&l| sys.plan.locks[l] == LockType::Rw) {
             let threads = || sys.clients.iter().map(|c| &c.threads[l]);
-            let Some(slot) = threads().find_map(|t| Some(t.entry.as_ref()?.slot())) else {
-                continue;
-            };
+            let Some(slot) = sys.slot_of(l) else { continue };
             let word = sys.memory.words[Sys::w0(slot).index() as usize];
             let free = RwWord::from_bits(word).with_waiters(false) == RwWord::new();
-            let asleep = |t: &super::state::Thread| match t.doing {
+            let asleep = |t: &Thread| match t.doing {
                 // who is in doubt of its release has not sent its wake-up: its next operation does
                 Doing::Idle | Doing::Nothing => !t.entry.as_ref().is_some_and(|e| e.in_doubt()),
                 Doing::Reply { wait, .. } => wait,
@@ -198,11 +199,7 @@ impl World {
     fn waiters_bits(&mut self) {
         let Some(primary) = &self.primary else { return };
         for l in 0..self.sys.plan.locks.len() {
-            let bound = |t: &&super::state::Thread| t.epoch == self.sys.epoch;
-            let threads = self.sys.clients.iter().map(|c| &c.threads[l]).filter(bound);
-            let Some(slot) = threads.filter_map(|t| Some(t.entry.as_ref()?.slot())).next() else {
-                continue;
-            };
+            let Some(slot) = self.sys.slot_of(l) else { continue };
             let word = *self.sys.memory.word(Sys::w0(slot));
             let queued = primary.waiters(slot);
             let bit = match self.sys.plan.locks[l] {
@@ -215,6 +212,17 @@ impl World {
                 self.sys.fail(format!("queue: {queued} are queued for lock {l}: {word:#x}"));
             }
         }
+    }
+}
+
+impl Sys {
+    /// Where the lock is now, told by somebody who has got it and whom the primary knows: whose
+    /// lock was destroyed unknowingly may remember a place that another lock has now.
+    fn slot_of(&self, l: usize) -> Option<Slot> {
+        let knows = |c: &&Client| self.sessions.iter().any(|s| Some(s.id) == c.id && !s.left);
+        let threads = self.clients.iter().filter(knows).map(|c| &c.threads[l]);
+        let bound = |t: &&Thread| t.epoch == self.epoch && t.doing != Doing::Control;
+        threads.filter(bound).find_map(|t| Some(t.entry.as_ref()?.slot()))
     }
 }
 
@@ -247,6 +255,12 @@ fn unit_arrived(
                 let chain = Chain::one(Verb::Note { handle, value: entry.into_bits() });
                 let values = execute(sys, id, &chain);
                 primary.executed(id, &chain, &values);
+            }
+        }
+        Unit::End => {
+            primary.detached(now, sys, id, out);
+            if let Some(s) = sys.session(id) {
+                s.gen = 0;
             }
         }
         Unit::Request { seq, request } => {

@@ -63,6 +63,8 @@ pub(crate) enum Unit {
     Batch { lock: u8, tok: u32, chain: Chain, values: Values },
     Note { lock: u8, tok: u32, handle: Handle, entry: LedgerEntry },
     Request { seq: Seq, request: Request },
+    /// The client has closed the channel, or is gone.
+    End,
 }
 
 /// What travels back.
@@ -176,6 +178,8 @@ pub(crate) struct Thread {
     pub action: super::coverage::Action,
     /// Something was sent that is not answered, and nothing after it was answered yet.
     pub unflushed: bool,
+    /// What it has is to be noted again once the operation under way is over.
+    pub republish: bool,
     /// Attempts to reach its goal.
     pub attempts: u32,
     /// It has held its lock as the last of all.

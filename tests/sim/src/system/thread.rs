@@ -379,6 +379,13 @@ impl Sys {
         let now = self.client_now(c);
         let t = self.thread(c, l);
         (t.machine, t.chain, t.outcome) = (None, None, None);
+        if std::mem::take(&mut t.republish) {
+            if let Some(entry) = t.entry.as_mut() {
+                entry.republish();
+            }
+            self.write_note(c, l);
+        }
+        let t = self.thread(c, l);
         let undo = match (&mut t.entry, result.status) {
             (Some(entry), Status::BadResponse) => entry.undo(now),
             _ => None,
