@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Planted bugs: every safety rule can be switched off, one at a time, so that the simulator can
 //! prove that it would notice. Without the feature `planted-bugs` — in everything that is
-//! shipped — [`is`] is a constant `false` and no rule can be switched off.
+//! shipped — `is` is a constant `false` and no rule can be switched off.
 
 macro_rules! bugs {
     ($($bug:ident = $name:literal, $rule:literal;)*) => {

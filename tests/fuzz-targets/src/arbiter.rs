@@ -7,7 +7,7 @@
 //! bit stands as the arbiters of atomic and read-write locks promise. At the end every wait can
 //! be cancelled, and nothing of a client stays behind.
 //!
-//! In a *hostile* run two of the clients are honest: see [`hostile`].
+//! In a *hostile* run two of the clients are honest: see `arbiter/hostile.rs`.
 //!
 //! A *wild* run also sets words and ledgers as a client that maps them could: then only answers
 //! are checked, and that nothing panics or hangs.
