@@ -4,7 +4,7 @@
 # hostile clients, fencing.
 # net: pair
 # here: yes
-# limit: 180
+# limit: 270
 set -e
 # shellcheck source=tests/rxe/guest/rust.sh
 . tests/rxe/guest/rust.sh
