@@ -60,9 +60,22 @@ pub(crate) enum Ev {
 /// What travels on a command channel to the primary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unit {
-    Batch { lock: u8, tok: u32, chain: Chain, values: Values },
-    Note { lock: u8, tok: u32, handle: Handle, entry: LedgerEntry },
-    Request { seq: Seq, request: Request },
+    Batch {
+        lock: u8,
+        tok: u32,
+        chain: Chain,
+        values: Values,
+    },
+    Note {
+        lock: u8,
+        tok: u32,
+        handle: Handle,
+        entry: LedgerEntry,
+    },
+    Request {
+        seq: Seq,
+        request: Request,
+    },
     /// The client has closed the channel, or is gone.
     End,
 }
