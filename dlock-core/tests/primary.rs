@@ -323,6 +323,51 @@ fn a_ticket_whose_note_is_still_under_way_is_not_skipped() {
     assert_eq!(FairWord::from_bits(w.memory.read(w0(&gb))).nx(), 0, "the first is not skipped");
 }
 
+/// A client drops a shared ticket that came too late and takes another, whose lease ends before
+/// the first one has been passed over: each is ended once, and nobody else's share with them.
+#[test]
+fn a_share_that_was_ended_is_not_ended_again_with_an_earlier_ticket() {
+    let mut w = World::new();
+    let [a, b, c] = [(); 3].map(|()| w.client());
+    let [ga, gb, gc] = [a, b, c].map(|client| w.get(client, "f", LockType::Fair));
+    let note = |w: &mut World, client, grant: &LockGrant, state, (tx, ts), deadline_s| {
+        let entry = LedgerEntry::of_ticket(state, Ticket { tx, ts });
+        let entry = entry.with_deadline_s(deadline_s, 5_000);
+        w.memory.ledgers.insert((client, grant.handle), entry);
+    };
+    let wait = |grant: &LockGrant, mode, (tx, ts)| {
+        let (wait, ticket) = (WaitNumber(1), Some(Ticket { tx, ts }));
+        Request::Wait { handle: grant.handle, mode, expire_s: 30, wait, ticket }
+    };
+    w.memory.faa(w0(&gc), FairWord::TAKE_EXCLUSIVE);
+    note(&mut w, c, &gc, LedgerState::HeldExclusive, (0, 0), 5_030);
+    w.memory.faa(w0(&ga), FairWord::TAKE_SHARED);
+    note(&mut w, a, &ga, LedgerState::TicketShared, (1, 0), 5_000);
+    let ticket = Ticket { tx: 1, ts: 0 };
+    let poll = Request::Poll { handle: ga.handle, mode: Mode::Shared, ticket, expire_s: 9 };
+    assert!(matches!(w.command(a, poll)[0].reply, Reply::Queued { .. }));
+    let ticket = Some(Ticket { tx: 0, ts: 0 });
+    let release = Request::Release { handle: gc.handle, mode: Mode::Exclusive, ticket };
+    assert!(matches!(w.command(c, release)[0].reply, Reply::Done { .. }));
+    w.memory.ledgers.clear();
+    w.memory.faa(w0(&ga), FairWord::TAKE_SHARED);
+    note(&mut w, a, &ga, LedgerState::HeldShared, (1, 1), 5_000);
+    w.memory.faa(w0(&gb), FairWord::TAKE_SHARED);
+    note(&mut w, b, &gb, LedgerState::HeldShared, (1, 2), 5_100);
+    w.memory.faa(w0(&gc), FairWord::TAKE_EXCLUSIVE);
+    note(&mut w, c, &gc, LedgerState::TicketExclusive, (1, 3), 5_000);
+    assert_eq!(w.command(c, wait(&gc, Mode::Exclusive, (1, 3))), []);
+    for (at_ms, done) in [(1_500, 1), (9_000, 2), (60_000, 2)] {
+        let mut out = Vec::new();
+        w.primary.tick(NOW.plus_ns(at_ms * NS / 1_000), &mut w.memory, &mut out);
+        assert_eq!(FairWord::from_bits(w.memory.read(w0(&gb))).ns(), done, "after {at_ms} ms");
+        assert_eq!(out, [], "the other still holds its share");
+    }
+    let mut out = Vec::new();
+    w.primary.tick(NOW.plus_ns(101 * NS), &mut w.memory, &mut out);
+    assert!(matches!(out[0].reply, Reply::Granted { .. }), "{out:?}");
+}
+
 #[test]
 fn recovery_counts_clients_and_not_messages() {
     let mut w = World::with(2);
@@ -337,6 +382,27 @@ fn recovery_counts_clients_and_not_messages() {
     assert_eq!(heartbeat, ControlReply::Error(Status::NotReady));
     assert_eq!(w.admit(&reinit(b, 7)), Ok(b));
     assert_eq!(w.control(b, ControlRequest::ReinitDone), ControlReply::Done);
+    assert!(!w.primary.is_recovering());
+}
+
+/// Its claims were undone, and others may have claimed the same since: it must not go on as if
+/// they had been accepted.
+#[test]
+fn who_was_fenced_in_a_recovery_is_not_adopted_again_and_not_waited_for() {
+    let mut w = World::with(3);
+    let [a, b, c] = [5, 6, 7].map(|id| ClientId::new(id).unwrap());
+    for client in [a, b] {
+        assert_eq!(w.admit(&reinit(client, 7)), Ok(client));
+    }
+    assert_eq!(w.control(a, ControlRequest::ReinitDone), ControlReply::Done);
+    w.fence(a);
+    w.fence(b);
+    for client in [a, b] {
+        assert_eq!(w.admit(&reinit(client, 7)), Err(Status::ClientRemoved));
+    }
+    assert!(w.primary.is_recovering(), "the third has told nothing yet");
+    assert_eq!(w.admit(&reinit(c, 7)), Ok(c));
+    assert_eq!(w.control(c, ControlRequest::ReinitDone), ControlReply::Done);
     assert!(!w.primary.is_recovering());
 }
 

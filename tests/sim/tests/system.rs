@@ -28,7 +28,7 @@ fn no_schedule_violates_a_property_and_every_action_meets_every_fault() {
 }
 
 /// Seeds that once led to a violation of the core: each has its bug's fix behind it.
-const REGRESSIONS: [(&str, u64); 8] = [
+const REGRESSIONS: [(&str, u64); 12] = [
     ("atomic", 2513),   // an extend while a release is still on its way
     ("fair", 3789),     // a passed-over shared ticket is published late
     ("fair", 602),      // a shared ticket is ended, then given up
@@ -37,6 +37,10 @@ const REGRESSIONS: [(&str, u64); 8] = [
     ("recovery", 3373), // a claim's lease is rounded down
     ("churn", 277),     // a share is granted whose note was lost
     ("all", 29911),     // a revoked ticket is forgotten by an older one's request
+    ("all", 2445214),   // a revoked share is forgotten when an earlier ticket is ended
+    ("all", 1031502),   // the same, another way
+    ("all", 1160843),   // who was fenced in a recovery is adopted again, without its claims
+    ("all", 1217436),   // the same: it has not got the locks that it believes to have
 ];
 
 #[test]
@@ -49,10 +53,7 @@ fn seeds_that_found_a_bug_once_find_none() {
 
 #[test]
 fn the_same_seed_gives_the_same_trace_on_every_build() {
-    let digest = (1..=1_000).fold(0, |sum: u64, seed| {
-        let run = system::run("all", seed, Bugs::default(), false).expect("the scenario");
-        sum.rotate_left(7) ^ run.hash
-    });
     let committed = include_str!("../hashes.txt").trim();
-    assert_eq!(format!("{digest:016x}"), committed, "a new digest for tests/sim/hashes.txt");
+    let digest = format!("{:016x}", system::digest());
+    assert_eq!(digest, committed, "scripts/sim-remake.sh makes tests/sim/hashes.txt anew");
 }

@@ -13,11 +13,12 @@ use dlock_sim::system::{self, Bugs, Coverage, Run};
 
 const USAGE: &str = "\
 usage: sim [--seed N] [--schedules N] [--scenario NAME|all] [--threads N]
-           [--report] [--trace] [--keep-going] [--hashes]
+           [--report] [--trace] [--keep-going] [--hashes | --digest]
            with the feature `planted`: [--bug NAME | --planted-table]
 
 --report       how often which action met which fault
 --hashes       one line with the hash of each schedule's trace
+--digest       the digest of tests/sim/hashes.txt
 --bug          plants a bug, and looks for the first schedule that finds it
 --planted-table   for every bug: the seed that finds it, the median of the schedules it takes";
 
@@ -30,6 +31,7 @@ struct Args {
     trace: bool,
     keep_going: bool,
     hashes: bool,
+    digest: bool,
     bug: String,
     table: bool,
 }
@@ -45,6 +47,7 @@ fn parse() -> Option<Args> {
         trace: false,
         keep_going: false,
         hashes: false,
+        digest: false,
         bug: String::new(),
         table: false,
     };
@@ -59,6 +62,7 @@ fn parse() -> Option<Args> {
             "--trace" => args.trace = true,
             "--keep-going" => args.keep_going = true,
             "--hashes" => args.hashes = true,
+            "--digest" => args.digest = true,
             "--bug" if cfg!(feature = "planted") => args.bug = given.next()?,
             "--planted-table" if cfg!(feature = "planted") => args.table = true,
             _ => return None,
@@ -85,6 +89,10 @@ fn main() -> ExitCode {
     };
     if args.table {
         return table();
+    }
+    if args.digest {
+        println!("{:016x}", system::digest());
+        return ExitCode::SUCCESS;
     }
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let total = Mutex::new(Total { shortest: u64::MAX, ..Total::default() });
