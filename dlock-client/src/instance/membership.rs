@@ -34,7 +34,7 @@ use crate::config::ClientConfig;
 use crate::control::{address, Control, CONTROL_WAIT};
 use crate::refuse::Refuse;
 use crate::stats::Stats;
-use crate::table::{CellIndex, Table, CELL_WAIT};
+use crate::table::{Busy, CellIndex, Table, CELL_WAIT};
 
 impl Instance {
     /// Becomes a client of the primary at `ip` (IPv4 or IPv6, in digits).
@@ -120,8 +120,10 @@ impl Instance {
                 held.exec = Arc::clone(if is_in_place { &link.exec } else { &refuse });
                 if is_in_place {
                     // what the old session could not carry any more
-                    held.entry.republish();
-                    held.write_note();
+                    if held.busy == Busy::No {
+                        held.entry.republish();
+                        held.write_note();
+                    }
                     held.undo_lost();
                 } else {
                     held.old_clock.get_or_insert(old_clock);
