@@ -67,8 +67,8 @@ fi
 
 # What the cases run has been built above; 10 minutes are for the cases themselves.
 if [ -e "$prefix/lib64" ]; then export PREFIX=$prefix; fi
-step "SoftRoCE in a virtual machine" 1500 \
-    env DLOCK_RXE_REQUIRED="$rxe_required" tests/rxe/run.sh || true
+step "SoftRoCE in a virtual machine" 2400 \
+    env DLOCK_RXE_REQUIRED="$rxe_required" tests/rxe/suite.sh || true
 if compgen -G '/sys/class/infiniband/*' >/dev/null; then
     step "RDMA device of this machine" 1500 tests/rxe/run.sh --here || true
 fi

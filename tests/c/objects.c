@@ -129,7 +129,11 @@ static void leases(void)
     int reborn = id;
     EQ(get(c[3], brief, 60, &id), 0);
     EQ(value_of(c[3], id), 12);
-    CHECK(umo_atomic64_faa(c[1], brief_id, 100, &value) != 0);
+    /* Over verbs an addition is one verb, which cannot see that the object is gone: it reaches the
+       old place, which is nobody else's while there are handles to it. */
+    const char *fabric = getenv("DLOCK_FABRIC");
+    int verbs = fabric && !strcmp(fabric, "verbs");
+    CHECK(umo_atomic64_faa(c[1], brief_id, 100, &value) != 0 || verbs);
     EQ(value_of(c[3], id), 12);
     EQ(umo_atomic64_destroy(c[0], reborn), DLOCK_OBJECT_INVALID_OWNER);
     EQ(umo_atomic64_destroy(c[2], reborn), 0);
