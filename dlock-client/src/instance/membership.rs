@@ -107,7 +107,8 @@ impl Instance {
             self.objects.write().clear();
         }
         let refuse: Arc<dyn Executor> = Arc::new(Refuse);
-        let old_clock = (old.exec.now(), monotonic_ns());
+        // not at the same primary: the old session may have to be asked for the time, in vain
+        let old_clock = (link.epoch != old.epoch).then(|| (old.exec.now(), monotonic_ns()));
         for (id, index) in self.table.indices() {
             let cell = self.table.cell(index);
             // an operation on the old session is bounded, and mostly ends with its connection
@@ -126,7 +127,7 @@ impl Instance {
                     }
                     held.undo_lost();
                 } else {
-                    held.old_clock.get_or_insert(old_clock);
+                    held.old_clock = held.old_clock.or(old_clock);
                 }
             }
         }
