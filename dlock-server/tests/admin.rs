@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -103,8 +103,18 @@ fn rubbish_is_answered_with_an_error() {
         assert_eq!(reply["ok"], false, "{line:?}");
         assert!(reply["error"].as_str().is_some_and(|e| !e.is_empty()));
     }
+    // Written to its end, in two pieces, though it is refused after the first one.
     let long = format!(r#"{{"cmd":"{}"}}"#, "x".repeat(10_000));
     assert_eq!(ask(&socket.0, &long)["ok"], false);
+    let mut stream = UnixStream::connect(&socket.0).unwrap();
+    stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
+    stream.write_all(&[b'x'; 5_000]).unwrap();
+    let mut refused = BufReader::new(stream.try_clone().unwrap());
+    let mut reply = String::new();
+    refused.read_line(&mut reply).unwrap();
+    assert!(reply.contains("longer than 4096 bytes"), "{reply}");
+    stream.write_all(b"the rest of it\n").unwrap();
+    assert_eq!(refused.read(&mut [0]).unwrap(), 0, "closed, nothing else said");
     assert_eq!(ask(&socket.0, r#"{"cmd":"status"}"#)["ok"], true);
 }
 

@@ -52,6 +52,8 @@ use crate::server::Offers;
 const CONNECTIONS_MAX: usize = 16;
 /// Bytes of a request line.
 const LINE_MAX: u64 = 4 * 1024;
+/// Bytes that are read of a longer one after its answer.
+const DISCARDED_MAX: u64 = 64 * 1024;
 /// Items of a page, unless fewer are asked for.
 const PAGE_MAX: usize = 1_000;
 /// Items of a page, unless it is said how many.
@@ -146,6 +148,10 @@ impl Endpoint {
             reply.push('\n');
             timeout(IDLE_WAIT, write.write_all(reply.as_bytes())).await??;
             if !whole {
+                // A close before the end would fail the sender's write, and it reads no answer.
+                let mut rest = (&mut lines).take(DISCARDED_MAX);
+                line.clear();
+                timeout(IDLE_WAIT, rest.read_until(b'\n', &mut line)).await??;
                 return Ok(());
             }
         }
