@@ -2,12 +2,14 @@
 //! State objects: 64-bit values that clients add to, compare-and-swap and read, one verb each.
 //!
 //! A handle is this client's reference: while it has one, the slot is nobody else's. Its
-//! generation tells whether the object still lives; where reads are free it is read in the same
-//! chain, elsewhere the primary checks.
+//! generation tells whether the object still lives; where reads are free (shm) it is read in the
+//! same chain, on tcp the primary checks. Over verbs nobody does, since that would be a second
+//! verb: what is done to a dead object there reaches a word that nobody reads.
 
 use std::time::Instant;
 
 use dlock_core::control::{ControlReply, ControlRequest, ObjectGrant};
+use dlock_core::exec::{Executor, Single};
 use dlock_core::ids::{Epoch, ObjectId};
 use dlock_core::limits::DESC_LEN_MAX;
 use dlock_core::status::Status;
@@ -177,28 +179,17 @@ impl Instance {
             return Err(Status::ObjectNotGet);
         };
         let op = verb(WordAddr::new(grant.slot, Word::W0));
-        let checks = link.exec.reads_are_free();
-        let chain = if checks {
-            Chain::one(Verb::Read { addr: WordAddr::new(grant.slot, Word::Gen) }).then(op)
-        } else {
-            Chain::one(op)
+        let single = match link.exec.reads_are_free() {
+            true => of_generation(&*link.exec, grant, op),
+            false => link.exec.execute_one(&op, DATA_WAIT),
         };
-        let mut outcome = [Outcome::Unknown];
-        link.exec.execute(&[chain], &mut outcome, DATA_WAIT);
-        match outcome[0] {
-            Outcome::Done(values) => match (values.as_slice(), checks) {
-                (&[generation, _], true) if generation != grant.generation.0 => {
-                    self.stats.add(Stat::ObjectNotGet);
-                    Err(Status::ObjectNotGet)
-                }
-                (&[_, old], true) | (&[old], false) => Ok(old),
-                _ => Err(Status::BadResponse),
-            },
-            Outcome::Unknown => {
+        match single {
+            Single::Done(value) => Ok(value),
+            Single::Unknown => {
                 self.stats.add(Stat::NetworkFail);
                 Err(Status::BadResponse)
             }
-            Outcome::Refused(status) => Err(self.object_refused(status)),
+            Single::Refused(status) => Err(self.object_refused(status)),
         }
     }
 
@@ -211,5 +202,23 @@ impl Instance {
             Status::NotReady => Status::NotReady,
             _ => Status::Fail,
         }
+    }
+}
+
+/// Executes the verb, and tells whether the slot was the object's by then.
+fn of_generation(exec: &dyn Executor, grant: &ObjectGrant, op: Verb) -> Single {
+    let read = Verb::Read { addr: WordAddr::new(grant.slot, Word::Gen) };
+    let mut outcome = [Outcome::Unknown];
+    exec.execute(&[Chain::one(read).then(op)], &mut outcome, DATA_WAIT);
+    match outcome[0] {
+        Outcome::Done(values) => match *values.as_slice() {
+            [generation, _] if generation != grant.generation.0 => {
+                Single::Refused(Status::ObjectNotGet)
+            }
+            [_, value] => Single::Done(value),
+            _ => Single::Unknown,
+        },
+        Outcome::Unknown => Single::Unknown,
+        Outcome::Refused(status) => Single::Refused(status),
     }
 }

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
 use dlock_core::control::Attach;
-use dlock_core::exec::{Executor, Posted};
+use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::{BATCH_MAX, VERBS_RING_SLOTS_MAX};
 use dlock_core::message::{Reply, Request};
@@ -35,8 +35,9 @@ use dlock_core::words::LedgerEntry;
 
 use super::flight::{Flight, Stop, SEND_SLOTS};
 use super::memory::{RemoteRegion, RemoteWord};
-use super::poster::{Notify, PostError, RemoteVerb};
+use super::poster::{Notify, PostError, PostedList, Poster, RemoteVerb};
 use super::ring::{NoRoom, Ring};
+use super::station::Claim;
 use super::talk::Talk;
 use super::timing::effect_ns_max;
 use crate::clock::{monotonic_ns, ClockEstimate};
@@ -212,48 +213,97 @@ impl VerbsExecutor {
         let verbs = chains.iter().map(|chain| chain.verbs().len()).sum();
         let mut claim = match self.flight.claim(verbs, deadline) {
             Ok(claim) => claim,
-            Err(Stop::TimedOut) => return outcomes.fill(Outcome::Refused(Status::TimedOut)),
-            Err(Stop::Broken) => return outcomes.fill(Outcome::Refused(Status::BadResponse)),
+            Err(stop) => return outcomes.fill(Outcome::Refused(stop.into())),
         };
         let list = match self.post_list(claim.poster(), chains, outcomes) {
             Ok(list) => list,
             Err(failed) => {
-                self.end();
-                let status = match failed {
-                    PostError::Broken { part: true, .. } => Outcome::Unknown,
-                    _ => Outcome::Refused(Status::BadResponse),
-                };
+                let status = self.not_posted(failed);
                 return outcomes.iter_mut().filter(|o| **o == Outcome::Unknown).for_each(|o| {
-                    *o = status;
+                    *o = status.map_or(Outcome::Unknown, Outcome::Refused);
                 });
             }
         };
         if list.len == 0 {
             return self.flight.release(claim);
         }
+        let Some(mut claim) = self.executed(claim, list, deadline) else { return };
+        let poster = claim.poster();
+        let mut seq = list.seq.wrapping_sub(list.len.into());
+        for (chain, outcome) in chains.iter().zip(outcomes) {
+            if *outcome == Outcome::Unknown {
+                *outcome = values_of(chain, poster, seq);
+                seq = seq.wrapping_add(chain.verbs().len() as u32);
+            }
+        }
+        self.flight.release(claim);
+    }
+
+    /// As [`run`](Self::run) for one verb, whose way is the shortest there is.
+    #[inline]
+    fn run_one(&self, verb: &Verb, deadline: Instant) -> Single {
+        let Some(remote) = self.remote(verb) else { return Single::Refused(Status::Invalid) };
+        let mut claim = match self.flight.claim(1, deadline) {
+            Ok(claim) => claim,
+            Err(stop) => return Single::Refused(stop.into()),
+        };
+        let strict = self.flight.is_strict() || self.flight.is_ring_busy();
+        let mut batch = claim.poster().batch();
+        batch.behind(strict, strict);
+        let list = match batch.push(&remote).and_then(|()| batch.ring(Notify::Yes)) {
+            Ok(list) => list,
+            Err(failed) => {
+                return self.not_posted(failed).map_or(Single::Unknown, Single::Refused);
+            }
+        };
+        let count = match verb {
+            Verb::Cas { .. } | Verb::Faa { .. } => &self.counts.atomics,
+            Verb::Read { .. } => &self.counts.reads,
+            Verb::Note { .. } => &self.counts.notes,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.counts.doorbells.fetch_add(1, Ordering::Relaxed);
+        let Some(mut claim) = self.executed(claim, list, deadline) else { return Single::Unknown };
+        let value = match verb {
+            Verb::Note { .. } => Some(0),
+            _ => claim.poster().value(list.seq),
+        };
+        self.flight.release(claim);
+        value.map_or(Single::Unknown, Single::Done)
+    }
+
+    /// Ends the session: a list could not be posted, or only a part of it (`None`).
+    #[cold]
+    fn not_posted(&self, failed: PostError) -> Option<Status> {
+        self.end();
+        match failed {
+            PostError::Broken { part: true, .. } => None,
+            _ => Some(Status::BadResponse),
+        }
+    }
+
+    /// Waits for a list that was posted. Gives its station back if it has not completed in time.
+    #[inline]
+    fn executed<'a>(
+        &self,
+        mut claim: Claim<'a>,
+        list: PostedList,
+        deadline: Instant,
+    ) -> Option<Claim<'a>> {
         claim.posted(list.seq);
         let station = claim.station();
         let done = self.flight.wait(deadline, || station.is_done(list.seq).then_some(()));
         match done {
             // A completion that is seen too late counts as lost: whoever asked counts its lease
             // by that.
-            Ok(()) if Instant::now() <= deadline => {
-                let poster = claim.poster();
-                let mut seq = list.seq.wrapping_sub(list.len.into());
-                for (chain, outcome) in chains.iter().zip(outcomes) {
-                    if *outcome == Outcome::Unknown {
-                        *outcome = values_of(chain, poster, seq);
-                        seq = seq.wrapping_add(chain.verbs().len() as u32);
-                    }
-                }
-                self.flight.release(claim);
-            }
+            Ok(()) if Instant::now() <= deadline => return Some(claim),
             Ok(()) | Err(Stop::TimedOut) => self.flight.abandon(claim),
             Err(Stop::Broken) => {
                 self.flight.abandon(claim);
                 self.end();
             }
         }
+        None
     }
 
     /// Posts the chains with one doorbell. The outcome of each is left at `Unknown`, or is set to
@@ -261,10 +311,10 @@ impl VerbsExecutor {
     #[inline]
     fn post_list(
         &self,
-        poster: &mut super::Poster,
+        poster: &mut Poster,
         chains: &[Chain],
         outcomes: &mut [Outcome],
-    ) -> Result<super::PostedList, PostError> {
+    ) -> Result<PostedList, PostError> {
         let mut batch = poster.batch();
         let strict = self.flight.is_strict() || self.flight.is_ring_busy();
         batch.behind(strict, strict);
@@ -318,11 +368,7 @@ impl VerbsExecutor {
                 return Err(Status::BadResponse);
             };
             let done = || self.flight.is_ring_done(front).then_some(());
-            match self.flight.wait(deadline, done) {
-                Ok(()) => {}
-                Err(Stop::TimedOut) => return Err(Status::TimedOut),
-                Err(Stop::Broken) => return Err(Status::BadResponse),
-            }
+            self.flight.wait(deadline, done).map_err(Status::from)?;
         }
     }
 
@@ -361,7 +407,7 @@ impl VerbsExecutor {
 
 /// The values of a chain that was executed after so many requests of its poster.
 #[inline]
-fn values_of(chain: &Chain, poster: &super::Poster, before: u32) -> Outcome {
+fn values_of(chain: &Chain, poster: &Poster, before: u32) -> Outcome {
     let mut values = Values::new();
     for (seq, verb) in (1..).map(|i| before.wrapping_add(i)).zip(chain.verbs()) {
         match (verb, poster.value(seq)) {
@@ -416,6 +462,14 @@ impl Executor for VerbsExecutor {
         match self.refusal() {
             None => self.run(&chains[..outcomes.len()], outcomes, deadline_in(wait)),
             Some(status) => outcomes.fill(Outcome::Refused(status)),
+        }
+    }
+
+    #[inline]
+    fn execute_one(&self, verb: &Verb, wait: Duration) -> Single {
+        match self.refusal() {
+            None => self.run_one(verb, deadline_in(wait)),
+            Some(status) => Single::Refused(status),
         }
     }
 

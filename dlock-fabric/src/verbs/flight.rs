@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use dlock_core::status::Status;
+
 use super::completion::{Channel, Completion, Cq};
 use super::error::VerbsError;
 use super::qp::Qp;
@@ -51,6 +53,15 @@ pub(super) enum Stop {
     TimedOut,
     /// The session has ended: it will not come.
     Broken,
+}
+
+impl From<Stop> for Status {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::TimedOut => Self::TimedOut,
+            Stop::Broken => Self::BadResponse,
+        }
+    }
 }
 
 /// Where a completion belongs.

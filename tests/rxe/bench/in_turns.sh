@@ -32,17 +32,26 @@ for row in json.load(sys.stdin)["results"]:
         print("dlock_" + name + "_floor", row["floor"]["times"]["p50_ns"] / 1e3)'
 }
 
+# A round has two of it: the mean counts.
+faa() {
+    echo "faa $(median "$(perftest ib_atomic_lat -A FETCH_AND_ADD -n 4000)")"
+}
+
 round=0
 while [ $round -lt "${ROUNDS:-7}" ]; do
     round=$((round + 1))
-    echo "faa $(median "$(perftest ib_atomic_lat -A FETCH_AND_ADD -n 4000)")"
+    # What is compared stands side by side: the machine may be slower a minute later.
+    faa
     dlock "atomic acquire+release" | cases
+    faa
     echo "cas $(median "$(perftest ib_atomic_lat -A CMP_AND_SWAP -n 4000)")"
     dlock "fair exclusive acquire+release" | cases
     # Messages per second, in millions; one queue pair, one at a time as the object calls are.
     echo "faa_rate $(median "$(perftest ib_atomic_bw -A FETCH_AND_ADD -n 5000 -t 1)")"
     dlock "object faa" | cases
+    echo "faa_rate $(median "$(perftest ib_atomic_bw -A FETCH_AND_ADD -n 5000 -t 1)")"
     dlock "batch of 31" | cases
+    echo "cas_rate_31 $(median "$(perftest ib_atomic_bw -A CMP_AND_SWAP -n 5000 -t 31)")"
     # shellcheck disable=SC2046 # two words
     set -- $("${REDIS_CYCLE:?}" 127.0.0.1 6400 3000)
     echo "redis $1"

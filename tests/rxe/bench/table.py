@@ -3,8 +3,34 @@
 import statistics
 import sys
 
+ACQUIRE = 'dlock_atomic_acquire'
 RELEASE = 'dlock_atomic_acquire+release'
+STOPPED = RELEASE + '_primary_stopped'
 FAIR = 'dlock_fair_exclusive_acquire+release'
+OBJECT = 'dlock_object_faa'
+BATCH = 'dlock_batch_of_31_acquire'
+
+# What, measured, beside what, the unit of both, the goal.
+ROWS = [
+    ('acquire, p50, beside raw FAA', ACQUIRE, 'faa', 'us', '<= 1.10'),
+    ('acquire + release, p50, beside raw FAA', RELEASE, 'faa', 'us', '<= 2.2'),
+    ('the same while the primary is stopped', STOPPED, 'faa', 'us', ''),
+    ('acquire, p50, beside raw CAS', ACQUIRE, 'cas', 'us', ''),
+    ('fair exclusive acquire + release beside raw FAA', FAIR, 'faa', 'us', ''),
+    ('object FAA, p50, beside raw FAA', OBJECT, 'faa', 'us', ''),
+    ('object FAA beside `ib_atomic_bw`, depth 1', OBJECT + '_rate', 'faa_rate', 'a second',
+     '>= 0.95'),
+    ('batch_trylock of 31 beside one trylock', BATCH, BATCH + '_floor', 'us', '<= 3'),
+    ('its locks beside CAS of `ib_atomic_bw`, depth 31', BATCH + '_locks', 'cas_rate_31',
+     'a second', ''),
+    ('Redis SET NX + DEL beside acquire + release', 'redis', RELEASE, 'us', '>= 12'),
+]
+
+
+def by_round(values, rounds):
+    """One value a round: the mean of those that a round has several of."""
+    per_round = len(values) // rounds
+    return [statistics.mean(values[i * per_round:(i + 1) * per_round]) for i in range(rounds)]
 
 
 def main(path):
@@ -19,39 +45,21 @@ def main(path):
                 values.setdefault(name, []).append(float(value))
             except ValueError:
                 others.append(line.strip())
-    m = {name: statistics.median(found) for name, found in values.items()}
-    stopped = 'dlock_atomic_acquire+release_primary_stopped'
-    rows = [
-        ('acquire, p50, beside raw FAA', m['dlock_atomic_acquire'], m['faa'],
-         m['dlock_atomic_acquire'] / m['faa'], '<= 1.10'),
-        ('acquire + release, p50, beside raw FAA', m[RELEASE], m['faa'], m[RELEASE] / m['faa'],
-         '<= 2.2'),
-        ('the same while the primary is stopped', m[stopped], m['faa'], m[stopped] / m['faa'], ''),
-        ('acquire, p50, beside raw CAS', m['dlock_atomic_acquire'], m['cas'],
-         m['dlock_atomic_acquire'] / m['cas'], ''),
-        ('fair exclusive acquire + release beside raw FAA', m[FAIR], m['faa'], m[FAIR] / m['faa'],
-         ''),
-        ('object FAA, p50, beside raw FAA', m['dlock_object_faa'], m['faa'],
-         m['dlock_object_faa'] / m['faa'], ''),
-        ('object FAA, thousands a second, beside ib_atomic_bw, depth 1',
-         m['dlock_object_faa_rate'] / 1e3, m['faa_rate'] * 1e3,
-         m['dlock_object_faa_rate'] / 1e6 / m['faa_rate'], '>= 0.95'),
-        ('batch_trylock of 31 beside one trylock', m['dlock_batch_of_31_acquire'],
-         m['dlock_batch_of_31_acquire_floor'],
-         m['dlock_batch_of_31_acquire'] / m['dlock_batch_of_31_acquire_floor'], '<= 3'),
-        ('Redis SET NX + DEL beside acquire + release', m['redis'], m[RELEASE],
-         m['redis'] / m[RELEASE], '>= 12'),
-    ]
-    rounds = len(values['faa'])
-    print('Medians of %d rounds, in us where nothing else is said:\n' % rounds)
+    rounds = len(values['cas'])
+    values = {name: by_round(found, rounds) for name, found in values.items()}
+    for name in ('faa_rate', 'cas_rate_31'):  # perftest counts millions
+        values[name] = [value * 1e6 for value in values[name]]
+    values[BATCH + '_locks'] = [31e6 / us for us in values[BATCH]]
+    print('Medians over %d rounds; the ratio is the median of the rounds\' ratios.\n' % rounds)
     print('| what | measured | beside | ratio | goal |')
     print('|---|---|---|---|---|')
-    for what, measured, beside, ratio, goal in rows:
-        print('| %s | %.1f | %.1f | %.2f | %s |' % (what, measured, beside, ratio, goal))
+    for what, measured, beside, unit, goal in ROWS:
+        ratios = [m / b for m, b in zip(values[measured], values[beside])]
+        shown = ['{:,.{}f} {}'.format(statistics.median(values[name]), 1 if unit == 'us' else 0, unit)
+                 for name in (measured, beside)]
+        print('| %s | %s | %s | %.2f (%.2f to %.2f) | %s |'
+              % (what, *shown, statistics.median(ratios), min(ratios), max(ratios), goal))
     print()
-    spread = ['%s %.1f to %.1f' % (name, min(values[name]), max(values[name]))
-              for name in ('faa', 'dlock_atomic_acquire', RELEASE, 'redis')]
-    print('Spread of the medians over the rounds: ' + ', '.join(spread))
     for line in others:
         if line:
             print(line)
