@@ -86,7 +86,7 @@ step() {
     wait "$child" || rc=$?
     child=
     wait "$tail_pid" 2>/dev/null || true
-    local counts p=0 f=0 s=0
+    local counts flaky p=0 f=0 s=0
     counts=$(count_tests "$log")
     if [ -n "$counts" ]; then
         read -r p f s <<<"$counts"
@@ -102,6 +102,8 @@ step() {
     elif [ "$rc" != 0 ]; then
         note="exit status $rc"
     fi
+    flaky=$(sed -n 's/^.*FLAKY[^]]*\] *\(([^)]*)\)\{0,1\} */FLAKY: /p; s/^FLAKY: /&/p' "$log" | sort -u)
+    if [ -n "$flaky" ]; then note="${note:+$note; }${flaky//$'\n'/, }"; fi
     [ "$rc" = 0 ] || [ "$f" != 0 ] || f=1
     if [ "$f" != 0 ]; then result=FAILED; fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))

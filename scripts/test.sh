@@ -15,7 +15,7 @@ scripts/setup.sh --rdma
 prefix="$scratch/prefix"
 if cargo nextest --version >/dev/null 2>&1; then
     step "Rust tests (nextest)" 1500 \
-        cargo nextest run --workspace --locked --no-tests=fail || true
+        cargo nextest run ${CI:+--profile ci} --workspace --locked --no-tests=fail || true
 else
     step "Rust tests (cargo test)" 1500 \
         cargo test --workspace --lib --bins --tests --examples --locked --no-fail-fast || true
