@@ -19,7 +19,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,7 @@ use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Verb, CHAIN_VERBS_MAX};
 use dlock_core::words::LedgerEntry;
 
+use super::counts::{Counts, VerbCounts};
 use super::flight::{Flight, Stop, SEND_SLOTS};
 use super::memory::{RemoteRegion, RemoteWord};
 use super::poster::{Notify, PostError, PostedList, Poster, RemoteVerb};
@@ -51,6 +52,8 @@ use crate::sys::deadline_in;
 /// How long a reading of the server clock is waited for. A primary that is stopped must not stop
 /// those who operate on its memory.
 const CLOCK_WAIT: Duration = Duration::from_millis(2);
+/// Between two looks for the answer of a primary that has not told the time.
+const CLOCK_LOOK_NS: u64 = 1_000_000;
 
 /// Longest time in nanoseconds until anything that an executor posted can still take effect, if
 /// its session is not ended by either side: everything it can have under way, each with all its
@@ -70,21 +73,6 @@ pub struct VerbsWish {
     pub sleep: bool,
 }
 
-/// What an executor has posted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VerbCounts {
-    /// Compare-and-swaps and fetch-and-adds.
-    pub atomics: u64,
-    /// Reads.
-    pub reads: u64,
-    /// Writes to the ledger.
-    pub notes: u64,
-    /// Lists of verbs.
-    pub doorbells: u64,
-    /// Messages.
-    pub sends: u64,
-}
-
 /// One session's queue pairs.
 #[derive(Debug)]
 pub struct VerbsExecutor {
@@ -94,8 +82,8 @@ pub struct VerbsExecutor {
     pub(super) broken: Arc<AtomicBool>,
     pub(super) memory: Memory,
     pub(super) clock: Mutex<ClockEstimate>,
-    /// A `Ping` that was not answered in time.
-    pub(super) ping: Mutex<Option<Seq>>,
+    /// A `Ping` that was not answered in time, and when its answer was last looked for.
+    pub(super) ping: Mutex<Option<(Seq, u64)>>,
     pub(super) counts: Counts,
     pub(super) owner: Owner,
 }
@@ -107,15 +95,6 @@ pub(super) struct Memory {
     pub(super) slots_count: u32,
     pub(super) ledger: RemoteRegion,
     pub(super) ledger_entries: u32,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    atomics: AtomicU64,
-    reads: AtomicU64,
-    notes: AtomicU64,
-    doorbells: AtomicU64,
-    sends: AtomicU64,
 }
 
 impl VerbsExecutor {
@@ -174,14 +153,7 @@ impl VerbsExecutor {
 
     /// What was posted so far.
     pub fn counters(&self) -> VerbCounts {
-        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        VerbCounts {
-            atomics: of(&self.counts.atomics),
-            reads: of(&self.counts.reads),
-            notes: of(&self.counts.notes),
-            doorbells: of(&self.counts.doorbells),
-            sends: of(&self.counts.sends),
-        }
+        self.counts.read()
     }
 
     /// Nothing can be posted any more, nor will what is under way complete.
@@ -256,13 +228,7 @@ impl VerbsExecutor {
                 return self.not_posted(failed).map_or(Single::Unknown, Single::Refused);
             }
         };
-        let count = match verb {
-            Verb::Cas { .. } | Verb::Faa { .. } => &self.counts.atomics,
-            Verb::Read { .. } => &self.counts.reads,
-            Verb::Note { .. } => &self.counts.notes,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
-        self.counts.doorbells.fetch_add(1, Ordering::Relaxed);
+        self.counts.one(verb);
         let Some(mut claim) = self.executed(claim, list, deadline) else { return Single::Unknown };
         let value = match verb {
             Verb::Note { .. } => Some(0),
@@ -376,18 +342,23 @@ impl VerbsExecutor {
     /// estimate goes on, with its growing uncertainty.
     fn ask_the_time(&self) {
         let Ok(mut ping) = self.ping.try_lock() else { return };
-        if let Some(seq) = *ping {
-            if matches!(self.reply(seq, Duration::ZERO), Ok(None)) {
+        let now_ns = monotonic_ns();
+        if let Some((seq, looked_ns)) = &mut *ping {
+            if now_ns.saturating_sub(*looked_ns) < CLOCK_LOOK_NS {
+                return;
+            }
+            *looked_ns = now_ns;
+            if matches!(self.reply(*seq, Duration::ZERO), Ok(None)) {
                 return;
             }
             *ping = None;
-            if !lock(&self.clock).is_stale(monotonic_ns()) {
+            if !lock(&self.clock).is_stale(now_ns) {
                 return;
             }
         }
         if let Ok(seq) = self.send_message(&Request::Ping, Instant::now()) {
             if matches!(self.reply(seq, CLOCK_WAIT), Ok(None)) {
-                *ping = Some(seq);
+                *ping = Some((seq, now_ns));
             }
         }
     }
@@ -395,9 +366,7 @@ impl VerbsExecutor {
     fn send_message(&self, request: &Request, deadline: Instant) -> Result<Seq, Status> {
         let sent = self.talk.send(request, &self.flight, deadline);
         match sent {
-            Ok(_) => {
-                self.counts.sends.fetch_add(1, Ordering::Relaxed);
-            }
+            Ok(_) => self.counts.message(),
             Err(Status::BadResponse) => self.flight.fail(),
             Err(_) => {}
         }
@@ -428,23 +397,6 @@ impl Memory {
     #[inline]
     fn entry(&self, handle: Handle) -> Option<RemoteWord> {
         (handle.0 < self.ledger_entries).then(|| self.ledger.word(handle.0.into())).flatten()
-    }
-}
-
-impl Counts {
-    #[inline]
-    fn add(&self, atomics: u64, reads: u64, notes: u64, doorbells: u64) {
-        let pairs = [
-            (&self.atomics, atomics),
-            (&self.reads, reads),
-            (&self.notes, notes),
-            (&self.doorbells, doorbells),
-        ];
-        for (count, n) in pairs {
-            if n > 0 {
-                count.fetch_add(n, Ordering::Relaxed);
-            }
-        }
     }
 }
 

@@ -23,6 +23,7 @@
 mod attach;
 pub mod choice;
 mod completion;
+mod counts;
 mod credits;
 mod device;
 pub mod doctor;
@@ -49,10 +50,11 @@ mod device_tests;
 
 pub use choice::{choose, Choice, DeviceInfo, Gid, NoPort};
 pub use completion::{Channel, Completion, Cq, WorkId};
+pub use counts::VerbCounts;
 pub use credits::RING_SLOTS_MIN;
 pub use device::{devices, Context};
 pub use error::VerbsError;
-pub use executor::{VerbCounts, VerbsExecutor, VerbsWish, EFFECT_NS_MAX};
+pub use executor::{VerbsExecutor, VerbsWish, EFFECT_NS_MAX};
 pub use host::{Arrival, PeerId, VerbsHost, ARRIVALS_MAX};
 pub use library::{library, Absent, Library};
 pub use memory::{Access, Mr, Pages, Pd, Region, RemoteRegion, RemoteWord};

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an executor has posted, counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dlock_core::verb::Verb;
+
+/// What an executor has posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerbCounts {
+    /// Compare-and-swaps and fetch-and-adds.
+    pub atomics: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes to the ledger.
+    pub notes: u64,
+    /// Lists of verbs.
+    pub doorbells: u64,
+    /// Messages.
+    pub sends: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    atomics: AtomicU64,
+    reads: AtomicU64,
+    notes: AtomicU64,
+    doorbells: AtomicU64,
+    sends: AtomicU64,
+}
+
+impl Counts {
+    #[inline]
+    pub(super) fn add(&self, atomics: u64, reads: u64, notes: u64, doorbells: u64) {
+        let pairs = [
+            (&self.atomics, atomics),
+            (&self.reads, reads),
+            (&self.notes, notes),
+            (&self.doorbells, doorbells),
+        ];
+        for (count, n) in pairs {
+            if n > 0 {
+                count.fetch_add(n, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A list of a single verb.
+    #[inline]
+    pub(super) fn one(&self, verb: &Verb) {
+        let count = match verb {
+            Verb::Cas { .. } | Verb::Faa { .. } => &self.atomics,
+            Verb::Read { .. } => &self.reads,
+            Verb::Note { .. } => &self.notes,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.doorbells.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn message(&self) {
+        self.sends.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self) -> VerbCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        VerbCounts {
+            atomics: of(&self.atomics),
+            reads: of(&self.reads),
+            notes: of(&self.notes),
+            doorbells: of(&self.doorbells),
+            sends: of(&self.sends),
+        }
+    }
+}
