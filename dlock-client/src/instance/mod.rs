@@ -16,6 +16,8 @@ mod membership;
 mod objects;
 
 #[cfg(test)]
+mod late_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
