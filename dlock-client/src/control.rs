@@ -118,8 +118,13 @@ impl Control {
     }
 
     fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<(), CallError> {
+        let whole = bytes.len();
         while !bytes.is_empty() {
-            let left = time_left(deadline).map_err(|e| self.broken_by(e))?;
+            let left = match time_left(deadline) {
+                Ok(left) => left,
+                Err(e) if bytes.len() == whole => return Err(e), // nothing of it was sent
+                Err(e) => return Err(self.broken_by(e)),
+            };
             self.stream.set_write_timeout(Some(left)).map_err(|_| CallError::Transport)?;
             match self.stream.write(bytes) {
                 Ok(0) => return Err(self.broken_by(CallError::Transport)),
@@ -237,8 +242,18 @@ mod tests {
         let answer = [rest, &reply(2, ControlReply::Done)].concat();
         let (addr, server) = scripted(vec![cut.to_vec(), answer]);
         let mut control = Control::connect(addr).unwrap();
-        let short = Instant::now() + Duration::from_millis(30);
+        let short = Instant::now() + Duration::from_secs(1); // for the request to be sent
         assert_eq!(control.call(ControlRequest::Heartbeat, short), Err(CallError::Transport));
+        assert_eq!(control.call(ControlRequest::Deinit, soon()), Ok(ControlReply::Done));
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn a_call_without_any_time_left_leaves_the_connection_usable() {
+        let (addr, server) = scripted(vec![reply(2, ControlReply::Done)]);
+        let mut control = Control::connect(addr).unwrap();
+        let past = Instant::now();
+        assert_eq!(control.call(ControlRequest::Heartbeat, past), Err(CallError::Transport));
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Ok(ControlReply::Done));
         server.join().unwrap();
     }
@@ -268,10 +283,10 @@ mod tests {
 
     #[test]
     fn nobody_listening_is_not_ready_and_a_name_is_no_address() {
-        let addr = {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            listener.local_addr().unwrap()
-        };
+        // on an address of this process's own, where nobody else takes the port
+        let [_, a, b, c] = std::process::id().to_be_bytes();
+        let own = std::net::Ipv4Addr::new(127, a | 0x80, b, c);
+        let addr = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap();
         assert_eq!(Control::connect(addr).unwrap_err(), Status::NotReady);
         assert_eq!(address("localhost", 1), Err(Status::Error));
         assert_eq!(address("", 1), Err(Status::Error));
