@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a client over a network knows of the server clock: kept fresh by the replies that carry
+//! the time, and by asking for it.
+//!
+//! ```text
+//!   reading ── fresh ──▶ the estimate
+//!           └─ stale: a Ping is out ──▶ answered by now? taken; if not, the estimate as it is
+//!                     none is ────────▶ Ping, waited for as long as the executor wants
+//! ```
+//! A primary that does not answer is waited for once: until it has, everybody goes on with the
+//! old estimate, whose uncertainty grows.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use dlock_core::ids::Seq;
+use dlock_core::message::Reply;
+use dlock_core::status::Status;
+
+use crate::clock::{monotonic_ns, ClockEstimate};
+use crate::inbox::{lock, Answer, Broken};
+
+/// Takes a new estimate, if it is better than the one in use is by now.
+pub(crate) fn refresh(clock: &Mutex<ClockEstimate>, candidate: ClockEstimate) {
+    let mut clock = lock(clock);
+    let now_ns = monotonic_ns();
+    if candidate.uncertainty_ns(now_ns) < clock.uncertainty_ns(now_ns) {
+        *clock = candidate;
+    }
+}
+
+/// The reply that was waited for; if it carries the time, that is taken.
+pub(crate) fn reply(
+    clock: &Mutex<ClockEstimate>,
+    waited: Result<Option<Answer>, Broken>,
+) -> Result<Option<Reply>, Status> {
+    match waited {
+        Ok(Some(Answer::Reply { reply, sent_ns, received_ns })) => {
+            if let Reply::Pong { at } | Reply::Granted { at, .. } = reply {
+                refresh(clock, ClockEstimate::from_exchange(sent_ns, received_ns, at));
+            }
+            Ok(Some(reply))
+        }
+        Ok(_) => Ok(None),
+        Err(Broken) => Err(Status::BadResponse),
+    }
+}
+
+/// Asks for the time, unless an answer is outstanding (its number is in `ping`), or somebody else
+/// is just asking. `reply` is the executor's own, so that it takes what comes.
+pub(crate) fn ask(
+    clock: &Mutex<ClockEstimate>,
+    ping: &Mutex<Option<Seq>>,
+    wait: Duration,
+    send: impl FnOnce() -> Result<Seq, Status>,
+    reply: impl Fn(Seq, Duration) -> Result<Option<Reply>, Status>,
+) {
+    let Ok(mut ping) = ping.try_lock() else { return };
+    if let Some(seq) = *ping {
+        if matches!(reply(seq, Duration::ZERO), Ok(None)) {
+            return;
+        }
+        *ping = None;
+        if !lock(clock).is_stale(monotonic_ns()) {
+            return;
+        }
+    }
+    if let Ok(seq) = send() {
+        if matches!(reply(seq, wait), Ok(None)) {
+            *ping = Some(seq);
+        }
+    }
+}
