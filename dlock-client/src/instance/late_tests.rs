@@ -145,7 +145,7 @@ fn a_reinit_in_place_leaves_the_ledger_of_a_wait_alone() {
         thread::scope(|scope| {
             let waiter = scope.spawn(|| a.lock(id, S, 600).status);
             let is_queued = || {
-                let (_, guard) = a.opened(id, Instant::now() + CELL_WAIT).unwrap();
+                let (_, guard) = a.opened(id, Instant::now() + DATA_WAIT).unwrap();
                 guard.as_ref().is_some_and(|held| held.busy == Busy::Waiting)
             };
             while !is_queued() && !waiter.is_finished() {
