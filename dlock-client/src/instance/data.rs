@@ -78,7 +78,7 @@ impl Instance {
         }
     }
 
-    /// An operation that has waited since `start`, and may go on to, for other threads and for other clients.
+    /// An operation that began at `start` and may wait for other threads and other clients.
     fn wait_for(&self, lock: LockId, op: Op, start: Instant) -> OpResult {
         if let Err(status) = self.admit() {
             return code(status);
