@@ -4,7 +4,7 @@
  *
  * A process initialises the library once, then any number of clients, each of which talks to
  * one primary. Different clients may be used by different threads at a time; so may one
- * client, whose operations then follow one another.
+ * client, whose operations then follow one another. No function is a cancellation point.
  *
  * Under each function stand its results, in the order in which they are decided. In "control"
  * functions, which ask the primary over the control connection, these follow what is listed:

@@ -281,6 +281,9 @@ pub struct Role {
 pub enum Part {
     /// Serves until its standard input ends.
     Primary {
+        /// The address to listen on.
+        #[arg(long, default_value_t = std::net::Ipv4Addr::LOCALHOST.into())]
+        listen: std::net::IpAddr,
         /// 0: any free port.
         #[arg(long, default_value_t = 0)]
         port: u16,

@@ -22,6 +22,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// A loopback address of this process's own, for a port that is free for a moment: nobody else
+/// takes one there.
+fn own_address() -> std::net::Ipv4Addr {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    std::net::Ipv4Addr::new(127, a | 0x80, b, c)
+}
+
 /// A primary as a process; it ends with its standard input, at the latest with the test.
 struct Primary {
     child: Child,
@@ -116,10 +123,7 @@ fn a_wrong_command_line_exits_with_2() {
 
 #[test]
 fn without_a_primary_it_exits_with_69_and_names_the_remedy() {
-    // On an address of its own, where nobody else takes the port.
-    let [_, a, b, c] = std::process::id().to_be_bytes();
-    let own = std::net::Ipv4Addr::new(127, a | 0x80, b, c);
-    let free = std::net::TcpListener::bind((own, 0)).unwrap();
+    let free = std::net::TcpListener::bind((own_address(), 0)).unwrap();
     let address = free.local_addr().unwrap().to_string();
     drop(free);
     let output = dlock(&["exec", "--address", &address, "x", "--", "true"]);
@@ -187,7 +191,7 @@ fn a_lock_of_another_type_is_refused_with_the_reason() {
 #[test]
 fn the_command_is_ended_when_its_lock_is_lost() {
     let mut primary = Primary::start("lost");
-    let (mut child, input) = holder(&primary, &["lost", "--lease", "2"]);
+    let (mut child, input) = holder(&primary, &["lost", "--lease", "6"]);
     primary.child.kill().unwrap();
     primary.child.wait().unwrap();
     // Its input stays open: it ends because it is killed, when the lease is over.
@@ -197,13 +201,15 @@ fn the_command_is_ended_when_its_lock_is_lost() {
 
 #[test]
 fn the_lock_survives_a_primary_that_is_restarted_in_recovery() {
-    let mut primary = Primary::start("restarted");
-    let (mut child, input) = holder(&primary, &["survives", "--lease", "9"]);
+    let own = own_address().to_string();
+    let mut primary = Primary::start_with("restarted", &["--listen", &own]);
+    let (mut child, input) = holder(&primary, &["survives", "--lease", "60"]);
     primary.child.kill().unwrap();
     primary.child.wait().unwrap();
     let port = primary.address.rsplit(':').next().unwrap().to_string();
-    let successor = Primary::start_with("successor", &["--recover", "1", "--port", &port]);
-    let end = Instant::now() + Duration::from_secs(30);
+    let options = ["--listen", &own, "--recover", "1", "--port", &port];
+    let successor = Primary::start_with("successor", &options);
+    let end = Instant::now() + Duration::from_secs(50);
     // Until the holder is back, the successor serves nobody: 69.
     let code_now = || code(&successor.exec(&["survives", "--wait", "0", "--", "true"]));
     let mut seen = code_now();

@@ -7,11 +7,14 @@
 //!        ◀─ seq n ────── the answer
 //!        ◀─ anything else: the connection is broken for good
 //! ```
+//! A forked child has a copy of the connection, but must not speak on it: the parent does.
+//!
 //! A call that times out leaves the connection usable: bytes of its late reply stay in the
 //! buffer, however cut, and are recognised by their number.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::codec::{self, Frame, HEADER_LEN};
@@ -50,12 +53,33 @@ impl CallError {
 /// One control connection.
 #[derive(Debug)]
 pub(crate) struct Control {
-    stream: TcpStream,
+    stream: Line,
     peer: SocketAddr,
     next: u64,
     /// Bytes received and not yet consumed: at most one frame and what came with it.
     received: Vec<u8>,
     broken: bool,
+}
+
+/// The connection itself, for who wants to end it while a call is under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    stream: Arc<TcpStream>,
+    /// Whose it is, and not a forked child's.
+    process: u32,
+}
+
+impl Line {
+    fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Ends the call under way, and every later one.
+    pub(crate) fn end(&self) {
+        if self.is_here() {
+            let _ = self.stream.shutdown(Shutdown::Both); // it may have ended
+        }
+    }
 }
 
 /// An IPv4 or IPv6 address as it is written; names are not looked up.
@@ -86,7 +110,13 @@ impl Control {
             }
         })?;
         stream.set_nodelay(true).map_err(|_| Status::Error)?;
+        let stream = Line { stream: Arc::new(stream), process: std::process::id() };
         Ok(Self { stream, peer, next: 1, received: Vec::new(), broken: false })
+    }
+
+    /// The connection.
+    pub(crate) fn line(&self) -> Line {
+        self.stream.clone()
     }
 
     /// Where the primary is.
@@ -100,7 +130,7 @@ impl Control {
         request: ControlRequest,
         deadline: Instant,
     ) -> Result<ControlReply, CallError> {
-        if self.broken {
+        if self.broken || !self.stream.is_here() {
             return Err(CallError::Transport);
         }
         let seq = Seq(self.next);
@@ -118,10 +148,16 @@ impl Control {
     }
 
     fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<(), CallError> {
+        let whole = bytes.len();
         while !bytes.is_empty() {
-            let left = time_left(deadline).map_err(|e| self.broken_by(e))?;
-            self.stream.set_write_timeout(Some(left)).map_err(|_| CallError::Transport)?;
-            match self.stream.write(bytes) {
+            let left = match time_left(deadline) {
+                Ok(left) => left,
+                Err(e) if bytes.len() == whole => return Err(e), // nothing of it was sent
+                Err(e) => return Err(self.broken_by(e)),
+            };
+            let mut stream = &*self.stream.stream;
+            stream.set_write_timeout(Some(left)).map_err(|_| CallError::Transport)?;
+            match stream.write(bytes) {
                 Ok(0) => return Err(self.broken_by(CallError::Transport)),
                 Ok(n) => bytes = &bytes[n..],
                 Err(e) if is_retry(e.kind()) => {}
@@ -169,9 +205,10 @@ impl Control {
 
     fn receive(&mut self, deadline: Instant) -> Result<(), CallError> {
         let left = time_left(deadline)?;
-        self.stream.set_read_timeout(Some(left)).map_err(|_| CallError::Transport)?;
+        let mut stream = &*self.stream.stream;
+        stream.set_read_timeout(Some(left)).map_err(|_| CallError::Transport)?;
         let mut chunk = [0; 4096];
-        match self.stream.read(&mut chunk) {
+        match stream.read(&mut chunk) {
             Ok(0) => Err(self.broken_by(CallError::Transport)),
             Ok(n) => {
                 self.received.extend_from_slice(&chunk[..n]);
@@ -237,8 +274,30 @@ mod tests {
         let answer = [rest, &reply(2, ControlReply::Done)].concat();
         let (addr, server) = scripted(vec![cut.to_vec(), answer]);
         let mut control = Control::connect(addr).unwrap();
-        let short = Instant::now() + Duration::from_millis(30);
+        let short = Instant::now() + Duration::from_secs(1); // for the request to be sent
         assert_eq!(control.call(ControlRequest::Heartbeat, short), Err(CallError::Transport));
+        assert_eq!(control.call(ControlRequest::Deinit, soon()), Ok(ControlReply::Done));
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn a_forked_child_does_not_speak_on_its_parents_connection() {
+        let (addr, server) = scripted(vec![reply(1, ControlReply::Done)]);
+        let mut control = Control::connect(addr).unwrap();
+        control.stream.process ^= 1; // as a child sees it
+        assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Transport));
+        control.line().end();
+        control.stream.process ^= 1;
+        assert_eq!(control.call(ControlRequest::Heartbeat, soon()), Ok(ControlReply::Done));
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn a_call_without_any_time_left_leaves_the_connection_usable() {
+        let (addr, server) = scripted(vec![reply(2, ControlReply::Done)]);
+        let mut control = Control::connect(addr).unwrap();
+        let past = Instant::now();
+        assert_eq!(control.call(ControlRequest::Heartbeat, past), Err(CallError::Transport));
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Ok(ControlReply::Done));
         server.join().unwrap();
     }
@@ -268,10 +327,10 @@ mod tests {
 
     #[test]
     fn nobody_listening_is_not_ready_and_a_name_is_no_address() {
-        let addr = {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            listener.local_addr().unwrap()
-        };
+        // on an address of this process's own, where nobody else takes the port
+        let [_, a, b, c] = std::process::id().to_be_bytes();
+        let own = std::net::Ipv4Addr::new(127, a | 0x80, b, c);
+        let addr = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap();
         assert_eq!(Control::connect(addr).unwrap_err(), Status::NotReady);
         assert_eq!(address("localhost", 1), Err(Status::Error));
         assert_eq!(address("", 1), Err(Status::Error));

@@ -8,7 +8,8 @@
 //!                      Wait     ──send───▶ (the cell's mutex is free meanwhile) ─▶ reply
 //!                               after the caller's bound: Cancel, then one second for the reply
 //! ```
-//! Nothing takes longer than [`DATA_WAIT`] without a reply, nor more than [`STEPS_MAX`] steps.
+//! Without a reply a call ends after [`DATA_WAIT`], whatever of it was waited for: other threads,
+//! the time, a chain, a request. Nothing takes more than [`STEPS_MAX`] steps.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,18 +37,77 @@ const CANCEL_WAIT: Duration = Duration::from_secs(1);
 /// them.
 pub(crate) const STEPS_MAX: usize = 64;
 
-/// Runs `op` on the lock in a cell that no other operation is under way on. A wait for the grant
-/// lasts at most `wait`.
+/// How long a call may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    /// When it began; `None`: just now, and nothing was waited for.
+    start: Option<Instant>,
+    /// How long after that a grant may be waited for.
+    grant: Duration,
+}
+
+impl Limit {
+    /// Of a call that begins now.
+    pub(crate) const NOW: Self = Self { start: None, grant: DATA_WAIT };
+
+    /// Of a call that began then.
+    pub(crate) fn since(start: Instant) -> Self {
+        Self { start: Some(start), grant: DATA_WAIT }
+    }
+
+    /// Of a call that began at `start` and may wait until `deadline` for a grant.
+    pub(crate) fn to(start: Instant, deadline: Instant) -> Self {
+        Self { start: Some(start), grant: deadline.saturating_duration_since(start) }
+    }
+
+    /// Of a call that began at `start`, if it had to wait since, else now.
+    #[inline]
+    pub(crate) fn of(start: Option<Instant>) -> Self {
+        Self { start, ..Self::NOW }
+    }
+
+    /// The same, from now on if nothing was waited for yet.
+    pub(crate) fn started(self) -> Self {
+        Self { start: Some(self.start.unwrap_or_else(Instant::now)), ..self }
+    }
+
+    /// The time left, unless none is.
+    #[inline]
+    fn left(self) -> Option<Duration> {
+        match self.start {
+            None => Some(DATA_WAIT),
+            Some(start) => left(start + self.grant.max(DATA_WAIT)),
+        }
+    }
+
+    fn bounds(self) -> Bounds {
+        let start = self.start.unwrap_or_else(Instant::now);
+        Bounds { grant: start + self.grant, data: start + self.grant.max(DATA_WAIT) }
+    }
+}
+
+/// Runs `op` on the lock in a cell that no other operation is under way on.
 #[inline]
-pub(crate) fn perform(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, wait: Duration) -> OpResult {
+pub(crate) fn perform(
+    cell: &Cell,
+    guard: &mut CellGuard<'_>,
+    op: Op,
+    mut limit: Limit,
+) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    if !held.exec.reads_are_free() {
+        limit = limit.started(); // elsewhere neither the clock nor a chain is waited for
+    }
     let now = held.clock(op);
     match held.entry.fast(op, now) {
-        None => begin(cell, guard, op, now, wait),
-        Some(cas) => match held.exec.execute_one(&cas.verb(), DATA_WAIT) {
-            Single::Done(old) if old == cas.expect => held.entry.fast_done(cas),
-            single => interfered(cell, guard, op, now, wait, single.into()),
-        },
+        None => begin(cell, guard, op, now, limit),
+        Some(cas) => {
+            let Some(left) = limit.left() else { return OpResult::of(Status::BadResponse) };
+            match held.exec.execute_one(&cas.verb(), left) {
+                Single::Done(old) if old == cas.expect => held.entry.fast_done(cas),
+                single => interfered(cell, guard, op, now, limit, single.into()),
+            }
+        }
     }
 }
 
@@ -60,7 +120,7 @@ fn interfered(
     guard: &mut CellGuard<'_>,
     op: Op,
     now: Now,
-    wait: Duration,
+    limit: Limit,
     outcome: Outcome,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
@@ -68,15 +128,16 @@ fn interfered(
         Begin::Local(result) => result,
         Begin::Run(mut machine, _) => {
             let step = held.outcome(&mut machine, outcome, now);
-            drive(cell, guard, machine, step, wait)
+            drive(cell, guard, machine, step, limit.bounds())
         }
     }
 }
 
 /// The general case.
 #[inline(never)]
-fn begin(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, now: Now, wait: Duration) -> OpResult {
+fn begin(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, now: Now, limit: Limit) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    let Some(left) = limit.left() else { return OpResult::of(Status::BadResponse) };
     let (mut machine, step) = match held.entry.begin(op, now) {
         Begin::Local(result) => {
             held.write_note();
@@ -85,16 +146,18 @@ fn begin(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, now: Now, wait: Duratio
         Begin::Run(machine, step) => (machine, step),
     };
     held.write_note();
-    let Step::Chain(chain) = &step else { return drive(cell, guard, machine, step, wait) };
+    let Step::Chain(chain) = &step else {
+        return drive(cell, guard, machine, step, limit.bounds());
+    };
     let mut outcome = Outcome::Unknown;
     let (chains, outcomes) = (std::slice::from_ref(chain), std::slice::from_mut(&mut outcome));
-    held.exec.execute(chains, outcomes, DATA_WAIT);
+    held.exec.execute(chains, outcomes, left);
     // the machine has the time of the post; what a fair lock decides now needs the time of now
     let now = if held.entry.lock_type() == LockType::Fair { held.exec.now() } else { now };
     let step = held.outcome(&mut machine, outcome, now);
     match step {
         Step::Done(result) if result.status != Status::BadResponse => result,
-        step => drive(cell, guard, machine, step, wait),
+        step => drive(cell, guard, machine, step, limit.bounds()),
     }
 }
 
@@ -140,8 +203,9 @@ impl Held {
     }
 
     /// Goes on after a [`Step::Confirm`], once the note is out.
-    pub(crate) fn confirm(&mut self, machine: &mut Machine) -> Step {
-        let is_published = self.exec.publish(PUBLISH_WAIT);
+    pub(crate) fn confirm(&mut self, machine: &mut Machine, until: Instant) -> Step {
+        let wait = left(until).unwrap_or_default();
+        let is_published = self.exec.publish(wait.min(PUBLISH_WAIT));
         self.confirmed(machine, is_published)
     }
 
@@ -164,7 +228,8 @@ impl Held {
     pub(crate) fn settle(&mut self, until: Instant) -> Result<(), Status> {
         let now = self.exec.now();
         let Some((mut machine, Step::Request(request))) = self.entry.undo(now) else {
-            return self.exec.publish(PUBLISH_WAIT).then_some(()).ok_or(Status::BadResponse);
+            let wait = left(until).unwrap_or_default().min(PUBLISH_WAIT);
+            return self.exec.publish(wait).then_some(()).ok_or(Status::BadResponse);
         };
         let reply = ask(&*self.exec, &request, until);
         match (self.reply(&mut machine, reply), self.entry.in_doubt()) {
@@ -193,10 +258,8 @@ fn drive(
     guard: &mut CellGuard<'_>,
     mut machine: Machine,
     mut step: Step,
-    wait: Duration,
+    bounds: Bounds,
 ) -> OpResult {
-    let start = Instant::now();
-    let bounds = Bounds { grant: start + wait, data: start + wait.max(DATA_WAIT) };
     for _ in 0..STEPS_MAX {
         let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
         step = match step {
@@ -206,7 +269,7 @@ fn drive(
                 }
                 return result;
             }
-            Step::Confirm => held.confirm(&mut machine),
+            Step::Confirm => held.confirm(&mut machine, bounds.data),
             Step::Chain(chain) => {
                 let mut outcome = [Outcome::Unknown];
                 if let Some(left) = left(bounds.data) {

@@ -23,6 +23,8 @@ mod error;
 mod fake;
 mod guard;
 mod instance;
+#[cfg(test)]
+mod late;
 mod object;
 mod reference;
 mod refuse;

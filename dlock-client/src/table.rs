@@ -99,7 +99,7 @@ impl Cell {
 
     /// The cell, as soon as no other thread operates on it; `None`: not until `deadline`.
     #[inline]
-    pub(crate) fn lock_until(&self, deadline: impl Fn() -> Instant) -> Option<CellGuard<'_>> {
+    pub(crate) fn lock_until(&self, deadline: impl FnOnce() -> Instant) -> Option<CellGuard<'_>> {
         match self.held.try_lock() {
             Some(guard) => Some(guard),
             None => self.held.try_lock_until(deadline()),

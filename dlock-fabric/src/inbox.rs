@@ -2,9 +2,9 @@
 //! Answers by their numbers, for all threads of one client instance.
 //!
 //! ```text
-//!   wait(seq) ─▶ take ── there ──▶ the answer
-//!                  └─ not yet: nobody leads ──▶ lead: receive for everybody, file what came
-//!                              somebody leads ─▶ follow: sleep until woken, then look again
+//!   await_answer(seq) ─▶ take ── there ──▶ the answer
+//!                          └─ not yet: nobody leads ──▶ lead: receive for everybody, file it
+//!                                      somebody leads ─▶ follow: sleep until woken, look again
 //! ```
 //! One of the waiting threads, the leader, receives for all; the others, its followers, sleep on
 //! condition variables of their own. A thread that leaves while nobody leads wakes one follower to
@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlock_core::codec::{self, Frame, Kind};
 use dlock_core::ids::Seq;
@@ -24,6 +24,9 @@ use crate::frames::FrameBuffer;
 
 /// Requests and batches without an answer that anybody has asked for.
 pub(crate) const PENDING_MAX: usize = 65_536;
+
+/// How long a follower helps before it looks for its answer again.
+const HELP: Duration = Duration::from_millis(10);
 
 /// An answer that has come.
 #[derive(Debug)]
@@ -87,6 +90,77 @@ pub(crate) struct NoAnswer;
 
 /// Too many answers are outstanding.
 pub(crate) struct TooMany;
+
+/// The session has ended: the answer will not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// One end of a channel, whose threads receive for each other.
+pub(crate) trait Receiver {
+    /// What has come.
+    fn inbox(&self) -> &Mutex<Inbox>;
+
+    /// Whether nothing more will come.
+    fn is_broken(&self) -> bool;
+
+    /// Receives once for everybody, until `deadline` if nothing comes. Gives the inbox back
+    /// locked.
+    fn receive_for_all(&self, deadline: Instant) -> MutexGuard<'_, Inbox>;
+
+    /// Whether a follower has something to do that the leader, asleep, does not know of.
+    fn needs_help(&self) -> bool {
+        false
+    }
+
+    /// Does what there is to do, until `deadline` at most.
+    fn help(&self, _deadline: Instant) {}
+
+    /// Leads until something has come. Nobody else does.
+    fn lead<'a>(
+        &'a self,
+        mut inbox: MutexGuard<'a, Inbox>,
+        deadline: Instant,
+    ) -> MutexGuard<'a, Inbox> {
+        inbox.led = true;
+        drop(inbox);
+        let mut inbox = self.receive_for_all(deadline);
+        inbox.led = false;
+        inbox
+    }
+
+    /// Waits for the answer to `seq`. `Ok(None)`: not by the deadline, or not expected (any
+    /// more). A deadline that has passed still looks once at what has come.
+    fn await_answer(&self, seq: Seq, deadline: Instant) -> Result<Option<Answer>, Broken> {
+        let mut inbox = lock(self.inbox());
+        let mut looked = false;
+        let result = loop {
+            // In this order: what came before the session ended counts.
+            let broken = self.is_broken();
+            match inbox.take(seq) {
+                Taken::Answer(answer) => break Ok(Some(answer)),
+                Taken::Unexpected => break Ok(None),
+                Taken::NotYet if broken => break Err(Broken),
+                Taken::NotYet => {}
+            }
+            let now = Instant::now();
+            if now >= deadline && (looked || inbox.led) {
+                break Ok(None);
+            }
+            if inbox.led && self.needs_help() {
+                drop(inbox);
+                self.help(deadline.min(now + HELP));
+                inbox = lock(self.inbox());
+            } else if inbox.led {
+                inbox = inbox.follow(seq, deadline.saturating_duration_since(now));
+            } else {
+                inbox = self.lead(inbox, deadline);
+                looked = true;
+            }
+        };
+        inbox.pass_on();
+        result
+    }
+}
 
 impl Inbox {
     /// A number is given out for what is about to be sent.

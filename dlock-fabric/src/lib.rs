@@ -28,6 +28,7 @@ pub mod handshake;
 mod inbox;
 pub mod memory;
 pub mod net;
+mod server_clock;
 pub mod server_memory;
 mod shm;
 mod stream;

@@ -28,15 +28,13 @@ use dlock_core::limits::FRAME_LEN_MAX;
 
 use crate::fork::Owner;
 use crate::frames::FrameBuffer;
-use crate::inbox::{lock, Answer, Expected, Follow, Inbox, Taken};
+use crate::inbox::{lock, Answer, Broken, Expected, Inbox, Receiver};
 use crate::sys::{self, poll_until, receive_now, send_now, SPIN};
 
 /// Bytes that may wait to be sent; beyond that, callers wait for room.
 const OUT_MAX: usize = 4 * FRAME_LEN_MAX;
 /// How long a frame may take to reach the socket before its sender goes on.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long a follower looks after what is left to send before it looks for its answer again.
-const HELP: Duration = Duration::from_millis(10);
 
 /// Why a frame was not sent. Nothing of it was, nor will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +44,6 @@ pub(crate) enum NotSent {
     /// The peer has not made room in time, or too many answers are outstanding.
     Full,
 }
-
-/// The stream is broken: the answer will not come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Broken;
 
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -118,43 +112,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits for the answer to `seq`. `Ok(None)`: not by the deadline, or not expected (any
-    /// more). A deadline that has passed still looks once at what has come.
+    /// Waits for the answer to `seq`, as [`Receiver::await_answer`].
     pub(crate) fn wait(&self, seq: Seq, deadline: Instant) -> Result<Option<Answer>, Broken> {
-        if !self.owner.is_here() {
-            return Err(Broken);
+        match self.owner.is_here() {
+            true => self.await_answer(seq, deadline),
+            false => Err(Broken),
         }
-        let mut inbox = lock(&self.inbox);
-        let mut looked = false;
-        let result = loop {
-            match inbox.take(seq) {
-                Taken::Answer(answer) => break Ok(Some(answer)),
-                Taken::Unexpected => break Ok(None),
-                Taken::NotYet if self.is_broken() => break Err(Broken),
-                Taken::NotYet => {}
-            }
-            let now = Instant::now();
-            if now >= deadline && (looked || inbox.led) {
-                break Ok(None);
-            }
-            if inbox.led && self.has_backlog() {
-                // The leader may be asleep since before there was a backlog.
-                drop(inbox);
-                self.sleep_until_writable(deadline.min(now + HELP));
-                self.flush(&mut lock(&self.out));
-                inbox = lock(&self.inbox);
-            } else if inbox.led {
-                inbox = inbox.follow(seq, deadline - now);
-            } else {
-                inbox.led = true;
-                drop(inbox);
-                inbox = self.lead(deadline);
-                inbox.led = false;
-                looked = true;
-            }
-        };
-        inbox.pass_on();
-        result
     }
 
     /// The answer to `seq` is not wanted.
@@ -169,15 +132,12 @@ impl Stream {
         if !self.owner.is_here() {
             return false;
         }
-        let mut inbox = lock(&self.inbox);
+        let inbox = lock(&self.inbox);
         if !inbox.led && !self.is_broken() {
-            inbox.led = true;
+            self.lead(inbox, Instant::now()).pass_on();
+        } else {
             drop(inbox);
-            inbox = self.lead(Instant::now());
-            inbox.led = false;
-            inbox.pass_on();
         }
-        drop(inbox);
         !self.is_broken()
     }
 
@@ -266,31 +226,6 @@ impl Stream {
         }
     }
 
-    /// Reads once for everybody and delivers what came. Gives the inbox back locked.
-    fn lead(&self, deadline: Instant) -> MutexGuard<'_, Inbox> {
-        let mut rx = lock(&self.rx);
-        if self.has_backlog() {
-            self.flush(&mut lock(&self.out));
-        }
-        match self.receive(rx.space(), deadline) {
-            Ok(None) => lock(&self.inbox),
-            Ok(Some(len)) if len > 0 => {
-                rx.filled(len);
-                let mut inbox = lock(&self.inbox);
-                if !inbox.deliver(&mut rx) {
-                    drop(inbox);
-                    self.break_off();
-                    inbox = lock(&self.inbox);
-                }
-                inbox
-            }
-            _ => {
-                self.break_off();
-                lock(&self.inbox)
-            }
-        }
-    }
-
     /// As [`sys::receive_until`], and sends what is left while it sleeps.
     fn receive(&self, into: &mut [u8], deadline: Instant) -> io::Result<Option<usize>> {
         let spin_until = (Instant::now() + SPIN).min(deadline);
@@ -326,6 +261,50 @@ impl Stream {
     fn shut_down(&self) {
         // SAFETY: a system call on a descriptor this owns, without pointers.
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
+impl Receiver for Stream {
+    fn inbox(&self) -> &Mutex<Inbox> {
+        &self.inbox
+    }
+
+    fn is_broken(&self) -> bool {
+        Stream::is_broken(self)
+    }
+
+    /// The leader may be asleep since before there was a backlog.
+    fn needs_help(&self) -> bool {
+        self.has_backlog()
+    }
+
+    fn help(&self, deadline: Instant) {
+        self.sleep_until_writable(deadline);
+        self.flush(&mut lock(&self.out));
+    }
+
+    fn receive_for_all(&self, deadline: Instant) -> MutexGuard<'_, Inbox> {
+        let mut rx = lock(&self.rx);
+        if self.has_backlog() {
+            self.flush(&mut lock(&self.out));
+        }
+        match self.receive(rx.space(), deadline) {
+            Ok(None) => lock(&self.inbox),
+            Ok(Some(len)) if len > 0 => {
+                rx.filled(len);
+                let mut inbox = lock(&self.inbox);
+                if !inbox.deliver(&mut rx) {
+                    drop(inbox);
+                    self.break_off();
+                    inbox = lock(&self.inbox);
+                }
+                inbox
+            }
+            _ => {
+                self.break_off();
+                lock(&self.inbox)
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
@@ -25,8 +25,9 @@ use dlock_core::words::LedgerEntry;
 use crate::clock::{monotonic_ns, ClockEstimate};
 use crate::error::FabricError;
 use crate::handshake;
-use crate::inbox::{Answer, Expected};
+use crate::inbox::{lock, Answer, Expected};
 use crate::net;
+use crate::server_clock::{self, Ping};
 use crate::shm::{send_request, SEND_WAIT};
 use crate::stream::{NotSent, Stream};
 use crate::sys::deadline_in;
@@ -39,6 +40,8 @@ const CLOCK_WAIT: Duration = Duration::from_secs(1);
 pub struct TcpExecutor {
     stream: Stream,
     clock: Mutex<ClockEstimate>,
+    /// A `Ping` that was not answered in time.
+    ping: Mutex<Option<Ping>>,
 }
 
 impl TcpExecutor {
@@ -66,17 +69,13 @@ impl TcpExecutor {
     ) -> Result<Self, FabricError> {
         let attach = Attach { fabric: FabricKind::Tcp, verbs: None, ..*attach };
         handshake::attach_tcp(socket.as_fd(), &attach, deadline_in(net::CONNECT_WAIT))?;
-        Ok(Self { stream: Stream::new(socket), clock: Mutex::new(clock) })
+        Ok(Self { stream: Stream::new(socket), clock: Mutex::new(clock), ping: Mutex::default() })
     }
 
     /// Takes a new estimate of the server clock, if it is better than the one in use is by now.
     /// Replies that carry the server's time do this by themselves.
     pub fn refresh(&self, candidate: ClockEstimate) {
-        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
-        let now_ns = monotonic_ns();
-        if candidate.uncertainty_ns(now_ns) < clock.uncertainty_ns(now_ns) {
-            *clock = candidate;
-        }
+        server_clock::refresh(&self.clock, candidate);
     }
 
     /// Whether the session stands as far as is known here: no system call.
@@ -87,16 +86,6 @@ impl TcpExecutor {
     /// As [`is_alive`](Self::is_alive), and looks at the socket: one system call.
     pub fn probe(&self) -> bool {
         self.stream.probe()
-    }
-
-    /// A `Ping`, whose answer refreshes the estimate of the server clock. Without an answer the
-    /// old one goes on, with its growing uncertainty.
-    fn ask_the_time(&self) {
-        if let Ok(seq) = self.send(&Request::Ping) {
-            if !matches!(self.reply(seq, CLOCK_WAIT), Ok(Some(_))) {
-                self.stream.forget(seq);
-            }
-        }
     }
 
     fn start(&self, chains: &[Chain], deadline: Instant) -> Result<Seq, Status> {
@@ -213,16 +202,7 @@ impl Executor for TcpExecutor {
     }
 
     fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
-        match self.stream.wait(seq, deadline_in(wait)) {
-            Ok(Some(Answer::Reply { reply, sent_ns, received_ns })) => {
-                if let Reply::Pong { at } | Reply::Granted { at, .. } = reply {
-                    self.refresh(ClockEstimate::from_exchange(sent_ns, received_ns, at));
-                }
-                Ok(Some(reply))
-            }
-            Ok(_) => Ok(None),
-            Err(_) => Err(Status::BadResponse),
-        }
+        server_clock::reply(&self.clock, self.stream.wait(seq, deadline_in(wait)))
     }
 
     fn forget(&self, seq: Seq) {
@@ -230,12 +210,15 @@ impl Executor for TcpExecutor {
     }
 
     /// # Latency
-    /// None; one round trip if nothing was heard of the server clock for about a second.
+    /// None; one round trip if nothing was heard of the server clock for about a second. A primary
+    /// that does not answer is waited for once, for 1 s at most.
     fn now(&self) -> Now {
-        let estimate = || *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let estimate = || *lock(&self.clock);
         let mut clock = estimate();
         if clock.is_stale(monotonic_ns()) {
-            self.ask_the_time();
+            let send = || self.send(&Request::Ping);
+            let reply = |seq, wait| self.reply(seq, wait);
+            server_clock::ask(&self.clock, &self.ping, CLOCK_WAIT, send, reply);
             clock = estimate();
         }
         clock.at(monotonic_ns())

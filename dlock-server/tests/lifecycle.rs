@@ -120,7 +120,7 @@ fn a_primary_listens_on_ipv6_too() {
 #[test]
 fn a_primary_listens_on_no_other_address() {
     let server = server(any_port());
-    let other = (Ipv4Addr::new(127, 0, 0, 2), server.local_addr().port());
+    let other = (common::own_address(), server.local_addr().port());
     assert!(TcpStream::connect(other).is_err());
 }
 

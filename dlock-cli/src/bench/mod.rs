@@ -18,7 +18,7 @@ mod report;
 mod sample;
 mod stopped;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use dlock_client::Instance;
 use dlock_core::control::LockDesc;
@@ -33,6 +33,9 @@ use crate::failure::{self, Failure};
 use crate::out;
 
 use sample::Samples;
+
+/// Where the primary listens.
+const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// What the measurements have in common.
 struct Run<'a> {
@@ -52,11 +55,11 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
         Fabric::Tcp => &[Fabric::Tcp],
     };
     // shm and tcp share a primary; that of verbs has its memory in another domain
-    let mut primary = Primary::start(0, 0, None, fabrics[0])?;
+    let mut primary = Primary::start(ANY_PORT, 0, None, fabrics[0])?;
     let mut run = Run { bench, primary: primary.address, rows: Vec::new(), skipped: Vec::new() };
     for (i, &fabric) in fabrics.iter().enumerate() {
         if i > 0 && fabrics[i - 1] == Fabric::Verbs {
-            primary = Primary::start(0, 0, None, fabric)?;
+            primary = Primary::start(ANY_PORT, 0, None, fabric)?;
             run.primary = primary.address;
         }
         cycles::run(&mut run, fabric)?;
@@ -67,7 +70,7 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
         }
     }
     if run.wants("get locks", fabrics[0]) {
-        let fresh = Primary::start(0, 0, None, fabrics[0])?;
+        let fresh = Primary::start(ANY_PORT, 0, None, fabrics[0])?;
         run.rows.push(cycles::get_all_locks(fresh.address, fabrics[0])?);
     }
     if run.rows.is_empty() {

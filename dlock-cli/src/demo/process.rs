@@ -151,15 +151,16 @@ pub struct Primary {
 }
 
 impl Primary {
-    /// Starts one that offers this fabric; port 0: any.
+    /// Starts one at this address that offers this fabric; port 0: any.
     pub fn start(
-        port: u16,
+        at: SocketAddr,
         recover: u32,
         grace: Option<Duration>,
         fabric: Fabric,
     ) -> Result<Self, Failure> {
-        let mut arguments =
-            vec!["primary".into(), format!("--port={port}"), format!("--recover={recover}")];
+        let (listen, port) = (at.ip(), at.port());
+        let mut arguments = vec!["primary".into(), format!("--listen={listen}")];
+        arguments.extend([format!("--port={port}"), format!("--recover={recover}")]);
         arguments.extend(grace.map(|g| format!("--grace-ms={}", g.as_millis())));
         let (process, first) = Process::start(&arguments, fabric, Stdio::inherit())?;
         let address = first.strip_prefix("listening ").and_then(|a| a.parse().ok());

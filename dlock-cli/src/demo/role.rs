@@ -35,7 +35,8 @@ const LOOP_LEASE_S: u32 = 60;
 /// Plays a role.
 pub fn run(role: &Role) -> Result<u8, Failure> {
     match &role.part {
-        Part::Primary { port, recover, grace_ms, admin_socket } => primary(ServerConfig {
+        Part::Primary { listen, port, recover, grace_ms, admin_socket } => primary(ServerConfig {
+            bind: *listen,
             port: *port,
             recovery_clients: *recover,
             absent_grace: grace_ms.map(Duration::from_millis),

@@ -2,6 +2,7 @@
 //! The scenes of the tour, in order.
 
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use dlock_core::status::Status;
@@ -49,9 +50,16 @@ fn each(clients: &mut [Process], command: &str) -> Result<Vec<Answer>, Failure> 
     clients.iter_mut().map(|c| expect(c.answer()?, command)).collect()
 }
 
+/// Any port of a loopback address of this process's own: no other program takes it before the
+/// successor does.
+fn own_address() -> SocketAddr {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    (Ipv4Addr::new(127, a | 0x80, b, c), 0).into()
+}
+
 fn primary_starts(tour: &mut Tour) -> Result<Primary, Failure> {
     tour.title("A primary keeps the locks");
-    let primary = Primary::start(0, 0, Some(GRACE), tour.fabric)?;
+    let primary = Primary::start(own_address(), 0, Some(GRACE), tour.fabric)?;
     tour.say(&format!(
         "Process {} is the primary, on {}. It keeps lock words in memory, and\n\
          clients change them with atomic operations: {}.",
@@ -228,7 +236,7 @@ fn successor(tour: &mut Tour, primary: &mut Primary) -> Result<(), Failure> {
         &format!("with no primary there, the client is told so: {:?}", refused.status),
         refused.status == Status::NotReady,
     );
-    *primary = Primary::start(address.port(), 1, Some(GRACE), tour.fabric)?;
+    *primary = Primary::start(address, 1, Some(GRACE), tour.fabric)?;
     let early = uninvited(address, tour.fabric);
     tour.check("the successor takes no new client before the old ones are back", early.is_err());
     let back = survivor.ask(&format!("reinit {address}"))?;

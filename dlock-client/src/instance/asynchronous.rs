@@ -22,7 +22,7 @@ use dlock_core::verb::Outcome;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC, OPEN};
-use crate::drive::{abandon, DATA_WAIT, STEPS_MAX};
+use crate::drive::{abandon, DATA_WAIT, PUBLISH_WAIT, STEPS_MAX};
 use crate::stats::Stat;
 use crate::table::{Busy, CellGuard, Held};
 
@@ -97,7 +97,7 @@ impl Instance {
         if let Err(status) = self.admit() {
             return status;
         }
-        let (cell, mut guard) = match self.locked(lock) {
+        let (cell, mut guard, _) = match self.locked(lock) {
             Ok(locked) => locked,
             Err(status) => return status,
         };
@@ -239,7 +239,7 @@ fn advance(held: &mut Held, machine: &mut Machine, mut step: Step) -> Stage {
                 }
                 return Stage::Done(result);
             }
-            Step::Confirm => held.confirm(machine),
+            Step::Confirm => held.confirm(machine, Instant::now() + PUBLISH_WAIT),
             Step::Chain(chain) => match held.exec.post(&chain) {
                 Posted::Ready(outcome) => {
                     let now = held.exec.now();

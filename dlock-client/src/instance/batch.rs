@@ -31,7 +31,7 @@ use dlock_core::verb::{Chain, Outcome, WordAddr};
 
 use super::{code, Instance};
 use crate::drive::{abandon, await_reply, left, DATA_WAIT, PUBLISH_WAIT, STEPS_MAX};
-use crate::table::{Busy, Cell, CellGuard, CellIndex, Held, CELL_WAIT};
+use crate::table::{Busy, Cell, CellGuard, CellIndex, Held};
 
 impl Instance {
     /// [`trylock`](Self::trylock) for up to 31 locks at once; item by item in `out`.
@@ -81,21 +81,23 @@ impl Instance {
         if let Err(status) = self.admit() {
             return status;
         }
+        let deadline = Instant::now() + DATA_WAIT;
         if let Some(short) = self.short(ops.clone()) {
-            return self.run_short(short, ops, out);
+            return self.run_short(short, ops, deadline, out);
         }
         let mut items: Vec<Item> = ops.map(Item::new).collect();
-        let mut places = self.lock_places(&mut items);
-        self.run_rounds(&mut items, &mut places, out)
+        let mut places = self.lock_places(&mut items, deadline);
+        self.run_rounds(&mut items, &mut places, deadline, out)
     }
 
     fn run_rounds(
         &self,
         items: &mut [Item],
         places: &mut [Place<'_>],
+        deadline: Instant,
         out: &mut [OpResult],
     ) -> Status {
-        Rounds { items, places }.run();
+        Rounds { items, places }.run(deadline);
         for (item, out) in items.iter().zip(out) {
             *out = item.result();
             if let Some(place) = item.place {
@@ -144,6 +146,7 @@ impl Instance {
         &self,
         short: Short<'_>,
         ops: impl ExactSizeIterator<Item = (LockId, Op)> + Clone,
+        deadline: Instant,
         out: &mut [OpResult],
     ) -> Status {
         let Short { mut places, cases, now } = short;
@@ -151,7 +154,8 @@ impl Instance {
         let verbs = cases.map(FastCas::verb);
         let mut singles = [Single::Unknown; BATCH_MAX];
         let exec = Arc::clone(&places[0].held().exec);
-        exec.execute_singles(&verbs[..count], &mut singles[..count], DATA_WAIT);
+        let wait = left(deadline).unwrap_or_default();
+        exec.execute_singles(&verbs[..count], &mut singles[..count], wait);
         let mut undecided = false;
         for (((place, cas), single), out) in
             places.iter_mut().zip(cases).zip(singles).zip(&mut *out)
@@ -166,7 +170,8 @@ impl Instance {
             }
         }
         if undecided {
-            return self.go_on(&mut places, &cases, &singles, now, ops, out);
+            let so_far = Undecided { cases: &cases, singles: &singles, now, deadline };
+            return self.go_on(&mut places, so_far, ops, out);
         }
         Status::Success
     }
@@ -176,12 +181,11 @@ impl Instance {
     fn go_on(
         &self,
         places: &mut [Place<'_>],
-        cases: &[FastCas],
-        singles: &[Single],
-        now: Now,
+        so_far: Undecided<'_>,
         ops: impl Iterator<Item = (LockId, Op)>,
         out: &mut [OpResult],
     ) -> Status {
+        let Undecided { cases, singles, now, deadline } = so_far;
         let mut items: Vec<Item> = Vec::with_capacity(places.len());
         for (i, (op, place)) in ops.zip(places.iter_mut()).enumerate() {
             let mut item = Item::new(op);
@@ -205,12 +209,12 @@ impl Instance {
         for i in 0..rounds.items.len() {
             rounds.settle(i);
         }
-        self.run_rounds(&mut items, places, out)
+        self.run_rounds(&mut items, places, deadline, out)
     }
 
     /// Locks the cell of every lock named, in the order of their indices, so that batches of
     /// other threads cannot wait for each other in a circle.
-    fn lock_places(&self, items: &mut [Item]) -> Vec<Place<'_>> {
+    fn lock_places(&self, items: &mut [Item], deadline: Instant) -> Vec<Place<'_>> {
         let mut wanted: Vec<(CellIndex, usize)> = Vec::with_capacity(items.len());
         for (i, item) in items.iter_mut().enumerate() {
             match self.table.find(item.lock) {
@@ -219,7 +223,6 @@ impl Instance {
             }
         }
         wanted.sort_unstable();
-        let deadline = Instant::now() + CELL_WAIT;
         let mut places: Vec<Place<'_>> = Vec::with_capacity(wanted.len());
         let mut last: Option<(CellIndex, Result<usize, Status>)> = None;
         for (index, i) in wanted {
@@ -279,6 +282,14 @@ struct Short<'a> {
     cases: [FastCas; BATCH_MAX],
     /// From before they were posted: leases count from there.
     now: Now,
+}
+
+/// What became of the single verbs.
+struct Undecided<'a> {
+    cases: &'a [FastCas],
+    singles: &'a [Single],
+    now: Now,
+    deadline: Instant,
 }
 
 const NO_CAS: FastCas = FastCas { addr: WordAddr::NONE, expect: 0, swap: 0 };
@@ -344,17 +355,16 @@ struct Rounds<'r, 'a> {
 }
 
 impl Rounds<'_, '_> {
-    fn run(&mut self) {
-        let deadline = Instant::now() + DATA_WAIT;
+    fn run(&mut self, deadline: Instant) {
         for _ in 0..STEPS_MAX * BATCH_MAX {
             self.begin_queued();
             if !self.items.iter().any(|item| matches!(item.run, Run::Active(..))) {
                 return;
             }
             self.execute_chains(deadline);
-            self.confirm_notes();
+            self.confirm_notes(deadline);
             self.exchange_requests(deadline);
-            self.confirm_notes();
+            self.confirm_notes(deadline);
         }
         self.abandon_rest();
     }
@@ -457,7 +467,7 @@ impl Rounds<'_, '_> {
     }
 
     /// One `publish` for the notes of all items; one per session if a reinit is under way.
-    fn confirm_notes(&mut self) {
+    fn confirm_notes(&mut self, deadline: Instant) {
         let is_waiting = |item: &Item| matches!(item.run, Run::Active(_, Step::Confirm));
         let waiting = (0..self.items.len()).filter(|&i| is_waiting(&self.items[i]));
         let waiting: Vec<usize> = waiting.collect();
@@ -466,7 +476,7 @@ impl Rounds<'_, '_> {
             let exec = self.exec_of(i);
             let is_published = match &published {
                 Some((same, is_published)) if Arc::ptr_eq(same, &exec) => *is_published,
-                _ => exec.publish(PUBLISH_WAIT),
+                _ => exec.publish(left(deadline).unwrap_or_default().min(PUBLISH_WAIT)),
             };
             published = Some((exec, is_published));
             let item = &mut self.items[i];

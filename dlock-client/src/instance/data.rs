@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Single operations on locks.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dlock_core::ids::LockId;
 use dlock_core::lock::{EntryState, Op, OpResult};
@@ -9,7 +9,7 @@ use dlock_core::message::Mode;
 use dlock_core::status::Status;
 
 use super::{code, Instance};
-use crate::drive::{perform, DATA_WAIT};
+use crate::drive::{perform, Limit};
 use crate::table::{Cell, CellGuard};
 
 impl Instance {
@@ -35,10 +35,10 @@ impl Instance {
     /// when the time is up (`Again`).
     ///
     /// # Latency
-    /// A hand-over is one message in each direction; nothing is polled.
+    /// A hand-over is one message in each direction; nothing is polled. 5 s at most, and 1 s more
+    /// if the primary does not answer that the wait is over.
     pub fn lock(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
-        let deadline = Instant::now() + DATA_WAIT;
-        self.wait_for(lock, Op::Lock { mode, expire_s }, deadline)
+        self.wait_for(lock, Op::Lock { mode, expire_s }, Instant::now())
     }
 
     /// Releases a lock, or one of several holds (`AlreadyLocked`), or a ticket.
@@ -73,21 +73,18 @@ impl Instance {
             return code(status);
         }
         match self.locked(lock) {
-            Ok((cell, mut guard)) => self.run(cell, &mut guard, op, DATA_WAIT),
+            Ok((cell, mut guard, limit)) => self.run(cell, &mut guard, op, limit),
             Err(status) => code(status),
         }
     }
 
-    /// An operation that may wait until `deadline`, for other threads and for other clients.
-    fn wait_for(&self, lock: LockId, op: Op, deadline: Instant) -> OpResult {
+    /// An operation that began at `start` and may wait for other threads and other clients.
+    fn wait_for(&self, lock: LockId, op: Op, start: Instant) -> OpResult {
         if let Err(status) = self.admit() {
             return code(status);
         }
-        match self.locked_until(lock, deadline) {
-            Ok((cell, mut guard)) => {
-                let wait = deadline.saturating_duration_since(Instant::now());
-                self.run(cell, &mut guard, op, wait)
-            }
+        match self.locked_since(lock, start) {
+            Ok((cell, mut guard)) => self.run(cell, &mut guard, op, Limit::since(start)),
             Err(status) => code(status),
         }
     }
@@ -98,9 +95,9 @@ impl Instance {
         cell: &Cell,
         guard: &mut CellGuard<'_>,
         op: Op,
-        wait: Duration,
+        limit: Limit,
     ) -> OpResult {
-        let result = perform(cell, guard, op, wait);
+        let result = perform(cell, guard, op, limit);
         let is_success = result.status == Status::Success;
         if !is_success {
             if let Some(held) = guard.as_ref() {

@@ -18,8 +18,8 @@ use dlock_core::status::Status;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC};
-use crate::drive::DATA_WAIT;
-use crate::table::{Busy, Cell, CellGuard, Held, CELL_WAIT};
+use crate::drive::{Limit, DATA_WAIT};
+use crate::table::{Busy, Cell, CellGuard, Held};
 
 /// A result and, if the lock is held now, the number of the hold.
 pub(crate) type Attempt = (OpResult, u64);
@@ -36,17 +36,19 @@ impl Instance {
             return (code(status), 0);
         }
         match self.idle(lock) {
-            Ok((cell, mut guard)) => {
+            Ok((cell, mut guard, limit)) => {
                 if guard.as_ref().is_some_and(|held| !held.queue.is_empty()) {
                     return (code(Status::Fail), 0);
                 }
-                if let Err(status) = self.reclaim(cell, &mut guard) {
+                let is_orphaned = guard.as_ref().is_some_and(|held| held.orphaned);
+                let limit = if is_orphaned { limit.started() } else { limit };
+                if let Err(status) = self.reclaim(cell, &mut guard, limit) {
                     return (code(status), 0);
                 }
                 if guard.as_ref().is_some_and(|held| in_the_way(held, mode)) {
                     return (code(Status::Fail), 0);
                 }
-                let result = self.run(cell, &mut guard, Op::TryLock { mode, expire_s }, DATA_WAIT);
+                let result = self.run(cell, &mut guard, Op::TryLock { mode, expire_s }, limit);
                 self.attempted(cell, &mut guard, result)
             }
             Err(status) => (code(status), 0),
@@ -64,17 +66,18 @@ impl Instance {
         if let Err(status) = self.admit() {
             return (code(status), 0);
         }
-        let (cell, mut guard) = match self.opened(lock, Instant::now() + CELL_WAIT) {
+        let start = Instant::now();
+        let limit = Limit::to(start, deadline);
+        let (cell, mut guard) = match self.opened(lock, start + DATA_WAIT) {
             Ok(opened) => opened,
             Err(status) => return (code(status), 0),
         };
         let turn = self.await_turn(cell, &mut guard, lock, mode, deadline);
-        if let Err(status) = turn.and_then(|()| self.reclaim(cell, &mut guard)) {
+        if let Err(status) = turn.and_then(|()| self.reclaim(cell, &mut guard, limit)) {
             cell.changed.notify_all();
             return (code(status), 0);
         }
-        let wait = deadline.saturating_duration_since(Instant::now());
-        let result = self.run(cell, &mut guard, Op::Lock { mode, expire_s }, wait);
+        let result = self.run(cell, &mut guard, Op::Lock { mode, expire_s }, limit);
         let attempt = self.attempted(cell, &mut guard, result);
         cell.changed.notify_all(); // a shared hold admits others, a failure hands the turn on
         attempt
@@ -124,7 +127,7 @@ impl Instance {
             Status::Success => held.hold += 1,
             Status::AlreadyLocked => {}
             _ if has_ticket(held.entry.state()) => {
-                let _ = self.run(cell, guard, Op::Unlock, DATA_WAIT);
+                let _ = self.run(cell, guard, Op::Unlock, Limit::NOW);
                 return (result, 0);
             }
             _ => {}
@@ -134,13 +137,13 @@ impl Instance {
 
     /// The cell of a lock that is held by the guard with this number.
     #[inline]
-    fn of_guard(&self, lock: LockId, hold: u64) -> Result<(&Cell, CellGuard<'_>), Status> {
-        let (cell, guard) = self.idle(lock).map_err(|status| match status {
+    fn of_guard(&self, lock: LockId, hold: u64) -> Result<(&Cell, CellGuard<'_>, Limit), Status> {
+        let (cell, guard, limit) = self.idle(lock).map_err(|status| match status {
             Status::Fail => Status::AlreadyUnlocked, // queued for anew: it was lost
             status => status,
         })?;
         match guard.as_ref() {
-            Some(held) if held.hold == hold && held.entry.refs() > 0 => Ok((cell, guard)),
+            Some(held) if held.hold == hold && held.entry.refs() > 0 => Ok((cell, guard, limit)),
             _ => Err(Status::AlreadyUnlocked),
         }
     }
@@ -155,8 +158,8 @@ impl Instance {
         expire_s: u32,
     ) -> OpResult {
         match self.of_guard(lock, hold) {
-            Ok((cell, mut guard)) => {
-                self.run(cell, &mut guard, Op::Extend { mode, expire_s }, DATA_WAIT)
+            Ok((cell, mut guard, limit)) => {
+                self.run(cell, &mut guard, Op::Extend { mode, expire_s }, limit)
             }
             Err(status) => code(self.left_or(status)),
         }
@@ -167,8 +170,8 @@ impl Instance {
     #[inline]
     pub(crate) fn end_guard(&self, lock: LockId, hold: u64) -> Status {
         match self.of_guard(lock, hold) {
-            Ok((cell, mut guard)) => {
-                let status = self.run(cell, &mut guard, Op::Unlock, DATA_WAIT).status;
+            Ok((cell, mut guard, limit)) => {
+                let status = self.run(cell, &mut guard, Op::Unlock, limit).status;
                 if let (Status::BadResponse | Status::NotReady, Some(held)) =
                     (status, guard.as_mut())
                 {
@@ -186,8 +189,8 @@ impl Instance {
 
     /// As [`release_lock`](Self::release_lock), for the last lock object of a name.
     pub(crate) fn release_guarded(&self, lock: LockId) -> Status {
-        if let Ok((cell, mut guard)) = self.idle(lock) {
-            if let Err(status) = self.reclaim(cell, &mut guard) {
+        if let Ok((cell, mut guard, limit)) = self.idle(lock) {
+            if let Err(status) = self.reclaim(cell, &mut guard, limit) {
                 return status;
             }
         }
@@ -196,11 +199,11 @@ impl Instance {
 
     /// Releases the hold of a guard that could not do it itself.
     #[inline]
-    fn reclaim(&self, cell: &Cell, guard: &mut CellGuard<'_>) -> Result<(), Status> {
+    fn reclaim(&self, cell: &Cell, guard: &mut CellGuard<'_>, limit: Limit) -> Result<(), Status> {
         if guard.as_ref().is_none_or(|held| !held.orphaned) {
             return Ok(());
         }
-        match self.run(cell, guard, Op::Unlock, DATA_WAIT).status {
+        match self.run(cell, guard, Op::Unlock, limit).status {
             status @ (Status::BadResponse | Status::NotReady) => Err(status),
             _ => {
                 if let Some(held) = guard.as_mut() {

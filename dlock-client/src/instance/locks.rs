@@ -13,7 +13,7 @@ use dlock_core::status::Status;
 use super::{call_on, Instance};
 use crate::control::CONTROL_WAIT;
 use crate::drive::DATA_WAIT;
-use crate::table::{Busy, CellGuard, CellIndex, Held, Known, CELL_WAIT};
+use crate::table::{Busy, CellGuard, CellIndex, Held, Known};
 
 /// A lock's id and whether it is new to this client, or why there is none.
 type GotLock = Result<(LockId, bool), Status>;
@@ -64,8 +64,8 @@ impl Instance {
     /// The ids, and whether they are new to this client.
     fn get_locks(&self, descs: Vec<LockDesc>) -> Result<Vec<GotLock>, Status> {
         self.present()?;
-        let _lifecycle = self.lifecycle.read();
         let deadline = Instant::now() + CONTROL_WAIT;
+        let _lifecycle = self.lifecycle_until(deadline)?;
         // held until the locks are in the table, so that no release comes between
         let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
@@ -115,9 +115,10 @@ impl Instance {
         if self.is_async_on(lock) {
             return self.refuse(super::ASYNC);
         }
-        let _lifecycle = self.lifecycle.read();
+        let deadline = Instant::now() + CONTROL_WAIT;
+        let Ok(_lifecycle) = self.lifecycle_until(deadline) else { return Status::BadResponse };
         let Some(index) = self.table.find(lock) else { return Status::Error };
-        let mut guard = match self.releasable(lock, index) {
+        let mut guard = match self.releasable(lock, index, deadline) {
             Ok(guard) => guard,
             Err(status) => return status,
         };
@@ -128,11 +129,11 @@ impl Instance {
                 return Status::TicketToUnlock
             }
             EntryState::Initialized | EntryState::Unlocked => {
-                if let Err(status) = held.settle(Instant::now() + DATA_WAIT) {
+                if let Err(status) = held.settle(deadline.min(Instant::now() + DATA_WAIT)) {
                     return status;
                 }
                 let request = ControlRequest::ReleaseLocks(vec![held.entry.lock()]);
-                self.release_at_primary(request, 1, |_, status| {
+                self.release_at_primary(request, 1, deadline, |_, status| {
                     if is_gone(status) {
                         self.table.remove(index, &mut guard);
                     }
@@ -144,9 +145,13 @@ impl Instance {
     }
 
     /// The cell of a lock, once no other thread waits for its grant.
-    fn releasable(&self, lock: LockId, index: CellIndex) -> Result<CellGuard<'_>, Status> {
+    fn releasable(
+        &self,
+        lock: LockId,
+        index: CellIndex,
+        deadline: Instant,
+    ) -> Result<CellGuard<'_>, Status> {
         let cell = self.table.cell(index);
-        let deadline = Instant::now() + CELL_WAIT;
         let mut guard = cell.lock_until(|| deadline).ok_or(Status::BadResponse)?;
         loop {
             match guard.as_ref() {
@@ -168,9 +173,9 @@ impl Instance {
         &self,
         request: ControlRequest,
         items: usize,
+        deadline: Instant,
         mut each: impl FnMut(usize, Status),
     ) -> Status {
-        let deadline = Instant::now() + CONTROL_WAIT;
         let Some(mut control) = self.control.try_lock_until(deadline) else {
             return Status::BadResponse;
         };
@@ -207,7 +212,8 @@ impl Instance {
         if let Err(status) = self.present() {
             return status;
         }
-        let _lifecycle = self.lifecycle.read();
+        let deadline = Instant::now() + CONTROL_WAIT;
+        let Ok(_lifecycle) = self.lifecycle_until(deadline) else { return Status::BadResponse };
         let mut wanted: Vec<(CellIndex, usize)> = Vec::new();
         for (i, id) in ids.iter_mut().enumerate() {
             let lock = LockId(*id);
@@ -219,12 +225,12 @@ impl Instance {
                 _ => *id = 0,
             }
         }
-        let until = Instant::now() + DATA_WAIT;
+        let until = deadline.min(Instant::now() + DATA_WAIT);
         wanted.sort_unstable(); // cells are locked in the order of their indices
         let mut cells: Vec<(CellIndex, CellGuard<'_>)> = Vec::with_capacity(wanted.len());
         let mut locks: Vec<LockId> = Vec::with_capacity(wanted.len());
         for (index, i) in wanted {
-            let guard = self.releasable(LockId(ids[i]), index).ok();
+            let guard = self.releasable(LockId(ids[i]), index, until).ok();
             let guard = guard.filter(|g| g.as_ref().is_some_and(|held| held.entry.refs() == 0));
             let settled = guard.map(|mut guard| {
                 let settled = guard.as_mut().is_some_and(|held| held.settle(until).is_ok());
@@ -242,13 +248,13 @@ impl Instance {
             return Status::Error;
         }
         let items = locks.len();
-        let status =
-            self.release_at_primary(ControlRequest::ReleaseLocks(locks), items, |i, status| {
-                if is_gone(status) {
-                    let (index, guard) = &mut cells[i];
-                    self.table.remove(*index, guard);
-                }
-            });
+        let request = ControlRequest::ReleaseLocks(locks);
+        let status = self.release_at_primary(request, items, deadline, |i, status| {
+            if is_gone(status) {
+                let (index, guard) = &mut cells[i];
+                self.table.remove(*index, guard);
+            }
+        });
         match status {
             Status::NotReady | Status::BadResponse => status,
             _ => Status::Success,

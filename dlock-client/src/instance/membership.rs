@@ -57,6 +57,7 @@ impl Instance {
             gate: AtomicU8::new(OPEN),
             table: Table::new(),
             link: ArcSwap::from_pointee(joined.link),
+            line: Mutex::new(Some(joined.control.line())),
             control: Mutex::new(Some(joined.control)),
             lifecycle: RwLock::new(()),
             pending: Mutex::new(None),
@@ -102,6 +103,10 @@ impl Instance {
         self.forget_async();
         let link = Arc::new(joined.link);
         let old = self.link.swap(Arc::clone(&link));
+        // a call under way at the old primary may take minutes (a heartbeat), unless it is ended
+        if let Some(line) = self.line.lock().replace(joined.control.line()) {
+            line.end();
+        }
         *self.control.lock() = Some(joined.control);
         if link.recovering || link.epoch != old.epoch {
             self.objects.write().clear();
@@ -146,8 +151,11 @@ impl Instance {
         if self.present().is_err() {
             return Status::ClientNotInit;
         }
-        let _lifecycle = self.lifecycle.read();
-        done(self.call(ControlRequest::ReinitDone))
+        let deadline = Instant::now() + CONTROL_WAIT;
+        match self.lifecycle_until(deadline) {
+            Ok(_lifecycle) => done(self.call_until(ControlRequest::ReinitDone, deadline)),
+            Err(status) => status,
+        }
     }
 
     /// Tells a recovering primary of all locks, with what is held of them, and adopts the places
@@ -166,7 +174,9 @@ impl Instance {
         if self.table.is_empty() {
             return Status::Success;
         }
-        let _lifecycle = self.lifecycle.read();
+        let Ok(_lifecycle) = self.lifecycle_until(Instant::now() + CONTROL_WAIT) else {
+            return Status::BadResponse;
+        };
         let mut result = Status::Success;
         for locks in self.table.indices().chunks(BATCH_MAX) {
             match self.update_locks(locks) {
@@ -195,7 +205,8 @@ impl Instance {
             let mut refused = Vec::new();
             for (mut claimed, grant) in claims.into_iter().zip(grants) {
                 match grant {
-                    Ok(grant) => self.rebind(&claimed, &grant),
+                    Ok(grant) if self.rebind(&claimed, &grant) => {}
+                    Ok(_) => result = Status::Again,
                     Err(Status::Fail) if claimed.claim.held.is_some() => {
                         let why = why_lost(claimed.claim.desc.lock_type);
                         log::warn!("lock {} is lost: {why}", claimed.id);
@@ -233,12 +244,13 @@ impl Instance {
         (claims, result)
     }
 
-    /// Adopts the place the recovering primary gave a lock.
-    fn rebind(&self, claimed: &Claimed, grant: &LockGrant) {
+    /// Adopts the place the recovering primary gave a lock; `false`: an operation on the lock does
+    /// not end.
+    fn rebind(&self, claimed: &Claimed, grant: &LockGrant) -> bool {
         let link = self.link.load();
         let cell = self.table.cell(claimed.index);
-        let Some(mut guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) else { return };
-        let Some(held) = guard.as_mut().filter(|held| held.id == claimed.id) else { return };
+        let Some(mut guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) else { return false };
+        let Some(held) = guard.as_mut().filter(|held| held.id == claimed.id) else { return true };
         if held.epoch != link.epoch && (claimed.lost || has_ticket(held.entry.state())) {
             held.entry.lose(); // tickets do not survive their primary
         }
@@ -247,6 +259,7 @@ impl Instance {
         held.epoch = link.epoch;
         held.old_clock = None;
         self.table.rename(claimed.id, grant.lock);
+        true
     }
 
     /// Asks the primary whether it is there and knows this client.
@@ -277,7 +290,7 @@ impl Instance {
     /// `Error` (it has left before), `NotReady`, `BadResponse`.
     ///
     /// # Latency
-    /// One control round trip; 10 s at most.
+    /// One control round trip; 10 s at most, and as long as calls under way take.
     pub fn deinit(&self) -> Status {
         if self.gate.swap(LEFT, Ordering::Relaxed) == LEFT {
             return Status::Error;
@@ -297,6 +310,9 @@ impl Instance {
             cell.changed.notify_all();
         }
         let status = done(self.call(ControlRequest::Deinit));
+        if let Some(line) = self.line.lock().take() {
+            line.end();
+        }
         if let Some(mut control) = self.control.try_lock_for(CONTROL_WAIT) {
             *control = None;
         }

@@ -16,6 +16,8 @@ mod membership;
 mod objects;
 
 #[cfg(test)]
+mod late_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
@@ -31,14 +33,17 @@ use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId};
 use dlock_core::lock::OpResult;
 use dlock_core::status::Status;
 use dlock_fabric::verbs::VerbCounts;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+use data::has_ticket;
 
 pub use asynchronous::AsyncOp;
 
 use crate::config::ClientConfig;
-use crate::control::{Control, CONTROL_WAIT};
+use crate::control::{Control, Line, CONTROL_WAIT};
+use crate::drive::{Limit, DATA_WAIT};
 use crate::stats::{Stat, Stats, STATS};
-use crate::table::{Busy, Cell, CellGuard, IdHasher, Table, CELL_WAIT};
+use crate::table::{Busy, Cell, CellGuard, IdHasher, Table};
 use crate::verbs::VerbsPath;
 
 /// What the session with the primary consists of; a reinit replaces it as a whole.
@@ -71,6 +76,8 @@ pub struct Instance {
     table: Table,
     link: ArcSwap<Link>,
     control: Mutex<Option<Control>>,
+    /// That connection, for who must not wait for a call under way.
+    line: Mutex<Option<Line>>,
     lifecycle: RwLock<()>,
     pending: Mutex<Option<asynchronous::Pending>>,
     objects: RwLock<HashMap<ObjectId, objects::Got, BuildHasherDefault<IdHasher>>>,
@@ -136,59 +143,65 @@ impl Instance {
         }
     }
 
-    /// The cell of a got lock, with no other operation under way on it.
+    /// The cell of a got lock, with no other operation under way on it, and how long the call may
+    /// take from here on.
     #[inline]
-    fn locked(&self, id: LockId) -> Result<(&Cell, CellGuard<'_>), Status> {
-        if let Some(index) = self.table.hint(id) {
-            let cell = self.table.cell(index);
-            if let Some(guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) {
-                if guard.as_ref().is_some_and(|held| held.id == id && held.busy == Busy::No) {
-                    return Ok((cell, guard));
-                }
-            }
+    fn locked(&self, id: LockId) -> Result<(&Cell, CellGuard<'_>, Limit), Status> {
+        let mut start = None;
+        if let Some((cell, guard)) = self.hinted(id, &mut start) {
+            return Ok((cell, guard, Limit::of(start)));
         }
-        self.locked_until(id, Instant::now() + CELL_WAIT)
+        let start = start.unwrap_or_else(Instant::now);
+        self.locked_since(id, start).map(|(cell, guard)| (cell, guard, Limit::since(start)))
+    }
+
+    /// The cell of a lock that nothing is under way on, if the hint is right. `start` is set if it
+    /// had to be waited for.
+    #[inline]
+    fn hinted(&self, id: LockId, start: &mut Option<Instant>) -> Option<(&Cell, CellGuard<'_>)> {
+        let cell = self.table.cell(self.table.hint(id)?);
+        let guard = cell.lock_until(|| *start.insert(Instant::now()) + DATA_WAIT)?;
+        let is_idle = guard.as_ref().is_some_and(|held| held.id == id && held.busy == Busy::No);
+        is_idle.then_some((cell, guard))
     }
 
     /// As [`locked`](Self::locked), but a lock that another thread is queued for is not waited
     /// for.
     #[inline]
-    fn idle(&self, id: LockId) -> Result<(&Cell, CellGuard<'_>), Status> {
-        if let Some(index) = self.table.hint(id) {
-            let cell = self.table.cell(index);
-            if let Some(guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) {
-                if guard.as_ref().is_some_and(|held| held.id == id && held.busy == Busy::No) {
-                    return Ok((cell, guard));
-                }
-            }
+    fn idle(&self, id: LockId) -> Result<(&Cell, CellGuard<'_>, Limit), Status> {
+        let mut start = None;
+        if let Some((cell, guard)) = self.hinted(id, &mut start) {
+            return Ok((cell, guard, Limit::of(start)));
         }
-        let (cell, guard) = self.opened(id, Instant::now() + CELL_WAIT)?;
+        let start = start.unwrap_or_else(Instant::now);
+        let (cell, guard) = self.opened(id, start + DATA_WAIT)?;
         match guard.as_ref().map(|held| held.busy) {
             Some(Busy::Waiting) => Err(Status::Fail),
             Some(Busy::Async) => Err(self.refuse(ASYNC)),
-            _ => Ok((cell, guard)),
+            _ => Ok((cell, guard, Limit::since(start))),
         }
     }
 
-    /// As [`locked`](Self::locked), for a bound of the caller's.
+    /// As [`locked`](Self::locked), for a call that began at `start`.
     #[cold]
-    fn locked_until(
-        &self,
-        id: LockId,
-        deadline: Instant,
-    ) -> Result<(&Cell, CellGuard<'_>), Status> {
+    fn locked_since(&self, id: LockId, start: Instant) -> Result<(&Cell, CellGuard<'_>), Status> {
+        let deadline = start + DATA_WAIT;
         let (cell, mut guard) = self.opened(id, deadline)?;
         loop {
-            match guard.as_ref() {
-                Some(held) if held.id == id => match held.busy {
-                    Busy::No => return Ok((cell, guard)),
-                    Busy::Async => return Err(self.refuse(ASYNC)),
-                    Busy::Waiting => {}
-                },
-                _ => return Err(self.not_got()),
+            let held = guard.as_ref().filter(|held| held.id == id);
+            let held = held.ok_or_else(|| self.not_got())?;
+            match held.busy {
+                Busy::No => return Ok((cell, guard)),
+                Busy::Async => return Err(self.refuse(ASYNC)),
+                Busy::Waiting => {}
             }
             if cell.changed.wait_until(&mut guard, deadline).timed_out() {
-                return Err(Status::BadResponse);
+                // another thread of this client is in the queue all the time: it is not our turn
+                return Err(match guard.as_ref() {
+                    Some(held) if held.busy != Busy::Waiting => Status::BadResponse,
+                    Some(held) if has_ticket(held.entry.state()) => Status::Again,
+                    _ => Status::Fail,
+                });
             }
         }
     }
@@ -208,6 +221,11 @@ impl Instance {
     fn not_got(&self) -> Status {
         self.stats.add(Stat::LockNotGet);
         Status::LockNotGet
+    }
+
+    /// Keeps the session as it is: a reinit waits for it, and is waited for.
+    fn lifecycle_until(&self, deadline: Instant) -> Result<RwLockReadGuard<'_, ()>, Status> {
+        self.lifecycle.try_read_until(deadline).ok_or(Status::BadResponse)
     }
 
     /// A control call: one at a time, [`CONTROL_WAIT`] for the turn and the answer together.

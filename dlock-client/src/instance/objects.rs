@@ -58,8 +58,8 @@ impl Instance {
     /// One control round trip; 10 s at most.
     pub fn object_get(&self, name: &[u8], lease_s: u32) -> Result<ObjectId, Status> {
         self.check_object(name, lease_s)?;
-        let _lifecycle = self.lifecycle.read();
         let deadline = Instant::now() + CONTROL_WAIT;
+        let _lifecycle = self.lifecycle_until(deadline)?;
         // held until the handle is in the map, so that no release comes between
         let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
@@ -90,14 +90,18 @@ impl Instance {
         if self.present().is_err() {
             return Status::ClientNotInit;
         }
-        let _lifecycle = self.lifecycle.read();
         let deadline = Instant::now() + CONTROL_WAIT;
+        let Ok(_lifecycle) = self.lifecycle_until(deadline) else { return Status::BadResponse };
         let Some(mut control) = self.control.try_lock_until(deadline) else {
             return Status::BadResponse;
         };
         let Some(control) = control.as_mut() else { return Status::BadResponse };
         // operations under way end first, and none begins until the primary has decided
-        let got = self.objects.write().remove(&object);
+        let Some(mut objects) = self.objects.try_write_until(deadline) else {
+            return Status::BadResponse;
+        };
+        let got = objects.remove(&object);
+        drop(objects);
         let status = done(call_on(control, ControlRequest::ObjectRelease(object), deadline));
         if let (Some(got), Status::NotReady | Status::BadResponse) = (got, status) {
             self.objects.write().insert(object, got);
@@ -118,8 +122,13 @@ impl Instance {
         if self.present().is_err() {
             return Status::ClientNotInit;
         }
-        let _lifecycle = self.lifecycle.read();
-        done(self.call(ControlRequest::ObjectDestroy(object)))
+        let deadline = Instant::now() + CONTROL_WAIT;
+        match self.lifecycle_until(deadline) {
+            Ok(_lifecycle) => {
+                done(self.call_until(ControlRequest::ObjectDestroy(object), deadline))
+            }
+            Err(status) => status,
+        }
     }
 
     /// Adds modulo 2^64; the value before.
@@ -171,7 +180,16 @@ impl Instance {
     fn operate(&self, object: ObjectId, verb: impl Fn(WordAddr) -> Verb) -> Result<u64, Status> {
         self.admit()?;
         // held during the operation: a release waits for it, and the slot stays ours
-        let objects = self.objects.read();
+        let mut wait = DATA_WAIT;
+        let objects = match self.objects.try_read() {
+            Some(objects) => objects,
+            None => {
+                let deadline = Instant::now() + DATA_WAIT;
+                let objects = self.objects.try_read_until(deadline).ok_or(Status::BadResponse)?;
+                wait = deadline.saturating_duration_since(Instant::now());
+                objects
+            }
+        };
         let link = self.link.load();
         let got = objects.get(&object).filter(|got| got.epoch == link.epoch);
         let Some(Got { grant, .. }) = got else {
@@ -181,7 +199,7 @@ impl Instance {
         let op = verb(WordAddr::new(grant.slot, Word::W0));
         let single = match link.exec.reads_are_free() {
             true => of_generation(&*link.exec, grant, op),
-            false => link.exec.execute_one(&op, DATA_WAIT),
+            false => link.exec.execute_one(&op, wait),
         };
         match single {
             Single::Done(value) => Ok(value),

@@ -41,6 +41,7 @@ fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
         table: Table::new(),
         link: ArcSwap::from_pointee(link),
         control: Mutex::new(None),
+        line: Mutex::new(None),
         lifecycle: RwLock::new(()),
         pending: Mutex::new(None),
         objects: RwLock::default(),
@@ -333,7 +334,7 @@ fn a_lock_whose_place_is_not_known_refuses_and_keeps_its_state() {
     let (instance, _fake) = instance(&[LockType::Atomic, LockType::Rw, LockType::Fair]);
     for id in 1..=3 {
         assert_eq!(instance.trylock(LockId(id), X, 5).status, Status::Success);
-        let (_, mut guard) = instance.locked(LockId(id)).unwrap();
+        let (_, mut guard, _) = instance.locked(LockId(id)).unwrap();
         guard.as_mut().unwrap().exec = Arc::new(crate::refuse::Refuse);
         drop(guard);
         assert_eq!(instance.unlock(LockId(id)).status, Status::NotReady);
@@ -341,4 +342,34 @@ fn a_lock_whose_place_is_not_known_refuses_and_keeps_its_state() {
         assert_eq!(instance.release_lock(LockId(id)), Status::Error, "it is still held");
     }
     assert_eq!(instance.stats()[34], 3);
+}
+
+/// A reinit may take longer than any other call, and nobody may wait for it beyond his own bound.
+#[test]
+fn no_call_waits_for_a_reinit_longer_than_it_may() {
+    let calls: [fn(&Instance) -> Status; 8] = [
+        |a| a.get_lock(LockDesc { name: vec![9], lock_type: LockType::Rw, lease_s: 0 }).0,
+        |a| a.release_lock(LockId(1)),
+        |a| a.batch_release_lock(&mut [1]),
+        |a| a.update_all_locks(),
+        |a| a.reinit_done(),
+        |a| a.object_get(b"o", 1).unwrap_err(),
+        |a| a.object_release(ObjectId(1)),
+        |a| a.object_destroy(ObjectId(1)),
+    ];
+    let (instance, _fake) = instance(&[LockType::Atomic]);
+    let reinit = instance.lifecycle.write();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let instance = &instance;
+        let calls = calls.map(|call| scope.spawn(move || call(instance)));
+        let all_ended = || calls.iter().all(|call| call.is_finished());
+        while !all_ended() && start.elapsed() < 6 * CONTROL_WAIT {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let have_ended = all_ended();
+        drop(reinit);
+        assert!(have_ended, "one of them waits on");
+        assert_eq!(calls.map(|call| call.join().unwrap()), [Status::BadResponse; 8]);
+    });
 }

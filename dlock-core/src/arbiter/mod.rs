@@ -23,7 +23,7 @@ use crate::ids::{ClientId, Handle, Seq, Slot};
 use crate::message::{LockType, Mode, Reply, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::verb::{Chain, Values, Verb, Word, WordAddr};
+use crate::verb::{Verb, Word, WordAddr};
 use crate::words::{FairWord, LedgerEntry, Ticket};
 
 use fair::FairState;
@@ -266,27 +266,9 @@ impl Arbiter {
         }
     }
 
-    /// The primary has executed a chain on a lock for this client (a tcp client): what it has
-    /// taken or left is known from now on, even before its note arrives.
-    pub fn executed(
-        &mut self,
-        lock: LockRef<'_>,
-        client: ClientId,
-        chain: &Chain,
-        values: &Values,
-    ) {
-        let addr = WordAddr::new(lock.slot, Word::W0);
-        for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
-            match *verb {
-                Verb::Faa { addr: its, .. } | Verb::Cas { addr: its, .. } if its == addr => {
-                    self.executed_verb(lock, client, verb, old);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// As [`executed`](Self::executed), for one verb on the word of the lock.
+    /// The primary has executed a verb on the word of a lock for this client (a tcp client), and
+    /// found `old` there: what the client has taken or left is known from now on, even before its
+    /// note arrives.
     pub fn executed_verb(&mut self, lock: LockRef<'_>, client: ClientId, verb: &Verb, old: u64) {
         let relayed = self.relayed.contains(&client);
         match (lock.lock_type, *verb) {

@@ -44,16 +44,15 @@ use super::timing::effect_ns_max;
 use crate::clock::{monotonic_ns, ClockEstimate};
 use crate::error::FabricError;
 use crate::fork::Owner;
-use crate::inbox::{lock, Answer};
+use crate::inbox::lock;
 use crate::net;
+use crate::server_clock::{self, Ping};
 use crate::shm::SEND_WAIT;
 use crate::sys::deadline_in;
 
 /// How long a reading of the server clock is waited for. A primary that is stopped must not stop
 /// those who operate on its memory.
 const CLOCK_WAIT: Duration = Duration::from_millis(2);
-/// Between two looks for the answer of a primary that has not told the time.
-const CLOCK_LOOK_NS: u64 = 1_000_000;
 
 /// Longest time in nanoseconds until anything that an executor posted can still take effect, if
 /// its session is not ended by either side: everything it can have under way, each with all its
@@ -82,8 +81,8 @@ pub struct VerbsExecutor {
     pub(super) broken: Arc<AtomicBool>,
     pub(super) memory: Memory,
     pub(super) clock: Mutex<ClockEstimate>,
-    /// A `Ping` that was not answered in time, and when its answer was last looked for.
-    pub(super) ping: Mutex<Option<(Seq, u64)>>,
+    /// A `Ping` that was not answered in time.
+    pub(super) ping: Mutex<Option<Ping>>,
     pub(super) counts: Counts,
     pub(super) owner: Owner,
 }
@@ -144,11 +143,7 @@ impl VerbsExecutor {
     /// Takes a new estimate of the server clock, if it is better than the one in use is by now.
     /// Replies that carry the server's time do this by themselves.
     pub fn refresh(&self, candidate: ClockEstimate) {
-        let mut clock = lock(&self.clock);
-        let now_ns = monotonic_ns();
-        if candidate.uncertainty_ns(now_ns) < clock.uncertainty_ns(now_ns) {
-            *clock = candidate;
-        }
+        server_clock::refresh(&self.clock, candidate);
     }
 
     /// What was posted so far.
@@ -338,31 +333,6 @@ impl VerbsExecutor {
         }
     }
 
-    /// Asks for the server clock, unless an answer is outstanding. Without an answer the old
-    /// estimate goes on, with its growing uncertainty.
-    fn ask_the_time(&self) {
-        let Ok(mut ping) = self.ping.try_lock() else { return };
-        let now_ns = monotonic_ns();
-        if let Some((seq, looked_ns)) = &mut *ping {
-            if now_ns.saturating_sub(*looked_ns) < CLOCK_LOOK_NS {
-                return;
-            }
-            *looked_ns = now_ns;
-            if matches!(self.reply(*seq, Duration::ZERO), Ok(None)) {
-                return;
-            }
-            *ping = None;
-            if !lock(&self.clock).is_stale(now_ns) {
-                return;
-            }
-        }
-        if let Ok(seq) = self.send_message(&Request::Ping, Instant::now()) {
-            if matches!(self.reply(seq, CLOCK_WAIT), Ok(None)) {
-                *ping = Some((seq, now_ns));
-            }
-        }
-    }
-
     fn send_message(&self, request: &Request, deadline: Instant) -> Result<Seq, Status> {
         let sent = self.talk.send(request, &self.flight, deadline);
         match sent {
@@ -515,16 +485,7 @@ impl Executor for VerbsExecutor {
     }
 
     fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
-        match self.talk.wait(seq, deadline_in(wait)) {
-            Ok(Some(Answer::Reply { reply, sent_ns, received_ns })) => {
-                if let Reply::Pong { at } | Reply::Granted { at, .. } = reply {
-                    self.refresh(ClockEstimate::from_exchange(sent_ns, received_ns, at));
-                }
-                Ok(Some(reply))
-            }
-            Ok(_) => Ok(None),
-            Err(_) => Err(Status::BadResponse),
-        }
+        server_clock::reply(&self.clock, self.talk.wait(seq, deadline_in(wait)))
     }
 
     fn forget(&self, seq: Seq) {
@@ -538,7 +499,9 @@ impl Executor for VerbsExecutor {
         let estimate = || *lock(&self.clock);
         let mut clock = estimate();
         if clock.is_stale(monotonic_ns()) && self.is_alive() {
-            self.ask_the_time();
+            let send = || self.send_message(&Request::Ping, Instant::now());
+            let reply = |seq, wait| self.reply(seq, wait);
+            server_clock::ask(&self.clock, &self.ping, CLOCK_WAIT, send, reply);
             clock = estimate();
         }
         clock.at(monotonic_ns())

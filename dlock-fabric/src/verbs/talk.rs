@@ -26,7 +26,7 @@ use super::flight::Flight;
 use super::messages::{Event, Messages};
 use crate::clock::monotonic_ns;
 use crate::fork::Owner;
-use crate::inbox::{lock, Answer, Expected, Follow, Inbox, Taken};
+use crate::inbox::{lock, Answer, Broken, Expected, Follow, Inbox, Receiver};
 use crate::sys::{self, receive_now, SPIN};
 
 /// How long to wait for credit before looking after the send queue again.
@@ -58,10 +58,6 @@ struct Out {
     last_seq: u64,
 }
 
-/// The session has ended: the answer will not come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Broken;
-
 impl Talk {
     pub(super) fn new(
         messages: Messages,
@@ -81,11 +77,6 @@ impl Talk {
             channel,
             cq,
         }
-    }
-
-    #[inline]
-    fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::SeqCst)
     }
 
     /// Sends a request, waiting for credit until the deadline.
@@ -137,51 +128,20 @@ impl Talk {
     }
 
     fn wait_for_credit(&self, deadline: Instant) {
-        let mut inbox = lock(&self.inbox);
-        if inbox.led {
-            inbox = inbox.follow(CREDIT, deadline.saturating_duration_since(Instant::now()));
-        } else {
-            inbox.led = true;
-            drop(inbox);
-            inbox = self.lead(deadline);
-            inbox.led = false;
-        }
+        let inbox = lock(&self.inbox);
+        let inbox = match inbox.led {
+            true => inbox.follow(CREDIT, deadline.saturating_duration_since(Instant::now())),
+            false => self.lead(inbox, deadline),
+        };
         inbox.pass_on();
     }
 
-    /// Waits for the answer to `seq`. `Ok(None)`: not by the deadline, or not expected (any
-    /// more). A deadline that has passed still looks once at what has come.
+    /// Waits for the answer to `seq`, as [`Receiver::await_answer`].
     pub(super) fn wait(&self, seq: Seq, deadline: Instant) -> Result<Option<Answer>, Broken> {
-        if !self.owner.is_here() {
-            return Err(Broken);
+        match self.owner.is_here() {
+            true => self.await_answer(seq, deadline),
+            false => Err(Broken),
         }
-        let mut inbox = lock(&self.inbox);
-        let mut looked = false;
-        let result = loop {
-            // In this order: what came before the session ended counts.
-            let broken = self.is_broken();
-            match inbox.take(seq) {
-                Taken::Answer(answer) => break Ok(Some(answer)),
-                Taken::Unexpected => break Ok(None),
-                Taken::NotYet if broken => break Err(Broken),
-                Taken::NotYet => {}
-            }
-            let now = Instant::now();
-            if now >= deadline && (looked || inbox.led) {
-                break Ok(None);
-            }
-            if inbox.led {
-                inbox = inbox.follow(seq, deadline.saturating_duration_since(now));
-            } else {
-                inbox.led = true;
-                drop(inbox);
-                inbox = self.lead(deadline);
-                inbox.led = false;
-                looked = true;
-            }
-        };
-        inbox.pass_on();
-        result
     }
 
     /// The answer to `seq` is not wanted.
@@ -214,41 +174,6 @@ impl Talk {
     /// Neither closed nor spoken on.
     fn is_line_alive(&self) -> bool {
         matches!(receive_now(self.life_line.as_fd(), &mut [0]), Ok(None))
-    }
-
-    /// Receives once for everybody. Gives the inbox back locked.
-    fn lead(&self, deadline: Instant) -> MutexGuard<'_, Inbox> {
-        let mut rx = lock(&self.rx);
-        let spin_until = (Instant::now() + self.spin).min(deadline);
-        let mut armed = false;
-        loop {
-            match self.receive(&mut rx) {
-                Ok(true) => break,
-                Ok(false) => {}
-                Err(Broken) => {
-                    self.break_off();
-                    break;
-                }
-            }
-            let now = Instant::now();
-            if now >= deadline || self.is_broken() {
-                break;
-            }
-            if now < spin_until {
-                std::thread::yield_now();
-            } else if !armed {
-                // And look once more.
-                armed = true;
-                if self.cq.arm(false).is_err() {
-                    self.break_off();
-                }
-            } else if self.sleep(deadline).is_ok() {
-                armed = false;
-            } else {
-                self.break_off();
-            }
-        }
-        lock(&self.inbox)
     }
 
     fn sleep(&self, deadline: Instant) -> Result<(), Broken> {
@@ -290,6 +215,51 @@ impl Talk {
         }
         let filed = lock(&self.inbox).file(header.kind, payload, monotonic_ns());
         filed.map_err(|_| Broken)
+    }
+}
+
+impl Receiver for Talk {
+    fn inbox(&self) -> &Mutex<Inbox> {
+        &self.inbox
+    }
+
+    #[inline]
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::SeqCst)
+    }
+
+    fn receive_for_all(&self, deadline: Instant) -> MutexGuard<'_, Inbox> {
+        let mut rx = lock(&self.rx);
+        let spin_until = (Instant::now() + self.spin).min(deadline);
+        let mut armed = false;
+        loop {
+            match self.receive(&mut rx) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(Broken) => {
+                    self.break_off();
+                    break;
+                }
+            }
+            let now = Instant::now();
+            if now >= deadline || self.is_broken() {
+                break;
+            }
+            if now < spin_until {
+                std::thread::yield_now();
+            } else if !armed {
+                // And look once more.
+                armed = true;
+                if self.cq.arm(false).is_err() {
+                    self.break_off();
+                }
+            } else if self.sleep(deadline).is_ok() {
+                armed = false;
+            } else {
+                self.break_off();
+            }
+        }
+        lock(&self.inbox)
     }
 }
 

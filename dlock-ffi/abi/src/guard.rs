@@ -1,19 +1,46 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The panic guard: no panic leaves a library through a C function.
+//! What stands around every C function: no panic leaves a library through one, and no thread is
+//! cancelled inside of one.
+//!
+//! A cancellation would unwind through locks that are held and answers that are under way, and
+//! `catch_unwind` aborts the process when it meets one. It stays pending until the call is over.
 
 use std::any::Any;
+use std::os::raw::c_int;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// `PTHREAD_CANCEL_DISABLE` of `<pthread.h>` (glibc, musl).
+const CANCEL_DISABLE: c_int = 1;
+
+extern "C" {
+    // <pthread.h>; the libc crate does not have it
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// The calling thread's cancelability, which becomes `state`; the one before.
+#[inline]
+fn set_cancelability(state: c_int) -> c_int {
+    let mut old = CANCEL_DISABLE;
+    // SAFETY: `old` is a valid place for the answer; a state that is none changes nothing.
+    unsafe { pthread_setcancelstate(state, &mut old) };
+    old
+}
 
 /// Runs `body`; if it panics, logs one line and returns `failure`.
 #[inline]
 pub fn call<R>(name: &str, failure: R, body: impl FnOnce() -> R) -> R {
-    match catch_unwind(AssertUnwindSafe(body)) {
+    let cancelability = set_cancelability(CANCEL_DISABLE);
+    let result = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result,
         Err(payload) => {
             report(name, payload);
             failure
         }
+    };
+    if cancelability != CANCEL_DISABLE {
+        set_cancelability(cancelability);
     }
+    result
 }
 
 #[cold]
@@ -50,5 +77,59 @@ mod tests {
         assert_eq!(call("f", -1, || 5), 5);
         assert_eq!(call("f", -1, || panic!("oh")), -1);
         assert_eq!(call("f", -1, || std::panic::panic_any(Bomb)), -1);
+    }
+
+    /// Its ends of a pipe: it says on one that it is in the call, and waits there on the other.
+    struct Pipes {
+        says: [c_int; 2],
+        hears: [c_int; 2],
+        result: c_int,
+    }
+
+    fn pipe() -> [c_int; 2] {
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        ends
+    }
+
+    extern "C" fn thread_that_calls(pipes: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: the test's own pipes, which it does not look at before this thread has ended.
+        let pipes = unsafe { &mut *pipes.cast::<Pipes>() };
+        pipes.result = call("f", -1, || {
+            let mut byte = 0_u8;
+            // SAFETY: one byte, which outlives both; reading is a cancellation point.
+            unsafe {
+                libc::write(pipes.says[1], (&raw const byte).cast(), 1);
+                libc::read(pipes.hears[0], (&raw mut byte).cast(), 1) as c_int
+            }
+        });
+        // the caller's setting is back; and this thread is to end by itself
+        assert_ne!(set_cancelability(CANCEL_DISABLE), CANCEL_DISABLE);
+        std::ptr::null_mut()
+    }
+
+    #[test]
+    fn a_thread_is_not_cancelled_in_a_call() {
+        let mut pipes = Pipes { says: pipe(), hears: pipe(), result: 0 };
+        let mut byte = 0_u8;
+        // SAFETY: the thread gets the pipes, is waited for, and ends before they do.
+        unsafe {
+            let mut thread = std::mem::zeroed();
+            let at = (&raw mut pipes).cast();
+            let made = libc::pthread_create(&mut thread, std::ptr::null(), thread_that_calls, at);
+            assert_eq!(made, 0);
+            assert_eq!(libc::read((*at.cast::<Pipes>()).says[0], (&raw mut byte).cast(), 1), 1);
+            assert_eq!(libc::pthread_cancel(thread), 0);
+            assert_eq!(libc::write((*at.cast::<Pipes>()).hears[1], (&raw const byte).cast(), 1), 1);
+            let mut ended = std::ptr::null_mut();
+            assert_eq!(libc::pthread_join(thread, &mut ended), 0);
+            assert!(ended.is_null(), "it was cancelled");
+        }
+        assert_eq!(pipes.result, 1, "the call has read its byte");
+        for fd in pipes.says.into_iter().chain(pipes.hears) {
+            // SAFETY: descriptors of this test, which nothing else uses.
+            unsafe { libc::close(fd) };
+        }
     }
 }

@@ -262,7 +262,11 @@ impl State {
             let refs = [(id(i), HANDLE)];
             let (slot, lock_type) = (crate::state::SLOT, setup.lock_type);
             let lock = dlock_core::arbiter::LockRef { slot, lock_type, refs: &refs };
-            self.arbiter.executed(lock, id(i), chain, values);
+            for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
+                if matches!(verb, Verb::Faa { .. } | Verb::Cas { .. }) {
+                    self.arbiter.executed_verb(lock, id(i), verb, old);
+                }
+            }
         }
     }
 

@@ -288,7 +288,11 @@ impl World {
                     assert_eq!(may, Ok(()), "{client} would have been refused {verb:?}");
                 }
             }
-            self.arbiter.executed(lock, client, &chain, &values);
+            for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
+                if matches!(verb, Verb::Faa { .. } | Verb::Cas { .. }) {
+                    self.arbiter.executed_verb(lock, client, verb, old);
+                }
+            }
         }
     }
 

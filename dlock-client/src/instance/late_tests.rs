@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Instances of real primaries, with what passes between them held up, lost, or at another time.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+use std::thread;
+
+use dlock_core::clock::NS;
+use dlock_core::control::LockDesc;
+use dlock_core::lock::View;
+use dlock_core::message::{LockType, Mode};
+use dlock_server::{Server, ServerConfig, VerbsUse};
+
+use super::*;
+use crate::config::FabricChoice;
+use crate::late::{Late, Point};
+
+const X: Mode = Mode::Exclusive;
+const S: Mode = Mode::Shared;
+const FABRICS: [FabricChoice; 2] = [FabricChoice::Shm, FabricChoice::Tcp];
+/// How often a scene is played again that a busy machine has spoilt.
+const SCENES_MAX: u32 = 50;
+/// How often a lock is asked for, 5 s each time.
+const WAITS_MAX: u32 = 12;
+
+/// A loopback address of this process's own: nobody else takes its ports.
+fn own_address() -> IpAddr {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, a | 0xc0, b, c).into()
+}
+
+fn server(config: ServerConfig) -> Server {
+    let config = ServerConfig { bind: own_address(), verbs: VerbsUse::Off, ..config };
+    Server::start(config).expect("the primary starts")
+}
+
+fn fresh_server() -> Server {
+    server(ServerConfig { port: 0, ..Default::default() })
+}
+
+fn join(server: &Server, fabric: FabricChoice) -> Instance {
+    let addr = server.local_addr();
+    let config = ClientConfig { port: addr.port(), fabric, ..Default::default() };
+    Instance::init(&config, &addr.ip().to_string()).expect("the primary admits a client")
+}
+
+/// A client whose session, as it is now, goes through a [`Late`].
+fn join_late(server: &Server, fabric: FabricChoice, ahead_ns: i64) -> (Instance, Arc<Late>) {
+    let instance = join(server, fabric);
+    let link = instance.link.load_full();
+    let late = Arc::new(Late::new(Arc::clone(&link.exec), ahead_ns));
+    let exec: Arc<dyn Executor> = late.clone();
+    instance.link.store(Arc::new(Link { exec, verbs: None, ..*link }));
+    (instance, late)
+}
+
+fn got(instance: &Instance, name: &str, lock_type: LockType) -> LockId {
+    let desc = LockDesc { name: name.into(), lock_type, lease_s: 0 };
+    let (status, id) = instance.get_lock(desc);
+    assert_eq!(status, Status::Success, "{name}");
+    id.expect("a success has an id")
+}
+
+/// Waits for its turn, however long that takes on this machine.
+fn lock(instance: &Instance, id: LockId, mode: Mode) {
+    let waits = (0..WAITS_MAX).map(|_| instance.lock(id, mode, 600).status);
+    assert!({ waits }.any(|status| status == Status::Success), "{id} {mode:?}");
+}
+
+fn deadline_s(result: OpResult) -> i64 {
+    match result {
+        OpResult { status: Status::Success, view: Some(View::Atomic { time_out, .. }) } => {
+            time_out.into()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What is left of a lease is a matter of the clock of the primary that gave it. The successor's
+/// may be ahead (the lock would be lost to somebody else) or behind (it would outlive its lease).
+#[test]
+fn what_is_left_of_a_lease_is_told_by_the_clock_of_the_primary_that_gave_it() {
+    const AHEAD_S: i64 = 1_000;
+    const TOLERATED_S: i64 = 300; // far less than that, far more than this test takes
+    for (fabric, ahead_s) in
+        FABRICS.into_iter().flat_map(|fabric| [(fabric, AHEAD_S), (fabric, -AHEAD_S)])
+    {
+        let first = fresh_server();
+        let port = first.local_addr().port();
+        let (a, _late) = join_late(&first, fabric, ahead_s * NS as i64);
+        let id = got(&a, "leased", LockType::Atomic);
+        let before_s = deadline_s(a.trylock(id, X, 600)) - ahead_s;
+        first.stop();
+        let second = server(ServerConfig { port, recovery_clients: 1, ..Default::default() });
+        let ip = own_address().to_string();
+        assert_eq!(a.reinit(&ip), Status::Success);
+        assert_eq!(a.reinit(&ip), Status::Success, "nothing was claimed: still the first's clock");
+        assert_eq!(a.update_all_locks(), Status::Success);
+        assert_eq!(a.reinit_done(), Status::Success);
+        let claimed_s = deadline_s(a.extend(id, X, 0));
+        assert!((claimed_s - before_s).abs() < TOLERATED_S, "{before_s}, then {claimed_s}");
+        let b = join(&second, fabric);
+        got(&b, "leased", LockType::Atomic);
+        assert_eq!(b.trylock(id, X, 600).status, Status::Fail);
+        assert_eq!(a.unlock(id).status, Status::Success);
+        let fresh_s = deadline_s(a.trylock(id, X, 600));
+        assert!((fresh_s - before_s).abs() < TOLERATED_S, "by the new clock: {fresh_s}");
+    }
+}
+
+/// A share that its ledger does not name counts as released: its place in the queue is lost.
+#[test]
+fn a_reinit_in_place_tells_the_ledger_what_the_old_channel_has_lost() {
+    let server = fresh_server();
+    let ip = own_address().to_string();
+    let (a, late) = join_late(&server, FabricChoice::Tcp, 0);
+    let b = join(&server, FabricChoice::Tcp);
+    let id = got(&a, "told again", LockType::Fair);
+    got(&b, "told again", LockType::Fair);
+    assert_eq!(b.trylock(id, X, 600).status, Status::Success);
+    late.mute.store(true, SeqCst);
+    assert_eq!(a.trylock(id, S, 600).status, Status::Again);
+    assert_eq!(a.reinit(&ip), Status::Success);
+    assert_eq!(a.trylock(id, S, 600).status, Status::Again, "it has its place");
+    assert_eq!(b.unlock(id).status, Status::Success);
+    assert_eq!(a.trylock(id, S, 600).status, Status::Success);
+    assert_eq!(a.unlock(id).status, Status::Success);
+    lock(&b, id, X);
+}
+
+/// The ledger says which wait was granted, should the client not hear of it. A reinit that told
+/// it anew, while the grant is on its way, would leave a share behind that nobody takes off.
+#[test]
+fn a_reinit_in_place_leaves_the_ledger_of_a_wait_alone() {
+    for fabric in FABRICS {
+        let server = fresh_server();
+        let ip = own_address().to_string();
+        let (a, late) = join_late(&server, fabric, 0);
+        let b = join(&server, fabric);
+        let id = got(&a, "granted late", LockType::Rw);
+        got(&b, "granted late", LockType::Rw);
+        assert_eq!(b.trylock(id, X, 600).status, Status::Success);
+        late.hold(Point::Reply, 0);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| a.lock(id, S, 600).status);
+            let is_queued = || {
+                let (_, guard) = a.opened(id, Instant::now() + DATA_WAIT).unwrap();
+                guard.as_ref().is_some_and(|held| held.busy == Busy::Waiting)
+            };
+            while !is_queued() && !waiter.is_finished() {
+                thread::yield_now();
+            }
+            // the request may be on its way still; then the reader is let in without a queue
+            assert_eq!(b.unlock(id).status, Status::Success);
+            assert!(late.is_reached(|| waiter.is_finished()), "the grant is held up");
+            assert_eq!(a.reinit(&ip), Status::Success);
+            late.let_go();
+            assert_eq!(waiter.join().unwrap(), Status::BadResponse, "it was of the old session");
+        });
+        assert_eq!(a.unlock(id).status, Status::AlreadyUnlocked);
+        lock(&b, id, X);
+        assert_eq!(b.unlock(id).status, Status::Success);
+        lock(&a, id, S);
+        assert_eq!(a.unlock(id).status, Status::Success);
+    }
+}
+
+/// Plays a scene anew until the chain that it is about was held up: a busy machine may be too
+/// slow for it, so that the lease is over before.
+fn until_held(mut scene: impl FnMut(u32) -> bool) {
+    assert!((0..SCENES_MAX).any(&mut scene), "never in time");
+}
+
+/// The one who extends a share, while its lease ends and a writer gets the lock.
+fn extend_too_late(fabric: FabricChoice, point: Point, extend: fn(&Instance, LockId) -> Status) {
+    let server = fresh_server();
+    until_held(|scene| {
+        let (a, late) = join_late(&server, fabric, 0);
+        let b = join(&server, fabric);
+        let name = format!("extended {scene}");
+        let id = got(&a, &name, LockType::Fair);
+        got(&b, &name, LockType::Fair);
+        assert_eq!(a.trylock(id, S, 1).status, Status::Success);
+        late.hold(point, 0);
+        thread::scope(|scope| {
+            let extender = scope.spawn(|| extend(&a, id));
+            if !late.is_reached(|| extender.is_finished()) {
+                return false;
+            }
+            lock(&b, id, X);
+            late.let_go();
+            assert_eq!(extender.join().unwrap(), Status::Fail, "{fabric:?}: a writer has it");
+            assert_eq!(b.extend(id, X, 0).status, Status::Success);
+            true
+        })
+    });
+}
+
+fn extend_asynchronously(instance: &Instance, id: LockId) -> Status {
+    let extend = AsyncOp::Extend { mode: S, expire_s: 600 };
+    match instance.request_async(id, extend) {
+        Status::Success => loop {
+            match instance.result_check().status {
+                Status::AsyncAgain => thread::yield_now(),
+                status => return status,
+            }
+        },
+        status => status,
+    }
+}
+
+#[test]
+fn an_extend_that_was_executed_after_the_lease_is_no_success() {
+    for fabric in FABRICS {
+        extend_too_late(fabric, Point::Chain, |a, id| a.extend(id, S, 600).status);
+    }
+}
+
+#[test]
+fn an_asynchronous_extend_that_was_executed_after_the_lease_is_no_success() {
+    extend_too_late(FabricChoice::Shm, Point::Chain, extend_asynchronously);
+    extend_too_late(FabricChoice::Shm, Point::Poll, extend_asynchronously);
+    extend_too_late(FabricChoice::Tcp, Point::Poll, extend_asynchronously);
+}
+
+#[test]
+fn a_batch_of_extends_that_was_executed_after_the_lease_is_no_success() {
+    extend_too_late(FabricChoice::Shm, Point::Chain, |a, id| {
+        let mut out = [code(Status::Done)];
+        assert_eq!(a.batch_extend(&[(id, S, 600)], &mut out), Status::Success);
+        out[0].status
+    });
+}
+
+/// A share that the arbiter has ended is released by its holder, whose second attempt comes so
+/// late that another reader is in. That one's share must stay.
+#[test]
+fn a_release_whose_second_attempt_comes_after_the_lease_takes_nobody_elses_share_off() {
+    for fabric in FABRICS {
+        let server = fresh_server();
+        until_held(|scene| {
+            let (a, late) = join_late(&server, fabric, 0);
+            let [b, c] = [(); 2].map(|()| join(&server, fabric));
+            let name = format!("released {scene}");
+            let id = got(&a, &name, LockType::Fair);
+            for client in [&b, &c] {
+                got(client, &name, LockType::Fair);
+            }
+            assert_eq!(a.trylock(id, S, 1).status, Status::Success);
+            assert_eq!(c.trylock(id, S, 600).status, Status::Success, "a's word is not the latest");
+            late.hold(Point::Chain, 1);
+            thread::scope(|scope| {
+                let leaver = scope.spawn(|| a.unlock(id).status);
+                if !late.is_reached(|| leaver.is_finished()) {
+                    return false;
+                }
+                assert_eq!(c.unlock(id).status, Status::Success);
+                lock(&b, id, X);
+                assert_eq!(b.unlock(id).status, Status::Success);
+                assert_eq!(c.trylock(id, S, 600).status, Status::Success);
+                late.let_go();
+                assert_eq!(leaver.join().unwrap(), Status::Fail, "{fabric:?}: it was over");
+                assert_eq!(b.trylock(id, X, 600).status, Status::Again, "{fabric:?}: c reads");
+                assert_eq!(c.extend(id, S, 0).status, Status::Success);
+                assert_eq!(c.unlock(id).status, Status::Success);
+                true
+            })
+        });
+    }
+}

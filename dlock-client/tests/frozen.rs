@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A primary whose process is stopped: it refuses nothing, closes nothing, and answers nothing.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{config, got, own_address, server, server_at, status, X};
+use dlock_client::{FabricChoice, Instance, LockId, LockType, ObjectId, OpResult, Status};
+use dlock_server::ServerConfig;
+use Status::*;
+
+/// The bound of a data-path call, and what a busy machine may add to it at least once in
+/// [`CLIENTS`] attempts: less than anything else that might be waited for.
+const BOUND: Duration = Duration::from_millis(5_000 + 800);
+const CLIENTS: usize = 4;
+
+/// Not a test by itself: the primary that is stopped.
+#[test]
+fn child_that_serves_until_its_input_ends() {
+    if std::env::var("DLOCK_TEST_FROZEN").is_err() {
+        return;
+    }
+    let server = server();
+    println!("\nport {}", server.local_addr().port());
+    let _ = std::io::stdin().read(&mut [0]); // the parent is gone, or kills it before
+}
+
+struct Primary {
+    child: Child,
+    port: u16,
+}
+
+impl Primary {
+    fn start() -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_serves_until_its_input_ends", "--nocapture"])
+            .env("DLOCK_TEST_FROZEN", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ports = lines.filter_map(|line| line.unwrap().strip_prefix("port ")?.parse().ok());
+        let port = { ports }.next().unwrap();
+        Self { child, port }
+    }
+
+    fn join(&self) -> Instance {
+        let config = config((own_address(), self.port).into(), FabricChoice::Tcp);
+        Instance::init(&config, "127.0.0.1").unwrap()
+    }
+
+    fn freeze(&self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for Primary {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // stopped processes die of it, too
+        let _ = self.child.wait();
+    }
+}
+
+/// What may be called, on a lock that is free, on one that is held, and on an object.
+type Call = fn(&Instance, LockId, LockId, ObjectId) -> Status;
+const CALLS: [(&str, Call); 6] = [
+    ("trylock", |a, free, _, _| a.trylock(free, X, 60).status),
+    ("lock of the same lock by another thread", |a, free, _, _| a.lock(free, X, 60).status),
+    ("unlock", |a, _, held, _| a.unlock(held).status),
+    ("extend of the same lock by another thread", |a, _, held, _| a.extend(held, X, 60).status),
+    ("batch of both", |a, free, held, _| {
+        let mut out = [OpResult::of(Done); 2];
+        assert_eq!(a.batch_trylock(&[(free, X, 60), (held, X, 60)], &mut out), Success);
+        assert_eq!(out[0].status, out[1].status);
+        out[0].status
+    }),
+    ("faa", |a, _, _, object| a.faa(object, 1).unwrap_err()),
+];
+
+#[test]
+fn a_call_ends_after_five_seconds_whatever_of_it_has_to_be_waited_for() {
+    let primary = Primary::start();
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|n| {
+            let a = primary.join();
+            let free = got(&a, &format!("free {n}"), LockType::Atomic);
+            let held = got(&a, &format!("held {n}"), LockType::Atomic);
+            assert_eq!(status(a.trylock(held, X, 60)), Success);
+            a.object_create(format!("object {n}").as_bytes(), 60, 0).unwrap();
+            let object = a.object_get(format!("object {n}").as_bytes(), 60).unwrap();
+            (a, free, held, object)
+        })
+        .collect();
+    // so that they ask for the time first; it holds without that, too
+    thread::sleep(Duration::from_millis(1_500));
+    primary.freeze();
+    for round in ["first", "second"] {
+        let took: Vec<Vec<Duration>> = thread::scope(|scope| {
+            let calls: Vec<Vec<_>> = CALLS
+                .iter()
+                .map(|&(what, call)| {
+                    let call_one = move |(a, free, held, object): &(Instance, _, _, _)| {
+                        let start = Instant::now();
+                        let ends = call(a, *free, *held, *object);
+                        assert_eq!(ends, BadResponse, "{what}");
+                        start.elapsed()
+                    };
+                    clients.iter().map(|client| scope.spawn(move || call_one(client))).collect()
+                })
+                .collect();
+            let joined = |calls: Vec<thread::ScopedJoinHandle<'_, Duration>>| {
+                calls.into_iter().map(|call| call.join().unwrap()).collect()
+            };
+            calls.into_iter().map(joined).collect()
+        });
+        for ((what, _), took) in CALLS.iter().zip(took) {
+            assert!(*took.iter().min().unwrap() < BOUND, "{round} {what}: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn a_heartbeat_that_is_not_answered_holds_no_reinit_up() {
+    const HEARTBEAT_S: u32 = 100;
+    const REINIT_MAX: Duration = Duration::from_secs(60);
+    let primary = Primary::start();
+    let a = primary.join();
+    let id = got(&a, "carried over", LockType::Atomic);
+    assert_eq!(status(a.trylock(id, X, 600)), Success);
+    primary.freeze();
+    let bind = own_address();
+    let config = ServerConfig { bind, recovery_clients: 1, ..Default::default() };
+    let _successor = server_at(primary.port, config);
+    thread::scope(|scope| {
+        let heartbeat = scope.spawn(|| a.heartbeat(HEARTBEAT_S));
+        // once it has the connection, any other call has to wait for it; right without it, too
+        thread::sleep(Duration::from_millis(200));
+        let start = Instant::now();
+        assert_eq!(a.reinit(&bind.to_string()), Success);
+        assert!(start.elapsed() < REINIT_MAX, "{:?}", start.elapsed());
+        assert_eq!(heartbeat.join().unwrap(), BadResponse);
+    });
+    assert_eq!(a.update_all_locks(), Success);
+    assert_eq!(a.reinit_done(), Success);
+    assert_eq!(status(a.extend(id, X, 0)), Success);
+    assert_eq!([status(a.unlock(id)), a.deinit()], [Success; 2]);
+}
