@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The fuzzers, with the stable toolchain and nothing else installed but a C++ compiler.
-#   run.sh build                 compiles all of them, as CI does
+#   run.sh build                 compiles all of them, as CI does, without optimisation
 #   run.sh TARGET|all SECONDS    runs one, or all one after the other
 #   run.sh minimise TARGET|all   what a run has found and the committed corpus, merged
 #   DLOCK_FUZZ_WORK=FOLDER       where inputs that are found go (target/work)
@@ -25,9 +25,9 @@ if [ -n "${ASAN:-}" ]; then
     folder=target/fuzz-asan
 fi
 
-build() {
+build() { # PROFILE
     RUSTFLAGS="$coverage" CARGO_TARGET_DIR="$folder" \
-        cargo build --release --locked --target "$host" --bins
+        cargo build --profile "$1" --locked --target "$host" --bins
 }
 
 targets() {
@@ -55,9 +55,12 @@ minimise() {
 }
 
 what=${1:?a target, all, build or minimise}
-build
+if [ "$what" = build ]; then
+    build dev
+    exit
+fi
+build release
 case $what in
-    build) ;;
     minimise) for target in $(targets "${2:?a target, or all}"); do minimise "$target"; done ;;
     *) for target in $(targets "$what"); do run "$target" "${2:?seconds for each}"; done ;;
 esac
