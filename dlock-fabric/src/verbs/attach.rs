@@ -28,7 +28,7 @@ use super::poster::Poster;
 use super::qp::{Qp, QpSpec};
 use super::ring::Ring;
 use super::talk::Talk;
-use super::{MESSAGE_BYTES, RING_SLOTS};
+use super::{MESSAGE_BYTES, RING_SLOTS, VERB_BYTES};
 use crate::clock::ClockEstimate;
 use crate::error::FabricError;
 use crate::fork::Owner;
@@ -63,22 +63,25 @@ impl Device {
         };
         let sends = queue(SEND_SLOTS + MESSAGE_SLOTS)?;
         let receives = queue(u32::from(RING_SLOTS) + 1)?;
-        let qp = |send_slots, recv_slots: u16| {
+        let qp = |send_slots, recv_slots: u16, inline_bytes| {
             let spec = QpSpec {
                 send_cq: Arc::clone(&sends.0),
                 recv_cq: Arc::clone(&receives.0),
                 send_slots,
                 recv_slots: recv_slots.into(),
+                inline_bytes,
                 serves: false,
                 psn: random_psn(),
             };
             Qp::new(&pd, spec)
         };
         let (chains, messages) = if wish.shared_qp {
-            let qp = qp(SEND_SLOTS + MESSAGE_SLOTS, RING_SLOTS)?;
+            // Longer messages are fetched: hundreds of slots would have room for one.
+            let qp = qp(SEND_SLOTS + MESSAGE_SLOTS, RING_SLOTS, VERB_BYTES)?;
             (Arc::clone(&qp), qp)
         } else {
-            (qp(SEND_SLOTS, 1)?, qp(MESSAGE_SLOTS, RING_SLOTS)?)
+            let messages = qp(MESSAGE_SLOTS, RING_SLOTS, MESSAGE_BYTES)?;
+            (qp(SEND_SLOTS, 1, VERB_BYTES)?, messages)
         };
         let (shared_qp, sleep) = (wish.shared_qp, wish.sleep);
         Ok(Self { sends, receives, chains, messages, shared_qp, sleep })
