@@ -14,6 +14,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use super::choice::{Gid, Link};
 use super::completion::{Cq, WorkId};
@@ -241,6 +242,16 @@ impl Qp {
     /// # Errors
     /// `Peer` if the other end cannot be meant; `Call`. The queue pair is of no use then.
     pub fn connect(&self, peer: &Endpoint) -> Result<(), VerbsError> {
+        self.connect_until(peer, None)
+    }
+
+    /// As [`connect`](Self::connect), but it does not begin to resolve the address again after
+    /// that moment; one attempt takes up to 1 s.
+    pub(super) fn connect_until(
+        &self,
+        peer: &Endpoint,
+        until: Option<Instant>,
+    ) -> Result<(), VerbsError> {
         let attr = self.path_to(peer)?;
         let mask = ffi::IBV_QP_STATE
             | ffi::IBV_QP_AV
@@ -253,7 +264,8 @@ impl Qp {
         while let Err(error) = self.modify("connect a queue pair", &mut attr.clone(), mask) {
             let again = matches!(&error, VerbsError::Call { source, .. }
                 if source.raw_os_error() == Some(libc::ETIMEDOUT));
-            if !again || attempt == RTR_ATTEMPTS_MAX {
+            let is_late = until.is_some_and(|until| Instant::now() >= until);
+            if !again || is_late || attempt == RTR_ATTEMPTS_MAX {
                 return Err(error);
             }
             attempt += 1;
