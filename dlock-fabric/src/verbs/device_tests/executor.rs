@@ -331,22 +331,3 @@ fn an_attach_that_nobody_answers_ends_when_it_is_to() {
     assert!(matches!(attached, Err(FabricError::TimedOut)), "{attached:?}");
     assert!(began.elapsed() < crate::net::CONNECT_WAIT, "it took as long as without that");
 }
-
-#[test]
-fn no_request_overtakes_a_chain_that_was_given_up() {
-    let Some(mut site) = Site::new(false) else { return };
-    let session = site.join();
-    let chains = [add(9, 1); BATCH_MAX];
-    let mut given_up = 0;
-    // No more than the primary, which reads none, has buffers for.
-    for _ in 0..crate::verbs::RING_SLOTS - 2 {
-        let mut outcomes = [Outcome::Unknown; BATCH_MAX];
-        session.exec.execute(&chains, &mut outcomes, Duration::ZERO);
-        given_up += session.exec.flight.abandoned().count();
-        let seq = session.exec.send(&Request::Ping).unwrap();
-        assert_eq!(session.exec.flight.abandoned().count(), 0);
-        session.exec.forget(seq);
-    }
-    assert!(given_up > 0, "every chain was executed at once");
-    assert_eq!(site.memory.read(w0(9)), 14 * BATCH_MAX as u64);
-}
