@@ -7,7 +7,8 @@
 //!                                   refused with NotReady as long as the primary refuses that
 //! ```
 //! A recovering primary cannot refuse one-sided verbs at the memory, so it lets nobody near it
-//! before recovery has ended. Until then notes are kept, and written when there is a ledger.
+//! before recovery has ended. Until then notes are kept, and written when there is a ledger. The
+//! time that attaching takes, 5 s at most, is the operation's: it has so much less for its verbs.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -96,7 +97,7 @@ impl VerbsPath {
         let (attached, waiting) = (OnceLock::new(), Mutex::new(waiting));
         let path = Self { wish, primary, attach, clock, attached, waiting };
         if !recovering {
-            match path.try_attach() {
+            match path.try_attach(None) {
                 Ok(executor) => drop(path.attached.set(executor)),
                 Err(FabricError::Refused(Status::NotReady)) => {}
                 Err(error) => return Err(error),
@@ -105,12 +106,15 @@ impl VerbsPath {
         Ok(path)
     }
 
-    fn try_attach(&self) -> Result<VerbsExecutor, FabricError> {
-        let executor = VerbsExecutor::attach(&self.wish, self.primary, &self.attach, self.clock)?;
+    fn try_attach(&self, until: Option<Instant>) -> Result<VerbsExecutor, FabricError> {
+        let wish = VerbsWish { until, ..self.wish.clone() };
+        let executor = VerbsExecutor::attach(&wish, self.primary, &self.attach, self.clock)?;
         // The control channel told the time by way of two threads; this is more exact, and counts
         // for as long as the primary, once stopped, tells none.
         if let Ok(seq) = executor.send(&Request::Ping) {
-            if !matches!(executor.reply(seq, CLOCK_WAIT), Ok(Some(_))) {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let wait = left.map_or(CLOCK_WAIT, |left| left.min(CLOCK_WAIT));
+            if !matches!(executor.reply(seq, wait), Ok(Some(_))) {
                 executor.forget(seq);
             }
         }
@@ -131,11 +135,27 @@ impl VerbsPath {
         }
     }
 
+    /// The executor, and how much of an operation's time is left.
+    #[inline]
+    fn executor_within(&self, wait: Duration) -> Result<(&VerbsExecutor, Duration), Status> {
+        match self.attached.get() {
+            Some(executor) => Ok((executor, wait)),
+            None => {
+                let came = Instant::now();
+                let executor = self.attach_late()?;
+                // Nothing was posted: it can be asked for again at once.
+                let left = wait.checked_sub(came.elapsed()).ok_or(Status::NotReady)?;
+                Ok((executor, left))
+            }
+        }
+    }
+
     #[cold]
     fn attach_late(&self) -> Result<&VerbsExecutor, Status> {
         let came = Instant::now();
-        let Some(mut waiting) = self.waiting.try_lock_for(DATA_WAIT) else {
-            return Err(Status::BadResponse);
+        let until = came + DATA_WAIT;
+        let Some(mut waiting) = self.waiting.try_lock_until(until) else {
+            return Err(Status::NotReady);
         };
         if let Some(executor) = self.attached.get() {
             return Ok(executor);
@@ -148,7 +168,7 @@ impl VerbsPath {
             std::thread::sleep(RETRY.saturating_sub(asked.elapsed()));
         }
         waiting.asked = Some(Instant::now());
-        let attached = self.try_attach();
+        let attached = self.try_attach(Some(until));
         match attached {
             Ok(executor) => {
                 for (handle, entry) in waiting.notes.drain() {
@@ -171,16 +191,16 @@ impl VerbsPath {
 impl Executor for VerbsPath {
     #[inline]
     fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
-        match self.executor() {
-            Ok(executor) => executor.execute(chains, outcomes, wait),
+        match self.executor_within(wait) {
+            Ok((executor, left)) => executor.execute(chains, outcomes, left),
             Err(status) => outcomes.fill(Outcome::Refused(status)),
         }
     }
 
     #[inline]
     fn execute_one(&self, verb: &Verb, wait: Duration) -> Single {
-        match self.executor() {
-            Ok(executor) => executor.execute_one(verb, wait),
+        match self.executor_within(wait) {
+            Ok((executor, left)) => executor.execute_one(verb, left),
             Err(status) => Single::Refused(status),
         }
     }

@@ -153,6 +153,10 @@ pub trait LockMemory {
     fn read(&mut self, addr: WordAddr) -> u64;
     /// Set a word nobody else operates on now (a slot being given out or taken back).
     fn set(&mut self, addr: WordAddr, value: u64);
+    /// [Set](Self::set) several words, in this order: one round trip where there are any.
+    fn set_all(&mut self, words: &[(WordAddr, u64)]) {
+        words.iter().for_each(|&(addr, value)| self.set(addr, value));
+    }
     /// Read an entry of a client's ledger; an unknown client's is empty.
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry;
     /// Clear an entry of a client that is fenced, or that does not know the handle yet.

@@ -34,7 +34,8 @@ pub struct ObjectId(pub i32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
-/// The dense number of one lock or object of one client: the index of its ledger entry.
+/// The number of one lock or object of one client: a lock's is dense, and the index of its entry
+/// in the client's ledger.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u32);
 

@@ -9,8 +9,8 @@ pub const LOCKS_MAX: usize = 51_200;
 pub const OBJECTS_MAX: usize = 102_400;
 /// Slots of the lock memory: one for every lock and every object.
 pub const SLOTS_MAX: usize = LOCKS_MAX + OBJECTS_MAX;
-/// Locks and objects one client may have got at a time: the entries of its ledger.
-pub const HANDLES_MAX: usize = SLOTS_MAX;
+/// Locks one client may have got at a time: the entries of its ledger.
+pub const HANDLES_MAX: usize = LOCKS_MAX;
 /// Items of one batch (`MAX_LOCK_BATCH_SIZE` of the C API).
 pub const BATCH_MAX: usize = 31;
 /// Bytes of a lock or object descriptor (`MAX_LOCK_DESC_LEN` of the C API).
@@ -40,8 +40,8 @@ const _: () = assert!((FAIR_QUEUE_MAX - FAIR_QUEUE_DIVERT) as usize >= 4 * CLIEN
 pub const FRAME_LEN_MAX: usize = 64 * 1024;
 /// Buffers of a verbs receive ring: enough that two peers never both run out of credit.
 pub const VERBS_RING_SLOTS_MIN: u16 = 8;
-/// Buffers of a verbs receive ring at most.
-pub const VERBS_RING_SLOTS_MAX: u16 = 256;
+/// Buffers of a verbs receive ring at most: the peer has a slot of its send queue for each.
+pub const VERBS_RING_SLOTS_MAX: u16 = 32;
 /// Bytes of a verbs message buffer: every request and reply fits.
 pub const VERBS_MESSAGE_BYTES_MIN: u32 = 128;
 /// Bytes of a verbs message buffer at most.

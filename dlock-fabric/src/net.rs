@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlock_core::limits::CONTROL_WAIT_S;
 
@@ -36,8 +36,19 @@ pub fn listen(ip: IpAddr, port: u16) -> Result<TcpListener, FabricError> {
 /// # Errors
 /// `Connect`.
 pub fn connect(addr: SocketAddr) -> Result<TcpStream, FabricError> {
+    connect_until(addr, None)
+}
+
+/// As [`connect`], and until that moment at most.
+pub(crate) fn connect_until(
+    addr: SocketAddr,
+    until: Option<Instant>,
+) -> Result<TcpStream, FabricError> {
     let failed = |source| FabricError::connect(addr, source);
-    let stream = TcpStream::connect_timeout(&addr, CONNECT_WAIT).map_err(failed)?;
+    let left = until.map_or(CONNECT_WAIT, |until| until.saturating_duration_since(Instant::now()));
+    // No time at all would be refused as an argument.
+    let wait = left.clamp(Duration::from_millis(1), CONNECT_WAIT);
+    let stream = TcpStream::connect_timeout(&addr, wait).map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     Ok(stream)
 }

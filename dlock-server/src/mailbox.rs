@@ -12,8 +12,10 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::pin::pin;
 use std::sync::atomic::{fence, AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use dlock_core::control::{Attach, ControlReply, ControlRequest, Session, VerbsAttached};
@@ -21,11 +23,14 @@ use dlock_core::ids::ClientId;
 use dlock_core::primary::Primary;
 use dlock_core::status::Status;
 use dlock_fabric::fds::PeerProcess;
-use dlock_fabric::VerbsPeer;
+use dlock_fabric::{VerbsHost, VerbsPeer};
 use tokio::sync::{oneshot, Notify, Semaphore};
+use tokio::time::timeout;
 
 use crate::memory::Memory;
 
+/// Between two looks whether the command thread waits for the device.
+const OUT_LOOK: Duration = Duration::from_millis(250);
 /// Events on their way at a time. Every connection has at most two.
 const EVENTS_MAX: usize = 1_024;
 
@@ -149,6 +154,8 @@ pub(crate) enum Event {
 pub(crate) struct Mailbox {
     queue: Sender<Event>,
     shared: Arc<Shared>,
+    /// The device of the memory, if it belongs to one.
+    device: Option<Arc<VerbsHost>>,
 }
 
 #[derive(Debug)]
@@ -172,8 +179,9 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct Closed;
 
-/// Both ends of a new queue; the receiver sleeps where `waker` wakes it.
-pub(crate) fn mailbox(waker: mio::Waker) -> (Mailbox, Inbox) {
+/// Both ends of a new queue; the receiver sleeps where `waker` wakes it, and may have to wait for
+/// the device.
+pub(crate) fn mailbox(waker: mio::Waker, device: Option<Arc<VerbsHost>>) -> (Mailbox, Inbox) {
     let (sender, receiver) = crossbeam_channel::bounded(EVENTS_MAX);
     let shared = Arc::new(Shared {
         room: Semaphore::new(EVENTS_MAX),
@@ -181,7 +189,8 @@ pub(crate) fn mailbox(waker: mio::Waker) -> (Mailbox, Inbox) {
         sleeping: AtomicBool::new(false),
         stop: AtomicBool::new(false),
     });
-    (Mailbox { queue: sender, shared: shared.clone() }, Inbox { queue: receiver, shared })
+    let mailbox = Mailbox { queue: sender, shared: shared.clone(), device };
+    (mailbox, Inbox { queue: receiver, shared })
 }
 
 impl Mailbox {
@@ -212,9 +221,32 @@ impl Mailbox {
         receiver.await.map_err(|_| Closed)
     }
 
-    /// Ends the command thread.
+    /// As [`ask`](Self::ask), but does not wait while the command thread waits for the device
+    /// (`None`). What was asked is done afterwards all the same: only for what may be.
+    pub(crate) async fn ask_unless_out<T>(
+        &self,
+        event: impl FnOnce(oneshot::Sender<T>) -> Event,
+    ) -> Result<Option<T>, Closed> {
+        let mut answer = pin!(self.ask(event));
+        while !self.is_out() {
+            if let Ok(answer) = timeout(OUT_LOOK, &mut answer).await {
+                return answer.map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the command thread waits for the device, and answers nobody meanwhile.
+    pub(crate) fn is_out(&self) -> bool {
+        self.device.as_ref().is_some_and(|device| device.is_out())
+    }
+
+    /// Ends the command thread, even if it waits for the device.
     pub(crate) fn stop(&self) {
         self.shared.stop.store(true, Ordering::SeqCst);
+        if let Some(device) = &self.device {
+            device.give_up();
+        }
         self.shared.wake();
     }
 }
@@ -266,7 +298,6 @@ impl Drop for Inbox {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
-    use std::time::Duration;
 
     fn runtime() -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
@@ -275,7 +306,7 @@ mod tests {
     fn both() -> (mio::Poll, Mailbox, Inbox) {
         let poll = mio::Poll::new().unwrap();
         let waker = mio::Waker::new(poll.registry(), mio::Token(0)).unwrap();
-        let (mailbox, inbox) = mailbox(waker);
+        let (mailbox, inbox) = mailbox(waker, None);
         (poll, mailbox, inbox)
     }
 

@@ -120,6 +120,9 @@ impl LockMemory for Memory {
     fn set(&mut self, addr: WordAddr, value: u64) {
         either!(self, memory => memory.set(addr, value));
     }
+    fn set_all(&mut self, words: &[(WordAddr, u64)]) {
+        either!(self, memory => memory.set_all(words));
+    }
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
         either!(self, memory => memory.ledger(client, handle))
     }

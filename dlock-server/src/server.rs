@@ -256,8 +256,9 @@ fn memory(config: &ServerConfig) -> Result<(Memory, Option<Device>), StartError>
     if let Some((choice, need)) = device::choose(config)? {
         let (name, port, gid) = (choice.device.clone(), choice.port, choice.gid.gid);
         let shared_qp = config.tp_mode == UNI_CONN;
-        // A client's handles are numbered densely: it has no more of them than there are slots.
-        match VerbsHost::open(&choice, slots, slots, shared_qp) {
+        // A client's locks are numbered densely: it has no more of them than there are.
+        let entries = config.locks_max as u32;
+        match VerbsHost::open(&choice, slots, entries, shared_qp) {
             Ok((host, memory)) => {
                 log::info!("lock memory belongs to RDMA device {name}, port {port}, GID {gid}");
                 return Ok((Memory::Nic(memory), Some((host, name))));
@@ -296,7 +297,7 @@ fn worker(
     });
     let poll = mio::Poll::new().map_err(failed)?;
     let waker = mio::Waker::new(poll.registry(), command::MAIL).map_err(failed)?;
-    let (mailbox, inbox) = mailbox(waker);
+    let (mailbox, inbox) = mailbox(waker, host.clone());
     let worker = Worker::new(command::Parts {
         primary,
         memory,

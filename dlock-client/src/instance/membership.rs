@@ -266,7 +266,8 @@ impl Instance {
     ///
     /// # Errors
     /// `Invalid` (0 or more than 300 seconds, or the client has left), `BadResponse` (no answer
-    /// in time), `NotReady` (recovering), `Error` (the primary does not know this client).
+    /// in time), `NotReady` (recovering, or its RDMA device does not work just now), `Error` (the
+    /// primary does not know this client).
     ///
     /// # Latency
     /// One control round trip; `timeout_s` at most.

@@ -80,13 +80,15 @@ pub struct Clients {
     by_id: BTreeMap<ClientId, Client>,
     absent: BTreeSet<(ServerTime, ClientId)>,
     clients_max: usize,
-    handles_max: usize,
+    locks_max: usize,
+    objects_max: usize,
 }
 
 impl Clients {
-    /// Room for so many clients, with so many handles each.
-    pub fn new(clients_max: usize, handles_max: usize) -> Self {
-        Self { by_id: BTreeMap::new(), absent: BTreeSet::new(), clients_max, handles_max }
+    /// Room for so many clients, with handles of so many locks and objects each.
+    pub fn new(clients_max: usize, locks_max: usize, objects_max: usize) -> Self {
+        let (by_id, absent) = (BTreeMap::new(), BTreeSet::new());
+        Self { by_id, absent, clients_max, locks_max, objects_max }
     }
 
     /// A new client under a random id.
@@ -198,10 +200,16 @@ impl Clients {
         self.absent.iter().take_while(move |(since, _)| over(*since)).map(|&(_, id)| id)
     }
 
-    /// Whether a client has room for another handle.
-    pub(super) fn has_handle_room(&self, id: ClientId) -> Result<bool, Status> {
+    /// Whether a client has room for the handle of another lock.
+    pub(super) fn has_lock_room(&self, id: ClientId) -> Result<bool, Status> {
         let client = self.by_id.get(&id).ok_or(Status::ClientRemoved)?;
-        Ok(!client.handles.is_full(self.handles_max))
+        Ok(!client.handles.is_full_of_locks(self.locks_max))
+    }
+
+    /// Whether a client has room for the handle of another object.
+    pub(super) fn has_object_room(&self, id: ClientId) -> Result<bool, Status> {
+        let client = self.by_id.get(&id).ok_or(Status::ClientRemoved)?;
+        Ok(!client.handles.is_full_of_objects(self.objects_max))
     }
 
     /// A new handle for a client that has room for it.
@@ -256,7 +264,7 @@ mod tests {
 
     #[test]
     fn an_id_is_31_bits_not_zero_and_not_in_use() {
-        let mut clients = Clients::new(10, 10);
+        let mut clients = Clients::new(10, 10, 10);
         assert_eq!(clients.admit(SECRET, &mut draw(&[0x8000_0005])), Ok(id(5)));
         let mut numbers = draw(&[0, 0x8000_0000, 5, 0x8000_0005, 0, 6]);
         assert_eq!(clients.admit(SECRET, &mut numbers), Ok(id(6)));
@@ -267,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_full_house_admits_and_adopts_nobody() {
-        let mut clients = Clients::new(1, 10);
+        let mut clients = Clients::new(1, 10, 10);
         assert_eq!(clients.adopt(id(9), SECRET), Ok(()));
         assert_eq!(clients.adopt(id(9), SECRET), Err(Status::Error));
         assert_eq!(clients.adopt(id(8), SECRET), Err(Status::ServerNoResource));
@@ -279,7 +287,7 @@ mod tests {
 
     #[test]
     fn only_the_secret_of_the_client_is_authentic() {
-        let mut clients = Clients::new(1, 10);
+        let mut clients = Clients::new(1, 10, 10);
         clients.adopt(id(9), SECRET).unwrap();
         let client = clients.get(id(9)).unwrap();
         assert!(client.is_authentic(SECRET));
@@ -292,7 +300,7 @@ mod tests {
 
     #[test]
     fn absence_counts_from_its_beginning_and_ends_with_the_return() {
-        let mut clients = Clients::new(9, 10);
+        let mut clients = Clients::new(9, 10, 10);
         for raw in [3, 1, 2] {
             clients.adopt(id(raw), SECRET).unwrap();
         }

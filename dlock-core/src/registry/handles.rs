@@ -2,6 +2,8 @@
 //! The handles of one client: dense numbers for what it has got.
 //!
 //! ```text
+//!   0 … HANDLES_MAX: locks, each with an entry in the client's ledger │ from there on: objects
+//!
 //!   Lock(id) ──release──▶ gone
 //!   Object(id, generation) ──release──▶ gone
 //!         └─object freed by others──▶ Stale(id) ──release, or superseded──▶ gone
@@ -11,6 +13,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::ids::{Generation, Handle, LockId, ObjectId, Slot};
+use crate::limits::HANDLES_MAX;
 use crate::message::LockType;
 
 /// Stale handles one client keeps of one object id: the newest may be in use by the client; it
@@ -54,12 +57,47 @@ impl Hasher for SlotHasher {
     }
 }
 
+/// The first handle of an object: they have no ledger entries, which a device must keep in memory.
+const OBJECTS_FROM: u32 = HANDLES_MAX as u32;
+
+/// Handles of one kind, counted from 0.
+#[derive(Debug, Default)]
+struct Numbers {
+    entries: Vec<Option<HandleEntry>>,
+    /// Numbers below `entries.len()` that are not in use, the oldest first.
+    unused: VecDeque<u32>,
+}
+
+impl Numbers {
+    fn is_full(&self, max: usize) -> bool {
+        self.unused.is_empty() && self.entries.len() >= max
+    }
+
+    fn add(&mut self, entry: HandleEntry) -> u32 {
+        let number = self.unused.pop_front().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() as u32 - 1
+        });
+        self.entries[number as usize] = Some(entry);
+        number
+    }
+
+    fn remove(&mut self, number: u32) -> Option<HandleEntry> {
+        let entry = self.entries.get_mut(number as usize)?.take()?;
+        self.unused.push_back(number);
+        Some(entry)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, HandleEntry)> + '_ {
+        (0..).zip(&self.entries).filter_map(|(i, entry)| entry.map(|entry| (i, entry)))
+    }
+}
+
 /// All handles of one client.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
-    entries: Vec<Option<HandleEntry>>,
-    /// Handles below `entries.len()` that are not in use, the oldest first.
-    unused: VecDeque<Handle>,
+    locks: Numbers,
+    objects: Numbers,
     /// Only looked up, never walked: its order must not matter.
     by_slot: HashMap<Slot, Handle, BuildHasherDefault<SlotHasher>>,
     /// The oldest first, never an empty list.
@@ -68,43 +106,54 @@ pub(super) struct Handles {
 
 impl Handles {
     pub fn at(&self, handle: Handle) -> Option<HandleEntry> {
-        *self.entries.get(handle.0 as usize)?
+        match handle.0.checked_sub(OBJECTS_FROM) {
+            Some(number) => *self.objects.entries.get(number as usize)?,
+            None => *self.locks.entries.get(handle.0 as usize)?,
+        }
     }
 
     pub fn of(&self, slot: Slot) -> Option<Handle> {
         self.by_slot.get(&slot).copied()
     }
 
+    /// Those of locks, then those of objects.
     pub fn iter(&self) -> impl Iterator<Item = (Handle, HandleEntry)> + '_ {
-        let numbered = self.entries.iter().enumerate();
-        numbered.filter_map(|(i, entry)| entry.map(|entry| (Handle(i as u32), entry)))
+        let objects = self.objects.iter().map(|(i, entry)| (Handle(OBJECTS_FROM + i), entry));
+        self.locks.iter().map(|(i, entry)| (Handle(i), entry)).chain(objects)
     }
 
     pub fn len(&self) -> usize {
         self.by_slot.len()
     }
 
-    pub fn is_full(&self, handles_max: usize) -> bool {
-        self.unused.is_empty() && self.entries.len() >= handles_max
+    /// Whether there is no room for another lock, if there may be so many.
+    pub fn is_full_of_locks(&self, locks_max: usize) -> bool {
+        self.locks.is_full(locks_max.min(HANDLES_MAX))
+    }
+
+    /// Whether there is no room for another object, stale ones included.
+    pub fn is_full_of_objects(&self, objects_max: usize) -> bool {
+        self.objects.is_full(objects_max)
     }
 
     /// A new handle; the caller has asked whether there is room.
     pub fn add(&mut self, entry: HandleEntry) -> Handle {
-        let handle = self.unused.pop_front().unwrap_or_else(|| {
-            self.entries.push(None);
-            Handle(self.entries.len() as u32 - 1)
-        });
-        self.entries[handle.0 as usize] = Some(entry);
+        let handle = match entry.what {
+            What::Lock(..) => Handle(self.locks.add(entry)),
+            What::Object(..) | What::Stale(_) => Handle(OBJECTS_FROM + self.objects.add(entry)),
+        };
         let before = self.by_slot.insert(entry.slot, handle);
         assert_eq!(before, None, "two handles of one client for {:?}", entry.slot);
         handle
     }
 
     pub fn remove(&mut self, handle: Handle) -> HandleEntry {
-        let entry = self.entries[handle.0 as usize].take();
+        let entry = match handle.0.checked_sub(OBJECTS_FROM) {
+            Some(number) => self.objects.remove(number),
+            None => self.locks.remove(handle.0),
+        };
         let entry = entry.unwrap_or_else(|| panic!("{handle:?} is not in use"));
         self.by_slot.remove(&entry.slot);
-        self.unused.push_back(handle);
         if let What::Stale(object) = entry.what {
             // A stale handle stands in its object's list from when it became stale.
             let list = self.stale.get_mut(&object).expect("a list of stale handles");
@@ -119,8 +168,9 @@ impl Handles {
     /// The object of this handle is no more. Returns the slot of a handle that was given up for
     /// this one.
     pub fn make_stale(&mut self, handle: Handle) -> Option<Slot> {
-        let entry = self.entries[handle.0 as usize].as_mut();
-        let entry = entry.unwrap_or_else(|| panic!("{handle:?} is not in use"));
+        let number = handle.0.checked_sub(OBJECTS_FROM).map(|number| number as usize);
+        let entry = number.and_then(|number| self.objects.entries.get_mut(number)?.as_mut());
+        let entry = entry.unwrap_or_else(|| panic!("{handle:?} is no object's in use"));
         let What::Object(object, _) = entry.what else {
             panic!("{handle:?} is no object's");
         };
@@ -168,7 +218,22 @@ mod tests {
         assert_eq!((handles.of(Slot(21)), handles.len()), (Some(Handle(1)), 6));
         assert_eq!(handles.at(Handle(1)), Some(lock(21)));
         assert_eq!(handles.at(Handle(6)), None);
-        assert!(handles.is_full(6) && !handles.is_full(7));
+        assert!(handles.is_full_of_locks(6) && !handles.is_full_of_locks(7));
+    }
+
+    #[test]
+    fn objects_take_no_numbers_from_locks() {
+        let mut handles = Handles::default();
+        let [a, b] = [object(1), object(2)].map(|entry| handles.add(entry));
+        assert_eq!(handles.add(lock(3)), Handle(0));
+        assert!(a.0 >= HANDLES_MAX as u32 && b.0 == a.0 + 1);
+        assert_eq!((handles.at(a), handles.of(Slot(2))), (Some(object(1)), Some(b)));
+        assert!(handles.is_full_of_locks(1) && handles.is_full_of_objects(2));
+        handles.remove(a);
+        assert_eq!((handles.at(a), handles.at(Handle(0))), (None, Some(lock(3))));
+        assert!(handles.is_full_of_locks(1) && !handles.is_full_of_objects(2));
+        let all: Vec<Handle> = handles.iter().map(|(handle, _)| handle).collect();
+        assert_eq!(all, [Handle(0), b]);
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl Locks {
         desc: &LockDesc,
         wished: Option<LockId>,
     ) -> Result<LockGrant, Status> {
-        let has_room = t.clients.has_handle_room(client)?;
+        let has_room = t.clients.has_lock_room(client)?;
         let known = self.by_name.get(desc.name.as_slice()).copied();
         let known = known.map(|lock| (lock, &self.by_id[&lock]));
         if let Some((lock, record)) = known {
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn a_client_without_room_for_handles_creates_nothing() {
         let mut w = World::new(4);
-        w.reg.clients = Clients::new(1, 1);
+        w.reg.clients = Clients::new(1, 1, 1);
         w.reg.clients.adopt(client(1), Secret([0; 16])).unwrap();
         let a = desc("a", LockType::Atomic);
         w.get(1, &a).unwrap();

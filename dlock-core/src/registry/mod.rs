@@ -63,7 +63,8 @@ impl Registry {
     pub fn new(clients_max: usize, locks_max: usize, objects_max: usize) -> Self {
         let slots = locks_max + objects_max;
         Self {
-            clients: Clients::new(clients_max, slots),
+            // Objects that are freed keep their slots while a client has a stale handle of them.
+            clients: Clients::new(clients_max, locks_max, slots),
             slots: Slots::new(slots),
             locks: Locks::new(locks_max),
             objects: Objects::new(objects_max),

@@ -166,7 +166,7 @@ impl Objects {
         name: &[u8],
         lease_s: u32,
     ) -> Result<ObjectGrant, Status> {
-        let has_room = t.clients.has_handle_room(client)?;
+        let has_room = t.clients.has_object_room(client)?;
         let object = *self.by_name.get(name).ok_or(Status::ObjectNotCreate)?;
         // Names and ids stand in both tables or in none.
         let record = self.by_id.get_mut(&object).expect("an object with a name");
@@ -184,7 +184,6 @@ impl Objects {
         }
         let what = What::Object(object, generation);
         let handle = t.clients.add_handle(client, HandleEntry { slot, what });
-        t.mem.clear_ledger(client, handle);
         record.refs.push(ObjectRef { client, handle, lease_end });
         Ok(ObjectGrant { object, handle, slot, generation })
     }

@@ -87,10 +87,11 @@ impl Slots {
         };
         self.change(slot, State::Free, State::Occupied);
         self.occupied += 1;
-        mem.set(WordAddr::new(slot, Word::W0), w0);
-        mem.set(WordAddr::new(slot, Word::W1), 0);
-        mem.set(WordAddr::new(slot, Word::Fence), fence);
-        Some((slot, self.next_generation(mem, slot)))
+        self.generation += 1;
+        let words =
+            [(Word::W0, w0), (Word::W1, 0), (Word::Fence, fence), (Word::Gen, self.generation)];
+        mem.set_all(&words.map(|(word, value)| (WordAddr::new(slot, word), value)));
+        Some((slot, Generation(self.generation)))
     }
 
     /// The slot's occupant is destroyed: whoever looks at its generation sees so.

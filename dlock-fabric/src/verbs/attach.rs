@@ -11,6 +11,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttach, VerbsAttached};
 use dlock_core::limits::VERBS_RING_SLOTS_MAX;
@@ -28,7 +29,7 @@ use super::poster::Poster;
 use super::qp::{Qp, QpSpec};
 use super::ring::Ring;
 use super::talk::Talk;
-use super::{MESSAGE_BYTES, RING_SLOTS};
+use super::{MESSAGE_BYTES, RING_SLOTS, VERB_BYTES};
 use crate::clock::ClockEstimate;
 use crate::error::FabricError;
 use crate::fork::Owner;
@@ -49,6 +50,7 @@ pub(super) struct Device {
     messages: Arc<Qp>,
     shared_qp: bool,
     sleep: bool,
+    until: Option<Instant>,
 }
 
 impl Device {
@@ -63,25 +65,28 @@ impl Device {
         };
         let sends = queue(SEND_SLOTS + MESSAGE_SLOTS)?;
         let receives = queue(u32::from(RING_SLOTS) + 1)?;
-        let qp = |send_slots, recv_slots: u16| {
+        let qp = |send_slots, recv_slots: u16, inline_bytes| {
             let spec = QpSpec {
                 send_cq: Arc::clone(&sends.0),
                 recv_cq: Arc::clone(&receives.0),
                 send_slots,
                 recv_slots: recv_slots.into(),
+                inline_bytes,
                 serves: false,
                 psn: random_psn(),
             };
             Qp::new(&pd, spec)
         };
         let (chains, messages) = if wish.shared_qp {
-            let qp = qp(SEND_SLOTS + MESSAGE_SLOTS, RING_SLOTS)?;
+            // Longer messages are fetched: hundreds of slots would have room for one.
+            let qp = qp(SEND_SLOTS + MESSAGE_SLOTS, RING_SLOTS, VERB_BYTES)?;
             (Arc::clone(&qp), qp)
         } else {
-            (qp(SEND_SLOTS, 1)?, qp(MESSAGE_SLOTS, RING_SLOTS)?)
+            let messages = qp(MESSAGE_SLOTS, RING_SLOTS, MESSAGE_BYTES)?;
+            (qp(SEND_SLOTS, 1, VERB_BYTES)?, messages)
         };
-        let (shared_qp, sleep) = (wish.shared_qp, wish.sleep);
-        Ok(Self { sends, receives, chains, messages, shared_qp, sleep })
+        let VerbsWish { shared_qp, sleep, until, .. } = *wish;
+        Ok(Self { sends, receives, chains, messages, shared_qp, sleep, until })
     }
 
     /// Makes a session of it.
@@ -99,6 +104,7 @@ impl Device {
         };
         let attach = Attach { fabric: FabricKind::Verbs, verbs: Some(wish), ..*attach };
         let deadline = deadline_in(net::CONNECT_WAIT);
+        let deadline = self.until.map_or(deadline, |until| until.min(deadline));
         let attached = handshake::attach_tcp(socket.as_fd(), &attach, deadline)?;
         let primary = attached.verbs.ok_or(FabricError::Unexpected)?;
         let memory = memory_of(&attached, &primary)?;
@@ -130,10 +136,10 @@ impl Device {
             sleep: self.sleep,
         })?;
         match (&primary.messages, self.shared_qp) {
-            (None, true) => self.chains.connect(&primary.chains.into())?,
+            (None, true) => self.chains.connect_until(&primary.chains.into(), self.until)?,
             (Some(theirs), false) => {
-                self.chains.connect(&primary.chains.into())?;
-                self.messages.connect(&(*theirs).into())?;
+                self.chains.connect_until(&primary.chains.into(), self.until)?;
+                self.messages.connect_until(&(*theirs).into(), self.until)?;
             }
             _ => return Err(FabricError::Unexpected),
         }

@@ -97,15 +97,9 @@ impl Primary {
 }
 
 fn spec(context: &Arc<Context>, send: u32, recv: u32, serves: bool, psn: u32) -> QpSpec {
-    let cq = Cq::new(context, send + recv, None).unwrap();
-    QpSpec {
-        send_cq: Arc::clone(&cq),
-        recv_cq: cq,
-        send_slots: send,
-        recv_slots: recv,
-        serves,
-        psn,
-    }
+    let recv_cq = Cq::new(context, send + recv, None).unwrap();
+    let (send_cq, send_slots, recv_slots) = (Arc::clone(&recv_cq), send, recv);
+    QpSpec { send_cq, recv_cq, send_slots, recv_slots, inline_bytes: 8, serves, psn }
 }
 
 /// The next completion.
@@ -520,6 +514,7 @@ fn shares_and_completion_queues_cannot_be_overdrawn() {
         recv_cq: Arc::clone(&cq),
         send_slots,
         recv_slots: 1,
+        inline_bytes: 8,
         serves: false,
         psn: 1,
     };

@@ -294,12 +294,20 @@ pub fn look() -> Findings {
         let may = fs::OpenOptions::new().read(true).write(true).open(&path).is_ok();
         findings.device_files.push((path.display().to_string(), may));
     }
+    findings.memlock_bytes = memlock_bytes();
+    findings
+}
+
+fn memlock_bytes() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place for the answer.
     let rc = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
-    findings.memlock_bytes =
-        (rc == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur);
-    findings
+    (rc == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// What may be locked in memory, if that is limited for this process.
+pub(super) fn memlock_limit() -> Option<u64> {
+    memlock_bytes().filter(|_| !may_lock())
 }
 
 fn names_in(folder: &Path) -> Vec<String> {

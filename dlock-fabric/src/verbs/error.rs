@@ -4,6 +4,7 @@
 use std::io;
 
 use super::choice::NoPort;
+use super::doctor::memlock_limit;
 use super::library::Absent;
 
 /// Why a device, a registration or a queue pair could not be had: cause and remedy in one line.
@@ -17,7 +18,7 @@ pub enum VerbsError {
     #[error(transparent)]
     NoPort(#[from] NoPort),
     /// A call failed.
-    #[error("cannot {what}: {source}{}", remedy(.source))]
+    #[error("cannot {what}: {source}{}", remedy(.what, .source))]
     Call {
         /// What was attempted.
         what: &'static str,
@@ -43,6 +44,13 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
+    /// Whether something has run out, here or at the device, that others have.
+    pub fn is_exhausted(&self) -> bool {
+        let Self::Call { source, .. } = self else { return false };
+        let codes = [libc::ENOMEM, libc::ENOSPC, libc::EMFILE, libc::ENFILE, libc::EAGAIN];
+        source.raw_os_error().is_some_and(|code| codes.contains(&code))
+    }
+
     pub(super) fn call(what: &'static str, source: io::Error) -> Self {
         Self::Call { what, source }
     }
@@ -62,10 +70,37 @@ impl VerbsError {
     }
 }
 
+/// What is attempted where the limit of locked memory counts.
+pub(super) const REGISTER: &str = "register memory";
+
 /// What helps against the usual reasons.
-fn remedy(source: &io::Error) -> &'static str {
+fn remedy(what: &str, source: &io::Error) -> String {
     match source.raw_os_error() {
-        Some(libc::ENOMEM) => "; raise the limit of locked memory (ulimit -l unlimited)",
+        Some(libc::ENOMEM) if what == REGISTER => out_of_memory(memlock_limit()),
+        Some(libc::ENOMEM | libc::ENOSPC) => "; the device has no more of them (rdma resource \
+            show; ibv_devinfo -v: max_qp, max_cq, max_mr, max_pd), or the host no memory (free -m)"
+            .into(),
+        _ => plain_remedy(source).into(),
+    }
+}
+
+/// Registered memory is locked, and each client's registrations are counted for themselves.
+fn out_of_memory(limit: Option<u64>) -> String {
+    match limit {
+        Some(bytes) => format!(
+            "; only {} KiB may be locked: raise the limit (ulimit -l unlimited, \
+             LimitMEMLOCK=infinity)",
+            bytes / 1_024
+        ),
+        None => "; locked memory is not limited, so the host has none left (free -m), or the \
+                 device no more registrations (ibv_devinfo -v: max_mr)"
+            .into(),
+    }
+}
+
+fn plain_remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "; raise the limit of open files (ulimit -n)",
         Some(libc::EACCES | libc::EPERM) => {
             "; permit access to /dev/infiniband/uverbs* (group rdma)"
         }
@@ -83,9 +118,20 @@ mod tests {
 
     #[test]
     fn a_failed_call_names_cause_and_remedy_in_one_line() {
-        let error = VerbsError::check("register memory", libc::ENOMEM).unwrap_err().to_string();
-        assert!(error.contains("register memory") && error.contains("ulimit -l"), "{error}");
-        assert!(!error.contains('\n'));
+        let text = |what, code| VerbsError::check(what, code).unwrap_err().to_string();
+        for (what, code, remedy) in [
+            (REGISTER, libc::ENOMEM, "memory"),
+            ("make a queue pair", libc::ENOMEM, "max_qp"),
+            ("make a completion channel", libc::EMFILE, "ulimit -n"),
+            ("query a port", libc::EIO, "removed"),
+        ] {
+            let error = text(what, code);
+            assert!(error.contains(what) && error.contains(remedy), "{error}");
+            assert!(!error.contains(['\n', '\t']) && !error.contains("  "), "{error}");
+        }
+        assert!(
+            out_of_memory(Some(65_536)).contains("64 KiB") && out_of_memory(None).contains("free")
+        );
         assert!(VerbsError::check("x", 0).is_ok());
     }
 }

@@ -70,6 +70,8 @@ pub struct VerbsWish {
     pub shared_qp: bool,
     /// Rather sleep than look again and again for what is under way.
     pub sleep: bool,
+    /// When attaching must have ended, but for 2 s more to resolve the port's address.
+    pub until: Option<Instant>,
 }
 
 /// One session's queue pairs.
@@ -110,7 +112,7 @@ impl VerbsExecutor {
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
         let device = super::attach::Device::open(wish)?;
-        device.attach(OwnedFd::from(net::connect(addr)?), attach, clock)
+        device.attach(OwnedFd::from(net::connect_until(addr, wish.until)?), attach, clock)
     }
 
     /// Attaches over a connected stream socket.

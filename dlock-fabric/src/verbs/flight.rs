@@ -250,7 +250,8 @@ impl Flight {
     }
 
     /// Waits until all notes that were posted before have taken effect, and with `chains` all
-    /// chains that were posted without waiting, too.
+    /// chains that nobody waits for, too. One that was given up, and is not over now, ends the
+    /// session: it must not take effect after the request that is to undo it.
     pub(super) fn settled(&self, chains: bool, deadline: Instant) -> Result<(), Stop> {
         for station in self.stations.iter().filter(|s| s.usage() == Use::Notes) {
             let posted = station.posted();
@@ -259,8 +260,18 @@ impl Flight {
         if chains {
             let posted = self.ring_posted.load(Ordering::SeqCst);
             self.wait(deadline, || self.is_ring_done(posted).then_some(()))?;
+            for (station, posted) in self.abandoned() {
+                let over = self.wait(deadline, || station.is_done(posted).then_some(()));
+                over.map_err(|_| Stop::Broken)?;
+            }
         }
         Ok(())
+    }
+
+    /// Lists that were given up and may be under way, by station.
+    pub(super) fn abandoned(&self) -> impl Iterator<Item = (&Station, u32)> {
+        let stations = if self.is_strict() { &self.stations[..] } else { &[] };
+        stations.iter().filter_map(|station| Some((station, station.abandoned()?)))
     }
 
     /// Waits until `ready` gives something; it must become ready by a completion.

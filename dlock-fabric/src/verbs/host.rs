@@ -22,6 +22,7 @@ use super::choice::{choose, Choice, Gid};
 use super::completion::{Channel, Completion, Cq};
 use super::device::{devices, Context};
 use super::error::VerbsError;
+use super::health::Health;
 use super::loopback::random_psn;
 use super::memory::{Access, Mr, Pages, Pd, RemoteRegion};
 use super::messages::{MessageSpec, Messages};
@@ -58,6 +59,7 @@ impl Arrival {
 pub struct VerbsHost {
     slots: Arc<Pages>,
     ledgers: Arc<Ledgers>,
+    health: Arc<Health>,
     shared_qp: bool,
     queues: Arc<Queues>,
     context: Arc<Context>,
@@ -105,7 +107,24 @@ impl VerbsHost {
         let state = Mutex::default();
         let queues = Arc::new(Queues { state, channel, context: Arc::clone(&context) });
         let (slots, ledgers) = (Arc::clone(memory.pages()), Arc::clone(memory.ledgers()));
-        Ok((Arc::new(Self { slots, ledgers, shared_qp, queues, context }), memory))
+        let health = Arc::clone(memory.health());
+        Ok((Arc::new(Self { slots, ledgers, health, shared_qp, queues, context }), memory))
+    }
+
+    /// Whether the thread that operates on the memory waits for the device, and can do nothing
+    /// else: for about half a minute at most, and then the memory has failed.
+    pub fn is_out(&self) -> bool {
+        self.health.is_out()
+    }
+
+    /// Whether the device did not answer for a while since this was asked last.
+    pub fn take_was_out(&self) -> bool {
+        self.health.take_was_out()
+    }
+
+    /// Nobody needs the memory any more: an operation that waits for the device fails at once.
+    pub fn give_up(&self) {
+        self.health.give_up();
     }
 
     /// The device, its port and its address.
@@ -217,11 +236,11 @@ impl Queues {
     fn qp(&self, pd: &Arc<Pd>, send: u32, recv: u32, serves: bool) -> Result<Arc<Qp>, VerbsError> {
         let on = |queue: &Arc<Cq>| {
             let (send_cq, recv_cq) = (Arc::clone(queue), Arc::clone(queue));
-            let psn = random_psn();
-            Qp::new(
-                pd,
-                QpSpec { send_cq, recv_cq, send_slots: send, recv_slots: recv, serves, psn },
-            )
+            let (send_slots, recv_slots, psn) = (send, recv, random_psn());
+            let inline_bytes = if send > 1 { MESSAGE_BYTES } else { 0 };
+            let spec =
+                QpSpec { send_cq, recv_cq, send_slots, recv_slots, inline_bytes, serves, psn };
+            Qp::new(pd, spec)
         };
         // The newest has the most room.
         let queues: Vec<_> = self.state().queues.iter().rev().cloned().collect();

@@ -12,7 +12,8 @@
 //! anew as soon as that is possible, and the list is executed then. That is right if nothing of it
 //! was executed before. The device tells: the end that serves expects the packet after the last
 //! one it has executed. If an atomic was executed and its value is lost, nobody can say what became
-//! of the word: the memory has failed.
+//! of the word: the memory has failed. So it has if the device does not work again in time. Until
+//! then the thread that asked can do nothing else; the others see by [`Health`] that it waits.
 
 use std::hash::{BuildHasher, Hasher};
 use std::io;
@@ -22,17 +23,19 @@ use std::time::{Duration, Instant};
 use super::completion::{Completion, Cq};
 use super::device::Context;
 use super::error::VerbsError;
+use super::health::{Health, SLOW};
 use super::memory::{Access, Mr, Pages, Pd, RemoteRegion, RemoteWord};
 use super::poster::{Notify, Poster, RemoteVerb};
 use super::qp::{Qp, QpSpec, PSN_MASK};
 use super::timing::DEAD_PEER_MAX;
+use super::VERB_BYTES;
 
 /// Verbs of one list: a chain, and room to spare.
 pub(super) const LIST_MAX: usize = 8;
-/// How long one list may take: each verb may need all retries, and the machine may be slow.
-const WAIT: Duration = DEAD_PEER_MAX.saturating_mul(LIST_MAX as u32);
-/// How long a device that does not work may take until it works again.
-const REPAIR_MAX: Duration = Duration::from_secs(60);
+/// How long a device that does not work may take until it works again, 15 s: no longer than one
+/// that does may take for a list, each verb of which may need all retries. By then every client
+/// that had a verb under way over the same link has seen it fail.
+const REPAIR_MAX: Duration = DEAD_PEER_MAX.saturating_mul(LIST_MAX as u32);
 /// Time between two attempts to make a device work that does not.
 const REPAIR_PAUSE: Duration = Duration::from_millis(20);
 /// Looks at the completion queue between two looks at the clock.
@@ -42,6 +45,7 @@ const LOOKS: u32 = 64;
 #[derive(Debug)]
 pub(super) struct Loopback {
     pair: Pair,
+    health: Arc<Health>,
     key: Mr,
     pd: Arc<Pd>,
 }
@@ -70,7 +74,12 @@ impl Loopback {
     pub(super) fn new(context: &Arc<Context>, slots: &Arc<Pages>) -> Result<Self, VerbsError> {
         let pd = Pd::new(context)?;
         let key = Mr::register(&pd, slots.clone(), Access::Own)?;
-        Ok(Self { pair: Pair::new(&pd, key.remote())?, key, pd })
+        let health = Arc::default();
+        Ok(Self { pair: Pair::new(&pd, key.remote(), &health)?, health, key, pd })
+    }
+
+    pub(super) fn health(&self) -> &Arc<Health> {
+        &self.health
     }
 
     /// The slots as this queue pair names them.
@@ -86,10 +95,11 @@ impl Loopback {
     /// Why not; a front part of the list may have taken effect.
     ///
     /// # Latency
-    /// One round trip within the device; up to a minute while the device cannot be used.
+    /// One round trip within the device; about 20 s, 35 s for a list of eight, if the device
+    /// fails and cannot be used.
     #[inline]
     pub(super) fn run(&mut self, verbs: &[RemoteVerb]) -> Result<[u64; LIST_MAX], String> {
-        match self.pair.run(verbs) {
+        match self.pair.run(verbs, &self.health) {
             Ok(values) => Ok(values),
             Err(failed) => self.run_again(verbs, failed),
         }
@@ -101,6 +111,7 @@ impl Loopback {
         verbs: &[RemoteVerb],
         mut failed: Failed,
     ) -> Result<[u64; LIST_MAX], String> {
+        self.health.fails();
         let until = Instant::now() + REPAIR_MAX;
         loop {
             let is_lost =
@@ -110,23 +121,31 @@ impl Loopback {
                 return Err(failed.reason);
             }
             self.repair(until).map_err(|error| format!("{}; {error}", failed.reason))?;
-            match self.pair.run(verbs) {
-                Ok(values) => return Ok(values),
-                Err(_) if Instant::now() >= until => return Err(failed.reason),
+            match self.pair.run(verbs, &self.health) {
+                Ok(values) => {
+                    self.health.works();
+                    return Ok(values);
+                }
+                Err(_) if self.is_over(until) => return Err(failed.reason),
                 Err(again) => failed = again,
             }
         }
     }
 
+    /// Whether to wait no longer for a device that does not work.
+    fn is_over(&self, until: Instant) -> bool {
+        Instant::now() >= until || self.health.is_given_up()
+    }
+
     /// Makes the pair anew.
     fn repair(&mut self, until: Instant) -> Result<(), VerbsError> {
         loop {
-            match Pair::new(&self.pd, self.key.remote()) {
+            match Pair::new(&self.pd, self.key.remote(), &self.health) {
                 Ok(pair) => {
                     self.pair = pair;
                     return Ok(());
                 }
-                Err(error) if Instant::now() >= until => return Err(error),
+                Err(error) if self.is_over(until) => return Err(error),
                 // Nothing tells when it is worth while.
                 Err(_) => std::thread::sleep(REPAIR_PAUSE),
             }
@@ -136,12 +155,15 @@ impl Loopback {
 
 impl Pair {
     /// A pair that works.
-    fn new(pd: &Arc<Pd>, slots: RemoteRegion) -> Result<Self, VerbsError> {
+    fn new(pd: &Arc<Pd>, slots: RemoteRegion, health: &Health) -> Result<Self, VerbsError> {
         let cq = Cq::new(pd.context(), LIST_MAX as u32 + 3, None)?;
         let psn = random_psn() & PSN_MASK;
         let end = |send_slots, serves| {
             let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
-            Qp::new(pd, QpSpec { send_cq, recv_cq, send_slots, recv_slots: 1, serves, psn })
+            let (recv_slots, inline_bytes) = (1, VERB_BYTES);
+            let spec =
+                QpSpec { send_cq, recv_cq, send_slots, recv_slots, inline_bytes, serves, psn };
+            Qp::new(pd, spec)
         };
         let (own, served) = (end(LIST_MAX as u32, false)?, end(1, true)?);
         served.connect(&own.endpoint())?;
@@ -150,7 +172,7 @@ impl Pair {
         let mut pair = Self { poster, cq, served, next_psn: psn, tells: false };
         // The memory has a page at least.
         let first = RemoteWord { addr: slots.base, rkey: slots.rkey };
-        pair.run(&[RemoteVerb::Read { word: first }]).map_err(|failed| {
+        pair.run(&[RemoteVerb::Read { word: first }], health).map_err(|failed| {
             VerbsError::call("use a loopback queue pair", io::Error::other(failed.reason))
         })?;
         pair.tells = pair.served.expected_psn()? == pair.next_psn;
@@ -158,14 +180,15 @@ impl Pair {
     }
 
     #[inline]
-    fn run(&mut self, verbs: &[RemoteVerb]) -> Result<[u64; LIST_MAX], Failed> {
+    fn run(&mut self, verbs: &[RemoteVerb], health: &Health) -> Result<[u64; LIST_MAX], Failed> {
         let posted = self.poster.post(verbs, Notify::Yes).map_err(|error| error.to_string());
-        let completion = posted.and_then(|_| self.completion()).and_then(|completion| {
-            match completion.is_success() {
-                true => Ok(completion),
-                false => Err(completion.status_text()),
-            }
-        });
+        let completion =
+            posted.and_then(|_| self.completion(verbs.len(), health)).and_then(|completion| {
+                match completion.is_success() {
+                    true => Ok(completion),
+                    false => Err(completion.status_text()),
+                }
+            });
         let completion = completion.map_err(|reason| self.failed(reason))?;
         self.next_psn = self.next_psn.wrapping_add(verbs.len() as u32) & PSN_MASK;
         let settled = self.poster.settle(&completion);
@@ -181,21 +204,33 @@ impl Pair {
     }
 
     #[inline]
-    fn completion(&self) -> Result<Completion, String> {
+    fn completion(&self, verbs: usize, health: &Health) -> Result<Completion, String> {
+        let wait = DEAD_PEER_MAX.saturating_mul(verbs as u32);
         let mut one = [Completion::default()];
-        let mut started = None;
+        let (mut started, mut is_slow) = (None, false);
         loop {
             for _ in 0..LOOKS {
                 match self.cq.poll(&mut one) {
                     Ok(0) => std::hint::spin_loop(),
-                    Ok(_) => return Ok(one[0]),
+                    Ok(_) => {
+                        // One that has failed is seen to by who waits for it.
+                        if is_slow && one[0].is_success() {
+                            health.works();
+                        }
+                        return Ok(one[0]);
+                    }
                     Err(error) => return Err(error.to_string()),
                 }
             }
             // What executes it may need this very CPU.
             std::thread::yield_now();
-            if started.get_or_insert_with(Instant::now).elapsed() > WAIT {
+            let waited = started.get_or_insert_with(Instant::now).elapsed();
+            if waited > wait || (is_slow && health.is_given_up()) {
                 return Err("the device does not answer".into());
+            }
+            if waited > SLOW && !is_slow {
+                is_slow = true;
+                health.fails();
             }
         }
     }

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::device::Context;
-use super::error::VerbsError;
+use super::error::{VerbsError, REGISTER};
 use super::ffi::{self, ibv_mr, ibv_pd};
 use crate::atomic::{self, SharedWord};
 use crate::fork::Owner;
@@ -135,7 +135,7 @@ impl Mr {
         // is after `dereg_mr`.
         let raw =
             unsafe { (lib.reg_mr)(pd.raw.as_ptr(), base.as_ptr().cast(), bytes, access.flags()) };
-        let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("register memory"))?;
+        let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last(REGISTER))?;
         // SAFETY: the library's structure, filled in.
         let keys = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
         Ok(Self { raw, keys, region: Some(region), pd: Arc::clone(pd) })

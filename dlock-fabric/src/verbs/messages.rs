@@ -109,8 +109,8 @@ impl Messages {
         let bytes = slots.saturating_mul(u64::from(spec.bytes));
         let pages = Pages::new(usize::try_from(bytes).unwrap_or(usize::MAX))?;
         let mr = Mr::register(qp.pd(), pages.clone(), Access::Local)?;
-        let send_owner = qp.take_share(spec.send_slots())?;
-        let recv_owner = qp.take_share(0)?;
+        let send_owner = qp.take_share(spec.send_slots())?.owner;
+        let recv_owner = qp.take_share(0)?.owner;
         let lkey = mr.lkey();
         qp.keep(Arc::new(mr));
         let messages = Self {

@@ -31,6 +31,7 @@ mod error;
 mod executor;
 mod ffi;
 mod flight;
+mod health;
 mod host;
 mod library;
 mod loopback;
@@ -68,3 +69,5 @@ pub use qp::{Endpoint, Qp, QpSpec};
 pub const RING_SLOTS: u16 = 16;
 /// Bytes of a message buffer; the longest frame of the arbiter's has less than half of it.
 pub const MESSAGE_BYTES: u32 = 128;
+/// Bytes inline in a work request of verbs: the value of a write.
+const VERB_BYTES: u32 = 8;

@@ -30,6 +30,7 @@ use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr, CHAIN_VERBS_MAX};
 use dlock_core::words::LedgerEntry;
 
 use super::device::Context;
+use super::health::Health;
 use super::loopback::{Loopback, LIST_MAX};
 use super::memory::{Pages, RemoteWord};
 use super::poster::RemoteVerb;
@@ -40,7 +41,9 @@ use crate::memory::SLOTS_LIMIT;
 /// memory cannot be operated on any more: its device is gone. There is no value that an operation
 /// could return then. The thread's boundary catches it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the RDMA device has failed under the lock memory: {0}; has it been removed? (rdma link)")]
+#[error(
+    "its RDMA device does not work: {0}; is its interface up, and the device there? (rdma link)"
+)]
 pub struct DeviceLost(String);
 
 impl DeviceLost {
@@ -66,6 +69,8 @@ impl Ledgers {
 }
 
 const _: () = assert!(CHAIN_VERBS_MAX <= LIST_MAX);
+/// What stands in a list behind its verbs.
+const NOTHING: RemoteVerb = RemoteVerb::Read { word: RemoteWord { addr: 0, rkey: 0 } };
 
 /// Slots and ledgers; operates on them with the atomics of the device.
 #[derive(Debug)]
@@ -92,6 +97,11 @@ impl NicMemory {
     fn bytes(slots: u32) -> Result<usize, FabricError> {
         let bytes = (slots as usize).checked_mul(32).filter(|_| slots <= SLOTS_LIMIT);
         bytes.ok_or(FabricError::TooManySlots { slots, max: SLOTS_LIMIT })
+    }
+
+    /// Whether the device works, for the other threads.
+    pub(super) fn health(&self) -> &Arc<Health> {
+        self.loopback.health()
     }
 
     /// The memory of the slots, to be registered for clients.
@@ -176,7 +186,7 @@ impl NicMemory {
     }
 
     fn execute_run(&mut self, run: &[Verb], values: &mut Values) {
-        let mut list = [RemoteVerb::Read { word: RemoteWord { addr: 0, rkey: 0 } }; LIST_MAX];
+        let mut list = [NOTHING; LIST_MAX];
         let mut len = 0;
         for verb in run {
             list[len] = match *verb {
@@ -248,6 +258,15 @@ impl LockMemory for NicMemory {
     fn set(&mut self, addr: WordAddr, value: u64) {
         let word = self.own(addr);
         self.run(&[RemoteVerb::Write { word, value }]);
+    }
+    fn set_all(&mut self, words: &[(WordAddr, u64)]) {
+        for words in words.chunks(LIST_MAX) {
+            let mut list = [NOTHING; LIST_MAX];
+            for (to, &(addr, value)) in list.iter_mut().zip(words) {
+                *to = RemoteVerb::Write { word: self.own(addr), value };
+            }
+            self.run(&list[..words.len()]);
+        }
     }
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
         let entry = self.with_entry(client, handle, |word| word.load().into());

@@ -31,8 +31,8 @@ use std::sync::Arc;
 use super::completion::{Completion, WorkId};
 use super::error::VerbsError;
 use super::ffi::{self, ibv_send_wr, ibv_sge};
-use super::memory::{Access, Mr, Pages, RemoteWord};
-use super::qp::Qp;
+use super::memory::{Pages, RemoteWord};
+use super::qp::{Qp, Share};
 
 /// A verb on a word of the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +135,9 @@ pub struct Poster {
     requests: Box<[ibv_send_wr]>,
     /// Kept at its place: `requests` point to it.
     _scatter: Box<[ibv_sge]>,
+    /// Of all posters of the queue pair; this one's words begin at `first`.
     scratch: Arc<Pages>,
+    first: usize,
     qp: Arc<Qp>,
 }
 
@@ -157,13 +159,11 @@ impl Poster {
         let small = VerbsError::QueueTooSmall { wanted: slots, has: SLOTS_MAX };
         let slots = slots.max(2).checked_next_power_of_two().filter(|&n| n <= SLOTS_MAX);
         let slots = slots.ok_or(small)?;
-        let scratch = Pages::new(slots as usize * 8)?;
-        let mr = Mr::register(qp.pd(), scratch.clone(), Access::Local)?;
-        let owner = qp.take_share(slots)?;
-        let lkey = mr.lkey();
-        qp.keep(Arc::new(mr));
+        let (scratch, lkey) = qp.scratch()?;
+        let Share { owner, first } = qp.take_share(slots)?;
+        let first = first as usize;
         let addr = |word| std::ptr::from_ref(word) as u64;
-        let words = scratch.words().iter().take(slots as usize);
+        let words = scratch.words()[first..][..slots as usize].iter();
         let mut scatter: Box<[ibv_sge]> =
             words.map(|word| ibv_sge { addr: addr(word), length: 8, lkey }).collect();
         let requests = scatter
@@ -186,6 +186,7 @@ impl Poster {
             requests,
             _scatter: scatter,
             scratch,
+            first,
             qp: Arc::clone(qp),
         })
     }
@@ -247,7 +248,8 @@ impl Poster {
     /// device said that it was executed, but brought no value.
     #[inline]
     pub(super) fn value(&self, seq: u32) -> Option<u64> {
-        let value = self.scratch.words()[(seq.wrapping_sub(1) & self.mask) as usize].load();
+        let at = (seq.wrapping_sub(1) & self.mask) as usize;
+        let value = self.scratch.words()[self.first + at].load();
         (value != self.blank).then_some(value)
     }
 
@@ -330,6 +332,7 @@ impl Batch<'_> {
         }
         let at = poster.posted.wrapping_add(self.len) & poster.mask;
         let request = &mut poster.requests[at as usize];
+        let scratch = &poster.scratch.words()[poster.first + at as usize];
         let RemoteWord { addr: remote_addr, rkey } = verb.word();
         request.send_flags = 0;
         match *verb {
@@ -350,11 +353,11 @@ impl Batch<'_> {
                 request.opcode = ffi::IBV_WR_RDMA_WRITE;
                 request.wr.rdma = ffi::rdma { remote_addr, rkey };
                 request.send_flags = poster.inline;
-                poster.scratch.words()[at as usize].store(value);
+                scratch.store(value);
             }
         }
         if !matches!(verb, RemoteVerb::Write { .. }) {
-            poster.scratch.words()[at as usize].store(poster.blank);
+            scratch.store(poster.blank);
         }
         if self.order.fence(verb) {
             request.send_flags |= poster.fence;

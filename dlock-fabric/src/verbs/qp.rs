@@ -14,6 +14,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use super::choice::{Gid, Link};
 use super::completion::{Cq, WorkId};
@@ -22,12 +23,9 @@ use super::ffi::{
     self, ibv_ah_attr, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
     ibv_recv_wr, ibv_send_wr,
 };
-use super::memory::{Mr, Pd};
+use super::memory::{Access, Mr, Pages, Pd};
 use super::timing;
 
-/// Bytes that are asked for to be copied into a work request instead of being fetched; a device
-/// that has not as many is asked for less.
-const INLINE_BYTES: u32 = 220;
 /// Times that the move to RTR is tried: the neighbour's address may have to be resolved first,
 /// each of which blocks up to 1 s.
 const RTR_ATTEMPTS_MAX: u32 = 3;
@@ -53,10 +51,22 @@ pub struct QpSpec {
     pub send_slots: u32,
     /// Receive buffers.
     pub recv_slots: u32,
+    /// Bytes that are to be copied into a work request instead of being fetched; a device that
+    /// has not as many gives less. Every slot of the send queue has that room.
+    pub inline_bytes: u32,
     /// Whether the peer may operate on this side's registrations: the primary's side.
     pub serves: bool,
     /// Its first packet's number: random, so that an earlier connection's packets are not taken.
     pub psn: u32,
+}
+
+/// A part of a send queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    /// The number of who has it.
+    pub(super) owner: u16,
+    /// Its first slot.
+    pub(super) first: u32,
 }
 
 /// One end of a connection, as the other needs to know it. It comes from the network.
@@ -89,6 +99,8 @@ pub struct Qp {
     destroyed: bool,
     /// What the device may access until the queue pair is destroyed.
     kept: Mutex<Vec<Arc<Mr>>>,
+    /// A word for each slot of the send queue, for posters: made when the first one is.
+    scratch: Mutex<Option<(Arc<Pages>, u32)>>,
     pd: Arc<Pd>,
 }
 
@@ -134,7 +146,7 @@ impl Qp {
 
     fn create(pd: &Arc<Pd>, spec: &QpSpec) -> Result<(NonNull<ibv_qp>, u32), VerbsError> {
         let lib = pd.context().here()?;
-        let mut inline = INLINE_BYTES;
+        let mut inline = spec.inline_bytes;
         loop {
             let mut attr = ibv_qp_init_attr {
                 qp_context: std::ptr::null_mut(),
@@ -183,6 +195,7 @@ impl Qp {
             owners: AtomicU32::new(0),
             destroyed: false,
             kept: Mutex::default(),
+            scratch: Mutex::default(),
             pd: Arc::clone(pd),
         }
     }
@@ -229,6 +242,16 @@ impl Qp {
     /// # Errors
     /// `Peer` if the other end cannot be meant; `Call`. The queue pair is of no use then.
     pub fn connect(&self, peer: &Endpoint) -> Result<(), VerbsError> {
+        self.connect_until(peer, None)
+    }
+
+    /// As [`connect`](Self::connect), but it does not begin to resolve the address again after
+    /// that moment; one attempt takes up to 1 s.
+    pub(super) fn connect_until(
+        &self,
+        peer: &Endpoint,
+        until: Option<Instant>,
+    ) -> Result<(), VerbsError> {
         let attr = self.path_to(peer)?;
         let mask = ffi::IBV_QP_STATE
             | ffi::IBV_QP_AV
@@ -241,7 +264,8 @@ impl Qp {
         while let Err(error) = self.modify("connect a queue pair", &mut attr.clone(), mask) {
             let again = matches!(&error, VerbsError::Call { source, .. }
                 if source.raw_os_error() == Some(libc::ETIMEDOUT));
-            if !again || attempt == RTR_ATTEMPTS_MAX {
+            let is_late = until.is_some_and(|until| Instant::now() >= until);
+            if !again || is_late || attempt == RTR_ATTEMPTS_MAX {
                 return Err(error);
             }
             attempt += 1;
@@ -399,15 +423,31 @@ impl Qp {
         self.spec.recv_slots
     }
 
-    /// Takes a share of the send queue, with a number for whoever takes it.
-    pub(super) fn take_share(&self, slots: u32) -> Result<u16, VerbsError> {
+    /// Takes a share of the send queue.
+    pub(super) fn take_share(&self, slots: u32) -> Result<Share, VerbsError> {
         let limit = self.spec.send_slots;
         let add = |taken: u32| taken.checked_add(slots).filter(|&n| n <= limit);
         let taken = self.send_taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         let small = |has| VerbsError::QueueTooSmall { wanted: slots, has };
-        taken.map_err(|taken| small(limit - taken))?;
+        let first = taken.map_err(|taken| small(limit - taken))?;
         // Shares are never given back, so their number is bounded by the queue's slots.
-        u16::try_from(self.owners.fetch_add(1, Ordering::Relaxed)).map_err(|_| small(0))
+        let owner = u16::try_from(self.owners.fetch_add(1, Ordering::Relaxed));
+        Ok(Share { owner: owner.map_err(|_| small(0))?, first })
+    }
+
+    /// A word for each slot of the send queue, and its local key: one registration, since each
+    /// costs pages and memory of the kernel.
+    pub(super) fn scratch(&self) -> Result<(Arc<Pages>, u32), VerbsError> {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((pages, lkey)) = &*scratch {
+            return Ok((Arc::clone(pages), *lkey));
+        }
+        let pages = Pages::new(self.spec.send_slots.max(1) as usize * 8)?;
+        let mr = Mr::register(&self.pd, pages.clone(), Access::Local)?;
+        let made = (pages, mr.lkey());
+        self.keep(Arc::new(mr));
+        *scratch = Some(made.clone());
+        Ok(made)
     }
 
     /// Keeps a registration until the queue pair is destroyed.

@@ -106,6 +106,11 @@ impl Station {
         self.posted.load(Ordering::Acquire)
     }
 
+    /// The count with a list that was given up, and may take effect yet.
+    pub(super) fn abandoned(&self) -> Option<u32> {
+        (self.state.load(Ordering::SeqCst) == ORPHAN).then(|| self.posted())
+    }
+
     fn is_idle(&self) -> bool {
         self.is_done(self.posted())
     }

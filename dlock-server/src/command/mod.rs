@@ -181,7 +181,7 @@ impl Worker {
         match catch_unwind(AssertUnwindSafe(|| self.serve())) {
             Ok(ended) => ended,
             Err(payload) => match payload.downcast::<DeviceLost>() {
-                Ok(lost) => Err(format!("its RDMA device has failed: {lost}")),
+                Ok(lost) => Err(lost.to_string()),
                 Err(panic) => resume_unwind(panic),
             },
         }
@@ -197,6 +197,7 @@ impl Worker {
             worked |= self.take_arrivals()?;
             worked |= self.serve_channels();
             self.tick();
+            self.tell_of_an_outage();
             self.deliver();
             let mut wait = self.wait(worked);
             if !wait.is_zero() && !self.may_sleep_at_the_device()? {

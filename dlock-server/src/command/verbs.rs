@@ -98,6 +98,15 @@ impl Worker {
         }
     }
 
+    /// Says that the device did not work for a while; it does again, since this thread goes on.
+    pub(super) fn tell_of_an_outage(&self) {
+        if self.nic.as_ref().is_some_and(|nic| nic.host.take_was_out()) {
+            log::warn!(
+                "the RDMA device did not answer for a while: requests were refused meanwhile"
+            );
+        }
+    }
+
     /// Ends what a client's queue pairs can do. Until that has succeeded nothing of the client is
     /// undone.
     pub(super) fn fence_verbs(&mut self, client: ClientId, mut peer: Box<VerbsPeer>) {

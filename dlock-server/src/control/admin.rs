@@ -164,7 +164,10 @@ impl Endpoint {
             Ok(Question::Clients { after, max }) => self.clients(after, page(max)).await,
             Err(error) => return failure(&error.to_string()),
         };
-        answer.unwrap_or_else(|| failure("the primary is stopping"))
+        answer.unwrap_or_else(|| match self.mailbox.is_out() {
+            true => failure("the primary waits for its RDMA device, which does not work"),
+            false => failure("the primary is stopping"),
+        })
     }
 
     async fn status(&self) -> Option<Value> {
@@ -225,7 +228,7 @@ impl Endpoint {
                 let _ = reply.send(look(primary, memory)); // whoever asked may be gone
             }))
         };
-        self.mailbox.ask(event).await.ok()
+        self.mailbox.ask_unless_out(event).await.ok().flatten()
     }
 }
 

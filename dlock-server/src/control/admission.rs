@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use dlock_core::control::{Attach, VerbsAttach};
 use dlock_core::status::Status;
-use dlock_fabric::VerbsHost;
+use dlock_fabric::{FabricError, VerbsHost};
 use tokio::sync::Semaphore;
 
 use crate::mailbox::{Event, Joining, Mailbox};
@@ -41,6 +41,9 @@ impl Admission {
         verbs: &VerbsAttach,
         mailbox: &Mailbox,
     ) -> Result<Joining, Status> {
+        if mailbox.is_out() {
+            return Err(Status::NotReady);
+        }
         let ask = |reply| Event::MayAttach { attach: *attach, reply };
         match mailbox.ask(ask).await {
             Ok(Status::Success) => {}
@@ -56,7 +59,10 @@ impl Admission {
             Ok(Ok(joined)) => Ok(Joining::Verbs(Box::new(joined))),
             Ok(Err(error)) => {
                 log::warn!("client {client} cannot attach over verbs: {error}");
-                Err(Status::Error)
+                Err(match error {
+                    FabricError::Verbs(error) if error.is_exhausted() => Status::ServerNoResource,
+                    _ => Status::Error,
+                })
             }
             Err(error) => {
                 log::error!("the thread that makes queue pairs has ended: {error}");

@@ -7,6 +7,10 @@
 //!                 anything else ─▶ an error reply, and the end
 //! ```
 //! A connection speaks for the one client it was bound to; no later frame names another.
+//!
+//! While the command thread waits for an RDMA device that does not work, requests are refused with
+//! `NotReady` here, and nothing of them is done; of one that it has begun the client hears when the
+//! device works, or the connection ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,6 +151,9 @@ struct Session {
 impl Session {
     async fn run(mut self, seq: Seq, request: ControlRequest) {
         let link = self.seat.link.clone();
+        if self.mailbox.is_out() {
+            return wire::refuse(&mut self.stream, seq, Status::NotReady).await;
+        }
         let opened = self.mailbox.ask(|reply| Event::Open { request, link, reply }).await;
         let session = match opened {
             Ok(Ok(session)) => session,
@@ -185,8 +192,16 @@ impl Session {
             };
             let leaves = request == ControlRequest::Deinit;
             let link = self.seat.link.id;
+            let is_heartbeat = request == ControlRequest::Heartbeat;
             let ask = |reply| Event::Control { client, link, request, reply };
-            let Ok(reply) = self.mailbox.ask(ask).await else { return };
+            let reply = match is_heartbeat {
+                _ if self.mailbox.is_out() => Ok(None),
+                // It changes nothing, so it may be answered before it has been looked at.
+                true => self.mailbox.ask_unless_out(ask).await,
+                false => self.mailbox.ask(ask).await.map(Some),
+            };
+            let Ok(reply) = reply else { return };
+            let reply = reply.unwrap_or(ControlReply::Error(Status::NotReady));
             if wire::answer(&mut self.stream, seq, reply).await.is_err() || leaves {
                 return;
             }

@@ -2,9 +2,11 @@
 //! The executor against a primary's memory on the device.
 
 use std::collections::BTreeSet;
+use std::os::unix::net::UnixStream;
 
+use dlock_core::control::{Attach, FabricKind, Secret};
 use dlock_core::exec::{Executor, LockMemory, Posted, Single};
-use dlock_core::ids::Handle;
+use dlock_core::ids::{ClientId, Handle};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::Request;
 use dlock_core::status::Status;
@@ -13,6 +15,7 @@ use dlock_core::words::LedgerEntry;
 
 use super::session::*;
 use super::*;
+use crate::error::FabricError;
 
 const REFUSED: Outcome = Outcome::Refused(Status::BadResponse);
 
@@ -35,6 +38,10 @@ fn every_verb_is_executed_with_either_kind_of_queue_pairs() {
         assert_eq!(site.memory.faa(w0(5), u64::MAX), 1);
         site.memory.set(w0(5), 77);
         assert_eq!(session.old(add(5, 0)), 77);
+        // More than one list of the loopback's.
+        let words: Vec<(WordAddr, u64)> = (10..30).map(|slot| (w0(slot), slot.into())).collect();
+        site.memory.set_all(&words);
+        assert!(words.iter().all(|&(addr, value)| site.memory.read(addr) == value));
         let counts = session.exec.counters();
         assert_eq!((counts.atomics, counts.reads, counts.notes), (4, 1, 1));
         assert_eq!((counts.doorbells, counts.sends), (3, 0));
@@ -308,4 +315,19 @@ fn a_primary_that_does_nothing_stops_nobody() {
     assert!(start.elapsed() < PATIENCE);
     assert!(session.exec.counters().sends <= 1, "one question is enough");
     assert_eq!(site.memory.ledger(session.client, Handle(0)).into_bits(), 1_999);
+}
+
+#[test]
+fn an_attach_that_nobody_answers_ends_when_it_is_to() {
+    if device().is_none() {
+        return;
+    }
+    let began = Instant::now();
+    let wish = VerbsWish { until: Some(began + Duration::from_millis(500)), ..Default::default() };
+    let (near, _silent) = UnixStream::pair().unwrap();
+    let (client, secret) = (ClientId::new(1).unwrap(), Secret([7; 16]));
+    let attach = Attach { client, secret, fabric: FabricKind::Tcp, verbs: None };
+    let attached = VerbsExecutor::attach_on(&wish, near.into(), &attach, exact_clock());
+    assert!(matches!(attached, Err(FabricError::TimedOut)), "{attached:?}");
+    assert!(began.elapsed() < crate::net::CONNECT_WAIT, "it took as long as without that");
 }

@@ -16,6 +16,7 @@ fn a_sleeper_is_woken_by_a_completion_and_not_without() {
         recv_cq: Arc::clone(&cq),
         send_slots: 4,
         recv_slots: 1,
+        inline_bytes: 8,
         serves: false,
         psn: 5,
     };
