@@ -27,7 +27,7 @@ wait $program
 status=$?
 cat "$said"
 # Each client has two queue pairs, and the primary as many for it.
-if [ $highest -ge 400 ]; then
+if [ "$highest" -ge 400 ]; then
     echo "  a client costs $((taken * 4 / highest)) KiB, both sides and the kernel's part together;" \
         "$((locked * 4 / highest)) KiB count as locked"
 fi
