@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Primary and clients over verbs: verbs counted per operation, mixed clients, killed clients,
-# stopped primaries; and the tests of every executor with a primary on the device.
+# stopped primaries; and the tests of every executor with a primary on the device, those of its
+# command channels included.
 # net: pair
 # here: yes
 # limit: 240
@@ -11,3 +12,4 @@ set -e
 rust_tests dlock-client-verbs
 export DLOCK_FABRIC=verbs
 for program in api ladders membership; do rust_tests dlock-client-$program; done
+rust_tests dlock-server-channels
