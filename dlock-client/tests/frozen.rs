@@ -8,8 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{config, got, own_address, server, server_at, status, X};
-use dlock_client::{FabricChoice, Instance, LockId, LockType, ObjectId, OpResult, Status};
+use common::{fabrics, got, own_address, server, server_at, status, X};
+use dlock_client::{
+    Client, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, ObjectId, OpResult,
+    Status,
+};
 use dlock_server::ServerConfig;
 use Status::*;
 
@@ -50,8 +53,11 @@ impl Primary {
     }
 
     fn join(&self) -> Instance {
-        let config = config((own_address(), self.port).into(), FabricChoice::Tcp);
-        Instance::init(&config, "127.0.0.1").unwrap()
+        Instance::init(&self.config(FabricChoice::Tcp), "127.0.0.1").unwrap()
+    }
+
+    fn config(&self, fabric: FabricChoice) -> ClientConfig {
+        ClientConfig { port: self.port, fabric, ..Default::default() }
     }
 
     fn freeze(&self) {
@@ -150,4 +156,41 @@ fn a_heartbeat_that_is_not_answered_holds_no_reinit_up() {
     assert_eq!(a.reinit_done(), Success);
     assert_eq!(status(a.extend(id, X, 0)), Success);
     assert_eq!([status(a.unlock(id)), a.deinit()], [Success; 2]);
+}
+
+#[test]
+fn a_long_wait_ends_with_the_session_it_is_of() {
+    const LEASE: Duration = Duration::from_secs(600);
+    const ENDS_MAX: Duration = Duration::from_secs(60);
+    for fabric in fabrics() {
+        for leaves in [true, false] {
+            let primary = Primary::start();
+            let join = || Client::with_config(&primary.config(fabric), "127.0.0.1").unwrap();
+            let (holder, waiter) = (join(), join());
+            let held = holder.atomic_lock("waited for").unwrap();
+            let wanted = waiter.atomic_lock("waited for").unwrap();
+            std::mem::forget(held.try_lock(LEASE).unwrap());
+            let bind = own_address();
+            let config = ServerConfig { bind, recovery_clients: 1, ..Default::default() };
+            let _successor = server_at(primary.port, config);
+            thread::scope(|scope| {
+                let wait = scope.spawn(|| wanted.lock_timeout(LEASE, 10 * LEASE).map(drop));
+                // for it to be queued; right without it, too
+                thread::sleep(Duration::from_millis(200));
+                primary.freeze();
+                let start = Instant::now();
+                match leaves {
+                    true => assert_eq!(waiter.clone().leave(), Err(Error::Disconnected)),
+                    false => waiter.reconnect(&bind.to_string()).unwrap(),
+                }
+                while !wait.is_finished() && start.elapsed() < ENDS_MAX {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                let has_ended = wait.is_finished();
+                drop(primary); // ends it in any case
+                assert!(wait.join().unwrap().is_err());
+                assert!(has_ended, "{fabric:?}: it has waited on");
+            });
+        }
+    }
 }

@@ -114,6 +114,9 @@ impl Instance {
         let refuse: Arc<dyn Executor> = Arc::new(Refuse);
         // not at the same primary: the old session may have to be asked for the time, in vain
         let old_clock = (link.epoch != old.epoch).then(|| (old.exec.now(), monotonic_ns()));
+        if old_clock.is_some() {
+            old.exec.end(); // its primary may be stopped, and a wait there last for hours
+        }
         for (id, index) in self.table.indices() {
             let cell = self.table.cell(index);
             // an operation on the old session is bounded, and mostly ends with its connection
@@ -301,7 +304,6 @@ impl Instance {
         self.objects.write().clear();
         let link = self.link.load_full();
         self.link.store(Arc::new(Link { exec: Arc::new(Refuse), verbs: None, ..*link }));
-        drop(link);
         for (_, index) in self.table.indices() {
             let cell = self.table.cell(index);
             if let Some(mut guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) {
@@ -309,6 +311,8 @@ impl Instance {
             }
             cell.changed.notify_all();
         }
+        link.exec.end(); // whoever waits for a grant must not wait on
+        drop(link);
         let status = done(self.call(ControlRequest::Deinit));
         if let Some(line) = self.line.lock().take() {
             line.end();

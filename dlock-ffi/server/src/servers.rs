@@ -6,6 +6,9 @@
 //!                 └──dropped: free again
 //! ```
 //! Starting and stopping happen outside the lock: they take time.
+//!
+//! A forked child inherits the library, but none of its threads: there it counts as not
+//! initialised, and what it inherited is neither stopped nor freed.
 
 use std::collections::HashMap;
 use std::os::raw::c_int;
@@ -26,6 +29,8 @@ struct Library {
     servers: HashMap<c_int, Option<Arc<Server>>>,
     /// Tells this library from one that is initialised later.
     incarnation: u64,
+    /// The process whose threads its primaries have.
+    process: u32,
 }
 
 struct State {
@@ -37,6 +42,13 @@ struct State {
 
 static STATE: Mutex<State> = Mutex::new(State { library: None, last_id: 0, incarnations: 0 });
 
+impl State {
+    /// The library, if it is initialised in this process.
+    fn library(&mut self) -> Option<&mut Library> {
+        self.library.as_mut().filter(|library| library.process == std::process::id())
+    }
+}
+
 /// False if the number is not allowed or the library is initialised already.
 pub(crate) fn start_library(servers_max: u32) -> bool {
     let servers_max = usize::try_from(servers_max).unwrap_or(usize::MAX);
@@ -45,19 +57,22 @@ pub(crate) fn start_library(servers_max: u32) -> bool {
         return false;
     }
     let mut state = STATE.lock();
-    if state.library.is_some() {
+    if state.library().is_some() {
         log::error!("the server library is initialised already");
         return false;
     }
     state.incarnations += 1;
-    let incarnation = state.incarnations;
-    state.library = Some(Library { servers_max, servers: HashMap::new(), incarnation });
+    let (incarnation, process) = (state.incarnations, std::process::id());
+    let library = Library { servers_max, servers: HashMap::new(), incarnation, process };
+    std::mem::forget(state.library.replace(library)); // a parent's: its threads are not here
     true
 }
 
 /// Stops all primaries.
 pub(crate) fn stop_library() {
-    let library = STATE.lock().library.take();
+    let mut state = STATE.lock();
+    let library = state.library().is_some().then(|| state.library.take()).flatten();
+    drop(state);
     let Some(library) = library else {
         log::warn!("the server library is not initialised: nothing to deinitialise");
         return;
@@ -85,7 +100,7 @@ pub(crate) struct Place {
 pub(crate) fn reserve() -> Result<Place, c_int> {
     let mut state = STATE.lock();
     let mut id = state.last_id;
-    let Some(library) = state.library.as_mut() else {
+    let Some(library) = state.library() else {
         log::error!("the server library is not initialised");
         return Err(code::ERROR);
     };
@@ -124,7 +139,7 @@ impl Place {
             }
         };
         let mut state = STATE.lock();
-        match state.library.as_mut().filter(|l| l.incarnation == self.incarnation) {
+        match state.library().filter(|l| l.incarnation == self.incarnation) {
             Some(library) => {
                 library.servers.insert(self.id, Some(Arc::new(server)));
                 code::SUCCESS
@@ -142,7 +157,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = STATE.lock();
-        let library = state.library.as_mut().filter(|l| l.incarnation == self.incarnation);
+        let library = state.library().filter(|l| l.incarnation == self.incarnation);
         if let Some(library) = library {
             if let Some(None) = library.servers.get(&self.id) {
                 library.servers.remove(&self.id);
@@ -153,13 +168,13 @@ impl Drop for Place {
 
 /// The primary with this id.
 pub(crate) fn find(id: c_int) -> Option<Arc<Server>> {
-    STATE.lock().library.as_ref()?.servers.get(&id)?.clone()
+    STATE.lock().library()?.servers.get(&id)?.clone()
 }
 
 /// Takes a primary out: nobody finds it any more.
 pub(crate) fn remove(id: c_int) -> Option<Arc<Server>> {
     let mut state = STATE.lock();
-    let servers = &mut state.library.as_mut()?.servers;
+    let servers = &mut state.library()?.servers;
     let server = servers.get(&id)?.clone()?;
     servers.remove(&id);
     Some(server)
@@ -169,5 +184,32 @@ pub(crate) fn remove(id: c_int) -> Option<Arc<Server>> {
 pub(crate) fn stop(server: Arc<Server>) {
     if let Some(server) = Arc::into_inner(server) {
         server.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One test, since there is one library.
+    #[test]
+    fn a_forked_child_stops_nothing_of_its_parents_and_may_start_its_own() {
+        assert!(start_library(2));
+        let place = reserve().unwrap_or_else(|code| panic!("{code}"));
+        let config = ServerConfig { port: 0, ..ServerConfig::default() };
+        let id = place.id();
+        assert_eq!(place.start(config), code::SUCCESS);
+        let server = find(id).expect("it runs");
+        let address = server.local_addr();
+        drop(server);
+        // as a child sees it
+        STATE.lock().library.as_mut().unwrap().process ^= 1;
+        assert!(find(id).is_none() && remove(id).is_none());
+        assert_eq!(reserve().map(|place| place.id()).err(), Some(code::ERROR));
+        stop_library();
+        assert!(start_library(1), "the child's own");
+        stop_library();
+        assert!(std::net::TcpStream::connect(address).is_ok(), "the parent's primary serves");
+        assert!(!start_library(0));
     }
 }
