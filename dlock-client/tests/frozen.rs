@@ -60,9 +60,19 @@ impl Primary {
         ClientConfig { port: self.port, fabric, ..Default::default() }
     }
 
+    /// Stops it, and waits until every thread of it has stopped.
     fn freeze(&self) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+        let is_stopped = |stat: String| {
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            state == Some('T')
+        };
+        common::eventually(60, "it is stopped", || {
+            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+            let stats = tasks.flatten().map(|task| task.path().join("stat"));
+            { stats }.all(|stat| std::fs::read_to_string(stat).is_ok_and(is_stopped))
+        });
     }
 }
 

@@ -126,7 +126,7 @@ impl Instance {
             };
             if let Some(held) = guard.as_mut() {
                 let is_in_place = held.epoch == link.epoch;
-                held.exec = Arc::clone(if is_in_place { &link.exec } else { &refuse });
+                held.go_over_to(Arc::clone(if is_in_place { &link.exec } else { &refuse }));
                 if is_in_place {
                     // what the old session could not carry any more
                     if held.busy == Busy::No {
@@ -258,7 +258,7 @@ impl Instance {
             held.entry.lose(); // tickets do not survive their primary
         }
         held.entry.rebind(grant, link.anchor_s);
-        held.exec = Arc::clone(&link.exec);
+        held.go_over_to(Arc::clone(&link.exec));
         held.epoch = link.epoch;
         held.old_clock = None;
         self.table.rename(claimed.id, grant.lock);
