@@ -65,12 +65,12 @@ impl Limit {
         Self { start: Some(self.start.unwrap_or_else(Instant::now)), ..*self }
     }
 
-    /// The time left, unless none is.
+    /// How long a chain may take now, unless no time is left.
     #[inline]
     fn left(&self) -> Option<Duration> {
         match self.start {
             None => Some(DATA_WAIT),
-            Some(start) => left(start + self.grant.max(DATA_WAIT)),
+            Some(start) => left(start + self.grant.max(DATA_WAIT)).map(|left| left.min(DATA_WAIT)),
         }
     }
 

@@ -92,6 +92,11 @@ impl Instance {
             secret: self.link.load().secret,
         };
         match join(&self.config, ip, request, Some(self.id)) {
+            // left meanwhile, and this session has come after that
+            Ok(mut joined) if self.present().is_err() => {
+                let _ = joined.control.call(ControlRequest::Deinit, Instant::now() + CONTROL_WAIT);
+                return Status::Invalid;
+            }
             Ok(joined) => self.move_to(joined),
             Err(status) => return status,
         }

@@ -47,6 +47,26 @@ impl State {
     fn library(&mut self) -> Option<&mut Library> {
         self.library.as_mut().filter(|library| library.process == std::process::id())
     }
+
+    /// A place for a primary; else how many are running, if the library is initialised.
+    fn reserve(&mut self) -> Result<Place, Option<usize>> {
+        let mut id = self.last_id;
+        let library = self.library().ok_or(None)?;
+        if library.servers.len() >= library.servers_max {
+            return Err(Some(library.servers_max));
+        }
+        // Ends: there are far fewer primaries than ids.
+        loop {
+            id = if id >= ID_MAX { 1 } else { id + 1 };
+            if !library.servers.contains_key(&id) {
+                break;
+            }
+        }
+        library.servers.insert(id, None);
+        let incarnation = library.incarnation;
+        self.last_id = id;
+        Ok(Place { id, incarnation })
+    }
 }
 
 /// False if the number is not allowed or the library is initialised already.
@@ -58,6 +78,7 @@ pub(crate) fn start_library(servers_max: u32) -> bool {
     }
     let mut state = STATE.lock();
     if state.library().is_some() {
+        drop(state); // the program's log callback may call any function
         log::error!("the server library is initialised already");
         return false;
     }
@@ -98,27 +119,19 @@ pub(crate) struct Place {
 
 /// Reserves room for one primary.
 pub(crate) fn reserve() -> Result<Place, c_int> {
-    let mut state = STATE.lock();
-    let mut id = state.last_id;
-    let Some(library) = state.library() else {
-        log::error!("the server library is not initialised");
-        return Err(code::ERROR);
-    };
-    if library.servers.len() >= library.servers_max {
-        log::error!("{} primaries are running: no more are allowed", library.servers_max);
-        return Err(code::SERVER_NO_RESOURCE);
-    }
-    // Ends: there are far fewer primaries than ids.
-    loop {
-        id = if id >= ID_MAX { 1 } else { id + 1 };
-        if !library.servers.contains_key(&id) {
-            break;
+    let reserved = STATE.lock().reserve();
+    // not under the lock: the program's log callback may call any function
+    match reserved {
+        Ok(place) => Ok(place),
+        Err(None) => {
+            log::error!("the server library is not initialised");
+            Err(code::ERROR)
+        }
+        Err(Some(servers_max)) => {
+            log::error!("{servers_max} primaries are running: no more are allowed");
+            Err(code::SERVER_NO_RESOURCE)
         }
     }
-    library.servers.insert(id, None);
-    let incarnation = library.incarnation;
-    state.last_id = id;
-    Ok(Place { id, incarnation })
 }
 
 impl Place {
@@ -191,14 +204,35 @@ pub(crate) fn stop(server: Arc<Server>) {
 mod tests {
     use super::*;
 
+    /// A program whose log callback asks for something.
+    struct Curious;
+
+    impl log::Log for Curious {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn log(&self, _: &log::Record<'_>) {
+            assert!(find(ID_MAX).is_none());
+        }
+
+        fn flush(&self) {}
+    }
+
     /// One test, since there is one library.
     #[test]
-    fn a_forked_child_stops_nothing_of_its_parents_and_may_start_its_own() {
-        assert!(start_library(2));
+    fn a_log_callback_may_call_and_a_forked_child_may_start_its_own_primaries() {
+        log::set_logger(&Curious).unwrap();
+        log::set_max_level(log::LevelFilter::Error);
+        assert_eq!(reserve().map(|place| place.id()).err(), Some(code::ERROR));
+        assert!(start_library(1));
+        assert!(!start_library(1), "it is initialised already");
         let place = reserve().unwrap_or_else(|code| panic!("{code}"));
         let config = ServerConfig { port: 0, ..ServerConfig::default() };
         let id = place.id();
         assert_eq!(place.start(config), code::SUCCESS);
+        let full = reserve().map(|place| place.id()).err();
+        assert_eq!(full, Some(code::SERVER_NO_RESOURCE));
         let server = find(id).expect("it runs");
         let address = server.local_addr();
         drop(server);
