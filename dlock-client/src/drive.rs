@@ -60,27 +60,21 @@ impl Limit {
         Self { start: Some(start), grant: deadline.saturating_duration_since(start) }
     }
 
-    /// Of a call that began at `start`, if it had to wait since, else now.
-    #[inline]
-    pub(crate) fn of(start: Option<Instant>) -> Self {
-        Self { start, ..Self::NOW }
-    }
-
     /// The same, from now on if nothing was waited for yet.
-    pub(crate) fn started(self) -> Self {
-        Self { start: Some(self.start.unwrap_or_else(Instant::now)), ..self }
+    pub(crate) fn started(&self) -> Self {
+        Self { start: Some(self.start.unwrap_or_else(Instant::now)), ..*self }
     }
 
-    /// The time left, unless none is.
+    /// How long a chain may take now, unless no time is left.
     #[inline]
-    fn left(self) -> Option<Duration> {
+    fn left(&self) -> Option<Duration> {
         match self.start {
             None => Some(DATA_WAIT),
-            Some(start) => left(start + self.grant.max(DATA_WAIT)),
+            Some(start) => left(start + self.grant.max(DATA_WAIT)).map(|left| left.min(DATA_WAIT)),
         }
     }
 
-    fn bounds(self) -> Bounds {
+    fn bounds(&self) -> Bounds {
         let start = self.start.unwrap_or_else(Instant::now);
         Bounds { grant: start + self.grant, data: start + self.grant.max(DATA_WAIT) }
     }
@@ -88,26 +82,31 @@ impl Limit {
 
 /// Runs `op` on the lock in a cell that no other operation is under way on.
 #[inline]
-pub(crate) fn perform(
-    cell: &Cell,
-    guard: &mut CellGuard<'_>,
-    op: Op,
-    mut limit: Limit,
-) -> OpResult {
+pub(crate) fn perform(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limit) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    if !held.exec.reads_are_free() {
-        limit = limit.started(); // elsewhere neither the clock nor a chain is waited for
+    if !held.is_local {
+        return perform_remotely(cell, guard, op, &limit.started());
     }
     let now = held.clock(op);
-    match held.entry.fast(op, now) {
-        None => begin(cell, guard, op, now, limit),
-        Some(cas) => {
-            let Some(left) = limit.left() else { return OpResult::of(Status::BadResponse) };
-            match held.exec.execute_one(&cas.verb(), left) {
-                Single::Done(old) if old == cas.expect => held.entry.fast_done(cas),
-                single => interfered(cell, guard, op, now, limit, single.into()),
-            }
-        }
+    let Some(cas) = held.entry.fast(op, now) else { return begin(cell, guard, op, now, limit) };
+    match held.exec.execute_one(&cas.verb(), DATA_WAIT) {
+        Single::Done(old) if old == cas.expect => held.entry.fast_done(cas),
+        single => interfered(cell, guard, op, now, limit, single.into()),
+    }
+}
+
+/// The same where the clock may have to be asked for, and a chain is waited for: a call that has
+/// no time left does not begin.
+#[cold]
+#[inline(never)]
+fn perform_remotely(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limit) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    let now = held.clock(op);
+    let Some(cas) = held.entry.fast(op, now) else { return begin(cell, guard, op, now, limit) };
+    let Some(left) = limit.left() else { return OpResult::of(Status::BadResponse) };
+    match held.exec.execute_one(&cas.verb(), left) {
+        Single::Done(old) if old == cas.expect => held.entry.fast_done(cas),
+        single => interfered(cell, guard, op, now, limit, single.into()),
     }
 }
 
@@ -120,7 +119,7 @@ fn interfered(
     guard: &mut CellGuard<'_>,
     op: Op,
     now: Now,
-    limit: Limit,
+    limit: &Limit,
     outcome: Outcome,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
@@ -135,7 +134,7 @@ fn interfered(
 
 /// The general case.
 #[inline(never)]
-fn begin(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, now: Now, limit: Limit) -> OpResult {
+fn begin(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, now: Now, limit: &Limit) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     let Some(left) = limit.left() else { return OpResult::of(Status::BadResponse) };
     let (mut machine, step) = match held.entry.begin(op, now) {
@@ -204,8 +203,11 @@ impl Held {
 
     /// Goes on after a [`Step::Confirm`], once the note is out.
     pub(crate) fn confirm(&mut self, machine: &mut Machine, until: Instant) -> Step {
-        let wait = left(until).unwrap_or_default();
-        let is_published = self.exec.publish(wait.min(PUBLISH_WAIT));
+        let wait = match self.is_local {
+            true => PUBLISH_WAIT, // nothing is waited for
+            false => left(until).unwrap_or_default().min(PUBLISH_WAIT),
+        };
+        let is_published = self.exec.publish(wait);
         self.confirmed(machine, is_published)
     }
 

@@ -156,6 +156,10 @@ impl Executor for Late {
         self.inner.forget(seq);
     }
 
+    fn end(&self) {
+        self.inner.end();
+    }
+
     fn now(&self) -> Now {
         let now = self.inner.now();
         Now { time: ServerTime(now.time.0.wrapping_add_signed(self.ahead_ns)), ..now }

@@ -84,6 +84,7 @@ impl Drop for Reference {
             Key::Lock(id) => (id.0, self.references.instance.release_guarded(id)),
             Key::Object(id) => (id.0, self.references.instance.object_release(id)),
         };
+        drop(live); // whoever reads the log may get something
         let is_harmless = matches!(status, Status::Success | Status::Error | Status::ClientNotInit);
         if !is_harmless {
             log::warn!("{what} was not given back: {status}");

@@ -45,6 +45,8 @@ pub(crate) struct Held {
     pub(crate) entry: LockEntry,
     /// The session that `entry`'s handle and slot belong to, or one that refuses everything.
     pub(crate) exec: Arc<dyn Executor>,
+    /// Its chains and its clock are waited for by nobody: memory of this host.
+    pub(crate) is_local: bool,
     /// The primary's incarnation that `entry`'s handle and slot belong to.
     pub(crate) epoch: Epoch,
     pub(crate) busy: Busy,
@@ -64,10 +66,12 @@ pub(crate) struct Held {
 impl Held {
     pub(crate) fn new(id: LockId, entry: LockEntry, exec: Arc<dyn Executor>, epoch: Epoch) -> Self {
         let last_now = Now::exact(ServerTime(0));
+        let is_local = exec.reads_are_free();
         Self {
             id,
             entry,
             exec,
+            is_local,
             epoch,
             busy: Busy::No,
             orphaned: false,
@@ -76,6 +80,12 @@ impl Held {
             old_clock: None,
             last_now,
         }
+    }
+
+    /// Another session carries its operations from here on.
+    pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>) {
+        self.is_local = exec.reads_are_free();
+        self.exec = exec;
     }
 }
 

@@ -258,6 +258,12 @@ impl Executor for VerbsPath {
         }
     }
 
+    fn end(&self) {
+        if let Some(executor) = self.attached.get() {
+            Executor::end(executor);
+        }
+    }
+
     #[inline]
     fn now(&self) -> Now {
         match self.attached.get() {

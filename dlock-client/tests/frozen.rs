@@ -8,14 +8,19 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{config, got, own_address, server, server_at, status, X};
-use dlock_client::{FabricChoice, Instance, LockId, LockType, ObjectId, OpResult, Status};
+use common::{fabrics, got, own_address, server, server_at, status, X};
+use dlock_client::{
+    Client, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, ObjectId, OpResult,
+    Status,
+};
 use dlock_server::ServerConfig;
 use Status::*;
 
-/// The bound of a data-path call, and what a busy machine may add to it at least once in
-/// [`CLIENTS`] attempts: less than anything else that might be waited for.
-const BOUND: Duration = Duration::from_millis(5_000 + 800);
+/// The bound of a data-path call.
+const BOUND: Duration = Duration::from_secs(5);
+/// How much later than a sleep of this length a call may end, at least once in [`CLIENTS`]
+/// attempts: less than anything else that might be waited for.
+const MARGIN: Duration = Duration::from_millis(800);
 const CLIENTS: usize = 4;
 
 /// Not a test by itself: the primary that is stopped.
@@ -50,13 +55,27 @@ impl Primary {
     }
 
     fn join(&self) -> Instance {
-        let config = config((own_address(), self.port).into(), FabricChoice::Tcp);
-        Instance::init(&config, "127.0.0.1").unwrap()
+        Instance::init(&self.config(FabricChoice::Tcp), "127.0.0.1").unwrap()
     }
 
+    fn config(&self, fabric: FabricChoice) -> ClientConfig {
+        ClientConfig { port: self.port, fabric, ..Default::default() }
+    }
+
+    /// Stops it, and waits until every thread of it has stopped.
     fn freeze(&self) {
         let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+        let kill = format!("kill -STOP {pid}"); // every shell has it, not every system as a program
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        let is_stopped = |stat: String| {
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            state == Some('T')
+        };
+        common::eventually(60, "it is stopped", || {
+            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+            let stats = tasks.flatten().map(|task| task.path().join("stat"));
+            { stats }.all(|stat| std::fs::read_to_string(stat).is_ok_and(is_stopped))
+        });
     }
 }
 
@@ -101,7 +120,14 @@ fn a_call_ends_after_five_seconds_whatever_of_it_has_to_be_waited_for() {
     thread::sleep(Duration::from_millis(1_500));
     primary.freeze();
     for round in ["first", "second"] {
-        let took: Vec<Vec<Duration>> = thread::scope(|scope| {
+        let (slept, took): (Duration, Vec<Vec<Duration>>) = thread::scope(|scope| {
+            // how late this machine is
+            let sleep = || {
+                let start = Instant::now();
+                thread::sleep(BOUND);
+                start.elapsed()
+            };
+            let sleeps = [(); CLIENTS].map(|()| scope.spawn(sleep));
             let calls: Vec<Vec<_>> = CALLS
                 .iter()
                 .map(|&(what, call)| {
@@ -117,10 +143,12 @@ fn a_call_ends_after_five_seconds_whatever_of_it_has_to_be_waited_for() {
             let joined = |calls: Vec<thread::ScopedJoinHandle<'_, Duration>>| {
                 calls.into_iter().map(|call| call.join().unwrap()).collect()
             };
-            calls.into_iter().map(joined).collect()
+            let took = calls.into_iter().map(joined).collect();
+            (sleeps.map(|sleep| sleep.join().unwrap()).into_iter().max().unwrap(), took)
         });
         for ((what, _), took) in CALLS.iter().zip(took) {
-            assert!(*took.iter().min().unwrap() < BOUND, "{round} {what}: {took:?}");
+            let in_time = *took.iter().min().unwrap() < slept + MARGIN;
+            assert!(in_time, "{round} {what}: {took:?}, and a sleep {slept:?}");
         }
     }
 }
@@ -150,4 +178,62 @@ fn a_heartbeat_that_is_not_answered_holds_no_reinit_up() {
     assert_eq!(a.reinit_done(), Success);
     assert_eq!(status(a.extend(id, X, 0)), Success);
     assert_eq!([status(a.unlock(id)), a.deinit()], [Success; 2]);
+}
+
+#[test]
+fn a_long_wait_ends_with_the_session_it_is_of() {
+    const LEASE: Duration = Duration::from_secs(600);
+    const ENDS_MAX: Duration = Duration::from_secs(60);
+    for fabric in fabrics() {
+        for leaves in [true, false] {
+            let primary = Primary::start();
+            let join = || Client::with_config(&primary.config(fabric), "127.0.0.1").unwrap();
+            let (holder, waiter) = (join(), join());
+            let held = holder.atomic_lock("waited for").unwrap();
+            let wanted = waiter.atomic_lock("waited for").unwrap();
+            std::mem::forget(held.try_lock(LEASE).unwrap());
+            let bind = own_address();
+            let config = ServerConfig { bind, recovery_clients: 1, ..Default::default() };
+            let _successor = server_at(primary.port, config);
+            thread::scope(|scope| {
+                let wait = scope.spawn(|| wanted.lock_timeout(LEASE, 10 * LEASE).map(drop));
+                // for it to be queued; right without it, too
+                thread::sleep(Duration::from_millis(200));
+                primary.freeze();
+                let start = Instant::now();
+                match leaves {
+                    true => assert_eq!(waiter.clone().leave(), Err(Error::Disconnected)),
+                    false => waiter.reconnect(&bind.to_string()).unwrap(),
+                }
+                while !wait.is_finished() && start.elapsed() < ENDS_MAX {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                let has_ended = wait.is_finished();
+                drop(primary); // ends it in any case
+                assert!(wait.join().unwrap().is_err());
+                assert!(has_ended, "{fabric:?}: it has waited on");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_long_wait_that_cannot_even_begin_is_no_long_wait() {
+    const LONG: Duration = Duration::from_secs(600);
+    let primary = Primary::start();
+    let client = Client::with_config(&primary.config(FabricChoice::Tcp), "127.0.0.1").unwrap();
+    let locks = [client.atomic_lock("free").unwrap(), client.atomic_lock("another").unwrap()];
+    primary.freeze();
+    thread::scope(|scope| {
+        let waits = locks
+            .map(|lock| scope.spawn(move || lock.lock_timeout(LONG, LONG).map(drop).unwrap_err()));
+        let start = Instant::now();
+        while !waits.iter().all(|wait| wait.is_finished()) && start.elapsed() < LONG / 10 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let have_ended = waits.iter().all(|wait| wait.is_finished());
+        drop(primary); // ends them in any case
+        assert_eq!(waits.map(|wait| wait.join().unwrap()), [const { Error::Disconnected }; 2]);
+        assert!(have_ended, "they have waited on");
+    });
 }

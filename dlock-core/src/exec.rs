@@ -84,6 +84,10 @@ pub trait Executor: Send + Sync {
     /// The reply to this request is not wanted any more; it is dropped when it comes.
     fn forget(&self, seq: Seq);
 
+    /// The session is over for this client: nothing is waited for any more, and whoever waits is
+    /// told at once. An executor whose waits are all short need not do anything.
+    fn end(&self) {}
+
     /// The server clock as this client knows it.
     fn now(&self) -> Now;
 

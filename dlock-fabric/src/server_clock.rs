@@ -85,3 +85,64 @@ pub(crate) fn ask(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use dlock_core::clock::ServerTime;
+
+    use super::*;
+
+    #[test]
+    fn who_does_not_answer_is_asked_once_and_waited_for_once() {
+        let clock = Mutex::new(ClockEstimate::from_exchange(0, 2, ServerTime(1)));
+        let ping = Mutex::default();
+        let (sent, waited) = (Cell::new(0), Cell::new(Duration::ZERO));
+        let answer = Cell::new(None);
+        let wait = Duration::from_secs(1);
+        let ask = || {
+            let send = || {
+                sent.set(sent.get() + 1);
+                Ok(Seq(sent.get()))
+            };
+            let reply = |_, wait| {
+                waited.set(waited.get() + wait);
+                Ok(answer.get())
+            };
+            super::ask(&clock, &ping, wait, send, reply);
+            (sent.get(), waited.get())
+        };
+        for _ in 0..3 {
+            assert_eq!(ask(), (1, wait));
+        }
+        // answered by now, but too late to tell the time: asked anew
+        answer.set(Some(Reply::Pong { at: ServerTime(1) }));
+        assert_eq!(ask(), (2, 2 * wait));
+        answer.set(None);
+        assert_eq!(ask(), (3, 3 * wait));
+        // the answer has told the time
+        answer.set(Some(Reply::Pong { at: ServerTime(1) }));
+        let now_ns = monotonic_ns();
+        refresh(&clock, ClockEstimate::from_exchange(now_ns, now_ns + 2, ServerTime(1)));
+        assert_eq!(ask(), (3, 3 * wait));
+    }
+
+    #[test]
+    fn a_reply_that_tells_the_time_is_taken_if_it_is_more_exact() {
+        let now_ns = monotonic_ns();
+        let vague = ClockEstimate::from_exchange(now_ns, now_ns + 1_000_000_000, ServerTime(5));
+        let clock = Mutex::new(vague);
+        let answer =
+            |reply, received_ns| Ok(Some(Answer::Reply { reply, sent_ns: now_ns, received_ns }));
+        let pong = Reply::Pong { at: ServerTime(7) };
+        assert_eq!(reply(&clock, answer(pong, now_ns + 10)), Ok(Some(pong)));
+        let exact = ClockEstimate::from_exchange(now_ns, now_ns + 10, ServerTime(7));
+        assert_eq!(*lock(&clock), exact);
+        let late = Reply::Pong { at: ServerTime(9) };
+        assert_eq!(reply(&clock, answer(late, now_ns + 1_000_000)), Ok(Some(late)));
+        assert_eq!(*lock(&clock), exact);
+        assert_eq!(reply(&clock, Ok(None)), Ok(None));
+        assert_eq!(reply(&clock, Err(Broken)), Err(Status::BadResponse));
+    }
+}

@@ -187,6 +187,10 @@ impl Executor for ShmExecutor {
         self.stream.forget(seq);
     }
 
+    fn end(&self) {
+        self.stream.end();
+    }
+
     /// The coarse clock, as long as it knows the second: nothing but whole seconds stands in
     /// lock words. Else the precise one, which is the primary's own.
     #[inline]

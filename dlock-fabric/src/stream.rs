@@ -127,6 +127,13 @@ impl Stream {
         }
     }
 
+    /// Breaks the stream: everybody who waits is told.
+    pub(crate) fn end(&self) {
+        if self.owner.is_here() {
+            self.break_off();
+        }
+    }
+
     /// Looks, without waiting, whether the peer has closed.
     pub(crate) fn probe(&self) -> bool {
         if !self.owner.is_here() {

@@ -209,6 +209,10 @@ impl Executor for TcpExecutor {
         self.stream.forget(seq);
     }
 
+    fn end(&self) {
+        self.stream.end();
+    }
+
     /// # Latency
     /// None; one round trip if nothing was heard of the server clock for about a second. A primary
     /// that does not answer is waited for once, for 1 s at most.

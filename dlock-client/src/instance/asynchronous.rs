@@ -97,7 +97,7 @@ impl Instance {
         if let Err(status) = self.admit() {
             return status;
         }
-        let (cell, mut guard, _) = match self.locked(lock) {
+        let (cell, mut guard) = match self.locked_since(lock, Instant::now()) {
             Ok(locked) => locked,
             Err(status) => return status,
         };

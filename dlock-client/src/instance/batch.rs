@@ -81,10 +81,11 @@ impl Instance {
         if let Err(status) = self.admit() {
             return status;
         }
-        let deadline = Instant::now() + DATA_WAIT;
-        if let Some(short) = self.short(ops.clone()) {
-            return self.run_short(short, ops, deadline, out);
+        let mut start = None;
+        if let Some(short) = self.short(ops.clone(), &mut start) {
+            return self.run_short(short, ops, start, out);
         }
+        let deadline = start.unwrap_or_else(Instant::now) + DATA_WAIT;
         let mut items: Vec<Item> = ops.map(Item::new).collect();
         let mut places = self.lock_places(&mut items, deadline);
         self.run_rounds(&mut items, &mut places, deadline, out)
@@ -111,8 +112,13 @@ impl Instance {
     }
 
     /// The verbs of all items, if each is on a lock of its own, which nobody operates on now, and
-    /// is one verb if nobody interferes. Nothing is waited for, so the order does not matter.
-    fn short(&self, ops: impl ExactSizeIterator<Item = (LockId, Op)>) -> Option<Short<'_>> {
+    /// is one verb if nobody interferes. No cell is waited for, so the order does not matter. The
+    /// clock may have to be asked for: `start` is set before.
+    fn short(
+        &self,
+        ops: impl ExactSizeIterator<Item = (LockId, Op)>,
+        start: &mut Option<Instant>,
+    ) -> Option<Short<'_>> {
         let mut places: Vec<Place<'_>> = Vec::with_capacity(ops.len());
         let mut cases = [NO_CAS; BATCH_MAX];
         let mut session: Option<(*const (), Now)> = None;
@@ -122,7 +128,10 @@ impl Instance {
             let held = guard.as_mut().filter(|held| held.id == id && held.busy == Busy::No)?;
             let exec = Arc::as_ptr(&held.exec).cast::<()>();
             let now = match session {
-                None => held.exec.now(),
+                None => {
+                    *start = (!held.is_local).then(Instant::now);
+                    held.exec.now()
+                }
                 Some((same, now)) if same == exec => now,
                 Some(_) => return None,
             };
@@ -146,7 +155,7 @@ impl Instance {
         &self,
         short: Short<'_>,
         ops: impl ExactSizeIterator<Item = (LockId, Op)> + Clone,
-        deadline: Instant,
+        start: Option<Instant>,
         out: &mut [OpResult],
     ) -> Status {
         let Short { mut places, cases, now } = short;
@@ -154,7 +163,7 @@ impl Instance {
         let verbs = cases.map(FastCas::verb);
         let mut singles = [Single::Unknown; BATCH_MAX];
         let exec = Arc::clone(&places[0].held().exec);
-        let wait = left(deadline).unwrap_or_default();
+        let wait = start.map_or(DATA_WAIT, |at| left(at + DATA_WAIT).unwrap_or_default());
         exec.execute_singles(&verbs[..count], &mut singles[..count], wait);
         let mut undecided = false;
         for (((place, cas), single), out) in
@@ -170,6 +179,7 @@ impl Instance {
             }
         }
         if undecided {
+            let deadline = start.unwrap_or_else(Instant::now) + DATA_WAIT;
             let so_far = Undecided { cases: &cases, singles: &singles, now, deadline };
             return self.go_on(&mut places, so_far, ops, out);
         }

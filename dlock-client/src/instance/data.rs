@@ -72,19 +72,20 @@ impl Instance {
         if let Err(status) = self.admit() {
             return code(status);
         }
-        match self.locked(lock) {
-            Ok((cell, mut guard, limit)) => self.run(cell, &mut guard, op, limit),
-            Err(status) => code(status),
+        if let Some((cell, mut guard)) = self.at_once(lock) {
+            return self.run(cell, &mut guard, op, &Limit::NOW);
         }
+        self.wait_for(lock, op, Instant::now())
     }
 
     /// An operation that began at `start` and may wait for other threads and other clients.
+    #[inline(never)]
     fn wait_for(&self, lock: LockId, op: Op, start: Instant) -> OpResult {
         if let Err(status) = self.admit() {
             return code(status);
         }
         match self.locked_since(lock, start) {
-            Ok((cell, mut guard)) => self.run(cell, &mut guard, op, Limit::since(start)),
+            Ok((cell, mut guard)) => self.run(cell, &mut guard, op, &Limit::since(start)),
             Err(status) => code(status),
         }
     }
@@ -95,7 +96,7 @@ impl Instance {
         cell: &Cell,
         guard: &mut CellGuard<'_>,
         op: Op,
-        limit: Limit,
+        limit: &Limit,
     ) -> OpResult {
         let result = perform(cell, guard, op, limit);
         let is_success = result.status == Status::Success;

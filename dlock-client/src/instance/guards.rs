@@ -42,13 +42,13 @@ impl Instance {
                 }
                 let is_orphaned = guard.as_ref().is_some_and(|held| held.orphaned);
                 let limit = if is_orphaned { limit.started() } else { limit };
-                if let Err(status) = self.reclaim(cell, &mut guard, limit) {
+                if let Err(status) = self.reclaim(cell, &mut guard, &limit) {
                     return (code(status), 0);
                 }
                 if guard.as_ref().is_some_and(|held| in_the_way(held, mode)) {
                     return (code(Status::Fail), 0);
                 }
-                let result = self.run(cell, &mut guard, Op::TryLock { mode, expire_s }, limit);
+                let result = self.run(cell, &mut guard, Op::TryLock { mode, expire_s }, &limit);
                 self.attempted(cell, &mut guard, result)
             }
             Err(status) => (code(status), 0),
@@ -73,11 +73,11 @@ impl Instance {
             Err(status) => return (code(status), 0),
         };
         let turn = self.await_turn(cell, &mut guard, lock, mode, deadline);
-        if let Err(status) = turn.and_then(|()| self.reclaim(cell, &mut guard, limit)) {
+        if let Err(status) = turn.and_then(|()| self.reclaim(cell, &mut guard, &limit)) {
             cell.changed.notify_all();
             return (code(status), 0);
         }
-        let result = self.run(cell, &mut guard, Op::Lock { mode, expire_s }, limit);
+        let result = self.run(cell, &mut guard, Op::Lock { mode, expire_s }, &limit);
         let attempt = self.attempted(cell, &mut guard, result);
         cell.changed.notify_all(); // a shared hold admits others, a failure hands the turn on
         attempt
@@ -127,7 +127,7 @@ impl Instance {
             Status::Success => held.hold += 1,
             Status::AlreadyLocked => {}
             _ if has_ticket(held.entry.state()) => {
-                let _ = self.run(cell, guard, Op::Unlock, Limit::NOW);
+                let _ = self.run(cell, guard, Op::Unlock, &Limit::NOW);
                 return (result, 0);
             }
             _ => {}
@@ -159,7 +159,7 @@ impl Instance {
     ) -> OpResult {
         match self.of_guard(lock, hold) {
             Ok((cell, mut guard, limit)) => {
-                self.run(cell, &mut guard, Op::Extend { mode, expire_s }, limit)
+                self.run(cell, &mut guard, Op::Extend { mode, expire_s }, &limit)
             }
             Err(status) => code(self.left_or(status)),
         }
@@ -171,7 +171,7 @@ impl Instance {
     pub(crate) fn end_guard(&self, lock: LockId, hold: u64) -> Status {
         match self.of_guard(lock, hold) {
             Ok((cell, mut guard, limit)) => {
-                let status = self.run(cell, &mut guard, Op::Unlock, limit).status;
+                let status = self.run(cell, &mut guard, Op::Unlock, &limit).status;
                 if let (Status::BadResponse | Status::NotReady, Some(held)) =
                     (status, guard.as_mut())
                 {
@@ -190,7 +190,7 @@ impl Instance {
     /// As [`release_lock`](Self::release_lock), for the last lock object of a name.
     pub(crate) fn release_guarded(&self, lock: LockId) -> Status {
         if let Ok((cell, mut guard, limit)) = self.idle(lock) {
-            if let Err(status) = self.reclaim(cell, &mut guard, limit) {
+            if let Err(status) = self.reclaim(cell, &mut guard, &limit) {
                 return status;
             }
         }
@@ -199,7 +199,7 @@ impl Instance {
 
     /// Releases the hold of a guard that could not do it itself.
     #[inline]
-    fn reclaim(&self, cell: &Cell, guard: &mut CellGuard<'_>, limit: Limit) -> Result<(), Status> {
+    fn reclaim(&self, cell: &Cell, guard: &mut CellGuard<'_>, limit: &Limit) -> Result<(), Status> {
         if guard.as_ref().is_none_or(|held| !held.orphaned) {
             return Ok(());
         }

@@ -92,6 +92,11 @@ impl Instance {
             secret: self.link.load().secret,
         };
         match join(&self.config, ip, request, Some(self.id)) {
+            // left meanwhile, and this session has come after that
+            Ok(mut joined) if self.present().is_err() => {
+                let _ = joined.control.call(ControlRequest::Deinit, Instant::now() + CONTROL_WAIT);
+                return Status::Invalid;
+            }
             Ok(joined) => self.move_to(joined),
             Err(status) => return status,
         }
@@ -114,6 +119,9 @@ impl Instance {
         let refuse: Arc<dyn Executor> = Arc::new(Refuse);
         // not at the same primary: the old session may have to be asked for the time, in vain
         let old_clock = (link.epoch != old.epoch).then(|| (old.exec.now(), monotonic_ns()));
+        if old_clock.is_some() {
+            old.exec.end(); // its primary may be stopped, and a wait there last for hours
+        }
         for (id, index) in self.table.indices() {
             let cell = self.table.cell(index);
             // an operation on the old session is bounded, and mostly ends with its connection
@@ -123,7 +131,7 @@ impl Instance {
             };
             if let Some(held) = guard.as_mut() {
                 let is_in_place = held.epoch == link.epoch;
-                held.exec = Arc::clone(if is_in_place { &link.exec } else { &refuse });
+                held.go_over_to(Arc::clone(if is_in_place { &link.exec } else { &refuse }));
                 if is_in_place {
                     // what the old session could not carry any more
                     if held.busy == Busy::No {
@@ -255,7 +263,7 @@ impl Instance {
             held.entry.lose(); // tickets do not survive their primary
         }
         held.entry.rebind(grant, link.anchor_s);
-        held.exec = Arc::clone(&link.exec);
+        held.go_over_to(Arc::clone(&link.exec));
         held.epoch = link.epoch;
         held.old_clock = None;
         self.table.rename(claimed.id, grant.lock);
@@ -302,7 +310,6 @@ impl Instance {
         self.objects.write().clear();
         let link = self.link.load_full();
         self.link.store(Arc::new(Link { exec: Arc::new(Refuse), verbs: None, ..*link }));
-        drop(link);
         for (_, index) in self.table.indices() {
             let cell = self.table.cell(index);
             if let Some(mut guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) {
@@ -310,6 +317,8 @@ impl Instance {
             }
             cell.changed.notify_all();
         }
+        link.exec.end(); // whoever waits for a grant must not wait on
+        drop(link);
         let status = done(self.call(ControlRequest::Deinit));
         if let Some(line) = self.line.lock().take() {
             line.end();

@@ -143,37 +143,23 @@ impl Instance {
         }
     }
 
-    /// The cell of a got lock, with no other operation under way on it, and how long the call may
-    /// take from here on.
+    /// The cell of a got lock, if no other thread operates on it, and the hint is right.
     #[inline]
-    fn locked(&self, id: LockId) -> Result<(&Cell, CellGuard<'_>, Limit), Status> {
-        let mut start = None;
-        if let Some((cell, guard)) = self.hinted(id, &mut start) {
-            return Ok((cell, guard, Limit::of(start)));
-        }
-        let start = start.unwrap_or_else(Instant::now);
-        self.locked_since(id, start).map(|(cell, guard)| (cell, guard, Limit::since(start)))
-    }
-
-    /// The cell of a lock that nothing is under way on, if the hint is right. `start` is set if it
-    /// had to be waited for.
-    #[inline]
-    fn hinted(&self, id: LockId, start: &mut Option<Instant>) -> Option<(&Cell, CellGuard<'_>)> {
+    fn at_once(&self, id: LockId) -> Option<(&Cell, CellGuard<'_>)> {
         let cell = self.table.cell(self.table.hint(id)?);
-        let guard = cell.lock_until(|| *start.insert(Instant::now()) + DATA_WAIT)?;
+        let guard = cell.try_lock()?;
         let is_idle = guard.as_ref().is_some_and(|held| held.id == id && held.busy == Busy::No);
         is_idle.then_some((cell, guard))
     }
 
-    /// As [`locked`](Self::locked), but a lock that another thread is queued for is not waited
-    /// for.
+    /// The cell of a got lock with no other operation under way on it, and how long the call may
+    /// take from here on. A lock that another thread is queued for is not waited for.
     #[inline]
     fn idle(&self, id: LockId) -> Result<(&Cell, CellGuard<'_>, Limit), Status> {
-        let mut start = None;
-        if let Some((cell, guard)) = self.hinted(id, &mut start) {
-            return Ok((cell, guard, Limit::of(start)));
+        if let Some((cell, guard)) = self.at_once(id) {
+            return Ok((cell, guard, Limit::NOW));
         }
-        let start = start.unwrap_or_else(Instant::now);
+        let start = Instant::now();
         let (cell, guard) = self.opened(id, start + DATA_WAIT)?;
         match guard.as_ref().map(|held| held.busy) {
             Some(Busy::Waiting) => Err(Status::Fail),
@@ -182,7 +168,8 @@ impl Instance {
         }
     }
 
-    /// As [`locked`](Self::locked), for a call that began at `start`.
+    /// The cell of a got lock, with no other operation under way on it, for a call that began at
+    /// `start`.
     #[cold]
     fn locked_since(&self, id: LockId, start: Instant) -> Result<(&Cell, CellGuard<'_>), Status> {
         let deadline = start + DATA_WAIT;

@@ -334,8 +334,8 @@ fn a_lock_whose_place_is_not_known_refuses_and_keeps_its_state() {
     let (instance, _fake) = instance(&[LockType::Atomic, LockType::Rw, LockType::Fair]);
     for id in 1..=3 {
         assert_eq!(instance.trylock(LockId(id), X, 5).status, Status::Success);
-        let (_, mut guard, _) = instance.locked(LockId(id)).unwrap();
-        guard.as_mut().unwrap().exec = Arc::new(crate::refuse::Refuse);
+        let (_, mut guard) = instance.at_once(LockId(id)).unwrap();
+        guard.as_mut().unwrap().go_over_to(Arc::new(crate::refuse::Refuse));
         drop(guard);
         assert_eq!(instance.unlock(LockId(id)).status, Status::NotReady);
         assert_eq!(instance.trylock(LockId(id), X, 0).status, Status::Success, "a local question");

@@ -494,6 +494,12 @@ impl Executor for VerbsExecutor {
         self.talk.forget(seq);
     }
 
+    fn end(&self) {
+        if self.owner.is_here() {
+            VerbsExecutor::end(self);
+        }
+    }
+
     /// # Latency
     /// None; one message round trip, but no more than 2 ms, if nothing was heard of the server
     /// clock for about a second.

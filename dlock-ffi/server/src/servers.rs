@@ -6,6 +6,9 @@
 //!                 └──dropped: free again
 //! ```
 //! Starting and stopping happen outside the lock: they take time.
+//!
+//! A forked child inherits the library, but none of its threads: there it counts as not
+//! initialised, and what it inherited is neither stopped nor freed.
 
 use std::collections::HashMap;
 use std::os::raw::c_int;
@@ -26,6 +29,8 @@ struct Library {
     servers: HashMap<c_int, Option<Arc<Server>>>,
     /// Tells this library from one that is initialised later.
     incarnation: u64,
+    /// The process whose threads its primaries have.
+    process: u32,
 }
 
 struct State {
@@ -37,6 +42,33 @@ struct State {
 
 static STATE: Mutex<State> = Mutex::new(State { library: None, last_id: 0, incarnations: 0 });
 
+impl State {
+    /// The library, if it is initialised in this process.
+    fn library(&mut self) -> Option<&mut Library> {
+        self.library.as_mut().filter(|library| library.process == std::process::id())
+    }
+
+    /// A place for a primary; else how many are running, if the library is initialised.
+    fn reserve(&mut self) -> Result<Place, Option<usize>> {
+        let mut id = self.last_id;
+        let library = self.library().ok_or(None)?;
+        if library.servers.len() >= library.servers_max {
+            return Err(Some(library.servers_max));
+        }
+        // Ends: there are far fewer primaries than ids.
+        loop {
+            id = if id >= ID_MAX { 1 } else { id + 1 };
+            if !library.servers.contains_key(&id) {
+                break;
+            }
+        }
+        library.servers.insert(id, None);
+        let incarnation = library.incarnation;
+        self.last_id = id;
+        Ok(Place { id, incarnation })
+    }
+}
+
 /// False if the number is not allowed or the library is initialised already.
 pub(crate) fn start_library(servers_max: u32) -> bool {
     let servers_max = usize::try_from(servers_max).unwrap_or(usize::MAX);
@@ -45,19 +77,23 @@ pub(crate) fn start_library(servers_max: u32) -> bool {
         return false;
     }
     let mut state = STATE.lock();
-    if state.library.is_some() {
+    if state.library().is_some() {
+        drop(state); // the program's log callback may call any function
         log::error!("the server library is initialised already");
         return false;
     }
     state.incarnations += 1;
-    let incarnation = state.incarnations;
-    state.library = Some(Library { servers_max, servers: HashMap::new(), incarnation });
+    let (incarnation, process) = (state.incarnations, std::process::id());
+    let library = Library { servers_max, servers: HashMap::new(), incarnation, process };
+    std::mem::forget(state.library.replace(library)); // a parent's: its threads are not here
     true
 }
 
 /// Stops all primaries.
 pub(crate) fn stop_library() {
-    let library = STATE.lock().library.take();
+    let mut state = STATE.lock();
+    let library = state.library().is_some().then(|| state.library.take()).flatten();
+    drop(state);
     let Some(library) = library else {
         log::warn!("the server library is not initialised: nothing to deinitialise");
         return;
@@ -83,27 +119,19 @@ pub(crate) struct Place {
 
 /// Reserves room for one primary.
 pub(crate) fn reserve() -> Result<Place, c_int> {
-    let mut state = STATE.lock();
-    let mut id = state.last_id;
-    let Some(library) = state.library.as_mut() else {
-        log::error!("the server library is not initialised");
-        return Err(code::ERROR);
-    };
-    if library.servers.len() >= library.servers_max {
-        log::error!("{} primaries are running: no more are allowed", library.servers_max);
-        return Err(code::SERVER_NO_RESOURCE);
-    }
-    // Ends: there are far fewer primaries than ids.
-    loop {
-        id = if id >= ID_MAX { 1 } else { id + 1 };
-        if !library.servers.contains_key(&id) {
-            break;
+    let reserved = STATE.lock().reserve();
+    // not under the lock: the program's log callback may call any function
+    match reserved {
+        Ok(place) => Ok(place),
+        Err(None) => {
+            log::error!("the server library is not initialised");
+            Err(code::ERROR)
+        }
+        Err(Some(servers_max)) => {
+            log::error!("{servers_max} primaries are running: no more are allowed");
+            Err(code::SERVER_NO_RESOURCE)
         }
     }
-    library.servers.insert(id, None);
-    let incarnation = library.incarnation;
-    state.last_id = id;
-    Ok(Place { id, incarnation })
 }
 
 impl Place {
@@ -124,7 +152,7 @@ impl Place {
             }
         };
         let mut state = STATE.lock();
-        match state.library.as_mut().filter(|l| l.incarnation == self.incarnation) {
+        match state.library().filter(|l| l.incarnation == self.incarnation) {
             Some(library) => {
                 library.servers.insert(self.id, Some(Arc::new(server)));
                 code::SUCCESS
@@ -142,7 +170,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = STATE.lock();
-        let library = state.library.as_mut().filter(|l| l.incarnation == self.incarnation);
+        let library = state.library().filter(|l| l.incarnation == self.incarnation);
         if let Some(library) = library {
             if let Some(None) = library.servers.get(&self.id) {
                 library.servers.remove(&self.id);
@@ -153,13 +181,13 @@ impl Drop for Place {
 
 /// The primary with this id.
 pub(crate) fn find(id: c_int) -> Option<Arc<Server>> {
-    STATE.lock().library.as_ref()?.servers.get(&id)?.clone()
+    STATE.lock().library()?.servers.get(&id)?.clone()
 }
 
 /// Takes a primary out: nobody finds it any more.
 pub(crate) fn remove(id: c_int) -> Option<Arc<Server>> {
     let mut state = STATE.lock();
-    let servers = &mut state.library.as_mut()?.servers;
+    let servers = &mut state.library()?.servers;
     let server = servers.get(&id)?.clone()?;
     servers.remove(&id);
     Some(server)
@@ -169,5 +197,53 @@ pub(crate) fn remove(id: c_int) -> Option<Arc<Server>> {
 pub(crate) fn stop(server: Arc<Server>) {
     if let Some(server) = Arc::into_inner(server) {
         server.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program whose log callback asks for something.
+    struct Curious;
+
+    impl log::Log for Curious {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn log(&self, _: &log::Record<'_>) {
+            assert!(find(ID_MAX).is_none());
+        }
+
+        fn flush(&self) {}
+    }
+
+    /// One test, since there is one library.
+    #[test]
+    fn a_log_callback_may_call_and_a_forked_child_may_start_its_own_primaries() {
+        log::set_logger(&Curious).unwrap();
+        log::set_max_level(log::LevelFilter::Error);
+        assert_eq!(reserve().map(|place| place.id()).err(), Some(code::ERROR));
+        assert!(start_library(1));
+        assert!(!start_library(1), "it is initialised already");
+        let place = reserve().unwrap_or_else(|code| panic!("{code}"));
+        let config = ServerConfig { port: 0, ..ServerConfig::default() };
+        let id = place.id();
+        assert_eq!(place.start(config), code::SUCCESS);
+        let full = reserve().map(|place| place.id()).err();
+        assert_eq!(full, Some(code::SERVER_NO_RESOURCE));
+        let server = find(id).expect("it runs");
+        let address = server.local_addr();
+        drop(server);
+        // as a child sees it
+        STATE.lock().library.as_mut().unwrap().process ^= 1;
+        assert!(find(id).is_none() && remove(id).is_none());
+        assert_eq!(reserve().map(|place| place.id()).err(), Some(code::ERROR));
+        stop_library();
+        assert!(start_library(1), "the child's own");
+        stop_library();
+        assert!(std::net::TcpStream::connect(address).is_ok(), "the parent's primary serves");
+        assert!(!start_library(0));
     }
 }
