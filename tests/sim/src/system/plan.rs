@@ -92,6 +92,8 @@ pub struct Scenario {
     limits: bool,
     drift: bool,
     high_lanes: bool,
+    /// Two clients on one or two locks: a lock is destroyed, and its slot reused, all the time.
+    few: bool,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -113,6 +115,7 @@ const CALM: Scenario = Scenario {
     limits: false,
     drift: false,
     high_lanes: false,
+    few: false,
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -220,6 +223,33 @@ pub const SCENARIOS: &[Scenario] = &[
         ..CALM
     },
     Scenario {
+        name: "reconnect",
+        types: &[Rw, Fair, Fair],
+        fabrics: REMOTE,
+        faults: &[F::PartitionUp, F::BreakCommand, F::Slow, F::BreakCommand],
+        fault_every: 25,
+        overstay: 600,
+        ..CALM
+    },
+    Scenario {
+        name: "absent",
+        fabrics: &[&[Shm], &[Shm, Tcp]],
+        faults: &[F::BreakControl, F::BreakControl, F::Pause, F::Crash],
+        fault_every: 40,
+        overstay: 300,
+        ..CALM
+    },
+    Scenario {
+        name: "turnover",
+        fabrics: REMOTE,
+        faults: &[F::Slow, F::Slow, F::BreakCommand, F::Duplicate, F::Leave],
+        fault_every: 50,
+        churn: 500,
+        limits: true,
+        few: true,
+        ..CALM
+    },
+    Scenario {
         name: "storm",
         faults: ANYTHING,
         fault_every: 45,
@@ -275,6 +305,8 @@ pub struct Plan {
     pub clients_max: usize,
     /// Room for locks.
     pub locks_max: usize,
+    /// Room for objects; the slots that they do not use are spare ones.
+    pub objects_max: usize,
     /// Clocks drift.
     pub drift: bool,
     /// Tables are as small as they can be.
@@ -292,8 +324,10 @@ impl Plan {
             "all" => &SCENARIOS[rng.below(SCENARIOS.len() as u64) as usize],
             name => SCENARIOS.iter().find(|s| s.name == name)?,
         };
-        let clients = rng.pick(&[2, 2, 3, 3, 4, 5, 6]);
-        let locks = rng.pick(&[1, 1, 1, 2, 3]);
+        let (clients, locks) = match s.few {
+            true => (rng.pick(&[2, 2, 3]), rng.pick(&[1, 1, 2])),
+            false => (rng.pick(&[2, 2, 3, 3, 4, 5, 6]), rng.pick(&[1, 1, 1, 2, 3])),
+        };
         let mix = rng.pick(s.fabrics);
         let rates = [0, 100, 300, 500, 900];
         let lanes = [0, 0xeffd, 0xeffe, 0xefff, 0xf000, 0xfff0, 0xfffe, 0xffff];
@@ -323,6 +357,7 @@ impl Plan {
             heartbeat_ns: grace_ns / rng.range(3, 6),
             clients_max: if s.limits { clients } else { 64 },
             locks_max: if s.limits { locks } else { 8 },
+            objects_max: if s.few { 0 } else { 2 },
             drift: s.drift,
             limits: s.limits,
             lanes: (lane(rng), lane(rng)),

@@ -49,7 +49,7 @@ impl World {
             recovery_clients,
             clients_max: sys.plan.clients_max,
             locks_max: sys.plan.locks_max,
-            objects_max: 2,
+            objects_max: sys.plan.objects_max,
             absent_grace_ns: Some(sys.plan.grace_ns),
         })
     }
@@ -81,7 +81,7 @@ impl World {
         let sys = &mut self.sys;
         sys.epoch += 1;
         sys.alive = true;
-        sys.memory = super::memory::Memory::new(sys.plan.locks_max + 2);
+        sys.memory = super::memory::Memory::new(sys.plan.locks_max + sys.plan.objects_max);
         if sys.plan.drift {
             sys.offset += sys.rng.below(20_000_000_000) as i64 - 10_000_000_000;
         }

@@ -289,7 +289,7 @@ const MIX: u64 = 0xff51_afd7_ed55_8ccd;
 
 impl Sys {
     pub fn new(plan: Plan, rng: Rng, bugs: Bugs, trace: bool) -> Self {
-        let slots = plan.locks_max + 2;
+        let slots = plan.locks_max + plan.objects_max;
         let offset = plan.start_ns as i64;
         Self {
             now: 0,
