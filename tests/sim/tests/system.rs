@@ -10,12 +10,13 @@ const SCHEDULES: u64 = 2_000;
 #[test]
 fn no_schedule_violates_a_property_and_every_action_meets_every_fault() {
     let mut coverage = Coverage::new();
-    let mut grants = 0;
+    let (mut grants, mut objects) = (0, 0);
     for seed in 1..=SCHEDULES {
         let run = system::run("all", seed, Bugs::default(), false).expect("the scenario");
         assert_eq!(run.violation, None, "sim --seed {seed} --schedules 1 --trace");
         coverage.add(&run.coverage);
         grants += run.grants;
+        objects += run.objects as u64;
     }
     // every fault has a claim to be met by a claim only while a successor recovers
     for seed in 1..=SCHEDULES * 2 {
@@ -24,6 +25,7 @@ fn no_schedule_violates_a_property_and_every_action_meets_every_fault() {
         coverage.add(&run.coverage);
     }
     assert!(grants > 20 * SCHEDULES, "{grants} grants: the clients did not do much");
+    assert!(objects > 5 * SCHEDULES, "{objects} operations on objects");
     assert_eq!(coverage.missing(), [], "{}", coverage.report());
 }
 

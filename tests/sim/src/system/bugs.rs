@@ -41,6 +41,12 @@ driver_bugs! {
     release_in_doubt =
         "release-in-doubt",
         "a lock is given back when everything about it is answered";
+    object_in_doubt =
+        "object-release-in-doubt",
+        "an object is given back when every operation on it is answered";
+    object_release_kept =
+        "object-release-kept",
+        "a reference whose release was not answered is not used any more";
     no_republish = "no-republish", "what a broken channel may have lost is told again";
 }
 

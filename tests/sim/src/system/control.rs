@@ -8,8 +8,8 @@
 //!      └── a new incarnation, with nothing ◀──────────┘ ClientRemoved
 //! ```
 
-use dlock_core::clock::ServerTime;
-use dlock_core::control::{LockDesc, LockGrant, Secret};
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant, Secret};
 use dlock_core::ids::ClientId;
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::lock::{EntryState, LockEntry};
@@ -19,7 +19,7 @@ use super::coverage::Action;
 use super::plan::Fabric;
 use super::state::{Ask, Doing, Ev, Life, Sys};
 
-const CONTROL_WAIT_NS: u64 = CONTROL_WAIT_S * dlock_core::clock::NS;
+const CONTROL_WAIT_NS: u64 = CONTROL_WAIT_S * NS;
 
 /// What a control thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,7 @@ pub(crate) enum Answer {
     Closed,
     Done,
     Left,
+    Object(u8, ControlReply),
 }
 
 /// The descriptor of a lock of the plan.
@@ -91,13 +92,15 @@ impl Sys {
 
     fn ask(&mut self, c: usize, ask: Ask) {
         let ns = self.takes(10_000);
+        let to = if self.alive { self.epoch } else { 0 };
         let client = &mut self.clients[c];
         client.control = Stage::Answer(self.now);
         self.control_after(c, CONTROL_WAIT_NS);
         let client = &mut self.clients[c];
         let at = (self.now + ns).max(client.control_up_last + 1).max(client.blocked_up);
         client.control_up_last = at;
-        client.control_up.push_back((client.inc, client.conn, client.control_tok, ask));
+        let (inc, conn, number) = (client.inc, client.conn, client.control_tok);
+        client.control_up.push_back((to, inc, conn, number, ask));
         self.at(at, Ev::ControlUp(c as u8));
     }
 
@@ -146,7 +149,9 @@ impl Sys {
 
     /// A chain of its own CPU is under way.
     fn is_busy_on_cpu(&self, c: usize) -> bool {
-        self.clients[c].threads.iter().any(|t| t.chain.is_some())
+        let client = &self.clients[c];
+        client.threads.iter().any(|t| t.chain.is_some())
+            || client.objects.iter().any(|t| t.chain.is_some())
     }
 
     fn tend(&mut self, c: usize) {
@@ -165,6 +170,13 @@ impl Sys {
                 self.cover(Action::Release, c);
                 return self.ask(c, Ask::Release(l, lock));
             }
+        }
+        if let Some((o, action, request)) = self.clients[c].object_asks.pop_front() {
+            if let ControlRequest::ObjectGet { lease_s, .. } = request {
+                self.clients[c].object_lease_end = now + u64::from(lease_s) * NS;
+            }
+            self.cover(action, c);
+            return self.ask(c, Ask::Object(o, request));
         }
         let client = &mut self.clients[c];
         if client.threads.iter().any(lacks) {
@@ -220,6 +232,10 @@ impl Sys {
             Answer::Closed => self.connection_lost(c),
             Answer::Done => self.control_soon(c, false),
             Answer::Left => self.exit(c),
+            Answer::Object(o, reply) => {
+                self.object_answered(c, o.into(), Some(reply));
+                self.control_soon(c, false);
+            }
         }
     }
 
@@ -252,7 +268,8 @@ impl Sys {
         }
         let old_clock = self.clients[c].clock;
         let client = &mut self.clients[c];
-        if client.epoch != epoch {
+        let anew = client.epoch != epoch;
+        if anew {
             client.old_clock = old_clock;
             client.clock.estimate = Default::default();
         }
@@ -265,6 +282,7 @@ impl Sys {
             let inc = self.clients[c].inc;
             self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile
         }
+        self.objects_rejoin(c, anew || recovering);
         let republishes = !self.bugs.no_republish;
         for l in 0..self.clients[c].threads.len() {
             let now = self.client_now(c);
@@ -373,7 +391,7 @@ impl Sys {
         let idle = |t: &super::state::Thread| {
             matches!(t.doing, Doing::Idle | Doing::Nothing | Doing::Control)
         };
-        if self.clients[c].threads.iter().all(idle) {
+        if self.clients[c].threads.iter().all(idle) && self.objects_idle(c) {
             let who = self.who(c);
             self.oracle.gone(who);
             return self.ask(c, Ask::Leave);

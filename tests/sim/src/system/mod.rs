@@ -19,6 +19,8 @@ mod coverage;
 mod faults;
 mod goals;
 mod memory;
+mod object;
+mod object_oracle;
 mod oracle;
 mod plan;
 mod rng;
@@ -33,6 +35,7 @@ use dlock_core::clock::NS;
 use dlock_core::control::{LockGrant, Secret};
 use dlock_core::lock::Op;
 use dlock_core::status::Status;
+use dlock_core::verb::Outcome;
 
 #[cfg(feature = "planted")]
 pub use bugs::{plant, plantable};
@@ -53,6 +56,8 @@ pub struct Run {
     pub events: u64,
     /// Grants that the checker has seen.
     pub grants: u64,
+    /// Operations on objects that were acknowledged.
+    pub objects: usize,
     /// A number that any difference between two traces changes.
     pub hash: u64,
     /// The first property that was violated.
@@ -86,6 +91,7 @@ pub fn run(scenario: &str, seed: u64, bugs: Bugs, trace: bool) -> Option<Run> {
     Some(Run {
         events: sys.events,
         grants: sys.oracle.grants,
+        objects: sys.oracle.objects.acknowledged(),
         hash: sys.hash,
         violation: sys.violation,
         coverage: sys.cover,
@@ -177,6 +183,9 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         releases: Default::default(),
         control_action: Action::Join,
         threads: sys.plan.locks.iter().map(|_| thread()).collect(),
+        objects: (0..sys.plan.objects).map(|_| Default::default()).collect(),
+        object_asks: Default::default(),
+        object_lease_end: 0,
     }
 }
 
@@ -269,14 +278,22 @@ impl Sys {
         match ev {
             Ev::Step(c, _, l, tok) | Ev::Timer(c, _, l, tok) | Ev::Verb(c, _, l, tok) => {
                 let (c, l) = (usize::from(c), usize::from(l));
-                if self.thread(c, l).tok != tok {
+                let object = self.object_of(l);
+                let current = match object {
+                    Some(o) => self.object(c, o).tok,
+                    None => self.thread(c, l).tok,
+                };
+                if current != tok {
                     return;
                 }
                 self.count(ev);
-                match ev {
-                    Ev::Step(..) => self.thread_steps(c, l),
-                    Ev::Timer(..) => self.timer(c, l),
-                    _ => self.cpu_verb(c, l),
+                match (ev, object) {
+                    (Ev::Step(..), None) => self.thread_steps(c, l),
+                    (Ev::Timer(..), None) => self.timer(c, l),
+                    (_, None) => self.cpu_verb(c, l),
+                    (Ev::Step(..), Some(o)) => self.object_steps(c, o),
+                    (Ev::Timer(..), Some(o)) => self.object_outcome(c, o, Outcome::Unknown),
+                    (_, Some(o)) => self.object_cpu_verb(c, o),
                 }
             }
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
@@ -322,8 +339,11 @@ impl Sys {
 
     /// A request on a control connection arrives; without a primary, nobody listens.
     fn control_arrives(&mut self, c: usize) {
-        let Some((inc, conn, number, ask)) = self.clients[c].control_up.pop_front() else { return };
-        if self.alive {
+        let client = &mut self.clients[c];
+        let Some((to, inc, conn, number, ask)) = client.control_up.pop_front() else { return };
+        // no connection outlives its primary; one that is being made does not outlive its process
+        let reaches = to == self.epoch || to == 0 && client.inc == inc;
+        if self.alive && reaches {
             let client = c as u8;
             return self.queue(state::Arrived::Control { client, inc, conn, number, ask });
         }

@@ -94,6 +94,8 @@ pub struct Scenario {
     high_lanes: bool,
     /// Two clients on one or two locks: a lock is destroyed, and its slot reused, all the time.
     few: bool,
+    /// How many names of objects there are: one of these.
+    objects: &'static [usize],
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -116,6 +118,7 @@ const CALM: Scenario = Scenario {
     drift: false,
     high_lanes: false,
     few: false,
+    objects: &[0, 0, 0, 1],
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -247,10 +250,23 @@ pub const SCENARIOS: &[Scenario] = &[
         churn: 500,
         limits: true,
         few: true,
+        objects: &[0, 1, 2],
+        ..CALM
+    },
+    Scenario {
+        name: "objects",
+        types: &[Atomic],
+        faults: ANYTHING,
+        fault_every: 50,
+        churn: 100,
+        limits: true,
+        few: true,
+        objects: &[1, 2, 3],
         ..CALM
     },
     Scenario {
         name: "storm",
+        objects: &[0, 1, 2],
         faults: ANYTHING,
         fault_every: 45,
         overstay: 250,
@@ -305,6 +321,8 @@ pub struct Plan {
     pub clients_max: usize,
     /// Room for locks.
     pub locks_max: usize,
+    /// Names of objects.
+    pub objects: usize,
     /// Room for objects; the slots that they do not use are spare ones.
     pub objects_max: usize,
     /// Clocks drift.
@@ -335,6 +353,11 @@ impl Plan {
             true => rng.pick(&lanes),
             false => 0,
         };
+        let objects = rng.pick(s.objects);
+        let room = match s.limits {
+            true => rng.range(objects.min(1) as u64, objects as u64) as usize,
+            false => objects.max(2),
+        };
         let grace_ns = rng.range(2, 12) * NS;
         Some(Plan {
             scenario: s.name,
@@ -357,7 +380,8 @@ impl Plan {
             heartbeat_ns: grace_ns / rng.range(3, 6),
             clients_max: if s.limits { clients } else { 64 },
             locks_max: if s.limits { locks } else { 8 },
-            objects_max: if s.few { 0 } else { 2 },
+            objects,
+            objects_max: room,
             drift: s.drift,
             limits: s.limits,
             lanes: (lane(rng), lane(rng)),

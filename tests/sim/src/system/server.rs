@@ -354,6 +354,7 @@ fn control(
                 Err(status) => Answer::Refused(status),
             }
         }
+        Ask::Object(o, request) => Answer::Object(o, call(sys, request)),
         Ask::Done => match call(sys, ControlRequest::ReinitDone) {
             ControlReply::Done => Answer::Done,
             _ => Answer::Refused(Status::Error),

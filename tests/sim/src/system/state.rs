@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use dlock_core::clock::{Now, ServerTime};
-use dlock_core::control::{Claim, Secret};
+use dlock_core::control::{Claim, ControlRequest, Secret};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::lock::{FastCas, LockEntry, Machine, Op};
@@ -107,6 +107,7 @@ pub(crate) enum Ask {
     Release(u8, dlock_core::ids::LockId),
     Heartbeat,
     Update(Vec<(u8, Claim)>),
+    Object(u8, ControlRequest),
     Done,
     Leave,
 }
@@ -231,7 +232,8 @@ pub(crate) struct Client {
     pub down: VecDeque<(u16, u32, Frame)>,
     pub down_last: u64,
     pub conn: u32,
-    pub control_up: VecDeque<(u16, u32, u32, Ask)>,
+    /// With the epoch of the primary that the connection is to; 0: nobody listens yet.
+    pub control_up: VecDeque<(u32, u16, u32, u32, Ask)>,
     pub control_down: VecDeque<(u16, u32, u32, super::control::Answer)>,
     pub control_up_last: u64,
     pub control_down_last: u64,
@@ -245,6 +247,11 @@ pub(crate) struct Client {
     /// What the control thread was last about.
     pub control_action: super::coverage::Action,
     pub threads: Vec<Thread>,
+    pub objects: Vec<super::object::ObjectThread>,
+    /// What the control thread is asked for by those of the objects.
+    pub object_asks: VecDeque<(u8, super::coverage::Action, ControlRequest)>,
+    /// When the lease that was last asked for an object ends, at the earliest.
+    pub object_lease_end: u64,
 }
 
 /// The whole world but the primary.

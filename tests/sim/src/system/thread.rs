@@ -184,21 +184,7 @@ impl Sys {
 
     fn post(&mut self, c: usize, l: usize, chain: Chain, doing: Doing) {
         let tok = self.enter(c, l, doing);
-        let client = &self.clients[c];
-        let bound = client.threads[l].epoch == client.epoch;
-        let connected = matches!(client.life, Life::Up | Life::Leaving);
-        let mapped = client.epoch == self.epoch && self.alive;
-        let refused = match client.fabric {
-            _ if !bound => Some(Outcome::Refused(Status::NotReady)),
-            _ if !connected => Some(Outcome::Unknown),
-            Fabric::Shm if !mapped => Some(Outcome::Unknown),
-            // the gate of the memory; a queue pair is connected when the recovery is over
-            Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
-                Some(Outcome::Refused(Status::NotReady))
-            }
-            _ => None,
-        };
-        if let Some(outcome) = refused {
+        if let Some(outcome) = self.refuses(c, self.clients[c].threads[l].epoch) {
             self.thread(c, l).outcome = Some(outcome);
             let ns = self.takes(1_000);
             return self.step_after(c, l, ns);
@@ -213,6 +199,23 @@ impl Sys {
                 self.send_up(c, Unit::Batch { lock: l as u8, tok, chain, values });
                 self.timer_at(c, l, self.now + DATA_WAIT_NS);
             }
+        }
+    }
+
+    /// What becomes of a chain for a place of this epoch, if it is not executed at all.
+    pub(super) fn refuses(&self, c: usize, epoch: u32) -> Option<Outcome> {
+        let client = &self.clients[c];
+        let connected = matches!(client.life, Life::Up | Life::Leaving);
+        let mapped = client.epoch == self.epoch && self.alive;
+        match client.fabric {
+            _ if epoch != client.epoch => Some(Outcome::Refused(Status::NotReady)),
+            _ if !connected => Some(Outcome::Unknown),
+            Fabric::Shm if !mapped => Some(Outcome::Unknown),
+            // the gate of the memory; a queue pair is connected when the recovery is over
+            Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
+                Some(Outcome::Refused(Status::NotReady))
+            }
+            _ => None,
         }
     }
 
@@ -298,6 +301,12 @@ impl Sys {
     pub(super) fn frame(&mut self, c: usize, frame: Frame) {
         match frame {
             Frame::Outcome { lock, tok, outcome } => {
+                if let Some(o) = self.object_of(lock.into()) {
+                    if self.object(c, o).tok == tok {
+                        self.object_outcome(c, o, outcome);
+                    }
+                    return;
+                }
                 let t = self.thread(c, lock.into());
                 let waits =
                     matches!(t.doing, Doing::Fast { .. } | Doing::Chain { .. } | Doing::Confirm);
@@ -347,6 +356,7 @@ impl Sys {
 
     /// The channel is gone: nothing that is under way will be answered.
     pub(super) fn flush(&mut self, c: usize) {
+        self.flush_objects(c);
         for l in 0..self.clients[c].threads.len() {
             match self.thread(c, l).doing {
                 Doing::Fast { .. } | Doing::Chain { .. } | Doing::Confirm => {
