@@ -5,7 +5,9 @@ mod common;
 
 use common::Memory;
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret};
+use dlock_core::control::{
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret,
+};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
@@ -404,6 +406,35 @@ fn who_was_fenced_in_a_recovery_is_not_adopted_again_and_not_waited_for() {
     assert_eq!(w.admit(&reinit(c, 7)), Ok(c));
     assert_eq!(w.control(c, ControlRequest::ReinitDone), ControlReply::Done);
     assert!(!w.primary.is_recovering());
+}
+
+/// A lost answer makes the arbiter clear the ledger entry, which then looks as if the claim were
+/// all that there ever was.
+#[test]
+fn a_claimed_share_that_was_given_back_is_not_undone_by_a_later_resolve() {
+    let mut w = World::with(2);
+    let [a, b] = [5, 6].map(|id| ClientId::new(id).unwrap());
+    let held = Some(HeldClaim { mode: Mode::Shared, remaining_s: u32::MAX, fair: None });
+    let claim = Claim { lock: LockId(9), desc: desc("l", LockType::Rw), held };
+    let [grant, other] = [a, b].map(|client| {
+        assert_eq!(w.admit(&reinit(client, 7)), Ok(client));
+        let update = ControlRequest::UpdateLocks(vec![claim.clone()]);
+        let ControlReply::Locks(locks) = w.control(client, update) else { panic!() };
+        locks[0].unwrap()
+    });
+    for client in [a, b] {
+        assert_eq!(w.control(client, ControlRequest::ReinitDone), ControlReply::Done);
+        assert_eq!(w.attach(client, FabricKind::Shm), []);
+    }
+    assert_eq!(RwWord::from_bits(w.memory.read(w0(&other))).rcount(), 2);
+    // a gives its share back, takes it again (the count is as before), and the answer is lost
+    let intent = LedgerEntry::new().with_state(LedgerState::Intent).with_detail(4);
+    w.memory.ledgers.insert((a, grant.handle), intent);
+    for _ in 0..2 {
+        let out = w.command(a, Request::Resolve { handle: grant.handle });
+        assert!(matches!(out[..], [Sent { reply: Reply::Done { .. }, .. }]), "{out:?}");
+        assert_eq!(RwWord::from_bits(w.memory.read(w0(&grant))).rcount(), 1, "b holds it");
+    }
 }
 
 #[test]

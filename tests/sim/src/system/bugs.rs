@@ -47,6 +47,12 @@ driver_bugs! {
     object_release_kept =
         "object-release-kept",
         "a reference whose release was not answered is not used any more";
+    async_kept =
+        "async-kept",
+        "an asynchronous operation that was given up is undone";
+    doorbell_lost =
+        "doorbell-lost",
+        "a lost completion says nothing of any chain of its doorbell";
     no_republish = "no-republish", "what a broken channel may have lost is told again";
 }
 

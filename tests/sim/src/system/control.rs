@@ -282,6 +282,7 @@ impl Sys {
             let inc = self.clients[c].inc;
             self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile
         }
+        self.forget_async(c);
         self.objects_rejoin(c, anew || recovering);
         let republishes = !self.bugs.no_republish;
         for l in 0..self.clients[c].threads.len() {

@@ -41,6 +41,14 @@ pub enum Action {
     Rejoin,
     /// A client tells a successor what it holds.
     Claim,
+    /// `TryLock` of many locks.
+    BatchTry,
+    /// `Unlock` of many locks.
+    BatchUnlock,
+    /// `Extend` of many locks.
+    BatchExtend,
+    /// An asynchronous operation.
+    Async,
     /// An object is created.
     ObjectCreate,
     /// An object is got.
@@ -58,7 +66,7 @@ pub enum Action {
 }
 
 /// Every action, in the order of the report.
-pub const ACTIONS: [(Action, &str); 24] = [
+pub const ACTIONS: [(Action, &str); 28] = [
     (Action::TryExclusive, "try-exclusive"),
     (Action::TryShared, "try-shared"),
     (Action::LockExclusive, "lock-exclusive"),
@@ -76,6 +84,10 @@ pub const ACTIONS: [(Action, &str); 24] = [
     (Action::Join, "join"),
     (Action::Rejoin, "rejoin"),
     (Action::Claim, "claim"),
+    (Action::BatchTry, "batch-try"),
+    (Action::BatchUnlock, "batch-unlock"),
+    (Action::BatchExtend, "batch-extend"),
+    (Action::Async, "async"),
     (Action::ObjectCreate, "object-create"),
     (Action::ObjectGet, "object-get"),
     (Action::ObjectRelease, "object-release"),

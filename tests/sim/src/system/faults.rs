@@ -95,10 +95,12 @@ impl Sys {
         client.control_tok += 1;
         client.epoch = 0;
         client.object_asks.clear();
+        client.batch.clear();
         client.objects.iter_mut().for_each(super::object::ObjectThread::reset);
         for t in &mut client.threads {
             t.tok = t.tok.wrapping_add(1);
             (t.entry, t.machine, t.chain, t.outcome) = (None, None, None, None);
+            (t.answer, t.async_until) = (None, 0);
             t.doing = Doing::Nothing;
         }
     }

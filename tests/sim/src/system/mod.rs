@@ -11,6 +11,7 @@
 //! [`Primary`](dlock_core::primary::Primary) are the real ones. One schedule is one call of
 //! [`run`]; the same seed gives the same trace on every build.
 
+mod batch;
 mod bugs;
 mod channel;
 mod clock;
@@ -148,6 +149,8 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         unflushed: false,
         republish: false,
         attempts: 0,
+        answer: None,
+        async_until: 0,
         chain: None,
         outcome: None,
         swept: false,
@@ -184,6 +187,8 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         control_action: Action::Join,
         threads: sys.plan.locks.iter().map(|_| thread()).collect(),
         objects: (0..sys.plan.objects).map(|_| Default::default()).collect(),
+        batch: Default::default(),
+        completions: Vec::new(),
         object_asks: Default::default(),
         object_lease_end: 0,
     }

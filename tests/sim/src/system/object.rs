@@ -273,7 +273,7 @@ impl Sys {
             self.object(c, o).chain = Some((Chain::one(gen).then(verb), values));
             return self.object_verb_after(c, o);
         }
-        self.send_up(c, Unit::Batch { lock, tok, chain: Chain::one(verb), values });
+        self.send_up(c, Unit::Batch { lock, tok, chain: Chain::one(verb), values, more: false });
         let (inc, at) = (self.clients[c].inc, self.now + LOCK_WAIT_S * NS);
         self.at(at, Ev::Timer(c as u8, inc, lock, tok));
     }
@@ -311,8 +311,9 @@ impl Sys {
             Outcome::Done(values) => {
                 self.object(c, o).unflushed = false;
                 match *values.as_slice() {
-                    [generation, _] if got.is_none_or(|g| g.grant.generation.0 != generation) => {
-                        gone = true;
+                    [generation, old] if got.is_none_or(|g| g.grant.generation.0 != generation) => {
+                        gone = true; // what was done reached a word that is nobody's
+                        let _ = self.oracle.objects.told(op, old, now, false);
                     }
                     [.., old] => self.object_told(c, o, op, old, fabric != Fabric::Verbs),
                     [] => {}

@@ -48,7 +48,7 @@ pub struct Objects {
 }
 
 /// Changes of unknown outcome between two values that were told.
-const GAP_MAX: usize = 5;
+const GAP_MAX: usize = 8;
 
 impl Objects {
     /// Somebody asks for an object with this first value.
@@ -75,7 +75,7 @@ impl Objects {
         self.ops[op].refused = true;
     }
 
-    /// The operation has happened. `notices`: its executor looks whether the object still lives.
+    /// The operation has happened. `notices`: its executor has found that the object lives.
     ///
     /// # Errors
     /// If the object had made room for another one of its name before the operation began.
@@ -205,7 +205,14 @@ impl<'a> Path<'a> {
         len: usize,
         used: &mut Vec<&'a Done>,
     ) -> Option<(u64, Vec<&'a Done>)> {
-        for &op in &self.unknown {
+        // the order of additions does not matter
+        let last = used.iter().rev().find(|op| matches!(op.change, Change::Faa(_)));
+        let at = |op: &Done| self.unknown.iter().position(|&u| std::ptr::eq(u, op));
+        let first = last.and_then(|op| at(op)).map_or(0, |i| i + 1);
+        for (i, &op) in self.unknown.iter().enumerate() {
+            if i < first && matches!(op.change, Change::Faa(_)) {
+                continue;
+            }
             let to = match op.change {
                 Change::Faa(add) => from.wrapping_add(add),
                 Change::Cas(expect, swap) if expect == from => swap,

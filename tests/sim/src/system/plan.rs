@@ -96,6 +96,8 @@ pub struct Scenario {
     few: bool,
     /// How many names of objects there are: one of these.
     objects: &'static [usize],
+    /// Up to 31 locks, most of them operated on in batches.
+    many: bool,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -119,6 +121,7 @@ const CALM: Scenario = Scenario {
     high_lanes: false,
     few: false,
     objects: &[0, 0, 0, 1],
+    many: false,
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -213,7 +216,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "recovery",
         faults: &[F::CrashPrimary, F::CrashPrimary, F::Crash, F::BreakControl, F::WallStep],
         fault_every: 100,
-        overstay: 150,
+        overstay: 400,
         drift: true,
         ..CALM
     },
@@ -251,6 +254,14 @@ pub const SCENARIOS: &[Scenario] = &[
         limits: true,
         few: true,
         objects: &[0, 1, 2],
+        ..CALM
+    },
+    Scenario {
+        name: "batch",
+        faults: &[F::BreakCommand, F::Slow, F::Pause, F::Freeze, F::Crash, F::BreakControl],
+        fault_every: 90,
+        overstay: 100,
+        many: true,
         ..CALM
     },
     Scenario {
@@ -321,6 +332,10 @@ pub struct Plan {
     pub clients_max: usize,
     /// Room for locks.
     pub locks_max: usize,
+    /// Of a thousand operations that do not wait, so many are of a batch.
+    pub batches: u32,
+    /// Of a thousand others, so many are asynchronous.
+    pub asynchronous: u32,
     /// Names of objects.
     pub objects: usize,
     /// Room for objects; the slots that they do not use are spare ones.
@@ -343,6 +358,7 @@ impl Plan {
             name => SCENARIOS.iter().find(|s| s.name == name)?,
         };
         let (clients, locks) = match s.few {
+            _ if s.many => (rng.pick(&[2, 2, 3]), rng.pick(&[3, 4, 6, 8, 31])),
             true => (rng.pick(&[2, 2, 3]), rng.pick(&[1, 1, 2])),
             false => (rng.pick(&[2, 2, 3, 3, 4, 5, 6]), rng.pick(&[1, 1, 1, 2, 3])),
         };
@@ -363,7 +379,7 @@ impl Plan {
             scenario: s.name,
             locks: (0..locks).map(|_| rng.pick(s.types)).collect(),
             fabrics: (0..clients).map(|_| rng.pick(mix)).collect(),
-            events: rng.range(520, 700),
+            events: rng.range(520, 700) + 40 * locks as u64 * u64::from(s.many),
             faults: s.faults,
             fault_every: s.fault_every,
             lease_max_s: rng.pick(&[1, 2, 3, 5, 9]),
@@ -379,9 +395,15 @@ impl Plan {
             grace_ns,
             heartbeat_ns: grace_ns / rng.range(3, 6),
             clients_max: if s.limits { clients } else { 64 },
-            locks_max: if s.limits { locks } else { 8 },
+            locks_max: if s.limits { locks } else { locks.max(8) },
             objects,
             objects_max: room,
+            batches: match (s.many, locks) {
+                (true, _) => 500,
+                (_, 1) => 0,
+                _ => rng.pick(&[0, 0, 200]),
+            },
+            asynchronous: rng.pick(&[0, 0, 0, 100]),
             drift: s.drift,
             limits: s.limits,
             lanes: (lane(rng), lane(rng)),

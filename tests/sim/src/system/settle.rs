@@ -99,7 +99,8 @@ impl World {
                 }
             }
         }
-        let events_max = self.sys.events + EVENTS_MAX;
+        let threads = 1 + self.sys.plan.locks.len() as u64 / 4;
+        let events_max = self.sys.events + EVENTS_MAX * threads;
         loop {
             let missing = self.missing(goal);
             if missing.is_none() || self.sys.violation.is_some() {

@@ -65,6 +65,8 @@ pub(crate) enum Unit {
         tok: u32,
         chain: Chain,
         values: Values,
+        /// Another chain of the same doorbell follows.
+        more: bool,
     },
     Note {
         lock: u8,
@@ -78,6 +80,16 @@ pub(crate) enum Unit {
     },
     /// The client has closed the channel, or is gone.
     End,
+}
+
+impl Unit {
+    /// Verbs in it.
+    pub fn verbs(&self) -> usize {
+        match self {
+            Unit::Batch { chain, .. } => chain.verbs().len(),
+            _ => 1,
+        }
+    }
 }
 
 /// What travels back.
@@ -188,6 +200,10 @@ pub(crate) struct Thread {
     pub chain: Option<(Chain, Values)>,
     /// An outcome decided on this side.
     pub outcome: Option<Outcome>,
+    /// The answer to an asynchronous request, which the program has not asked for yet.
+    pub answer: Option<Reply>,
+    /// Until when an asynchronous operation may take; 0: it is none.
+    pub async_until: u64,
     /// What it is about, to the coverage report.
     pub action: super::coverage::Action,
     /// Something was sent that is not answered, and nothing after it was answered yet.
@@ -247,6 +263,10 @@ pub(crate) struct Client {
     /// What the control thread was last about.
     pub control_action: super::coverage::Action,
     pub threads: Vec<Thread>,
+    /// Locks whose chains its CPU executes as one doorbell.
+    pub batch: VecDeque<u8>,
+    /// Outcomes that are told when the last chain of the doorbell was executed.
+    pub completions: Vec<Frame>,
     pub objects: Vec<super::object::ObjectThread>,
     /// What the control thread is asked for by those of the objects.
     pub object_asks: VecDeque<(u8, super::coverage::Action, ControlRequest)>,
@@ -278,7 +298,9 @@ pub(crate) struct Sys {
     pub tick_at: Option<u64>,
     pub frozen_until: u64,
     /// The first occupant of a lock's slot has its lanes.
-    pub lanes_set: [bool; 4],
+    pub lanes_set: Vec<bool>,
+    /// The chains of the batch that begins now.
+    pub doorbell: Option<Vec<super::batch::Rung>>,
     /// Until when each fault lasts.
     pub active: [u64; super::plan::FAULTS.len()],
     pub calm: bool,
@@ -316,7 +338,8 @@ impl Sys {
             serve_pending: false,
             tick_at: None,
             frozen_until: 0,
-            lanes_set: [false; 4],
+            lanes_set: vec![false; plan.locks.len()],
+            doorbell: None,
             active: [0; super::plan::FAULTS.len()],
             calm: false,
             goal: Goal::Any,
