@@ -42,6 +42,7 @@ pub(crate) enum Answer {
         recovering: bool,
         gen: u32,
     },
+    Attached,
     Refused(Status),
     Locks(Vec<(u8, Result<LockGrant, Status>)>),
     Released(u8, Status),
@@ -196,14 +197,16 @@ impl Sys {
     }
 
     fn claims(&mut self, c: usize) -> Vec<(u8, dlock_core::control::Claim)> {
-        let now = match self.bugs.claim_on_new_clock {
-            true => self.client_now(c),
-            false => self.clients[c].old_clock.now(self.now),
-        };
+        let new = self.client_now(c);
+        let (at, on_new) = (self.now, self.bugs.claim_on_new_clock);
         let threads = self.clients[c].threads.iter().enumerate();
         let epoch = self.clients[c].epoch;
         let old = threads.filter(|(_, t)| t.epoch != epoch);
-        old.filter_map(|(l, t)| Some((l as u8, t.entry.as_ref()?.claim(now)))).collect()
+        old.filter_map(|(l, t)| {
+            let now = t.old_clock.filter(|_| !on_new).map_or(new, |clock| clock.now(at));
+            Some((l as u8, t.entry.as_ref()?.claim(now)))
+        })
+        .collect()
     }
 
     /// The next answer arrives.
@@ -219,7 +222,15 @@ impl Sys {
         self.mix(0xc0 ^ c as u64);
         self.log(|| format!("client {c} control: {answer:?}"));
         match answer {
-            Answer::Joined { .. } => self.joined(c, sent, answer),
+            Answer::Joined { gen, .. } => {
+                self.clients[c].session = Some((sent, answer));
+                self.ask(c, Ask::Attach(gen));
+            }
+            Answer::Attached => {
+                if let Some((asked, session)) = self.clients[c].session.take() {
+                    self.joined(c, asked, session);
+                }
+            }
             Answer::Refused(Status::ClientRemoved) => self.start_anew(c),
             Answer::Refused(_) => self.control_soon(c, true),
             Answer::Locks(grants) => self.got(c, grants),
@@ -270,7 +281,9 @@ impl Sys {
         let client = &mut self.clients[c];
         let anew = client.epoch != epoch;
         if anew {
-            client.old_clock = old_clock;
+            for t in client.threads.iter_mut().filter(|t| t.entry.is_some()) {
+                t.old_clock = t.old_clock.or(Some(old_clock));
+            }
             client.clock.estimate = Default::default();
         }
         (client.id, client.secret, client.gen) = (Some(id), secret, gen);
@@ -333,7 +346,7 @@ impl Sys {
             let (lock_type, desc) = (self.plan.locks[l], desc(self, l));
             let t = self.thread(c, l);
             t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc));
-            t.epoch = epoch;
+            (t.epoch, t.old_clock) = (epoch, None);
             t.doing = Doing::Idle;
             let ns = self.takes(1_000);
             self.step_after(c, l, ns);
@@ -368,7 +381,7 @@ impl Sys {
                         entry.lose();
                     }
                     entry.rebind(&grant, anchor_s);
-                    t.epoch = epoch;
+                    (t.epoch, t.old_clock) = (epoch, None);
                     self.write_note(c, l);
                 }
                 Err(Status::Fail) => {

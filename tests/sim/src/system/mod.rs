@@ -138,6 +138,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
     let thread = || Thread {
         entry: None,
         epoch: 0,
+        old_clock: None,
         doing: Doing::Nothing,
         machine: None,
         op: Op::Unlock,
@@ -162,7 +163,6 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         id: None,
         secret: Secret([0; 16]),
         clock: Clock { ppm, base, bound_ppm, ..Clock::default() },
-        old_clock: Clock::default(),
         claims_open: false,
         epoch: 0,
         anchor_s: 0,
@@ -187,6 +187,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         control_action: Action::Join,
         threads: sys.plan.locks.iter().map(|_| thread()).collect(),
         objects: (0..sys.plan.objects).map(|_| Default::default()).collect(),
+        session: None,
         batch: Default::default(),
         completions: Vec::new(),
         object_asks: Default::default(),
@@ -232,6 +233,10 @@ impl World {
             Ev::Successor => {
                 self.sys.count(ev);
                 self.successor();
+            }
+            Ev::Stalled(c, inc, gen) => {
+                self.sys.count(ev);
+                self.stalled(c, inc, gen);
             }
             ev => self.sys.client_event(ev),
         }
@@ -302,7 +307,7 @@ impl Sys {
                 }
             }
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
-            Ev::Serve | Ev::Tick(_) | Ev::Successor => self.after(1_000, ev),
+            Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) => self.after(1_000, ev),
             _ => {
                 self.count(ev);
                 self.channel_event(ev);
@@ -324,17 +329,6 @@ impl Sys {
                 let c = usize::from(c);
                 if self.clients[c].gen == gen && gen != 0 {
                     self.break_command(c);
-                }
-            }
-            Ev::Stalled(c, inc, gen) => {
-                let at = usize::from(c);
-                let stalled =
-                    self.bugs.undo_before_fence || self.clients[at].blocked_down > self.now;
-                let session = self.sessions.iter_mut().find(|s| s.client == c && s.inc == inc);
-                if let Some(s) = session.filter(|s| stalled && s.gen == gen) {
-                    s.gen = 0;
-                    let when = self.clients[at].blocked_down;
-                    self.at(when, Ev::Reset(c, inc, gen));
                 }
             }
             Ev::Restart(c) => self.restart(c.into()),

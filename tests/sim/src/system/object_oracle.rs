@@ -260,7 +260,10 @@ mod tests {
 
     const PLACE: Place = (0, 1, 7);
 
-    fn history(ops: &[(Change, u64, Option<(u64, u64)>)]) -> Result<(), String> {
+    /// What was done, when it began, when it was answered with which old value.
+    type Op = (Change, u64, Option<(u64, u64)>);
+
+    fn history(ops: &[Op]) -> Result<(), String> {
         let mut objects = Objects::default();
         objects.creating(0, 100);
         for &(change, begun, told) in ops {
@@ -293,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_one_word_cannot_have_done_is_refused() {
-        let bad: [&[(Change, u64, Option<(u64, u64)>)]; 7] = [
+        let bad: [&[Op]; 7] = [
             &[(Read, 0, Some((1, 99)))],
             // lost, twice, or foreign
             &[(Faa(5), 0, Some((1, 100))), (Read, 2, Some((3, 100)))],

@@ -114,7 +114,12 @@ pub(crate) enum Frame {
 /// A request on a control connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
-    Join { reinit: Option<(ClientId, Secret)>, gen: u32 },
+    Join {
+        reinit: Option<(ClientId, Secret)>,
+        gen: u32,
+    },
+    /// A second connection is to become this command channel.
+    Attach(u32),
     Get(Vec<u8>),
     Release(u8, dlock_core::ids::LockId),
     Heartbeat,
@@ -186,6 +191,8 @@ pub(crate) struct Thread {
     pub entry: Option<LockEntry>,
     /// The epoch the entry's place belongs to.
     pub epoch: u32,
+    /// The clock as of that epoch, if the client has come to a later one.
+    pub old_clock: Option<Clock>,
     pub doing: Doing,
     pub machine: Option<Machine>,
     pub op: Op,
@@ -235,8 +242,6 @@ pub(crate) struct Client {
     pub id: Option<ClientId>,
     pub secret: Secret,
     pub clock: Clock,
-    /// The clock as of the epoch that its holds were made in.
-    pub old_clock: Clock,
     /// It came to a recovering primary and has not told all its claims.
     pub claims_open: bool,
     pub epoch: u32,
@@ -262,6 +267,8 @@ pub(crate) struct Client {
     pub releases: VecDeque<u8>,
     /// What the control thread was last about.
     pub control_action: super::coverage::Action,
+    /// A session whose command channel is not attached yet, and when it was asked for.
+    pub session: Option<(u64, super::control::Answer)>,
     pub threads: Vec<Thread>,
     /// Locks whose chains its CPU executes as one doorbell.
     pub batch: VecDeque<u8>,
