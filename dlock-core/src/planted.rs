@@ -73,6 +73,18 @@ bugs! {
     ArbiterLanesCarry = "arbiter-lanes-carry", "the arbiter wraps each lane by itself";
     RetryExecutedTwice = "retry-executed-twice", "a request that arrives twice is executed once";
     SlotReusedEarly = "slot-reused-early", "a slot is reused when everybody has released it";
+    ObjectSlotReusedEarly =
+        "object-slot-reused-early",
+        "the slot of a freed object is reused when no stale handle knows it";
+    ObjectLeaseIgnored =
+        "object-lease-ignored",
+        "a destroyed object works for whoever has got it, while a lease lasts";
+    ObjectNotFreed =
+        "object-not-freed",
+        "the last release of a destroyed object frees it";
+    ObjectStaleServed = "object-stale-served", "a stale handle is refused";
+    GenerationKept = "generation-kept", "the generation changes when the occupant is gone";
+    GenerationReused = "generation-reused", "no two occupants have the same generation";
     ClaimsCountedTwice = "claims-counted-twice", "a claim counts once per client and lock";
     RecoveryEarly = "recovery-early", "nobody is served before all clients have told their claims";
     ClaimRoundedDown = "claim-rounded-down", "a claim's lease is rounded up";

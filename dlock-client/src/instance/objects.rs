@@ -6,6 +6,7 @@
 //! same chain, on tcp the primary checks. Over verbs nobody does, since that would be a second
 //! verb: what is done to a dead object there reaches a word that nobody reads.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use dlock_core::control::{ControlReply, ControlRequest, ObjectGrant};
@@ -21,10 +22,18 @@ use crate::drive::DATA_WAIT;
 use crate::stats::Stat;
 
 /// An object this client has got, in this incarnation of the primary.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Got {
     grant: ObjectGrant,
     epoch: Epoch,
+    /// An operation was not answered: it may still be on its way to the slot.
+    in_doubt: AtomicBool,
+}
+
+impl Got {
+    pub(super) fn new(grant: ObjectGrant, epoch: Epoch) -> Self {
+        Self { grant, epoch, in_doubt: AtomicBool::new(false) }
+    }
 }
 
 impl Instance {
@@ -67,8 +76,14 @@ impl Instance {
         let ControlReply::Object(grant) = call_on(control, request, deadline)? else {
             return Err(Status::BadResponse);
         };
-        let got = Got { grant, epoch: self.link.load().epoch };
-        self.objects.write().insert(grant.object, got);
+        let got = Got::new(grant, self.link.load().epoch);
+        let mut objects = self.objects.write();
+        let same = |old: &&Got| old.grant.generation == grant.generation && old.epoch == got.epoch;
+        if let Some(old) = objects.get(&grant.object).filter(same) {
+            let in_doubt = old.in_doubt.load(Ordering::Relaxed);
+            got.in_doubt.store(in_doubt, Ordering::Relaxed);
+        }
+        objects.insert(grant.object, got);
         Ok(grant.object)
     }
 
@@ -79,13 +94,15 @@ impl Instance {
         self.present().map_err(|_| Status::ClientNotInit)
     }
 
-    /// Gives an object back. The handle is gone unless the primary could not be asked.
+    /// Gives an object back. The handle is gone unless the primary was not asked, or is not ready:
+    /// where there is no answer, the slot may be another object's by now. An operation that was
+    /// not answered must be over first.
     ///
     /// # Errors
     /// `ClientNotInit` (the client has left), `ObjectNotGet`, `NotReady`, `BadResponse`.
     ///
     /// # Latency
-    /// One control round trip; 10 s at most.
+    /// One control round trip; 10 s at most, and 5 s more if an operation was not answered.
     pub fn object_release(&self, object: ObjectId) -> Status {
         if self.present().is_err() {
             return Status::ClientNotInit;
@@ -95,18 +112,46 @@ impl Instance {
         let Some(mut control) = self.control.try_lock_until(deadline) else {
             return Status::BadResponse;
         };
-        let Some(control) = control.as_mut() else { return Status::BadResponse };
         // operations under way end first, and none begins until the primary has decided
         let Some(mut objects) = self.objects.try_write_until(deadline) else {
             return Status::BadResponse;
         };
         let got = objects.remove(&object);
         drop(objects);
-        let status = done(call_on(control, ControlRequest::ObjectRelease(object), deadline));
-        if let (Some(got), Status::NotReady | Status::BadResponse) = (got, status) {
+        let settled = got.as_ref().is_none_or(|got| self.is_settled(got));
+        let (status, is_kept) = match control.as_mut().filter(|_| settled) {
+            None => (Status::BadResponse, true),
+            Some(control) => {
+                // once it is known that nothing is under way, the primary is asked for sure
+                let deadline = deadline.max(Instant::now() + DATA_WAIT);
+                let request = ControlRequest::ObjectRelease(object);
+                let status = done(call_on(control, request, deadline));
+                (status, status == Status::NotReady)
+            }
+        };
+        if let Some(got) = got.filter(|_| is_kept) {
             self.objects.write().insert(object, got);
         }
         status
+    }
+
+    /// Whether no operation on this object can take effect any more: what is answered now came
+    /// behind them. A late one would reach whatever is in the slot by then.
+    fn is_settled(&self, got: &Got) -> bool {
+        let link = self.link.load();
+        if !got.in_doubt.load(Ordering::Relaxed) || got.epoch != link.epoch {
+            return true;
+        }
+        let addr = WordAddr::new(got.grant.slot, Word::W0);
+        let settled = match link.exec.execute_one(&Verb::Read { addr }, DATA_WAIT) {
+            Single::Done(_) => true,
+            Single::Unknown => false,
+            Single::Refused(status) => {
+                matches!(status, Status::ObjectNotGet | Status::LockNotGet)
+            }
+        };
+        got.in_doubt.store(!settled, Ordering::Relaxed);
+        settled
     }
 
     /// Destroys an object of this client's, or an ownerless one. Who has got it can go on using
@@ -192,7 +237,7 @@ impl Instance {
         };
         let link = self.link.load();
         let got = objects.get(&object).filter(|got| got.epoch == link.epoch);
-        let Some(Got { grant, .. }) = got else {
+        let Some(Got { grant, in_doubt, .. }) = got else {
             self.stats.add(Stat::ObjectNotGet);
             return Err(Status::ObjectNotGet);
         };
@@ -204,6 +249,7 @@ impl Instance {
         match single {
             Single::Done(value) => Ok(value),
             Single::Unknown => {
+                in_doubt.store(true, Ordering::Relaxed);
                 self.stats.add(Stat::NetworkFail);
                 Err(Status::BadResponse)
             }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use dlock_core::control::{LockDesc, LockGrant, Secret};
-use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Slot};
+use dlock_core::control::{LockDesc, LockGrant, ObjectGrant, Secret};
+use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
 use dlock_core::lock::LockEntry;
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::words::{AtomicWord, RwWord};
@@ -372,4 +372,28 @@ fn no_call_waits_for_a_reinit_longer_than_it_may() {
         assert!(have_ended, "one of them waits on");
         assert_eq!(calls.map(|call| call.join().unwrap()), [Status::BadResponse; 8]);
     });
+}
+
+#[test]
+fn an_object_is_given_back_when_no_operation_on_it_is_under_way() {
+    let (instance, fake) = instance(&[]);
+    let object = ObjectId(3);
+    let grant = ObjectGrant { object, handle: Handle(0), slot: Slot(4), generation: Generation(9) };
+    instance.objects.write().insert(object, super::objects::Got::new(grant, Epoch(1)));
+    let release = || {
+        let before = fake.executes.load(SeqCst);
+        let status = instance.object_release(object);
+        (status, fake.executes.load(SeqCst) - before)
+    };
+    // nothing is in doubt, and there is no connection to ask on: the handle is kept
+    assert_eq!(instance.faa(object, 5), Ok(0));
+    assert_eq!(release(), (Status::BadResponse, 0));
+    fake.deaf.store(true, SeqCst);
+    assert_eq!(instance.faa(object, 5), Err(Status::BadResponse));
+    assert_eq!(release(), (Status::BadResponse, 1), "it asks, in vain");
+    assert_eq!(release(), (Status::BadResponse, 1));
+    fake.deaf.store(false, SeqCst);
+    assert_eq!(release(), (Status::BadResponse, 1), "it asks, and is answered");
+    assert_eq!(release(), (Status::BadResponse, 0));
+    assert_eq!(instance.snapshot(object), Ok(10));
 }

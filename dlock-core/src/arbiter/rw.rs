@@ -281,16 +281,18 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
         return true;
     }
     let entry = ctx.ledger(client, handle);
+    let is_claimed = state.rw.is_claimed(client, entry);
+    // the entry will be cleared, and must not be taken for one that was never written
+    state.rw.claimed.remove(&client);
     match entry.state() {
         LedgerState::HeldShared => take_one_reader_off(ctx),
         LedgerState::Waiting if granted == Some(WaitNumber(entry.detail())) => {
             take_one_reader_off(ctx);
         }
         LedgerState::Intent | LedgerState::Leaving => return planted::is(Bug::RecountSkipped),
-        _ if state.rw.is_claimed(client, entry) => take_one_reader_off(ctx),
+        _ if is_claimed => take_one_reader_off(ctx),
         _ => {}
     }
-    state.rw.claimed.remove(&client);
     true
 }
 

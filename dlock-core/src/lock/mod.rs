@@ -36,7 +36,7 @@ use crate::message::{LockType, Mode, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::{Chain, Word, WordAddr};
-use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
+use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
 
 /// An operation on a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -236,6 +236,12 @@ impl LockEntry {
         self.handle = grant.handle;
         self.slot = grant.slot;
         self.anchor_s = anchor_s;
+        // the same lease, on the clock of this primary: the next one is told what is left of it
+        let word = AtomicWord::from_bits(grant.word);
+        let holds = self.lock_type == LockType::Atomic && self.state == EntryState::ExclusiveLocked;
+        if holds && word.client() == self.me.get() {
+            self.time_s = word.timeout();
+        }
     }
 
     /// A new channel to the same primary: what the old one carried last may be lost, so the

@@ -43,15 +43,18 @@ impl Primary {
         claim: &Claim,
     ) -> Result<LockGrant, Status> {
         let (mut t, locks, _) = self.registry.split(mem);
-        let grant = locks.insert_claimed(&mut t, client, claim.lock, &claim.desc)?;
+        let mut grant = locks.insert_claimed(&mut t, client, claim.lock, &claim.desc)?;
         let Some(held) = claim.held else { return Ok(grant) };
+        let addr = WordAddr::new(grant.slot, Word::W0);
         let again = self.claimed.contains(&(client, grant.lock));
         if again && !planted::is(Bug::ClaimsCountedTwice) {
+            grant.word = mem.read(addr);
             return Ok(grant);
         }
         if !install(now, mem, client, claim.desc.lock_type, held, &grant) {
             return Err(Status::Fail);
         }
+        grant.word = mem.read(addr); // the deadline is one of this primary's clock now
         self.claimed.insert((client, grant.lock));
         if (claim.desc.lock_type, held.mode) == (LockType::Rw, Mode::Shared) {
             self.arbiter.claimed(grant.slot, client);

@@ -24,6 +24,7 @@ use super::{Clients, Tables};
 use crate::clock::{ServerTime, NS};
 use crate::control::ObjectGrant;
 use crate::ids::{ClientId, Generation, Handle, ObjectId, Slot};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 
 /// A client that has got an object.
@@ -87,7 +88,8 @@ impl ObjectRecord {
 
     /// Whether it may be freed once it is destroyed.
     fn is_freeable(&self, now: ServerTime) -> bool {
-        self.refs.is_empty() || self.is_lease_over(now)
+        let is_unused = self.refs.is_empty() || planted::is(Bug::ObjectLeaseIgnored);
+        is_unused || self.is_lease_over(now)
     }
 }
 
@@ -206,7 +208,8 @@ impl Objects {
         let at = record.refs.iter().position(|r| r.client == client);
         let dropped = record.refs.swap_remove(at.ok_or(Status::ObjectNotGet)?);
         t.clients.remove_handle(client, dropped.handle);
-        if record.destroyed && record.is_freeable(now) {
+        let is_over = record.destroyed && record.is_freeable(now);
+        if is_over && !planted::is(Bug::ObjectNotFreed) {
             self.free(t, object);
         }
         Ok(())
@@ -375,6 +378,12 @@ impl Objects {
         if refs.is_empty() {
             t.slots.free(slot);
             return;
+        }
+        if planted::is(Bug::ObjectSlotReusedEarly) {
+            for r in refs {
+                t.clients.remove_handle(r.client, r.handle);
+            }
+            return t.slots.free(slot);
         }
         self.quarantine.insert(slot, refs.len());
         for r in refs {

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use crate::exec::LockMemory;
 use crate::ids::{Generation, Slot};
+use crate::planted::{self, Bug};
 use crate::verb::{Word, WordAddr};
 
 /// Slots in 4 KiB.
@@ -102,7 +103,9 @@ impl Slots {
         self.change(slot, State::Occupied, State::Retired);
         self.occupied -= 1;
         self.retired += 1;
-        self.next_generation(mem, slot);
+        if !planted::is(Bug::GenerationKept) {
+            self.next_generation(mem, slot);
+        }
     }
 
     /// Nobody who knew the slot's last occupant can touch it any more.
@@ -116,7 +119,7 @@ impl Slots {
     }
 
     fn next_generation(&mut self, mem: &mut dyn LockMemory, slot: Slot) -> Generation {
-        self.generation += 1;
+        self.generation += u64::from(!planted::is(Bug::GenerationReused) || self.generation == 0);
         mem.set(WordAddr::new(slot, Word::Gen), self.generation);
         Generation(self.generation)
     }

@@ -25,25 +25,30 @@ pub fn with_all_rules(seed: u64) -> Option<String> {
     system::run("all", seed, bugs, false)?.violation
 }
 
-/// A row of the table.
+/// Where the searches begin that a median is taken of.
+fn starts() -> impl Iterator<Item = u64> {
+    (0..RUNS).map(|run| 1 + run * 10_000_000)
+}
+
+/// The first seed that finds the bug, of the searches that the table is made of.
+pub fn find(name: &str) -> Option<(u64, String)> {
+    starts().find_map(|from| search(name, from, SCHEDULES_MAX))
+}
+
+/// A row of the table. A search that finds nothing counts as one that never ends.
 pub fn row(name: &str, rule: &str) -> String {
     let mut took = Vec::new();
     let mut first = None;
-    for i in 0..RUNS {
-        let from = 1 + i * 10_000_000;
-        match search(name, from, SCHEDULES_MAX) {
-            Some((seed, violation)) => {
-                took.push(seed - from + 1);
-                first.get_or_insert((seed, violation));
-            }
-            None => took.push(u64::MAX),
-        }
-        if i == 0 && first.is_none() {
-            return format!("{name}, never, never, {rule}");
-        }
+    for from in starts() {
+        let found = search(name, from, SCHEDULES_MAX);
+        took.push(found.as_ref().map_or(u64::MAX, |(seed, _)| seed - from + 1));
+        first = first.or(found);
     }
     took.sort_unstable();
-    let Some((seed, violation)) = first else { return format!("{name}, never, never, {rule}") };
-    let kind = violation.split(':').next().unwrap_or("");
-    format!("{name}, {seed}, {}, {kind}, {rule}", took[took.len() / 2])
+    let median = took[took.len() / 2];
+    let Some((seed, violation)) = first.filter(|_| median != u64::MAX) else {
+        return format!("{name}, never, never, -, {rule}");
+    };
+    let kind = violation.split([':', ',']).next().unwrap_or("");
+    format!("{name}, {seed}, {median}, {kind}, {rule}")
 }

@@ -41,6 +41,18 @@ driver_bugs! {
     release_in_doubt =
         "release-in-doubt",
         "a lock is given back when everything about it is answered";
+    object_in_doubt =
+        "object-release-in-doubt",
+        "an object is given back when every operation on it is answered";
+    object_release_kept =
+        "object-release-kept",
+        "a reference whose release was not answered is not used any more";
+    async_kept =
+        "async-kept",
+        "an asynchronous operation that was given up is undone";
+    doorbell_lost =
+        "doorbell-lost",
+        "a lost completion says nothing of any chain of its doorbell";
     no_republish = "no-republish", "what a broken channel may have lost is told again";
 }
 

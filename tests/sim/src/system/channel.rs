@@ -47,6 +47,25 @@ impl Sys {
         }
     }
 
+    /// The chains of one doorbell: one frame, or one list of work requests.
+    pub(super) fn send_all_up(&mut self, c: usize, units: &[Unit]) {
+        if !matches!(self.clients[c].life, Life::Up | Life::Leaving) {
+            return;
+        }
+        let (ns, spread) = (self.takes(2_000), self.takes(100));
+        let client = &mut self.clients[c];
+        let verbs: usize = match client.fabric {
+            Fabric::Verbs => units.iter().map(Unit::verbs).sum(),
+            _ => 1,
+        };
+        let first = (self.now + ns).max(client.up_last + 1).max(client.blocked_up);
+        client.up_last = first + spread * (verbs as u64 - 1);
+        client.up.extend(units.iter().map(|&unit| (client.inc, client.gen, unit)));
+        for i in 0..verbs as u64 {
+            self.at(first + spread * i, Ev::Up(c as u8));
+        }
+    }
+
     /// The sessions that the primary keeps of one process.
     pub(super) fn sessions_of(&self, c: usize, inc: u16) -> impl Iterator<Item = &Session> {
         self.sessions.iter().filter(move |s| usize::from(s.client) == c && s.inc == inc)
@@ -58,18 +77,29 @@ impl Sys {
         let open = self.sessions_of(c, inc).find(|s| s.gen == gen && gen != 0);
         let Some(id) = open.map(|s| s.id).filter(|_| self.alive) else { return };
         if self.clients[c].fabric != Fabric::Verbs {
-            return self.queue(Arrived::Unit { client: c as u8, inc, gen, unit });
+            self.queue(Arrived::Unit { client: c as u8, inc, gen, unit });
+            let rest = matches!(unit, Unit::Batch { more: true, .. })
+                && self.clients[c].up.front().is_some_and(|u| (u.0, u.1) == (inc, gen));
+            return if rest {
+                self.arrive(c)
+            }; // the frame has more chains
         }
         match unit {
-            Unit::Batch { lock, tok, chain, mut values } => {
+            Unit::Batch { lock, tok, chain, mut values, more } => {
                 let verb = chain.verbs()[values.as_slice().len()];
                 values.push(self.verb(self.epoch, id, &verb));
                 if values.as_slice().len() < chain.verbs().len() {
-                    let rest = Unit::Batch { lock, tok, chain, values };
+                    let rest = Unit::Batch { lock, tok, chain, values, more };
                     return self.clients[c].up.push_front((inc, gen, rest));
                 }
                 let outcome = Outcome::Done(values);
-                self.send_down(c, inc, gen, Frame::Outcome { lock, tok, outcome });
+                // the last work request of a list is the signalled one
+                self.clients[c].completions.push(Frame::Outcome { lock, tok, outcome });
+                if !more {
+                    for frame in std::mem::take(&mut self.clients[c].completions) {
+                        self.send_down(c, inc, gen, frame);
+                    }
+                }
             }
             Unit::Note { lock, tok, handle, entry } => {
                 self.verb(self.epoch, id, &Verb::Note { handle, value: entry.into_bits() });
@@ -134,6 +164,7 @@ impl Sys {
         };
         let client = &mut self.clients[c];
         client.up.truncate(keep);
+        client.completions.clear();
         self.hang_up(c);
         let client = &mut self.clients[c];
         if client.life == Life::Up {

@@ -8,8 +8,8 @@
 //!      └── a new incarnation, with nothing ◀──────────┘ ClientRemoved
 //! ```
 
-use dlock_core::clock::ServerTime;
-use dlock_core::control::{LockDesc, LockGrant, Secret};
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant, Secret};
 use dlock_core::ids::ClientId;
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::lock::{EntryState, LockEntry};
@@ -19,7 +19,7 @@ use super::coverage::Action;
 use super::plan::Fabric;
 use super::state::{Ask, Doing, Ev, Life, Sys};
 
-const CONTROL_WAIT_NS: u64 = CONTROL_WAIT_S * dlock_core::clock::NS;
+const CONTROL_WAIT_NS: u64 = CONTROL_WAIT_S * NS;
 
 /// What a control thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,7 @@ pub(crate) enum Answer {
         recovering: bool,
         gen: u32,
     },
+    Attached,
     Refused(Status),
     Locks(Vec<(u8, Result<LockGrant, Status>)>),
     Released(u8, Status),
@@ -51,6 +52,7 @@ pub(crate) enum Answer {
     Closed,
     Done,
     Left,
+    Object(u8, ControlReply),
 }
 
 /// The descriptor of a lock of the plan.
@@ -91,13 +93,15 @@ impl Sys {
 
     fn ask(&mut self, c: usize, ask: Ask) {
         let ns = self.takes(10_000);
+        let to = if self.alive { self.epoch } else { 0 };
         let client = &mut self.clients[c];
         client.control = Stage::Answer(self.now);
         self.control_after(c, CONTROL_WAIT_NS);
         let client = &mut self.clients[c];
         let at = (self.now + ns).max(client.control_up_last + 1).max(client.blocked_up);
         client.control_up_last = at;
-        client.control_up.push_back((client.inc, client.conn, client.control_tok, ask));
+        let (inc, conn, number) = (client.inc, client.conn, client.control_tok);
+        client.control_up.push_back((to, inc, conn, number, ask));
         self.at(at, Ev::ControlUp(c as u8));
     }
 
@@ -146,7 +150,9 @@ impl Sys {
 
     /// A chain of its own CPU is under way.
     fn is_busy_on_cpu(&self, c: usize) -> bool {
-        self.clients[c].threads.iter().any(|t| t.chain.is_some())
+        let client = &self.clients[c];
+        client.threads.iter().any(|t| t.chain.is_some())
+            || client.objects.iter().any(|t| t.chain.is_some())
     }
 
     fn tend(&mut self, c: usize) {
@@ -166,6 +172,13 @@ impl Sys {
                 return self.ask(c, Ask::Release(l, lock));
             }
         }
+        if let Some((o, action, request)) = self.clients[c].object_asks.pop_front() {
+            if let ControlRequest::ObjectGet { lease_s, .. } = request {
+                self.clients[c].object_lease_end = now + u64::from(lease_s) * NS;
+            }
+            self.cover(action, c);
+            return self.ask(c, Ask::Object(o, request));
+        }
         let client = &mut self.clients[c];
         if client.threads.iter().any(lacks) {
             let wanted = (0..client.threads.len()).filter(|&l| lacks(&client.threads[l]));
@@ -184,14 +197,16 @@ impl Sys {
     }
 
     fn claims(&mut self, c: usize) -> Vec<(u8, dlock_core::control::Claim)> {
-        let now = match self.bugs.claim_on_new_clock {
-            true => self.client_now(c),
-            false => self.clients[c].old_clock.now(self.now),
-        };
+        let new = self.client_now(c);
+        let (at, on_new) = (self.now, self.bugs.claim_on_new_clock);
         let threads = self.clients[c].threads.iter().enumerate();
         let epoch = self.clients[c].epoch;
         let old = threads.filter(|(_, t)| t.epoch != epoch);
-        old.filter_map(|(l, t)| Some((l as u8, t.entry.as_ref()?.claim(now)))).collect()
+        old.filter_map(|(l, t)| {
+            let now = t.old_clock.filter(|_| !on_new).map_or(new, |clock| clock.now(at));
+            Some((l as u8, t.entry.as_ref()?.claim(now)))
+        })
+        .collect()
     }
 
     /// The next answer arrives.
@@ -207,7 +222,15 @@ impl Sys {
         self.mix(0xc0 ^ c as u64);
         self.log(|| format!("client {c} control: {answer:?}"));
         match answer {
-            Answer::Joined { .. } => self.joined(c, sent, answer),
+            Answer::Joined { gen, .. } => {
+                self.clients[c].session = Some((sent, answer));
+                self.ask(c, Ask::Attach(gen));
+            }
+            Answer::Attached => {
+                if let Some((asked, session)) = self.clients[c].session.take() {
+                    self.joined(c, asked, session);
+                }
+            }
             Answer::Refused(Status::ClientRemoved) => self.start_anew(c),
             Answer::Refused(_) => self.control_soon(c, true),
             Answer::Locks(grants) => self.got(c, grants),
@@ -220,6 +243,10 @@ impl Sys {
             Answer::Closed => self.connection_lost(c),
             Answer::Done => self.control_soon(c, false),
             Answer::Left => self.exit(c),
+            Answer::Object(o, reply) => {
+                self.object_answered(c, o.into(), Some(reply));
+                self.control_soon(c, false);
+            }
         }
     }
 
@@ -252,8 +279,11 @@ impl Sys {
         }
         let old_clock = self.clients[c].clock;
         let client = &mut self.clients[c];
-        if client.epoch != epoch {
-            client.old_clock = old_clock;
+        let anew = client.epoch != epoch;
+        if anew {
+            for t in client.threads.iter_mut().filter(|t| t.entry.is_some()) {
+                t.old_clock = t.old_clock.or(Some(old_clock));
+            }
             client.clock.estimate = Default::default();
         }
         (client.id, client.secret, client.gen) = (Some(id), secret, gen);
@@ -265,6 +295,8 @@ impl Sys {
             let inc = self.clients[c].inc;
             self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile
         }
+        self.forget_async(c);
+        self.objects_rejoin(c, anew || recovering);
         let republishes = !self.bugs.no_republish;
         for l in 0..self.clients[c].threads.len() {
             let now = self.client_now(c);
@@ -314,7 +346,7 @@ impl Sys {
             let (lock_type, desc) = (self.plan.locks[l], desc(self, l));
             let t = self.thread(c, l);
             t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc));
-            t.epoch = epoch;
+            (t.epoch, t.old_clock) = (epoch, None);
             t.doing = Doing::Idle;
             let ns = self.takes(1_000);
             self.step_after(c, l, ns);
@@ -349,7 +381,7 @@ impl Sys {
                         entry.lose();
                     }
                     entry.rebind(&grant, anchor_s);
-                    t.epoch = epoch;
+                    (t.epoch, t.old_clock) = (epoch, None);
                     self.write_note(c, l);
                 }
                 Err(Status::Fail) => {
@@ -373,7 +405,7 @@ impl Sys {
         let idle = |t: &super::state::Thread| {
             matches!(t.doing, Doing::Idle | Doing::Nothing | Doing::Control)
         };
-        if self.clients[c].threads.iter().all(idle) {
+        if self.clients[c].threads.iter().all(idle) && self.objects_idle(c) {
             let who = self.who(c);
             self.oracle.gone(who);
             return self.ask(c, Ask::Leave);

@@ -41,10 +41,32 @@ pub enum Action {
     Rejoin,
     /// A client tells a successor what it holds.
     Claim,
+    /// `TryLock` of many locks.
+    BatchTry,
+    /// `Unlock` of many locks.
+    BatchUnlock,
+    /// `Extend` of many locks.
+    BatchExtend,
+    /// An asynchronous operation.
+    Async,
+    /// An object is created.
+    ObjectCreate,
+    /// An object is got.
+    ObjectGet,
+    /// An object is given back.
+    ObjectRelease,
+    /// An object is destroyed.
+    ObjectDestroy,
+    /// Fetch and add on an object.
+    ObjectFaa,
+    /// Compare and swap on an object.
+    ObjectCas,
+    /// An object is read.
+    ObjectSnapshot,
 }
 
 /// Every action, in the order of the report.
-pub const ACTIONS: [(Action, &str); 17] = [
+pub const ACTIONS: [(Action, &str); 28] = [
     (Action::TryExclusive, "try-exclusive"),
     (Action::TryShared, "try-shared"),
     (Action::LockExclusive, "lock-exclusive"),
@@ -62,6 +84,17 @@ pub const ACTIONS: [(Action, &str); 17] = [
     (Action::Join, "join"),
     (Action::Rejoin, "rejoin"),
     (Action::Claim, "claim"),
+    (Action::BatchTry, "batch-try"),
+    (Action::BatchUnlock, "batch-unlock"),
+    (Action::BatchExtend, "batch-extend"),
+    (Action::Async, "async"),
+    (Action::ObjectCreate, "object-create"),
+    (Action::ObjectGet, "object-get"),
+    (Action::ObjectRelease, "object-release"),
+    (Action::ObjectDestroy, "object-destroy"),
+    (Action::ObjectFaa, "object-faa"),
+    (Action::ObjectCas, "object-cas"),
+    (Action::ObjectSnapshot, "object-read"),
 ];
 
 /// How often each pair occurred.

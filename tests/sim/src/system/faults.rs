@@ -10,7 +10,18 @@ impl Sys {
     /// An action begins: it meets every fault that lasts.
     pub(super) fn cover(&mut self, action: Action, c: usize) {
         use Action as A;
-        if matches!(action, A::Join | A::Rejoin | A::Get | A::Release | A::Claim) {
+        if matches!(
+            action,
+            A::Join
+                | A::Rejoin
+                | A::Get
+                | A::Release
+                | A::Claim
+                | A::ObjectCreate
+                | A::ObjectGet
+                | A::ObjectRelease
+                | A::ObjectDestroy
+        ) {
             self.clients[c].control_action = action;
         }
         if self.calm {
@@ -39,6 +50,12 @@ impl Sys {
                 };
                 if let Some(action) = action {
                     self.cover.count(action, fault);
+                }
+            }
+            for o in 0..self.clients[c].objects.len() {
+                let t = &self.clients[c].objects[o];
+                if let super::object::Waits::Chain(_) = t.waits {
+                    self.cover.count(t.action, fault);
                 }
             }
             if let super::control::Stage::Answer(_) = self.clients[c].control {
@@ -77,9 +94,13 @@ impl Sys {
         client.control = super::control::Stage::Sleep;
         client.control_tok += 1;
         client.epoch = 0;
+        client.object_asks.clear();
+        client.batch.clear();
+        client.objects.iter_mut().for_each(super::object::ObjectThread::reset);
         for t in &mut client.threads {
             t.tok = t.tok.wrapping_add(1);
             (t.entry, t.machine, t.chain, t.outcome) = (None, None, None, None);
+            (t.answer, t.async_until) = (None, 0);
             t.doing = Doing::Nothing;
         }
     }

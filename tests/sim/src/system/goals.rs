@@ -37,7 +37,16 @@ impl Sys {
         if let Some(outcome) = t.outcome.take() {
             return self.outcome(c, l, outcome);
         }
+        if let Some(answer) = t.answer.take() {
+            return self.reply(c, l, Ok(answer));
+        }
         let doing = t.doing;
+        if t.async_until > 0
+            && matches!(doing, Doing::Fast { .. } | Doing::Chain { .. } | Doing::Reply { .. })
+            && t.chain.is_none()
+        {
+            return self.polled_in_vain(c, l);
+        }
         match (doing, self.goal) {
             (Doing::Confirm, _) => {
                 self.outcome(c, l, dlock_core::verb::Outcome::Done(Default::default()));
@@ -48,7 +57,7 @@ impl Sys {
         }
     }
 
-    fn mode(&mut self, l: usize) -> Mode {
+    pub(super) fn mode(&mut self, l: usize) -> Mode {
         let may = self.plan.locks[l] != LockType::Atomic;
         match may && self.rng.chance(self.plan.shared) {
             true => Mode::Shared,
@@ -84,6 +93,9 @@ impl Sys {
         if !matches!(life, Life::Up | Life::Broken) {
             return;
         }
+        if self.is_gated(c) {
+            return self.step_after(c, l, 20_000);
+        }
         let op = match self.has(c, l) {
             Has::Nothing => {
                 if life == Life::Up && self.may_release(c, l) {
@@ -118,6 +130,9 @@ impl Sys {
                 }
             }
         };
+        if self.begins_otherwise(c, l, op) {
+            return;
+        }
         let action = self.action(c, l, op);
         self.thread(c, l).action = action;
         self.cover(action, c);
@@ -202,7 +217,7 @@ impl Sys {
             return; // rests until the goal changes
         }
         if self.clients[c].life != Life::Up {
-            return self.step_after(c, l, 10_000_000);
+            return self.step_after(c, l, 100_000_000);
         }
         let lock = |mode| Op::Lock { mode, expire_s: 30 };
         match goal {

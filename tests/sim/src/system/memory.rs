@@ -5,7 +5,7 @@ use dlock_core::ids::{ClientId, Handle};
 use dlock_core::verb::{Verb, WordAddr};
 
 /// Handles a client may have in this simulator.
-pub const HANDLES: usize = 8;
+pub const HANDLES: usize = 48;
 
 /// The memory of one primary.
 #[derive(Clone, Debug, Default)]

@@ -11,6 +11,7 @@
 //! [`Primary`](dlock_core::primary::Primary) are the real ones. One schedule is one call of
 //! [`run`]; the same seed gives the same trace on every build.
 
+mod batch;
 mod bugs;
 mod channel;
 mod clock;
@@ -19,6 +20,8 @@ mod coverage;
 mod faults;
 mod goals;
 mod memory;
+mod object;
+mod object_oracle;
 mod oracle;
 mod plan;
 mod rng;
@@ -33,6 +36,7 @@ use dlock_core::clock::NS;
 use dlock_core::control::{LockGrant, Secret};
 use dlock_core::lock::Op;
 use dlock_core::status::Status;
+use dlock_core::verb::Outcome;
 
 #[cfg(feature = "planted")]
 pub use bugs::{plant, plantable};
@@ -53,6 +57,8 @@ pub struct Run {
     pub events: u64,
     /// Grants that the checker has seen.
     pub grants: u64,
+    /// Operations on objects that were acknowledged.
+    pub objects: usize,
     /// A number that any difference between two traces changes.
     pub hash: u64,
     /// The first property that was violated.
@@ -86,6 +92,7 @@ pub fn run(scenario: &str, seed: u64, bugs: Bugs, trace: bool) -> Option<Run> {
     Some(Run {
         events: sys.events,
         grants: sys.oracle.grants,
+        objects: sys.oracle.objects.acknowledged(),
         hash: sys.hash,
         violation: sys.violation,
         coverage: sys.cover,
@@ -131,6 +138,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
     let thread = || Thread {
         entry: None,
         epoch: 0,
+        old_clock: None,
         doing: Doing::Nothing,
         machine: None,
         op: Op::Unlock,
@@ -142,6 +150,8 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         unflushed: false,
         republish: false,
         attempts: 0,
+        answer: None,
+        async_until: 0,
         chain: None,
         outcome: None,
         swept: false,
@@ -153,7 +163,6 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         id: None,
         secret: Secret([0; 16]),
         clock: Clock { ppm, base, bound_ppm, ..Clock::default() },
-        old_clock: Clock::default(),
         claims_open: false,
         epoch: 0,
         anchor_s: 0,
@@ -177,6 +186,12 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         releases: Default::default(),
         control_action: Action::Join,
         threads: sys.plan.locks.iter().map(|_| thread()).collect(),
+        objects: (0..sys.plan.objects).map(|_| Default::default()).collect(),
+        session: None,
+        batch: Default::default(),
+        completions: Vec::new(),
+        object_asks: Default::default(),
+        object_lease_end: 0,
     }
 }
 
@@ -218,6 +233,10 @@ impl World {
             Ev::Successor => {
                 self.sys.count(ev);
                 self.successor();
+            }
+            Ev::Stalled(c, inc, gen) => {
+                self.sys.count(ev);
+                self.stalled(c, inc, gen);
             }
             ev => self.sys.client_event(ev),
         }
@@ -269,18 +288,26 @@ impl Sys {
         match ev {
             Ev::Step(c, _, l, tok) | Ev::Timer(c, _, l, tok) | Ev::Verb(c, _, l, tok) => {
                 let (c, l) = (usize::from(c), usize::from(l));
-                if self.thread(c, l).tok != tok {
+                let object = self.object_of(l);
+                let current = match object {
+                    Some(o) => self.object(c, o).tok,
+                    None => self.thread(c, l).tok,
+                };
+                if current != tok {
                     return;
                 }
                 self.count(ev);
-                match ev {
-                    Ev::Step(..) => self.thread_steps(c, l),
-                    Ev::Timer(..) => self.timer(c, l),
-                    _ => self.cpu_verb(c, l),
+                match (ev, object) {
+                    (Ev::Step(..), None) => self.thread_steps(c, l),
+                    (Ev::Timer(..), None) => self.timer(c, l),
+                    (_, None) => self.cpu_verb(c, l),
+                    (Ev::Step(..), Some(o)) => self.object_steps(c, o),
+                    (Ev::Timer(..), Some(o)) => self.object_outcome(c, o, Outcome::Unknown),
+                    (_, Some(o)) => self.object_cpu_verb(c, o),
                 }
             }
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
-            Ev::Serve | Ev::Tick(_) | Ev::Successor => self.after(1_000, ev),
+            Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) => self.after(1_000, ev),
             _ => {
                 self.count(ev);
                 self.channel_event(ev);
@@ -304,17 +331,6 @@ impl Sys {
                     self.break_command(c);
                 }
             }
-            Ev::Stalled(c, inc, gen) => {
-                let at = usize::from(c);
-                let stalled =
-                    self.bugs.undo_before_fence || self.clients[at].blocked_down > self.now;
-                let session = self.sessions.iter_mut().find(|s| s.client == c && s.inc == inc);
-                if let Some(s) = session.filter(|s| stalled && s.gen == gen) {
-                    s.gen = 0;
-                    let when = self.clients[at].blocked_down;
-                    self.at(when, Ev::Reset(c, inc, gen));
-                }
-            }
             Ev::Restart(c) => self.restart(c.into()),
             _ => {}
         }
@@ -322,8 +338,11 @@ impl Sys {
 
     /// A request on a control connection arrives; without a primary, nobody listens.
     fn control_arrives(&mut self, c: usize) {
-        let Some((inc, conn, number, ask)) = self.clients[c].control_up.pop_front() else { return };
-        if self.alive {
+        let client = &mut self.clients[c];
+        let Some((to, inc, conn, number, ask)) = client.control_up.pop_front() else { return };
+        // no connection outlives its primary; one that is being made does not outlive its process
+        let reaches = to == self.epoch || to == 0 && client.inc == inc;
+        if self.alive && reaches {
             let client = c as u8;
             return self.queue(state::Arrived::Control { client, inc, conn, number, ask });
         }

@@ -9,6 +9,8 @@
 
 use dlock_core::message::Mode;
 
+use super::object_oracle::Objects;
+
 /// One client's reliance on one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
@@ -39,12 +41,19 @@ pub struct Oracle {
     horizons: Vec<(u64, u64)>,
     /// Grants seen.
     pub grants: u64,
+    /// What was told of state objects.
+    pub objects: Objects,
 }
 
 impl Oracle {
     /// For so many locks.
     pub fn new(locks: usize) -> Self {
-        Self { locks: vec![Lock::default(); locks], horizons: Vec::new(), grants: 0 }
+        Self {
+            locks: vec![Lock::default(); locks],
+            horizons: Vec::new(),
+            grants: 0,
+            objects: Objects::default(),
+        }
     }
 
     fn horizon_of(&self, who: u64) -> u64 {

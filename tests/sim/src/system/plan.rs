@@ -92,6 +92,12 @@ pub struct Scenario {
     limits: bool,
     drift: bool,
     high_lanes: bool,
+    /// Two clients on one or two locks: a lock is destroyed, and its slot reused, all the time.
+    few: bool,
+    /// How many names of objects there are: one of these.
+    objects: &'static [usize],
+    /// Up to 31 locks, most of them operated on in batches.
+    many: bool,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -113,6 +119,9 @@ const CALM: Scenario = Scenario {
     limits: false,
     drift: false,
     high_lanes: false,
+    few: false,
+    objects: &[0, 0, 0, 1],
+    many: false,
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -207,7 +216,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "recovery",
         faults: &[F::CrashPrimary, F::CrashPrimary, F::Crash, F::BreakControl, F::WallStep],
         fault_every: 100,
-        overstay: 150,
+        overstay: 400,
         drift: true,
         ..CALM
     },
@@ -220,7 +229,55 @@ pub const SCENARIOS: &[Scenario] = &[
         ..CALM
     },
     Scenario {
+        name: "reconnect",
+        types: &[Rw, Fair, Fair],
+        fabrics: REMOTE,
+        faults: &[F::PartitionUp, F::BreakCommand, F::Slow, F::BreakCommand],
+        fault_every: 25,
+        overstay: 600,
+        ..CALM
+    },
+    Scenario {
+        name: "absent",
+        fabrics: &[&[Shm], &[Shm, Tcp]],
+        faults: &[F::BreakControl, F::BreakControl, F::Pause, F::Crash],
+        fault_every: 40,
+        overstay: 300,
+        ..CALM
+    },
+    Scenario {
+        name: "turnover",
+        fabrics: REMOTE,
+        faults: &[F::Slow, F::Slow, F::BreakCommand, F::Duplicate, F::Leave],
+        fault_every: 50,
+        churn: 500,
+        limits: true,
+        few: true,
+        objects: &[0, 1, 2],
+        ..CALM
+    },
+    Scenario {
+        name: "batch",
+        faults: &[F::BreakCommand, F::Slow, F::Pause, F::Freeze, F::Crash, F::BreakControl],
+        fault_every: 90,
+        overstay: 100,
+        many: true,
+        ..CALM
+    },
+    Scenario {
+        name: "objects",
+        types: &[Atomic],
+        faults: ANYTHING,
+        fault_every: 50,
+        churn: 100,
+        limits: true,
+        few: true,
+        objects: &[1, 2, 3],
+        ..CALM
+    },
+    Scenario {
         name: "storm",
+        objects: &[0, 1, 2],
         faults: ANYTHING,
         fault_every: 45,
         overstay: 250,
@@ -275,6 +332,14 @@ pub struct Plan {
     pub clients_max: usize,
     /// Room for locks.
     pub locks_max: usize,
+    /// Of a thousand operations that do not wait, so many are of a batch.
+    pub batches: u32,
+    /// Of a thousand others, so many are asynchronous.
+    pub asynchronous: u32,
+    /// Names of objects.
+    pub objects: usize,
+    /// Room for objects; the slots that they do not use are spare ones.
+    pub objects_max: usize,
     /// Clocks drift.
     pub drift: bool,
     /// Tables are as small as they can be.
@@ -292,8 +357,11 @@ impl Plan {
             "all" => &SCENARIOS[rng.below(SCENARIOS.len() as u64) as usize],
             name => SCENARIOS.iter().find(|s| s.name == name)?,
         };
-        let clients = rng.pick(&[2, 2, 3, 3, 4, 5, 6]);
-        let locks = rng.pick(&[1, 1, 1, 2, 3]);
+        let (clients, locks) = match s.few {
+            _ if s.many => (rng.pick(&[2, 2, 3]), rng.pick(&[3, 4, 6, 8, 31])),
+            true => (rng.pick(&[2, 2, 3]), rng.pick(&[1, 1, 2])),
+            false => (rng.pick(&[2, 2, 3, 3, 4, 5, 6]), rng.pick(&[1, 1, 1, 2, 3])),
+        };
         let mix = rng.pick(s.fabrics);
         let rates = [0, 100, 300, 500, 900];
         let lanes = [0, 0xeffd, 0xeffe, 0xefff, 0xf000, 0xfff0, 0xfffe, 0xffff];
@@ -301,12 +369,17 @@ impl Plan {
             true => rng.pick(&lanes),
             false => 0,
         };
+        let objects = rng.pick(s.objects);
+        let room = match s.limits {
+            true => rng.range(objects.min(1) as u64, objects as u64) as usize,
+            false => objects.max(2),
+        };
         let grace_ns = rng.range(2, 12) * NS;
         Some(Plan {
             scenario: s.name,
             locks: (0..locks).map(|_| rng.pick(s.types)).collect(),
             fabrics: (0..clients).map(|_| rng.pick(mix)).collect(),
-            events: rng.range(520, 700),
+            events: rng.range(520, 700) + 40 * locks as u64 * u64::from(s.many),
             faults: s.faults,
             fault_every: s.fault_every,
             lease_max_s: rng.pick(&[1, 2, 3, 5, 9]),
@@ -322,7 +395,15 @@ impl Plan {
             grace_ns,
             heartbeat_ns: grace_ns / rng.range(3, 6),
             clients_max: if s.limits { clients } else { 64 },
-            locks_max: if s.limits { locks } else { 8 },
+            locks_max: if s.limits { locks } else { locks.max(8) },
+            objects,
+            objects_max: room,
+            batches: match (s.many, locks) {
+                (true, _) => 500,
+                (_, 1) => 0,
+                _ => rng.pick(&[0, 0, 200]),
+            },
+            asynchronous: rng.pick(&[0, 0, 0, 100]),
             drift: s.drift,
             limits: s.limits,
             lanes: (lane(rng), lane(rng)),

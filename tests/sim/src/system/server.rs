@@ -49,7 +49,7 @@ impl World {
             recovery_clients,
             clients_max: sys.plan.clients_max,
             locks_max: sys.plan.locks_max,
-            objects_max: 2,
+            objects_max: sys.plan.objects_max,
             absent_grace_ns: Some(sys.plan.grace_ns),
         })
     }
@@ -81,7 +81,7 @@ impl World {
         let sys = &mut self.sys;
         sys.epoch += 1;
         sys.alive = true;
-        sys.memory = super::memory::Memory::new(sys.plan.locks_max + 2);
+        sys.memory = super::memory::Memory::new(sys.plan.locks_max + sys.plan.objects_max);
         if sys.plan.drift {
             sys.offset += sys.rng.below(20_000_000_000) as i64 - 10_000_000_000;
         }
@@ -129,6 +129,24 @@ impl World {
             self.sys.at(at, Ev::Serve);
         }
         self.schedule_tick();
+    }
+
+    /// A channel whose client has not read for too long is dropped.
+    pub fn stalled(&mut self, c: u8, inc: u16, gen: u32) {
+        let sys = &mut self.sys;
+        let until = sys.clients[usize::from(c)].blocked_down;
+        let stalled = sys.bugs.undo_before_fence || until > sys.now;
+        let mut sessions = sys.sessions.iter_mut();
+        let session = sessions.find(|s| (s.client, s.inc, s.gen) == (c, inc, gen) && gen != 0);
+        let Some(s) = session.filter(|_| stalled) else { return };
+        s.gen = 0;
+        let id = s.id;
+        sys.at(until, Ev::Reset(c, inc, gen));
+        if let Some(primary) = &mut self.primary {
+            primary.detached(sys.server_now(), sys, id, &mut self.out);
+            sys.deliver(&mut self.out);
+            self.schedule_tick();
+        }
     }
 
     fn schedule_tick(&mut self) {
@@ -322,6 +340,18 @@ fn control(
     let mut call = |sys: &mut Sys, request| primary.control(now, sys, id, request, out);
     Some(match ask {
         Ask::Join { .. } => return None,
+        Ask::Attach(gen) => {
+            let fabric = match sys.clients[c].fabric {
+                Fabric::Shm => FabricKind::Shm,
+                Fabric::Tcp => FabricKind::Tcp,
+                Fabric::Verbs => FabricKind::Verbs,
+            };
+            primary.attached(now, sys, id, fabric, out);
+            if let Some(s) = sys.session(id) {
+                s.gen = gen;
+            }
+            Answer::Attached
+        }
         Ask::Get(wanted) => {
             let descs = wanted.iter().map(|&l| desc(sys, l.into())).collect();
             match locks(call(sys, ControlRequest::GetLocks(descs))) {
@@ -354,6 +384,7 @@ fn control(
                 Err(status) => Answer::Refused(status),
             }
         }
+        Ask::Object(o, request) => Answer::Object(o, call(sys, request)),
         Ask::Done => match call(sys, ControlRequest::ReinitDone) {
             ControlReply::Done => Answer::Done,
             _ => Answer::Refused(Status::Error),
@@ -407,15 +438,12 @@ fn admit(
     let admitted = admitted?;
     let id = admitted.client;
     sys.memory.add_client(id);
+    if sys.sessions.iter().any(|s| s.id == id && s.gen != 0) {
+        primary.detached(sys.server_now(), sys, id, out); // its old channel is closed first
+    }
     sys.sessions.retain(|s| s.id != id);
-    let session = Session { id, client: c as u8, inc, gen, conn, left: false, doomed: false };
+    let session = Session { id, client: c as u8, inc, gen: 0, conn, left: false, doomed: false };
     sys.sessions.push(session);
-    let fabric = match sys.clients[c].fabric {
-        Fabric::Shm => FabricKind::Shm,
-        Fabric::Tcp => FabricKind::Tcp,
-        Fabric::Verbs => FabricKind::Verbs,
-    };
-    primary.attached(sys.server_now(), sys, id, fabric, out);
     if sys.clients[c].inc != inc {
         let ns = sys.takes(50_000);
         sys.after(ns, Ev::Lost(c as u8, inc, EXITED)); // it came from a process that has ended

@@ -8,6 +8,7 @@ use dlock_core::clock::NS;
 use dlock_core::message::LockType;
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState};
 
+use super::object::Waits;
 use super::server::World;
 use super::state::{Doing, Ev, Goal, Life};
 use super::EVENTS_MAX;
@@ -89,8 +90,17 @@ impl World {
                     self.sys.step_after(c, l, 1_000);
                 }
             }
+            for o in 0..self.sys.clients[c].objects.len() {
+                let t = self.sys.object(c, o);
+                t.aim();
+                if t.waits == Waits::Nothing {
+                    t.tok = t.tok.wrapping_add(1);
+                    self.sys.object_after(c, o, 1_000);
+                }
+            }
         }
-        let events_max = self.sys.events + EVENTS_MAX;
+        let threads = 1 + self.sys.plan.locks.len() as u64 / 4;
+        let events_max = self.sys.events + EVENTS_MAX * threads;
         loop {
             let missing = self.missing(goal);
             if missing.is_none() || self.sys.violation.is_some() {
@@ -99,10 +109,17 @@ impl World {
             let next = self.sys.peek();
             let over = next.is_none_or(|at| at > until) || self.sys.events > events_max;
             if let (true, Some((c, l))) = (over, missing) {
-                let t = &self.sys.clients[c].threads[l];
+                let client = &self.sys.clients[c];
+                let what = match self.sys.object_of(l) {
+                    Some(o) => format!("object {o}: {:?}", client.objects[o]),
+                    None => format!(
+                        "lock {l}: {:?} {:?}",
+                        client.threads[l].doing, client.threads[l].op
+                    ),
+                };
                 let why = format!(
-                    "liveness: client {c} did not come to {goal:?} with lock {l}: {:?} {:?} {:?}",
-                    self.sys.clients[c].life, t.doing, t.op
+                    "liveness: client {c} did not come to {goal:?} with {what}: {:?}",
+                    client.life
                 );
                 return self.sys.fail(why);
             }
@@ -121,6 +138,8 @@ impl World {
             let back = |t: &super::state::Thread| up && t.entry.is_some();
             let knows = client.clock.now(self.sys.now).uncertainty_ns < NS / 10;
             let at = client.threads.iter().position(|t| t.goal < goal || !back(t) || !knows);
+            let object = client.objects.iter().position(|t| t.goal < goal);
+            let at = at.or(object.map(|o| client.threads.len() + o));
             at.map(|l| (c, l))
         })
     }
@@ -151,10 +170,21 @@ impl World {
                 }
             }
         }
-        let (clients, locks, _) = primary.totals();
+        let lingering = (0..sys.plan.objects).filter(|&o| sys.object_lingers(o)).count();
+        let (clients, locks, objects) = primary.totals();
         let expected = (sys.clients.len(), sys.plan.locks.len());
-        if (clients, locks) != expected {
-            return Err(format!("quiescence: {clients} clients, {locks} locks; {expected:?}"));
+        if (clients, locks) != expected || objects > lingering {
+            return Err(format!(
+                "quiescence: {clients} clients, {locks} locks, {objects} objects; {expected:?}"
+            ));
+        }
+        sys.oracle.objects.check()?;
+        for known in primary.clients_snapshot() {
+            let mut clients = sys.clients.iter().filter(|c| c.id == Some(known.client));
+            let unsure = clients.any(|c| c.objects.iter().any(|t| t.unsure));
+            if known.handles != sys.plan.locks.len() && !unsure {
+                return Err(format!("quiescence: {known:?}, and everything was given back"));
+            }
         }
         match catch_unwind(AssertUnwindSafe(|| primary.assert_consistent())) {
             Ok(result) => result,

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use dlock_core::clock::{Now, ServerTime};
-use dlock_core::control::{Claim, Secret};
+use dlock_core::control::{Claim, ControlRequest, Secret};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::lock::{FastCas, LockEntry, Machine, Op};
@@ -65,6 +65,8 @@ pub(crate) enum Unit {
         tok: u32,
         chain: Chain,
         values: Values,
+        /// Another chain of the same doorbell follows.
+        more: bool,
     },
     Note {
         lock: u8,
@@ -78,6 +80,16 @@ pub(crate) enum Unit {
     },
     /// The client has closed the channel, or is gone.
     End,
+}
+
+impl Unit {
+    /// Verbs in it.
+    pub fn verbs(&self) -> usize {
+        match self {
+            Unit::Batch { chain, .. } => chain.verbs().len(),
+            _ => 1,
+        }
+    }
 }
 
 /// What travels back.
@@ -102,11 +114,17 @@ pub(crate) enum Frame {
 /// A request on a control connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
-    Join { reinit: Option<(ClientId, Secret)>, gen: u32 },
+    Join {
+        reinit: Option<(ClientId, Secret)>,
+        gen: u32,
+    },
+    /// A second connection is to become this command channel.
+    Attach(u32),
     Get(Vec<u8>),
     Release(u8, dlock_core::ids::LockId),
     Heartbeat,
     Update(Vec<(u8, Claim)>),
+    Object(u8, ControlRequest),
     Done,
     Leave,
 }
@@ -173,6 +191,8 @@ pub(crate) struct Thread {
     pub entry: Option<LockEntry>,
     /// The epoch the entry's place belongs to.
     pub epoch: u32,
+    /// The clock as of that epoch, if the client has come to a later one.
+    pub old_clock: Option<Clock>,
     pub doing: Doing,
     pub machine: Option<Machine>,
     pub op: Op,
@@ -187,6 +207,10 @@ pub(crate) struct Thread {
     pub chain: Option<(Chain, Values)>,
     /// An outcome decided on this side.
     pub outcome: Option<Outcome>,
+    /// The answer to an asynchronous request, which the program has not asked for yet.
+    pub answer: Option<Reply>,
+    /// Until when an asynchronous operation may take; 0: it is none.
+    pub async_until: u64,
     /// What it is about, to the coverage report.
     pub action: super::coverage::Action,
     /// Something was sent that is not answered, and nothing after it was answered yet.
@@ -218,8 +242,6 @@ pub(crate) struct Client {
     pub id: Option<ClientId>,
     pub secret: Secret,
     pub clock: Clock,
-    /// The clock as of the epoch that its holds were made in.
-    pub old_clock: Clock,
     /// It came to a recovering primary and has not told all its claims.
     pub claims_open: bool,
     pub epoch: u32,
@@ -231,7 +253,8 @@ pub(crate) struct Client {
     pub down: VecDeque<(u16, u32, Frame)>,
     pub down_last: u64,
     pub conn: u32,
-    pub control_up: VecDeque<(u16, u32, u32, Ask)>,
+    /// With the epoch of the primary that the connection is to; 0: nobody listens yet.
+    pub control_up: VecDeque<(u32, u16, u32, u32, Ask)>,
     pub control_down: VecDeque<(u16, u32, u32, super::control::Answer)>,
     pub control_up_last: u64,
     pub control_down_last: u64,
@@ -244,7 +267,18 @@ pub(crate) struct Client {
     pub releases: VecDeque<u8>,
     /// What the control thread was last about.
     pub control_action: super::coverage::Action,
+    /// A session whose command channel is not attached yet, and when it was asked for.
+    pub session: Option<(u64, super::control::Answer)>,
     pub threads: Vec<Thread>,
+    /// Locks whose chains its CPU executes as one doorbell.
+    pub batch: VecDeque<u8>,
+    /// Outcomes that are told when the last chain of the doorbell was executed.
+    pub completions: Vec<Frame>,
+    pub objects: Vec<super::object::ObjectThread>,
+    /// What the control thread is asked for by those of the objects.
+    pub object_asks: VecDeque<(u8, super::coverage::Action, ControlRequest)>,
+    /// When the lease that was last asked for an object ends, at the earliest.
+    pub object_lease_end: u64,
 }
 
 /// The whole world but the primary.
@@ -271,7 +305,9 @@ pub(crate) struct Sys {
     pub tick_at: Option<u64>,
     pub frozen_until: u64,
     /// The first occupant of a lock's slot has its lanes.
-    pub lanes_set: [bool; 4],
+    pub lanes_set: Vec<bool>,
+    /// The chains of the batch that begins now.
+    pub doorbell: Option<Vec<super::batch::Rung>>,
     /// Until when each fault lasts.
     pub active: [u64; super::plan::FAULTS.len()],
     pub calm: bool,
@@ -289,7 +325,7 @@ const MIX: u64 = 0xff51_afd7_ed55_8ccd;
 
 impl Sys {
     pub fn new(plan: Plan, rng: Rng, bugs: Bugs, trace: bool) -> Self {
-        let slots = plan.locks_max + 2;
+        let slots = plan.locks_max + plan.objects_max;
         let offset = plan.start_ns as i64;
         Self {
             now: 0,
@@ -309,7 +345,8 @@ impl Sys {
             serve_pending: false,
             tick_at: None,
             frozen_until: 0,
-            lanes_set: [false; 4],
+            lanes_set: vec![false; plan.locks.len()],
+            doorbell: None,
             active: [0; super::plan::FAULTS.len()],
             calm: false,
             goal: Goal::Any,

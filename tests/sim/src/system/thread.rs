@@ -15,6 +15,7 @@ use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Word, WordAddr};
 use dlock_core::words::RwWord;
 
+use super::batch::Rung;
 use super::coverage::Action;
 use super::plan::Fabric;
 use super::state::{code, Doing, Ev, Frame, Life, Sys, Thread, Unit};
@@ -61,16 +62,10 @@ impl Sys {
         self.after(ns, Ev::Step(c as u8, inc, l as u8, tok));
     }
 
-    fn timer_at(&mut self, c: usize, l: usize, at: u64) {
-        let inc = self.clients[c].inc;
-        let tok = self.thread(c, l).tok;
-        self.at(at, Ev::Timer(c as u8, inc, l as u8, tok));
-    }
-
     pub(super) fn begin(&mut self, c: usize, l: usize, op: Op) {
         let now = self.client_now(c);
         let (true_now, who) = (self.now, self.who(c));
-        let uses_fast = self.rng.chance(700);
+        let uses_fast = self.rng.chance(700) && self.thread(c, l).async_until == 0;
         let calm = self.calm;
         let short = self.rng.chance(self.plan.impatience);
         let patience = match (calm, short) {
@@ -140,7 +135,9 @@ impl Sys {
             Step::Chain(chain) => {
                 let now = self.client_now(c);
                 let is_fair = self.plan.locks[l] == LockType::Fair;
-                let fresh = is_fair && (first || !self.bugs.stale_clock);
+                // the rounds of a batch, and who asks later, know the time by then only
+                let late = self.doorbell.is_some() || self.thread(c, l).async_until > 0;
+                let fresh = late || is_fair && (first || !self.bugs.stale_clock);
                 self.post(c, l, chain, Doing::Chain { now, fresh });
             }
             Step::Request(request) => self.request(c, l, request),
@@ -171,7 +168,7 @@ impl Sys {
         let wait = matches!(request, Request::Wait { .. });
         self.enter(c, l, Doing::Reply { seq, wait, cancelled: false });
         let until = if wait { self.thread(c, l).patience } else { self.now + DATA_WAIT_NS };
-        self.timer_at(c, l, until);
+        self.expects(c, l, until);
     }
 
     pub(super) fn send_request(&mut self, c: usize, request: Request) -> Seq {
@@ -184,24 +181,14 @@ impl Sys {
 
     fn post(&mut self, c: usize, l: usize, chain: Chain, doing: Doing) {
         let tok = self.enter(c, l, doing);
-        let client = &self.clients[c];
-        let bound = client.threads[l].epoch == client.epoch;
-        let connected = matches!(client.life, Life::Up | Life::Leaving);
-        let mapped = client.epoch == self.epoch && self.alive;
-        let refused = match client.fabric {
-            _ if !bound => Some(Outcome::Refused(Status::NotReady)),
-            _ if !connected => Some(Outcome::Unknown),
-            Fabric::Shm if !mapped => Some(Outcome::Unknown),
-            // the gate of the memory; a queue pair is connected when the recovery is over
-            Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
-                Some(Outcome::Refused(Status::NotReady))
-            }
-            _ => None,
-        };
-        if let Some(outcome) = refused {
+        if let Some(outcome) = self.refuses(c, self.clients[c].threads[l].epoch) {
             self.thread(c, l).outcome = Some(outcome);
             let ns = self.takes(1_000);
             return self.step_after(c, l, ns);
+        }
+        let lock = l as u8;
+        if let Some(doorbell) = &mut self.doorbell {
+            return doorbell.push(Rung { lock, tok, chain });
         }
         match self.clients[c].fabric {
             Fabric::Shm => {
@@ -210,13 +197,30 @@ impl Sys {
             }
             _ => {
                 let values = Values::new();
-                self.send_up(c, Unit::Batch { lock: l as u8, tok, chain, values });
-                self.timer_at(c, l, self.now + DATA_WAIT_NS);
+                self.send_up(c, Unit::Batch { lock, tok, chain, values, more: false });
+                self.expects(c, l, self.now + DATA_WAIT_NS);
             }
         }
     }
 
-    fn verb_after(&mut self, c: usize, l: usize) {
+    /// What becomes of a chain for a place of this epoch, if it is not executed at all.
+    pub(super) fn refuses(&self, c: usize, epoch: u32) -> Option<Outcome> {
+        let client = &self.clients[c];
+        let connected = matches!(client.life, Life::Up | Life::Leaving);
+        let mapped = client.epoch == self.epoch && self.alive;
+        match client.fabric {
+            _ if epoch != client.epoch => Some(Outcome::Refused(Status::NotReady)),
+            _ if !connected => Some(Outcome::Unknown),
+            Fabric::Shm if !mapped => Some(Outcome::Unknown),
+            // the gate of the memory; a queue pair is connected when the recovery is over
+            Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
+                Some(Outcome::Refused(Status::NotReady))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn verb_after(&mut self, c: usize, l: usize) {
         let ns = self.takes(50);
         let inc = self.clients[c].inc;
         let tok = self.thread(c, l).tok;
@@ -236,7 +240,12 @@ impl Sys {
             return self.verb_after(c, l);
         }
         self.thread(c, l).chain = None;
-        self.outcome(c, l, Outcome::Done(values));
+        if self.clients[c].batch.contains(&(l as u8)) {
+            self.thread(c, l).outcome = Some(Outcome::Done(values));
+            self.next_of_batch(c, l);
+        } else {
+            self.outcome(c, l, Outcome::Done(values));
+        }
     }
 
     /// The outcome of the chain, or of the note, that the thread waits for.
@@ -298,10 +307,18 @@ impl Sys {
     pub(super) fn frame(&mut self, c: usize, frame: Frame) {
         match frame {
             Frame::Outcome { lock, tok, outcome } => {
+                if let Some(o) = self.object_of(lock.into()) {
+                    if self.object(c, o).tok == tok {
+                        self.object_outcome(c, o, outcome);
+                    }
+                    return;
+                }
                 let t = self.thread(c, lock.into());
                 let waits =
                     matches!(t.doing, Doing::Fast { .. } | Doing::Chain { .. } | Doing::Confirm);
-                if t.tok == tok && waits {
+                if t.tok == tok && waits && t.async_until > 0 {
+                    t.outcome = Some(outcome); // until the program asks
+                } else if t.tok == tok && waits {
                     self.outcome(c, lock.into(), outcome);
                 }
             }
@@ -315,8 +332,12 @@ impl Sys {
                 let threads = &self.clients[c].threads;
                 let waits = |t: &Thread| matches!(t.doing, Doing::Reply { seq: s, .. } if s == seq);
                 if let Some(l) = threads.iter().position(waits) {
-                    self.thread(c, l).unflushed = false;
-                    self.reply(c, l, Ok(reply));
+                    let t = self.thread(c, l);
+                    t.unflushed = false;
+                    match t.async_until > 0 {
+                        true => t.answer = Some(reply),
+                        false => self.reply(c, l, Ok(reply)),
+                    }
                 }
             }
         }
@@ -345,14 +366,24 @@ impl Sys {
         }
     }
 
+    fn is_of_batch(&self, c: usize, l: usize) -> bool {
+        use Action::{BatchExtend, BatchTry, BatchUnlock};
+        matches!(self.clients[c].threads[l].action, BatchTry | BatchUnlock | BatchExtend)
+    }
+
     /// The channel is gone: nothing that is under way will be answered.
     pub(super) fn flush(&mut self, c: usize) {
+        self.flush_objects(c);
         for l in 0..self.clients[c].threads.len() {
             match self.thread(c, l).doing {
                 Doing::Fast { .. } | Doing::Chain { .. } | Doing::Confirm => {
+                    let lost = match self.bugs.doorbell_lost && self.is_of_batch(c, l) {
+                        true => Outcome::Refused(Status::NotReady),
+                        false => Outcome::Unknown,
+                    };
                     let t = self.thread(c, l);
                     if t.chain.is_none() && t.outcome.is_none() {
-                        self.outcome(c, l, Outcome::Unknown);
+                        self.outcome(c, l, lost);
                     }
                 }
                 Doing::Reply { .. } => self.reply(c, l, Err(Status::BadResponse)),
@@ -372,13 +403,14 @@ impl Sys {
     }
 
     /// An operation is over.
-    fn finish(&mut self, c: usize, l: usize, result: OpResult) {
+    pub(super) fn finish(&mut self, c: usize, l: usize, result: OpResult) {
         self.mix(code(result.status) ^ (c as u64) << 40 ^ (l as u64) << 48);
         self.log(|| format!("client {c} lock {l} finished: {:?} {:?}", result.status, result.view));
         self.believe(c, l, result);
         let now = self.client_now(c);
         let t = self.thread(c, l);
         (t.machine, t.chain, t.outcome) = (None, None, None);
+        (t.answer, t.async_until) = (None, 0);
         if std::mem::take(&mut t.republish) {
             if let Some(entry) = t.entry.as_mut() {
                 entry.republish();
