@@ -9,7 +9,7 @@
 #                                        machine: the cases of one device
 #
 #   DLOCK_RXE_REQUIRED=1    a machine that cannot run it has failed instead of skipped
-#   RXE_SUITE_S=SECONDS     the bound of everything but building (900); what has not ended by then
+#   RXE_SUITE_S=SECONDS     the bound of everything but building (600); what has not ended by then
 #                           is skipped, or has failed if it is required
 #   RXE_BIN=FOLDER          built already, by tests/rxe/build.sh FOLDER
 #   PREFIX=FOLDER           dlock is installed there (build.sh)
@@ -22,7 +22,7 @@
 #   # netem: ARGS     # packages: P,P     # mem: MIB
 #   # here: yes                           (also of use on one device without a virtual machine)
 #   # alone: yes                          (in a virtual machine of its own)
-#   # rank: 1|2|3                         (2; on a busy machine the time is for the first ones)
+#   # rank: 1 to 4                      (2; on a busy machine the time is for the first ones)
 # It passes with status 0, is skipped with 77 (its last line says why), has failed otherwise;
 # the lines that it begins with two spaces are shown even if it passes. Cases of the same head
 # share a virtual machine, one after the other, those with the smallest rank first;
@@ -34,7 +34,7 @@ set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.." || exit 2
 vm=$here/vm
-bound=${RXE_SUITE_S:-900}
+bound=${RXE_SUITE_S:-600}
 exec </dev/null
 on_host=no
 if [ "${1:-}" = --here ]; then

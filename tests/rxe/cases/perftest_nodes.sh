@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Two machines: FAA from node 1 to the memory of node 0.
 # net: nodes
-# rank: 3
+# rank: 4
 # limit: 120
 # shellcheck source=tests/rxe/guest/perftest.sh
 . tests/rxe/guest/perftest.sh
