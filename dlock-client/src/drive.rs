@@ -22,6 +22,7 @@ use dlock_core::lock::{Begin, LockEntry, Machine, Op, OpResult, Step};
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Outcome, Values};
+use dlock_fabric::clock::monotonic_ns;
 use parking_lot::MutexGuard;
 
 use crate::table::{Busy, Cell, CellGuard, Held};
@@ -40,44 +41,60 @@ pub(crate) const STEPS_MAX: usize = 64;
 /// How long a call may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
-    /// When it began; `None`: just now, and nothing was waited for.
-    start: Option<Instant>,
+    /// The monotonic clock when it began; `None`: just now, and nothing was waited for.
+    start_ns: Option<u64>,
     /// How long after that a grant may be waited for.
     grant: Duration,
 }
 
 impl Limit {
     /// Of a call that begins now.
-    pub(crate) const NOW: Self = Self { start: None, grant: DATA_WAIT };
+    pub(crate) const NOW: Self = Self { start_ns: None, grant: DATA_WAIT };
 
     /// Of a call that began then.
     pub(crate) fn since(start: Instant) -> Self {
-        Self { start: Some(start), grant: DATA_WAIT }
+        Self { start_ns: Some(ns_of(start)), grant: DATA_WAIT }
     }
 
     /// Of a call that began at `start` and may wait until `deadline` for a grant.
     pub(crate) fn to(start: Instant, deadline: Instant) -> Self {
-        Self { start: Some(start), grant: deadline.saturating_duration_since(start) }
+        Self { grant: deadline.saturating_duration_since(start), ..Self::since(start) }
     }
 
     /// The same, from now on if nothing was waited for yet.
     pub(crate) fn started(&self) -> Self {
-        Self { start: Some(self.start.unwrap_or_else(Instant::now)), ..*self }
+        Self { start_ns: Some(self.start_ns.unwrap_or_else(monotonic_ns)), ..*self }
     }
 
     /// How long a chain may take now, unless no time is left.
     #[inline]
     fn left(&self) -> Option<Duration> {
-        match self.start {
+        match self.start_ns {
             None => Some(DATA_WAIT),
-            Some(start) => left(start + self.grant.max(DATA_WAIT)).map(|left| left.min(DATA_WAIT)),
+            Some(_) => self.left_at(monotonic_ns()),
         }
     }
 
+    /// The same, by a clock that was read already.
+    #[inline]
+    fn left_at(&self, now_ns: u64) -> Option<Duration> {
+        let spent = Duration::from_nanos(now_ns.saturating_sub(self.start_ns.unwrap_or(now_ns)));
+        let left = self.grant.max(DATA_WAIT).saturating_sub(spent);
+        (!left.is_zero()).then(|| left.min(DATA_WAIT))
+    }
+
     fn bounds(&self) -> Bounds {
-        let start = self.start.unwrap_or_else(Instant::now);
+        let now = Instant::now();
+        let spent = self.start_ns.map_or(0, |start_ns| monotonic_ns().saturating_sub(start_ns));
+        let start = now.checked_sub(Duration::from_nanos(spent)).unwrap_or(now);
         Bounds { grant: start + self.grant, data: start + self.grant.max(DATA_WAIT) }
     }
+}
+
+/// What the monotonic clock was then.
+fn ns_of(then: Instant) -> u64 {
+    let ago = u64::try_from(then.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    monotonic_ns().saturating_sub(ago)
 }
 
 /// Runs `op` on the lock in a cell that no other operation is under way on.
@@ -85,7 +102,7 @@ impl Limit {
 pub(crate) fn perform(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limit) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     if !held.is_local {
-        return perform_remotely(cell, guard, op, &limit.started());
+        return perform_remotely(cell, guard, op, limit);
     }
     let now = held.clock(op);
     let Some(cas) = held.entry.fast(op, now) else { return begin(cell, guard, op, now, limit) };
@@ -97,16 +114,20 @@ pub(crate) fn perform(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Li
 
 /// The same where the clock may have to be asked for, and a chain is waited for: a call that has
 /// no time left does not begin.
-#[cold]
 #[inline(never)]
 fn perform_remotely(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limit) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    let begun = limit.started();
     let now = held.clock(op);
-    let Some(cas) = held.entry.fast(op, now) else { return begin(cell, guard, op, now, limit) };
-    let Some(left) = limit.left() else { return OpResult::of(Status::BadResponse) };
+    let Some(cas) = held.entry.fast(op, now) else { return begin(cell, guard, op, now, &begun) };
+    let left = match held.is_timeless(op) {
+        true => limit.left(), // nothing was waited for since
+        false => begun.left_at(now.local_ns),
+    };
+    let Some(left) = left else { return OpResult::of(Status::BadResponse) };
     match held.exec.execute_one(&cas.verb(), left) {
         Single::Done(old) if old == cas.expect => held.entry.fast_done(cas),
-        single => interfered(cell, guard, op, now, limit, single.into()),
+        single => interfered(cell, guard, op, now, &begun, single.into()),
     }
 }
 
@@ -161,12 +182,16 @@ fn begin(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, now: Now, limit: &Limit
 }
 
 impl Held {
-    /// The server clock, as fresh as the operation needs it: releasing an atomic or a read-write
-    /// lock decides nothing by the clock.
+    /// Releasing an atomic or a read-write lock decides nothing by the clock.
+    #[inline]
+    fn is_timeless(&self, op: Op) -> bool {
+        matches!(op, Op::Unlock) && self.entry.lock_type() != LockType::Fair
+    }
+
+    /// The server clock, as fresh as the operation needs it.
     #[inline]
     fn clock(&mut self, op: Op) -> Now {
-        let is_timeless = matches!(op, Op::Unlock) && self.entry.lock_type() != LockType::Fair;
-        if !is_timeless {
+        if !self.is_timeless(op) {
             self.last_now = self.exec.now();
         }
         self.last_now

@@ -60,12 +60,12 @@ pub(crate) struct Ping {
 pub(crate) fn ask(
     clock: &Mutex<ClockEstimate>,
     ping: &Mutex<Option<Ping>>,
+    now_ns: u64,
     wait: Duration,
     send: impl FnOnce() -> Result<Seq, Status>,
     reply: impl Fn(Seq, Duration) -> Result<Option<Reply>, Status>,
 ) {
     let Ok(mut ping) = ping.try_lock() else { return };
-    let now_ns = monotonic_ns();
     if let Some(Ping { seq, looked_ns }) = &mut *ping {
         if now_ns.saturating_sub(*looked_ns) < LOOK_NS {
             return;
@@ -101,7 +101,9 @@ mod tests {
         let (sent, waited) = (Cell::new(0), Cell::new(Duration::ZERO));
         let answer = Cell::new(None);
         let wait = Duration::from_secs(1);
+        let now_ns = Cell::new(monotonic_ns());
         let ask = || {
+            now_ns.set(now_ns.get() + LOOK_NS);
             let send = || {
                 sent.set(sent.get() + 1);
                 Ok(Seq(sent.get()))
@@ -110,21 +112,24 @@ mod tests {
                 waited.set(waited.get() + wait);
                 Ok(answer.get())
             };
-            super::ask(&clock, &ping, wait, send, reply);
+            super::ask(&clock, &ping, now_ns.get(), wait, send, reply);
             (sent.get(), waited.get())
         };
         for _ in 0..3 {
             assert_eq!(ask(), (1, wait));
         }
-        // answered by now, but too late to tell the time: asked anew
+        // looked for a moment ago: not looked for again
         answer.set(Some(Reply::Pong { at: ServerTime(1) }));
+        now_ns.set(now_ns.get() - LOOK_NS);
+        assert_eq!(ask(), (1, wait));
+        // answered by now, but too late to tell the time: asked anew
         assert_eq!(ask(), (2, 2 * wait));
         answer.set(None);
         assert_eq!(ask(), (3, 3 * wait));
         // the answer has told the time
         answer.set(Some(Reply::Pong { at: ServerTime(1) }));
-        let now_ns = monotonic_ns();
-        refresh(&clock, ClockEstimate::from_exchange(now_ns, now_ns + 2, ServerTime(1)));
+        let sent_ns = monotonic_ns();
+        refresh(&clock, ClockEstimate::from_exchange(sent_ns, sent_ns + 2, ServerTime(1)));
         assert_eq!(ask(), (3, 3 * wait));
     }
 

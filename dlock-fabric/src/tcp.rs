@@ -219,13 +219,15 @@ impl Executor for TcpExecutor {
     fn now(&self) -> Now {
         let estimate = || *lock(&self.clock);
         let mut clock = estimate();
-        if clock.is_stale(monotonic_ns()) {
+        let mut now_ns = monotonic_ns();
+        if clock.is_stale(now_ns) {
             let send = || self.send(&Request::Ping);
             let reply = |seq, wait| self.reply(seq, wait);
-            server_clock::ask(&self.clock, &self.ping, CLOCK_WAIT, send, reply);
+            server_clock::ask(&self.clock, &self.ping, now_ns, CLOCK_WAIT, send, reply);
             clock = estimate();
+            now_ns = monotonic_ns();
         }
-        clock.at(monotonic_ns())
+        clock.at(now_ns)
     }
 
     fn name(&self) -> &'static str {

@@ -506,13 +506,15 @@ impl Executor for VerbsExecutor {
     fn now(&self) -> Now {
         let estimate = || *lock(&self.clock);
         let mut clock = estimate();
-        if clock.is_stale(monotonic_ns()) && self.is_alive() {
+        let mut now_ns = monotonic_ns();
+        if clock.is_stale(now_ns) && self.is_alive() {
             let send = || self.send_message(&Request::Ping, Instant::now());
             let reply = |seq, wait| self.reply(seq, wait);
-            server_clock::ask(&self.clock, &self.ping, CLOCK_WAIT, send, reply);
+            server_clock::ask(&self.clock, &self.ping, now_ns, CLOCK_WAIT, send, reply);
             clock = estimate();
+            now_ns = monotonic_ns();
         }
-        clock.at(monotonic_ns())
+        clock.at(now_ns)
     }
 
     fn name(&self) -> &'static str {
