@@ -56,7 +56,8 @@ pub(crate) struct Ping {
     looked_ns: u64,
 }
 
-/// Asks for the time, unless an answer is outstanding (`ping`), or somebody else is just asking. `reply` is the executor's own, so that it takes what comes.
+/// Asks for the time, unless an answer is outstanding (`ping`), or somebody else is just asking.
+/// `reply` is the executor's own, so that it takes what comes.
 pub(crate) fn ask(
     clock: &Mutex<ClockEstimate>,
     ping: &Mutex<Option<Ping>>,
