@@ -148,10 +148,12 @@ impl Sys {
         self.ask(c, Ask::Join { reinit, gen });
     }
 
-    /// A chain of its own CPU is under way.
+    /// A thread is in the midst of an operation that it waits for nobody in: a reinit waits for it.
     fn is_busy_on_cpu(&self, c: usize) -> bool {
         let client = &self.clients[c];
-        client.threads.iter().any(|t| t.chain.is_some())
+        let confirms =
+            |t: &super::state::Thread| t.doing == Doing::Confirm && client.fabric != Fabric::Verbs;
+        client.threads.iter().any(|t| t.chain.is_some() || confirms(t))
             || client.objects.iter().any(|t| t.chain.is_some())
     }
 
