@@ -254,12 +254,14 @@ fn accept_tcp(shared: &Arc<Shared>, listener: &TcpListener) {
 
 fn serve(shared: &Arc<Shared>, connection: Connection) {
     let Ok(again) = connection.again() else { return };
+    // Whom the thread has let in must be found by `disconnect_all`.
+    let mut connections = lock(&shared.connections);
     let thread = spawn(shared, move |shared| {
         let mut session = Session { connection, client: None, desk: Desk::default() };
         let _ = session.run(shared);
         session.connection.close();
     });
-    lock(&shared.connections).push((again, thread));
+    connections.push((again, thread));
 }
 
 struct Session {

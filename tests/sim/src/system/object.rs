@@ -376,7 +376,8 @@ impl Sys {
                 let same = t.got.filter(|g| (g.grant, g.epoch) == (grant, epoch));
                 let lease_end = same.map_or(asked_end, |g| g.lease_end.max(asked_end));
                 t.got = Some(Got { grant, epoch, lease_end });
-                (t.id, t.unsure) = (Some(grant.object), false);
+                // not sure even now: what it got before may have been an earlier object of this name
+                t.id = Some(grant.object);
             }
             (Action::ObjectDestroy, Some(_)) => t.made = true, // nothing more to be destroyed
             (Action::ObjectCreate, Some(_)) => t.made = status != Status::ObjectDestroyed,
