@@ -376,7 +376,7 @@ impl Sys {
                 let same = t.got.filter(|g| (g.grant, g.epoch) == (grant, epoch));
                 let lease_end = same.map_or(asked_end, |g| g.lease_end.max(asked_end));
                 t.got = Some(Got { grant, epoch, lease_end });
-                // not sure even now: what it got before may have been an earlier object of this name
+                // not sure even now: what it got may have been an earlier object of this name
                 t.id = Some(grant.object);
             }
             (Action::ObjectDestroy, Some(_)) => t.made = true, // nothing more to be destroyed
