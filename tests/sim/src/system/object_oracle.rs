@@ -47,8 +47,8 @@ pub struct Objects {
     newest: BTreeMap<(usize, u32), (u64, u64)>,
 }
 
-/// Changes of unknown outcome between two values that were told.
-const GAP_MAX: usize = 8;
+/// Changes of unknown outcome between two values that were told: a frozen primary collects many.
+const GAP_MAX: usize = 16;
 
 impl Objects {
     /// Somebody asks for an object with this first value.
