@@ -3,12 +3,11 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{fabrics, got, own_address, server, server_at, status, X};
+use common::{fabrics, got, own_address, server_at, status, ChildPrimary, X};
 use dlock_client::{
     Client, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, ObjectId, OpResult,
     Status,
@@ -26,32 +25,14 @@ const CLIENTS: usize = 4;
 /// Not a test by itself: the primary that is stopped.
 #[test]
 fn child_that_serves_until_its_input_ends() {
-    if std::env::var("DLOCK_TEST_FROZEN").is_err() {
-        return;
-    }
-    let server = server();
-    println!("\nport {}", server.local_addr().port());
-    let _ = std::io::stdin().read(&mut [0]); // the parent is gone, or kills it before
+    common::serve_as_child();
 }
 
-struct Primary {
-    child: Child,
-    port: u16,
-}
+struct Primary(ChildPrimary);
 
 impl Primary {
     fn start() -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_that_serves_until_its_input_ends", "--nocapture"])
-            .env("DLOCK_TEST_FROZEN", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ports = lines.filter_map(|line| line.unwrap().strip_prefix("port ")?.parse().ok());
-        let port = { ports }.next().unwrap();
-        Self { child, port }
+        Self(ChildPrimary::start("child_that_serves_until_its_input_ends"))
     }
 
     fn join(&self) -> Instance {
@@ -59,12 +40,12 @@ impl Primary {
     }
 
     fn config(&self, fabric: FabricChoice) -> ClientConfig {
-        ClientConfig { port: self.port, fabric, ..Default::default() }
+        self.0.config(fabric)
     }
 
     /// Stops it, and waits until every thread of it has stopped.
     fn freeze(&self) {
-        let pid = self.child.id().to_string();
+        let pid = self.0.child.id().to_string();
         let kill = format!("kill -STOP {pid}"); // every shell has it, not every system as a program
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
         let is_stopped = |stat: String| {
@@ -76,13 +57,6 @@ impl Primary {
             let stats = tasks.flatten().map(|task| task.path().join("stat"));
             { stats }.all(|stat| std::fs::read_to_string(stat).is_ok_and(is_stopped))
         });
-    }
-}
-
-impl Drop for Primary {
-    fn drop(&mut self) {
-        let _ = self.child.kill(); // stopped processes die of it, too
-        let _ = self.child.wait();
     }
 }
 
@@ -164,7 +138,7 @@ fn a_heartbeat_that_is_not_answered_holds_no_reinit_up() {
     primary.freeze();
     let bind = own_address();
     let config = ServerConfig { bind, recovery_clients: 1, ..Default::default() };
-    let _successor = server_at(primary.port, config);
+    let _successor = server_at(primary.0.port, config);
     thread::scope(|scope| {
         let heartbeat = scope.spawn(|| a.heartbeat(HEARTBEAT_S));
         // once it has the connection, any other call has to wait for it; right without it, too
@@ -194,7 +168,7 @@ fn a_long_wait_ends_with_the_session_it_is_of() {
             std::mem::forget(held.try_lock(LEASE).unwrap());
             let bind = own_address();
             let config = ServerConfig { bind, recovery_clients: 1, ..Default::default() };
-            let _successor = server_at(primary.port, config);
+            let _successor = server_at(primary.0.port, config);
             thread::scope(|scope| {
                 let wait = scope.spawn(|| wanted.lock_timeout(LEASE, 10 * LEASE).map(drop));
                 // for it to be queued; right without it, too

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{config, fabrics, got, join, server, server_with, status, S, X};
+use common::{config, fabrics, got, join, server, server_with, status, ChildPrimary, S, X};
 use dlock_client::{AsyncOp, ClientConfig, FabricChoice, Instance, LockType, Status};
 use dlock_server::ServerConfig;
 use Status::*;
@@ -211,33 +211,19 @@ fn a_killed_process_gives_back_what_it_held() {
 /// Not a test by itself: the primary that `a_client_whose_primary_was_killed_...` kills.
 #[test]
 fn child_that_serves_and_waits_to_be_killed() {
-    if std::env::var("DLOCK_TEST_SERVE").is_err() {
-        return;
-    }
-    let server = server();
-    println!("\nport {}", server.local_addr().port());
-    std::thread::sleep(Duration::from_secs(60)); // the parent kills it long before
+    common::serve_as_child();
 }
 
 #[test]
 fn a_client_whose_primary_was_killed_notices_at_its_next_operation() {
     for fabric in fabrics() {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_that_serves_and_waits_to_be_killed", "--nocapture"])
-            .env("DLOCK_TEST_SERVE", "1")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ports = lines.filter_map(|line| line.unwrap().strip_prefix("port ")?.parse().ok());
-        let port = { ports }.next().unwrap();
-        let config = ClientConfig { port, fabric, ..Default::default() };
+        let mut primary = ChildPrimary::start("child_that_serves_and_waits_to_be_killed");
+        let config = primary.config(fabric);
         let a = Instance::init(&config, "127.0.0.1").unwrap();
         let id = got(&a, "orphan", LockType::Atomic);
         assert_eq!(status(a.trylock(id, X, 60)), Success);
         assert_eq!(status(a.unlock(id)), Success);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        primary.kill();
         assert_eq!(status(a.trylock(id, X, 60)), BadResponse, "nobody arbitrates any more");
         assert_eq!(status(a.unlock(id)), AlreadyUnlocked);
     }

@@ -3,7 +3,9 @@
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
+use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use dlock_client::{
@@ -102,5 +104,59 @@ pub fn eventually(seconds: u64, what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < deadline, "not within {seconds} s: {what}");
         std::thread::sleep(Duration::from_millis(1)); // leaves the CPU to whom it waits for
+    }
+}
+
+/// Says to a [`ChildPrimary`] of the parent's that it is the child.
+const SERVES: &str = "DLOCK_TEST_SERVES_FOR_PARENT";
+
+/// A primary in a process of its own: this very program, in a test that calls
+/// [`serve_as_child`]. It is killed when this is dropped.
+pub struct ChildPrimary {
+    pub child: Child,
+    pub port: u16,
+}
+
+impl ChildPrimary {
+    /// Starts it; `test` is the name of that test.
+    pub fn start(test: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(SERVES, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ports = lines.filter_map(|line| line.unwrap().strip_prefix("port ")?.parse().ok());
+        let port = { ports }.next().unwrap();
+        Self { child, port }
+    }
+
+    pub fn config(&self, fabric: FabricChoice) -> ClientConfig {
+        ClientConfig { port: self.port, fabric, ..Default::default() }
+    }
+
+    /// Kills it, and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap(); // stopped processes die of it, too
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for ChildPrimary {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Serves as a [`ChildPrimary`] until the parent is gone, or kills it before; does nothing in any
+/// other process.
+pub fn serve_as_child() {
+    if std::env::var(SERVES).is_ok() {
+        let server = server();
+        println!("\nport {}", server.local_addr().port());
+        let _ = std::io::stdin().read(&mut [0]);
     }
 }
