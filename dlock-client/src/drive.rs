@@ -22,13 +22,15 @@ use dlock_core::lock::{Begin, LockEntry, Machine, Op, OpResult, Step};
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Outcome, Values};
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::{monotonic_coarse_ns, monotonic_ns};
 use parking_lot::MutexGuard;
 
 use crate::table::{Busy, Cell, CellGuard, Held};
 
 /// The bound of a data-path call.
 pub(crate) const DATA_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
+/// The same in nanoseconds.
+pub(crate) const DATA_WAIT_NS: u64 = DATA_WAIT.as_nanos() as u64;
 /// How long a note may take to be published: the arbiter skips a ticket that nobody claims after
 /// twice this.
 pub(crate) const PUBLISH_WAIT: Duration = Duration::from_secs(FAIR_GRACE_S as u64 / 2);
@@ -44,26 +46,29 @@ pub(crate) struct Limit {
     /// The monotonic clock when it began; `None`: just now, and nothing was waited for.
     start_ns: Option<u64>,
     /// How long after that a grant may be waited for.
-    grant: Duration,
+    grant_ns: u64,
 }
 
 impl Limit {
     /// Of a call that begins now.
-    pub(crate) const NOW: Self = Self { start_ns: None, grant: DATA_WAIT };
+    pub(crate) const NOW: Self = Self { start_ns: None, grant_ns: DATA_WAIT_NS };
 
     /// Of a call that began then.
     pub(crate) fn since(start: Instant) -> Self {
-        Self { start_ns: Some(ns_of(start)), grant: DATA_WAIT }
+        Self { start_ns: Some(ns_of(start)), grant_ns: DATA_WAIT_NS }
     }
 
     /// Of a call that began at `start` and may wait until `deadline` for a grant.
     pub(crate) fn to(start: Instant, deadline: Instant) -> Self {
-        Self { grant: deadline.saturating_duration_since(start), ..Self::since(start) }
+        let grant = deadline.saturating_duration_since(start).as_nanos();
+        Self { grant_ns: u64::try_from(grant).unwrap_or(u64::MAX), ..Self::since(start) }
     }
 
-    /// The same, from now on if nothing was waited for yet.
+    /// The same, from now on if nothing was waited for yet, or from a few ms ago: a call is
+    /// bounded by so much less.
+    #[inline]
     pub(crate) fn started(&self) -> Self {
-        Self { start_ns: Some(self.start_ns.unwrap_or_else(monotonic_ns)), ..*self }
+        Self { start_ns: Some(self.start_ns.unwrap_or_else(monotonic_coarse_ns)), ..*self }
     }
 
     /// How long a chain may take now, unless no time is left.
@@ -71,23 +76,28 @@ impl Limit {
     fn left(&self) -> Option<Duration> {
         match self.start_ns {
             None => Some(DATA_WAIT),
-            Some(_) => self.left_at(monotonic_ns()),
+            Some(_) => {
+                let now_ns = monotonic_ns();
+                let left_ns = self.until_ns(now_ns).saturating_sub(now_ns);
+                (left_ns > 0).then(|| Duration::from_nanos(left_ns))
+            }
         }
     }
 
-    /// The same, by a clock that was read already.
+    /// Until when a chain that is posted at `now_ns` may take.
     #[inline]
-    fn left_at(&self, now_ns: u64) -> Option<Duration> {
-        let spent = Duration::from_nanos(now_ns.saturating_sub(self.start_ns.unwrap_or(now_ns)));
-        let left = self.grant.max(DATA_WAIT).saturating_sub(spent);
-        (!left.is_zero()).then(|| left.min(DATA_WAIT))
+    fn until_ns(&self, now_ns: u64) -> u64 {
+        let start_ns = self.start_ns.unwrap_or(now_ns);
+        let end_ns = start_ns.saturating_add(self.grant_ns.max(DATA_WAIT_NS));
+        end_ns.min(now_ns.saturating_add(DATA_WAIT_NS))
     }
 
     fn bounds(&self) -> Bounds {
         let now = Instant::now();
         let spent = self.start_ns.map_or(0, |start_ns| monotonic_ns().saturating_sub(start_ns));
         let start = now.checked_sub(Duration::from_nanos(spent)).unwrap_or(now);
-        Bounds { grant: start + self.grant, data: start + self.grant.max(DATA_WAIT) }
+        let grant = Duration::from_nanos(self.grant_ns);
+        Bounds { grant: start + grant, data: start + grant.max(DATA_WAIT) }
     }
 }
 
@@ -106,7 +116,7 @@ pub(crate) fn perform(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Li
     }
     let now = held.clock(op);
     let Some(cas) = held.entry.fast(op, now) else { return begin(cell, guard, op, now, limit) };
-    match held.exec.execute_one(&cas.verb(), DATA_WAIT) {
+    match held.exec.execute_one(&cas.verb(), now.local_ns + DATA_WAIT_NS) {
         Single::Done(old) if old == cas.expect => held.entry.fast_done(cas),
         single => interfered(cell, guard, op, now, limit, single.into()),
     }
@@ -120,12 +130,16 @@ fn perform_remotely(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limi
     let begun = limit.started();
     let now = held.clock(op);
     let Some(cas) = held.entry.fast(op, now) else { return begin(cell, guard, op, now, &begun) };
-    let left = match held.is_timeless(op) {
-        true => limit.left(), // nothing was waited for since
-        false => begun.left_at(now.local_ns),
+    let at_ns = match (held.is_timeless(op), limit.start_ns, begun.start_ns) {
+        (true, None, Some(start_ns)) => start_ns, // nothing was waited for since
+        (true, ..) => monotonic_ns(),
+        (false, ..) => now.local_ns,
     };
-    let Some(left) = left else { return OpResult::of(Status::BadResponse) };
-    match held.exec.execute_one(&cas.verb(), left) {
+    let until_ns = begun.until_ns(at_ns);
+    if until_ns <= at_ns {
+        return OpResult::of(Status::BadResponse);
+    }
+    match held.exec.execute_one(&cas.verb(), until_ns) {
         Single::Done(old) if old == cas.expect => held.entry.fast_done(cas),
         single => interfered(cell, guard, op, now, &begun, single.into()),
     }

@@ -105,9 +105,9 @@ impl Executor for Late {
         self.inner.execute(chains, outcomes, wait);
     }
 
-    fn execute_one(&self, verb: &Verb, wait: Duration) -> Single {
+    fn execute_one(&self, verb: &Verb, until_ns: u64) -> Single {
         self.pass(Point::Chain);
-        self.inner.execute_one(verb, wait)
+        self.inner.execute_one(verb, until_ns)
     }
 
     fn post(&self, chain: &Chain) -> Posted {

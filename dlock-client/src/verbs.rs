@@ -135,19 +135,14 @@ impl VerbsPath {
         }
     }
 
-    /// The executor, and how much of an operation's time is left.
-    #[inline]
-    fn executor_within(&self, wait: Duration) -> Result<(&VerbsExecutor, Duration), Status> {
-        match self.attached.get() {
-            Some(executor) => Ok((executor, wait)),
-            None => {
-                let came = Instant::now();
-                let executor = self.attach_late()?;
-                // Nothing was posted: it can be asked for again at once.
-                let left = wait.checked_sub(came.elapsed()).ok_or(Status::NotReady)?;
-                Ok((executor, left))
-            }
-        }
+    /// The executor, attached within an operation, and how much of its time is left.
+    #[cold]
+    fn attach_within(&self, wait: Duration) -> Result<(&VerbsExecutor, Duration), Status> {
+        let came = Instant::now();
+        let executor = self.attach_late()?;
+        // Nothing was posted: it can be asked for again at once.
+        let left = wait.checked_sub(came.elapsed()).ok_or(Status::NotReady)?;
+        Ok((executor, left))
     }
 
     #[cold]
@@ -191,16 +186,22 @@ impl VerbsPath {
 impl Executor for VerbsPath {
     #[inline]
     fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
-        match self.executor_within(wait) {
+        if let Some(executor) = self.attached.get() {
+            return executor.execute(chains, outcomes, wait);
+        }
+        match self.attach_within(wait) {
             Ok((executor, left)) => executor.execute(chains, outcomes, left),
             Err(status) => outcomes.fill(Outcome::Refused(status)),
         }
     }
 
     #[inline]
-    fn execute_one(&self, verb: &Verb, wait: Duration) -> Single {
-        match self.executor_within(wait) {
-            Ok((executor, left)) => executor.execute_one(verb, left),
+    fn execute_one(&self, verb: &Verb, until_ns: u64) -> Single {
+        if let Some(executor) = self.attached.get() {
+            return executor.execute_one(verb, until_ns);
+        }
+        match self.attach_within(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()))) {
+            Ok((executor, _)) => executor.execute_one(verb, until_ns),
             Err(status) => Single::Refused(status),
         }
     }

@@ -30,8 +30,10 @@ pub trait Executor: Send + Sync {
     fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration);
 
     /// As [`execute`](Self::execute) for a single verb on a word, without the copies that a
-    /// chain and its outcome take.
-    fn execute_one(&self, verb: &Verb, wait: Duration) -> Single {
+    /// chain and its outcome take. It is waited for until `until_ns` of this host's monotonic
+    /// clock: the caller has just read that.
+    fn execute_one(&self, verb: &Verb, until_ns: u64) -> Single {
+        let wait = Duration::from_nanos(until_ns.saturating_sub(self.now().local_ns));
         let mut outcome = [Outcome::Unknown];
         self.execute(&[Chain::one(*verb)], &mut outcome, wait);
         Single::from(&outcome[0])

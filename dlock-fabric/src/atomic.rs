@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The one place where memory shared between threads and processes is operated on.
 //!
-//! All operations are sequentially consistent: a chain promises its verbs in order, and a note
-//! (a store) followed by a read of a lock word must not be exchanged by the CPU's store buffer.
+//! All operations on words that CPUs share are sequentially consistent: a chain promises its verbs
+//! in order, and a note (a store) followed by a read of a lock word must not be exchanged by the
+//! CPU's store buffer.
 //! Nothing else in the project touches shared memory, so that `loom` can stand in here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +43,14 @@ impl SharedWord {
     #[inline]
     pub fn store(&self, value: u64) {
         self.0.store(value, Ordering::SeqCst);
+    }
+}
+
+impl SharedWord {
+    /// Sets a word that a device is about to write: ordered by the doorbell alone.
+    #[inline]
+    pub(crate) fn store_relaxed(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
     }
 }
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Readings of this host's monotonic clock, and what they say of the server clock.
 
+use std::time::{Duration, Instant};
+
 use dlock_core::clock::{Now, ServerTime, NS};
+
+use crate::sys::deadline_in;
 
 /// Parts per million by which two hosts' clocks drift apart at most.
 pub const DRIFT_PPM: u64 = 500;
@@ -21,10 +25,15 @@ pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
+/// CLOCK_MONOTONIC in nanoseconds at the end of a wait that begins now.
+pub fn until_ns(wait: Duration) -> u64 {
+    Until::after(wait).ns
+}
+
 /// CLOCK_MONOTONIC as of the last tick: behind by up to [`COARSE_TICKS_MAX`] ticks, but ten
 /// times as quick to read.
 #[inline]
-pub(crate) fn monotonic_coarse_ns() -> u64 {
+pub fn monotonic_coarse_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC_COARSE)
 }
 
@@ -49,6 +58,38 @@ fn read(clock: libc::clockid_t) -> u64 {
 #[inline]
 fn nanoseconds(time: &libc::timespec) -> u64 {
     (time.tv_sec as u64).wrapping_mul(NS).wrapping_add(time.tv_nsec as u64)
+}
+
+/// A moment of CLOCK_MONOTONIC that something must have ended at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Until {
+    ns: u64,
+}
+
+impl Until {
+    /// When the clock is at this.
+    #[inline]
+    pub(crate) fn at(ns: u64) -> Self {
+        Self { ns }
+    }
+
+    /// So long from now.
+    pub(crate) fn after(wait: Duration) -> Self {
+        let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        Self { ns: monotonic_ns().saturating_add(wait_ns) }
+    }
+
+    /// The same moment for those who sleep, a year from now at most.
+    pub(crate) fn instant(self) -> Instant {
+        deadline_in(Duration::from_nanos(self.ns.saturating_sub(monotonic_ns())))
+    }
+
+    /// Whether it has passed. The clock is read exactly only where the coarse one, behind by so
+    /// much at most, leaves it open.
+    #[inline]
+    pub(crate) fn is_over(self, coarse_lag_ns: u64) -> bool {
+        monotonic_coarse_ns().saturating_add(coarse_lag_ns) > self.ns && monotonic_ns() > self.ns
+    }
 }
 
 /// What a client knows of the server clock from one exchange of messages.
@@ -139,6 +180,27 @@ mod tests {
         let estimate = ClockEstimate::from_exchange(0, 2_000, ServerTime(NS));
         let fresh = estimate.uncertainty_ns(2_000);
         assert_eq!(estimate.uncertainty_ns(2_000 + 1_000_000) - fresh, 500);
+    }
+
+    #[test]
+    fn a_moment_is_over_when_the_exact_clock_says_so() {
+        let lag_ns = coarse_lag_ns();
+        for wait_ns in [0, 1_000, 1_000_000, 2 * lag_ns] {
+            let until = Until::after(Duration::from_nanos(wait_ns));
+            loop {
+                let before = monotonic_ns();
+                let is_over = until.is_over(lag_ns);
+                let after = monotonic_ns();
+                assert!(is_over || before <= until.ns);
+                assert!(!is_over || after > until.ns);
+                if is_over {
+                    break;
+                }
+            }
+        }
+        assert!(!Until::after(Duration::MAX).is_over(lag_ns));
+        assert!(Until::at(u64::MAX).instant() > Instant::now());
+        assert!(Until::at(0).instant() <= Instant::now());
     }
 
     #[test]

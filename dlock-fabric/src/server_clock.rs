@@ -10,6 +10,7 @@
 //! A primary that does not answer is waited for once: until it has, everybody goes on with the
 //! old estimate, whose uncertainty grows.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -20,24 +21,98 @@ use dlock_core::status::Status;
 use crate::clock::{monotonic_ns, ClockEstimate};
 use crate::inbox::{lock, Answer, Broken};
 
-/// Takes a new estimate, if it is better than the one in use is by now.
-pub(crate) fn refresh(clock: &Mutex<ClockEstimate>, candidate: ClockEstimate) {
-    let mut clock = lock(clock);
-    let now_ns = monotonic_ns();
-    if candidate.uncertainty_ns(now_ns) < clock.uncertainty_ns(now_ns) {
-        *clock = candidate;
+/// The estimate in use, read by every operation and rarely replaced: readers write nothing, so
+/// that threads do not take cache lines from each other.
+///
+/// ```text
+///   version   even ──▶ odd ──offset, half trip, taken at──▶ even      writers: one at a time
+///   a reader  reads it before and after; if it was odd, or has changed, it waits for the writer
+/// ```
+#[derive(Debug)]
+pub(crate) struct SharedEstimate {
+    version: AtomicU64,
+    offset_ns: AtomicU64,
+    half_trip_ns: AtomicU64,
+    taken_at_ns: AtomicU64,
+    writing: Mutex<()>,
+}
+
+impl SharedEstimate {
+    pub(crate) fn new(estimate: ClockEstimate) -> Self {
+        let ClockEstimate { offset_ns, half_trip_ns, taken_at_ns } = estimate;
+        Self {
+            version: AtomicU64::new(0),
+            offset_ns: AtomicU64::new(offset_ns),
+            half_trip_ns: AtomicU64::new(half_trip_ns),
+            taken_at_ns: AtomicU64::new(taken_at_ns),
+            writing: Mutex::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> ClockEstimate {
+        let version = self.version.load(Ordering::Acquire);
+        let estimate = self.parts();
+        // Whatever of a later write was seen, its version is seen here, too.
+        if version % 2 == 0 && self.version.load(Ordering::Relaxed) == version {
+            return estimate;
+        }
+        self.get_in_turn()
+    }
+
+    #[cold]
+    fn get_in_turn(&self) -> ClockEstimate {
+        let _writing = lock(&self.writing);
+        self.parts()
+    }
+
+    #[inline]
+    fn parts(&self) -> ClockEstimate {
+        ClockEstimate {
+            offset_ns: self.offset_ns.load(Ordering::Acquire),
+            half_trip_ns: self.half_trip_ns.load(Ordering::Acquire),
+            taken_at_ns: self.taken_at_ns.load(Ordering::Acquire),
+        }
+    }
+
+    /// Takes a new estimate, if it is better than the one in use is by now.
+    pub(crate) fn refresh(&self, candidate: ClockEstimate) {
+        let _writing = lock(&self.writing);
+        let now_ns = monotonic_ns();
+        if candidate.uncertainty_ns(now_ns) >= self.parts().uncertainty_ns(now_ns) {
+            return;
+        }
+        self.set(candidate);
+    }
+
+    /// By one thread at a time.
+    fn set(&self, estimate: ClockEstimate) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        self.offset_ns.store(estimate.offset_ns, Ordering::Release);
+        self.half_trip_ns.store(estimate.half_trip_ns, Ordering::Release);
+        self.taken_at_ns.store(estimate.taken_at_ns, Ordering::Release);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// As if nothing had been heard of the server clock for so long.
+    #[cfg(test)]
+    pub(crate) fn age(&self, by_ns: u64) {
+        let _writing = lock(&self.writing);
+        let clock = self.parts();
+        self.set(ClockEstimate { taken_at_ns: clock.taken_at_ns.saturating_sub(by_ns), ..clock });
     }
 }
 
 /// The reply that was waited for; if it carries the time, that is taken.
 pub(crate) fn reply(
-    clock: &Mutex<ClockEstimate>,
+    clock: &SharedEstimate,
     waited: Result<Option<Answer>, Broken>,
 ) -> Result<Option<Reply>, Status> {
     match waited {
         Ok(Some(Answer::Reply { reply, sent_ns, received_ns })) => {
             if let Reply::Pong { at } | Reply::Granted { at, .. } = reply {
-                refresh(clock, ClockEstimate::from_exchange(sent_ns, received_ns, at));
+                clock.refresh(ClockEstimate::from_exchange(sent_ns, received_ns, at));
             }
             Ok(Some(reply))
         }
@@ -59,7 +134,7 @@ pub(crate) struct Ping {
 /// Asks for the time, unless an answer is outstanding (`ping`), or somebody else is just asking.
 /// `reply` is the executor's own, so that it takes what comes.
 pub(crate) fn ask(
-    clock: &Mutex<ClockEstimate>,
+    clock: &SharedEstimate,
     ping: &Mutex<Option<Ping>>,
     now_ns: u64,
     wait: Duration,
@@ -76,7 +151,7 @@ pub(crate) fn ask(
             return;
         }
         *ping = None;
-        if !lock(clock).is_stale(now_ns) {
+        if !clock.get().is_stale(now_ns) {
             return;
         }
     }
@@ -97,7 +172,7 @@ mod tests {
 
     #[test]
     fn who_does_not_answer_is_asked_once_and_waited_for_once() {
-        let clock = Mutex::new(ClockEstimate::from_exchange(0, 2, ServerTime(1)));
+        let clock = SharedEstimate::new(ClockEstimate::from_exchange(0, 2, ServerTime(1)));
         let ping = Mutex::default();
         let (sent, waited) = (Cell::new(0), Cell::new(Duration::ZERO));
         let answer = Cell::new(None);
@@ -130,24 +205,51 @@ mod tests {
         // the answer has told the time
         answer.set(Some(Reply::Pong { at: ServerTime(1) }));
         let sent_ns = monotonic_ns();
-        refresh(&clock, ClockEstimate::from_exchange(sent_ns, sent_ns + 2, ServerTime(1)));
+        clock.refresh(ClockEstimate::from_exchange(sent_ns, sent_ns + 2, ServerTime(1)));
         assert_eq!(ask(), (3, 3 * wait));
+    }
+
+    #[test]
+    fn an_estimate_is_read_as_it_was_written() {
+        const ROUNDS: u64 = 100_000;
+        let nth = |n: u64| ClockEstimate {
+            offset_ns: n,
+            half_trip_ns: u64::MAX / 2 - n,
+            taken_at_ns: u64::MAX - n,
+        };
+        let clock = SharedEstimate::new(nth(0));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut last = 0;
+                    while last < ROUNDS {
+                        let seen = clock.get();
+                        assert_eq!(seen, nth(seen.offset_ns));
+                        assert!(seen.offset_ns >= last);
+                        last = seen.offset_ns;
+                    }
+                });
+            }
+            for n in 1..=ROUNDS {
+                clock.refresh(nth(n));
+            }
+        });
     }
 
     #[test]
     fn a_reply_that_tells_the_time_is_taken_if_it_is_more_exact() {
         let now_ns = monotonic_ns();
         let vague = ClockEstimate::from_exchange(now_ns, now_ns + 1_000_000_000, ServerTime(5));
-        let clock = Mutex::new(vague);
+        let clock = SharedEstimate::new(vague);
         let answer =
             |reply, received_ns| Ok(Some(Answer::Reply { reply, sent_ns: now_ns, received_ns }));
         let pong = Reply::Pong { at: ServerTime(7) };
         assert_eq!(reply(&clock, answer(pong, now_ns + 10)), Ok(Some(pong)));
         let exact = ClockEstimate::from_exchange(now_ns, now_ns + 10, ServerTime(7));
-        assert_eq!(*lock(&clock), exact);
+        assert_eq!(clock.get(), exact);
         let late = Reply::Pong { at: ServerTime(9) };
         assert_eq!(reply(&clock, answer(late, now_ns + 1_000_000)), Ok(Some(late)));
-        assert_eq!(*lock(&clock), exact);
+        assert_eq!(clock.get(), exact);
         assert_eq!(reply(&clock, Ok(None)), Ok(None));
         assert_eq!(reply(&clock, Err(Broken)), Err(Status::BadResponse));
     }

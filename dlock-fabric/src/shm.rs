@@ -131,7 +131,7 @@ impl Executor for ShmExecutor {
     }
 
     #[inline]
-    fn execute_one(&self, verb: &Verb, _wait: Duration) -> Single {
+    fn execute_one(&self, verb: &Verb, _until_ns: u64) -> Single {
         match self.refusal() {
             None => execute_verb(&self.slots, Some(&self.ledger), verb)
                 .map_or(Single::Refused(Status::Invalid), Single::Done),
@@ -139,9 +139,9 @@ impl Executor for ShmExecutor {
         }
     }
 
-    fn execute_singles(&self, verbs: &[Verb], singles: &mut [Single], wait: Duration) {
+    fn execute_singles(&self, verbs: &[Verb], singles: &mut [Single], _wait: Duration) {
         for (verb, single) in verbs.iter().zip(singles) {
-            *single = self.execute_one(verb, wait);
+            *single = self.execute_one(verb, 0);
         }
     }
 

@@ -22,12 +22,12 @@ use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
 
-use crate::clock::{monotonic_ns, ClockEstimate};
+use crate::clock::{monotonic_ns, ClockEstimate, Until};
 use crate::error::FabricError;
 use crate::handshake;
-use crate::inbox::{lock, Answer, Expected};
+use crate::inbox::{Answer, Expected};
 use crate::net;
-use crate::server_clock::{self, Ping};
+use crate::server_clock::{self, Ping, SharedEstimate};
 use crate::shm::{send_request, SEND_WAIT};
 use crate::stream::{NotSent, Stream};
 use crate::sys::deadline_in;
@@ -39,7 +39,7 @@ const CLOCK_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct TcpExecutor {
     stream: Stream,
-    clock: Mutex<ClockEstimate>,
+    clock: SharedEstimate,
     /// A `Ping` that was not answered in time.
     ping: Mutex<Option<Ping>>,
 }
@@ -69,13 +69,17 @@ impl TcpExecutor {
     ) -> Result<Self, FabricError> {
         let attach = Attach { fabric: FabricKind::Tcp, verbs: None, ..*attach };
         handshake::attach_tcp(socket.as_fd(), &attach, deadline_in(net::CONNECT_WAIT))?;
-        Ok(Self { stream: Stream::new(socket), clock: Mutex::new(clock), ping: Mutex::default() })
+        Ok(Self {
+            stream: Stream::new(socket),
+            clock: SharedEstimate::new(clock),
+            ping: Mutex::default(),
+        })
     }
 
     /// Takes a new estimate of the server clock, if it is better than the one in use is by now.
     /// Replies that carry the server's time do this by themselves.
     pub fn refresh(&self, candidate: ClockEstimate) {
-        server_clock::refresh(&self.clock, candidate);
+        self.clock.refresh(candidate);
     }
 
     /// Whether the session stands as far as is known here: no system call.
@@ -105,6 +109,33 @@ impl TcpExecutor {
             NotSent::Full => Status::TimedOut,
         })
     }
+
+    /// Single verbs, in one frame.
+    fn execute_until(&self, verbs: &[Verb], singles: &mut [Single], deadline: Instant) {
+        let count = verbs.len().min(singles.len());
+        let (singles, excess) = singles.split_at_mut(count.min(BATCH_MAX));
+        excess.fill(Single::Refused(Status::Invalid));
+        if singles.is_empty() {
+            return;
+        }
+        let verbs = &verbs[..singles.len()];
+        let encode = |seq: Seq, bytes: &mut Vec<u8>| codec::encode_verbs(seq, verbs, bytes);
+        let seq = match self.start_batch(verbs.len(), deadline, encode) {
+            Ok(seq) => seq,
+            Err(status) => return singles.fill(Single::Refused(status)),
+        };
+        match self.stream.wait(seq, deadline) {
+            Ok(Some(Answer::Outcomes(answer))) if answer.len() == singles.len() => {
+                for (single, outcome) in singles.iter_mut().zip(&answer) {
+                    *single = outcome.into();
+                }
+            }
+            _ => {
+                self.stream.forget(seq);
+                singles.fill(Single::Unknown);
+            }
+        }
+    }
 }
 
 impl Executor for TcpExecutor {
@@ -133,37 +164,16 @@ impl Executor for TcpExecutor {
         }
     }
 
-    fn execute_one(&self, verb: &Verb, wait: Duration) -> Single {
+    fn execute_one(&self, verb: &Verb, until_ns: u64) -> Single {
         let mut single = [Single::Unknown];
-        self.execute_singles(std::slice::from_ref(verb), &mut single, wait);
+        let deadline = Until::at(until_ns).instant();
+        self.execute_until(std::slice::from_ref(verb), &mut single, deadline);
         single[0]
     }
 
     /// As [`execute`](Self::execute).
     fn execute_singles(&self, verbs: &[Verb], singles: &mut [Single], wait: Duration) {
-        let count = verbs.len().min(singles.len());
-        let (singles, excess) = singles.split_at_mut(count.min(BATCH_MAX));
-        excess.fill(Single::Refused(Status::Invalid));
-        if singles.is_empty() {
-            return;
-        }
-        let (deadline, verbs) = (deadline_in(wait), &verbs[..singles.len()]);
-        let encode = |seq: Seq, bytes: &mut Vec<u8>| codec::encode_verbs(seq, verbs, bytes);
-        let seq = match self.start_batch(verbs.len(), deadline, encode) {
-            Ok(seq) => seq,
-            Err(status) => return singles.fill(Single::Refused(status)),
-        };
-        match self.stream.wait(seq, deadline) {
-            Ok(Some(Answer::Outcomes(answer))) if answer.len() == singles.len() => {
-                for (single, outcome) in singles.iter_mut().zip(&answer) {
-                    *single = outcome.into();
-                }
-            }
-            _ => {
-                self.stream.forget(seq);
-                singles.fill(Single::Unknown);
-            }
-        }
+        self.execute_until(verbs, singles, deadline_in(wait));
     }
 
     fn post(&self, chain: &Chain) -> Posted {
@@ -217,7 +227,7 @@ impl Executor for TcpExecutor {
     /// None; one round trip if nothing was heard of the server clock for about a second. A primary
     /// that does not answer is waited for once, for 1 s at most.
     fn now(&self) -> Now {
-        let estimate = || *lock(&self.clock);
+        let estimate = || self.clock.get();
         let mut clock = estimate();
         let mut now_ns = monotonic_ns();
         if clock.is_stale(now_ns) {

@@ -16,6 +16,7 @@ use dlock_core::ids::{ClientId, Handle, Slot};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
 use dlock_core::words::LedgerEntry;
+use dlock_fabric::clock::until_ns;
 use dlock_fabric::{handshake, CpuMemory, ShmExecutor};
 
 /// Counts the allocations of each thread.
@@ -84,7 +85,7 @@ fn fast_path(executor: &ShmExecutor, rounds: u64) -> bool {
         right &= matches!(outcomes[0], Outcome::Done(values) if values[2] == round);
         executor.note(Handle(3), LedgerEntry::from_bits(round));
         right &= matches!(executor.post(&give), Posted::Ready(Outcome::Done(_)));
-        let one = executor.execute_one(&Verb::Read { addr }, Duration::from_secs(1));
+        let one = executor.execute_one(&Verb::Read { addr }, until_ns(Duration::from_secs(1)));
         right &= one == Single::Done(0);
         right &= executor.now().time.0 > 0 && executor.is_alive();
     }

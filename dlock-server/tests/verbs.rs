@@ -17,6 +17,7 @@ use dlock_core::ids::ClientId;
 use dlock_core::message::{LockType, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Verb, Word, WordAddr};
+use dlock_fabric::clock::until_ns;
 use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsHost, VerbsWish};
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
@@ -57,7 +58,7 @@ fn pretended(session: &Session) -> Attach {
 }
 
 fn faa(executor: &VerbsExecutor, addr: WordAddr) -> Single {
-    executor.execute_one(&Verb::Faa { addr, add: 1 }, WAIT)
+    executor.execute_one(&Verb::Faa { addr, add: 1 }, until_ns(WAIT))
 }
 
 fn object(peer: &mut Peer, name: &str) -> WordAddr {

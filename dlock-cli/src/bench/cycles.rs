@@ -11,6 +11,7 @@ use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Verb, Word, WordAddr};
+use dlock_fabric::clock::monotonic_ns;
 use dlock_fabric::floor::{two_cas_ns, Echo};
 
 use super::sample::{alone, in_turns, Measure, Samples, Times};
@@ -117,14 +118,15 @@ fn one_by_one(
     let mut cycle = Samples::new(&format!("{kind} acquire+release"), name(fabric), 1);
     let mut cycles = Times::new();
     let mut case = || {
-        let start = Instant::now();
+        let start_ns = monotonic_ns();
         let got = instance.trylock(lock, mode, LEASE_S).status;
-        let acquired = start.elapsed();
+        let acquired_ns = monotonic_ns();
         let gone = instance.unlock(lock).status;
-        cycles.record(start.elapsed().as_nanos() as f64);
+        let released_ns = monotonic_ns();
+        cycles.record((released_ns - start_ns) as f64);
         must("trylock", got)?;
         must("unlock", gone)?;
-        Ok(acquired.as_nanos() as f64)
+        Ok((acquired_ns - start_ns) as f64)
     };
     one_with_its_floor(&mut acquire, run.samples(SAMPLES_TCP), fabric, &mut case)?;
     cycle.times = cycles;
@@ -186,11 +188,11 @@ fn object(run: &Run<'_>, instance: &Instance, fabric: Fabric) -> Result<Samples,
     let per_sample = if fabric == Fabric::Shm { BLOCK } else { 1 };
     let mut samples = Samples::new("object faa", name(fabric), per_sample);
     let mut case = || {
-        let start = Instant::now();
+        let start_ns = monotonic_ns();
         for _ in 0..per_sample {
             instance.faa(object, 1).map_err(refused)?;
         }
-        Ok(start.elapsed().as_nanos() as f64 / f64::from(per_sample))
+        Ok((monotonic_ns() - start_ns) as f64 / f64::from(per_sample))
     };
     let count = run.samples(SAMPLES_TCP);
     if fabric == Fabric::Shm {

@@ -15,10 +15,11 @@ use dlock_core::ids::{Epoch, ObjectId};
 use dlock_core::limits::DESC_LEN_MAX;
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
+use dlock_fabric::clock::{monotonic_coarse_ns, monotonic_ns};
 
 use super::{call_on, done, Instance};
 use crate::control::CONTROL_WAIT;
-use crate::drive::DATA_WAIT;
+use crate::drive::{DATA_WAIT, DATA_WAIT_NS};
 use crate::stats::Stat;
 
 /// An object this client has got, in this incarnation of the primary.
@@ -143,7 +144,8 @@ impl Instance {
             return true;
         }
         let addr = WordAddr::new(got.grant.slot, Word::W0);
-        let settled = match link.exec.execute_one(&Verb::Read { addr }, DATA_WAIT) {
+        let read = Verb::Read { addr };
+        let settled = match link.exec.execute_one(&read, monotonic_ns() + DATA_WAIT_NS) {
             Single::Done(_) => true,
             Single::Unknown => false,
             Single::Refused(status) => {
@@ -225,14 +227,13 @@ impl Instance {
     fn operate(&self, object: ObjectId, verb: impl Fn(WordAddr) -> Verb) -> Result<u64, Status> {
         self.admit()?;
         // held during the operation: a release waits for it, and the slot stays ours
-        let mut wait = DATA_WAIT;
+        let mut since_ns = None;
         let objects = match self.objects.try_read() {
             Some(objects) => objects,
             None => {
+                since_ns = Some(monotonic_ns());
                 let deadline = Instant::now() + DATA_WAIT;
-                let objects = self.objects.try_read_until(deadline).ok_or(Status::BadResponse)?;
-                wait = deadline.saturating_duration_since(Instant::now());
-                objects
+                self.objects.try_read_until(deadline).ok_or(Status::BadResponse)?
             }
         };
         let link = self.link.load();
@@ -244,7 +245,10 @@ impl Instance {
         let op = verb(WordAddr::new(grant.slot, Word::W0));
         let single = match link.exec.reads_are_free() {
             true => of_generation(&*link.exec, grant, op),
-            false => link.exec.execute_one(&op, wait),
+            false => {
+                let since_ns = since_ns.unwrap_or_else(monotonic_coarse_ns);
+                link.exec.execute_one(&op, since_ns + DATA_WAIT_NS)
+            }
         };
         match single {
             Single::Done(value) => Ok(value),

@@ -30,11 +30,12 @@ use super::qp::{Qp, QpSpec};
 use super::ring::Ring;
 use super::talk::Talk;
 use super::{MESSAGE_BYTES, RING_SLOTS, VERB_BYTES};
-use crate::clock::ClockEstimate;
+use crate::clock::{coarse_lag_ns, ClockEstimate};
 use crate::error::FabricError;
 use crate::fork::Owner;
 use crate::handshake;
 use crate::net;
+use crate::server_clock::SharedEstimate;
 use crate::sys::deadline_in;
 
 /// Send slots for messages: the primary's ring may be as large as that.
@@ -150,7 +151,8 @@ impl Device {
             talk,
             broken,
             memory,
-            clock: Mutex::new(clock),
+            clock: SharedEstimate::new(clock),
+            coarse_lag_ns: coarse_lag_ns(),
             ping: Mutex::new(None),
             counts: Default::default(),
             owner: Owner::current(),

@@ -3,8 +3,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dlock_core::verb::Verb;
-
 /// What an executor has posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerbCounts {
@@ -26,6 +24,8 @@ pub(super) struct Counts {
     reads: AtomicU64,
     notes: AtomicU64,
     doorbells: AtomicU64,
+    /// Doorbells of one atomic each, counted nowhere else.
+    single_atomics: AtomicU64,
     sends: AtomicU64,
 }
 
@@ -45,16 +45,10 @@ impl Counts {
         }
     }
 
-    /// A list of a single verb.
+    /// A list of a single atomic.
     #[inline]
-    pub(super) fn one(&self, verb: &Verb) {
-        let count = match verb {
-            Verb::Cas { .. } | Verb::Faa { .. } => &self.atomics,
-            Verb::Read { .. } => &self.reads,
-            Verb::Note { .. } => &self.notes,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
-        self.doorbells.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn single_atomic(&self) {
+        self.single_atomics.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn message(&self) {
@@ -63,11 +57,12 @@ impl Counts {
 
     pub(super) fn read(&self) -> VerbCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let single_atomics = of(&self.single_atomics);
         VerbCounts {
-            atomics: of(&self.atomics),
+            atomics: of(&self.atomics) + single_atomics,
             reads: of(&self.reads),
             notes: of(&self.notes),
-            doorbells: of(&self.doorbells),
+            doorbells: of(&self.doorbells) + single_atomics,
             sends: of(&self.sends),
         }
     }

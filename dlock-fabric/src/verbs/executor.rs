@@ -30,23 +30,23 @@ use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::{BATCH_MAX, VERBS_RING_SLOTS_MAX};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb, CHAIN_VERBS_MAX};
+use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr, CHAIN_VERBS_MAX};
 use dlock_core::words::LedgerEntry;
 
 use super::counts::{Counts, VerbCounts};
 use super::flight::{Flight, Stop, SEND_SLOTS};
 use super::memory::{RemoteRegion, RemoteWord};
-use super::poster::{Notify, PostError, PostedList, Poster, RemoteVerb};
+use super::poster::{Notify, PostError, PostedList, Poster, RemoteAtomic, RemoteVerb};
 use super::ring::{NoRoom, Ring};
 use super::station::Claim;
 use super::talk::Talk;
 use super::timing::effect_ns_max;
-use crate::clock::{monotonic_ns, ClockEstimate};
+use crate::clock::{monotonic_ns, ClockEstimate, Until};
 use crate::error::FabricError;
 use crate::fork::Owner;
 use crate::inbox::lock;
 use crate::net;
-use crate::server_clock::{self, Ping};
+use crate::server_clock::{self, Ping, SharedEstimate};
 use crate::shm::SEND_WAIT;
 use crate::sys::deadline_in;
 
@@ -82,7 +82,9 @@ pub struct VerbsExecutor {
     pub(super) talk: Talk,
     pub(super) broken: Arc<AtomicBool>,
     pub(super) memory: Memory,
-    pub(super) clock: Mutex<ClockEstimate>,
+    pub(super) clock: SharedEstimate,
+    /// How far the coarse clock is behind at most.
+    pub(super) coarse_lag_ns: u64,
     /// A `Ping` that was not answered in time.
     pub(super) ping: Mutex<Option<Ping>>,
     pub(super) counts: Counts,
@@ -145,7 +147,7 @@ impl VerbsExecutor {
     /// Takes a new estimate of the server clock, if it is better than the one in use is by now.
     /// Replies that carry the server's time do this by themselves.
     pub fn refresh(&self, candidate: ClockEstimate) {
-        server_clock::refresh(&self.clock, candidate);
+        self.clock.refresh(candidate);
     }
 
     /// What was posted so far.
@@ -177,10 +179,18 @@ impl VerbsExecutor {
         })
     }
 
+    #[inline]
+    fn claim(&self, verbs: usize, until: Until) -> Result<Claim<'_>, Stop> {
+        match self.flight.claim_now(verbs) {
+            Some(claim) => Ok(claim),
+            None => self.flight.claim(verbs, until.instant()),
+        }
+    }
+
     /// Posts what of a batch can be, marks the rest, and waits for it.
-    fn run(&self, chains: &[Chain], outcomes: &mut [Outcome], deadline: Instant) {
+    fn run(&self, chains: &[Chain], outcomes: &mut [Outcome], until: Until) {
         let verbs = chains.iter().map(|chain| chain.verbs().len()).sum();
-        let mut claim = match self.flight.claim(verbs, deadline) {
+        let mut claim = match self.claim(verbs, until) {
             Ok(claim) => claim,
             Err(stop) => return outcomes.fill(Outcome::Refused(stop.into())),
         };
@@ -196,7 +206,7 @@ impl VerbsExecutor {
         if list.len == 0 {
             return self.flight.release(claim);
         }
-        let Some(mut claim) = self.executed(claim, list, deadline) else { return };
+        let Some(mut claim) = self.executed(claim, list.seq, until) else { return };
         let poster = claim.poster();
         let mut seq = list.seq.wrapping_sub(list.len.into());
         for (chain, outcome) in chains.iter().zip(outcomes) {
@@ -208,31 +218,32 @@ impl VerbsExecutor {
         self.flight.release(claim);
     }
 
-    /// As [`run`](Self::run) for one verb, whose way is the shortest there is.
+    /// As [`run`](Self::run) for one atomic, whose way is the shortest there is.
     #[inline]
-    fn run_one(&self, verb: &Verb, deadline: Instant) -> Single {
-        let Some(remote) = self.remote(verb) else { return Single::Refused(Status::Invalid) };
-        let mut claim = match self.flight.claim(1, deadline) {
+    fn run_atomic(&self, atomic: &RemoteAtomic, until: Until) -> Single {
+        let mut claim = match self.claim(1, until) {
             Ok(claim) => claim,
             Err(stop) => return Single::Refused(stop.into()),
         };
         let strict = self.flight.is_strict() || self.flight.is_ring_busy();
-        let mut batch = claim.poster().batch();
-        batch.behind(strict, strict);
-        let list = match batch.push(&remote).and_then(|()| batch.ring(Notify::Yes)) {
-            Ok(list) => list,
+        let seq = match claim.poster().post_atomic(atomic, strict) {
+            Ok(seq) => seq,
             Err(failed) => {
                 return self.not_posted(failed).map_or(Single::Unknown, Single::Refused);
             }
         };
-        self.counts.one(verb);
-        let Some(mut claim) = self.executed(claim, list, deadline) else { return Single::Unknown };
-        let value = match verb {
-            Verb::Note { .. } => Some(0),
-            _ => claim.poster().value(list.seq),
-        };
+        self.counts.single_atomic();
+        let Some(mut claim) = self.executed(claim, seq, until) else { return Single::Unknown };
+        let value = claim.poster().value(seq);
         self.flight.release(claim);
         value.map_or(Single::Unknown, Single::Done)
+    }
+
+    #[cold]
+    fn run_one(&self, verb: &Verb, until: Until) -> Single {
+        let mut outcome = [Outcome::Unknown];
+        self.run(&[Chain::one(*verb)], &mut outcome, until);
+        Single::from(&outcome[0])
     }
 
     /// Ends the session: a list could not be posted, or only a part of it (`None`).
@@ -247,19 +258,18 @@ impl VerbsExecutor {
 
     /// Waits for a list that was posted. Gives its station back if it has not completed in time.
     #[inline]
-    fn executed<'a>(
-        &self,
-        mut claim: Claim<'a>,
-        list: PostedList,
-        deadline: Instant,
-    ) -> Option<Claim<'a>> {
-        claim.posted(list.seq);
+    fn executed<'a>(&self, mut claim: Claim<'a>, seq: u32, until: Until) -> Option<Claim<'a>> {
+        claim.posted(seq);
         let station = claim.station();
-        let done = self.flight.wait(deadline, || station.is_done(list.seq).then_some(()));
+        let mut ready = || station.is_done(seq).then_some(());
+        let done = match self.flight.look_for(&mut ready) {
+            Some(()) => Ok(()),
+            None => self.flight.wait(until.instant(), ready),
+        };
         match done {
             // A completion that is seen too late counts as lost: whoever asked counts its lease
             // by that.
-            Ok(()) if Instant::now() <= deadline => return Some(claim),
+            Ok(()) if !until.is_over(self.coarse_lag_ns) => return Some(claim),
             Ok(()) | Err(Stop::TimedOut) => self.flight.abandon(claim),
             Err(Stop::Broken) => {
                 self.flight.abandon(claim);
@@ -384,16 +394,29 @@ impl Executor for VerbsExecutor {
             return;
         }
         match self.refusal() {
-            None => self.run(&chains[..outcomes.len()], outcomes, deadline_in(wait)),
+            None => {
+                self.run(&chains[..outcomes.len()], outcomes, Until::after(wait));
+            }
             Some(status) => outcomes.fill(Outcome::Refused(status)),
         }
     }
 
     #[inline]
-    fn execute_one(&self, verb: &Verb, wait: Duration) -> Single {
-        match self.refusal() {
-            None => self.run_one(verb, deadline_in(wait)),
-            Some(status) => Single::Refused(status),
+    fn execute_one(&self, verb: &Verb, until_ns: u64) -> Single {
+        if let Some(status) = self.refusal() {
+            return Single::Refused(status);
+        }
+        let (until, word) = (Until::at(until_ns), |addr: WordAddr| self.memory.word(addr.index()));
+        let atomic = match *verb {
+            Verb::Cas { addr, expect, swap } => {
+                word(addr).map(|word| RemoteAtomic::cas(word, expect, swap))
+            }
+            Verb::Faa { addr, add } => word(addr).map(|word| RemoteAtomic::faa(word, add)),
+            Verb::Read { .. } | Verb::Note { .. } => return self.run_one(verb, until),
+        };
+        match atomic {
+            Some(atomic) => self.run_atomic(&atomic, until),
+            None => Single::Refused(Status::Invalid),
         }
     }
 
@@ -504,7 +527,7 @@ impl Executor for VerbsExecutor {
     /// None; one message round trip, but no more than 2 ms, if nothing was heard of the server
     /// clock for about a second.
     fn now(&self) -> Now {
-        let estimate = || *lock(&self.clock);
+        let estimate = || self.clock.get();
         let mut clock = estimate();
         let mut now_ns = monotonic_ns();
         if clock.is_stale(now_ns) && self.is_alive() {

@@ -191,8 +191,17 @@ impl Flight {
         !self.is_ring_done(self.ring_posted.load(Ordering::SeqCst))
     }
 
-    /// Claims a station for a list of so many verbs.
+    /// Claims a station for a list of so many verbs, if one is free and the session stands.
     #[inline]
+    pub(super) fn claim_now(&self, verbs: usize) -> Option<Claim<'_>> {
+        if self.is_broken() {
+            return None;
+        }
+        let fits = |s: &&Station| s.usage() == Use::Chains && s.slots() as usize >= verbs;
+        self.stations.iter().filter(fits).find_map(Station::claim)
+    }
+
+    /// Claims a station for a list of so many verbs.
     pub(super) fn claim(&self, verbs: usize, deadline: Instant) -> Result<Claim<'_>, Stop> {
         let fits = |s: &&Station| s.usage() == Use::Chains && s.slots() as usize >= verbs;
         self.claim_if(fits, deadline)
@@ -305,7 +314,7 @@ impl Flight {
 
     /// Looks some times; it does so for others, too, unless somebody else is doing that.
     #[inline]
-    fn look_for<T>(&self, ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
+    pub(super) fn look_for<T>(&self, ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
         let mut polled = self.polled.try_lock();
         for _ in 0..LOOKS {
             if let Ok(polled) = &mut polled {

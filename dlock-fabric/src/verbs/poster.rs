@@ -25,6 +25,7 @@
 //! still is none.
 
 use std::collections::hash_map::RandomState;
+use std::ffi::c_uint;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ use super::completion::{Completion, WorkId};
 use super::error::VerbsError;
 use super::ffi::{self, ibv_send_wr, ibv_sge};
 use super::memory::{Pages, RemoteWord};
-use super::qp::{Qp, Share};
+use super::qp::{PostFailed, Qp, Share};
 
 /// A verb on a word of the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,27 @@ impl RemoteVerb {
             | Self::Read { word }
             | Self::Write { word, .. } => word,
         }
+    }
+}
+
+/// A compare-and-swap or a fetch-and-add, as the device wants it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RemoteAtomic {
+    word: RemoteWord,
+    opcode: c_uint,
+    compare_add: u64,
+    swap: u64,
+}
+
+impl RemoteAtomic {
+    #[inline]
+    pub(super) fn cas(word: RemoteWord, expect: u64, swap: u64) -> Self {
+        Self { word, opcode: ffi::IBV_WR_ATOMIC_CMP_AND_SWP, compare_add: expect, swap }
+    }
+
+    #[inline]
+    pub(super) fn faa(word: RemoteWord, add: u64) -> Self {
+        Self { word, opcode: ffi::IBV_WR_ATOMIC_FETCH_AND_ADD, compare_add: add, swap: 0 }
     }
 }
 
@@ -235,6 +257,106 @@ impl Poster {
         batch.ring(notify)
     }
 
+    /// Posts one atomic with a completion, `behind` others that may be under way: the shortest
+    /// way there is, and otherwise as [`post`](Self::post). The count with it.
+    #[inline]
+    pub(super) fn post_atomic(
+        &mut self,
+        atomic: &RemoteAtomic,
+        behind: bool,
+    ) -> Result<u32, PostError> {
+        self.may_take(atomic.word, 0)?;
+        let (at, seq) = ((self.posted & self.mask) as usize, self.posted.wrapping_add(1));
+        let flags = ffi::IBV_SEND_SIGNALED | if behind { self.fence } else { 0 };
+        let wr_id = WorkId { owner: self.owner, len: 1, seq }.bits();
+        let request = self.fill_atomic(at, atomic);
+        (request.send_flags, request.wr_id, request.next) = (flags, wr_id, std::ptr::null_mut());
+        let first: *mut _ = request;
+        // SAFETY: a list of one in `requests`; `may_take` saw to it that it fits into the share.
+        unsafe { self.submit(first) }?;
+        (self.posted, self.signalled) = (seq, seq);
+        Ok(seq)
+    }
+
+    /// Whether a verb can be posted behind so many that are not posted yet.
+    #[inline]
+    fn may_take(&self, word: RemoteWord, len: u32) -> Result<(), PostError> {
+        if self.broken {
+            return Err(PostError::Broken { code: libc::ENOTCONN, part: false });
+        }
+        // A forked child has no scratch words.
+        if !self.qp.pd().context().owner.is_here() {
+            return Err(PostError::Broken { code: libc::EPERM, part: false });
+        }
+        // Devices differ in when they refuse that, and with what consequences.
+        if word.addr % 8 != 0 {
+            return Err(PostError::Misaligned);
+        }
+        if self.under_way() + len > self.mask {
+            return Err(PostError::Full);
+        }
+        Ok(())
+    }
+
+    /// Makes the request in a slot, and its scratch word. What the device does there comes after
+    /// the doorbell, which orders the CPU's stores before it.
+    fn fill(&mut self, at: usize, verb: &RemoteVerb, flags: c_uint) {
+        let RemoteWord { addr: remote_addr, rkey } = verb.word();
+        match *verb {
+            RemoteVerb::Cas { word, expect, swap } => {
+                self.fill_atomic(at, &RemoteAtomic::cas(word, expect, swap));
+            }
+            RemoteVerb::Faa { word, add } => {
+                self.fill_atomic(at, &RemoteAtomic::faa(word, add));
+            }
+            RemoteVerb::Read { .. } => {
+                self.requests[at].opcode = ffi::IBV_WR_RDMA_READ;
+                self.requests[at].wr.rdma = ffi::rdma { remote_addr, rkey };
+                self.scratch.words()[self.first + at].store_relaxed(self.blank);
+            }
+            RemoteVerb::Write { value, .. } => {
+                self.requests[at].opcode = ffi::IBV_WR_RDMA_WRITE;
+                self.requests[at].wr.rdma = ffi::rdma { remote_addr, rkey };
+                self.scratch.words()[self.first + at].store_relaxed(value);
+            }
+        }
+        let inline = if matches!(verb, RemoteVerb::Write { .. }) { self.inline } else { 0 };
+        self.requests[at].send_flags = flags | inline;
+    }
+
+    #[inline]
+    fn fill_atomic(&mut self, at: usize, atomic: &RemoteAtomic) -> &mut ibv_send_wr {
+        let RemoteAtomic { word, opcode, compare_add, swap } = *atomic;
+        let RemoteWord { addr: remote_addr, rkey } = word;
+        self.scratch.words()[self.first + at].store_relaxed(self.blank);
+        let request = &mut self.requests[at];
+        request.opcode = opcode;
+        request.wr.atomic = ffi::atomic { remote_addr, compare_add, swap, rkey };
+        request
+    }
+
+    /// Rings the doorbell for a list.
+    ///
+    /// # Safety
+    /// It is one of filled `requests`, in slots that are free.
+    #[inline]
+    unsafe fn submit(&mut self, first: *mut ibv_send_wr) -> Result<(), PostError> {
+        // SAFETY: as the caller promises; the scatter entries lead to scratch words of a
+        // registration that the queue pair keeps.
+        match unsafe { self.qp.post_send(first) } {
+            Ok(()) => Ok(()),
+            Err(failed) => Err(self.failed(failed)),
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, failed: PostFailed) -> PostError {
+        self.broken = true;
+        // What was taken of the list must not hang in the queue without an end.
+        let stopped = self.qp.to_error().is_ok();
+        PostError::Broken { code: failed.code, part: failed.part || !stopped }
+    }
+
     /// Takes note that everything up to this count was executed, as [`settle`](Self::settle) does
     /// of one completion; older news than what is known already is ignored.
     #[inline]
@@ -316,52 +438,10 @@ impl Batch<'_> {
     #[inline]
     pub fn push(&mut self, verb: &RemoteVerb) -> Result<(), PostError> {
         let poster = &mut *self.poster;
-        if poster.broken {
-            return Err(PostError::Broken { code: libc::ENOTCONN, part: false });
-        }
-        // A forked child has no scratch words.
-        if !poster.qp.pd().context().owner.is_here() {
-            return Err(PostError::Broken { code: libc::EPERM, part: false });
-        }
-        // Devices differ in when they refuse that, and with what consequences.
-        if verb.word().addr % 8 != 0 {
-            return Err(PostError::Misaligned);
-        }
-        if self.len as usize >= poster.free() {
-            return Err(PostError::Full);
-        }
+        poster.may_take(verb.word(), self.len)?;
+        let fence = if self.order.fence(verb) { poster.fence } else { 0 };
         let at = poster.posted.wrapping_add(self.len) & poster.mask;
-        let request = &mut poster.requests[at as usize];
-        let scratch = &poster.scratch.words()[poster.first + at as usize];
-        let RemoteWord { addr: remote_addr, rkey } = verb.word();
-        request.send_flags = 0;
-        match *verb {
-            RemoteVerb::Cas { expect, swap, .. } => {
-                request.opcode = ffi::IBV_WR_ATOMIC_CMP_AND_SWP;
-                let compare_add = expect;
-                request.wr.atomic = ffi::atomic { remote_addr, compare_add, swap, rkey };
-            }
-            RemoteVerb::Faa { add, .. } => {
-                request.opcode = ffi::IBV_WR_ATOMIC_FETCH_AND_ADD;
-                request.wr.atomic = ffi::atomic { remote_addr, compare_add: add, swap: 0, rkey };
-            }
-            RemoteVerb::Read { .. } => {
-                request.opcode = ffi::IBV_WR_RDMA_READ;
-                request.wr.rdma = ffi::rdma { remote_addr, rkey };
-            }
-            RemoteVerb::Write { value, .. } => {
-                request.opcode = ffi::IBV_WR_RDMA_WRITE;
-                request.wr.rdma = ffi::rdma { remote_addr, rkey };
-                request.send_flags = poster.inline;
-                scratch.store(value);
-            }
-        }
-        if !matches!(verb, RemoteVerb::Write { .. }) {
-            scratch.store(poster.blank);
-        }
-        if self.order.fence(verb) {
-            request.send_flags |= poster.fence;
-        }
+        poster.fill(at as usize, verb, fence);
         self.len += 1;
         Ok(())
     }
@@ -413,15 +493,8 @@ impl Batch<'_> {
             }
             next = request;
         }
-        // SAFETY: a list in `requests`, whose scatter entries lead to scratch words of a
-        // registration that the queue pair keeps; `push` saw to it that it fits into the share.
-        let posted = unsafe { poster.qp.post_send(next) };
-        if let Err(failed) = posted {
-            poster.broken = true;
-            // What was taken of the list must not hang in the queue without an end.
-            let stopped = poster.qp.to_error().is_ok();
-            return Err(PostError::Broken { code: failed.code, part: failed.part || !stopped });
-        }
+        // SAFETY: a list in `requests`; `push` saw to it that it fits into the share.
+        unsafe { poster.submit(next) }?;
         poster.posted = end;
         if signalled {
             poster.signalled = end;

@@ -12,6 +12,7 @@ use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{Reply, Request};
 use dlock_core::verb::{Chain, Outcome, Verb, WordAddr};
 use dlock_core::words::LedgerEntry;
+use dlock_fabric::clock::until_ns;
 
 use crate::{Fixture, Layout};
 
@@ -88,7 +89,7 @@ pub fn verbs_do_what_they_say(fixture: &dyn Fixture) {
 pub fn a_single_verb_is_a_chain_of_one(fixture: &dyn Fixture) {
     let client = fixture.client();
     let (exec, addr) = (&*client.executor, fixture.addr(3));
-    let one = |verb| exec.execute_one(&verb, PATIENCE);
+    let one = |verb| exec.execute_one(&verb, until_ns(PATIENCE));
     assert_eq!(one(cas(addr, 0, 7)), Single::Done(0));
     assert_eq!(one(cas(addr, 0, 8)), Single::Done(7));
     assert_eq!(one(faa(addr, 5)), Single::Done(7));

@@ -15,6 +15,7 @@ use dlock_core::words::LedgerEntry;
 
 use super::session::*;
 use super::*;
+use crate::clock::until_ns;
 use crate::error::FabricError;
 
 const REFUSED: Outcome = Outcome::Refused(Status::BadResponse);
@@ -33,7 +34,7 @@ fn every_verb_is_executed_with_either_kind_of_queue_pairs() {
         let entry = site.memory.ledger(session.client, Handle(3));
         assert_eq!(entry.into_bits(), 9);
         let miss = Verb::Cas { addr: w0(5), expect: 1, swap: 2 };
-        assert_eq!(session.exec.execute_one(&miss, PATIENCE), Single::Done(8));
+        assert_eq!(session.exec.execute_one(&miss, until_ns(PATIENCE)), Single::Done(8));
         assert_eq!(site.memory.cas(w0(5), 8, 1), 8);
         assert_eq!(site.memory.faa(w0(5), u64::MAX), 1);
         site.memory.set(w0(5), 77);
@@ -226,7 +227,11 @@ fn a_chain_that_is_not_waited_for_long_enough_is_unknown_and_its_slots_are_not_u
     let mut unknown = 0;
     for i in 0..400 {
         let mut outcome = [Outcome::Unknown];
-        session.exec.execute(&[add(0, 1)], &mut outcome, Duration::ZERO);
+        if i % 2 == 0 {
+            session.exec.execute(&[add(0, 1)], &mut outcome, Duration::ZERO);
+        } else {
+            outcome = [session.exec.execute_one(&Verb::Faa { addr: w0(0), add: 1 }, i).into()];
+        }
         match outcome[0] {
             Outcome::Unknown => unknown += 1,
             // All stations may be taken by those that are under way.
@@ -307,8 +312,7 @@ fn a_primary_that_does_nothing_stops_nobody() {
         session.exec.note(Handle(0), LedgerEntry::from_bits(i));
         if i % 100 == 0 {
             // As if the last word of the server clock were old.
-            let mut clock = session.exec.clock.lock().unwrap();
-            clock.taken_at_ns = clock.taken_at_ns.saturating_sub(2_000_000_000);
+            session.exec.clock.age(2_000_000_000);
         }
     }
     assert!(session.exec.publish(PATIENCE));

@@ -32,10 +32,7 @@ fn requests_of_many_threads_are_answered_and_the_clock_is_kept_fresh() {
         for sleep in [false, true] {
             let wish = VerbsWish { sleep, ..VerbsWish::default() };
             let Session { exec, mut peer, client, line: _line } = site.join_with(wish);
-            let stale = |seconds: u64| {
-                let mut clock = exec.clock.lock().unwrap();
-                clock.taken_at_ns = clock.taken_at_ns.saturating_sub(seconds * 1_000_000_000);
-            };
+            let stale = |seconds: u64| exec.clock.age(seconds * 1_000_000_000);
             let talk = |thread: u32| {
                 for i in 0..60 {
                     let handle = thread * 1_000 + i;
