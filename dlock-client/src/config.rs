@@ -68,6 +68,7 @@ impl ClientConfig {
         }
         if let Some(name) = &self.device {
             if !device_exists(Path::new(DEVICES), name) {
+                let name = name.escape_debug();
                 log::error!("there is no RDMA device '{name}' in {DEVICES}: name another, or none");
                 return Err(Status::Error);
             }

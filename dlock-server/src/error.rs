@@ -19,7 +19,7 @@ pub enum StartError {
     #[error("{0}")]
     Config(String),
     /// A text for a thread's CPUs is none.
-    #[error("the {thread} thread's cpuset `{text}` is not valid: {source}")]
+    #[error("the {thread} thread's cpuset `{}` is not valid: {source}", text.escape_debug())]
     CpuSet {
         /// Which thread.
         thread: &'static str,
@@ -29,7 +29,7 @@ pub enum StartError {
         source: CpuSetError,
     },
     /// A thread may not run on the CPUs it was given.
-    #[error("the {thread} thread cannot run on the CPUs `{text}`: {source}; choose CPUs that are online and allowed to this process (taskset -p)")]
+    #[error("the {thread} thread cannot run on the CPUs `{}`: {source}; choose CPUs that are online and allowed to this process (taskset -p)", text.escape_debug())]
     Affinity {
         /// Which thread.
         thread: &'static str,
@@ -58,7 +58,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// The name is of no RDMA device.
-    #[error("there is no RDMA device `{0}`; leave the device name out to serve over shared memory and TCP")]
+    #[error("there is no RDMA device `{}`; leave the device name out to serve over shared memory and TCP", .0.escape_debug())]
     NoDevice(String),
     /// Verbs are demanded, or a device was named, and it cannot be used.
     #[error("{0}; or serve over shared memory and TCP: name no device, and turn verbs off")]
@@ -72,7 +72,7 @@ pub enum StartError {
     )]
     Random(getrandom::Error),
     /// The state file cannot be used.
-    #[error("the state file {}: {source}; check that it is this primary's and that its folder can be written", path.display())]
+    #[error("the state file {path:?}: {source}; check that it is this primary's and that its folder can be written")]
     StateFile {
         /// Which.
         path: PathBuf,
@@ -80,7 +80,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// The admin endpoint's socket cannot be made.
-    #[error("the admin socket {}: {source}; choose a path in a folder that exists and can be written, and that no other primary uses", path.display())]
+    #[error("the admin socket {path:?}: {source}; choose a path in a folder that exists and can be written, and that no other primary uses")]
     AdminSocket {
         /// Which.
         path: PathBuf,

@@ -175,7 +175,7 @@ pub struct Choice {
 #[non_exhaustive]
 pub enum NoPort {
     /// A name was given, and there is no such device.
-    #[error("there is no RDMA device {name}; {}", devices_text(.devices))]
+    #[error("there is no RDMA device {}; {}", name.escape_debug(), devices_text(.devices))]
     NoSuchDevice {
         /// The name.
         name: String,
@@ -189,7 +189,7 @@ pub enum NoPort {
         gid: Gid,
     },
     /// The device named, or every device, cannot be used.
-    #[error("RDMA device {name} cannot be used: {reason}")]
+    #[error("RDMA device {} cannot be used: {reason}", name.escape_debug())]
     Unusable {
         /// The device.
         name: String,

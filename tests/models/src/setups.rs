@@ -186,6 +186,11 @@ pub fn large() -> Vec<Setup> {
             ..setup("fair: expiry, three clients", Fair, [shortly(X), cycle(X), stay(X)])
         },
         Setup {
+            pauses: 1,
+            sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Expired, E::TicketSkipped],
+            ..setup("fair: crash, expiry", Fair, [cycle(X), cycle(X), stay(X)])
+        },
+        Setup {
             pauses: 2,
             sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Expired, E::TicketSkipped],
             ..setup("fair: crash, two expiries", Fair, [shortly(X), cycle(X), cycle(X)])
