@@ -64,11 +64,15 @@ impl Limit {
         Self { grant_ns: u64::try_from(grant).unwrap_or(u64::MAX), ..Self::since(start) }
     }
 
-    /// The same, from now on if nothing was waited for yet, or from a few ms ago: a call is
-    /// bounded by so much less.
-    #[inline]
+    /// The same, from now on if nothing was waited for yet.
     pub(crate) fn started(&self) -> Self {
-        Self { start_ns: Some(self.start_ns.unwrap_or_else(monotonic_coarse_ns)), ..*self }
+        self.begun(monotonic_ns())
+    }
+
+    /// The same, from this moment on if nothing was waited for before.
+    #[inline]
+    fn begun(&self, now_ns: u64) -> Self {
+        Self { start_ns: Some(self.start_ns.unwrap_or(now_ns)), ..*self }
     }
 
     /// How long a chain may take now, unless no time is left.
@@ -127,14 +131,19 @@ pub(crate) fn perform(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Li
 #[inline(never)]
 fn perform_remotely(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limit) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let begun = limit.started();
-    let now = held.clock(op);
-    let Some(cas) = held.entry.fast(op, now) else { return begin(cell, guard, op, now, &begun) };
-    let at_ns = match (held.is_timeless(op), limit.start_ns, begun.start_ns) {
-        (true, None, Some(start_ns)) => start_ns, // nothing was waited for since
-        (true, ..) => monotonic_ns(),
-        (false, ..) => now.local_ns,
+    let (came_ns, at_ns) = match held.is_timeless(op) {
+        true => {
+            let coarse_ns = monotonic_coarse_ns(); // the call is bounded by some ms less
+            (coarse_ns, coarse_ns)
+        }
+        false => {
+            let (came_ns, now) = held.exec.now_since();
+            held.last_now = now;
+            (came_ns, now.local_ns)
+        }
     };
+    let (begun, now) = (limit.begun(came_ns), held.last_now);
+    let Some(cas) = held.entry.fast(op, now) else { return begin(cell, guard, op, now, &begun) };
     let until_ns = begun.until_ns(at_ns);
     if until_ns <= at_ns {
         return OpResult::of(Status::BadResponse);

@@ -165,6 +165,11 @@ impl Executor for Late {
         Now { time: ServerTime(now.time.0.wrapping_add_signed(self.ahead_ns)), ..now }
     }
 
+    fn now_since(&self) -> (u64, Now) {
+        let (called_ns, _) = self.inner.now_since();
+        (called_ns, self.now())
+    }
+
     fn reads_are_free(&self) -> bool {
         self.inner.reads_are_free()
     }

@@ -11,6 +11,7 @@ use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome};
 use dlock_core::words::LedgerEntry;
+use dlock_fabric::clock::monotonic_ns;
 
 /// Refuses everything with `NotReady`.
 #[derive(Debug, Default)]
@@ -41,9 +42,9 @@ impl Executor for Refuse {
 
     fn forget(&self, _seq: Seq) {}
 
-    /// No clock: nothing is decided by it, since nothing is executed.
+    /// No server clock: nothing is decided by it, since nothing is executed.
     fn now(&self) -> Now {
-        Now::within(ServerTime(0), u64::MAX)
+        Now { local_ns: monotonic_ns(), ..Now::within(ServerTime(0), u64::MAX) }
     }
 
     fn name(&self) -> &'static str {

@@ -273,6 +273,17 @@ impl Executor for VerbsPath {
         }
     }
 
+    #[inline]
+    fn now_since(&self) -> (u64, Now) {
+        match self.attached.get() {
+            Some(executor) => executor.now_since(),
+            None => {
+                let now_ns = monotonic_ns();
+                (now_ns, self.clock.at(now_ns))
+            }
+        }
+    }
+
     fn name(&self) -> &'static str {
         "verbs"
     }

@@ -90,8 +90,15 @@ pub trait Executor: Send + Sync {
     /// told at once. An executor whose waits are all short need not do anything.
     fn end(&self) {}
 
-    /// The server clock as this client knows it.
+    /// The server clock as this client knows it, and this host's monotonic clock.
     fn now(&self) -> Now;
+
+    /// [`now`](Self::now), and what this host's monotonic clock was when it was called: before
+    /// `local_ns` by as much as it took to ask for the time.
+    fn now_since(&self) -> (u64, Now) {
+        let now = self.now();
+        (now.local_ns, now)
+    }
 
     /// Reads are free here, so that chains may carry more of them than they need.
     fn reads_are_free(&self) -> bool {

@@ -227,9 +227,15 @@ impl Executor for TcpExecutor {
     /// None; one round trip if nothing was heard of the server clock for about a second. A primary
     /// that does not answer is waited for once, for 1 s at most.
     fn now(&self) -> Now {
+        self.now_since().1
+    }
+
+    #[inline]
+    fn now_since(&self) -> (u64, Now) {
         let estimate = || self.clock.get();
         let mut clock = estimate();
-        let mut now_ns = monotonic_ns();
+        let called_ns = monotonic_ns();
+        let mut now_ns = called_ns;
         if clock.is_stale(now_ns) {
             let send = || self.send(&Request::Ping);
             let reply = |seq, wait| self.reply(seq, wait);
@@ -237,7 +243,7 @@ impl Executor for TcpExecutor {
             clock = estimate();
             now_ns = monotonic_ns();
         }
-        clock.at(now_ns)
+        (called_ns, clock.at(now_ns))
     }
 
     fn name(&self) -> &'static str {

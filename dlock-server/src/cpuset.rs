@@ -24,7 +24,7 @@ pub enum CpuSetError {
     #[error("it names no CPU: write a list like 0-3,6, or leave it out")]
     Empty,
     /// Neither `N` nor `N-M`.
-    #[error("`{0}` is neither a CPU number nor a range like 0-3")]
+    #[error("`{}` is neither a CPU number nor a range like 0-3", .0.escape_debug())]
     Syntax(String),
     /// A range whose end comes before its begin.
     #[error("the range {0}-{1} runs backwards: write {1}-{0}")]

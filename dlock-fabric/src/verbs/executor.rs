@@ -527,9 +527,15 @@ impl Executor for VerbsExecutor {
     /// None; one message round trip, but no more than 2 ms, if nothing was heard of the server
     /// clock for about a second.
     fn now(&self) -> Now {
+        self.now_since().1
+    }
+
+    #[inline]
+    fn now_since(&self) -> (u64, Now) {
         let estimate = || self.clock.get();
         let mut clock = estimate();
-        let mut now_ns = monotonic_ns();
+        let called_ns = monotonic_ns();
+        let mut now_ns = called_ns;
         if clock.is_stale(now_ns) && self.is_alive() {
             let send = || self.send_message(&Request::Ping, Instant::now());
             let reply = |seq, wait| self.reply(seq, wait);
@@ -537,7 +543,7 @@ impl Executor for VerbsExecutor {
             clock = estimate();
             now_ns = monotonic_ns();
         }
-        clock.at(now_ns)
+        (called_ns, clock.at(now_ns))
     }
 
     fn name(&self) -> &'static str {

@@ -71,10 +71,22 @@ pub(crate) fn read(path: &Path) -> Result<Settings, String> {
     parse(&text).map_err(|(place, what)| match place {
         Some(place) => {
             let (line, column) = position(&text, place.start);
-            format!("{name}:{line}:{column}: {what}")
+            format!("{name}:{line}:{column}: {}", one_line(&what))
         }
-        None => format!("{name}: {what}"),
+        None => format!("{name}: {}", one_line(&what)),
     })
+}
+
+/// The text without control characters, which what it quotes may have.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => line.extend(c.escape_debug()),
+            false => line.push(c),
+        }
+    }
+    line
 }
 
 fn parse(text: &str) -> Result<Settings, Mistake> {
