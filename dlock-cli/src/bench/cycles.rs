@@ -13,8 +13,9 @@ use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Verb, Word, WordAddr};
 use dlock_fabric::clock::monotonic_ns;
 use dlock_fabric::floor::{two_cas_ns, Echo};
+use dlock_fabric::verbs::BareFaa;
 
-use super::sample::{alone, in_turns, Measure, Samples, Times};
+use super::sample::{in_long_turns, in_turns, Floor, Measure, Samples, Times};
 use super::{client, lock_of, must, name, Run};
 use crate::args::Fabric;
 use crate::failure::Failure;
@@ -130,11 +131,13 @@ fn one_by_one(
     };
     one_with_its_floor(&mut acquire, run.samples(SAMPLES_TCP), fabric, &mut case)?;
     cycle.times = cycles;
+    if let (Fabric::Verbs, Some(floor)) = (fabric, &acquire.floor) {
+        cycle.floor = Some(Floor { name: floor.name, times: floor.times.clone() });
+    }
     Ok(vec![acquire.rate_from_mean(), cycle.rate_from_mean()])
 }
 
-/// Beside TCP, if that is what it rests on. The floor of verbs is measured by perftest
-/// (tests/rxe/bench.sh): a busy echo thread would take the CPU of a device in software.
+/// Beside what it rests on: a verb as perftest posts it, or a round trip over TCP.
 fn one_with_its_floor(
     samples: &mut Samples,
     count: u32,
@@ -142,7 +145,16 @@ fn one_with_its_floor(
     case: Measure<'_>,
 ) -> Result<(), Failure> {
     if fabric == Fabric::Verbs {
-        return alone(samples, count, case);
+        let failed = |e| Failure::plain(format!("bench: a bare fetch-and-add: {e}"));
+        let mut bare = BareFaa::new(None).map_err(failed)?;
+        let mut floor = || {
+            let start_ns = monotonic_ns();
+            bare.once().map_err(failed)?;
+            Ok((monotonic_ns() - start_ns) as f64)
+        };
+        let times = in_long_turns(samples, count, case, &mut floor)?;
+        samples.floor = Some(Floor { name: "a bare fetch-and-add", times });
+        return Ok(());
     }
     let mut echo = echo(chain_bytes(1))?;
     let mut floor = || round_trip(&mut echo);

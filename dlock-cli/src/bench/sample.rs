@@ -14,6 +14,7 @@ const DIGITS: u8 = 3;
 const LONGEST: u64 = 1_000_000_000_000;
 
 /// The distribution of a time.
+#[derive(Clone)]
 pub struct Times(Histogram<u64>);
 
 impl Times {
@@ -125,15 +126,29 @@ pub fn in_turns(
     Ok(())
 }
 
-/// Takes samples of a case without a floor of this process, after a tenth of them as a warm-up.
-pub fn alone(samples: &mut Samples, count: u32, case: Measure<'_>) -> Result<(), Failure> {
-    for _ in 0..count / 10 {
-        case()?;
+/// Operations of a case, then as many of its floor: neither finds the caches as the other has
+/// left them, but for the first.
+const TURN: u32 = 50;
+
+/// As [`in_turns`], many of one kind in each turn; what the floor took.
+pub fn in_long_turns(
+    samples: &mut Samples,
+    count: u32,
+    case: Measure<'_>,
+    floor: Measure<'_>,
+) -> Result<Times, Failure> {
+    let mut below = Times::new();
+    let mut turn = |case_times: &mut Times, floor_times: &mut Times| {
+        (0..TURN).try_for_each(|_| case().map(|ns| case_times.record(ns)))?;
+        (0..TURN).try_for_each(|_| floor().map(|ns| floor_times.record(ns)))
+    };
+    for _ in 0..(count / 10).div_ceil(TURN) {
+        turn(&mut Times::new(), &mut Times::new())?;
     }
-    for _ in 0..count {
-        samples.times.record(case()?);
+    for _ in 0..count.div_ceil(TURN) {
+        turn(&mut samples.times, &mut below)?;
     }
-    Ok(())
+    Ok(below)
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@
 //! Nothing of RDMA is needed to build this, and nothing is loaded before it is asked for.
 
 mod attach;
+mod bare;
 pub mod choice;
 mod completion;
 mod counts;
@@ -49,6 +50,7 @@ pub mod timing;
 #[cfg(test)]
 mod device_tests;
 
+pub use bare::BareFaa;
 pub use choice::{choose, Choice, DeviceInfo, Gid, NoPort};
 pub use completion::{Channel, Completion, Cq, WorkId};
 pub use counts::VerbCounts;

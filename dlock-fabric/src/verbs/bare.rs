@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the device itself costs: one fetch-and-add after the other, as perftest does them, without
+//! anything of dlock around them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::choice::choose;
+use super::completion::{Completion, Cq};
+use super::device::{devices, Context};
+use super::error::VerbsError;
+use super::ffi::{self, ibv_send_wr, ibv_sge};
+use super::loopback::random_psn;
+use super::memory::{Access, Mr, Pages, Pd};
+use super::qp::{Qp, QpSpec};
+use super::VERB_BYTES;
+use crate::error::FabricError;
+
+/// How long one may take.
+const WAIT: Duration = Duration::from_secs(5);
+/// Looks at the completion queue between two looks at the clock.
+const LOOKS: u32 = 1_000;
+
+/// A device's queue pair, connected to another one of it, and a word.
+#[derive(Debug)]
+pub struct BareFaa {
+    request: Box<ibv_send_wr>,
+    _scatter: Box<ibv_sge>,
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    _served: Arc<Qp>,
+    _word: Mr,
+}
+
+impl BareFaa {
+    /// On the device of this name, or on the first that can be used.
+    ///
+    /// # Errors
+    /// `Verbs`: there is none, or it has failed.
+    pub fn new(device: Option<&str>) -> Result<Self, FabricError> {
+        let choice = choose(&devices()?, device, &[0; 16]).map_err(VerbsError::from)?;
+        let pd = Pd::new(&Context::open(&choice)?)?;
+        let cq = Cq::new(pd.context(), 4, None)?;
+        let end = |serves| {
+            let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
+            let (recv_slots, inline_bytes, psn) = (1, VERB_BYTES, random_psn());
+            let send_slots = 1;
+            let spec =
+                QpSpec { send_cq, recv_cq, send_slots, recv_slots, inline_bytes, serves, psn };
+            Qp::new(&pd, spec)
+        };
+        let (qp, served) = (end(false)?, end(true)?);
+        served.connect(&qp.endpoint())?;
+        qp.connect(&served.endpoint())?;
+        let word = Mr::register(&pd, Pages::new(8)?, Access::ReadAtomic)?;
+        let (pages, lkey) = qp.scratch()?;
+        let addr = std::ptr::from_ref(&pages.words()[0]) as u64;
+        let mut scatter = Box::new(ibv_sge { addr, length: 8, lkey });
+        let mut request = Box::new(ibv_send_wr {
+            sg_list: &mut *scatter,
+            num_sge: 1,
+            opcode: ffi::IBV_WR_ATOMIC_FETCH_AND_ADD,
+            send_flags: ffi::IBV_SEND_SIGNALED,
+            ..ibv_send_wr::empty()
+        });
+        let remote = word.remote();
+        request.wr.atomic =
+            ffi::atomic { remote_addr: remote.base, compare_add: 1, swap: 0, rkey: remote.rkey };
+        Ok(Self { request, _scatter: scatter, qp, cq, _served: served, _word: word })
+    }
+
+    /// One fetch-and-add.
+    ///
+    /// # Errors
+    /// `Verbs`: the device has failed, or does not answer within 5 s.
+    #[inline]
+    pub fn once(&mut self) -> Result<(), FabricError> {
+        // SAFETY: one request, whose scatter entry leads to a scratch word that the queue pair
+        // keeps; it has completed before the next one is posted.
+        let posted = unsafe { self.qp.post_send(&mut *self.request) };
+        posted.map_err(|failed| failure(&format!("error {}", failed.code)))?;
+        let mut one = [Completion::default()];
+        for _ in 0..LOOKS {
+            if self.cq.poll(&mut one)? > 0 {
+                return completed(&one[0]);
+            }
+        }
+        let until = Instant::now() + WAIT;
+        while self.cq.poll(&mut one)? == 0 {
+            if Instant::now() > until {
+                return Err(failure("it does not answer"));
+            }
+        }
+        completed(&one[0])
+    }
+}
+
+#[inline]
+fn completed(completion: &Completion) -> Result<(), FabricError> {
+    match completion.is_success() {
+        true => Ok(()),
+        false => Err(failure(&completion.status_text())),
+    }
+}
+
+#[cold]
+fn failure(why: &str) -> FabricError {
+    VerbsError::call("do a bare fetch-and-add", std::io::Error::other(why.to_owned())).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_fetch_and_add_adds() {
+        let found = devices().unwrap_or_default();
+        if choose(&found, None, &[0; 16]).is_err() {
+            return; // there is no device
+        }
+        let mut bare = BareFaa::new(None).unwrap();
+        (0..100).for_each(|_| bare.once().unwrap());
+        assert_eq!(bare.qp.scratch().unwrap().0.words()[0].load(), 99);
+        assert!(BareFaa::new(Some("none such")).is_err());
+    }
+}
