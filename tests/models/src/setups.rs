@@ -188,7 +188,7 @@ pub fn large() -> Vec<Setup> {
         Setup {
             pauses: 1,
             sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Expired, E::TicketSkipped],
-            ..setup("fair: crash, expiry", Fair, [cycle(X), cycle(X), stay(X)])
+            ..setup("fair: crash, expiry", Fair, [shortly(X), cycle(X), cycle(X)])
         },
         Setup {
             pauses: 2,
