@@ -12,8 +12,7 @@ use super::error::VerbsError;
 use super::ffi::{self, ibv_send_wr, ibv_sge};
 use super::loopback::random_psn;
 use super::memory::{Access, Mr, Pages, Pd};
-use super::qp::{Qp, QpSpec};
-use super::VERB_BYTES;
+use super::qp::Qp;
 use crate::error::FabricError;
 
 /// How long one may take.
@@ -41,17 +40,7 @@ impl BareFaa {
         let choice = choose(&devices()?, device, &[0; 16]).map_err(VerbsError::from)?;
         let pd = Pd::new(&Context::open(&choice)?)?;
         let cq = Cq::new(pd.context(), 4, None)?;
-        let end = |serves| {
-            let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
-            let (recv_slots, inline_bytes, psn) = (1, VERB_BYTES, random_psn());
-            let send_slots = 1;
-            let spec =
-                QpSpec { send_cq, recv_cq, send_slots, recv_slots, inline_bytes, serves, psn };
-            Qp::new(&pd, spec)
-        };
-        let (qp, served) = (end(false)?, end(true)?);
-        served.connect(&qp.endpoint())?;
-        qp.connect(&served.endpoint())?;
+        let (qp, served) = Qp::loopback(&pd, &cq, 1, random_psn())?;
         let word = Mr::register(&pd, Pages::new(8)?, Access::ReadAtomic)?;
         let (pages, lkey) = qp.scratch()?;
         let addr = std::ptr::from_ref(&pages.words()[0]) as u64;
@@ -75,8 +64,8 @@ impl BareFaa {
     /// `Verbs`: the device has failed, or does not answer within 5 s.
     #[inline]
     pub fn once(&mut self) -> Result<(), FabricError> {
-        // SAFETY: one request, whose scatter entry leads to a scratch word that the queue pair
-        // keeps; it has completed before the next one is posted.
+        // SAFETY: one request, which the call copies; its scatter entry leads to a scratch word
+        // that the queue pair keeps, and nobody but the device uses.
         let posted = unsafe { self.qp.post_send(&mut *self.request) };
         posted.map_err(|failed| failure(&format!("error {}", failed.code)))?;
         let mut one = [Completion::default()];

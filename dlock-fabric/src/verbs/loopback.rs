@@ -26,9 +26,8 @@ use super::error::VerbsError;
 use super::health::{Health, SLOW};
 use super::memory::{Access, Mr, Pages, Pd, RemoteRegion, RemoteWord};
 use super::poster::{Notify, Poster, RemoteVerb};
-use super::qp::{Qp, QpSpec, PSN_MASK};
+use super::qp::{Qp, PSN_MASK};
 use super::timing::DEAD_PEER_MAX;
-use super::VERB_BYTES;
 
 /// Verbs of one list: a chain, and room to spare.
 pub(super) const LIST_MAX: usize = 8;
@@ -158,16 +157,7 @@ impl Pair {
     fn new(pd: &Arc<Pd>, slots: RemoteRegion, health: &Health) -> Result<Self, VerbsError> {
         let cq = Cq::new(pd.context(), LIST_MAX as u32 + 3, None)?;
         let psn = random_psn() & PSN_MASK;
-        let end = |send_slots, serves| {
-            let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
-            let (recv_slots, inline_bytes) = (1, VERB_BYTES);
-            let spec =
-                QpSpec { send_cq, recv_cq, send_slots, recv_slots, inline_bytes, serves, psn };
-            Qp::new(pd, spec)
-        };
-        let (own, served) = (end(LIST_MAX as u32, false)?, end(1, true)?);
-        served.connect(&own.endpoint())?;
-        own.connect(&served.endpoint())?;
+        let (own, served) = Qp::loopback(pd, &cq, LIST_MAX as u32, psn)?;
         let poster = Poster::new(&own, LIST_MAX as u32)?;
         let mut pair = Self { poster, cq, served, next_psn: psn, tells: false };
         // The memory has a page at least.

@@ -25,6 +25,7 @@ use super::ffi::{
 };
 use super::memory::{Access, Mr, Pages, Pd};
 use super::timing;
+use super::VERB_BYTES;
 
 /// Times that the move to RTR is tried: the neighbour's address may have to be resolved first,
 /// each of which blocks up to 1 s.
@@ -142,6 +143,29 @@ impl Qp {
         };
         qp.to_init()?;
         Ok(Arc::new(qp))
+    }
+
+    /// Two queue pairs of one device, connected: the first operates on what the second serves.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new) and [`connect`](Self::connect).
+    pub(super) fn loopback(
+        pd: &Arc<Pd>,
+        cq: &Arc<Cq>,
+        send_slots: u32,
+        psn: u32,
+    ) -> Result<(Arc<Self>, Arc<Self>), VerbsError> {
+        let end = |send_slots, serves| {
+            let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
+            let (recv_slots, inline_bytes) = (1, VERB_BYTES);
+            let spec =
+                QpSpec { send_cq, recv_cq, send_slots, recv_slots, inline_bytes, serves, psn };
+            Self::new(pd, spec)
+        };
+        let (own, served) = (end(send_slots, false)?, end(1, true)?);
+        served.connect(&own.endpoint())?;
+        own.connect(&served.endpoint())?;
+        Ok((own, served))
     }
 
     fn create(pd: &Arc<Pd>, spec: &QpSpec) -> Result<(NonNull<ibv_qp>, u32), VerbsError> {
