@@ -43,7 +43,8 @@ pub(crate) fn attach(
         client: session.client,
         secret: session.secret,
         fabric,
-        verbs: None, // the executor of verbs brings its own
+        verbs: None, // the executor of verbs brings its own,
+        version: None,
     };
     let plain = |exec: Arc<dyn Executor>| Attached { exec, verbs: None };
     if matches!(choice, FabricChoice::Auto | FabricChoice::Verbs) {

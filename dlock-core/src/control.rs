@@ -10,6 +10,10 @@
 //! With verbs the exchange carries both ends of the queue pairs, and the connection stays open as
 //! life line: whoever closes it ends the session's data path.
 //!
+//! `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` have grown in version 2: fields at
+//! the end, which a peer of version 1 does not send. Fields that a later version adds after them
+//! are skipped.
+//!
 //! A connection is bound to the client that `Init` or `Reinit` gave it; no other request
 //! carries a client id. `secret` keeps anybody else from reinitialising or attaching as a client.
 
@@ -20,7 +24,7 @@ use crate::status::Status;
 use crate::words::Ticket;
 
 /// The protocol version this library speaks best.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The oldest protocol version this library speaks.
 pub const VERSION_MIN: u8 = 1;
 
@@ -90,6 +94,8 @@ pub enum ControlRequest {
         version_max: u8,
         /// `trans_mode_t` of the C API: must be the primary's.
         tp_mode: u8,
+        /// The session horizon asked for, seconds; 0 or `None` (version 1): unlimited.
+        horizon_s: Option<u32>,
     },
     /// A known client comes back, or comes to a successor.
     Reinit {
@@ -99,6 +105,8 @@ pub enum ControlRequest {
         version_max: u8,
         /// `trans_mode_t` of the C API: must be the primary's.
         tp_mode: u8,
+        /// As in `Init`; `None` (version 1): unlimited.
+        horizon_s: Option<u32>,
         /// Who it is.
         client: ClientId,
         /// The proof.
@@ -189,7 +197,26 @@ pub struct Session {
     pub tcp: bool,
     /// Whether RDMA verbs are offered: attached over TCP, on the port of this connection.
     pub verbs: bool,
+    /// The terms of the session; `None`: it is one of version 1, with an unlimited horizon.
+    pub terms: Option<Terms>,
 }
+
+/// What the primary promises a client of version 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The session horizon, seconds; 0: unlimited.
+    pub horizon_s: u32,
+    /// Until when the primary does not act on this client's silence, on the server clock.
+    /// [`UNLIMITED`]: it never does.
+    pub until: ServerTime,
+    /// How often this primary has ended what the client had without a lease (holds, queue places).
+    /// A client that knows another number must treat them as lost, and those alone: holds with a
+    /// lease are in place until their leases' ends. 0 after `Init`.
+    pub lapses: u32,
+}
+
+/// A horizon that is never reached.
+pub const UNLIMITED: ServerTime = ServerTime(u64::MAX);
 
 /// Primary to client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,6 +233,8 @@ pub enum ControlReply {
         now: ServerTime,
         /// The primary is in recovery.
         recovering: bool,
+        /// See [`Terms::until`]; `None`: a session of version 1.
+        until: Option<ServerTime>,
     },
     /// One result per lock asked for.
     Locks(Vec<Result<LockGrant, Status>>),
@@ -228,6 +257,8 @@ pub struct Attach {
     pub fabric: FabricKind,
     /// The client's queue pairs; there if `fabric` is `Verbs`, and only then.
     pub verbs: Option<VerbsAttach>,
+    /// The version the client speaks; `None`: version 1. The answer is laid out accordingly.
+    pub version: Option<u8>,
 }
 
 /// The answer to [`Attach`]. On a Unix socket its frame carries the file descriptors of the
@@ -244,6 +275,8 @@ pub struct Attached {
     pub clock_offset_ns: u64,
     /// The primary's queue pairs and memory (verbs only).
     pub verbs: Option<VerbsAttached>,
+    /// See [`Terms::until`]; `None`: a session of version 1, or refused.
+    pub until: Option<ServerTime>,
 }
 
 /// One end of a reliable connection, as the other end needs to know it.

@@ -14,6 +14,7 @@ pub mod exec;
 pub mod ids;
 pub mod limits;
 pub mod lock;
+pub mod membership;
 pub mod message;
 pub mod planted;
 pub mod primary;

@@ -87,6 +87,19 @@ bugs! {
     GenerationReused = "generation-reused", "no two occupants have the same generation";
     ClaimsCountedTwice = "claims-counted-twice", "a claim counts once per client and lock";
     RecoveryEarly = "recovery-early", "nobody is served before all clients have told their claims";
+    UndoBeforeFence = "undo-before-fence", "nothing of a client is undone before it is fenced";
+    NoAbsentGrace = "no-absent-grace", "an absent client keeps what it holds for its grace";
+    FenceLivingShm =
+        "fence-living-shm",
+        "a shared-memory client is fenced when its process is gone";
+    HorizonEarly =
+        "horizon-early",
+        "silence is not acted on before the horizon that the client knows";
+    LeaseLapses = "lease-lapses", "a hold with a lease ends at the lease's end, and not before";
+    LapseUntold =
+        "lapse-untold",
+        "a client that comes back is told that what had no lease was ended";
+    EvictsHolder = "evicts-holder", "a place is taken only from a client that has nothing";
     ClaimRoundedDown = "claim-rounded-down", "a claim's lease is rounded up";
 }
 

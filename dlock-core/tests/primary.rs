@@ -11,6 +11,7 @@ use dlock_core::control::{
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{LockEntry, Op};
+use dlock_core::membership::{Draws, Effect, Fencing, Membership, Opened, Rules};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
@@ -20,6 +21,7 @@ use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, 
 const NOW: ServerTime = ServerTime(5_000 * NS);
 
 struct World {
+    members: Membership,
     primary: Primary,
     memory: Memory,
     random: u32,
@@ -41,7 +43,9 @@ impl World {
             objects_max: 4,
             absent_grace_ns: Some(10 * NS),
         };
-        Self { primary: Primary::new(config), memory: Memory::default(), random: 10, seq: 0 }
+        let members = Membership::new(Rules::of(&config));
+        let (primary, memory) = (Primary::new(config), Memory::default());
+        Self { members, primary, memory, random: 10, seq: 0 }
     }
     fn admit(&mut self, request: &ControlRequest) -> Result<ClientId, Status> {
         let random = &mut self.random;
@@ -49,7 +53,12 @@ impl World {
             *random += 1;
             *random
         };
-        self.primary.admit(request, &mut draw, Secret([7; 16])).map(|a| a.client)
+        let draws = Draws { secret: Secret([7; 16]), number: &mut draw };
+        let (primary, memory) = (&mut self.primary, &mut self.memory);
+        match self.members.open(NOW, primary, memory, request, 1, draws)? {
+            Opened::Admitted(admitted) => Ok(admitted.client),
+            Opened::Wait => panic!("nobody is evicted here"),
+        }
     }
     fn client(&mut self) -> ClientId {
         self.admit(&init(1, 1, 0)).unwrap()
@@ -82,18 +91,38 @@ impl World {
     }
     fn fence(&mut self, client: ClientId) -> Vec<Sent> {
         let mut out = Vec::new();
-        self.primary.fenced(NOW, &mut self.memory, client, &mut out);
+        self.members.remove(client).unwrap();
+        while let Some(effect) = self.members.poll() {
+            match effect {
+                Effect::Fence { client } => {
+                    let fencing = Fencing { unfenced: false, mapped: false };
+                    self.members.fence_tried(client, fencing);
+                }
+                Effect::Undo { client, .. } => {
+                    self.primary.fenced(NOW, &mut self.memory, client, &mut out);
+                    self.members.undone(client);
+                }
+                _ => {}
+            }
+        }
         out
     }
 }
 
 fn init(version_min: u8, version_max: u8, tp_mode: u8) -> ControlRequest {
-    ControlRequest::Init { version_min, version_max, tp_mode }
+    ControlRequest::Init { version_min, version_max, tp_mode, horizon_s: None }
 }
 
 fn reinit(client: ClientId, secret: u8) -> ControlRequest {
     let secret = Secret([secret; 16]);
-    ControlRequest::Reinit { version_min: 1, version_max: 1, tp_mode: 0, client, secret }
+    ControlRequest::Reinit {
+        version_min: 1,
+        version_max: 1,
+        tp_mode: 0,
+        horizon_s: None,
+        client,
+        secret,
+    }
 }
 
 fn desc(name: &str, lock_type: LockType) -> LockDesc {
@@ -110,20 +139,9 @@ fn wait(grant: &LockGrant, mode: Mode) -> Request {
 }
 
 #[test]
-fn versions_are_negotiated_and_foreign_ones_refused() {
-    let mut w = World::new();
-    assert_eq!(w.admit(&init(2, 9, 0)), Err(Status::VersionMismatch));
-    assert_eq!(w.admit(&init(0, 0, 0)), Err(Status::VersionMismatch));
-    assert_eq!(w.admit(&init(3, 1, 0)), Err(Status::VersionMismatch));
-    assert!(w.admit(&init(0, 9, 0)).is_ok());
-    assert_eq!(w.admit(&init(1, 1, 1)), Err(Status::Error), "another tp_mode");
-}
-
-#[test]
 fn a_client_comes_back_only_with_its_own_secret() {
     let mut w = World::new();
     let a = w.client();
-    w.primary.absent(NOW, a);
     assert_eq!(w.admit(&reinit(a, 8)), Err(Status::Error));
     assert_eq!(w.admit(&reinit(a, 7)), Ok(a));
     let nobody = ClientId::new(99).unwrap();
@@ -131,30 +149,6 @@ fn a_client_comes_back_only_with_its_own_secret() {
     assert_eq!(w.control(a, ControlRequest::ReinitDone), ControlReply::Done);
     let again = w.control(a, ControlRequest::ReinitDone);
     assert_eq!(again, ControlReply::Error(Status::Error));
-}
-
-#[test]
-fn room_is_made_by_evicting_an_absent_client_only() {
-    let mut w = World::new();
-    let (a, b, _c) = (w.client(), w.client(), w.client());
-    assert_eq!(w.admit(&init(1, 1, 0)), Err(Status::ServerNoResource));
-    assert_eq!(w.primary.eviction_candidate(&|_| false), None);
-    w.primary.absent(NOW, b);
-    w.primary.absent(NOW, a);
-    assert_eq!(w.primary.eviction_candidate(&|_| false), Some(a));
-    assert_eq!(w.primary.eviction_candidate(&|c| c == a), Some(b));
-    w.fence(a);
-    assert!(w.admit(&init(1, 1, 0)).is_ok());
-}
-
-#[test]
-fn an_absent_client_is_fenced_after_the_grace_and_not_before() {
-    let mut w = World::new();
-    let a = w.client();
-    w.primary.absent(NOW, a);
-    assert_eq!(w.primary.next_wakeup(), Some(NOW.plus_ns(10 * NS)));
-    assert_eq!(w.primary.must_fence(NOW.plus_ns(10 * NS - 1), &|_| false), None);
-    assert_eq!(w.primary.must_fence(NOW.plus_ns(10 * NS), &|_| false), Some(a));
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(crate) struct Channel {
     pub(crate) client: ClientId,
     pub(crate) fabric: FabricKind,
     /// Which of its client's channels it is.
-    number: u64,
+    pub(crate) number: u64,
     pub(crate) input: FrameBuffer,
     pub(crate) output: Output,
     socket: Socket,

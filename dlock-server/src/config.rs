@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dlock_core::limits;
+pub use dlock_core::membership::Orphans;
 
 use crate::cpuset::CpuSet;
 use crate::device;
@@ -51,8 +52,11 @@ pub struct ServerConfig {
     pub shm: bool,
     /// Offer command channels over TCP.
     pub tcp: bool,
-    /// How long an absent client keeps what it holds; `None`: until its place is needed.
+    /// How long a client whose host has closed its connections keeps what it holds without a
+    /// lease; `None`: for ever.
     pub absent_grace: Option<Duration>,
+    /// What becomes of the leases of such a client.
+    pub orphans: Orphans,
     /// The RDMA device to serve on; one that cannot be used is an error. `None`: any.
     pub device: Option<String>,
     /// The address (GID) of the RDMA port to serve on; all zero, or no port's: any.
@@ -83,6 +87,7 @@ impl Default for ServerConfig {
             shm: true,
             tcp: true,
             absent_grace: Some(ABSENT_GRACE),
+            orphans: Orphans::Lease,
             device: None,
             eid: [0; 16],
             clients_max: limits::CLIENTS_MAX,

@@ -28,7 +28,7 @@ mod server;
 #[cfg(test)]
 mod testing;
 
-pub use config::{ServerConfig, VerbsUse, ABSENT_GRACE};
+pub use config::{Orphans, ServerConfig, VerbsUse, ABSENT_GRACE};
 pub use cpuset::{CpuSet, CpuSetError};
 pub use error::StartError;
 pub use server::{Offers, Server};

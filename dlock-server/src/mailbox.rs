@@ -20,7 +20,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use dlock_core::control::{Attach, ControlReply, ControlRequest, Session, VerbsAttached};
 use dlock_core::ids::ClientId;
-use dlock_core::primary::Primary;
+use dlock_core::membership::Gone;
+use dlock_core::primary::{ClientSnapshot, Primary};
 use dlock_core::status::Status;
 use dlock_fabric::fds::PeerProcess;
 use dlock_fabric::{VerbsHost, VerbsPeer};
@@ -124,14 +125,13 @@ pub(crate) enum Joining {
 /// A look at the primary, on the command thread.
 pub(crate) type Look = Box<dyn FnOnce(&mut Primary, &mut Memory) + Send>;
 
+/// Where the answer to an `Init` or `Reinit` goes.
+pub(crate) type Opening = oneshot::Sender<Result<Session, Status>>;
+
 /// What the control thread asks of the command thread.
 pub(crate) enum Event {
     /// `Init` or `Reinit` on a connection that is bound to nobody yet.
-    Open {
-        request: ControlRequest,
-        link: Arc<Link>,
-        reply: oneshot::Sender<Result<Session, Status>>,
-    },
+    Open { request: ControlRequest, link: Arc<Link>, reply: Opening },
     /// Any other request, on a connection bound to this client.
     Control {
         client: ClientId,
@@ -140,7 +140,9 @@ pub(crate) enum Event {
         reply: oneshot::Sender<ControlReply>,
     },
     /// A connection that was bound to this client has ended.
-    Lost { client: ClientId, link: u64 },
+    Lost { client: ClientId, link: u64, why: Gone },
+    /// All clients, and whether they have a control connection.
+    Clients { reply: oneshot::Sender<Vec<(ClientSnapshot, bool)>> },
     /// Whether this client may attach now: queue pairs take time, and are made for no stranger.
     MayAttach { attach: Attach, reply: oneshot::Sender<Status> },
     /// A connection wants to be a command channel; it is answered by the command thread.

@@ -9,6 +9,7 @@
 
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
+use dlock_core::membership::MemberMemory;
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, WordAddr};
 use dlock_core::words::LedgerEntry;
@@ -97,12 +98,13 @@ impl Memory {
             memory.revoke(client, status);
         }
     }
+}
 
-    /// Whether no thread of this client has the memory mapped.
-    pub(crate) fn detached(&self, client: ClientId) -> bool {
+impl MemberMemory for Memory {
+    fn is_mapped(&self, client: ClientId) -> bool {
         match self {
-            Self::Cpu(memory) => memory.detached(client),
-            Self::Nic(_) => true,
+            Self::Cpu(memory) => !memory.detached(client),
+            Self::Nic(_) => false,
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Random numbers from the system, drawn before they are needed so that nothing fails half way.
 
-use dlock_core::registry::ID_ATTEMPTS_MAX;
+use dlock_core::membership::ID_ATTEMPTS_MAX;
 
 /// Enough for one admission: a secret, and numbers for the attempts at an id.
 #[derive(Debug)]

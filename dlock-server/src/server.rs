@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 
 use dlock_core::ids::Epoch;
 use dlock_core::limits::HANDLES_MAX;
+use dlock_core::membership::Rules;
 use dlock_core::primary::{Primary, PrimaryConfig, STATS};
 use dlock_fabric::{net, threads, CpuMemory, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, Notify};
 
+use crate::channel::CHANNELS_MAX;
 use crate::command::{self, Worker};
 use crate::config::{cpus, ServerConfig};
 use crate::control::{self, Facts};
@@ -285,7 +287,7 @@ fn worker(
 ) -> Result<(Mailbox, Worker), StartError> {
     let failed = |source| StartError::Thread { thread: "command", source };
     let grace_ns = |grace: Duration| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
-    let primary = Primary::new(PrimaryConfig {
+    let setup = PrimaryConfig {
         epoch,
         anchor_s: clock.now().seconds(),
         tp_mode: config.tp_mode,
@@ -294,12 +296,22 @@ fn worker(
         locks_max: config.locks_max,
         objects_max: config.objects_max,
         absent_grace_ns: config.absent_grace.map(grace_ns),
-    });
+    };
+    let rules = Rules {
+        orphans: config.orphans,
+        shm: shm_socket.is_some(),
+        tcp: config.tcp,
+        verbs: host.is_some(),
+        channels_max: CHANNELS_MAX,
+        ..Rules::of(&setup)
+    };
+    let primary = Primary::new(setup);
     let poll = mio::Poll::new().map_err(failed)?;
     let waker = mio::Waker::new(poll.registry(), command::MAIL).map_err(failed)?;
     let (mailbox, inbox) = mailbox(waker, host.clone());
     let worker = Worker::new(command::Parts {
         primary,
+        rules,
         memory,
         host,
         clock,

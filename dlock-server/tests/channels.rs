@@ -6,15 +6,16 @@ mod common;
 use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
-use common::{attach, reinit, server, Peer};
+use common::{attach, eventually, reinit, server, Peer};
+use dlock_core::clock::NS;
 use dlock_core::codec::{self, Frame};
-use dlock_core::control::{ControlReply, ControlRequest, LockGrant};
+use dlock_core::control::{Attach, ControlReply, ControlRequest, LockGrant};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry};
-use dlock_server::{Server, ServerConfig};
+use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, RwWord};
+use dlock_server::{Orphans, Server, ServerConfig};
 
 /// A lease no test outlives.
 const LEASE_S: u32 = 1_000;
@@ -210,7 +211,7 @@ fn a_client_that_leaves_frees_what_it_holds_for_who_waits() {
 
 #[test]
 fn a_client_that_stays_away_frees_what_it_holds_after_the_grace() {
-    let server = server(quick());
+    let server = server(ServerConfig { orphans: Orphans::Grace, ..quick() });
     let (mut holder, mut waiter) = (Client::new(&server), Client::new(&server));
     holder.acquire();
     waiter.send_wait();
@@ -222,6 +223,63 @@ fn a_client_that_stays_away_frees_what_it_holds_after_the_grace() {
     let back = Peer::connect(server.local_addr()).call(reinit(&session));
     assert_eq!(back, ControlReply::Error(Status::ClientRemoved));
     assert_eq!(server.stats()[31], 1);
+}
+
+#[test]
+fn a_client_that_stays_away_past_the_grace_finds_its_lease_again_among_strangers() {
+    let server = server(ServerConfig { clients_max: 2, ..quick() });
+    let mut client = Client::new(&server);
+    client.acquire();
+    drop(client.control);
+    // The grace has passed when its channel is closed; strangers want its place all the time.
+    assert_eq!(client.channel.receive(), None);
+    for _ in 0..99 {
+        let (mut stranger, _) = Peer::init(server.local_addr());
+        let crowd = Peer::try_init(server.local_addr()).map(drop);
+        assert_eq!(crowd, Err(Status::ServerNoResource));
+        assert_eq!(stranger.call(ControlRequest::Deinit), ControlReply::Done);
+        assert_eq!(stranger.receive(), None);
+    }
+    client.control = Peer::connect(server.local_addr());
+    let back = client.control.call(reinit(&client.session));
+    assert!(matches!(back, ControlReply::Session(_)), "{back:?}");
+    client.channel = Peer::channel(server.local_addr(), &client.session);
+    assert!(client.holds());
+}
+
+#[test]
+fn a_client_that_is_silent_past_its_horizon_loses_what_has_no_lease_and_is_told() {
+    let server = server(ServerConfig::default());
+    let (version_min, version_max, tp_mode, horizon_s) = (1, 2, 0, Some(1));
+    let init = ControlRequest::Init { version_min, version_max, tp_mode, horizon_s };
+    let mut control = Peer::connect(server.local_addr());
+    let ControlReply::Session(session) = control.call(init) else { panic!("not let in") };
+    let terms = session.terms.expect("a session of version 2");
+    assert_eq!((terms.horizon_s, terms.lapses), (1, 0));
+    assert!(terms.until > session.now && terms.until <= session.now.plus_ns(NS));
+    let lock = control.get("rw", LockType::Rw);
+    let version = Some(2);
+    let attached = Attach { version, ..attach(&session) };
+    let (mut channel, attached) = Peer::attach(server.local_addr(), attached);
+    assert!(attached.until >= Some(terms.until));
+    let owner = RwWord::new().with_client(session.client.get()).into_bits();
+    let addr = WordAddr::new(lock.slot, Word::W0);
+    let taken = channel.execute(Chain::one(Verb::Cas { addr, expect: 0, swap: owner }));
+    assert!(matches!(taken, Outcome::Done(values) if values[0] == 0));
+    // Both connections stay open, as those of a dead client whose child has inherited them.
+    assert_eq!(channel.receive(), None, "the primary has counted the silence itself");
+    assert_eq!(control.receive(), None);
+    let (client, secret) = (session.client, session.secret);
+    let reinit =
+        ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret };
+    // The lapse ended the hold; nothing with a lease was left, so that it was removed altogether.
+    eventually("it is removed", || {
+        let back = Peer::connect(server.local_addr()).call(reinit.clone());
+        back == ControlReply::Error(Status::ClientRemoved)
+    });
+    let mut other = Client::new(&server);
+    let free = other.control.get("rw", LockType::Rw);
+    assert_eq!(free.word, 0);
 }
 
 #[test]

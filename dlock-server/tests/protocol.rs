@@ -49,16 +49,20 @@ fn a_client_is_let_in_asks_and_leaves() {
 fn versions_are_negotiated_and_refused_at_once() {
     let server = server(ServerConfig::default());
     let init = |version_min, version_max| {
-        let request = ControlRequest::Init { version_min, version_max, tp_mode: 0 };
+        let request =
+            ControlRequest::Init { version_min, version_max, tp_mode: 0, horizon_s: None };
         Peer::connect(server.local_addr()).call(request)
     };
-    for (min, max) in [(1, 1), (0, 1), (0, 255), (1, 9)] {
+    for (min, max, version) in [(1, 1, 1), (0, 1, 1), (0, 255, 2), (1, 9, 2), (2, 2, 2)] {
         match init(min, max) {
-            ControlReply::Session(session) => assert_eq!(session.version, 1),
+            ControlReply::Session(session) => {
+                assert_eq!(session.version, version);
+                assert_eq!(session.terms.is_some(), version == 2);
+            }
             other => panic!("{min} to {max}: {other:?}"),
         }
     }
-    for (min, max) in [(2, 9), (0, 0), (1, 0)] {
+    for (min, max) in [(3, 9), (0, 0), (1, 0)] {
         assert_eq!(init(min, max), ControlReply::Error(Status::VersionMismatch));
     }
     // A client that cannot even frame as we do.

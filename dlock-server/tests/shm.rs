@@ -20,12 +20,18 @@ use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
 use dlock_core::words::AtomicWord;
 use dlock_fabric::{FabricError, ShmExecutor};
-use dlock_server::{Server, ServerConfig};
+use dlock_server::{Orphans, Server, ServerConfig};
 
 const LEASE_S: u32 = 1_000;
 
 fn attach(session: &Session) -> Attach {
-    Attach { client: session.client, secret: session.secret, fabric: FabricKind::Shm, verbs: None }
+    Attach {
+        client: session.client,
+        secret: session.secret,
+        fabric: FabricKind::Shm,
+        verbs: None,
+        version: None,
+    }
 }
 
 fn socket(session: &Session) -> &[u8] {
@@ -137,7 +143,7 @@ fn a_client_that_leaves_with_the_memory_mapped_is_undone_when_it_unmaps_it() {
 
 #[test]
 fn an_absent_client_with_the_memory_mapped_is_undone_when_it_unmaps_it() {
-    let server = server(quick());
+    let server = server(ServerConfig { orphans: Orphans::Grace, ..quick() });
     let (holder, waiter) = (Client::new(&server), Client::new(&server));
     holder.acquire();
     let wait = waiter.wait();

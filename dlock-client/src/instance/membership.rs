@@ -49,7 +49,12 @@ impl Instance {
     pub fn init(config: &ClientConfig, ip: &str) -> Result<Instance, Status> {
         config.check()?;
         let (version_min, version_max) = (VERSION_MIN, VERSION);
-        let request = ControlRequest::Init { version_min, version_max, tp_mode: config.tp_mode };
+        let request = ControlRequest::Init {
+            version_min,
+            version_max,
+            tp_mode: config.tp_mode,
+            horizon_s: None,
+        };
         let joined = join(config, ip, request, None)?;
         Ok(Instance {
             id: joined.client,
@@ -88,6 +93,7 @@ impl Instance {
             version_min: VERSION_MIN,
             version_max: VERSION,
             tp_mode: self.config.tp_mode,
+            horizon_s: None,
             client: self.id,
             secret: self.link.load().secret,
         };
@@ -116,6 +122,7 @@ impl Instance {
         if link.recovering || link.epoch != old.epoch {
             self.objects.write().clear();
         }
+        let has_lapsed = link.epoch == old.epoch && link.lapses != old.lapses;
         let refuse: Arc<dyn Executor> = Arc::new(Refuse);
         // not at the same primary: the old session may have to be asked for the time, in vain
         let old_clock = (link.epoch != old.epoch).then(|| (old.exec.now(), monotonic_ns()));
@@ -132,6 +139,9 @@ impl Instance {
             if let Some(held) = guard.as_mut() {
                 let is_in_place = held.epoch == link.epoch;
                 held.go_over_to(Arc::clone(if is_in_place { &link.exec } else { &refuse }));
+                if is_in_place && has_lapsed && held.entry.lapse() {
+                    log::warn!("lock {id} is lost: it has no lease, and this client was away");
+                }
                 if is_in_place {
                     // what the old session could not carry any more
                     if held.busy == Busy::No {
@@ -396,9 +406,10 @@ fn join(
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
     match attach(config, choice, &session, control.peer(), clock) {
         Ok(Attached { exec, verbs }) => {
-            let Session { client, secret, epoch, anchor_s, recovering, .. } = session;
+            let Session { client, secret, epoch, anchor_s, recovering, terms, .. } = session;
             log::info!("client {client}: data path over {}", exec.name());
-            let link = Link { exec, verbs, epoch, anchor_s, secret, recovering };
+            let lapses = terms.map_or(0, |terms| terms.lapses);
+            let link = Link { exec, verbs, epoch, anchor_s, secret, recovering, lapses };
             Ok(Joined { client, control, link })
         }
         Err(status) => {

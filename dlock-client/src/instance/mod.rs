@@ -55,6 +55,8 @@ pub(crate) struct Link {
     anchor_s: u32,
     secret: Secret,
     recovering: bool,
+    /// How often the primary has ended what had no lease; see `Terms::lapses`.
+    lapses: u32,
 }
 
 /// Data-path calls are served.

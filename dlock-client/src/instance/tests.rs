@@ -32,6 +32,7 @@ fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
         anchor_s: 0,
         secret: Secret([0; 16]),
         recovering: false,
+        lapses: 0,
     };
     let me = ClientId::new(ME).unwrap();
     let instance = Instance {

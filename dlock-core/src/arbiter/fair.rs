@@ -140,7 +140,7 @@ fn is_anothers(
 }
 
 /// The mode and ticket a ledger entry of a fair lock names.
-fn named(entry: LedgerEntry) -> Option<(Mode, Ticket)> {
+pub(super) fn named(entry: LedgerEntry) -> Option<(Mode, Ticket)> {
     let mode = match entry.state() {
         LedgerState::HeldExclusive | LedgerState::TicketExclusive => Mode::Exclusive,
         LedgerState::HeldShared | LedgerState::TicketShared | LedgerState::Leaving => Mode::Shared,

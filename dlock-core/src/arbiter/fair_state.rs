@@ -98,6 +98,12 @@ impl FairState {
         nobody && self.revoked.is_empty() && self.passed_over.is_none()
     }
 
+    /// Whether the client has a ticket or a hold, as far as this arbiter knows.
+    pub(in crate::arbiter) fn knows(&self, client: ClientId) -> bool {
+        let is_live = |r: &Record| r.client == client && r.status != RecordStatus::Cancelled;
+        self.live.contains_key(&client) || self.records.iter().any(is_live)
+    }
+
     /// A chain of a tcp client took a ticket.
     pub(in crate::arbiter) fn issued(
         &mut self,
@@ -190,7 +196,12 @@ impl FairState {
         &mut self.records[at]
     }
 
-    pub(super) fn is_revoked(&self, client: ClientId, mode: Mode, ticket: Ticket) -> bool {
+    pub(in crate::arbiter) fn is_revoked(
+        &self,
+        client: ClientId,
+        mode: Mode,
+        ticket: Ticket,
+    ) -> bool {
         let revoked = self.revoked.get(&client);
         revoked.is_some_and(|all| all.iter().any(|r| r.mode == mode && r.ticket == ticket))
             || mode == Mode::Shared && self.is_passed_over(client, ticket)

@@ -12,6 +12,7 @@
 
 mod atomic;
 mod fair;
+mod had;
 mod rw;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

@@ -67,6 +67,11 @@ impl RwState {
         }
     }
 
+    /// Whether the client has a share that its ledger does not tell of.
+    pub(super) fn knows(&self, client: ClientId) -> bool {
+        self.shares.contains(&client) || self.claimed.contains(&client)
+    }
+
     fn is_claimed(&self, client: ClientId, entry: LedgerEntry) -> bool {
         let claimed = entry == LedgerEntry::new() && self.claimed.contains(&client);
         claimed && !planted::is(Bug::ClaimedShareForgotten)

@@ -2,12 +2,15 @@
 //! The two frames that make a connection a command channel.
 //!
 //! ```text
-//!   Attach    client, secret, fabric [, chains, messages?, ring]      [ ]: fabric Verbs alone
-//!   Attached  status, slots, ledger entries, clock offset, verbs?
+//!   Attach    client, secret, fabric [, chains, messages?, ring] (, version)
+//!   Attached  status, slots, ledger entries, clock offset, verbs? (, until)
+//!             [ ]: fabric Verbs alone                  ( ): layout 2 alone
 //! ```
 
+use super::control::put_some;
 use super::wire::{Reader, Writer};
 use super::FrameError;
+use crate::clock::ServerTime;
 use crate::control::{
     Attach, Attached, FabricKind, Secret, VerbsAttach, VerbsAttached, VerbsEndpoint, VerbsRegion,
 };
@@ -30,7 +33,13 @@ pub(super) fn attach(r: &mut Reader<'_>) -> Read<Attach> {
         2 => (FabricKind::Verbs, Some(verbs_attach(r)?)),
         _ => return Err(FrameError::Invalid("fabric")),
     };
-    Ok(Attach { client, secret, fabric, verbs })
+    Ok(Attach { client, secret, fabric, verbs, version: None })
+}
+
+/// Of layout 2.
+pub(super) fn grown_attach(r: &mut Reader<'_>) -> Read<Attach> {
+    let attach = attach(r)?;
+    Ok(Attach { version: Some(r.u8()?), ..attach })
 }
 
 pub(super) fn put_attach(w: &mut Writer<'_>, attach: &Attach) {
@@ -44,6 +53,7 @@ pub(super) fn put_attach(w: &mut Writer<'_>, attach: &Attach) {
         w.option(verbs.messages, |w, endpoint| put_endpoint(w, &endpoint));
         put_ring(w, verbs.ring_slots, verbs.message_bytes);
     }
+    put_some(w, attach.version, |w, version| w.u8(version));
 }
 
 fn verbs_attach(r: &mut Reader<'_>) -> Read<VerbsAttach> {
@@ -59,7 +69,14 @@ pub(super) fn attached(r: &mut Reader<'_>) -> Read<Attached> {
         ledger_entries: r.u32()?,
         clock_offset_ns: r.u64()?,
         verbs: r.option("verbs", verbs_attached)?,
+        until: None,
     })
+}
+
+/// Of layout 2.
+pub(super) fn grown_attached(r: &mut Reader<'_>) -> Read<Attached> {
+    let attached = attached(r)?;
+    Ok(Attached { until: Some(ServerTime(r.u64()?)), ..attached })
 }
 
 pub(super) fn put_attached(w: &mut Writer<'_>, attached: &Attached) {
@@ -74,6 +91,7 @@ pub(super) fn put_attached(w: &mut Writer<'_>, attached: &Attached) {
         put_region(w, verbs.ledger);
         put_ring(w, verbs.ring_slots, verbs.message_bytes);
     });
+    put_some(w, attached.until, |w, until| w.u64(until.0));
 }
 
 fn verbs_attached(r: &mut Reader<'_>) -> Read<VerbsAttached> {

@@ -6,7 +6,7 @@ use super::FrameError;
 use crate::clock::ServerTime;
 use crate::control::{
     Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, LockGrant, ObjectGrant, Secret,
-    Session,
+    Session, Terms,
 };
 use crate::ids::Epoch;
 use crate::message::LockType;
@@ -23,11 +23,17 @@ const ERROR: u8 = 0;
 pub(super) fn request(r: &mut Reader<'_>) -> Read<ControlRequest> {
     use ControlRequest as R;
     Ok(match r.u8()? {
-        INIT => R::Init { version_min: r.u8()?, version_max: r.u8()?, tp_mode: r.u8()? },
+        INIT => R::Init {
+            version_min: r.u8()?,
+            version_max: r.u8()?,
+            tp_mode: r.u8()?,
+            horizon_s: None,
+        },
         REINIT => R::Reinit {
             version_min: r.u8()?,
             version_max: r.u8()?,
             tp_mode: r.u8()?,
+            horizon_s: None,
             client: r.client()?,
             secret: Secret(r.array()?),
         },
@@ -48,13 +54,15 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<ControlRequest> {
 pub(super) fn put_request(w: &mut Writer<'_>, request: &ControlRequest) {
     use ControlRequest as R;
     match request {
-        R::Init { version_min, version_max, tp_mode } => {
+        R::Init { version_min, version_max, tp_mode, horizon_s } => {
             w.bytes(&[INIT, *version_min, *version_max, *tp_mode]);
+            put_some(w, *horizon_s, |w, horizon_s| w.u32(horizon_s));
         }
-        R::Reinit { version_min, version_max, tp_mode, client, secret } => {
+        R::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret } => {
             w.bytes(&[REINIT, *version_min, *version_max, *tp_mode]);
             w.client(*client);
             w.bytes(&secret.0);
+            put_some(w, *horizon_s, |w, horizon_s| w.u32(horizon_s));
         }
         R::ReinitDone => w.u8(2),
         R::Deinit => w.u8(3),
@@ -93,6 +101,43 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &ControlRequest) {
     }
 }
 
+/// An `Init` or `Reinit` of layout 2; no other request has grown.
+pub(super) fn grown_request(r: &mut Reader<'_>) -> Read<ControlRequest> {
+    use ControlRequest as R;
+    let mut request = request(r)?;
+    match &mut request {
+        R::Init { horizon_s, .. } | R::Reinit { horizon_s, .. } => *horizon_s = Some(r.u32()?),
+        _ => return Err(FrameError::Invalid("control request of version 2")),
+    }
+    Ok(request)
+}
+
+/// A `Session` or `Alive` of layout 2; no other reply has grown.
+pub(super) fn grown_reply(r: &mut Reader<'_>) -> Read<ControlReply> {
+    use ControlReply as R;
+    let mut reply = reply(r)?;
+    match &mut reply {
+        R::Session(session) => {
+            session.terms =
+                Some(Terms { horizon_s: r.u32()?, until: ServerTime(r.u64()?), lapses: r.u32()? });
+        }
+        R::Alive { until, .. } => *until = Some(ServerTime(r.u64()?)),
+        _ => return Err(FrameError::Invalid("control reply of version 2")),
+    }
+    Ok(reply)
+}
+
+/// A field of layout 2; without it the frame is one of layout 1.
+pub(super) fn put_some<T>(
+    w: &mut Writer<'_>,
+    value: Option<T>,
+    put: impl FnOnce(&mut Writer<'_>, T),
+) {
+    if let Some(value) = value {
+        put(w, value);
+    }
+}
+
 /// The part of `Init` and `Reinit` that never changes, as the error it leads to; what follows
 /// it cannot be known.
 pub(super) fn foreign_request(r: &mut Reader<'_>) -> Read<FrameError> {
@@ -117,7 +162,7 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Read<ControlReply> {
         ERROR => R::Error(r.status()?),
         1 => R::Session(session(r)?),
         2 => R::Done,
-        3 => R::Alive { now: ServerTime(r.u64()?), recovering: r.bool("recovering")? },
+        3 => R::Alive { now: ServerTime(r.u64()?), recovering: r.bool("recovering")?, until: None },
         4 => R::Locks(list(r, 5, lock_result)?),
         5 => R::Statuses(list(r, 4, Reader::status)?),
         6 => R::Created(r.object()?),
@@ -143,10 +188,11 @@ pub(super) fn put_reply(w: &mut Writer<'_>, reply: &ControlReply) {
             put_session(w, session);
         }
         R::Done => w.u8(2),
-        R::Alive { now, recovering } => {
+        R::Alive { now, recovering, until } => {
             w.u8(3);
             w.u64(now.0);
             w.bool(*recovering);
+            put_some(w, *until, |w, until| w.u64(until.0));
         }
         R::Locks(results) => {
             w.u8(4);
@@ -270,6 +316,7 @@ fn session(r: &mut Reader<'_>) -> Read<Session> {
         shm_socket: r.option("shm socket", |r| r.short_bytes("shm socket"))?,
         tcp: r.bool("tcp")?,
         verbs: r.bool("verbs")?,
+        terms: None,
     })
 }
 
@@ -284,4 +331,9 @@ fn put_session(w: &mut Writer<'_>, session: &Session) {
     w.option(session.shm_socket.as_deref(), |w, name| w.short_bytes(name));
     w.bool(session.tcp);
     w.bool(session.verbs);
+    put_some(w, session.terms, |w, terms| {
+        w.u32(terms.horizon_s);
+        w.u64(terms.until.0);
+        w.u32(terms.lapses);
+    });
 }

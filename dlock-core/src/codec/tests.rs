@@ -157,6 +157,11 @@ impl Gen {
             shm_socket: self.bool().then(|| b"dlock-1-a".to_vec()),
             tcp: self.bool(),
             verbs: self.bool(),
+            terms: self.bool().then(|| Terms {
+                horizon_s: self.u32(),
+                until: ServerTime(self.next()),
+                lapses: self.u32(),
+            }),
         }
     }
 }
@@ -169,11 +174,12 @@ const REPLIES: usize = 6;
 fn control_request(g: &mut Gen, variant: usize) -> ControlRequest {
     use ControlRequest as R;
     let (version_min, version_max, tp_mode) = (g.next() as u8, g.next() as u8, g.next() as u8);
+    let horizon_s = g.bool().then(|| g.u32());
     match variant {
-        0 => R::Init { version_min, version_max, tp_mode },
+        0 => R::Init { version_min, version_max, tp_mode, horizon_s },
         1 => {
             let (client, secret) = (g.client(), g.secret());
-            R::Reinit { version_min, version_max, tp_mode, client, secret }
+            R::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret }
         }
         2 => R::ReinitDone,
         3 => R::Deinit,
@@ -194,7 +200,11 @@ fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
         0 => R::Error(g.status()),
         1 => R::Session(g.session()),
         2 => R::Done,
-        3 => R::Alive { now: ServerTime(g.next()), recovering: g.bool() },
+        3 => R::Alive {
+            now: ServerTime(g.next()),
+            recovering: g.bool(),
+            until: g.bool().then(|| ServerTime(g.next())),
+        },
         4 => R::Locks(g.list(|g| {
             let grant = LockGrant {
                 lock: LockId(g.u32() as i32),
@@ -267,7 +277,8 @@ fn one_of_each(g: &mut Gen) -> Vec<Frame> {
     for fabric in [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs, FabricKind::Verbs] {
         let verbs = (fabric == FabricKind::Verbs).then(|| g.verbs_attach());
         let (client, secret) = (g.client(), g.secret());
-        frames.push(Frame::Attach(Attach { client, secret, fabric, verbs }));
+        let version = g.bool().then(|| g.next() as u8);
+        frames.push(Frame::Attach(Attach { client, secret, fabric, verbs, version }));
     }
     for has_verbs in [false, true] {
         frames.push(Frame::Attached(Attached {
@@ -276,6 +287,7 @@ fn one_of_each(g: &mut Gen) -> Vec<Frame> {
             ledger_entries: g.u32(),
             clock_offset_ns: g.next(),
             verbs: has_verbs.then(|| g.verbs_attached()),
+            until: g.bool().then(|| ServerTime(g.next())),
         }));
     }
     frames.push(Frame::Batch(seq, g.list(Gen::chain)));
@@ -337,6 +349,10 @@ fn no_prefix_of_a_payload_is_a_payload() {
     }
 }
 
+fn decoded_payload(bytes: &[u8]) -> Result<Frame, FrameError> {
+    decode(decode_kind(bytes), &bytes[HEADER_LEN..])
+}
+
 fn decode_kind(bytes: &[u8]) -> Kind {
     header(bytes.first_chunk().unwrap()).unwrap().kind
 }
@@ -346,6 +362,10 @@ fn a_payload_with_one_byte_more_is_refused() {
     for frame in one_of_each(&mut Gen(3)) {
         let mut bytes = encoded(&frame);
         bytes.push(0);
+        if bytes[2] == 2 {
+            assert_eq!(decoded_payload(&bytes), Ok(frame), "of a later version");
+            continue;
+        }
         assert_eq!(decode(decode_kind(&bytes), &bytes[HEADER_LEN..]), Err(FrameError::Trailing));
     }
 }
@@ -362,8 +382,14 @@ fn whatever_one_flipped_bit_decodes_to_has_just_this_encoding() {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             if let Ok(other) = decoded(&flipped) {
-                if flipped[2] == VERSION {
-                    assert_eq!(encoded(&other), flipped, "bit {bit} of {frame:?}");
+                // fields of a later version are skipped, and an unknown version is parted from
+                match flipped[2] {
+                    1 => assert_eq!(encoded(&other), flipped, "bit {bit} of {frame:?}"),
+                    2 => {
+                        let again = encoded(&other);
+                        assert!(flipped[HEADER_LEN..].starts_with(&again[HEADER_LEN..]));
+                    }
+                    _ => {}
                 }
             }
         }
@@ -380,11 +406,15 @@ fn noise_of_every_kind_is_decoded_without_panic() {
             if len > 8 {
                 noise[8] %= 16; // a tag that exists, more often than not
             }
-            let mut head = [b'D', b'L', VERSION, raw, 0, 0, 0, 0];
+            let mut head = [b'D', b'L', 1 + g.bool() as u8, raw, 0, 0, 0, 0];
             head[4..].copy_from_slice(&(len as u32).to_le_bytes());
             let Ok(header) = header(&head) else { continue };
             if let Ok(frame) = decode(header.kind, &noise) {
-                assert_eq!(&encoded(&frame)[HEADER_LEN..], noise);
+                let again = encoded(&frame);
+                match head[2] {
+                    1 => assert_eq!(&again[HEADER_LEN..], noise),
+                    _ => assert!(noise.starts_with(&again[HEADER_LEN..])),
+                }
             }
         }
     }
@@ -434,7 +464,8 @@ fn verbs_payload(change: impl FnOnce(&mut VerbsAttach)) -> Result<Frame, FrameEr
     let mut verbs = VerbsAttach { messages: None, ..g.verbs_attach() };
     change(&mut verbs);
     let (client, secret, fabric) = (g.client(), g.secret(), FabricKind::Verbs);
-    decoded(&encoded(&Frame::Attach(Attach { client, secret, fabric, verbs: Some(verbs) })))
+    let (verbs, version) = (Some(verbs), None);
+    decoded(&encoded(&Frame::Attach(Attach { client, secret, fabric, verbs, version })))
 }
 
 #[test]
@@ -454,7 +485,8 @@ fn queue_pairs_and_rings_out_of_their_bounds_are_refused() {
     let mut verbs = Gen(8).verbs_attached();
     verbs.ledger = VerbsRegion { base: u64::MAX, bytes: 1, rkey: 0 };
     let (status, verbs) = (Status::Success, Some(verbs));
-    let attached = Attached { status, slots: 0, ledger_entries: 0, clock_offset_ns: 0, verbs };
+    let attached =
+        Attached { status, slots: 0, ledger_entries: 0, clock_offset_ns: 0, verbs, until: None };
     let result = decoded(&encoded(&Frame::Attached(attached)));
     assert_eq!(result, Err(FrameError::Invalid("region")));
 }

@@ -282,6 +282,19 @@ impl LockEntry {
         self.note = None;
     }
 
+    /// The primary has ended what this client had without a lease: holds of read-write locks,
+    /// holds for ever, tickets. Whether this one was among them; it is lost then.
+    pub fn lapse(&mut self) -> bool {
+        use EntryState as S;
+        let has_nothing = matches!(self.state, S::Initialized | S::Unlocked);
+        let is_held = matches!(self.state, S::ExclusiveLocked | S::SharedLocked);
+        if has_nothing || is_held && self.deadline_s() != u32::MAX {
+            return false;
+        }
+        self.lose();
+        true
+    }
+
     /// The public id.
     pub fn lock(&self) -> LockId {
         self.lock

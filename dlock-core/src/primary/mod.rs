@@ -2,10 +2,10 @@
 //! The primary as one pure state machine: tables and arbiter, driven by somebody who does I/O.
 //!
 //! ```text
-//!   control connection ──ControlRequest──▶ admit | control ──▶ ControlReply
+//!   control connection ──ControlRequest──▶ control         ──▶ ControlReply
 //!   command channel    ──Request─────────▶ command         ──▶ Sent, now or later
 //!                      ──Chain (tcp)─────▶ check_chain, [driver executes], executed
-//!   broken, fenced     ──────────────────▶ absent, fenced
+//!   membership         ──────────────────▶ add_client, detached, lapse, fenced
 //!   clock              ──────────────────▶ tick, when next_wakeup has come
 //! ```
 //! The driver promises *fencing before cleanup*: [`Primary::fenced`] is called only when nothing
@@ -13,24 +13,25 @@
 
 mod chain;
 mod claims;
+mod holds;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use crate::arbiter::Sent;
+pub(crate) use holds::Had;
+pub use holds::{Lapse, Lapsed, LAPSE_SLICE, LOOKS_MAX};
 pub use snapshot::{ClientSnapshot, LockSnapshot};
 
 use crate::arbiter::{Arbiter, Caller, LockRef};
 use crate::clock::ServerTime;
-use crate::control::{
-    ControlReply, ControlRequest, FabricKind, LockDesc, Secret, VERSION, VERSION_MIN,
-};
+use crate::control::{ControlReply, ControlRequest, FabricKind, LockDesc};
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
 use crate::message::{LockType, Mode, Reply, Request};
 use crate::planted::{self, Bug};
-use crate::registry::{Presence, Registry, Released, What};
+use crate::registry::{Registry, Released, What};
 use crate::status::Status;
 
 /// Number of debug counters (`debug_stats` of the C API).
@@ -53,23 +54,9 @@ pub struct PrimaryConfig {
     pub locks_max: usize,
     /// Room for objects.
     pub objects_max: usize,
-    /// How long an absent client keeps what it holds; `None`: until it is evicted.
+    /// How long a client that has closed its connections keeps what it has without a lease;
+    /// `None`: for ever.
     pub absent_grace_ns: Option<u64>,
-}
-
-/// A client that was let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admitted {
-    /// Who it is.
-    pub client: ClientId,
-    /// Its proof.
-    pub secret: Secret,
-    /// The protocol version to speak.
-    pub version: u8,
-    /// The primary is in recovery.
-    pub recovering: bool,
-    /// It was not known before.
-    pub fresh: bool,
 }
 
 /// A primary.
@@ -121,73 +108,28 @@ impl Primary {
         self.recovering
     }
 
-    /// Lets a client in (`Init`), or in again (`Reinit`; the driver fences its old channels).
+    /// Whether there is no room for another client.
+    pub fn is_full(&self) -> bool {
+        self.registry.clients.is_full()
+    }
+
+    /// A new client, with nothing. Who it is, and whether it may be let in, is
+    /// [`membership`](crate::membership)'s to decide.
     ///
     /// # Errors
-    /// `VersionMismatch`; `Error` (another tp_mode, a wrong secret, or no admission request);
-    /// `NotReady`; `ServerNoResource` (an absent client may be evicted to make room);
-    /// `ClientRemoved` (a reinit of nobody known).
-    pub fn admit(
-        &mut self,
-        request: &ControlRequest,
-        random: &mut dyn FnMut() -> u32,
-        secret: Secret,
-    ) -> Result<Admitted, Status> {
-        let (min, max, tp_mode, back) = match *request {
-            ControlRequest::Init { version_min, version_max, tp_mode } => {
-                (version_min, version_max, tp_mode, None)
-            }
-            ControlRequest::Reinit { version_min, version_max, tp_mode, client, secret } => {
-                (version_min, version_max, tp_mode, Some((client, secret)))
-            }
-            _ => return Err(Status::Error),
-        };
-        let version = max.min(VERSION);
-        if min > max || version < min || version < VERSION_MIN {
-            return Err(Status::VersionMismatch);
-        }
-        if tp_mode != self.config.tp_mode {
-            return Err(Status::Error);
-        }
-        let admitted = |client, secret, recovering, fresh| Admitted {
-            client,
-            secret,
-            version,
-            recovering,
-            fresh,
-        };
-        let Some((client, proof)) = back else {
-            if self.recovering {
-                return Err(Status::NotReady);
-            }
-            let client = self.registry.clients.admit(secret, random)?;
-            return Ok(admitted(client, secret, false, true));
-        };
-        let fresh = match self.registry.clients.get(client) {
-            Some(known) if known.is_authentic(proof) => {
-                self.registry.clients.mark_present(client);
-                false
-            }
-            Some(_) => return Err(Status::Error),
-            None if self.recovering && !self.removed.contains(&client) => {
-                self.registry.clients.adopt(client, proof)?;
-                true
-            }
-            None => return Err(Status::ClientRemoved),
-        };
+    /// `ServerNoResource`: there is no room. `Error`: it is known.
+    pub fn add_client(&mut self, client: ClientId) -> Result<(), Status> {
+        self.registry.clients.add(client)
+    }
+
+    /// Whether a client that is not known here may come from the predecessor.
+    pub fn may_adopt(&self, client: ClientId) -> bool {
+        self.recovering && !self.removed.contains(&client)
+    }
+
+    /// A client has come back: it may say once that it has told its claims.
+    pub fn came_back(&mut self, client: ClientId) {
         self.reinits.insert(client);
-        Ok(admitted(client, proof, self.recovering, fresh))
-    }
-
-    /// An absent client whose eviction makes room: the lowest id that is not to be skipped.
-    /// The driver fences it, calls [`fenced`](Self::fenced), and tries the admission again.
-    pub fn eviction_candidate(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
-        self.registry.clients.absent_candidate(skip)
-    }
-
-    /// Whether this is the client's proof.
-    pub fn authentic(&self, client: ClientId, secret: Secret) -> bool {
-        self.registry.clients.get(client).is_some_and(|c| c.is_authentic(secret))
     }
 
     /// A new command channel of this client: its requests count from 1 again, and what it waited
@@ -223,21 +165,6 @@ impl Primary {
                 self.arbiter.drop_waits(now, mem, lock, client, out);
             }
         }
-    }
-
-    /// The client's control connection broke.
-    pub fn absent(&mut self, now: ServerTime, client: ClientId) {
-        if self.registry.clients.get(client).is_some() {
-            self.registry.clients.mark_absent(client, now);
-            self.count(31);
-        }
-    }
-
-    /// A client that has been absent for longer than the grace. The driver fences it and calls
-    /// [`fenced`](Self::fenced); `skip` has those it cannot fence now.
-    pub fn must_fence(&self, now: ServerTime, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
-        let grace = self.config.absent_grace_ns?;
-        self.registry.clients.absent_before(now, grace).find(|&client| !skip(client))
     }
 
     /// Nothing of this client can act any more: what it holds is undone, and it is forgotten.
@@ -324,7 +251,7 @@ impl Primary {
                 self.registry.objects.disown(client);
                 ControlReply::Done
             }
-            R::Heartbeat => ControlReply::Alive { now, recovering: self.recovering },
+            R::Heartbeat => ControlReply::Alive { now, recovering: self.recovering, until: None },
             R::GetLocks(descs) => self.get_locks(mem, client, &descs),
             R::ReleaseLocks(locks) => self.release_locks(now, mem, client, &locks, out),
             R::UpdateLocks(claims) => self.update_locks(now, mem, client, &claims),
@@ -505,33 +432,9 @@ impl Primary {
         }
     }
 
-    /// When [`tick`](Self::tick) or [`must_fence`](Self::must_fence) has something to do next.
+    /// When [`tick`](Self::tick) has something to do next.
     pub fn next_wakeup(&self) -> Option<ServerTime> {
-        let fence = self.config.absent_grace_ns.and_then(|grace| {
-            let (_, since) = self.registry.clients.longest_absent()?;
-            Some(since.plus_ns(grace))
-        });
-        match (self.arbiter.next_wakeup(), fence) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
-    }
-
-    /// As [`next_wakeup`](Self::next_wakeup), but without the fencing of clients in `skip`, which
-    /// the driver cannot fence now.
-    pub fn next_wakeup_skipping(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ServerTime> {
-        let fence = self.config.absent_grace_ns.and_then(|grace| {
-            let clients = &self.registry.clients;
-            let next = clients.absent_before(ServerTime(u64::MAX), 0).find(|&c| !skip(c))?;
-            match clients.get(next)?.presence() {
-                Presence::Absent { since } => Some(since.plus_ns(grace)),
-                Presence::Present => None,
-            }
-        });
-        match (self.arbiter.next_wakeup(), fence) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        self.arbiter.next_wakeup()
     }
 
     /// Checks that everything it keeps fits together and that nobody is queued who is not known;

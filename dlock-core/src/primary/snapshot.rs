@@ -5,7 +5,6 @@ use super::Primary;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, LockId, Slot};
 use crate::message::LockType;
-use crate::registry::Presence;
 use crate::verb::{Word, WordAddr};
 
 /// One lock.
@@ -32,8 +31,6 @@ pub struct LockSnapshot {
 pub struct ClientSnapshot {
     /// Its id.
     pub client: ClientId,
-    /// Its control connection is there.
-    pub present: bool,
     /// Locks and objects it has got.
     pub handles: usize,
 }
@@ -63,11 +60,7 @@ impl Primary {
     pub fn clients_snapshot(&self) -> Vec<ClientSnapshot> {
         let clients = self.registry.clients.iter();
         clients
-            .map(|client| ClientSnapshot {
-                client: client.id(),
-                present: client.presence() == Presence::Present,
-                handles: client.handles_len(),
-            })
+            .map(|client| ClientSnapshot { client: client.id(), handles: client.handles_len() })
             .collect()
     }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::testing::{Dice, Memory};
 use super::{name_hash, Registry, What};
 use crate::clock::{ServerTime, NS};
-use crate::control::{LockDesc, LockGrant, ObjectGrant, Secret};
+use crate::control::{LockDesc, LockGrant, ObjectGrant};
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, LockId, ObjectId, Slot};
 use crate::message::LockType;
@@ -36,7 +36,7 @@ fn names() -> Vec<Vec<u8>> {
 fn registry() -> Registry {
     let mut reg = Registry::new(CLIENTS as usize, LOCKS_MAX, OBJECTS_MAX);
     for raw in 1..=CLIENTS {
-        reg.clients.adopt(client(raw), Secret([0; 16])).unwrap();
+        reg.clients.add(client(raw)).unwrap();
     }
     reg
 }
@@ -51,7 +51,7 @@ fn replace(reg: &mut Registry, mem: &mut Memory, now: ServerTime, who: ClientId)
     }
     objects.drop_client(&mut t, now, who);
     assert!(reg.clients.remove(who));
-    reg.clients.adopt(who, Secret([0; 16])).unwrap();
+    reg.clients.add(who).unwrap();
 }
 
 /// The id rule of the C API, by the book.

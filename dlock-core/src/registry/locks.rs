@@ -304,7 +304,6 @@ mod tests {
     use super::super::testing::Memory;
     use super::super::Registry;
     use super::*;
-    use crate::control::Secret;
     use crate::exec::LockMemory;
     use crate::words::LedgerEntry;
 
@@ -318,7 +317,7 @@ mod tests {
         fn new(locks_max: usize) -> Self {
             let mut reg = Registry::new(3, locks_max, 2);
             for raw in 1..=3 {
-                reg.clients.adopt(client(raw), Secret([0; 16])).unwrap();
+                reg.clients.add(client(raw)).unwrap();
             }
             Self { reg, mem: Memory::default() }
         }
@@ -430,7 +429,7 @@ mod tests {
     fn a_client_without_room_for_handles_creates_nothing() {
         let mut w = World::new(4);
         w.reg.clients = Clients::new(1, 1, 1);
-        w.reg.clients.adopt(client(1), Secret([0; 16])).unwrap();
+        w.reg.clients.add(client(1)).unwrap();
         let a = desc("a", LockType::Atomic);
         w.get(1, &a).unwrap();
         let refused = w.get(1, &desc("b", LockType::Atomic));

@@ -23,7 +23,7 @@ mod churn;
 #[cfg(test)]
 mod testing;
 
-pub use clients::{Client, Clients, Presence, ID_ATTEMPTS_MAX};
+pub use clients::{Client, Clients};
 pub use handles::{HandleEntry, What, STALE_HANDLES_MAX};
 pub use ids::name_hash;
 pub use locks::{LockRecord, Locks, Released};

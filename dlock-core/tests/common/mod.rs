@@ -12,6 +12,7 @@ use dlock_core::words::LedgerEntry;
 pub struct Memory {
     pub words: HashMap<u32, u64>,
     pub ledgers: HashMap<(ClientId, Handle), LedgerEntry>,
+    pub mapped: std::collections::HashSet<ClientId>,
 }
 
 impl LockMemory for Memory {
@@ -40,5 +41,11 @@ impl LockMemory for Memory {
     }
     fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
         self.ledgers.remove(&(client, handle));
+    }
+}
+
+impl dlock_core::membership::MemberMemory for Memory {
+    fn is_mapped(&self, client: ClientId) -> bool {
+        self.mapped.contains(&client)
     }
 }

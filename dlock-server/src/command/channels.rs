@@ -76,7 +76,7 @@ impl Worker {
         let sent = std::mem::take(&mut self.core.sent);
         let mut touched: Vec<Token> = Vec::new();
         for one in &sent {
-            let token = self.members.get(&one.client).and_then(|member| member.channel);
+            let token = self.sockets.get(&one.client).and_then(|sockets| sockets.channel);
             let Some(token) = token else { continue };
             let Some(channel) = self.channels.get_mut(&token) else { continue };
             let Some(seq) = channel.outer(one.seq) else { continue };

@@ -2,7 +2,8 @@
 //! The command thread: owns the primary's state and its memory, and serves the command channels.
 //!
 //! ```text
-//!   loop:  events of the control thread ─▶ sessions   (admission, requests, attach, fencing)
+//!   loop:  events of the control thread ─▶ sessions   (admission, requests, attach)
+//!          what membership wants done   ─▶ effects    (closing, fencing, undoing)
 //!          arrivals at the device       ─▶ verbs      (frames of verbs clients)
 //!          readable channels            ─▶ channels   (chains, notes, requests)
 //!          whose time has come          ─▶ tick, graces, stalled clients
@@ -13,6 +14,7 @@
 //! client can keep the others waiting. Nothing here blocks but the sleep.
 
 mod channels;
+mod effects;
 mod sessions;
 mod spin;
 mod verbs;
@@ -24,16 +26,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::ServerTime;
+use dlock_core::control::ControlRequest;
 use dlock_core::ids::ClientId;
-use dlock_core::primary::{Primary, Sent};
+use dlock_core::membership::{Membership, Rules};
+use dlock_core::primary::{Lapse, Primary, Sent};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome};
+use dlock_fabric::fds::PeerProcess;
 use dlock_fabric::{DeviceLost, VerbsHost, VerbsPeer};
 use mio::{Events, Poll, Token};
 
 use crate::channel::{Channel, STALL_MAX};
 use crate::epoch::ServerClock;
-use crate::mailbox::{Event, Inbox, Link, Peer};
+use crate::mailbox::{Event, Inbox, Link, Opening};
 use crate::memory::Memory;
 use spin::Spin;
 use verbs::Nic;
@@ -59,6 +64,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 /// What the command thread is made of.
 pub(crate) struct Parts {
     pub(crate) primary: Primary,
+    pub(crate) rules: Rules,
     pub(crate) memory: Memory,
     /// The device, if it is the memory's domain.
     pub(crate) host: Option<Arc<VerbsHost>>,
@@ -87,19 +93,31 @@ impl Core {
     }
 }
 
-/// A client that was let in, as far as connections go.
+/// What this process has open for a client that was let in.
 #[derive(Default)]
-struct Member {
+struct Sockets {
     /// Its control connection.
-    link: Option<Arc<Link>>,
+    control: Option<Arc<Link>>,
     /// Its command channel.
     channel: Option<Token>,
-    /// Command channels it has had.
-    channels: u64,
     /// The processes that have mapped the memory for it.
-    processes: Vec<(Peer, Option<Token>)>,
-    /// It said `Deinit`.
-    left: bool,
+    processes: Vec<Process>,
+}
+
+/// A process that has mapped the memory.
+struct Process {
+    /// Its number to [`Membership`].
+    number: u64,
+    process: PeerProcess,
+    /// `None`: nothing tells when it ends.
+    token: Option<Token>,
+}
+
+/// A client that waits for a place.
+struct Waiting {
+    request: ControlRequest,
+    link: Arc<Link>,
+    reply: Opening,
 }
 
 /// The command thread.
@@ -107,7 +125,11 @@ pub(crate) struct Worker {
     core: Core,
     inbox: Inbox,
     poll: Poll,
-    members: HashMap<ClientId, Member>,
+    members: Membership,
+    sockets: HashMap<ClientId, Sockets>,
+    waiting: VecDeque<Waiting>,
+    /// Ends of what has no lease, under way.
+    lapses: VecDeque<Lapse>,
     channels: HashMap<Token, Channel>,
     /// Descriptors that tell of the end of a process.
     pidfds: HashMap<Token, ClientId>,
@@ -119,8 +141,6 @@ pub(crate) struct Worker {
     peeks: u32,
     /// Channels whose clients leave replies unread.
     blocked: HashSet<Token>,
-    /// Clients that must be fenced, and could not be yet.
-    doomed: HashSet<ClientId>,
     /// Queue pairs that could not be fenced yet.
     unfenced: HashMap<ClientId, Vec<VerbsPeer>>,
     /// Some process has no pidfd.
@@ -150,14 +170,16 @@ impl Worker {
             },
             inbox: parts.inbox,
             poll: parts.poll,
-            members: HashMap::new(),
+            members: Membership::new(parts.rules),
+            sockets: HashMap::new(),
+            waiting: VecDeque::new(),
+            lapses: VecDeque::new(),
             channels: HashMap::new(),
             pidfds: HashMap::new(),
             ready: VecDeque::new(),
             last_turn: (MAIL, false),
             peeks: 0,
             blocked: HashSet::new(),
-            doomed: HashSet::new(),
             unfenced: HashMap::new(),
             blind: false,
             next_token: NIC.0,
@@ -227,13 +249,14 @@ impl Worker {
     fn event(&mut self, event: Event) {
         // A receiver that is gone is a connection that has ended: its `Lost` follows.
         match event {
-            Event::Open { request, link, reply } => {
-                let _ = reply.send(self.open(&request, link));
+            Event::Open { request, link, reply } => self.open(request, link, reply),
+            Event::Clients { reply } => {
+                let _ = reply.send(self.clients());
             }
             Event::Control { client, link, request, reply } => {
                 let _ = reply.send(self.control(client, link, request));
             }
-            Event::Lost { client, link } => self.lost(client, link),
+            Event::Lost { client, link, why } => self.lost(client, link, why),
             Event::MayAttach { attach, reply } => {
                 let _ = reply.send(self.may_attach_now(&attach));
             }
@@ -248,13 +271,11 @@ impl Worker {
         if self.next_wakeup().is_some_and(|at| at <= now) {
             let Core { primary, memory, sent, .. } = &mut self.core;
             primary.tick(now, memory, sent);
-            let doomed = &self.doomed;
-            let over = self.core.primary.must_fence(now, &|client| doomed.contains(&client));
-            if let Some(client) = over {
-                log::info!("client {client} did not come back in time: it is removed");
-                self.fence_when_possible(client);
-            }
+            self.members.tick(now);
+            self.settle();
         }
+        self.lapse_some();
+        self.open_waiting();
         let now = Instant::now();
         if now >= self.next_look && self.has_to_look() {
             self.next_look = now + LOOK_EVERY;
@@ -265,13 +286,16 @@ impl Worker {
     }
 
     fn next_wakeup(&self) -> Option<ServerTime> {
-        self.core.primary.next_wakeup_skipping(&|client| self.doomed.contains(&client))
+        match (self.core.primary.next_wakeup(), self.members.next_wakeup()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
     }
 
     /// Whether something is going on that nothing notifies of.
     fn has_to_look(&self) -> bool {
         self.blind
-            || !self.doomed.is_empty()
+            || self.members.has_quarantined()
             || !self.blocked.is_empty()
             || !self.unfenced.is_empty()
     }
@@ -288,7 +312,8 @@ impl Worker {
 
     /// How long the poll may wait: not at all while there is work or something is expected soon.
     fn wait(&mut self, worked: bool) -> Duration {
-        if worked || !self.ready.is_empty() || !self.core.sent.is_empty() {
+        let is_busy = !self.lapses.is_empty() || !self.waiting.is_empty();
+        if worked || is_busy || !self.ready.is_empty() || !self.core.sent.is_empty() {
             self.spin.worked();
             return Duration::ZERO;
         }

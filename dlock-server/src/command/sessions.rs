@@ -1,101 +1,96 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Clients coming, asking, leaving and vanishing.
-//!
-//! ```text
-//!   Init ──▶ member ──Attach──▶ + channel (+ process)
-//!              │  ▲                   control connection lost ─▶ absent ─ grace ─▶ doomed
-//!              │  └─ Reinit: old channels closed first          Deinit ──────────▶ doomed
-//!              ▼                                                 room needed ─────▶ doomed
-//!           doomed ── nothing of it can act ──▶ fenced: what it holds is undone, it is forgotten
-//! ```
-//! A tcp client cannot act once its channel is closed, and a verbs client once its queue pairs are
-//! fenced, which closing its channel does. An shm client can while a process of its
-//! has the memory mapped: it is fenced when it has unmapped it or when the process is gone.
+//! Clients coming, asking, leaving and vanishing: sockets and processes around
+//! [`Membership`](dlock_core::membership::Membership), which decides.
 
-use std::collections::hash_map::Entry;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_core::control::{
-    Attach, Attached, ControlReply, ControlRequest, FabricKind, Secret, Session,
-};
+use dlock_core::control::{Attach, Attached, ControlReply, ControlRequest, FabricKind, Session};
 use dlock_core::ids::ClientId;
-use dlock_core::primary::Admitted;
+use dlock_core::membership::{self, Admission, Draws, Gone, Opened};
+use dlock_core::primary::ClientSnapshot;
 use dlock_core::status::Status;
+use dlock_core::{control::Secret, membership::State};
 use dlock_fabric::{handshake, VerbsPeer};
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
-use std::os::fd::{AsFd, AsRawFd};
 
-use super::{Core, Member, Worker};
-use crate::channel::{Channel, CHANNELS_MAX};
-use crate::mailbox::{Joining, Link, Peer, Socket};
+use super::{Core, Process, Waiting, Worker};
+use crate::channel::Channel;
+use crate::mailbox::{Joining, Link, Opening, Peer, Socket};
 use crate::random::Random;
 
-/// Processes that may have the memory mapped for one client.
-const PROCESSES_MAX: usize = 4;
 /// An answer to `Attach` is the first on its connection, so that it fits at once.
 const ANSWER_WAIT: Duration = Duration::ZERO;
+/// Attempts to let a client in before others are served: the first makes room, the second takes it.
+const OPEN_TRIES: usize = 2;
 
 impl Worker {
-    /// `Init` or `Reinit`: lets a client in, evicting an absent one if there is no room.
-    pub(super) fn open(
-        &mut self,
-        request: &ControlRequest,
-        link: Arc<Link>,
-    ) -> Result<Session, Status> {
+    /// `Init` or `Reinit`: lets a client in, perhaps not at once if room must be made for it.
+    pub(super) fn open(&mut self, request: ControlRequest, link: Arc<Link>, reply: Opening) {
+        for _ in 0..OPEN_TRIES {
+            let opened = self.try_open(&request, &link);
+            self.settle();
+            match opened {
+                Ok(Opened::Wait) => {}
+                Ok(Opened::Admitted(admission)) => {
+                    let _ = reply.send(self.enter(admission, link));
+                    return self.settle();
+                }
+                Err(status) => {
+                    let _ = reply.send(Err(status));
+                    return;
+                }
+            }
+        }
+        // One per connection, and those are counted.
+        self.waiting.push_back(Waiting { request, link, reply });
+    }
+
+    /// Tries again to let those in who wait for room.
+    pub(super) fn open_waiting(&mut self) {
+        for _ in 0..self.waiting.len() {
+            if let Some(Waiting { request, link, reply }) = self.waiting.pop_front() {
+                self.open(request, link, reply);
+            }
+        }
+    }
+
+    fn try_open(&mut self, request: &ControlRequest, link: &Link) -> Result<Opened, Status> {
         let mut random = Random::new().map_err(|error| {
             log::error!("no client can be let in: {error}");
             Status::Error
         })?;
         let secret = Secret(random.bytes());
-        if let ControlRequest::Reinit { client, .. } = request {
-            if self.members.get(client).is_some_and(|member| member.left) {
-                return Err(Status::ClientRemoved);
-            }
-        }
-        let mut draw = || random.number();
-        let mut admitted = self.core.primary.admit(request, &mut draw, secret);
-        if admitted == Err(Status::ServerNoResource) && self.evict_one() {
-            admitted = self.core.primary.admit(request, &mut draw, secret);
-        }
-        self.enter(admitted?, link)
+        let mut number = || random.number();
+        let draws = Draws { secret, number: &mut number };
+        let now = self.core.now();
+        let Core { primary, memory, .. } = &mut self.core;
+        self.members.open(now, primary, memory, request, link.id, draws)
     }
 
-    /// Makes room for a client by removing an absent one, if one can be fenced.
-    fn evict_one(&mut self) -> bool {
-        let candidate = self.core.primary.eviction_candidate(&|client| !self.fenceable(client));
-        let Some(client) = candidate else { return false };
-        log::info!("client {client} is removed: it is absent, and its place is needed");
-        self.fence(client);
-        true
-    }
-
-    /// The client's old connections end before the new session is answered.
-    fn enter(&mut self, admitted: Admitted, link: Arc<Link>) -> Result<Session, Status> {
-        let client = admitted.client;
+    /// The client's old connections have ended; it gets memory, and its answer.
+    fn enter(&mut self, admission: Admission, link: Arc<Link>) -> Result<Session, Status> {
+        let client = admission.client;
+        self.sockets.entry(client).or_default().control = Some(link);
         if let Err(error) = self.core.memory.add_client(client) {
             log::error!("client {client} cannot be let in: {error}");
-            self.fence(client);
+            self.members.has_no_memory(client);
             return Err(Status::ServerNoResource);
         }
-        self.close_channel(client);
-        self.doomed.remove(&client);
-        let member = self.members.entry(client).or_default();
-        if let Some(old) = member.link.replace(link) {
-            old.close();
-        }
         Ok(Session {
-            version: admitted.version,
+            version: admission.version,
             client,
-            secret: admitted.secret,
+            secret: admission.secret,
             epoch: self.core.primary.config().epoch,
             anchor_s: self.core.primary.config().anchor_s,
             now: self.core.now(),
-            recovering: admitted.recovering,
+            recovering: admission.recovering,
             shm_socket: self.shm_socket.clone(),
             tcp: self.tcp,
             verbs: self.nic.is_some(),
+            terms: admission.terms,
         })
     }
 
@@ -106,50 +101,56 @@ impl Worker {
         link: u64,
         request: ControlRequest,
     ) -> ControlReply {
-        // A connection that was replaced meanwhile speaks for nobody.
-        let bound = |member: &Member| member.link.as_ref().is_some_and(|l| l.id == link);
-        if !self.members.get(&client).is_some_and(bound) {
-            return ControlReply::Error(Status::Error);
-        }
-        let leaves = request == ControlRequest::Deinit;
         let now = self.core.now();
         let Core { primary, memory, sent, .. } = &mut self.core;
-        let reply = primary.control(now, memory, client, request, sent);
+        let reply = self.members.control(now, primary, memory, (client, link), request, sent);
         self.set_gate();
-        if leaves && reply == ControlReply::Done {
-            if let Some(member) = self.members.get_mut(&client) {
-                member.left = true;
-            }
-            self.fence_when_possible(client);
-        }
+        self.settle();
         reply
     }
 
-    /// A control connection has ended. A client that never comes back is removed later, or at
-    /// once if its process is gone.
-    pub(super) fn lost(&mut self, client: ClientId, link: u64) {
-        let Some(member) = self.members.get_mut(&client) else { return };
-        if member.link.as_ref().is_some_and(|l| l.id == link) {
-            member.link = None;
-            if !member.left {
-                self.core.primary.absent(self.core.clock.now(), client);
-                self.look_at_process(client);
+    /// A control connection has ended.
+    pub(super) fn lost(&mut self, client: ClientId, link: u64, why: Gone) {
+        let now = self.core.now();
+        self.members.control_ended(now, &mut self.core.primary, (client, link), why);
+        if let Some(sockets) = self.sockets.get_mut(&client) {
+            if sockets.control.as_ref().is_some_and(|control| control.id == link) {
+                sockets.control = None;
             }
         }
+        // The poll may not have told of the process yet.
+        self.look_at_process(client);
+    }
+
+    /// All clients, and whether they have a control connection.
+    pub(super) fn clients(&self) -> Vec<(ClientSnapshot, bool)> {
+        let is_present = |client| self.members.state(client) == Some(State::Present);
+        let clients = self.core.primary.clients_snapshot().into_iter();
+        clients
+            .map(|client| {
+                let present = is_present(client.client);
+                (client, present)
+            })
+            .collect()
     }
 
     /// A connection wants to be a client's command channel.
     pub(super) fn attach(&mut self, socket: Socket, attach: Attach, joining: Joining) {
         let client = attach.client;
-        let mut status = self.may_attach(&attach, &joining);
-        if status == Status::Success {
-            self.close_channel(client);
-            if self.is_unfenced(client) {
-                status = Status::Error; // its old queue pairs could still act
-            }
-        }
+        let kind = kind_of(&joining);
+        let status = self.members.begin_attach(&self.core.primary, &attach, kind);
+        self.settle();
+        let channel = match status {
+            Status::Success => self.members.finish_attach(client, attach.fabric, kind),
+            status => Err(status),
+        };
+        let deadline = Instant::now() + ANSWER_WAIT;
+        let channel = match channel {
+            Ok(channel) => channel,
+            Err(status) => return self.refuse(client, &socket, status, deadline),
+        };
         let attached = Attached {
-            status,
+            status: Status::Success,
             slots: self.core.memory.slots(),
             ledger_entries: self.core.memory.ledger_entries(),
             clock_offset_ns: match attach.fabric {
@@ -157,25 +158,18 @@ impl Worker {
                 FabricKind::Tcp | FabricKind::Verbs => 0,
             },
             verbs: None,
+            until: self.members.until(client).filter(|_| attach.version >= Some(2)),
         };
-        let deadline = Instant::now() + ANSWER_WAIT;
-        if status != Status::Success {
-            // A client in recovery asks again and again.
-            let level = match status {
-                Status::NotReady => log::Level::Debug,
-                _ => log::Level::Warn,
-            };
-            log::log!(level, "a command channel of client {client} is refused: {status}");
-            let refusal = Attached { slots: 0, ledger_entries: 0, clock_offset_ns: 0, ..attached };
-            // The connection is closed whether the answer arrives or not.
-            let _ = handshake::answer(socket.as_fd(), &refusal, None, deadline);
-            return;
-        }
         let now = self.core.now();
         let Core { primary, memory, sent, .. } = &mut self.core;
         primary.attached(now, memory, client, attach.fabric, sent);
         let (attached, fabric, peer) = match joining {
-            Joining::Shm(peer) => return self.share(client, socket, attached, peer, deadline),
+            Joining::Shm(peer) => {
+                if let Some(number) = channel.watch {
+                    self.watch(client, number, peer);
+                }
+                return self.share(client, channel.number, socket, attached, deadline);
+            }
             Joining::Tcp => (attached, FabricKind::Tcp, None),
             Joining::Verbs(joined) => {
                 let (peer, verbs) = *joined;
@@ -183,71 +177,49 @@ impl Worker {
             }
         };
         // Known before the client knows of it: its first frame may come at once.
-        let added = self.add_channel(client, fabric, socket, peer.map(Box::new));
-        let Some(token) = added else { return };
+        let peer = peer.map(Box::new);
+        let Some(token) = self.add_channel(client, channel.number, fabric, socket, peer) else {
+            return self.settle();
+        };
         let Some(channel) = self.channels.get(&token) else { return };
         if let Err(error) = handshake::answer(channel.as_fd(), &attached, None, deadline) {
             self.end_channel(token, &format!("it did not take its command channel: {error}"));
         }
     }
 
+    fn refuse(&self, client: ClientId, socket: &Socket, status: Status, deadline: Instant) {
+        // A client in recovery asks again and again.
+        let level = match status {
+            Status::NotReady => log::Level::Debug,
+            _ => log::Level::Warn,
+        };
+        log::log!(level, "a command channel of client {client} is refused: {status}");
+        let refusal = Attached {
+            status,
+            slots: 0,
+            ledger_entries: 0,
+            clock_offset_ns: 0,
+            verbs: None,
+            until: None,
+        };
+        // The connection is closed whether the answer arrives or not.
+        let _ = handshake::answer(socket.as_fd(), &refusal, None, deadline);
+    }
+
     /// Whether a verbs client may attach, before queue pairs are made for it.
     pub(super) fn may_attach_now(&self, attach: &Attach) -> Status {
-        self.may_attach_as(attach, |_| self.may_attach_verbs())
+        self.members.may_attach(&self.core.primary, attach, membership::Joining::Verbs)
     }
 
-    /// The memory cannot refuse verbs clients: in recovery they are not let near it.
-    fn may_attach_verbs(&self) -> Status {
-        match &self.nic {
-            None => Status::Error,
-            Some(_) if self.core.primary.is_recovering() => Status::NotReady,
-            Some(_) => Status::Success,
-        }
-    }
-
-    fn may_attach(&self, attach: &Attach, joining: &Joining) -> Status {
-        self.may_attach_as(attach, |member| match (attach.fabric, joining) {
-            (FabricKind::Tcp, Joining::Tcp) if self.tcp => Status::Success,
-            (FabricKind::Verbs, Joining::Verbs(_)) => self.may_attach_verbs(),
-            // A process that cannot be told from others could never be fenced.
-            (FabricKind::Shm, Joining::Shm(peer)) if peer.process.is_known() => {
-                let full = member.processes.len() >= PROCESSES_MAX;
-                match full && !member.processes.iter().any(|(p, _)| p.pid == peer.pid) {
-                    true => Status::ServerNoResource,
-                    false => Status::Success,
-                }
-            }
-            _ => Status::Error,
-        })
-    }
-
-    /// What holds for every fabric, and then for this one.
-    fn may_attach_as(&self, attach: &Attach, fabric: impl FnOnce(&Member) -> Status) -> Status {
-        let Some(member) = self.members.get(&attach.client) else {
-            return Status::ClientRemoved;
-        };
-        if !self.core.primary.authentic(attach.client, attach.secret) {
-            return Status::Error;
-        }
-        if member.channels + 1 >= CHANNELS_MAX {
-            return Status::ServerNoResource;
-        }
-        if member.left || self.doomed.contains(&attach.client) {
-            return Status::ClientRemoved;
-        }
-        fabric(member)
-    }
-
-    /// Answers an shm client with the memory. Its process is watched before it has the memory.
+    /// Answers an shm client with the memory. Its process is watched already.
     fn share(
         &mut self,
         client: ClientId,
+        number: u64,
         socket: Socket,
         attached: Attached,
-        peer: Peer,
         deadline: Instant,
     ) {
-        self.watch(client, peer);
         let sent = match self.core.memory.share(client) {
             Some(Ok(shared)) => {
                 handshake::answer(socket.as_fd(), &attached, Some(&shared), deadline)
@@ -258,7 +230,7 @@ impl Worker {
             None => return, // shm was not offered
         };
         match sent {
-            Ok(()) => drop(self.add_channel(client, FabricKind::Shm, socket, None)),
+            Ok(()) => drop(self.add_channel(client, number, FabricKind::Shm, socket, None)),
             Err(error) => {
                 self.core.memory.unshare(client);
                 log::warn!("client {client} did not take the memory: {error}");
@@ -269,15 +241,13 @@ impl Worker {
     fn add_channel(
         &mut self,
         client: ClientId,
+        number: u64,
         fabric: FabricKind,
         socket: Socket,
         verbs: Option<Box<VerbsPeer>>,
     ) -> Option<Token> {
         let token = self.token();
-        let member = self.members.get_mut(&client)?;
-        member.channels += 1;
-        let whose = (client, member.channels);
-        let channel = Channel::new(whose, fabric, socket, token, self.poll.registry());
+        let channel = Channel::new((client, number), fabric, socket, token, self.poll.registry());
         let mut channel = match channel {
             Ok(channel) => channel,
             Err(error) => {
@@ -285,6 +255,7 @@ impl Worker {
                 if let Some(peer) = verbs {
                     self.fence_verbs(client, peer);
                 }
+                self.members.channel_ended(client, number, self.unfenced.contains_key(&client));
                 return None;
             }
         };
@@ -297,56 +268,42 @@ impl Worker {
         channel.listed = true;
         self.channels.insert(token, channel);
         self.ready.push_back(token);
-        member.channel = Some(token);
+        self.sockets.entry(client).or_default().channel = Some(token);
         Some(token)
     }
 
     /// A channel has ended by itself.
     pub(super) fn end_channel(&mut self, token: Token, why: &str) {
-        let Some(channel) = self.channels.remove(&token) else { return };
-        let client = channel.client;
+        let Some(channel) = self.channels.get(&token) else { return };
+        let (client, number) = (channel.client, channel.number);
         log::debug!("the command channel of client {client} has ended: {why}");
-        self.blocked.remove(&token);
-        if let Some(peer) = channel.close(self.poll.registry()) {
-            self.fence_verbs(client, peer);
-        }
-        if let Some(member) = self.members.get_mut(&client) {
-            if member.channel == Some(token) {
-                member.channel = None;
-            }
-        }
-        self.waits_no_more(client);
+        self.drop_channel(client, token);
+        let unfenced = self.unfenced.contains_key(&client);
+        self.members.channel_ended(client, number, unfenced);
         // An shm client hangs up when it has unmapped the memory, or when it has died.
         self.look_at_process(client);
     }
 
-    fn close_channel(&mut self, client: ClientId) {
-        let token = self.members.get_mut(&client).and_then(|member| member.channel.take());
-        let Some(token) = token else { return };
+    /// Closes a channel. The client is granted nothing that it would not hear of.
+    pub(super) fn drop_channel(&mut self, client: ClientId, token: Token) {
         self.blocked.remove(&token);
         let channel = self.channels.remove(&token);
         if let Some(peer) = channel.and_then(|channel| channel.close(self.poll.registry())) {
             self.fence_verbs(client, peer);
         }
-        self.waits_no_more(client);
-    }
-
-    /// A client's channel is gone: it is granted nothing that it would not hear of.
-    fn waits_no_more(&mut self, client: ClientId) {
+        if let Some(sockets) = self.sockets.get_mut(&client) {
+            if sockets.channel == Some(token) {
+                sockets.channel = None;
+            }
+        }
         let now = self.core.now();
         let Core { primary, memory, sent, .. } = &mut self.core;
         primary.detached(now, memory, client, sent);
     }
 
     /// Finds out when this process ends.
-    fn watch(&mut self, client: ClientId, peer: Peer) {
+    fn watch(&mut self, client: ClientId, number: u64, peer: Peer) {
         let token = self.token();
-        let Some(member) = self.members.get_mut(&client) else { return };
-        // The same number is the same process while the one known is not gone.
-        let same = |(known, _): &(Peer, _)| known.pid == peer.pid && !known.process.is_gone();
-        if peer.pid.is_some() && member.processes.iter().any(same) {
-            return;
-        }
         let fd = peer.process.pidfd().map(|fd| fd.as_raw_fd());
         let polled = fd.is_some_and(|fd| {
             let registry = self.poll.registry();
@@ -357,82 +314,43 @@ impl Worker {
         } else {
             self.blind = true;
         }
-        member.processes.push((peer, polled.then_some(token)));
+        let process = Process { number, process: peer.process, token: polled.then_some(token) };
+        self.sockets.entry(client).or_default().processes.push(process);
     }
 
-    /// Something may have changed with a client's processes: if none is left, the client cannot
-    /// come back; if it must be fenced, perhaps it can be now.
+    /// Something may have changed with a client's processes.
     pub(super) fn look_at_process(&mut self, client: ClientId) {
-        let Some(member) = self.members.get(&client) else { return };
-        let known = !member.processes.is_empty();
-        if known && member.processes.iter().all(|(peer, _)| peer.process.is_gone()) {
-            log::info!("client {client} is removed: its process has ended");
-            if !member.left {
-                self.core.primary.absent(self.core.clock.now(), client);
+        if let Some(sockets) = self.sockets.get(&client) {
+            for one in &sockets.processes {
+                if one.process.is_gone() {
+                    self.members.process_ended(client, one.number);
+                }
             }
-            self.fence(client);
-        } else if self.doomed.contains(&client) && self.fenceable(client) {
-            self.fence(client);
         }
+        self.settle();
     }
 
     /// Looks at everything that nothing notifies of.
     pub(super) fn look_at_processes(&mut self) {
-        let blind = |member: &Member| member.processes.iter().any(|(_, token)| token.is_none());
-        let unseen: Vec<ClientId> =
-            self.members.iter().filter(|(_, m)| blind(m)).map(|(&client, _)| client).collect();
+        let is_blind = |process: &Process| process.token.is_none();
+        let sockets = self.sockets.iter();
+        let unseen = sockets.filter(|(_, sockets)| sockets.processes.iter().any(is_blind));
+        let unseen: Vec<ClientId> = unseen.map(|(&client, _)| client).collect();
         self.blind = !unseen.is_empty();
-        let doomed: Vec<ClientId> = self.doomed.iter().copied().collect();
-        for client in unseen.into_iter().chain(doomed) {
+        for client in unseen {
             self.look_at_process(client);
         }
+        self.members.retry();
+        self.settle();
     }
+}
 
-    /// Whether nothing of this client can act once its channel is closed and its queue pairs, if
-    /// it has some, are fenced.
-    fn fenceable(&self, client: ClientId) -> bool {
-        let gone = |member: &Member| {
-            !member.processes.is_empty()
-                && member.processes.iter().all(|(peer, _)| peer.process.is_gone())
-        };
-        self.core.memory.detached(client) || self.members.get(&client).is_some_and(gone)
-    }
-
-    /// Fences a client now, or as soon as that is possible.
-    pub(super) fn fence_when_possible(&mut self, client: ClientId) {
-        if self.fenceable(client) {
-            return self.fence(client);
+fn kind_of(joining: &Joining) -> membership::Joining {
+    match joining {
+        Joining::Tcp => membership::Joining::Tcp,
+        Joining::Verbs(_) => membership::Joining::Verbs,
+        Joining::Shm(peer) => {
+            membership::Joining::Shm { pid: peer.pid, is_known: peer.process.is_known() }
         }
-        log::debug!("client {client} keeps its slots until its process has ended");
-        self.core.memory.revoke(client, Status::ClientRemoved);
-        self.doomed.insert(client);
-    }
-
-    /// Closes everything of a client, undoes what it holds, and forgets it. Nothing of it can
-    /// act any more: it is [`fenceable`](Self::fenceable), or it has never attached.
-    fn fence(&mut self, client: ClientId) {
-        self.close_channel(client);
-        if self.is_unfenced(client) {
-            self.doomed.insert(client);
-            return;
-        }
-        self.doomed.remove(&client);
-        if let Entry::Occupied(member) = self.members.entry(client) {
-            let member = member.remove();
-            if let Some(link) = member.link.filter(|_| !member.left) {
-                link.close();
-            }
-            for (peer, token) in &member.processes {
-                let (Some(token), Some(fd)) = (token, peer.process.pidfd()) else { continue };
-                self.pidfds.remove(token);
-                // Closing it, next, takes it out of the poll as well.
-                let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd()));
-            }
-        }
-        let now = self.core.now();
-        let Core { primary, memory, sent, .. } = &mut self.core;
-        primary.fenced(now, memory, client, sent);
-        memory.remove_client(client);
-        self.set_gate(); // a recovery does not wait for it any more
     }
 }

@@ -212,8 +212,9 @@ impl Endpoint {
     }
 
     async fn clients(&self, after: u32, max: usize) -> Option<Value> {
-        let clients = self.look(|primary, _| primary.clients_snapshot()).await?;
-        let mut page = clients.iter().filter(|c| c.client.get() > after);
+        let ask = |reply| Event::Clients { reply };
+        let clients = self.mailbox.ask_unless_out(ask).await.ok().flatten()?;
+        let mut page = clients.iter().filter(|(c, _)| c.client.get() > after);
         let clients: Vec<Value> = page.by_ref().take(max).map(client_line).collect();
         Some(json!({ "ok": true, "more": page.next().is_some(), "clients": clients }))
     }
@@ -284,10 +285,10 @@ impl From<LockSnapshot> for LockLine {
     }
 }
 
-fn client_line(client: &ClientSnapshot) -> Value {
+fn client_line((client, present): &(ClientSnapshot, bool)) -> Value {
     json!({
         "client": client.client.get(),
-        "present": client.present,
+        "present": present,
         "handles": client.handles,
     })
 }

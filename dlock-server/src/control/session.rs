@@ -19,6 +19,7 @@ use dlock_core::codec::Frame;
 use dlock_core::control::{Attach, ControlReply, ControlRequest};
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::CONTROL_WAIT_S;
+use dlock_core::membership::Gone;
 use dlock_core::status::Status;
 use dlock_fabric::fds::{Credentials, PeerProcess};
 use std::os::fd::AsFd;
@@ -162,18 +163,22 @@ impl Session {
         };
         let client = session.client;
         log::debug!("client {client} is here");
-        if wire::answer(&mut self.stream, seq, ControlReply::Session(session)).await.is_ok() {
-            let link = self.seat.link.clone();
-            tokio::select! {
-                () = link.closed() => {}
-                () = self.serve(client) => {}
+        let answered = wire::answer(&mut self.stream, seq, ControlReply::Session(session)).await;
+        let why = match answered {
+            Ok(()) => {
+                let link = self.seat.link.clone();
+                tokio::select! {
+                    () = link.closed() => Gone::Closed,
+                    why = self.serve(client) => why,
+                }
             }
-        }
-        let _ = self.mailbox.send(Event::Lost { client, link: self.seat.link.id }).await;
+            Err(error) => wire::gone_by(&error),
+        };
+        let _ = self.mailbox.send(Event::Lost { client, link: self.seat.link.id, why }).await;
     }
 
-    /// Requests and replies, one at a time and in order, until either side ends it.
-    async fn serve(&mut self, client: ClientId) {
+    /// Requests and replies, one at a time and in order, until either side ends it, and how.
+    async fn serve(&mut self, client: ClientId) -> Gone {
         loop {
             let (seq, request) = match self.reader.next(&mut self.stream, LEN_MAX, || ()).await {
                 Ok(Frame::Control(seq, request)) if !opens(&request) => (seq, request),
@@ -181,14 +186,19 @@ impl Session {
                     log::warn!("client {client} has sent a frame that has no place here");
                     let seq = if let Frame::Control(seq, _) = frame { seq } else { Seq(0) };
                     count(&self.mailbox, BAD_REQUEST).await;
-                    return wire::refuse(&mut self.stream, seq, Status::Error).await;
+                    wire::refuse(&mut self.stream, seq, Status::Error).await;
+                    return Gone::Closed;
                 }
                 Err(WireError::Frame(seq, error)) => {
                     log::warn!("client {client} has sent bytes that are no request: {error}");
                     count(&self.mailbox, BAD_REQUEST).await;
-                    return wire::refuse(&mut self.stream, seq, wire::status_of(error)).await;
+                    wire::refuse(&mut self.stream, seq, wire::status_of(error)).await;
+                    return Gone::Closed;
                 }
-                Err(error) => return log::debug!("client {client}: {error}"),
+                Err(error) => {
+                    log::debug!("client {client}: {error}");
+                    return error.gone();
+                }
             };
             let leaves = request == ControlRequest::Deinit;
             let link = self.seat.link.id;
@@ -200,10 +210,12 @@ impl Session {
                 true => self.mailbox.ask_unless_out(ask).await,
                 false => self.mailbox.ask(ask).await.map(Some),
             };
-            let Ok(reply) = reply else { return };
+            let Ok(reply) = reply else { return Gone::Closed };
             let reply = reply.unwrap_or(ControlReply::Error(Status::NotReady));
-            if wire::answer(&mut self.stream, seq, reply).await.is_err() || leaves {
-                return;
+            match wire::answer(&mut self.stream, seq, reply).await {
+                Ok(()) if leaves => return Gone::Closed,
+                Ok(()) => {}
+                Err(error) => return wire::gone_by(&error),
             }
         }
     }

@@ -8,6 +8,7 @@ use dlock_core::codec::{self, Frame, FrameError, Kind, HEADER_LEN};
 use dlock_core::control::{Attached, ControlReply};
 use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
+use dlock_core::membership::Gone;
 use dlock_core::status::Status;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
@@ -98,10 +99,34 @@ fn truncated(error: &io::Error) -> WireError {
     }
 }
 
+impl WireError {
+    /// What this says of the client at the other end.
+    pub(super) fn gone(&self) -> Gone {
+        match self {
+            Self::Broken(error) => gone_by(error),
+            // it sends nothing more in the midst of a frame
+            Self::Slow => Gone::Silent,
+            // it is told that it is refused, and the connection is closed
+            Self::Ended | Self::Frame(..) => Gone::Closed,
+        }
+    }
+}
+
+/// Whether its host has closed a connection that broke, or does not answer.
+pub(super) fn gone_by(error: &io::Error) -> Gone {
+    use io::ErrorKind as K;
+    match error.kind() {
+        K::ConnectionReset | K::ConnectionAborted | K::BrokenPipe | K::UnexpectedEof => {
+            Gone::Closed
+        }
+        _ => Gone::Silent,
+    }
+}
+
 /// The number of a control request that is wrong after its number.
 fn number_of(kind: Kind, payload: &[u8]) -> Seq {
     match (kind, payload.first_chunk()) {
-        (Kind::Control, Some(bytes)) => Seq(u64::from_le_bytes(*bytes)),
+        (Kind::Control | Kind::Control2, Some(bytes)) => Seq(u64::from_le_bytes(*bytes)),
         _ => Seq(0),
     }
 }
@@ -140,8 +165,14 @@ pub(super) async fn refuse_attach(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     status: Status,
 ) {
-    let attached =
-        Attached { status, slots: 0, ledger_entries: 0, clock_offset_ns: 0, verbs: None };
+    let attached = Attached {
+        status,
+        slots: 0,
+        ledger_entries: 0,
+        clock_offset_ns: 0,
+        verbs: None,
+        until: None,
+    };
     part(stream, &Frame::Attached(attached)).await;
 }
 

@@ -181,20 +181,27 @@ impl Peer {
 }
 
 pub const INIT: ControlRequest =
-    ControlRequest::Init { version_min: 1, version_max: 1, tp_mode: 0 };
+    ControlRequest::Init { version_min: 1, version_max: 1, tp_mode: 0, horizon_s: None };
 
 pub fn reinit(session: &Session) -> ControlRequest {
     ControlRequest::Reinit {
         version_min: 1,
         version_max: 1,
         tp_mode: 0,
+        horizon_s: None,
         client: session.client,
         secret: session.secret,
     }
 }
 
 pub fn attach(session: &Session) -> Attach {
-    Attach { client: session.client, secret: session.secret, fabric: FabricKind::Tcp, verbs: None }
+    Attach {
+        client: session.client,
+        secret: session.secret,
+        fabric: FabricKind::Tcp,
+        verbs: None,
+        version: None,
+    }
 }
 
 pub fn desc(name: &str, lock_type: LockType) -> LockDesc {

@@ -121,7 +121,7 @@ impl TestPrimary {
 
 /// What a test client says to attach.
 pub fn attach(client: ClientId) -> Attach {
-    Attach { client, secret: SECRET, fabric: FabricKind::Shm, verbs: None }
+    Attach { client, secret: SECRET, fabric: FabricKind::Shm, verbs: None, version: None }
 }
 
 /// The test primaries' clock, known for certain: they are on this host.
@@ -321,7 +321,7 @@ impl Session {
             ledger_entries: memory.ledger_entries(),
             clock_offset_ns: CLOCK_OFFSET_NS,
             verbs: None,
-        };
+ until: None };
         if attach.secret != SECRET {
             attached.status = Status::ClientRemoved;
             return self.answer(&attached, None, deadline);

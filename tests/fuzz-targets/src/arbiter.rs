@@ -142,7 +142,7 @@ impl World {
             self.next_client += 1;
             let id = self.next_client;
             let (version_min, version_max, tp_mode) = (1, 1, 0);
-            let request = ControlRequest::Init { version_min, version_max, tp_mode };
+            let request = ControlRequest::Init { version_min, version_max, tp_mode, horizon_s: None };
             let admitted = self.primary.admit(&request, &mut || id, Secret([1; 16]));
             let Ok(admitted) = admitted else { panic!("there is room: {admitted:?}") };
             let (client, unanswered) = (admitted.client, BTreeMap::new());

@@ -131,13 +131,13 @@ impl World {
         let (version_min, version_max) = (1, 1);
         let bound = self.links[link].is_some();
         match (bound, tape.below(14)) {
-            (false, 0..=6) => R::Init { version_min, version_max, tp_mode },
+            (false, 0..=6) => R::Init { version_min, version_max, tp_mode, horizon_s: None },
             (_, 7 | 8) => {
                 let known = self.session(tape);
                 let stranger = ClientId::new(u32::from(tape.u8())).zip(Some(Secret([9; 16])));
                 match known.or(stranger) {
                     Some((client, secret)) => {
-                        R::Reinit { version_min, version_max, tp_mode, client, secret }
+                        R::Reinit { version_min, version_max, tp_mode, horizon_s: None, client, secret }
                     }
                     None => R::Heartbeat,
                 }

@@ -67,8 +67,8 @@ fn requests(client: ClientId) -> Vec<Frame> {
     let held = HeldClaim { mode: Mode::Shared, remaining_s: 4, fair: Some((TICKET, 6)) };
     let claim = Claim { lock: LockId(77), desc: desc.clone(), held: Some(held) };
     let all = [
-        R::Init { version_min, version_max, tp_mode },
-        R::Reinit { version_min, version_max, tp_mode, client, secret: SECRET },
+        R::Init { version_min, version_max, tp_mode, horizon_s: None },
+        R::Reinit { version_min, version_max, tp_mode, horizon_s: None, client, secret: SECRET },
         R::ReinitDone,
         R::Deinit,
         R::Heartbeat,
@@ -82,14 +82,14 @@ fn requests(client: ClientId) -> Vec<Frame> {
     ];
     let mut frames: Vec<Frame> = all.into_iter().map(|r| Frame::Control(SEQ, r)).collect();
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
-        let attach = Attach { client, secret: SECRET, fabric, verbs: None };
+        let attach = Attach { client, secret: SECRET, fabric, verbs: None, version: None };
         frames.push(Frame::Attach(attach));
     }
     for messages in [None, Some(endpoint(2))] {
         let verbs =
             VerbsAttach { chains: endpoint(1), messages, ring_slots: 32, message_bytes: 256 };
         let (fabric, verbs) = (FabricKind::Verbs, Some(verbs));
-        frames.push(Frame::Attach(Attach { client, secret: SECRET, fabric, verbs }));
+        frames.push(Frame::Attach(Attach { client, secret: SECRET, fabric, verbs, version: None }));
     }
     frames
 }
@@ -135,7 +135,7 @@ fn replies(client: ClientId) -> Vec<Frame> {
         message_bytes: 256,
     };
     for verbs in [None, Some(verbs)] {
-        let attached = Attached { status, slots, ledger_entries: 9, clock_offset_ns: 1, verbs };
+        let attached = Attached { status, slots, ledger_entries: 9, clock_offset_ns: 1, verbs, until: None };
         frames.push(Frame::Attached(attached));
     }
     frames

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
-use crate::control::Secret;
 use crate::registry::testing::Memory;
 use crate::registry::{Registry, STALE_HANDLES_MAX};
 use crate::verb::Word;
@@ -18,7 +17,7 @@ impl World {
     fn new(objects_max: usize) -> Self {
         let mut reg = Registry::new(3, 2, objects_max);
         for raw in 1..=3 {
-            reg.clients.adopt(client(raw), Secret([0; 16])).unwrap();
+            reg.clients.add(client(raw)).unwrap();
         }
         Self { reg, mem: Memory::default(), now: ServerTime(1_000 * NS) }
     }

@@ -57,7 +57,7 @@ impl Site {
         let wish = VerbsWish { shared_qp: self.shared_qp, ..wish };
         let (near, line) = UnixStream::pair().unwrap();
         let fabric = FabricKind::Tcp; // the executor sets it right
-        let attach = Attach { client, secret: Secret([7; 16]), fabric, verbs: None };
+        let attach = Attach { client, secret: Secret([7; 16]), fabric, verbs: None, version: None };
         std::thread::scope(|scope| {
             let exec = scope.spawn(move || {
                 VerbsExecutor::attach_on(&wish, near.into(), &attach, exact_clock()).unwrap()
@@ -86,7 +86,7 @@ impl Site {
             ledger_entries: ENTRIES,
             clock_offset_ns: 0,
             verbs: Some(verbs),
-        };
+ until: None };
         handshake::answer(line.as_fd(), &attached, None, until).unwrap();
         peer
     }

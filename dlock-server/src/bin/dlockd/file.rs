@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dlock_core::limits;
-use dlock_server::{CpuSet, ServerConfig, VerbsUse};
+use dlock_server::{CpuSet, Orphans, ServerConfig, VerbsUse};
 use log::LevelFilter;
 use serde::Deserialize;
 use toml::Spanned;
@@ -41,6 +41,7 @@ struct Keys {
     shm: Option<Spanned<bool>>,
     tcp: Option<Spanned<bool>>,
     absent_grace_s: Option<Spanned<Grace>>,
+    orphans: Option<Spanned<String>>,
     device: Option<Spanned<String>>,
     clients_max: Option<Spanned<u64>>,
     locks_max: Option<Spanned<u64>>,
@@ -121,6 +122,11 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
         Grace::Seconds(seconds) => Ok(Some(Duration::from_secs(seconds))),
         Grace::Word(word) if word == "forever" => Ok(None),
         Grace::Word(_) => Err("this is neither a number of seconds nor \"forever\""),
+    })?;
+    set(&mut server.orphans, keys.orphans, |orphans| match orphans.as_str() {
+        "lease" => Ok(Orphans::Lease),
+        "grace" => Ok(Orphans::Grace),
+        _ => Err("this is neither \"lease\" nor \"grace\""),
     })?;
     set(&mut server.device, keys.device, |device| {
         let device = Some(device);
@@ -230,6 +236,7 @@ mod tests {
             ("verbs = \"yes\"\n", (1, 9), "none of auto"),
             ("absent_grace_s = \"never\"\n", (1, 18), "forever"),
             ("absent_grace_s = -1\n", (1, 18), "forever"),
+            ("orphans = \"never\"\n", (1, 11), "neither"),
             ("device = \"no_such_device\"\n", (1, 10), "no_such_device"),
             ("log_level = \"loud\"\n", (1, 13), "off, error"),
             ("sleep_mode = maybe\n", (1, 14), ""),
@@ -248,10 +255,12 @@ mod tests {
     #[test]
     fn values_arrive() {
         let text = "listen = \"::1\"\nport = 0\nabsent_grace_s = \"forever\"\nlocks_max = 7\n\
+                    orphans = \"grace\"\n\
                     shm = false\nlog_level = \"debug\"\nrecovery_clients = 3\n";
         let settings = parse(text).unwrap();
         assert_eq!(settings.server.bind, "::1".parse::<IpAddr>().unwrap());
         assert_eq!(settings.server.absent_grace, None);
+        assert_eq!(settings.server.orphans, Orphans::Grace);
         assert_eq!((settings.server.port, settings.server.locks_max), (0, 7));
         assert!(!settings.server.shm && settings.server.tcp);
         assert_eq!(settings.server.recovery_clients, 3);

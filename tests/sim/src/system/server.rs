@@ -414,9 +414,9 @@ fn admit(
     let secret = Secret([c as u8 + 1; 16]);
     let (version_min, version_max, tp_mode) = (VERSION_MIN, VERSION, 0);
     let request = match reinit {
-        None => ControlRequest::Init { version_min, version_max, tp_mode },
+        None => ControlRequest::Init { version_min, version_max, tp_mode, horizon_s: None },
         Some((client, secret)) => {
-            ControlRequest::Reinit { version_min, version_max, tp_mode, client, secret }
+            ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s: None, client, secret }
         }
     };
     let mut draws = sys.rng.clone();

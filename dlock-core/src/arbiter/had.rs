@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What one client has of one lock, as the lock's word, its ledger entry and the queues tell.
+
+use super::{fair, Arbiter, LockRef, LockState};
+use crate::clock::ServerTime;
+use crate::exec::LockMemory;
+use crate::ids::{ClientId, Handle};
+use crate::message::LockType;
+use crate::primary::Had;
+use crate::verb::{Word, WordAddr};
+use crate::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
+
+impl Arbiter {
+    /// What the client has of this lock. Something of which it is not known what it is counts as
+    /// something without a lease.
+    pub(crate) fn had(
+        &self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        lock: LockRef<'_>,
+        client: ClientId,
+        handle: Handle,
+    ) -> Had {
+        let nothing = LockState::default();
+        let state = self.locks.get(&lock.slot).unwrap_or(&nothing);
+        let is_queued = state.queue.iter().any(|w| w.caller.client == client);
+        let w0 = WordAddr::new(lock.slot, Word::W0);
+        let had = match lock.lock_type {
+            LockType::Atomic => {
+                let word = AtomicWord::from_bits(mem.read(w0));
+                match word.client() == client.get() {
+                    true => leased_until(now, word.timeout()),
+                    false => Had::Nothing,
+                }
+            }
+            LockType::Rw => {
+                let owns = RwWord::from_bits(mem.read(w0)).client() == client.get();
+                let noted = match self.relayed.contains(&client) {
+                    true => false,
+                    false => mem.ledger(client, handle).state() != LedgerState::None,
+                };
+                match owns || noted || state.rw.knows(client) {
+                    true => Had::Unleased,
+                    false => Had::Nothing,
+                }
+            }
+            LockType::Fair => {
+                let entry = mem.ledger(client, handle);
+                let is_relayed = self.relayed.contains(&client);
+                fair_had(now, state, self.anchor_s, client, entry, is_relayed)
+            }
+        };
+        match (had, is_queued) {
+            (Had::Nothing, true) => Had::Unleased,
+            (had, _) => had,
+        }
+    }
+}
+
+fn fair_had(
+    now: ServerTime,
+    state: &LockState,
+    anchor_s: u32,
+    client: ClientId,
+    entry: LedgerEntry,
+    is_relayed: bool,
+) -> Had {
+    let fair = &state.fair;
+    let live = fair.live.get(&client).copied();
+    let known = fair.knows(client);
+    let is_told = match (fair::named(entry), is_relayed) {
+        (None, _) => false,
+        (Some(named), true) => live == Some(named),
+        (Some((mode, ticket)), false) => !fair.is_revoked(client, mode, ticket),
+    };
+    match entry.state() {
+        LedgerState::HeldExclusive | LedgerState::HeldShared if is_told => {
+            leased_until(now, entry.deadline_s(anchor_s))
+        }
+        _ if is_told || known => Had::Unleased,
+        _ => Had::Nothing,
+    }
+}
+
+/// A hold with this deadline, in seconds since 1970.
+fn leased_until(now: ServerTime, deadline_s: u32) -> Had {
+    let until = ServerTime::expiry_of(deadline_s);
+    match deadline_s {
+        u32::MAX => Had::Unleased,
+        _ if until <= now => Had::Nothing,
+        _ => Had::Leased(until),
+    }
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who is let in, who may come back, and who may have a command channel.
+
+use super::member::{Member, Process};
+use super::{
+    Effect, Ending, Exit, MemberMemory, Membership, State, EVICTION_LOOKS_MAX, HORIZON_S_MAX,
+    ID_ATTEMPTS_MAX, PROCESSES_MAX,
+};
+use crate::clock::ServerTime;
+use crate::control::{Attach, ControlRequest, FabricKind, Secret, Terms, VERSION, VERSION_MIN};
+use crate::ids::ClientId;
+use crate::planted::{self, Bug};
+use crate::primary::Primary;
+use crate::status::Status;
+
+/// Randomness of one admission.
+pub struct Draws<'a> {
+    /// The secret of a client that is new.
+    pub secret: Secret,
+    /// Numbers for its id.
+    pub number: &'a mut dyn FnMut() -> u32,
+}
+
+impl std::fmt::Debug for Draws<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Draws")
+    }
+}
+
+/// A client that was let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Who it is.
+    pub client: ClientId,
+    /// Its proof.
+    pub secret: Secret,
+    /// The protocol version to speak.
+    pub version: u8,
+    /// The primary is in recovery.
+    pub recovering: bool,
+    /// What it is promised; `None`: it is of version 1.
+    pub terms: Option<Terms>,
+}
+
+/// The answer to `Init` or `Reinit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// Let in. The client is answered when the effects are done: its old connections end first.
+    Admitted(Admission),
+    /// Room is being made: ask again when a member was forgotten, or kept.
+    Wait,
+}
+
+/// What comes with a connection that is to become a command channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joining {
+    /// Frames over TCP.
+    Tcp,
+    /// Queue pairs.
+    Verbs,
+    /// The process at the other end of a Unix socket.
+    Shm {
+        /// Its number, for telling whether it is one already known.
+        pid: Option<i32>,
+        /// Whether its end can be found out.
+        is_known: bool,
+    },
+}
+
+/// A command channel that may be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Channel {
+    /// Its number: the client's first is 1.
+    pub number: u64,
+    /// Watch the process under this number; `None`: there is none, or it is watched already.
+    pub watch: Option<u64>,
+}
+
+/// What an `Init` or `Reinit` asks for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    version: u8,
+    horizon_s: u32,
+    control: u64,
+}
+
+impl Membership {
+    /// `Init` or `Reinit` on the control connection of this number.
+    ///
+    /// # Errors
+    /// `VersionMismatch`; `Error` (another tp_mode, a wrong secret, no id found, or no admission
+    /// request); `NotReady`; `ServerNoResource`; `ClientRemoved`.
+    pub fn open<M: MemberMemory>(
+        &mut self,
+        now: ServerTime,
+        primary: &mut Primary,
+        mem: &mut M,
+        request: &ControlRequest,
+        control: u64,
+        draws: Draws<'_>,
+    ) -> Result<Opened, Status> {
+        use ControlRequest as R;
+        let (min, max, tp_mode, horizon_s, back) = match *request {
+            R::Init { version_min, version_max, tp_mode, horizon_s } => {
+                (version_min, version_max, tp_mode, horizon_s, None)
+            }
+            R::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret } => {
+                (version_min, version_max, tp_mode, horizon_s, Some((client, secret)))
+            }
+            _ => return Err(Status::Error),
+        };
+        let version = max.min(VERSION);
+        if min > max || version < min || version < VERSION_MIN {
+            return Err(Status::VersionMismatch);
+        }
+        if tp_mode != self.rules.tp_mode {
+            return Err(Status::Error);
+        }
+        // a client of version 1 knows no horizon
+        let horizon_s = horizon_s.filter(|_| version >= 2).unwrap_or(0).min(HORIZON_S_MAX);
+        let wanted = Wanted { version, horizon_s, control };
+        match back {
+            None if primary.is_recovering() => return Err(Status::NotReady),
+            Some((client, proof)) if self.members.contains_key(&client) => {
+                self.come_back(client, proof, wanted)?;
+                return Ok(Opened::Admitted(self.welcome(now, primary, client, true)));
+            }
+            Some((client, _)) if !primary.may_adopt(client) => return Err(Status::ClientRemoved),
+            None | Some(_) => {}
+        }
+        if primary.is_full() {
+            return match self.makes_room(now, primary, mem) {
+                true => Ok(Opened::Wait),
+                false => Err(Status::ServerNoResource),
+            };
+        }
+        let (client, secret) = match back {
+            Some(known) => known,
+            None => (self.draw_id(draws.number).ok_or(Status::Error)?, draws.secret),
+        };
+        primary.add_client(client)?;
+        self.members.insert(client, Member::new(secret, wanted.version, wanted.control));
+        self.with(client, |member| member.horizon_s = wanted.horizon_s);
+        Ok(Opened::Admitted(self.welcome(now, primary, client, back.is_some())))
+    }
+
+    /// An id that no client has.
+    fn draw_id(&self, number: &mut dyn FnMut() -> u32) -> Option<ClientId> {
+        (0..ID_ATTEMPTS_MAX)
+            .filter_map(|_| ClientId::new(number() & ClientId::MAX))
+            .find(|id| !self.members.contains_key(id))
+    }
+
+    /// A member is here again: its old connections end.
+    fn come_back(&mut self, client: ClientId, proof: Secret, wanted: Wanted) -> Result<(), Status> {
+        let Some(member) = self.members.get_mut(&client) else {
+            return Err(Status::ClientRemoved);
+        };
+        if !member.is_authentic(proof) {
+            return Err(Status::Error);
+        }
+        let cannot_be_told = wanted.version < 2 && member.lapses > 0;
+        match member.state {
+            State::Lapsing(_) if member.condemned.is_none() => return Err(Status::NotReady),
+            _ if !member.may_return() || cannot_be_told => return Err(Status::ClientRemoved),
+            _ => {}
+        }
+        if let Some(old) = member.control.replace(wanted.control) {
+            self.effects.push_back(Effect::CloseControl { client, control: old });
+        }
+        self.effects.push_back(Effect::CloseChannel { client });
+        self.with(client, |member| {
+            member.state = State::Present;
+            member.is_quiet = false;
+            (member.version, member.horizon_s) = (wanted.version, wanted.horizon_s);
+        });
+        Ok(())
+    }
+
+    /// What a client is told that is let in.
+    fn welcome(
+        &mut self,
+        now: ServerTime,
+        primary: &mut Primary,
+        client: ClientId,
+        is_back: bool,
+    ) -> Admission {
+        if is_back {
+            primary.came_back(client);
+        }
+        let told = self.with(client, |member| {
+            member.heard(now);
+            let (horizon_s, until) = (member.horizon_s, member.until);
+            let terms = Terms { horizon_s, until, lapses: member.lapses };
+            (member.secret, member.version, (member.version >= 2).then_some(terms))
+        });
+        // every caller has just entered it
+        let (secret, version, terms) = told.expect("a member is welcomed");
+        Admission { client, secret, version, recovering: primary.is_recovering(), terms }
+    }
+
+    /// A client that was let in cannot be given memory.
+    pub fn has_no_memory(&mut self, client: ClientId) {
+        self.end(client, Ending::All(Exit::NoMemory));
+    }
+
+    /// Whether room for one more client is being made. A place is taken from an absent client that
+    /// has nothing, and from nobody else: the first by id of the next [`EVICTION_LOOKS_MAX`].
+    fn makes_room<M: MemberMemory>(
+        &mut self,
+        now: ServerTime,
+        primary: &Primary,
+        mem: &mut M,
+    ) -> bool {
+        let goes = |member: &Member| {
+            matches!(member.state, State::Undoing | State::Ending(Ending::Evict { .. }))
+        };
+        if self.members.values().any(goes) {
+            return true;
+        }
+        let above = self.looked_at.take();
+        let is_absent = |member: &Member| matches!(member.state, State::Absent { .. });
+        let absent = self.members.iter().filter(|(_, member)| is_absent(member));
+        let ids: Vec<ClientId> = absent.map(|(&client, _)| client).collect();
+        let first = ids.partition_point(|&client| Some(client) <= above) % ids.len().max(1);
+        for turn in 0..ids.len().min(EVICTION_LOOKS_MAX) {
+            let client = ids[(first + turn) % ids.len()];
+            let lives = mem.is_mapped(client) && !self.members[&client].all_processes_ended();
+            let has_something = primary.has_something(now, mem, client);
+            if !lives && (!has_something || planted::is(Bug::EvictsHolder)) {
+                if let State::Absent { since, is_closed } = self.members[&client].state {
+                    self.end(client, Ending::Evict { since, is_closed });
+                    return true;
+                }
+            }
+            self.looked_at = Some(client);
+        }
+        false
+    }
+
+    /// Whether a client may have a command channel. Of a verbs client this is asked before its
+    /// queue pairs are made, and again by [`begin_attach`](Self::begin_attach).
+    pub fn may_attach(&self, primary: &Primary, attach: &Attach, joining: Joining) -> Status {
+        let Some(member) = self.members.get(&attach.client) else {
+            return Status::ClientRemoved;
+        };
+        if !member.is_authentic(attach.secret) {
+            return Status::Error;
+        }
+        if member.channels + 1 >= self.rules.channels_max {
+            return Status::ServerNoResource;
+        }
+        if !matches!(member.state, State::Present | State::Absent { .. }) {
+            return Status::ClientRemoved;
+        }
+        match (attach.fabric, joining) {
+            (FabricKind::Tcp, Joining::Tcp) if self.rules.tcp => Status::Success,
+            // such memory cannot refuse chains: nobody is let near it in recovery
+            (FabricKind::Verbs, Joining::Verbs) if self.rules.verbs => {
+                match primary.is_recovering() {
+                    true => Status::NotReady,
+                    false => Status::Success,
+                }
+            }
+            // a process that cannot be told from others could never be fenced
+            (FabricKind::Shm, Joining::Shm { pid, is_known: true }) if self.rules.shm => {
+                let is_full = member.processes.len() >= PROCESSES_MAX;
+                match is_full && !member.processes.iter().any(|p| p.pid == pid) {
+                    true => Status::ServerNoResource,
+                    false => Status::Success,
+                }
+            }
+            _ => Status::Error,
+        }
+    }
+
+    /// A connection wants to be a client's command channel. If it may, the old one is closed;
+    /// [`finish_attach`](Self::finish_attach) follows when the effects are done.
+    pub fn begin_attach(&mut self, primary: &Primary, attach: &Attach, joining: Joining) -> Status {
+        let status = self.may_attach(primary, attach, joining);
+        if status == Status::Success {
+            self.effects.push_back(Effect::CloseChannel { client: attach.client });
+        }
+        status
+    }
+
+    /// The client has its command channel from now on.
+    ///
+    /// # Errors
+    /// `Error`: its old queue pairs could still act. `ClientRemoved`: it is not known any more.
+    pub fn finish_attach(
+        &mut self,
+        client: ClientId,
+        fabric: FabricKind,
+        joining: Joining,
+    ) -> Result<Channel, Status> {
+        let Some(member) = self.members.get_mut(&client) else {
+            return Err(Status::ClientRemoved);
+        };
+        if member.unfenced {
+            return Err(Status::Error);
+        }
+        member.channels += 1;
+        member.channel = Some(member.channels);
+        member.fabric = Some(fabric);
+        let mut watch = None;
+        if let Joining::Shm { pid, .. } = joining {
+            // the same number is the same process while the one known has not ended
+            let is_same = |p: &Process| p.pid == pid && !p.has_ended;
+            if pid.is_none() || !member.processes.iter().any(is_same) {
+                self.processes += 1;
+                let number = self.processes;
+                member.processes.retain(|p| p.pid != pid || !p.has_ended);
+                member.processes.push(Process { number, pid, has_ended: false });
+                watch = Some(number);
+            }
+        }
+        Ok(Channel { number: member.channels, watch })
+    }
+}

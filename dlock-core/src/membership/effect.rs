@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the machine asks its driver to do.
+
+use crate::ids::ClientId;
+
+/// Something to be done outside, in the order in which it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Close this control connection.
+    CloseControl {
+        /// Whose.
+        client: ClientId,
+        /// Its number.
+        control: u64,
+    },
+    /// Close the command channel, fence its queue pairs, and tell the primary
+    /// ([`Primary::detached`](crate::primary::Primary::detached)). Report by
+    /// [`channel_closed`](super::Membership::channel_closed).
+    CloseChannel {
+        /// Whose.
+        client: ClientId,
+    },
+    /// As `CloseChannel`; then try again to fence queue pairs that could not be fenced, and ask
+    /// the memory whether the client has unmapped it. Report by
+    /// [`fence_tried`](super::Membership::fence_tried).
+    Fence {
+        /// Whom.
+        client: ClientId,
+    },
+    /// Refuse the client's chains at mapped memory with `ClientRemoved`.
+    Revoke {
+        /// Whose.
+        client: ClientId,
+    },
+    /// The client is fenced: look whether it has something
+    /// ([`Primary::has_something`](crate::primary::Primary::has_something)), and report by
+    /// [`looked`](super::Membership::looked).
+    Look {
+        /// At whom.
+        client: ClientId,
+    },
+    /// The client is fenced: end what it has without a lease
+    /// ([`Primary::lapse`](crate::primary::Primary::lapse)), and report by
+    /// [`lapsed`](super::Membership::lapsed) when that is done.
+    Lapse {
+        /// Whose.
+        client: ClientId,
+    },
+    /// The client is fenced: undo everything it has
+    /// ([`Primary::fenced`](crate::primary::Primary::fenced)), and report by
+    /// [`undone`](super::Membership::undone) when that is done.
+    Undo {
+        /// Whose.
+        client: ClientId,
+        /// Why, for the log.
+        exit: Exit,
+    },
+    /// The client is not known any more: remove its memory, and watch its processes no longer.
+    Forget {
+        /// Whom.
+        client: ClientId,
+    },
+}
+
+/// Why a client is removed, or what it has without a lease is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Exit {
+    /// It was absent, and its place was needed. It had nothing.
+    Evicted,
+    /// Its host closed its connections, and it did not come back within the grace.
+    Grace,
+    /// It was silent past the horizon that it knows.
+    Horizon,
+    /// The leases that were kept for it are over.
+    LeasesOver,
+    /// It could not be given memory.
+    NoMemory,
+    /// It said so.
+    Left,
+    /// An operator has removed it.
+    Operator,
+    /// Its processes have ended.
+    Died,
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Exit::Evicted => "it is absent and has nothing, and its place is needed",
+            Exit::Grace => "it closed its connections and did not come back in time",
+            Exit::Horizon => "it was silent past its session horizon",
+            Exit::LeasesOver => "it is absent, and its last lease has ended",
+            Exit::NoMemory => "there is no memory for it",
+            Exit::Left => "it has left",
+            Exit::Operator => "an operator has removed it",
+            Exit::Died => "its process has ended",
+        })
+    }
+}

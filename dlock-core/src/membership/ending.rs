@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From the decision to end something of a member to its being undone; fencing comes between.
+
+use super::{Effect, Ending, Exit, Membership, State};
+use crate::clock::ServerTime;
+use crate::ids::ClientId;
+use crate::planted::{self, Bug};
+use crate::primary::Lapsed;
+
+/// What became of an attempt to fence a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fencing {
+    /// Queue pairs of it could not be fenced.
+    pub unfenced: bool,
+    /// A process of it may have the memory mapped ([`MemberMemory::is_mapped`]).
+    ///
+    /// [`MemberMemory::is_mapped`]: super::MemberMemory::is_mapped
+    pub mapped: bool,
+}
+
+impl Membership {
+    /// Something of a member is to end as soon as it is fenced. What is decided already and goes
+    /// further stays.
+    pub(super) fn end(&mut self, client: ClientId, ending: Ending) {
+        let Some(member) = self.members.get_mut(&client) else { return };
+        let goes_further = match (member.state, ending) {
+            (State::Undoing | State::Ending(Ending::All(_)), _) => false,
+            (State::Lapsing(_), Ending::All(exit)) => {
+                member.condemned = Some(exit);
+                false
+            }
+            (State::Lingering { .. }, Ending::All(exit)) => return self.undo(client, exit),
+            (State::Lapsing(_) | State::Lingering { .. }, _) => false,
+            (State::Ending(Ending::Lapse(_)), ending) => matches!(ending, Ending::All(_)),
+            (State::Ending(Ending::Evict { .. }) | State::Present | State::Absent { .. }, _) => {
+                true
+            }
+        };
+        if !goes_further {
+            return;
+        }
+        if let Some(control) = member.control.take() {
+            self.effects.push_back(Effect::CloseControl { client, control });
+        }
+        self.with(client, |member| member.state = State::Ending(ending));
+        if let (true, Ending::All(exit) | Ending::Lapse(exit)) =
+            (planted::is(Bug::UndoBeforeFence), ending)
+        {
+            return self.undo(client, exit);
+        }
+        self.effects.push_back(Effect::Fence { client });
+    }
+
+    /// [`Effect::Fence`] was done: whether the client can still act.
+    pub fn fence_tried(&mut self, client: ClientId, fencing: Fencing) {
+        let Some(member) = self.members.get_mut(&client) else { return };
+        member.channel = None;
+        member.unfenced = fencing.unfenced;
+        let State::Ending(ending) = member.state else { return };
+        let lives = fencing.mapped && !member.all_processes_ended();
+        if fencing.unfenced || lives && !planted::is(Bug::FenceLivingShm) {
+            match ending {
+                Ending::Evict { .. } => self.kept(client),
+                _ => self.effects.push_back(Effect::Revoke { client }),
+            }
+            return;
+        }
+        match ending {
+            Ending::Evict { .. } => self.effects.push_back(Effect::Look { client }),
+            Ending::Lapse(exit) => {
+                self.with(client, |member| member.state = State::Lapsing(exit));
+                self.effects.push_back(Effect::Lapse { client });
+            }
+            Ending::All(exit) => self.undo(client, exit),
+        }
+    }
+
+    /// [`Effect::Look`] was done: whether the client, whose place is needed, has something.
+    pub fn looked(&mut self, client: ClientId, has_something: bool) {
+        let state = self.state(client);
+        if !matches!(state, Some(State::Ending(Ending::Evict { .. }))) {
+            return; // it came back, or must go for another reason
+        }
+        match has_something && !planted::is(Bug::EvictsHolder) {
+            true => self.kept(client),
+            false => self.undo(client, Exit::Evicted),
+        }
+    }
+
+    /// A client is not evicted after all.
+    fn kept(&mut self, client: ClientId) {
+        self.with(client, |member| {
+            if let State::Ending(Ending::Evict { since, is_closed }) = member.state {
+                member.state = State::Absent { since, is_closed };
+            }
+        });
+    }
+
+    /// [`Effect::Lapse`] was done, with this result.
+    pub fn lapsed(&mut self, now: ServerTime, client: ClientId, lapsed: Lapsed) {
+        let Some(State::Lapsing(exit)) = self.state(client) else { return };
+        let condemned = self.with(client, |member| {
+            if lapsed.ended && !planted::is(Bug::LapseUntold) {
+                member.lapses = member.lapses.saturating_add(1);
+            }
+            member.condemned.take()
+        });
+        match (condemned.flatten(), lapsed.until.filter(|&until| until > now)) {
+            (Some(exit), _) => self.undo(client, exit),
+            (None, None) => self.undo(client, exit),
+            (None, Some(until)) => {
+                self.with(client, |member| member.state = State::Lingering { until });
+            }
+        }
+    }
+
+    /// Nothing of this member can act any more: everything it has is undone.
+    pub(super) fn undo(&mut self, client: ClientId, exit: Exit) {
+        self.with(client, |member| {
+            member.state = State::Undoing;
+            assert!(member.control.is_none(), "a member is removed whose connection is served");
+        });
+        self.effects.push_back(Effect::Undo { client, exit });
+    }
+
+    /// [`Effect::Undo`] was done: the member is forgotten.
+    pub fn undone(&mut self, client: ClientId) {
+        if self.state(client) != Some(State::Undoing) {
+            return;
+        }
+        if planted::is(Bug::UndoBeforeFence) {
+            self.effects.push_back(Effect::Fence { client });
+        }
+        // nothing is due for a member that is being undone
+        self.members.remove(&client);
+        self.effects.push_back(Effect::Forget { client });
+    }
+}

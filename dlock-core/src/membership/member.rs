@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One member.
+
+use super::Exit;
+use crate::clock::ServerTime;
+use crate::control::{FabricKind, Secret, UNLIMITED};
+
+/// Where a member is; see the [module](super).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It has a control connection.
+    Present,
+    /// Its control connection has ended, and everything of it is kept.
+    Absent {
+        /// Since when.
+        since: ServerTime,
+        /// Its host closed the connection; `false`: the host is silent.
+        is_closed: bool,
+    },
+    /// It must be fenced before anything of it is ended.
+    Ending(Ending),
+    /// It is fenced, and what it has without a lease is being ended.
+    Lapsing(Exit),
+    /// It is fenced, and has nothing but leases.
+    Lingering {
+        /// The end of the last one.
+        until: ServerTime,
+    },
+    /// It is fenced, and everything it has is being undone.
+    Undoing,
+}
+
+/// What is ended once the member is fenced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// All of it, if it has nothing; else it is absent as before.
+    Evict {
+        /// See [`State::Absent`].
+        since: ServerTime,
+        /// See [`State::Absent`].
+        is_closed: bool,
+    },
+    /// What has no lease.
+    Lapse(Exit),
+    /// All of it.
+    All(Exit),
+}
+
+/// A process that has mapped the memory for a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) number: u64,
+    pub(super) pid: Option<i32>,
+    pub(super) has_ended: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) secret: Secret,
+    pub(super) version: u8,
+    pub(super) state: State,
+    /// Its control connection.
+    pub(super) control: Option<u64>,
+    /// The number of its command channel.
+    pub(super) channel: Option<u64>,
+    /// Command channels it has had.
+    pub(super) channels: u64,
+    /// The fabric of its last channel.
+    pub(super) fabric: Option<FabricKind>,
+    pub(super) processes: Vec<Process>,
+    /// Queue pairs of it could not be fenced yet.
+    pub(super) unfenced: bool,
+    /// Seconds; 0: unlimited.
+    pub(super) horizon_s: u32,
+    /// Until when its silence is nothing to act on.
+    pub(super) until: ServerTime,
+    /// How often what it had without a lease was ended.
+    pub(super) lapses: u32,
+    /// It must go altogether as soon as a lapse under way is done.
+    pub(super) condemned: Option<Exit>,
+    /// The grace of its silence is over: its channel was closed.
+    pub(super) is_quiet: bool,
+    /// What is in the list of deadlines for it.
+    pub(super) due: Option<ServerTime>,
+}
+
+impl Member {
+    pub(super) fn new(secret: Secret, version: u8, control: u64) -> Self {
+        Self {
+            secret,
+            version,
+            state: State::Present,
+            control: Some(control),
+            channel: None,
+            channels: 0,
+            fabric: None,
+            processes: Vec::new(),
+            unfenced: false,
+            horizon_s: 0,
+            until: UNLIMITED,
+            lapses: 0,
+            condemned: None,
+            is_quiet: false,
+            due: None,
+        }
+    }
+
+    /// Whether this is the proof; takes the same time whatever the answer.
+    pub(super) fn is_authentic(&self, secret: Secret) -> bool {
+        let differing = self.secret.0.iter().zip(secret.0).fold(0, |acc, (a, b)| acc | (a ^ b));
+        differing == 0
+    }
+
+    /// Every process that has mapped the memory for it has ended.
+    pub(super) fn all_processes_ended(&self) -> bool {
+        !self.processes.is_empty() && self.processes.iter().all(|p| p.has_ended)
+    }
+
+    /// It is proved that it has ended: it runs on this host, and its processes have. Of a client
+    /// that has gone over to another fabric the processes are not known.
+    pub(super) fn is_dead(&self) -> bool {
+        self.fabric == Some(FabricKind::Shm) && self.all_processes_ended()
+    }
+
+    /// It may come back: what it has was not ended, or only what it is told of.
+    pub(super) fn may_return(&self) -> bool {
+        match self.state {
+            State::Present | State::Absent { .. } | State::Lingering { .. } => true,
+            State::Ending(Ending::Evict { .. } | Ending::Lapse(_)) => true,
+            State::Ending(Ending::All(_)) | State::Lapsing(_) | State::Undoing => false,
+        }
+    }
+
+    /// Extends the promise from now on.
+    pub(super) fn heard(&mut self, now: ServerTime) {
+        let horizon = u64::from(self.horizon_s) * crate::clock::NS;
+        let until = now.plus_ns(horizon);
+        self.until = match self.horizon_s {
+            0 => UNLIMITED,
+            // a client that asks for a bounded horizon obeys it from then on
+            _ if self.until == UNLIMITED => until,
+            _ => self.until.max(until),
+        };
+    }
+}

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who is a member of a primary, and what ends it: the primary's side of sessions, sans-I/O.
+//!
+//! ```text
+//!            Init ──▶ Present ──connection ends──▶ Absent ──grace (closed), place needed──┐
+//!                      ▲  │  └───────silent past its horizon──────┴────────────────────┐ │
+//!                      │  └Deinit, process ended, operator─▶ Ending(All) ◀── any state │ │
+//!          Reinit ─────┤                                        │                      ▼ ▼
+//!          (from Absent, Ending(Lapse), Lingering)              │    Ending(Lapse | Evict)
+//!                      │                                        │ fenced               │ fenced
+//!                      └──────── Lingering ◀──leases left── Lapsing ◀──────────────────┘
+//!                                    └─last lease over─┐    │ none    (Evict: if it has nothing)
+//!                                                      ▼    ▼
+//!                                                     Undoing ──undone──▶ forgotten
+//! ```
+//! *Ending* is where fencing comes before undoing: a tcp client cannot act once its channel is
+//! closed, a verbs client once its queue pairs are fenced, a shared-memory client once it has
+//! unmapped the memory or its processes have ended. Until then it is *quarantined*: its chains are
+//! refused at the memory, and everything it has stays as it is.
+//!
+//! What a client is answered in each state:
+//!
+//! | state | `Init`¹ | `Reinit` | requests² | `Attach` | others' `Init`, no place free |
+//! |---|---|---|---|---|---|
+//! | Present | | Success | served | served³ | `ServerNoResource` |
+//! | Absent | | Success | `Error` | served³ | takes its place if it has nothing |
+//! | Ending(Evict) | | Success | `Error` | `ClientRemoved` | waits |
+//! | Ending(Lapse) | | Success | `Error` | `ClientRemoved` | `ServerNoResource` |
+//! | Lapsing | | `NotReady` | `Error` | `ClientRemoved` | `ServerNoResource` |
+//! | Lingering | | Success⁴ | `Error` | `ClientRemoved` | `ServerNoResource` |
+//! | Ending(All) | | `ClientRemoved` | `Error` | `ClientRemoved` | `ServerNoResource` |
+//! | Undoing | | `ClientRemoved` | `Error` | `ClientRemoved` | waits |
+//! | not known | Success⁵ | `ClientRemoved`⁵ | `Error` | `ClientRemoved` | |
+//!
+//! ¹ is always a new client. ² On a control connection that is not, or not any more, the client's.
+//! ³ As far as fabric, secret and recovery permit. ⁴ A client of version 1, which cannot be told
+//! of a lapse, is answered `ClientRemoved`. ⁵ In recovery `NotReady` and Success.
+//! A wrong secret is answered `Error` in every state.
+//!
+//! The horizon: every answer to `Init`, `Reinit`, `Attach` and `Heartbeat` of a client of version
+//! 2 carries the server time until which the primary does not act on its silence. Nothing but
+//! requests on the control connection extends it. Without a horizon (drop-in programs) silence
+//! ends nothing but queue places.
+//!
+//! The driver executes [`Effect`]s in order ([`Membership::poll`]) after every call, before it
+//! answers anybody, and reports what became of them.
+
+mod admission;
+mod effect;
+mod ending;
+mod member;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub use admission::{Admission, Channel, Draws, Joining, Opened};
+pub use effect::{Effect, Exit};
+pub use ending::Fencing;
+pub use member::{Ending, State};
+
+use crate::arbiter::Sent;
+use crate::clock::ServerTime;
+use crate::control::{ControlReply, ControlRequest, UNLIMITED};
+use crate::exec::LockMemory;
+use crate::ids::ClientId;
+use crate::planted::{self, Bug};
+use crate::primary::{Primary, PrimaryConfig};
+use crate::status::Status;
+use member::Member;
+
+/// Random numbers drawn for one client id before admission fails (C API).
+pub const ID_ATTEMPTS_MAX: usize = 6;
+/// Absent clients looked at to make room for one new one.
+pub const EVICTION_LOOKS_MAX: usize = 8;
+/// Processes that may have the memory mapped for one client.
+pub const PROCESSES_MAX: usize = 4;
+/// Members whose time has come that one [`Membership::tick`] handles.
+pub const TICK_MAX: usize = 64;
+/// The longest session horizon, seconds (a day); what a client asks for beyond it is cut.
+pub const HORIZON_S_MAX: u32 = 86_400;
+
+/// The counter of clients whose control connection broke (`debug_stats_code` of the C API).
+const CONNECTION_LOST: usize = 31;
+
+/// What the machine needs to know of the primary's memory.
+pub trait MemberMemory: LockMemory {
+    /// Whether a process of this client may have the memory mapped: it was handed out, and not
+    /// unmapped in order. Whether the process lives does not matter.
+    fn is_mapped(&self, client: ClientId) -> bool;
+}
+
+/// What becomes of holds with a lease whose client has closed its connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Orphans {
+    /// They last until their leases end.
+    #[default]
+    Lease,
+    /// They end with the grace.
+    Grace,
+}
+
+/// The rules of one primary.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// `trans_mode_t` of the C API; clients must have the same.
+    pub tp_mode: u8,
+    /// How long a client whose host has closed its connection keeps what it has without a lease;
+    /// `None`: for ever.
+    pub grace_ns: Option<u64>,
+    /// What becomes of its leases.
+    pub orphans: Orphans,
+    /// Shared memory is offered.
+    pub shm: bool,
+    /// Command channels over TCP are offered.
+    pub tcp: bool,
+    /// Verbs are offered.
+    pub verbs: bool,
+    /// Command channels that one client may have in its life.
+    pub channels_max: u64,
+}
+
+impl Rules {
+    /// The rules of a primary that is set up in this way, and offers every fabric.
+    pub fn of(config: &PrimaryConfig) -> Self {
+        Self {
+            tp_mode: config.tp_mode,
+            grace_ns: config.absent_grace_ns,
+            orphans: Orphans::Lease,
+            shm: true,
+            tcp: true,
+            verbs: true,
+            channels_max: u64::MAX,
+        }
+    }
+}
+
+/// Why a control connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// The client's host has closed or reset it, or it was closed here: the client can know.
+    Closed,
+    /// The client's host does not answer.
+    Silent,
+}
+
+/// All members of a primary.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    rules: Rules,
+    members: BTreeMap<ClientId, Member>,
+    /// When something is to be done for a member without anybody's asking.
+    due: BTreeSet<(ServerTime, ClientId)>,
+    effects: VecDeque<Effect>,
+    /// The next absent client to look at if room is needed has an id above this one.
+    looked_at: Option<ClientId>,
+    /// Processes that were watched.
+    processes: u64,
+}
+
+impl Membership {
+    /// Nobody.
+    pub fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            members: BTreeMap::new(),
+            due: BTreeSet::new(),
+            effects: VecDeque::new(),
+            looked_at: None,
+            processes: 0,
+        }
+    }
+
+    /// The next thing to be done outside.
+    pub fn poll(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Where a member is; `None`: it is not known.
+    pub fn state(&self, client: ClientId) -> Option<State> {
+        self.members.get(&client).map(|member| member.state)
+    }
+
+    /// All members in the order of their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (ClientId, State)> + '_ {
+        self.members.iter().map(|(&client, member)| (client, member.state))
+    }
+
+    /// How many members there are.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Until when the silence of this client is nothing to act on; `None`: it is of version 1.
+    pub fn until(&self, client: ClientId) -> Option<ServerTime> {
+        let member = self.members.get(&client)?;
+        (member.version >= 2).then_some(member.until)
+    }
+
+    /// Whether this control connection speaks for this client.
+    pub fn speaks(&self, client: ClientId, control: u64) -> bool {
+        self.members.get(&client).is_some_and(|member| member.control == Some(control))
+    }
+
+    /// A request of a client, but `Init` and `Reinit`, on its control connection.
+    #[allow(clippy::too_many_arguments)] // what the primary's own `control` takes, and who asks
+    pub fn control(
+        &mut self,
+        now: ServerTime,
+        primary: &mut Primary,
+        mem: &mut dyn LockMemory,
+        (client, control): (ClientId, u64),
+        request: ControlRequest,
+        out: &mut Vec<Sent>,
+    ) -> ControlReply {
+        if !self.speaks(client, control) {
+            return ControlReply::Error(Status::Error);
+        }
+        let leaves = request == ControlRequest::Deinit;
+        let mut reply = primary.control(now, mem, client, request, out);
+        self.with(client, |member| member.heard(now));
+        if let ControlReply::Alive { until, .. } = &mut reply {
+            *until = self.until(client);
+        }
+        if leaves && reply == ControlReply::Done {
+            // the connection ends when the answer was sent
+            self.with(client, |member| member.control = None);
+            self.end(client, Ending::All(Exit::Left));
+        }
+        reply
+    }
+
+    /// A control connection has ended. Nothing if it does not speak for the client any more.
+    pub fn control_ended(
+        &mut self,
+        now: ServerTime,
+        primary: &mut Primary,
+        (client, control): (ClientId, u64),
+        why: Gone,
+    ) {
+        if !self.speaks(client, control) {
+            return;
+        }
+        primary.count(CONNECTION_LOST);
+        self.with(client, |member| {
+            member.control = None;
+            if member.state == State::Present {
+                member.state = State::Absent { since: now, is_closed: why == Gone::Closed };
+            }
+        });
+        self.look_at_processes(client);
+    }
+
+    /// A process that was watched ([`Channel::watch`]) has ended.
+    pub fn process_ended(&mut self, client: ClientId, process: u64) {
+        self.with(client, |member| {
+            let known = member.processes.iter_mut().filter(|p| p.number == process);
+            known.for_each(|p| p.has_ended = true);
+        });
+        self.look_at_processes(client);
+    }
+
+    /// The command channel of this number has ended by itself; whether its queue pairs could not
+    /// be fenced.
+    pub fn channel_ended(&mut self, client: ClientId, channel: u64, unfenced: bool) {
+        self.with(client, |member| {
+            if member.channel == Some(channel) {
+                member.channel = None;
+            }
+            member.unfenced |= unfenced;
+        });
+        // a shared-memory client hangs up when it has unmapped the memory, or when it has died
+        self.look_at_processes(client);
+    }
+
+    /// [`Effect::CloseChannel`] was done.
+    pub fn channel_closed(&mut self, client: ClientId, unfenced: bool) {
+        self.with(client, |member| {
+            member.channel = None;
+            member.unfenced = unfenced;
+        });
+    }
+
+    fn look_at_processes(&mut self, client: ClientId) {
+        let Some(member) = self.members.get(&client) else { return };
+        if member.is_dead() {
+            self.end(client, Ending::All(Exit::Died));
+        } else if let State::Ending(_) = member.state {
+            self.effects.push_back(Effect::Fence { client });
+        }
+    }
+
+    /// An operator removes a client: everything of it ends, leases too.
+    ///
+    /// # Errors
+    /// `ClientRemoved`: it is not known.
+    pub fn remove(&mut self, client: ClientId) -> Result<(), Status> {
+        if !self.members.contains_key(&client) {
+            return Err(Status::ClientRemoved);
+        }
+        self.end(client, Ending::All(Exit::Operator));
+        Ok(())
+    }
+
+    /// Whether somebody waits for being fenced, of whom nothing may tell when it can be.
+    pub fn has_quarantined(&self) -> bool {
+        self.members.values().any(|member| matches!(member.state, State::Ending(_)))
+    }
+
+    /// Tries again to fence all who wait for it.
+    pub fn retry(&mut self) {
+        let waits = |member: &Member| matches!(member.state, State::Ending(_));
+        let clients = self.members.iter().filter(|(_, member)| waits(member));
+        self.effects.extend(clients.map(|(&client, _)| Effect::Fence { client }));
+    }
+
+    /// When [`tick`](Self::tick) has something to do.
+    pub fn next_wakeup(&self) -> Option<ServerTime> {
+        self.due.first().map(|&(at, _)| at)
+    }
+
+    /// Does what is due, for at most [`TICK_MAX`] members.
+    pub fn tick(&mut self, now: ServerTime) {
+        for _ in 0..TICK_MAX {
+            match self.due.first() {
+                Some(&(at, client)) if at <= now => self.is_due(now, client),
+                _ => return,
+            }
+        }
+    }
+
+    fn is_due(&mut self, now: ServerTime, client: ClientId) {
+        let Some(member) = self.members.get(&client) else { return };
+        let is_past_horizon = acts_at(member) <= now;
+        match member.state {
+            State::Present | State::Absent { .. } if is_past_horizon => {
+                self.end(client, Ending::Lapse(Exit::Horizon));
+            }
+            State::Absent { is_closed: true, .. } => self.end(
+                client,
+                match self.rules.orphans {
+                    Orphans::Lease => Ending::Lapse(Exit::Grace),
+                    Orphans::Grace => Ending::All(Exit::Grace),
+                },
+            ),
+            State::Absent { is_closed: false, .. } => {
+                // its queue places end, and nothing else
+                self.with(client, |member| member.is_quiet = true);
+                self.effects.push_back(Effect::CloseChannel { client });
+            }
+            State::Lingering { .. } => self.undo(client, Exit::LeasesOver),
+            State::Present | State::Ending(_) | State::Lapsing(_) | State::Undoing => {
+                self.with(client, |_| ()); // nothing is due any more
+            }
+        }
+    }
+
+    /// Changes a member, and keeps the list of what is due.
+    fn with<T>(&mut self, client: ClientId, f: impl FnOnce(&mut Member) -> T) -> Option<T> {
+        let member = self.members.get_mut(&client)?;
+        let result = f(member);
+        let due = due(&self.rules, member);
+        if due != member.due {
+            if let Some(old) = std::mem::replace(&mut member.due, due) {
+                self.due.remove(&(old, client));
+            }
+            self.due.extend(due.map(|at| (at, client)));
+        }
+        Some(result)
+    }
+
+    /// Checks that what is due is what the members' states say; for tests and the simulator.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn assert_consistent(&self) -> Result<(), String> {
+        for (client, member) in &self.members {
+            let listed: Vec<_> = self.due.iter().filter(|d| d.1 == *client).map(|d| d.0).collect();
+            if member.due != due(&self.rules, member) || !listed.iter().eq(member.due.iter()) {
+                return Err(format!("{client:?} is due at {listed:?}, and is {member:?}"));
+            }
+        }
+        match self.due.len() <= self.members.len() {
+            true => Ok(()),
+            false => Err("something is due for nobody".to_string()),
+        }
+    }
+}
+
+/// When the primary acts on a member's silence.
+fn acts_at(member: &Member) -> ServerTime {
+    match planted::is(Bug::HorizonEarly) && member.until != UNLIMITED {
+        true => {
+            let half = u64::from(member.horizon_s) * crate::clock::NS / 2;
+            ServerTime(member.until.0.saturating_sub(half))
+        }
+        false => member.until,
+    }
+}
+
+/// When something is to be done for a member without anybody's asking.
+fn due(rules: &Rules, member: &Member) -> Option<ServerTime> {
+    let grace_ns = match planted::is(Bug::NoAbsentGrace) {
+        true => Some(0),
+        false => rules.grace_ns,
+    };
+    let horizon = Some(acts_at(member)).filter(|&until| until != UNLIMITED);
+    let earlier = |a: Option<ServerTime>, b: Option<ServerTime>| match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    };
+    match member.state {
+        State::Present => horizon,
+        State::Absent { since, is_closed } => {
+            let grace = grace_ns.map(|grace| since.plus_ns(grace));
+            earlier(horizon, grace.filter(|_| is_closed || !member.is_quiet))
+        }
+        State::Lingering { until } => Some(until),
+        State::Ending(_) | State::Lapsing(_) | State::Undoing => None,
+    }
+}
