@@ -104,6 +104,16 @@ impl FairState {
         self.live.contains_key(&client) || self.records.iter().any(is_live)
     }
 
+    /// The deadline of what was granted to the client last, as far as this arbiter remembers it.
+    pub(in crate::arbiter) fn granted_until(&self, client: ClientId) -> Option<u32> {
+        let own = self.records.iter().filter(|r| r.client == client);
+        own.filter_map(|r| match r.status {
+            RecordStatus::Granted { deadline_s } => Some(deadline_s),
+            _ => None,
+        })
+        .max()
+    }
+
     /// A chain of a tcp client took a ticket.
     pub(in crate::arbiter) fn issued(
         &mut self,

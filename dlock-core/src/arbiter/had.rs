@@ -51,7 +51,7 @@ impl Arbiter {
             }
         };
         match (had, is_queued) {
-            (Had::Nothing, true) => Had::Unleased,
+            (Had::Nothing | Had::Expired, true) => Had::Unleased,
             (had, _) => had,
         }
     }
@@ -73,12 +73,13 @@ fn fair_had(
         (Some(named), true) => live == Some(named),
         (Some((mode, ticket)), false) => !fair.is_revoked(client, mode, ticket),
     };
-    match entry.state() {
-        LedgerState::HeldExclusive | LedgerState::HeldShared if is_told => {
-            leased_until(now, entry.deadline_s(anchor_s))
-        }
-        _ if is_told || known => Had::Unleased,
-        _ => Had::Nothing,
+    let is_held = matches!(entry.state(), LedgerState::HeldExclusive | LedgerState::HeldShared);
+    let noted_s = (is_held && is_told).then(|| entry.deadline_s(anchor_s));
+    // its ledger may not say yet what this arbiter has granted or extended
+    match noted_s.max(fair.granted_until(client)) {
+        Some(deadline_s) => leased_until(now, deadline_s),
+        None if is_told || known => Had::Unleased,
+        None => Had::Nothing,
     }
 }
 
@@ -87,7 +88,7 @@ fn leased_until(now: ServerTime, deadline_s: u32) -> Had {
     let until = ServerTime::expiry_of(deadline_s);
     match deadline_s {
         u32::MAX => Had::Unleased,
-        _ if until <= now => Had::Nothing,
+        _ if until <= now => Had::Expired,
         _ => Had::Leased(until),
     }
 }

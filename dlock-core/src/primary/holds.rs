@@ -13,7 +13,7 @@
 //! until it is done, and serves others between.
 
 use super::{lock_ref, Primary};
-use crate::arbiter::Sent;
+use crate::arbiter::{LockRef, Sent};
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle};
@@ -58,6 +58,8 @@ impl Lapse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Had {
     Nothing,
+    /// A hold whose lease is over.
+    Expired,
     /// Something without a lease, or not known for sure.
     Unleased,
     /// Something until then.
@@ -78,7 +80,8 @@ impl Primary {
             return true;
         }
         let mut handles = known.handles().map(|(handle, _)| handle);
-        handles.any(|handle| self.had(now, mem, client, handle) != Had::Nothing)
+        let is_something = |had| matches!(had, Had::Unleased | Had::Leased(_));
+        handles.any(|handle| is_something(self.had(now, mem, client, handle)))
     }
 
     /// Begins to end what this client has without a lease. It is fenced.
@@ -107,12 +110,12 @@ impl Primary {
                 Had::Leased(until) => {
                     lapse.lapsed.until = lapse.lapsed.until.max(Some(until));
                 }
-                Had::Unleased => {
+                // a client that was not told of its grant believes in its ticket still
+                Had::Unleased | Had::Expired => {
                     lapse.lapsed.ended = true;
                     self.forget_hold(now, mem, client, handle, out);
                 }
-                // an expired hold, or an entry that nobody will ever settle
-                Had::Nothing => self.forget_hold(now, mem, client, handle, out),
+                Had::Nothing => {}
             }
         }
         let is_done = lapse.rest.is_empty();
@@ -135,6 +138,9 @@ impl Primary {
         let Some(entry) = known.and_then(|known| known.handle(handle)) else { return };
         let What::Lock(..) = entry.what else { return };
         if let Some(lock) = lock_ref(&self.registry, entry.slot) {
+            // as if it had no reference: its ledger entry counts no more
+            let others: Vec<_> = lock.refs.iter().copied().filter(|r| r.0 != client).collect();
+            let lock = LockRef { refs: &others, ..lock };
             self.arbiter.forget(now, mem, lock, client, handle, out);
             mem.clear_ledger(client, handle);
         }

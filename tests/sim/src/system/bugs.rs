@@ -34,9 +34,6 @@ driver_bugs! {
     stale_clock = "stale-clock", "a fair lock's outcome is judged by a clock read after it came";
     ignore_horizon = "ignore-horizon", "nothing is believed beyond the session's horizon";
     claim_on_new_clock = "claim-on-new-clock", "claims are computed on the predecessor's clock";
-    undo_before_fence = "undo-before-fence", "nothing of a client is undone before it is fenced";
-    no_grace = "no-absent-grace", "an absent client keeps what it holds for its grace";
-    fence_shm = "fence-living-shm", "a shared-memory client is fenced when its process is gone";
     open_gate = "open-gate", "a successor's memory refuses one-sided chains until it has recovered";
     release_in_doubt =
         "release-in-doubt",

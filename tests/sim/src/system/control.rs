@@ -39,6 +39,9 @@ pub(crate) enum Answer {
         epoch: u32,
         anchor_s: u32,
         now: ServerTime,
+        /// Until when the primary does not act on silence, true time.
+        until: u64,
+        lapses: u32,
         recovering: bool,
         gen: u32,
     },
@@ -47,7 +50,8 @@ pub(crate) enum Answer {
     Locks(Vec<(u8, Result<LockGrant, Status>)>),
     Released(u8, Status),
     Updated(Vec<(u8, bool, Result<LockGrant, Status>)>),
-    Alive(ServerTime),
+    /// The server clock, and the horizon in true time.
+    Alive(ServerTime, u64),
     /// The primary has given this connection up.
     Closed,
     Done,
@@ -238,8 +242,8 @@ impl Sys {
             Answer::Locks(grants) => self.got(c, grants),
             Answer::Released(l, status) => self.released(c, l.into(), status),
             Answer::Updated(grants) => self.updated(c, grants),
-            Answer::Alive(at) => {
-                self.learn(c, sent, at);
+            Answer::Alive(at, until) => {
+                self.learn(c, sent, at, until);
                 self.control_soon(c, false);
             }
             Answer::Closed => self.connection_lost(c),
@@ -253,7 +257,7 @@ impl Sys {
     }
 
     /// The server clock, and the session's lease, from an exchange.
-    fn learn(&mut self, c: usize, sent: u64, at: ServerTime) {
+    fn learn(&mut self, c: usize, sent: u64, at: ServerTime, until: u64) {
         let (now, who) = (self.now, self.who(c));
         let client = &mut self.clients[c];
         let (from, to) = (client.clock.local(sent), client.clock.local(now));
@@ -264,15 +268,16 @@ impl Sys {
         client.clock.learn(from, to, at);
         client.heartbeat_at = now + self.plan.heartbeat_ns;
         if !self.bugs.ignore_horizon {
-            let horizon = sent + self.plan.grace_ns / 1_000 * 998;
-            if let Err(why) = self.oracle.horizon(who, now, horizon) {
+            if let Err(why) = self.oracle.horizon(who, now, until) {
                 self.fail(why);
             }
         }
     }
 
     fn joined(&mut self, c: usize, sent: u64, answer: Answer) {
-        let Answer::Joined { id, secret, epoch, anchor_s, now, recovering, gen } = answer else {
+        let Answer::Joined { id, secret, epoch, anchor_s, now, until, lapses, recovering, gen } =
+            answer
+        else {
             return;
         };
         let stale = !self.alive || epoch != self.epoch;
@@ -292,7 +297,9 @@ impl Sys {
         (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);
         client.life = Life::Up;
         client.claims_open = recovering;
-        self.learn(c, sent, now);
+        self.learn(c, sent, now, until);
+        let has_lapsed = !anew && lapses != self.clients[c].lapses;
+        self.clients[c].lapses = lapses;
         if stale {
             let inc = self.clients[c].inc;
             self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile
@@ -306,6 +313,10 @@ impl Sys {
             if t.epoch != epoch {
                 continue;
             }
+            if has_lapsed {
+                self.lapse(c, l);
+            }
+            let t = self.thread(c, l);
             // of an operation under way the entry says nothing yet
             t.republish = republishes && t.machine.is_some();
             if let Some(entry) = t.entry.as_mut().filter(|_| republishes && !t.republish) {

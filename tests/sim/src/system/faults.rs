@@ -158,7 +158,7 @@ impl Sys {
         // each side gives a connection up by itself, if the outage is long enough
         if self.rng.chance(700) {
             let after = self.rng.below(ns + 1);
-            self.after(after, Ev::Lost(c as u8, inc, conn));
+            self.after(after, Ev::Silent(c as u8, inc, conn));
         }
     }
 

@@ -19,6 +19,7 @@ mod control;
 mod coverage;
 mod faults;
 mod goals;
+mod members;
 mod memory;
 mod object;
 mod object_oracle;
@@ -149,6 +150,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         action: Action::Get,
         unflushed: false,
         republish: false,
+        lapse: false,
         attempts: 0,
         answer: None,
         async_until: 0,
@@ -166,6 +168,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         claims_open: false,
         epoch: 0,
         anchor_s: 0,
+        lapses: 0,
         gen: 0,
         seq: 0,
         up: Default::default(),
@@ -238,6 +241,15 @@ impl World {
                 self.sys.count(ev);
                 self.stalled(c, inc, gen);
             }
+            Ev::Undone(id, epoch) => {
+                if self.sys.now < self.sys.frozen_until {
+                    let at = self.sys.frozen_until;
+                    self.sys.at(at, ev);
+                } else {
+                    self.sys.count(ev);
+                    self.undone(id, epoch);
+                }
+            }
             ev => self.sys.client_event(ev),
         }
         true
@@ -263,6 +275,8 @@ impl Sys {
             Ev::Tick(_) => (13, 0),
             Ev::Successor => (14, 0),
             Ev::Restart(c) => (15, c),
+            Ev::Silent(c, ..) => (16, c),
+            Ev::Undone(..) => (17, 0),
         };
         self.mix(self.now ^ (kind << 56) ^ (u64::from(a) << 48));
     }
@@ -307,7 +321,9 @@ impl Sys {
                 }
             }
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
-            Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) => self.after(1_000, ev),
+            Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) | Ev::Undone(..) => {
+                self.after(1_000, ev);
+            }
             _ => {
                 self.count(ev);
                 self.channel_event(ev);
@@ -323,7 +339,10 @@ impl Sys {
             Ev::ControlUp(c) => self.control_arrives(c.into()),
             Ev::ControlDown(c) => self.control_receive(c.into()),
             Ev::Lost(client, inc, conn) if self.alive => {
-                self.queue(state::Arrived::Lost { client, inc, conn });
+                self.queue(state::Arrived::Lost { client, inc, conn, why: state::Gone::Closed });
+            }
+            Ev::Silent(client, inc, conn) if self.alive => {
+                self.queue(state::Arrived::Lost { client, inc, conn, why: state::Gone::Silent });
             }
             Ev::Reset(c, _, gen) => {
                 let c = usize::from(c);

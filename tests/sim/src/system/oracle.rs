@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   granted ──────────── service interval ────────────┐ the first of: the call of the release,
-//!                                                     ┘ its own lease end, being told of the loss
+//!                                                     │ its own lease end, being told of the loss,
+//!                                                     ┘ without a lease: the session's horizon
 //! ```
 //! It knows nothing of words, ledgers or queues: only what clients were told, and when.
 
@@ -37,7 +38,7 @@ struct Lock {
 #[derive(Clone, Debug)]
 pub struct Oracle {
     locks: Vec<Lock>,
-    /// Until when each client may rely on its session; nobody relies on anything beyond.
+    /// Until when each client may rely on its session: beyond, on nothing but its leases.
     horizons: Vec<(u64, u64)>,
     /// Grants seen.
     pub grants: u64,
@@ -88,17 +89,22 @@ impl Oracle {
     /// As [`granted`](Self::granted).
     pub fn horizon(&mut self, who: u64, now: u64, until: u64) -> Result<(), String> {
         match self.horizons.iter_mut().find(|h| h.0 == who) {
-            Some(known) if known.1 == 0 => {} // evicted: an answer from before may come yet
             Some(known) => known.1 = known.1.max(until),
             None => self.horizons.push((who, until)),
         }
         (0..self.locks.len()).try_for_each(|lock| self.check(lock, who, now))
     }
 
+    /// A lease is relied on until its end, whatever the session; what has none, until the session's
+    /// horizon.
+    fn is_live(&self, s: &Service, now: u64) -> bool {
+        s.until > now && (s.until != u64::MAX || self.horizon_of(s.who) > now)
+    }
+
     /// Whether what this client relies on now excludes somebody else's reliance.
     fn check(&self, lock: usize, who: u64, now: u64) -> Result<(), String> {
         let services = &self.locks[lock].services;
-        let live = |s: &&Service| s.until > now && self.horizon_of(s.who) > now;
+        let live = |s: &&Service| self.is_live(s, now);
         let Some(mine) = services.iter().filter(live).find(|s| s.who == who) else {
             return Ok(());
         };
@@ -117,7 +123,7 @@ impl Oracle {
     /// Whether this client relies on the lock now.
     pub fn relies(&self, lock: usize, who: u64, now: u64) -> bool {
         let mut mine = self.locks[lock].services.iter().filter(|s| s.who == who);
-        self.horizon_of(who) > now && mine.any(|s| s.until > now)
+        mine.any(|s| self.is_live(s, now))
     }
 
     /// A client does not rely on the lock any more.
@@ -131,12 +137,6 @@ impl Oracle {
         for lock in &mut self.locks {
             lock.services.retain(|s| s.who != who);
         }
-    }
-
-    /// A client was removed because its place was needed: what it is told later counts nothing.
-    pub fn evicted(&mut self, who: u64) {
-        self.gone(who);
-        self.horizons.push((who, 0));
     }
 
     /// A ticket of a fair lock was served for the first time: tickets are served in their order.

@@ -351,6 +351,15 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The session horizon that a client of this fabric asks for. Of a shared-memory client the
+    /// primary knows when its process ends.
+    pub fn horizon_s(&self, fabric: Fabric) -> u32 {
+        match fabric {
+            Fabric::Shm => 0,
+            Fabric::Tcp | Fabric::Verbs => (self.grace_ns / NS) as u32,
+        }
+    }
+
     /// Draws a plan. `scenario` is a name, or `all`.
     pub fn draw(scenario: &str, rng: &mut Rng) -> Option<Plan> {
         let s = match scenario {

@@ -1,28 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The driver of the primary: what `dlock-server` does around `Primary`, without the sockets.
+//! The driver of the primary: what `dlock-server` does around `Primary` and `Membership`, without
+//! the sockets. What membership wants done is in [`members`](super::members).
 //!
 //! ```text
-//!   inbox ─▶ Serve ─▶ check_chain, execute, executed | command | admit | control
-//!   connection gone ─▶ absent ─ grace ─▶ channel closed ─▶ fenced
+//!   inbox ─▶ Serve ─▶ check_chain, execute, executed | command | members
 //! ```
 
-use dlock_core::clock::ServerTime;
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, Secret, VERSION, VERSION_MIN};
+use dlock_core::clock::NS;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
+use dlock_core::membership::{Membership, Orphans, Rules};
 use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
-use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Verb};
 use dlock_core::words::{AtomicWord, RwWord};
 
-use super::control::{desc, Answer};
-use super::plan::Fabric;
-use super::state::{
-    code, Arrived, Ask, Client, Doing, Ev, Frame, Life, Session, Sys, Thread, Unit,
-};
+use super::control::Answer;
+use super::state::{Arrived, Client, Doing, Ev, Frame, Life, Sys, Thread, Unit};
 
-/// The connection number by which a shm client says that no thread of it is inside any more.
-pub(crate) const DETACHED: u32 = u32::MAX;
 /// The connection number that stands for every connection of a process that has ended.
 pub(crate) const EXITED: u32 = u32::MAX - 1;
 
@@ -30,12 +24,27 @@ pub(crate) const EXITED: u32 = u32::MAX - 1;
 pub(crate) struct World {
     pub sys: Sys,
     pub primary: Option<Primary>,
-    out: Vec<Sent>,
+    pub members: Membership,
+    pub out: Vec<Sent>,
+}
+
+/// The rules of a primary of this plan.
+fn rules(sys: &Sys) -> Rules {
+    Rules {
+        tp_mode: 0,
+        grace_ns: Some(sys.plan.grace_ns),
+        orphans: Orphans::Lease,
+        shm: true,
+        tcp: true,
+        verbs: true,
+        channels_max: u64::MAX,
+    }
 }
 
 impl World {
     pub fn new(sys: Sys) -> Self {
-        let mut world = Self { sys, primary: None, out: Vec::new() };
+        let members = Membership::new(rules(&sys));
+        let mut world = Self { sys, primary: None, members, out: Vec::new() };
         world.primary = Some(world.fresh_primary(0));
         world
     }
@@ -92,34 +101,18 @@ impl World {
         let primary = self.fresh_primary(expected);
         self.sys.recovering = primary.is_recovering();
         self.primary = Some(primary);
+        self.members = Membership::new(rules(&self.sys));
         self.schedule_tick();
     }
 
     /// Handles one thing that has arrived.
     pub fn serve(&mut self) {
         self.sys.serve_pending = false;
-        if let Some(primary) = &mut self.primary {
+        if self.primary.is_some() {
             if let Some(arrived) = self.sys.inbox.pop_front() {
                 self.sys.serve_pending = true; // whatever arrives meanwhile waits its turn
-                match arrived {
-                    Arrived::Unit { client, inc, gen, unit } => {
-                        unit_arrived(primary, &mut self.sys, &mut self.out, client, inc, gen, unit);
-                    }
-                    Arrived::Control { client, inc, conn, number, ask } => {
-                        let c = usize::from(client);
-                        let answer =
-                            control(primary, &mut self.sys, &mut self.out, c, (inc, conn), ask);
-                        if let Some(answer) = answer {
-                            answer_control(&mut self.sys, c, (inc, conn, number), answer);
-                        }
-                    }
-                    Arrived::Lost { client, inc, conn } => {
-                        lost(primary, &mut self.sys, &mut self.out, client.into(), inc, conn);
-                    }
-                }
-                self.sys.recovering = primary.is_recovering();
-                self.sys.deliver(&mut self.out);
-                self.waiters_bits();
+                self.arrived(arrived);
+                self.finish_turn();
             }
         }
         self.sys.serve_pending = !self.sys.inbox.is_empty();
@@ -131,29 +124,57 @@ impl World {
         self.schedule_tick();
     }
 
+    fn arrived(&mut self, arrived: Arrived) {
+        match arrived {
+            Arrived::Unit { client, inc, gen, unit } => {
+                self.unit_arrived(client.into(), inc, gen, unit);
+            }
+            Arrived::Control { client, inc, conn, number, ask } => {
+                let c = usize::from(client);
+                if let Some(answer) = self.control(c, (inc, conn), ask) {
+                    answer_control(&mut self.sys, c, (inc, conn, number), answer);
+                }
+            }
+            Arrived::Lost { client, inc, conn, why } => self.lost(client.into(), inc, conn, why),
+        }
+    }
+
+    /// What every turn of the primary ends with.
+    pub(super) fn finish_turn(&mut self) {
+        self.settle_members();
+        if let Some(primary) = &self.primary {
+            self.sys.recovering = primary.is_recovering();
+        }
+        self.sys.deliver(&mut self.out);
+        if let Err(why) = self.members.assert_consistent() {
+            self.sys.fail(why);
+        }
+        self.waiters_bits();
+    }
+
     /// A channel whose client has not read for too long is dropped.
     pub fn stalled(&mut self, c: u8, inc: u16, gen: u32) {
         let sys = &mut self.sys;
         let until = sys.clients[usize::from(c)].blocked_down;
-        let stalled = sys.bugs.undo_before_fence || until > sys.now;
         let mut sessions = sys.sessions.iter_mut();
         let session = sessions.find(|s| (s.client, s.inc, s.gen) == (c, inc, gen) && gen != 0);
-        let Some(s) = session.filter(|_| stalled) else { return };
-        s.gen = 0;
-        let id = s.id;
-        sys.at(until, Ev::Reset(c, inc, gen));
-        if let Some(primary) = &mut self.primary {
-            primary.detached(sys.server_now(), sys, id, &mut self.out);
-            sys.deliver(&mut self.out);
+        let Some(s) = session.filter(|_| until > sys.now) else { return };
+        let (id, channel) = (s.id, s.channel);
+        if self.primary.is_some() {
+            self.close_channel(id);
+            self.members.channel_ended(id, channel, false);
+            self.finish_turn();
             self.schedule_tick();
         }
     }
 
-    fn schedule_tick(&mut self) {
+    pub(super) fn schedule_tick(&mut self) {
         let Some(primary) = &self.primary else { return };
-        let sessions = &self.sys.sessions;
-        let doomed = |id: ClientId| sessions.iter().any(|s| s.id == id && s.doomed);
-        if let Some(at) = primary.next_wakeup_skipping(&doomed) {
+        let now = self.sys.server_now();
+        let due = [primary.next_wakeup(), self.members.next_wakeup()];
+        // what nothing notifies of is looked at from time to time
+        let again = self.members.has_quarantined().then(|| now.plus_ns(NS));
+        if let Some(at) = due.into_iter().chain([again]).flatten().min() {
             let at = self.sys.true_time(at).max(self.sys.now).max(self.sys.frozen_until);
             if self.sys.tick_at.is_none_or(|known| known > at) {
                 self.sys.tick_at = Some(at);
@@ -172,16 +193,49 @@ impl World {
         let now = self.sys.server_now();
         self.sys.mix(0x71c ^ now.0);
         primary.tick(now, &mut self.sys, &mut self.out);
-        loop {
-            let sessions = &self.sys.sessions;
-            let doomed = |id: ClientId| sessions.iter().any(|s| s.id == id && s.doomed);
-            let Some(id) = primary.must_fence(now, &doomed) else { break };
-            fence_when_possible(primary, &mut self.sys, &mut self.out, id);
-        }
-        self.sys.recovering = primary.is_recovering();
-        self.sys.deliver(&mut self.out);
-        self.waiters_bits();
+        self.members.retry();
+        self.members.tick(now);
+        self.finish_turn();
         self.schedule_tick();
+    }
+
+    fn unit_arrived(&mut self, c: usize, inc: u16, gen: u32, unit: Unit) {
+        let Self { sys, primary, members, out } = self;
+        let Some(primary) = primary else { return };
+        let open = sys.sessions_of(c, inc).find(|s| s.gen == gen && gen != 0);
+        let Some((id, channel)) = open.map(|s| (s.id, s.channel)) else { return };
+        let now = sys.server_now();
+        match unit {
+            Unit::Batch { lock, tok, chain, .. } => {
+                let outcome = match primary.check_chain(now, sys, id, &chain) {
+                    Ok(_) => Outcome::Done(execute(sys, id, &chain)),
+                    Err(status) => Outcome::Refused(status),
+                };
+                if let Outcome::Done(values) = &outcome {
+                    primary.executed(id, &chain, values);
+                }
+                sys.send_down(c, inc, gen, Frame::Outcome { lock, tok, outcome });
+            }
+            Unit::Note { handle, entry, .. } => {
+                if primary.check_note(id, handle).is_ok() {
+                    let chain = Chain::one(Verb::Note { handle, value: entry.into_bits() });
+                    let values = execute(sys, id, &chain);
+                    primary.executed(id, &chain, &values);
+                }
+            }
+            Unit::End => {
+                primary.detached(now, sys, id, out);
+                if let Some(s) = sys.session(id) {
+                    s.gen = 0;
+                }
+                members.channel_ended(id, channel, false);
+            }
+            Unit::Request { seq, request } => {
+                sys.log(|| format!("primary: {} {seq} {request:?}", id.get()));
+                let seq = Seq(u64::from(gen) << 32 | seq.0); // no two channels share a number
+                primary.command(now, sys, id, seq, request, out);
+            }
+        }
     }
 
     /// A free read-write lock with waiters, and nothing under way that could wake them.
@@ -244,51 +298,6 @@ impl Sys {
     }
 }
 
-fn unit_arrived(
-    primary: &mut Primary,
-    sys: &mut Sys,
-    out: &mut Vec<Sent>,
-    client: u8,
-    inc: u16,
-    gen: u32,
-    unit: Unit,
-) {
-    let c = usize::from(client);
-    let open = sys.sessions_of(c, inc).find(|s| s.gen == gen && gen != 0);
-    let Some(id) = open.map(|s| s.id) else { return };
-    let now = sys.server_now();
-    match unit {
-        Unit::Batch { lock, tok, chain, .. } => {
-            let outcome = match primary.check_chain(now, sys, id, &chain) {
-                Ok(_) => Outcome::Done(execute(sys, id, &chain)),
-                Err(status) => Outcome::Refused(status),
-            };
-            if let Outcome::Done(values) = &outcome {
-                primary.executed(id, &chain, values);
-            }
-            sys.send_down(c, inc, gen, Frame::Outcome { lock, tok, outcome });
-        }
-        Unit::Note { handle, entry, .. } => {
-            if primary.check_note(id, handle).is_ok() {
-                let chain = Chain::one(Verb::Note { handle, value: entry.into_bits() });
-                let values = execute(sys, id, &chain);
-                primary.executed(id, &chain, &values);
-            }
-        }
-        Unit::End => {
-            primary.detached(now, sys, id, out);
-            if let Some(s) = sys.session(id) {
-                s.gen = 0;
-            }
-        }
-        Unit::Request { seq, request } => {
-            sys.log(|| format!("primary: {} {seq} {request:?}", id.get()));
-            let seq = Seq(u64::from(gen) << 32 | seq.0); // no two channels share a number
-            primary.command(now, sys, id, seq, request, out);
-        }
-    }
-}
-
 /// The primary's own processor executes a chain; others' verbs come between its verbs.
 fn execute(sys: &mut Sys, id: ClientId, chain: &Chain) -> Values {
     let mut values = Values::new();
@@ -312,217 +321,4 @@ fn answer_control(sys: &mut Sys, c: usize, to: (u16, u32, u32), answer: Answer) 
     client.control_down_last = at;
     client.control_down.push_back((to.0, to.1, to.2, answer));
     sys.at(at, Ev::ControlDown(c as u8));
-}
-
-fn control(
-    primary: &mut Primary,
-    sys: &mut Sys,
-    out: &mut Vec<Sent>,
-    c: usize,
-    (inc, conn): (u16, u32),
-    ask: Ask,
-) -> Option<Answer> {
-    if let Ask::Join { reinit, gen } = ask {
-        return Some(match admit(primary, sys, out, c, (inc, conn, gen), reinit) {
-            Ok(answer) => answer,
-            Err(status) => Answer::Refused(status),
-        });
-    }
-    let session = sys.sessions_of(c, inc).find(|s| s.conn == conn && !s.left);
-    let Some(id) = session.map(|s| s.id) else { return Some(Answer::Closed) };
-    let now = sys.server_now();
-    sys.mix(0xc7 ^ now.0);
-    let locks = |reply: ControlReply| match reply {
-        ControlReply::Locks(grants) => Ok(grants),
-        ControlReply::Error(status) => Err(status),
-        _ => Err(Status::BadResponse),
-    };
-    let mut call = |sys: &mut Sys, request| primary.control(now, sys, id, request, out);
-    Some(match ask {
-        Ask::Join { .. } => return None,
-        Ask::Attach(gen) => {
-            let fabric = match sys.clients[c].fabric {
-                Fabric::Shm => FabricKind::Shm,
-                Fabric::Tcp => FabricKind::Tcp,
-                Fabric::Verbs => FabricKind::Verbs,
-            };
-            primary.attached(now, sys, id, fabric, out);
-            if let Some(s) = sys.session(id) {
-                s.gen = gen;
-            }
-            Answer::Attached
-        }
-        Ask::Get(wanted) => {
-            let descs = wanted.iter().map(|&l| desc(sys, l.into())).collect();
-            match locks(call(sys, ControlRequest::GetLocks(descs))) {
-                Ok(grants) => {
-                    let mut grants: Vec<_> = wanted.into_iter().zip(grants).collect();
-                    sys.high_lanes(&mut grants);
-                    Answer::Locks(grants)
-                }
-                Err(status) => Answer::Refused(status),
-            }
-        }
-        Ask::Release(l, lock) => match call(sys, ControlRequest::ReleaseLocks(vec![lock])) {
-            ControlReply::Statuses(statuses) => Answer::Released(l, statuses[0]),
-            ControlReply::Error(status) => Answer::Released(l, status),
-            _ => Answer::Released(l, Status::BadResponse),
-        },
-        Ask::Heartbeat => match call(sys, ControlRequest::Heartbeat) {
-            ControlReply::Alive { now, .. } => Answer::Alive(now),
-            ControlReply::Error(status) => Answer::Refused(status),
-            _ => Answer::Refused(Status::Error),
-        },
-        Ask::Update(claims) => {
-            let told: Vec<_> = claims.iter().map(|(_, claim)| claim.clone()).collect();
-            let held: Vec<_> = claims.iter().map(|(l, c)| (*l, c.held.is_some())).collect();
-            match locks(call(sys, ControlRequest::UpdateLocks(told))) {
-                Ok(grants) => {
-                    let zipped = held.into_iter().zip(grants);
-                    Answer::Updated(zipped.map(|((l, held), g)| (l, held, g)).collect())
-                }
-                Err(status) => Answer::Refused(status),
-            }
-        }
-        Ask::Object(o, request) => Answer::Object(o, call(sys, request)),
-        Ask::Done => match call(sys, ControlRequest::ReinitDone) {
-            ControlReply::Done => Answer::Done,
-            _ => Answer::Refused(Status::Error),
-        },
-        Ask::Leave => {
-            let done = call(sys, ControlRequest::Deinit) == ControlReply::Done;
-            if !done {
-                return Some(Answer::Refused(Status::NotReady));
-            }
-            if let Some(s) = sys.session(id) {
-                s.left = true;
-            }
-            fence(primary, sys, out, id);
-            Answer::Left
-        }
-    })
-}
-
-fn admit(
-    primary: &mut Primary,
-    sys: &mut Sys,
-    out: &mut Vec<Sent>,
-    c: usize,
-    (inc, conn, gen): (u16, u32, u32),
-    reinit: Option<(ClientId, Secret)>,
-) -> Result<Answer, Status> {
-    let secret = Secret([c as u8 + 1; 16]);
-    let (version_min, version_max, tp_mode) = (VERSION_MIN, VERSION, 0);
-    let request = match reinit {
-        None => ControlRequest::Init { version_min, version_max, tp_mode, horizon_s: None },
-        Some((client, secret)) => {
-            ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s: None, client, secret }
-        }
-    };
-    let mut draws = sys.rng.clone();
-    let mut draw = || draws.bits() as u32;
-    let mut admitted = primary.admit(&request, &mut draw, secret);
-    if admitted == Err(Status::ServerNoResource) {
-        let sessions = &sys.sessions;
-        let fenceable = |id: ClientId| sessions.iter().any(|s| s.id == id && can_fence(sys, s));
-        if let Some(id) = primary.eviction_candidate(&|id| !fenceable(id)) {
-            // announced: an absent client keeps its place only while nobody else needs it
-            if let Some(s) = sys.sessions.iter().find(|s| s.id == id).copied() {
-                sys.oracle.evicted(u64::from(s.client) << 32 | u64::from(s.inc));
-            }
-            fence(primary, sys, out, id);
-            admitted = primary.admit(&request, &mut draw, secret);
-        }
-    }
-    sys.rng.bits();
-    let admitted = admitted?;
-    let id = admitted.client;
-    sys.memory.add_client(id);
-    if sys.sessions.iter().any(|s| s.id == id && s.gen != 0) {
-        primary.detached(sys.server_now(), sys, id, out); // its old channel is closed first
-    }
-    sys.sessions.retain(|s| s.id != id);
-    let session = Session { id, client: c as u8, inc, gen: 0, conn, left: false, doomed: false };
-    sys.sessions.push(session);
-    if sys.clients[c].inc != inc {
-        let ns = sys.takes(50_000);
-        sys.after(ns, Ev::Lost(c as u8, inc, EXITED)); // it came from a process that has ended
-    } else if sys.clients[c].conn != conn {
-        let ns = sys.takes(50_000);
-        sys.after(ns, Ev::Lost(c as u8, inc, conn)); // nobody is at the other end any more
-    }
-    sys.mix(code(Status::Success) ^ u64::from(gen) << 8);
-    Ok(Answer::Joined {
-        id,
-        secret: admitted.secret,
-        epoch: sys.epoch,
-        anchor_s: primary.config().anchor_s,
-        now: sys.server_now(),
-        recovering: admitted.recovering,
-        gen,
-    })
-}
-
-/// Whether nothing of a client can act once its channel is closed.
-fn can_fence(sys: &Sys, s: &Session) -> bool {
-    let client = &sys.clients[usize::from(s.client)];
-    let dead = client.inc != s.inc || client.life == Life::Dead;
-    let unmapped = client.id != Some(s.id);
-    client.fabric != Fabric::Shm || dead || s.left || unmapped
-}
-
-fn fence_when_possible(primary: &mut Primary, sys: &mut Sys, out: &mut Vec<Sent>, id: ClientId) {
-    let Some(s) = sys.sessions.iter().find(|s| s.id == id).copied() else { return };
-    if can_fence(sys, &s) || sys.bugs.fence_shm {
-        return fence(primary, sys, out, id);
-    }
-    if let Some(s) = sys.session(id) {
-        s.doomed = true;
-    }
-}
-
-/// Closes everything of a client, then has what it holds undone.
-fn fence(primary: &mut Primary, sys: &mut Sys, out: &mut Vec<Sent>, id: ClientId) {
-    let Some(s) = sys.sessions.iter().find(|s| s.id == id).copied() else { return };
-    sys.log(|| format!("client {} ({}) is fenced", s.client, id.get()));
-    sys.mix(0xfe ^ u64::from(id.get()));
-    let now = sys.server_now();
-    if sys.bugs.undo_before_fence {
-        primary.fenced(now, sys, id, out); // its channel is still open
-        let ns = sys.rng.below(50_000_000);
-        let (gen, conn) = (s.gen, s.conn);
-        let _ = (gen, conn);
-        sys.after(ns, Ev::Stalled(s.client, s.inc, s.gen));
-        return;
-    }
-    if let Some(s) = sys.session(id) {
-        s.gen = 0;
-    }
-    primary.fenced(now, sys, id, out);
-    sys.memory.remove_client(id);
-    sys.sessions.retain(|s| s.id != id);
-    let ns = sys.takes(10_000);
-    let at = (sys.now + ns).max(sys.clients[usize::from(s.client)].blocked_down);
-    sys.at(at, Ev::Reset(s.client, s.inc, s.gen));
-}
-
-fn lost(primary: &mut Primary, sys: &mut Sys, out: &mut Vec<Sent>, c: usize, inc: u16, conn: u32) {
-    let hit = |s: &&Session| match conn {
-        DETACHED => s.doomed,
-        EXITED => !s.left,
-        conn => s.conn == conn && !s.left,
-    };
-    let hits: Vec<Session> = sys.sessions_of(c, inc).filter(hit).copied().collect();
-    for s in hits {
-        let now: ServerTime = sys.server_now();
-        sys.log(|| format!("client {c} ({}) is absent", s.id.get()));
-        primary.absent(now, s.id);
-        if let Some(s) = sys.session(s.id) {
-            s.conn = 0;
-        }
-        let shm = sys.clients[c].fabric == Fabric::Shm;
-        if (shm || sys.bugs.no_grace) && can_fence(sys, &s) {
-            fence(primary, sys, out, s.id);
-        }
-    }
 }

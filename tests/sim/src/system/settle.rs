@@ -130,9 +130,8 @@ impl World {
     /// A thread that has not reached the goal.
     fn missing(&self, goal: Goal) -> Option<(usize, usize)> {
         self.sys.clients.iter().enumerate().find_map(|(c, client)| {
-            let known = |s: &super::state::Session| {
-                Some(s.id) == client.id && s.conn == client.conn && !s.doomed
-            };
+            let known =
+                |s: &super::state::Session| Some(s.id) == client.id && s.conn == client.conn;
             let known = self.sys.sessions.iter().any(known);
             let up = client.life == Life::Up && known;
             let back = |t: &super::state::Thread| up && t.entry.is_some();

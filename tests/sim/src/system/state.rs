@@ -9,6 +9,7 @@ use dlock_core::control::{Claim, ControlRequest, Secret};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::lock::{FastCas, LockEntry, Machine, Op};
+pub(crate) use dlock_core::membership::Gone;
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
@@ -43,6 +44,10 @@ pub(crate) enum Ev {
     Control(u8, u16, u32),
     /// The primary learns that a control connection is gone: client, incarnation, connection.
     Lost(u8, u16, u32),
+    /// The primary gives up a control connection at whose other end nobody answers.
+    Silent(u8, u16, u32),
+    /// The last of what a client had is undone: client, epoch.
+    Undone(u32, u32),
     /// A client learns that its channel is gone: client, incarnation, channel.
     Reset(u8, u16, u32),
     /// The primary drops a channel whose client does not read.
@@ -134,7 +139,7 @@ pub(crate) enum Ask {
 pub(crate) enum Arrived {
     Unit { client: u8, inc: u16, gen: u32, unit: Unit },
     Control { client: u8, inc: u16, conn: u32, number: u32, ask: Ask },
-    Lost { client: u8, inc: u16, conn: u32 },
+    Lost { client: u8, inc: u16, conn: u32, why: Gone },
 }
 
 /// A client as the primary's driver knows it.
@@ -145,11 +150,13 @@ pub(crate) struct Session {
     pub inc: u16,
     /// Its command channel; 0: closed.
     pub gen: u32,
-    /// Its control connection.
+    /// What membership calls it.
+    pub channel: u64,
+    /// What membership calls its process.
+    pub process: u64,
+    /// Its control connection; 0: closed.
     pub conn: u32,
     pub left: bool,
-    /// It must be fenced, and its process is not gone yet.
-    pub doomed: bool,
 }
 
 /// Where a thread of a client is. One thread per client and lock.
@@ -217,6 +224,8 @@ pub(crate) struct Thread {
     pub unflushed: bool,
     /// What it has is to be noted again once the operation under way is over.
     pub republish: bool,
+    /// What it had without a lease was ended while the operation under way was.
+    pub lapse: bool,
     /// Attempts to reach its goal.
     pub attempts: u32,
     /// It has held its lock as the last of all.
@@ -246,6 +255,8 @@ pub(crate) struct Client {
     pub claims_open: bool,
     pub epoch: u32,
     pub anchor_s: u32,
+    /// How often the primary has ended what it had without a lease.
+    pub lapses: u32,
     pub gen: u32,
     pub seq: u64,
     pub up: VecDeque<(u16, u32, Unit)>,

@@ -9,7 +9,7 @@
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::ids::Seq;
 use dlock_core::limits::LOCK_WAIT_S;
-use dlock_core::lock::{Begin, Machine, Op, OpResult, Step, View};
+use dlock_core::lock::{Begin, EntryState, Machine, Op, OpResult, Step, View};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Word, WordAddr};
@@ -393,6 +393,20 @@ impl Sys {
         }
     }
 
+    /// The primary has ended what this client had without a lease. Of an operation under way on
+    /// something that it had, the rest is lost when the operation is over.
+    pub(super) fn lapse(&mut self, c: usize, l: usize) {
+        let who = self.who(c);
+        let t = self.thread(c, l);
+        let Some(entry) = t.entry.as_mut() else { return };
+        if t.machine.is_some() {
+            let has = !matches!(entry.state(), EntryState::Initialized | EntryState::Unlocked);
+            t.lapse |= has;
+        } else if entry.lapse() {
+            self.oracle.ended(l, who);
+        }
+    }
+
     /// The lock is not got any more, as far as this client knows.
     pub(super) fn forget_lock(&mut self, c: usize, l: usize) {
         let who = self.who(c);
@@ -411,6 +425,10 @@ impl Sys {
         let t = self.thread(c, l);
         (t.machine, t.chain, t.outcome) = (None, None, None);
         (t.answer, t.async_until) = (None, 0);
+        if std::mem::take(&mut t.lapse) {
+            self.lapse(c, l);
+        }
+        let t = self.thread(c, l);
         if std::mem::take(&mut t.republish) {
             if let Some(entry) = t.entry.as_mut() {
                 entry.republish();
