@@ -17,7 +17,7 @@ mod hostile;
 use std::collections::BTreeMap;
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret};
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
@@ -118,12 +118,7 @@ impl World {
             10 => self.note(tape, at),
             11 | 12 => self.pass_time(tape),
             13 => match tape.below(4) {
-                0 => self.fence(at),
-                1 => {
-                    if let Some(known) = &self.clients[at] {
-                        self.primary.absent(self.now, known.client);
-                    }
-                }
+                0 | 1 => self.fence(at),
                 2 => self.join(at),
                 _ => {
                     let client = self.clients[at].as_ref().map(|known| known.client);
@@ -141,11 +136,9 @@ impl World {
         if self.clients[at].is_none() {
             self.next_client += 1;
             let id = self.next_client;
-            let (version_min, version_max, tp_mode) = (1, 1, 0);
-            let request = ControlRequest::Init { version_min, version_max, tp_mode, horizon_s: None };
-            let admitted = self.primary.admit(&request, &mut || id, Secret([1; 16]));
-            let Ok(admitted) = admitted else { panic!("there is room: {admitted:?}") };
-            let (client, unanswered) = (admitted.client, BTreeMap::new());
+            let Some(client) = ClientId::new(id) else { panic!("{id} is no client's") };
+            assert_eq!(self.primary.add_client(client), Ok(()), "there is room");
+            let unanswered = BTreeMap::new();
             self.clients[at] = Some(Known { client, seq: 0, grants: [None; 3], unanswered });
             self.attach(client, if self.wild { FabricKind::Shm } else { FabricKind::Tcp });
         }
@@ -367,21 +360,13 @@ impl World {
         };
         self.now = self.now.plus_ns(ns);
         self.tick();
-        while let Some(client) = self.primary.must_fence(self.now, &|_| false) {
-            let at = self.clients.iter().flatten().position(|known| known.client == client);
-            assert!(at.is_some(), "{client} is to be fenced and unknown");
-            let place = |known: &Option<Known>| known.as_ref().is_some_and(|k| k.client == client);
-            if let Some(at) = self.clients.iter().position(place) {
-                self.fence(at);
-            }
-        }
     }
 
     fn tick(&mut self) {
         let mut out = Vec::new();
         self.primary.tick(self.now, &mut self.memory, &mut out);
         self.take(out);
-        let due = self.primary.next_wakeup_skipping(&|_| true);
+        let due = self.primary.next_wakeup();
         assert!(due.is_none_or(|due| due > self.now), "{due:?} has come: {:?}", self.now);
     }
 
@@ -446,7 +431,7 @@ impl World {
         if self.wild {
             return;
         }
-        let wakes = self.primary.next_wakeup_skipping(&|_| true).is_some();
+        let wakes = self.primary.next_wakeup().is_some();
         for lock in self.primary.locks_snapshot(&mut self.memory, LockId(0), 8) {
             match lock.lock_type {
                 LockType::Atomic => {

@@ -7,9 +7,12 @@ use std::collections::BTreeSet;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::codec::{self, Frame, FrameError, Kind, HEADER_LEN};
 use dlock_core::control::{
-    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Secret,
+    Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Secret,
 };
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId, Seq};
+use dlock_core::membership::{
+    Draws, Effect, Fencing, Gone, Joining, Membership, Opened, Orphans, Rules, State,
+};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::primary::{Primary, PrimaryConfig};
 use dlock_core::status::Status;
@@ -23,11 +26,16 @@ const OBJECTS_MAX: usize = 3;
 const STEPS_MAX: usize = 400;
 
 struct World {
+    members: Membership,
     primary: Primary,
     memory: Memory,
     now: ServerTime,
-    /// The client each connection is bound to.
-    links: [Option<ClientId>; 3],
+    /// The client each connection is bound to, and its number.
+    links: [Option<(ClientId, u64)>; 3],
+    /// Connections so far.
+    controls: u64,
+    /// Clients that are fenced and have not been let attach since.
+    fenced: BTreeSet<ClientId>,
     /// Every secret ever given out; clients come back with them, or with each other's.
     sessions: Vec<(ClientId, Secret)>,
     /// Every lock id that was ever told.
@@ -67,11 +75,15 @@ impl World {
             objects_max: OBJECTS_MAX,
             absent_grace_ns: (choice & 8 == 0).then_some(10 * NS),
         };
+        let orphans = if choice & 16 == 0 { Orphans::Lease } else { Orphans::Grace };
         Self {
+            members: Membership::new(Rules { orphans, ..Rules::of(&config) }),
             primary: Primary::new(config),
             memory: Memory::default(),
             now: ServerTime(1_000 * NS),
             links: [None; 3],
+            controls: 0,
+            fenced: BTreeSet::new(),
             sessions: Vec::new(),
             locks: Vec::new(),
             live: BTreeSet::new(),
@@ -87,26 +99,83 @@ impl World {
                 let request = self.structured(tape, link);
                 self.request(tape, link, Seq(1), request);
             }
-            5 => self.lose(link),
+            5 => self.lose(link, if tape.flip() { Gone::Closed } else { Gone::Silent }),
             6 => {
                 self.now = self.now.plus_ns(u64::from(tape.u16()) * (NS / 16));
                 self.tick();
             }
             _ => {
-                let client = self.links[link].or(self.sessions.last().map(|s| s.0));
+                let bound = self.links[link].map(|(client, _)| client);
+                let client = bound.or(self.sessions.last().map(|s| s.0));
                 let known = self.session(tape);
                 if let (Some(client), Some((_, secret))) = (client, known) {
-                    let authentic = self.primary.authentic(client, secret);
-                    let its_own = self.sessions.contains(&(client, secret));
-                    assert!(!authentic || its_own, "the secret of another is accepted");
-                    if authentic {
-                        let fabric = if tape.flip() { FabricKind::Tcp } else { FabricKind::Shm };
-                        let (now, memory) = (self.now, &mut self.memory);
-                        self.primary.attached(now, memory, client, fabric, &mut Vec::new());
-                    }
+                    self.attach(client, secret, tape.flip());
                 }
             }
         }
+    }
+
+    fn attach(&mut self, client: ClientId, secret: Secret, tcp: bool) {
+        let (fabric, joining) = match tcp {
+            true => (FabricKind::Tcp, Joining::Tcp),
+            false => (FabricKind::Shm, Joining::Shm { pid: Some(7), is_known: true }),
+        };
+        let attach = Attach { client, secret, fabric, verbs: None, version: None };
+        let status = self.members.begin_attach(&self.primary, &attach, joining);
+        self.settle();
+        if status != Status::Success {
+            return;
+        }
+        assert!(self.sessions.contains(&(client, secret)), "the secret of another is accepted");
+        if self.members.finish_attach(client, fabric, joining).is_ok() {
+            self.fenced.remove(&client);
+            let (now, memory) = (self.now, &mut self.memory);
+            self.primary.attached(now, memory, client, fabric, &mut Vec::new());
+        }
+    }
+
+    /// Does what membership asks for.
+    fn settle(&mut self) {
+        let (now, mut out) = (self.now, Vec::new());
+        while let Some(effect) = self.members.poll() {
+            match effect {
+                Effect::CloseControl { client, control } => {
+                    for link in self.links.iter_mut().filter(|l| **l == Some((client, control))) {
+                        *link = None;
+                    }
+                }
+                Effect::CloseChannel { client } => self.members.channel_closed(client, false),
+                Effect::Fence { client } => {
+                    self.fenced.insert(client);
+                    let fencing = Fencing { unfenced: false, mapped: false };
+                    self.members.fence_tried(client, fencing);
+                }
+                Effect::Revoke { client } => panic!("{client} can always be fenced"),
+                Effect::Look { client } => {
+                    let has = self.primary.has_something(now, &mut self.memory, client);
+                    self.members.looked(client, has);
+                }
+                Effect::Lapse { client } => {
+                    assert!(self.fenced.contains(&client), "{client} is not fenced");
+                    let mut lapse = self.primary.begin_lapse(client);
+                    while !self.primary.lapse(now, &mut self.memory, &mut lapse, &mut out) {}
+                    self.members.lapsed(now, client, lapse.lapsed());
+                }
+                Effect::Undo { client, .. } => {
+                    assert!(self.fenced.contains(&client), "{client} is not fenced");
+                    self.primary.fenced(now, &mut self.memory, client, &mut out);
+                    self.members.undone(client);
+                }
+                Effect::Forget { client } => {
+                    self.live.remove(&client);
+                    let is_its =
+                        |link: &Option<(ClientId, u64)>| link.is_some_and(|l| l.0 == client);
+                    self.links.iter_mut().filter(|l| is_its(l)).for_each(|l| *l = None);
+                }
+            }
+        }
+        assert!(out.is_empty(), "nobody waits: {out:?}");
+        assert_eq!(self.members.assert_consistent(), Ok(()));
     }
 
     /// A frame just as it came.
@@ -119,25 +188,26 @@ impl World {
             Ok(other) => panic!("a control frame decoded to {other:?}"),
             Err(FrameError::Version { seq, .. }) => {
                 answer(seq, ControlReply::Error(Status::VersionMismatch));
-                self.lose(link);
+                self.lose(link, Gone::Closed);
             }
-            Err(_) => self.lose(link),
+            Err(_) => self.lose(link, Gone::Closed),
         }
     }
 
     fn structured(&mut self, tape: &mut Tape<'_>, link: usize) -> ControlRequest {
         use ControlRequest as R;
         let tp_mode = self.primary.config().tp_mode;
-        let (version_min, version_max) = (1, 1);
+        let (version_min, version_max) = (1, 1 + tape.flip() as u8);
+        let horizon_s = tape.flip().then_some(3);
         let bound = self.links[link].is_some();
         match (bound, tape.below(14)) {
-            (false, 0..=6) => R::Init { version_min, version_max, tp_mode, horizon_s: None },
+            (false, 0..=6) => R::Init { version_min, version_max, tp_mode, horizon_s },
             (_, 7 | 8) => {
                 let known = self.session(tape);
                 let stranger = ClientId::new(u32::from(tape.u8())).zip(Some(Secret([9; 16])));
                 match known.or(stranger) {
                     Some((client, secret)) => {
-                        R::Reinit { version_min, version_max, tp_mode, horizon_s: None, client, secret }
+                        R::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret }
                     }
                     None => R::Heartbeat,
                 }
@@ -159,15 +229,12 @@ impl World {
     fn request(&mut self, tape: &mut Tape<'_>, link: usize, seq: Seq, request: ControlRequest) {
         let admission =
             matches!(request, ControlRequest::Init { .. } | ControlRequest::Reinit { .. });
-        let Some(client) = self.links[link] else {
+        let Some(bound) = self.links[link] else {
             if admission {
                 self.admit(tape, link, &request);
-            } else {
-                self.lose(link);
             }
             return;
         };
-        let leaves = request == ControlRequest::Deinit;
         let asked = match &request {
             ControlRequest::GetLocks(list) => Some(list.len()),
             ControlRequest::ReleaseLocks(list) => Some(list.len()),
@@ -175,7 +242,9 @@ impl World {
             _ => None,
         };
         let mut out = Vec::new();
-        let reply = self.primary.control(self.now, &mut self.memory, client, request, &mut out);
+        let (now, primary, memory) = (self.now, &mut self.primary, &mut self.memory);
+        let reply = self.members.control(now, primary, memory, bound, request, &mut out);
+        self.settle();
         assert!(out.is_empty(), "nobody has sent anything on a command channel: {out:?}");
         match &reply {
             ControlReply::Locks(list) => {
@@ -188,11 +257,7 @@ impl World {
             ControlReply::Session(_) => panic!("a session without an admission"),
             _ => {}
         }
-        let done = reply == ControlReply::Done;
         answer(seq, reply);
-        if leaves && done {
-            self.fence(client);
-        }
     }
 
     fn admit(&mut self, tape: &mut Tape<'_>, link: usize, request: &ControlRequest) {
@@ -208,27 +273,29 @@ impl World {
             }
         };
         let secret = Secret((self.sessions.len() as u128 + 1).to_le_bytes());
-        let mut admitted = self.primary.admit(request, &mut random, secret);
-        if admitted == Err(Status::ServerNoResource) {
-            if let Some(client) = self.primary.eviction_candidate(&|_| false) {
-                assert!(!self.links.contains(&Some(client)), "{client} is there");
-                self.fence(client);
-                admitted = self.primary.admit(request, &mut random, secret);
+        let (now, control) = (self.now, self.controls + 1);
+        self.controls = control;
+        let mut opened = Ok(Opened::Wait);
+        for _ in 0..2 {
+            let draws = Draws { secret, number: &mut random };
+            let (primary, memory) = (&mut self.primary, &mut self.memory);
+            opened = self.members.open(now, primary, memory, request, control, draws);
+            self.settle();
+            if opened != Ok(Opened::Wait) {
+                break;
             }
         }
         self.draws = draws;
-        let Ok(admitted) = admitted else { return };
+        let Ok(opened) = opened else { return };
+        let Opened::Admitted(admitted) = opened else { panic!("one eviction makes room") };
         let client = admitted.client;
-        assert_eq!(self.live.insert(client), admitted.fresh, "{client}");
+        let is_fresh = self.live.insert(client);
         if let ControlRequest::Reinit { client: claimed, secret: proof, .. } = *request {
             assert_eq!((client, admitted.secret), (claimed, proof));
             let known = self.sessions.contains(&(claimed, proof));
-            assert!(known || admitted.fresh, "a proof that was never given out");
+            assert!(known || is_fresh, "a proof that was never given out");
         }
-        for bound in self.links.iter_mut().filter(|bound| **bound == Some(client)) {
-            *bound = None;
-        }
-        self.links[link] = Some(client);
+        self.links[link] = Some((client, control));
         self.sessions.push((client, admitted.secret));
     }
 
@@ -254,30 +321,19 @@ impl World {
         self.sessions.iter().rev().nth(tape.below(8)).copied()
     }
 
-    fn lose(&mut self, link: usize) {
-        if let Some(client) = self.links[link].take() {
-            self.primary.absent(self.now, client);
+    fn lose(&mut self, link: usize, why: Gone) {
+        if let Some(bound) = self.links[link].take() {
+            self.members.control_ended(self.now, &mut self.primary, bound, why);
+            self.settle();
         }
-    }
-
-    fn fence(&mut self, client: ClientId) {
-        let mut out = Vec::new();
-        self.primary.fenced(self.now, &mut self.memory, client, &mut out);
-        self.live.remove(&client);
-        for bound in self.links.iter_mut().filter(|bound| **bound == Some(client)) {
-            *bound = None;
-        }
-        assert!(out.is_empty(), "nobody waits: {out:?}");
     }
 
     fn tick(&mut self) {
         let mut out = Vec::new();
         self.primary.tick(self.now, &mut self.memory, &mut out);
         assert!(out.is_empty(), "nobody waits: {out:?}");
-        while let Some(client) = self.primary.must_fence(self.now, &|_| false) {
-            assert!(!self.links.contains(&Some(client)), "{client} is there");
-            self.fence(client);
-        }
+        self.members.tick(self.now);
+        self.settle();
     }
 
     fn check(&mut self) {
@@ -286,7 +342,9 @@ impl World {
         assert!(clients <= CLIENTS_MAX && locks <= LOCKS_MAX && objects <= OBJECTS_MAX);
         for client in self.primary.clients_snapshot() {
             assert!(self.live.contains(&client.client));
-            assert_eq!(client.present, self.links.contains(&Some(client.client)));
+            let is_bound = self.links.iter().flatten().any(|bound| bound.0 == client.client);
+            let is_present = self.members.state(client.client) == Some(State::Present);
+            assert_eq!(is_present, is_bound);
         }
         for lock in self.primary.locks_snapshot(&mut self.memory, LockId(0), LOCKS_MAX + 1) {
             assert!(lock.refs > 0 && lock.refs <= clients && lock.waiters == 0, "{lock:?}");
@@ -296,7 +354,8 @@ impl World {
     /// Nothing of clients stays behind once they are gone.
     fn end(mut self) {
         for client in self.live.clone() {
-            self.fence(client);
+            assert_eq!(self.members.remove(client), Ok(()));
+            self.settle();
         }
         let (clients, locks, _) = self.primary.totals();
         assert_eq!((clients, locks), (0, 0));
@@ -308,7 +367,10 @@ fn answer(seq: Seq, reply: ControlReply) {
     let frame = Frame::ControlReply(seq, reply);
     let mut bytes = Vec::new();
     codec::encode(&frame, &mut bytes);
-    assert_eq!(codec::decode(Kind::ControlReply, &bytes[HEADER_LEN..]), Ok(frame));
+    let Ok(header) = codec::header(bytes.first_chunk().expect("a header")) else {
+        panic!("its own header")
+    };
+    assert_eq!(codec::decode(header.kind, &bytes[HEADER_LEN..]), Ok(frame));
 }
 
 fn name(tape: &mut Tape<'_>) -> Vec<u8> {

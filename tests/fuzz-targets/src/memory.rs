@@ -65,3 +65,9 @@ impl LockMemory for Memory {
         self.ledgers.remove(&(client, handle));
     }
 }
+
+impl dlock_core::membership::MemberMemory for Memory {
+    fn is_mapped(&self, _: ClientId) -> bool {
+        false
+    }
+}

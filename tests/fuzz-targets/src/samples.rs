@@ -110,6 +110,7 @@ fn replies(client: ClientId) -> Vec<Frame> {
         shm_socket: Some(b"socket".to_vec()),
         tcp: true,
         verbs: true,
+        terms: None,
     };
     let (lock, slot, object) = (LockId(77), Slot(5), ObjectId(8));
     let grant = LockGrant { lock, handle: HANDLE, slot, word: 6, already: true };
@@ -117,7 +118,7 @@ fn replies(client: ClientId) -> Vec<Frame> {
         C::Error(Status::VersionMismatch),
         C::Session(session),
         C::Done,
-        C::Alive { now: ServerTime(9), recovering: true },
+        C::Alive { now: ServerTime(9), recovering: true, until: None },
         C::Locks(vec![Ok(grant), Err(Status::ServerNoResource)]),
         C::Statuses(vec![Status::Success, Status::Fail]),
         C::Created(object),
@@ -135,7 +136,8 @@ fn replies(client: ClientId) -> Vec<Frame> {
         message_bytes: 256,
     };
     for verbs in [None, Some(verbs)] {
-        let attached = Attached { status, slots, ledger_entries: 9, clock_offset_ns: 1, verbs, until: None };
+        let attached =
+            Attached { status, slots, ledger_entries: 9, clock_offset_ns: 1, verbs, until: None };
         frames.push(Frame::Attached(attached));
     }
     frames

@@ -297,9 +297,15 @@ impl Sys {
         (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);
         client.life = Life::Up;
         client.claims_open = recovering;
-        self.learn(c, sent, now, until);
+        // what is lost is lost before the session's new horizon counts
         let has_lapsed = !anew && lapses != self.clients[c].lapses;
         self.clients[c].lapses = lapses;
+        for l in 0..self.clients[c].threads.len() {
+            if has_lapsed && self.clients[c].threads[l].epoch == epoch {
+                self.lapse(c, l);
+            }
+        }
+        self.learn(c, sent, now, until);
         if stale {
             let inc = self.clients[c].inc;
             self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile
@@ -313,10 +319,6 @@ impl Sys {
             if t.epoch != epoch {
                 continue;
             }
-            if has_lapsed {
-                self.lapse(c, l);
-            }
-            let t = self.thread(c, l);
             // of an operation under way the entry says nothing yet
             t.republish = republishes && t.machine.is_some();
             if let Some(entry) = t.entry.as_mut().filter(|_| republishes && !t.republish) {

@@ -66,16 +66,30 @@ impl World {
             }
         }
         // those who are gone are fenced after their grace, and the last messages arrive
-        let mut end = self.sys.now + self.sys.plan.grace_ns + 60 * NS;
+        let last = self.sys.now + self.sys.plan.grace_ns + 60 * NS;
+        let mut end = last;
         while self.sys.peek().is_some_and(|at| at <= end) && self.sys.violation.is_none() {
-            if self.sys.sessions.len() == self.sys.clients.len() {
-                end = end.min(self.sys.now + NS);
-            }
+            // a client that was silent too long before may still be removed, and comes back
+            end = match self.is_complete() {
+                true => end.min(self.sys.now + NS),
+                false => last,
+            };
             self.turn();
         }
         if let Err(why) = self.quiescent() {
             self.sys.fail(why);
         }
+    }
+
+    /// Every client is a member, and nobody else is.
+    fn is_complete(&self) -> bool {
+        let all = self.sys.clients.len();
+        let is_up = |client: &super::state::Client| client.life == Life::Up;
+        let is_present = |(_, state)| state == dlock_core::membership::State::Present;
+        self.sys.sessions.len() == all
+            && self.members.len() == all
+            && self.members.iter().all(is_present)
+            && self.sys.clients.iter().all(is_up)
     }
 
     fn reach(&mut self, goal: Goal, bound: u64) {

@@ -402,6 +402,9 @@ impl Sys {
         if t.machine.is_some() {
             let has = !matches!(entry.state(), EntryState::Initialized | EntryState::Unlocked);
             t.lapse |= has;
+            if has && entry.deadline_s() == u32::MAX {
+                self.oracle.ended(l, who);
+            }
         } else if entry.lapse() {
             self.oracle.ended(l, who);
         }
