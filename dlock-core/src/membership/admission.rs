@@ -128,7 +128,8 @@ impl Membership {
             Some((client, _)) if !primary.may_adopt(client) => return Err(Status::ClientRemoved),
             None | Some(_) => {}
         }
-        if primary.is_full() {
+        // a member keeps its place until it is undone
+        if primary.is_full() || self.members.len() >= primary.config().clients_max {
             return match self.makes_room(now, primary, mem) {
                 true => Ok(Opened::Wait),
                 false => Err(Status::ServerNoResource),

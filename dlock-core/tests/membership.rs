@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The primary's membership: admission, horizons, fencing, eviction.
+
+mod common;
+#[path = "common/site.rs"]
+mod site;
+
+use dlock_core::clock::NS;
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind, Secret, UNLIMITED};
+use dlock_core::ids::ClientId;
+use dlock_core::membership::{Effect, Ending, Exit, Gone, Opened, Orphans, State};
+use dlock_core::message::LockType;
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Verb};
+use dlock_core::words::{AtomicWord, RwWord};
+use site::{init, reinit, w0, Peer, Site, GRACE_S, START};
+
+use FabricKind::{Shm, Tcp, Verbs};
+
+/// Takes an atomic lock with a lease of so many seconds.
+fn take_lease(site: &mut Site, peer: Peer, lease_s: u32) {
+    let grant = site.get(peer, "leased", LockType::Atomic);
+    let timeout = site.now.deadline(lease_s);
+    let word = AtomicWord::new().with_client(peer.id.get()).with_timeout(timeout);
+    let cas = Verb::Cas { addr: w0(&grant), expect: 0, swap: word.into_bits() };
+    site.execute(peer, &Chain::one(cas));
+}
+
+/// Takes a read-write lock, which has no lease; its word then.
+fn take_rw(site: &mut Site, peer: Peer) -> u64 {
+    let grant = site.get(peer, "rw", LockType::Rw);
+    let swap = RwWord::new().with_client(peer.id.get()).into_bits();
+    site.execute(peer, &Chain::one(Verb::Cas { addr: w0(&grant), expect: 0, swap }));
+    site.word(&grant)
+}
+
+fn removed(result: Result<Peer, Status>) -> bool {
+    result.map(drop) == Err(Status::ClientRemoved)
+}
+
+#[test]
+fn versions_are_negotiated_and_foreign_ones_refused() {
+    let mut site = Site::new();
+    let request = |version_min, version_max, tp_mode| {
+        let horizon_s = Some(3);
+        ControlRequest::Init { version_min, version_max, tp_mode, horizon_s }
+    };
+    for (min, max) in [(3, 9), (0, 0), (3, 1)] {
+        assert_eq!(site.open(&request(min, max, 0)), Err(Status::VersionMismatch));
+    }
+    assert_eq!(site.open(&request(1, 2, 1)), Err(Status::Error), "another tp_mode");
+    assert_eq!(site.open(&ControlRequest::Heartbeat), Err(Status::Error));
+    let old = site.open_twice(&request(0, 1, 0)).unwrap();
+    assert_eq!((old.version, old.terms), (1, None), "it knows no horizon, and is promised none");
+    let new = site.open_twice(&request(1, 9, 0)).unwrap();
+    let terms = new.terms.unwrap();
+    assert_eq!((new.version, terms.horizon_s, terms.lapses), (2, 3, 0));
+    assert_eq!(terms.until, START.plus_ns(3 * NS));
+}
+
+#[test]
+fn an_id_is_not_given_twice_and_a_secret_proves_one_client_alone() {
+    let mut site = Site::new();
+    let (a, b) = (site.join(Tcp, 0), site.join(Tcp, 0));
+    assert_ne!(a.id, b.id);
+    for i in 0..16 {
+        let mut secret = a.secret;
+        secret.0[i] ^= 0x80;
+        let other = Peer { secret, ..a };
+        assert_eq!(site.come_back(other).map(drop), Err(Status::Error));
+        assert_eq!(site.attach(other), Status::Error);
+    }
+    let nobody = Peer { id: ClientId::new(9).unwrap(), secret: Secret([0; 16]), ..a };
+    assert!(removed(site.come_back(nobody)));
+    assert_eq!(site.attach(nobody), Status::ClientRemoved);
+}
+
+#[test]
+fn the_old_connections_end_before_a_reinit_is_answered() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, 0);
+    site.effects.clear();
+    let opened = site.open(&reinit(peer, 2, 0));
+    assert!(matches!(opened, Ok(Opened::Admitted(_))));
+    let (client, control) = (peer.id, peer.control);
+    let ended = [Effect::CloseControl { client, control }, Effect::CloseChannel { client }];
+    assert_eq!(site.effects, ended);
+    let late = site.control(peer, ControlRequest::Heartbeat);
+    assert_eq!(late, ControlReply::Error(Status::Error), "the old connection speaks for nobody");
+    site.lose(peer, Gone::Closed);
+    assert_eq!(site.state(peer), Some(State::Present), "nor does its end");
+}
+
+#[test]
+fn a_client_whose_queue_pairs_may_still_act_gets_no_new_ones() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, 0);
+    site.unfenced.insert(peer.id);
+    assert_eq!(site.attach(peer), Status::Error);
+    site.unfenced.clear();
+    assert_eq!(site.attach(peer), Status::Success);
+}
+
+#[test]
+fn every_answer_that_says_so_extends_the_horizon_and_silence_ends_at_it() {
+    let mut site = Site::new();
+    let peer = site.join(Tcp, 10);
+    take_rw(&mut site, peer);
+    for second in [4, 8, 12, 16, 20] {
+        site.until(START.plus_ns(second * NS));
+        let reply = site.control(peer, ControlRequest::Heartbeat);
+        let until = Some(site.now.plus_ns(10 * NS));
+        assert_eq!(reply, ControlReply::Alive { now: site.now, recovering: false, until });
+    }
+    let until = START.plus_ns(30 * NS);
+    site.until(dlock_core::clock::ServerTime(until.0 - 1));
+    assert_eq!(site.state(peer), Some(State::Present), "it may rely on it until then");
+    site.until(until);
+    assert_eq!(site.exits(peer), [Exit::Horizon], "though both connections are open");
+    let closed = Effect::CloseControl { client: peer.id, control: peer.control };
+    assert!(site.effects.contains(&closed));
+}
+
+#[test]
+fn without_a_horizon_silence_ends_nothing() {
+    let mut site = Site::new();
+    let peer = site.join(Tcp, 0);
+    let word = take_rw(&mut site, peer);
+    let reply = site.control(peer, ControlRequest::Heartbeat);
+    assert!(matches!(reply, ControlReply::Alive { until: Some(UNLIMITED), .. }), "{reply:?}");
+    site.until(START.plus_ns(1_000_000 * NS));
+    assert_eq!(site.state(peer), Some(State::Present));
+    site.lose(peer, Gone::Silent);
+    site.until(START.plus_ns(2_000_000 * NS));
+    assert!(matches!(site.state(peer), Some(State::Absent { is_closed: false, .. })));
+    let back = site.come_back(peer).unwrap();
+    let grant = site.get(back, "rw", LockType::Rw);
+    assert_eq!(site.word(&grant), word);
+}
+
+#[test]
+fn a_client_that_comes_back_is_told_that_what_had_no_lease_has_ended() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, 10);
+    take_rw(&mut site, peer);
+    take_lease(&mut site, peer, 1_000);
+    site.until(START.plus_ns(100 * NS));
+    assert!(matches!(site.state(peer), Some(State::Lingering { .. })));
+    assert_eq!(site.attach(peer), Status::ClientRemoved, "it must ask first");
+    let old = site.open(&reinit(peer, 1, 0)).map(drop);
+    assert_eq!(old, Err(Status::ClientRemoved), "a client of version 1 cannot be told");
+    let back = site.come_back(peer).unwrap();
+    assert_eq!(back.terms.unwrap().lapses, 1);
+    let again = site.come_back(back).unwrap();
+    assert_eq!(again.terms.unwrap().lapses, 1, "an answer that was lost is told again");
+    let grant = site.get(again, "rw", LockType::Rw);
+    assert_eq!(site.word(&grant), 0);
+    let grant = site.get(again, "leased", LockType::Atomic);
+    assert_eq!(AtomicWord::from_bits(site.word(&grant)).client(), peer.id.get());
+}
+
+#[test]
+fn a_place_is_taken_from_the_first_absent_client_that_has_nothing_and_from_nobody_else() {
+    let mut site = Site::with(None, Orphans::Lease, 4);
+    let [a, b, c, d] = [Tcp, Verbs, Tcp, Tcp].map(|fabric| site.join(fabric, 0));
+    assert_eq!(site.open(&init(0)), Err(Status::ServerNoResource), "all are there");
+    take_lease(&mut site, a, 1_000);
+    take_rw(&mut site, b);
+    for peer in [a, b, c] {
+        site.lose(peer, Gone::Closed);
+    }
+    assert!(site.open_twice(&init(0)).is_ok());
+    assert_eq!((site.exits(c), site.state(c)), (vec![Exit::Evicted], None));
+    assert_eq!(site.open(&init(0)), Err(Status::ServerNoResource), "a and b have something");
+    assert!(site.come_back(b).is_ok() && site.come_back(a).is_ok());
+    assert_eq!(site.state(d), Some(State::Present));
+}
+
+#[test]
+fn a_new_client_waits_while_the_one_before_it_is_being_undone() {
+    let mut site = Site::with(None, Orphans::Lease, 1);
+    let peer = site.join(Tcp, 0);
+    site.lose(peer, Gone::Closed);
+    site.slow = true;
+    for _ in 0..3 {
+        assert_eq!(site.open(&init(0)), Ok(Opened::Wait));
+        assert_eq!(site.state(peer), Some(State::Undoing));
+        assert!(removed(site.come_back(peer)));
+    }
+    site.members.undone(peer.id);
+    site.settle();
+    assert!(matches!(site.open(&init(0)), Ok(Opened::Admitted(_))));
+}
+
+#[test]
+fn a_living_shm_client_is_quarantined_and_may_come_back() {
+    let mut site = Site::new();
+    let peer = site.join(Shm, 0);
+    let word = take_rw(&mut site, peer);
+    site.lose(peer, Gone::Closed);
+    site.until(START.plus_ns(GRACE_S * NS));
+    assert_eq!(site.state(peer), Some(State::Ending(Ending::Lapse(Exit::Grace))));
+    assert!(site.effects.contains(&Effect::Revoke { client: peer.id }));
+    let back = site.come_back(peer).unwrap();
+    let grant = site.get(back, "rw", LockType::Rw);
+    assert_eq!((site.word(&grant), back.terms.unwrap().lapses), (word, 0));
+}
+
+#[test]
+fn nothing_of_a_client_whose_process_has_ended_is_held_when_that_is_known() {
+    let mut site = Site::new();
+    let (peer, other) = (site.join(Shm, 0), site.join(Shm, 0));
+    take_rw(&mut site, peer);
+    take_lease(&mut site, peer, 1_000);
+    site.die(peer);
+    assert_eq!((site.exits(peer), site.state(peer)), (vec![Exit::Died], None));
+    for (name, lock_type) in [("rw", LockType::Rw), ("leased", LockType::Atomic)] {
+        let grant = site.get(other, name, lock_type);
+        assert_eq!(site.word(&grant), 0);
+    }
+}
+
+/// Its process on shared memory is not known to be the one that goes on over TCP.
+#[test]
+fn a_client_that_went_over_to_tcp_is_not_dead_when_its_shm_process_is() {
+    let mut site = Site::new();
+    let peer = site.join(Shm, 0);
+    let over = Peer { fabric: Tcp, ..peer };
+    assert_eq!(site.attach(over), Status::Success);
+    site.die(peer);
+    assert_eq!(site.state(peer), Some(State::Present));
+}
+
+#[test]
+fn a_client_that_has_left_does_not_come_back() {
+    let mut site = Site::new();
+    let peer = site.join(Tcp, 0);
+    site.slow = true;
+    assert_eq!(site.control(peer, ControlRequest::Deinit), ControlReply::Done);
+    assert_eq!(site.state(peer), Some(State::Undoing));
+    assert!(removed(site.come_back(peer)));
+    assert_eq!(site.attach(peer), Status::ClientRemoved);
+    let again = site.control(peer, ControlRequest::Deinit);
+    assert_eq!(again, ControlReply::Error(Status::Error));
+}
+
+/// A small generator (splitmix64): the same on every run.
+struct Gen(u64);
+
+impl Gen {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+/// Random inputs. [`Site`] asserts that nothing is undone or lapses before it is fenced; here: no
+/// lease is taken from a living client before its end, and nobody who has one is evicted.
+#[test]
+fn whatever_happens_a_lease_lasts_and_fencing_comes_first() {
+    for seed in 0..300 {
+        run(&mut Gen(seed));
+    }
+}
+
+/// A client, and until when it has a lease.
+struct Holder {
+    peer: Peer,
+    lease_s: u32,
+    is_condemned: bool,
+}
+
+fn run(g: &mut Gen) {
+    let grace_s = [None, Some(0), Some(5)][g.below(3) as usize];
+    let mut site = Site::with(grace_s, Orphans::Lease, 4);
+    let mut holders: Vec<Holder> = Vec::new();
+    for _ in 0..150 {
+        let at = g.below(holders.len().max(1) as u64) as usize;
+        match (g.below(14), holders.get_mut(at)) {
+            (0..=2, _) => {
+                let fabric = [Shm, Tcp, Verbs][g.below(3) as usize];
+                if let Ok(admission) = site.open_twice(&init(g.below(3) as u32 * 4)) {
+                    let peer = site.peer(admission, fabric);
+                    site.attach(peer);
+                    let mut lease_s = 0;
+                    if g.below(2) == 0 {
+                        lease_s = site.now.seconds() + g.below(20) as u32;
+                        let name = peer.id.get().to_string();
+                        let grant = site.get(peer, &name, LockType::Atomic);
+                        let word = AtomicWord::new().with_client(peer.id.get());
+                        let swap = word.with_timeout(lease_s).into_bits();
+                        let cas = Verb::Cas { addr: w0(&grant), expect: 0, swap };
+                        site.execute(peer, &Chain::one(cas));
+                    }
+                    holders.push(Holder { peer, lease_s, is_condemned: false });
+                }
+            }
+            (3, Some(holder)) => site.lose(holder.peer, Gone::Closed),
+            (4, Some(holder)) => site.lose(holder.peer, Gone::Silent),
+            (5, Some(holder)) => {
+                if let Ok(back) = site.open_twice(&reinit(holder.peer, 2, 4)) {
+                    holder.peer = site.peer(back, holder.peer.fabric);
+                    site.attach(holder.peer);
+                }
+            }
+            (6, Some(holder)) => {
+                holder.peer.fabric = [Shm, Tcp, Verbs][g.below(3) as usize];
+                site.attach(holder.peer);
+            }
+            (7, Some(holder)) => {
+                let id = holder.peer.id;
+                if !site.unfenced.remove(&id) {
+                    site.unfenced.insert(id);
+                }
+                site.memory.mapped.remove(&id);
+                site.members.retry();
+                site.settle();
+            }
+            (8, Some(holder)) => _ = site.control(holder.peer, ControlRequest::Heartbeat),
+            (9, Some(holder)) if g.below(4) == 0 => {
+                site.control(holder.peer, ControlRequest::Deinit);
+                holder.is_condemned = true;
+            }
+            (10, Some(holder)) if holder.peer.fabric == Shm && g.below(4) == 0 => {
+                site.die(holder.peer);
+                holder.is_condemned = true;
+            }
+            (11, Some(holder)) if g.below(8) == 0 => {
+                _ = site.members.remove(holder.peer.id);
+                site.settle();
+                holder.is_condemned = true;
+            }
+            _ => {
+                let ns = g.below(4) * NS + g.below(NS);
+                let until = site.now.plus_ns(ns);
+                site.until(until);
+            }
+        }
+        for holder in &holders {
+            let runs = site.now < dlock_core::clock::ServerTime::expiry_of(holder.lease_s);
+            if runs && holder.lease_s > 0 && !holder.is_condemned {
+                assert!(site.state(holder.peer).is_some(), "{} lost its lease", holder.peer.id);
+                let locks = site.primary.locks_snapshot(
+                    &mut site.memory,
+                    dlock_core::ids::LockId(0),
+                    1_000,
+                );
+                let name = holder.peer.id.get().to_string().into_bytes();
+                let lock = locks.iter().find(|lock| lock.name == name).expect("its lock");
+                assert_eq!(AtomicWord::from_bits(lock.word).client(), holder.peer.id.get());
+            }
+        }
+    }
+}
