@@ -50,8 +50,13 @@ fn me() -> ClientId {
 /// An executor on the memory, and the primary's end of its socket.
 fn attached(memory: &mut CpuMemory) -> (ShmExecutor, UnixStream) {
     let (near, far) = UnixStream::pair().expect("sockets");
-    let attach =
-        Attach { client: me(), secret: Secret([0; 16]), fabric: FabricKind::Shm, verbs: None, version: None };
+    let attach = Attach {
+        client: me(),
+        secret: Secret([0; 16]),
+        fabric: FabricKind::Shm,
+        verbs: None,
+        version: None,
+    };
     let client = std::thread::spawn(move || ShmExecutor::attach_on(near.into(), &attach));
     let mut request = Vec::new();
     codec::encode(&Frame::Attach(attach), &mut request);
@@ -62,7 +67,8 @@ fn attached(memory: &mut CpuMemory) -> (ShmExecutor, UnixStream) {
         ledger_entries: memory.ledger_entries(),
         clock_offset_ns: 0,
         verbs: None,
- until: None };
+        until: None,
+    };
     let shared = memory.share(me()).expect("a ledger");
     let deadline = Instant::now() + Duration::from_secs(10);
     handshake::answer(far.as_fd(), &answer, Some(&shared), deadline).expect("an answer");

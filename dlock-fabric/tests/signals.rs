@@ -46,7 +46,13 @@ fn a_wait_survives_signals_and_keeps_its_deadline() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let addr = listener.local_addr().unwrap();
     let client = ClientId::new(1).unwrap();
-    let attach = Attach { client, secret: Secret([0; 16]), fabric: FabricKind::Tcp, verbs: None, version: None };
+    let attach = Attach {
+        client,
+        secret: Secret([0; 16]),
+        fabric: FabricKind::Tcp,
+        verbs: None,
+        version: None,
+    };
     let clock = ClockEstimate { offset_ns: 0, half_trip_ns: 0, taken_at_ns: 0 };
     let waiter = std::thread::spawn(move || {
         let executor = TcpExecutor::attach(addr, &attach, clock).unwrap();
@@ -71,8 +77,14 @@ fn a_wait_survives_signals_and_keeps_its_deadline() {
         });
         stream.read_exact(&mut frame(&Frame::Attach(attach))).unwrap();
         let status = Status::Success;
-        let attached =
-            Attached { status, slots: 0, ledger_entries: 0, clock_offset_ns: 0, verbs: None, until: None };
+        let attached = Attached {
+            status,
+            slots: 0,
+            ledger_entries: 0,
+            clock_offset_ns: 0,
+            verbs: None,
+            until: None,
+        };
         stream.write_all(&frame(&Frame::Attached(attached))).unwrap();
         stream.read_exact(&mut frame(&Frame::Request(Seq(1), Request::Ping))).unwrap();
         while SIGNALS.load(Ordering::SeqCst) < MANY {

@@ -321,7 +321,8 @@ impl Session {
             ledger_entries: memory.ledger_entries(),
             clock_offset_ns: CLOCK_OFFSET_NS,
             verbs: None,
- until: None };
+            until: None,
+        };
         if attach.secret != SECRET {
             attached.status = Status::ClientRemoved;
             return self.answer(&attached, None, deadline);

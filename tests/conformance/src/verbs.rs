@@ -200,7 +200,8 @@ fn serve(shared: &Shared, stream: &mut TcpStream) -> io::Result<()> {
         ledger_entries: HANDLES,
         clock_offset_ns: 0,
         verbs: Some(attached),
- until: None };
+        until: None,
+    };
     let deadline = Instant::now() + Duration::from_secs(5);
     handshake::answer(stream.as_fd(), &attached, None, deadline)?;
     let ended = stream.read(&mut [0; 1]);

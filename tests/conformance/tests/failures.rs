@@ -70,7 +70,8 @@ fn rogue_handshake(kind: FabricKind, far: OwnedFd) -> std::fs::File {
         ledger_entries: 4,
         clock_offset_ns: CLOCK_OFFSET_NS,
         verbs: None,
- until: None };
+        until: None,
+    };
     let deadline = Instant::now() + PATIENCE;
     // The mappings of the client keep the memory; its gate is closed when `memory` is dropped,
     // which no message depends on.

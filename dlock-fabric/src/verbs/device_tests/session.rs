@@ -86,7 +86,8 @@ impl Site {
             ledger_entries: ENTRIES,
             clock_offset_ns: 0,
             verbs: Some(verbs),
- until: None };
+            until: None,
+        };
         handshake::answer(line.as_fd(), &attached, None, until).unwrap();
         peer
     }

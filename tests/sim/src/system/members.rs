@@ -301,7 +301,7 @@ impl World {
     }
 
     pub(super) fn lost(&mut self, c: usize, inc: u16, conn: u32, why: Gone) {
-        let hit = |s: &&Session| conn == EXITED && !s.left || s.conn == conn && !s.left;
+        let hit = |s: &&Session| !s.left && (conn == EXITED || s.conn == conn);
         let hits: Vec<Session> = self.sys.sessions_of(c, inc).filter(hit).copied().collect();
         for s in hits {
             let now = self.sys.server_now();
