@@ -355,3 +355,27 @@ fn run(g: &mut Gen) {
         }
     }
 }
+
+/// What a client does that is told of a lapse.
+#[test]
+fn a_lapse_loses_what_has_no_lease_and_nothing_else() {
+    use dlock_core::clock::Now;
+    use dlock_core::control::LockGrant;
+    use dlock_core::ids::{Handle, LockId, Slot};
+    use dlock_core::lock::{LockEntry, Op};
+    use dlock_core::message::Mode;
+    let (handle, slot) = (Handle(0), Slot(0));
+    let grant = LockGrant { lock: LockId(9), handle, slot, word: 0, already: false };
+    for (lock_type, expire_s, is_lost) in
+        [(LockType::Atomic, 60, false), (LockType::Atomic, u32::MAX, true)]
+    {
+        let me = ClientId::new(5).unwrap();
+        let desc = dlock_core::control::LockDesc { name: vec![1], lock_type, lease_s: 0 };
+        let mut entry = LockEntry::new(me, START.seconds(), lock_type, &grant, desc);
+        assert!(!entry.lapse(), "nothing is held");
+        let op = Op::TryLock { mode: Mode::Exclusive, expire_s };
+        let cas = entry.fast(op, Now::exact(START)).unwrap();
+        entry.fast_done(cas);
+        assert_eq!((entry.lapse(), entry.in_doubt()), (is_lost, is_lost), "{lock_type:?}");
+    }
+}
