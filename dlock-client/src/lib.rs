@@ -17,8 +17,8 @@ mod attach;
 mod client;
 mod config;
 mod control;
-mod drive;
 mod error;
+mod execute;
 #[cfg(test)]
 mod fake;
 mod guard;

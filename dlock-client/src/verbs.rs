@@ -23,13 +23,13 @@ use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::{monotonic_coarse_ns, monotonic_ns};
 use dlock_fabric::verbs::{self, VerbCounts};
 use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsWish};
 use parking_lot::Mutex;
 
 use crate::config::ClientConfig;
-use crate::drive::DATA_WAIT;
+use crate::execute::DATA_WAIT;
 
 /// Between two attempts to attach to a primary that recovers.
 const RETRY: Duration = Duration::from_millis(20);
@@ -282,6 +282,11 @@ impl Executor for VerbsPath {
                 (now_ns, self.clock.at(now_ns))
             }
         }
+    }
+
+    #[inline]
+    fn local_coarse_ns(&self) -> u64 {
+        monotonic_coarse_ns()
     }
 
     fn name(&self) -> &'static str {

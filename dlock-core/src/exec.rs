@@ -100,6 +100,12 @@ pub trait Executor: Send + Sync {
         (now.local_ns, now)
     }
 
+    /// This host's monotonic clock as [`Now::local_ns`] has it, late by at most
+    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX), and cheap to read.
+    fn local_coarse_ns(&self) -> u64 {
+        self.now().local_ns
+    }
+
     /// Reads are free here, so that chains may carry more of them than they need.
     fn reads_are_free(&self) -> bool {
         false

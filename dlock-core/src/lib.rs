@@ -15,6 +15,7 @@ pub mod ids;
 pub mod limits;
 pub mod lock;
 pub mod message;
+pub mod operation;
 pub mod planted;
 pub mod primary;
 pub mod registry;

@@ -22,6 +22,11 @@ bugs! {
     LeaseFromAfter = "lease-from-after", "a lease counts from before the chain was posted";
     ThiefWithoutEpsilon = "thief-without-epsilon", "a thief waits for its clock's uncertainty";
     UnknownIsFailure = "unknown-is-failure", "a lost answer is neither success nor failure";
+    LateSuccess = "late-success", "success means a running lease";
+    DoorbellLost =
+        "doorbell-lost",
+        "a chain refused by a session that is over has an unknown outcome";
+    GivenUpKept = "given-up-kept", "what an operation that was given up did is undone";
     ExtendInDoubt = "extend-in-doubt", "a release in doubt is resolved before an extend";
     FastIgnoresBit =
         "fast-ignores-bit",

@@ -195,13 +195,21 @@ impl Executor for ShmExecutor {
     /// lock words. Else the precise one, which is the primary's own.
     #[inline]
     fn now(&self) -> Now {
-        let earliest = clock::monotonic_coarse_ns().wrapping_add(self.offset_ns);
+        let local_ns = clock::monotonic_coarse_ns();
+        let earliest = local_ns.wrapping_add(self.offset_ns);
         let latest = earliest.wrapping_add(2 * self.half_lag_ns);
         if earliest / NS == latest / NS {
             let time = ServerTime(earliest.wrapping_add(self.half_lag_ns));
-            return Now::within(time, self.half_lag_ns);
+            return Now { time, uncertainty_ns: self.half_lag_ns, local_ns };
         }
-        Now::exact(ServerTime(clock::monotonic_ns().wrapping_add(self.offset_ns)))
+        let local_ns = clock::monotonic_ns();
+        let time = ServerTime(local_ns.wrapping_add(self.offset_ns));
+        Now { time, uncertainty_ns: 0, local_ns }
+    }
+
+    #[inline]
+    fn local_coarse_ns(&self) -> u64 {
+        clock::monotonic_coarse_ns()
     }
 
     fn reads_are_free(&self) -> bool {

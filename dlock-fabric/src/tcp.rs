@@ -22,7 +22,7 @@ use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
 
-use crate::clock::{monotonic_ns, ClockEstimate, Until};
+use crate::clock::{monotonic_coarse_ns, monotonic_ns, ClockEstimate, Until};
 use crate::error::FabricError;
 use crate::handshake;
 use crate::inbox::{Answer, Expected};
@@ -244,6 +244,11 @@ impl Executor for TcpExecutor {
             now_ns = monotonic_ns();
         }
         (called_ns, clock.at(now_ns))
+    }
+
+    #[inline]
+    fn local_coarse_ns(&self) -> u64 {
+        monotonic_coarse_ns()
     }
 
     fn name(&self) -> &'static str {

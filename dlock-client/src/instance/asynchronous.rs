@@ -2,9 +2,9 @@
 //! The one asynchronous operation an instance may have under way.
 //!
 //! ```text
-//!   request_async ─▶ begin ─▶ advance until something is out ─▶ pending (gate: ASYNC)
+//!   request_async ─▶ begin ─▶ effects until one is waited for ─▶ pending (gate: ASYNC)
 //!   result_check  ─▶ poll ─ nothing ─▶ AsyncAgain, after 5 s TimedOut
-//!                         └ outcome or reply ─▶ advance ─▶ … ─▶ the result (gate: OPEN)
+//!                         └ outcome or reply ─▶ effects ─▶ … ─▶ the result (gate: OPEN)
 //! ```
 //! An operation that timed out leaves its lock in doubt: the arbiter is told to undo whatever it
 //! did or still does, and the next operation on the lock waits for that.
@@ -15,14 +15,15 @@ use std::time::{Duration, Instant};
 
 use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::{LockId, Seq};
-use dlock_core::lock::{Begin, Machine, Op, OpResult, Step};
-use dlock_core::message::{LockType, Mode, Reply};
+use dlock_core::lock::{Op, OpResult};
+use dlock_core::message::{LockType, Mode};
+use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
-use dlock_core::verb::Outcome;
+use dlock_fabric::clock::monotonic_ns;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC, OPEN};
-use crate::drive::{abandon, DATA_WAIT, PUBLISH_WAIT, STEPS_MAX};
+use crate::execute::{left_ns, tell, DATA_WAIT, DATA_WAIT_NS};
 use crate::stats::Stat;
 use crate::table::{Busy, CellGuard, Held};
 
@@ -61,19 +62,19 @@ impl AsyncOp {
 pub(super) struct Pending {
     lock: LockId,
     lock_type: LockType,
-    op: Op,
-    machine: Machine,
-    stage: Stage,
+    operation: Operation,
+    waits_for: WaitsFor,
     exec: Arc<dyn Executor>,
-    deadline: Instant,
+    deadline_ns: u64,
 }
 
 /// What it waits for.
 #[derive(Clone, Copy)]
-enum Stage {
+enum WaitsFor {
     Chain(Posted),
     Reply(Seq),
-    Done(OpResult),
+    /// The program, which has not asked for the result yet.
+    Nothing(OpResult),
 }
 
 impl Instance {
@@ -142,7 +143,7 @@ impl Instance {
         };
         let result = match pending.check(&mut guard) {
             Some(result) => result,
-            None if Instant::now() < pending.deadline => return code(Status::AsyncAgain),
+            None if monotonic_ns() < pending.deadline_ns => return code(Status::AsyncAgain),
             None => {
                 pending.give_up(&mut guard);
                 self.stats.add(Stat::TimedOut);
@@ -150,7 +151,7 @@ impl Instance {
             }
         };
         if result.status != Status::TimedOut {
-            self.stats.count_async(pending.lock_type, pending.op, &result);
+            self.stats.count_async(pending.lock_type, pending.operation.op(), &result);
         }
         if let Some(held) = guard.as_mut() {
             held.busy = Busy::No;
@@ -165,7 +166,7 @@ impl Instance {
     #[cfg(test)]
     pub(super) fn expire_async(&self) {
         if let Some(pending) = self.pending.lock().as_mut() {
-            pending.deadline = Instant::now();
+            pending.deadline_ns = monotonic_ns();
         }
     }
 
@@ -184,9 +185,7 @@ impl Instance {
         let mut slot = self.pending.lock();
         let Some(mut pending) = slot.take() else { return };
         if let Ok((cell, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT) {
-            if !matches!(pending.stage, Stage::Done(_)) {
-                pending.give_up(&mut guard);
-            }
+            pending.give_up(&mut guard);
             if let Some(held) = guard.as_mut() {
                 held.busy = Busy::No;
             }
@@ -205,14 +204,13 @@ fn start(held: &mut Held, op: Op) -> Start {
     let had_ticket = has_ticket(held.entry.state());
     let now = held.exec.now();
     held.last_now = now;
-    let begun = held.entry.begin(op, now);
-    held.write_note();
-    let (mut machine, step) = match begun {
-        Begin::Local(result) => return Start::Decided(result),
-        Begin::Run(machine, step) => (machine, step),
+    let bounds = Bounds::since(now.local_ns);
+    let mut operation = match Operation::begin(&mut held.entry, op, now, bounds) {
+        Started::Done(result) => return Start::Decided(result),
+        Started::Running(operation) => operation,
     };
-    let stage = advance(held, &mut machine, step);
-    if let Stage::Done(result) = stage {
+    let waits_for = advance(held, &mut operation, None);
+    if let WaitsFor::Nothing(result) = waits_for {
         let is_decided = had_ticket && op == Op::Unlock;
         if is_decided || result.status == Status::BadResponse {
             return Start::Decided(result);
@@ -221,80 +219,82 @@ fn start(held: &mut Held, op: Op) -> Start {
     Start::Under(Pending {
         lock: held.id,
         lock_type: held.entry.lock_type(),
-        op,
-        machine,
-        stage,
+        operation,
+        waits_for,
         exec: Arc::clone(&held.exec),
-        deadline: Instant::now() + DATA_WAIT,
+        deadline_ns: monotonic_ns().saturating_add(DATA_WAIT_NS),
     })
 }
 
-/// Takes the steps that need not be waited for.
-fn advance(held: &mut Held, machine: &mut Machine, mut step: Step) -> Stage {
-    for _ in 0..STEPS_MAX {
-        step = match step {
-            Step::Done(result) => {
-                if result.status == Status::BadResponse {
-                    held.undo_lost();
-                }
-                return Stage::Done(result);
-            }
-            Step::Confirm => held.confirm(machine, Instant::now() + PUBLISH_WAIT),
-            Step::Chain(chain) => match held.exec.post(&chain) {
+/// Carries out the effects that need not be waited for. `asked` is the request that is out.
+fn advance(held: &mut Held, operation: &mut Operation, mut asked: Option<Seq>) -> WaitsFor {
+    loop {
+        match operation.next(&mut held.entry) {
+            Effect::Done(result) => return WaitsFor::Nothing(result),
+            Effect::Post { chain, .. } => match held.exec.post(&chain) {
                 Posted::Ready(outcome) => {
-                    let now = held.exec.now();
-                    held.outcome(machine, outcome, now)
+                    operation.outcome(&mut held.entry, outcome, held.exec.now());
                 }
-                posted @ Posted::Pending(_) => return Stage::Chain(posted),
+                posted @ Posted::Pending(_) => return WaitsFor::Chain(posted),
             },
-            Step::Request(request) => match held.exec.send(&request) {
-                Ok(seq) if request.has_reply() => return Stage::Reply(seq),
-                Ok(_) => held.reply(machine, Ok(Reply::Done { word: 0 })),
-                Err(status) => held.reply(machine, Err(status)),
+            Effect::Flush { until_ns } => {
+                let is_flushed = held.exec.publish(left_ns(until_ns));
+                operation.flushed(&mut held.entry, is_flushed, held.exec.now());
+            }
+            Effect::Ask { request, .. } => match held.exec.send(&request) {
+                Ok(seq) => return WaitsFor::Reply(seq),
+                Err(status) => operation.reply(&mut held.entry, Err(status), held.exec.now()),
             },
-        };
+            Effect::Await { .. } => match asked {
+                Some(seq) => return WaitsFor::Reply(seq),
+                None => operation.deadline(&held.entry, held.exec.now()),
+            },
+            Effect::Forget => {
+                if let Some(seq) = asked.take() {
+                    held.exec.forget(seq);
+                }
+            }
+            Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
+            Effect::Tell(request) => tell(&*held.exec, &request),
+        }
     }
-    abandon(held, *machine);
-    Stage::Done(code(Status::BadResponse))
 }
 
 impl Pending {
     /// The result, if there is one by now.
     fn check(&mut self, guard: &mut CellGuard<'_>) -> Option<OpResult> {
         let held = guard.as_mut()?;
-        for _ in 0..STEPS_MAX {
-            let step = match self.stage {
-                Stage::Done(result) => return Some(result),
-                Stage::Chain(posted) => {
+        loop {
+            match self.waits_for {
+                WaitsFor::Nothing(result) => return Some(result),
+                WaitsFor::Chain(posted) => {
                     let outcome = self.exec.poll(posted)?;
-                    let now = held.exec.now();
-                    held.outcome(&mut self.machine, outcome, now)
+                    self.operation.outcome(&mut held.entry, outcome, held.exec.now());
                 }
-                Stage::Reply(seq) => {
+                WaitsFor::Reply(seq) => {
                     let reply = match self.exec.reply(seq, Duration::ZERO) {
                         Ok(None) => return None,
                         Ok(Some(reply)) => Ok(reply),
                         Err(status) => Err(status),
                     };
-                    held.reply(&mut self.machine, reply)
+                    self.operation.reply(&mut held.entry, reply, held.exec.now());
                 }
-            };
-            self.stage = advance(held, &mut self.machine, step);
+            }
+            self.waits_for = advance(held, &mut self.operation, None);
         }
-        None
     }
 
     /// Its answer is not wanted any more, and what it did is to be undone.
     fn give_up(&mut self, guard: &mut CellGuard<'_>) {
-        match self.stage {
-            Stage::Chain(Posted::Pending(seq)) | Stage::Reply(seq) => self.exec.forget(seq),
-            Stage::Chain(Posted::Ready(
-                Outcome::Done(_) | Outcome::Unknown | Outcome::Refused(_),
-            ))
-            | Stage::Done(_) => {}
+        match self.waits_for {
+            WaitsFor::Chain(Posted::Pending(seq)) | WaitsFor::Reply(seq) => self.exec.forget(seq),
+            WaitsFor::Chain(Posted::Ready(_)) => {}
+            WaitsFor::Nothing(_) => return,
         }
         if let Some(held) = guard.as_mut() {
-            abandon(held, self.machine);
+            let now = held.exec.now();
+            self.operation.give_up(&mut held.entry, Status::TimedOut, now);
+            self.waits_for = advance(held, &mut self.operation, None);
         }
     }
 }

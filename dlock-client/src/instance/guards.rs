@@ -18,7 +18,7 @@ use dlock_core::status::Status;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC};
-use crate::drive::{Limit, DATA_WAIT};
+use crate::execute::{Limit, DATA_WAIT};
 use crate::table::{Busy, Cell, CellGuard, Held};
 
 /// A result and, if the lock is held now, the number of the hold.

@@ -12,7 +12,7 @@ use dlock_core::status::Status;
 
 use super::{call_on, Instance};
 use crate::control::CONTROL_WAIT;
-use crate::drive::DATA_WAIT;
+use crate::execute::{settle, DATA_WAIT};
 use crate::table::{Busy, CellGuard, CellIndex, Held, Known};
 
 /// A lock's id and whether it is new to this client, or why there is none.
@@ -122,17 +122,19 @@ impl Instance {
             Ok(guard) => guard,
             Err(status) => return status,
         };
-        let Some(held) = guard.as_mut() else { return Status::Error };
+        let Some(held) = guard.as_ref() else { return Status::Error };
+        let at_primary = held.entry.lock();
         let status = match held.entry.state() {
             EntryState::ExclusiveLocked | EntryState::SharedLocked => return Status::Error,
             EntryState::ExclusiveTicketed | EntryState::SharedTicketed => {
                 return Status::TicketToUnlock
             }
             EntryState::Initialized | EntryState::Unlocked => {
-                if let Err(status) = held.settle(deadline.min(Instant::now() + DATA_WAIT)) {
+                let until = deadline.min(Instant::now() + DATA_WAIT);
+                if let Err(status) = settle(self.table.cell(index), &mut guard, until) {
                     return status;
                 }
-                let request = ControlRequest::ReleaseLocks(vec![held.entry.lock()]);
+                let request = ControlRequest::ReleaseLocks(vec![at_primary]);
                 self.release_at_primary(request, 1, deadline, |_, status| {
                     if is_gone(status) {
                         self.table.remove(index, &mut guard);
@@ -233,7 +235,7 @@ impl Instance {
             let guard = self.releasable(LockId(ids[i]), index, until).ok();
             let guard = guard.filter(|g| g.as_ref().is_some_and(|held| held.entry.refs() == 0));
             let settled = guard.map(|mut guard| {
-                let settled = guard.as_mut().is_some_and(|held| held.settle(until).is_ok());
+                let settled = settle(self.table.cell(index), &mut guard, until).is_ok();
                 settled.then_some(guard)
             });
             match settled.flatten() {

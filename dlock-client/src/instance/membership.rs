@@ -136,7 +136,7 @@ impl Instance {
                     // what the old session could not carry any more
                     if held.busy == Busy::No {
                         held.entry.republish();
-                        held.write_note();
+                        held.write_ledger();
                     }
                     held.undo_lost();
                 } else {

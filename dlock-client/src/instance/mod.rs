@@ -41,7 +41,7 @@ pub use asynchronous::AsyncOp;
 
 use crate::config::ClientConfig;
 use crate::control::{Control, Line, CONTROL_WAIT};
-use crate::drive::{Limit, DATA_WAIT};
+use crate::execute::{Limit, DATA_WAIT};
 use crate::stats::{Stat, Stats, STATS};
 use crate::table::{Busy, Cell, CellGuard, IdHasher, Table};
 use crate::verbs::VerbsPath;

@@ -19,7 +19,7 @@ use dlock_fabric::clock::{monotonic_coarse_ns, monotonic_ns};
 
 use super::{call_on, done, Instance};
 use crate::control::CONTROL_WAIT;
-use crate::drive::{DATA_WAIT, DATA_WAIT_NS};
+use crate::execute::{DATA_WAIT, DATA_WAIT_NS};
 use crate::stats::Stat;
 
 /// An object this client has got, in this incarnation of the primary.

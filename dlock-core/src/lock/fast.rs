@@ -34,6 +34,12 @@ impl FastCas {
     pub fn verb(self) -> Verb {
         Verb::Cas { addr: self.addr, expect: self.expect, swap: self.swap }
     }
+
+    /// The deadline that it writes, seconds since 1970; `None`: it is a release.
+    #[inline]
+    pub fn deadline_s(self) -> Option<u32> {
+        (self.swap != 0).then(|| AtomicWord::from_bits(self.swap).timeout())
+    }
 }
 
 impl LockEntry {

@@ -371,6 +371,13 @@ impl LockEntry {
         Begin::Run(machine, step)
     }
 
+    /// The lease of a grant may be over before its caller was told: as far as this client knows
+    /// it holds nothing, and what it may have is undone before its next operation.
+    pub fn give_back(&mut self) {
+        self.end(EntryState::Initialized);
+        self.doubt = Doubt::Acquire;
+    }
+
     /// Undoes what a lost answer may have left behind; `None` if nothing is in doubt, or if
     /// the caller still believes to hold the lock and decides by its next `Unlock`.
     pub fn undo(&mut self, now: Now) -> Option<(Machine, Step)> {
@@ -379,6 +386,14 @@ impl LockEntry {
         }
         let machine = Machine::new(Op::Unlock, Phase::Resolving, now);
         Some((machine, Step::Request(Request::Resolve { handle: self.handle })))
+    }
+
+    /// The request that undoes what a lost answer may have left behind, as [`undo`](Self::undo).
+    pub fn undo_request(&mut self, now: Now) -> Option<Request> {
+        match self.undo(now)? {
+            (_, Step::Request(request)) => Some(request),
+            _ => None,
+        }
     }
 
     /// The answers that need no primary: the table of the C API's cached state.

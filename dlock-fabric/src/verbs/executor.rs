@@ -41,7 +41,7 @@ use super::ring::{NoRoom, Ring};
 use super::station::Claim;
 use super::talk::Talk;
 use super::timing::effect_ns_max;
-use crate::clock::{monotonic_ns, ClockEstimate, Until};
+use crate::clock::{monotonic_coarse_ns, monotonic_ns, ClockEstimate, Until};
 use crate::error::FabricError;
 use crate::fork::Owner;
 use crate::inbox::lock;
@@ -544,6 +544,11 @@ impl Executor for VerbsExecutor {
             now_ns = monotonic_ns();
         }
         (called_ns, clock.at(now_ns))
+    }
+
+    #[inline]
+    fn local_coarse_ns(&self) -> u64 {
+        monotonic_coarse_ns()
     }
 
     fn name(&self) -> &'static str {

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The invariant *success means a running lease*, and the one place where it is asserted.
+//!
+//! ```text
+//!   posted ──── answer ──── clock read ──── told            deadline + 1 s
+//!     └─ the lease counts from here   └─ now + ε must lie before ──┘
+//! ```
+//! A holder gives up ε early: its lease runs as long as the true time cannot have reached the end
+//! of the second that the deadline names. Read-write locks have no lease.
+
+use crate::clock::{Now, COARSE_NS_MAX, DRIFT_PPM};
+use crate::lock::{EntryState, LockEntry, Op, OpResult};
+use crate::planted::{self, Bug};
+use crate::status::Status;
+
+/// Whether this result says that the caller holds the lock.
+fn is_grant(entry: &LockEntry, op: Op, result: &OpResult) -> bool {
+    let held = matches!(entry.state(), EntryState::ExclusiveLocked | EntryState::SharedLocked);
+    match (op, result.status) {
+        (Op::TryLock { expire_s: 0, .. } | Op::Lock { expire_s: 0, .. }, _) => false,
+        (Op::Unlock, _) => false, // partial releases say `AlreadyLocked`
+        (_, Status::Success | Status::AlreadyLocked) => held,
+        _ => false,
+    }
+}
+
+/// Whether the lease of this entry's hold still runs for sure.
+pub fn runs(entry: &LockEntry, now: Now) -> bool {
+    !now.maybe_expired(entry.deadline_s())
+}
+
+/// Whether this result would say success for a lease that may be over.
+pub(super) fn is_over(entry: &LockEntry, op: Op, result: &OpResult, now: Now) -> bool {
+    is_grant(entry, op, result) && !runs(entry, now) && !planted::is(Bug::LateSuccess)
+}
+
+/// The result as the caller is told it.
+///
+/// # Panics
+/// If it says success for a lease that may be over: the caller would rely on a lock that is
+/// another's.
+pub(super) fn told(entry: &LockEntry, op: Op, result: OpResult, now: Now) -> OpResult {
+    let is_late = is_grant(entry, op, &result) && !runs(entry, now);
+    assert!(!is_late || planted::is(Bug::LateSuccess), "success means a running lease");
+    result
+}
+
+/// Whether a lease with this deadline runs for sure, judged from a reading of the clock before
+/// and a later coarse one of the client's own.
+#[inline]
+pub(super) fn runs_coarsely(deadline_s: u32, begun: Now, coarse_ns: u64) -> bool {
+    let passed_ns = coarse_ns.saturating_sub(begun.local_ns).saturating_add(COARSE_NS_MAX);
+    let drift_ns = passed_ns / 1_000_000 * DRIFT_PPM + DRIFT_PPM;
+    let later = Now {
+        time: begun.time.plus_ns(passed_ns),
+        uncertainty_ns: begun.uncertainty_ns.saturating_add(drift_ns),
+        local_ns: begun.local_ns.saturating_add(passed_ns),
+    };
+    !later.maybe_expired(deadline_s) || planted::is(Bug::LateSuccess)
+}
