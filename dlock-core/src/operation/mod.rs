@@ -116,8 +116,10 @@ pub struct Operation {
     now: Now,
     steps: u32,
     late_grants: u32,
-    /// A reply is still out, though it is not waited for any more.
+    /// The session was replaced while a reply was waited for.
     replaced: bool,
+    /// It is the undo of an earlier operation: it has asked for it itself.
+    is_undo: bool,
 }
 
 /// The first part of an operation: decided at once, or to be carried on.
@@ -167,12 +169,22 @@ impl Operation {
     /// Undoes what a lost answer may have left behind: `None` if nothing is in doubt.
     pub fn undo(entry: &mut LockEntry, now: Now, bounds: Bounds) -> Option<Operation> {
         let (machine, step) = entry.undo(now)?;
-        Some(Self::new(Op::Unlock, machine, step, now, bounds))
+        Some(Self { is_undo: true, ..Self::new(Op::Unlock, machine, step, now, bounds) })
     }
 
     fn new(op: Op, machine: Machine, step: Step, now: Now, bounds: Bounds) -> Self {
         let stage = Stage::Step(step);
-        Self { op, bounds, machine, stage, now, steps: 0, late_grants: 0, replaced: false }
+        Self {
+            op,
+            bounds,
+            machine,
+            stage,
+            now,
+            steps: 0,
+            late_grants: 0,
+            replaced: false,
+            is_undo: false,
+        }
     }
 
     /// The operation.
@@ -224,7 +236,7 @@ impl Operation {
                         entry.republish(); // the old channel may have lost a ledger write
                     }
                     self.stage = Stage::Done(result);
-                    if let Some(request) = entry.undo_request(self.now) {
+                    if let (false, Some(request)) = (self.is_undo, entry.undo_request(self.now)) {
                         return Effect::Tell(request);
                     }
                 }
