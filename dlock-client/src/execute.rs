@@ -159,6 +159,8 @@ struct Asked {
     exec: Arc<dyn Executor>,
     /// It waits for a grant: others may look at the lock meanwhile.
     is_wait: bool,
+    /// The probe of the primary that is out.
+    ping: Option<Seq>,
 }
 
 /// Carries an operation out, from effect to effect, to its result.
@@ -181,13 +183,19 @@ pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, started: Started
                 Ok(seq) => {
                     let is_wait = matches!(request, Request::Wait { .. });
                     let exec = Arc::clone(&held.exec);
-                    let asked = asked.insert(Asked { seq, exec, is_wait });
+                    let asked = asked.insert(Asked { seq, exec, is_wait, ping: None });
                     await_reply(cell, guard, &mut operation, asked, until_ns);
                 }
                 Err(status) => held.reply(&mut operation, Err(status)),
             },
+            Effect::Probe { until_ns } => {
+                if let Some(asked) = &mut asked {
+                    asked.ping = asked.exec.send(&Request::Ping).ok();
+                    await_reply(cell, guard, &mut operation, asked, until_ns);
+                }
+            }
             Effect::Await { until_ns } => {
-                if let Some(asked) = &asked {
+                if let Some(asked) = &mut asked {
                     await_reply(cell, guard, &mut operation, asked, until_ns);
                 }
             }
@@ -212,7 +220,7 @@ fn await_reply(
     cell: &Cell,
     guard: &mut CellGuard<'_>,
     operation: &mut Operation,
-    asked: &Asked,
+    asked: &mut Asked,
     until_ns: u64,
 ) {
     let Some(held) = guard.as_mut() else { return };
@@ -224,6 +232,7 @@ fn await_reply(
             MutexGuard::unlocked(guard, wait)
         }
     };
+    let is_answered = asked.take_ping();
     let Some(held) = guard.as_mut() else { return };
     if asked.is_wait {
         held.busy = Busy::No;
@@ -235,8 +244,25 @@ fn await_reply(
     }
     match reply {
         Ok(Some(reply)) => held.reply(operation, Ok(reply)),
-        Ok(None) => operation.deadline(&held.entry, held.exec.now()),
+        Ok(None) => {
+            let now = Now { local_ns: monotonic_ns(), ..held.last_now };
+            operation.deadline(&held.entry, is_answered, now);
+        }
         Err(status) => held.reply(operation, Err(status)),
+    }
+}
+
+impl Asked {
+    /// Whether the probe that is out was answered; it is not waited for any longer.
+    fn take_ping(&mut self) -> bool {
+        let Some(ping) = self.ping.take() else { return false };
+        match self.exec.reply(ping, Duration::ZERO) {
+            Ok(Some(_)) => true,
+            _ => {
+                self.exec.forget(ping);
+                false
+            }
+        }
     }
 }
 

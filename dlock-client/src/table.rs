@@ -50,6 +50,8 @@ pub(crate) struct Held {
     /// The primary's incarnation that `entry`'s handle and slot belong to.
     pub(crate) epoch: Epoch,
     pub(crate) busy: Busy,
+    /// A release of it was sent, and not answered: the primary may not know it any more.
+    pub(crate) release_unanswered: bool,
     /// Its guard is gone, but could not release it.
     pub(crate) orphaned: bool,
     /// Counts the holds of guards, so that the guard of a lost hold cannot end a later one.
@@ -74,6 +76,7 @@ impl Held {
             is_local,
             epoch,
             busy: Busy::No,
+            release_unanswered: false,
             orphaned: false,
             hold: 0,
             queue: VecDeque::new(),

@@ -23,7 +23,7 @@ use dlock_fabric::clock::monotonic_ns;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC, OPEN};
-use crate::execute::{left_ns, tell, DATA_WAIT, DATA_WAIT_NS};
+use crate::execute::{tell, DATA_WAIT, DATA_WAIT_NS};
 use crate::stats::Stat;
 use crate::table::{Busy, CellGuard, Held};
 
@@ -72,6 +72,9 @@ pub(super) struct Pending {
 #[derive(Clone, Copy)]
 enum WaitsFor {
     Chain(Posted),
+    Flush {
+        until_ns: u64,
+    },
     Reply(Seq),
     /// The program, which has not asked for the result yet.
     Nothing(OpResult),
@@ -237,17 +240,14 @@ fn advance(held: &mut Held, operation: &mut Operation, mut asked: Option<Seq>) -
                 }
                 posted @ Posted::Pending(_) => return WaitsFor::Chain(posted),
             },
-            Effect::Flush { until_ns } => {
-                let is_flushed = held.exec.publish(left_ns(until_ns));
-                operation.flushed(&mut held.entry, is_flushed, held.exec.now());
-            }
+            Effect::Flush { until_ns } => return WaitsFor::Flush { until_ns },
             Effect::Ask { request, .. } => match held.exec.send(&request) {
                 Ok(seq) => return WaitsFor::Reply(seq),
                 Err(status) => operation.reply(&mut held.entry, Err(status), held.exec.now()),
             },
-            Effect::Await { .. } => match asked {
+            Effect::Probe { .. } | Effect::Await { .. } => match asked {
                 Some(seq) => return WaitsFor::Reply(seq),
-                None => operation.deadline(&held.entry, held.exec.now()),
+                None => operation.deadline(&held.entry, false, held.exec.now()),
             },
             Effect::Forget => {
                 if let Some(seq) = asked.take() {
@@ -271,6 +271,13 @@ impl Pending {
                     let outcome = self.exec.poll(posted)?;
                     self.operation.outcome(&mut held.entry, outcome, held.exec.now());
                 }
+                WaitsFor::Flush { until_ns } => {
+                    let is_flushed = self.exec.publish(Duration::ZERO);
+                    if !is_flushed && monotonic_ns() < until_ns {
+                        return None;
+                    }
+                    self.operation.flushed(&mut held.entry, is_flushed, held.exec.now());
+                }
                 WaitsFor::Reply(seq) => {
                     let reply = match self.exec.reply(seq, Duration::ZERO) {
                         Ok(None) => return None,
@@ -288,7 +295,7 @@ impl Pending {
     fn give_up(&mut self, guard: &mut CellGuard<'_>) {
         match self.waits_for {
             WaitsFor::Chain(Posted::Pending(seq)) | WaitsFor::Reply(seq) => self.exec.forget(seq),
-            WaitsFor::Chain(Posted::Ready(_)) => {}
+            WaitsFor::Chain(Posted::Ready(_)) | WaitsFor::Flush { .. } => {}
             WaitsFor::Nothing(_) => return,
         }
         if let Some(held) = guard.as_mut() {

@@ -331,7 +331,7 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
                     Ok(seq) => asked[i] = Some((seq, until_ns)),
                     Err(status) => batch.reply(i, &mut held.entry, Err(status), exec.now()),
                 },
-                Effect::Await { until_ns } => {
+                Effect::Probe { until_ns } | Effect::Await { until_ns } => {
                     asked[i] = asked[i].map(|(seq, _)| (seq, until_ns));
                 }
                 Effect::Forget => {

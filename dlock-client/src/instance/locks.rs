@@ -135,15 +135,32 @@ impl Instance {
                     return status;
                 }
                 let request = ControlRequest::ReleaseLocks(vec![at_primary]);
-                self.release_at_primary(request, 1, deadline, |_, status| {
-                    if is_gone(status) {
-                        self.table.remove(index, &mut guard);
-                    }
-                })
+                let status = self.release_at_primary(request, 1, deadline, |_, _| {});
+                self.release_answered(index, &mut guard, status)
             }
         };
         self.table.cell(index).changed.notify_all();
         status
+    }
+
+    /// A lock that the primary has decided about is gone here. That it is not got there is the
+    /// answer to an earlier release, if that one was not answered.
+    fn release_answered(
+        &self,
+        index: CellIndex,
+        guard: &mut CellGuard<'_>,
+        status: Status,
+    ) -> Status {
+        let Some(held) = guard.as_mut() else { return status };
+        let was_unanswered = held.release_unanswered;
+        held.release_unanswered |= status == Status::BadResponse;
+        if is_gone(status) {
+            self.table.remove(index, guard);
+        }
+        match status {
+            Status::Error if was_unanswered => Status::Success,
+            status => status,
+        }
     }
 
     /// The cell of a lock, once no other thread waits for its grant.
@@ -251,12 +268,17 @@ impl Instance {
         }
         let items = locks.len();
         let request = ControlRequest::ReleaseLocks(locks);
+        let mut decided = [false; BATCH_MAX];
         let status = self.release_at_primary(request, items, deadline, |i, status| {
-            if is_gone(status) {
-                let (index, guard) = &mut cells[i];
-                self.table.remove(*index, guard);
-            }
+            let (index, guard) = &mut cells[i];
+            decided[i] = true;
+            self.release_answered(*index, guard, status);
         });
+        for ((_, guard), _) in cells.iter_mut().zip(decided).filter(|(_, decided)| !decided) {
+            if let Some(held) = guard.as_mut() {
+                held.release_unanswered = true;
+            }
+        }
         match status {
             Status::NotReady | Status::BadResponse => status,
             _ => Status::Success,

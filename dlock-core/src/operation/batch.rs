@@ -184,7 +184,7 @@ impl Batch {
     /// As [`Operation::deadline`].
     pub fn deadline(&mut self, item: usize, e: &LockEntry, now: Now) {
         if let Some(operation) = self.active(item) {
-            operation.deadline(e, now);
+            operation.deadline(e, true, now); // nothing of a batch waits for a grant
         }
     }
 

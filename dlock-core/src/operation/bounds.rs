@@ -11,6 +11,8 @@ pub const CHAIN_WAIT_NS: u64 = LOCK_WAIT_S * NS;
 pub const FLUSH_WAIT_NS: u64 = FAIR_GRACE_S as u64 * NS / 2;
 /// Nanoseconds a cancelled wait may take to be answered.
 pub const CANCEL_WAIT_NS: u64 = NS;
+/// Nanoseconds before the end of a wait at which the primary is asked whether it is there.
+pub const PROBE_NS: u64 = NS;
 /// Steps of one operation. The machines bound themselves; this bounds a primary that misleads
 /// them.
 pub const STEPS_MAX: u32 = 64;
@@ -38,6 +40,17 @@ impl Bounds {
         Self {
             grant_until_ns: start_ns.saturating_add(grant_ns),
             until_ns: start_ns.saturating_add(data_ns),
+        }
+    }
+
+    /// When a primary that has not granted a wait, which begins at `now_ns`, is asked whether it
+    /// is there: at its end if it is short.
+    pub fn probe_ns(&self, now_ns: u64) -> u64 {
+        let probe_ns = self.grant_until_ns.saturating_sub(PROBE_NS);
+        if probe_ns > now_ns {
+            probe_ns
+        } else {
+            self.grant_until_ns
         }
     }
 

@@ -4,18 +4,19 @@
 //! ```text
 //!            ┌────────────────────────── next ◀──────────────────────────┐
 //!            ▼                                                           │
-//!   Post ─ outcome ─▶   Flush ─ flushed ─▶   Ask, Await ─ reply | deadline ─▶   Done
+//!   Post ─ outcome ─▶   Flush ─ flushed ─▶   Ask, Probe, Await ─ reply | deadline ─▶   Done
 //!   WriteLedger, Tell, Forget: carried out at once, then `next` again
 //! ```
 //! [`Operation::next`] tells the one effect that the executor carries out next. `Post`, `Flush`,
-//! `Ask` and `Await` wait for something: the executor reports it by an event and calls `next`
+//! `Ask`, `Probe` and `Await` wait for something: the executor reports it by an event and calls `next`
 //! again. All rules of the protocol that lie between a call and its result are here, for blocking
 //! calls, [batches](Batch), asynchronous calls, the simulator, the models and the fuzzers alike:
 //!
 //! * A ledger entry is written before the chain or request that follows it.
 //! * A chain that was refused because its session is over has an unknown outcome.
 //! * A wait that lasts too long is cancelled; its own reply still counts, for
-//!   [`CANCEL_WAIT_NS`] more.
+//!   [`CANCEL_WAIT_NS`] more. A primary that answers nothing in the last [`PROBE_NS`] before is
+//!   not asked to cancel: the call ends in time.
 //! * **Success means a running lease.** No call says success unless the lease, by the client's
 //!   own bounded clock read after the answer, still runs ([`lease`]). Otherwise the arbiter is
 //!   asked to undo the grant, and the call fails or goes on waiting.
@@ -31,7 +32,7 @@ mod tests;
 
 pub use batch::{Batch, Entries};
 pub use bounds::{
-    Bounds, CANCEL_WAIT_NS, CHAIN_WAIT_NS, FLUSH_WAIT_NS, LATE_GRANTS_MAX, STEPS_MAX,
+    Bounds, CANCEL_WAIT_NS, CHAIN_WAIT_NS, FLUSH_WAIT_NS, LATE_GRANTS_MAX, PROBE_NS, STEPS_MAX,
 };
 
 use crate::clock::Now;
@@ -68,6 +69,12 @@ pub enum Effect {
         /// Until when its reply is waited for.
         until_ns: u64,
     },
+    /// Send a [`Request::Ping`], and go on waiting for the reply to the last `Ask` as after an
+    /// `Await`: when the time has come, report by [`Operation::deadline`] whether it was answered.
+    Probe {
+        /// Until when.
+        until_ns: u64,
+    },
     /// Go on waiting for the reply to the last `Ask`.
     Await {
         /// Until when.
@@ -92,6 +99,10 @@ enum Stage {
     Asked {
         wait: bool,
     },
+    /// A wait is nearly over: the primary is to be asked whether it is there.
+    Probe,
+    /// It was asked.
+    Probing,
     /// A wait lasted too long: its cancel is to be sent.
     Cancel(Request),
     /// Its cancel was sent.
@@ -217,6 +228,10 @@ impl Operation {
                         return effect;
                     }
                 }
+                Stage::Probe => {
+                    self.stage = Stage::Probing;
+                    return Effect::Probe { until_ns: self.bounds.grant_until_ns };
+                }
                 Stage::Cancel(request) => {
                     self.stage = Stage::Cancelled;
                     return Effect::Tell(request);
@@ -246,7 +261,11 @@ impl Operation {
                         None => Effect::Done(result),
                     };
                 }
-                Stage::Posted | Stage::Flushing | Stage::Asked { .. } | Stage::Awaiting => {
+                Stage::Posted
+                | Stage::Flushing
+                | Stage::Asked { .. }
+                | Stage::Probing
+                | Stage::Awaiting => {
                     unreachable!("an effect is waited for, and was not reported: {:?}", self.stage)
                 }
             }
@@ -283,7 +302,10 @@ impl Operation {
             Step::Request(request) => {
                 let wait = matches!(request, Request::Wait { .. });
                 self.stage = Stage::Asked { wait };
-                let until_ns = if wait { self.bounds.grant_until_ns } else { until_ns };
+                let until_ns = match wait {
+                    true => self.bounds.probe_ns(self.now.local_ns),
+                    false => until_ns,
+                };
                 Some(Effect::Ask { request, until_ns })
             }
         }
@@ -323,19 +345,26 @@ impl Operation {
 
     /// The reply that was waited for, or why there will be none.
     pub fn reply(&mut self, entry: &mut LockEntry, reply: Result<Reply, Status>, now: Now) {
-        if !matches!(self.stage, Stage::Asked { .. } | Stage::Awaiting) {
+        if !matches!(self.stage, Stage::Asked { .. } | Stage::Probing | Stage::Awaiting) {
             return;
         }
         self.now = now;
         self.stage = Stage::Step(self.machine.reply(entry, reply, now));
     }
 
-    /// The reply has not come until the time told.
-    pub fn deadline(&mut self, entry: &LockEntry, now: Now) {
+    /// The reply has not come until the time told. `is_answered`: a [`Probe`](Effect::Probe) was
+    /// sent, and answered.
+    pub fn deadline(&mut self, entry: &LockEntry, is_answered: bool, now: Now) {
         self.now = now;
-        self.stage = match (self.stage, self.machine.cancel(entry)) {
-            (Stage::Asked { wait: true }, Some(cancel)) => Stage::Cancel(cancel),
-            (Stage::Asked { .. } | Stage::Awaiting, _) => Stage::Unanswered,
+        let cancel = self.machine.cancel(entry);
+        self.stage = match (self.stage, cancel) {
+            (Stage::Asked { wait: true }, Some(_)) if now.local_ns < self.bounds.grant_until_ns => {
+                Stage::Probe
+            }
+            // a primary that answers nothing will not answer a cancel either
+            (Stage::Probing, _) if !is_answered => Stage::Unanswered,
+            (Stage::Asked { wait: true } | Stage::Probing, Some(cancel)) => Stage::Cancel(cancel),
+            (Stage::Asked { .. } | Stage::Probing | Stage::Awaiting, _) => Stage::Unanswered,
             (stage, _) => stage,
         };
     }
@@ -363,7 +392,11 @@ impl Operation {
     pub fn is_waiting(&self) -> bool {
         matches!(
             self.stage,
-            Stage::Posted | Stage::Flushing | Stage::Asked { .. } | Stage::Awaiting
+            Stage::Posted
+                | Stage::Flushing
+                | Stage::Asked { .. }
+                | Stage::Probing
+                | Stage::Awaiting
         )
     }
 
