@@ -340,6 +340,9 @@ impl Held {
 /// `NotReady`, `BadResponse`: it cannot be known, so the lock must not be released.
 pub(crate) fn settle(cell: &Cell, guard: &mut CellGuard<'_>, until: Instant) -> Result<(), Status> {
     let Some(held) = guard.as_mut() else { return Err(Status::LockNotGet) };
+    if let Some(status) = held.exec.refusal() {
+        return Err(status);
+    }
     let now = held.exec.now();
     let left = until.saturating_duration_since(Instant::now()).as_nanos();
     let until_ns = now.local_ns.saturating_add(u64::try_from(left).unwrap_or(u64::MAX));

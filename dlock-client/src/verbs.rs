@@ -259,6 +259,13 @@ impl Executor for VerbsPath {
         }
     }
 
+    fn refusal(&self) -> Option<Status> {
+        match self.attached.get() {
+            Some(_) => None,
+            None => Some(self.waiting.lock().refusal),
+        }
+    }
+
     fn end(&self) {
         if let Some(executor) = self.attached.get() {
             Executor::end(executor);

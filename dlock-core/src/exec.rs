@@ -86,6 +86,11 @@ pub trait Executor: Send + Sync {
     /// The reply to this request is not wanted any more; it is dropped when it comes.
     fn forget(&self, seq: Seq);
 
+    /// Why everything is refused just now, if it is: nothing of this client is under way then.
+    fn refusal(&self) -> Option<Status> {
+        None
+    }
+
     /// The session is over for this client: nothing is waited for any more, and whoever waits is
     /// told at once. An executor whose waits are all short need not do anything.
     fn end(&self) {}

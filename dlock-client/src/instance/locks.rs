@@ -252,15 +252,15 @@ impl Instance {
             let guard = self.releasable(LockId(ids[i]), index, until).ok();
             let guard = guard.filter(|g| g.as_ref().is_some_and(|held| held.entry.refs() == 0));
             let settled = guard.map(|mut guard| {
-                let settled = settle(self.table.cell(index), &mut guard, until).is_ok();
-                settled.then_some(guard)
+                settle(self.table.cell(index), &mut guard, until).map(|()| guard)
             });
-            match settled.flatten() {
-                Some(guard) => {
+            match settled {
+                Some(Ok(guard)) => {
                     locks.extend(guard.as_ref().map(|held| held.entry.lock()));
                     cells.push((index, guard));
                 }
-                None => ids[i] = 0,
+                Some(Err(Status::NotReady)) => return Status::NotReady,
+                Some(Err(_)) | None => ids[i] = 0,
             }
         }
         if cells.is_empty() {
