@@ -19,6 +19,7 @@ pub mod operation;
 pub mod planted;
 pub mod primary;
 pub mod registry;
+pub mod session;
 pub mod status;
 pub mod verb;
 pub mod words;

@@ -27,6 +27,15 @@ bugs! {
         "doorbell-lost",
         "a chain refused by a session that is over has an unknown outcome";
     GivenUpKept = "given-up-kept", "what an operation that was given up did is undone";
+    NoRepublish =
+        "no-republish",
+        "a new channel carries again what the old one may have lost";
+    ClaimOnNewClock =
+        "claim-on-new-clock",
+        "a claim's lease is counted on the clock that its deadline is of";
+    IgnoreHorizon =
+        "ignore-horizon",
+        "past its horizon a client neither posts nor believes that it holds anything";
     ExtendInDoubt = "extend-in-doubt", "a release in doubt is resolved before an extend";
     FastIgnoresBit =
         "fast-ignores-bit",

@@ -124,6 +124,7 @@ impl ClockEstimate {
             time: ServerTime(monotonic_ns.wrapping_add(self.offset_ns)),
             uncertainty_ns: self.uncertainty_ns(monotonic_ns),
             local_ns: monotonic_ns,
+            horizon_ns: u64::MAX,
         }
     }
 

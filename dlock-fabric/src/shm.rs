@@ -200,11 +200,11 @@ impl Executor for ShmExecutor {
         let latest = earliest.wrapping_add(2 * self.half_lag_ns);
         if earliest / NS == latest / NS {
             let time = ServerTime(earliest.wrapping_add(self.half_lag_ns));
-            return Now { time, uncertainty_ns: self.half_lag_ns, local_ns };
+            return Now { local_ns, ..Now::within(time, self.half_lag_ns) };
         }
         let local_ns = clock::monotonic_ns();
         let time = ServerTime(local_ns.wrapping_add(self.offset_ns));
-        Now { time, uncertainty_ns: 0, local_ns }
+        Now { local_ns, ..Now::exact(time) }
     }
 
     #[inline]

@@ -48,6 +48,27 @@ pub fn raise_file_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
+/// Starts a thread that takes no signals: those of the process go to its other threads, as if
+/// there were none of the library's.
+///
+/// # Errors
+/// What the system says (`EAGAIN`: the limit of threads is reached).
+pub fn spawn_without_signals(name: &str, run: fn()) -> io::Result<()> {
+    // SAFETY: zero is a valid value of a signal set.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: both sets are valid places; a new thread inherits the mask of this one.
+    unsafe {
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+    }
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    // SAFETY: `before` was filled in above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    spawned.map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,6 +41,7 @@ struct Item {
     run: Run,
 }
 
+#[allow(clippy::large_enum_variant)] // 31 at most, and nothing is allocated per item
 #[derive(Clone, Debug)]
 enum Run {
     Queued,
