@@ -17,7 +17,7 @@ Exit codes:
        doctor: RDMA cannot be used
   2    the command line is wrong
   69   the primary (or its admin socket) cannot be reached, or refuses
-  75   exec: the lock was not got within --wait
+  75   exec: the lock was not got within --wait, or lost before COMMAND could start
   76   exec: the lock was lost while the command ran
   126  exec: the command cannot be run;  127: it was not found
   128+N  exec: the command was ended by signal N

@@ -24,7 +24,7 @@
 //! |---|---|
 //! | no answer from the primary | supervisor: SIGTERM, then SIGKILL to all its descendants |
 //! | supervisor stopped (SIGSTOP, Ctrl-Z) | keeper extends as before; it kills if it cannot |
-//! | supervisor killed | PR_SET_PDEATHSIG ends COMMAND; the keeper kills its process group, then releases |
+//! | supervisor killed | PR_SET_PDEATHSIG, and the keeper: SIGKILL to its group, then release |
 //! | keeper stopped | supervisor: as without an answer |
 //! | keeper killed | supervisor: SIGKILL at once |
 //! | both killed | PR_SET_PDEATHSIG ends COMMAND, but not the processes that COMMAND started |
