@@ -42,7 +42,7 @@ static void fill_with_locks(const int *holders, int second)
     EQ(ids[0], -8207);
     CHECK(ids[1] > 0);
     EQ(get_named(second, "lock 8", DLOCK_ATOMIC, &id), 0);
-    EQ(lock_op(second, id, LOCK_EXCLUSIVE, 5), 0);
+    EQ(lock_op(second, id, LOCK_EXCLUSIVE, 600), 0);
     EQ(unlock_op(second, id), 0);
     EQ(get_named(first, "lock 9", DLOCK_ATOMIC, &id), -1); /* has it */
     EQ(release_lock(first, id), 0);

@@ -256,15 +256,38 @@ if [ -z "${VALGRIND:-}${BUILT:-}" ]; then
     test_case library/symbols/m symbols_are libdlockm.so.0 $(declared_in dlock_log.h)
     test_case library/pkg_config pkg_config_works
 fi
+# Under valgrind one processor works at a time: a fabric for each of two.
+fabrics_together() {
+    local fabric log count
+    for fabric in shm tcp; do
+        FABRIC=$fabric BUILT=$built "$here/run.sh" "$prefix" "${only[@]}" >"$work/$fabric.log" 2>&1 &
+    done
+    wait
+    for log in "$work"/{shm,tcp}.log; do
+        grep -v ' passed, .* skipped$' "$log"
+        count=$(grep ' passed, .* skipped$' "$log" || echo "0 passed, 1 failed, 0 skipped")
+        read -r count _ <<<"$count" # passed
+        passed=$((passed + count))
+        count=$(sed -n 's/.* passed, \([0-9]*\) failed, .*/\1/p' "$log")
+        failed=$((failed + ${count:-1}))
+        count=$(sed -n 's/.* failed, \([0-9]*\) skipped$/\1/p' "$log")
+        skipped=$((skipped + ${count:-0}))
+    done
+}
+
 if [ -n "${BUILT:-}" ] || build_all; then
     if [ -z "${VALGRIND:-}${BUILT:-}" ]; then
         for name in abi_layout abi_layout_c17 abi_layout_cpp11 abi_layout_cpp17 abi_layout_cpp20; do
             test_case "$name" "$built/$name"
         done
     fi
-    for fabric in ${FABRIC:-shm tcp}; do
-        run_on "$fabric"
-    done
+    if [ -n "${VALGRIND:-}" ] && [ -z "${FABRIC:-}" ]; then
+        fabrics_together
+    else
+        for fabric in ${FABRIC:-shm tcp}; do
+            run_on "$fabric"
+        done
+    fi
 else
     failed=$((failed + 1))
     echo "FAILED  compiling"

@@ -43,11 +43,11 @@ static void a_session(const char *name)
     double start = seconds_now();
     int client = new_client();
     int id = must_get(client, name, DLOCK_FAIR);
-    EQ(lock_op(client, id, LOCK_EXCLUSIVE, 5), 0);
+    EQ(lock_op(client, id, LOCK_EXCLUSIVE, 600), 0);
     EQ(unlock_op(client, id), 0);
     EQ(release_lock(client, id), 0);
     EQ(client_deinit(client), 0);
-    CHECK(seconds_now() - start < 1.5); /* the handshake of a silent peer may take 2 s */
+    CHECK_WITHIN(start, 1.5); /* the handshake of a silent peer may take 2 s */
 }
 
 static void nonsense(int port, int server)
@@ -120,7 +120,7 @@ static void many_primaries(void)
     }
     double start = seconds_now();
     dserver_lib_deinit();
-    CHECK(seconds_now() - start < 5);
+    CHECK_WITHIN(start, 5);
 }
 
 /* The default port, at an address that only this process uses. */
