@@ -7,7 +7,7 @@
 /* Long enough for every call of this program. */
 #define LONG 3600
 /* Long enough for the calls that take the lock and tell that it was got. */
-#define SHORT (slowness() > 1 ? 4 : 1)
+#define SHORT (slowness() > 1 ? 2 : 1)
 
 static int c[CLIENTS];
 
