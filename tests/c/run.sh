@@ -246,6 +246,7 @@ if [ -z "${VALGRIND:-}${BUILT:-}" ]; then
         done
     done
     test_case header/installed header_installed
+    test_case names "$here/names.sh" "$prefix"
     for letter in c s m; do
         test_case "library/names/$letter" library_names "$letter"
     done
