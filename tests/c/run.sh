@@ -190,7 +190,7 @@ examples_work() { # PRIMARY CLIENT [MORE...]: programs that take -p PORT
 }
 
 failover_works() {
-    "$built/failover" "$built/dlock_primary_test" -p $((20000 + RANDOM % 12000)) -c 4 -n 50
+    "$built/failover" "$built/dlock_primary_test" -p $((20000 + RANDOM % 12000)) -c 4 -l 50
 }
 
 # ---- the programs ----
@@ -229,6 +229,9 @@ run_on() { # FABRIC
     test_case "$fabric/examples" examples_work dlock_primary_test dlock_client_test \
         dlock_client_object_test row_locks work_queue connection_server leader_election
     test_case "$fabric/examples_linked_apart" examples_work link_server link_client
+    case $fabric in
+    shm | tcp) test_case "$fabric/options" "$here/options.sh" "$prefix" ;;
+    esac
     test_case "$fabric/failover" failover_works
     test_case "$fabric/contention_threads" "$built/contention" -t 8 -p 1 -d "$duration"
     test_case "$fabric/contention_processes" "$built/contention" -t 1 -p 4 -d "$duration"
