@@ -136,9 +136,14 @@ struct ssl_cfg {
     tls_erase_prkey_callback_func_t erase_prkey_cb;
 };
 
+/* Which RDMA port is used, by client and primary: the one that has the address eid, whatever
+ * dev_name says; else one of the device dev_name; else, without an eid, the first that can be
+ * used. An eid that no port has, without dev_name, is refused on a host that has ports that can
+ * be used; a host without any goes on with shared memory and TCP. With DLOCK_FABRIC=shm or =tcp
+ * in the environment neither eid nor dev_name matters; DLOCK_FABRIC=verbs demands RDMA. */
 struct client_cfg {
     char *dev_name;   /* RDMA device, which must exist; NULL: any */
-    dlock_eid_t eid;  /* address of an RDMA port; zeros, or no port's: any */
+    dlock_eid_t eid;  /* address of an RDMA port; zeros: any */
     int log_level;    /* 0 to 7 as in syslog; anything else: unchanged (at first 4) */
     int primary_port; /* 1024 to 65535; <= 0: as before (at first 21616) */
     struct ssl_cfg ssl;
@@ -162,13 +167,10 @@ struct replica_cfg {
     int primary_port;
 };
 
-/* A primary serves on the device named, else on the port that has the address eid, else on the
- * first RDMA port that can be used, else over shared memory and TCP. DLOCK_FABRIC=verbs in the
- * environment demands RDMA, shm and tcp do without. */
 struct server_cfg {
     enum server_type type; /* SERVER_PRIMARY */
     char *dev_name;   /* RDMA device, which must exist and work; NULL: any */
-    dlock_eid_t eid;  /* address of an RDMA port; zeros, or no port's: any */
+    dlock_eid_t eid;  /* address of an RDMA port; zeros: any */
     int log_level;    /* 0 to 7 as in syslog; anything else: unchanged (at first 4) */
     bool sleep_mode_enable; /* spend less CPU while idle */
     union {
