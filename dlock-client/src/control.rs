@@ -7,6 +7,7 @@
 //!                        or to a heartbeat of the library: extends the horizon
 //!        ◀─ seq n ────── the answer
 //!        ◀─ anything else: the connection is broken for good
+//!           (no frame at all: the peer is no dlock primary)
 //! ```
 //! A forked child has a copy of the connection, but must not speak on it: the parent does.
 //!
@@ -36,6 +37,8 @@ pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 pub(crate) enum CallError {
     /// Sending or receiving failed, or took too long.
     Transport,
+    /// The answer is no frame: the peer is no dlock primary.
+    Foreign,
     /// The answer is no valid frame, or not one for this call.
     Protocol,
 }
@@ -49,7 +52,7 @@ impl CallError {
     /// What the C API answers to `client_init` and `client_reinit`.
     pub(crate) fn status_of_init(self) -> Status {
         match self {
-            CallError::Transport => Status::Error,
+            CallError::Transport | CallError::Foreign => Status::Error,
             CallError::Protocol => Status::BadResponse,
         }
     }
@@ -184,6 +187,11 @@ impl Control {
         match (&answer, &self.pulse) {
             (Ok(ControlReply::Error(_)), _) => {} // of one whom it does not know
             (Ok(_), Some(pulse)) => pulse.answered(sent_ns),
+            (Err(CallError::Foreign), _) => {
+                self.broken = true;
+                let peer = self.peer;
+                log::error!("the peer at {peer} is no dlock primary: check address and port");
+            }
             (Err(CallError::Protocol), _) => self.broken = true,
             _ => {}
         }
@@ -295,7 +303,7 @@ impl Control {
     /// The next whole reply in the buffer.
     fn next_reply(&mut self) -> Result<Option<(Seq, ControlReply)>, CallError> {
         let Some(head) = self.received.first_chunk::<HEADER_LEN>() else { return Ok(None) };
-        let head = codec::header(head).map_err(|_| CallError::Protocol)?;
+        let head = codec::header(head).map_err(|_| CallError::Foreign)?;
         let end = HEADER_LEN + head.len;
         if self.received.len() < end {
             return Ok(None);
@@ -417,10 +425,13 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_a_protocol_error_and_a_closed_connection_a_transport_error() {
+    fn garbage_is_a_foreign_peer_and_a_closed_connection_a_transport_error() {
         let (addr, server) = scripted(vec![vec![0xee; 64]]);
         let mut control = Control::connect(addr).unwrap();
-        assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Protocol));
+        assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Foreign));
+        assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Transport));
+        assert_eq!(CallError::Foreign.status_of_init(), Status::Error);
+        assert_eq!(CallError::Foreign.status(), Status::BadResponse);
         server.join().unwrap();
 
         let (addr, server) = scripted(vec![Vec::new()]);

@@ -126,12 +126,26 @@ fn interrupted_system_calls_do_not_end_it() {
 
 #[test]
 fn a_configuration_is_read_and_the_command_line_overrides_it() {
-    let file = File::new("read", "listen = \"127.0.0.2\"\nport = 1\ntcp = false\n");
+    let file = File::new("read", "listen = \"127.0.0.2\"\nport = 1024\ntcp = false\n");
     let (running, address) = Running::start(&["--config", file.path(), "--log-level=off"]);
     assert_eq!(address.ip().to_string(), "127.0.0.2");
+    assert_ne!(address.port(), 1024);
     assert!(!Peer::init(address).1.tcp);
     running.signal(Signal::TERM);
     assert_eq!(running.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn ports_that_c_clients_cannot_have_are_refused() {
+    for port in ["1", "80", "1023"] {
+        let (code, out, errors) = output(&["--check-config", "--port", port]);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{errors}");
+        assert!(errors.contains("C clients") && errors.contains("1024 to 65535"), "{errors}");
+    }
+    for port in ["0", "1024", "21616", "65535"] {
+        let (code, out, _) = output(&["--check-config", "--port", port]);
+        assert_eq!(code, Some(0), "{out}");
+    }
 }
 
 #[test]
@@ -143,6 +157,7 @@ fn check_config_tells_good_from_bad_with_file_and_line() {
     for (name, text, place) in [
         ("unknown", "port = 0\nnosuchkey = 1\n", ":2:1: "),
         ("type", "port = \"x\"\n", ":1:8: "),
+        ("port", "port = 80\n", ":1:8: "),
         ("range", "\n\nlocks_max = 51201\n", ":3:13: "),
         ("cpus", "cmd_cpuset = \"-1\"\n", ":1:14: "),
     ] {

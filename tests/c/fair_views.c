@@ -67,8 +67,8 @@ static void numbers_of_holders(void)
     v = try_view(c[0], id, LOCK_EXCLUSIVE, 20, 0);
     NUMBERS(v, 0, 0, 1, 0);
     CHECK(about_now(v.time_out, 20));
-    EQ(v.rcnt, 0);
-    EQ(v.rflag, 0);
+    EQ(v.bs.rcnt, 0);
+    EQ(v.bs.rflag, 0);
     uint32_t first = v.time_out;
     v = try_view(c[0], id, LOCK_EXCLUSIVE, 5, DLOCK_ALREADY_LOCKED); /* never shortens */
     EQ(v.time_out, first);
@@ -87,23 +87,23 @@ static void numbers_of_holders(void)
 
     v = try_view(c[0], id, LOCK_SHARED, 30, 0);
     NUMBERS(v, 1, 0, 1, 1);
-    EQ(v.rcnt, 1);
+    EQ(v.bs.rcnt, 1);
     CHECK(about_now(v.time_out, 30));
     v = try_view(c[1], id, LOCK_SHARED, 10, 0);
     NUMBERS(v, 1, 0, 1, 2);
-    EQ(v.rcnt, 2);
+    EQ(v.bs.rcnt, 2);
     CHECK(about_now(v.time_out, 10) || about_now(v.time_out, 30)); /* its own, or the longest */
     v = try_view(c[2], id, LOCK_SHARED, 50, 0);
-    EQ(v.rcnt, 3);
+    EQ(v.bs.rcnt, 3);
     CHECK(about_now(v.time_out, 50));
     v = unlock_view(c[2], id, 0);
     NUMBERS(v, 1, 1, 1, 3);
-    EQ(v.rcnt, 2);
+    EQ(v.bs.rcnt, 2);
     v = unlock_view(c[0], id, 0);
     NUMBERS(v, 1, 2, 1, 3);
     v = unlock_view(c[1], id, 0);
     NUMBERS(v, 1, 3, 1, 3);
-    EQ(v.rcnt, 0);
+    EQ(v.bs.rcnt, 0);
     CHECK(about_now(v.time_out, 2));
     release_all(3, id);
 }
@@ -144,7 +144,7 @@ static void numbers_of_waiters(void)
     EQ(unlock_op(c[1], id), 0);
     v = async_view(c[2], id, LOCK_SHARED, LONG, 0);
     NUMBERS(v, 2, 0, 3, 1);
-    EQ(v.rcnt, 1);
+    EQ(v.bs.rcnt, 1);
     v = async_view(c[2], id, UNLOCK, 0, 0);
     NUMBERS(v, 2, 1, 3, 1);
     EQ(try_op(c[3], id, LOCK_EXCLUSIVE, LONG), 0);
@@ -161,7 +161,7 @@ static void expired_holders(void)
     try_view(c[0], id, LOCK_EXCLUSIVE, lease, 0);
     try_view(c[0], shared, LOCK_SHARED, lease, 0);
     fairlock_state v = try_view(c[2], shared, LOCK_SHARED, lease, 0); /* readers do not wait */
-    EQ(v.rcnt, 2);
+    EQ(v.bs.rcnt, 2);
     sleep_seconds(lease + 2.3);
     v = try_view(c[1], id, LOCK_EXCLUSIVE, LONG, DLOCK_EAGAIN);
     NUMBERS(v, 0, 0, 1, 0);
@@ -230,7 +230,7 @@ static void readers(void)
     EQ(unlock_op(c[17], id), 0);
     EQ(try_op(c[READERS_MAX + 1], id, LOCK_EXCLUSIVE, LONG), DLOCK_EAGAIN);
     fairlock_state v = try_view(c[READERS_MAX], id, LOCK_SHARED, LONG, 0);
-    EQ(v.rcnt, READERS_MAX);
+    EQ(v.bs.rcnt, READERS_MAX);
     for (int i = 0; i <= READERS_MAX; ++i) {
         EQ(unlock_op(c[i], id), i == 17 ? DLOCK_ALREADY_UNLOCKED : 0);
     }

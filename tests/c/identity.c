@@ -248,7 +248,7 @@ static void mixed_batch(const int *c)
     EQ(results[2].op_ret, 0);
     EQ(results[2].rw.rcount, 1);
     EQ(results[3].op_ret, 0);
-    EQ(results[3].fl.rcnt, 1);
+    EQ(results[3].fl.bs.rcnt, 1);
     EQ(results[4].op_ret, 0);
     EQ(results[4].atomic.client_id, c[0]);
     for (int i = 0; i < 5; ++i) {

@@ -281,7 +281,7 @@ static inline void fair_lock(const int *c)
     EQ(unlock_op(c[1], id), 0);
     EQ(trylock(c[3], &own, &s), DLOCK_EAGAIN);
     EQ(trylock(c[2], &share, &s), 0);
-    EQ(s.state.fl.rcnt, 1);
+    EQ(s.state.fl.bs.rcnt, 1);
     EQ(unlock_op(c[2], id), 0);
     EQ(trylock(c[3], &own, &s), 0);
     EQ(unlock_op(c[3], id), 0);
@@ -289,7 +289,7 @@ static inline void fair_lock(const int *c)
     /* Readers together; a place given up is local and holds nobody up. */
     EQ(trylock(c[0], &share, &s), 0);
     EQ(trylock(c[1], &share, &s), 0);
-    EQ(s.state.fl.rcnt, 2);
+    EQ(s.state.fl.bs.rcnt, 2);
     EQ(trylock(c[0], &share, &s), DLOCK_ALREADY_LOCKED);
     EQ(unlock_op(c[0], id), DLOCK_ALREADY_LOCKED);
     EQ(extend_op(c[0], id, EXTEND_LOCK_SHARED, 5), 0);

@@ -5,7 +5,7 @@
 
 #include "scenario_locks.h"
 
-#define MANY MAX_LOCK_BATCH_SIZE
+#define MANY ((int)MAX_LOCK_BATCH_SIZE)
 
 static inline void describe_many(struct lock_desc *descs, char names[][24], const char *prefix)
 {

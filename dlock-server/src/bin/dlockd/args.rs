@@ -83,7 +83,9 @@ impl Args {
         };
         let server = &mut settings.server;
         server.bind = self.listen.unwrap_or(server.bind);
-        server.port = self.port.unwrap_or(server.port);
+        if let Some(port) = self.port {
+            server.port = file::usable_port(port)?;
+        }
         server.recovery_clients = self.recovery_clients.unwrap_or(server.recovery_clients);
         server.sleep_mode |= self.sleep_mode;
         server.verbs = self.verbs.unwrap_or(server.verbs);
