@@ -28,6 +28,7 @@ pub mod handshake;
 mod inbox;
 pub mod memory;
 pub mod net;
+mod published;
 mod server_clock;
 pub mod server_memory;
 mod shm;
@@ -38,7 +39,7 @@ pub mod threads;
 pub mod verbs;
 mod vigil;
 
-pub use clock::ClockEstimate;
+pub use dlock_core::clock::ClockEstimate;
 pub use error::FabricError;
 pub use server_memory::CpuMemory;
 pub use shm::ShmExecutor;

@@ -54,6 +54,7 @@ impl ClockEstimate {
             time: ServerTime(local_ns.wrapping_add(self.offset_ns)),
             uncertainty_ns: self.uncertainty_ns(local_ns),
             local_ns,
+            horizon_ns: u64::MAX,
         }
     }
 

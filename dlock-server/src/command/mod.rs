@@ -55,6 +55,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The longest sleep, if nothing is expected; the poll cannot count much further.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
+/// The longest sleep, if something is: the poll counts CLOCK_MONOTONIC, which stands still while
+/// the machine is suspended. What is due then is seen within this after it is resumed.
+const SLEEP_EXPECTING_MAX: Duration = Duration::from_secs(1);
 
 /// What the command thread is made of.
 pub(crate) struct Parts {
@@ -295,9 +298,10 @@ impl Worker {
         if self.spin.goes_on() {
             return Duration::ZERO;
         }
-        let until_wakeup = self
-            .next_wakeup()
-            .map_or(SLEEP_MAX, |at| Duration::from_nanos(at.0.saturating_sub(self.core.now().0)));
+        let until_wakeup = self.next_wakeup().map_or(SLEEP_MAX, |at| {
+            let left = Duration::from_nanos(at.0.saturating_sub(self.core.now().0));
+            left.min(SLEEP_EXPECTING_MAX)
+        });
         let now = Instant::now();
         let until_look = match self.has_to_look() {
             true => self.next_look.saturating_duration_since(now),
