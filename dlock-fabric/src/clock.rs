@@ -289,5 +289,27 @@ mod tests {
         let local = boot_ns();
         let after = read(libc::CLOCK_BOOTTIME);
         assert!(before <= local && local <= after);
+        assert!(Until::at(after).is_over(coarse_lag_ns()));
+    }
+
+    /// A namespace with another CLOCK_BOOTTIME is a host that was suspended.
+    #[test]
+    fn the_local_clock_is_right_on_a_host_that_was_suspended_for_a_day() {
+        for test in [
+            "the_local_clock_is_the_one_that_counts_suspended_time",
+            "the_coarse_clock_is_behind_by_no_more_than_its_bound",
+        ] {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--time", "--boottime", "86400", "--fork", "--"]);
+            command.arg(std::env::current_exe().unwrap());
+            command.args(["--exact", &format!("clock::tests::{test}"), "--nocapture"]);
+            match command.output() {
+                Ok(output) if output.status.success() => {}
+                Ok(output) if !String::from_utf8_lossy(&output.stdout).contains("running 1") => {
+                    println!("skipped: no time namespace: {output:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
     }
 }

@@ -168,6 +168,24 @@ mod tests {
         let before = boot_ns().wrapping_add(clock.offset_ns());
         let now = clock.now();
         assert!(now.0 >= before);
+        assert!(now.0 <= boot_ns().wrapping_add(clock.offset_ns()));
         assert!(wall_ns().abs_diff(now.0) < 5_000_000_000);
+    }
+
+    /// A namespace with another CLOCK_BOOTTIME is a host that was suspended.
+    #[test]
+    fn the_server_clock_is_right_on_a_host_that_was_suspended_for_a_day() {
+        let test = "the_server_clock_is_the_clock_that_counts_suspended_time_and_an_offset";
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--time", "--boottime", "86400", "--fork", "--"]);
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["--exact", &format!("epoch::tests::{test}")]);
+        match command.output() {
+            Ok(output) if output.status.success() => {}
+            Ok(output) if !String::from_utf8_lossy(&output.stdout).contains("running 1") => {
+                println!("skipped: no time namespace: {output:?}");
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
