@@ -28,6 +28,7 @@ pub mod handshake;
 mod inbox;
 pub mod memory;
 pub mod net;
+mod owner_mutex;
 mod published;
 mod server_clock;
 pub mod server_memory;
@@ -37,7 +38,6 @@ mod sys;
 mod tcp;
 pub mod threads;
 pub mod verbs;
-mod vigil;
 
 pub use dlock_core::clock::ClockEstimate;
 pub use error::FabricError;

@@ -74,9 +74,10 @@ impl ShmExecutor {
         }
         let deadline = deadline_in(net::CONNECT_WAIT);
         let attach = Attach { fabric: FabricKind::Shm, verbs: None, ..*attach };
-        let (attached, slots, ledger) = handshake::attach_shm(socket.as_fd(), &attach, deadline)?;
+        let (attached, fds) = handshake::attach_shm(socket.as_fd(), &attach, deadline)?;
+        let [header, slots, ledger] = fds;
         let ledger = LedgerMemory::open(ledger, attached.ledger_entries)?;
-        let slots = match SlotMemory::open(slots, attached.slots) {
+        let slots = match SlotMemory::open(header, slots, attached.slots) {
             Ok(slots) => slots,
             Err(error) => {
                 ledger.detach();
