@@ -31,8 +31,10 @@ use dlock_core::verb::{Chain, Outcome};
 use dlock_fabric::{DeviceLost, VerbsHost, VerbsPeer};
 use mio::{Events, Poll, Token};
 
+use crate::capacity::Capacity;
 use crate::channel::{Channel, STALL_MAX};
 use crate::epoch::ServerClock;
+use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Inbox, Link, Peer};
 use crate::memory::Memory;
 use spin::Spin;
@@ -72,6 +74,7 @@ pub(crate) struct Parts {
     /// The abstract name of the Unix socket, if shm is offered.
     pub(crate) shm_socket: Option<Vec<u8>>,
     pub(crate) tcp: bool,
+    pub(crate) capacity: Capacity,
 }
 
 /// The primary's state, its memory, and replies on their way to channels.
@@ -134,6 +137,7 @@ pub(crate) struct Worker {
     recovering: bool,
     shm_socket: Option<Vec<u8>>,
     tcp: bool,
+    capacity: Capacity,
     nic: Option<Nic>,
 }
 
@@ -169,6 +173,7 @@ impl Worker {
             recovering: false,
             shm_socket: parts.shm_socket,
             tcp: parts.tcp,
+            capacity: parts.capacity,
             nic,
         };
         worker.set_gate();
@@ -254,7 +259,11 @@ impl Worker {
             let doomed = &self.doomed;
             let over = self.core.primary.must_fence(now, &|client| doomed.contains(&client));
             if let Some(client) = over {
-                log::info!("client {client} did not come back in time: it is removed");
+                limited!(
+                    Cause::Removed,
+                    log::Level::Info,
+                    "client {client} did not come back in time: it is removed"
+                );
                 self.fence_when_possible(client);
             }
         }
