@@ -13,7 +13,7 @@
 
 mod estimate;
 
-pub use estimate::{ClockEstimate, Refresh, TrackedClock, DRIFT_PPM};
+pub use estimate::{ClockEstimate, Refresh, TrackedClock};
 
 use crate::planted::{self, Bug};
 

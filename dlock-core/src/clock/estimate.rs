@@ -17,10 +17,7 @@
 //! an estimate is then at most ε + d. Everything above that is noticed by the first exchange that
 //! lies behind it.
 
-use super::{Now, ServerTime};
-
-/// Parts per million by which two hosts' clocks drift apart at most.
-pub const DRIFT_PPM: u64 = 500;
+use super::{Now, ServerTime, DRIFT_PPM};
 
 /// What drift may add to ε before the server clock is asked again, nanoseconds.
 const DRIFT_TOLERATED_NS: u64 = 500_000;
