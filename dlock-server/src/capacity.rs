@@ -20,7 +20,8 @@ const RESERVE: u64 = 16;
 const STRANGERS: u64 = 32;
 /// A client's control connection and command channel.
 const FILES_PER_CLIENT: u64 = 2;
-/// Of an shm client also its ledger, and its process, if that has no other client.
+/// Of an shm client also its ledger, and its process, unless that has another client: 3 each for
+/// many clients of one process.
 const FILES_PER_SHM_CLIENT: u64 = 4;
 
 /// What a primary needs for its clients.

@@ -256,3 +256,31 @@ fn strangers_add_no_more_lines_to_the_log_than_its_limit() {
     // 10 for every 10 s: a busy machine takes some of them.
     assert!((1..=100).contains(&lines), "{lines} lines:\n{errors}");
 }
+
+#[test]
+fn clients_of_one_process_share_the_descriptor_that_tells_of_its_end() {
+    let (running, address) = Running::start(&[]);
+    let open = || {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", running.0.id())).unwrap();
+        let links = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+        let links: Vec<_> = links.map(|link| link.to_string_lossy().into_owned()).collect();
+        (links.len(), links.iter().filter(|link| link.contains("pidfd")).count())
+    };
+    let (before, _) = open();
+    let mut clients: Vec<_> = (0..10).map(|_| mapped(address).unwrap()).collect();
+    let (files, pidfds) = open();
+    assert!(pidfds <= 1, "{pidfds}");
+    assert!(files <= before + 10 * 3 + pidfds, "{before}, then {files}");
+    let leave = |(mut peer, exec): (Peer, ShmExecutor)| {
+        drop(exec);
+        assert_eq!(peer.call(ControlRequest::Deinit), ControlReply::Done);
+    };
+    let last = clients.pop().unwrap();
+    clients.into_iter().for_each(leave);
+    eventually("nothing is left of those who left", || open().0 <= before + 3 + pidfds);
+    assert_eq!(open().1, pidfds, "the process is watched for the last");
+    leave(last);
+    eventually("nothing is left", || open().0 <= before);
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().0, Some(0));
+}

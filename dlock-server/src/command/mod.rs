@@ -115,8 +115,8 @@ pub(crate) struct Worker {
     poll: Poll,
     members: HashMap<ClientId, Member>,
     channels: HashMap<Token, Channel>,
-    /// Descriptors that tell of the end of a process.
-    pidfds: HashMap<Token, ClientId>,
+    /// Descriptors that tell of the end of a process, and its clients.
+    pidfds: HashMap<Token, Vec<ClientId>>,
     /// Channels with something to do, each once.
     ready: VecDeque<Token>,
     /// The channel whose turn it was last, and whether it was the time before, too: then it is
@@ -344,8 +344,8 @@ impl Worker {
                 }
             } else if token == NIC {
                 self.woken_by_the_device()?;
-            } else if let Some(&client) = self.pidfds.get(&token) {
-                self.look_at_process(client);
+            } else if let Some(clients) = self.pidfds.get(&token).cloned() {
+                clients.into_iter().for_each(|client| self.look_at_process(client));
             }
         }
         Ok(())

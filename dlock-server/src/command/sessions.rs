@@ -367,10 +367,21 @@ impl Worker {
     /// Finds out when this process ends.
     fn watch(&mut self, client: ClientId, peer: Peer) {
         let token = self.token();
-        let Some(member) = self.members.get_mut(&client) else { return };
         // The same number is the same process while the one known is not gone.
-        let same = |(known, _): &(Peer, _)| known.pid == peer.pid && !known.process.is_gone();
-        if peer.pid.is_some() && member.processes.iter().any(same) {
+        let is_same = |(known, _): &&(Peer, _)| {
+            peer.pid.is_some() && known.pid == peer.pid && !known.process.is_gone()
+        };
+        let Some(member) = self.members.get(&client) else { return };
+        if member.processes.iter().any(|known| is_same(&known)) {
+            return;
+        }
+        // Another client of the same process: one descriptor tells of its end to both.
+        let known = self.members.values().flat_map(|member| &member.processes).find(is_same);
+        let known = known.and_then(|(known, token)| Some((known.process.clone(), (*token)?)));
+        let Some(member) = self.members.get_mut(&client) else { return };
+        if let Some((process, token)) = known {
+            member.processes.push((Peer { process, ..peer }, Some(token)));
+            self.pidfds.entry(token).or_default().push(client);
             return;
         }
         let fd = peer.process.pidfd().map(|fd| fd.as_raw_fd());
@@ -379,7 +390,7 @@ impl Worker {
             registry.register(&mut SourceFd(&fd), token, Interest::READABLE).is_ok()
         });
         if polled {
-            self.pidfds.insert(token, client);
+            self.pidfds.insert(token, vec![client]);
         } else {
             self.blind = true;
         }
@@ -454,6 +465,12 @@ impl Worker {
             }
             for (peer, token) in &member.processes {
                 let (Some(token), Some(fd)) = (token, peer.process.pidfd()) else { continue };
+                if let Some(clients) = self.pidfds.get_mut(token) {
+                    clients.retain(|other| *other != client);
+                    if !clients.is_empty() {
+                        continue;
+                    }
+                }
                 self.pidfds.remove(token);
                 // Closing it, next, takes it out of the poll as well.
                 let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd()));

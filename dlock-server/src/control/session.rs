@@ -109,7 +109,7 @@ pub(super) async fn unix(mut stream: UnixStream, seat: Seat, mailbox: Arc<Mailbo
     let mut reader = Reader::default();
     match first(&mut reader, &mut stream, &seat).await {
         Ok(Frame::Attach(attach)) => {
-            let process = PeerProcess::of_peer(stream.as_fd());
+            let process = Arc::new(PeerProcess::of_peer(stream.as_fd()));
             let pid = Credentials::of_peer(stream.as_fd()).ok().and_then(|c| c.pid);
             match stream.into_std() {
                 Ok(socket) => {
