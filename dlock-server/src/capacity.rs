@@ -5,8 +5,10 @@
 //!   limit of open files  = in use at the start + RESERVE + STRANGERS + clients · files per client
 //!   limit of locked memory (RDMA, without CAP_IPC_LOCK) = (1 + clients) · (slots + ledger)
 //! ```
-//! A client that does not fit is refused with `ServerNoResource` when it comes, before anything
-//! fails for want of a descriptor; clients that are there, and the admin socket, go on.
+//! A client that has no descriptors is refused with `ServerNoResource` when it comes, before
+//! anything fails for want of one; clients that are there, and the admin socket, go on. A client
+//! whose registration cannot be locked is refused in the same way when it attaches over verbs; over
+//! TCP it is served.
 
 use std::fmt;
 
@@ -41,6 +43,8 @@ pub struct Capacity {
     pub clients: usize,
     /// What allows no more.
     pub bound: Bound,
+    /// Fewer of them can come over RDMA verbs; `None`: all of them, as far as is known.
+    pub locked: Option<LockedMemory>,
     /// Connections of the control thread at a time.
     pub(crate) connections: usize,
 }
@@ -57,13 +61,17 @@ pub enum Bound {
         /// What it would have to be.
         needed: u64,
     },
-    /// The limit of locked memory, in bytes, and the limit that all of `clients_max` need.
-    LockedMemory {
-        /// The soft limit of this process.
-        limit: u64,
-        /// What it would have to be.
-        needed: u64,
-    },
+}
+
+/// What the limit of locked memory allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockedMemory {
+    /// So many clients over RDMA verbs.
+    pub clients: usize,
+    /// The soft limit of this process, bytes.
+    pub limit: u64,
+    /// What it would have to be for all clients that are let in.
+    pub needed: u64,
 }
 
 impl Capacity {
@@ -74,27 +82,25 @@ impl Capacity {
         let used = limits.files_open.saturating_add(RESERVE);
         let spare = limits.files.saturating_sub(used);
         let by_files = spare.saturating_sub(STRANGERS) / per_client;
-        let by_memory = match (needs.locked_bytes, limits.locked_bytes) {
-            (0, _) | (_, None) => u64::MAX,
-            // One share is the primary's own.
-            (bytes, Some(limit)) => (limit / bytes).saturating_sub(1),
-        };
-        let clients = wanted.min(by_files).min(by_memory);
-        let bound = match clients {
-            _ if clients == wanted => Bound::Configuration,
-            _ if clients == by_memory => Bound::LockedMemory {
-                limit: limits.locked_bytes.unwrap_or(u64::MAX),
-                needed: (wanted + 1).saturating_mul(needs.locked_bytes),
-            },
-            _ => Bound::OpenFiles {
+        let clients = wanted.min(by_files);
+        let bound = match clients == wanted {
+            true => Bound::Configuration,
+            false => Bound::OpenFiles {
                 limit: limits.files,
                 needed: used.saturating_add(STRANGERS + wanted * per_client),
             },
         };
+        let locked = limits.locked_bytes.filter(|_| needs.locked_bytes > 0).map(|limit| {
+            // One share is the primary's own.
+            let fit = (limit / needs.locked_bytes).saturating_sub(1).min(clients);
+            let needed = (clients + 1).saturating_mul(needs.locked_bytes);
+            LockedMemory { clients: fit as usize, limit, needed }
+        });
+        let locked = locked.filter(|locked| (locked.clients as u64) < clients);
         // Every connection that is no command channel: each client's, and those of strangers.
         let connections = spare.saturating_sub(clients * (per_client - 1)).max(1);
         let connections = connections.min(CONNECTIONS_MAX as u64) as usize;
-        Self { clients: clients as usize, bound, connections }
+        Self { clients: clients as usize, bound, locked, connections }
     }
 }
 
@@ -109,12 +115,19 @@ impl fmt::Display for Capacity {
                 "the limit of {limit} open files allows {clients} clients: for clients_max raise \
                  it to {needed} (ulimit -n, or LimitNOFILE= of a systemd unit)"
             ),
-            Bound::LockedMemory { limit, needed } => write!(
-                f,
-                "the limit of {limit} bytes of locked memory allows {clients} clients: for \
-                 clients_max raise it to {needed} (ulimit -l, or LimitMEMLOCK= of a systemd unit)"
-            ),
         }
+    }
+}
+
+impl fmt::Display for LockedMemory {
+    /// What it means, and what to do.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { clients, limit, needed } = self;
+        write!(
+            f,
+            "the limit of {limit} bytes of locked memory allows {clients} clients over RDMA: for \
+             all raise it to {needed} (ulimit -l, or LimitMEMLOCK= of a systemd unit)"
+        )
     }
 }
 
@@ -157,11 +170,18 @@ mod tests {
 
         let pinned = Needs { shm: false, locked_bytes: 3 << 20, ..needs(1_000) };
         let fits = Capacity::new(pinned, &limits(20_000));
-        let needed = 3_003 << 20;
-        assert_eq!(fits.bound, Bound::LockedMemory { limit: 8 << 20, needed });
-        assert_eq!(fits.clients, 1);
-        assert!(fits.to_string().contains("LimitMEMLOCK="), "{fits}");
-        let privileged = ProcessLimits { locked_bytes: None, ..limits(20_000) };
-        assert_eq!(Capacity::new(pinned, &privileged).clients, 1_000);
+        assert_eq!((fits.clients, fits.bound), (1_000, Bound::Configuration), "over TCP");
+        let locked = fits.locked.unwrap();
+        let (limit, needed) = (8 << 20, 3_003 << 20);
+        assert_eq!(locked, LockedMemory { clients: 1, limit, needed });
+        assert!(locked.to_string().contains("LimitMEMLOCK="), "{locked}");
+        for locked_bytes in [None, Some(needed)] {
+            let enough = ProcessLimits { locked_bytes, ..limits(20_000) };
+            assert_eq!(Capacity::new(pinned, &enough).locked, None);
+        }
+        let short = ProcessLimits { locked_bytes: Some(needed - 1), ..limits(20_000) };
+        assert_eq!(Capacity::new(pinned, &short).locked.map(|locked| locked.clients), Some(999));
+        let nothing = ProcessLimits { locked_bytes: Some(0), ..limits(20_000) };
+        assert_eq!(Capacity::new(pinned, &nothing).locked.map(|locked| locked.clients), Some(0));
     }
 }

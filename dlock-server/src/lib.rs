@@ -30,7 +30,7 @@ mod server;
 #[cfg(test)]
 mod testing;
 
-pub use capacity::{Bound, Capacity};
+pub use capacity::{Bound, Capacity, LockedMemory};
 pub use config::{ServerConfig, VerbsUse, ABSENT_GRACE};
 pub use cpuset::{CpuSet, CpuSetError};
 pub use error::StartError;

@@ -132,7 +132,10 @@ impl Server {
         log::info!("a primary serves on {address} over {offers}, epoch {epoch}");
         match capacity.bound {
             Bound::Configuration => log::info!("{capacity}"),
-            Bound::OpenFiles { .. } | Bound::LockedMemory { .. } => log::warn!("{capacity}"),
+            Bound::OpenFiles { .. } => log::warn!("{capacity}"),
+        }
+        if let Some(locked) = capacity.locked {
+            log::warn!("{locked}");
         }
         let threads = vec![control, command];
         Ok(Self {

@@ -9,8 +9,8 @@
 //! ```text
 //!   objects: RwLock<HashMap<ObjectId, Got>>   held for a look-up (shm: and the access to memory),
 //!                                    │        never while anything is waited for
-//!                                    └─ in_use: RwLock   shared by operations for their round trip;
-//!                                                        the release of this object waits for it
+//!                                    └─ in_use: RwLock  shared by operations for their round trip;
+//!                                                       the release of this object waits for it
 //! ```
 
 use std::sync::atomic::{AtomicBool, Ordering};

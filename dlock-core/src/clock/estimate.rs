@@ -5,11 +5,12 @@
 //!   client   sent ──────────┐        ┌────────▶ received
 //!   primary                 └─ at ───┘  error ≤ (received − sent)/2
 //!
-//!   an estimate says: at local time L the server clock is in  [L + offset − ε, L + offset + ε]
-//!   two of them:      [────old────]                overlap   ▶ the more exact one is kept
-//!                        [─new─]                               (Accepted or Rejected)
-//!                     [────old────]   [──new──]    disjoint  ▶ no clock that only drifts does this:
-//!                                                    the old one is wrong, the new one is taken
+//!   an estimate: at local time L the server clock is in  [L + offset − ε, L + offset + ε]
+//!
+//!   [────old────]                overlap   ▶ the more exact one is kept
+//!      [─new─]                               (Accepted or Rejected)
+//!   [────old────]   [──new──]    disjoint  ▶ clocks that only drift do not do this:
+//!                                            the old one is wrong, the new one is taken
 //! ```
 //! *Local* is the clock of this host that counts suspended time (CLOCK_BOOTTIME). It may still
 //! stand still: a guest that is paused, or saved and restored, does not know for how long. So may
