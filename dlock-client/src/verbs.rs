@@ -286,6 +286,10 @@ impl Executor for VerbsPath {
         monotonic_coarse_ns()
     }
 
+    fn discontinuities(&self) -> u64 {
+        self.attached.get().map_or(0, Executor::discontinuities)
+    }
+
     fn name(&self) -> &'static str {
         "verbs"
     }

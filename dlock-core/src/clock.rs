@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The server clock, and lease arithmetic on it.
 //!
-//! The server clock is the primary's monotonic clock plus the wall-clock time at its start: it
-//! never steps. A client knows it with an uncertainty ε. Deadlines in lock words are whole
+//! The server clock is the primary's CLOCK_BOOTTIME plus the wall-clock time at its start: it
+//! never steps, and does not stand still while the machine is suspended. A client knows it by an
+//! [estimate](ClockEstimate) with an uncertainty ε. Deadlines in lock words are whole
 //! seconds: a hold with deadline `d` is valid while `now_s <= d`, so it *expires* at `d + 1` s.
 //!
 //! ```text
 //!   holder believes until   posted + expire − ε        (never later than the deadline in the word)
 //!   stealer waits until     (d + 1) s + ε
 //! ```
+
+mod estimate;
+
+pub use estimate::{ClockEstimate, Refresh, TrackedClock};
 
 use crate::planted::{self, Bug};
 
@@ -58,8 +63,8 @@ pub struct Now {
     pub time: ServerTime,
     /// ε: the true time differs from the estimate by at most this many nanoseconds.
     pub uncertainty_ns: u64,
-    /// The reader's own monotonic clock, which no better estimate moves: for what lies between two
-    /// readings.
+    /// The reader's own clock (CLOCK_BOOTTIME), which no better estimate moves: for what lies
+    /// between two readings.
     pub local_ns: u64,
     /// The horizon of the reader's session on its own clock: from then on it neither posts nor
     /// believes that it holds anything ([`session`](crate::session)). `u64::MAX`: none.

@@ -31,8 +31,10 @@ use dlock_core::verb::{Chain, Outcome};
 use dlock_fabric::{DeviceLost, VerbsHost, VerbsPeer};
 use mio::{Events, Poll, Token};
 
+use crate::capacity::Capacity;
 use crate::channel::{Channel, STALL_MAX};
 use crate::epoch::ServerClock;
+use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Inbox, Link, Peer};
 use crate::memory::Memory;
 use spin::Spin;
@@ -55,6 +57,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The longest sleep, if nothing is expected; the poll cannot count much further.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
+/// The longest sleep, if something is: the poll counts CLOCK_MONOTONIC, which stands still while
+/// the machine is suspended. What is due then is seen within this after it is resumed.
+const SLEEP_EXPECTING_MAX: Duration = Duration::from_secs(1);
 
 /// What the command thread is made of.
 pub(crate) struct Parts {
@@ -69,6 +74,7 @@ pub(crate) struct Parts {
     /// The abstract name of the Unix socket, if shm is offered.
     pub(crate) shm_socket: Option<Vec<u8>>,
     pub(crate) tcp: bool,
+    pub(crate) capacity: Capacity,
 }
 
 /// The primary's state, its memory, and replies on their way to channels.
@@ -109,8 +115,8 @@ pub(crate) struct Worker {
     poll: Poll,
     members: HashMap<ClientId, Member>,
     channels: HashMap<Token, Channel>,
-    /// Descriptors that tell of the end of a process.
-    pidfds: HashMap<Token, ClientId>,
+    /// Descriptors that tell of the end of a process, and its clients.
+    pidfds: HashMap<Token, Vec<ClientId>>,
     /// Channels with something to do, each once.
     ready: VecDeque<Token>,
     /// The channel whose turn it was last, and whether it was the time before, too: then it is
@@ -131,6 +137,7 @@ pub(crate) struct Worker {
     recovering: bool,
     shm_socket: Option<Vec<u8>>,
     tcp: bool,
+    capacity: Capacity,
     nic: Option<Nic>,
 }
 
@@ -166,6 +173,7 @@ impl Worker {
             recovering: false,
             shm_socket: parts.shm_socket,
             tcp: parts.tcp,
+            capacity: parts.capacity,
             nic,
         };
         worker.set_gate();
@@ -251,7 +259,11 @@ impl Worker {
             let doomed = &self.doomed;
             let over = self.core.primary.must_fence(now, &|client| doomed.contains(&client));
             if let Some(client) = over {
-                log::info!("client {client} did not come back in time: it is removed");
+                limited!(
+                    Cause::Removed,
+                    log::Level::Info,
+                    "client {client} did not come back in time: it is removed"
+                );
                 self.fence_when_possible(client);
             }
         }
@@ -295,9 +307,10 @@ impl Worker {
         if self.spin.goes_on() {
             return Duration::ZERO;
         }
-        let until_wakeup = self
-            .next_wakeup()
-            .map_or(SLEEP_MAX, |at| Duration::from_nanos(at.0.saturating_sub(self.core.now().0)));
+        let until_wakeup = self.next_wakeup().map_or(SLEEP_MAX, |at| {
+            let left = Duration::from_nanos(at.0.saturating_sub(self.core.now().0));
+            left.min(SLEEP_EXPECTING_MAX)
+        });
         let now = Instant::now();
         let until_look = match self.has_to_look() {
             true => self.next_look.saturating_duration_since(now),
@@ -331,8 +344,8 @@ impl Worker {
                 }
             } else if token == NIC {
                 self.woken_by_the_device()?;
-            } else if let Some(&client) = self.pidfds.get(&token) {
-                self.look_at_process(client);
+            } else if let Some(clients) = self.pidfds.get(&token).cloned() {
+                clients.into_iter().for_each(|client| self.look_at_process(client));
             }
         }
         Ok(())

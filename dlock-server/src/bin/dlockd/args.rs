@@ -15,7 +15,7 @@ An option on the command line overrides the configuration file. All settings, wi
 meaning and defaults, are in the commented example dlockd.toml.
 
 When it serves, dlockd prints one line on standard output:
-  dlockd ready: listening on ADDR:PORT, offering ..., epoch N, pid N
+  dlockd ready: listening on ADDR:PORT, offering ..., epoch N, pid N, room for N clients
 SIGTERM and SIGINT stop it.
 
 Exit codes:
