@@ -18,6 +18,8 @@ pub mod message;
 pub mod planted;
 pub mod primary;
 pub mod registry;
+pub mod shares;
 pub mod status;
 pub mod verb;
 pub mod words;
+pub mod work;

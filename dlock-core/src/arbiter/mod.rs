@@ -306,6 +306,11 @@ impl Arbiter {
         }
     }
 
+    /// The client is gone, and every lock it had got has forgotten it.
+    pub fn gone(&mut self, client: ClientId) {
+        self.relayed.remove(&client);
+    }
+
     /// The locks this client is queued for.
     pub fn waits_of(&self, client: ClientId) -> Vec<Slot> {
         let queued = |state: &LockState| state.queue.iter().any(|w| w.caller.client == client);
