@@ -6,15 +6,16 @@ use dlock_core::control::FabricKind;
 use dlock_core::ids::{ClientId, Handle, Seq};
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
+use dlock_core::work::{self, FRAME_WORK};
 use mio::Token;
 
 use super::{Core, Worker};
 use crate::channel::Channel;
 
-/// Frames of one channel handled in one round.
-const FRAMES_PER_TURN: usize = 32;
-/// Channels served in one round.
-const CHANNELS_PER_ROUND: usize = 256;
+/// Work of receiving bytes.
+const RECEIVE_WORK: u32 = 4;
+/// Bytes of replies from which on they are sent although the channel's next turn adds some.
+const SEND_FROM: usize = 4 * 1024;
 
 /// Counters of the C API's `debug_stats_code`.
 const SEND_FAIL: usize = 29;
@@ -31,38 +32,30 @@ enum Turn {
 }
 
 impl Worker {
-    /// Gives the channels that have something to do one turn each.
-    pub(super) fn serve_channels(&mut self) -> bool {
-        let turns = self.ready.len().min(CHANNELS_PER_ROUND);
-        for _ in 0..turns {
-            let Some(token) = self.ready.pop_front() else { break };
-            let Some(channel) = self.channels.get_mut(&token) else { continue };
-            channel.listed = false;
-            self.last_turn = (token, self.last_turn.0 == token);
-            match turn(&mut self.core, channel) {
-                Turn::Idle => self.send(token),
-                Turn::More => {
-                    self.send(token);
-                    self.list(token);
-                }
-                Turn::Ended(why) => {
-                    // What was executed before is answered, if the client still reads.
-                    self.deliver();
-                    self.send(token);
-                    self.end_channel(token, &why);
-                }
+    /// Handles what a channel has received, as far as its turn goes; the work, and whether there
+    /// is more.
+    pub(super) fn serve_channel(&mut self, token: Token, budget: u32) -> (u32, bool) {
+        let Some(channel) = self.channels.get_mut(&token) else { return (0, false) };
+        self.last_turn = (token, self.last_turn.0 == token);
+        let (turn, work) = turn(&mut self.core, channel, budget);
+        match turn {
+            Turn::Idle => {
+                self.send(token);
+                (work, false)
             }
-        }
-        turns > 0
-    }
-
-    /// Puts a channel on the list for its next turn, unless it must be read from first: then its
-    /// turn comes when there is room for replies.
-    fn list(&mut self, token: Token) {
-        if let Some(channel) = self.channels.get_mut(&token) {
-            if !channel.listed && !channel.is_full() {
-                channel.listed = true;
-                self.ready.push_back(token);
+            Turn::More => {
+                if channel.unsent() >= SEND_FROM || !channel.has_input() {
+                    self.send(token);
+                }
+                // One that must be read from first has its turn when there is room for replies.
+                (work, self.channels.get(&token).is_some_and(|channel| !channel.is_full()))
+            }
+            Turn::Ended(why) => {
+                // What was executed before is answered, if the client still reads.
+                self.deliver();
+                self.send(token);
+                self.end_channel(token, &why);
+                (work, false)
             }
         }
     }
@@ -114,40 +107,51 @@ impl Worker {
     }
 }
 
-/// Handles what a channel has received, and receives more, within the bounds of one turn.
-fn turn(core: &mut Core, channel: &mut Channel) -> Turn {
-    for _ in 0..FRAMES_PER_TURN {
+/// Handles what a channel has received, and receives more, as far as the budget goes; and the
+/// work that was done.
+fn turn(core: &mut Core, channel: &mut Channel, budget: u32) -> (Turn, u32) {
+    let mut work = 0;
+    while work < budget {
         if channel.is_full() {
-            return Turn::More;
+            return (Turn::More, work);
         }
-        match next_frame(core, channel) {
-            Ok(true) => {}
-            Ok(false) => match channel.receive() {
-                Ok(true) => {}
-                Ok(false) => return Turn::Idle,
-                Err(error) => return Turn::Ended(error.to_string()),
+        let handled = match channel.batch.open {
+            Some(seq) => Ok(Some(core.go_on(seq, channel, budget - work))),
+            None => next_frame(core, channel),
+        };
+        match handled {
+            Ok(Some(done)) => work += done,
+            Ok(None) => match channel.receive() {
+                Ok(true) => work += RECEIVE_WORK,
+                Ok(false) => return (Turn::Idle, work),
+                Err(error) => return (Turn::Ended(error.to_string()), work),
             },
             Err(error) => {
                 core.primary.count(BAD_REQUEST);
-                return Turn::Ended(error.to_string());
+                return (Turn::Ended(error.to_string()), work);
             }
         }
     }
-    Turn::More
+    (Turn::More, work)
 }
 
-/// Handles one frame; `false`: none is complete.
-fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<bool, FrameError> {
+/// Handles one frame, or begins with it; the work, `None`: none is complete.
+fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<Option<u32>, FrameError> {
     let (client, fabric) = (channel.client, channel.fabric);
-    let Some((kind, payload)) = channel.input.next()? else { return Ok(false) };
+    let Some((kind, payload)) = channel.input.next()? else { return Ok(None) };
     match (kind, fabric) {
         (Kind::Batch, FabricKind::Tcp) => {
-            let seq = codec::decode_batch(payload, &mut core.chains)?;
-            core.batch(client, seq, &mut channel.output.bytes);
+            let batch = &mut channel.batch;
+            batch.open = Some(codec::decode_batch(payload, &mut batch.chains)?);
+            batch.outcomes.clear();
+            Ok(Some(FRAME_WORK))
         }
         (Kind::Note, FabricKind::Tcp) => match codec::decode(kind, payload)? {
-            Frame::Note(handle, entry) => core.note(client, handle, entry)?,
-            _ => return Err(FrameError::Invalid("kind")),
+            Frame::Note(handle, entry) => {
+                core.note(client, handle, entry)?;
+                Ok(Some(FRAME_WORK + 1))
+            }
+            _ => Err(FrameError::Invalid("kind")),
         },
         (Kind::Request, _) => match codec::decode(kind, payload)? {
             Frame::Request(seq, request) => {
@@ -155,21 +159,27 @@ fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<bool, FrameError
                 let now = core.now();
                 let Core { primary, memory, sent, .. } = core;
                 primary.command(now, memory, client, seq, request, sent);
+                Ok(Some(FRAME_WORK + primary.take_work()))
             }
-            _ => return Err(FrameError::Invalid("kind")),
+            _ => Err(FrameError::Invalid("kind")),
         },
         // Shm clients execute chains and notes themselves; everything else has no place here.
-        _ => return Err(FrameError::Invalid("kind for a command channel")),
+        _ => Err(FrameError::Invalid("kind for a command channel")),
     }
-    Ok(true)
 }
 
 impl Core {
-    /// Executes the chains that were just decoded, in order, and appends their outcomes.
-    fn batch(&mut self, client: ClientId, seq: Seq, output: &mut Vec<u8>) {
-        let now = self.now();
-        self.outcomes.clear();
-        for chain in &self.chains {
+    /// Executes chains of the batch that was begun, in order, as far as the budget goes; after
+    /// the last one their outcomes are the answer. Returns the work.
+    fn go_on(&mut self, seq: Seq, channel: &mut Channel, budget: u32) -> u32 {
+        let (now, client) = (self.now(), channel.client);
+        let batch = &mut channel.batch;
+        let mut work = 0;
+        for chain in &batch.chains[batch.outcomes.len()..] {
+            if work >= budget {
+                return work;
+            }
+            work += work::of_chain(chain);
             let checked = self.primary.check_chain(now, &mut self.memory, client, chain);
             let outcome = match checked {
                 Ok(_) => self.memory.execute_chain(client, chain),
@@ -178,9 +188,11 @@ impl Core {
             if let (Ok(true), Outcome::Done(values)) = (checked, &outcome) {
                 self.primary.executed(client, chain, values);
             }
-            self.outcomes.push(outcome);
+            batch.outcomes.push(outcome);
         }
-        codec::encode_outcomes(seq, &self.outcomes, output);
+        batch.open = None;
+        codec::encode_outcomes(seq, &batch.outcomes, &mut channel.output.bytes);
+        work
     }
 
     /// Writes an entry of a client's ledger for it. An entry of a lock that it has given back
