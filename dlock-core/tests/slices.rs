@@ -5,9 +5,7 @@ mod common;
 
 use common::Memory;
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{
-    ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret,
-};
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Seq};
 use dlock_core::limits::{BATCH_MAX, CLIENTS_MAX, LOCKS_MAX};

@@ -91,12 +91,7 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-fn beside(
-    run: &Run<'_>,
-    primary: &Primary,
-    case: &str,
-    make: Make,
-) -> Result<Samples, Failure> {
+fn beside(run: &Run<'_>, primary: &Primary, case: &str, make: Make) -> Result<Samples, Failure> {
     let innocent = super::client(primary.address, Fabric::Tcp)?;
     let lock = lock_of(&innocent, "bench innocent", LockType::Atomic)?;
     let loads = make(primary.address)?;

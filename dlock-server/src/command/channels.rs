@@ -216,3 +216,174 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant, Secret};
+    use dlock_core::ids::Epoch;
+    use dlock_core::limits::BATCH_MAX;
+    use dlock_core::message::{LockType, Request};
+    use dlock_core::primary::{Primary, PrimaryConfig};
+    use dlock_core::verb::{Word, WordAddr};
+    use dlock_core::work::QUANTUM;
+    use dlock_fabric::frames::FrameBuffer;
+    use dlock_fabric::CpuMemory;
+
+    use crate::epoch::ServerClock;
+    use crate::mailbox::Socket;
+    use crate::memory::Memory;
+
+    /// The work of one chain, which is not divided.
+    const CHAIN_WORK: u32 = 2;
+
+    /// A channel between a client with one lock and what serves it.
+    struct World {
+        core: Core,
+        channel: Channel,
+        peer: UnixStream,
+        lock: LockGrant,
+        _poll: mio::Poll,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let mut primary = Primary::new(PrimaryConfig {
+                epoch: Epoch(1),
+                anchor_s: 0,
+                tp_mode: 0,
+                recovery_clients: 0,
+                clients_max: 4,
+                locks_max: 4,
+                objects_max: 4,
+                absent_grace_ns: None,
+            });
+            let memory = CpuMemory::create(8, 8).unwrap();
+            let (mut memory, clock) = (Memory::Cpu(memory), ServerClock::start());
+            let init = ControlRequest::Init { version_min: 1, version_max: 1, tp_mode: 0 };
+            let client = primary.admit(&init, &mut || 7, Secret([1; 16])).unwrap().client;
+            memory.add_client(client).unwrap();
+            let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
+            let get = ControlRequest::GetLocks(vec![desc]);
+            let reply = primary.control(clock.now(), &mut memory, client, get, &mut Vec::new());
+            let ControlReply::Locks(locks) = reply else { panic!("{reply:?}") };
+            let poll = mio::Poll::new().unwrap();
+            let (ours, peer) = UnixStream::pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            let (socket, token) = (Socket::Unix(ours), Token(1));
+            let channel =
+                Channel::new((client, 1), FabricKind::Tcp, socket, token, poll.registry());
+            primary.take_work();
+            let core = Core { primary, memory, clock, sent: Vec::new() };
+            let (channel, lock) = (channel.unwrap(), locks[0].unwrap());
+            Self { core, channel, peer, lock, _poll: poll }
+        }
+
+        fn send(&mut self, frames: &[Frame]) {
+            let mut bytes = Vec::new();
+            frames.iter().for_each(|frame| codec::encode(frame, &mut bytes));
+            self.peer.write_all(&bytes).unwrap();
+        }
+
+        fn read(&self) -> Chain {
+            let word = WordAddr::new(self.lock.slot, Word::W0);
+            Chain::one(Verb::Read { addr: word })
+        }
+
+        /// A turn; its work is bounded, whatever has come.
+        fn turn(&mut self, budget: u32) -> Turn {
+            let (turn, work) = turn(&mut self.core, &mut self.channel, budget);
+            assert!(work <= budget + CHAIN_WORK.max(FRAME_WORK), "{work} of {budget}");
+            turn
+        }
+
+        /// The frames that are answered.
+        fn answers(&mut self) -> Vec<Frame> {
+            let mut buffer = FrameBuffer::new();
+            let mut frames = Vec::new();
+            let mut bytes = std::mem::take(&mut self.channel.output.bytes);
+            while !bytes.is_empty() {
+                let space = buffer.space();
+                let len = space.len().min(bytes.len());
+                space[..len].copy_from_slice(&bytes[..len]);
+                buffer.filled(len);
+                bytes.drain(..len);
+                while let Some((kind, payload)) = buffer.next().unwrap() {
+                    frames.push(codec::decode(kind, payload).unwrap());
+                }
+            }
+            frames
+        }
+    }
+
+    #[test]
+    fn a_batch_is_executed_in_parts_and_answered_when_all_its_chains_are_done() {
+        let mut w = World::new();
+        w.send(&[Frame::Batch(Seq(1), vec![w.read(); BATCH_MAX])]);
+        let mut turns = 0;
+        while w.channel.output.bytes.is_empty() {
+            assert!(matches!(w.turn(10), Turn::More));
+            turns += 1;
+            let done = w.channel.batch.outcomes.len();
+            assert!(done <= turns * 10, "{done} chains in {turns} turns");
+        }
+        assert!(turns >= BATCH_MAX * CHAIN_WORK as usize / (10 + CHAIN_WORK as usize));
+        match &w.answers()[..] {
+            [Frame::Outcomes(Seq(1), outcomes)] => {
+                assert_eq!(outcomes.len(), BATCH_MAX);
+                assert!(outcomes.iter().all(|o| matches!(o, Outcome::Done(_))), "{outcomes:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(w.turn(10), Turn::Idle));
+    }
+
+    #[test]
+    fn what_comes_behind_a_batch_in_parts_waits_for_its_end() {
+        let mut w = World::new();
+        let batch = |w: &World, seq| Frame::Batch(Seq(seq), vec![w.read(); 20]);
+        w.send(&[batch(&w, 1), Frame::Request(Seq(2), Request::Ping), batch(&w, 3)]);
+        let mut order = Vec::new();
+        for _ in 0..1_000 {
+            let turn = w.turn(5);
+            for frame in w.answers() {
+                match frame {
+                    Frame::Outcomes(seq, _) => order.push(seq.0),
+                    other => panic!("{other:?}"),
+                }
+            }
+            let replies = std::mem::take(&mut w.core.sent);
+            order.extend(replies.iter().map(|sent| w.channel.outer(sent.seq).unwrap().0));
+            if matches!(turn, Turn::Idle) {
+                break;
+            }
+        }
+        assert_eq!(order, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_turn_does_its_budget_however_many_batches_have_come() {
+        let mut w = World::new();
+        let frames: Vec<Frame> =
+            (1..=64).map(|n| Frame::Batch(Seq(n), vec![w.read(); BATCH_MAX])).collect();
+        w.send(&frames);
+        let mut answered = 0;
+        let mut turns = 0;
+        loop {
+            turns += 1;
+            let turn = w.turn(QUANTUM);
+            for frame in w.answers() {
+                answered += 1;
+                assert!(matches!(frame, Frame::Outcomes(Seq(n), _) if n == answered));
+            }
+            assert!(answered <= turns, "at most one batch a turn");
+            if matches!(turn, Turn::Idle) {
+                break;
+            }
+        }
+        assert_eq!(answered, 64);
+    }
+}

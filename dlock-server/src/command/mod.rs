@@ -339,9 +339,7 @@ impl Worker {
         let (token, is_hot) = self.last_turn;
         let channel = self.channels.get_mut(&token).filter(|channel| !channel.is_full());
         let channel = match channel {
-            Some(channel)
-                if is_hot && self.peeks < PEEKS_MAX && self.turns.shares.is_empty() =>
-            {
+            Some(channel) if is_hot && self.peeks < PEEKS_MAX && self.turns.shares.is_empty() => {
                 channel
             }
             _ => {
