@@ -319,7 +319,41 @@ fn objects_of_a_client_that_leaves_or_is_fenced_are_undone_in_steps() {
         }
         assert!(steps > 500 / QUANTUM, "{steps}");
         let objects = if leaves { 500 } else { 1 };
-        assert_eq!(w.primary.totals(), (1, 1 - 1, objects), "leaves: {leaves}");
+        assert_eq!(w.primary.totals(), (1, 0, objects), "leaves: {leaves}");
         assert_eq!(w.primary.assert_consistent(), Ok(()));
     }
+}
+
+#[test]
+fn the_waits_of_an_ended_channel_are_dropped_in_steps_and_before_new_requests() {
+    let mut w = World::new(10);
+    let holder = w.client(1, FabricKind::Shm);
+    let waiter = w.client(2, FabricKind::Tcp);
+    let names = names(2_000);
+    let grants = w.get(holder, &names, LockType::Atomic);
+    grants.iter().for_each(|grant| w.take(holder, grant, LockType::Atomic));
+    let mine = w.get(waiter, &names, LockType::Atomic);
+    mine.iter().for_each(|grant| _ = w.wait(waiter, grant, Mode::Exclusive));
+    w.primary.detached(NOW, &mut w.memory, waiter, &mut w.out);
+    assert_eq!(w.primary.assert_consistent(), Ok(()));
+    let left = |w: &World| mine.iter().filter(|grant| w.primary.waiters(grant.slot) > 0).count();
+    assert!(left(&w) > 1_900, "the most of it is left to steps");
+
+    // on its new channel it waits for the last of these locks again: that wait stays
+    w.primary.attached(NOW, &mut w.memory, waiter, FabricKind::Tcp, &mut w.out);
+    let last = mine.iter().max_by_key(|grant| grant.slot).unwrap();
+    let again = w.wait(waiter, last, Mode::Exclusive);
+    let mut steps = 0;
+    while w.primary.next_wakeup().is_some_and(|at| at <= NOW) {
+        let step = w.step(NOW, QUANTUM);
+        assert!(step.work <= QUANTUM + 16, "{step:?}");
+        steps += 1;
+    }
+    assert!(steps > 50, "{steps}");
+    assert_eq!((left(&w), w.primary.waiters(last.slot)), (1, 1));
+    assert_eq!(w.primary.assert_consistent(), Ok(()));
+    w.primary.fenced(holder);
+    while !w.step(NOW, QUANTUM).gone.is_some_and(|client| client == holder) {}
+    assert!(w.granted(again), "and is granted");
+    assert_eq!(w.out.len(), 1, "nothing else was answered: {:?}", w.out);
 }

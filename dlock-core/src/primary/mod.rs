@@ -95,6 +95,8 @@ pub struct Primary {
     removed: BTreeSet<ClientId>,
     claimed: BTreeSet<(ClientId, LockId)>,
     leaving: Leaving,
+    /// Waits of clients whose channel has ended, still to be dropped.
+    deaf: BTreeMap<ClientId, BTreeSet<Slot>>,
     /// Work units since the last [`take_work`](Primary::take_work).
     work: u32,
     stats: [u64; STATS],
@@ -114,6 +116,7 @@ impl Primary {
             removed: BTreeSet::new(),
             claimed: BTreeSet::new(),
             leaving: Leaving::default(),
+            deaf: BTreeMap::new(),
             work: 0,
             stats: [0; STATS],
             config,
@@ -222,7 +225,8 @@ impl Primary {
         }
     }
 
-    /// A command channel of this client has ended: nobody would hear of a grant.
+    /// A command channel of this client has ended: nobody would hear of a grant. What it waited
+    /// for, it does not wait for any more; if that is much, [`step`](Self::step) does the rest.
     pub fn detached(
         &mut self,
         now: ServerTime,
@@ -230,10 +234,8 @@ impl Primary {
         client: ClientId,
         out: &mut Vec<Sent>,
     ) {
-        for slot in self.arbiter.waits_of(client) {
-            if let Some(lock) = lock_ref(&self.registry, slot) {
-                self.arbiter.drop_waits(now, mem, lock, client, out);
-            }
+        if self.known(client).is_some() {
+            self.is_deaf(now, mem, client, out);
         }
     }
 
@@ -413,6 +415,9 @@ impl Primary {
         }
         let handle = request.handle().unwrap_or(Handle(u32::MAX));
         let entry = self.known(client).and_then(|c| c.handle(handle));
+        if let Some(entry) = entry {
+            self.drop_deaf_wait(now, mem, client, entry.slot, out);
+        }
         let slot = entry.filter(|e| matches!(e.what, What::Lock(..))).map(|e| e.slot);
         let lock = slot.and_then(|slot| lock_ref(&self.registry, slot));
         let Some(lock) = lock else {
@@ -503,7 +508,7 @@ impl Primary {
     }
 
     fn next_step(&self) -> Option<ServerTime> {
-        match self.is_undoing() {
+        match self.is_undoing() || !self.deaf.is_empty() {
             true => Some(ServerTime(0)),
             false => self.arbiter.next_wakeup(),
         }
@@ -524,7 +529,11 @@ impl Primary {
         if !self.last_seq.keys().all(known) || !self.claimed.iter().all(|(c, _)| known(c)) {
             return Err("something is remembered of a client that is gone".to_string());
         }
-        self.arbiter.assert_consistent(&|slot| self.registry.locks.refs(slot))
+        let refs = |slot| self.registry.locks.refs(slot);
+        let is_deaf = |client, slot| {
+            self.is_leaving(client) || self.deaf.get(&client).is_some_and(|s| s.contains(&slot))
+        };
+        self.arbiter.assert_consistent(&refs, &is_deaf)
     }
 
     /// How many are queued for the lock of this slot.

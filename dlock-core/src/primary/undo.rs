@@ -6,6 +6,7 @@
 //!   fenced ──▶ leaving: nobody can speak for it ──step, step, …──▶ gone: id and place are free
 //!                       one reference after the other:
 //!                       locks ─▶ objects ─▶ what it owns
+//!   detached ──▶ deaf: what it waited for it does not wait for any more, lock by lock
 //! ```
 //! Between two steps everybody else is served. A lock of the leaving client is free, or its next
 //! waiter's, as soon as the reference to it was undone. Until the last one is, the client is
@@ -18,10 +19,14 @@ use super::{lock_ref, Primary};
 use crate::arbiter::Sent;
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
-use crate::ids::{ClientId, Handle};
+use crate::ids::{ClientId, Handle, Slot};
 use crate::planted::{self, Bug};
 use crate::registry::{Released, What};
 use crate::work::Metered;
+
+/// Waits of an ended channel that are dropped at once: who waits for little is
+/// queued for nothing any more when the call returns.
+const DEAF_AT_ONCE: usize = 16;
 
 /// What a [`step`](Primary::step) did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +75,7 @@ impl Primary {
         let has_nothing = known.handles_len() == 0 && !self.registry.objects.owns_any(client);
         self.registry.clients.mark_present(client); // nobody asks for its removal again
         self.reinits.remove(&client);
+        self.deaf.remove(&client); // a reference is undone with its wait
         if self.recovering {
             self.removed.insert(client);
             self.has_told(client); // it has nothing left to claim
@@ -106,15 +112,16 @@ impl Primary {
         let mut gone = None;
         while gone.is_none() && mem.work() < budget {
             let looked = self.look(now, &mut mem, out);
+            let dropped = self.drop_next_deaf_wait(now, &mut mem, out);
             let Some((client, at)) = self.leaving.turn() else {
-                if looked {
+                if looked || dropped {
                     continue;
                 }
                 break;
             };
             gone = self.undo_next(now, &mut mem, client, at, out).then_some(client);
         }
-        let more = self.arbiter.next_wakeup().is_some_and(|at| at <= now) || self.is_undoing();
+        let more = self.next_step().is_some_and(|at| at <= now);
         Step { work: mem.work(), more, gone }
     }
 
@@ -132,6 +139,82 @@ impl Primary {
             None => self.arbiter.destroyed(slot),
         }
         true
+    }
+
+    /// The client hears of nothing that it has waited for until now.
+    pub(super) fn is_deaf(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        out: &mut Vec<Sent>,
+    ) {
+        let mut waits = self.arbiter.take_waits(client);
+        for _ in 0..DEAF_AT_ONCE {
+            let Some(slot) = waits.pop_first() else { return };
+            self.drop_wait(now, mem, client, slot, out);
+        }
+        let mut before = self.deaf.remove(&client).unwrap_or_default();
+        if before.len() > waits.len() {
+            std::mem::swap(&mut before, &mut waits);
+        }
+        waits.extend(before);
+        if !waits.is_empty() {
+            self.deaf.insert(client, waits);
+        }
+    }
+
+    fn drop_next_deaf_wait(
+        &mut self,
+        now: ServerTime,
+        mem: &mut Metered<'_>,
+        out: &mut Vec<Sent>,
+    ) -> bool {
+        let next = self.deaf.first_key_value();
+        let Some((client, slot)) = next.and_then(|(c, slots)| Some((*c, *slots.first()?))) else {
+            return false;
+        };
+        mem.visited(1 + self.arbiter.waiters(slot));
+        self.drop_deaf_wait(now, mem, client, slot, out);
+        true
+    }
+
+    /// Drops the wait of an ended channel for this lock, if there is one: before anything that
+    /// the client asks for on a later one.
+    pub(super) fn drop_deaf_wait(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        slot: Slot,
+        out: &mut Vec<Sent>,
+    ) {
+        if self.take_deaf_wait(client, slot) {
+            self.drop_wait(now, mem, client, slot, out);
+        }
+    }
+
+    /// Whether a wait of an ended channel was still to be dropped: the caller does that now.
+    fn take_deaf_wait(&mut self, client: ClientId, slot: Slot) -> bool {
+        let Some(slots) = self.deaf.get_mut(&client) else { return false };
+        let was_deaf = slots.remove(&slot);
+        if slots.is_empty() {
+            self.deaf.remove(&client);
+        }
+        was_deaf
+    }
+
+    fn drop_wait(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        slot: Slot,
+        out: &mut Vec<Sent>,
+    ) {
+        if let Some(lock) = lock_ref(&self.registry, slot) {
+            self.arbiter.drop_waits(now, mem, lock, client, out);
+        }
     }
 
     /// Undoes one reference of a leaving client, from this handle on; true if it is gone now.
@@ -215,6 +298,8 @@ impl Primary {
         let refs = self.registry.locks.refs(released.slot).len();
         mem.visited(1 + refs + self.arbiter.waiters(released.slot));
         self.claimed.remove(&(client, released.lock));
+        self.take_deaf_wait(client, released.slot);
+        self.arbiter.waits_no_more(client, released.slot);
         if released.destroyed {
             self.arbiter.destroyed(released.slot);
             self.registry.slots.free(released.slot);
