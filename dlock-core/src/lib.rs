@@ -20,6 +20,8 @@ pub mod planted;
 pub mod primary;
 pub mod registry;
 pub mod session;
+pub mod shares;
 pub mod status;
 pub mod verb;
 pub mod words;
+pub mod work;

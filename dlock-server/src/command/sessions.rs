@@ -58,7 +58,8 @@ impl Worker {
         }
         let mut draw = || random.number();
         let mut admitted = self.core.primary.admit(request, &mut draw, secret);
-        if admitted == Err(Status::ServerNoResource) && self.evict_one() {
+        let has_to = !self.core.primary.is_undoing(); // else a place is free soon
+        if admitted == Err(Status::ServerNoResource) && has_to && self.evict_one() {
             admitted = self.core.primary.admit(request, &mut draw, secret);
         }
         if admitted == Err(Status::ServerNoResource) {
@@ -320,9 +321,8 @@ impl Worker {
             }
             channel = channel.carried_by(peer);
         }
-        channel.listed = true;
         self.channels.insert(token, channel);
-        self.ready.push_back(token);
+        self.turns.add(client);
         member.channel = Some(token);
         Some(token)
     }
@@ -476,10 +476,8 @@ impl Worker {
                 let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd()));
             }
         }
-        let now = self.core.now();
-        let Core { primary, memory, sent, .. } = &mut self.core;
-        primary.fenced(now, memory, client, sent);
-        memory.remove_client(client);
+        self.turns.remove(client);
+        self.undo(client);
         self.set_gate(); // a recovery does not wait for it any more
     }
 }
