@@ -374,7 +374,8 @@ mod tests {
         let link = instance.link.load_full();
         let late = Arc::new(Late::new(Arc::clone(&link.exec), 0));
         let exec: Arc<dyn Executor> = late.clone();
-        instance.link.store(Arc::new(Link { exec, verbs: None, ..*link }));
+        let pulse = Arc::clone(&link.pulse);
+        instance.link.store(Arc::new(Link { exec, verbs: None, pulse, ..*link }));
         (server, instance, late)
     }
 
