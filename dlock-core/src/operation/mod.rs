@@ -4,7 +4,7 @@
 //! ```text
 //!            ┌────────────────────────── next ◀──────────────────────────┐
 //!            ▼                                                           │
-//!   Post ─ outcome ─▶   Flush ─ flushed ─▶   Ask, Probe, Await ─ reply | deadline ─▶   Done
+//!   Post ─ outcome ─▶  Flush ─ flushed ─▶  Ask, Probe, Await ─ reply | deadline ─▶  Done
 //!   WriteLedger, Tell, Forget: carried out at once, then `next` again
 //! ```
 //! [`Operation::next`] tells the one effect that the executor carries out next. `Post`, `Flush`,
