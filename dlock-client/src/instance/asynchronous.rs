@@ -199,6 +199,7 @@ impl Instance {
     }
 }
 
+#[allow(clippy::large_enum_variant)] // one at a time, and moved once
 enum Start {
     Decided(OpResult),
     Under(Pending),
