@@ -2,7 +2,7 @@
 //! Fair shares of one thread: who is served next, and how much (deficit round robin).
 //!
 //! ```text
-//!   add ──▶ ring ──next──▶ a turn of at most a quantum ──done──▶ back into the ring, or idle
+//!   add ──▶ ring ──next_turn──▶ a turn of at most a quantum ──done──▶ back into the ring, or idle
 //!                  each round: + quantum, up to one quantum; minus the work that was done
 //! ```
 //! A turn may do more than its budget, as the last thing it does is not divided. What it did too
@@ -74,7 +74,7 @@ impl<K: Ord + Copy> Shares<K> {
 
     /// Whose turn it is now: its turn ends with [`done`](Self::done). `None`: nobody has
     /// anything to do.
-    pub fn next(&mut self) -> Option<Turn<K>> {
+    pub fn next_turn(&mut self) -> Option<Turn<K>> {
         if let Some(turn) = self.next_in_credit() {
             return Some(turn);
         }
@@ -178,7 +178,7 @@ mod tests {
                     waiting.entry(who).or_insert((0, before));
                     continue;
                 }
-                let Some(turn) = shares.next() else {
+                let Some(turn) = shares.next_turn() else {
                     assert!(waiting.is_empty(), "somebody waits, and it is nobody's turn");
                     continue;
                 };
@@ -210,7 +210,7 @@ mod tests {
             let mut done = vec![0_u64; clients];
             // even clients do single things, odd ones long ones
             for _ in 0..5_000 {
-                let turn = shares.next().expect("everybody has something to do");
+                let turn = shares.next_turn().expect("everybody has something to do");
                 let work = match turn.who % 2 {
                     0 => turn.budget,
                     _ => turn.budget + dice.below(ITEM_MAX) as u32,
@@ -228,17 +228,17 @@ mod tests {
     fn a_debt_stays_while_its_debtor_is_idle_and_others_are_served() {
         let mut shares = Shares::new(QUANTUM);
         shares.add('a');
-        assert_eq!(shares.next(), Some(Turn { who: 'a', budget: QUANTUM }));
+        assert_eq!(shares.next_turn(), Some(Turn { who: 'a', budget: QUANTUM }));
         shares.done('a', 4 * QUANTUM, false);
         shares.add('b');
         shares.add('a');
         for _ in 0..3 {
-            assert_eq!(shares.next().unwrap().who, 'b');
+            assert_eq!(shares.next_turn().unwrap().who, 'b');
             shares.done('b', QUANTUM, true);
         }
         let turns: Vec<char> = (0..4)
             .map(|_| {
-                let who = shares.next().unwrap().who;
+                let who = shares.next_turn().unwrap().who;
                 shares.done(who, QUANTUM, true);
                 who
             })
@@ -251,7 +251,7 @@ mod tests {
         let mut shares = Shares::new(QUANTUM);
         shares.add(1);
         for _ in 0..10 {
-            assert_eq!(shares.next().unwrap().who, 1);
+            assert_eq!(shares.next_turn().unwrap().who, 1);
             shares.done(1, 1_000_000, true);
         }
     }
@@ -263,11 +263,11 @@ mod tests {
         shares.charge(2, 1_000);
         shares.remove(2);
         shares.remove(9);
-        assert_eq!(shares.next().unwrap().who, 1);
-        assert_eq!(shares.next().unwrap().who, 3);
-        assert_eq!(shares.next(), None);
+        assert_eq!(shares.next_turn().unwrap().who, 1);
+        assert_eq!(shares.next_turn().unwrap().who, 3);
+        assert_eq!(shares.next_turn(), None);
         shares.add(2);
-        assert_eq!(shares.next(), Some(Turn { who: 2, budget: QUANTUM }));
+        assert_eq!(shares.next_turn(), Some(Turn { who: 2, budget: QUANTUM }));
         assert!(shares.is_empty());
     }
 }

@@ -103,7 +103,7 @@ impl Worker {
     pub(super) fn serve_turns(&mut self) -> bool {
         let turns = self.turns.shares.len().min(TURNS_PER_ROUND);
         for _ in 0..turns {
-            let Some(turn) = self.turns.shares.next() else { break };
+            let Some(turn) = self.turns.shares.next_turn() else { break };
             let (work, more) = match turn.who {
                 Who::Client(client) => self.serve_client(client, turn.budget),
                 Who::Strangers => self.serve_strangers(turn.budget),
