@@ -14,7 +14,7 @@ use dlock_core::primary::{Primary, PrimaryConfig, Sent, Step};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Verb, Word, WordAddr};
 use dlock_core::words::{AtomicWord, RwWord};
-use dlock_core::work::{ITEM_WORK_MAX, QUANTUM};
+use dlock_core::work::{GRANTS_PER_LOOK, ITEM_WORK_MAX, QUANTUM};
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
 const LEASE_S: u32 = 60;
@@ -254,7 +254,10 @@ fn a_step_on_a_lock_with_a_thousand_waiters_has_bounded_work() {
             w.primary.fenced(holder);
             let mut worst = 0;
             while w.primary.next_wakeup().is_some_and(|at| at <= NOW) {
+                let before = w.out.len();
                 worst = worst.max(w.step(NOW, 1).work);
+                // one look, and one undoing that ends in a look
+                assert!(w.out.len() - before <= 2 * GRANTS_PER_LOOK);
             }
             assert!(worst > CLIENTS_MAX as u32, "the crowd was visited: {worst}");
             let granted = w.out.iter().filter(|s| matches!(s.reply, Reply::Granted { .. }));
