@@ -348,13 +348,14 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
         let places = &mut *on.places;
         if batch.is_done() {
             return;
-        } else if !posts.is_empty() {
-            execute(batch, places, posts);
-        } else if !flushes.is_empty() {
-            flush(batch, places, &flushes);
-        } else {
-            await_replies(batch, places, &mut asked);
         }
+        if posts.is_empty() && flushes.is_empty() {
+            await_replies(batch, places, &mut asked);
+            continue;
+        }
+        // in one round one item may post and another flush: each effect is reported once
+        execute(batch, places, posts);
+        flush(batch, places, &flushes);
     }
 }
 
@@ -404,6 +405,7 @@ fn flush(batch: &mut Batch, places: &mut [Place<'_>], flushes: &[(On, u64)]) {
 
 /// Waits for the replies to all requests that are out.
 fn await_replies(batch: &mut Batch, places: &mut [Place<'_>], asked: &mut [Option<(Seq, u64)>]) {
+    assert!(asked.iter().any(Option::is_some), "an item of a batch waits for nothing");
     for (i, asked) in asked.iter_mut().enumerate() {
         let Some((seq, until_ns)) = *asked else { continue };
         let Some(place) = batch.place_of(i) else { continue };

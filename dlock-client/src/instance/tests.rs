@@ -108,6 +108,26 @@ fn the_notes_of_a_batch_are_published_together() {
 }
 
 #[test]
+fn a_batch_flushes_for_one_item_and_posts_again_for_another_in_the_same_round() {
+    const RUN_MAX: Duration = Duration::from_secs(60);
+    let (instance, fake) = instance(&[LockType::Atomic, LockType::Fair]);
+    let expired = AtomicWord::new().with_client(OTHER).with_timeout(900).into_bits();
+    fake.words.lock().insert(0, expired); // taken over by a second word operation
+    let batch = std::thread::spawn(move || {
+        let mut out = [code(Status::Error); 2];
+        let items = [(LockId(1), X, 5), (LockId(2), X, 5)];
+        assert_eq!(instance.batch_trylock(&items, &mut out), Status::Success);
+        out.map(|result| result.status)
+    });
+    let start = Instant::now();
+    while !batch.is_finished() && start.elapsed() < RUN_MAX {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(batch.is_finished(), "it waits for a flush that was never asked for");
+    assert_eq!(batch.join().unwrap(), [Status::Success; 2]);
+}
+
+#[test]
 fn an_unlock_on_a_dead_session_keeps_the_hold() {
     let (instance, fake) = instance(&[LockType::Atomic]);
     assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::Success);
