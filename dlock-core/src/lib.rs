@@ -12,6 +12,7 @@ pub mod codec;
 pub mod control;
 pub mod exec;
 pub mod ids;
+pub mod lane;
 pub mod limits;
 pub mod lock;
 pub mod message;

@@ -66,6 +66,11 @@ bugs! {
     ClaimedShareForgotten =
         "claimed-share-forgotten",
         "a share claimed in recovery is undone like any other";
+    FairNoIntent = "fair-no-intent", "an intent comes before a ticket";
+    LapWithNames = "lap-with-names", "a lane starts again when no ledger names an old number";
+    LapWithIntents =
+        "lap-with-intents",
+        "a lane starts again when nobody is between an intent and its publication";
     FairTakeoverEarly = "fair-takeover-early", "a fair hold is taken over only after its deadline";
     FairNoGrace = "fair-no-grace", "an unclaimed head is skipped only after a grace";
     PublishLateIgnored = "publish-late-ignored", "a ticket that was published late counts as lost";
@@ -103,6 +108,10 @@ bugs! {
     RecoveryEarly = "recovery-early", "nobody is served before all clients have told their claims";
     ClaimRoundedDown = "claim-rounded-down", "a claim's lease is rounded up";
 }
+
+/// Rules of laps: `tests/models` switches them off, with lanes of 3 bits. No schedule of the
+/// simulator comes near 65,536 tickets.
+pub const OF_LAPS: &[Bug] = &[Bug::FairNoIntent, Bug::LapWithNames, Bug::LapWithIntents];
 
 #[cfg(feature = "planted-bugs")]
 mod switch {

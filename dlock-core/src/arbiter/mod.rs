@@ -26,6 +26,8 @@ use crate::status::Status;
 use crate::verb::{Verb, Word, WordAddr};
 use crate::words::{FairWord, LedgerEntry, Ticket};
 
+pub use fair::WORK_MAX as FAIR_WORK_MAX;
+
 use fair::FairState;
 use rw::RwState;
 
@@ -110,7 +112,22 @@ pub struct Arbiter {
     /// The locks each client is queued for, and perhaps some for which it no longer is: where
     /// to look when it does not wait any more.
     waits: BTreeMap<ClientId, BTreeSet<Slot>>,
+    /// Locks whose count waits for a client that is between two verbs.
+    hindered: BTreeSet<Slot>,
+    work: Work,
 }
+
+/// What the last call took: no part of the state.
+#[derive(Clone, Copy, Debug)]
+struct Work(u64);
+
+impl PartialEq for Work {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Work {}
 
 /// For model checkers, whose states are copied, compared and hashed.
 impl Hash for Arbiter {
@@ -131,6 +148,8 @@ struct Ctx<'a> {
     relayed: &'a BTreeSet<ClientId>,
     /// When this lock wants to be looked at again.
     due: Option<ServerTime>,
+    /// Ledger entries and records looked at, and tickets skipped.
+    work: u64,
 }
 
 impl Ctx<'_> {
@@ -162,7 +181,11 @@ impl Ctx<'_> {
         let addr = self.w0();
         self.mem.cas(addr, expect, swap) == expect
     }
+    fn worked(&mut self, units: usize) {
+        self.work += units as u64;
+    }
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
+        self.work += 1;
         self.mem.ledger(client, handle)
     }
     fn answer(&mut self, to: Caller, reply: Reply) {
@@ -193,7 +216,14 @@ impl Arbiter {
             relayed: BTreeSet::new(),
             claimants: BTreeSet::new(),
             waits: BTreeMap::new(),
+            hindered: BTreeSet::new(),
+            work: Work(0),
         }
+    }
+
+    /// What the last call took, in the units of [`FAIR_WORK_MAX`].
+    pub fn work(&self) -> u64 {
+        self.work.0
     }
 
     /// Handles one request about one lock. The caller has checked that `lock` is what the
@@ -382,6 +412,7 @@ impl Arbiter {
 
     /// The lock is gone, and nobody knows it any more.
     pub fn destroyed(&mut self, slot: Slot) {
+        self.hindered.remove(&slot);
         if let Some(state) = self.locks.remove(&slot) {
             if let Some(due) = state.due {
                 self.due.remove(&(due, slot));
@@ -415,6 +446,13 @@ impl Arbiter {
             LockType::Rw => rw::advance(ctx, state),
             LockType::Fair => fair::advance(ctx, state),
         });
+    }
+
+    /// A client that has been between two verbs of an operation for
+    /// [`HINDRANCE_S`](crate::limits::HINDRANCE_S), while others wait for what it is about to do.
+    pub fn hinderer(&self, now: ServerTime, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
+        let states = self.hindered.iter().filter_map(|slot| self.locks.get(slot));
+        states.into_iter().find_map(|state| state.rw.hinderer(now, skip))
     }
 
     /// When the next lock wants to be looked at.
@@ -469,15 +507,21 @@ impl Arbiter {
     ) {
         let state = self.locks.entry(lock.slot).or_default();
         let (relayed, before) = (&self.relayed, out.len());
-        let mut ctx = Ctx { now, mem, lock, anchor_s: self.anchor_s, out, relayed, due: None };
+        let mut ctx =
+            Ctx { now, mem, lock, anchor_s: self.anchor_s, out, relayed, due: None, work: 0 };
         f(&mut ctx, state);
         // every path ends in an `advance`, which says anew when it wants to be called again
-        let due = ctx.due;
+        let (due, work) = (ctx.due, ctx.work);
         for answered in &out[before..] {
             if !state.has_queued(answered.client) {
                 no_wait(&mut self.waits, answered.client, lock.slot);
             }
         }
+        self.work = Work(work);
+        match state.rw.is_hindered() {
+            true => self.hindered.insert(lock.slot),
+            false => self.hindered.remove(&lock.slot),
+        };
         if due != state.due {
             if let Some(old) = state.due {
                 self.due.remove(&(old, lock.slot));

@@ -247,11 +247,20 @@ impl Primary {
         }
     }
 
-    /// A client that has been absent for longer than the grace. The driver fences it and calls
+    /// A client that has been absent for longer than the grace, or that keeps others waiting half
+    /// way through an operation ([`hinderer`](Self::hinderer)). The driver fences it and calls
     /// [`fenced`](Self::fenced); `skip` has those it cannot fence now.
     pub fn must_fence(&self, now: ServerTime, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
-        let grace = self.config.absent_grace_ns?;
-        self.registry.clients.absent_before(now, grace).find(|&client| !skip(client))
+        let absent = self.config.absent_grace_ns.and_then(|grace| {
+            self.registry.clients.absent_before(now, grace).find(|&client| !skip(client))
+        });
+        absent.or_else(|| self.hinderer(now, skip))
+    }
+
+    /// A client that others have waited for too long, although it may hold nothing: it is stopped
+    /// between two verbs of an operation, and only it knows whether it is a reader.
+    pub fn hinderer(&self, now: ServerTime, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
+        self.arbiter.hinderer(now, skip)
     }
 
     /// A request on the control connection of an admitted client, but `Init` and `Reinit`.

@@ -259,7 +259,8 @@ impl Worker {
                 limited!(
                     Cause::Removed,
                     log::Level::Info,
-                    "client {client} did not come back in time: it is removed"
+                    "client {client} is removed: it did not come back in time, or has kept \
+                     others waiting in the middle of an operation"
                 );
                 self.fence_when_possible(client);
             }

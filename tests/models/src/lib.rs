@@ -26,5 +26,7 @@ pub use actions::{Action, LockModel};
 pub use bug::Bug;
 pub use liveness::{walk, Graph};
 pub use run::{exhaust, hunt, Report};
+#[cfg(feature = "planted")]
+pub use setups::{laps, planted_laps};
 pub use setups::{large, planted, small};
 pub use state::{Event, Setup, State, CLIENTS};

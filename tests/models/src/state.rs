@@ -50,6 +50,22 @@ pub struct Setup {
     pub sometimes: Vec<Event>,
     /// A defect in what surrounds the core.
     pub bug: Option<Bug>,
+    /// How wide the lanes of a fair lock are: fewer bits than 16 with the feature `planted` alone.
+    pub lane_bits: u32,
+    /// A rule of the core that is switched off.
+    #[cfg(feature = "planted")]
+    pub core_bug: Option<dlock_core::planted::Bug>,
+}
+
+impl Setup {
+    /// Makes the core of this thread the one of this setup.
+    pub(crate) fn enter(&self) {
+        #[cfg(feature = "planted")]
+        {
+            dlock_core::lane::set_bits(self.lane_bits);
+            dlock_core::planted::plant(self.core_bug);
+        }
+    }
 }
 
 /// What may happen somewhere in a model.

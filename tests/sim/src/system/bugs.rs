@@ -59,7 +59,9 @@ driver_bugs! {
 /// Everything that can be planted: its name and the rule that it breaks.
 #[cfg(feature = "planted")]
 pub fn plantable() -> Vec<(&'static str, &'static str)> {
-    let core = dlock_core::planted::BUGS.iter().map(|&(_, name, rule)| (name, rule));
+    let is_simulated = |bug| !dlock_core::planted::OF_LAPS.contains(&bug);
+    let core = dlock_core::planted::BUGS.iter().filter(|bug| is_simulated(bug.0));
+    let core = core.map(|&(_, name, rule)| (name, rule));
     core.chain(DRIVER_BUGS.iter().copied()).collect()
 }
 
