@@ -77,7 +77,8 @@ pub(super) fn place(
     }
     let base = &mut place.base;
     if base.ms() >= lane::divert() && base.open_exclusive() == 0 && base.open_shared() == 0 {
-        (base.set_ms(0), base.set_ns(0));
+        base.set_ms(0);
+        base.set_ns(0);
     }
     let left_out: u16 = state.fair.gaps.iter().map(|(&a, &b)| lane::distance(a, b)).sum();
     let is_full = word.open_exclusive().saturating_sub(left_out) >= lane::queue_max()

@@ -87,7 +87,7 @@ const RESOLVE: Request = Request::Resolve { handle: Handle(3) };
 fn a_ledger_entry_is_written_before_it_is_flushed_and_flushed_before_the_grant_is_told() {
     let mut e = entry(LockType::Fair);
     let mut o = begin(&mut e, TAKE);
-    assert!(matches!(posted(o.next(&mut e))[..], [Verb::Faa { .. }]));
+    assert!(matches!(posted(o.next(&mut e))[..], [Verb::Note { .. }, Verb::Faa { .. }]));
     o.outcome(&mut e, values(&[0]), at(1));
     let Effect::WriteLedger(entry) = o.next(&mut e) else { panic!("the ledger first") };
     assert_eq!(entry.state(), LedgerState::HeldExclusive);
