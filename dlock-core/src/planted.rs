@@ -77,9 +77,6 @@ bugs! {
     FairReleaseUnchecked =
         "fair-release-unchecked",
         "the arbiter checks a release against ledger and records";
-    FairCasReleaseUnchecked =
-        "fair-cas-release-unchecked",
-        "a share that may have expired is released by the arbiter";
     FairUndoTwice = "fair-undo-twice", "what the arbiter has ended is not undone again";
     FairAbandonTwice =
         "fair-abandon-twice",

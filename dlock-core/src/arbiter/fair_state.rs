@@ -3,7 +3,7 @@
 //!
 //! | what | of whom | until |
 //! |---|---|---|
-//! | record | a client's ticket or hold, as requests and grants tell | it is done, or the next one |
+//! | record | a client's ticket or hold, as requests and grants tell | it is done, or the next |
 //! | live | a proxied client's ticket or hold | it is done or given up |
 //! | given up | tickets that are skipped at their turn | then |
 //! | gap | numbers that were left out | the queue comes there |

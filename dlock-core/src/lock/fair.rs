@@ -150,7 +150,7 @@ fn release(m: &mut Machine, e: &LockEntry, mode: Mode, now: Now) -> Step {
         Mode::Exclusive => word.open_exclusive() == 1 && word.open_shared() == 0,
         Mode::Shared => word.open_exclusive() == 0 && word.open_shared() <= FAIR_READERS_MAX,
     };
-    let is_late = now.maybe_expired(e.time_s) && !planted::is(Bug::FairCasReleaseUnchecked);
+    let is_late = now.maybe_expired(e.time_s);
     if !is_at_its_turn || !nobody_behind || is_late || m.rounds >= CAS_ROUNDS_MAX {
         return m.ask(Request::Release { handle: e.handle, mode, ticket: Some(e.ticket) });
     }
