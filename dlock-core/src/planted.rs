@@ -27,6 +27,21 @@ bugs! {
         "doorbell-lost",
         "a chain refused by a session that is over has an unknown outcome";
     GivenUpKept = "given-up-kept", "what an operation that was given up did is undone";
+    ToldLate =
+        "told-late",
+        "a result that is told later than it was decided is judged once more";
+    LedgerLate =
+        "ledger-late",
+        "a ledger entry is written before the chain or request that follows it";
+    FlushSkipped =
+        "note-not-acknowledged",
+        "a ledger write is published when it has taken effect";
+    StaleClock =
+        "stale-clock",
+        "a fair lock's outcome is judged by a clock read after it came";
+    ReplacedForgotten =
+        "replaced-forgotten",
+        "what a replaced session may have lost is written to the ledger again";
     ExtendInDoubt = "extend-in-doubt", "a release in doubt is resolved before an extend";
     FastIgnoresBit =
         "fast-ignores-bit",

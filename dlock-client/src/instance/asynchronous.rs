@@ -266,7 +266,15 @@ impl Pending {
         let held = guard.as_mut()?;
         loop {
             match self.waits_for {
-                WaitsFor::Nothing(result) => return Some(result),
+                WaitsFor::Nothing(_) => {
+                    // decided when it was started, and told only now
+                    self.operation.told_late(&held.entry, held.exec.now());
+                    match advance(held, &mut self.operation, None) {
+                        WaitsFor::Nothing(result) => return Some(result),
+                        waits_for => self.waits_for = waits_for,
+                    }
+                    continue;
+                }
                 WaitsFor::Chain(posted) => {
                     let outcome = self.exec.poll(posted)?;
                     self.operation.outcome(&mut held.entry, outcome, held.exec.now());

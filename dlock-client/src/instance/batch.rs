@@ -192,7 +192,7 @@ impl Instance {
             let entry = &mut place.held().entry;
             let at = batch.place(entry);
             if ended[i] {
-                batch.push_decided(op, out[i]);
+                batch.push_ended(op, at, out[i]);
                 continue;
             }
             let outcome = Outcome::from(singles[i]);

@@ -10,11 +10,13 @@
 //! on the same lock the later one begins when the earlier one is done; but a lock that was free
 //! before the batch and is taken by it counts as taken for later items: by another client for
 //! exclusive holds (`Fail`), by a fellow reader for shared and for fair ones (`Success`).
+//! All items are told together: a grant whose lease is over by the last answer is given back.
 
-use super::{Bounds, Effect, Operation, Started};
+use super::{lease, Bounds, Effect, Operation, Started};
 use crate::clock::Now;
 use crate::lock::{EntryState, LockEntry, Op, OpResult};
 use crate::message::{LockType, Mode, Reply};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::Outcome;
 
@@ -32,6 +34,10 @@ pub struct Batch {
     bounds: Bounds,
     items: Vec<Item>,
     places: Vec<Place>,
+    /// The client's clock as of the last event.
+    now: Option<Now>,
+    /// So many items were judged by that clock, once all had their results.
+    judged: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -72,7 +78,7 @@ const NOWHERE: usize = usize::MAX;
 impl Batch {
     /// A batch without items.
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, items: Vec::new(), places: Vec::new() }
+        Self { bounds, items: Vec::new(), places: Vec::new(), now: None, judged: 0 }
     }
 
     /// Adds a lock, as it is before the batch. Places count from 0.
@@ -91,6 +97,12 @@ impl Batch {
     /// Adds an item whose result is known.
     pub fn push_decided(&mut self, op: Op, result: OpResult) {
         self.items.push(Item { op, place: NOWHERE, run: Run::Done(result) });
+    }
+
+    /// Adds an item that is done: the only one on its lock.
+    pub fn push_ended(&mut self, op: Op, place: usize, result: OpResult) {
+        self.places[place].turn = Turn::Later;
+        self.items.push(Item { op, place, run: Run::Done(result) });
     }
 
     /// Adds an item that has begun: the only one on its lock.
@@ -122,6 +134,33 @@ impl Batch {
             match operation.next(entries.entry(item.place)) {
                 Effect::Done(result) => self.finish(i, result),
                 effect => return Some((i, effect)),
+            }
+        }
+        self.judge(entries)
+    }
+
+    /// Once every item has its result, all are told: a grant whose lease may be over by now,
+    /// since others took longer, is given back like one that came too late.
+    fn judge(&mut self, entries: &mut impl Entries) -> Option<(usize, Effect)> {
+        let now = self.now.filter(|_| self.is_done() && !planted::is(Bug::ToldLate))?;
+        while self.judged < self.items.len() {
+            let i = self.judged;
+            self.judged += 1;
+            let Item { op, place, run: Run::Done(result) } = self.items[i] else { continue };
+            if place == NOWHERE {
+                continue;
+            }
+            let entry = entries.entry(place);
+            if !lease::is_over(entry, op, &result, now) {
+                continue;
+            }
+            let here = self.items.iter_mut().filter(|item| item.place == place);
+            for item in here.filter(|item| !matches!(item.op, Op::Unlock)) {
+                item.run = Run::Done(OpResult::of(Status::Fail));
+            }
+            entry.give_back();
+            if let Some(request) = entry.undo_request(now) {
+                return Some((i, Effect::Tell(request)));
             }
         }
         None
@@ -162,6 +201,7 @@ impl Batch {
 
     /// As [`Operation::outcome`].
     pub fn outcome(&mut self, item: usize, e: &mut LockEntry, outcome: Outcome, now: Now) {
+        self.now = Some(now);
         if let Some(operation) = self.active(item) {
             operation.outcome(e, outcome, now);
         }
@@ -169,6 +209,7 @@ impl Batch {
 
     /// As [`Operation::flushed`].
     pub fn flushed(&mut self, item: usize, e: &mut LockEntry, is_flushed: bool, now: Now) {
+        self.now = Some(now);
         if let Some(operation) = self.active(item) {
             operation.flushed(e, is_flushed, now);
         }
@@ -176,6 +217,7 @@ impl Batch {
 
     /// As [`Operation::reply`].
     pub fn reply(&mut self, item: usize, e: &mut LockEntry, r: Result<Reply, Status>, now: Now) {
+        self.now = Some(now);
         if let Some(operation) = self.active(item) {
             operation.reply(e, r, now);
         }
@@ -183,6 +225,7 @@ impl Batch {
 
     /// As [`Operation::deadline`].
     pub fn deadline(&mut self, item: usize, e: &LockEntry, now: Now) {
+        self.now = Some(now);
         if let Some(operation) = self.active(item) {
             operation.deadline(e, true, now); // nothing of a batch waits for a grant
         }

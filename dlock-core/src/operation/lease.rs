@@ -14,7 +14,7 @@ use crate::planted::{self, Bug};
 use crate::status::Status;
 
 /// Whether this result says that the caller holds the lock.
-fn is_grant(entry: &LockEntry, op: Op, result: &OpResult) -> bool {
+pub(super) fn is_grant(entry: &LockEntry, op: Op, result: &OpResult) -> bool {
     let held = matches!(entry.state(), EntryState::ExclusiveLocked | EntryState::SharedLocked);
     match (op, result.status) {
         (Op::TryLock { expire_s: 0, .. } | Op::Lock { expire_s: 0, .. }, _) => false,

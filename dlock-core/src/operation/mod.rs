@@ -212,14 +212,17 @@ impl Operation {
     /// reading will do.
     pub fn needs_clock(&self, entry: &LockEntry) -> bool {
         let timeless = entry.lock_type() == LockType::Rw
-            || entry.lock_type() == LockType::Atomic && matches!(self.op, Op::Unlock);
+            || entry.lock_type() == LockType::Atomic && matches!(self.op, Op::Unlock)
+            || planted::is(Bug::StaleClock);
         !timeless
     }
 
     /// The next effect. After one that waits for something, only once that was reported.
     pub fn next(&mut self, entry: &mut LockEntry) -> Effect {
-        if let Some(write) = entry.take_note() {
-            return Effect::WriteLedger(write);
+        if !self.is_ledger_late() {
+            if let Some(write) = entry.take_note() {
+                return Effect::WriteLedger(write);
+            }
         }
         loop {
             match self.stage {
@@ -247,7 +250,7 @@ impl Operation {
                     return Effect::Forget;
                 }
                 Stage::Undo(result) => {
-                    if self.replaced {
+                    if self.replaced && !planted::is(Bug::ReplacedForgotten) {
                         entry.republish(); // the old channel may have lost a ledger write
                     }
                     self.stage = Stage::Done(result);
@@ -272,6 +275,15 @@ impl Operation {
         }
     }
 
+    /// [`Bug::LedgerLate`]: what follows a ledger write is carried out before it.
+    fn is_ledger_late(&self) -> bool {
+        planted::is(Bug::LedgerLate)
+            && matches!(
+                self.stage,
+                Stage::Step(Step::Chain(_) | Step::Request(_) | Step::Confirm)
+            )
+    }
+
     /// Turns what the machine wants into an effect; `None`: look again.
     fn follow(&mut self, entry: &mut LockEntry, step: Step) -> Option<Effect> {
         self.steps += 1;
@@ -288,6 +300,11 @@ impl Operation {
             Step::Chain(chain) => {
                 self.stage = Stage::Posted;
                 Some(Effect::Post { chain, until_ns })
+            }
+            Step::Confirm if planted::is(Bug::FlushSkipped) => {
+                let published = Outcome::Done(Values::new());
+                self.stage = Stage::Step(self.machine.outcome(entry, published, self.now));
+                None
             }
             Step::Confirm => {
                 self.stage = Stage::Flushing;
@@ -375,17 +392,45 @@ impl Operation {
         self.reply(entry, Err(Status::BadResponse), now);
     }
 
+    /// The result, which was decided earlier, is told only now (the program had not asked for it;
+    /// others of its batch took longer): a grant whose lease may be over by now is given back.
+    /// Then the effects that are left, up to another [`Effect::Done`].
+    pub fn told_late(&mut self, entry: &LockEntry, now: Now) {
+        let Stage::Done(result) = self.stage else { return };
+        if lease::is_over(entry, self.op, &result, now) && !planted::is(Bug::ToldLate) {
+            self.now = now;
+            self.stage = Stage::Step(Step::Done(result));
+        }
+    }
+
     /// Ends the operation although its answer is out: what it did is undone. The executor drops
     /// what it waits for, and carries out the effects that are left.
     pub fn give_up(&mut self, entry: &mut LockEntry, status: Status, now: Now) {
-        if matches!(self.stage, Stage::Undo(_) | Stage::Done(_)) {
-            return;
+        match self.stage {
+            Stage::Undo(_) => return,
+            Stage::Done(result) => {
+                self.untold(entry, &result, now);
+                self.stage = Stage::Undo(OpResult::of(status));
+                return;
+            }
+            _ => self.now = now,
         }
-        self.now = now;
         if !planted::is(Bug::GivenUpKept) {
             self.machine.abandon(entry);
         }
         self.stage = Stage::Undo(OpResult::of(status));
+    }
+
+    /// The result is not told to anybody: a hold that nobody knows of is given back.
+    fn untold(&mut self, entry: &mut LockEntry, result: &OpResult, now: Now) {
+        let takes = matches!(self.op, Op::TryLock { .. } | Op::Lock { .. });
+        if !takes || !lease::is_grant(entry, self.op, result) || planted::is(Bug::GivenUpKept) {
+            return;
+        }
+        match entry.refs() {
+            0 | 1 => entry.give_back(),
+            _ => drop(entry.begin(Op::Unlock, now)), // one hold less, and nothing to be sent
+        }
     }
 
     /// Whether the last effect is one that is to be reported, and was not.

@@ -95,12 +95,13 @@ impl Sys {
         client.control_tok += 1;
         client.epoch = 0;
         client.object_asks.clear();
-        client.batch.clear();
+        client.batch = None;
         client.objects.iter_mut().for_each(super::object::ObjectThread::reset);
         for t in &mut client.threads {
             t.tok = t.tok.wrapping_add(1);
-            (t.entry, t.machine, t.chain, t.outcome) = (None, None, None, None);
-            (t.answer, t.async_until) = (None, 0);
+            (t.entry, t.operation, t.chain, t.outcome) = (None, None, None, None);
+            (t.asked, t.answer, t.ping, t.async_until) = (None, None, None, 0);
+            (t.polled, t.judged, t.at_once, t.moves) = (false, false, false, false);
             t.doing = Doing::Nothing;
         }
     }
