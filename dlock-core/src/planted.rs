@@ -72,6 +72,9 @@ bugs! {
     ClaimedShareForgotten =
         "claimed-share-forgotten",
         "a share claimed in recovery is undone like any other";
+    AskedAgainShort =
+        "asked-again-short",
+        "a fair grant that is asked for again lasts as long as is asked";
     FairTakeoverEarly = "fair-takeover-early", "a fair hold is taken over only after its deadline";
     FairNoGrace = "fair-no-grace", "an unclaimed head is skipped only after a grace";
     PublishLateIgnored = "publish-late-ignored", "a ticket that was published late counts as lost";

@@ -256,6 +256,7 @@ fn advance(held: &mut Held, operation: &mut Operation, mut asked: Option<Seq>) -
             }
             Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
             Effect::Tell(request) => tell(&*held.exec, &request),
+            Effect::ReadClock => operation.clock(held.exec.now()),
         }
     }
 }
@@ -304,7 +305,7 @@ impl Pending {
         match self.waits_for {
             WaitsFor::Chain(Posted::Pending(seq)) | WaitsFor::Reply(seq) => self.exec.forget(seq),
             WaitsFor::Chain(Posted::Ready(_)) | WaitsFor::Flush { .. } => {}
-            WaitsFor::Nothing(_) => return,
+            WaitsFor::Nothing(_) => {} // nobody was told
         }
         if let Some(held) = guard.as_mut() {
             let now = held.exec.now();

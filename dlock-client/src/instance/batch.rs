@@ -327,6 +327,7 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
                 Effect::Flush { until_ns } => flushes.push(((i, exec), until_ns)),
                 Effect::WriteLedger(entry) => exec.note(held.entry.handle(), entry),
                 Effect::Tell(request) => tell(&*exec, &request),
+                Effect::ReadClock => batch.clock(i, exec.now()),
                 Effect::Ask { request, until_ns } => match exec.send(&request) {
                     Ok(seq) => asked[i] = Some((seq, until_ns)),
                     Err(status) => batch.reply(i, &mut held.entry, Err(status), exec.now()),

@@ -24,7 +24,7 @@ use crate::verb::Outcome;
 pub trait Entries {
     /// The entry of this lock.
     fn entry(&mut self, place: usize) -> &mut LockEntry;
-    /// The client's clock for an operation on this lock that begins now.
+    /// The client's clock for an operation on this lock that begins now, or is told now.
     fn now(&mut self, place: usize) -> Now;
 }
 
@@ -34,9 +34,7 @@ pub struct Batch {
     bounds: Bounds,
     items: Vec<Item>,
     places: Vec<Place>,
-    /// The client's clock as of the last event.
-    now: Option<Now>,
-    /// So many items were judged by that clock, once all had their results.
+    /// So many items were judged once more, when all had their results.
     judged: usize,
 }
 
@@ -78,7 +76,7 @@ const NOWHERE: usize = usize::MAX;
 impl Batch {
     /// A batch without items.
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, items: Vec::new(), places: Vec::new(), now: None, judged: 0 }
+        Self { bounds, items: Vec::new(), places: Vec::new(), judged: 0 }
     }
 
     /// Adds a lock, as it is before the batch. Places count from 0.
@@ -142,7 +140,9 @@ impl Batch {
     /// Once every item has its result, all are told: a grant whose lease may be over by now,
     /// since others took longer, is given back like one that came too late.
     fn judge(&mut self, entries: &mut impl Entries) -> Option<(usize, Effect)> {
-        let now = self.now.filter(|_| self.is_done() && !planted::is(Bug::ToldLate))?;
+        if !self.is_done() || planted::is(Bug::ToldLate) {
+            return None;
+        }
         while self.judged < self.items.len() {
             let i = self.judged;
             self.judged += 1;
@@ -150,6 +150,7 @@ impl Batch {
             if place == NOWHERE {
                 continue;
             }
+            let now = entries.now(place);
             let entry = entries.entry(place);
             if !lease::is_over(entry, op, &result, now) {
                 continue;
@@ -201,7 +202,6 @@ impl Batch {
 
     /// As [`Operation::outcome`].
     pub fn outcome(&mut self, item: usize, e: &mut LockEntry, outcome: Outcome, now: Now) {
-        self.now = Some(now);
         if let Some(operation) = self.active(item) {
             operation.outcome(e, outcome, now);
         }
@@ -209,7 +209,6 @@ impl Batch {
 
     /// As [`Operation::flushed`].
     pub fn flushed(&mut self, item: usize, e: &mut LockEntry, is_flushed: bool, now: Now) {
-        self.now = Some(now);
         if let Some(operation) = self.active(item) {
             operation.flushed(e, is_flushed, now);
         }
@@ -217,7 +216,6 @@ impl Batch {
 
     /// As [`Operation::reply`].
     pub fn reply(&mut self, item: usize, e: &mut LockEntry, r: Result<Reply, Status>, now: Now) {
-        self.now = Some(now);
         if let Some(operation) = self.active(item) {
             operation.reply(e, r, now);
         }
@@ -225,7 +223,6 @@ impl Batch {
 
     /// As [`Operation::deadline`].
     pub fn deadline(&mut self, item: usize, e: &LockEntry, now: Now) {
-        self.now = Some(now);
         if let Some(operation) = self.active(item) {
             operation.deadline(e, true, now); // nothing of a batch waits for a grant
         }
@@ -235,6 +232,13 @@ impl Batch {
         match &mut self.items[item].run {
             Run::Active(operation) => Some(operation),
             Run::Queued | Run::Done(_) => None,
+        }
+    }
+
+    /// As [`Operation::clock`].
+    pub fn clock(&mut self, item: usize, now: Now) {
+        if let Some(operation) = self.active(item) {
+            operation.clock(now);
         }
     }
 

@@ -26,7 +26,13 @@ pub(super) fn is_grant(entry: &LockEntry, op: Op, result: &OpResult) -> bool {
 
 /// Whether the lease of this entry's hold still runs for sure.
 pub fn runs(entry: &LockEntry, now: Now) -> bool {
-    !now.maybe_expired(entry.deadline_s())
+    is_endless(entry.deadline_s()) || !now.maybe_expired(entry.deadline_s())
+}
+
+/// Whether a lease with this deadline never ends, however little is known of the time (there is no
+/// server clock at all while a new session has not taken the lock over).
+fn is_endless(deadline_s: u32) -> bool {
+    deadline_s == u32::MAX
 }
 
 /// Whether this result would say success for a lease that may be over.
@@ -56,5 +62,5 @@ pub(super) fn runs_coarsely(deadline_s: u32, begun: Now, coarse_ns: u64) -> bool
         uncertainty_ns: begun.uncertainty_ns.saturating_add(drift_ns),
         local_ns: begun.local_ns.saturating_add(passed_ns),
     };
-    !later.maybe_expired(deadline_s) || planted::is(Bug::LateSuccess)
+    is_endless(deadline_s) || !later.maybe_expired(deadline_s) || planted::is(Bug::LateSuccess)
 }

@@ -82,6 +82,9 @@ pub enum Effect {
     },
     /// Send a request whose reply, if it has one, nobody waits for.
     Tell(Request),
+    /// Read the clock and report [`Operation::clock`]: a grant is to be told, and what was carried
+    /// out since the last reading may have taken long.
+    ReadClock,
     /// The reply to the last `Ask` is not wanted any more.
     Forget,
     /// The operation is over.
@@ -109,6 +112,8 @@ enum Stage {
     Cancelled,
     /// The reply is waited for once more.
     Awaiting,
+    /// The clock is to be read before this result is told.
+    Reading(OpResult),
     /// No reply has come in time: it is to be forgotten, then this result counts.
     Unanswered,
     /// The result is known; what is in doubt is to be undone.
@@ -127,6 +132,8 @@ pub struct Operation {
     now: Now,
     steps: u32,
     late_grants: u32,
+    /// Something was carried out since the clock was read.
+    has_acted: bool,
     /// The session was replaced while a reply was waited for.
     replaced: bool,
     /// It is the undo of an earlier operation: it has asked for it itself.
@@ -193,6 +200,7 @@ impl Operation {
             now,
             steps: 0,
             late_grants: 0,
+            has_acted: false,
             replaced: false,
             is_undo: false,
         }
@@ -221,6 +229,7 @@ impl Operation {
     pub fn next(&mut self, entry: &mut LockEntry) -> Effect {
         if !self.is_ledger_late() {
             if let Some(write) = entry.take_note() {
+                self.has_acted = true;
                 return Effect::WriteLedger(write);
             }
         }
@@ -268,6 +277,7 @@ impl Operation {
                 | Stage::Flushing
                 | Stage::Asked { .. }
                 | Stage::Probing
+                | Stage::Reading(_)
                 | Stage::Awaiting => {
                     unreachable!("an effect is waited for, and was not reported: {:?}", self.stage)
                 }
@@ -293,6 +303,10 @@ impl Operation {
         }
         let until_ns = self.bounds.chain_until_ns(self.now.local_ns);
         match step {
+            Step::Done(result) if self.is_stale(entry, &result) => {
+                self.stage = Stage::Reading(result);
+                Some(Effect::ReadClock)
+            }
             Step::Done(result) => {
                 self.finish(entry, result);
                 None
@@ -328,13 +342,35 @@ impl Operation {
         }
     }
 
+    /// Whether the clock is to be read once more before this result is told: a ledger write may
+    /// take as long as a socket blocks, and a process may stand still after it.
+    fn is_stale(&self, entry: &LockEntry, result: &OpResult) -> bool {
+        self.has_acted
+            && entry.lock_type() != LockType::Rw
+            && lease::is_grant(entry, self.op, result)
+            && !planted::is(Bug::ToldLate)
+    }
+
+    /// The clock as it is now.
+    pub fn clock(&mut self, now: Now) {
+        if let Stage::Reading(result) = self.stage {
+            self.read(now);
+            self.stage = Stage::Step(Step::Done(result));
+        }
+    }
+
+    fn read(&mut self, now: Now) {
+        self.now = now;
+        self.has_acted = false;
+    }
+
     /// The outcome of the chain that was posted. `now` was read after it came, unless
     /// [`needs_clock`](Self::needs_clock) says that it need not.
     pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) {
         if self.stage != Stage::Posted {
             return;
         }
-        self.now = now;
+        self.read(now);
         // a session that was gone before the chain was sent has refused nothing
         let outcome = match outcome {
             Outcome::Refused(Status::BadResponse | Status::TimedOut)
@@ -352,7 +388,7 @@ impl Operation {
         if self.stage != Stage::Flushing {
             return;
         }
-        self.now = now;
+        self.read(now);
         let outcome = match is_flushed {
             true => Outcome::Done(Values::new()),
             false => Outcome::Unknown,
@@ -365,14 +401,14 @@ impl Operation {
         if !matches!(self.stage, Stage::Asked { .. } | Stage::Probing | Stage::Awaiting) {
             return;
         }
-        self.now = now;
+        self.read(now);
         self.stage = Stage::Step(self.machine.reply(entry, reply, now));
     }
 
     /// The reply has not come until the time told. `is_answered`: a [`Probe`](Effect::Probe) was
     /// sent, and answered.
     pub fn deadline(&mut self, entry: &LockEntry, is_answered: bool, now: Now) {
-        self.now = now;
+        self.read(now);
         let cancel = self.machine.cancel(entry);
         self.stage = match (self.stage, cancel) {
             (Stage::Asked { wait: true }, Some(_)) if now.local_ns < self.bounds.grant_until_ns => {
@@ -398,7 +434,7 @@ impl Operation {
     pub fn told_late(&mut self, entry: &LockEntry, now: Now) {
         let Stage::Done(result) = self.stage else { return };
         if lease::is_over(entry, self.op, &result, now) && !planted::is(Bug::ToldLate) {
-            self.now = now;
+            self.read(now);
             self.stage = Stage::Step(Step::Done(result));
         }
     }
@@ -441,6 +477,7 @@ impl Operation {
                 | Stage::Flushing
                 | Stage::Asked { .. }
                 | Stage::Probing
+                | Stage::Reading(_)
                 | Stage::Awaiting
         )
     }

@@ -65,7 +65,7 @@ impl Sys {
         let is_over = self.now >= self.thread(c, l).async_until;
         self.thread(c, l).polled = true;
         if self.thread(c, l).doing == Doing::Untold {
-            self.effect_next(c, l);
+            self.effect(c, l);
         } else if self.has_event(c, l) {
             self.event(c, l);
         } else if is_over {
@@ -86,7 +86,7 @@ impl Sys {
         if let (Some(operation), Some(entry)) = (t.operation.as_mut(), t.entry.as_mut()) {
             operation.give_up(entry, Status::TimedOut, now);
         }
-        self.effect_next(c, l);
+        self.effect(c, l);
     }
 
     /// A new session: nobody asks for an outcome of the old one any more.

@@ -142,7 +142,7 @@ impl Sys {
         let mut batch = Batch::new(bounds);
         let threads = &mut self.clients[c].threads;
         for &l in locks {
-            (threads[l].answered, threads[l].last_now) = (now, now);
+            threads[l].last_now = now;
         }
         let fast = |&(place, op): &(usize, Op)| {
             let entry = threads[locks[place]].entry.as_ref()?;
@@ -241,6 +241,7 @@ impl Sys {
             }
             Effect::WriteLedger(write) => self.write_ledger(c, l, write),
             Effect::Tell(request) => self.tell(c, l, request),
+            Effect::ReadClock => run.batch.clock(i, now),
             Effect::Ask { request, until_ns } => self.batch_asks(c, run, (i, l), request, until_ns),
             Effect::Probe { until_ns } | Effect::Await { until_ns } => {
                 if let Some(asked) = &mut run.asked[i] {
@@ -365,7 +366,6 @@ impl Sys {
         }
         for post in posts {
             let t = self.thread(c, post.lock.into());
-            t.answered = now;
             if let (Some(entry), Some(outcome)) = (t.entry.as_mut(), post.outcome) {
                 run.batch.outcome(post.item, entry, outcome, now);
             }
@@ -385,7 +385,6 @@ impl Sys {
         let threads = &mut self.clients[c].threads;
         for (post, &(_, cas)) in posts.iter().zip(&short) {
             let t = &mut threads[usize::from(post.lock)];
-            t.answered = now;
             let was = matches!(post.outcome, Some(Outcome::Done(v)) if v[0] == cas.expect);
             let entry = t.entry.as_mut().filter(|_| was);
             ended.push(entry.and_then(|entry| entry.fast_end(cas, begun, || coarse)));
@@ -416,7 +415,6 @@ impl Sys {
         for item in std::mem::take(&mut run.flushes) {
             let Some(place) = run.batch.place_of(item) else { continue };
             let t = self.thread(c, run.locks[place].into());
-            t.answered = now;
             if let Some(entry) = t.entry.as_mut() {
                 run.batch.flushed(item, entry, is_flushed, now);
             }
@@ -440,8 +438,7 @@ impl Sys {
         let Some(entry) = t.entry.as_mut() else { return };
         match asked.answer {
             Some(answer) => {
-                t.answered = now;
-                run.asked[item] = None;
+                    run.asked[item] = None;
                 run.batch.reply(item, entry, answer, now);
             }
             None if !waits => {
@@ -450,8 +447,7 @@ impl Sys {
                 return self.timer_at(c, run.leader, until);
             }
             None if is_late => {
-                t.answered = now;
-                run.batch.deadline(item, entry, now);
+                    run.batch.deadline(item, entry, now);
             }
             None => return,
         }
@@ -504,13 +500,12 @@ impl Sys {
             Some(_) => Vec::new(),
             None => run.batch.results().enumerate().collect(),
         };
-        let now = self.client_now(c);
         let mut told = vec![None; run.locks.len()];
         for (item, (op, _, result)) in items {
             let Some(place) = run.batch.place_of(item) else { continue };
             let l = usize::from(run.locks[place]);
             if let Some(earlier) = told[place].replace((op, result)) {
-                (self.thread(c, l).op, self.thread(c, l).answered) = (earlier.0, now);
+                self.thread(c, l).op = earlier.0;
                 self.told(c, l, earlier.1);
             }
         }

@@ -397,7 +397,10 @@ impl Sys {
             self.clients[c].claims_open = false;
             return self.ask(c, Ask::Done);
         }
-        self.control_soon(c, false);
+        match all {
+            true => self.control_soon(c, false),
+            false => self.control_after(c, 5_000_000), // an operation is under way
+        }
     }
 
     /// Leaves as soon as no operation is under way.

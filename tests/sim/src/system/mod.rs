@@ -151,7 +151,6 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         tok: 0,
         called: (0, ServerTime(0)),
         last_now: NEVER,
-        answered: NEVER,
         until_ns: 0,
         goal: Goal::Any,
         action: Action::Get,

@@ -216,8 +216,6 @@ pub(crate) struct Thread {
     pub called: (u32, ServerTime),
     /// The client's clock as its driver has read it last.
     pub last_now: Now,
-    /// The client's clock when the last answer was looked at.
-    pub answered: Now,
     /// Until when something is waited for, on the client's own clock.
     pub until_ns: u64,
     pub goal: Goal,

@@ -101,16 +101,16 @@ impl Sys {
         let uses_fast = self.rng.chance(800);
         self.log(|| format!("client {c} lock {l}: {op:?}"));
         self.calls(c, l, op);
-        let (answered, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
+        let (fresh, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
         let t = &mut self.clients[c].threads[l];
         let Some(entry) = t.entry.as_mut() else { return };
         // a release of these decides nothing by the clock: an older reading will do
         let timeless = op == Op::Unlock && entry.lock_type() != LockType::Fair;
         let now = match timeless {
             true => Now { local_ns: coarse, ..t.last_now },
-            false => answered,
+            false => fresh,
         };
-        (t.last_now, t.answered) = (now, answered);
+        t.last_now = now;
         let bounds = Bounds::waiting(now.local_ns, patience);
         let is_sync = t.async_until == 0;
         if let Some(cas) = entry.fast(op, now).filter(|_| uses_fast && is_sync) {
@@ -137,7 +137,7 @@ impl Sys {
             Started::Done(result) => self.finish(c, l, result),
             Started::Running(operation) => {
                 self.thread(c, l).operation = Some(operation);
-                self.effect_next(c, l);
+                self.effect(c, l);
             }
         }
     }
@@ -149,6 +149,7 @@ impl Sys {
 
     /// Carries out the next effect of the operation.
     pub(super) fn effect(&mut self, c: usize, l: usize) {
+        let now = self.thread_now(c, l);
         let t = self.thread(c, l);
         let (Some(operation), Some(entry)) = (t.operation.as_mut(), t.entry.as_mut()) else {
             return;
@@ -163,6 +164,10 @@ impl Sys {
             Effect::Tell(request) => {
                 self.tell(c, l, request);
                 self.effect_next(c, l);
+            }
+            Effect::ReadClock => {
+                operation.clock(now);
+                self.effect(c, l);
             }
             Effect::Forget => {
                 (t.asked, t.answer) = (None, None);
@@ -238,7 +243,7 @@ impl Sys {
     pub(super) fn event(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
         let t = &mut self.clients[c].threads[l];
-        (t.answered, t.at_once) = (now, false);
+        t.at_once = false;
         let doing = t.doing;
         if let Doing::Fast { cas, begun, bounds } = doing {
             return self.fast_ended(c, l, (cas, begun, bounds));
@@ -272,13 +277,13 @@ impl Sys {
             }
             _ => return,
         }
-        self.effect_next(c, l);
+        self.effect(c, l);
     }
 
     /// The first word operation has been executed, or not.
     fn fast_ended(&mut self, c: usize, l: usize, fast: (FastCas, Now, Bounds)) {
         let (cas, begun, bounds) = fast;
-        let coarse = self.coarse_ns(c);
+        let (now, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
         let t = &mut self.clients[c].threads[l];
         let (Some(outcome), Some(entry)) = (t.outcome.take(), t.entry.as_mut()) else { return };
         if matches!(outcome, Outcome::Done(values) if values[0] == cas.expect) {
@@ -286,7 +291,6 @@ impl Sys {
                 return self.finish(c, l, result);
             }
         }
-        let now = t.answered;
         let started = Operation::after_fast(entry, t.op, outcome, begun, now, bounds);
         self.started(c, l, started);
     }
@@ -310,13 +314,12 @@ impl Sys {
                 self.step_soon(c, l);
             }
             Doing::Reply { .. } if t.answer.is_none() => {
-                t.answered = now;
                 let is_answered = std::mem::take(&mut t.pinged);
                 t.ping = None;
                 if let (Some(operation), Some(entry)) = (t.operation.as_mut(), t.entry.as_ref()) {
                     operation.deadline(entry, is_answered, now);
                 }
-                self.effect_next(c, l);
+                self.effect(c, l);
             }
             Doing::Batch => self.batch_timer(c),
             _ => {}
@@ -584,11 +587,10 @@ impl Sys {
             return self.poll_later(c, l);
         }
         t.judged = true;
-        t.answered = now;
         if let (Some(operation), Some(entry)) = (t.operation.as_mut(), t.entry.as_ref()) {
             operation.told_late(entry, now);
         }
-        self.effect_next(c, l);
+        self.effect(c, l);
     }
 
     /// The caller is told what the operation came to.

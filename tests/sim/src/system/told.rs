@@ -50,11 +50,11 @@ impl Sys {
         }
     }
 
-    /// Success means a running lease: by the client's own bounded clock, read after the answer.
+    /// Success means a running lease, by the client's own bounded clock as it is now.
     fn runs(&self, c: usize, l: usize, time_out: Option<u32>) -> Result<(), String> {
-        let now = self.clients[c].threads[l].answered;
+        let now = self.thread_now(c, l);
         match time_out {
-            Some(time_out) if now.maybe_expired(time_out) => Err(format!(
+            Some(time_out) if time_out < u32::MAX && now.maybe_expired(time_out) => Err(format!(
                 "lease: client {c} is told that it holds lock {l} until {time_out}, at {now:?}"
             )),
             _ => Ok(()),
