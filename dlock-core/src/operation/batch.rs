@@ -152,14 +152,18 @@ impl Batch {
             }
             let now = entries.now(place);
             let entry = entries.entry(place);
-            if !lease::is_over(entry, op, &result, now) {
+            let is_over = lease::is_over(entry, op, &result, now);
+            let is_lost = lease::says_held(op, &result) && self.has_lost(place, entry);
+            if !is_over && !is_lost {
                 continue;
             }
             let here = self.items.iter_mut().filter(|item| item.place == place);
             for item in here.filter(|item| !matches!(item.op, Op::Unlock)) {
                 item.run = Run::Done(OpResult::of(Status::Fail));
             }
-            entry.give_back();
+            if is_over {
+                entry.give_back();
+            }
             if let Some(request) = entry.undo_request(now) {
                 return Some((i, Effect::Tell(request)));
             }
@@ -198,6 +202,12 @@ impl Batch {
         }
         place.turn = Turn::Later;
         item.run = Run::Done(result);
+    }
+
+    /// A later item has found that what an earlier one was granted is lost.
+    fn has_lost(&self, place: usize, entry: &LockEntry) -> bool {
+        let releases = |item: &Item| item.place == place && matches!(item.op, Op::Unlock);
+        !lease::is_held(entry) && !self.items.iter().any(releases)
     }
 
     /// As [`Operation::outcome`].

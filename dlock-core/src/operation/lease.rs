@@ -13,15 +13,24 @@ use crate::lock::{EntryState, LockEntry, Op, OpResult};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 
-/// Whether this result says that the caller holds the lock.
+/// Whether this result says that the caller holds the lock, and it does.
 pub(super) fn is_grant(entry: &LockEntry, op: Op, result: &OpResult) -> bool {
-    let held = matches!(entry.state(), EntryState::ExclusiveLocked | EntryState::SharedLocked);
+    says_held(op, result) && is_held(entry)
+}
+
+/// Whether this result says that the caller holds the lock.
+pub(super) fn says_held(op: Op, result: &OpResult) -> bool {
     match (op, result.status) {
         (Op::TryLock { expire_s: 0, .. } | Op::Lock { expire_s: 0, .. }, _) => false,
         (Op::Unlock, _) => false, // partial releases say `AlreadyLocked`
-        (_, Status::Success | Status::AlreadyLocked) => held,
+        (_, Status::Success | Status::AlreadyLocked) => true,
         _ => false,
     }
+}
+
+/// Whether the entry is held.
+pub(super) fn is_held(entry: &LockEntry) -> bool {
+    matches!(entry.state(), EntryState::ExclusiveLocked | EntryState::SharedLocked)
 }
 
 /// Whether the lease of this entry's hold still runs for sure.

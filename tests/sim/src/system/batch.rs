@@ -504,7 +504,9 @@ impl Sys {
         for (item, (op, _, result)) in items {
             let Some(place) = run.batch.place_of(item) else { continue };
             let l = usize::from(run.locks[place]);
-            if let Some(earlier) = told[place].replace((op, result)) {
+            let is_grant = matches!(result.status, Status::Success | Status::AlreadyLocked);
+            // of two grants on one lock, which are told together, the last says until when
+            if let Some(earlier) = told[place].replace((op, result)).filter(|_| !is_grant) {
                 self.thread(c, l).op = earlier.0;
                 self.told(c, l, earlier.1);
             }

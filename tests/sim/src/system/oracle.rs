@@ -107,6 +107,10 @@ impl Oracle {
     ) -> Result<(), String> {
         let leases = &mut self.locks[lock].leases;
         leases.retain(|lease| lease.end > now && lease.who != who);
+        if self.horizon_of(who) <= now {
+            return Ok(());
+        }
+        let leases = &mut self.locks[lock].leases;
         leases.push(Lease { who, mode, end });
         let excludes = |l: &&Lease| l.mode == Mode::Exclusive || mode == Mode::Exclusive;
         let leases = self.locks[lock].leases.iter().filter(|lease| lease.who != who);

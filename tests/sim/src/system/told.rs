@@ -2,7 +2,7 @@
 //! What a caller is told, and what the checker makes of it: judged from outside, by what was
 //! asked, what was told, when, and the client's own clock alone.
 
-use dlock_core::clock::ServerTime;
+use dlock_core::clock::{Now, ServerTime, DRIFT_PPM};
 use dlock_core::lock::{Op, OpResult, View};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
@@ -50,14 +50,21 @@ impl Sys {
         }
     }
 
-    /// Success means a running lease, by the client's own bounded clock as it is now.
+    /// Success means a running lease, by the client's own bounded clock as it is now: by what it
+    /// knows of the server's now, or by what it knew when it read it last.
     fn runs(&self, c: usize, l: usize, time_out: Option<u32>) -> Result<(), String> {
-        let now = self.thread_now(c, l);
-        match time_out {
-            Some(time_out) if time_out < u32::MAX && now.maybe_expired(time_out) => Err(format!(
+        let Some(time_out) = time_out.filter(|&time_out| time_out < u32::MAX) else {
+            return Ok(());
+        };
+        let (now, before) = (self.thread_now(c, l), self.clients[c].threads[l].last_now);
+        let passed_ns = now.local_ns.saturating_sub(before.local_ns);
+        let drift_ns = passed_ns / 1_000_000 * DRIFT_PPM;
+        let later = Now::within(before.time.plus_ns(passed_ns), before.uncertainty_ns + drift_ns);
+        match now.maybe_expired(time_out) && later.maybe_expired(time_out) {
+            true => Err(format!(
                 "lease: client {c} is told that it holds lock {l} until {time_out}, at {now:?}"
             )),
-            _ => Ok(()),
+            false => Ok(()),
         }
     }
 
