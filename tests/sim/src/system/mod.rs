@@ -46,7 +46,7 @@ pub use bugs::{Bugs, DRIVER_BUGS};
 pub use clock::{Clock, DRIFT_PPM};
 pub use coverage::{Action, Coverage, ACTIONS};
 pub use oracle::{Oracle, Service};
-pub use plan::{Fabric, Fault, Plan, Scenario, FAULTS, SCENARIOS};
+pub use plan::{Fabric, Fault, Plan, Scenario, EXTRA, FAULTS, SCENARIOS};
 pub use rng::Rng;
 
 use server::World;
