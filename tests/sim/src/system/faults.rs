@@ -206,6 +206,7 @@ impl Sys {
         let Some(named) = named.filter(|_| is_free) else { return };
         let (x, s) = (named.tx.wrapping_sub(before), named.ts.wrapping_sub(before));
         *word = FairWord::new().with_nx(x).with_mx(x).with_ns(s).with_ms(s).into_bits();
+        self.oracle.lapped(l);
         self.log(|| format!("FAULT Lap of lock {l}: the next ticket is {x:#x}, {s:#x}"));
     }
 

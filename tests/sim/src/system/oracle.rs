@@ -215,6 +215,11 @@ impl Oracle {
         Ok(())
     }
 
+    /// The numbers of this lock's tickets have gone round.
+    pub fn lapped(&mut self, lock: usize) {
+        self.locks[lock].last_exclusive = None;
+    }
+
     /// The next moment after `now` at which somebody's reliance on the lock ends by itself.
     pub fn next_end(&self, lock: usize, now: u64) -> Option<u64> {
         let ends = self.locks[lock].services.iter().map(|s| s.until);
