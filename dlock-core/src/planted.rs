@@ -30,6 +30,9 @@ bugs! {
     ToldLate =
         "told-late",
         "a result that is told later than it was decided is judged once more";
+    ReentryUndone =
+        "reentry-undone",
+        "a hold that its caller knows of is not undone before the caller is told";
     LedgerLate =
         "ledger-late",
         "a ledger entry is written before the chain or request that follows it";

@@ -161,8 +161,12 @@ impl Batch {
             for item in here.filter(|item| !matches!(item.op, Op::Unlock)) {
                 item.run = Run::Done(OpResult::of(Status::Fail));
             }
+            let was_held = lease::was_held(entry, op);
             if is_over {
                 entry.give_back();
+            }
+            if was_held {
+                continue; // as in a single call
             }
             if let Some(request) = entry.undo_request(now) {
                 return Some((i, Effect::Tell(request)));

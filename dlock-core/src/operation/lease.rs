@@ -28,6 +28,11 @@ pub(super) fn says_held(op: Op, result: &OpResult) -> bool {
     }
 }
 
+/// Whether the caller held the lock before this operation, which has made it no shorter.
+pub(super) fn was_held(entry: &LockEntry, op: Op) -> bool {
+    (matches!(op, Op::Extend { .. }) || entry.refs() > 1) && !planted::is(Bug::ReentryUndone)
+}
+
 /// Whether the entry is held.
 pub(super) fn is_held(entry: &LockEntry) -> bool {
     matches!(entry.state(), EntryState::ExclusiveLocked | EntryState::SharedLocked)

@@ -498,6 +498,13 @@ impl Operation {
             };
             return;
         }
+        if lease::was_held(entry, self.op) {
+            // the caller may rely on its hold until it is told: what is left of it is undone by
+            // its next operation, or ends with its lease
+            entry.give_back();
+            self.stage = Stage::Done(OpResult::of(Status::Fail));
+            return;
+        }
         entry.give_back();
         self.late_grants += 1;
         let has_time = self.now.local_ns < self.bounds.grant_until_ns;

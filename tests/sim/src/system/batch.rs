@@ -204,7 +204,7 @@ impl Sys {
 
     /// Carries out one effect; true: the batch is over.
     fn batch_effect(&mut self, c: usize, run: &mut BatchRun) -> bool {
-        let now = self.client_now(c);
+        let now = self.thread_now(c, run.leader);
         let mut places = Places { threads: &mut self.clients[c].threads, locks: &run.locks, now };
         let Some((i, effect)) = run.batch.next(&mut places) else {
             if run.batch.is_done() {
@@ -360,7 +360,7 @@ impl Sys {
         self.batch_phase(c, run, Stage::Effects);
         self.step_soon(c, run.leader);
         let posts = std::mem::take(&mut run.posts);
-        let (now, coarse) = (self.client_now(c), self.coarse_ns(c));
+        let (now, coarse) = (self.thread_now(c, run.leader), self.coarse_ns(c));
         if let Some((short, begun)) = run.short.take() {
             return self.short_executed(c, run, (posts, short), (begun, now, coarse));
         }
@@ -411,7 +411,7 @@ impl Sys {
         if !is_flushed && !is_late {
             return;
         }
-        let now = self.client_now(c);
+        let now = self.thread_now(c, run.leader);
         for item in std::mem::take(&mut run.flushes) {
             let Some(place) = run.batch.place_of(item) else { continue };
             let t = self.thread(c, run.locks[place].into());
@@ -433,7 +433,7 @@ impl Sys {
         let (Some(asked), Some(place)) = (&run.asked[item], run.batch.place_of(item)) else {
             return;
         };
-        let (now, l) = (self.client_now(c), usize::from(run.locks[place]));
+        let (now, l) = (self.thread_now(c, run.leader), usize::from(run.locks[place]));
         let t = &mut self.clients[c].threads[l];
         let Some(entry) = t.entry.as_mut() else { return };
         match asked.answer {

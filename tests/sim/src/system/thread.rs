@@ -46,13 +46,14 @@ impl Sys {
         now
     }
 
-    /// The same for operations on this lock: while its place is a dead primary's, there is no
-    /// server clock.
+    /// The same for operations on this lock. One that began with a dead primary goes on with
+    /// its clock; as long as the lock's place is a dead primary's, there is none.
     pub(super) fn thread_now(&self, c: usize, l: usize) -> Now {
-        let now = self.client_now(c);
-        match self.clients[c].threads[l].epoch == self.clients[c].epoch {
-            true => now,
-            false => Now { local_ns: now.local_ns, ..Now::within(ServerTime(0), u64::MAX) },
+        let (now, t) = (self.client_now(c), &self.clients[c].threads[l]);
+        match t.old_clock.filter(|_| t.moves) {
+            _ if t.epoch == self.clients[c].epoch => now,
+            Some(clock) => clock.now(self.now),
+            None => Now { local_ns: now.local_ns, ..Now::within(ServerTime(0), u64::MAX) },
         }
     }
 
@@ -126,7 +127,7 @@ impl Sys {
     pub(super) fn calls(&mut self, c: usize, l: usize, op: Op) {
         let (server_now, epoch, who) = (self.server_now(), self.epoch, self.who(c));
         let t = self.thread(c, l);
-        (t.op, t.called) = (op, (epoch, server_now));
+        (t.op, t.called, t.past_queue) = (op, (epoch, server_now), false);
         if op == Op::Unlock && t.entry.as_ref().is_some_and(|e| e.refs() <= 1) {
             self.oracle.ended(l, who);
         }
