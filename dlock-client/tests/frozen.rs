@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use common::{fabrics, got, own_address, server_at, status, ChildPrimary, X};
 use dlock_client::{
-    AsyncOp, Client, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, ObjectId, OpResult,
-    Status, View,
+    AsyncOp, Client, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, ObjectId,
+    OpResult, Status, View,
 };
 use dlock_server::ServerConfig;
 use Status::*;

@@ -288,10 +288,7 @@ impl Operation {
     /// [`Bug::LedgerLate`]: what follows a ledger write is carried out before it.
     fn is_ledger_late(&self) -> bool {
         planted::is(Bug::LedgerLate)
-            && matches!(
-                self.stage,
-                Stage::Step(Step::Chain(_) | Step::Request(_) | Step::Confirm)
-            )
+            && matches!(self.stage, Stage::Step(Step::Chain(_) | Step::Request(_) | Step::Confirm))
     }
 
     /// Turns what the machine wants into an effect; `None`: look again.

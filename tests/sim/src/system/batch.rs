@@ -36,6 +36,7 @@ struct Post {
 #[derive(Debug)]
 struct Asked {
     seq: Seq,
+    gen: u32,
     until_ns: u64,
     answer: Option<Result<Reply, Status>>,
 }
@@ -227,13 +228,7 @@ impl Sys {
         match effect {
             Effect::Post { chain, until_ns } => {
                 run.until_ns = until_ns;
-                run.posts.push(Post {
-                    item: i,
-                    lock,
-                    chain,
-                    values: Values::new(),
-                    outcome: None,
-                });
+                run.posts.push(Post { item: i, lock, chain, values: Values::new(), outcome: None });
             }
             Effect::Flush { until_ns } => {
                 run.until_ns = until_ns;
@@ -264,8 +259,8 @@ impl Sys {
         until_ns: u64,
     ) {
         let sent = self.asks(c, l, request);
-        let seq = sent.unwrap_or(Seq(0));
-        run.asked[item] = Some(Asked { seq, until_ns, answer: sent.err() });
+        let (seq, gen) = (sent.unwrap_or(Seq(0)), self.clients[c].gen);
+        run.asked[item] = Some(Asked { seq, gen, until_ns, answer: sent.err() });
     }
 
     /// What was waited for before is not waited for any more.
@@ -337,11 +332,10 @@ impl Sys {
     }
 
     pub(super) fn batch_reply(&mut self, c: usize, seq: Seq, reply: Result<Reply, Status>) {
+        let gen = self.clients[c].gen;
         let Some(run) = &mut self.clients[c].batch else { return };
-        let Some(item) = run.asked.iter().position(|a| a.as_ref().is_some_and(|a| a.seq == seq))
-        else {
-            return;
-        };
+        let is_meant = |a: &Option<Asked>| a.as_ref().is_some_and(|a| (a.seq, a.gen) == (seq, gen));
+        let Some(item) = run.asked.iter().position(is_meant) else { return };
         if let Some(asked) = run.asked[item].as_mut().filter(|asked| asked.answer.is_none()) {
             asked.answer = Some(reply);
         }
@@ -396,8 +390,7 @@ impl Sys {
                 (Some(result), _) => run.batch.push_ended(op, place, *result),
                 (None, outcome) => {
                     let outcome = outcome.unwrap_or(Outcome::Unknown);
-                    let started =
-                        Operation::after_fast(entry, op, outcome, begun, now, run.bounds);
+                    let started = Operation::after_fast(entry, op, outcome, begun, now, run.bounds);
                     run.batch.push_started(op, place, started);
                 }
             }
@@ -438,7 +431,7 @@ impl Sys {
         let Some(entry) = t.entry.as_mut() else { return };
         match asked.answer {
             Some(answer) => {
-                    run.asked[item] = None;
+                run.asked[item] = None;
                 run.batch.reply(item, entry, answer, now);
             }
             None if !waits => {
@@ -447,7 +440,7 @@ impl Sys {
                 return self.timer_at(c, run.leader, until);
             }
             None if is_late => {
-                    run.batch.deadline(item, entry, now);
+                run.batch.deadline(item, entry, now);
             }
             None => return,
         }

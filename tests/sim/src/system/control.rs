@@ -166,8 +166,10 @@ impl Sys {
         if claims {
             // what is held is told when no operation is under way on the lock
             let acts = |t: &super::state::Thread| {
-                let is_free =
-                    matches!(t.doing, Doing::Idle | Doing::Control | Doing::Reply { is_wait: true });
+                let is_free = matches!(
+                    t.doing,
+                    Doing::Idle | Doing::Control | Doing::Reply { is_wait: true }
+                );
                 t.entry.is_some() && t.epoch != epoch && !is_free
             };
             if client.threads.iter().any(acts) {
@@ -376,7 +378,8 @@ impl Sys {
         for (l, _, grant) in grants {
             let l = usize::from(l);
             let t = self.thread(c, l);
-            let is_free = matches!(t.doing, Doing::Idle | Doing::Control | Doing::Reply { is_wait: true });
+            let is_free =
+                matches!(t.doing, Doing::Idle | Doing::Control | Doing::Reply { is_wait: true });
             // an operation that has begun meanwhile ends first; then the lock is told again
             let Some(entry) = t.entry.as_mut().filter(|_| is_free) else { continue };
             let ticketed =

@@ -226,7 +226,7 @@ pub(crate) struct Thread {
     /// The request whose reply is waited for.
     pub asked: Option<Asked>,
     /// The probe that is out, and whether it was answered.
-    pub ping: Option<Seq>,
+    pub ping: Option<(Seq, u32)>,
     pub pinged: bool,
     /// Its answer, which the thread has not looked at.
     pub answer: Option<Result<Reply, Status>>,

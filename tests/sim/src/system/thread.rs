@@ -192,7 +192,8 @@ impl Sys {
             Effect::Probe { until_ns } => {
                 if self.is_connected(c, l) {
                     let ping = self.send_request(c, Request::Ping);
-                    self.thread(c, l).ping = Some(ping);
+                    let gen = self.clients[c].gen;
+                    self.thread(c, l).ping = Some((ping, gen));
                 }
                 self.await_reply(c, l, until_ns);
             }
@@ -506,12 +507,14 @@ impl Sys {
                 }
             }
             Frame::Reply { seq, reply } => {
+                let gen = self.clients[c].gen; // no number of another session is meant
                 let threads = &mut self.clients[c].threads;
-                if let Some(t) = threads.iter_mut().find(|t| t.ping == Some(seq)) {
+                if let Some(t) = threads.iter_mut().find(|t| t.ping == Some((seq, gen))) {
                     t.pinged = true;
                     return;
                 }
-                let asked = |t: &Thread| t.asked.is_some_and(|asked| asked.seq == seq);
+                let asked =
+                    |t: &Thread| t.asked.is_some_and(|asked| (asked.seq, asked.gen) == (seq, gen));
                 let Some(l) = threads.iter().position(asked) else {
                     return self.batch_reply(c, seq, Ok(reply));
                 };
@@ -637,7 +640,6 @@ impl Sys {
             self.tell(c, l, request);
         }
     }
-
 }
 
 /// A reader's chain found the waiters bit.
