@@ -169,6 +169,7 @@ impl Batch {
                 continue; // as in a single call
             }
             if let Some(request) = entry.undo_request(now) {
+                self.judged = 0; // to tell it takes time, too; no item is given back twice
                 return Some((i, Effect::Tell(request)));
             }
         }
