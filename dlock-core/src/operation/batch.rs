@@ -46,6 +46,7 @@ struct Item {
 }
 
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // a box would cost an allocation per item
 enum Run {
     Queued,
     Active(Operation),

@@ -142,6 +142,7 @@ pub struct Operation {
 
 /// The first part of an operation: decided at once, or to be carried on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::large_enum_variant)] // a box would cost an allocation per call
 pub enum Started {
     /// Decided without the primary.
     Done(OpResult),
