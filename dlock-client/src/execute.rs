@@ -17,6 +17,7 @@ use dlock_core::limits::LOCK_WAIT_S;
 use dlock_core::lock::{Op, OpResult};
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
+use dlock_core::session;
 use dlock_core::status::Status;
 use dlock_core::verb::Outcome;
 use dlock_fabric::clock::{monotonic_coarse_ns, monotonic_ns};
@@ -106,6 +107,7 @@ fn perform_remotely(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limi
         true => (None, held.clock(op)),
         false => {
             let (came_ns, now) = held.exec.now_since();
+            let now = held.within_horizon(now);
             held.last_now = now;
             (Some(came_ns), now)
         }
@@ -139,7 +141,7 @@ fn interfered(
     single: Single,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let now = held.exec.now();
+    let now = held.now();
     let outcome = Outcome::from(single);
     let started = Operation::after_fast(&mut held.entry, op, outcome, begun, now, bounds);
     carry_out(cell, guard, started)
@@ -206,7 +208,7 @@ pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, started: Started
             }
             Effect::Flush { until_ns } => {
                 let is_flushed = held.exec.publish(left_ns(until_ns));
-                let now = held.exec.now();
+                let now = held.now();
                 operation.flushed(&mut held.entry, is_flushed, now);
             }
             Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
@@ -239,14 +241,14 @@ fn await_reply(
         held.busy = Busy::No;
         cell.changed.notify_all();
         if !Arc::ptr_eq(&held.exec, &asked.exec) {
-            let now = Now { local_ns: monotonic_ns(), ..held.last_now };
+            let now = held.within_horizon(Now { local_ns: monotonic_ns(), ..held.last_now });
             return operation.replaced(&mut held.entry, now); // a reinit came between
         }
     }
     match reply {
         Ok(Some(reply)) => held.reply(operation, Ok(reply)),
         Ok(None) => {
-            let now = Now { local_ns: monotonic_ns(), ..held.last_now };
+            let now = held.within_horizon(Now { local_ns: monotonic_ns(), ..held.last_now });
             operation.deadline(&held.entry, is_answered, now);
         }
         Err(status) => held.reply(operation, Err(status)),
@@ -285,8 +287,11 @@ impl Held {
     #[inline]
     fn clock(&mut self, op: Op) -> Now {
         self.last_now = match self.is_timeless(op) {
-            true => Now { local_ns: monotonic_coarse_ns(), ..self.last_now },
-            false => self.exec.now(),
+            true => {
+                let local_ns = monotonic_coarse_ns();
+                self.within_horizon(Now { local_ns, ..self.last_now })
+            }
+            false => self.now(),
         };
         self.last_now
     }
@@ -294,7 +299,7 @@ impl Held {
     /// The clock for what follows an outcome.
     fn clock_after(&mut self, operation: &Operation) -> Now {
         if operation.needs_clock(&self.entry) {
-            self.last_now = self.exec.now();
+            self.last_now = self.now();
         }
         self.last_now
     }
@@ -312,23 +317,24 @@ impl Held {
     }
 
     fn reply(&mut self, operation: &mut Operation, reply: Result<Reply, Status>) {
-        let now = self.exec.now();
+        let now = self.now();
         operation.reply(&mut self.entry, reply, now);
     }
 
     /// Writes what the entry wants to have in the ledger.
     #[inline]
-    pub(crate) fn write_ledger(&mut self) {
+    fn write_ledger(&mut self) {
         if let Some(write) = self.entry.take_note() {
             self.exec.note(self.entry.handle(), write);
         }
     }
 
-    /// Has the arbiter undo whatever a lost answer may have left; the next operation on the lock
-    /// makes sure of it.
-    pub(crate) fn undo_lost(&mut self) {
-        let now = self.exec.now();
-        if let Some(request) = self.entry.undo_request(now) {
+    /// Another channel to the same primary: carries again what the old one may have lost.
+    pub(crate) fn resume(&mut self) {
+        let now = self.now();
+        let request = session::resume(&mut self.entry, self.busy != Busy::No, now);
+        self.write_ledger();
+        if let Some(request) = request {
             tell(&*self.exec, &request);
         }
     }
@@ -341,7 +347,10 @@ impl Held {
 /// `NotReady`, `BadResponse`: it cannot be known, so the lock must not be released.
 pub(crate) fn settle(cell: &Cell, guard: &mut CellGuard<'_>, until: Instant) -> Result<(), Status> {
     let Some(held) = guard.as_mut() else { return Err(Status::LockNotGet) };
-    let now = held.exec.now();
+    if let Some(status) = held.exec.refusal() {
+        return Err(status);
+    }
+    let now = held.now();
     let left = until.saturating_duration_since(Instant::now()).as_nanos();
     let until_ns = now.local_ns.saturating_add(u64::try_from(left).unwrap_or(u64::MAX));
     let bounds = Bounds { grant_until_ns: until_ns, until_ns };

@@ -22,6 +22,7 @@ mod execute;
 #[cfg(test)]
 mod fake;
 mod guard;
+mod heartbeat;
 mod instance;
 #[cfg(test)]
 mod late;

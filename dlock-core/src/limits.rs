@@ -60,3 +60,5 @@ pub const HEARTBEAT_S_MAX: u32 = 300;
 pub const RECOVERY_CLIENTS_MAX: u32 = 1_000;
 /// The TCP port of the control channel where none is given (C API).
 pub const PORT_DEFAULT: u16 = 21_616;
+/// The first port that a program of the C API can be configured with (C API).
+pub const PORT_MIN: u16 = 1_024;

@@ -141,7 +141,8 @@ impl World {
     }
 
     fn fence(&mut self, peer: Peer) {
-        self.primary.fenced(self.now, &mut self.memory, peer.id, &mut Vec::new());
+        self.primary.fenced(peer.id);
+        self.primary.tick(self.now, &mut self.memory, &mut Vec::new());
     }
 
     fn pass(&mut self, seconds: u64) -> Vec<Sent> {

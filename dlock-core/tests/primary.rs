@@ -82,7 +82,8 @@ impl World {
     }
     fn fence(&mut self, client: ClientId) -> Vec<Sent> {
         let mut out = Vec::new();
-        self.primary.fenced(NOW, &mut self.memory, client, &mut out);
+        self.primary.fenced(client);
+        self.primary.tick(NOW, &mut self.memory, &mut out);
         out
     }
 }

@@ -18,6 +18,7 @@ use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::{Op, OpResult};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
+use dlock_core::session::Call;
 use dlock_core::status::Status;
 use dlock_fabric::clock::monotonic_ns;
 
@@ -132,8 +133,8 @@ impl Instance {
     /// None.
     pub fn result_check(&self) -> OpResult {
         let mut slot = self.pending.lock();
-        if self.present().is_err() {
-            return code(Status::ClientNotInit);
+        if let Err(status) = self.check(Call::Other) {
+            return code(status);
         }
         let Some(pending) = slot.as_mut() else {
             self.stats.add(Stat::NoAsync);
@@ -198,6 +199,7 @@ impl Instance {
     }
 }
 
+#[allow(clippy::large_enum_variant)] // one at a time, and moved once
 enum Start {
     Decided(OpResult),
     Under(Pending),
@@ -205,7 +207,7 @@ enum Start {
 
 fn start(held: &mut Held, op: Op) -> Start {
     let had_ticket = has_ticket(held.entry.state());
-    let now = held.exec.now();
+    let now = held.now();
     held.last_now = now;
     let bounds = Bounds::since(now.local_ns);
     let mut operation = match Operation::begin(&mut held.entry, op, now, bounds) {
@@ -236,18 +238,22 @@ fn advance(held: &mut Held, operation: &mut Operation, mut asked: Option<Seq>) -
             Effect::Done(result) => return WaitsFor::Nothing(result),
             Effect::Post { chain, .. } => match held.exec.post(&chain) {
                 Posted::Ready(outcome) => {
-                    operation.outcome(&mut held.entry, outcome, held.exec.now());
+                    let now = held.now();
+                    operation.outcome(&mut held.entry, outcome, now);
                 }
                 posted @ Posted::Pending(_) => return WaitsFor::Chain(posted),
             },
             Effect::Flush { until_ns } => return WaitsFor::Flush { until_ns },
             Effect::Ask { request, .. } => match held.exec.send(&request) {
                 Ok(seq) => return WaitsFor::Reply(seq),
-                Err(status) => operation.reply(&mut held.entry, Err(status), held.exec.now()),
+                Err(status) => {
+                    let now = held.now();
+                    operation.reply(&mut held.entry, Err(status), now);
+                }
             },
             Effect::Probe { .. } | Effect::Await { .. } => match asked {
                 Some(seq) => return WaitsFor::Reply(seq),
-                None => operation.deadline(&held.entry, false, held.exec.now()),
+                None => operation.deadline(&held.entry, false, held.now()),
             },
             Effect::Forget => {
                 if let Some(seq) = asked.take() {
@@ -278,14 +284,16 @@ impl Pending {
                 }
                 WaitsFor::Chain(posted) => {
                     let outcome = self.exec.poll(posted)?;
-                    self.operation.outcome(&mut held.entry, outcome, held.exec.now());
+                    let now = held.now();
+                    self.operation.outcome(&mut held.entry, outcome, now);
                 }
                 WaitsFor::Flush { until_ns } => {
                     let is_flushed = self.exec.publish(Duration::ZERO);
                     if !is_flushed && monotonic_ns() < until_ns {
                         return None;
                     }
-                    self.operation.flushed(&mut held.entry, is_flushed, held.exec.now());
+                    let now = held.now();
+                    self.operation.flushed(&mut held.entry, is_flushed, now);
                 }
                 WaitsFor::Reply(seq) => {
                     let reply = match self.exec.reply(seq, Duration::ZERO) {
@@ -293,7 +301,8 @@ impl Pending {
                         Ok(Some(reply)) => Ok(reply),
                         Err(status) => Err(status),
                     };
-                    self.operation.reply(&mut held.entry, reply, held.exec.now());
+                    let now = held.now();
+                    self.operation.reply(&mut held.entry, reply, now);
                 }
             }
             self.waits_for = advance(held, &mut self.operation, None);
@@ -308,7 +317,7 @@ impl Pending {
             WaitsFor::Nothing(_) => {} // nobody was told
         }
         if let Some(held) = guard.as_mut() {
-            let now = held.exec.now();
+            let now = held.now();
             self.operation.give_up(&mut held.entry, Status::TimedOut, now);
             self.waits_for = advance(held, &mut self.operation, None);
         }

@@ -125,7 +125,7 @@ impl Instance {
                 None => {
                     let (came_ns, now) = held.exec.now_since();
                     *start_ns = Some(came_ns);
-                    now
+                    held.within_horizon(now)
                 }
                 Some((same, now)) if same == exec => now,
                 Some(_) => return None,
@@ -186,7 +186,7 @@ impl Instance {
         ops: impl Iterator<Item = (LockId, Op)>,
         out: &mut [OpResult],
     ) -> Status {
-        let now = places[0].held().exec.now();
+        let now = places[0].held().now();
         let mut batch = Batch::new(bounds);
         for (i, ((_, op), place)) in ops.zip(&mut places).enumerate() {
             let entry = &mut place.held().entry;
@@ -299,7 +299,7 @@ impl Entries for Places<'_, '_> {
         let session = Arc::as_ptr(&held.exec).cast::<()>();
         let now = match self.clock {
             Some((same, now)) if same == session => now,
-            _ => held.exec.now(),
+            _ => held.now(),
         };
         self.clock = Some((session, now));
         held.last_now = now;
@@ -330,7 +330,10 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
                 Effect::ReadClock => batch.clock(i, exec.now()),
                 Effect::Ask { request, until_ns } => match exec.send(&request) {
                     Ok(seq) => asked[i] = Some((seq, until_ns)),
-                    Err(status) => batch.reply(i, &mut held.entry, Err(status), exec.now()),
+                    Err(status) => {
+                        let now = held.now();
+                        batch.reply(i, &mut held.entry, Err(status), now);
+                    }
                 },
                 Effect::Probe { until_ns } | Effect::Await { until_ns } => {
                     asked[i] = asked[i].map(|(seq, _)| (seq, until_ns));
@@ -346,13 +349,14 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
         let places = &mut *on.places;
         if batch.is_done() {
             return;
-        } else if !posts.is_empty() {
-            execute(batch, places, posts);
-        } else if !flushes.is_empty() {
-            flush(batch, places, &flushes);
-        } else {
-            await_replies(batch, places, &mut asked);
         }
+        if posts.is_empty() && flushes.is_empty() {
+            await_replies(batch, places, &mut asked);
+            continue;
+        }
+        // in one round one item may post and another flush: each effect is reported once
+        execute(batch, places, posts);
+        flush(batch, places, &flushes);
     }
 }
 
@@ -371,10 +375,12 @@ fn execute(batch: &mut Batch, places: &mut [Place<'_>], mut posts: Vec<(On, Chai
         if !wait.is_zero() {
             exec.execute(&chains, &mut outcomes, wait);
         }
-        let now = exec.now();
+        let now = exec.now(); // what is decided now needs the time of now
         for (((i, _), _, _), outcome) in here.into_iter().zip(outcomes) {
             if let Some(place) = batch.place_of(i) {
-                batch.outcome(i, &mut places[place].held().entry, outcome, now);
+                let held = places[place].held();
+                let now = held.within_horizon(now);
+                batch.outcome(i, &mut held.entry, outcome, now);
             }
         }
         posts = rest;
@@ -391,19 +397,22 @@ fn flush(batch: &mut Batch, places: &mut [Place<'_>], flushes: &[(On, u64)]) {
         };
         flushed = Some((exec, is_flushed));
         if let Some(place) = batch.place_of(*i) {
-            batch.flushed(*i, &mut places[place].held().entry, is_flushed, exec.now());
+            let held = places[place].held();
+            let now = held.now();
+            batch.flushed(*i, &mut held.entry, is_flushed, now);
         }
     }
 }
 
 /// Waits for the replies to all requests that are out.
 fn await_replies(batch: &mut Batch, places: &mut [Place<'_>], asked: &mut [Option<(Seq, u64)>]) {
+    assert!(asked.iter().any(Option::is_some), "an item of a batch waits for nothing");
     for (i, asked) in asked.iter_mut().enumerate() {
         let Some((seq, until_ns)) = *asked else { continue };
         let Some(place) = batch.place_of(i) else { continue };
         let held = places[place].held();
         let reply = held.exec.reply(seq, left_ns(until_ns));
-        let now = held.exec.now();
+        let now = held.now();
         let reply = match reply {
             Ok(Some(reply)) => Ok(reply),
             Ok(None) => {

@@ -8,6 +8,7 @@ use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant};
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, DESC_LEN_MAX};
 use dlock_core::lock::{EntryState, LockEntry};
+use dlock_core::session::{is_decided, refusal, released, Call};
 use dlock_core::status::Status;
 
 use super::{call_on, Instance};
@@ -63,7 +64,7 @@ impl Instance {
 
     /// The ids, and whether they are new to this client.
     fn get_locks(&self, descs: Vec<LockDesc>) -> Result<Vec<GotLock>, Status> {
-        self.present()?;
+        self.check(Call::Locks)?;
         let deadline = Instant::now() + CONTROL_WAIT;
         let _lifecycle = self.lifecycle_until(deadline)?;
         // held until the locks are in the table, so that no release comes between
@@ -79,7 +80,7 @@ impl Instance {
         let adopt = |(grant, desc): (Result<LockGrant, Status>, LockDesc)| match grant {
             Ok(grant) if grant.lock.0 > 0 => self.adopt(&grant, desc),
             Ok(_) => Err(Status::Error),
-            Err(status) => Err(super::refusal(status)),
+            Err(status) => Err(refusal(status)),
         };
         Ok(grants.into_iter().zip(descs).map(adopt).collect())
     }
@@ -95,7 +96,8 @@ impl Instance {
         let link = self.link.load();
         let entry = LockEntry::new(self.id, link.anchor_s, desc.lock_type, grant, desc);
         let exec = Arc::clone(&link.exec);
-        self.table.insert(Held::new(grant.lock, entry, exec, link.epoch));
+        let pulse = Arc::clone(&link.pulse);
+        self.table.insert(Held::new(grant.lock, entry, exec, pulse, link.epoch));
         Ok((grant.lock, true))
     }
 
@@ -109,7 +111,7 @@ impl Instance {
     /// # Latency
     /// One control round trip; 10 s at most.
     pub fn release_lock(&self, lock: LockId) -> Status {
-        if let Err(status) = self.present() {
+        if let Err(status) = self.check(Call::Locks) {
             return status;
         }
         if self.is_async_on(lock) {
@@ -154,13 +156,10 @@ impl Instance {
         let Some(held) = guard.as_mut() else { return status };
         let was_unanswered = held.release_unanswered;
         held.release_unanswered |= status == Status::BadResponse;
-        if is_gone(status) {
+        if is_decided(status) {
             self.table.remove(index, guard);
         }
-        match status {
-            Status::Error if was_unanswered => Status::Success,
-            status => status,
-        }
+        released(status, was_unanswered)
     }
 
     /// The cell of a lock, once no other thread waits for its grant.
@@ -228,7 +227,7 @@ impl Instance {
         if !(1..=BATCH_MAX).contains(&ids.len()) {
             return Status::Invalid;
         }
-        if let Err(status) = self.present() {
+        if let Err(status) = self.check(Call::Locks) {
             return status;
         }
         let deadline = Instant::now() + CONTROL_WAIT;
@@ -251,16 +250,15 @@ impl Instance {
         for (index, i) in wanted {
             let guard = self.releasable(LockId(ids[i]), index, until).ok();
             let guard = guard.filter(|g| g.as_ref().is_some_and(|held| held.entry.refs() == 0));
-            let settled = guard.map(|mut guard| {
-                let settled = settle(self.table.cell(index), &mut guard, until).is_ok();
-                settled.then_some(guard)
-            });
-            match settled.flatten() {
-                Some(guard) => {
+            let settled = guard
+                .map(|mut guard| settle(self.table.cell(index), &mut guard, until).map(|()| guard));
+            match settled {
+                Some(Ok(guard)) => {
                     locks.extend(guard.as_ref().map(|held| held.entry.lock()));
                     cells.push((index, guard));
                 }
-                None => ids[i] = 0,
+                Some(Err(Status::NotReady)) => return Status::NotReady,
+                Some(Err(_)) | None => ids[i] = 0,
             }
         }
         if cells.is_empty() {
@@ -284,11 +282,6 @@ impl Instance {
             _ => Status::Success,
         }
     }
-}
-
-/// A release the primary has decided: the lock is gone here, whatever it said.
-fn is_gone(status: Status) -> bool {
-    !matches!(status, Status::NotReady | Status::BadResponse)
 }
 
 fn is_valid(desc: &LockDesc) -> bool {

@@ -14,7 +14,7 @@ mod atomic;
 mod fair;
 mod rw;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 
 use crate::clock::ServerTime;
@@ -87,6 +87,10 @@ struct LockState {
 }
 
 impl LockState {
+    fn has_queued(&self, client: ClientId) -> bool {
+        self.queue.iter().any(|w| w.caller.client == client)
+    }
+
     fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.fair.is_empty() && self.rw.is_empty()
     }
@@ -101,6 +105,11 @@ pub struct Arbiter {
     /// Clients whose every verb this primary executes itself: what they have is known for sure,
     /// and what they note counts only as far as it agrees.
     relayed: BTreeSet<ClientId>,
+    /// Clients some of whose shares are known from a claim, and no chain.
+    claimants: BTreeSet<ClientId>,
+    /// The locks each client is queued for, and perhaps some for which it no longer is: where
+    /// to look when it does not wait any more.
+    waits: BTreeMap<ClientId, BTreeSet<Slot>>,
 }
 
 /// For model checkers, whose states are copied, compared and hashed.
@@ -177,7 +186,14 @@ impl Ctx<'_> {
 impl Arbiter {
     /// An arbiter with empty queues. `anchor_s` is what ledger deadlines count from.
     pub fn new(anchor_s: u32) -> Self {
-        Self { anchor_s, locks: HashMap::new(), due: BTreeSet::new(), relayed: BTreeSet::new() }
+        Self {
+            anchor_s,
+            locks: HashMap::new(),
+            due: BTreeSet::new(),
+            relayed: BTreeSet::new(),
+            claimants: BTreeSet::new(),
+            waits: BTreeMap::new(),
+        }
     }
 
     /// Handles one request about one lock. The caller has checked that `lock` is what the
@@ -196,6 +212,14 @@ impl Arbiter {
             LockType::Rw => rw::request(ctx, state, from, request),
             LockType::Fair => fair::request(ctx, state, from, request),
         });
+        if self.locks.get(&lock.slot).is_some_and(|state| state.has_queued(from.client)) {
+            self.waits.entry(from.client).or_default().insert(lock.slot);
+        }
+    }
+
+    /// The client is not queued for this lock.
+    pub(crate) fn waits_no_more(&mut self, client: ClientId, slot: Slot) {
+        no_wait(&mut self.waits, client, slot);
     }
 
     /// A client that can no longer act on the lock (fenced, or it gave its reference back):
@@ -219,14 +243,17 @@ impl Arbiter {
     /// From now on every verb of this client is executed by the primary (a tcp client that has
     /// never mapped the memory), so that what it has is known without its ledger.
     pub fn relay(&mut self, client: ClientId) {
-        if self.relayed.insert(client) {
+        if self.relayed.insert(client) && self.claimants.remove(&client) {
             self.locks.values_mut().for_each(|state| state.rw.relay(client));
         }
     }
 
     /// The client operates on the words itself, or is gone: its ledger is what is known of it.
     pub fn unrelay(&mut self, client: ClientId) {
-        self.relayed.remove(&client);
+        if !self.relayed.remove(&client) {
+            return; // its shares and its tickets are known from its ledger
+        }
+        self.claimants.insert(client);
         self.locks.retain(|_, state| {
             state.rw.unrelay(client);
             state.fair.live.remove(&client);
@@ -306,13 +333,16 @@ impl Arbiter {
         }
     }
 
-    /// The locks this client is queued for.
-    pub fn waits_of(&self, client: ClientId) -> Vec<Slot> {
-        let queued = |state: &LockState| state.queue.iter().any(|w| w.caller.client == client);
-        let mut slots: Vec<Slot> =
-            self.locks.iter().filter(|(_, state)| queued(state)).map(|(&slot, _)| slot).collect();
-        slots.sort_unstable(); // the order of a hash map is nobody's business
-        slots
+    /// The client is gone, and every lock it had got has forgotten it.
+    pub fn gone(&mut self, client: ClientId) {
+        self.relayed.remove(&client);
+        self.claimants.remove(&client);
+        self.waits.remove(&client);
+    }
+
+    /// The locks this client is queued for, and perhaps others, once.
+    pub fn take_waits(&mut self, client: ClientId) -> BTreeSet<Slot> {
+        self.waits.remove(&client).unwrap_or_default()
     }
 
     /// Nobody reads the answers to what this client waits for any more: it is not queued.
@@ -344,6 +374,9 @@ impl Arbiter {
     /// A share of this client on a read-write lock was installed in recovery.
     pub(crate) fn claimed(&mut self, slot: Slot, client: ClientId) {
         let relayed = self.relayed.contains(&client);
+        if !relayed {
+            self.claimants.insert(client);
+        }
         self.locks.entry(slot).or_default().rw.claimed(client, relayed);
     }
 
@@ -390,16 +423,25 @@ impl Arbiter {
     }
 
     /// See [`Primary::assert_consistent`](crate::primary::Primary::assert_consistent). `refs` has
-    /// everybody who has got the lock of a slot.
+    /// everybody who has got the lock of a slot, `is_deaf` whose waits are about to be dropped.
     pub(crate) fn assert_consistent<'a>(
         &self,
         refs: &dyn Fn(Slot) -> &'a [(ClientId, Handle)],
+        is_deaf: &dyn Fn(ClientId, Slot) -> bool,
     ) -> Result<(), String> {
         for (&slot, state) in &self.locks {
             if state.due != self.due.iter().find(|d| d.1 == slot).map(|d| d.0) {
                 return Err(format!("{slot:?} has two times to be looked at"));
             }
             let known = |c: &ClientId| refs(slot).iter().any(|r| r.0 == *c);
+            let noted = |c: &ClientId| self.waits.get(c).is_some_and(|s| s.contains(&slot));
+            if let Some(w) = state
+                .queue
+                .iter()
+                .find(|w| !noted(&w.caller.client) && !is_deaf(w.caller.client, slot))
+            {
+                return Err(format!("{:?} is queued for {slot:?} unnoticed", w.caller.client));
+            }
             if let Some(w) = state.queue.iter().find(|w| !known(&w.caller.client)) {
                 return Err(format!("{:?} is queued for {slot:?}, and gone", w.caller.client));
             }
@@ -426,11 +468,16 @@ impl Arbiter {
         f: impl FnOnce(&mut Ctx<'_>, &mut LockState),
     ) {
         let state = self.locks.entry(lock.slot).or_default();
-        let relayed = &self.relayed;
+        let (relayed, before) = (&self.relayed, out.len());
         let mut ctx = Ctx { now, mem, lock, anchor_s: self.anchor_s, out, relayed, due: None };
         f(&mut ctx, state);
         // every path ends in an `advance`, which says anew when it wants to be called again
         let due = ctx.due;
+        for answered in &out[before..] {
+            if !state.has_queued(answered.client) {
+                no_wait(&mut self.waits, answered.client, lock.slot);
+            }
+        }
         if due != state.due {
             if let Some(old) = state.due {
                 self.due.remove(&(old, lock.slot));
@@ -442,6 +489,15 @@ impl Arbiter {
         }
         if state.is_empty() && state.due.is_none() {
             self.locks.remove(&lock.slot);
+        }
+    }
+}
+
+fn no_wait(waits: &mut BTreeMap<ClientId, BTreeSet<Slot>>, client: ClientId, slot: Slot) {
+    if let Some(slots) = waits.get_mut(&client) {
+        slots.remove(&slot);
+        if slots.is_empty() {
+            waits.remove(&client);
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::message::{Mode, Reply, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::words::{LedgerEntry, LedgerState, RwWord};
+use crate::work::GRANTS_PER_LOOK;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct RwState {
@@ -153,7 +154,13 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
         ctx.wake_at(again);
         return;
     }
+    let mut granted = 0;
     while let Some(waiter) = state.queue.front().copied() {
+        if granted == GRANTS_PER_LOOK {
+            let at_once = ctx.now;
+            return ctx.wake_at(at_once);
+        }
+        granted += 1;
         let Some(word) = grant(ctx, &waiter) else { return };
         state.queue.pop_front();
         let client = waiter.caller.client;

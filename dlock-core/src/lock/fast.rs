@@ -46,7 +46,8 @@ impl LockEntry {
     /// The one verb that decides `op` if nobody interferes; `None` if it takes more, or less.
     #[inline]
     pub fn fast(&self, op: Op, now: Now) -> Option<FastCas> {
-        if self.lock_type != LockType::Atomic || self.doubt != Doubt::None {
+        if self.lock_type != LockType::Atomic || self.doubt != Doubt::None || now.is_past_horizon()
+        {
             return None;
         }
         let (expect, swap) = match op {

@@ -8,7 +8,7 @@
 //! A holder gives up ε early: its lease runs as long as the true time cannot have reached the end
 //! of the second that the deadline names. Read-write locks have no lease.
 
-use crate::clock::{Now, COARSE_NS_MAX, DRIFT_PPM};
+use crate::clock::{Now, COARSE_NS_MAX};
 use crate::lock::{EntryState, LockEntry, Op, OpResult};
 use crate::planted::{self, Bug};
 use crate::status::Status;
@@ -70,11 +70,7 @@ pub(super) fn told(entry: &LockEntry, op: Op, result: OpResult, now: Now) -> OpR
 #[inline]
 pub(super) fn runs_coarsely(deadline_s: u32, begun: Now, coarse_ns: u64) -> bool {
     let passed_ns = coarse_ns.saturating_sub(begun.local_ns).saturating_add(COARSE_NS_MAX);
-    let drift_ns = passed_ns / 1_000_000 * DRIFT_PPM + DRIFT_PPM;
-    let later = Now {
-        time: begun.time.plus_ns(passed_ns),
-        uncertainty_ns: begun.uncertainty_ns.saturating_add(drift_ns),
-        local_ns: begun.local_ns.saturating_add(passed_ns),
-    };
-    is_endless(deadline_s) || !later.maybe_expired(deadline_s) || planted::is(Bug::LateSuccess)
+    let later = begun.at_local(begun.local_ns.saturating_add(passed_ns));
+    let runs = is_endless(deadline_s) || !later.maybe_expired(deadline_s);
+    runs && !later.is_past_horizon() || planted::is(Bug::LateSuccess)
 }

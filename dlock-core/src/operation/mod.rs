@@ -4,7 +4,7 @@
 //! ```text
 //!            ┌────────────────────────── next ◀──────────────────────────┐
 //!            ▼                                                           │
-//!   Post ─ outcome ─▶   Flush ─ flushed ─▶   Ask, Probe, Await ─ reply | deadline ─▶   Done
+//!   Post ─ outcome ─▶  Flush ─ flushed ─▶  Ask, Probe, Await ─ reply | deadline ─▶  Done
 //!   WriteLedger, Tell, Forget: carried out at once, then `next` again
 //! ```
 //! [`Operation::next`] tells the one effect that the executor carries out next. `Post`, `Flush`,
@@ -13,7 +13,8 @@
 //! calls, [batches](Batch), asynchronous calls, the simulator, the models and the fuzzers alike:
 //!
 //! * A ledger entry is written before the chain or request that follows it.
-//! * A chain that was refused because its session is over has an unknown outcome.
+//! * A chain that was refused because its session is over has an unknown outcome, and so has
+//!   whatever comes after the session's horizon; past it nothing begins.
 //! * A wait that lasts too long is cancelled; its own reply still counts, for
 //!   [`CANCEL_WAIT_NS`] more. A primary that answers nothing in the last [`PROBE_NS`] before is
 //!   not asked to cancel: the call ends in time.
@@ -141,8 +142,8 @@ pub struct Operation {
 }
 
 /// The first part of an operation: decided at once, or to be carried on.
+#[allow(clippy::large_enum_variant)] // an operation allocates nothing
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[allow(clippy::large_enum_variant)] // a box would cost an allocation per call
 pub enum Started {
     /// Decided without the primary.
     Done(OpResult),
@@ -152,9 +153,9 @@ pub enum Started {
 
 impl Operation {
     /// Begins an operation. `now` is from before anything is posted: leases count from there.
-    /// A call that has no time left does not begin.
+    /// A call that has no time left, or whose session is past its horizon, does not begin.
     pub fn begin(entry: &mut LockEntry, op: Op, now: Now, bounds: Bounds) -> Started {
-        if bounds.until_ns <= now.local_ns {
+        if bounds.until_ns <= now.local_ns || now.is_past_horizon() {
             return Started::Done(OpResult::of(Status::BadResponse));
         }
         match entry.begin(op, now) {
@@ -223,7 +224,7 @@ impl Operation {
         let timeless = entry.lock_type() == LockType::Rw
             || entry.lock_type() == LockType::Atomic && matches!(self.op, Op::Unlock)
             || planted::is(Bug::StaleClock);
-        !timeless
+        !timeless || self.now.horizon_ns != u64::MAX
     }
 
     /// The next effect. After one that waits for something, only once that was reported.
@@ -376,6 +377,8 @@ impl Operation {
             {
                 Outcome::Unknown
             }
+            // what it did may have been undone before it came
+            _ if now.is_past_horizon() => Outcome::Unknown,
             outcome => outcome,
         };
         self.stage = Stage::Step(self.machine.outcome(entry, outcome, now));
@@ -387,7 +390,7 @@ impl Operation {
             return;
         }
         self.read(now);
-        let outcome = match is_flushed {
+        let outcome = match is_flushed && !now.is_past_horizon() {
             true => Outcome::Done(Values::new()),
             false => Outcome::Unknown,
         };
@@ -400,6 +403,7 @@ impl Operation {
             return;
         }
         self.read(now);
+        let reply = if now.is_past_horizon() { Err(Status::BadResponse) } else { reply };
         self.stage = Stage::Step(self.machine.reply(entry, reply, now));
     }
 

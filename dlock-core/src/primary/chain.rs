@@ -42,7 +42,7 @@ impl Primary {
         if self.recovering {
             return Err(Status::NotReady);
         }
-        let known = self.registry.clients.get(client).ok_or(Status::ClientRemoved)?;
+        let known = self.known(client).ok_or(Status::ClientRemoved)?;
         let (mut tells, mut is_changed) = (false, false);
         for verb in chain.verbs() {
             let addr = match *verb {
@@ -82,7 +82,7 @@ impl Primary {
     /// # Errors
     /// As [`check_chain`](Self::check_chain).
     pub fn check_note(&self, client: ClientId, handle: Handle) -> Result<(), Status> {
-        let known = self.registry.clients.get(client).ok_or(Status::ClientRemoved)?;
+        let known = self.known(client).ok_or(Status::ClientRemoved)?;
         check_note(known, handle)
     }
 
@@ -92,13 +92,13 @@ impl Primary {
         for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
             match *verb {
                 Verb::Note { handle, .. } => {
-                    let known = self.registry.clients.get(client);
+                    let known = self.known(client);
                     if let Some(entry) = known.and_then(|known| known.handle(handle)) {
                         self.arbiter.noted(entry.slot, client);
                     }
                 }
                 Verb::Faa { addr, .. } | Verb::Cas { addr, .. } => {
-                    let Some(known) = self.registry.clients.get(client) else { return };
+                    let Some(known) = self.known(client) else { return };
                     match self.what(known, addr.slot()) {
                         Ok(What::Lock(_, LockType::Atomic)) | Err(_) => {}
                         Ok(What::Lock(..)) => {

@@ -5,8 +5,8 @@
 //!   control connection ──ControlRequest──▶ admit | control ──▶ ControlReply
 //!   command channel    ──Request─────────▶ command         ──▶ Sent, now or later
 //!                      ──Chain (tcp)─────▶ check_chain, [driver executes], executed
-//!   broken, fenced     ──────────────────▶ absent, fenced
-//!   clock              ──────────────────▶ tick, when next_wakeup has come
+//!   broken, fenced     ──────────────────▶ absent, fenced, then step until nothing is left
+//!   clock              ──────────────────▶ step, when next_wakeup has come
 //! ```
 //! The driver promises *fencing before cleanup*: [`Primary::fenced`] is called only when nothing
 //! of that client can act on memory any more.
@@ -14,11 +14,13 @@
 mod chain;
 mod claims;
 mod snapshot;
+mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use crate::arbiter::Sent;
 pub use snapshot::{ClientSnapshot, LockSnapshot};
+pub use undo::Step;
 
 use crate::arbiter::{Arbiter, Caller, LockRef};
 use crate::clock::ServerTime;
@@ -30,8 +32,10 @@ use crate::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
 use crate::message::{LockType, Mode, Reply, Request};
 use crate::planted::{self, Bug};
-use crate::registry::{Presence, Registry, Released, What};
+use crate::registry::{Client, Presence, Registry, What};
 use crate::status::Status;
+use crate::work::{Metered, FRAME_WORK};
+use undo::Leaving;
 
 /// Number of debug counters (`debug_stats` of the C API).
 pub const STATS: usize = 45;
@@ -90,6 +94,11 @@ pub struct Primary {
     /// they are not adopted a second time.
     removed: BTreeSet<ClientId>,
     claimed: BTreeSet<(ClientId, LockId)>,
+    leaving: Leaving,
+    /// Waits of clients whose channel has ended, still to be dropped.
+    deaf: BTreeMap<ClientId, BTreeSet<Slot>>,
+    /// Work units since the last [`take_work`](Primary::take_work).
+    work: u32,
     stats: [u64; STATS],
 }
 
@@ -106,6 +115,9 @@ impl Primary {
             recovered: BTreeSet::new(),
             removed: BTreeSet::new(),
             claimed: BTreeSet::new(),
+            leaving: Leaving::default(),
+            deaf: BTreeMap::new(),
+            work: 0,
             stats: [0; STATS],
             config,
         }
@@ -163,6 +175,9 @@ impl Primary {
             let client = self.registry.clients.admit(secret, random)?;
             return Ok(admitted(client, secret, false, true));
         };
+        if self.is_leaving(client) {
+            return Err(Status::ClientRemoved);
+        }
         let fresh = match self.registry.clients.get(client) {
             Some(known) if known.is_authentic(proof) => {
                 self.registry.clients.mark_present(client);
@@ -187,7 +202,7 @@ impl Primary {
 
     /// Whether this is the client's proof.
     pub fn authentic(&self, client: ClientId, secret: Secret) -> bool {
-        self.registry.clients.get(client).is_some_and(|c| c.is_authentic(secret))
+        self.known(client).is_some_and(|c| c.is_authentic(secret))
     }
 
     /// A new command channel of this client: its requests count from 1 again, and what it waited
@@ -210,7 +225,8 @@ impl Primary {
         }
     }
 
-    /// A command channel of this client has ended: nobody would hear of a grant.
+    /// A command channel of this client has ended: nobody would hear of a grant. What it waited
+    /// for, it does not wait for any more; if that is much, [`step`](Self::step) does the rest.
     pub fn detached(
         &mut self,
         now: ServerTime,
@@ -218,16 +234,14 @@ impl Primary {
         client: ClientId,
         out: &mut Vec<Sent>,
     ) {
-        for slot in self.arbiter.waits_of(client) {
-            if let Some(lock) = lock_ref(&self.registry, slot) {
-                self.arbiter.drop_waits(now, mem, lock, client, out);
-            }
+        if self.known(client).is_some() {
+            self.is_deaf(now, mem, client, out);
         }
     }
 
     /// The client's control connection broke.
     pub fn absent(&mut self, now: ServerTime, client: ClientId) {
-        if self.registry.clients.get(client).is_some() {
+        if self.known(client).is_some() {
             self.registry.clients.mark_absent(client, now);
             self.count(31);
         }
@@ -240,64 +254,6 @@ impl Primary {
         self.registry.clients.absent_before(now, grace).find(|&client| !skip(client))
     }
 
-    /// Nothing of this client can act any more: what it holds is undone, and it is forgotten.
-    pub fn fenced(
-        &mut self,
-        now: ServerTime,
-        mem: &mut dyn LockMemory,
-        client: ClientId,
-        out: &mut Vec<Sent>,
-    ) {
-        if self.registry.clients.get(client).is_none() {
-            return;
-        }
-        let (mut tables, locks, objects) = self.registry.split(mem);
-        let released = locks.drop_client(&mut tables, client);
-        objects.drop_client(&mut tables, now, client);
-        for one in released {
-            self.reference_dropped(now, mem, client, one, out);
-        }
-        self.registry.clients.remove(client);
-        self.last_seq.remove(&client);
-        self.one_sided.remove(&client);
-        self.arbiter.unrelay(client);
-        self.reinits.remove(&client);
-        self.claimed.retain(|(c, _)| *c != client);
-        if self.recovering {
-            self.removed.insert(client);
-            self.has_told(client); // it has nothing left to claim
-        }
-    }
-
-    /// One of the predecessor's clients has nothing more to claim: perhaps it was the last.
-    fn has_told(&mut self, client: ClientId) {
-        self.recovered.insert(client);
-        let early = u64::from(planted::is(Bug::RecoveryEarly));
-        let told = self.recovered.len() as u64 + early;
-        self.recovering = told < self.config.recovery_clients.into();
-        if !self.recovering {
-            self.removed.clear();
-        }
-    }
-
-    /// After a reference is gone from the tables: the arbiter undoes what the client had.
-    fn reference_dropped(
-        &mut self,
-        now: ServerTime,
-        mem: &mut dyn LockMemory,
-        client: ClientId,
-        released: Released,
-        out: &mut Vec<Sent>,
-    ) {
-        if released.destroyed {
-            self.arbiter.destroyed(released.slot);
-            self.registry.slots.free(released.slot);
-        } else if let Some(lock) = lock_ref(&self.registry, released.slot) {
-            self.arbiter.forget(now, mem, lock, client, released.handle, out);
-        }
-        mem.clear_ledger(client, released.handle);
-    }
-
     /// A request on the control connection of an admitted client, but `Init` and `Reinit`.
     /// After `Deinit` the driver closes the client's channels and calls [`fenced`](Self::fenced).
     pub fn control(
@@ -308,10 +264,25 @@ impl Primary {
         request: ControlRequest,
         out: &mut Vec<Sent>,
     ) -> ControlReply {
-        use ControlRequest as R;
-        if self.registry.clients.get(client).is_none() {
+        if self.known(client).is_none() {
             return ControlReply::Error(Status::Error);
         }
+        let mut mem = Metered::new(mem);
+        mem.visited(FRAME_WORK as usize + items(&request));
+        let reply = self.controlled(now, &mut mem, client, request, out);
+        self.work = self.work.saturating_add(mem.work());
+        reply
+    }
+
+    fn controlled(
+        &mut self,
+        now: ServerTime,
+        mem: &mut Metered<'_>,
+        client: ClientId,
+        request: ControlRequest,
+        out: &mut Vec<Sent>,
+    ) -> ControlReply {
+        use ControlRequest as R;
         let in_recovery = matches!(request, R::ReinitDone | R::UpdateLocks(_));
         if self.recovering && !in_recovery {
             return ControlReply::Error(Status::NotReady);
@@ -395,7 +366,7 @@ impl Primary {
     fn release_locks(
         &mut self,
         now: ServerTime,
-        mem: &mut dyn LockMemory,
+        mem: &mut Metered<'_>,
         client: ClientId,
         ids: &[LockId],
         out: &mut Vec<Sent>,
@@ -443,7 +414,10 @@ impl Primary {
             return;
         }
         let handle = request.handle().unwrap_or(Handle(u32::MAX));
-        let entry = self.registry.clients.get(client).and_then(|c| c.handle(handle));
+        let entry = self.known(client).and_then(|c| c.handle(handle));
+        if let Some(entry) = entry {
+            self.drop_deaf_wait(now, mem, client, entry.slot, out);
+        }
         let slot = entry.filter(|e| matches!(e.what, What::Lock(..))).map(|e| e.slot);
         let lock = slot.and_then(|slot| lock_ref(&self.registry, slot));
         let Some(lock) = lock else {
@@ -460,7 +434,11 @@ impl Primary {
         let lock_type = lock.lock_type;
         let before = out.len();
         let from = Caller { client, handle, seq };
-        self.arbiter.request(now, mem, lock, from, request, out);
+        let mut mem = Metered::new(mem);
+        // the queue is searched for the client
+        mem.visited(1 + self.arbiter.waiters(lock.slot));
+        self.arbiter.request(now, &mut mem, lock, from, request, out);
+        self.work = self.work.saturating_add(mem.work());
         for sent in &out[before..] {
             if sent.seq == seq && sent.client == client {
                 self.count_reply(lock_type, &request, &sent.reply);
@@ -495,26 +473,24 @@ impl Primary {
         self.count(stat);
     }
 
-    /// Everything whose time has come: expiry, graces, recounts.
-    pub fn tick(&mut self, now: ServerTime, mem: &mut dyn LockMemory, out: &mut Vec<Sent>) {
-        while let Some(slot) = self.arbiter.pop_due(now) {
-            match lock_ref(&self.registry, slot) {
-                Some(lock) => self.arbiter.tick(now, mem, lock, out),
-                None => self.arbiter.destroyed(slot),
-            }
-        }
+    /// The work units of what was asked of it since the last call, [`step`](Self::step)s apart.
+    pub fn take_work(&mut self) -> u32 {
+        std::mem::take(&mut self.work)
     }
 
-    /// When [`tick`](Self::tick) or [`must_fence`](Self::must_fence) has something to do next.
+    /// A client that is not leaving.
+    fn known(&self, client: ClientId) -> Option<&Client> {
+        self.registry.clients.get(client).filter(|_| !self.is_leaving(client))
+    }
+
+    /// When [`step`](Self::step) or [`must_fence`](Self::must_fence) has something to do next; a
+    /// time that has passed: now.
     pub fn next_wakeup(&self) -> Option<ServerTime> {
         let fence = self.config.absent_grace_ns.and_then(|grace| {
             let (_, since) = self.registry.clients.longest_absent()?;
             Some(since.plus_ns(grace))
         });
-        match (self.arbiter.next_wakeup(), fence) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        earlier(self.next_step(), fence)
     }
 
     /// As [`next_wakeup`](Self::next_wakeup), but without the fencing of clients in `skip`, which
@@ -528,9 +504,13 @@ impl Primary {
                 Presence::Present => None,
             }
         });
-        match (self.arbiter.next_wakeup(), fence) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
+        earlier(self.next_step(), fence)
+    }
+
+    fn next_step(&self) -> Option<ServerTime> {
+        match self.is_undoing() || !self.deaf.is_empty() {
+            true => Some(ServerTime(0)),
+            false => self.arbiter.next_wakeup(),
         }
     }
 
@@ -549,7 +529,11 @@ impl Primary {
         if !self.last_seq.keys().all(known) || !self.claimed.iter().all(|(c, _)| known(c)) {
             return Err("something is remembered of a client that is gone".to_string());
         }
-        self.arbiter.assert_consistent(&|slot| self.registry.locks.refs(slot))
+        let refs = |slot| self.registry.locks.refs(slot);
+        let is_deaf = |client, slot| {
+            self.is_leaving(client) || self.deaf.get(&client).is_some_and(|s| s.contains(&slot))
+        };
+        self.arbiter.assert_consistent(&refs, &is_deaf)
     }
 
     /// How many are queued for the lock of this slot.
@@ -572,6 +556,22 @@ impl Primary {
         if let Some(counter) = self.stats.get_mut(stat) {
             *counter = counter.wrapping_add(1);
         }
+    }
+}
+
+fn items(request: &ControlRequest) -> usize {
+    match request {
+        ControlRequest::GetLocks(descs) => descs.len(),
+        ControlRequest::ReleaseLocks(locks) => locks.len(),
+        ControlRequest::UpdateLocks(claims) => claims.len(),
+        _ => 0,
+    }
+}
+
+fn earlier(a: Option<ServerTime>, b: Option<ServerTime>) -> Option<ServerTime> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
     }
 }
 

@@ -65,7 +65,7 @@ impl Primary {
         clients
             .map(|client| ClientSnapshot {
                 client: client.id(),
-                present: client.presence() == Presence::Present,
+                present: client.presence() == Presence::Present && !self.is_leaving(client.id()),
                 handles: client.handles_len(),
             })
             .collect()

@@ -23,12 +23,14 @@ use dlock_core::ids::ClientId;
 use dlock_core::primary::Admitted;
 use dlock_core::status::Status;
 use dlock_fabric::{handshake, VerbsPeer};
+use log::Level;
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::{Core, Member, Worker};
 use crate::channel::{Channel, CHANNELS_MAX};
+use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Joining, Link, Peer, Socket};
 use crate::random::Random;
 
@@ -45,7 +47,7 @@ impl Worker {
         link: Arc<Link>,
     ) -> Result<Session, Status> {
         let mut random = Random::new().map_err(|error| {
-            log::error!("no client can be let in: {error}");
+            limited!(Cause::NoResource, Level::Error, "no client can be let in: {error}");
             Status::Error
         })?;
         let secret = Secret(random.bytes());
@@ -56,8 +58,13 @@ impl Worker {
         }
         let mut draw = || random.number();
         let mut admitted = self.core.primary.admit(request, &mut draw, secret);
-        if admitted == Err(Status::ServerNoResource) && self.evict_one() {
+        let has_to = !self.core.primary.is_undoing(); // else a place is free soon
+        if admitted == Err(Status::ServerNoResource) && has_to && self.evict_one() {
             admitted = self.core.primary.admit(request, &mut draw, secret);
+        }
+        if admitted == Err(Status::ServerNoResource) {
+            let capacity = self.capacity;
+            limited!(Cause::NoResource, Level::Warn, "a client is refused: {capacity}");
         }
         self.enter(admitted?, link)
     }
@@ -66,7 +73,11 @@ impl Worker {
     fn evict_one(&mut self) -> bool {
         let candidate = self.core.primary.eviction_candidate(&|client| !self.fenceable(client));
         let Some(client) = candidate else { return false };
-        log::info!("client {client} is removed: it is absent, and its place is needed");
+        limited!(
+            Cause::Removed,
+            Level::Info,
+            "client {client} is removed: it is absent, and its place is needed"
+        );
         self.fence(client);
         true
     }
@@ -75,7 +86,7 @@ impl Worker {
     fn enter(&mut self, admitted: Admitted, link: Arc<Link>) -> Result<Session, Status> {
         let client = admitted.client;
         if let Err(error) = self.core.memory.add_client(client) {
-            log::error!("client {client} cannot be let in: {error}");
+            limited!(Cause::NoResource, Level::Error, "client {client} cannot be let in: {error}");
             self.fence(client);
             return Err(Status::ServerNoResource);
         }
@@ -162,10 +173,14 @@ impl Worker {
         if status != Status::Success {
             // A client in recovery asks again and again.
             let level = match status {
-                Status::NotReady => log::Level::Debug,
-                _ => log::Level::Warn,
+                Status::NotReady => Level::Debug,
+                _ => Level::Warn,
             };
-            log::log!(level, "a command channel of client {client} is refused: {status}");
+            limited!(
+                Cause::AttachRefused,
+                level,
+                "a command channel of client {client} is refused: {status}"
+            );
             let refusal = Attached { slots: 0, ledger_entries: 0, clock_offset_ns: 0, ..attached };
             // The connection is closed whether the answer arrives or not.
             let _ = handshake::answer(socket.as_fd(), &refusal, None, deadline);
@@ -253,7 +268,11 @@ impl Worker {
                 handshake::answer(socket.as_fd(), &attached, Some(&shared), deadline)
             }
             Some(Err(error)) => {
-                return log::error!("client {client} cannot have the memory: {error}");
+                return limited!(
+                    Cause::NoResource,
+                    Level::Error,
+                    "client {client} cannot have the memory: {error}"
+                );
             }
             None => return, // shm was not offered
         };
@@ -261,7 +280,11 @@ impl Worker {
             Ok(()) => drop(self.add_channel(client, FabricKind::Shm, socket, None)),
             Err(error) => {
                 self.core.memory.unshare(client);
-                log::warn!("client {client} did not take the memory: {error}");
+                limited!(
+                    Cause::NotTaken,
+                    Level::Warn,
+                    "client {client} did not take the memory: {error}"
+                );
             }
         }
     }
@@ -281,7 +304,11 @@ impl Worker {
         let mut channel = match channel {
             Ok(channel) => channel,
             Err(error) => {
-                log::error!("client {client} has no command channel: {error}");
+                limited!(
+                    Cause::NoResource,
+                    Level::Error,
+                    "client {client} has no command channel: {error}"
+                );
                 if let Some(peer) = verbs {
                     self.fence_verbs(client, peer);
                 }
@@ -294,9 +321,8 @@ impl Worker {
             }
             channel = channel.carried_by(peer);
         }
-        channel.listed = true;
         self.channels.insert(token, channel);
-        self.ready.push_back(token);
+        self.turns.add(client);
         member.channel = Some(token);
         Some(token)
     }
@@ -341,10 +367,21 @@ impl Worker {
     /// Finds out when this process ends.
     fn watch(&mut self, client: ClientId, peer: Peer) {
         let token = self.token();
-        let Some(member) = self.members.get_mut(&client) else { return };
         // The same number is the same process while the one known is not gone.
-        let same = |(known, _): &(Peer, _)| known.pid == peer.pid && !known.process.is_gone();
-        if peer.pid.is_some() && member.processes.iter().any(same) {
+        let is_same = |(known, _): &&(Peer, _)| {
+            peer.pid.is_some() && known.pid == peer.pid && !known.process.is_gone()
+        };
+        let Some(member) = self.members.get(&client) else { return };
+        if member.processes.iter().any(|known| is_same(&known)) {
+            return;
+        }
+        // Another client of the same process: one descriptor tells of its end to both.
+        let known = self.members.values().flat_map(|member| &member.processes).find(is_same);
+        let known = known.and_then(|(known, token)| Some((known.process.clone(), (*token)?)));
+        let Some(member) = self.members.get_mut(&client) else { return };
+        if let Some((process, token)) = known {
+            member.processes.push((Peer { process, ..peer }, Some(token)));
+            self.pidfds.entry(token).or_default().push(client);
             return;
         }
         let fd = peer.process.pidfd().map(|fd| fd.as_raw_fd());
@@ -353,7 +390,7 @@ impl Worker {
             registry.register(&mut SourceFd(&fd), token, Interest::READABLE).is_ok()
         });
         if polled {
-            self.pidfds.insert(token, client);
+            self.pidfds.insert(token, vec![client]);
         } else {
             self.blind = true;
         }
@@ -366,7 +403,11 @@ impl Worker {
         let Some(member) = self.members.get(&client) else { return };
         let known = !member.processes.is_empty();
         if known && member.processes.iter().all(|(peer, _)| peer.process.is_gone()) {
-            log::info!("client {client} is removed: its process has ended");
+            limited!(
+                Cause::Removed,
+                Level::Info,
+                "client {client} is removed: its process has ended"
+            );
             if !member.left {
                 self.core.primary.absent(self.core.clock.now(), client);
             }
@@ -424,15 +465,19 @@ impl Worker {
             }
             for (peer, token) in &member.processes {
                 let (Some(token), Some(fd)) = (token, peer.process.pidfd()) else { continue };
+                if let Some(clients) = self.pidfds.get_mut(token) {
+                    clients.retain(|other| *other != client);
+                    if !clients.is_empty() {
+                        continue;
+                    }
+                }
                 self.pidfds.remove(token);
                 // Closing it, next, takes it out of the poll as well.
                 let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd()));
             }
         }
-        let now = self.core.now();
-        let Core { primary, memory, sent, .. } = &mut self.core;
-        primary.fenced(now, memory, client, sent);
-        memory.remove_client(client);
+        self.turns.remove(client);
+        self.undo(client);
         self.set_gate(); // a recovery does not wait for it any more
     }
 }

@@ -262,7 +262,8 @@ impl World {
 
     fn fence(&mut self, client: ClientId) {
         let mut out = Vec::new();
-        self.primary.fenced(self.now, &mut self.memory, client, &mut out);
+        self.primary.fenced(client);
+        self.primary.tick(self.now, &mut self.memory, &mut out);
         self.live.remove(&client);
         for bound in self.links.iter_mut().filter(|bound| **bound == Some(client)) {
             *bound = None;

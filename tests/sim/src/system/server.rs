@@ -154,7 +154,10 @@ impl World {
         let sessions = &self.sys.sessions;
         let doomed = |id: ClientId| sessions.iter().any(|s| s.id == id && s.doomed);
         if let Some(at) = primary.next_wakeup_skipping(&doomed) {
-            let at = self.sys.true_time(at).max(self.sys.now).max(self.sys.frozen_until);
+            let mut at = self.sys.true_time(at).max(self.sys.now).max(self.sys.frozen_until);
+            if primary.is_undoing() {
+                at += self.sys.takes(2_000); // others are served between two slices
+            }
             if self.sys.tick_at.is_none_or(|known| known > at) {
                 self.sys.tick_at = Some(at);
                 self.sys.at(at, Ev::Tick(at));
@@ -171,7 +174,7 @@ impl World {
         let Some(primary) = &mut self.primary else { return };
         let now = self.sys.server_now();
         self.sys.mix(0x71c ^ now.0);
-        primary.tick(now, &mut self.sys, &mut self.out);
+        step(primary, &mut self.sys, &mut self.out);
         loop {
             let sessions = &self.sys.sessions;
             let doomed = |id: ClientId| sessions.iter().any(|s| s.id == id && s.doomed);
@@ -431,6 +434,9 @@ fn admit(
                 sys.oracle.evicted(u64::from(s.client) << 32 | u64::from(s.inc));
             }
             fence(primary, sys, out, id);
+            while primary.is_undoing() {
+                step(primary, sys, out); // the new client waits for the place
+            }
             admitted = primary.admit(&request, &mut draw, secret);
         }
     }
@@ -481,14 +487,25 @@ fn fence_when_possible(primary: &mut Primary, sys: &mut Sys, out: &mut Vec<Sent>
     }
 }
 
+/// A slice of what the primary has to do by itself; small ones, so that others come between.
+fn step(primary: &mut Primary, sys: &mut Sys, out: &mut Vec<Sent>) {
+    let budget = 1 + sys.rng.below(30) as u32;
+    let step = primary.step(sys.server_now(), sys, budget, out);
+    if let Some(id) = step.gone {
+        sys.memory.remove_client(id);
+    }
+}
+
 /// Closes everything of a client, then has what it holds undone.
 fn fence(primary: &mut Primary, sys: &mut Sys, out: &mut Vec<Sent>, id: ClientId) {
     let Some(s) = sys.sessions.iter().find(|s| s.id == id).copied() else { return };
     sys.log(|| format!("client {} ({}) is fenced", s.client, id.get()));
     sys.mix(0xfe ^ u64::from(id.get()));
-    let now = sys.server_now();
     if sys.bugs.undo_before_fence {
-        primary.fenced(now, sys, id, out); // its channel is still open
+        primary.fenced(id); // its channel is still open
+        while primary.is_leaving(id) {
+            step(primary, sys, out);
+        }
         let ns = sys.rng.below(50_000_000);
         let (gen, conn) = (s.gen, s.conn);
         let _ = (gen, conn);
@@ -498,8 +515,11 @@ fn fence(primary: &mut Primary, sys: &mut Sys, out: &mut Vec<Sent>, id: ClientId
     if let Some(s) = sys.session(id) {
         s.gen = 0;
     }
-    primary.fenced(now, sys, id, out);
-    sys.memory.remove_client(id);
+    if primary.fenced(id) {
+        sys.memory.remove_client(id);
+    } else if sys.rng.below(2) == 0 {
+        step(primary, sys, out); // the part that is done at once
+    }
     sys.sessions.retain(|s| s.id != id);
     let ns = sys.takes(10_000);
     let at = (sys.now + ns).max(sys.clients[usize::from(s.client)].blocked_down);
