@@ -213,6 +213,7 @@ pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, started: Started
             }
             Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
             Effect::Tell(request) => tell(&*held.exec, &request),
+            Effect::ReadClock => operation.clock(held.now()),
         }
     }
 }

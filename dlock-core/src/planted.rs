@@ -27,6 +27,24 @@ bugs! {
         "doorbell-lost",
         "a chain refused by a session that is over has an unknown outcome";
     GivenUpKept = "given-up-kept", "what an operation that was given up did is undone";
+    ToldLate =
+        "told-late",
+        "a result that is told later than it was decided is judged once more";
+    ReentryUndone =
+        "reentry-undone",
+        "a hold that its caller knows of is not undone before the caller is told";
+    LedgerLate =
+        "ledger-late",
+        "a ledger entry is written before the chain or request that follows it";
+    FlushSkipped =
+        "note-not-acknowledged",
+        "a ledger write is published when it has taken effect";
+    StaleClock =
+        "stale-clock",
+        "a fair lock's outcome is judged by a clock read after it came";
+    ReplacedForgotten =
+        "replaced-forgotten",
+        "what a replaced session may have lost is written to the ledger again";
     NoRepublish =
         "no-republish",
         "a new channel carries again what the old one may have lost";
@@ -71,6 +89,9 @@ bugs! {
     LapWithIntents =
         "lap-with-intents",
         "a lane starts again when nobody is between an intent and its publication";
+    AskedAgainShort =
+        "asked-again-short",
+        "a fair grant that is asked for again lasts as long as is asked";
     FairTakeoverEarly = "fair-takeover-early", "a fair hold is taken over only after its deadline";
     FairNoGrace = "fair-no-grace", "an unclaimed head is skipped only after a grace";
     PublishLateIgnored = "publish-late-ignored", "a ticket that was published late counts as lost";

@@ -262,6 +262,7 @@ fn advance(held: &mut Held, operation: &mut Operation, mut asked: Option<Seq>) -
             }
             Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
             Effect::Tell(request) => tell(&*held.exec, &request),
+            Effect::ReadClock => operation.clock(held.now()),
         }
     }
 }
@@ -272,7 +273,15 @@ impl Pending {
         let held = guard.as_mut()?;
         loop {
             match self.waits_for {
-                WaitsFor::Nothing(result) => return Some(result),
+                WaitsFor::Nothing(_) => {
+                    // decided when it was started, and told only now
+                    self.operation.told_late(&held.entry, held.exec.now());
+                    match advance(held, &mut self.operation, None) {
+                        WaitsFor::Nothing(result) => return Some(result),
+                        waits_for => self.waits_for = waits_for,
+                    }
+                    continue;
+                }
                 WaitsFor::Chain(posted) => {
                     let outcome = self.exec.poll(posted)?;
                     let now = held.now();
@@ -305,7 +314,7 @@ impl Pending {
         match self.waits_for {
             WaitsFor::Chain(Posted::Pending(seq)) | WaitsFor::Reply(seq) => self.exec.forget(seq),
             WaitsFor::Chain(Posted::Ready(_)) | WaitsFor::Flush { .. } => {}
-            WaitsFor::Nothing(_) => return,
+            WaitsFor::Nothing(_) => {} // nobody was told
         }
         if let Some(held) = guard.as_mut() {
             let now = held.now();

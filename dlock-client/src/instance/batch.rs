@@ -192,7 +192,7 @@ impl Instance {
             let entry = &mut place.held().entry;
             let at = batch.place(entry);
             if ended[i] {
-                batch.push_decided(op, out[i]);
+                batch.push_ended(op, at, out[i]);
                 continue;
             }
             let outcome = Outcome::from(singles[i]);
@@ -327,6 +327,7 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
                 Effect::Flush { until_ns } => flushes.push(((i, exec), until_ns)),
                 Effect::WriteLedger(entry) => exec.note(held.entry.handle(), entry),
                 Effect::Tell(request) => tell(&*exec, &request),
+                Effect::ReadClock => batch.clock(i, held.now()),
                 Effect::Ask { request, until_ns } => match exec.send(&request) {
                     Ok(seq) => asked[i] = Some((seq, until_ns)),
                     Err(status) => {

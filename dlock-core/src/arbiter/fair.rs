@@ -208,7 +208,13 @@ fn ask(ctx: &mut Ctx<'_>, state: &mut LockState, a: Ask) {
     }
     let record = state.fair.upsert(a.from, a.mode, a.ticket);
     if let RecordStatus::Granted { deadline_s } = record.status {
-        ctx.granted(a.from, word.into_bits(), deadline_s, Some(a.ticket)); // asked again
+        // asked again: its answer was lost, and the lease asked for may be a longer one by now
+        let deadline_s = match planted::is(Bug::AskedAgainShort) {
+            true => deadline_s,
+            false => deadline_s.max(ctx.now.deadline(a.expire_s)),
+        };
+        record.status = RecordStatus::Granted { deadline_s };
+        ctx.granted(a.from, word.into_bits(), deadline_s, Some(a.ticket));
         return;
     }
     record.status = RecordStatus::Waiting;

@@ -10,11 +10,13 @@
 //! on the same lock the later one begins when the earlier one is done; but a lock that was free
 //! before the batch and is taken by it counts as taken for later items: by another client for
 //! exclusive holds (`Fail`), by a fellow reader for shared and for fair ones (`Success`).
+//! All items are told together: a grant whose lease is over by the last answer is given back.
 
-use super::{Bounds, Effect, Operation, Started};
+use super::{lease, Bounds, Effect, Operation, Started};
 use crate::clock::Now;
 use crate::lock::{EntryState, LockEntry, Op, OpResult};
 use crate::message::{LockType, Mode, Reply};
+use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::Outcome;
 
@@ -22,7 +24,7 @@ use crate::verb::Outcome;
 pub trait Entries {
     /// The entry of this lock.
     fn entry(&mut self, place: usize) -> &mut LockEntry;
-    /// The client's clock for an operation on this lock that begins now.
+    /// The client's clock for an operation on this lock that begins now, or is told now.
     fn now(&mut self, place: usize) -> Now;
 }
 
@@ -32,6 +34,8 @@ pub struct Batch {
     bounds: Bounds,
     items: Vec<Item>,
     places: Vec<Place>,
+    /// So many items were judged once more, when all had their results.
+    judged: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +47,7 @@ struct Item {
 
 #[allow(clippy::large_enum_variant)] // 31 at most, and nothing is allocated per item
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // a box would cost an allocation per item
 enum Run {
     Queued,
     Active(Operation),
@@ -73,7 +78,7 @@ const NOWHERE: usize = usize::MAX;
 impl Batch {
     /// A batch without items.
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, items: Vec::new(), places: Vec::new() }
+        Self { bounds, items: Vec::new(), places: Vec::new(), judged: 0 }
     }
 
     /// Adds a lock, as it is before the batch. Places count from 0.
@@ -92,6 +97,12 @@ impl Batch {
     /// Adds an item whose result is known.
     pub fn push_decided(&mut self, op: Op, result: OpResult) {
         self.items.push(Item { op, place: NOWHERE, run: Run::Done(result) });
+    }
+
+    /// Adds an item that is done: the only one on its lock.
+    pub fn push_ended(&mut self, op: Op, place: usize, result: OpResult) {
+        self.places[place].turn = Turn::Later;
+        self.items.push(Item { op, place, run: Run::Done(result) });
     }
 
     /// Adds an item that has begun: the only one on its lock.
@@ -123,6 +134,45 @@ impl Batch {
             match operation.next(entries.entry(item.place)) {
                 Effect::Done(result) => self.finish(i, result),
                 effect => return Some((i, effect)),
+            }
+        }
+        self.judge(entries)
+    }
+
+    /// Once every item has its result, all are told: a grant whose lease may be over by now,
+    /// since others took longer, is given back like one that came too late.
+    fn judge(&mut self, entries: &mut impl Entries) -> Option<(usize, Effect)> {
+        if !self.is_done() || planted::is(Bug::ToldLate) {
+            return None;
+        }
+        while self.judged < self.items.len() {
+            let i = self.judged;
+            self.judged += 1;
+            let Item { op, place, run: Run::Done(result) } = self.items[i] else { continue };
+            if place == NOWHERE {
+                continue;
+            }
+            let now = entries.now(place);
+            let entry = entries.entry(place);
+            let is_over = lease::is_over(entry, op, &result, now);
+            let is_lost = lease::says_held(op, &result) && self.has_lost(place, entry);
+            if !is_over && !is_lost {
+                continue;
+            }
+            let here = self.items.iter_mut().filter(|item| item.place == place);
+            for item in here.filter(|item| !matches!(item.op, Op::Unlock)) {
+                item.run = Run::Done(OpResult::of(Status::Fail));
+            }
+            let was_held = lease::was_held(entry, op);
+            if is_over {
+                entry.give_back();
+            }
+            if was_held {
+                continue; // as in a single call
+            }
+            if let Some(request) = entry.undo_request(now) {
+                self.judged = 0; // to tell it takes time, too; no item is given back twice
+                return Some((i, Effect::Tell(request)));
             }
         }
         None
@@ -161,6 +211,12 @@ impl Batch {
         item.run = Run::Done(result);
     }
 
+    /// A later item has found that what an earlier one was granted is lost.
+    fn has_lost(&self, place: usize, entry: &LockEntry) -> bool {
+        let releases = |item: &Item| item.place == place && matches!(item.op, Op::Unlock);
+        !lease::is_held(entry) && !self.items.iter().any(releases)
+    }
+
     /// As [`Operation::outcome`].
     pub fn outcome(&mut self, item: usize, e: &mut LockEntry, outcome: Outcome, now: Now) {
         if let Some(operation) = self.active(item) {
@@ -193,6 +249,13 @@ impl Batch {
         match &mut self.items[item].run {
             Run::Active(operation) => Some(operation),
             Run::Queued | Run::Done(_) => None,
+        }
+    }
+
+    /// As [`Operation::clock`].
+    pub fn clock(&mut self, item: usize, now: Now) {
+        if let Some(operation) = self.active(item) {
+            operation.clock(now);
         }
     }
 

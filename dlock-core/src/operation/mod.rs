@@ -83,6 +83,9 @@ pub enum Effect {
     },
     /// Send a request whose reply, if it has one, nobody waits for.
     Tell(Request),
+    /// Read the clock and report [`Operation::clock`]: a grant is to be told, and what was carried
+    /// out since the last reading may have taken long.
+    ReadClock,
     /// The reply to the last `Ask` is not wanted any more.
     Forget,
     /// The operation is over.
@@ -110,6 +113,8 @@ enum Stage {
     Cancelled,
     /// The reply is waited for once more.
     Awaiting,
+    /// The clock is to be read before this result is told.
+    Reading(OpResult),
     /// No reply has come in time: it is to be forgotten, then this result counts.
     Unanswered,
     /// The result is known; what is in doubt is to be undone.
@@ -128,6 +133,8 @@ pub struct Operation {
     now: Now,
     steps: u32,
     late_grants: u32,
+    /// Something was carried out since the clock was read.
+    has_acted: bool,
     /// The session was replaced while a reply was waited for.
     replaced: bool,
     /// It is the undo of an earlier operation: it has asked for it itself.
@@ -195,6 +202,7 @@ impl Operation {
             now,
             steps: 0,
             late_grants: 0,
+            has_acted: false,
             replaced: false,
             is_undo: false,
         }
@@ -214,14 +222,18 @@ impl Operation {
     /// reading will do.
     pub fn needs_clock(&self, entry: &LockEntry) -> bool {
         let timeless = entry.lock_type() == LockType::Rw
-            || entry.lock_type() == LockType::Atomic && matches!(self.op, Op::Unlock);
+            || entry.lock_type() == LockType::Atomic && matches!(self.op, Op::Unlock)
+            || planted::is(Bug::StaleClock);
         !timeless || self.now.horizon_ns != u64::MAX
     }
 
     /// The next effect. After one that waits for something, only once that was reported.
     pub fn next(&mut self, entry: &mut LockEntry) -> Effect {
-        if let Some(write) = entry.take_note() {
-            return Effect::WriteLedger(write);
+        if !self.is_ledger_late() {
+            if let Some(write) = entry.take_note() {
+                self.has_acted = true;
+                return Effect::WriteLedger(write);
+            }
         }
         loop {
             match self.stage {
@@ -249,7 +261,7 @@ impl Operation {
                     return Effect::Forget;
                 }
                 Stage::Undo(result) => {
-                    if self.replaced {
+                    if self.replaced && !planted::is(Bug::ReplacedForgotten) {
                         entry.republish(); // the old channel may have lost a ledger write
                     }
                     self.stage = Stage::Done(result);
@@ -267,11 +279,18 @@ impl Operation {
                 | Stage::Flushing
                 | Stage::Asked { .. }
                 | Stage::Probing
+                | Stage::Reading(_)
                 | Stage::Awaiting => {
                     unreachable!("an effect is waited for, and was not reported: {:?}", self.stage)
                 }
             }
         }
+    }
+
+    /// [`Bug::LedgerLate`]: what follows a ledger write is carried out before it.
+    fn is_ledger_late(&self) -> bool {
+        planted::is(Bug::LedgerLate)
+            && matches!(self.stage, Stage::Step(Step::Chain(_) | Step::Request(_) | Step::Confirm))
     }
 
     /// Turns what the machine wants into an effect; `None`: look again.
@@ -283,6 +302,10 @@ impl Operation {
         }
         let until_ns = self.bounds.chain_until_ns(self.now.local_ns);
         match step {
+            Step::Done(result) if self.is_stale(entry, &result) => {
+                self.stage = Stage::Reading(result);
+                Some(Effect::ReadClock)
+            }
             Step::Done(result) => {
                 self.finish(entry, result);
                 None
@@ -290,6 +313,11 @@ impl Operation {
             Step::Chain(chain) => {
                 self.stage = Stage::Posted;
                 Some(Effect::Post { chain, until_ns })
+            }
+            Step::Confirm if planted::is(Bug::FlushSkipped) => {
+                let published = Outcome::Done(Values::new());
+                self.stage = Stage::Step(self.machine.outcome(entry, published, self.now));
+                None
             }
             Step::Confirm => {
                 self.stage = Stage::Flushing;
@@ -313,13 +341,35 @@ impl Operation {
         }
     }
 
+    /// Whether the clock is to be read once more before this result is told: a ledger write may
+    /// take as long as a socket blocks, and a process may stand still after it.
+    fn is_stale(&self, entry: &LockEntry, result: &OpResult) -> bool {
+        self.has_acted
+            && entry.lock_type() != LockType::Rw
+            && lease::is_grant(entry, self.op, result)
+            && !planted::is(Bug::ToldLate)
+    }
+
+    /// The clock as it is now.
+    pub fn clock(&mut self, now: Now) {
+        if let Stage::Reading(result) = self.stage {
+            self.read(now);
+            self.stage = Stage::Step(Step::Done(result));
+        }
+    }
+
+    fn read(&mut self, now: Now) {
+        self.now = now;
+        self.has_acted = false;
+    }
+
     /// The outcome of the chain that was posted. `now` was read after it came, unless
     /// [`needs_clock`](Self::needs_clock) says that it need not.
     pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) {
         if self.stage != Stage::Posted {
             return;
         }
-        self.now = now;
+        self.read(now);
         // a session that was gone before the chain was sent has refused nothing
         let outcome = match outcome {
             Outcome::Refused(Status::BadResponse | Status::TimedOut)
@@ -339,7 +389,7 @@ impl Operation {
         if self.stage != Stage::Flushing {
             return;
         }
-        self.now = now;
+        self.read(now);
         let outcome = match is_flushed && !now.is_past_horizon() {
             true => Outcome::Done(Values::new()),
             false => Outcome::Unknown,
@@ -352,7 +402,7 @@ impl Operation {
         if !matches!(self.stage, Stage::Asked { .. } | Stage::Probing | Stage::Awaiting) {
             return;
         }
-        self.now = now;
+        self.read(now);
         let reply = if now.is_past_horizon() { Err(Status::BadResponse) } else { reply };
         self.stage = Stage::Step(self.machine.reply(entry, reply, now));
     }
@@ -360,7 +410,7 @@ impl Operation {
     /// The reply has not come until the time told. `is_answered`: a [`Probe`](Effect::Probe) was
     /// sent, and answered.
     pub fn deadline(&mut self, entry: &LockEntry, is_answered: bool, now: Now) {
-        self.now = now;
+        self.read(now);
         let cancel = self.machine.cancel(entry);
         self.stage = match (self.stage, cancel) {
             (Stage::Asked { wait: true }, Some(_)) if now.local_ns < self.bounds.grant_until_ns => {
@@ -380,17 +430,45 @@ impl Operation {
         self.reply(entry, Err(Status::BadResponse), now);
     }
 
+    /// The result, which was decided earlier, is told only now (the program had not asked for it;
+    /// others of its batch took longer): a grant whose lease may be over by now is given back.
+    /// Then the effects that are left, up to another [`Effect::Done`].
+    pub fn told_late(&mut self, entry: &LockEntry, now: Now) {
+        let Stage::Done(result) = self.stage else { return };
+        if lease::is_over(entry, self.op, &result, now) && !planted::is(Bug::ToldLate) {
+            self.read(now);
+            self.stage = Stage::Step(Step::Done(result));
+        }
+    }
+
     /// Ends the operation although its answer is out: what it did is undone. The executor drops
     /// what it waits for, and carries out the effects that are left.
     pub fn give_up(&mut self, entry: &mut LockEntry, status: Status, now: Now) {
-        if matches!(self.stage, Stage::Undo(_) | Stage::Done(_)) {
-            return;
+        match self.stage {
+            Stage::Undo(_) => return,
+            Stage::Done(result) => {
+                self.untold(entry, &result, now);
+                self.stage = Stage::Undo(OpResult::of(status));
+                return;
+            }
+            _ => self.now = now,
         }
-        self.now = now;
         if !planted::is(Bug::GivenUpKept) {
             self.machine.abandon(entry);
         }
         self.stage = Stage::Undo(OpResult::of(status));
+    }
+
+    /// The result is not told to anybody: a hold that nobody knows of is given back.
+    fn untold(&mut self, entry: &mut LockEntry, result: &OpResult, now: Now) {
+        let takes = matches!(self.op, Op::TryLock { .. } | Op::Lock { .. });
+        if !takes || !lease::is_grant(entry, self.op, result) || planted::is(Bug::GivenUpKept) {
+            return;
+        }
+        match entry.refs() {
+            0 | 1 => entry.give_back(),
+            _ => drop(entry.begin(Op::Unlock, now)), // one hold less, and nothing to be sent
+        }
     }
 
     /// Whether the last effect is one that is to be reported, and was not.
@@ -401,6 +479,7 @@ impl Operation {
                 | Stage::Flushing
                 | Stage::Asked { .. }
                 | Stage::Probing
+                | Stage::Reading(_)
                 | Stage::Awaiting
         )
     }
@@ -419,6 +498,13 @@ impl Operation {
                 _ if self.replaced => Stage::Undo(result),
                 _ => Stage::Done(result),
             };
+            return;
+        }
+        if lease::was_held(entry, self.op) {
+            // the caller may rely on its hold until it is told: what is left of it is undone by
+            // its next operation, or ends with its lease
+            entry.give_back();
+            self.stage = Stage::Done(OpResult::of(Status::Fail));
             return;
         }
         entry.give_back();

@@ -364,6 +364,7 @@ fn an_operation_takes_a_bounded_number_of_steps_whatever_it_is_told() {
                 o.reply(&mut e, Ok(Reply::Queued { word: 0, ticket }), at(9));
             }
             Effect::Flush { .. } => o.flushed(&mut e, true, at(9)),
+            Effect::ReadClock => o.clock(at(9)),
             Effect::Done(_) => break,
             Effect::WriteLedger(_) | Effect::Tell(_) | Effect::Forget => {}
         }

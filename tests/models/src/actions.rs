@@ -272,7 +272,7 @@ impl Model for LockModel {
         let mut state = last.clone();
         match action {
             Action::Step(i) => self.around(|around| state.step(i, around)),
-            Action::Cancel(i) => state.cancel(i),
+            Action::Cancel(i) => self.around(|around| state.cancel(i, around)),
             Action::Lose(i, all) => self.around(|around| state.lose(i, all, around)),
             Action::Die(i) => self.around(|around| state.die(i, around)),
             Action::Serve(i) => {

@@ -136,13 +136,12 @@ mod tests {
         let mut state = fair();
         let (mode, ticket) = theirs;
         let op = Op::Lock { mode, expire_s: 9 };
-        let Begin::Run(machine, _) = state.clients[1].entry.begin(op, Now::exact(START)) else {
-            panic!()
-        };
+        let begun = state.clients[1].entry.begin(op, Now::exact(START));
+        assert!(matches!(begun, Begin::Run(..)));
         let (handle, wait, ticket) = (HANDLE, WaitNumber(1), Some(ticket));
         let request = Request::Wait { handle, mode, expire_s: 9, wait, ticket };
         let seq = Seq(1);
-        state.clients[1].doing = Doing::Await { machine, seq, request, cancelled: false };
+        state.clients[1].doing = Doing::Await { seq, request, cancelled: false };
         overtakes(&mut state, 0, granted.0, granted.1);
         state.violation.is_some()
     }

@@ -4,7 +4,7 @@
 //! ```text
 //!   Setup ──▶ LockModel ──states, actions──▶ stateright    safety, "sometimes", shortest traces
 //!                │                      └──▶ liveness      the graph: dead ends, fair cycles
-//!                └─ a state is the real thing: LockEntry and Machine per client, one Arbiter
+//!                └─ a state is the real thing: LockEntry and Operation per client, one Arbiter
 //! ```
 //! Nothing of the protocol is written down a second time here: an action calls `dlock-core` with
 //! a word, three ledger entries and a clock of this crate. What a model leaves out is said in

@@ -30,8 +30,9 @@ driver_bugs! {
     no_uncertainty =
         "no-epsilon",
         "a client knows how uncertain its estimate of the server clock is";
-    no_ack = "note-not-acknowledged", "a note on a queue pair is published when it is acknowledged";
-    stale_clock = "stale-clock", "a fair lock's outcome is judged by a clock read after it came";
+    monotonic_clock =
+        "suspend-not-counted",
+        "a client's own clock counts the time in which its machine was suspended";
     ignore_horizon = "ignore-horizon", "nothing is believed beyond the session's horizon";
     claim_on_new_clock = "claim-on-new-clock", "claims are computed on the predecessor's clock";
     undo_before_fence = "undo-before-fence", "nothing of a client is undone before it is fenced";
@@ -47,12 +48,6 @@ driver_bugs! {
     object_release_kept =
         "object-release-kept",
         "a reference whose release was not answered is not used any more";
-    async_kept =
-        "async-kept",
-        "an asynchronous operation that was given up is undone";
-    doorbell_lost =
-        "doorbell-lost",
-        "a lost completion says nothing of any chain of its doorbell";
     no_republish = "no-republish", "what a broken channel may have lost is told again";
 }
 

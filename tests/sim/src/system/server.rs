@@ -205,7 +205,7 @@ impl World {
             let asleep = |t: &Thread| match t.doing {
                 // who is in doubt of its release has not sent its wake-up: its next operation does
                 Doing::Idle | Doing::Nothing => !t.entry.as_ref().is_some_and(|e| e.in_doubt()),
-                Doing::Reply { wait, .. } => wait,
+                Doing::Reply { is_wait } => is_wait,
                 _ => false,
             };
             if free && primary.waiters(slot) > 0 && threads().all(asleep) {
