@@ -6,15 +6,17 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 BENCH_ARGS ?=
 DENY ?= auto
+SOAK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check bench install fmt clean
+.PHONY: help setup build demo test soak check bench install fmt clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo "  make install PREFIX=/usr/local    where to install (DESTDIR= is put before it)"
 	@echo "  make bench BENCH_ARGS='--quick'   arguments for 'dlock bench'"
+	@echo "  make soak SOAK='sim fuzz'         only some of them (scripts/soak.sh names them)"
 	@echo "  make check DENY=install           also installs cargo-deny (takes minutes)"
 
 setup: ## Install what is missing (only as root or with passwordless sudo) and say what still is
@@ -28,6 +30,9 @@ demo: ## A guided tour of about 20 seconds, with real processes
 
 test: ## All tests: Rust, doc tests, C and C++ programs, valgrind, symbols, SoftRoCE
 	@scripts/test.sh
+
+soak: ## The long runs, hours: simulator, fuzzers, large models, contention, dlock exec
+	@scripts/soak.sh $(SOAK)
 
 check: ## Formatting, lints, docs, house style, licences and dependencies
 	@DENY=$(DENY) scripts/check.sh

@@ -38,7 +38,7 @@ static void expect(const char *what, long long got, long long wanted)
 static void acquire(int client, int lock_id, enum lock_ops op)
 {
     struct lock_request req = {lock_id, op, LEASE_S};
-    struct rw_state state;
+    rw_state state;
     int status;
     do {
         status = lock(client, &req, &state);
@@ -51,7 +51,7 @@ static void serve(int connection, const char *ip, const struct client_cfg *cfg)
 {
     char name[] = "example: balance", asked;
     struct lock_desc desc = {name, sizeof(name) - 1, DLOCK_RW, 0};
-    struct rw_state state;
+    rw_state state;
     int client, lock_id;
     expect("dclient_lib_init", dclient_lib_init(cfg), 0);
     expect("client_init", client_init(&client, ip), 0);

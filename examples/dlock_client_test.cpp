@@ -1,122 +1,85 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Locks of each type, shared by a few clients of one primary (start dlock_primary_test first).
+// Clients of one primary that share a lock of each type, a thread each, and how long their calls
+// take (start dlock_primary_test first).
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "dlock_client_api.h"
 #include "options.h"
+#include "timing.h"
 
 using namespace dlock;
 
-static int get(int client, const char *name, dlock_type type)
+// Seconds a lock is asked for, and extended to.
+const uint32_t LEASE_S = 10;
+
+enum operation { HEARTBEAT, GET, LOCK, EXTEND, RELEASE_HOLD, RELEASE, OPERATIONS };
+
+static std::vector<timing> no_calls()
+{
+    const char *names[OPERATIONS] = {"heartbeat", "get", "lock", "extend", "unlock", "release"};
+    return std::vector<timing>(names, names + OPERATIONS);
+}
+
+// One lock: get, lock, extend (not a read-write lock: that has no lease), unlock, release.
+static void one_lock(int client, const char *name, dlock_type type, std::vector<timing> &timings)
 {
     std::string text = name;
-    lock_desc desc = {&text[0], uint32_t(text.size()), uint32_t(type), 10};
+    lock_desc desc = {&text[0], uint32_t(text.size()), uint32_t(type), LEASE_S};
     int lock_id = 0;
-    expect("get_lock", get_lock(client, &desc, &lock_id), 0);
-    return lock_id;
+    int status = timings[GET].measure([&] { return get_lock(client, &desc, &lock_id); });
+    expect("get_lock", status, DLOCK_SUCCESS);
+
+    lock_request req = {lock_id, LOCK_EXCLUSIVE, LEASE_S};
+    lock_state state;
+    status = timings[LOCK].measure([&] { return lock(client, &req, &state); });
+    if (status == DLOCK_SUCCESS) {
+        if (type != DLOCK_RW) {
+            lock_request more = {lock_id, EXTEND_LOCK_EXCLUSIVE, 2 * LEASE_S};
+            timings[EXTEND].measure([&] { return lock_extend(client, &more, &state); });
+        }
+        timings[RELEASE_HOLD].measure([&] { return unlock(client, lock_id, &state); });
+    } else if (status == DLOCK_EAGAIN) {
+        unlock(client, lock_id, &state); // five seconds were not enough: leave the queue
+    }
+    status = timings[RELEASE].measure([&] { return release_lock(client, lock_id); });
+    expect("release_lock", status, DLOCK_SUCCESS);
 }
 
-// One client at a time: the others are refused, and the lease shows who has it.
-static void atomic_rounds(const std::vector<int> &clients, int rounds)
+static void rounds(int client, int count, std::vector<timing> &timings)
 {
-    int lock_id = 0;
-    for (int client : clients) {
-        lock_id = get(client, "example: atomic", DLOCK_ATOMIC);
+    for (int i = 0; i < count; ++i) {
+        int status = timings[HEARTBEAT].measure([&] { return client_heartbeat(client, 5); });
+        expect("client_heartbeat", status, DLOCK_SUCCESS);
+        one_lock(client, "example: atomic", DLOCK_ATOMIC, timings);
+        one_lock(client, "example: read-write", DLOCK_RW, timings);
+        one_lock(client, "example: fair", DLOCK_FAIR, timings);
     }
-    lock_request req = {lock_id, LOCK_EXCLUSIVE, 10};
-    atomic_state state;
-    for (int i = 0; i < rounds; ++i) {
-        for (int holder : clients) {
-            expect("lock", lock(holder, &req, &state), 0);
-            for (int other : clients) {
-                if (other != holder) {
-                    expect("trylock of another", trylock(other, &req, &state), DLOCK_FAIL);
-                }
-            }
-            lock_request more = {lock_id, EXTEND_LOCK_EXCLUSIVE, 20};
-            expect("lock_extend", lock_extend(holder, &more, &state), 0);
-            expect("unlock", unlock(holder, lock_id, &state), 0);
-        }
-    }
-    for (int client : clients) {
-        expect("release_lock", release_lock(client, lock_id), 0);
-    }
-    std::printf("atomic lock: ok\n");
-}
-
-// All clients read together; one writes alone.
-static void rw_rounds(const std::vector<int> &clients, int rounds)
-{
-    int lock_id = 0;
-    for (int client : clients) {
-        lock_id = get(client, "example: read-write", DLOCK_RW);
-    }
-    lock_request share = {lock_id, LOCK_SHARED, 10}, own = {lock_id, LOCK_EXCLUSIVE, 10};
-    rw_state state;
-    for (int i = 0; i < rounds; ++i) {
-        for (int client : clients) {
-            expect("lock for reading", lock(client, &share, &state), 0);
-        }
-        for (int client : clients) {
-            expect("unlock after reading", unlock(client, lock_id, &state), 0);
-        }
-        expect("lock for writing", lock(clients[0], &own, &state), 0);
-        expect("unlock after writing", unlock(clients[0], lock_id, &state), 0);
-    }
-    for (int client : clients) {
-        expect("release_lock", release_lock(client, lock_id), 0);
-    }
-    std::printf("read-write lock: ok\n");
-}
-
-// Whoever asks first is served first.
-static void fair_rounds(const std::vector<int> &clients, int rounds)
-{
-    int lock_id = 0;
-    for (int client : clients) {
-        lock_id = get(client, "example: fair", DLOCK_FAIR);
-    }
-    lock_request req = {lock_id, LOCK_EXCLUSIVE, 10};
-    fairlock_state state;
-    for (int i = 0; i < rounds; ++i) {
-        for (size_t c = 0; c < clients.size(); ++c) {
-            expect("queue", trylock(clients[c], &req, &state), c == 0 ? 0 : DLOCK_EAGAIN);
-        }
-        for (size_t c = 0; c < clients.size(); ++c) {
-            if (c > 0) {
-                expect("lock in turn", lock(clients[c], &req, &state), 0);
-            }
-            expect("unlock", unlock(clients[c], lock_id, &state), 0);
-        }
-    }
-    for (int client : clients) {
-        expect("release_lock", release_lock(client, lock_id), 0);
-    }
-    std::printf("fair lock: ok\n");
 }
 
 int main(int argc, char **argv)
 {
-    options o = read_options(argc, argv, "uses locks of a dlock primary");
-    client_cfg cfg;
-    std::memset(&cfg, 0, sizeof(cfg));
-    cfg.dev_name = o.device.empty() ? nullptr : &o.device[0];
-    cfg.log_level = o.log_level;
-    cfg.primary_port = o.port;
-    cfg.tp_mode = o.uni_conn ? UNI_CONN : SEPERATE_CONN;
-    expect("dclient_lib_init", dclient_lib_init(&cfg), 0);
-    std::vector<int> clients(size_t(o.clients > 0 ? o.clients : 1));
+    options o = read_options(argc, argv, false);
+    client_cfg cfg = client_configuration(o);
+    expect("dclient_lib_init", dclient_lib_init(&cfg), DLOCK_SUCCESS);
+    std::vector<int> clients(static_cast<size_t>(o.clients));
     for (int &client : clients) {
-        expect("client_init", client_init(&client, o.ip.c_str()), 0);
-        expect("client_heartbeat", client_heartbeat(client, 5), 0);
+        expect("client_init", client_init(&client, o.ip.c_str()), DLOCK_SUCCESS);
     }
-    atomic_rounds(clients, o.rounds);
-    rw_rounds(clients, o.rounds);
-    fair_rounds(clients, o.rounds);
+    std::vector<std::vector<timing>> timings(clients.size(), no_calls());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < clients.size(); ++i) {
+        threads.emplace_back(rounds, clients[i], o.rounds, std::ref(timings[i]));
+    }
+    for (std::thread &thread : threads) {
+        thread.join();
+    }
     for (int client : clients) {
-        expect("client_deinit", client_deinit(client), 0);
+        expect("client_deinit", client_deinit(client), DLOCK_SUCCESS);
     }
     dclient_lib_deinit();
+    std::printf("%d clients, %d rounds each\n", o.clients, o.rounds);
+    print_timings(merged(timings));
     return 0;
 }

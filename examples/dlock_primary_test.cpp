@@ -29,7 +29,7 @@ static void wait_for_the_end(int signals)
 
 int main(int argc, char **argv)
 {
-    options o = read_options(argc, argv, "runs a dlock primary");
+    options o = read_options(argc, argv, true);
     sigset_t ends;
     sigemptyset(&ends);
     sigaddset(&ends, SIGINT);
@@ -40,13 +40,14 @@ int main(int argc, char **argv)
     server_cfg cfg;
     std::memset(&cfg, 0, sizeof(cfg));
     cfg.type = SERVER_PRIMARY;
-    cfg.dev_name = o.device.empty() ? nullptr : &o.device[0];
+    cfg.dev_name = o.device_or_null();
+    cfg.eid = o.eid;
     cfg.log_level = o.log_level;
     cfg.sleep_mode_enable = true;
     cfg.primary.recovery_client_num = unsigned(o.recovery_clients);
     cfg.primary.server_ip_str = &o.ip[0];
     cfg.primary.server_port = o.port;
-    cfg.tp_mode = o.uni_conn ? UNI_CONN : SEPERATE_CONN;
+    cfg.tp_mode = o.tp_mode;
 
     int server_id = 0;
     expect("dserver_lib_init", dserver_lib_init(1), 0);

@@ -35,7 +35,7 @@ public:
         if (pid == 0) {
             dup2(in[0], 0);
             dup2(out[1], 1);
-            execl(program, program, "-i", o.ip.c_str(), "-p", port.c_str(), "-r", clients.c_str(),
+            execl(program, program, "-i", o.ip.c_str(), "-p", port.c_str(), "-c", clients.c_str(),
                   static_cast<char *>(nullptr));
             _exit(127);
         }
@@ -176,11 +176,9 @@ int main(int argc, char **argv)
         return 2;
     }
     const char *program = argv[1];
-    options o = read_options(argc - 1, argv + 1, "goes on under a successor of its primary");
-    client_cfg cfg;
-    std::memset(&cfg, 0, sizeof(cfg));
+    options o = read_options(argc - 1, argv + 1, false);
+    client_cfg cfg = client_configuration(o);
     cfg.log_level = 2; // the loss of a primary is no news here
-    cfg.primary_port = o.port;
     alarm(120);
     primary *serving = new primary(program, o, 0);
     expect("dclient_lib_init", dclient_lib_init(&cfg), 0);

@@ -45,7 +45,7 @@ static void lead(int client, int lock_id, int object, int news)
 {
     struct lock_request more = {lock_id, EXTEND_LOCK_EXCLUSIVE, LEASE_S};
     struct news told = {getpid(), 0};
-    struct atomic_state state;
+    atomic_state state;
     expect("umo_atomic64_faa", umo_atomic64_faa(client, object, 1, &told.reign), 0);
     if (write(news, &told, sizeof(told)) != sizeof(told)) {
         _exit(0); /* nobody is interested any more */
@@ -72,7 +72,7 @@ static void candidate(const char *ip, const struct client_cfg *cfg, int news)
     expect("umo_atomic64_get", umo_atomic64_get(client, &reigns, &object), 0);
     for (;;) {
         struct lock_request take = {lock_id, LOCK_EXCLUSIVE, LEASE_S};
-        struct atomic_state state;
+        atomic_state state;
         int status = lock(client, &take, &state); /* waits for 5 s */
         if (status == DLOCK_SUCCESS) {
             lead(client, lock_id, object, news);

@@ -150,11 +150,8 @@ static void worker(const options &o, int number, int transactions)
 
 int main(int argc, char **argv)
 {
-    options o = read_options(argc, argv, "moves money between accounts under row locks");
-    client_cfg cfg;
-    std::memset(&cfg, 0, sizeof(cfg));
-    cfg.log_level = o.log_level;
-    cfg.primary_port = o.port;
+    options o = read_options(argc, argv, false);
+    client_cfg cfg = client_configuration(o);
     expect("dclient_lib_init", dclient_lib_init(&cfg), 0);
     std::fill(balances, balances + ROWS, BALANCE);
     std::vector<std::thread> threads;

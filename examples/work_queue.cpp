@@ -98,11 +98,8 @@ static void reader(const options &o)
 
 int main(int argc, char **argv)
 {
-    options o = read_options(argc, argv, "passes jobs through a queue under a fair lock");
-    client_cfg cfg;
-    std::memset(&cfg, 0, sizeof(cfg));
-    cfg.log_level = o.log_level;
-    cfg.primary_port = o.port;
+    options o = read_options(argc, argv, false);
+    client_cfg cfg = client_configuration(o);
     expect("dclient_lib_init", dclient_lib_init(&cfg), 0);
     int each = 50 * o.rounds, all = each * o.clients;
     std::vector<std::thread> threads;

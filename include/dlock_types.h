@@ -19,24 +19,28 @@ extern "C" {
 
 /* MAX_LOCK_DESC_LEN, MAX_UMO_ATOMIC64_DESC_LEN: bytes of a description, at most.
  * MAX_LOCK_BATCH_SIZE: items of one batch call, at most.
- * SLEEP_INTERVAL: microseconds between two polls, for programs that poll. */
+ * SLEEP_INTERVAL: microseconds between two polls, for programs that poll.
+ * DLOCK_EID_SIZE: bytes of a port's address; a macro in C++, too. */
 #ifdef __cplusplus
-constexpr int MAX_LOCK_DESC_LEN = 512;
-constexpr int MAX_UMO_ATOMIC64_DESC_LEN = 512;
-constexpr int MAX_LOCK_BATCH_SIZE = 31;
+constexpr unsigned int MAX_LOCK_DESC_LEN = 512;
+constexpr unsigned int MAX_UMO_ATOMIC64_DESC_LEN = 512;
+constexpr unsigned int MAX_LOCK_BATCH_SIZE = 31;
 constexpr int SLEEP_INTERVAL = 100000;
-constexpr int DLOCK_EID_SIZE = 16;
 #else
-#define MAX_LOCK_DESC_LEN 512
-#define MAX_UMO_ATOMIC64_DESC_LEN 512
-#define MAX_LOCK_BATCH_SIZE 31
+#define MAX_LOCK_DESC_LEN 512U
+#define MAX_UMO_ATOMIC64_DESC_LEN 512U
+#define MAX_LOCK_BATCH_SIZE 31U
 #define SLEEP_INTERVAL 100000
+#endif
+#ifdef URMA_EID_SIZE
+#define DLOCK_EID_SIZE URMA_EID_SIZE
+#else
 #define DLOCK_EID_SIZE 16
 #endif
 
 /* ---- status codes -------------------------------------------------------------------------
  * Most control functions also return -1 (the call failed; the log says why). */
-typedef enum dlock_status_t {
+typedef enum dlock_status {
     DLOCK_SUCCESS = 0,
     DLOCK_DONE = 1,
 
@@ -75,31 +79,31 @@ typedef enum dlock_status_t {
 } dlock_status_t;
 
 /* ---- configuration ------------------------------------------------------------------------ */
-typedef enum server_type {
+enum server_type {
     SERVER_PRIMARY = 0,
     SERVER_REPLICA = 1,
     SERVER_MAX = 2
-} server_type;
+};
 
-typedef enum thread_type {
+enum thread_type {
     CTRL_THREAD = 0,
     CMD_THREAD = 1
-} thread_type;
+};
 
 /* How client and primary use their connections; both ends must be configured alike. */
-typedef enum trans_mode_t {
+typedef enum trans_mode {
     SEPERATE_CONN = 0,
     UNI_CONN = 1
 } trans_mode_t;
 
-typedef enum new_jetty_t {
+typedef enum new_jetty_type {
     CLIENT = 0,
     CLIENT_PRIMARY = 1,
     REPLICA_PRIMARY = 2
 } new_jetty_t;
 
 /* The address of an RDMA port, in network byte order (IPv4: in4.prefix is 0x0000ffff). */
-typedef union dlock_eid_t {
+typedef union dlock_eid {
     uint8_t raw[DLOCK_EID_SIZE];
     struct {
         uint64_t reserved;
@@ -121,7 +125,7 @@ typedef void (*tls_prkey_pwd_callback_func_t)(char **pwd, int *len);
 typedef void (*tls_erase_prkey_callback_func_t)(void *pwd, int len);
 
 /* With ssl_enable false nothing else of it is read. */
-typedef struct ssl_cfg {
+struct ssl_cfg {
     bool ssl_enable;
     char *ca_path;
     char *crl_path;   /* may be NULL */
@@ -130,19 +134,24 @@ typedef struct ssl_cfg {
     tls_cert_verify_callback_func_t cert_verify_cb; /* may be NULL */
     tls_prkey_pwd_callback_func_t prkey_pwd_cb;
     tls_erase_prkey_callback_func_t erase_prkey_cb;
-} ssl_cfg;
+};
 
-typedef struct client_cfg {
+/* Which RDMA port is used, by client and primary: the one that has the address eid, whatever
+ * dev_name says; else one of the device dev_name; else, without an eid, the first that can be
+ * used. An eid that no port has, without dev_name, is refused on a host that has ports that can
+ * be used; a host without any goes on with shared memory and TCP. With DLOCK_FABRIC=shm or =tcp
+ * in the environment neither eid nor dev_name matters; DLOCK_FABRIC=verbs demands RDMA. */
+struct client_cfg {
     char *dev_name;   /* RDMA device, which must exist; NULL: any */
-    dlock_eid_t eid;  /* address of an RDMA port; zeros, or no port's: any */
+    dlock_eid_t eid;  /* address of an RDMA port; zeros: any */
     int log_level;    /* 0 to 7 as in syslog; anything else: unchanged (at first 4) */
     int primary_port; /* 1024 to 65535; <= 0: as before (at first 21616) */
     struct ssl_cfg ssl;
     trans_mode_t tp_mode;
     bool ub_token_disable; /* ignored */
-} client_cfg;
+};
 
-typedef struct primary_cfg {
+struct primary_cfg {
     uint32_t num_of_replica;      /* 0 */
     uint32_t recovery_client_num; /* clients to wait for (<= 1000); 0: serve at once */
     char *ctrl_cpuset;            /* "0,2-3"; NULL: any CPU */
@@ -151,20 +160,17 @@ typedef struct primary_cfg {
     int server_port;     /* 1024 to 65535; <= 0: 21616 */
     int replica_port;    /* ignored while replica_enable is false */
     bool replica_enable; /* false */
-} primary_cfg;
+};
 
-typedef struct replica_cfg {
+struct replica_cfg {
     char *primary_ip_str;
     int primary_port;
-} replica_cfg;
+};
 
-/* A primary serves on the device named, else on the port that has the address eid, else on the
- * first RDMA port that can be used, else over shared memory and TCP. DLOCK_FABRIC=verbs in the
- * environment demands RDMA, shm and tcp do without. */
-typedef struct server_cfg {
-    server_type type; /* SERVER_PRIMARY */
+struct server_cfg {
+    enum server_type type; /* SERVER_PRIMARY */
     char *dev_name;   /* RDMA device, which must exist and work; NULL: any */
-    dlock_eid_t eid;  /* address of an RDMA port; zeros, or no port's: any */
+    dlock_eid_t eid;  /* address of an RDMA port; zeros: any */
     int log_level;    /* 0 to 7 as in syslog; anything else: unchanged (at first 4) */
     bool sleep_mode_enable; /* spend less CPU while idle */
     union {
@@ -174,46 +180,46 @@ typedef struct server_cfg {
     struct ssl_cfg ssl;
     trans_mode_t tp_mode;
     bool ub_token_disable; /* ignored */
-} server_cfg;
+};
 
 /* ---- locks -------------------------------------------------------------------------------- */
-typedef enum dlock_type {
+enum dlock_type {
     DLOCK_ATOMIC = 0, /* exclusive; with a lease */
     DLOCK_RW = 1,     /* readers and one writer; without a lease */
     DLOCK_FAIR = 2,   /* readers and one writer, in order of arrival; with a lease */
     DLOCK_MAX = 3
-} dlock_type;
+};
 
-typedef enum lock_ops {
+enum lock_ops {
     LOCK_EXCLUSIVE = 0,
     LOCK_SHARED = 1,
     UNLOCK = 2,
     EXTEND_LOCK_EXCLUSIVE = 3,
     EXTEND_LOCK_SHARED = 4,
     LOCK_OPS_MAX = 5
-} lock_ops;
+};
 
-typedef struct lock_desc {
+struct lock_desc {
     char *p_desc;        /* the lock's name: any bytes */
     uint32_t len;        /* 1 to MAX_LOCK_DESC_LEN */
     uint32_t lock_type;  /* dlock_type */
     uint32_t lease_time; /* kept, but never enforced */
-} lock_desc;
+};
 
-typedef struct lock_request {
+struct lock_request {
     int lock_id;
     int lock_op;          /* lock_ops */
     uint32_t expire_time; /* seconds from now; 0 has a meaning of its own in each function */
-} lock_request;
+};
 
 /* The result of an operation on an atomic lock. */
-typedef struct atomic_state {
+typedef struct {
     int client_id;     /* the holder; 0: none */
     uint32_t time_out; /* the lease ends: seconds since 1970 on the primary's clock */
 } atomic_state;
 
 /* The result of an operation on a read-write lock; its first 12 bytes are written. */
-typedef struct rw_state {
+typedef struct {
     uint32_t time_out; /* when it was acquired first */
     int client_id;     /* the exclusive holder; 0: none */
     uint32_t rcount;   /* readers */
@@ -221,7 +227,7 @@ typedef struct rw_state {
 } rw_state;
 
 /* The result of an operation on a fair lock; its first 12 bytes, or all 16, are written. */
-typedef struct fairlock_state {
+typedef struct {
     uint16_t n_exclusive; /* now serving */
     uint16_t n_shared;
     uint16_t m_exclusive; /* the next ticket; this client's ticket while it is queued */
@@ -229,49 +235,49 @@ typedef struct fairlock_state {
     uint32_t time_out; /* the lease ends; while queued: since when */
     union {
         uint32_t t_value;
-        __extension__ struct {
-            uint32_t rms : 16;
-            uint32_t rflag : 1;
-            uint32_t rsvd : 9;
-            uint32_t rcnt : 6; /* readers served */
-        };
+        struct {
+            uint16_t rms : 16;
+            uint16_t rflag : 1;
+            uint16_t rsvd : 9;
+            uint16_t rcnt : 6; /* readers served */
+        } bs;
     };
 } fairlock_state;
 
-typedef union lock_state {
-    struct atomic_state atomic;
-    struct rw_state rw;
-    struct fairlock_state fl;
+typedef union {
+    atomic_state atomic;
+    rw_state rw;
+    fairlock_state fl;
     uint64_t base;
 } lock_state;
 
 /* The result of one item of a batch. */
-typedef struct lock_op_res {
+struct lock_op_res {
     union {
-        struct atomic_state atomic;
-        struct rw_state rw;
-        struct fairlock_state fl;
+        atomic_state atomic;
+        rw_state rw;
+        fairlock_state fl;
     };
     int op_ret; /* the item's own status */
-} lock_op_res;
+};
 
-typedef struct lock_context {
+struct lock_context {
     uint32_t lock_type;
     int lock_id;
     uint32_t lease_time;
     uint32_t ref_count;
     lock_state ls;
-} lock_context;
+};
 
 /* ---- state objects ------------------------------------------------------------------------ */
-typedef struct umo_atomic64_desc {
+struct umo_atomic64_desc {
     char *p_desc;        /* the object's name: any bytes */
     uint32_t len;        /* 1 to MAX_UMO_ATOMIC64_DESC_LEN */
     uint32_t lease_time; /* seconds, not 0 */
-} umo_atomic64_desc;
+};
 
 /* ---- counters and events ------------------------------------------------------------------ */
-/* What the counters of debug_stats count; the RSVD ones stay 0. */
+/* What the counters of debug_stats count; 10, 26, 27, 33 and 36 to 38 stay 0. */
 typedef enum debug_stats_code {
     DEBUG_STATS_EAGAIN = 0,
     DEBUG_STATS_NO_URMA_BUF = 1,
@@ -283,7 +289,7 @@ typedef enum debug_stats_code {
     DEBUG_STATS_EINVAL_LOCK_RET = 7,
     DEBUG_STATS_ETICKET = 8,
     DEBUG_STATS_EASYNC = 9,
-    DEBUG_STATS_RSVD_10 = 10,
+    DEBUG_STATS_CLIENT_NOT_INIT = 10,
     DEBUG_STATS_LOCK_NOT_GET = 11,
     DEBUG_STATS_ALREADY_LOCKED = 12,
     DEBUG_STATS_ALREADY_UNLOCKED = 13,
@@ -299,19 +305,19 @@ typedef enum debug_stats_code {
     DEBUG_STATS_FAIR_UNLOCK_SH_FAIL = 23,
     DEBUG_STATS_FAIR_EX_TICKET_PASSED = 24,
     DEBUG_STATS_FAIR_SH_TICKET_PASSED = 25,
-    DEBUG_STATS_RSVD_26 = 26,
-    DEBUG_STATS_RSVD_27 = 27,
+    DEBUG_STATS_INVALID_LOCK_STATE = 26,
+    DEBUG_STATS_TICKET_TO_UNLOCK = 27,
     DEBUG_STATS_NETWORK_FAIL = 28,
     DEBUG_STATS_SEND_FAIL = 29,
     DEBUG_STATS_BAD_RESPONSE = 30,
     DEBUG_STATS_CLIENT_DISCONNECT = 31,
     DEBUG_STATS_FAIL = 32,
-    DEBUG_STATS_RSVD_33 = 33,
+    DEBUG_STATS_CLIENTMGR_NOT_INIT = 33,
     DEBUG_STATS_NOT_READY = 34,
     DEBUG_STATS_NO_ASYNC = 35,
-    DEBUG_STATS_RSVD_36 = 36,
-    DEBUG_STATS_RSVD_37 = 37,
-    DEBUG_STATS_RSVD_38 = 38,
+    DEBUG_STATS_ASYNC_AGAIN = 36,
+    DEBUG_STATS_REPLICA_INIT_FAIL = 37,
+    DEBUG_STATS_SERVER_NOT_INIT = 38,
     DEBUG_STATS_ENCRYPT_FAIL = 39,
     DEBUG_STATS_DECRYPT_FAIL = 40,
     DEBUG_STATS_CLIENT_ID_VERIFY_FAIL = 41,
@@ -319,27 +325,41 @@ typedef enum debug_stats_code {
     DEBUG_STATS_OBJECT_NOT_GET = 43,
     DEBUG_STATS_OBJECT_CAS_FAILED = 44,
     DEBUG_STATS_MAX = 45
-} debug_stats_code;
+} debug_stats_code_t;
 
-typedef struct debug_stats {
+struct debug_stats {
     uint64_t stats[DEBUG_STATS_MAX]; /* by debug_stats_code */
-} debug_stats;
+};
 
-typedef struct err_event {
+struct err_event {
     uint8_t err_type;
-} err_event;
+};
 
 typedef int (*callback_func_t)(const struct err_event *event);
+
+#ifndef __cplusplus
+/* The tags as names of types, which they are in C++ by themselves. */
+typedef enum lock_ops lock_ops;
+typedef enum dlock_type dlock_type;
+typedef enum server_type server_type;
+typedef enum thread_type thread_type;
+typedef struct debug_stats debug_stats;
+typedef struct err_event err_event;
+typedef struct lock_desc lock_desc;
+typedef struct lock_request lock_request;
+typedef struct lock_op_res lock_op_res;
+typedef struct lock_context lock_context;
+typedef struct ssl_cfg ssl_cfg;
+typedef struct client_cfg client_cfg;
+typedef struct primary_cfg primary_cfg;
+typedef struct replica_cfg replica_cfg;
+typedef struct server_cfg server_cfg;
+typedef struct umo_atomic64_desc umo_atomic64_desc;
+#endif
 
 #ifdef __cplusplus
 } /* extern "C" */
 } /* namespace dlock */
-/* with or without `dlock::` before them */
-using dlock::DLOCK_EID_SIZE;
-using dlock::MAX_LOCK_BATCH_SIZE;
-using dlock::MAX_LOCK_DESC_LEN;
-using dlock::MAX_UMO_ATOMIC64_DESC_LEN;
-using dlock::SLEEP_INTERVAL;
 #endif
 
 #endif /* DLOCK_TYPES_H */

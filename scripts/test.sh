@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # All tests, one after the other, on this machine only (loopback and temporary folders; free
 # ports, so that several checkouts can run at once). Ends with a table and the sum.
-#   DURATION=SECONDS   of each contention test in C (40)
+#   DURATION=SECONDS   of each contention test in C (12; `make soak` has long ones)
 #   DLOCK_RXE_REQUIRED=1   a machine that cannot run the SoftRoCE suite has failed
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -14,8 +14,10 @@ scripts/setup.sh --rdma
 
 prefix="$scratch/prefix"
 if cargo nextest --version >/dev/null 2>&1; then
+    # Most tests wait for processes, timers and leases: two at a time for each processor. Those that
+    # calculate take two places (.config/nextest.toml).
     step "Rust tests (nextest)" 1500 \
-        cargo nextest run ${CI:+--profile ci} --workspace --locked --no-tests=fail || true
+        cargo nextest run --test-threads $((2 * $(nproc))) ${CI:+--profile ci} --workspace --locked --no-tests=fail || true
 else
     step "Rust tests (cargo test)" 1500 \
         cargo test --workspace --lib --bins --tests --examples --locked --no-fail-fast || true
@@ -36,9 +38,9 @@ else
 fi
 
 if step "cmake build and install" 1500 scripts/cmake-install.sh "$scratch/cmake" "$prefix"; then
-    # Each contention test: 10 s for each of its four kinds of use.
+    # Each contention test: 3 s for each of its four kinds of use.
     step "C and C++ programs, shm and tcp" 900 \
-        env DURATION="${DURATION:-40}" tests/c/run.sh "$prefix" || true
+        env DURATION="${DURATION:-12}" tests/c/run.sh "$prefix" || true
     if have valgrind; then
         step "C and C++ programs, valgrind" 600 env VALGRIND=1 tests/c/run.sh "$prefix" || true
     else

@@ -44,7 +44,7 @@ static int measure(int client, int lock_id, unsigned block, unsigned samples)
 {
     static _Atomic uint64_t word;
     struct lock_request request;
-    struct atomic_state state;
+    atomic_state state;
     memset(&request, 0, sizeof request);
     request.lock_id = lock_id;
     request.lock_op = LOCK_EXCLUSIVE;

@@ -17,7 +17,7 @@ Exit codes:
        doctor: RDMA cannot be used
   2    the command line is wrong
   69   the primary (or its admin socket) cannot be reached, or refuses
-  75   exec: the lock was not got within --wait
+  75   exec: the lock was not got within --wait, or lost before COMMAND could start
   76   exec: the lock was lost while the command ran
   126  exec: the command cannot be run;  127: it was not found
   128+N  exec: the command was ended by signal N
@@ -81,7 +81,8 @@ Without RDMA hardware, any network interface of Linux can play the device (SoftR
 const EXEC_HELP: &str = "\
 The lock is extended while the command runs and released when it ends. If it is lost (the
 primary was away for longer than the lease, or an administrator broke it), the command is ended
-with SIGTERM, and with SIGKILL 5 s later; --on-lost warn lets it run on.
+with SIGTERM, then with SIGKILL, in time before the lease is over: SIGTERM comes a sixth of the
+lease (1.5 s to 5 s) and another half second before its end. --on-lost warn lets it run on.
 SIGINT, SIGTERM and SIGHUP are passed on to the command.
 
 Examples:
@@ -242,7 +243,8 @@ pub struct Exec {
     /// Alone, or together with other readers.
     #[arg(long, value_enum, default_value = "exclusive")]
     pub mode: Hold,
-    /// Seconds after which others may take the lock if this process is gone (not for rw).
+    /// Seconds, at least 4, after which others may take the lock if this host does not answer;
+    /// COMMAND is dead by then.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(2..=86_400))]
     pub lease: u32,
     /// Seconds to wait for the lock; 0: try once. Without it: as long as it takes.
@@ -262,7 +264,7 @@ pub struct Exec {
 /// What becomes of the command of `exec` when its lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnLost {
-    /// End it: SIGTERM, 5 s later SIGKILL.
+    /// End it: SIGTERM, then SIGKILL, before the lease is over.
     Kill,
     /// Say so and let it run; the exit code is 76 if it succeeds.
     Warn,
@@ -274,6 +276,31 @@ pub struct Role {
     /// Which.
     #[command(subcommand)]
     pub part: Part,
+}
+
+/// Arguments of the hidden `role keeper`: those of `exec`, and who started it.
+#[derive(Debug, clap::Args)]
+pub struct Keeper {
+    /// The process id of `dlock exec`.
+    #[arg(long)]
+    pub supervisor: i32,
+    /// What it was called with.
+    #[command(flatten)]
+    pub exec: Exec,
+}
+
+/// Arguments of the hidden `role start`.
+#[derive(Debug, clap::Args)]
+pub struct Start {
+    /// The process id of `dlock exec`.
+    #[arg(long)]
+    pub parent: i32,
+    /// CLOCK_BOOTTIME in nanoseconds from which on it is too late to start.
+    #[arg(long)]
+    pub before: u64,
+    /// The command and its arguments, after `--`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// What a process of the tour or of the benchmark does.
@@ -297,6 +324,10 @@ pub enum Part {
         #[arg(long)]
         admin_socket: Option<PathBuf>,
     },
+    /// Holds the lock of `dlock exec`.
+    Keeper(Keeper),
+    /// Becomes the COMMAND of `dlock exec`.
+    Start(Start),
     /// Obeys commands on its standard input.
     Client {
         /// Where the primary is.

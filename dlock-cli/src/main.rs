@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   args.rs     what can be said on the command line      failure.rs  exit codes and their text
-//!   exec.rs     runs a command while holding a lock       connect.rs  from arguments to a session
+//!   exec/       runs a command while holding a lock       connect.rs  from arguments to a session
 //!   admin.rs    asks a running dlockd: status, locks, clients (table.rs lays them out)
 //!   doctor.rs   whether this host can use RDMA
 //!   demo/       a guided tour: processes that play roles (role.rs), driven by scenes

@@ -1,85 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `dlock` as a person or a script meets it: exit codes and what is printed.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+mod common;
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const DLOCK: &str = env!("CARGO_BIN_EXE_dlock");
-
-fn dlock(arguments: &[&str]) -> Output {
-    let mut command = Command::new(DLOCK);
-    command.args(arguments).stdin(Stdio::null()).env_remove("DLOCK_ADDRESS");
-    command.output().expect("the binary was just built")
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().expect("dlock is not killed")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A loopback address of this process's own, for a port that is free for a moment: nobody else
-/// takes one there.
-fn own_address() -> std::net::Ipv4Addr {
-    let [_, a, b, c] = std::process::id().to_be_bytes();
-    std::net::Ipv4Addr::new(127, a | 0x80, b, c)
-}
-
-/// A primary as a process; it ends with its standard input, at the latest with the test.
-struct Primary {
-    child: Child,
-    address: String,
-    folder: PathBuf,
-}
-
-impl Primary {
-    fn start(name: &str) -> Self {
-        Self::start_with(name, &[])
-    }
-
-    fn start_with(name: &str, options: &[&str]) -> Self {
-        let folder = std::env::temp_dir().join(format!("dlock-cli-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let socket = folder.join("admin");
-        let mut child = Command::new(DLOCK)
-            .args(["role", "primary", "--grace-ms=200", "--admin-socket"])
-            .arg(&socket)
-            .args(options)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let line = first_line(child.stdout.take().unwrap());
-        let address = line.strip_prefix("listening ").expect("it says where it listens").into();
-        Self { child, address, folder }
-    }
-
-    fn exec(&self, arguments: &[&str]) -> Output {
-        dlock(&[&["exec", "--address", &self.address], arguments].concat())
-    }
-
-    fn socket(&self) -> String {
-        self.folder.join("admin").to_string_lossy().into_owned()
-    }
-}
-
-impl Drop for Primary {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let _ = self.child.wait(); // nothing to do if it is gone
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over harms nobody
-    }
-}
-
-fn first_line(output: ChildStdout) -> String {
-    let mut line = String::new();
-    BufReader::new(output).read_line(&mut line).unwrap();
-    line.trim_end().to_string()
-}
+use common::{code, dlock, first_line, own_address, text, Primary, DLOCK};
 
 /// A `dlock exec` whose command says that it runs, and then waits for its input to end.
 fn holder(primary: &Primary, options: &[&str]) -> (Child, ChildStdin) {

@@ -6,7 +6,8 @@
 //!   auto                          verbs, if the primary offers them and this host has a port
 //!                                 that can be used; else shared memory; else tcp
 //! ```
-//! A device that was named must work if the primary offers verbs.
+//! A device that was named must work if the primary offers verbs, and an eid must be a port's if
+//! this host has ports that can be used.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use dlock_core::exec::Executor;
 use dlock_core::status::Status;
 use dlock_fabric::{ClockEstimate, FabricError, ShmExecutor, TcpExecutor};
 
-use crate::config::{ClientConfig, FabricChoice};
+use crate::config::{is_wrong_address, ClientConfig, FabricChoice};
 use crate::verbs::{wish, VerbsPath};
 
 /// A data path.
@@ -131,7 +132,11 @@ impl NoVerbs {
                 }
                 Ok(())
             }
-            Self::Failed(error) if choice == FabricChoice::Verbs || config.device.is_some() => {
+            Self::Failed(error)
+                if choice == FabricChoice::Verbs
+                    || config.device.is_some()
+                    || is_wrong_address(&error) =>
+            {
                 log::error!("client {client} has no verbs: {error}");
                 Err(status_of(&error))
             }

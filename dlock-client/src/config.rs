@@ -5,6 +5,8 @@ use std::path::Path;
 
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::status::Status;
+use dlock_fabric::verbs::{Choice, NoPort, VerbsError};
+use dlock_fabric::FabricError;
 
 /// Which executor carries the data path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,9 +36,11 @@ pub struct ClientConfig {
     pub fabric: FabricChoice,
     /// `trans_mode_t` of the C API, 0 or 1: must be the primary's.
     pub tp_mode: u8,
-    /// An RDMA device by name; one that does not exist is an error. `None`: any.
+    /// An RDMA device by name, if `eid` names no port; one that does not exist is an error,
+    /// unless `fabric` or the environment demands `Shm` or `Tcp`. `None`: any.
     pub device: Option<String>,
-    /// An RDMA port by its GID, network order; all zero: any. One that no port has is ignored.
+    /// An RDMA port by its GID, network order; all zero: any. One that no port has is an error
+    /// if this host has ports that can be used and no device is named, with the same exception.
     pub eid: [u8; 16],
 }
 
@@ -66,6 +70,15 @@ impl ClientConfig {
             log::error!("tp_mode {} is neither 0 nor 1", self.tp_mode);
             return Err(Status::Error);
         }
+        let fabric = self.effective_fabric()?;
+        let names_a_port = self.device.is_some() || self.eid != [0; 16];
+        if names_a_port && matches!(fabric, FabricChoice::Shm | FabricChoice::Tcp) {
+            log::info!("device and eid are not used: {fabric:?} is demanded");
+            return Ok(());
+        }
+        if self.eid != [0; 16] {
+            return self.check_ports(dlock_fabric::VerbsHost::choose);
+        }
         if let Some(name) = &self.device {
             if !device_exists(Path::new(DEVICES), name) {
                 let name = name.escape_debug();
@@ -73,7 +86,26 @@ impl ClientConfig {
                 return Err(Status::Error);
             }
         }
-        self.effective_fabric().map(|_| ())
+        Ok(())
+    }
+
+    /// Whether an eid, or else the device, names one of this host's ports; without a port that
+    /// can be used an eid does not matter.
+    fn check_ports(
+        &self,
+        find: impl Fn(Option<&str>, &[u8; 16]) -> Result<Choice, FabricError>,
+    ) -> Result<(), Status> {
+        match find(self.device.as_deref(), &self.eid) {
+            Ok(_) => Ok(()),
+            Err(error) if self.device.is_some() || is_wrong_address(&error) => {
+                log::error!("no RDMA port to use: {error}");
+                Err(Status::Error)
+            }
+            Err(error) => {
+                log::debug!("the eid is not used: {error}");
+                Ok(())
+            }
+        }
     }
 
     /// The executor wanted, with the environment's say.
@@ -108,6 +140,11 @@ fn choose(configured: FabricChoice, variable: Option<&str>) -> Result<FabricChoi
     Ok(if configured == FabricChoice::Auto { from_variable } else { configured })
 }
 
+/// Whether an eid is not the address of any of the ports that can be used.
+pub(crate) fn is_wrong_address(error: &FabricError) -> bool {
+    matches!(error, FabricError::Verbs(VerbsError::NoPort(NoPort::NoSuchAddress { .. })))
+}
+
 fn device_exists(devices: &Path, name: &str) -> bool {
     let is_plain = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
     is_plain && devices.join(name).exists()
@@ -115,6 +152,8 @@ fn device_exists(devices: &Path, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use dlock_fabric::verbs::Gid;
+
     use super::*;
 
     #[test]
@@ -126,6 +165,33 @@ mod tests {
         assert_eq!(choose(Shm, Some("tcp")), Ok(Shm));
         assert_eq!(choose(Auto, Some("rdma")), Err(Status::Error));
         assert_eq!(choose(Tcp, Some("")), Err(Status::Error));
+    }
+
+    #[test]
+    fn a_device_that_does_not_exist_does_not_matter_to_shm_and_tcp() {
+        for fabric in [FabricChoice::Shm, FabricChoice::Tcp] {
+            for eid in [[0; 16], [9; 16]] {
+                let device = Some("no-such-device".into());
+                let config = ClientConfig { device, eid, fabric, ..Default::default() };
+                assert_eq!(config.check(), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn an_eid_that_no_port_has_is_an_error_where_there_are_ports() {
+        let refusing = |error: NoPort| {
+            move |_: Option<&str>, _: &[u8; 16]| Err(VerbsError::NoPort(error.clone()).into())
+        };
+        let gid = Gid([9; 16]);
+        let strange = NoPort::NoSuchAddress { gid, ports: vec!["a0 port 1".into()] };
+        let down = NoPort::Unusable { name: "a0".into(), reason: "down".into() };
+        let by_eid = ClientConfig { eid: gid.0, ..Default::default() };
+        assert_eq!(by_eid.check_ports(refusing(strange)), Err(Status::Error));
+        assert_eq!(by_eid.check_ports(refusing(NoPort::NoDevice)), Ok(()));
+        assert_eq!(by_eid.check_ports(refusing(down.clone())), Ok(()));
+        let both = ClientConfig { device: Some("a0".into()), ..by_eid };
+        assert_eq!(both.check_ports(refusing(down)), Err(Status::Error));
     }
 
     #[test]

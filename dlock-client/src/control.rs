@@ -4,14 +4,17 @@
 //! ```text
 //!   call ──frame seq n──▶ primary
 //!        ◀─ seq < n ──── late reply of a call that gave up: dropped
+//!                        or to a heartbeat of the library: extends the horizon
 //!        ◀─ seq n ────── the answer
 //!        ◀─ anything else: the connection is broken for good
+//!           (no frame at all: the peer is no dlock primary)
 //! ```
 //! A forked child has a copy of the connection, but must not speak on it: the parent does.
 //!
 //! A call that times out leaves the connection usable: bytes of its late reply stay in the
 //! buffer, however cut, and are recognised by their number.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -22,6 +25,9 @@ use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::status::Status;
+use dlock_fabric::clock::monotonic_ns;
+
+use crate::heartbeat::Pulse;
 
 /// The bound of a control call and of a connect.
 pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
@@ -31,6 +37,8 @@ pub(crate) const CONTROL_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 pub(crate) enum CallError {
     /// Sending or receiving failed, or took too long.
     Transport,
+    /// The answer is no frame: the peer is no dlock primary.
+    Foreign,
     /// The answer is no valid frame, or not one for this call.
     Protocol,
 }
@@ -44,7 +52,7 @@ impl CallError {
     /// What the C API answers to `client_init` and `client_reinit`.
     pub(crate) fn status_of_init(self) -> Status {
         match self {
-            CallError::Transport => Status::Error,
+            CallError::Transport | CallError::Foreign => Status::Error,
             CallError::Protocol => Status::BadResponse,
         }
     }
@@ -59,7 +67,14 @@ pub(crate) struct Control {
     /// Bytes received and not yet consumed: at most one frame and what came with it.
     received: Vec<u8>,
     broken: bool,
+    /// What the answers extend.
+    pulse: Option<Arc<Pulse>>,
+    /// Heartbeats of the library that are out: their numbers, and when they were sent.
+    beats: VecDeque<(Seq, u64)>,
 }
+
+/// Heartbeats of the library that may be out; more are not sent.
+const BEATS_OUT_MAX: usize = 8;
 
 /// The connection itself, for who wants to end it while a call is under way.
 #[derive(Clone, Debug)]
@@ -72,6 +87,32 @@ pub(crate) struct Line {
 impl Line {
     fn is_here(&self) -> bool {
         self.process == std::process::id()
+    }
+
+    /// Sends what there is room for; 0: nothing now.
+    fn try_send(&self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.at_once(|mut stream| stream.write(bytes))
+    }
+
+    /// Receives what has come; 0: nothing.
+    fn try_receive(&self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        self.at_once(|mut stream| match stream.read(bytes) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            received => received,
+        })
+    }
+
+    fn at_once(
+        &self,
+        act: impl FnOnce(&TcpStream) -> std::io::Result<usize>,
+    ) -> std::io::Result<usize> {
+        self.stream.set_nonblocking(true)?;
+        let done = act(&self.stream);
+        self.stream.set_nonblocking(false)?;
+        match done {
+            Err(e) if is_retry(e.kind()) => Ok(0),
+            done => done,
+        }
     }
 
     /// Ends the call under way, and every later one.
@@ -111,7 +152,8 @@ impl Control {
         })?;
         stream.set_nodelay(true).map_err(|_| Status::Error)?;
         let stream = Line { stream: Arc::new(stream), process: std::process::id() };
-        Ok(Self { stream, peer, next: 1, received: Vec::new(), broken: false })
+        let (received, beats) = (Vec::new(), VecDeque::new());
+        Ok(Self { stream, peer, next: 1, received, broken: false, pulse: None, beats })
     }
 
     /// The connection.
@@ -140,11 +182,81 @@ impl Control {
         if bytes.len() > FRAME_LEN_MAX {
             return Err(CallError::Protocol);
         }
+        let sent_ns = monotonic_ns();
         let answer = self.send(&bytes, deadline).and_then(|()| self.answer_to(seq, deadline));
-        if answer == Err(CallError::Protocol) {
-            self.broken = true;
+        match (&answer, &self.pulse) {
+            (Ok(ControlReply::Error(_)), _) => {} // of one whom it does not know
+            (Ok(_), Some(pulse)) => pulse.answered(sent_ns),
+            (Err(CallError::Foreign), _) => {
+                self.broken = true;
+                let peer = self.peer;
+                log::error!("the peer at {peer} is no dlock primary: check address and port");
+            }
+            (Err(CallError::Protocol), _) => self.broken = true,
+            _ => {}
         }
         answer
+    }
+
+    /// From now on answers extend this.
+    pub(crate) fn extends(&mut self, pulse: &Arc<Pulse>) {
+        self.pulse = Some(Arc::clone(pulse));
+    }
+
+    /// Sends a heartbeat whose answer is not waited for, if there is room for it.
+    pub(crate) fn beat(&mut self) {
+        if self.broken || !self.stream.is_here() || self.beats.len() >= BEATS_OUT_MAX {
+            return;
+        }
+        let seq = Seq(self.next);
+        let mut bytes = Vec::new();
+        codec::encode(&Frame::Control(seq, ControlRequest::Heartbeat), &mut bytes);
+        let sent_ns = monotonic_ns();
+        match self.stream.try_send(&bytes) {
+            Ok(sent) if sent == bytes.len() => {
+                self.next += 1;
+                self.beats.push_back((seq, sent_ns));
+            }
+            Ok(0) => {}
+            Ok(_) | Err(_) => self.broken = true, // half a frame cannot be taken back
+        }
+    }
+
+    /// Takes the answers to heartbeats that have come, without waiting.
+    pub(crate) fn take_beats(&mut self) {
+        if self.broken || self.beats.is_empty() || !self.stream.is_here() {
+            return;
+        }
+        let mut chunk = [0; 4096];
+        match self.stream.try_receive(&mut chunk) {
+            Ok(0) => {}
+            Ok(n) => self.received.extend_from_slice(&chunk[..n]),
+            Err(_) => self.broken = true,
+        }
+        loop {
+            match self.next_reply() {
+                Ok(Some((seq, reply))) => self.late(seq, &reply),
+                Ok(None) => return,
+                Err(_) => {
+                    self.broken = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// An answer that no call waits for: that to a heartbeat of the library counts.
+    fn late(&mut self, seq: Seq, reply: &ControlReply) {
+        while let Some(&(beat, sent_ns)) = self.beats.front() {
+            if beat.0 > seq.0 {
+                return;
+            }
+            self.beats.pop_front();
+            let is_alive = beat == seq && matches!(reply, ControlReply::Alive { .. });
+            if let (true, Some(pulse)) = (is_alive, &self.pulse) {
+                pulse.answered(sent_ns);
+            }
+        }
     }
 
     fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<(), CallError> {
@@ -182,6 +294,7 @@ impl Control {
                 if number.0 > seq.0 {
                     return Err(CallError::Protocol);
                 }
+                self.late(number, &reply);
             }
             self.receive(deadline)?;
         }
@@ -190,7 +303,7 @@ impl Control {
     /// The next whole reply in the buffer.
     fn next_reply(&mut self) -> Result<Option<(Seq, ControlReply)>, CallError> {
         let Some(head) = self.received.first_chunk::<HEADER_LEN>() else { return Ok(None) };
-        let head = codec::header(head).map_err(|_| CallError::Protocol)?;
+        let head = codec::header(head).map_err(|_| CallError::Foreign)?;
         let end = HEADER_LEN + head.len;
         if self.received.len() < end {
             return Ok(None);
@@ -312,10 +425,13 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_a_protocol_error_and_a_closed_connection_a_transport_error() {
+    fn garbage_is_a_foreign_peer_and_a_closed_connection_a_transport_error() {
         let (addr, server) = scripted(vec![vec![0xee; 64]]);
         let mut control = Control::connect(addr).unwrap();
-        assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Protocol));
+        assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Foreign));
+        assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Transport));
+        assert_eq!(CallError::Foreign.status_of_init(), Status::Error);
+        assert_eq!(CallError::Foreign.status(), Status::BadResponse);
         server.join().unwrap();
 
         let (addr, server) = scripted(vec![Vec::new()]);

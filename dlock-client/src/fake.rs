@@ -21,6 +21,8 @@ pub(crate) struct Fake {
     pub(crate) words: Mutex<HashMap<u32, u64>>,
     /// Chains are executed, but their outcomes are lost.
     pub(crate) deaf: AtomicBool,
+    /// What a chain takes, nanoseconds.
+    delay_ns: AtomicU64,
     /// Posted chains stay out, and are never executed.
     pub(crate) slow: AtomicBool,
     /// Notes do not get out.
@@ -41,6 +43,7 @@ impl Fake {
         Self {
             words: Mutex::default(),
             deaf: AtomicBool::new(false),
+            delay_ns: AtomicU64::new(0),
             slow: AtomicBool::new(false),
             mute: AtomicBool::new(false),
             publishes: AtomicU64::new(0),
@@ -52,6 +55,11 @@ impl Fake {
             replies: Mutex::default(),
             seq: AtomicU64::new(0),
         }
+    }
+
+    /// From now on a chain takes so long.
+    pub(crate) fn delay(&self, delay: Duration) {
+        self.delay_ns.store(delay.as_nanos() as u64, SeqCst);
     }
 
     pub(crate) fn answer(&self, answers: impl Fn(&Request) -> Option<Reply> + Send + 'static) {
@@ -98,6 +106,7 @@ impl Fake {
 impl Executor for Fake {
     fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
         self.executes.fetch_add(1, SeqCst);
+        std::thread::sleep(Duration::from_nanos(self.delay_ns.load(SeqCst)));
         for (chain, outcome) in chains.iter().zip(outcomes) {
             *outcome = self.run(chain);
         }

@@ -17,11 +17,12 @@ mod attach;
 mod client;
 mod config;
 mod control;
-mod drive;
 mod error;
+mod execute;
 #[cfg(test)]
 mod fake;
 mod guard;
+mod heartbeat;
 mod instance;
 #[cfg(test)]
 mod late;

@@ -42,6 +42,10 @@ impl Executor for Refuse {
 
     fn forget(&self, _seq: Seq) {}
 
+    fn refusal(&self) -> Option<Status> {
+        Some(Status::NotReady)
+    }
+
     /// No server clock: nothing is decided by it, since nothing is executed.
     fn now(&self) -> Now {
         Now { local_ns: monotonic_ns(), ..Now::within(ServerTime(0), u64::MAX) }

@@ -21,7 +21,10 @@ use dlock_core::exec::Executor;
 use dlock_core::ids::{Epoch, LockId};
 use dlock_core::limits::{HANDLES_MAX, LOCK_WAIT_S};
 use dlock_core::lock::LockEntry;
+use dlock_core::session::Binding;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+
+use crate::heartbeat::Pulse;
 
 /// Longest time an operation waits for another thread's operation on the same lock: that one
 /// takes at most its own bound and a second for a cancel.
@@ -47,24 +50,31 @@ pub(crate) struct Held {
     pub(crate) exec: Arc<dyn Executor>,
     /// Its chains and its clock are waited for by nobody: memory of this host.
     pub(crate) is_local: bool,
-    /// The primary's incarnation that `entry`'s handle and slot belong to.
-    pub(crate) epoch: Epoch,
+    /// Until when that session may be relied on.
+    pub(crate) pulse: Arc<Pulse>,
+    /// Where `entry`'s handle and slot are.
+    pub(crate) binding: Binding,
     pub(crate) busy: Busy,
+    /// A release of it was sent, and not answered: the primary may not know it any more.
+    pub(crate) release_unanswered: bool,
     /// Its guard is gone, but could not release it.
     pub(crate) orphaned: bool,
     /// Counts the holds of guards, so that the guard of a lost hold cannot end a later one.
     pub(crate) hold: u64,
     /// Threads that wait for a guard, in order.
     pub(crate) queue: VecDeque<ThreadId>,
-    /// The clock of the primary that `entry`'s deadlines are of, as it was when its session
-    /// ended, and this host's monotonic clock then; `None`: it is the clock of this session.
-    pub(crate) old_clock: Option<(Now, u64)>,
     /// The server clock as it was last read, for operations that need no fresh reading.
     pub(crate) last_now: Now,
 }
 
 impl Held {
-    pub(crate) fn new(id: LockId, entry: LockEntry, exec: Arc<dyn Executor>, epoch: Epoch) -> Self {
+    pub(crate) fn new(
+        id: LockId,
+        entry: LockEntry,
+        exec: Arc<dyn Executor>,
+        pulse: Arc<Pulse>,
+        epoch: Epoch,
+    ) -> Self {
         let last_now = Now::exact(ServerTime(0));
         let is_local = exec.reads_are_free();
         Self {
@@ -72,20 +82,34 @@ impl Held {
             entry,
             exec,
             is_local,
-            epoch,
+            pulse,
+            binding: Binding::new(epoch),
             busy: Busy::No,
+            release_unanswered: false,
             orphaned: false,
             hold: 0,
             queue: VecDeque::new(),
-            old_clock: None,
             last_now,
         }
     }
 
     /// Another session carries its operations from here on.
-    pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>) {
+    pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>, pulse: Arc<Pulse>) {
         self.is_local = exec.reads_are_free();
         self.exec = exec;
+        self.pulse = pulse;
+    }
+
+    /// The server clock as this client knows it, and the horizon of its session.
+    #[inline]
+    pub(crate) fn now(&self) -> Now {
+        self.within_horizon(self.exec.now())
+    }
+
+    /// The same with the horizon of the session.
+    #[inline]
+    pub(crate) fn within_horizon(&self, now: Now) -> Now {
+        Now { horizon_ns: self.pulse.horizon_ns(), ..now }
     }
 }
 
@@ -324,7 +348,7 @@ mod tests {
         let grant = LockGrant { lock: LockId(id), handle, slot, word: 0, already: false };
         let me = ClientId::new(7).unwrap();
         let entry = LockEntry::new(me, 0, lock_type, &grant, desc);
-        Held::new(LockId(id), entry, Arc::new(Refuse), Epoch(1))
+        Held::new(LockId(id), entry, Arc::new(Refuse), Arc::new(Pulse::new(0, 0)), Epoch(1))
     }
 
     fn id_in(table: &Table, index: CellIndex) -> Option<LockId> {

@@ -23,13 +23,13 @@ use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::{monotonic_coarse_ns, monotonic_ns};
 use dlock_fabric::verbs::{self, VerbCounts};
 use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsWish};
 use parking_lot::Mutex;
 
 use crate::config::ClientConfig;
-use crate::drive::DATA_WAIT;
+use crate::execute::DATA_WAIT;
 
 /// Between two attempts to attach to a primary that recovers.
 const RETRY: Duration = Duration::from_millis(20);
@@ -61,24 +61,14 @@ struct Waiting {
     notes: HashMap<Handle, LedgerEntry>,
 }
 
-/// The port that the configuration names, or else the first that can be used. An eid that is no
-/// port's is ignored: programs pass the host's address there.
+/// The port that the configuration names, or else the first that can be used.
 pub(crate) fn wish(config: &ClientConfig) -> Result<VerbsWish, FabricError> {
-    let devices = verbs::devices()?;
-    let device = config.device.as_deref();
-    let find = |eid: &[u8; 16]| verbs::choose(&devices, device, eid).map_err(from_port);
-    let eid = match find(&config.eid) {
-        Ok(_) => config.eid,
-        Err(_) => [0; 16],
-    };
-    let chosen = find(&eid)?;
+    let (device, eid) = (config.device.clone(), config.eid);
+    let chosen = verbs::choose(&verbs::devices()?, device.as_deref(), &eid);
+    let chosen = chosen.map_err(|error| FabricError::Verbs(error.into()))?;
     log::debug!("verbs: device {}, port {}, GID {}", chosen.device, chosen.port, chosen.gid.gid);
     let shared_qp = config.tp_mode == UNI_CONN;
-    Ok(VerbsWish { device: config.device.clone(), eid, shared_qp, ..VerbsWish::default() })
-}
-
-fn from_port(error: verbs::NoPort) -> FabricError {
-    FabricError::Verbs(error.into())
+    Ok(VerbsWish { device, eid, shared_qp, ..VerbsWish::default() })
 }
 
 impl VerbsPath {
@@ -259,6 +249,13 @@ impl Executor for VerbsPath {
         }
     }
 
+    fn refusal(&self) -> Option<Status> {
+        match self.attached.get() {
+            Some(_) => None,
+            None => Some(self.waiting.lock().refusal),
+        }
+    }
+
     fn end(&self) {
         if let Some(executor) = self.attached.get() {
             Executor::end(executor);
@@ -282,6 +279,15 @@ impl Executor for VerbsPath {
                 (now_ns, self.clock.at(now_ns))
             }
         }
+    }
+
+    #[inline]
+    fn local_coarse_ns(&self) -> u64 {
+        monotonic_coarse_ns()
+    }
+
+    fn discontinuities(&self) -> u64 {
+        self.attached.get().map_or(0, Executor::discontinuities)
     }
 
     fn name(&self) -> &'static str {

@@ -5,12 +5,12 @@ mod common;
 
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use common::{fabrics, got, own_address, server_at, status, ChildPrimary, X};
 use dlock_client::{
-    Client, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, ObjectId, OpResult,
-    Status,
+    AsyncOp, Client, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, ObjectId,
+    OpResult, Status, View,
 };
 use dlock_server::ServerConfig;
 use Status::*;
@@ -57,6 +57,14 @@ impl Primary {
             let stats = tasks.flatten().map(|task| task.path().join("stat"));
             { stats }.all(|stat| std::fs::read_to_string(stat).is_ok_and(is_stopped))
         });
+    }
+}
+
+impl Primary {
+    /// Lets it go on.
+    fn thaw(&self) {
+        let kill = format!("kill -CONT {}", self.0.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     }
 }
 
@@ -210,4 +218,120 @@ fn a_long_wait_that_cannot_even_begin_is_no_long_wait() {
         assert_eq!(waits.map(|wait| wait.join().unwrap()), [const { Error::Disconnected }; 2]);
         assert!(have_ended, "they have waited on");
     });
+}
+
+#[test]
+fn a_release_that_was_not_answered_succeeds_when_it_is_repeated() {
+    let primary = Primary::start();
+    let a = primary.join();
+    let (one, two) = (got(&a, "one", LockType::Atomic), got(&a, "two", LockType::Fair));
+    primary.freeze();
+    assert_eq!(a.release_lock(one), BadResponse);
+    primary.thaw();
+    assert_eq!(a.release_lock(one), Success, "the primary knows it no more");
+    assert_eq!(a.release_lock(one), Error, "nor does the client");
+    assert_eq!(a.release_lock(two), Success);
+    assert_eq!(a.deinit(), Success);
+}
+
+#[test]
+fn a_wait_at_a_frozen_primary_ends_with_the_bound_of_the_call() {
+    for fabric in fabrics() {
+        let primary = Primary::start();
+        let join = || Instance::init(&primary.config(fabric), "127.0.0.1").unwrap();
+        let (holder, waiters) = (join(), [join(), join(), join(), join()]);
+        let held = got(&holder, "held", LockType::Atomic);
+        assert_eq!(status(holder.trylock(held, X, 600)), Success);
+        let (slept, took) = thread::scope(|scope| {
+            let waits: Vec<_> = waiters
+                .iter()
+                .map(|waiter| {
+                    scope.spawn(move || {
+                        let wanted = got(waiter, "held", LockType::Atomic);
+                        let start = Instant::now();
+                        assert_eq!(status(waiter.lock(wanted, X, 600)), BadResponse);
+                        start.elapsed()
+                    })
+                })
+                .collect();
+            let sleep = scope.spawn(|| {
+                let start = Instant::now();
+                thread::sleep(BOUND);
+                start.elapsed()
+            });
+            // for them to be queued; those that are not end in time, too
+            thread::sleep(Duration::from_millis(500));
+            primary.freeze();
+            let took: Vec<_> = waits.into_iter().map(|wait| wait.join().unwrap()).collect();
+            (sleep.join().unwrap(), took)
+        });
+        let in_time = *took.iter().min().unwrap() < slept + MARGIN;
+        assert!(in_time, "{fabric:?}: {took:?}, and a sleep {slept:?}");
+    }
+}
+
+#[test]
+fn an_asynchronous_operation_is_asked_for_without_waiting() {
+    /// Less than anything that might be waited for.
+    const AT_ONCE: Duration = Duration::from_millis(500);
+    let primary = Primary::start();
+    for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+        let a = primary.join();
+        let id = got(&a, &format!("{lock_type:?}"), lock_type);
+        // so that the server clock is to be asked for; it holds without that, too
+        thread::sleep(Duration::from_millis(1_500));
+        primary.freeze();
+        let op = AsyncOp::TryLock { mode: X, expire_s: 600 };
+        let mut least = Duration::MAX;
+        let mut timed = |call: &mut dyn FnMut() -> Status| {
+            let start = Instant::now();
+            let status = call();
+            least = least.min(start.elapsed());
+            status
+        };
+        assert_eq!(a.request_async(id, op), Success);
+        while timed(&mut || status(a.result_check())) == AsyncAgain {}
+        assert!(least < AT_ONCE, "{lock_type:?}: {least:?}");
+        primary.thaw();
+    }
+}
+
+fn wall_clock_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+}
+
+#[test]
+fn success_means_a_running_lease_however_long_the_primary_stood_still() {
+    const LEASE_S: u32 = 1;
+    let primary = Primary::start();
+    for lock_type in [LockType::Atomic, LockType::Fair] {
+        let (a, b) = (primary.join(), primary.join());
+        let name = format!("{lock_type:?}");
+        let (mine, theirs) = (got(&a, &name, lock_type), got(&b, &name, lock_type));
+        for reenters in [false, true] {
+            if reenters {
+                assert_eq!(status(a.trylock(mine, X, LEASE_S)), Success);
+            }
+            primary.freeze();
+            let result = thread::scope(|scope| {
+                let call = scope.spawn(|| (a.trylock(mine, X, LEASE_S), wall_clock_s()));
+                thread::sleep(Duration::from_secs(u64::from(LEASE_S) + 5));
+                primary.thaw();
+                call.join().unwrap()
+            });
+            match (result.0.status, result.0.view) {
+                (Fail | BadResponse, _) => {}
+                // a re-entry that the primary extended after it went on
+                (Success | AlreadyLocked, Some(View::Fair { time_out, .. })) => {
+                    // this thread may have been late in reading its clock
+                    assert!(result.1 <= u64::from(time_out) + 2, "{name}: {result:?}");
+                    assert_eq!(status(a.unlock(mine)), Success);
+                }
+                other => panic!("{name}: {other:?}"),
+            }
+            // what was given back is free
+            assert_eq!(status(b.lock(theirs, X, 60)), Success, "{name}");
+            assert_eq!(status(b.unlock(theirs)), Success);
+        }
+    }
 }

@@ -3,9 +3,10 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{config, fabrics, got, join, server, server_with, status, ChildPrimary, S, X};
@@ -33,9 +34,47 @@ fn what_cannot_be_reached_has_its_code() {
         init(&ClientConfig { device: Some("nodev".into()), ..good.clone() }, "127.0.0.1"),
         Error
     );
-    let own_address = ClientConfig { eid: [9; 16], ..good };
-    let one_sided = common::name(fabrics()[0]);
-    assert_eq!(Instance::init(&own_address, "127.0.0.1").unwrap().fabric(), one_sided);
+    // No port has this address: that matters only where there are ports.
+    let strange = ClientConfig { eid: [9; 16], ..good };
+    match common::on_verbs() {
+        true => assert_eq!(init(&strange, "127.0.0.1"), Error),
+        false => assert_eq!(Instance::init(&strange, "127.0.0.1").unwrap().fabric(), "shm"),
+    }
+}
+
+/// A peer that answers the first bytes it gets with these, and closes the connection.
+fn answering(answer: &'static [u8]) -> (SocketAddr, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let peer = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = [0; 4096];
+        assert!(stream.read(&mut asked).unwrap() > 0);
+        stream.write_all(answer).unwrap();
+    });
+    (addr, peer)
+}
+
+#[test]
+fn a_peer_that_is_no_primary_is_an_error_and_spoils_no_client() {
+    let server = server();
+    let client = Instance::init(&config(server.local_addr(), FabricChoice::Tcp), "127.0.0.1");
+    let client = client.unwrap();
+    let answers: [&[u8]; 6] = [
+        b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        &[0; 64],
+        &[0xee; 4096],
+        b"",
+        b"HT",
+    ];
+    for answer in answers {
+        let (addr, peer) = answering(answer);
+        let init = Instance::init(&config(addr, FabricChoice::Auto), "127.0.0.1");
+        assert_eq!(init.map(|_| ()).unwrap_err(), Error, "{answer:?}");
+        peer.join().unwrap();
+    }
+    assert_eq!(client.heartbeat(5), Status::Success);
 }
 
 #[test]

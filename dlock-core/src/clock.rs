@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The server clock, and lease arithmetic on it.
 //!
-//! The server clock is the primary's monotonic clock plus the wall-clock time at its start: it
-//! never steps. A client knows it with an uncertainty ε. Deadlines in lock words are whole
+//! The server clock is the primary's CLOCK_BOOTTIME plus the wall-clock time at its start: it
+//! never steps, and does not stand still while the machine is suspended. A client knows it by an
+//! [estimate](ClockEstimate) with an uncertainty ε. Deadlines in lock words are whole
 //! seconds: a hold with deadline `d` is valid while `now_s <= d`, so it *expires* at `d + 1` s.
 //!
 //! ```text
 //!   holder believes until   posted + expire − ε        (never later than the deadline in the word)
 //!   stealer waits until     (d + 1) s + ε
 //! ```
+
+mod estimate;
+
+pub use estimate::{ClockEstimate, Refresh, TrackedClock};
 
 use crate::planted::{self, Bug};
 
@@ -18,6 +23,12 @@ pub struct ServerTime(pub u64);
 
 /// Nanoseconds in a second.
 pub const NS: u64 = 1_000_000_000;
+
+/// The fastest drift between two clocks that is allowed for, parts per million.
+pub const DRIFT_PPM: u64 = 500;
+/// A coarse reading of a client's own clock is late by at most this many nanoseconds: ten ticks
+/// of a kernel at 100 Hz.
+pub const COARSE_NS_MAX: u64 = 100_000_000;
 
 impl ServerTime {
     /// Whole seconds since 1970, as they stand in lock words; saturates.
@@ -52,19 +63,39 @@ pub struct Now {
     pub time: ServerTime,
     /// ε: the true time differs from the estimate by at most this many nanoseconds.
     pub uncertainty_ns: u64,
-    /// The reader's own monotonic clock, which no better estimate moves: for what lies between two
-    /// readings.
+    /// The reader's own clock (CLOCK_BOOTTIME), which no better estimate moves: for what lies
+    /// between two readings.
     pub local_ns: u64,
+    /// The horizon of the reader's session on its own clock: from then on it neither posts nor
+    /// believes that it holds anything ([`session`](crate::session)). `u64::MAX`: none.
+    pub horizon_ns: u64,
 }
 
 impl Now {
     /// Exact knowledge: the primary itself, and the simulator.
     pub fn exact(time: ServerTime) -> Self {
-        Self { time, uncertainty_ns: 0, local_ns: time.0 }
+        Self { time, uncertainty_ns: 0, local_ns: time.0, horizon_ns: u64::MAX }
     }
     /// As [`exact`](Self::exact), but for this ε.
     pub fn within(time: ServerTime, uncertainty_ns: u64) -> Self {
         Self { uncertainty_ns, ..Self::exact(time) }
+    }
+    /// What is known when the reader's own clock says `local_ns`, which is later: ε has grown by
+    /// the drift.
+    pub fn at_local(self, local_ns: u64) -> Self {
+        let passed_ns = local_ns.saturating_sub(self.local_ns);
+        let drift_ns = passed_ns / 1_000_000 * DRIFT_PPM + DRIFT_PPM;
+        Self {
+            time: self.time.plus_ns(passed_ns),
+            uncertainty_ns: self.uncertainty_ns.saturating_add(drift_ns),
+            local_ns: self.local_ns.saturating_add(passed_ns),
+            horizon_ns: self.horizon_ns,
+        }
+    }
+    /// Whether the session's horizon has passed.
+    #[inline]
+    pub fn is_past_horizon(self) -> bool {
+        self.local_ns >= self.horizon_ns
     }
     /// The deadline to write for a hold that starts now: never earlier than the true time asks
     /// for, so that nobody takes the lock over before the lease is over.

@@ -271,7 +271,7 @@ pub struct Attached {
     pub slots: u32,
     /// Entries of the client's ledger.
     pub ledger_entries: u32,
-    /// Server clock minus this host's CLOCK_MONOTONIC, nanoseconds (shm only; else 0).
+    /// Server clock minus this host's CLOCK_BOOTTIME, nanoseconds (shm only; else 0).
     pub clock_offset_ns: u64,
     /// The primary's queue pairs and memory (verbs only).
     pub verbs: Option<VerbsAttached>,

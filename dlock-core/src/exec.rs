@@ -30,8 +30,8 @@ pub trait Executor: Send + Sync {
     fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration);
 
     /// As [`execute`](Self::execute) for a single verb on a word, without the copies that a
-    /// chain and its outcome take. It is waited for until `until_ns` of this host's monotonic
-    /// clock: the caller has just read that.
+    /// chain and its outcome take. It is waited for until `until_ns` of this host's
+    /// CLOCK_BOOTTIME: the caller has just read that.
     fn execute_one(&self, verb: &Verb, until_ns: u64) -> Single {
         let wait = Duration::from_nanos(until_ns.saturating_sub(self.now().local_ns));
         let mut outcome = [Outcome::Unknown];
@@ -86,18 +86,38 @@ pub trait Executor: Send + Sync {
     /// The reply to this request is not wanted any more; it is dropped when it comes.
     fn forget(&self, seq: Seq);
 
+    /// Why everything is refused just now, if it is: nothing of this client is under way then.
+    fn refusal(&self) -> Option<Status> {
+        None
+    }
+
     /// The session is over for this client: nothing is waited for any more, and whoever waits is
     /// told at once. An executor whose waits are all short need not do anything.
     fn end(&self) {}
 
-    /// The server clock as this client knows it, and this host's monotonic clock.
+    /// The server clock as this client knows it, and this host's CLOCK_BOOTTIME.
     fn now(&self) -> Now;
 
-    /// [`now`](Self::now), and what this host's monotonic clock was when it was called: before
+    /// [`now`](Self::now), and what this host's CLOCK_BOOTTIME was when it was called: before
     /// `local_ns` by as much as it took to ask for the time.
     fn now_since(&self) -> (u64, Now) {
         let now = self.now();
         (now.local_ns, now)
+    }
+
+    /// This host's CLOCK_BOOTTIME as [`Now::local_ns`] has it, late by at most
+    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX), and cheap to read.
+    fn local_coarse_ns(&self) -> u64 {
+        self.now().local_ns
+    }
+
+    /// How often the server clock turned out not to be where this client believed it to be: a
+    /// clock stood still, or jumped ([`Refresh::Disjoint`](crate::clock::Refresh)). `now` tells
+    /// the corrected time since. A hold that was granted when this was another number is possibly
+    /// over: its holder must not rely on it until it has asked the primary. Read it after the
+    /// time by which a hold is judged. Always 0 where both ends read the same clock.
+    fn discontinuities(&self) -> u64 {
+        0
     }
 
     /// Reads are free here, so that chains may carry more of them than they need.

@@ -26,8 +26,8 @@ pub const FAIR_QUEUE_MAX: u16 = 0x7fff;
 /// [`CLIENTS_MAX`] tickets: it holds four times as many.
 pub const FAIR_LANE_DIVERT: u16 = 0xf000;
 const _: () = assert!((u16::MAX - FAIR_LANE_DIVERT) as usize >= 4 * CLIENTS_MAX);
-/// From this lane value on a primary executes no more additions to the lane for anybody: only a
-/// client that ought to have diverted long ago would ask for one.
+/// From this lane value on the arbiter alone gives exclusive numbers out: a primary executes no
+/// more additions for anybody, and a client that adds all the same has no ticket.
 pub const FAIR_LANE_MAX: u16 = 0xf800;
 const _: () = assert!((FAIR_LANE_MAX - FAIR_LANE_DIVERT) as usize >= CLIENTS_MAX);
 const _: () = assert!((u16::MAX - FAIR_LANE_MAX) as usize >= CLIENTS_MAX);
@@ -52,6 +52,9 @@ pub const LOCK_WAIT_S: u64 = 5;
 pub const CONTROL_WAIT_S: u64 = 10;
 /// Seconds after which a head ticket of a fair lock that nobody claims is skipped.
 pub const FAIR_GRACE_S: u32 = 2;
+/// Seconds that a client may stay between two verbs of one operation while others wait for what it
+/// is about to do; then it must be fenced.
+pub const HINDRANCE_S: u32 = 10;
 /// Compare-and-swap rounds of one operation before it is handed to the arbiter.
 pub const CAS_ROUNDS_MAX: u32 = 8;
 /// Largest heartbeat timeout in seconds (C API).
@@ -60,3 +63,5 @@ pub const HEARTBEAT_S_MAX: u32 = 300;
 pub const RECOVERY_CLIENTS_MAX: u32 = 1_000;
 /// The TCP port of the control channel where none is given (C API).
 pub const PORT_DEFAULT: u16 = 21_616;
+/// The first port that a program of the C API can be configured with (C API).
+pub const PORT_MIN: u16 = 1_024;

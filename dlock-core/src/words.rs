@@ -11,6 +11,8 @@
 
 use bitfield_struct::bitfield;
 
+use crate::lane;
+
 /// The word of an atomic lock. Zero: free.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
@@ -40,6 +42,19 @@ pub struct RwWord {
 }
 
 /// The word of a fair lock. Each lane counts modulo 2^16 and never carries into the next.
+///
+/// No number is compared over more than a lap, although lanes start again:
+///
+/// * An exclusive ticket `tx` is *open* iff it lies in `nx .. mx`; a shared one waits iff its `tx`
+///   lies in `nx+1 ..= mx`, and is served otherwise. Both are exact, since no number is given out
+///   while a ledger names it, or may come to name it, from before (the lap rule, see
+///   [`lane`](crate::lane)).
+/// * A release by compare-and-swap may take effect arbitrarily late: its client may have been
+///   stopped before it. Until it has taken effect, that client's ledger names its ticket. An
+///   exclusive release expects `nx` to be its own number, and a shared one the number that was
+///   `nx` all the time it was held; the arbiter ends a share only for an exclusive ticket, which
+///   moves `nx` on. So the word cannot become again what such a release expects, until the lane
+///   starts again, and that the lap rule forbids.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct FairWord {
@@ -62,10 +77,52 @@ impl FairWord {
     pub const TAKE_EXCLUSIVE: u64 = 1 << 16;
     /// Addend that takes a shared ticket.
     pub const TAKE_SHARED: u64 = 1;
+
+    /// Exclusive tickets that are not done.
+    #[inline]
+    pub fn open_exclusive(self) -> u16 {
+        lane::distance(self.nx(), self.mx())
+    }
+    /// Shared tickets that are not done.
+    #[inline]
+    pub fn open_shared(self) -> u16 {
+        lane::distance(self.ns(), self.ms())
+    }
+    /// Whether the exclusive ticket of this number is not done.
+    #[inline]
+    pub fn is_open(self, tx: u16) -> bool {
+        lane::distance(self.nx(), tx) < self.open_exclusive()
+    }
+    /// Whether a shared ticket with this `tx` has its turn: no exclusive ticket before it is open.
+    #[inline]
+    pub fn is_served(self, tx: u16) -> bool {
+        let after = lane::distance(self.nx(), tx);
+        after == 0 || after > self.open_exclusive()
+    }
+    /// The word with one exclusive ticket more.
+    #[must_use]
+    pub fn exclusive_taken(self) -> Self {
+        self.with_mx(lane::plus(self.mx(), 1))
+    }
+    /// The word with one shared ticket more.
+    #[must_use]
+    pub fn shared_taken(self) -> Self {
+        self.with_ms(lane::plus(self.ms(), 1))
+    }
+    /// The word with the exclusive ticket that is served done.
+    #[must_use]
+    pub fn exclusive_done(self) -> Self {
+        self.with_nx(lane::plus(self.nx(), 1))
+    }
+    /// The word with `n` shared tickets more done.
+    #[must_use]
+    pub fn shared_done(self, n: u16) -> Self {
+        self.with_ns(lane::plus(self.ns(), n))
+    }
 }
 
 /// A place in the queue of a fair lock: both "next ticket" lanes as they were when it was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
     /// Exclusive lane. The ticket's own number if it is exclusive.
     pub tx: u16,
@@ -79,7 +136,8 @@ pub struct Ticket {
 pub enum LedgerState {
     /// Nothing, or an atomic or exclusive hold that the word itself names.
     None = 0,
-    /// A shared fetch-and-add may or may not have been executed (read-write lock).
+    /// A shared fetch-and-add may or may not have been executed (read-write lock); a ticket may
+    /// or may not have been taken (fair).
     Intent = 1,
     /// One reader of the count is mine (read-write), or a served shared ticket (fair).
     HeldShared = 2,
@@ -93,6 +151,10 @@ pub enum LedgerState {
     TicketShared = 6,
     /// An exclusive ticket, not yet served (fair).
     TicketExclusive = 7,
+    /// A shared ticket that is given up (fair).
+    GivenUpShared = 8,
+    /// An exclusive ticket that is given up (fair).
+    GivenUpExclusive = 9,
 }
 
 impl LedgerState {
@@ -106,6 +168,8 @@ impl LedgerState {
             5 => Self::Waiting,
             6 => Self::TicketShared,
             7 => Self::TicketExclusive,
+            8 => Self::GivenUpShared,
+            9 => Self::GivenUpExclusive,
             _ => Self::None,
         }
     }
@@ -161,10 +225,11 @@ impl LedgerEntry {
     }
 }
 
-/// Whether ticket number `a` comes before `b` on a lane that counts modulo 2^16.
+/// Whether ticket number `a` comes before `b` if they are less than half a lap apart: for tests
+/// that know they are.
 #[inline]
 pub fn before(a: u16, b: u16) -> bool {
-    a != b && b.wrapping_sub(a) <= 0x7fff
+    a != b && lane::distance(a, b) <= lane::mask() / 2
 }
 
 const _: () = {

@@ -99,7 +99,8 @@ impl World {
                     self.members.fence_tried(client, fencing);
                 }
                 Effect::Undo { client, .. } => {
-                    self.primary.fenced(NOW, &mut self.memory, client, &mut out);
+                    self.primary.fenced(client);
+                    self.primary.tick(NOW, &mut self.memory, &mut out);
                     self.members.undone(client);
                 }
                 _ => {}
@@ -354,7 +355,8 @@ fn a_share_that_was_ended_is_not_ended_again_with_an_earlier_ticket() {
     w.memory.faa(w0(&gc), FairWord::TAKE_EXCLUSIVE);
     note(&mut w, c, &gc, LedgerState::TicketExclusive, (1, 3), 5_000);
     assert_eq!(w.command(c, wait(&gc, Mode::Exclusive, (1, 3))), []);
-    for (at_ms, done) in [(1_500, 1), (9_000, 2), (60_000, 2)] {
+    // nobody can come out with the one that was dropped, so that it ends at once
+    for (at_ms, done) in [(500, 1), (1_500, 2), (9_000, 2), (60_000, 2)] {
         let mut out = Vec::new();
         w.primary.tick(NOW.plus_ns(at_ms * NS / 1_000), &mut w.memory, &mut out);
         assert_eq!(FairWord::from_bits(w.memory.read(w0(&gb))).ns(), done, "after {at_ms} ms");
@@ -492,4 +494,40 @@ fn a_lock_that_everybody_released_is_gone() {
     assert_eq!(w.primary.totals(), (2, 0, 0));
     let again = w.control(a, ControlRequest::ReleaseLocks(vec![ga.lock, LockId(-1)]));
     assert_eq!(again, ControlReply::Statuses(vec![Status::Error; 2]));
+}
+
+#[test]
+fn what_a_tcp_client_fails_at_is_counted() {
+    let mut w = World::new();
+    let a = w.client();
+    let (atomic, rw) = (w.get(a, "l", LockType::Atomic), w.get(a, "r", LockType::Rw));
+    let fair = w.get(a, "f", LockType::Fair);
+    let mut executed = |verb: Verb, old: u64| {
+        w.memory.set(w0(&fair), 0);
+        let chain = Chain::one(verb);
+        let check = w.primary.check_chain(NOW, &mut w.memory, a, &chain);
+        assert!(check == Ok(true) || !matches!(verb, Verb::Cas { expect: 1.., .. }), "{check:?}");
+        let mut values = Values::new();
+        values.push(old);
+        w.primary.clear_stats();
+        w.primary.executed(a, &chain, &values);
+        let stats = w.primary.stats();
+        let counted = |stat: &usize| stats[*stat] == 1;
+        (0..stats.len()).find(counted)
+    };
+    let take = |add| Verb::Faa { addr: w0(&fair), add };
+    let taken = FairWord::new().with_mx(1).into_bits();
+    assert_eq!(executed(take(FairWord::TAKE_EXCLUSIVE), 0), None);
+    assert_eq!(executed(take(FairWord::TAKE_EXCLUSIVE), taken), Some(0), "EAGAIN");
+    assert_eq!(executed(take(FairWord::TAKE_SHARED), taken), Some(0), "EAGAIN");
+    assert_eq!(executed(take(FairWord::TAKE_SHARED), FairWord::new().with_ms(5).into_bits()), None);
+    assert_eq!(executed(Verb::Faa { addr: w0(&rw), add: 1 }, taken), None);
+    let mine = AtomicWord::new().with_client(a.get()).with_timeout(6_000).into_bits();
+    let longer = AtomicWord::new().with_client(a.get()).with_timeout(7_000).into_bits();
+    let theirs = AtomicWord::new().with_client(999).with_timeout(6_000).into_bits();
+    let cas = |expect, swap| Verb::Cas { addr: w0(&atomic), expect, swap };
+    assert_eq!(executed(cas(mine, 0), mine), None);
+    assert_eq!(executed(cas(mine, 0), theirs), Some(15), "a release of a stolen lock");
+    assert_eq!(executed(cas(mine, longer), theirs), Some(16), "an extend of a stolen lock");
+    assert_eq!(executed(cas(0, mine), theirs), None, "an acquire");
 }

@@ -1,49 +1,125 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Readings of this host's monotonic clock, and what they say of the server clock.
+//! Readings of this host's clocks. What they say of the server clock is for
+//! [`dlock_core::clock`] to decide.
+//!
+//! The *local clock* is CLOCK_BOOTTIME: it never steps, and unlike CLOCK_MONOTONIC it counts the
+//! time for which the machine was suspended, as leases do. Reading it costs as much as
+//! CLOCK_MONOTONIC (22 ns where this was measured; one tick's clock 7 ns). It has no coarse twin,
+//! which is made of two others:
+//!
+//! ```text
+//!   CLOCK_MONOTONIC_COARSE ────────────────────── + suspended ──▶ boot_coarse_ns
+//!   CLOCK_REALTIME_COARSE − CLOCK_MONOTONIC_COARSE  as it was when `suspended` was measured?
+//!                                                   no ─▶ the exact clock, and measure again
+//! ```
+//! The kernel adds a suspended time to the wall clock, and to CLOCK_BOOTTIME, and not to
+//! CLOCK_MONOTONIC, in one update that readers see whole. So the difference of the first and the
+//! last changes with every suspend; it also does when the wall clock is set, and then nothing is
+//! wrong but the next reading takes longer. Only a wall clock that is set back by exactly the
+//! suspended nanoseconds, before anything was read, would go unnoticed.
 
 use std::time::{Duration, Instant};
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::NS;
+pub use dlock_core::clock::{ClockEstimate, DRIFT_PPM};
 
+use crate::published::Published;
 use crate::sys::deadline_in;
 
-/// Parts per million by which two hosts' clocks drift apart at most.
-pub const DRIFT_PPM: u64 = 500;
-
-/// What drift may add to ε before the server clock is asked again, nanoseconds.
-const DRIFT_TOLERATED_NS: u64 = 500_000;
-/// The same for a peer that is far away, however far: 20 s of drift.
-const DRIFT_TOLERATED_NS_MAX: u64 = 10_000_000;
-
-/// Ticks by which the kernel's coarse clock is behind at most: one while ticks arrive in time,
-/// five before the kernel lets another CPU advance it (`MAX_STALLED_JIFFIES`), and a margin.
+/// Ticks by which the kernel's coarse clocks are behind at most: one while ticks arrive in time,
+/// five before the kernel lets another CPU advance them (`MAX_STALLED_JIFFIES`), and a margin.
 pub const COARSE_TICKS_MAX: u64 = 8;
+/// How exactly the suspended time is known, nanoseconds; it is not used if it takes longer to read
+/// the clocks that tell it.
+const SUSPENDED_ERROR_NS_MAX: u64 = 10_000;
+/// Trials to read these clocks without being interrupted.
+const TRIALS_MAX: usize = 4;
 
-/// CLOCK_MONOTONIC in nanoseconds; no system call where the vDSO serves it.
+/// The local clock, CLOCK_BOOTTIME, in nanoseconds; no system call where the vDSO serves it.
 #[inline]
-pub fn monotonic_ns() -> u64 {
-    read(libc::CLOCK_MONOTONIC)
+pub fn boot_ns() -> u64 {
+    read(libc::CLOCK_BOOTTIME)
 }
 
-/// CLOCK_MONOTONIC in nanoseconds at the end of a wait that begins now.
+/// The former name of [`boot_ns`]: the same clock, so that both may be mixed.
+#[inline]
+pub fn monotonic_ns() -> u64 {
+    boot_ns()
+}
+
+/// The local clock in nanoseconds at the end of a wait that begins now.
 pub fn until_ns(wait: Duration) -> u64 {
     Until::after(wait).ns
 }
 
-/// CLOCK_MONOTONIC as of the last tick: behind by up to [`COARSE_TICKS_MAX`] ticks, but ten
-/// times as quick to read.
+/// The local clock as of the last tick: behind by up to [`COARSE_TICKS_MAX`] ticks, but twice as
+/// quick to read.
 #[inline]
-pub fn monotonic_coarse_ns() -> u64 {
-    read(libc::CLOCK_MONOTONIC_COARSE)
+pub fn boot_coarse_ns() -> u64 {
+    SUSPENDED.boot_coarse_ns(read)
 }
 
-/// How far [`monotonic_coarse_ns`] is behind at most.
+/// The former name of [`boot_coarse_ns`]: the same clock.
+#[inline]
+pub fn monotonic_coarse_ns() -> u64 {
+    boot_coarse_ns()
+}
+
+static SUSPENDED: Suspended = Suspended::new();
+
+/// How long this machine was suspended, and how that is known to be still so.
+struct Suspended {
+    /// CLOCK_REALTIME − CLOCK_MONOTONIC when it was measured (0: never), and CLOCK_BOOTTIME −
+    /// CLOCK_MONOTONIC; modulo 2^64.
+    known: Published<2>,
+}
+
+impl Suspended {
+    const fn new() -> Self {
+        Self { known: Published::zero() }
+    }
+
+    #[inline]
+    fn boot_coarse_ns(&self, read: impl Fn(libc::clockid_t) -> u64) -> u64 {
+        let monotonic_ns = read(libc::CLOCK_MONOTONIC_COARSE);
+        let apart_ns = read(libc::CLOCK_REALTIME_COARSE).wrapping_sub(monotonic_ns);
+        let [known_apart_ns, suspended_ns] = self.known.get();
+        if apart_ns == known_apart_ns && apart_ns != 0 {
+            return monotonic_ns.wrapping_add(suspended_ns);
+        }
+        self.measure(read)
+    }
+
+    #[cold]
+    fn measure(&self, read: impl Fn(libc::clockid_t) -> u64) -> u64 {
+        let apart_ns = || {
+            let monotonic_ns = read(libc::CLOCK_MONOTONIC_COARSE);
+            read(libc::CLOCK_REALTIME_COARSE).wrapping_sub(monotonic_ns)
+        };
+        for _ in 0..TRIALS_MAX {
+            let apart_before_ns = apart_ns();
+            let before_ns = read(libc::CLOCK_MONOTONIC);
+            let boot_ns = read(libc::CLOCK_BOOTTIME);
+            let after_ns = read(libc::CLOCK_MONOTONIC);
+            let error_ns = after_ns.wrapping_sub(before_ns);
+            if apart_before_ns == apart_ns() && error_ns <= SUSPENDED_ERROR_NS_MAX {
+                // The least it can be: no coarse reading is ahead of the exact clock.
+                let suspended_ns = boot_ns.wrapping_sub(after_ns);
+                self.known.update(|_| (Some([apart_before_ns, suspended_ns]), ()));
+                break;
+            }
+        }
+        read(libc::CLOCK_BOOTTIME)
+    }
+}
+
+/// How far [`boot_coarse_ns`] is behind at most.
 pub(crate) fn coarse_lag_ns() -> u64 {
     let mut resolution = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `resolution` is a valid place for the answer.
     let rc = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut resolution) };
     let tick_ns = if rc == 0 { nanoseconds(&resolution) } else { NS / 100 };
-    tick_ns.max(1).saturating_mul(COARSE_TICKS_MAX)
+    tick_ns.max(1).saturating_mul(COARSE_TICKS_MAX).saturating_add(SUSPENDED_ERROR_NS_MAX)
 }
 
 #[inline]
@@ -60,7 +136,7 @@ fn nanoseconds(time: &libc::timespec) -> u64 {
     (time.tv_sec as u64).wrapping_mul(NS).wrapping_add(time.tv_nsec as u64)
 }
 
-/// A moment of CLOCK_MONOTONIC that something must have ended at.
+/// A moment of the local clock that something must have ended at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Until {
     ns: u64,
@@ -76,111 +152,27 @@ impl Until {
     /// So long from now.
     pub(crate) fn after(wait: Duration) -> Self {
         let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-        Self { ns: monotonic_ns().saturating_add(wait_ns) }
+        Self { ns: boot_ns().saturating_add(wait_ns) }
     }
 
     /// The same moment for those who sleep, a year from now at most.
     pub(crate) fn instant(self) -> Instant {
-        deadline_in(Duration::from_nanos(self.ns.saturating_sub(monotonic_ns())))
+        deadline_in(Duration::from_nanos(self.ns.saturating_sub(boot_ns())))
     }
 
     /// Whether it has passed. The clock is read exactly only where the coarse one, behind by so
     /// much at most, leaves it open.
     #[inline]
     pub(crate) fn is_over(self, coarse_lag_ns: u64) -> bool {
-        monotonic_coarse_ns().saturating_add(coarse_lag_ns) > self.ns && monotonic_ns() > self.ns
-    }
-}
-
-/// What a client knows of the server clock from one exchange of messages.
-///
-/// ```text
-///   client   sent ──────────┐        ┌────────▶ received
-///   primary                 └─ at ───┘  error ≤ (received − sent)/2
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClockEstimate {
-    /// Server clock minus this host's CLOCK_MONOTONIC, nanoseconds, modulo 2^64.
-    pub offset_ns: u64,
-    /// Half the round trip of the exchange, nanoseconds.
-    pub half_trip_ns: u64,
-    /// When it was made, on this host's CLOCK_MONOTONIC, nanoseconds.
-    pub taken_at_ns: u64,
-}
-
-impl ClockEstimate {
-    /// From an exchange: CLOCK_MONOTONIC before sending and after receiving, and the server
-    /// clock in the answer.
-    pub fn from_exchange(sent_ns: u64, received_ns: u64, at: ServerTime) -> Self {
-        // Rounded up: the estimate never claims more than it knows.
-        let half_trip_ns = received_ns.saturating_sub(sent_ns).div_ceil(2);
-        let middle_ns = sent_ns.wrapping_add(half_trip_ns);
-        Self { offset_ns: at.0.wrapping_sub(middle_ns), half_trip_ns, taken_at_ns: received_ns }
-    }
-
-    /// The server clock at a moment of CLOCK_MONOTONIC.
-    pub fn at(&self, monotonic_ns: u64) -> Now {
-        Now {
-            time: ServerTime(monotonic_ns.wrapping_add(self.offset_ns)),
-            uncertainty_ns: self.uncertainty_ns(monotonic_ns),
-            local_ns: monotonic_ns,
-        }
-    }
-
-    /// Whether its age has added more to ε than a new exchange would: half a millisecond (one
-    /// second of drift), or as much as the trip itself. An exchange that took long because a
-    /// machine was busy is not relied on for long.
-    pub fn is_stale(&self, monotonic_ns: u64) -> bool {
-        let drift_ns = self.uncertainty_ns(monotonic_ns).saturating_sub(self.half_trip_ns);
-        drift_ns > self.half_trip_ns.clamp(DRIFT_TOLERATED_NS, DRIFT_TOLERATED_NS_MAX)
-    }
-
-    /// ε at a moment of CLOCK_MONOTONIC: it grows with the estimate's age.
-    pub fn uncertainty_ns(&self, monotonic_ns: u64) -> u64 {
-        let age_ns = monotonic_ns.saturating_sub(self.taken_at_ns);
-        let drift_ns = u128::from(age_ns) * u128::from(DRIFT_PPM) / 1_000_000;
-        let drift_ns = u64::try_from(drift_ns).unwrap_or(u64::MAX);
-        self.half_trip_ns.saturating_add(drift_ns).saturating_add(1)
+        boot_coarse_ns().saturating_add(coarse_lag_ns) > self.ns && boot_ns() > self.ns
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
-
-    #[test]
-    fn the_true_time_is_always_within_the_uncertainty() {
-        const TRUE_OFFSET: u64 = 7_000 * NS;
-        for (there, back) in [(0, 0), (0, 1_000), (1_000, 0), (400, 601), (5, 4)] {
-            let sent = 50 * NS;
-            let at = ServerTime(sent + there + TRUE_OFFSET);
-            let estimate = ClockEstimate::from_exchange(sent, sent + there + back, at);
-            for age in [0, NS, 3_600 * NS] {
-                let now = estimate.at(sent + there + back + age);
-                let truth = sent + there + back + age + TRUE_OFFSET;
-                assert!(now.time.0.abs_diff(truth) <= now.uncertainty_ns);
-            }
-        }
-    }
-
-    #[test]
-    fn an_estimate_is_stale_after_a_second_or_a_trips_worth_of_drift() {
-        let near = ClockEstimate::from_exchange(0, 2_000, ServerTime(NS));
-        assert!(!near.is_stale(NS - 10_000));
-        assert!(near.is_stale(NS + 10_000));
-        let far = ClockEstimate::from_exchange(0, 20_000_000, ServerTime(NS));
-        assert!(!far.is_stale(15 * NS));
-        assert!(far.is_stale(25 * NS));
-        let by_a_busy_machine = ClockEstimate::from_exchange(0, 3 * NS, ServerTime(NS));
-        assert!(by_a_busy_machine.is_stale(30 * NS));
-    }
-
-    #[test]
-    fn uncertainty_grows_by_500_ppm_of_the_age() {
-        let estimate = ClockEstimate::from_exchange(0, 2_000, ServerTime(NS));
-        let fresh = estimate.uncertainty_ns(2_000);
-        assert_eq!(estimate.uncertainty_ns(2_000 + 1_000_000) - fresh, 500);
-    }
 
     #[test]
     fn a_moment_is_over_when_the_exact_clock_says_so() {
@@ -188,9 +180,9 @@ mod tests {
         for wait_ns in [0, 1_000, 1_000_000, 2 * lag_ns] {
             let until = Until::after(Duration::from_nanos(wait_ns));
             loop {
-                let before = monotonic_ns();
+                let before = boot_ns();
                 let is_over = until.is_over(lag_ns);
-                let after = monotonic_ns();
+                let after = boot_ns();
                 assert!(is_over || before <= until.ns);
                 assert!(!is_over || after > until.ns);
                 if is_over {
@@ -206,11 +198,118 @@ mod tests {
     #[test]
     fn the_coarse_clock_is_behind_by_no_more_than_its_bound() {
         for _ in 0..10_000 {
-            let before = monotonic_ns();
-            let coarse = monotonic_coarse_ns();
-            let after = monotonic_ns();
+            let before = boot_ns();
+            let coarse = boot_coarse_ns();
+            let after = boot_ns();
             assert!(coarse <= after);
             assert!(coarse + coarse_lag_ns() >= before);
+        }
+    }
+
+    /// A kernel's clocks, as the functions above read them.
+    #[derive(Default)]
+    struct Kernel {
+        monotonic_ns: Cell<u64>,
+        tick_ns: Cell<u64>,
+        wall_ns: Cell<u64>,
+        suspended_ns: Cell<u64>,
+    }
+
+    const TICK_NS: u64 = 4_000_000;
+
+    impl Kernel {
+        fn goes_on(&self, ns: u64) {
+            self.monotonic_ns.set(self.monotonic_ns.get() + ns);
+            self.tick_ns.set(self.monotonic_ns.get() / TICK_NS * TICK_NS);
+        }
+        fn suspends(&self, ns: u64) {
+            self.suspended_ns.set(self.suspended_ns.get() + ns);
+            self.wall_ns.set(self.wall_ns.get().wrapping_add(ns));
+            self.tick_ns.set(self.monotonic_ns.get());
+        }
+        fn boot_ns(&self) -> u64 {
+            self.monotonic_ns.get() + self.suspended_ns.get()
+        }
+        fn read(&self, clock: libc::clockid_t) -> u64 {
+            self.goes_on(50);
+            match clock {
+                libc::CLOCK_MONOTONIC => self.monotonic_ns.get(),
+                libc::CLOCK_MONOTONIC_COARSE => self.tick_ns.get(),
+                libc::CLOCK_REALTIME_COARSE => self.tick_ns.get().wrapping_add(self.wall_ns.get()),
+                libc::CLOCK_BOOTTIME => self.boot_ns(),
+                other => panic!("clock {other} is not asked for"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_coarse_clock_counts_suspended_time_at_once_and_no_step_of_the_wall_clock() {
+        let kernel = Kernel::default();
+        let suspended = Suspended::new();
+        let mut random = 7_u64;
+        kernel.goes_on(NS);
+        for _ in 0..100_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            match random >> 61 {
+                0 => kernel.suspends(1 + (random >> 20) % (3_600 * NS)),
+                1 => kernel.suspends(1),
+                2 => {
+                    let step = (random << 8 >> 20) as i64 % (3_600 * NS as i64);
+                    kernel.wall_ns.set(kernel.wall_ns.get().wrapping_add_signed(step));
+                }
+                _ => kernel.goes_on((random >> 20) % NS),
+            }
+            let before_ns = kernel.boot_ns();
+            let coarse_ns = suspended.boot_coarse_ns(|clock| kernel.read(clock));
+            assert!(coarse_ns <= kernel.boot_ns(), "ahead");
+            let lag_ns = TICK_NS + SUSPENDED_ERROR_NS_MAX;
+            assert!(coarse_ns + lag_ns >= before_ns, "{} ns behind", before_ns - coarse_ns);
+        }
+    }
+
+    #[test]
+    fn while_no_clock_is_set_the_exact_one_is_not_read() {
+        let kernel = Kernel::default();
+        let suspended = Suspended::new();
+        kernel.wall_ns.set(1_700_000_000 * NS);
+        let exact = Cell::new(0);
+        for _ in 0..1_000 {
+            kernel.goes_on(NS / 3);
+            suspended.boot_coarse_ns(|clock| {
+                exact.set(exact.get() + u32::from(clock == libc::CLOCK_BOOTTIME));
+                kernel.read(clock)
+            });
+        }
+        assert!(exact.get() <= 2 * TRIALS_MAX as u32, "read {} times", exact.get());
+    }
+
+    #[test]
+    fn the_local_clock_is_the_one_that_counts_suspended_time() {
+        let before = read(libc::CLOCK_BOOTTIME);
+        let local = boot_ns();
+        let after = read(libc::CLOCK_BOOTTIME);
+        assert!(before <= local && local <= after);
+        assert!(Until::at(after).is_over(coarse_lag_ns()));
+    }
+
+    /// A namespace with another CLOCK_BOOTTIME is a host that was suspended.
+    #[test]
+    fn the_local_clock_is_right_on_a_host_that_was_suspended_for_a_day() {
+        for test in [
+            "the_local_clock_is_the_one_that_counts_suspended_time",
+            "the_coarse_clock_is_behind_by_no_more_than_its_bound",
+        ] {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--time", "--boottime", "86400", "--fork", "--"]);
+            command.arg(std::env::current_exe().unwrap());
+            command.args(["--exact", &format!("clock::tests::{test}"), "--nocapture"]);
+            match command.output() {
+                Ok(output) if output.status.success() => {}
+                Ok(output) if !String::from_utf8_lossy(&output.stdout).contains("running 1") => {
+                    println!("skipped: no time namespace: {output:?}");
+                }
+                other => panic!("{other:?}"),
+            }
         }
     }
 }

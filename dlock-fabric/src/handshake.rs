@@ -2,8 +2,8 @@
 //! Attaching: the first exchange on a connection that becomes a command channel.
 //!
 //! ```text
-//!   client ──Attach{client, secret, fabric, version: None }──▶ primary
-//!          ◀─Attached (+ slot and ledger descriptors on a Unix socket)─
+//!   client ──Attach{client, secret, fabric}──▶ primary
+//!          ◀─Attached (+ descriptors of header, slots and ledger on a Unix socket)─
 //! ```
 
 use std::io;
@@ -28,18 +28,16 @@ pub(crate) fn attach_tcp(
     exchange(socket, attach, deadline, &mut Vec::new())
 }
 
-/// Attaches over a Unix socket; the answer, the slot memory and the ledger.
+/// Attaches over a Unix socket; the answer, and the header, the slots and the ledger.
 pub(crate) fn attach_shm(
     socket: BorrowedFd<'_>,
     attach: &Attach,
     deadline: Instant,
-) -> Result<(Attached, OwnedFd, OwnedFd), FabricError> {
+) -> Result<(Attached, [OwnedFd; 3]), FabricError> {
     let mut fds = Vec::new();
     let attached = exchange(socket, attach, deadline, &mut fds)?;
-    match <[OwnedFd; 2]>::try_from(fds) {
-        Ok([slots, ledger]) => Ok((attached, slots, ledger)),
-        Err(_) => Err(FabricError::Unexpected),
-    }
+    let fds = fds.try_into().map_err(|_| FabricError::Unexpected)?;
+    Ok((attached, fds))
 }
 
 /// The primary's side: sends the answer, with the memory for an shm client.
@@ -56,7 +54,8 @@ pub fn answer(
     codec::encode(&Frame::Attached(*attached), &mut bytes);
     match shared {
         Some(shared) => {
-            fds::send_with_fds(socket, &bytes, &[shared.slots, shared.ledger], deadline)
+            let fds = [shared.header, shared.slots, shared.ledger];
+            fds::send_with_fds(socket, &bytes, &fds, deadline)
         }
         None => sys::send_all(socket, &bytes, deadline),
     }

@@ -19,7 +19,7 @@ use dlock_core::ids::Seq;
 use dlock_core::message::Reply;
 use dlock_core::verb::Outcome;
 
-use crate::clock::monotonic_ns;
+use crate::clock::boot_ns;
 use crate::frames::FrameBuffer;
 
 /// Requests and batches without an answer that anybody has asked for.
@@ -33,7 +33,7 @@ const HELP: Duration = Duration::from_millis(10);
 pub(crate) enum Answer {
     /// To a batch.
     Outcomes(Vec<Outcome>),
-    /// To a request, with CLOCK_MONOTONIC before it was sent and after the answer had come.
+    /// To a request, with the local clock before it was sent and after the answer had come.
     Reply { reply: Reply, sent_ns: u64, received_ns: u64 },
 }
 
@@ -170,7 +170,7 @@ impl Inbox {
         }
         self.last_seq = seq.0;
         if !matches!(expected, Expected::Nothing) {
-            let pending = Pending { expected, sent_ns: monotonic_ns(), answer: None };
+            let pending = Pending { expected, sent_ns: boot_ns(), answer: None };
             self.pending.insert(seq, pending);
         }
         Ok(())
@@ -198,7 +198,7 @@ impl Inbox {
 
     /// Files all whole frames; `false` if one of them is no answer.
     pub(crate) fn deliver(&mut self, rx: &mut FrameBuffer) -> bool {
-        let received_ns = monotonic_ns();
+        let received_ns = boot_ns();
         loop {
             match rx.next() {
                 Ok(None) => return true,

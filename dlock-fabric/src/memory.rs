@@ -2,17 +2,22 @@
 //! Lock memory and ledgers as files in memory that processes map.
 //!
 //! ```text
-//!   slot memory     | header page: magic, layout, slots, gate | slot 0 | slot 1 | …  32 bytes each
-//!                     read-only to clients                      read and write to all
-//!   ledger memory   | header: magic, entries, gate, detaches  | entry 0 | entry 1 | … 8 bytes each
-//!                     64 bytes                                  written by one client
+//!   header  | magic, slots, gate, owner mutex |               written by the primary alone
+//!   slots   | slot 0 | slot 1 | …  32 bytes each              written by all
+//!   ledger  | magic, entries, gate, detaches | entry 0 | …    written by one client, and the gate
+//!             64 bytes                         8 bytes each   by the primary
 //! ```
-//! Files are sealed against shrinking and growing, so that no access can fault; mappings are not
-//! inherited by forked children, so that a process that is gone is gone with all its accesses.
+//! Each is a file of its own. All are sealed against shrinking and growing, so that no access can
+//! fault. The header is sealed against writing, too, once the primary has mapped it: the kernel
+//! refuses every later mapping, call or change of protection that would make it writable,
+//! whoever asks. The primary reads nothing that clients can write but words it checks: its mutex
+//! with the pointers of the C library lies in the header. Mappings are not inherited by forked
+//! children, so that a process that is gone is gone with all its accesses.
 //!
 //! A *gate* is 0 while chains may be executed, else the status to refuse them with. It stops
 //! those that look; it is no fence for those that have looked already.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -25,15 +30,16 @@ use dlock_core::verb::WordAddr;
 use crate::atomic::{self, SharedWord};
 use crate::error::FabricError;
 use crate::fork::Owner;
+use crate::owner_mutex::{self, OWNER_WORD};
 use crate::sys;
-use crate::vigil::{self, VIGIL_WORD};
 
-/// Bytes in front of the first slot: a page on every supported machine, and 64 KiB pages too.
-const SLOT_HEADER_BYTES: usize = 64 * 1024;
-/// Words in front of a ledger's first entry: a cache line.
-const LEDGER_HEADER_WORDS: usize = 8;
-/// "dlkslot" and the layout's version.
-const SLOT_MAGIC: u64 = u64::from_le_bytes(*b"dlkslot\x01");
+/// Bytes of the header file: a page of most machines, and part of one where they are larger.
+const HEADER_BYTES: usize = 4 * 1024;
+/// Words at the front of the header and of a ledger: a cache line.
+const HEADER_WORDS: usize = 8;
+/// "dlkslot" and the layout's version: 2 has the header in a file of its own, and the offset of
+/// the server clock counts from CLOCK_BOOTTIME.
+const SLOT_MAGIC: u64 = u64::from_le_bytes(*b"dlkslot\x02");
 /// "dlkledg" and the layout's version.
 const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"dlkledg\x01");
 /// Slots that a `WordAddr` can name.
@@ -51,9 +57,17 @@ enum HeaderWord {
 /// The words of locks and objects: one per primary and epoch.
 #[derive(Debug)]
 pub struct SlotMemory {
+    header: Mapping,
     map: Mapping,
-    fd: Option<OwnedFd>,
+    /// The primary's.
+    files: Option<SlotFiles>,
     slots: u32,
+}
+
+#[derive(Debug)]
+struct SlotFiles {
+    header: OwnedFd,
+    slots: OwnedFd,
 }
 
 impl SlotMemory {
@@ -63,24 +77,29 @@ impl SlotMemory {
     /// `TooManySlots`; `Memory` if the system has none.
     pub fn create(slots: u32) -> Result<Self, FabricError> {
         let bytes = Self::bytes(slots)?;
-        let fd = sealed_file(c"dlock-slots", bytes)?;
-        let map = Mapping::of_file(fd.as_fd(), bytes)?;
-        let memory = Self { map, fd: Some(fd), slots };
+        let file = memory_file(c"dlock-slots", bytes)?;
+        seal(file.as_fd(), SEALS).map_err(not_sealed(bytes))?;
+        let map = Mapping::of_file(file.as_fd(), bytes)?;
+        let (header_file, header) = written_here_alone(c"dlock-header", HEADER_BYTES)?;
+        let files = Some(SlotFiles { header: header_file, slots: file });
+        let memory = Self { header, map, files, slots };
         memory.header(HeaderWord::Magic).store(SLOT_MAGIC);
         memory.header(HeaderWord::Len).store(u64::from(slots));
         Ok(memory)
     }
 
-    /// The memory behind a descriptor that a primary sent, with the size it said.
+    /// The memory behind the descriptors of header and slots that a primary sent, with the size it
+    /// said.
     ///
     /// # Errors
     /// `MemoryRefused` if it is not sealed memory of that size; `Memory` if it cannot be mapped.
-    pub fn open(fd: OwnedFd, slots: u32) -> Result<Self, FabricError> {
+    pub fn open(header: OwnedFd, slots_file: OwnedFd, slots: u32) -> Result<Self, FabricError> {
         let bytes = Self::bytes(slots)?;
-        check_file(fd.as_fd(), bytes)?;
-        let map = Mapping::of_file(fd.as_fd(), bytes)?;
-        let memory = Self { map, fd: None, slots };
-        memory.map.protect_front(SLOT_HEADER_BYTES)?;
+        check_file(header.as_fd(), HEADER_BYTES)?;
+        check_file(slots_file.as_fd(), bytes)?;
+        let header = Mapping::of_file_to_read(header.as_fd(), HEADER_BYTES)?;
+        let map = Mapping::of_file(slots_file.as_fd(), bytes)?;
+        let memory = Self { header, map, files: None, slots };
         let header = [HeaderWord::Magic, HeaderWord::Len].map(|word| memory.header(word).load());
         if header != [SLOT_MAGIC, u64::from(slots)] {
             return Err(FabricError::MemoryRefused("its slots have another layout"));
@@ -92,10 +111,10 @@ impl SlotMemory {
         if slots > SLOTS_LIMIT {
             return Err(FabricError::TooManySlots { slots, max: SLOTS_LIMIT });
         }
-        (slots as usize)
-            .checked_mul(32)
-            .and_then(|bytes| bytes.checked_add(SLOT_HEADER_BYTES))
-            .ok_or(FabricError::TooManySlots { slots, max: SLOTS_LIMIT })
+        let bytes = (slots as usize).checked_mul(32);
+        // A file without a page cannot be mapped.
+        let bytes = bytes.map(|bytes| bytes.max(HEADER_BYTES));
+        bytes.ok_or(FabricError::TooManySlots { slots, max: SLOTS_LIMIT })
     }
 
     /// How many slots it has.
@@ -103,41 +122,41 @@ impl SlotMemory {
         self.slots
     }
 
-    /// The descriptor to hand to clients; `None` in a client.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.fd.as_ref().map(AsFd::as_fd)
+    /// The descriptors to hand to clients, of the header and of the slots; `None` in a client.
+    pub fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        self.files.as_ref().map(|files| [files.header.as_fd(), files.slots.as_fd()])
     }
 
     /// The word at an address; `None` if it lies outside.
     #[inline]
     pub fn word(&self, addr: WordAddr) -> Option<&SharedWord> {
         let words = self.slots as usize * 4;
-        self.map.words(SLOT_HEADER_BYTES / 8, words).get(addr.index() as usize)
+        self.map.words(0, words).get(addr.index() as usize)
     }
 
     /// Why chains are refused now, by all of this memory's clients.
     #[inline]
     pub fn gate(&self) -> Option<Status> {
-        let header = self.map.words(0, LEDGER_HEADER_WORDS);
+        let header = self.header.words(0, HEADER_WORDS);
         gate_of(&header[HeaderWord::Gate as usize])
-            .or_else(|| vigil::refusal(header[VIGIL_WORD].load()))
+            .or_else(|| owner_mutex::refusal(header[OWNER_WORD].load()))
     }
 
-    /// Where the mutex of [`vigil`] lies. The primary's alone.
-    pub(crate) fn vigil_place(&self) -> *mut u8 {
-        debug_assert!(self.fd.is_some(), "clients map the header read-only");
-        self.map.words(VIGIL_WORD, 1).as_ptr().cast_mut().cast()
+    /// Where the mutex of [`owner_mutex`] lies. The primary's alone.
+    pub(crate) fn owner_place(&self) -> *mut u8 {
+        debug_assert!(self.files.is_some(), "clients cannot write the header");
+        self.header.words(OWNER_WORD, 1).as_ptr().cast_mut().cast()
     }
 
     /// Refuses all chains with this status from now on, or permits them. The primary's alone.
     pub(crate) fn set_gate(&self, status: Option<Status>) {
-        debug_assert!(self.fd.is_some(), "clients map the header read-only");
+        debug_assert!(self.files.is_some(), "clients cannot write the header");
         self.header(HeaderWord::Gate).store(gate_word(status));
     }
 
     #[inline]
     fn header(&self, word: HeaderWord) -> &SharedWord {
-        &self.map.words(0, LEDGER_HEADER_WORDS)[word as usize]
+        &self.header.words(0, HEADER_WORDS)[word as usize]
     }
 }
 
@@ -156,7 +175,8 @@ impl LedgerMemory {
     /// `Memory` if the system has none.
     pub fn create(entries: u32) -> Result<Self, FabricError> {
         let bytes = Self::bytes(entries);
-        let fd = sealed_file(c"dlock-ledger", bytes)?;
+        let fd = memory_file(c"dlock-ledger", bytes)?;
+        seal(fd.as_fd(), SEALS).map_err(not_sealed(bytes))?;
         let map = Mapping::of_file(fd.as_fd(), bytes)?;
         Ok(Self { map, fd: Some(fd), entries }.with_header())
     }
@@ -193,7 +213,7 @@ impl LedgerMemory {
     }
 
     fn bytes(entries: u32) -> usize {
-        (LEDGER_HEADER_WORDS + entries as usize) * 8
+        (HEADER_WORDS + entries as usize) * 8
     }
 
     /// How many entries it has.
@@ -209,7 +229,7 @@ impl LedgerMemory {
     /// An entry; `None` if there is none of this number.
     #[inline]
     pub fn entry(&self, handle: Handle) -> Option<&SharedWord> {
-        self.map.words(LEDGER_HEADER_WORDS, self.entries as usize).get(handle.0 as usize)
+        self.map.words(HEADER_WORDS, self.entries as usize).get(handle.0 as usize)
     }
 
     /// Why this client's chains are refused.
@@ -251,7 +271,7 @@ impl LedgerMemory {
 
     #[inline]
     fn header(&self, word: HeaderWord) -> &SharedWord {
-        &self.map.words(0, LEDGER_HEADER_WORDS)[word as usize]
+        &self.map.words(0, HEADER_WORDS)[word as usize]
     }
 }
 
@@ -270,8 +290,11 @@ fn gate_word(status: Option<Status>) -> u64 {
     status.map_or(0, |status| 1 << 32 | u64::from(status.code() as u32))
 }
 
-/// A file in memory of fixed size, closed on exec.
-fn sealed_file(name: &std::ffi::CStr, bytes: usize) -> Result<OwnedFd, FabricError> {
+/// No file of ours changes its size, or its seals.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// A file in memory of this size, closed on exec.
+fn memory_file(name: &CStr, bytes: usize) -> Result<OwnedFd, FabricError> {
     let failed = |what| move |source| FabricError::Memory { what, bytes, source };
     // SAFETY: `name` is a C string.
     let fd =
@@ -280,11 +303,38 @@ fn sealed_file(name: &std::ffi::CStr, bytes: usize) -> Result<OwnedFd, FabricErr
     // SAFETY: a descriptor just made, and nobody else's.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.set_len(bytes as u64).map_err(failed("size a shared memory file"))?;
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: an operation on a descriptor, without pointers.
-    let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
-    sys::check(rc).map_err(failed("seal a shared memory file"))?;
     Ok(file.into())
+}
+
+fn seal(fd: BorrowedFd<'_>, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: an operation on a descriptor, without pointers.
+    sys::check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
+}
+
+fn not_sealed(bytes: usize) -> impl FnOnce(io::Error) -> FabricError {
+    move |source| FabricError::Memory { what: "seal a shared memory file", bytes, source }
+}
+
+/// A file that can be written through this mapping alone, and a descriptor of it.
+///
+/// Linux before 5.1 has no such seal. There the descriptor is read-only; a process of the same
+/// user could still open the file anew by its entry in /proc.
+fn written_here_alone(name: &CStr, bytes: usize) -> Result<(OwnedFd, Mapping), FabricError> {
+    let file = memory_file(name, bytes)?;
+    let map = Mapping::of_file(file.as_fd(), bytes)?;
+    match seal(file.as_fd(), SEALS | libc::F_SEAL_FUTURE_WRITE) {
+        Ok(()) => Ok((file, map)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            seal(file.as_fd(), SEALS).map_err(not_sealed(bytes))?;
+            Ok((read_only(file.as_fd()).map_err(not_sealed(bytes))?, map))
+        }
+        Err(error) => Err(not_sealed(bytes)(error)),
+    }
+}
+
+/// The same file, opened for reading.
+fn read_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).map(OwnedFd::from)
 }
 
 /// Refuses a file that is not exactly of this size for ever.
@@ -320,16 +370,27 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn of_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, FabricError> {
-        Self::new(bytes, libc::MAP_SHARED, fd.as_raw_fd())
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        Self::new(bytes, protection, libc::MAP_SHARED, fd.as_raw_fd())
+    }
+
+    fn of_file_to_read(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, FabricError> {
+        Self::new(bytes, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd())
     }
 
     fn anonymous(bytes: usize) -> Result<Self, FabricError> {
-        Self::new(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Self::new(bytes, protection, flags, -1)
     }
 
-    fn new(bytes: usize, flags: libc::c_int, fd: libc::c_int) -> Result<Self, FabricError> {
+    fn new(
+        bytes: usize,
+        protection: libc::c_int,
+        flags: libc::c_int,
+        fd: libc::c_int,
+    ) -> Result<Self, FabricError> {
         let failed = |source| FabricError::Memory { what: "map shared memory", bytes, source };
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address the kernel chooses; nothing is replaced.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
         let base = match NonNull::new(base.cast::<u8>()) {
@@ -341,17 +402,6 @@ impl Mapping {
         let rc = unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_DONTFORK) };
         sys::check(rc).map_err(failed)?;
         Ok(map)
-    }
-
-    /// Makes the first bytes read-only.
-    fn protect_front(&self, bytes: usize) -> Result<(), FabricError> {
-        // SAFETY: the front of this mapping; whoever owns it does not write there.
-        let rc = unsafe { libc::mprotect(self.base.as_ptr().cast(), bytes, libc::PROT_READ) };
-        sys::check(rc).map(drop).map_err(|source| FabricError::Memory {
-            what: "protect shared memory",
-            bytes,
-            source,
-        })
     }
 
     /// A run of words, by the index of the first.
@@ -380,14 +430,19 @@ mod tests {
     use dlock_core::ids::Slot;
     use dlock_core::verb::Word;
 
-    fn copy(fd: Option<BorrowedFd<'_>>) -> OwnedFd {
-        fd.unwrap().try_clone_to_owned().unwrap()
+    fn copy(fd: BorrowedFd<'_>) -> OwnedFd {
+        fd.try_clone_to_owned().unwrap()
+    }
+
+    fn open(primary: &SlotMemory, slots: u32) -> Result<SlotMemory, FabricError> {
+        let [header, file] = primary.fds().unwrap();
+        SlotMemory::open(copy(header), copy(file), slots)
     }
 
     #[test]
     fn two_mappings_of_one_memory_see_each_other() {
         let primary = SlotMemory::create(10).unwrap();
-        let client = SlotMemory::open(copy(primary.fd()), 10).unwrap();
+        let client = open(&primary, 10).unwrap();
         let addr = WordAddr::new(Slot(9), Word::Gen);
         client.word(addr).unwrap().store(5);
         assert_eq!(primary.word(addr).unwrap().faa(1), 5);
@@ -411,26 +466,74 @@ mod tests {
 
     #[test]
     fn memory_of_another_size_or_kind_is_refused() {
-        let slots = SlotMemory::create(8).unwrap();
-        let ledger = LedgerMemory::create(8).unwrap();
-        let refused = |fd, n| matches!(SlotMemory::open(fd, n), Err(FabricError::MemoryRefused(_)));
-        assert!(refused(copy(slots.fd()), 7));
-        assert!(refused(copy(slots.fd()), 9));
-        assert!(refused(copy(ledger.fd()), 8));
-        let file = File::from(copy(slots.fd()));
-        assert!(file.set_len(1).is_err(), "sealed");
-        // SAFETY: a C string literal.
-        let raw = unsafe { libc::memfd_create(c"plain".as_ptr(), libc::MFD_CLOEXEC) };
-        // SAFETY: a descriptor just made, and nobody else's.
-        let plain = unsafe { OwnedFd::from_raw_fd(sys::check(raw).unwrap()) };
-        File::from(plain.try_clone().unwrap()).set_len(64 * 1024 + 8 * 32).unwrap();
-        assert!(refused(plain, 8), "not sealed");
+        let slots = SlotMemory::create(200).unwrap();
+        let ledger = LedgerMemory::create(200 * 4 - 8).unwrap();
+        let refused = |result| matches!(result, Err(FabricError::MemoryRefused(_)));
+        assert!(open(&slots, 200).is_ok());
+        assert!(refused(open(&slots, 199)));
+        assert!(refused(open(&slots, 201)));
+        let [header, file] = slots.fds().unwrap();
+        let other = ledger.fd().unwrap();
+        assert!(refused(SlotMemory::open(copy(file), copy(header), 200)));
+        assert!(refused(SlotMemory::open(copy(other), copy(file), 200)));
+        assert!(File::from(copy(file)).set_len(1).is_err(), "sealed");
+        let plain = memory_file(c"plain", 200 * 32).unwrap();
+        assert!(refused(SlotMemory::open(copy(header), plain, 200)), "not sealed");
+        let another = SlotMemory::create(128).unwrap();
+        let [header, _] = another.fds().unwrap();
+        assert!(refused(SlotMemory::open(copy(header), copy(file), 200)), "another's header");
+    }
+
+    /// Maps a file to be written; whether the kernel has let it.
+    fn maps_to_write(fd: BorrowedFd<'_>) -> bool {
+        Mapping::of_file(fd, HEADER_BYTES).is_ok()
+    }
+
+    #[test]
+    fn the_kernel_refuses_every_way_for_a_client_to_write_the_header() {
+        let primary = SlotMemory::create(1).unwrap();
+        let client = open(&primary, 1).unwrap();
+        let [header, slots] = primary.fds().unwrap();
+        assert!(!maps_to_write(header));
+        assert!(maps_to_write(slots), "the test would notice");
+        let base = client.header.base.as_ptr().cast();
+        // SAFETY: a mapping of this test; what is written to it goes through no reference.
+        let rc = unsafe { libc::mprotect(base, HEADER_BYTES, libc::PROT_READ | libc::PROT_WRITE) };
+        assert_eq!(rc, -1, "a mapping was made writable");
+        // SAFETY: `bytes` is valid for reads of its length.
+        let writes = |fd: BorrowedFd<'_>| unsafe {
+            let bytes = [0xff_u8; 64];
+            libc::pwrite(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0)
+        };
+        assert_eq!(writes(header), -1);
+        let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: an operation on a descriptor, without pointers.
+        let rc = unsafe { libc::fallocate(header.as_raw_fd(), punch, 0, HEADER_BYTES as i64) };
+        assert_eq!(rc, -1, "the header was erased");
+        // As any process of this user can.
+        let path = format!("/proc/self/fd/{}", header.as_raw_fd());
+        let again = File::options().read(true).write(true).open(path).unwrap();
+        assert!(!maps_to_write(again.as_fd()));
+        assert_eq!(writes(again.as_fd()), -1);
+        assert!(again.set_len(0).is_err());
+        // The primary still can, and the client sees it.
+        primary.set_gate(Some(Status::NotReady));
+        assert_eq!(client.gate(), Some(Status::NotReady));
+    }
+
+    #[test]
+    fn a_read_only_descriptor_is_all_a_client_gets_where_there_is_no_such_seal() {
+        let file = memory_file(c"header", HEADER_BYTES).unwrap();
+        assert!(maps_to_write(file.as_fd()));
+        let handed_out = read_only(file.as_fd()).unwrap();
+        assert!(!maps_to_write(handed_out.as_fd()));
+        assert!(Mapping::of_file_to_read(handed_out.as_fd(), HEADER_BYTES).is_ok());
     }
 
     #[test]
     fn a_gate_is_seen_by_the_client_with_its_status() {
         let primary = SlotMemory::create(1).unwrap();
-        let client = SlotMemory::open(copy(primary.fd()), 1).unwrap();
+        let client = open(&primary, 1).unwrap();
         assert_eq!(client.gate(), None);
         for status in [Status::NotReady, Status::Error, Status::Success] {
             primary.set_gate(Some(status));

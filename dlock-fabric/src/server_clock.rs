@@ -8,100 +8,80 @@
 //!                     none is ────────▶ Ping, waited for as long as the executor wants
 //! ```
 //! A primary that does not answer is waited for once: until it has, everybody goes on with the
-//! old estimate, whose uncertainty grows.
+//! old estimate, whose uncertainty grows. An answer that contradicts the estimate (a clock stood
+//! still, or jumped) replaces it, and is counted: see [`TrackedClock`].
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use dlock_core::clock::{ClockEstimate, Refresh, TrackedClock};
 use dlock_core::ids::Seq;
 use dlock_core::message::Reply;
 use dlock_core::status::Status;
 
-use crate::clock::{monotonic_ns, ClockEstimate};
-use crate::inbox::{lock, Answer, Broken};
+use crate::clock::boot_ns;
+use crate::inbox::{Answer, Broken};
+use crate::published::Published;
 
-/// The estimate in use, read by every operation and rarely replaced: readers write nothing, so
-/// that threads do not take cache lines from each other.
-///
-/// ```text
-///   version   even ──▶ odd ──offset, half trip, taken at──▶ even      writers: one at a time
-///   a reader  reads it before and after; if it was odd, or has changed, it waits for the writer
-/// ```
+/// The estimate in use, read by every operation and rarely replaced.
 #[derive(Debug)]
 pub(crate) struct SharedEstimate {
-    version: AtomicU64,
-    offset_ns: AtomicU64,
-    half_trip_ns: AtomicU64,
-    taken_at_ns: AtomicU64,
-    writing: Mutex<()>,
+    words: Published<4>,
 }
 
 impl SharedEstimate {
     pub(crate) fn new(estimate: ClockEstimate) -> Self {
-        let ClockEstimate { offset_ns, half_trip_ns, taken_at_ns } = estimate;
-        Self {
-            version: AtomicU64::new(0),
-            offset_ns: AtomicU64::new(offset_ns),
-            half_trip_ns: AtomicU64::new(half_trip_ns),
-            taken_at_ns: AtomicU64::new(taken_at_ns),
-            writing: Mutex::default(),
-        }
+        Self { words: Published::new(to_words(TrackedClock::new(estimate))) }
     }
 
     #[inline]
     pub(crate) fn get(&self) -> ClockEstimate {
-        let version = self.version.load(Ordering::Acquire);
-        let estimate = self.parts();
-        // Whatever of a later write was seen, its version is seen here, too.
-        if version % 2 == 0 && self.version.load(Ordering::Relaxed) == version {
-            return estimate;
-        }
-        self.get_in_turn()
+        self.tracked().estimate
     }
 
-    #[cold]
-    fn get_in_turn(&self) -> ClockEstimate {
-        let _writing = lock(&self.writing);
-        self.parts()
+    /// How often the estimate in use turned out to have been wrong.
+    #[inline]
+    pub(crate) fn discontinuities(&self) -> u64 {
+        self.tracked().discontinuities
     }
 
     #[inline]
-    fn parts(&self) -> ClockEstimate {
-        ClockEstimate {
-            offset_ns: self.offset_ns.load(Ordering::Acquire),
-            half_trip_ns: self.half_trip_ns.load(Ordering::Acquire),
-            taken_at_ns: self.taken_at_ns.load(Ordering::Acquire),
-        }
+    fn tracked(&self) -> TrackedClock {
+        from_words(self.words.get())
     }
 
-    /// Takes a new estimate, if it is better than the one in use is by now.
-    pub(crate) fn refresh(&self, candidate: ClockEstimate) {
-        let _writing = lock(&self.writing);
-        let now_ns = monotonic_ns();
-        if candidate.uncertainty_ns(now_ns) >= self.parts().uncertainty_ns(now_ns) {
-            return;
-        }
-        self.set(candidate);
-    }
-
-    /// By one thread at a time.
-    fn set(&self, estimate: ClockEstimate) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
-        self.offset_ns.store(estimate.offset_ns, Ordering::Release);
-        self.half_trip_ns.store(estimate.half_trip_ns, Ordering::Release);
-        self.taken_at_ns.store(estimate.taken_at_ns, Ordering::Release);
-        self.version.store(version.wrapping_add(2), Ordering::Release);
+    /// Takes a new estimate, if it is better than the one in use is by now, or shows that the one
+    /// in use is wrong.
+    pub(crate) fn refresh(&self, candidate: ClockEstimate) -> Refresh {
+        self.words.update(|words| {
+            let mut clock = from_words(words);
+            let refresh = clock.refresh(candidate, boot_ns());
+            let changed = refresh != Refresh::Rejected;
+            (changed.then(|| to_words(clock)), refresh)
+        })
     }
 
     /// As if nothing had been heard of the server clock for so long.
     #[cfg(test)]
     pub(crate) fn age(&self, by_ns: u64) {
-        let _writing = lock(&self.writing);
-        let clock = self.parts();
-        self.set(ClockEstimate { taken_at_ns: clock.taken_at_ns.saturating_sub(by_ns), ..clock });
+        self.words.update(|words| {
+            let mut clock = from_words(words);
+            let taken_at_ns = &mut clock.estimate.taken_at_ns;
+            *taken_at_ns = taken_at_ns.saturating_sub(by_ns);
+            (Some(to_words(clock)), ())
+        });
     }
+}
+
+fn to_words(clock: TrackedClock) -> [u64; 4] {
+    let ClockEstimate { offset_ns, half_trip_ns, taken_at_ns } = clock.estimate;
+    [offset_ns, half_trip_ns, taken_at_ns, clock.discontinuities]
+}
+
+#[inline]
+fn from_words([offset_ns, half_trip_ns, taken_at_ns, discontinuities]: [u64; 4]) -> TrackedClock {
+    let estimate = ClockEstimate { offset_ns, half_trip_ns, taken_at_ns };
+    TrackedClock { estimate, discontinuities }
 }
 
 /// The reply that was waited for; if it carries the time, that is taken.
@@ -166,7 +146,7 @@ pub(crate) fn ask(
 mod tests {
     use std::cell::Cell;
 
-    use dlock_core::clock::ServerTime;
+    use dlock_core::clock::{ServerTime, NS};
 
     use super::*;
 
@@ -177,7 +157,7 @@ mod tests {
         let (sent, waited) = (Cell::new(0), Cell::new(Duration::ZERO));
         let answer = Cell::new(None);
         let wait = Duration::from_secs(1);
-        let now_ns = Cell::new(monotonic_ns());
+        let now_ns = Cell::new(boot_ns());
         let ask = || {
             now_ns.set(now_ns.get() + LOOK_NS);
             let send = || {
@@ -204,42 +184,16 @@ mod tests {
         assert_eq!(ask(), (3, 3 * wait));
         // the answer has told the time
         answer.set(Some(Reply::Pong { at: ServerTime(1) }));
-        let sent_ns = monotonic_ns();
+        let sent_ns = boot_ns();
         clock.refresh(ClockEstimate::from_exchange(sent_ns, sent_ns + 2, ServerTime(1)));
         assert_eq!(ask(), (3, 3 * wait));
     }
 
     #[test]
-    fn an_estimate_is_read_as_it_was_written() {
-        const ROUNDS: u64 = 100_000;
-        let nth = |n: u64| ClockEstimate {
-            offset_ns: n,
-            half_trip_ns: u64::MAX / 2 - n,
-            taken_at_ns: u64::MAX - n,
-        };
-        let clock = SharedEstimate::new(nth(0));
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    let mut last = 0;
-                    while last < ROUNDS {
-                        let seen = clock.get();
-                        assert_eq!(seen, nth(seen.offset_ns));
-                        assert!(seen.offset_ns >= last);
-                        last = seen.offset_ns;
-                    }
-                });
-            }
-            for n in 1..=ROUNDS {
-                clock.refresh(nth(n));
-            }
-        });
-    }
-
-    #[test]
     fn a_reply_that_tells_the_time_is_taken_if_it_is_more_exact() {
-        let now_ns = monotonic_ns();
-        let vague = ClockEstimate::from_exchange(now_ns, now_ns + 1_000_000_000, ServerTime(5));
+        let now_ns = boot_ns();
+        let far_ns = now_ns + 1_000_000_000;
+        let vague = ClockEstimate::from_exchange(now_ns, far_ns, ServerTime(5));
         let clock = SharedEstimate::new(vague);
         let answer =
             |reply, received_ns| Ok(Some(Answer::Reply { reply, sent_ns: now_ns, received_ns }));
@@ -252,5 +206,23 @@ mod tests {
         assert_eq!(clock.get(), exact);
         assert_eq!(reply(&clock, Ok(None)), Ok(None));
         assert_eq!(reply(&clock, Err(Broken)), Err(Status::BadResponse));
+    }
+
+    #[test]
+    fn a_reply_that_contradicts_the_clock_is_taken_and_counted() {
+        let now_ns = boot_ns();
+        let pong = |at| Reply::Pong { at: ServerTime(at) };
+        let first = ClockEstimate::from_exchange(now_ns, now_ns + 10, ServerTime(5 * NS));
+        let clock = SharedEstimate::new(first);
+        // The primary's host was suspended, and its clock does not know: 60 s less than believed.
+        // The answer took 1 s.
+        let (sent_ns, received_ns) = (now_ns + 70 * NS, now_ns + 71 * NS);
+        let answer = |at| Ok(Some(Answer::Reply { reply: pong(at), sent_ns, received_ns }));
+        assert_eq!(reply(&clock, answer(15 * NS)), Ok(Some(pong(15 * NS))));
+        assert_eq!(clock.discontinuities(), 1);
+        let known = clock.get().at(received_ns);
+        assert!(known.time.0.abs_diff(15 * NS) <= known.uncertainty_ns);
+        assert_eq!(reply(&clock, answer(15 * NS)), Ok(Some(pong(15 * NS))));
+        assert_eq!(clock.discontinuities(), 1, "what agrees with it does not count");
     }
 }

@@ -18,13 +18,13 @@ use dlock_core::words::LedgerEntry;
 use crate::atomic::SharedWord;
 use crate::error::FabricError;
 use crate::memory::{LedgerMemory, SlotMemory};
-use crate::vigil::Vigil;
+use crate::owner_mutex::OwnerMutex;
 
 /// Slots and ledgers; operates on them with CPU atomics, as shm clients do.
 #[derive(Debug)]
 pub struct CpuMemory {
     /// Before the slots, in whose header it lies.
-    vigil: Option<Vigil>,
+    owner: Option<OwnerMutex>,
     slots: SlotMemory,
     ledgers: HashMap<ClientId, Ledger>,
     ledger_entries: u32,
@@ -48,7 +48,9 @@ impl Ledger {
 /// What an shm client needs to map, in the order in which descriptors follow `Attached`.
 #[derive(Debug)]
 pub struct Shared<'a> {
-    /// The slot memory.
+    /// The header of the slot memory, which clients can only read.
+    pub header: BorrowedFd<'a>,
+    /// The slots.
     pub slots: BorrowedFd<'a>,
     /// The client's ledger.
     pub ledger: BorrowedFd<'a>,
@@ -61,7 +63,7 @@ impl CpuMemory {
     /// `TooManySlots`; `Memory` if the system has none.
     pub fn create(slots: u32, ledger_entries: u32) -> Result<Self, FabricError> {
         let slots = SlotMemory::create(slots)?;
-        Ok(Self { vigil: None, slots, ledgers: HashMap::new(), ledger_entries })
+        Ok(Self { owner: None, slots, ledgers: HashMap::new(), ledger_entries })
     }
 
     /// The calling thread serves this memory, and drops it in the end. If it ends otherwise,
@@ -70,7 +72,7 @@ impl CpuMemory {
     /// # Errors
     /// `Memory` if the system cannot watch over a thread.
     pub fn serve(&mut self) -> Result<(), FabricError> {
-        self.vigil = Some(Vigil::keep(&self.slots).map_err(|source| FabricError::Memory {
+        self.owner = Some(OwnerMutex::lock(&self.slots).map_err(|source| FabricError::Memory {
             what: "watch over the thread that serves shared memory",
             bytes: 0,
             source,
@@ -126,8 +128,8 @@ impl CpuMemory {
         }
         ledger.memory.set_gate(None);
         ledger.attaches += 1;
-        match (self.slots.fd(), ledger.memory.fd()) {
-            (Some(slots), Some(ledger)) => Ok(Shared { slots, ledger }),
+        match (self.slots.fds(), ledger.memory.fd()) {
+            (Some([header, slots]), Some(ledger)) => Ok(Shared { header, slots, ledger }),
             _ => Err(refused),
         }
     }
@@ -207,7 +209,7 @@ impl Drop for CpuMemory {
     /// Clients outlive the primary: they are told that nobody arbitrates any more.
     fn drop(&mut self) {
         self.slots.set_gate(Some(Status::BadResponse));
-        self.vigil = None;
+        self.owner = None;
     }
 }
 

@@ -45,7 +45,7 @@ pub struct ShmExecutor {
     ledger: LedgerMemory,
     stream: Stream,
     owner: Owner,
-    /// Server clock minus CLOCK_MONOTONIC, modulo 2^64.
+    /// Server clock minus the local clock, which is the primary's, too; modulo 2^64.
     offset_ns: u64,
     /// The coarse clock is behind by 0 to twice this.
     half_lag_ns: u64,
@@ -74,9 +74,10 @@ impl ShmExecutor {
         }
         let deadline = deadline_in(net::CONNECT_WAIT);
         let attach = Attach { fabric: FabricKind::Shm, verbs: None, ..*attach };
-        let (attached, slots, ledger) = handshake::attach_shm(socket.as_fd(), &attach, deadline)?;
+        let (attached, fds) = handshake::attach_shm(socket.as_fd(), &attach, deadline)?;
+        let [header, slots, ledger] = fds;
         let ledger = LedgerMemory::open(ledger, attached.ledger_entries)?;
-        let slots = match SlotMemory::open(slots, attached.slots) {
+        let slots = match SlotMemory::open(header, slots, attached.slots) {
             Ok(slots) => slots,
             Err(error) => {
                 ledger.detach();
@@ -195,13 +196,21 @@ impl Executor for ShmExecutor {
     /// lock words. Else the precise one, which is the primary's own.
     #[inline]
     fn now(&self) -> Now {
-        let earliest = clock::monotonic_coarse_ns().wrapping_add(self.offset_ns);
+        let local_ns = clock::boot_coarse_ns();
+        let earliest = local_ns.wrapping_add(self.offset_ns);
         let latest = earliest.wrapping_add(2 * self.half_lag_ns);
         if earliest / NS == latest / NS {
             let time = ServerTime(earliest.wrapping_add(self.half_lag_ns));
-            return Now::within(time, self.half_lag_ns);
+            return Now { local_ns, ..Now::within(time, self.half_lag_ns) };
         }
-        Now::exact(ServerTime(clock::monotonic_ns().wrapping_add(self.offset_ns)))
+        let local_ns = clock::boot_ns();
+        let time = ServerTime(local_ns.wrapping_add(self.offset_ns));
+        Now { local_ns, ..Now::exact(time) }
+    }
+
+    #[inline]
+    fn local_coarse_ns(&self) -> u64 {
+        clock::boot_coarse_ns()
     }
 
     fn reads_are_free(&self) -> bool {

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use dlock_core::clock::Now;
+use dlock_core::clock::{Now, Refresh};
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attach, FabricKind};
 use dlock_core::exec::{Executor, Posted, Single};
@@ -22,7 +22,7 @@ use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
 
-use crate::clock::{monotonic_ns, ClockEstimate, Until};
+use crate::clock::{boot_coarse_ns, boot_ns, ClockEstimate, Until};
 use crate::error::FabricError;
 use crate::handshake;
 use crate::inbox::{Answer, Expected};
@@ -76,10 +76,11 @@ impl TcpExecutor {
         })
     }
 
-    /// Takes a new estimate of the server clock, if it is better than the one in use is by now.
+    /// Takes a new estimate of the server clock, if it is better than the one in use is by now, or
+    /// shows that the one in use is wrong.
     /// Replies that carry the server's time do this by themselves.
-    pub fn refresh(&self, candidate: ClockEstimate) {
-        self.clock.refresh(candidate);
+    pub fn refresh(&self, candidate: ClockEstimate) -> Refresh {
+        self.clock.refresh(candidate)
     }
 
     /// Whether the session stands as far as is known here: no system call.
@@ -234,16 +235,25 @@ impl Executor for TcpExecutor {
     fn now_since(&self) -> (u64, Now) {
         let estimate = || self.clock.get();
         let mut clock = estimate();
-        let called_ns = monotonic_ns();
+        let called_ns = boot_ns();
         let mut now_ns = called_ns;
         if clock.is_stale(now_ns) {
             let send = || self.send(&Request::Ping);
             let reply = |seq, wait| self.reply(seq, wait);
             server_clock::ask(&self.clock, &self.ping, now_ns, CLOCK_WAIT, send, reply);
             clock = estimate();
-            now_ns = monotonic_ns();
+            now_ns = boot_ns();
         }
         (called_ns, clock.at(now_ns))
+    }
+
+    #[inline]
+    fn local_coarse_ns(&self) -> u64 {
+        boot_coarse_ns()
+    }
+
+    fn discontinuities(&self) -> u64 {
+        self.clock.discontinuities()
     }
 
     fn name(&self) -> &'static str {

@@ -48,6 +48,71 @@ pub fn raise_file_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
+/// Starts a thread that takes no signals: those of the process go to its other threads, as if
+/// there were none of the library's.
+///
+/// # Errors
+/// What the system says (`EAGAIN`: the limit of threads is reached).
+pub fn spawn_without_signals(name: &str, run: fn()) -> io::Result<()> {
+    // SAFETY: zero is a valid value of a signal set.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: both sets are valid places; a new thread inherits the mask of this one.
+    unsafe {
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+    }
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    // SAFETY: `before` was filled in above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    spawned.map(drop)
+}
+
+/// What this process may have, and has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessLimits {
+    /// The soft limit of open files.
+    pub files: u64,
+    /// Files that are open now.
+    pub files_open: u64,
+    /// The soft limit of locked memory, bytes; `None`: it does not apply (no limit, or
+    /// CAP_IPC_LOCK).
+    pub locked_bytes: Option<u64>,
+}
+
+impl ProcessLimits {
+    /// Of this process, now.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn of_this_process() -> io::Result<Self> {
+        let locked = soft_limit(libc::RLIMIT_MEMLOCK)?;
+        Ok(Self {
+            files: soft_limit(libc::RLIMIT_NOFILE)?,
+            // One of them is the folder's own.
+            files_open: std::fs::read_dir("/proc/self/fd")?.count().saturating_sub(1) as u64,
+            locked_bytes: (locked != libc::RLIM_INFINITY && !may_lock_memory()).then_some(locked),
+        })
+    }
+}
+
+fn soft_limit(resource: libc::__rlimit_resource_t) -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the answer.
+    check(unsafe { libc::getrlimit(resource, &mut limit) })?;
+    Ok(limit.rlim_cur)
+}
+
+/// Whether this process has CAP_IPC_LOCK.
+fn may_lock_memory() -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> CAP_IPC_LOCK & 1 == 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +126,17 @@ mod tests {
             (0..cpus_configured()).any(|cpu| pin_current_thread(&[cpu]).is_ok())
         });
         assert!(result.join().unwrap());
+    }
+
+    #[test]
+    fn an_open_file_counts() {
+        let before = ProcessLimits::of_this_process().unwrap();
+        let files: Vec<_> =
+            (0..50).map(|_| std::fs::File::open("/proc/self/status").unwrap()).collect();
+        let after = ProcessLimits::of_this_process().unwrap();
+        // Other tests of this process open and close some.
+        assert!(after.files_open + 20 > before.files_open + files.len() as u64);
+        assert!(after.files_open <= after.files);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use dlock_core::codec::{self, Frame, HEADER_LEN};
 use dlock_core::control::FabricKind;
 use dlock_core::ids::{ClientId, Seq};
+use dlock_core::verb::{Chain, Outcome};
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, MessageError};
 use dlock_fabric::VerbsPeer;
@@ -56,8 +57,19 @@ pub(crate) struct Channel {
     closing: bool,
     /// The poll also tells when there is room to send.
     wants_room: bool,
-    /// On the list of channels that have something to do.
-    pub(crate) listed: bool,
+    /// The batch frame that is being executed.
+    pub(crate) batch: Batch,
+}
+
+/// A batch frame that is executed chain by chain, in one turn or in several.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// Its number, until it is answered.
+    pub(crate) open: Option<Seq>,
+    /// All its chains.
+    pub(crate) chains: Vec<Chain>,
+    /// Of those that were executed.
+    pub(crate) outcomes: Vec<Outcome>,
 }
 
 /// Bytes the client has not taken yet.
@@ -133,7 +145,7 @@ impl Channel {
             readable: true,
             closing: false,
             wants_room: false,
-            listed: false,
+            batch: Batch::default(),
         })
     }
 
@@ -190,6 +202,16 @@ impl Channel {
     /// Whether so many replies are unread that no more requests are taken.
     pub(crate) fn is_full(&self) -> bool {
         self.output.unsent() > OUTPUT_HIGH
+    }
+
+    /// Bytes of replies that the client has not taken.
+    pub(crate) fn unsent(&self) -> usize {
+        self.output.unsent()
+    }
+
+    /// Whether something that was received is not handled to its end.
+    pub(crate) fn has_input(&self) -> bool {
+        self.batch.open.is_some() || !self.input.is_empty()
     }
 
     /// Receives once; `false`: nothing is there now.

@@ -57,9 +57,11 @@ pub struct ServerConfig {
     pub absent_grace: Option<Duration>,
     /// What becomes of the leases of such a client.
     pub orphans: Orphans,
-    /// The RDMA device to serve on; one that cannot be used is an error. `None`: any.
+    /// The RDMA device to serve on, if `eid` names no port; one that cannot be used is an error,
+    /// unless verbs are off. `None`: any.
     pub device: Option<String>,
-    /// The address (GID) of the RDMA port to serve on; all zero, or no port's: any.
+    /// The address (GID) of the RDMA port to serve on; all zero: any. One that no port has is an
+    /// error if this host has ports that can be used, no device is named, and verbs are not off.
     pub eid: [u8; 16],
     /// Clients at a time.
     pub clients_max: usize,
@@ -110,7 +112,7 @@ impl ServerConfig {
         }
         cpus("control", self.ctrl_cpuset.as_deref())?;
         cpus("command", self.cmd_cpuset.as_deref())?;
-        device::check(self.device.as_deref())
+        device::check(self)
     }
 
     /// The first value out of its range, as the end of a sentence.

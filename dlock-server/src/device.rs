@@ -2,18 +2,20 @@
 //! Whether to serve on an RDMA device, and on which.
 //!
 //! ```text
-//!   verbs off                        none (a device named must exist all the same)
-//!   a device named                   that one, or no start
-//!   an eid that is a port's GID      that port; one that is no port's is ignored
-//!   otherwise                        the first active port; none: shm and tcp, or, with verbs
-//!                                    demanded, no start
+//!   verbs off                    none, whatever device or eid says
+//!   an eid that is a port's GID  that port
+//!   a device named               that one, or no start
+//!   an eid that is no port's     no start, if this host has a port that can be used
+//!   otherwise                    the first active port; none: shm and tcp, or, with verbs
+//!                                demanded, no start
 //! ```
 //! `DLOCK_FABRIC` decides where the configuration leaves it open: `verbs` demands them, `shm` and
 //! `tcp` turn them off.
 
 use std::path::Path;
 
-use dlock_fabric::verbs::Choice;
+use dlock_fabric::verbs::choice::NoPort;
+use dlock_fabric::verbs::{Choice, VerbsError};
 use dlock_fabric::FabricError;
 
 use crate::config::{ServerConfig, VerbsUse};
@@ -27,12 +29,14 @@ const VARIABLE: &str = "DLOCK_FABRIC";
 /// Checks what the configuration says of devices, without opening one.
 ///
 /// # Errors
-/// `NoDevice` if a device was named that does not exist.
-pub(crate) fn check(device: Option<&str>) -> Result<(), StartError> {
-    match device {
-        Some(name) if !exists(Path::new(DEVICES), name) => {
-            Err(StartError::NoDevice(name.to_string()))
-        }
+/// `NoDevice` if verbs are not off, and the device that is named does not exist. With an eid
+/// [`choose`] decides.
+pub(crate) fn check(config: &ServerConfig) -> Result<(), StartError> {
+    if effective_of(config) == VerbsUse::Off || config.eid != [0; 16] {
+        return Ok(());
+    }
+    match &config.device {
+        Some(name) if !exists(Path::new(DEVICES), name) => Err(StartError::NoDevice(name.clone())),
         _ => Ok(()),
     }
 }
@@ -55,12 +59,16 @@ pub(crate) enum Need {
 /// The port to serve on, and how badly; `None`: shared memory and TCP.
 ///
 /// # Errors
-/// `Verbs` if a device is named, or verbs are demanded, and there is none that can be used.
+/// `Verbs` if a device is named, or verbs are demanded, and there is none that can be used; or
+/// if only an eid is given, and it is not the address of any of the ports that can be used.
 pub(crate) fn choose(config: &ServerConfig) -> Result<Option<(Choice, Need)>, StartError> {
+    choose_with(config, effective_of(config), dlock_fabric::VerbsHost::choose)
+}
+
+fn effective_of(config: &ServerConfig) -> VerbsUse {
     let variable = std::env::var_os(VARIABLE);
     let variable = variable.as_ref().map(|value| value.to_string_lossy());
-    let using = effective(config.verbs, variable.as_deref());
-    choose_with(config, using, dlock_fabric::VerbsHost::choose)
+    effective(config.verbs, variable.as_deref())
 }
 
 /// What the configuration says, or else the environment.
@@ -87,34 +95,33 @@ fn choose_with(
         }
         return Ok(None);
     }
-    if let Some(name) = &config.device {
-        return match find(Some(name), &config.eid) {
-            Ok(choice) => Ok(Some((choice, Need::Must))),
-            Err(error) => Err(StartError::Verbs(error)),
-        };
-    }
-    let need = if using == VerbsUse::On { Need::Must } else { Need::May };
-    if config.eid != [0; 16] {
-        match find(None, &config.eid) {
-            Ok(choice) => return Ok(Some((choice, Need::Must))),
-            Err(error) => log::info!("the eid is not used: {error}"),
+    let need = match using == VerbsUse::On || config.device.is_some() {
+        true => Need::Must,
+        false => Need::May,
+    };
+    match find(config.device.as_deref(), &config.eid) {
+        Ok(choice) if choice.by_eid => Ok(Some((choice, Need::Must))),
+        Ok(choice) => Ok(Some((choice, need))),
+        Err(error) if need == Need::Must || is_wrong_address(&error) => {
+            Err(StartError::Verbs(error))
         }
-    }
-    match (find(None, &[0; 16]), need) {
-        (Ok(choice), need) => Ok(Some((choice, need))),
-        (Err(error), Need::Must) => Err(StartError::Verbs(error)),
-        (Err(error), Need::May) => {
+        Err(error) => {
             log::debug!("no verbs: {error}");
             Ok(None)
         }
     }
 }
 
+/// Whether an eid is not the address of any of the ports that can be used.
+fn is_wrong_address(error: &FabricError) -> bool {
+    matches!(error, FabricError::Verbs(VerbsError::NoPort(NoPort::NoSuchAddress { .. })))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dlock_fabric::verbs::choice::{GidInfo, GidKind, NoPort};
-    use dlock_fabric::verbs::{Gid, VerbsError};
+    use dlock_fabric::verbs::choice::{GidInfo, GidKind};
+    use dlock_fabric::verbs::Gid;
 
     const EID: [u8; 16] = [1; 16];
 
@@ -126,8 +133,18 @@ mod tests {
         for outside in ["", ".", "..", "../self", "fd/0", "a\0b"] {
             assert!(!exists(devices, outside), "{outside:?}");
         }
-        assert!(matches!(check(Some("no_such_device")), Err(StartError::NoDevice(_))));
-        assert!(check(None).is_ok());
+        let plain = ServerConfig::default();
+        let named = ServerConfig { device: Some("no_such_device".into()), ..plain.clone() };
+        assert!(matches!(check(&named), Err(StartError::NoDevice(_))));
+        assert!(check(&plain).is_ok());
+    }
+
+    #[test]
+    fn without_verbs_a_device_that_does_not_exist_is_no_mistake() {
+        let device = Some("no_such_device".into());
+        let config = ServerConfig { device, verbs: VerbsUse::Off, ..ServerConfig::default() };
+        assert!(check(&config).is_ok());
+        assert_eq!(choose_with(&config, VerbsUse::Off, no_device).unwrap(), None);
     }
 
     #[test]
@@ -159,7 +176,7 @@ mod tests {
             Some("rxe0") | None if *eid == EID => Ok(port("rxe0", true)),
             Some("rxe0") => Ok(port("rxe0", false)),
             None if *eid == [0; 16] => Ok(port("rxe0", false)),
-            None => refused(NoPort::NoSuchAddress { gid: Gid(*eid) }),
+            None => refused(NoPort::NoSuchAddress { gid: Gid(*eid), ports: vec![] }),
             Some(name) => refused(NoPort::NoSuchDevice { name: name.into(), devices: vec![] }),
         }
     }
@@ -178,13 +195,17 @@ mod tests {
         let (auto, on) = (VerbsUse::Auto, VerbsUse::On);
         let found = |config: &ServerConfig, using| choose_with(config, using, one_device).unwrap();
         assert_eq!(found(&plain, auto), Some((port("rxe0", false), Need::May)));
-        assert_eq!(found(&stranger, auto), Some((port("rxe0", false), Need::May)));
         assert_eq!(found(&plain, on), Some((port("rxe0", false), Need::Must)));
         assert_eq!(found(&by_name, auto), Some((port("rxe0", false), Need::Must)));
         assert_eq!(found(&by_eid, auto), Some((port("rxe0", true), Need::Must)));
         assert_eq!(found(&by_name, VerbsUse::Off), None);
-        let error = choose_with(&other, auto, one_device).unwrap_err();
-        assert!(matches!(error, StartError::Verbs(_)), "{error}");
+        assert_eq!(found(&stranger, VerbsUse::Off), None);
+        for refused in [&other, &stranger] {
+            let error = choose_with(refused, auto, one_device).unwrap_err();
+            assert!(matches!(error, StartError::Verbs(_)), "{error}");
+        }
+        let both = ServerConfig { eid: [2; 16], ..by_name };
+        assert_eq!(found(&both, auto), Some((port("rxe0", false), Need::Must)));
     }
 
     #[test]

@@ -18,14 +18,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use dlock_core::clock::ServerTime;
 use dlock_core::ids::Epoch;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 
 use crate::error::StartError;
 
 /// Bytes of a state file at most: it is one short line.
 const STATE_BYTES_MAX: u64 = 128;
 
-/// The server clock: this host's monotonic clock, set to the wall clock once.
+/// The server clock: this host's CLOCK_BOOTTIME, set to the wall clock once. It counts the time
+/// for which the machine is suspended, since leases do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerClock {
     offset_ns: u64,
@@ -35,15 +36,15 @@ impl ServerClock {
     /// A clock that starts with the wall clock's time.
     pub(crate) fn start() -> Self {
         let wall_ns = wall_ns();
-        Self { offset_ns: wall_ns.wrapping_sub(monotonic_ns()) }
+        Self { offset_ns: wall_ns.wrapping_sub(boot_ns()) }
     }
 
     /// The time.
     pub(crate) fn now(self) -> ServerTime {
-        ServerTime(monotonic_ns().wrapping_add(self.offset_ns))
+        ServerTime(boot_ns().wrapping_add(self.offset_ns))
     }
 
-    /// Server clock minus CLOCK_MONOTONIC, nanoseconds.
+    /// Server clock minus CLOCK_BOOTTIME, nanoseconds.
     pub(crate) fn offset_ns(self) -> u64 {
         self.offset_ns
     }
@@ -91,7 +92,7 @@ fn last(path: &Path) -> io::Result<Option<u64>> {
 fn store(path: &Path, epoch: u64) -> io::Result<()> {
     let mut name = path.file_name().ok_or_else(|| invalid("it has no file name"))?.to_os_string();
     // Two primaries that start at once do not write to the same file.
-    name.push(format!(".{}.{}.new", std::process::id(), monotonic_ns()));
+    name.push(format!(".{}.{}.new", std::process::id(), boot_ns()));
     let new = path.with_file_name(name);
     let written = write_synced(&new, epoch).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
@@ -162,11 +163,29 @@ mod tests {
     }
 
     #[test]
-    fn the_server_clock_is_the_monotonic_clock_and_an_offset() {
+    fn the_server_clock_is_the_clock_that_counts_suspended_time_and_an_offset() {
         let clock = ServerClock::start();
-        let before = monotonic_ns().wrapping_add(clock.offset_ns());
+        let before = boot_ns().wrapping_add(clock.offset_ns());
         let now = clock.now();
         assert!(now.0 >= before);
+        assert!(now.0 <= boot_ns().wrapping_add(clock.offset_ns()));
         assert!(wall_ns().abs_diff(now.0) < 5_000_000_000);
+    }
+
+    /// A namespace with another CLOCK_BOOTTIME is a host that was suspended.
+    #[test]
+    fn the_server_clock_is_right_on_a_host_that_was_suspended_for_a_day() {
+        let test = "the_server_clock_is_the_clock_that_counts_suspended_time_and_an_offset";
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--time", "--boottime", "86400", "--fork", "--"]);
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["--exact", &format!("epoch::tests::{test}")]);
+        match command.output() {
+            Ok(output) if output.status.success() => {}
+            Ok(output) if !String::from_utf8_lossy(&output.stdout).contains("running 1") => {
+                println!("skipped: no time namespace: {output:?}");
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -13,6 +13,7 @@
 //! nothing behind and says in one line what to do; [`Server::stop`] takes less than a second.
 #![forbid(unsafe_code)]
 
+mod capacity;
 mod channel;
 mod command;
 mod config;
@@ -21,6 +22,7 @@ mod cpuset;
 mod device;
 mod epoch;
 mod error;
+mod log_limit;
 mod mailbox;
 mod memory;
 mod random;
@@ -28,6 +30,7 @@ mod server;
 #[cfg(test)]
 mod testing;
 
+pub use capacity::{Bound, Capacity, LockedMemory};
 pub use config::{Orphans, ServerConfig, VerbsUse, ABSENT_GRACE};
 pub use cpuset::{CpuSet, CpuSetError};
 pub use error::StartError;

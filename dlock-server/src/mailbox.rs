@@ -107,8 +107,8 @@ impl AsRawFd for Socket {
 pub(crate) struct Peer {
     /// Its number, for telling whether it is one already known.
     pub(crate) pid: Option<i32>,
-    /// How to find out whether it is gone.
-    pub(crate) process: PeerProcess,
+    /// How to find out whether it is gone; shared by all clients of the process.
+    pub(crate) process: Arc<PeerProcess>,
 }
 
 /// What comes with a connection that becomes a command channel.

@@ -15,11 +15,13 @@ use dlock_core::ids::Epoch;
 use dlock_core::limits::HANDLES_MAX;
 use dlock_core::membership::Rules;
 use dlock_core::primary::{Primary, PrimaryConfig, STATS};
+use dlock_fabric::threads::ProcessLimits;
 use dlock_fabric::{net, threads, CpuMemory, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, Notify};
 
+use crate::capacity::{Bound, Capacity, Needs};
 use crate::channel::CHANNELS_MAX;
 use crate::command::{self, Worker};
 use crate::config::{cpus, ServerConfig};
@@ -45,6 +47,7 @@ pub struct Server {
     address: SocketAddr,
     epoch: Epoch,
     offers: Offers,
+    capacity: Capacity,
     mailbox: Arc<Mailbox>,
     control: Handle,
     stop: Arc<Notify>,
@@ -83,6 +86,7 @@ impl Server {
             Some((socket, listener)) => (Some(socket), Some(listener)),
             None => (None, None),
         };
+        let capacity = capacity(&config, &memory, offers.shm)?;
         // Last, so that a primary that cannot start uses no epoch up.
         let epoch = epoch::begin(config.state_file.as_deref())?;
         let clock = ServerClock::start();
@@ -91,7 +95,8 @@ impl Server {
         let ended = Arc::new(Notify::new());
         let facts = Facts { address, epoch, started: Instant::now(), offers: offers.clone() };
         let host = device.map(|(host, _)| host);
-        let (mailbox, worker) = worker(&config, epoch, clock, memory, host.clone(), shm_name)?;
+        let (mailbox, worker) =
+            worker(&config, epoch, clock, memory, host.clone(), shm_name, capacity)?;
         let mailbox = Arc::new(mailbox);
         let parts = control::Parts {
             tcp,
@@ -100,6 +105,7 @@ impl Server {
             mailbox: mailbox.clone(),
             host,
             facts,
+            connections_max: capacity.connections,
             stop: stop.clone(),
         };
 
@@ -126,8 +132,26 @@ impl Server {
             }
         };
         log::info!("a primary serves on {address} over {offers}, epoch {epoch}");
+        match capacity.bound {
+            Bound::Configuration => log::info!("{capacity}"),
+            Bound::OpenFiles { .. } => log::warn!("{capacity}"),
+        }
+        if let Some(locked) = capacity.locked {
+            log::warn!("{locked}");
+        }
         let threads = vec![control, command];
-        Ok(Self { address, epoch, offers, mailbox, control: handle, stop, ended, threads, admin })
+        Ok(Self {
+            address,
+            epoch,
+            offers,
+            capacity,
+            mailbox,
+            control: handle,
+            stop,
+            ended,
+            threads,
+            admin,
+        })
     }
 
     /// Where it listens.
@@ -143,6 +167,11 @@ impl Server {
     /// How clients reach it.
     pub fn offers(&self) -> &Offers {
         &self.offers
+    }
+
+    /// How many clients are let in, and why no more.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
     }
 
     /// Waits until it has ended although nobody stopped it; why is in the log.
@@ -276,6 +305,17 @@ fn memory(config: &ServerConfig) -> Result<(Memory, Option<Device>), StartError>
     Ok((Memory::Cpu(CpuMemory::create(slots, HANDLES_MAX as u32)?), None))
 }
 
+/// How many clients the limits of this process allow.
+fn capacity(config: &ServerConfig, memory: &Memory, shm: bool) -> Result<Capacity, StartError> {
+    let limits = ProcessLimits::of_this_process()
+        .map_err(|source| StartError::Thread { thread: "command", source })?;
+    let locked_bytes = match memory {
+        Memory::Cpu(_) => 0,
+        Memory::Nic(_) => u64::from(memory.slots()) * 32 + u64::from(memory.ledger_entries()) * 8,
+    };
+    Ok(Capacity::new(Needs { clients_max: config.clients_max, shm, locked_bytes }, &limits))
+}
+
 /// The command thread's work, and the way to reach it.
 fn worker(
     config: &ServerConfig,
@@ -284,6 +324,7 @@ fn worker(
     memory: Memory,
     host: Option<Arc<VerbsHost>>,
     shm_socket: Option<Vec<u8>>,
+    capacity: Capacity,
 ) -> Result<(Mailbox, Worker), StartError> {
     let failed = |source| StartError::Thread { thread: "command", source };
     let grace_ns = |grace: Duration| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
@@ -292,7 +333,7 @@ fn worker(
         anchor_s: clock.now().seconds(),
         tp_mode: config.tp_mode,
         recovery_clients: config.recovery_clients,
-        clients_max: config.clients_max,
+        clients_max: capacity.clients,
         locks_max: config.locks_max,
         objects_max: config.objects_max,
         absent_grace_ns: config.absent_grace.map(grace_ns),
@@ -320,6 +361,7 @@ fn worker(
         sleep_mode: config.sleep_mode,
         shm_socket,
         tcp: config.tcp,
+        capacity,
     });
     Ok((mailbox, worker.map_err(failed)?))
 }

@@ -10,6 +10,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{eventually, Peer};
+use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, Secret};
+use dlock_core::status::Status;
+use dlock_fabric::ShmExecutor;
 use rustix::process::{kill_process, Pid, Signal};
 
 fn dlockd() -> Command {
@@ -29,13 +32,30 @@ struct Running(Child);
 
 impl Running {
     fn start(arguments: &[&str]) -> (Self, SocketAddr) {
-        let mut running = Self(dlockd().args(["--port=0"]).args(arguments).spawn().unwrap());
+        let (running, address, _) = Self::by(dlockd().args(["--port=0"]).args(arguments));
+        (running, address)
+    }
+
+    /// With so many descriptors; also for how many clients it says that there is room.
+    fn start_with_files(files: u32, arguments: &str) -> (Self, SocketAddr, usize) {
+        let mut shell = Command::new("sh");
+        shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let program = env!("CARGO_BIN_EXE_dlockd");
+        shell.args(["-c", &format!("ulimit -n {files}; exec {program} --port=0 {arguments}")]);
+        let (running, address, line) = Self::by(&mut shell);
+        let (_, room) = line.rsplit_once("room for ").expect("how many clients fit");
+        let room = room.trim_end().strip_suffix(" clients").expect("how many clients fit");
+        (running, address, room.parse().expect("a number"))
+    }
+
+    fn by(command: &mut Command) -> (Self, SocketAddr, String) {
+        let mut running = Self(command.spawn().unwrap());
         let mut line = String::new();
         let stdout = running.0.stdout.as_mut().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
         let address = line.strip_prefix("dlockd ready: listening on ").expect("the ready line");
         let address = address.split(',').next().unwrap().parse().expect("an address");
-        (running, address)
+        (running, address, line)
     }
 
     fn signal(&self, signal: Signal) {
@@ -126,12 +146,26 @@ fn interrupted_system_calls_do_not_end_it() {
 
 #[test]
 fn a_configuration_is_read_and_the_command_line_overrides_it() {
-    let file = File::new("read", "listen = \"127.0.0.2\"\nport = 1\ntcp = false\n");
+    let file = File::new("read", "listen = \"127.0.0.2\"\nport = 1024\ntcp = false\n");
     let (running, address) = Running::start(&["--config", file.path(), "--log-level=off"]);
     assert_eq!(address.ip().to_string(), "127.0.0.2");
+    assert_ne!(address.port(), 1024);
     assert!(!Peer::init(address).1.tcp);
     running.signal(Signal::TERM);
     assert_eq!(running.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn ports_that_c_clients_cannot_have_are_refused() {
+    for port in ["1", "80", "1023"] {
+        let (code, out, errors) = output(&["--check-config", "--port", port]);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{errors}");
+        assert!(errors.contains("C clients") && errors.contains("1024 to 65535"), "{errors}");
+    }
+    for port in ["0", "1024", "21616", "65535"] {
+        let (code, out, _) = output(&["--check-config", "--port", port]);
+        assert_eq!(code, Some(0), "{out}");
+    }
 }
 
 #[test]
@@ -143,6 +177,7 @@ fn check_config_tells_good_from_bad_with_file_and_line() {
     for (name, text, place) in [
         ("unknown", "port = 0\nnosuchkey = 1\n", ":2:1: "),
         ("type", "port = \"x\"\n", ":1:8: "),
+        ("port", "port = 80\n", ":1:8: "),
         ("range", "\n\nlocks_max = 51201\n", ":3:13: "),
         ("cpus", "cmd_cpuset = \"-1\"\n", ":1:14: "),
     ] {
@@ -174,4 +209,93 @@ fn exit_codes_are_as_the_help_says() {
     let (code, out, errors) = output(&["--port", &port, "--log-level=off"]);
     assert_eq!((code, out.as_str()), (Some(1), ""));
     assert!(errors.contains("in use") && errors.lines().count() == 1, "{errors}");
+}
+
+/// A session with the lock memory mapped.
+fn mapped(address: SocketAddr) -> Result<(Peer, ShmExecutor), Status> {
+    let (peer, session) = Peer::try_init(address)?;
+    let socket = session.shm_socket.as_deref().expect("shm is offered");
+    let attach = Attach { fabric: FabricKind::Shm, ..common::attach(&session) };
+    Ok((peer, ShmExecutor::attach(socket, &attach).expect("the memory is handed over")))
+}
+
+#[test]
+fn a_client_that_does_not_fit_is_told_so_and_the_log_names_the_limit_and_the_remedy() {
+    let (running, address, room) = Running::start_with_files(120, "");
+    assert!((5..100).contains(&room), "room for {room}");
+    let mut clients: Vec<_> =
+        (0..room).map(|_| mapped(address).expect("it says that it has room")).collect();
+    // Strangers take what is left, and more; none of them is in a client's way.
+    let strangers: Vec<_> = (0..200).map(|_| Peer::connect(address)).collect();
+    for _ in 0..3 {
+        assert_eq!(mapped(address).err(), Some(Status::ServerNoResource));
+    }
+    for (peer, exec) in &mut clients {
+        assert!(peer.is_alive() && exec.probe());
+    }
+    // One leaves, another comes.
+    let (mut leaving, exec) = clients.pop().unwrap();
+    drop(exec);
+    assert_eq!(leaving.call(ControlRequest::Deinit), ControlReply::Done);
+    eventually("there is room again", || match mapped(address) {
+        Ok(client) => {
+            clients.push(client);
+            true
+        }
+        Err(status) => {
+            assert_eq!(status, Status::ServerNoResource);
+            false
+        }
+    });
+    drop(strangers);
+    running.signal(Signal::TERM);
+    let (code, errors) = running.end();
+    assert_eq!(code, Some(0), "{errors}");
+    let told = "a client is refused: the limit of 120 open files allows";
+    assert!(errors.contains(told) && errors.contains("LimitNOFILE="), "{errors}");
+}
+
+#[test]
+fn strangers_add_no_more_lines_to_the_log_than_its_limit() {
+    let (running, address) = Running::start(&[]);
+    let (mut peer, session) = Peer::init(address);
+    let stranger = Attach { secret: Secret([0x5a; 16]), ..common::attach(&session) };
+    for _ in 0..300 {
+        let (_, attached) = Peer::attach(address, stranger);
+        assert_ne!(attached.status, Status::Success);
+    }
+    assert!(peer.is_alive());
+    running.signal(Signal::TERM);
+    let (_, errors) = running.end();
+    let lines = errors.lines().filter(|line| line.contains("is refused")).count();
+    // 10 for every 10 s: a busy machine takes some of them.
+    assert!((1..=100).contains(&lines), "{lines} lines:\n{errors}");
+}
+
+#[test]
+fn clients_of_one_process_share_the_descriptor_that_tells_of_its_end() {
+    let (running, address) = Running::start(&[]);
+    let open = || {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", running.0.id())).unwrap();
+        let links = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+        let links: Vec<_> = links.map(|link| link.to_string_lossy().into_owned()).collect();
+        (links.len(), links.iter().filter(|link| link.contains("pidfd")).count())
+    };
+    let (before, _) = open();
+    let mut clients: Vec<_> = (0..10).map(|_| mapped(address).unwrap()).collect();
+    let (files, pidfds) = open();
+    assert!(pidfds <= 1, "{pidfds}");
+    assert!(files <= before + 10 * 3 + pidfds, "{before}, then {files}");
+    let leave = |(mut peer, exec): (Peer, ShmExecutor)| {
+        drop(exec);
+        assert_eq!(peer.call(ControlRequest::Deinit), ControlReply::Done);
+    };
+    let last = clients.pop().unwrap();
+    clients.into_iter().for_each(leave);
+    eventually("nothing is left of those who left", || open().0 <= before + 3 + pidfds);
+    assert_eq!(open().1, pidfds, "the process is watched for the last");
+    leave(last);
+    eventually("nothing is left", || open().0 <= before);
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().0, Some(0));
 }

@@ -12,7 +12,7 @@ use dlock_core::limits::{CLIENTS_MAX, SERVERS_MAX};
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
 use dlock_fabric::threads;
-use dlock_server::{Server, ServerConfig, StartError};
+use dlock_server::{Server, ServerConfig, StartError, VerbsUse};
 
 fn fails(config: ServerConfig) -> StartError {
     let error = Server::start(config).expect_err("it must not start");
@@ -173,10 +173,17 @@ fn cpus_of_threads(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn devices_are_refused_and_addresses_that_are_none_are_not() {
+fn a_device_or_eid_that_does_not_exist_is_refused_unless_verbs_are_off() {
     let device = Some("no_such_device".to_string());
-    assert!(matches!(fails(ServerConfig { device, ..any_port() }), StartError::NoDevice(_)));
-    drop(server(ServerConfig { eid: [7; 16], ..any_port() }));
+    let named = ServerConfig { device, ..any_port() };
+    assert!(matches!(fails(named.clone()), StartError::NoDevice(_)));
+    assert!(matches!(fails(ServerConfig { eid: [7; 16], ..named.clone() }), StartError::Verbs(_)));
+    drop(server(ServerConfig { eid: [7; 16], verbs: VerbsUse::Off, ..named }));
+    let by_eid = ServerConfig { eid: [7; 16], ..any_port() };
+    match dlock_fabric::VerbsHost::choose(None, &[0; 16]) {
+        Ok(_) => assert!(matches!(fails(by_eid), StartError::Verbs(_))),
+        Err(_) => drop(server(by_eid)), // no port that can be used: shared memory and TCP
+    }
 }
 
 #[test]

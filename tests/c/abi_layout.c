@@ -186,6 +186,7 @@ VALUE(DEBUG_STATS_EINVAL_LOCK_OFFSET, 6);
 VALUE(DEBUG_STATS_EINVAL_LOCK_RET, 7);
 VALUE(DEBUG_STATS_ETICKET, 8);
 VALUE(DEBUG_STATS_EASYNC, 9);
+VALUE(DEBUG_STATS_CLIENT_NOT_INIT, 10);
 VALUE(DEBUG_STATS_LOCK_NOT_GET, 11);
 VALUE(DEBUG_STATS_ALREADY_LOCKED, 12);
 VALUE(DEBUG_STATS_ALREADY_UNLOCKED, 13);
@@ -201,13 +202,19 @@ VALUE(DEBUG_STATS_FAIR_UNLOCK_EX_FAIL, 22);
 VALUE(DEBUG_STATS_FAIR_UNLOCK_SH_FAIL, 23);
 VALUE(DEBUG_STATS_FAIR_EX_TICKET_PASSED, 24);
 VALUE(DEBUG_STATS_FAIR_SH_TICKET_PASSED, 25);
+VALUE(DEBUG_STATS_INVALID_LOCK_STATE, 26);
+VALUE(DEBUG_STATS_TICKET_TO_UNLOCK, 27);
 VALUE(DEBUG_STATS_NETWORK_FAIL, 28);
 VALUE(DEBUG_STATS_SEND_FAIL, 29);
 VALUE(DEBUG_STATS_BAD_RESPONSE, 30);
 VALUE(DEBUG_STATS_CLIENT_DISCONNECT, 31);
 VALUE(DEBUG_STATS_FAIL, 32);
+VALUE(DEBUG_STATS_CLIENTMGR_NOT_INIT, 33);
 VALUE(DEBUG_STATS_NOT_READY, 34);
 VALUE(DEBUG_STATS_NO_ASYNC, 35);
+VALUE(DEBUG_STATS_ASYNC_AGAIN, 36);
+VALUE(DEBUG_STATS_REPLICA_INIT_FAIL, 37);
+VALUE(DEBUG_STATS_SERVER_NOT_INIT, 38);
 VALUE(DEBUG_STATS_ENCRYPT_FAIL, 39);
 VALUE(DEBUG_STATS_DECRYPT_FAIL, 40);
 VALUE(DEBUG_STATS_CLIENT_ID_VERIFY_FAIL, 41);
@@ -259,8 +266,8 @@ static int fields_can_be_assigned(void)
     server.eid.raw[15] = (uint8_t)client.eid.in6.interface_id;
     client.tp_mode = server.tp_mode = UNI_CONN;
     client.ssl = server.ssl;
-    context.ls.fl.rcnt = 63;
-    context.ls.fl.rsvd = 0x1ff;
+    context.ls.fl.bs.rcnt = 63;
+    context.ls.fl.bs.rsvd = 0x1ff;
     return callback != NULL && context.ls.rw.rsvd == 0xfffe0000 && client.ssl.ca_path == text &&
            (void *)&server.replica == (void *)&server.primary;
 }
@@ -323,9 +330,9 @@ int main(void)
     /* Where the bit-fields lie can only be seen at run time. */
     fairlock_state fair;
     memset(&fair, 0, sizeof(fair));
-    fair.rms = 0x1234;
-    fair.rflag = 1;
-    fair.rcnt = 0x2A;
+    fair.bs.rms = 0x1234;
+    fair.bs.rflag = 1;
+    fair.bs.rcnt = 0x2A;
     if (fair.t_value != (0x1234u | 1u << 16 | 0x2Au << 26)) {
         fprintf(stderr, "bit-fields of fairlock_state: 0x%x\n", (unsigned)fair.t_value);
         return 1;

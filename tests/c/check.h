@@ -7,6 +7,7 @@
 #define DLOCK_TESTS_CHECK_H
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -86,6 +87,37 @@ static inline double seconds_now(void)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
+
+/* How long the threads of this process have waited for a processor so far, all together. Next to
+ * nothing on a quiet machine, but for a process with many busy threads. */
+static inline double starved_seconds(void)
+{
+    double sum = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; tasks != NULL && (task = readdir(tasks)) != NULL;) {
+        char path[sizeof("/proc/self/task//schedstat") + sizeof(task->d_name)];
+        unsigned long long ran, waited;
+        snprintf(path, sizeof(path), "/proc/self/task/%s/schedstat", task->d_name);
+        FILE *file = fopen(path, "r");
+        if (file != NULL) {
+            sum += fscanf(file, "%llu %llu", &ran, &waited) == 2 ? (double)waited / 1e9 : 0;
+            fclose(file);
+        }
+    }
+    if (tasks != NULL) {
+        closedir(tasks);
+    }
+    return sum;
+}
+
+/* Since then, without what the machine was busy with other work: for upper bounds. */
+static inline double own_seconds_since(double start)
+{
+    return seconds_now() - start - starved_seconds();
+}
+
+/* It has not waited for something else: what it takes, not how fast the machine is. */
+#define CHECK_WITHIN(start, seconds) CHECK(own_seconds_since(start) < (seconds))
 
 /* Sleeps, whatever signals arrive. */
 static inline void sleep_seconds(double seconds)

@@ -63,7 +63,7 @@ static void *without_system_calls(void *arg)
 {
     struct cycles *c = arg;
     struct lock_request req = request(c->lock_id, LOCK_EXCLUSIVE, 30);
-    struct atomic_state state;
+    atomic_state state;
     int bad = 0;
     for (int i = 0; i < ROUNDS; ++i) {
         if (i == 10 && !forbid_system_calls()) {
@@ -98,7 +98,7 @@ int main(void)
     int client = new_client();
     int lock_id = must_get(client, "private", DLOCK_ATOMIC);
     struct lock_request req = request(lock_id, LOCK_EXCLUSIVE, 30);
-    struct atomic_state state;
+    atomic_state state;
     double best = 1e9;
     for (int repeat = 0; repeat < 5; ++repeat) {
         int bad = 0;

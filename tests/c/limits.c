@@ -8,6 +8,7 @@
 #define CLIENTS 1000
 #define LOCKS 51200
 #define OBJECTS 102400
+#define BATCH ((int)MAX_LOCK_BATCH_SIZE)
 #define HOLDERS 16 /* of the locks: what one of them leaves behind is undone while it waits */
 
 static void fill_with_locks(const int *holders, int second)
@@ -18,7 +19,7 @@ static void fill_with_locks(const int *holders, int second)
     int ids[MAX_LOCK_BATCH_SIZE], got = 0;
     double start = seconds_now();
     while (got < LOCKS) {
-        int n = LOCKS - got < MAX_LOCK_BATCH_SIZE ? LOCKS - got : MAX_LOCK_BATCH_SIZE;
+        int n = LOCKS - got < BATCH ? LOCKS - got : BATCH;
         for (int i = 0; i < n; ++i) {
             snprintf(names[i], sizeof(names[i]), "lock %d", got + i);
             descs[i].p_desc = names[i];
@@ -42,7 +43,7 @@ static void fill_with_locks(const int *holders, int second)
     EQ(ids[0], -8207);
     CHECK(ids[1] > 0);
     EQ(get_named(second, "lock 8", DLOCK_ATOMIC, &id), 0);
-    EQ(lock_op(second, id, LOCK_EXCLUSIVE, 5), 0);
+    EQ(lock_op(second, id, LOCK_EXCLUSIVE, 600), 0);
     EQ(unlock_op(second, id), 0);
     EQ(get_named(first, "lock 9", DLOCK_ATOMIC, &id), -1); /* has it */
     EQ(release_lock(first, id), 0);

@@ -32,7 +32,7 @@ static void *one_session(void *client_library)
     char name[] = "loaded";
     struct lock_desc desc = {name, 6, DLOCK_ATOMIC, 0};
     struct lock_request req = {0, LOCK_EXCLUSIVE, 5};
-    struct atomic_state state;
+    atomic_state state;
     EQ(CALL(client_library, int (*)(int *, const char *), "client_init")(&id, HOST), 0);
     EQ(CALL(client_library, int (*)(int, const struct lock_desc *, int *), "get_lock")(
            id, &desc, &lock_id),

@@ -5,7 +5,7 @@
 
 #include "scenario_locks.h"
 
-#define MANY MAX_LOCK_BATCH_SIZE
+#define MANY ((int)MAX_LOCK_BATCH_SIZE)
 
 static inline void describe_many(struct lock_desc *descs, char names[][24], const char *prefix)
 {
@@ -98,7 +98,7 @@ static inline void batches(const int *c)
     memcpy(same, ids, sizeof(ids));
     EQ(batch_release_lock(c[1], MANY, same), 0);
     CHECK(memcmp(ids, same, sizeof(ids)) == 0);
-    EQ(lock_op(c[0], ids[DLOCK_FAIR], LOCK_EXCLUSIVE, 5), 0);
+    EQ(lock_op(c[0], ids[DLOCK_FAIR], LOCK_EXCLUSIVE, 600), 0);
     same[0] = ids[DLOCK_FAIR];
     same[1] = ids[0];
     same[2] = 1; /* never got */
@@ -158,7 +158,7 @@ static inline void asynchronous(const int *c)
     EQ(s.state.atomic.client_id, 0);
     EQ(unlock_op(c[0], id), DLOCK_ALREADY_UNLOCKED);
 
-    EQ(async_op(c[0], rw, LOCK_SHARED, 5), 0);
+    EQ(async_op(c[0], rw, LOCK_SHARED, 600), 0);
     EQ(async_result(c[0]), 0);
     EQ(async_op(c[0], rw, LOCK_SHARED, 5), DLOCK_ALREADY_LOCKED); /* local, nothing pending */
     EQ(async_op(c[0], rw, LOCK_EXCLUSIVE, 5), DLOCK_EINVAL);
@@ -258,7 +258,7 @@ static inline void counters(const int *c)
     for (int i = 0; i < DEBUG_STATS_MAX; ++i) {
         EQ(stats.stats[i], 0);
     }
-    EQ(try_op(c[1], id, LOCK_EXCLUSIVE, 5), 0);
+    EQ(try_op(c[1], id, LOCK_EXCLUSIVE, 600), 0);
     EQ(try_op(c[0], id, LOCK_EXCLUSIVE, 5), DLOCK_FAIL);
     EQ(unlock_op(c[0], id), DLOCK_ALREADY_UNLOCKED);
     EQ(unlock_op(c[0], 1), DLOCK_LOCK_NOT_GET);
@@ -308,7 +308,7 @@ static inline void membership(const int *c)
     EQ(client_reinit_done(c[0]), -1);
     EQ(try_op(c[1], id, LOCK_EXCLUSIVE, 5), DLOCK_EAGAIN);
     EQ(unlock_op(c[0], id), 0);
-    EQ(lock_op(c[1], id, LOCK_EXCLUSIVE, 5), 0);
+    EQ(lock_op(c[1], id, LOCK_EXCLUSIVE, 600), 0);
     EQ(unlock_op(c[1], id), 0);
     EQ(release_lock(c[0], id), 0);
     EQ(release_lock(c[1], id), 0);

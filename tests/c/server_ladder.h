@@ -16,7 +16,7 @@ static inline int refuses(struct server_cfg cfg)
 static inline void bad_configurations(void)
 {
     static const int bad_ports[] = {1, 1023, 65536, INT32_MAX};
-    static char path[] = "/no/such/file", device[] = "no-such-device", no_ip[] = "no address";
+    static char path[] = "/no/such/file", no_ip[] = "no address";
     static char other_ip[] = "192.0.2.1";
     static const char *const bad_cpus[] = {"", "-1", "1-2-3", "a", "0,", "99999", "3-1", "0 - x"};
     struct server_cfg good, cfg;
@@ -42,8 +42,6 @@ static inline void bad_configurations(void)
     cfg = good, cfg.ssl.ssl_enable = true;
     CHECK(refuses(cfg));
     cfg.ssl.ca_path = cfg.ssl.cert_path = cfg.ssl.prkey_path = path;
-    CHECK(refuses(cfg));
-    cfg = good, cfg.dev_name = device;
     CHECK(refuses(cfg));
     cfg = good, cfg.primary.server_ip_str = no_ip;
     CHECK(refuses(cfg));
@@ -112,13 +110,13 @@ static inline void ladder_of_servers(void)
     }
     double start = seconds_now();
     EQ(server_stop(first), 0);
-    CHECK(seconds_now() - start < 1.0);
+    CHECK_WITHIN(start, 1.0);
     EQ(server_stop(first), -1);
     EQ(start_server(&cfg, &third), 0); /* there is room again */
     CHECK(third != second && third != first);
     start = seconds_now();
     dserver_lib_deinit(); /* stops the others */
-    CHECK(seconds_now() - start < 2.0);
+    CHECK_WITHIN(start, 2.0);
     EQ(server_stop(second), -1);
 }
 
@@ -168,7 +166,7 @@ static inline int unknowing_successor(int server, int port)
     EQ(release_lock(client, lock_id), DLOCK_BAD_RESPONSE);
     EQ(client_deinit(client), DLOCK_BAD_RESPONSE);
     EQ(client_deinit(client), -1);
-    CHECK(seconds_now() - start < 10);
+    CHECK_WITHIN(start, 10);
     return successor;
 }
 

@@ -190,7 +190,7 @@ static void one_cell(enum path path, const struct row *row, lock_ops op)
     NEED(clear_client_debug_stats(me) == 0);
     double start = seconds_now();
     int code = perform(path, row, id, op, &s);
-    double took = seconds_now() - start;
+    double took = own_seconds_since(start);
     EQ(code, row->code[op]);
     if (is_local(row, op, code) || path != WAITING) {
         CHECK(took < 3); /* waiting would cure nothing */

@@ -49,7 +49,7 @@ int main(void)
     memset(&client, 0x55, sizeof(client)); /* nothing of it is kept */
     EQ(client_init(&id, HOST), 0);
     int lock_id = must_get(id, "lock", DLOCK_ATOMIC);
-    EQ(lock_op(id, lock_id, LOCK_EXCLUSIVE, 5), 0);
+    EQ(lock_op(id, lock_id, LOCK_EXCLUSIVE, 600), 0);
     EQ(unlock_op(id, lock_id), 0);
 
     /* tp_mode must be the primary's. */

@@ -7,6 +7,7 @@
 //!   cycles.rs   one client: cycles, batches, objects        c_api.rs   the same through C
 //!   crowd.rs    several clients: contention, hand-over
 //!   stopped.rs  verbs while the primary does not run
+//!   neighbours.rs, loads.rs, wire.rs  an innocent client beside heavy ones
 //! ```
 //! Closed loop: the next operation starts when the last one has ended, so the percentiles say
 //! how long an operation takes, not how long a queue of them grows.
@@ -14,9 +15,12 @@
 mod c_api;
 mod crowd;
 mod cycles;
+mod loads;
+mod neighbours;
 mod report;
 mod sample;
 mod stopped;
+mod wire;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -73,6 +77,7 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
         let fresh = Primary::start(ANY_PORT, 0, None, fabrics[0])?;
         run.rows.push(cycles::get_all_locks(fresh.address, fabrics[0])?);
     }
+    neighbours::run(&mut run)?;
     if run.rows.is_empty() {
         let cause = "no case has this name";
         return Err(Failure::new(

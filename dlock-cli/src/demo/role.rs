@@ -26,6 +26,7 @@ use dlock_server::{Server, ServerConfig};
 
 use crate::args::{Part, Role, Where};
 use crate::connect;
+use crate::exec;
 use crate::failure::{self, Failure};
 use crate::out;
 
@@ -44,6 +45,8 @@ pub fn run(role: &Role) -> Result<u8, Failure> {
             ..ServerConfig::default()
         }),
         Part::Client { place } => client(place),
+        Part::Keeper(keeper) => exec::keeper(keeper),
+        Part::Start(start) => exec::start(start),
     }
 }
 

@@ -2,9 +2,9 @@
 //! The one asynchronous operation an instance may have under way.
 //!
 //! ```text
-//!   request_async ─▶ begin ─▶ advance until something is out ─▶ pending (gate: ASYNC)
+//!   request_async ─▶ begin ─▶ effects until one is waited for ─▶ pending (gate: ASYNC)
 //!   result_check  ─▶ poll ─ nothing ─▶ AsyncAgain, after 5 s TimedOut
-//!                         └ outcome or reply ─▶ advance ─▶ … ─▶ the result (gate: OPEN)
+//!                         └ outcome or reply ─▶ effects ─▶ … ─▶ the result (gate: OPEN)
 //! ```
 //! An operation that timed out leaves its lock in doubt: the arbiter is told to undo whatever it
 //! did or still does, and the next operation on the lock waits for that.
@@ -15,14 +15,16 @@ use std::time::{Duration, Instant};
 
 use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::{LockId, Seq};
-use dlock_core::lock::{Begin, Machine, Op, OpResult, Step};
-use dlock_core::message::{LockType, Mode, Reply};
+use dlock_core::lock::{Op, OpResult};
+use dlock_core::message::{LockType, Mode};
+use dlock_core::operation::{Bounds, Effect, Operation, Started};
+use dlock_core::session::Call;
 use dlock_core::status::Status;
-use dlock_core::verb::Outcome;
+use dlock_fabric::clock::monotonic_ns;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC, OPEN};
-use crate::drive::{abandon, DATA_WAIT, PUBLISH_WAIT, STEPS_MAX};
+use crate::execute::{tell, DATA_WAIT, DATA_WAIT_NS};
 use crate::stats::Stat;
 use crate::table::{Busy, CellGuard, Held};
 
@@ -61,19 +63,22 @@ impl AsyncOp {
 pub(super) struct Pending {
     lock: LockId,
     lock_type: LockType,
-    op: Op,
-    machine: Machine,
-    stage: Stage,
+    operation: Operation,
+    waits_for: WaitsFor,
     exec: Arc<dyn Executor>,
-    deadline: Instant,
+    deadline_ns: u64,
 }
 
 /// What it waits for.
 #[derive(Clone, Copy)]
-enum Stage {
+enum WaitsFor {
     Chain(Posted),
+    Flush {
+        until_ns: u64,
+    },
     Reply(Seq),
-    Done(OpResult),
+    /// The program, which has not asked for the result yet.
+    Nothing(OpResult),
 }
 
 impl Instance {
@@ -128,8 +133,8 @@ impl Instance {
     /// None.
     pub fn result_check(&self) -> OpResult {
         let mut slot = self.pending.lock();
-        if self.present().is_err() {
-            return code(Status::ClientNotInit);
+        if let Err(status) = self.check(Call::Other) {
+            return code(status);
         }
         let Some(pending) = slot.as_mut() else {
             self.stats.add(Stat::NoAsync);
@@ -142,7 +147,7 @@ impl Instance {
         };
         let result = match pending.check(&mut guard) {
             Some(result) => result,
-            None if Instant::now() < pending.deadline => return code(Status::AsyncAgain),
+            None if monotonic_ns() < pending.deadline_ns => return code(Status::AsyncAgain),
             None => {
                 pending.give_up(&mut guard);
                 self.stats.add(Stat::TimedOut);
@@ -150,7 +155,7 @@ impl Instance {
             }
         };
         if result.status != Status::TimedOut {
-            self.stats.count_async(pending.lock_type, pending.op, &result);
+            self.stats.count_async(pending.lock_type, pending.operation.op(), &result);
         }
         if let Some(held) = guard.as_mut() {
             held.busy = Busy::No;
@@ -165,7 +170,7 @@ impl Instance {
     #[cfg(test)]
     pub(super) fn expire_async(&self) {
         if let Some(pending) = self.pending.lock().as_mut() {
-            pending.deadline = Instant::now();
+            pending.deadline_ns = monotonic_ns();
         }
     }
 
@@ -184,9 +189,7 @@ impl Instance {
         let mut slot = self.pending.lock();
         let Some(mut pending) = slot.take() else { return };
         if let Ok((cell, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT) {
-            if !matches!(pending.stage, Stage::Done(_)) {
-                pending.give_up(&mut guard);
-            }
+            pending.give_up(&mut guard);
             if let Some(held) = guard.as_mut() {
                 held.busy = Busy::No;
             }
@@ -196,6 +199,7 @@ impl Instance {
     }
 }
 
+#[allow(clippy::large_enum_variant)] // one at a time, and moved once
 enum Start {
     Decided(OpResult),
     Under(Pending),
@@ -203,16 +207,15 @@ enum Start {
 
 fn start(held: &mut Held, op: Op) -> Start {
     let had_ticket = has_ticket(held.entry.state());
-    let now = held.exec.now();
+    let now = held.now();
     held.last_now = now;
-    let begun = held.entry.begin(op, now);
-    held.write_note();
-    let (mut machine, step) = match begun {
-        Begin::Local(result) => return Start::Decided(result),
-        Begin::Run(machine, step) => (machine, step),
+    let bounds = Bounds::since(now.local_ns);
+    let mut operation = match Operation::begin(&mut held.entry, op, now, bounds) {
+        Started::Done(result) => return Start::Decided(result),
+        Started::Running(operation) => operation,
     };
-    let stage = advance(held, &mut machine, step);
-    if let Stage::Done(result) = stage {
+    let waits_for = advance(held, &mut operation, None);
+    if let WaitsFor::Nothing(result) = waits_for {
         let is_decided = had_ticket && op == Op::Unlock;
         if is_decided || result.status == Status::BadResponse {
             return Start::Decided(result);
@@ -221,80 +224,102 @@ fn start(held: &mut Held, op: Op) -> Start {
     Start::Under(Pending {
         lock: held.id,
         lock_type: held.entry.lock_type(),
-        op,
-        machine,
-        stage,
+        operation,
+        waits_for,
         exec: Arc::clone(&held.exec),
-        deadline: Instant::now() + DATA_WAIT,
+        deadline_ns: monotonic_ns().saturating_add(DATA_WAIT_NS),
     })
 }
 
-/// Takes the steps that need not be waited for.
-fn advance(held: &mut Held, machine: &mut Machine, mut step: Step) -> Stage {
-    for _ in 0..STEPS_MAX {
-        step = match step {
-            Step::Done(result) => {
-                if result.status == Status::BadResponse {
-                    held.undo_lost();
-                }
-                return Stage::Done(result);
-            }
-            Step::Confirm => held.confirm(machine, Instant::now() + PUBLISH_WAIT),
-            Step::Chain(chain) => match held.exec.post(&chain) {
+/// Carries out the effects that need not be waited for. `asked` is the request that is out.
+fn advance(held: &mut Held, operation: &mut Operation, mut asked: Option<Seq>) -> WaitsFor {
+    loop {
+        match operation.next(&mut held.entry) {
+            Effect::Done(result) => return WaitsFor::Nothing(result),
+            Effect::Post { chain, .. } => match held.exec.post(&chain) {
                 Posted::Ready(outcome) => {
-                    let now = held.exec.now();
-                    held.outcome(machine, outcome, now)
+                    let now = held.now();
+                    operation.outcome(&mut held.entry, outcome, now);
                 }
-                posted @ Posted::Pending(_) => return Stage::Chain(posted),
+                posted @ Posted::Pending(_) => return WaitsFor::Chain(posted),
             },
-            Step::Request(request) => match held.exec.send(&request) {
-                Ok(seq) if request.has_reply() => return Stage::Reply(seq),
-                Ok(_) => held.reply(machine, Ok(Reply::Done { word: 0 })),
-                Err(status) => held.reply(machine, Err(status)),
+            Effect::Flush { until_ns } => return WaitsFor::Flush { until_ns },
+            Effect::Ask { request, .. } => match held.exec.send(&request) {
+                Ok(seq) => return WaitsFor::Reply(seq),
+                Err(status) => {
+                    let now = held.now();
+                    operation.reply(&mut held.entry, Err(status), now);
+                }
             },
-        };
+            Effect::Probe { .. } | Effect::Await { .. } => match asked {
+                Some(seq) => return WaitsFor::Reply(seq),
+                None => operation.deadline(&held.entry, false, held.now()),
+            },
+            Effect::Forget => {
+                if let Some(seq) = asked.take() {
+                    held.exec.forget(seq);
+                }
+            }
+            Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
+            Effect::Tell(request) => tell(&*held.exec, &request),
+            Effect::ReadClock => operation.clock(held.now()),
+        }
     }
-    abandon(held, *machine);
-    Stage::Done(code(Status::BadResponse))
 }
 
 impl Pending {
     /// The result, if there is one by now.
     fn check(&mut self, guard: &mut CellGuard<'_>) -> Option<OpResult> {
         let held = guard.as_mut()?;
-        for _ in 0..STEPS_MAX {
-            let step = match self.stage {
-                Stage::Done(result) => return Some(result),
-                Stage::Chain(posted) => {
-                    let outcome = self.exec.poll(posted)?;
-                    let now = held.exec.now();
-                    held.outcome(&mut self.machine, outcome, now)
+        loop {
+            match self.waits_for {
+                WaitsFor::Nothing(_) => {
+                    // decided when it was started, and told only now
+                    self.operation.told_late(&held.entry, held.exec.now());
+                    match advance(held, &mut self.operation, None) {
+                        WaitsFor::Nothing(result) => return Some(result),
+                        waits_for => self.waits_for = waits_for,
+                    }
+                    continue;
                 }
-                Stage::Reply(seq) => {
+                WaitsFor::Chain(posted) => {
+                    let outcome = self.exec.poll(posted)?;
+                    let now = held.now();
+                    self.operation.outcome(&mut held.entry, outcome, now);
+                }
+                WaitsFor::Flush { until_ns } => {
+                    let is_flushed = self.exec.publish(Duration::ZERO);
+                    if !is_flushed && monotonic_ns() < until_ns {
+                        return None;
+                    }
+                    let now = held.now();
+                    self.operation.flushed(&mut held.entry, is_flushed, now);
+                }
+                WaitsFor::Reply(seq) => {
                     let reply = match self.exec.reply(seq, Duration::ZERO) {
                         Ok(None) => return None,
                         Ok(Some(reply)) => Ok(reply),
                         Err(status) => Err(status),
                     };
-                    held.reply(&mut self.machine, reply)
+                    let now = held.now();
+                    self.operation.reply(&mut held.entry, reply, now);
                 }
-            };
-            self.stage = advance(held, &mut self.machine, step);
+            }
+            self.waits_for = advance(held, &mut self.operation, None);
         }
-        None
     }
 
     /// Its answer is not wanted any more, and what it did is to be undone.
     fn give_up(&mut self, guard: &mut CellGuard<'_>) {
-        match self.stage {
-            Stage::Chain(Posted::Pending(seq)) | Stage::Reply(seq) => self.exec.forget(seq),
-            Stage::Chain(Posted::Ready(
-                Outcome::Done(_) | Outcome::Unknown | Outcome::Refused(_),
-            ))
-            | Stage::Done(_) => {}
+        match self.waits_for {
+            WaitsFor::Chain(Posted::Pending(seq)) | WaitsFor::Reply(seq) => self.exec.forget(seq),
+            WaitsFor::Chain(Posted::Ready(_)) | WaitsFor::Flush { .. } => {}
+            WaitsFor::Nothing(_) => {} // nobody was told
         }
         if let Some(held) = guard.as_mut() {
-            abandon(held, self.machine);
+            let now = held.now();
+            self.operation.give_up(&mut held.entry, Status::TimedOut, now);
+            self.waits_for = advance(held, &mut self.operation, None);
         }
     }
 }

@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Batches: up to 31 operations whose chains and requests travel together.
+//! Batches: carries out the effects of up to 31 operations together; [`Batch`] decides what they
+//! are.
 //!
 //! ```text
-//!   lock all cells in the order of their indices
-//!   round:  begin what may begin ─▶ all chains in one execute ─▶ their notes in one publish
-//!           ─▶ all requests sent, then awaited
-//!   until every item is done
+//!   lock all slots in the order of their indices
+//!   next … ─▶ all chains in one execute ─▶ all ledger writes in one flush ─▶ all replies awaited
 //! ```
-//! Where every item is one verb if nobody interferes ([`LockEntry::fast`]), all of them go at once
-//! and no round begins; those that were interfered with go on in rounds.
-//!
-//! [`LockEntry::fast`]: dlock_core::lock::LockEntry::fast
-//!
-//! Items on different locks advance in lockstep, each exactly as a single call would. Of items
-//! on the same lock the later one begins when the earlier one is done; but a lock that was free
-//! before the batch and is taken by it counts as taken for later items: by somebody else for
-//! exclusive holds (`Fail`), by a fellow reader for shared and for fair ones (`Success`).
+//! Where every item is one word operation if nothing interferes ([`LockEntry::fast`]), all of
+//! them go at once; those that were interfered with go on as a [`Batch`].
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,13 +16,15 @@ use dlock_core::clock::Now;
 use dlock_core::exec::{Executor, Single};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::lock::{Begin, EntryState, FastCas, Machine, Op, OpResult, Step};
-use dlock_core::message::{LockType, Mode, Reply};
+use dlock_core::lock::{FastCas, LockEntry, Op, OpResult};
+use dlock_core::message::Mode;
+use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, WordAddr};
+use dlock_fabric::clock::monotonic_ns;
 
 use super::{code, Instance};
-use crate::drive::{abandon, await_reply, left, DATA_WAIT, PUBLISH_WAIT, STEPS_MAX};
+use crate::execute::{left_ns, tell, DATA_WAIT};
 use crate::table::{Busy, Cell, CellGuard, CellIndex, Held};
 
 impl Instance {
@@ -81,29 +75,29 @@ impl Instance {
         if let Err(status) = self.admit() {
             return status;
         }
-        let mut start = None;
-        if let Some(short) = self.short(ops.clone(), &mut start) {
-            return self.run_short(short, ops, start, out);
+        let mut start_ns = None;
+        if let Some(short) = self.short(ops.clone(), &mut start_ns) {
+            return self.run_short(short, ops, out);
         }
-        let deadline = start.unwrap_or_else(Instant::now) + DATA_WAIT;
-        let mut items: Vec<Item> = ops.map(Item::new).collect();
-        let mut places = self.lock_places(&mut items, deadline);
-        self.run_rounds(&mut items, &mut places, deadline, out)
+        let bounds = Bounds::since(start_ns.unwrap_or_else(monotonic_ns));
+        let mut batch = Batch::new(bounds);
+        let mut places = self.lock_places(ops, &mut batch, bounds);
+        self.carry_out_batch(batch, &mut places, out)
     }
 
-    fn run_rounds(
+    /// Carries a batch out and tells its results.
+    fn carry_out_batch(
         &self,
-        items: &mut [Item],
+        mut batch: Batch,
         places: &mut [Place<'_>],
-        deadline: Instant,
         out: &mut [OpResult],
     ) -> Status {
-        Rounds { items, places }.run(deadline);
-        for (item, out) in items.iter().zip(out) {
-            *out = item.result();
-            if let Some(place) = item.place {
-                self.stats.count(places[place].lock_type, item.op, out);
-                if matches!(item.op, Op::Unlock) {
+        run(&mut batch, places);
+        for (item, ((op, lock_type, result), out)) in batch.results().zip(out).enumerate() {
+            *out = result;
+            if let (Some(place), Some(lock_type)) = (batch.place_of(item), lock_type) {
+                self.stats.count(lock_type, op, out);
+                if matches!(op, Op::Unlock) {
                     places[place].cell.changed.notify_all();
                 }
             }
@@ -111,13 +105,13 @@ impl Instance {
         Status::Success
     }
 
-    /// The verbs of all items, if each is on a lock of its own, which nobody operates on now, and
-    /// is one verb if nobody interferes. No cell is waited for, so the order does not matter. The
-    /// clock may have to be asked for: `start` is set before.
+    /// The word operations of all items, if each is on a lock of its own, which no thread
+    /// operates on now, and is one word operation if nothing interferes. No slot is waited for,
+    /// so the order does not matter. The clock may have to be asked for: `start_ns` is set before.
     fn short(
         &self,
         ops: impl ExactSizeIterator<Item = (LockId, Op)>,
-        start: &mut Option<Instant>,
+        start_ns: &mut Option<u64>,
     ) -> Option<Short<'_>> {
         let mut places: Vec<Place<'_>> = Vec::with_capacity(ops.len());
         let mut cases = [NO_CAS; BATCH_MAX];
@@ -129,8 +123,9 @@ impl Instance {
             let exec = Arc::as_ptr(&held.exec).cast::<()>();
             let now = match session {
                 None => {
-                    *start = (!held.is_local).then(Instant::now);
-                    held.exec.now()
+                    let (came_ns, now) = held.exec.now_since();
+                    *start_ns = Some(came_ns);
+                    held.within_horizon(now)
                 }
                 Some((same, now)) if same == exec => now,
                 Some(_) => return None,
@@ -138,118 +133,103 @@ impl Instance {
             session = Some((exec, now));
             *case = held.entry.fast(op, now)?;
             held.last_now = now;
-            let (lock_type, turn) = (held.entry.lock_type(), Turn::First);
-            places.push(Place {
-                cell,
-                guard,
-                lock_type,
-                was_free: !matches!(op, Op::Unlock),
-                turn,
-            });
+            places.push(Place { cell, guard });
         }
         let (_, now) = session?;
-        Some(Short { places, cases, now })
+        let bounds = Bounds::since(start_ns.unwrap_or(now.local_ns));
+        Some(Short { places, cases, now, bounds })
     }
 
     fn run_short(
         &self,
         short: Short<'_>,
         ops: impl ExactSizeIterator<Item = (LockId, Op)> + Clone,
-        start: Option<Instant>,
         out: &mut [OpResult],
     ) -> Status {
-        let Short { mut places, cases, now } = short;
+        let Short { mut places, cases, now, bounds } = short;
         let count = places.len();
         let verbs = cases.map(FastCas::verb);
         let mut singles = [Single::Unknown; BATCH_MAX];
         let exec = Arc::clone(&places[0].held().exec);
-        let wait = start.map_or(DATA_WAIT, |at| left(at + DATA_WAIT).unwrap_or_default());
+        let wait = match places[0].held().is_local {
+            true => DATA_WAIT,
+            false => left_ns(bounds.until_ns),
+        };
         exec.execute_singles(&verbs[..count], &mut singles[..count], wait);
-        let mut undecided = false;
-        for (((place, cas), single), out) in
-            places.iter_mut().zip(cases).zip(singles).zip(&mut *out)
-        {
-            if single == Single::Done(cas.expect) {
-                *out = place.held().entry.fast_done(cas);
+        let local_ns = exec.local_coarse_ns();
+        let mut ended = [false; BATCH_MAX];
+        for (i, (place, out)) in places.iter_mut().zip(&mut *out).enumerate() {
+            let cas = cases[i];
+            if singles[i] != Single::Done(cas.expect) {
+                continue;
+            }
+            if let Some(result) = place.held().entry.fast_end(cas, now, || local_ns) {
+                (*out, ended[i]) = (result, true);
                 if cas.swap == 0 {
                     place.cell.changed.notify_all();
                 }
-            } else {
-                undecided = true;
             }
         }
-        if undecided {
-            let deadline = start.unwrap_or_else(Instant::now) + DATA_WAIT;
-            let so_far = Undecided { cases: &cases, singles: &singles, now, deadline };
-            return self.go_on(&mut places, so_far, ops, out);
+        match ended[..count].iter().all(|&ended| ended) {
+            true => Status::Success,
+            false => self.go_on(places, (&singles, &ended), (now, bounds), ops, out),
         }
-        Status::Success
     }
 
-    /// Some items were interfered with: they go on from the outcome of their first verb.
+    /// Some items were interfered with: they go on from the outcome of their first operation.
     #[cold]
     fn go_on(
         &self,
-        places: &mut [Place<'_>],
-        so_far: Undecided<'_>,
+        mut places: Vec<Place<'_>>,
+        (singles, ended): (&[Single; BATCH_MAX], &[bool; BATCH_MAX]),
+        (begun, bounds): (Now, Bounds),
         ops: impl Iterator<Item = (LockId, Op)>,
         out: &mut [OpResult],
     ) -> Status {
-        let Undecided { cases, singles, now, deadline } = so_far;
-        let mut items: Vec<Item> = Vec::with_capacity(places.len());
-        for (i, (op, place)) in ops.zip(places.iter_mut()).enumerate() {
-            let mut item = Item::new(op);
-            item.place = Some(i);
-            item.run = if singles[i] == Single::Done(cases[i].expect) {
-                Run::Done(out[i])
-            } else {
-                let held = place.held();
-                match held.entry.begin(item.op, now) {
-                    Begin::Local(result) => Run::Done(result),
-                    Begin::Run(mut machine, _) => {
-                        let step = held.outcome(&mut machine, singles[i].into(), now);
-                        Run::Active(machine, step)
-                    }
-                }
-            };
-            place.turn = Turn::Taken;
-            items.push(item);
+        let now = places[0].held().now();
+        let mut batch = Batch::new(bounds);
+        for (i, ((_, op), place)) in ops.zip(&mut places).enumerate() {
+            let entry = &mut place.held().entry;
+            let at = batch.place(entry);
+            if ended[i] {
+                batch.push_ended(op, at, out[i]);
+                continue;
+            }
+            let outcome = Outcome::from(singles[i]);
+            let started = Operation::after_fast(entry, op, outcome, begun, now, bounds);
+            batch.push_started(op, at, started);
         }
-        let mut rounds = Rounds { items: &mut items, places };
-        for i in 0..rounds.items.len() {
-            rounds.settle(i);
-        }
-        self.run_rounds(&mut items, places, deadline, out)
+        self.carry_out_batch(batch, &mut places, out)
     }
 
-    /// Locks the cell of every lock named, in the order of their indices, so that batches of
+    /// Locks the slot of every lock named, in the order of their indices, so that batches of
     /// other threads cannot wait for each other in a circle.
-    fn lock_places(&self, items: &mut [Item], deadline: Instant) -> Vec<Place<'_>> {
-        let mut wanted: Vec<(CellIndex, usize)> = Vec::with_capacity(items.len());
-        for (i, item) in items.iter_mut().enumerate() {
-            match self.table.find(item.lock) {
-                Some(index) => wanted.push((index, i)),
-                None => item.run = Run::Done(code(self.not_got())),
-            }
-        }
+    fn lock_places(
+        &self,
+        ops: impl ExactSizeIterator<Item = (LockId, Op)> + Clone,
+        batch: &mut Batch,
+        bounds: Bounds,
+    ) -> Vec<Place<'_>> {
+        let deadline = Instant::now() + left_ns(bounds.until_ns);
+        let mut wanted: Vec<(CellIndex, LockId)> = Vec::with_capacity(ops.len());
+        wanted.extend(ops.clone().filter_map(|(id, _)| Some((self.table.find(id)?, id))));
         wanted.sort_unstable();
+        wanted.dedup();
         let mut places: Vec<Place<'_>> = Vec::with_capacity(wanted.len());
-        let mut last: Option<(CellIndex, Result<usize, Status>)> = None;
-        for (index, i) in wanted {
-            let place = match last {
-                Some((same, place)) if same == index => place,
-                _ => match self.idle_at(index, items[i].lock, deadline) {
-                    Ok(place) => {
-                        places.push(place);
-                        Ok(places.len() - 1)
-                    }
-                    Err(status) => Err(status),
-                },
-            };
-            last = Some((index, place));
-            match place {
-                Ok(place) => items[i].place = Some(place),
-                Err(status) => items[i].run = Run::Done(code(status)),
+        let mut found: Vec<(LockId, Result<usize, Status>)> = Vec::with_capacity(wanted.len());
+        for (index, id) in wanted {
+            let place = self.idle_at(index, id, deadline).map(|mut place| {
+                let at = batch.place(&place.held().entry);
+                places.push(place);
+                at
+            });
+            found.push((id, place));
+        }
+        for (id, op) in ops {
+            match found.iter().find(|(found, _)| *found == id) {
+                Some(&(_, Ok(place))) => batch.push(op, place),
+                Some(&(_, Err(status))) => batch.push_decided(op, code(status)),
+                None => batch.push_decided(op, code(self.not_got())),
             }
         }
         places
@@ -267,14 +247,7 @@ impl Instance {
             let held = guard.as_ref().filter(|held| held.id == id);
             let held = held.ok_or_else(|| self.not_got())?;
             match held.busy {
-                Busy::No => {
-                    let was_free = matches!(
-                        held.entry.state(),
-                        EntryState::Initialized | EntryState::Unlocked
-                    );
-                    let lock_type = held.entry.lock_type();
-                    return Ok(Place { cell, guard, lock_type, was_free, turn: Turn::First });
-                }
+                Busy::No => return Ok(Place { cell, guard }),
                 Busy::Async => return Err(self.refuse(super::ASYNC)),
                 Busy::Waiting => {}
             }
@@ -285,281 +258,170 @@ impl Instance {
     }
 }
 
-/// A batch of single verbs.
+/// A batch of single word operations.
 struct Short<'a> {
     places: Vec<Place<'a>>,
     /// One for each place; what is beyond them has no meaning.
     cases: [FastCas; BATCH_MAX],
     /// From before they were posted: leases count from there.
     now: Now,
-}
-
-/// What became of the single verbs.
-struct Undecided<'a> {
-    cases: &'a [FastCas],
-    singles: &'a [Single],
-    now: Now,
-    deadline: Instant,
+    bounds: Bounds,
 }
 
 const NO_CAS: FastCas = FastCas { addr: WordAddr::NONE, expect: 0, swap: 0 };
-
-/// One operation of the batch.
-struct Item {
-    lock: LockId,
-    op: Op,
-    /// The lock's place, if it could be locked.
-    place: Option<usize>,
-    run: Run,
-}
-
-enum Run {
-    Queued,
-    Active(Machine, Step),
-    Done(OpResult),
-}
-
-impl Item {
-    fn new((lock, op): (LockId, Op)) -> Self {
-        Self { lock, op, place: None, run: Run::Queued }
-    }
-
-    fn result(&self) -> OpResult {
-        match self.run {
-            Run::Done(result) => result,
-            Run::Queued | Run::Active(..) => code(Status::BadResponse), // `run` leaves none behind
-        }
-    }
-}
 
 /// One lock of the batch.
 struct Place<'a> {
     cell: &'a Cell,
     guard: CellGuard<'a>,
-    lock_type: LockType,
-    /// Not held and no ticket, before the batch.
-    was_free: bool,
-    turn: Turn,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    /// No item has begun.
-    First,
-    /// An item is active.
-    Taken,
-    /// An item is done, the next may begin.
-    Later,
 }
 
 impl Place<'_> {
     fn held(&mut self) -> &mut Held {
-        // idle_at has seen the lock, and nobody takes it out while this guard lives
+        // idle_at has seen the lock, and it is not taken out while this guard lives
         self.guard.as_mut().expect("a locked place holds its lock")
     }
 }
 
-struct Rounds<'r, 'a> {
-    items: &'r mut [Item],
+/// The locks of a batch, and the clock of each session, read once per round.
+struct Places<'r, 'a> {
     places: &'r mut [Place<'a>],
+    clock: Option<(*const (), Now)>,
 }
 
-impl Rounds<'_, '_> {
-    fn run(&mut self, deadline: Instant) {
-        for _ in 0..STEPS_MAX * BATCH_MAX {
-            self.begin_queued();
-            if !self.items.iter().any(|item| matches!(item.run, Run::Active(..))) {
-                return;
-            }
-            self.execute_chains(deadline);
-            self.confirm_notes(deadline);
-            self.exchange_requests(deadline);
-            self.confirm_notes(deadline);
-        }
-        self.abandon_rest();
+impl Entries for Places<'_, '_> {
+    fn entry(&mut self, place: usize) -> &mut LockEntry {
+        &mut self.places[place].held().entry
     }
 
-    fn abandon_rest(&mut self) {
-        for item in self.items.iter_mut() {
-            if let (Run::Active(machine, _), Some(place)) = (&item.run, item.place) {
-                abandon(self.places[place].held(), *machine);
-            }
-        }
+    fn now(&mut self, place: usize) -> Now {
+        let held = self.places[place].held();
+        let session = Arc::as_ptr(&held.exec).cast::<()>();
+        let now = match self.clock {
+            Some((same, now)) if same == session => now,
+            _ => held.now(),
+        };
+        self.clock = Some((session, now));
+        held.last_now = now;
+        now
     }
+}
 
-    /// Begins every item whose lock no earlier item is active on.
-    fn begin_queued(&mut self) {
-        // read once per session: leases count from here, before anything was posted
-        let mut clock: Option<(*const (), Now)> = None;
-        for i in 0..self.items.len() {
-            let item = &mut self.items[i];
-            let (Run::Queued, Some(place)) = (&item.run, item.place) else { continue };
-            let place = &mut self.places[place];
-            if place.turn == Turn::Taken {
-                continue;
-            }
-            if let Some(result) = taken_by_this_batch(place, item.op) {
-                item.run = Run::Done(result);
-                continue;
-            }
-            let held = place.held();
-            let session = Arc::as_ptr(&held.exec).cast::<()>();
-            let now = match clock {
-                Some((same, now)) if same == session => now,
-                _ => held.exec.now(),
-            };
-            clock = Some((session, now));
-            held.last_now = now;
-            match held.entry.begin(item.op, now) {
-                Begin::Local(result) => {
-                    held.write_note();
-                    finish(item, place, result);
-                }
-                Begin::Run(machine, step) => {
-                    held.write_note();
-                    place.turn = Turn::Taken;
-                    item.run = Run::Active(machine, step);
-                    self.settle(i);
-                }
-            }
-        }
-    }
+/// An item, and the session that carries it.
+type On = (usize, Arc<dyn Executor>);
 
-    /// Takes an item over the steps that need nobody else, up to its end.
-    fn settle(&mut self, i: usize) {
-        let item = &mut self.items[i];
-        let Some(place) = item.place else { return };
-        let place = &mut self.places[place];
-        while let Run::Active(_, step) = &mut item.run {
-            match *step {
-                Step::Done(result) => {
-                    if result.status == Status::BadResponse {
-                        place.held().undo_lost();
+/// Carries the effects of all items out, round by round.
+fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
+    let mut asked: Vec<Option<(Seq, u64)>> = vec![None; BATCH_MAX];
+    loop {
+        let mut on = Places { places, clock: None };
+        let mut posts: Vec<(On, Chain, u64)> = Vec::new();
+        let mut flushes: Vec<(On, u64)> = Vec::new();
+        while let Some((i, effect)) = batch.next(&mut on) {
+            // an item with an effect is active, so it has a place
+            let Some(place) = batch.place_of(i) else { continue };
+            let held = on.places[place].held();
+            let exec = Arc::clone(&held.exec);
+            match effect {
+                Effect::Post { chain, until_ns } => posts.push(((i, exec), chain, until_ns)),
+                Effect::Flush { until_ns } => flushes.push(((i, exec), until_ns)),
+                Effect::WriteLedger(entry) => exec.note(held.entry.handle(), entry),
+                Effect::Tell(request) => tell(&*exec, &request),
+                Effect::ReadClock => batch.clock(i, held.now()),
+                Effect::Ask { request, until_ns } => match exec.send(&request) {
+                    Ok(seq) => asked[i] = Some((seq, until_ns)),
+                    Err(status) => {
+                        let now = held.now();
+                        batch.reply(i, &mut held.entry, Err(status), now);
                     }
-                    finish(item, place, result);
+                },
+                Effect::Probe { until_ns } | Effect::Await { until_ns } => {
+                    asked[i] = asked[i].map(|(seq, _)| (seq, until_ns));
                 }
-                Step::Chain(_) | Step::Request(_) | Step::Confirm => return,
+                Effect::Forget => {
+                    if let Some((seq, _)) = asked[i].take() {
+                        exec.forget(seq);
+                    }
+                }
+                Effect::Done(_) => {}
             }
         }
-    }
-
-    /// One `execute` for the chains of all items; one per session if a reinit is under way.
-    fn execute_chains(&mut self, deadline: Instant) {
-        let mut waiting: Vec<(usize, Chain)> = Vec::with_capacity(self.items.len());
-        for (i, item) in self.items.iter().enumerate() {
-            if let Run::Active(_, Step::Chain(chain)) = item.run {
-                waiting.push((i, chain));
-            }
+        let places = &mut *on.places;
+        if batch.is_done() {
+            return;
         }
-        while let Some(&(first, _)) = waiting.first() {
-            let exec = self.exec_of(first);
-            let (now, rest): (Vec<_>, Vec<_>) =
-                waiting.into_iter().partition(|&(i, _)| Arc::ptr_eq(&exec, &self.exec_of(i)));
-            self.execute_on(&*exec, &now, deadline);
-            waiting = rest;
+        if posts.is_empty() && flushes.is_empty() {
+            await_replies(batch, places, &mut asked);
+            continue;
         }
+        // in one round one item may post and another flush: each effect is reported once
+        execute(batch, places, posts);
+        flush(batch, places, &flushes);
     }
+}
 
-    fn execute_on(&mut self, exec: &dyn Executor, batch: &[(usize, Chain)], deadline: Instant) {
-        let chains: Vec<Chain> = batch.iter().map(|&(_, chain)| chain).collect();
+/// One `execute` for the chains of all items; one per session if a reinit is under way.
+fn execute(batch: &mut Batch, places: &mut [Place<'_>], mut posts: Vec<(On, Chain, u64)>) {
+    while let Some(((_, exec), _, until_ns)) = posts.first() {
+        let (exec, until_ns) = (Arc::clone(exec), *until_ns);
+        let (here, rest): (Vec<_>, Vec<_>) =
+            posts.into_iter().partition(|((_, other), _, _)| Arc::ptr_eq(other, &exec));
+        let chains: Vec<Chain> = here.iter().map(|&(_, chain, _)| chain).collect();
         let mut outcomes = vec![Outcome::Unknown; chains.len()];
-        if let Some(left) = left(deadline) {
-            exec.execute(&chains, &mut outcomes, left);
+        let wait = match exec.reads_are_free() {
+            true => DATA_WAIT, // nothing is waited for
+            false => left_ns(until_ns),
+        };
+        if !wait.is_zero() {
+            exec.execute(&chains, &mut outcomes, wait);
         }
-        let now = exec.now(); // what a fair lock decides now needs the time of now
-        for (&(i, _), outcome) in batch.iter().zip(outcomes) {
-            let item = &mut self.items[i];
-            if let (Run::Active(machine, step), Some(place)) = (&mut item.run, item.place) {
-                *step = self.places[place].held().outcome(machine, outcome, now);
+        let now = exec.now(); // what is decided now needs the time of now
+        for (((i, _), _, _), outcome) in here.into_iter().zip(outcomes) {
+            if let Some(place) = batch.place_of(i) {
+                let held = places[place].held();
+                let now = held.within_horizon(now);
+                batch.outcome(i, &mut held.entry, outcome, now);
             }
-            self.settle(i);
         }
+        posts = rest;
     }
+}
 
-    /// One `publish` for the notes of all items; one per session if a reinit is under way.
-    fn confirm_notes(&mut self, deadline: Instant) {
-        let is_waiting = |item: &Item| matches!(item.run, Run::Active(_, Step::Confirm));
-        let waiting = (0..self.items.len()).filter(|&i| is_waiting(&self.items[i]));
-        let waiting: Vec<usize> = waiting.collect();
-        let mut published: Option<(Arc<dyn Executor>, bool)> = None;
-        for i in waiting {
-            let exec = self.exec_of(i);
-            let is_published = match &published {
-                Some((same, is_published)) if Arc::ptr_eq(same, &exec) => *is_published,
-                _ => exec.publish(left(deadline).unwrap_or_default().min(PUBLISH_WAIT)),
-            };
-            published = Some((exec, is_published));
-            let item = &mut self.items[i];
-            if let (Run::Active(machine, step), Some(place)) = (&mut item.run, item.place) {
-                *step = self.places[place].held().confirmed(machine, is_published);
-            }
-            self.settle(i);
-        }
-    }
-
-    fn exec_of(&mut self, i: usize) -> Arc<dyn Executor> {
-        let place = self.items[i].place.expect("an active item has a place");
-        Arc::clone(&self.places[place].held().exec)
-    }
-
-    /// Sends the requests of all items, then waits for the replies.
-    fn exchange_requests(&mut self, deadline: Instant) {
-        let mut sent: Vec<(usize, Arc<dyn Executor>, Sent)> = Vec::new();
-        for i in 0..self.items.len() {
-            if let Run::Active(_, Step::Request(request)) = self.items[i].run {
-                let exec = self.exec_of(i);
-                let state = match exec.send(&request) {
-                    Err(status) => Sent::Failed(status),
-                    Ok(_) if !request.has_reply() => Sent::NoReply,
-                    Ok(seq) => Sent::Awaited(seq),
-                };
-                sent.push((i, exec, state));
-            }
-        }
-        for (i, exec, state) in sent {
-            let reply = match state {
-                Sent::Failed(status) => Err(status),
-                Sent::NoReply => Ok(Reply::Done { word: 0 }),
-                Sent::Awaited(seq) => await_reply(&*exec, seq, deadline),
-            };
-            let item = &mut self.items[i];
-            if let (Run::Active(machine, step), Some(place)) = (&mut item.run, item.place) {
-                *step = self.places[place].held().reply(machine, reply);
-            }
-            self.settle(i);
+/// One flush for the ledger writes of all items; one per session if a reinit is under way.
+fn flush(batch: &mut Batch, places: &mut [Place<'_>], flushes: &[(On, u64)]) {
+    let mut flushed: Option<(&Arc<dyn Executor>, bool)> = None;
+    for ((i, exec), until_ns) in flushes {
+        let is_flushed = match flushed {
+            Some((same, is_flushed)) if Arc::ptr_eq(same, exec) => is_flushed,
+            _ => exec.publish(left_ns(*until_ns)),
+        };
+        flushed = Some((exec, is_flushed));
+        if let Some(place) = batch.place_of(*i) {
+            let held = places[place].held();
+            let now = held.now();
+            batch.flushed(*i, &mut held.entry, is_flushed, now);
         }
     }
 }
 
-enum Sent {
-    Failed(Status),
-    NoReply,
-    Awaited(Seq),
-}
-
-fn finish(item: &mut Item, place: &mut Place<'_>, mut result: OpResult) {
-    let is_reentry =
-        matches!(item.op, Op::TryLock { .. }) && result.status == Status::AlreadyLocked;
-    if is_reentry && place.was_free {
-        result.status = Status::Success; // the hold it re-enters is this batch's own
+/// Waits for the replies to all requests that are out.
+fn await_replies(batch: &mut Batch, places: &mut [Place<'_>], asked: &mut [Option<(Seq, u64)>]) {
+    assert!(asked.iter().any(Option::is_some), "an item of a batch waits for nothing");
+    for (i, asked) in asked.iter_mut().enumerate() {
+        let Some((seq, until_ns)) = *asked else { continue };
+        let Some(place) = batch.place_of(i) else { continue };
+        let held = places[place].held();
+        let reply = held.exec.reply(seq, left_ns(until_ns));
+        let now = held.now();
+        let reply = match reply {
+            Ok(Some(reply)) => Ok(reply),
+            Ok(None) => {
+                batch.deadline(i, &held.entry, now);
+                continue;
+            }
+            Err(status) => Err(status),
+        };
+        *asked = None;
+        batch.reply(i, &mut held.entry, reply, now);
     }
-    place.turn = Turn::Later;
-    item.run = Run::Done(result);
-}
-
-/// The answer to a trylock of a lock that an earlier item of the same batch has taken, where it
-/// is not a further hold.
-fn taken_by_this_batch(place: &mut Place<'_>, op: Op) -> Option<OpResult> {
-    let Op::TryLock { mode, expire_s } = op else { return None };
-    if place.turn != Turn::Later || !place.was_free || expire_s == 0 {
-        return None;
-    }
-    let lock_type = place.lock_type;
-    let is_taken = match (lock_type, place.held().entry.state()) {
-        (LockType::Atomic, EntryState::ExclusiveLocked) => mode == Mode::Exclusive,
-        (LockType::Rw, EntryState::ExclusiveLocked) => true,
-        (LockType::Rw, EntryState::SharedLocked) => mode == Mode::Exclusive,
-        _ => false,
-    };
-    is_taken.then(|| code(Status::Fail))
 }

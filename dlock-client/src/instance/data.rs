@@ -9,7 +9,7 @@ use dlock_core::message::Mode;
 use dlock_core::status::Status;
 
 use super::{code, Instance};
-use crate::drive::{perform, Limit};
+use crate::execute::{perform, Limit};
 use crate::table::{Cell, CellGuard};
 
 impl Instance {

@@ -14,11 +14,12 @@ use std::time::Instant;
 use dlock_core::ids::LockId;
 use dlock_core::lock::{EntryState, Op, OpResult};
 use dlock_core::message::Mode;
+use dlock_core::session::Call;
 use dlock_core::status::Status;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC};
-use crate::drive::{Limit, DATA_WAIT};
+use crate::execute::{Limit, DATA_WAIT};
 use crate::table::{Busy, Cell, CellGuard, Held};
 
 /// A result and, if the lock is held now, the number of the hold.
@@ -184,7 +185,7 @@ impl Instance {
     }
 
     fn left_or(&self, status: Status) -> Status {
-        self.present().map_or(Status::ClientNotInit, |()| status)
+        self.check(Call::Other).map_or_else(|left| left, |()| status)
     }
 
     /// As [`release_lock`](Self::release_lock), for the last lock object of a name.

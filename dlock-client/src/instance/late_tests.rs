@@ -51,7 +51,8 @@ fn join_late(server: &Server, fabric: FabricChoice, ahead_ns: i64) -> (Instance,
     let link = instance.link.load_full();
     let late = Arc::new(Late::new(Arc::clone(&link.exec), ahead_ns));
     let exec: Arc<dyn Executor> = late.clone();
-    instance.link.store(Arc::new(Link { exec, verbs: None, ..*link }));
+    let pulse = Arc::clone(&link.pulse);
+    instance.link.store(Arc::new(Link { exec, verbs: None, pulse, ..*link }));
     (instance, late)
 }
 

@@ -8,11 +8,12 @@ use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant};
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, DESC_LEN_MAX};
 use dlock_core::lock::{EntryState, LockEntry};
+use dlock_core::session::{is_decided, refusal, released, Call};
 use dlock_core::status::Status;
 
 use super::{call_on, Instance};
 use crate::control::CONTROL_WAIT;
-use crate::drive::DATA_WAIT;
+use crate::execute::{settle, DATA_WAIT};
 use crate::table::{Busy, CellGuard, CellIndex, Held, Known};
 
 /// A lock's id and whether it is new to this client, or why there is none.
@@ -63,7 +64,7 @@ impl Instance {
 
     /// The ids, and whether they are new to this client.
     fn get_locks(&self, descs: Vec<LockDesc>) -> Result<Vec<GotLock>, Status> {
-        self.present()?;
+        self.check(Call::Locks)?;
         let deadline = Instant::now() + CONTROL_WAIT;
         let _lifecycle = self.lifecycle_until(deadline)?;
         // held until the locks are in the table, so that no release comes between
@@ -79,7 +80,7 @@ impl Instance {
         let adopt = |(grant, desc): (Result<LockGrant, Status>, LockDesc)| match grant {
             Ok(grant) if grant.lock.0 > 0 => self.adopt(&grant, desc),
             Ok(_) => Err(Status::Error),
-            Err(status) => Err(super::refusal(status)),
+            Err(status) => Err(refusal(status)),
         };
         Ok(grants.into_iter().zip(descs).map(adopt).collect())
     }
@@ -95,7 +96,8 @@ impl Instance {
         let link = self.link.load();
         let entry = LockEntry::new(self.id, link.anchor_s, desc.lock_type, grant, desc);
         let exec = Arc::clone(&link.exec);
-        self.table.insert(Held::new(grant.lock, entry, exec, link.epoch));
+        let pulse = Arc::clone(&link.pulse);
+        self.table.insert(Held::new(grant.lock, entry, exec, pulse, link.epoch));
         Ok((grant.lock, true))
     }
 
@@ -109,7 +111,7 @@ impl Instance {
     /// # Latency
     /// One control round trip; 10 s at most.
     pub fn release_lock(&self, lock: LockId) -> Status {
-        if let Err(status) = self.present() {
+        if let Err(status) = self.check(Call::Locks) {
             return status;
         }
         if self.is_async_on(lock) {
@@ -122,26 +124,42 @@ impl Instance {
             Ok(guard) => guard,
             Err(status) => return status,
         };
-        let Some(held) = guard.as_mut() else { return Status::Error };
+        let Some(held) = guard.as_ref() else { return Status::Error };
+        let at_primary = held.entry.lock();
         let status = match held.entry.state() {
             EntryState::ExclusiveLocked | EntryState::SharedLocked => return Status::Error,
             EntryState::ExclusiveTicketed | EntryState::SharedTicketed => {
                 return Status::TicketToUnlock
             }
             EntryState::Initialized | EntryState::Unlocked => {
-                if let Err(status) = held.settle(deadline.min(Instant::now() + DATA_WAIT)) {
+                let until = deadline.min(Instant::now() + DATA_WAIT);
+                if let Err(status) = settle(self.table.cell(index), &mut guard, until) {
                     return status;
                 }
-                let request = ControlRequest::ReleaseLocks(vec![held.entry.lock()]);
-                self.release_at_primary(request, 1, deadline, |_, status| {
-                    if is_gone(status) {
-                        self.table.remove(index, &mut guard);
-                    }
-                })
+                let request = ControlRequest::ReleaseLocks(vec![at_primary]);
+                let status = self.release_at_primary(request, 1, deadline, |_, _| {});
+                self.release_answered(index, &mut guard, status)
             }
         };
         self.table.cell(index).changed.notify_all();
         status
+    }
+
+    /// A lock that the primary has decided about is gone here. That it is not got there is the
+    /// answer to an earlier release, if that one was not answered.
+    fn release_answered(
+        &self,
+        index: CellIndex,
+        guard: &mut CellGuard<'_>,
+        status: Status,
+    ) -> Status {
+        let Some(held) = guard.as_mut() else { return status };
+        let was_unanswered = held.release_unanswered;
+        held.release_unanswered |= status == Status::BadResponse;
+        if is_decided(status) {
+            self.table.remove(index, guard);
+        }
+        released(status, was_unanswered)
     }
 
     /// The cell of a lock, once no other thread waits for its grant.
@@ -209,7 +227,7 @@ impl Instance {
         if !(1..=BATCH_MAX).contains(&ids.len()) {
             return Status::Invalid;
         }
-        if let Err(status) = self.present() {
+        if let Err(status) = self.check(Call::Locks) {
             return status;
         }
         let deadline = Instant::now() + CONTROL_WAIT;
@@ -232,16 +250,15 @@ impl Instance {
         for (index, i) in wanted {
             let guard = self.releasable(LockId(ids[i]), index, until).ok();
             let guard = guard.filter(|g| g.as_ref().is_some_and(|held| held.entry.refs() == 0));
-            let settled = guard.map(|mut guard| {
-                let settled = guard.as_mut().is_some_and(|held| held.settle(until).is_ok());
-                settled.then_some(guard)
-            });
-            match settled.flatten() {
-                Some(guard) => {
+            let settled = guard
+                .map(|mut guard| settle(self.table.cell(index), &mut guard, until).map(|()| guard));
+            match settled {
+                Some(Ok(guard)) => {
                     locks.extend(guard.as_ref().map(|held| held.entry.lock()));
                     cells.push((index, guard));
                 }
-                None => ids[i] = 0,
+                Some(Err(Status::NotReady)) => return Status::NotReady,
+                Some(Err(_)) | None => ids[i] = 0,
             }
         }
         if cells.is_empty() {
@@ -249,22 +266,22 @@ impl Instance {
         }
         let items = locks.len();
         let request = ControlRequest::ReleaseLocks(locks);
+        let mut decided = [false; BATCH_MAX];
         let status = self.release_at_primary(request, items, deadline, |i, status| {
-            if is_gone(status) {
-                let (index, guard) = &mut cells[i];
-                self.table.remove(*index, guard);
-            }
+            let (index, guard) = &mut cells[i];
+            decided[i] = true;
+            self.release_answered(*index, guard, status);
         });
+        for ((_, guard), _) in cells.iter_mut().zip(decided).filter(|(_, decided)| !decided) {
+            if let Some(held) = guard.as_mut() {
+                held.release_unanswered = true;
+            }
+        }
         match status {
             Status::NotReady | Status::BadResponse => status,
             _ => Status::Success,
         }
     }
-}
-
-/// A release the primary has decided: the lock is gone here, whatever it said.
-fn is_gone(status: Status) -> bool {
-    !matches!(status, Status::NotReady | Status::BadResponse)
 }
 
 fn is_valid(desc: &LockDesc) -> bool {

@@ -14,27 +14,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use dlock_core::clock::Now;
-use dlock_core::control::{
-    Claim, ControlReply, ControlRequest, LockGrant, Session, VERSION, VERSION_MIN,
-};
+use dlock_core::clock::NS;
+use dlock_core::control::{ControlReply, ControlRequest, LockGrant, Session, VERSION, VERSION_MIN};
 use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, LockId};
 use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX};
-use dlock_core::message::LockType;
+use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::status::Status;
-use dlock_fabric::clock::{monotonic_ns, DRIFT_PPM};
+use dlock_fabric::clock::monotonic_ns;
 use dlock_fabric::ClockEstimate;
 use parking_lot::{Mutex, RwLock};
 
-use super::data::has_ticket;
-use super::{done, refusal, Instance, Link, LEFT, OPEN};
+use super::{done, Instance, Link, LEFT, OPEN};
 use crate::attach::{attach, Attached};
 use crate::config::ClientConfig;
 use crate::control::{address, Control, CONTROL_WAIT};
+use crate::heartbeat::{look_after, Pulse};
 use crate::refuse::Refuse;
 use crate::stats::Stats;
-use crate::table::{Busy, CellIndex, Table, CELL_WAIT};
+use crate::table::{CellIndex, Table, CELL_WAIT};
 
 impl Instance {
     /// Becomes a client of the primary at `ip` (IPv4 or IPv6, in digits).
@@ -56,19 +54,21 @@ impl Instance {
             horizon_s: None,
         };
         let joined = join(config, ip, request, None)?;
-        Ok(Instance {
+        let instance = Instance {
             id: joined.client,
             config: config.clone(),
             gate: AtomicU8::new(OPEN),
             table: Table::new(),
             link: ArcSwap::from_pointee(joined.link),
             line: Mutex::new(Some(joined.control.line())),
-            control: Mutex::new(Some(joined.control)),
+            control: Arc::new(Mutex::new(Some(joined.control))),
             lifecycle: RwLock::new(()),
             pending: Mutex::new(None),
             objects: RwLock::default(),
             stats: Stats::new(),
-        })
+        };
+        look_after(&instance.link.load().pulse, &instance.control);
+        Ok(instance)
     }
 
     /// Comes back to its primary, or to the successor at `ip`, as the same client with the same
@@ -83,8 +83,8 @@ impl Instance {
     /// # Latency
     /// As `init`.
     pub fn reinit(&self, ip: &str) -> Status {
-        if self.present().is_err() {
-            return Status::Invalid;
+        if let Err(status) = self.check(Call::Session) {
+            return status;
         }
         let Some(_alone) = self.lifecycle.try_write_for(LIFECYCLE_WAIT) else {
             return Status::BadResponse;
@@ -119,14 +119,14 @@ impl Instance {
             line.end();
         }
         *self.control.lock() = Some(joined.control);
-        if link.recovering || link.epoch != old.epoch {
+        if !session::objects_survive(old.epoch, link.epoch, link.recovering) {
             self.objects.write().clear();
         }
         let has_lapsed = link.epoch == old.epoch && link.lapses != old.lapses;
         let refuse: Arc<dyn Executor> = Arc::new(Refuse);
-        // not at the same primary: the old session may have to be asked for the time, in vain
-        let old_clock = (link.epoch != old.epoch).then(|| (old.exec.now(), monotonic_ns()));
-        if old_clock.is_some() {
+        // the old session may have to be asked for the time, in vain
+        let clock = old.exec.now();
+        if link.epoch != old.epoch {
             old.exec.end(); // its primary may be stopped, and a wait there last for hours
         }
         for (id, index) in self.table.indices() {
@@ -137,23 +137,21 @@ impl Instance {
                 continue;
             };
             if let Some(held) = guard.as_mut() {
-                let is_in_place = held.epoch == link.epoch;
-                held.go_over_to(Arc::clone(if is_in_place { &link.exec } else { &refuse }));
-                if is_in_place && has_lapsed && held.entry.lapse() {
-                    log::warn!("lock {id} is lost: it has no lease, and this client was away");
-                }
-                if is_in_place {
-                    // what the old session could not carry any more
-                    if held.busy == Busy::No {
-                        held.entry.republish();
-                        held.write_note();
+                match held.binding.moves_to(link.epoch, clock) {
+                    true => {
+                        held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
+                        if has_lapsed && held.entry.lapse() {
+                            log::warn!(
+                                "lock {id} is lost: it has no lease, and this client was away"
+                            );
+                        }
+                        held.resume();
                     }
-                    held.undo_lost();
-                } else {
-                    held.old_clock = held.old_clock.or(old_clock);
+                    false => held.go_over_to(Arc::clone(&refuse), Arc::clone(&link.pulse)),
                 }
             }
         }
+        look_after(&link.pulse, &self.control);
         self.stats.clear();
     }
 
@@ -166,8 +164,8 @@ impl Instance {
     /// # Latency
     /// One control round trip; 10 s at most.
     pub fn reinit_done(&self) -> Status {
-        if self.present().is_err() {
-            return Status::ClientNotInit;
+        if let Err(status) = self.check(Call::Other) {
+            return status;
         }
         let deadline = Instant::now() + CONTROL_WAIT;
         match self.lifecycle_until(deadline) {
@@ -186,8 +184,8 @@ impl Instance {
     /// # Latency
     /// One control round trip per 31 locks; 10 s at most each.
     pub fn update_all_locks(&self) -> Status {
-        if self.present().is_err() {
-            return Status::ClientNotInit;
+        if let Err(status) = self.check(Call::Other) {
+            return status;
         }
         if self.table.is_empty() {
             return Status::Success;
@@ -209,74 +207,56 @@ impl Instance {
     /// Up to 31 locks. A hold that is refused is lost, but the lock stays got: it is claimed once
     /// more, without the hold.
     fn update_locks(&self, locks: &[(LockId, CellIndex)]) -> Status {
-        let (mut claims, mut result) = self.claims(locks);
-        for _ in 0..2 {
-            if claims.is_empty() {
-                return result;
-            }
-            let told = claims.iter().map(|claimed| claimed.claim.clone()).collect();
-            let grants = match self.call(ControlRequest::UpdateLocks(told)) {
-                Ok(ControlReply::Locks(grants)) if grants.len() == claims.len() => grants,
-                Ok(_) => return Status::BadResponse,
+        let mut claims = self.claims(locks);
+        while let Some(request) = claims.request() {
+            let verdicts = match claims.answered(self.call(request)) {
+                Ok(verdicts) => verdicts,
                 Err(status) => return status,
             };
-            let mut refused = Vec::new();
-            for (mut claimed, grant) in claims.into_iter().zip(grants) {
-                match grant {
-                    Ok(grant) if self.rebind(&claimed, &grant) => {}
-                    Ok(_) => result = Status::Again,
-                    Err(Status::Fail) if claimed.claim.held.is_some() => {
-                        let why = why_lost(claimed.claim.desc.lock_type);
-                        log::warn!("lock {} is lost: {why}", claimed.id);
-                        claimed.claim.held = None;
-                        claimed.lost = true;
-                        refused.push(claimed);
+            for ((id, index), verdict) in verdicts {
+                match verdict {
+                    Verdict::Place { grant, is_lost } => {
+                        if !self.bind((id, index), &grant, is_lost) {
+                            claims.not_adopted();
+                        }
                     }
-                    Err(status) => {
-                        log::warn!("the primary refuses lock {}: {status}", claimed.id);
-                        result = Status::Again;
+                    Verdict::Lost => log::warn!("lock {id} is lost: another client holds it now"),
+                    Verdict::Refused(status) => {
+                        log::warn!("the primary refuses lock {id}: {status}");
                     }
                 }
             }
-            claims = refused;
         }
-        result
+        claims.result()
     }
 
-    fn claims(&self, locks: &[(LockId, CellIndex)]) -> (Vec<Claimed>, Status) {
+    fn claims(&self, locks: &[(LockId, CellIndex)]) -> Claims<(LockId, CellIndex)> {
         let now = self.link.load().exec.now();
-        let of_old = |(then, at_ns)| later(then, monotonic_ns().saturating_sub(at_ns));
         let mut claims = Vec::with_capacity(locks.len());
-        let mut result = Status::Success;
+        let mut is_partial = false;
         for &(id, index) in locks {
             match self.table.cell(index).lock_until(|| Instant::now() + CELL_WAIT) {
                 Some(guard) => {
                     if let Some(held) = guard.as_ref().filter(|held| held.id == id) {
-                        let claim = held.entry.claim(held.old_clock.map_or(now, of_old));
-                        claims.push(Claimed { id, index, claim, lost: false });
+                        claims.push(((id, index), held.binding.claim(&held.entry, now)));
                     }
                 }
-                None => result = Status::Again,
+                None => is_partial = true,
             }
         }
-        (claims, result)
+        Claims::new(claims, is_partial)
     }
 
     /// Adopts the place the recovering primary gave a lock; `false`: an operation on the lock does
     /// not end.
-    fn rebind(&self, claimed: &Claimed, grant: &LockGrant) -> bool {
+    fn bind(&self, (id, index): (LockId, CellIndex), grant: &LockGrant, is_lost: bool) -> bool {
         let link = self.link.load();
-        let cell = self.table.cell(claimed.index);
+        let cell = self.table.cell(index);
         let Some(mut guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) else { return false };
-        let Some(held) = guard.as_mut().filter(|held| held.id == claimed.id) else { return true };
-        if held.epoch != link.epoch && (claimed.lost || has_ticket(held.entry.state())) {
-            held.entry.lose(); // tickets do not survive their primary
-        }
-        held.entry.rebind(grant, link.anchor_s);
-        held.go_over_to(Arc::clone(&link.exec));
-        held.epoch = link.epoch;
-        held.old_clock = None;
-        self.table.rename(claimed.id, grant.lock);
+        let Some(held) = guard.as_mut().filter(|held| held.id == id) else { return true };
+        held.binding.bind(&mut held.entry, grant, (link.epoch, link.anchor_s), is_lost);
+        held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
+        self.table.rename(id, grant.lock);
         true
     }
 
@@ -290,7 +270,7 @@ impl Instance {
     /// # Latency
     /// One control round trip; `timeout_s` at most.
     pub fn heartbeat(&self, timeout_s: u32) -> Status {
-        if timeout_s == 0 || timeout_s > HEARTBEAT_S_MAX || self.present().is_err() {
+        if timeout_s == 0 || timeout_s > HEARTBEAT_S_MAX || self.check(Call::Session).is_err() {
             return Status::Invalid;
         }
         let deadline = Instant::now() + Duration::from_secs(u64::from(timeout_s));
@@ -319,7 +299,8 @@ impl Instance {
         // the data path first: what cannot act any more can be undone at once
         self.objects.write().clear();
         let link = self.link.load_full();
-        self.link.store(Arc::new(Link { exec: Arc::new(Refuse), verbs: None, ..*link }));
+        let pulse = Arc::clone(&link.pulse);
+        self.link.store(Arc::new(Link { exec: Arc::new(Refuse), verbs: None, pulse, ..*link }));
         for (_, index) in self.table.indices() {
             let cell = self.table.cell(index);
             if let Some(mut guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) {
@@ -340,35 +321,8 @@ impl Instance {
     }
 }
 
-/// Why a recovering primary refuses what was held of a lock.
-fn why_lost(lock_type: LockType) -> &'static str {
-    match lock_type {
-        LockType::Fair => "tickets and holds of fair locks do not survive their primary",
-        LockType::Atomic | LockType::Rw => "another client holds it now",
-    }
-}
-
-/// What was known of a clock, after this host's own clock has gone on for so long.
-fn later(then: Now, ns: u64) -> Now {
-    let drift_ns = ns / 1_000_000 * DRIFT_PPM + DRIFT_PPM;
-    Now {
-        time: then.time.plus_ns(ns),
-        uncertainty_ns: then.uncertainty_ns.saturating_add(drift_ns),
-        local_ns: then.local_ns.saturating_add(ns),
-    }
-}
-
 /// Life-cycle calls under way end within a wait for a cell and a control call.
 const LIFECYCLE_WAIT: Duration = CELL_WAIT.saturating_add(CONTROL_WAIT);
-
-/// A lock and what a recovering primary is told of it.
-struct Claimed {
-    id: LockId,
-    index: CellIndex,
-    claim: Claim,
-    /// What was held of it was refused.
-    lost: bool,
-}
 
 /// A session that stands.
 struct Joined {
@@ -389,27 +343,20 @@ fn join(
     let sent_ns = monotonic_ns();
     let reply = control.call(request, Instant::now() + CONTROL_WAIT);
     let received_ns = monotonic_ns();
-    let session = match reply.map_err(|e| e.status_of_init())? {
-        ControlReply::Session(session) => session,
-        ControlReply::Error(status) => {
-            log::warn!("the primary at {} refuses this client: {status}", control.peer());
-            return Err(refusal(status));
-        }
-        _ => return Err(Status::BadResponse),
-    };
-    if !(VERSION_MIN..=VERSION).contains(&session.version) {
-        return Err(Status::VersionMismatch);
+    let reply = reply.map_err(|e| e.status_of_init())?;
+    if let ControlReply::Error(status) = &reply {
+        log::warn!("the primary at {} refuses this client: {status}", control.peer());
     }
-    if expected.is_some_and(|client| client != session.client) {
-        return Err(Status::BadResponse);
-    }
+    let session = session::accept(reply, expected)?;
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
     match attach(config, choice, &session, control.peer(), clock) {
         Ok(Attached { exec, verbs }) => {
             let Session { client, secret, epoch, anchor_s, recovering, terms, .. } = session;
             log::info!("client {client}: data path over {}", exec.name());
-            let lapses = terms.map_or(0, |terms| terms.lapses);
-            let link = Link { exec, verbs, epoch, anchor_s, secret, recovering, lapses };
+            let (horizon_s, lapses) = terms.map_or((0, 0), |t| (t.horizon_s, t.lapses));
+            let pulse = Arc::new(Pulse::new(u64::from(horizon_s) * NS, sent_ns));
+            control.extends(&pulse);
+            let link = Link { exec, verbs, epoch, anchor_s, secret, recovering, lapses, pulse };
             Ok(Joined { client, control, link })
         }
         Err(status) => {

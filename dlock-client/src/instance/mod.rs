@@ -31,6 +31,7 @@ use dlock_core::control::{ControlReply, ControlRequest, Secret};
 use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId};
 use dlock_core::lock::OpResult;
+use dlock_core::session::{refusal, Call, Gate};
 use dlock_core::status::Status;
 use dlock_fabric::verbs::VerbCounts;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -41,7 +42,8 @@ pub use asynchronous::AsyncOp;
 
 use crate::config::ClientConfig;
 use crate::control::{Control, Line, CONTROL_WAIT};
-use crate::drive::{Limit, DATA_WAIT};
+use crate::execute::{Limit, DATA_WAIT};
+use crate::heartbeat::{Pulse, SharedControl};
 use crate::stats::{Stat, Stats, STATS};
 use crate::table::{Busy, Cell, CellGuard, IdHasher, Table};
 use crate::verbs::VerbsPath;
@@ -57,14 +59,24 @@ pub(crate) struct Link {
     recovering: bool,
     /// How often the primary has ended what had no lease; see `Terms::lapses`.
     lapses: u32,
+    /// Until when it may be relied on.
+    pulse: Arc<Pulse>,
 }
 
 /// Data-path calls are served.
-const OPEN: u8 = 0;
+const OPEN: u8 = Gate::Open as u8;
 /// An asynchronous operation is pending.
-const ASYNC: u8 = 1;
+const ASYNC: u8 = Gate::Async as u8;
 /// The client has left.
-const LEFT: u8 = 2;
+const LEFT: u8 = Gate::Left as u8;
+
+fn gate(raw: u8) -> Gate {
+    match raw {
+        OPEN => Gate::Open,
+        ASYNC => Gate::Async,
+        _ => Gate::Left,
+    }
+}
 
 /// One client of one primary.
 ///
@@ -77,7 +89,7 @@ pub struct Instance {
     gate: AtomicU8,
     table: Table,
     link: ArcSwap<Link>,
-    control: Mutex<Option<Control>>,
+    control: SharedControl,
     /// That connection, for who must not wait for a call under way.
     line: Mutex<Option<Line>>,
     lifecycle: RwLock<()>,
@@ -129,20 +141,22 @@ impl Instance {
     }
 
     #[cold]
-    fn refuse(&self, gate: u8) -> Status {
-        if gate == LEFT {
-            return Status::ClientNotInit;
+    fn refuse(&self, raw: u8) -> Status {
+        let status = gate(raw).refuses(Call::Operation).unwrap_or(Status::Async);
+        if status == Status::Async {
+            self.stats.add(Stat::Async);
         }
-        self.stats.add(Stat::Async);
-        Status::Async
+        status
     }
 
-    /// The rung of life-cycle calls: the client must not have left.
+    /// Whether the client has not left.
     fn present(&self) -> Result<(), Status> {
-        match self.gate.load(Ordering::Relaxed) {
-            LEFT => Err(Status::Error),
-            _ => Ok(()),
-        }
+        self.check(Call::Locks)
+    }
+
+    /// The first check of calls that are no operations.
+    fn check(&self, call: Call) -> Result<(), Status> {
+        gate(self.gate.load(Ordering::Relaxed)).refuses(call).map_or(Ok(()), Err)
     }
 
     /// The cell of a got lock, if no other thread operates on it, and the hint is right.
@@ -243,14 +257,6 @@ fn call_on(
         Ok(ControlReply::Error(status)) => Err(refusal(status)),
         Ok(reply) => Ok(reply),
         Err(e) => Err(e.status()),
-    }
-}
-
-/// A refusal must not look like a success.
-fn refusal(status: Status) -> Status {
-    match status {
-        Status::Success | Status::Done => Status::BadResponse,
-        status => status,
     }
 }
 

@@ -4,9 +4,17 @@
 //! A handle is this client's reference: while it has one, the slot is nobody else's. Its
 //! generation tells whether the object still lives; where reads are free (shm) it is read in the
 //! same chain, on tcp the primary checks. Over verbs nobody does, since that would be a second
-//! verb: what is done to a dead object there reaches a word that nobody reads.
+//! verb: what is done to a dead object there changes a word that is no object's any more.
+//!
+//! ```text
+//!   objects: RwLock<HashMap<ObjectId, Got>>   held for a look-up (shm: and the access to memory),
+//!                                    │        never while anything is waited for
+//!                                    └─ in_use: RwLock  shared by operations for their round trip;
+//!                                                       the release of this object waits for it
+//! ```
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::control::{ControlReply, ControlRequest, ObjectGrant};
@@ -15,25 +23,45 @@ use dlock_core::ids::{Epoch, ObjectId};
 use dlock_core::limits::DESC_LEN_MAX;
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
-use dlock_fabric::clock::{monotonic_coarse_ns, monotonic_ns};
+use dlock_fabric::clock::{boot_coarse_ns, boot_ns};
+use parking_lot::RwLock;
 
-use super::{call_on, done, Instance};
+use super::{call_on, done, Instance, Link};
 use crate::control::CONTROL_WAIT;
-use crate::drive::{DATA_WAIT, DATA_WAIT_NS};
+use crate::execute::{DATA_WAIT, DATA_WAIT_NS};
 use crate::stats::Stat;
 
 /// An object this client has got, in this incarnation of the primary.
+#[derive(Clone, Debug)]
+pub(super) struct Got(Arc<ObjectHandle>);
+
 #[derive(Debug)]
-pub(super) struct Got {
+struct ObjectHandle {
     grant: ObjectGrant,
     epoch: Epoch,
+    /// Held by every operation while it is under way: a release waits for it, and the slot stays
+    /// this object's. Once it is released, no operation begins.
+    in_use: RwLock<Released>,
     /// An operation was not answered: it may still be on its way to the slot.
     in_doubt: AtomicBool,
 }
 
+/// Whether an object was given back.
+#[derive(Debug)]
+struct Released(bool);
+
 impl Got {
     pub(super) fn new(grant: ObjectGrant, epoch: Epoch) -> Self {
-        Self { grant, epoch, in_doubt: AtomicBool::new(false) }
+        let (in_use, in_doubt) = (RwLock::new(Released(false)), AtomicBool::new(false));
+        Self(Arc::new(ObjectHandle { grant, epoch, in_use, in_doubt }))
+    }
+
+    /// The same reference, for operations that begin from now on.
+    fn renewed(&self) -> Self {
+        let got = Self::new(self.0.grant, self.0.epoch);
+        let in_doubt = self.0.in_doubt.load(Ordering::Relaxed);
+        got.0.in_doubt.store(in_doubt, Ordering::Relaxed);
+        got
     }
 }
 
@@ -79,12 +107,11 @@ impl Instance {
         };
         let got = Got::new(grant, self.link.load().epoch);
         let mut objects = self.objects.write();
-        let same = |old: &&Got| old.grant.generation == grant.generation && old.epoch == got.epoch;
-        if let Some(old) = objects.get(&grant.object).filter(same) {
-            let in_doubt = old.in_doubt.load(Ordering::Relaxed);
-            got.in_doubt.store(in_doubt, Ordering::Relaxed);
+        let is_same = |old: &Got| old.0.grant == grant && old.0.epoch == got.0.epoch;
+        // one that is in use stays: it knows of operations that were not answered
+        if !objects.get(&grant.object).is_some_and(is_same) {
+            objects.insert(grant.object, got);
         }
-        objects.insert(grant.object, got);
         Ok(grant.object)
     }
 
@@ -113,12 +140,18 @@ impl Instance {
         let Some(mut control) = self.control.try_lock_until(deadline) else {
             return Status::BadResponse;
         };
-        // operations under way end first, and none begins until the primary has decided
-        let Some(mut objects) = self.objects.try_write_until(deadline) else {
-            return Status::BadResponse;
-        };
-        let got = objects.remove(&object);
-        drop(objects);
+        let got = self.objects.read().get(&object).cloned();
+        if let Some(Got(handle)) = &got {
+            // operations under way end first, and none begins until the primary has decided
+            let Some(mut released) = handle.in_use.try_write_until(deadline) else {
+                return Status::BadResponse;
+            };
+            let Some(mut objects) = self.objects.try_write_until(deadline) else {
+                return Status::BadResponse;
+            };
+            objects.remove(&object);
+            released.0 = true;
+        }
         let settled = got.as_ref().is_none_or(|got| self.is_settled(got));
         let (status, is_kept) = match control.as_mut().filter(|_| settled) {
             None => (Status::BadResponse, true),
@@ -131,21 +164,21 @@ impl Instance {
             }
         };
         if let Some(got) = got.filter(|_| is_kept) {
-            self.objects.write().insert(object, got);
+            self.objects.write().insert(object, got.renewed());
         }
         status
     }
 
     /// Whether no operation on this object can take effect any more: what is answered now came
     /// behind them. A late one would reach whatever is in the slot by then.
-    fn is_settled(&self, got: &Got) -> bool {
+    fn is_settled(&self, Got(got): &Got) -> bool {
         let link = self.link.load();
         if !got.in_doubt.load(Ordering::Relaxed) || got.epoch != link.epoch {
             return true;
         }
         let addr = WordAddr::new(got.grant.slot, Word::W0);
         let read = Verb::Read { addr };
-        let settled = match link.exec.execute_one(&read, monotonic_ns() + DATA_WAIT_NS) {
+        let settled = match link.exec.execute_one(&read, boot_ns() + DATA_WAIT_NS) {
             Single::Done(_) => true,
             Single::Unknown => false,
             Single::Refused(status) => {
@@ -226,34 +259,64 @@ impl Instance {
 
     fn operate(&self, object: ObjectId, verb: impl Fn(WordAddr) -> Verb) -> Result<u64, Status> {
         self.admit()?;
-        // held during the operation: a release waits for it, and the slot stays ours
-        let mut since_ns = None;
-        let objects = match self.objects.try_read() {
-            Some(objects) => objects,
-            None => {
-                since_ns = Some(monotonic_ns());
-                let deadline = Instant::now() + DATA_WAIT;
-                self.objects.try_read_until(deadline).ok_or(Status::BadResponse)?
-            }
-        };
         let link = self.link.load();
-        let got = objects.get(&object).filter(|got| got.epoch == link.epoch);
-        let Some(Got { grant, in_doubt, .. }) = got else {
-            self.stats.add(Stat::ObjectNotGet);
-            return Err(Status::ObjectNotGet);
+        match link.exec.reads_are_free() {
+            true => self.operate_locally(&link, object, verb),
+            false => self.operate_remotely(&link, object, verb),
+        }
+    }
+
+    /// Where a verb is an access to memory: nothing is waited for, and the map is held meanwhile.
+    #[inline]
+    fn operate_locally(
+        &self,
+        link: &Link,
+        object: ObjectId,
+        verb: impl Fn(WordAddr) -> Verb,
+    ) -> Result<u64, Status> {
+        let until = || Instant::now() + DATA_WAIT;
+        let objects = self.objects.try_read().or_else(|| self.objects.try_read_until(until()));
+        let objects = objects.ok_or(Status::BadResponse)?;
+        let Some(Got(handle)) = objects.get(&object).filter(|got| got.0.epoch == link.epoch) else {
+            return Err(self.object_refused(Status::ObjectNotGet));
         };
-        let op = verb(WordAddr::new(grant.slot, Word::W0));
-        let single = match link.exec.reads_are_free() {
-            true => of_generation(&*link.exec, grant, op),
-            false => {
-                let since_ns = since_ns.unwrap_or_else(monotonic_coarse_ns);
-                link.exec.execute_one(&op, since_ns + DATA_WAIT_NS)
+        let op = verb(WordAddr::new(handle.grant.slot, Word::W0));
+        self.operated(handle, of_generation(&*link.exec, &handle.grant, op))
+    }
+
+    /// Where a verb is waited for: only the object is held meanwhile.
+    fn operate_remotely(
+        &self,
+        link: &Link,
+        object: ObjectId,
+        verb: impl Fn(WordAddr) -> Verb,
+    ) -> Result<u64, Status> {
+        let Some(Got(handle)) = self.objects.read().get(&object).cloned() else {
+            return Err(self.object_refused(Status::ObjectNotGet));
+        };
+        let mut since_ns = None;
+        let released = match handle.in_use.try_read() {
+            Some(released) => released,
+            None => {
+                since_ns = Some(boot_ns());
+                let deadline = Instant::now() + DATA_WAIT;
+                handle.in_use.try_read_until(deadline).ok_or(Status::BadResponse)?
             }
         };
+        if released.0 || handle.epoch != link.epoch {
+            return Err(self.object_refused(Status::ObjectNotGet));
+        }
+        let op = verb(WordAddr::new(handle.grant.slot, Word::W0));
+        let since_ns = since_ns.unwrap_or_else(boot_coarse_ns);
+        self.operated(&handle, link.exec.execute_one(&op, since_ns + DATA_WAIT_NS))
+    }
+
+    #[inline]
+    fn operated(&self, handle: &ObjectHandle, single: Single) -> Result<u64, Status> {
         match single {
             Single::Done(value) => Ok(value),
             Single::Unknown => {
-                in_doubt.store(true, Ordering::Relaxed);
+                handle.in_doubt.store(true, Ordering::Relaxed);
                 self.stats.add(Stat::NetworkFail);
                 Err(Status::BadResponse)
             }
@@ -288,5 +351,88 @@ fn of_generation(exec: &dyn Executor, grant: &ObjectGrant, op: Verb) -> Single {
         },
         Outcome::Unknown => Single::Unknown,
         Outcome::Refused(status) => Single::Refused(status),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use dlock_server::{Server, ServerConfig, VerbsUse};
+
+    use super::*;
+    use crate::config::{ClientConfig, FabricChoice};
+    use crate::late::{Late, Point};
+
+    /// A client of a primary of its own, whose verbs can be held up.
+    fn join_late(fabric: FabricChoice) -> (Server, Instance, Arc<Late>) {
+        let config = ServerConfig { port: 0, verbs: VerbsUse::Off, ..Default::default() };
+        let server = Server::start(config).unwrap();
+        let addr = server.local_addr();
+        let config = ClientConfig { port: addr.port(), fabric, ..Default::default() };
+        let instance = Instance::init(&config, &addr.ip().to_string()).unwrap();
+        let link = instance.link.load_full();
+        let late = Arc::new(Late::new(Arc::clone(&link.exec), 0));
+        let exec: Arc<dyn Executor> = late.clone();
+        let pulse = Arc::clone(&link.pulse);
+        instance.link.store(Arc::new(Link { exec, verbs: None, pulse, ..*link }));
+        (server, instance, late)
+    }
+
+    fn made(instance: &Instance, name: &[u8]) -> ObjectId {
+        instance.object_create(name, 600, 0).unwrap();
+        instance.object_get(name, 600).unwrap()
+    }
+
+    #[test]
+    fn an_operation_on_one_object_holds_up_no_other() {
+        let (_server, instance, late) = join_late(FabricChoice::Tcp);
+        let [slow, other] = [b"slow".as_slice(), b"other"].map(|name| made(&instance, name));
+        late.hold(Point::Chain, 0);
+        thread::scope(|scope| {
+            let held = scope.spawn(|| instance.faa(slow, 1));
+            assert!(late.is_reached(|| held.is_finished()), "the operation is under way");
+            let others = scope.spawn(|| {
+                let third = made(&instance, b"third");
+                assert_eq!(instance.faa(other, 2), Ok(0));
+                assert_eq!(instance.object_release(other), Status::Success);
+                assert_eq!(instance.snapshot(third), Ok(0));
+                assert_eq!(instance.snapshot(other), Err(Status::ObjectNotGet));
+                assert_eq!(instance.object_get(b"slow", 600), Ok(slow), "got while in use");
+            });
+            let deadline = Instant::now() + CONTROL_WAIT;
+            while !others.is_finished() && Instant::now() < deadline {
+                thread::sleep(std::time::Duration::from_millis(1));
+            }
+            let have_ended = others.is_finished();
+            late.let_go();
+            assert_eq!(held.join().unwrap(), Ok(0));
+            assert!(have_ended, "they waited for the operation on another object");
+            others.join().unwrap();
+        });
+        assert_eq!(instance.snapshot(slow), Ok(1));
+    }
+
+    #[test]
+    fn a_release_waits_for_the_operations_on_its_object() {
+        for fabric in [FabricChoice::Shm, FabricChoice::Tcp] {
+            let (_server, instance, late) = join_late(fabric);
+            let object = made(&instance, b"o");
+            late.hold(Point::Chain, 0);
+            thread::scope(|scope| {
+                let held = scope.spawn(|| instance.faa(object, 1));
+                assert!(late.is_reached(|| held.is_finished()), "the operation is under way");
+                let release = scope.spawn(|| instance.object_release(object));
+                // It has begun: it holds the control connection.
+                while instance.control.try_lock().is_some() && !release.is_finished() {
+                    thread::yield_now();
+                }
+                assert!(!release.is_finished());
+                late.let_go();
+                assert_eq!(held.join().unwrap(), Ok(0));
+                assert_eq!(release.join().unwrap(), Status::Success);
+            });
+            assert_eq!(instance.faa(object, 1), Err(Status::ObjectNotGet));
+        }
     }
 }

@@ -3,14 +3,16 @@
 
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use dlock_core::clock::NS;
 use dlock_core::control::{LockDesc, LockGrant, ObjectGrant, Secret};
 use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
 use dlock_core::lock::LockEntry;
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::words::{AtomicWord, RwWord};
+use dlock_fabric::clock::monotonic_ns;
 use parking_lot::{Mutex, RwLock};
 
 use super::*;
@@ -33,6 +35,7 @@ fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
         secret: Secret([0; 16]),
         recovering: false,
         lapses: 0,
+        pulse: Arc::new(Pulse::new(0, 0)),
     };
     let me = ClientId::new(ME).unwrap();
     let instance = Instance {
@@ -41,7 +44,7 @@ fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
         gate: AtomicU8::new(OPEN),
         table: Table::new(),
         link: ArcSwap::from_pointee(link),
-        control: Mutex::new(None),
+        control: SharedControl::default(),
         line: Mutex::new(None),
         lifecycle: RwLock::new(()),
         pending: Mutex::new(None),
@@ -53,7 +56,13 @@ fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
         let grant = LockGrant { lock, handle, slot, word: 0, already: false };
         let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
         let entry = LockEntry::new(me, 0, lock_type, &grant, desc);
-        instance.table.insert(Held::new(lock, entry, Arc::clone(&exec), Epoch(1)));
+        instance.table.insert(Held::new(
+            lock,
+            entry,
+            Arc::clone(&exec),
+            Arc::new(Pulse::new(0, 0)),
+            Epoch(1),
+        ));
     }
     (instance, fake)
 }
@@ -97,6 +106,26 @@ fn the_notes_of_a_batch_are_published_together() {
     assert_eq!(instance.batch_trylock(&items, &mut out), Status::Success);
     assert!(out.iter().all(|result| result.status == Status::Success), "{out:?}");
     assert_eq!((fake.executes.load(SeqCst), fake.publishes.load(SeqCst)), (1, 1));
+}
+
+#[test]
+fn a_batch_flushes_for_one_item_and_posts_again_for_another_in_the_same_round() {
+    const RUN_MAX: Duration = Duration::from_secs(60);
+    let (instance, fake) = instance(&[LockType::Atomic, LockType::Fair]);
+    let expired = AtomicWord::new().with_client(OTHER).with_timeout(900).into_bits();
+    fake.words.lock().insert(0, expired); // taken over by a second word operation
+    let batch = std::thread::spawn(move || {
+        let mut out = [code(Status::Error); 2];
+        let items = [(LockId(1), X, 5), (LockId(2), X, 5)];
+        assert_eq!(instance.batch_trylock(&items, &mut out), Status::Success);
+        out.map(|result| result.status)
+    });
+    let start = Instant::now();
+    while !batch.is_finished() && start.elapsed() < RUN_MAX {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(batch.is_finished(), "it waits for a flush that was never asked for");
+    assert_eq!(batch.join().unwrap(), [Status::Success; 2]);
 }
 
 #[test]
@@ -177,8 +206,9 @@ fn a_wait_that_lasts_too_long_is_cancelled_and_its_own_reply_decides() {
     assert_eq!(result.status, Status::BadResponse, "neither grant nor cancellation came");
     let requests = fake.requests.lock().clone();
     assert!(matches!(requests[0], Request::Wait { .. }), "{requests:?}");
-    assert!(matches!(requests[1], Request::Cancel { .. }), "{requests:?}");
-    assert!(matches!(requests[2], Request::Resolve { .. }), "{requests:?}");
+    assert!(matches!(requests[1], Request::Ping), "is it there? {requests:?}");
+    assert!(matches!(requests[2], Request::Cancel { .. }), "{requests:?}");
+    assert!(matches!(requests[3], Request::Resolve { .. }), "{requests:?}");
     assert_eq!(fake.forgotten.lock().len(), 3, "nothing of it is waited for");
 }
 
@@ -336,7 +366,10 @@ fn a_lock_whose_place_is_not_known_refuses_and_keeps_its_state() {
     for id in 1..=3 {
         assert_eq!(instance.trylock(LockId(id), X, 5).status, Status::Success);
         let (_, mut guard) = instance.at_once(LockId(id)).unwrap();
-        guard.as_mut().unwrap().go_over_to(Arc::new(crate::refuse::Refuse));
+        guard
+            .as_mut()
+            .unwrap()
+            .go_over_to(Arc::new(crate::refuse::Refuse), Arc::new(Pulse::new(0, 0)));
         drop(guard);
         assert_eq!(instance.unlock(LockId(id)).status, Status::NotReady);
         assert_eq!(instance.trylock(LockId(id), X, 0).status, Status::Success, "a local question");
@@ -397,4 +430,65 @@ fn an_object_is_given_back_when_no_operation_on_it_is_under_way() {
     assert_eq!(release(), (Status::BadResponse, 1), "it asks, and is answered");
     assert_eq!(release(), (Status::BadResponse, 0));
     assert_eq!(instance.snapshot(object), Ok(10));
+}
+
+/// Replaces the session's pulse by one that was last heard so long ago.
+fn silent_since(instance: &Instance, horizon_s: u64, ago_s: u64) {
+    let heard_ns = monotonic_ns().saturating_sub(ago_s * NS);
+    let pulse = Arc::new(Pulse::new(horizon_s * NS, heard_ns));
+    for (_, index) in instance.table.indices() {
+        let mut guard = instance.table.cell(index).lock_until(Instant::now).unwrap();
+        guard.as_mut().unwrap().pulse = Arc::clone(&pulse);
+    }
+}
+
+#[test]
+fn past_its_horizon_a_client_posts_nothing_and_believes_nothing() {
+    let types = [LockType::Atomic, LockType::Rw, LockType::Fair];
+    let (instance, fake) = instance(&types);
+    let ids = [LockId(1), LockId(2), LockId(3)];
+    silent_since(&instance, 1_000, 10);
+    for id in ids {
+        assert_eq!(instance.trylock(id, X, 500).status, Status::Success);
+    }
+    let (words, executes) = (fake.words.lock().clone(), fake.executes.load(SeqCst));
+    fake.requests.lock().clear();
+    silent_since(&instance, 1_000, 1_001);
+    for id in ids {
+        assert_eq!(instance.trylock(id, X, 500).status, Status::BadResponse, "a re-entry");
+        assert_eq!(instance.extend(id, X, 0).status, Status::BadResponse);
+        assert_eq!(instance.unlock(id).status, Status::BadResponse);
+        assert_eq!(instance.lock(id, X, 500).status, Status::BadResponse);
+    }
+    let mut out = [code(Status::Done); 3];
+    let items = ids.map(|id| (id, X, 500));
+    assert_eq!(instance.batch_trylock(&items, &mut out), Status::Success);
+    assert!(out.iter().all(|result| result.status == Status::BadResponse), "{out:?}");
+    let op = AsyncOp::TryLock { mode: X, expire_s: 500 };
+    assert_eq!(instance.request_async(ids[0], op), Status::BadResponse);
+    assert_eq!(fake.executes.load(SeqCst), executes, "nothing was posted");
+    assert!(fake.requests.lock().is_empty(), "nor asked for");
+    assert_eq!(*fake.words.lock(), words);
+    // it is back, and the primary has taken nothing away
+    silent_since(&instance, 1_000, 10);
+    for id in ids {
+        assert_eq!(instance.trylock(id, X, 500).status, Status::AlreadyLocked);
+    }
+}
+
+#[test]
+fn an_outcome_that_comes_after_the_horizon_is_unknown() {
+    let (instance, fake) = instance(&[LockType::Atomic, LockType::Rw]);
+    for id in [LockId(1), LockId(2)] {
+        let heard_ns = monotonic_ns();
+        let pulse = Arc::new(Pulse::new(NS, heard_ns));
+        let mut guard = instance.table.cell(id.0 as u32 - 1).lock_until(Instant::now).unwrap();
+        guard.as_mut().unwrap().pulse = pulse;
+        drop(guard);
+        fake.delay(Duration::from_millis(1_100));
+        assert_eq!(instance.trylock(id, X, 500).status, Status::BadResponse);
+        fake.delay(Duration::ZERO);
+        let resolve = Request::Resolve { handle: Handle(id.0 as u32 - 1) };
+        assert_eq!(fake.requests.lock().pop(), Some(resolve), "it is undone");
+    }
 }

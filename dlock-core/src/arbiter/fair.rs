@@ -9,31 +9,39 @@
 //! | Queued | ledger, or a request | granted by `Poll`; passed over after a grace at its turn |
 //! | Waiting | `Wait` | granted by push |
 //! | Granted | this arbiter | released, or taken over after its deadline |
-//! | Cancelled | `Abandon`, a gone client | skipped at its turn |
+//! | given up | `Abandon`, its client's ledger, a gone client | skipped at its turn |
 //!
-//! A ticket that the arbiter ended is remembered as *revoked* until its client's ledger has
-//! dropped it, so that nothing is undone twice and a late request is refused.
+//! A ticket is a client's if its ledger names it, or if this arbiter gave it out and remembers it:
+//! no request is believed otherwise. A ticket that the arbiter ended is remembered as *revoked*
+//! until its client's ledger has dropped it, so that nothing is undone twice and a late request is
+//! refused. That no number is two clients' at a time is the lap rule's doing ([`lap`]).
 //!
 //! A *relayed* client, whose verbs this primary executes, has one live ticket at a time, known
 //! here from when it was taken until it is done or given up: nothing its ledger or its requests
 //! say of any other ticket counts.
 
+#[path = "fair_lap.rs"]
+mod lap;
 #[path = "fair_queue.rs"]
 mod queue;
 #[path = "fair_state.rs"]
 mod state;
 
-use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter};
+use super::{
+    cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter, ROUNDS_MAX,
+};
 use crate::ids::{ClientId, Handle};
-use crate::limits::{FAIR_LANE_MAX, FAIR_QUEUE_MAX, FAIR_READERS_MAX};
+use crate::lane;
+use crate::limits::FAIR_READERS_MAX;
 use crate::message::{Mode, Reply, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::words::{before, FairWord, LedgerEntry, LedgerState, Ticket};
+use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 
 pub(super) use queue::advance;
+pub use queue::WORK_MAX;
 pub(super) use state::FairState;
-use state::{PassedOver, Record, RecordStatus, PASSED_OVER_MAX};
+use state::{Crowd, RecordStatus};
 
 /// Whether a client may add this to a lock's word. `state`: of a relayed client.
 pub(super) fn may_take(
@@ -44,11 +52,10 @@ pub(super) fn may_take(
 ) -> Result<(), Status> {
     let w = FairWord::from_bits(seen);
     // a lane must never carry into the next, nor count more tickets than can be told apart
-    let has_room =
-        |next: u16, done: u16| next < FAIR_LANE_MAX && next.wrapping_sub(done) <= FAIR_QUEUE_MAX;
+    let has_room = |next: u16, open: u16| next < lane::ring() && open <= lane::queue_max();
     let room = match add {
-        FairWord::TAKE_EXCLUSIVE => has_room(w.mx(), w.nx()),
-        FairWord::TAKE_SHARED => has_room(w.ms(), w.ns()),
+        FairWord::TAKE_EXCLUSIVE => has_room(w.mx(), w.open_exclusive()),
+        FairWord::TAKE_SHARED => has_room(w.ms(), w.open_shared()),
         _ => return Err(Status::Invalid),
     };
     let is_greedy = state.is_some_and(|state| state.has_given_up_too_many(client));
@@ -63,9 +70,9 @@ pub(super) fn may_finish(
     live: Option<Option<(Mode, Ticket)>>,
 ) -> Result<(), Status> {
     let (old, new) = (FairWord::from_bits(expect), FairWord::from_bits(swap));
-    let mode = match (old.mx().wrapping_sub(old.nx()), old.ms().wrapping_sub(old.ns())) {
-        (1, 0) if new == old.with_nx(old.nx().wrapping_add(1)) => Mode::Exclusive,
-        (0, 1..=FAIR_READERS_MAX) if new == old.with_ns(old.ns().wrapping_add(1)) => Mode::Shared,
+    let mode = match (old.open_exclusive(), old.open_shared()) {
+        (1, 0) if new == old.exclusive_done() => Mode::Exclusive,
+        (0, 1..=FAIR_READERS_MAX) if new == old.shared_done(1) => Mode::Shared,
         _ => return Err(Status::Invalid),
     };
     let is_its_own = live.is_none_or(|live| {
@@ -92,58 +99,46 @@ fn told(ctx: &mut Ctx<'_>, fair: &FairState, client: ClientId, handle: Handle) -
     }
 }
 
-/// Whether this ticket is the client's, as far as can be known: a client that operates on the
-/// words itself may have taken one that no ledger names yet, or any more.
+/// Whether this ticket is the client's: its ledger names it, or it was given out here, and it was
+/// not ended. A relayed client has the one that is known.
 fn owns(ctx: &mut Ctx<'_>, fair: &mut FairState, from: Caller, mode: Mode, ticket: Ticket) -> bool {
     if ctx.is_relayed(from.client) {
         return fair.live.get(&from.client) == Some(&(mode, ticket));
     }
-    if fair.is_revoked(from.client, mode, ticket) {
-        return false;
-    }
-    named(ctx.ledger(from.client, from.handle)) == Some((mode, ticket))
-        || fair.record(from.client, mode, ticket).is_some()
-        || !is_anothers(ctx, fair, from.client, mode, ticket)
+    !fair.is_revoked(from.client, mode, ticket)
+        && (named(ctx.ledger(from.client, from.handle)) == Some((mode, ticket))
+            || fair.record(from.client, mode, ticket).is_some())
 }
 
-/// Whether it is known that another client has, or has given up, the ticket of this number.
-fn is_anothers(
-    ctx: &mut Ctx<'_>,
-    fair: &FairState,
-    client: ClientId,
-    mode: Mode,
-    ticket: Ticket,
-) -> bool {
-    let is_same = |its: Mode, other: Ticket| match mode {
-        Mode::Exclusive => its == mode && other.tx == ticket.tx,
-        Mode::Shared => its == mode && other.ts == ticket.ts,
+/// Whether another client's ledger names this exclusive ticket, too: then none of the two claims
+/// ends it before its time.
+fn is_anothers(ctx: &mut Ctx<'_>, fair: &FairState, client: ClientId, ticket: Ticket) -> bool {
+    let is_same = |of: Option<(Mode, Ticket)>| {
+        of.is_some_and(|(mode, its)| mode == Mode::Exclusive && its.tx == ticket.tx)
     };
-    let is_given_up = |r: &Record| r.status == RecordStatus::Cancelled;
-    if fair
-        .records
-        .iter()
-        .any(|r| (r.client != client || is_given_up(r)) && is_same(r.mode, r.ticket))
-        || fair.live.iter().any(|(&c, &(its, other))| c != client && is_same(its, other))
-    {
+    if fair.live.iter().any(|(&c, &of)| c != client && is_same(Some(of))) {
         return true;
     }
-    for &(other, handle) in ctx.lock.refs {
-        if other != client && !ctx.is_relayed(other) {
-            let named = named(ctx.ledger(other, handle));
-            let is_over = |(its, t)| fair.is_revoked(other, its, t);
-            if named.is_some_and(|(its, t)| is_same(its, t) && !is_over((its, t))) {
-                return true;
-            }
+    let refs = ctx.lock.refs;
+    refs.iter().any(|&(c, handle)| {
+        c != client && !ctx.is_relayed(c) && {
+            let entry = ctx.ledger(c, handle);
+            let revoked = named(entry).is_some_and(|(mode, its)| fair.is_revoked(c, mode, its));
+            !revoked && is_same(named(entry))
         }
-    }
-    false
+    })
 }
 
 /// The mode and ticket a ledger entry of a fair lock names.
 pub(super) fn named(entry: LedgerEntry) -> Option<(Mode, Ticket)> {
     let mode = match entry.state() {
-        LedgerState::HeldExclusive | LedgerState::TicketExclusive => Mode::Exclusive,
-        LedgerState::HeldShared | LedgerState::TicketShared | LedgerState::Leaving => Mode::Shared,
+        LedgerState::HeldExclusive
+        | LedgerState::TicketExclusive
+        | LedgerState::GivenUpExclusive => Mode::Exclusive,
+        LedgerState::HeldShared
+        | LedgerState::TicketShared
+        | LedgerState::Leaving
+        | LedgerState::GivenUpShared => Mode::Shared,
         LedgerState::None | LedgerState::Intent | LedgerState::Waiting => return None,
     };
     Some((mode, entry.ticket()))
@@ -197,13 +192,9 @@ struct Ask {
 /// Is it this ticket's turn? Without a wait number the answer comes at once.
 fn ask(ctx: &mut Ctx<'_>, state: &mut LockState, a: Ask) {
     let word = FairWord::from_bits(ctx.read());
-    let passed = a.mode == Mode::Exclusive && before(a.ticket.tx, word.nx());
-    let issued = match a.mode {
-        Mode::Exclusive => before(a.ticket.tx, word.mx()),
-        Mode::Shared => before(a.ticket.ts, word.ms()),
-    };
+    let passed = a.mode == Mode::Exclusive && !word.is_open(a.ticket.tx);
     end_earlier_wait(ctx, state, a.from.client);
-    if passed || !issued || !owns(ctx, &mut state.fair, a.from, a.mode, a.ticket) {
+    if passed || !owns(ctx, &mut state.fair, a.from, a.mode, a.ticket) {
         ctx.denied(a.from, Status::Fail);
         return;
     }
@@ -211,12 +202,19 @@ fn ask(ctx: &mut Ctx<'_>, state: &mut LockState, a: Ask) {
     // `Abandon` is on its way
     let entry = ctx.ledger(a.from.client, a.from.handle);
     let is_named = named(entry) == Some((a.mode, a.ticket));
-    if a.mode == Mode::Shared && !is_named {
+    let is_suspect = state.fair.is_suspect(a.from.client, a.mode);
+    if is_given_up(entry) || a.mode == Mode::Shared && (!is_named || is_suspect) {
         return ctx.denied(a.from, Status::Fail);
     }
     let record = state.fair.upsert(a.from, a.mode, a.ticket);
     if let RecordStatus::Granted { deadline_s } = record.status {
-        ctx.granted(a.from, word.into_bits(), deadline_s, Some(a.ticket)); // asked again
+        // asked again: its answer was lost, and the lease asked for may be a longer one by now
+        let deadline_s = match planted::is(Bug::AskedAgainShort) {
+            true => deadline_s,
+            false => deadline_s.max(ctx.now.deadline(a.expire_s)),
+        };
+        record.status = RecordStatus::Granted { deadline_s };
+        ctx.granted(a.from, word.into_bits(), deadline_s, Some(a.ticket));
         return;
     }
     record.status = RecordStatus::Waiting;
@@ -239,46 +237,105 @@ fn ask(ctx: &mut Ctx<'_>, state: &mut LockState, a: Ask) {
     }
 }
 
-/// Adds to one lane by compare-and-swap, so that it wraps by itself.
+/// Takes a ticket by compare-and-swap, where the lap rule says.
 fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, expire_s: u32) {
     end_earlier_wait(ctx, state, from.client);
+    let entry = ctx.ledger(from.client, from.handle);
+    if is_given_up(entry) && !ctx.is_relayed(from.client) {
+        gives_up_by_ledger(ctx, &mut state.fair, from.client, entry);
+        state.fair.settled.insert(from.client, entry.ticket()); // this request came behind
+    }
     if state.fair.has_given_up_too_many(from.client) {
         return ctx.denied(from, Status::Fail);
     }
-    let mut old = FairWord::new();
-    let new = ctx.update(|seen| {
-        let w = FairWord::from_bits(seen);
-        old = w;
-        let full = w.mx().wrapping_sub(w.nx()) >= FAIR_QUEUE_MAX
-            || w.ms().wrapping_sub(w.ns()) >= FAIR_QUEUE_MAX;
-        if planted::is(Bug::ArbiterLanesCarry) {
-            let add = match mode {
-                Mode::Exclusive => FairWord::TAKE_EXCLUSIVE,
-                Mode::Shared => FairWord::TAKE_SHARED,
-            };
-            return Some(seen.wrapping_add(add));
-        }
-        let taken = match mode {
-            Mode::Exclusive => w.with_mx(w.mx().wrapping_add(1)),
-            Mode::Shared => w.with_ms(w.ms().wrapping_add(1)),
-        };
-        (!full).then(|| taken.into_bits())
-    });
-    let Some(word) = new else { return ctx.denied(from, Status::Fail) };
-    let ticket = Ticket { tx: old.mx(), ts: old.ms() };
-    state.fair.revoked.remove(&from.client);
+    let Some((old, word, ticket)) = take_number(ctx, state, from.client, mode) else {
+        return ctx.denied(from, Status::Fail);
+    };
+    state.fair.records.remove(&from.client);
     if ctx.is_relayed(from.client) {
         state.fair.has_taken(from.client, mode, ticket);
     }
     let record = state.fair.upsert(from, mode, ticket);
-    record.status = RecordStatus::Queued;
     // a shared grant is only given to a client whose ledger names the ticket already
-    if mode == Mode::Exclusive && old.nx() == old.mx() && old.ns() == old.ms() {
+    let is_served = old.open_exclusive() == 0 && old.open_shared() == 0;
+    if mode == Mode::Exclusive && is_served {
         let deadline_s = ctx.now.deadline(expire_s);
         record.status = RecordStatus::Granted { deadline_s };
-        return ctx.granted(from, word, deadline_s, Some(ticket));
+        return ctx.granted(from, word.into_bits(), deadline_s, Some(ticket));
     }
-    ctx.answer(from, Reply::Queued { word, ticket });
+    ctx.answer(from, Reply::Queued { word: word.into_bits(), ticket });
+}
+
+/// The word before and after, and the ticket that was taken; `None`: there is no room.
+fn take_number(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    client: ClientId,
+    mode: Mode,
+) -> Option<(FairWord, FairWord, Ticket)> {
+    for _ in 0..ROUNDS_MAX {
+        let old = FairWord::from_bits(ctx.read());
+        let place = lap::place(ctx, state, client, mode, old)?;
+        let base = match planted::is(Bug::ArbiterLanesCarry) {
+            true => old,
+            false => place.base,
+        };
+        let taken = match mode {
+            _ if planted::is(Bug::ArbiterLanesCarry) => {
+                let add = match mode {
+                    Mode::Exclusive => FairWord::TAKE_EXCLUSIVE,
+                    Mode::Shared => FairWord::TAKE_SHARED,
+                };
+                FairWord::from_bits(old.into_bits().wrapping_add(add))
+            }
+            Mode::Exclusive => base.exclusive_taken(),
+            Mode::Shared => base.shared_taken(),
+        };
+        if ctx.cas(old.into_bits(), taken.into_bits()) {
+            if let Some((start, end)) = place.gap {
+                state.fair.gaps.insert(start, end);
+            }
+            return Some((old, taken, Ticket { tx: base.mx(), ts: base.ms() }));
+        }
+    }
+    None
+}
+
+pub(super) fn is_given_up(entry: LedgerEntry) -> bool {
+    matches!(entry.state(), LedgerState::GivenUpExclusive | LedgerState::GivenUpShared)
+}
+
+/// The client's ledger says that it has given its ticket up: it is skipped at its turn.
+fn gives_up_by_ledger(
+    ctx: &mut Ctx<'_>,
+    fair: &mut FairState,
+    client: ClientId,
+    entry: LedgerEntry,
+) {
+    let Some((mode, ticket)) = named(entry) else { return };
+    let word = FairWord::from_bits(ctx.read());
+    if fair.is_revoked(client, mode, ticket)
+        || fair.settled.get(&client) == Some(&ticket)
+        || mode == Mode::Exclusive && !word.is_open(ticket.tx)
+    {
+        return;
+    }
+    if fair.record(client, mode, ticket).is_some() {
+        fair.records.remove(&client);
+    }
+    given_up(ctx, fair, client, mode, ticket);
+}
+
+/// A ticket of this client, which was not ended, is given up. A share counts once: it is revoked
+/// at once, so that nothing that still names it takes it off again.
+fn given_up(ctx: &mut Ctx<'_>, fair: &mut FairState, client: ClientId, mode: Mode, ticket: Ticket) {
+    let is_suspect = fair.is_suspect(client, mode);
+    if mode == Mode::Shared && !ctx.is_relayed(client) {
+        fair.revoke(client, mode, ticket, false);
+    }
+    if !is_suspect {
+        fair.give_up(client, mode, ticket);
+    }
 }
 
 fn one_more_done(ctx: &mut Ctx<'_>, mode: Mode, ticket: Ticket) -> Option<u64> {
@@ -286,9 +343,9 @@ fn one_more_done(ctx: &mut Ctx<'_>, mode: Mode, ticket: Ticket) -> Option<u64> {
         let w = FairWord::from_bits(seen);
         match mode {
             Mode::Exclusive if w.nx() == ticket.tx && w.mx() != w.nx() => {
-                Some(w.with_nx(w.nx().wrapping_add(1)).into_bits())
+                Some(w.exclusive_done().into_bits())
             }
-            Mode::Shared if w.ms() != w.ns() => Some(w.with_ns(w.ns().wrapping_add(1)).into_bits()),
+            Mode::Shared if w.ms() != w.ns() => Some(w.shared_done(1).into_bits()),
             _ => None,
         }
     })
@@ -297,7 +354,10 @@ fn one_more_done(ctx: &mut Ctx<'_>, mode: Mode, ticket: Ticket) -> Option<u64> {
 /// Whether the client's share under this ticket is outstanding for sure.
 fn holds_share(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, ticket: Ticket) -> bool {
     let word = FairWord::from_bits(ctx.read());
-    if before(word.nx(), ticket.tx) || !owns(ctx, &mut state.fair, from, Mode::Shared, ticket) {
+    if !word.is_served(ticket.tx)
+        || !owns(ctx, &mut state.fair, from, Mode::Shared, ticket)
+        || state.fair.is_suspect(from.client, Mode::Shared)
+    {
         return false;
     }
     if ctx.is_relayed(from.client) {
@@ -350,7 +410,7 @@ fn extend(
     let w = FairWord::from_bits(word);
     let served = match mode {
         Mode::Exclusive => (w.nx(), w.ns()) == (ticket.tx, ticket.ts),
-        Mode::Shared => !before(w.nx(), ticket.tx),
+        Mode::Shared => w.is_served(ticket.tx),
     };
     let old = by_record.max(by_ledger);
     let mine = owns(ctx, &mut state.fair, from, mode, ticket);
@@ -368,25 +428,33 @@ fn extend(
 /// The client gives its place up. If it was granted meanwhile, the grant is undone at once.
 fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, ticket: Ticket) {
     let word = FairWord::from_bits(ctx.read());
-    let is_out = match mode {
-        Mode::Exclusive => before(ticket.tx, word.mx()) && !before(ticket.tx, word.nx()),
-        Mode::Shared => before(ticket.ts, word.ms()),
+    let fair = &mut state.fair;
+    let is_over = fair.is_revoked(from.client, mode, ticket) && !planted::is(Bug::FairAbandonTwice)
+        || fair.settled.get(&from.client) == Some(&ticket)
+        || mode == Mode::Exclusive && !word.is_open(ticket.tx);
+    let is_named = named(ctx.ledger(from.client, from.handle)) == Some((mode, ticket));
+    if is_named && !ctx.is_relayed(from.client) {
+        fair.settled.insert(from.client, ticket);
+    }
+    let is_its_own = is_named || fair.record(from.client, mode, ticket).is_some();
+    let is_its_own = match ctx.is_relayed(from.client) {
+        true => fair.live.get(&from.client) == Some(&(mode, ticket)),
+        false => is_its_own && !is_over,
     };
-    if !is_out || !owns(ctx, &mut state.fair, from, mode, ticket) {
+    if !is_its_own {
         return;
     }
     end_earlier_wait(ctx, state, from.client);
-    if ctx.is_relayed(from.client) {
-        state.fair.live.remove(&from.client);
-    } else if state.fair.has_given_up_too_many(from.client) {
-        return; // it is skipped all the same, after the grace
-    }
-    let record = state.fair.upsert(from, mode, ticket);
-    let granted = matches!(record.status, RecordStatus::Granted { .. });
-    record.status = RecordStatus::Cancelled;
-    if granted {
-        state.fair.records.retain(|r| !(r.client == from.client && r.ticket == ticket));
+    let fair = &mut state.fair;
+    let status = fair.record(from.client, mode, ticket).map(|r| r.status);
+    let is_granted = matches!(status, Some(RecordStatus::Granted { .. }));
+    fair.records.remove(&from.client);
+    fair.live.remove(&from.client);
+    if is_granted {
+        fair.revoke(from.client, mode, ticket, ctx.is_relayed(from.client));
         one_more_done(ctx, mode, ticket);
+    } else {
+        given_up(ctx, fair, from.client, mode, ticket);
     }
 }
 
@@ -394,50 +462,50 @@ fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
 /// which it is not known whether it was released is left to the count of those that are.
 fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
     drop_waits(state, client);
+    let fair = &mut state.fair;
     if ctx.is_relayed(client) {
-        state.fair.drop_records(client);
-        if let Some((mode, ticket)) = state.fair.live.remove(&client) {
-            state.fair.cancelled(client, mode, ticket); // `advance` ends it at its turn, or now
+        fair.forget(client);
+        if let Some((mode, ticket)) = fair.live.remove(&client) {
+            fair.give_up(client, mode, ticket); // `advance` ends it at its turn, or now
         }
         return;
     }
+    let word = FairWord::from_bits(ctx.read());
     let entry = ctx.ledger(client, handle);
-    let revoked = state.fair.revoked.remove(&client).unwrap_or_default();
-    let void = |mode, ticket| mode == Mode::Shared && state.fair.is_passed_over(client, ticket);
-    let by_ledger = named(entry).filter(|&(m, t)| {
-        let is_revoked = revoked.iter().any(|r| (r.mode, r.ticket) == (m, t));
-        !is_revoked && !void(m, t) || planted::is(Bug::FairUndoTwice)
-    });
-    let record = state
-        .fair
-        .records
-        .iter()
-        .find(|r| r.client == client && r.status != RecordStatus::Cancelled)
-        .copied();
-    state.fair.drop_records(client);
+    fair.told(client, entry);
+    let is_over = |m: Mode, t: Ticket| m == Mode::Exclusive && !word.is_open(t.tx);
+    let is_kept = |fair: &FairState, m, t| {
+        (fair.is_revoked(client, m, t) || fair.is_suspect(client, m))
+            && !planted::is(Bug::FairUndoTwice)
+    };
+    let by_ledger = named(entry).filter(|&(m, t)| !is_over(m, t) && !is_kept(fair, m, t));
+    let by_record = fair.records.get(&client).copied().filter(|r| !is_over(r.mode, r.ticket));
     if let Some((mode, ticket)) = by_ledger {
-        let granted = record.is_some_and(|r| {
-            r.ticket == ticket && r.mode == mode && matches!(r.status, RecordStatus::Granted { .. })
+        let is_granted = by_record.is_some_and(|r| {
+            (r.mode, r.ticket) == (mode, ticket) && matches!(r.status, RecordStatus::Granted { .. })
         });
         match entry.state() {
+            LedgerState::Leaving => {}
+            LedgerState::HeldExclusive if is_anothers(ctx, fair, client, ticket) => {}
             LedgerState::HeldExclusive | LedgerState::HeldShared => {
                 one_more_done(ctx, mode, ticket);
             }
-            LedgerState::Leaving => {}
-            _ if granted => {
+            _ if is_granted => {
                 one_more_done(ctx, mode, ticket);
             }
-            _ => state.fair.cancelled(client, mode, ticket),
+            _ if is_given_up(entry) => gives_up_by_ledger(ctx, fair, client, entry),
+            _ => given_up(ctx, fair, client, mode, ticket),
         }
     }
-    let Some(r) = record.filter(|r| Some((r.mode, r.ticket)) != named(entry)) else { return };
+    fair.forget(client);
+    let Some(r) = by_record.filter(|r| Some((r.mode, r.ticket)) != named(entry)) else { return };
     match r.status {
         // an exclusive grant the ledger does not show yet; one that it has dropped has passed
         RecordStatus::Granted { .. } if r.mode == Mode::Exclusive => {
             one_more_done(ctx, r.mode, r.ticket);
         }
         RecordStatus::Granted { .. } => {} // a share the ledger has dropped is released
-        _ => state.fair.cancelled(client, r.mode, r.ticket),
+        _ => fair.give_up(client, r.mode, r.ticket),
     }
 }
 
@@ -454,5 +522,7 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId,
 
 /// A note of a tcp client arrived: its ledger says now what the record had to say before.
 pub(super) fn noted(state: &mut FairState, client: ClientId) {
-    state.records.retain(|r| r.client != client || r.status != RecordStatus::Issued);
+    if state.records.get(&client).is_some_and(|r| r.status == RecordStatus::Issued) {
+        state.records.remove(&client);
+    }
 }

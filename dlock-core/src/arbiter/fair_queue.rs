@@ -9,21 +9,31 @@
 //!
 //! Shared tickets are served once every exclusive ticket before them is done; the exclusive
 //! ticket `nx` is served once every shared ticket before it is done (`ns` is its `ts`).
-
-use std::collections::BTreeSet;
+//!
+//! A pass looks once at each client of the lock, and at what was given up only as far as it skips
+//! it; a call makes [`PASSES_MAX`] passes and goes on at the next tick. See [`WORK_MAX`].
 
 use super::super::{Ctx, LockState};
-use super::{named, told, FairState, PassedOver, Record, RecordStatus, PASSED_OVER_MAX};
+use super::{gives_up_by_ledger, is_given_up, named, told, Crowd, FairState, RecordStatus};
 use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
-use crate::limits::{FAIR_GRACE_S, FAIR_READERS_MAX};
+use crate::lane;
+use crate::limits::{CLIENTS_MAX, FAIR_GRACE_S, FAIR_READERS_MAX};
 use crate::message::Mode;
 use crate::planted::{self, Bug};
-use crate::words::{before, FairWord, LedgerState, Ticket};
+use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 
-/// Passes of one call: every pass but the last ends a ticket or grants one.
-const PASSES_MAX: u32 = 1 << 17;
+/// Passes of one call: every pass but the last ends tickets or grants some.
+const PASSES_MAX: usize = 4;
+/// Tickets that were given up and are skipped in one pass.
+const SKIPPED_MAX: usize = 512;
+/// What one call may take, in units: a ledger entry or a record that is looked at, a ticket that is
+/// skipped. A request looks at its own client's entries besides, and at all once more where the
+/// lane nears its end.
+pub const WORK_MAX: u64 = ((PASSES_MAX + 2) * (4 * CLIENTS_MAX + 2 * SKIPPED_MAX)) as u64;
 const GRACE_NS: u64 = FAIR_GRACE_S as u64 * NS;
+/// Time between two looks at clients that may come out with a ticket at the head, nanoseconds.
+const INTENTS_EVERY_NS: u64 = 1_000_000;
 /// A ticket that this primary handed to a tcp client itself, and whose note does not come.
 const ISSUED_GRACE_NS: u64 = 10 * NS;
 
@@ -32,9 +42,15 @@ enum Kind {
     Issued,
     Queued,
     Waiting,
-    Held { deadline_s: u32 },
-    Leaving { deadline_s: u32 },
-    Cancelled,
+    Held {
+        deadline_s: u32,
+    },
+    /// Released or not.
+    Leaving {
+        deadline_s: u32,
+    },
+    /// Not held, and perhaps passed over already.
+    Doubtful,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,227 +61,219 @@ struct Claim {
     kind: Kind,
 }
 
+/// What ledgers and records say together, at a word that was read before.
+struct Claims {
+    word: FairWord,
+    /// At most one of each client.
+    all: Vec<Claim>,
+    /// Clients that may have a ticket which they do not name yet, and what their ledgers say.
+    intents: Vec<(ClientId, LedgerEntry)>,
+}
+
+impl Claims {
+    /// Shares that are inside, or have their turn: the count of the word has each of them.
+    fn served(&self) -> impl Iterator<Item = &Claim> {
+        let word = self.word;
+        self.all.iter().filter(move |c| c.mode == Mode::Shared && word.is_served(c.ticket.tx))
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.all.iter().any(|c| c.kind == Kind::Waiting)
+    }
+
+    /// The claim on the exclusive ticket at the head. Of two claims, which no correct client
+    /// makes, the one that holds it longest: neither ends the other's hold.
+    fn head(&self) -> Option<Claim> {
+        let rank = |kind: Kind| match kind {
+            Kind::Held { deadline_s } | Kind::Leaving { deadline_s } => (2, deadline_s),
+            Kind::Waiting => (1, 1),
+            Kind::Issued | Kind::Queued | Kind::Doubtful => (1, 0),
+        };
+        let heads = self.all.iter().filter(|c| c.mode == Mode::Exclusive);
+        heads.filter(|c| c.ticket.tx == self.word.nx()).max_by_key(|c| rank(c.kind)).copied()
+    }
+}
+
 pub(in super::super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     for _ in 0..PASSES_MAX {
         if !pass(ctx, state) {
             return;
         }
     }
+    let soon = ctx.now.plus_ns(1);
+    ctx.wake_at(soon);
 }
 
-/// One pass; true if something was changed, so that there may be more to do.
+/// One pass; true if the word was changed, or was found changed, so that there may be more to do.
 fn pass(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     let word = FairWord::from_bits(ctx.read());
-    let claims = claims(ctx, &mut state.fair, word);
-    if serve_shared(ctx, state, word, &claims) {
+    let claims = claims(ctx, state, word);
+    if skip_given_up(ctx, state, word) {
         return true;
     }
-    if word.nx() == word.mx() {
-        state.fair.head_since = None;
-        return over_the_reader_limit(ctx, state, word, &claims);
+    serve_shared(ctx, state, &claims);
+    if word.open_exclusive() == 0 {
+        return crowd(ctx, state, &claims);
     }
-    let since = match state.fair.head_since {
-        Some(since) if state.fair.head == word.nx() => since,
-        _ => ctx.now,
+    state.fair.crowd = None;
+    let since = head_since(ctx, &mut state.fair, &claims);
+    let Some(head) = claims.head() else {
+        return claims.is_wanted() && unclaimed_head(ctx, state, &claims, since);
     };
-    state.fair.head = word.nx();
-    state.fair.head_since = Some(since);
-    let head = claims.iter().find(|c| c.mode == Mode::Exclusive && c.ticket.tx == word.nx());
     // a turn ends when somebody asks for the next one: a slow client has it until then
-    let wanted = claims.iter().any(|c| c.kind == Kind::Waiting);
-    let Some(head) = head.copied() else {
-        return wanted && unclaimed_head(ctx, state, word, &claims, since);
-    };
-    let need = head.ticket.ts.wrapping_sub(word.ns());
-    if head.kind == Kind::Cancelled {
-        return end(ctx, state, word, head);
-    }
-    if need == 0 {
+    let wanted = claims.is_wanted();
+    if lane::distance(word.ns(), head.ticket.ts) == 0 {
         return served_head(ctx, state, word, head, wanted);
     }
-    wanted && blocked_head(ctx, state, word, &claims, head.ticket.ts, since)
+    wanted && blocked_head(ctx, state, &claims, head.ticket.ts, since)
 }
 
 /// Every live ticket of the lock, as ledgers and records together tell it.
-fn claims(ctx: &mut Ctx<'_>, fair: &mut FairState, word: FairWord) -> Vec<Claim> {
-    let is_done =
-        |mode: Mode, ticket: Ticket| mode == Mode::Exclusive && before(ticket.tx, word.nx());
-    fair.records.retain(|r| !is_done(r.mode, r.ticket));
-    fair.live.retain(|_, &mut (mode, ticket)| !is_done(mode, ticket));
-    let passed = fair.passed_over.as_ref().map(|passed| word.ns().wrapping_sub(passed.before));
-    if passed.is_some_and(|n| (PASSED_OVER_MAX..0x8000).contains(&n)) {
-        fair.passed_over = None;
-    }
-    for &(client, handle) in ctx.lock.refs {
+fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
+    let fair = &mut state.fair;
+    ctx.worked(fair.records.len() + fair.live.len());
+    fair.drop_done(word);
+    let refs = ctx.lock.refs;
+    let mut claims = Claims { word, all: Vec::with_capacity(refs.len()), intents: Vec::new() };
+    for &(client, handle) in refs {
         let entry = told(ctx, fair, client, handle);
         let ledger = named(entry);
-        let live = fair.live.get(&client).copied();
-        if let Some(revoked) = fair.revoked.get_mut(&client) {
-            revoked.retain_mut(|r| {
-                let is_named = ledger == Some((r.mode, r.ticket));
-                r.seen |= is_named;
-                is_named || !(r.seen && r.is_settled(word))
-            });
-            if revoked.is_empty() {
-                fair.revoked.remove(&client);
+        let is_intent = entry.state() == LedgerState::Intent;
+        fair.told(client, entry);
+        if is_intent {
+            claims.intents.push((client, entry));
+        }
+        if is_given_up(entry) && !ctx.is_relayed(client) {
+            gives_up_by_ledger(ctx, fair, client, entry);
+        }
+        let ledger = ledger
+            .filter(|_| !is_given_up(entry))
+            .filter(|&(mode, t)| mode == Mode::Shared || word.is_open(t.tx))
+            .filter(|&(mode, t)| !fair.is_revoked(client, mode, t));
+        let record = fair.records.get(&client).copied();
+        // what the ledger names is newer than a record of another ticket, and a share that was
+        // granted, and that the ledger has dropped, is released
+        let is_granted = |status| matches!(status, RecordStatus::Granted { .. });
+        let record = record.filter(|r| match ledger {
+            Some(named) => named == (r.mode, r.ticket),
+            None => {
+                r.mode == Mode::Exclusive
+                    || !is_granted(r.status)
+                    || fair.live.get(&client) == Some(&(r.mode, r.ticket))
             }
-        }
-        // a share that was granted, and that the ledger has dropped, is released
-        fair.records.retain(|r| {
-            !(r.client == client
-                && r.mode == Mode::Shared
-                && matches!(r.status, RecordStatus::Granted { .. })
-                && ledger != Some((r.mode, r.ticket))
-                && live != Some((r.mode, r.ticket)))
         });
-        let Some((mode, ticket)) = ledger.or(live) else { continue };
-        if is_done(mode, ticket) || fair.is_revoked(client, mode, ticket) {
+        if record.is_none() {
+            fair.records.remove(&client);
+        }
+        let live = fair.live.get(&client).copied();
+        let Some((mode, ticket)) = ledger.or(record.map(|r| (r.mode, r.ticket))).or(live) else {
             continue;
-        }
-        let is_held = matches!(
-            entry.state(),
-            LedgerState::HeldShared | LedgerState::HeldExclusive | LedgerState::Leaving
-        );
-        let is_record = |r: &Record| r.client == client && r.status != RecordStatus::Cancelled;
-        if !is_held && !fair.records.iter().any(is_record) {
-            let status = RecordStatus::Queued;
-            fair.records.push(Record { client, mode, ticket, status, since: None });
-        }
-    }
-    let mut claims: Vec<Claim> = Vec::with_capacity(fair.records.len() + 8);
-    for r in &fair.records {
-        let kind = match r.status {
-            RecordStatus::Issued => Kind::Issued,
-            RecordStatus::Queued => Kind::Queued,
-            RecordStatus::Waiting => Kind::Waiting,
-            RecordStatus::Granted { deadline_s } => Kind::Held { deadline_s },
-            RecordStatus::Cancelled => Kind::Cancelled,
         };
-        claims.push(Claim { client: r.client, mode: r.mode, ticket: r.ticket, kind });
+        let deadline_s = entry.deadline_s(ctx.anchor_s);
+        let is_suspect = fair.is_suspect(client, mode);
+        let by_record = match record.map(|r| r.status) {
+            Some(RecordStatus::Issued) => Kind::Issued,
+            Some(RecordStatus::Waiting) => Kind::Waiting,
+            Some(RecordStatus::Granted { deadline_s }) => Kind::Held { deadline_s },
+            Some(RecordStatus::Queued) | None => Kind::Queued,
+        };
+        let kind = match (by_record, ledger.map(|_| entry.state())) {
+            (Kind::Held { deadline_s: a }, Some(LedgerState::HeldExclusive)) => {
+                Kind::Held { deadline_s: a.max(deadline_s) }
+            }
+            (_, Some(LedgerState::HeldExclusive)) => Kind::Held { deadline_s },
+            (_, Some(LedgerState::Leaving)) => Kind::Leaving { deadline_s },
+            (_, Some(LedgerState::HeldShared)) if is_suspect => Kind::Leaving { deadline_s },
+            (Kind::Held { deadline_s: a }, Some(LedgerState::HeldShared)) => {
+                Kind::Held { deadline_s: a.max(deadline_s) }
+            }
+            (_, Some(LedgerState::HeldShared)) => Kind::Held { deadline_s },
+            (_, Some(LedgerState::TicketShared)) if is_suspect => Kind::Doubtful,
+            (kind, _) => kind,
+        };
+        let is_held = matches!(kind, Kind::Held { .. } | Kind::Leaving { .. });
+        if !is_held && record.is_none() {
+            let caller = super::Caller { client, handle, seq: crate::ids::Seq(0) };
+            fair.upsert(caller, mode, ticket);
+        }
+        claims.all.push(Claim { client, mode, ticket, kind });
     }
-    add_ledger_holds(ctx, fair, word, &mut claims);
     claims
 }
 
-/// What ledgers say of holds overrides or extends what the records say.
-fn add_ledger_holds(ctx: &mut Ctx<'_>, fair: &FairState, word: FairWord, claims: &mut Vec<Claim>) {
-    for &(client, handle) in ctx.lock.refs {
-        let entry = told(ctx, fair, client, handle);
-        let deadline_s = entry.deadline_s(ctx.anchor_s);
-        let kind = match entry.state() {
-            LedgerState::HeldExclusive | LedgerState::HeldShared => Kind::Held { deadline_s },
-            LedgerState::Leaving => Kind::Leaving { deadline_s },
-            _ => continue,
-        };
-        let Some((mode, ticket)) = named(entry) else { continue };
-        let passed = mode == Mode::Exclusive && before(ticket.tx, word.nx());
-        if passed || fair.is_revoked(client, mode, ticket) {
-            continue;
-        }
-        let known = claims.iter_mut().find(|c| {
-            c.client == client && c.mode == mode && c.ticket == ticket && c.kind != Kind::Cancelled
-        });
-        match known {
-            None => claims.push(Claim { client, mode, ticket, kind }),
-            Some(claim) => {
-                claim.kind = match (claim.kind, kind) {
-                    (Kind::Held { deadline_s: a }, Kind::Held { deadline_s: b }) => {
-                        Kind::Held { deadline_s: a.max(b) }
-                    }
-                    (_, kind) => kind,
-                }
-            }
-        }
+/// Skips what was given up and is next; true if the word was not as it was, or is not.
+fn skip_given_up(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> bool {
+    let fair = &mut state.fair;
+    let shares = fair.served_given_up(word, SKIPPED_MAX);
+    let nx = fair.next_after_skipped(word, SKIPPED_MAX);
+    if shares.is_empty() && nx.is_none() {
+        return false;
     }
-}
-
-fn served_shared(word: FairWord, ticket: Ticket) -> bool {
-    !before(word.nx(), ticket.tx)
-}
-
-fn below_reader_limit(word: FairWord, ticket: Ticket) -> bool {
-    let ahead = ticket.ts.wrapping_sub(word.ns());
-    !(FAIR_READERS_MAX..=0x7fff).contains(&ahead)
-}
-
-/// Grants to waiting readers whose turn it is, and skips those that have gone.
-fn serve_shared(
-    ctx: &mut Ctx<'_>,
-    state: &mut LockState,
-    word: FairWord,
-    claims: &[Claim],
-) -> bool {
-    for claim in claims.iter().filter(|c| c.mode == Mode::Shared) {
-        if !served_shared(word, claim.ticket) {
-            continue;
-        }
-        match claim.kind {
-            Kind::Cancelled => return end(ctx, state, word, *claim),
-            Kind::Waiting if below_reader_limit(word, claim.ticket) => {
-                return grant(ctx, state, word, *claim)
-            }
-            _ => {}
-        }
+    ctx.worked(shares.len() + SKIPPED_MAX);
+    let new = word.shared_done(shares.len() as u16).with_nx(nx.unwrap_or(word.nx()));
+    if ctx.cas(word.into_bits(), new.into_bits()) {
+        fair.have_been_skipped(&shares);
+        fair.has_skipped(word, new.nx());
     }
-    false
-}
-
-/// Ends one ticket, from this very word; its client may not know. Always worth another pass.
-fn end(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, claim: Claim) -> bool {
-    if claim.kind == Kind::Cancelled {
-        return skip_cancelled(ctx, state, word, claim.mode);
-    }
-    let new = match claim.mode {
-        Mode::Exclusive => word.with_nx(word.nx().wrapping_add(1)),
-        Mode::Shared => word.with_ns(word.ns().wrapping_add(1)),
-    };
-    if !ctx.cas(word.into_bits(), new.into_bits()) {
-        return true;
-    }
-    state.fair.revoke(claim.client, claim.mode, claim.ticket, ctx.is_relayed(claim.client));
     true
 }
 
-/// Ends all tickets at once that were given up and are next: there may be thousands.
-fn skip_cancelled(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, mode: Mode) -> bool {
-    let cancelled =
-        state.fair.records.iter().filter(|r| r.status == RecordStatus::Cancelled && r.mode == mode);
-    let new = match mode {
-        Mode::Exclusive => {
-            let tickets: BTreeSet<u16> = cancelled.map(|r| r.ticket.tx).collect();
-            let mut nx = word.nx();
-            while nx != word.mx() && tickets.contains(&nx) {
-                nx = nx.wrapping_add(1);
-            }
-            word.with_nx(nx)
+/// Grants to waiting readers whose turn it is, as long as there is room for readers. One whose
+/// lease is over takes none up, although its share is still counted.
+fn serve_shared(ctx: &mut Ctx<'_>, state: &mut LockState, claims: &Claims) {
+    let mut waiting: Vec<Claim> =
+        claims.served().filter(|c| c.kind == Kind::Waiting).copied().collect();
+    if waiting.is_empty() {
+        return;
+    }
+    let now = ctx.now;
+    let is_outside = |c: &&Claim| match c.kind {
+        Kind::Held { deadline_s } | Kind::Leaving { deadline_s } => {
+            now >= ServerTime::expiry_of(deadline_s)
         }
-        Mode::Shared => {
-            let served = cancelled.filter(|r| served_shared(word, r.ticket));
-            let tickets: BTreeSet<u16> = served.map(|r| r.ticket.ts).collect();
-            word.with_ns(word.ns().wrapping_add(tickets.len() as u16)) // less than 2^16 are out
+        Kind::Waiting | Kind::Queued | Kind::Doubtful => true,
+        Kind::Issued => false,
+    };
+    let outside = claims.served().filter(is_outside).count() as u16;
+    let mut inside = claims.word.open_shared().saturating_sub(outside);
+    let ns = claims.word.ns();
+    waiting.sort_by_key(|c| lane::distance(ns, c.ticket.ts));
+    for claim in waiting {
+        if inside >= FAIR_READERS_MAX {
+            return;
         }
+        inside += u16::from(grant(ctx, state, claims.word, claim));
+    }
+}
+
+/// Ends these tickets, which have their turn, from this very word; their clients may not know.
+/// Always worth another pass.
+fn end(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, over: &[Claim]) -> bool {
+    let exclusive = over.iter().any(|c| c.mode == Mode::Exclusive);
+    let shared = over.iter().filter(|c| c.mode == Mode::Shared).count() as u16;
+    let new = match exclusive {
+        true => word.exclusive_done(),
+        false => word.shared_done(shared),
     };
     if ctx.cas(word.into_bits(), new.into_bits()) {
-        state.fair.records.retain(|r| {
-            let is_skipped = match mode {
-                Mode::Exclusive => before(r.ticket.tx, new.nx()),
-                Mode::Shared => served_shared(word, r.ticket),
-            };
-            !(r.status == RecordStatus::Cancelled && r.mode == mode && is_skipped)
-        });
+        for claim in over {
+            let is_relayed = ctx.is_relayed(claim.client);
+            state.fair.revoke(claim.client, claim.mode, claim.ticket, is_relayed);
+        }
     }
     true
 }
 
+/// Answers the wait of a client at its turn; false if it is not queued.
 fn grant(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, claim: Claim) -> bool {
     let at = state.queue.iter().position(|w| w.caller.client == claim.client);
     let waiter = at.and_then(|at| state.queue.remove(at));
     let Some(record) = state.fair.record(claim.client, claim.mode, claim.ticket) else {
-        return true;
+        return false;
     };
     let Some(waiter) = waiter else {
         record.status = RecordStatus::Queued;
-        return true;
+        return false;
     };
     let deadline_s = ctx.now.deadline(waiter.expire_s);
     record.status = RecordStatus::Granted { deadline_s };
@@ -296,21 +304,42 @@ fn outstayed(ctx: &mut Ctx<'_>, state: &mut LockState, claim: Claim) -> bool {
     reached(ctx, since.plus_ns(grace))
 }
 
+/// Since when this ticket is at the head of the queue. Clients that were between intent and
+/// publication then may have taken it, or a share before it, and no others may: each intent has a
+/// stamp of its own.
+fn head_since(ctx: &mut Ctx<'_>, fair: &mut FairState, claims: &Claims) -> ServerTime {
+    match fair.head_since {
+        Some(_) => fair.head_intents.retain(|intent| claims.intents.contains(intent)),
+        None => fair.head_intents.clone_from(&claims.intents),
+    }
+    fair.head = claims.word.nx();
+    *fair.head_since.get_or_insert(ctx.now)
+}
+
+/// Whether tickets that nobody claims are nobody's: no client may come out with one any more, or
+/// those that may had a grace.
+fn is_nobodys(ctx: &mut Ctx<'_>, fair: &FairState, since: ServerTime) -> bool {
+    if fair.head_intents.is_empty() || planted::is(Bug::FairNoGrace) {
+        return true;
+    }
+    let again = ctx.now.plus_ns(INTENTS_EVERY_NS);
+    reached(ctx, since.plus_ns(GRACE_NS)) || reached(ctx, again)
+}
+
 fn unclaimed_head(
     ctx: &mut Ctx<'_>,
     state: &mut LockState,
-    word: FairWord,
-    claims: &[Claim],
+    claims: &Claims,
     since: ServerTime,
 ) -> bool {
-    let behind = word.mx().wrapping_sub(word.nx()) > 1
-        || claims.iter().any(|c| c.mode == Mode::Shared && before(word.nx(), c.ticket.tx));
-    let grace = if planted::is(Bug::FairNoGrace) { 0 } else { GRACE_NS };
-    if !behind || !reached(ctx, since.plus_ns(grace)) {
+    let word = claims.word;
+    let is_of_the_ring = word.nx() >= lane::ring(); // nobody has it, whatever the intents
+    let is_behind = |c: &Claim| c.mode == Mode::Shared && !word.is_served(c.ticket.tx);
+    let behind = word.open_exclusive() > 1 || claims.all.iter().any(is_behind);
+    if !behind || !(is_of_the_ring || is_nobodys(ctx, &state.fair, since)) {
         return false;
     }
-    let skipped = word.with_nx(word.nx().wrapping_add(1));
-    if ctx.cas(word.into_bits(), skipped.into_bits()) {
+    if ctx.cas(word.into_bits(), word.exclusive_done().into_bits()) {
         state.fair.head_since = None;
     }
     true
@@ -324,19 +353,18 @@ fn served_head(
     head: Claim,
     wanted: bool,
 ) -> bool {
-    let behind = word.mx().wrapping_sub(word.nx()) > 1 || word.ms() != head.ticket.ts;
+    let behind = word.open_exclusive() > 1 || word.ms() != head.ticket.ts;
     match head.kind {
         Kind::Waiting => grant(ctx, state, word, head),
         _ if !behind => false,
         Kind::Held { deadline_s } | Kind::Leaving { deadline_s } => {
             let early = u32::from(planted::is(Bug::FairTakeoverEarly));
             let expiry = ServerTime::expiry_of(deadline_s - early);
-            reached(ctx, expiry) && wanted && end(ctx, state, word, head)
+            reached(ctx, expiry) && wanted && end(ctx, state, word, &[head])
         }
-        Kind::Queued | Kind::Issued => {
-            outstayed(ctx, state, head) && wanted && end(ctx, state, word, head)
+        Kind::Queued | Kind::Issued | Kind::Doubtful => {
+            outstayed(ctx, state, head) && wanted && end(ctx, state, word, &[head])
         }
-        Kind::Cancelled => end(ctx, state, word, head),
     }
 }
 
@@ -344,96 +372,98 @@ fn served_head(
 fn blocked_head(
     ctx: &mut Ctx<'_>,
     state: &mut LockState,
-    word: FairWord,
-    claims: &[Claim],
+    claims: &Claims,
     ts: u16,
     since: ServerTime,
 ) -> bool {
-    let need = ts.wrapping_sub(word.ns());
-    if need > 0x7fff {
+    let word = claims.word;
+    let need = lane::distance(word.ns(), ts);
+    if need > word.open_shared() {
         // more shared tickets done than taken before the head: a client forged the word
         return ctx.cas(word.into_bits(), word.with_ns(ts).into_bits());
     }
-    let mut known: u16 = 0;
-    for claim in claims.iter().filter(|c| c.mode == Mode::Shared && before(c.ticket.ts, ts)) {
-        if claim_is_over(ctx, state, word, *claim) {
-            return true;
+    let shares: Vec<Claim> = claims.served().copied().collect();
+    let (mut over, mut unsure) = (Vec::new(), Vec::new());
+    for &claim in &shares {
+        match claim.kind {
+            Kind::Held { deadline_s } if reached(ctx, ServerTime::expiry_of(deadline_s)) => {
+                over.push(claim);
+            }
+            // released or not: the count of the known ones tells
+            Kind::Leaving { deadline_s } if reached(ctx, ServerTime::expiry_of(deadline_s)) => {
+                unsure.push(claim);
+            }
+            Kind::Queued | Kind::Issued if outstayed(ctx, state, claim) => over.push(claim),
+            Kind::Doubtful if outstayed(ctx, state, claim) => unsure.push(claim),
+            _ => {}
         }
-        known = known.saturating_add(1);
     }
-    let unknown = need.saturating_sub(known);
-    if unknown > 0 && reached(ctx, since.plus_ns(GRACE_NS)) {
-        pass_over(ctx, state, word, claims, ts, unknown);
+    for claim in &unsure {
+        let is_relayed = ctx.is_relayed(claim.client);
+        state.fair.revoke(claim.client, claim.mode, claim.ticket, is_relayed);
+    }
+    if !over.is_empty() {
+        over.truncate(need.into());
+        return end(ctx, state, word, &over);
+    }
+    if !unsure.is_empty() {
         return true;
+    }
+    let unclaimed = need.saturating_sub(shares.len() as u16);
+    if unclaimed > 0 && is_nobodys(ctx, &state.fair, since) {
+        return pass_over(ctx, state, claims, unclaimed);
     }
     let again = ctx.now.plus_ns(GRACE_NS);
     ctx.wake_at(again);
     false
 }
 
-/// Takes off the shares before the shared ticket `ts` that nobody has claimed for a grace.
-fn pass_over(
-    ctx: &mut Ctx<'_>,
-    state: &mut LockState,
-    word: FairWord,
-    claims: &[Claim],
-    ts: u16,
-    unknown: u16,
-) {
-    let ns = word.ns().wrapping_add(unknown);
-    if ctx.cas(word.into_bits(), word.with_ns(ns).into_bits()) {
-        let shared = claims.iter().filter(|c| c.mode == Mode::Shared);
-        let claimed = shared.map(|c| (c.client, c.ticket)).collect();
-        state.fair.passed_over = Some(PassedOver { before: ts, claimed });
+/// Takes shares off that nobody claims. A client that comes out with one later has none.
+fn pass_over(ctx: &mut Ctx<'_>, state: &mut LockState, claims: &Claims, n: u16) -> bool {
+    let word = claims.word;
+    if ctx.cas(word.into_bits(), word.shared_done(n).into_bits())
+        && !planted::is(Bug::PassedOverForgotten)
+    {
+        state.fair.suspects.extend(claims.intents.iter().map(|&(client, _)| (client, None)));
     }
+    true
 }
 
-/// Ends a share that has outstayed its time; true if something was changed.
-fn claim_is_over(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, claim: Claim) -> bool {
-    match claim.kind {
-        Kind::Held { deadline_s } => {
-            reached(ctx, ServerTime::expiry_of(deadline_s)) && end(ctx, state, word, claim)
-        }
-        Kind::Leaving { deadline_s } => {
-            if !reached(ctx, ServerTime::expiry_of(deadline_s)) {
-                return false;
-            }
-            // released or not: the count of the known ones tells after the grace
-            state.fair.revoke(claim.client, claim.mode, claim.ticket, ctx.is_relayed(claim.client));
-            true
-        }
-        Kind::Queued | Kind::Issued => outstayed(ctx, state, claim) && end(ctx, state, word, claim),
-        Kind::Waiting | Kind::Cancelled => false,
-    }
-}
-
-/// Readers beyond the limit wait for other readers alone: those whose lease is over make room,
-/// and those that nobody has claimed for a grace.
-fn over_the_reader_limit(
-    ctx: &mut Ctx<'_>,
-    state: &mut LockState,
-    word: FairWord,
-    claims: &[Claim],
-) -> bool {
-    let waiting = claims.iter().any(|c| c.mode == Mode::Shared && c.kind == Kind::Waiting);
-    if !waiting {
+/// Readers beyond the limit wait for other readers alone. Shares that nobody claims end after a
+/// grace; those of clients whose lease is over do not count, and are not ended: only an exclusive
+/// ticket behind them does, so that a release of theirs that comes late finds another word.
+fn crowd(ctx: &mut Ctx<'_>, state: &mut LockState, claims: &Claims) -> bool {
+    if !state.queue.iter().any(|w| w.mode == Mode::Shared) {
         state.fair.crowd = None;
         return false;
     }
-    for claim in claims.iter().filter(|c| c.mode == Mode::Shared) {
-        if matches!(claim.kind, Kind::Held { .. }) && claim_is_over(ctx, state, word, *claim) {
-            return true;
+    for claim in claims.served() {
+        if let Kind::Held { deadline_s } = claim.kind {
+            let expiry = ServerTime::expiry_of(deadline_s);
+            if expiry > ctx.now {
+                ctx.wake_at(expiry); // then there is room for one more
+            }
         }
     }
-    let (since, ts) = *state.fair.crowd.get_or_insert((ctx.now, word.ms()));
+    let known = || claims.served().map(|c| (c.client, c.ticket));
+    let crowd = state.fair.crowd.get_or_insert_with(|| Crowd {
+        since: ctx.now,
+        unclaimed: claims.word.open_shared().saturating_sub(known().count() as u16),
+        known: known().collect(),
+    });
+    let (since, unclaimed) = (crowd.since, crowd.unclaimed);
+    // whoever has claimed one since may have claimed one of those
+    let claimed = known().filter(|one| !crowd.known.contains(one)).count() as u16;
     if !reached(ctx, since.plus_ns(GRACE_NS)) {
         return false;
     }
     state.fair.crowd = None;
-    let known = claims.iter().filter(|c| c.mode == Mode::Shared && before(c.ticket.ts, ts));
-    let unknown = ts.wrapping_sub(word.ns()).saturating_sub(known.count() as u16);
-    if (1..=0x7fff).contains(&unknown) {
-        pass_over(ctx, state, word, claims, ts, unknown);
+    match unclaimed.saturating_sub(claimed).min(claims.word.open_shared()) {
+        0 => {
+            let again = ctx.now.plus_ns(GRACE_NS);
+            ctx.wake_at(again);
+            false
+        }
+        n => pass_over(ctx, state, claims, n),
     }
-    true
 }

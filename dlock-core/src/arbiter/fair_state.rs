@@ -1,32 +1,43 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the arbiter remembers of a fair lock's tickets: records, revocations, what was passed
-//! over. It decides nothing.
+//! What the arbiter remembers of a fair lock's tickets. It decides nothing.
+//!
+//! | what | of whom | until |
+//! |---|---|---|
+//! | record | a client's ticket or hold, as requests and grants tell | it is done, or the next |
+//! | live | a proxied client's ticket or hold | it is done or given up |
+//! | given up | tickets that are skipped at their turn | then |
+//! | gap | numbers that were left out | the queue comes there |
+//! | revoked | tickets that the arbiter ended | the client's ledger drops them |
+//! | settled | the ticket of a client's last `Abandon` | its ledger drops it |
+//! | suspect | a client that may have a share that was passed over | its ledger drops it |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Caller;
+use super::{is_given_up, named};
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
+use crate::lane;
 use crate::message::Mode;
-use crate::planted::{self, Bug};
-use crate::words::{before, FairWord, Ticket};
+use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum RecordStatus {
+    /// A chain that this primary executed took it.
     Issued,
     Queued,
     Waiting,
-    Granted { deadline_s: u32 },
-    Cancelled,
+    Granted {
+        deadline_s: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Record {
-    pub(super) client: ClientId,
     pub(super) mode: Mode,
     pub(super) ticket: Ticket,
     pub(super) status: RecordStatus,
-    /// When it was first seen at its turn (`Queued`), or taken (`Issued`).
+    /// When it was first seen at its turn.
     pub(super) since: Option<ServerTime>,
 }
 
@@ -41,77 +52,71 @@ pub(super) struct Revoked {
 
 /// Tickets that one client has given up and that have not been skipped yet. One that takes
 /// tickets and drops them must wait for its turns like everybody else.
-pub(super) const CANCELLED_MAX: usize = 4_096;
-/// Ended tickets of one client that are remembered: one in its ledger, and a few it has dropped
-/// while requests that name them may still be on their way.
-const REVOKED_MAX: usize = 8;
+pub(super) const GIVEN_UP_MAX: u16 = 4_096;
+/// Ended tickets of one client that are remembered: the one in its ledger, and one that it was
+/// given and has not written there yet.
+const REVOKED_MAX: usize = 2;
 
-impl Revoked {
-    /// Whether this ticket was taken before that one of the same client.
-    pub(super) fn is_before(&self, other: Ticket) -> bool {
-        let Ticket { tx, ts } = self.ticket;
-        other != self.ticket && !before(other.tx, tx) && !before(other.ts, ts)
-    }
-
-    /// Whether no request can name it that would do harm. A shared ticket may still be given up
-    /// by a request that comes behind the note, and the count would not show that it was ended.
-    pub(super) fn is_settled(&self, word: FairWord) -> bool {
-        let done_since = word.ns().wrapping_sub(self.ticket.ts);
-        self.mode == Mode::Exclusive
-            || (PASSED_OVER_MAX..0x8000).contains(&done_since)
-            || planted::is(Bug::FairAbandonTwice)
-    }
-}
-
-/// Shared tickets that were passed over because nobody claimed them.
+/// Readers wait for other readers alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct PassedOver {
-    /// The first shared ticket that was not.
-    pub(super) before: u16,
-    /// Who had claimed an earlier one by then. A claim of an earlier ticket that comes later is
-    /// void: its share was taken off already.
-    pub(super) claimed: Vec<(ClientId, Ticket)>,
+pub(super) struct Crowd {
+    pub(super) since: ServerTime,
+    /// Shares that nobody claimed then.
+    pub(super) unclaimed: u16,
+    /// Who claimed one then.
+    pub(super) known: BTreeSet<(ClientId, Ticket)>,
 }
-
-/// Shared tickets done after which a passed-over one is forgotten: lanes compare modulo 2^16.
-pub(super) const PASSED_OVER_MAX: u16 = 0x4000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(in crate::arbiter) struct FairState {
-    pub(super) records: Vec<Record>,
-    /// What relayed clients have: ticket or hold.
+    pub(super) records: BTreeMap<ClientId, Record>,
+    /// What proxied clients have: ticket or hold.
     pub(in crate::arbiter) live: BTreeMap<ClientId, (Mode, Ticket)>,
-    /// A later ticket of a client may be ended before an earlier one that it dropped.
+    /// Exclusive tickets that were given up, by number.
+    pub(super) given_up: BTreeMap<u16, ClientId>,
+    /// Shared tickets that were given up, by the exclusive number that they wait for.
+    pub(super) shares_given_up: BTreeMap<u16, BTreeSet<(u16, ClientId)>>,
+    given_up_by: BTreeMap<ClientId, u16>,
+    /// Exclusive numbers that were left out: the first of them, and the one behind the last.
+    pub(super) gaps: BTreeMap<u16, u16>,
     pub(super) revoked: BTreeMap<ClientId, Vec<Revoked>>,
-    pub(super) passed_over: Option<PassedOver>,
-    /// Since when readers wait for other readers alone, and the next shared ticket then.
-    pub(super) crowd: Option<(ServerTime, u16)>,
+    /// Whose `Abandon` of this ticket was served: nothing on its way names it any more.
+    pub(super) settled: BTreeMap<ClientId, Ticket>,
+    /// Clients that were between intent and publication when shares were passed over, and the
+    /// ticket they came out with: it may have been taken off already.
+    pub(super) suspects: BTreeMap<ClientId, Option<Ticket>>,
+    pub(super) crowd: Option<Crowd>,
     /// When the exclusive ticket `head` was first seen at the head of the queue. Two fields, so
     /// that no compiler reads a number that is not there (valgrind would report it).
     pub(super) head_since: Option<ServerTime>,
     pub(super) head: u16,
+    /// Clients that were between intent and publication then, and still are.
+    pub(super) head_intents: Vec<(ClientId, LedgerEntry)>,
 }
 
 impl FairState {
     pub(in crate::arbiter) fn is_empty(&self) -> bool {
-        let nobody = self.records.is_empty() && self.live.is_empty();
-        nobody && self.revoked.is_empty() && self.passed_over.is_none()
+        self.records.is_empty()
+            && self.live.is_empty()
+            && self.given_up.is_empty()
+            && self.shares_given_up.is_empty()
+            && self.gaps.is_empty()
+            && self.revoked.is_empty()
+            && self.settled.is_empty()
+            && self.suspects.is_empty()
     }
 
     /// Whether the client has a ticket or a hold, as far as this arbiter knows.
     pub(in crate::arbiter) fn knows(&self, client: ClientId) -> bool {
-        let is_live = |r: &Record| r.client == client && r.status != RecordStatus::Cancelled;
-        self.live.contains_key(&client) || self.records.iter().any(is_live)
+        self.live.contains_key(&client) || self.records.contains_key(&client)
     }
 
     /// The deadline of what was granted to the client last, as far as this arbiter remembers it.
     pub(in crate::arbiter) fn granted_until(&self, client: ClientId) -> Option<u32> {
-        let own = self.records.iter().filter(|r| r.client == client);
-        own.filter_map(|r| match r.status {
+        match self.records.get(&client)?.status {
             RecordStatus::Granted { deadline_s } => Some(deadline_s),
-            _ => None,
-        })
-        .max()
+            RecordStatus::Issued | RecordStatus::Queued | RecordStatus::Waiting => None,
+        }
     }
 
     /// A chain of a tcp client took a ticket.
@@ -123,48 +128,59 @@ impl FairState {
         is_relayed: bool,
     ) {
         self.revoked.remove(&client);
-        self.drop_records(client);
         if is_relayed {
             self.has_taken(client, mode, ticket);
         }
         let status = RecordStatus::Issued;
-        self.records.push(Record { client, mode, ticket, status, since: None });
+        self.records.insert(client, Record { mode, ticket, status, since: None });
     }
 
     /// A relayed client has taken a ticket; the one it had before is given up.
     pub(super) fn has_taken(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
         if let Some((mode, ticket)) = self.live.insert(client, (mode, ticket)) {
-            self.cancelled(client, mode, ticket);
+            self.give_up(client, mode, ticket);
         }
     }
 
     /// A relayed client's chain has ended its ticket.
     pub(in crate::arbiter) fn finished(&mut self, client: ClientId) {
         self.live.remove(&client);
-        self.drop_records(client);
+        self.records.remove(&client);
     }
 
-    pub(super) fn cancelled(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
-        let status = RecordStatus::Cancelled;
-        self.records.push(Record { client, mode, ticket, status, since: None });
+    /// This ticket is skipped at its turn.
+    pub(super) fn give_up(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
+        let is_new = match mode {
+            Mode::Exclusive => self.given_up.insert(ticket.tx, client).is_none(),
+            Mode::Shared => {
+                self.shares_given_up.entry(ticket.tx).or_default().insert((ticket.ts, client))
+            }
+        };
+        if is_new {
+            *self.given_up_by.entry(client).or_default() += 1;
+        }
     }
 
-    /// All records of a client, but those it has given up.
-    pub(super) fn drop_records(&mut self, client: ClientId) {
-        self.records.retain(|r| r.client != client || r.status == RecordStatus::Cancelled);
-    }
-
-    pub(super) fn waits_no_more(&mut self, client: ClientId) {
-        for r in &mut self.records {
-            if r.client == client && r.status == RecordStatus::Waiting {
-                r.status = RecordStatus::Queued;
+    /// A ticket that this client gave up is skipped.
+    pub(super) fn skipped(&mut self, client: ClientId) {
+        if let Some(n) = self.given_up_by.get_mut(&client) {
+            *n -= 1;
+            if *n == 0 {
+                self.given_up_by.remove(&client);
             }
         }
     }
 
     pub(super) fn has_given_up_too_many(&self, client: ClientId) -> bool {
-        let given_up = |r: &&Record| r.client == client && r.status == RecordStatus::Cancelled;
-        self.records.iter().filter(given_up).count() >= CANCELLED_MAX
+        self.given_up_by.get(&client).is_some_and(|&n| n >= GIVEN_UP_MAX)
+    }
+
+    pub(super) fn waits_no_more(&mut self, client: ClientId) {
+        if let Some(r) = self.records.get_mut(&client) {
+            if r.status == RecordStatus::Waiting {
+                r.status = RecordStatus::Queued;
+            }
+        }
     }
 
     pub(super) fn record(
@@ -173,37 +189,17 @@ impl FairState {
         mode: Mode,
         ticket: Ticket,
     ) -> Option<&mut Record> {
-        self.records.iter_mut().find(|r| {
-            r.client == client
-                && r.mode == mode
-                && r.ticket == ticket
-                && r.status != RecordStatus::Cancelled
-        })
+        self.records.get_mut(&client).filter(|r| (r.mode, r.ticket) == (mode, ticket))
     }
 
     /// The record of this ticket; a client has one live ticket at a time.
     pub(super) fn upsert(&mut self, from: Caller, mode: Mode, ticket: Ticket) -> &mut Record {
-        let client = from.client;
-        if let Some(revoked) = self.revoked.get_mut(&client) {
-            // its requests come in order: none names those any more
-            revoked.retain(|r| !r.is_before(ticket));
-            if revoked.is_empty() {
-                self.revoked.remove(&client);
-            }
+        let new = Record { mode, ticket, status: RecordStatus::Queued, since: None };
+        let record = self.records.entry(from.client).or_insert(new);
+        if (record.mode, record.ticket) != (mode, ticket) {
+            *record = new;
         }
-        let same = |r: &Record| r.mode == mode && r.ticket == ticket;
-        self.records
-            .retain(|r| r.client != client || r.status == RecordStatus::Cancelled || same(r));
-        let at = self
-            .records
-            .iter()
-            .position(|r| r.client == client && same(r) && r.status != RecordStatus::Cancelled);
-        let at = at.unwrap_or_else(|| {
-            let status = RecordStatus::Queued;
-            self.records.push(Record { client, mode, ticket, status, since: None });
-            self.records.len() - 1
-        });
-        &mut self.records[at]
+        record
     }
 
     pub(in crate::arbiter) fn is_revoked(
@@ -213,16 +209,12 @@ impl FairState {
         ticket: Ticket,
     ) -> bool {
         let revoked = self.revoked.get(&client);
-        revoked.is_some_and(|all| all.iter().any(|r| r.mode == mode && r.ticket == ticket))
-            || mode == Mode::Shared && self.is_passed_over(client, ticket)
+        revoked.is_some_and(|all| all.iter().any(|r| (r.mode, r.ticket) == (mode, ticket)))
     }
 
-    pub(super) fn is_passed_over(&self, client: ClientId, ticket: Ticket) -> bool {
-        self.passed_over.as_ref().is_some_and(|passed| {
-            before(ticket.ts, passed.before)
-                && !passed.claimed.contains(&(client, ticket))
-                && !planted::is(Bug::PassedOverForgotten)
-        })
+    /// Whether this client's share may have been taken off already, as one that nobody claimed.
+    pub(super) fn is_suspect(&self, client: ClientId, mode: Mode) -> bool {
+        mode == Mode::Shared && self.suspects.contains_key(&client)
     }
 
     pub(super) fn revoke(
@@ -232,12 +224,9 @@ impl FairState {
         ticket: Ticket,
         is_relayed: bool,
     ) {
-        self.records.retain(|r| {
-            !(r.client == client
-                && r.mode == mode
-                && r.ticket == ticket
-                && r.status != RecordStatus::Cancelled)
-        });
+        if self.record(client, mode, ticket).is_some() {
+            self.records.remove(&client);
+        }
         if !is_relayed {
             let revoked = self.revoked.entry(client).or_default();
             revoked.retain(|r| (r.mode, r.ticket) != (mode, ticket));
@@ -247,6 +236,114 @@ impl FairState {
             revoked.push(Revoked { mode, ticket, seen: false });
         } else if self.live.get(&client) == Some(&(mode, ticket)) {
             self.live.remove(&client);
+        }
+    }
+
+    /// Nothing is remembered of this client but what it has given up.
+    pub(super) fn forget(&mut self, client: ClientId) {
+        self.records.remove(&client);
+        self.revoked.remove(&client);
+        self.settled.remove(&client);
+        self.suspects.remove(&client);
+    }
+
+    /// What the client's ledger says now tells which of what is remembered of it can be dropped.
+    pub(super) fn told(&mut self, client: ClientId, entry: LedgerEntry) {
+        let (ledger, is_intent) = (named(entry), entry.state() == LedgerState::Intent);
+        // one that it gave up may be followed by one that it has not written there yet
+        let may_be_older = ledger.is_none() || is_given_up(entry);
+        if let Some(revoked) = self.revoked.get_mut(&client) {
+            revoked.retain_mut(|r| {
+                let is_named = ledger == Some((r.mode, r.ticket));
+                r.seen |= is_named;
+                is_named || !r.seen && may_be_older
+            });
+            if revoked.is_empty() {
+                self.revoked.remove(&client);
+            }
+        }
+        if self.settled.get(&client).is_some_and(|t| ledger.map(|l| l.1) != Some(*t)) {
+            self.settled.remove(&client);
+        }
+        if let Some(suspect) = self.suspects.get_mut(&client) {
+            match (*suspect, ledger) {
+                (None, Some((_, ticket))) => *suspect = Some(ticket),
+                (None, None) if is_intent => {}
+                (Some(its), Some((_, ticket))) if its == ticket => {}
+                _ => drop(self.suspects.remove(&client)),
+            }
+        }
+    }
+
+    /// Forgets what the word says is done. Everything kept here is open or younger than a lap.
+    pub(super) fn drop_done(&mut self, word: FairWord) {
+        let is_done = |mode: Mode, t: Ticket| mode == Mode::Exclusive && !word.is_open(t.tx);
+        self.records.retain(|_, r| !is_done(r.mode, r.ticket));
+        self.live.retain(|_, &mut (mode, ticket)| !is_done(mode, ticket));
+        if self.head_since.is_some() && (self.head != word.nx() || word.open_exclusive() == 0) {
+            self.head_since = None;
+            self.head_intents.clear();
+        }
+    }
+
+    /// What is next in the exclusive lane and is nobody's: the number behind it, unless there is
+    /// none. At most `max` tickets.
+    pub(super) fn next_after_skipped(&self, word: FairWord, max: usize) -> Option<u16> {
+        let mut nx = word.nx();
+        for _ in 0..max {
+            if nx == word.mx() {
+                break;
+            }
+            nx = match self.gaps.get(&nx) {
+                Some(&end) => end,
+                None if self.given_up.contains_key(&nx) => lane::plus(nx, 1),
+                None => break,
+            };
+        }
+        (nx != word.nx()).then_some(nx)
+    }
+
+    /// The exclusive tickets before `nx` are skipped, from `word` on.
+    pub(super) fn has_skipped(&mut self, word: FairWord, nx: u16) {
+        let mut at = word.nx();
+        while at != nx {
+            at = match self.gaps.remove(&at) {
+                Some(end) => end,
+                None => {
+                    if let Some(client) = self.given_up.remove(&at) {
+                        self.skipped(client);
+                    }
+                    lane::plus(at, 1)
+                }
+            };
+        }
+    }
+
+    /// Shared tickets that were given up and have their turn: at most `max`.
+    pub(super) fn served_given_up(&self, word: FairWord, max: usize) -> Vec<(Ticket, ClientId)> {
+        // those that wait lie between nx and mx
+        let (nx, mx) = (word.nx(), word.mx());
+        let all = &self.shares_given_up;
+        let served: [_; 2] = match nx <= mx {
+            true => [all.range(..=nx), all.range(mx.saturating_add(1)..)],
+            false => [all.range(mx.saturating_add(1)..=nx), all.range(nx..nx)],
+        };
+        let tickets = served.into_iter().flatten().flat_map(|(&tx, shares)| {
+            shares.iter().map(move |&(ts, client)| (Ticket { tx, ts }, client))
+        });
+        tickets.filter(|(t, _)| word.is_served(t.tx)).take(max).collect()
+    }
+
+    /// These shares, which were given up, are taken off.
+    pub(super) fn have_been_skipped(&mut self, shares: &[(Ticket, ClientId)]) {
+        for &(ticket, client) in shares {
+            if let Some(same) = self.shares_given_up.get_mut(&ticket.tx) {
+                same.remove(&(ticket.ts, client));
+                if same.is_empty() {
+                    self.shares_given_up.remove(&ticket.tx);
+                }
+            }
+            self.skipped(client);
         }
     }
 }

@@ -74,11 +74,13 @@ fn fair_had(
         (Some((mode, ticket)), false) => !fair.is_revoked(client, mode, ticket),
     };
     let is_held = matches!(entry.state(), LedgerState::HeldExclusive | LedgerState::HeldShared);
+    // a ticket may have been taken, or is still to be given up
+    let is_doubtful = entry.state() == LedgerState::Intent || fair::is_given_up(entry);
     let noted_s = (is_held && is_told).then(|| entry.deadline_s(anchor_s));
     // its ledger may not say yet what this arbiter has granted or extended
     match noted_s.max(fair.granted_until(client)) {
         Some(deadline_s) => leased_until(now, deadline_s),
-        None if is_told || known => Had::Unleased,
+        None if is_told || known || is_doubtful => Had::Unleased,
         None => Had::Nothing,
     }
 }

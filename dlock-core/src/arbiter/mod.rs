@@ -15,7 +15,7 @@ mod fair;
 mod had;
 mod rw;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 
 use crate::clock::ServerTime;
@@ -26,6 +26,8 @@ use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::{Verb, Word, WordAddr};
 use crate::words::{FairWord, LedgerEntry, Ticket};
+
+pub use fair::WORK_MAX as FAIR_WORK_MAX;
 
 use fair::FairState;
 use rw::RwState;
@@ -88,6 +90,10 @@ struct LockState {
 }
 
 impl LockState {
+    fn has_queued(&self, client: ClientId) -> bool {
+        self.queue.iter().any(|w| w.caller.client == client)
+    }
+
     fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.fair.is_empty() && self.rw.is_empty()
     }
@@ -102,7 +108,27 @@ pub struct Arbiter {
     /// Clients whose every verb this primary executes itself: what they have is known for sure,
     /// and what they note counts only as far as it agrees.
     relayed: BTreeSet<ClientId>,
+    /// Clients some of whose shares are known from a claim, and no chain.
+    claimants: BTreeSet<ClientId>,
+    /// The locks each client is queued for, and perhaps some for which it no longer is: where
+    /// to look when it does not wait any more.
+    waits: BTreeMap<ClientId, BTreeSet<Slot>>,
+    /// Locks whose count waits for a client that is between two verbs.
+    hindered: BTreeSet<Slot>,
+    work: Work,
 }
+
+/// What the last call took: no part of the state.
+#[derive(Clone, Copy, Debug)]
+struct Work(u64);
+
+impl PartialEq for Work {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Work {}
 
 /// For model checkers, whose states are copied, compared and hashed.
 impl Hash for Arbiter {
@@ -123,6 +149,8 @@ struct Ctx<'a> {
     relayed: &'a BTreeSet<ClientId>,
     /// When this lock wants to be looked at again.
     due: Option<ServerTime>,
+    /// Ledger entries and records looked at, and tickets skipped.
+    work: u64,
 }
 
 impl Ctx<'_> {
@@ -154,7 +182,11 @@ impl Ctx<'_> {
         let addr = self.w0();
         self.mem.cas(addr, expect, swap) == expect
     }
+    fn worked(&mut self, units: usize) {
+        self.work += units as u64;
+    }
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
+        self.work += 1;
         self.mem.ledger(client, handle)
     }
     fn answer(&mut self, to: Caller, reply: Reply) {
@@ -178,7 +210,21 @@ impl Ctx<'_> {
 impl Arbiter {
     /// An arbiter with empty queues. `anchor_s` is what ledger deadlines count from.
     pub fn new(anchor_s: u32) -> Self {
-        Self { anchor_s, locks: HashMap::new(), due: BTreeSet::new(), relayed: BTreeSet::new() }
+        Self {
+            anchor_s,
+            locks: HashMap::new(),
+            due: BTreeSet::new(),
+            relayed: BTreeSet::new(),
+            claimants: BTreeSet::new(),
+            waits: BTreeMap::new(),
+            hindered: BTreeSet::new(),
+            work: Work(0),
+        }
+    }
+
+    /// What the last call took, in the units of [`FAIR_WORK_MAX`].
+    pub fn work(&self) -> u64 {
+        self.work.0
     }
 
     /// Handles one request about one lock. The caller has checked that `lock` is what the
@@ -197,6 +243,14 @@ impl Arbiter {
             LockType::Rw => rw::request(ctx, state, from, request),
             LockType::Fair => fair::request(ctx, state, from, request),
         });
+        if self.locks.get(&lock.slot).is_some_and(|state| state.has_queued(from.client)) {
+            self.waits.entry(from.client).or_default().insert(lock.slot);
+        }
+    }
+
+    /// The client is not queued for this lock.
+    pub(crate) fn waits_no_more(&mut self, client: ClientId, slot: Slot) {
+        no_wait(&mut self.waits, client, slot);
     }
 
     /// A client that can no longer act on the lock (fenced, or it gave its reference back):
@@ -220,14 +274,17 @@ impl Arbiter {
     /// From now on every verb of this client is executed by the primary (a tcp client that has
     /// never mapped the memory), so that what it has is known without its ledger.
     pub fn relay(&mut self, client: ClientId) {
-        if self.relayed.insert(client) {
+        if self.relayed.insert(client) && self.claimants.remove(&client) {
             self.locks.values_mut().for_each(|state| state.rw.relay(client));
         }
     }
 
     /// The client operates on the words itself, or is gone: its ledger is what is known of it.
     pub fn unrelay(&mut self, client: ClientId) {
-        self.relayed.remove(&client);
+        if !self.relayed.remove(&client) {
+            return; // its shares and its tickets are known from its ledger
+        }
+        self.claimants.insert(client);
         self.locks.retain(|_, state| {
             state.rw.unrelay(client);
             state.fair.live.remove(&client);
@@ -307,13 +364,16 @@ impl Arbiter {
         }
     }
 
-    /// The locks this client is queued for.
-    pub fn waits_of(&self, client: ClientId) -> Vec<Slot> {
-        let queued = |state: &LockState| state.queue.iter().any(|w| w.caller.client == client);
-        let mut slots: Vec<Slot> =
-            self.locks.iter().filter(|(_, state)| queued(state)).map(|(&slot, _)| slot).collect();
-        slots.sort_unstable(); // the order of a hash map is nobody's business
-        slots
+    /// The client is gone, and every lock it had got has forgotten it.
+    pub fn gone(&mut self, client: ClientId) {
+        self.relayed.remove(&client);
+        self.claimants.remove(&client);
+        self.waits.remove(&client);
+    }
+
+    /// The locks this client is queued for, and perhaps others, once.
+    pub fn take_waits(&mut self, client: ClientId) -> BTreeSet<Slot> {
+        self.waits.remove(&client).unwrap_or_default()
     }
 
     /// Nobody reads the answers to what this client waits for any more: it is not queued.
@@ -345,11 +405,15 @@ impl Arbiter {
     /// A share of this client on a read-write lock was installed in recovery.
     pub(crate) fn claimed(&mut self, slot: Slot, client: ClientId) {
         let relayed = self.relayed.contains(&client);
+        if !relayed {
+            self.claimants.insert(client);
+        }
         self.locks.entry(slot).or_default().rw.claimed(client, relayed);
     }
 
     /// The lock is gone, and nobody knows it any more.
     pub fn destroyed(&mut self, slot: Slot) {
+        self.hindered.remove(&slot);
         if let Some(state) = self.locks.remove(&slot) {
             if let Some(due) = state.due {
                 self.due.remove(&(due, slot));
@@ -385,22 +449,38 @@ impl Arbiter {
         });
     }
 
+    /// A client that has been between two verbs of an operation for
+    /// [`HINDRANCE_S`](crate::limits::HINDRANCE_S), while others wait for what it is about to do.
+    pub fn hinderer(&self, now: ServerTime, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
+        let states = self.hindered.iter().filter_map(|slot| self.locks.get(slot));
+        states.into_iter().find_map(|state| state.rw.hinderer(now, skip))
+    }
+
     /// When the next lock wants to be looked at.
     pub fn next_wakeup(&self) -> Option<ServerTime> {
         self.due.first().map(|&(at, _)| at)
     }
 
     /// See [`Primary::assert_consistent`](crate::primary::Primary::assert_consistent). `refs` has
-    /// everybody who has got the lock of a slot.
+    /// everybody who has got the lock of a slot, `is_deaf` whose waits are about to be dropped.
     pub(crate) fn assert_consistent<'a>(
         &self,
         refs: &dyn Fn(Slot) -> &'a [(ClientId, Handle)],
+        is_deaf: &dyn Fn(ClientId, Slot) -> bool,
     ) -> Result<(), String> {
         for (&slot, state) in &self.locks {
             if state.due != self.due.iter().find(|d| d.1 == slot).map(|d| d.0) {
                 return Err(format!("{slot:?} has two times to be looked at"));
             }
             let known = |c: &ClientId| refs(slot).iter().any(|r| r.0 == *c);
+            let noted = |c: &ClientId| self.waits.get(c).is_some_and(|s| s.contains(&slot));
+            if let Some(w) = state
+                .queue
+                .iter()
+                .find(|w| !noted(&w.caller.client) && !is_deaf(w.caller.client, slot))
+            {
+                return Err(format!("{:?} is queued for {slot:?} unnoticed", w.caller.client));
+            }
             if let Some(w) = state.queue.iter().find(|w| !known(&w.caller.client)) {
                 return Err(format!("{:?} is queued for {slot:?}, and gone", w.caller.client));
             }
@@ -427,11 +507,22 @@ impl Arbiter {
         f: impl FnOnce(&mut Ctx<'_>, &mut LockState),
     ) {
         let state = self.locks.entry(lock.slot).or_default();
-        let relayed = &self.relayed;
-        let mut ctx = Ctx { now, mem, lock, anchor_s: self.anchor_s, out, relayed, due: None };
+        let (relayed, before) = (&self.relayed, out.len());
+        let mut ctx =
+            Ctx { now, mem, lock, anchor_s: self.anchor_s, out, relayed, due: None, work: 0 };
         f(&mut ctx, state);
         // every path ends in an `advance`, which says anew when it wants to be called again
-        let due = ctx.due;
+        let (due, work) = (ctx.due, ctx.work);
+        for answered in &out[before..] {
+            if !state.has_queued(answered.client) {
+                no_wait(&mut self.waits, answered.client, lock.slot);
+            }
+        }
+        self.work = Work(work);
+        match state.rw.is_hindered() {
+            true => self.hindered.insert(lock.slot),
+            false => self.hindered.remove(&lock.slot),
+        };
         if due != state.due {
             if let Some(old) = state.due {
                 self.due.remove(&(old, lock.slot));
@@ -443,6 +534,15 @@ impl Arbiter {
         }
         if state.is_empty() && state.due.is_none() {
             self.locks.remove(&lock.slot);
+        }
+    }
+}
+
+fn no_wait(waits: &mut BTreeMap<ClientId, BTreeSet<Slot>>, client: ClientId, slot: Slot) {
+    if let Some(slots) = waits.get_mut(&client) {
+        slots.remove(&slot);
+        if slots.is_empty() {
+            waits.remove(&client);
         }
     }
 }

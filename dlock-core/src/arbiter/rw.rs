@@ -9,7 +9,12 @@
 //! among the readers. The recount reads all ledgers, the word, and all ledgers again. If every
 //! entry is settled and reads the same twice (each chain on the count brings a new stamp), then
 //! nobody moved, and what the word counts above the ledgers is what was left behind. It is
-//! *subtracted*, so that whoever comes or goes afterwards does not matter.
+//! *subtracted*, so that whoever comes or goes afterwards does not matter. If the word counts no
+//! more than the settled readers, then no client that is between two verbs is in it, and nothing
+//! was left behind either.
+//!
+//! A client that stays between two verbs while others wait for the count is stopped: it must be
+//! fenced ([`RwState::hinderer`]), since only it knows what it has.
 //!
 //! Of a *relayed* client, whose verbs this primary executes, the share is known without its
 //! ledger, is never suspect, and there is at most one: it cannot take off another's.
@@ -19,11 +24,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter, RECOUNT_EVERY_NS,
 };
+use crate::clock::{ServerTime, NS};
 use crate::ids::{ClientId, Handle};
+use crate::limits::HINDRANCE_S;
 use crate::message::{Mode, Reply, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::words::{LedgerEntry, LedgerState, RwWord};
+use crate::work::GRANTS_PER_LOOK;
+
+const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct RwState {
@@ -37,12 +47,42 @@ pub(super) struct RwState {
     suspect: bool,
     /// In doubt: they count as holding nothing, and are answered after the recount.
     resolving: Vec<Caller>,
+    /// Clients that a recount waits for: what their ledgers say, and since when.
+    between: BTreeMap<ClientId, (LedgerEntry, ServerTime)>,
 }
 
 impl RwState {
     pub(super) fn is_empty(&self) -> bool {
         let nobody = self.granted.is_empty() && self.shares.is_empty() && self.claimed.is_empty();
         nobody && !self.suspect && self.resolving.is_empty()
+    }
+
+    /// A client that has kept the count from being known for too long.
+    pub(super) fn hinderer(
+        &self,
+        now: ServerTime,
+        skip: &dyn Fn(ClientId) -> bool,
+    ) -> Option<ClientId> {
+        let is_over = |since: ServerTime| now >= since.plus_ns(HINDRANCE_NS);
+        let mut over = self.between.iter().filter(|(_, &(_, since))| is_over(since));
+        over.find(|(&client, _)| !skip(client)).map(|(&client, _)| client)
+    }
+
+    /// Whether a recount waits for somebody.
+    pub(super) fn is_hindered(&self) -> bool {
+        !self.between.is_empty()
+    }
+
+    /// These clients are between two verbs now.
+    fn waits_for(&mut self, now: ServerTime, between: &[(ClientId, LedgerEntry)]) {
+        let before = std::mem::take(&mut self.between);
+        self.between = between
+            .iter()
+            .map(|&(client, entry)| match before.get(&client) {
+                Some(&(same, since)) if same == entry => (client, (entry, since)),
+                _ => (client, (entry, now)),
+            })
+            .collect();
     }
 
     /// A share of this client was installed in recovery.
@@ -158,7 +198,13 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
         ctx.wake_at(again);
         return;
     }
+    let mut granted = 0;
     while let Some(waiter) = state.queue.front().copied() {
+        if granted == GRANTS_PER_LOOK {
+            let at_once = ctx.now;
+            return ctx.wake_at(at_once);
+        }
+        granted += 1;
         let Some(word) = grant(ctx, &waiter) else { return };
         state.queue.pop_front();
         let client = waiter.caller.client;
@@ -205,10 +251,12 @@ fn clear_bit(ctx: &mut Ctx<'_>) -> Option<u64> {
 
 /// One attempt; true if the count is right now.
 fn recount(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
-    let Some(first) = settled_entries(ctx, state) else { return false };
+    let first = entries(ctx, state);
     let word = RwWord::from_bits(ctx.read());
-    let again = settled_entries(ctx, state);
-    if again.as_ref() != Some(&first) && !planted::is(Bug::RecountOnce) {
+    let again = entries(ctx, state);
+    let between: Vec<_> = again.iter().copied().filter(|(_, entry)| is_between(*entry)).collect();
+    if again != first && !planted::is(Bug::RecountOnce) {
+        state.rw.waits_for(ctx.now, &between);
         return false;
     }
     let readers = first.iter().filter(|(client, entry)| match entry.state() {
@@ -216,7 +264,14 @@ fn recount(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
         LedgerState::Waiting => state.rw.granted.get(client) == Some(&WaitNumber(entry.detail())),
         _ => state.rw.is_claimed(*client, *entry),
     });
-    let left_behind = word.rcount().saturating_sub(readers.count() as u32);
+    let readers = readers.count() as u32;
+    let first_between = first.iter().any(|(_, entry)| is_between(*entry));
+    if first_between && word.rcount() != readers && !planted::is(Bug::RecountTrustsIntents) {
+        state.rw.waits_for(ctx.now, &between);
+        return false;
+    }
+    state.rw.between.clear();
+    let left_behind = word.rcount().saturating_sub(readers);
     ctx.update(|seen| {
         let word = RwWord::from_bits(seen);
         let rcount = word.rcount().saturating_sub(left_behind);
@@ -231,8 +286,12 @@ fn recount(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     true
 }
 
-/// Every ledger entry that counts; `None` if one is between two states.
-fn settled_entries(ctx: &mut Ctx<'_>, state: &LockState) -> Option<Vec<(ClientId, LedgerEntry)>> {
+fn is_between(entry: LedgerEntry) -> bool {
+    matches!(entry.state(), LedgerState::Intent | LedgerState::Leaving)
+}
+
+/// Every ledger entry that counts.
+fn entries(ctx: &mut Ctx<'_>, state: &LockState) -> Vec<(ClientId, LedgerEntry)> {
     let mut entries = Vec::with_capacity(ctx.lock.refs.len());
     for &(client, handle) in ctx.lock.refs {
         if state.rw.resolving.iter().any(|r| r.client == client) {
@@ -245,13 +304,9 @@ fn settled_entries(ctx: &mut Ctx<'_>, state: &LockState) -> Option<Vec<(ClientId
             true => LedgerEntry::new(),
             false => ctx.ledger(client, handle),
         };
-        let between = matches!(entry.state(), LedgerState::Intent | LedgerState::Leaving);
-        if between && !planted::is(Bug::RecountTrustsIntents) {
-            return None;
-        }
         entries.push((client, entry));
     }
-    Some(entries)
+    entries
 }
 
 fn suspect(ctx: &mut Ctx<'_>, state: &mut LockState) {
@@ -303,6 +358,7 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
 
 pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
     state.rw.resolving.retain(|r| r.client != client);
+    state.rw.between.remove(&client);
     if !undo(ctx, state, client, handle) {
         suspect(ctx, state);
     }

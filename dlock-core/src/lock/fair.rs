@@ -2,20 +2,30 @@
 //! The fair lock, client side.
 //!
 //! ```text
-//!   acquire  Faa(take a ticket) ─ served ─▶ Note(Held) ─ in time ─▶ held
-//!                               └ not served ─▶ Note(Ticket) ─▶ Again, or Wait{ticket}
+//!   acquire  [Note(Intent), Faa(take a ticket)] ─ served ─▶ Note(Held) ─ in time ─▶ held
+//!                               │              └ not served ─▶ Note(Ticket) ─▶ Again, or Wait
+//!                               └ a number of the ring: no ticket ─▶ TakeTicket
 //!   ask      Poll{ticket} ─▶ Granted · Queued · Denied (place lost)
 //!   extend   [Note(Held, later), Read] while surely unexpired, else Extend
-//!   release  Cas(nx+1) or [Note(Leaving), Cas(ns+1)] if nobody is behind, else Release{ticket}
+//!   release  Cas(nx+1) or [Note(Leaving), Cas(ns+1)] if nobody is behind and the lease surely
+//!            runs, else Release{ticket}
+//!   give up  Note(GivenUp), Abandon{ticket}; the next ticket comes from the arbiter
 //! ```
-//! A ticket that nobody claims at the head of the queue is skipped by the arbiter after a grace.
-//! So a ticket whose note was not published within half of that grace is dropped by its owner.
+//! A ticket that no ledger names at the head of the queue is skipped by the arbiter: at once if no
+//! client is between its intent and its publication, else after a grace. So a ticket that was not
+//! published within half of that grace is given up by its owner.
 //! Only a first acquire is decided by the client; once queued, the arbiter decides.
+//!
+//! From its intent until nothing of a ticket can take effect any more, the ledger names the ticket,
+//! or says that there may be one: this is what the arbiter's lap rule rests on. So a ticket that is
+//! given up stays named until the request that says so was served, and a hold until its release
+//! has taken effect.
 
 use super::machine::{Phase, PUBLISH_NS_MAX};
 use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::Now;
-use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE_S, FAIR_QUEUE_MAX, FAIR_READERS_MAX};
+use crate::lane;
+use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE_S, FAIR_READERS_MAX};
 use crate::message::{Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
@@ -29,8 +39,8 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
         Op::Unlock => match e.state {
             S::ExclusiveTicketed => give_ticket_up(m, e, Mode::Exclusive),
             S::SharedTicketed => give_ticket_up(m, e, Mode::Shared),
-            S::SharedLocked => release(m, e, Mode::Shared),
-            _ => release(m, e, Mode::Exclusive),
+            S::SharedLocked => release(m, e, Mode::Shared, now),
+            _ => release(m, e, Mode::Exclusive, now),
         },
         Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => match e.state {
             S::ExclusiveLocked | S::SharedLocked => {
@@ -43,7 +53,7 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     }
 }
 
-fn take_ticket(m: &mut Machine, e: &LockEntry, mode: Mode, expire_s: u32) -> Step {
+fn take_ticket(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) -> Step {
     if e.diverted && !planted::is(Bug::LanesCarry) {
         return m.ask(Request::TakeTicket { handle: e.handle, mode, expire_s });
     }
@@ -52,10 +62,22 @@ fn take_ticket(m: &mut Machine, e: &LockEntry, mode: Mode, expire_s: u32) -> Ste
         Mode::Exclusive => FairWord::TAKE_EXCLUSIVE,
         Mode::Shared => FairWord::TAKE_SHARED,
     };
-    Step::Chain(Chain::one(Verb::Faa { addr: e.w0(), add }))
+    let deadline = m.started.deadline(expire_s);
+    // no two intents look the same
+    e.stamp = e.stamp.wrapping_add(1);
+    let stamp = Ticket { tx: (e.stamp >> 16) as u16, ts: e.stamp as u16 };
+    let intent =
+        LedgerEntry::of_ticket(LedgerState::Intent, stamp).with_deadline_s(deadline, e.anchor_s);
+    let add = Verb::Faa { addr: e.w0(), add };
+    if planted::is(Bug::FairNoIntent) {
+        return Step::Chain(Chain::one(add));
+    }
+    let intent = Verb::Note { handle: e.handle, value: intent.into_bits() };
+    Step::Chain(Chain::one(intent).then(add))
 }
 
-fn take_ticket_again(m: &mut Machine, e: &LockEntry, now: Now) -> Step {
+/// After a ticket was lost.
+pub(super) fn again(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     m.requeued = true;
     m.started = now;
     let (mode, expire_s) = (m.mode(), m.expire_s());
@@ -72,9 +94,20 @@ fn ask_again(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) -> S
 
 fn give_ticket_up(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
     let request = Request::Abandon { handle: e.handle, mode, ticket: e.ticket };
+    name_given_up(e, mode);
     e.end(EntryState::Initialized);
-    e.clear_note();
     m.tell(request, OpResult::of(Status::Success))
+}
+
+/// The ledger goes on naming a ticket that is given up, for the case that the request which says so
+/// is overtaken, or never sent. The next ticket comes from the arbiter, behind that request.
+fn name_given_up(e: &mut LockEntry, mode: Mode) {
+    let state = match mode {
+        Mode::Exclusive => LedgerState::GivenUpExclusive,
+        Mode::Shared => LedgerState::GivenUpShared,
+    };
+    e.note = Some(LedgerEntry::of_ticket(state, e.ticket));
+    e.diverted = true;
 }
 
 fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: Now) -> Step {
@@ -109,19 +142,16 @@ fn held(mode: Mode, ticket: Ticket, deadline_s: u32, anchor_s: u32) -> LedgerEnt
     LedgerEntry::of_ticket(state, ticket).with_deadline_s(deadline_s, anchor_s)
 }
 
-fn release(m: &mut Machine, e: &LockEntry, mode: Mode) -> Step {
+/// `now` was read after the word that is expected: the hold was not over then.
+fn release(m: &mut Machine, e: &LockEntry, mode: Mode, now: Now) -> Step {
     let word = FairWord::from_bits(e.word);
+    let is_at_its_turn = word.nx() == e.ticket.tx;
     let nobody_behind = match mode {
-        Mode::Exclusive => {
-            word.nx() == e.ticket.tx
-                && word.mx() == e.ticket.tx.wrapping_add(1)
-                && word.ms() == word.ns()
-        }
-        Mode::Shared => {
-            word.mx() == word.nx() && word.ms().wrapping_sub(word.ns()) <= FAIR_READERS_MAX
-        }
+        Mode::Exclusive => word.open_exclusive() == 1 && word.open_shared() == 0,
+        Mode::Shared => word.open_exclusive() == 0 && word.open_shared() <= FAIR_READERS_MAX,
     };
-    if !nobody_behind || m.rounds >= CAS_ROUNDS_MAX {
+    let is_late = now.maybe_expired(e.time_s);
+    if !is_at_its_turn || !nobody_behind || is_late || m.rounds >= CAS_ROUNDS_MAX {
         return m.ask(Request::Release { handle: e.handle, mode, ticket: Some(e.ticket) });
     }
     m.phase = Phase::Try;
@@ -139,8 +169,8 @@ fn release(m: &mut Machine, e: &LockEntry, mode: Mode) -> Step {
 /// The word after one ticket more is done.
 fn done(word: FairWord, mode: Mode) -> FairWord {
     match mode {
-        Mode::Exclusive => word.with_nx(word.nx().wrapping_add(1)),
-        Mode::Shared => word.with_ns(word.ns().wrapping_add(1)),
+        Mode::Exclusive => word.exclusive_done(),
+        Mode::Shared => word.shared_done(1),
     }
 }
 
@@ -154,7 +184,10 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
             if m.reentry {
                 return extended_or(m, e, last, mode, expire_s, now);
             }
-            ticket_taken(m, e, values[0], mode, expire_s)
+            match last {
+                Some(old) => ticket_taken(m, e, old, mode, expire_s),
+                None => m.lose_track(e),
+            }
         }
     }
 }
@@ -162,19 +195,20 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
 /// `old` is the word before my ticket was added.
 fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire_s: u32) -> Step {
     let w = FairWord::from_bits(old);
+    let taken = match mode {
+        Mode::Exclusive => w.exclusive_taken(),
+        Mode::Shared => w.shared_taken(),
+    };
+    e.see_lanes(taken.into_bits());
+    if mode == Mode::Exclusive && w.mx() >= lane::ring() {
+        // the arbiter alone gives this number out: it skips it
+        e.clear_note();
+        e.diverted = true;
+        return take_ticket(m, e, mode, expire_s);
+    }
     e.ticket = Ticket { tx: w.mx(), ts: w.ms() };
-    e.word = match mode {
-        Mode::Exclusive => w.with_mx(w.mx().wrapping_add(1)),
-        Mode::Shared => w.with_ms(w.ms().wrapping_add(1)),
-    }
-    .into_bits();
-    e.see_lanes(e.word);
-    let (exclusive, shared) = (w.mx().wrapping_sub(w.nx()), w.ms().wrapping_sub(w.ns()));
-    if exclusive >= FAIR_QUEUE_MAX || shared >= FAIR_QUEUE_MAX {
-        let request = Request::Abandon { handle: e.handle, mode, ticket: e.ticket };
-        e.word = 0;
-        return m.tell(request, OpResult::of(Status::Fail));
-    }
+    e.word = taken.into_bits();
+    let (exclusive, shared) = (w.open_exclusive(), w.open_shared());
     let served = match mode {
         Mode::Exclusive => exclusive == 0 && (shared == 0 || planted::is(Bug::FairBarge)),
         Mode::Shared => exclusive == 0 && shared < FAIR_READERS_MAX,
@@ -196,17 +230,15 @@ fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     let took = now.local_ns.saturating_sub(m.started.local_ns);
     if took >= PUBLISH_NS_MAX && !planted::is(Bug::PublishLateIgnored) {
         // the arbiter may have skipped the ticket; if not, it need not wait for its grace
-        let ticket = e.ticket;
+        let (mode, ticket) = (m.mode(), e.ticket);
+        name_given_up(e, mode);
         e.end(EntryState::Initialized);
-        e.clear_note();
-        return match m.mode() {
-            _ if m.waits() && !m.requeued => take_ticket_again(m, e, now), // waiting can cure that
-            Mode::Exclusive => {
-                let request = Request::Abandon { handle: e.handle, mode: Mode::Exclusive, ticket };
-                m.tell(request, OpResult::of(Status::Fail))
-            }
-            Mode::Shared => m.done(Status::Fail), // one too many taken off could not be noticed
-        };
+        let request = Request::Abandon { handle: e.handle, mode, ticket };
+        if m.waits() && !m.requeued {
+            m.requeued = true; // waiting can cure that
+            return m.tell_and_retry(request);
+        }
+        return m.tell(request, OpResult::of(Status::Fail));
     }
     if m.target == 1 {
         if planted::is(Bug::LeaseFromAfter) {
@@ -242,7 +274,7 @@ fn word_view(e: &LockEntry, mode: Mode) -> View {
     let w = FairWord::from_bits(e.word);
     let readers = match mode {
         Mode::Exclusive => 0,
-        Mode::Shared => e.ticket.ts.wrapping_sub(w.ns()).wrapping_add(1).clamp(1, FAIR_READERS_MAX),
+        Mode::Shared => readers_inside(e, w),
     };
     View::Fair {
         nx: w.nx(),
@@ -254,11 +286,27 @@ fn word_view(e: &LockEntry, mode: Mode) -> View {
     }
 }
 
+/// Readers inside, me among them: everybody who has a shared ticket that is served.
+fn readers_inside(e: &LockEntry, w: FairWord) -> u16 {
+    let open = match w.open_exclusive() {
+        0 => w.open_shared(),
+        // readers behind the exclusive ticket are not inside: those before it are, up to me
+        _ => lane::plus(lane::distance(w.ns(), e.ticket.ts), 1).min(w.open_shared()),
+    };
+    open.clamp(1, FAIR_READERS_MAX)
+}
+
 /// The word with my ticket in place of the next ones, and the time of queuing.
 fn ticket_view(e: &LockEntry) -> View {
     let w = FairWord::from_bits(e.word);
     let Ticket { tx, ts } = e.ticket;
-    View::Fair { nx: w.nx(), ns: w.ns(), mx: tx, ms: ts, time_out: e.time_s, t_value: Some(0) }
+    // the readers inside, as far as the word tells: those before me if I am next
+    let inside = match lane::distance(w.nx(), tx) {
+        0 => lane::distance(w.ns(), ts).min(w.open_shared()).min(FAIR_READERS_MAX),
+        _ => 0,
+    };
+    let (nx, ns, time_out) = (w.nx(), w.ns(), e.time_s);
+    View::Fair { nx, ns, mx: tx, ms: ts, time_out, t_value: Some(u32::from(inside) << 26) }
 }
 
 fn extended_or(
@@ -307,12 +355,8 @@ fn released_or(m: &mut Machine, e: &mut LockEntry, old: Option<u64>, now: Now) -
         return e.lost();
     }
     m.rounds += 1;
-    let unchecked = planted::is(Bug::FairCasReleaseUnchecked);
-    if mode == Mode::Shared && now.maybe_expired(e.time_s) && !unchecked {
-        m.rounds = CAS_ROUNDS_MAX; // the arbiter may have ended my share: it knows
-    }
     e.word = old;
-    release(m, e, mode)
+    release(m, e, mode, now)
 }
 
 fn held_mode(e: &LockEntry) -> Mode {
@@ -329,7 +373,8 @@ fn released(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
     e.see_lanes(e.word);
     let view = match word_view(e, mode) {
         View::Fair { nx, ns, mx, ms, time_out, .. } => {
-            let readers = if mx == nx { ms.wrapping_sub(ns).min(FAIR_READERS_MAX) } else { 0 };
+            let open = if mx == nx { lane::distance(ns, ms) } else { 0 };
+            let readers = if mode == Mode::Shared { open.min(FAIR_READERS_MAX) } else { 0 };
             View::Fair { nx, ns, mx, ms, time_out, t_value: Some(u32::from(readers) << 26) }
         }
         other => other,
@@ -406,7 +451,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
             // too slow in asking: the place is lost, and waiting can cure that
             e.end(EntryState::Initialized);
             e.clear_note();
-            take_ticket_again(m, e, now)
+            again(m, e, now)
         }
         Reply::Denied { .. } => {
             e.clear_note();

@@ -34,13 +34,20 @@ impl FastCas {
     pub fn verb(self) -> Verb {
         Verb::Cas { addr: self.addr, expect: self.expect, swap: self.swap }
     }
+
+    /// The deadline that it writes, seconds since 1970; `None`: it is a release.
+    #[inline]
+    pub fn deadline_s(self) -> Option<u32> {
+        (self.swap != 0).then(|| AtomicWord::from_bits(self.swap).timeout())
+    }
 }
 
 impl LockEntry {
     /// The one verb that decides `op` if nobody interferes; `None` if it takes more, or less.
     #[inline]
     pub fn fast(&self, op: Op, now: Now) -> Option<FastCas> {
-        if self.lock_type != LockType::Atomic || self.doubt != Doubt::None {
+        if self.lock_type != LockType::Atomic || self.doubt != Doubt::None || now.is_past_horizon()
+        {
             return None;
         }
         let (expect, swap) = match op {

@@ -48,6 +48,8 @@ pub(super) enum Phase {
     Ask,
     /// A request without a reply was sent; then this is the result.
     Told(OpResult),
+    /// A request without a reply was sent; then the operation is tried again (fair).
+    Retry,
 }
 
 /// Publishing a note may take this long; after that the ticket counts as lost. Half the
@@ -101,6 +103,9 @@ impl Machine {
     pub fn reply(&mut self, e: &mut LockEntry, reply: Result<Reply, Status>, now: Now) -> Step {
         if let Phase::Told(result) = self.phase {
             return Step::Done(result); // nobody answers it, and nobody needs to
+        }
+        if self.phase == Phase::Retry {
+            return fair::again(self, e, now);
         }
         let reply = match reply {
             Ok(Reply::Denied { status: Status::NotReady, .. }) => {
@@ -232,6 +237,12 @@ impl Machine {
 
     pub(super) fn tell(&mut self, request: Request, then: OpResult) -> Step {
         self.phase = Phase::Told(then);
+        Step::Request(request)
+    }
+
+    /// Sends a request that has no reply, and goes on when it is sent.
+    pub(super) fn tell_and_retry(&mut self, request: Request) -> Step {
+        self.phase = Phase::Retry;
         Step::Request(request)
     }
 

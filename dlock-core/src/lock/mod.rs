@@ -31,7 +31,7 @@ use machine::Phase;
 use crate::clock::{Now, ServerTime, NS};
 use crate::control::{Claim, HeldClaim, LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
-use crate::limits::{FAIR_LANE_DIVERT, FAIR_QUEUE_DIVERT};
+use crate::lane;
 use crate::message::{LockType, Mode, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
@@ -168,7 +168,8 @@ pub struct LockEntry {
     doubt: Doubt,
     wait: u32,
     /// Read-write: changes with every chain that adds to or takes off the reader count, so
-    /// that a ledger entry that reads the same twice has not moved in between.
+    /// that a ledger entry that reads the same twice has not moved in between. Fair: changes with
+    /// every intent.
     stamp: u32,
     /// Fair: the lanes are high or the queue is long, tickets come from the arbiter.
     diverted: bool,
@@ -384,14 +385,29 @@ impl LockEntry {
         Begin::Run(machine, step)
     }
 
-    /// Undoes what a lost answer may have left behind; `None` if nothing is in doubt, or if
-    /// the caller still believes to hold the lock and decides by its next `Unlock`.
+    /// The lease of a grant may be over before its caller was told: as far as this client knows
+    /// it holds nothing, and what it may have is undone before its next operation.
+    pub fn give_back(&mut self) {
+        self.end(EntryState::Initialized);
+        self.doubt = Doubt::Acquire;
+    }
+
+    /// Undoes what a lost answer may have left behind; `None` if nothing is in doubt. A release in
+    /// doubt is asked for again: the ledger would name the hold for as long as nobody asks.
     pub fn undo(&mut self, now: Now) -> Option<(Machine, Step)> {
-        if self.doubt != Doubt::Acquire {
+        if !matches!(self.doubt, Doubt::Acquire | Doubt::Release) {
             return None;
         }
         let machine = Machine::new(Op::Unlock, Phase::Resolving, now);
         Some((machine, Step::Request(Request::Resolve { handle: self.handle })))
+    }
+
+    /// The request that undoes what a lost answer may have left behind, as [`undo`](Self::undo).
+    pub fn undo_request(&mut self, now: Now) -> Option<Request> {
+        match self.undo(now)? {
+            (_, Step::Request(request)) => Some(request),
+            _ => None,
+        }
     }
 
     /// The answers that need no primary: the table of the C API's cached state.
@@ -458,10 +474,12 @@ impl LockEntry {
     fn see_lanes(&mut self, word: u64) {
         if self.lock_type == LockType::Fair {
             let w = FairWord::from_bits(word);
-            let is_far = |next: u16, done: u16| {
-                next >= FAIR_LANE_DIVERT || next.wrapping_sub(done) >= FAIR_QUEUE_DIVERT
-            };
-            self.diverted = is_far(w.mx(), w.nx()) || is_far(w.ms(), w.ns());
+            let is_long = |open: u16| open >= lane::queue_divert();
+            let is_far = |next: u16| next >= lane::divert();
+            self.diverted = is_far(w.mx())
+                || is_far(w.ms())
+                || is_long(w.open_exclusive())
+                || is_long(w.open_shared());
         }
     }
 
@@ -499,7 +517,8 @@ impl LockEntry {
     }
 
     fn clear_note(&mut self) {
-        self.note = Some(LedgerEntry::new().with_detail(self.stamp));
+        let stamp = if self.lock_type == LockType::Rw { self.stamp } else { 0 };
+        self.note = Some(LedgerEntry::new().with_detail(stamp));
     }
 
     fn note_waiting(&mut self, wait: WaitNumber) {

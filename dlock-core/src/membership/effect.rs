@@ -71,6 +71,8 @@ pub enum Exit {
     Grace,
     /// It was silent past the horizon that it knows.
     Horizon,
+    /// It stood still in the middle of an operation for which others waited.
+    Hindered,
     /// The leases that were kept for it are over.
     LeasesOver,
     /// It could not be given memory.
@@ -89,6 +91,7 @@ impl std::fmt::Display for Exit {
             Exit::Evicted => "it is absent and has nothing, and its place is needed",
             Exit::Grace => "it closed its connections and did not come back in time",
             Exit::Horizon => "it was silent past its session horizon",
+            Exit::Hindered => "it kept others waiting in the middle of an operation",
             Exit::LeasesOver => "it is absent, and its last lease has ended",
             Exit::NoMemory => "there is no memory for it",
             Exit::Left => "it has left",

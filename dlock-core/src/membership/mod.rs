@@ -305,6 +305,12 @@ impl Membership {
         Ok(())
     }
 
+    /// A client keeps others waiting in the middle of an operation: it is fenced, and keeps its
+    /// leases alone.
+    pub fn hinders(&mut self, client: ClientId) {
+        self.end(client, Ending::Lapse(Exit::Hindered));
+    }
+
     /// Whether somebody waits for being fenced, of whom nothing may tell when it can be.
     pub fn has_quarantined(&self) -> bool {
         self.members.values().any(|member| matches!(member.state, State::Ending(_)))

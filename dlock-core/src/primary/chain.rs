@@ -17,12 +17,18 @@ use super::{lock_ref, Primary};
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
+use crate::limits::FAIR_READERS_MAX;
 use crate::message::LockType;
 use crate::planted::{self, Bug};
 use crate::registry::{Client, What};
 use crate::status::Status;
 use crate::verb::{Chain, Values, Verb, Word, WordAddr};
-use crate::words::{AtomicWord, RwWord};
+use crate::words::{AtomicWord, FairWord, RwWord};
+
+/// Counters of the C API (`debug_stats_code`).
+const STAT_EAGAIN: usize = 0;
+const STAT_ATOMIC_UNLOCK_FAIL: usize = 15;
+const STAT_ATOMIC_EXTEND_FAIL: usize = 16;
 
 impl Primary {
     /// Whether this client may have this chain executed, now. Nothing was executed if not.
@@ -42,7 +48,7 @@ impl Primary {
         if self.recovering {
             return Err(Status::NotReady);
         }
-        let known = self.registry.clients.get(client).ok_or(Status::ClientRemoved)?;
+        let known = self.known(client).ok_or(Status::ClientRemoved)?;
         let (mut tells, mut is_changed) = (false, false);
         for verb in chain.verbs() {
             let addr = match *verb {
@@ -61,6 +67,8 @@ impl Primary {
                 (None, _) => continue, // an object's value
                 (Some(LockType::Atomic), Verb::Cas { expect, swap, .. }) => {
                     valid(atomic_cas(client, now, expect, swap))?;
+                    // whether it found another owner is counted
+                    tells |= AtomicWord::from_bits(expect).client() == client.get();
                     continue;
                 }
                 (Some(LockType::Rw), Verb::Cas { expect, swap, .. }) => {
@@ -82,7 +90,7 @@ impl Primary {
     /// # Errors
     /// As [`check_chain`](Self::check_chain).
     pub fn check_note(&self, client: ClientId, handle: Handle) -> Result<(), Status> {
-        let known = self.registry.clients.get(client).ok_or(Status::ClientRemoved)?;
+        let known = self.known(client).ok_or(Status::ClientRemoved)?;
         check_note(known, handle)
     }
 
@@ -92,18 +100,26 @@ impl Primary {
         for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
             match *verb {
                 Verb::Note { handle, .. } => {
-                    let known = self.registry.clients.get(client);
+                    let known = self.known(client);
                     if let Some(entry) = known.and_then(|known| known.handle(handle)) {
                         self.arbiter.noted(entry.slot, client);
                     }
                 }
                 Verb::Faa { addr, .. } | Verb::Cas { addr, .. } => {
-                    let Some(known) = self.registry.clients.get(client) else { return };
+                    let Some(known) = self.known(client) else { return };
                     match self.what(known, addr.slot()) {
-                        Ok(What::Lock(_, LockType::Atomic)) | Err(_) => {}
-                        Ok(What::Lock(..)) => {
+                        Ok(What::Lock(_, LockType::Atomic)) => {
+                            if let Some(stat) = failed_on_stolen(client, verb, old) {
+                                self.count(stat);
+                            }
+                        }
+                        Err(_) => {}
+                        Ok(What::Lock(_, lock_type)) => {
                             if let Some(lock) = lock_ref(&self.registry, addr.slot()) {
                                 self.arbiter.executed_verb(lock, client, verb, old);
+                            }
+                            if lock_type == LockType::Fair && is_queued(verb, old) {
+                                self.count(STAT_EAGAIN);
                             }
                         }
                         Ok(_) => {}
@@ -133,6 +149,33 @@ impl Primary {
             What::Lock(_, lock_type) => Ok(Some(lock_type)),
             _ => Ok(None),
         }
+    }
+}
+
+/// Whether a ticket of a fair lock was taken that is not served at once: the client's caller gets
+/// `Again`, or waits.
+fn is_queued(verb: &Verb, old: u64) -> bool {
+    let w = FairWord::from_bits(old);
+    match *verb {
+        Verb::Faa { add: FairWord::TAKE_EXCLUSIVE, .. } => {
+            w.open_exclusive() != 0 || w.open_shared() != 0
+        }
+        Verb::Faa { add: FairWord::TAKE_SHARED, .. } => {
+            w.open_exclusive() != 0 || w.open_shared() >= FAIR_READERS_MAX
+        }
+        _ => false,
+    }
+}
+
+/// The counter of a release or an extend of an atomic lock that found another owner, or none.
+fn failed_on_stolen(client: ClientId, verb: &Verb, old: u64) -> Option<usize> {
+    let Verb::Cas { expect, swap, .. } = *verb else { return None };
+    let was_mine = AtomicWord::from_bits(expect).client() == client.get();
+    let is_mine = AtomicWord::from_bits(old).client() == client.get();
+    match swap {
+        _ if !was_mine || is_mine => None,
+        0 => Some(STAT_ATOMIC_UNLOCK_FAIL),
+        _ => Some(STAT_ATOMIC_EXTEND_FAIL),
     }
 }
 

@@ -5,8 +5,9 @@
 //!   control connection ──ControlRequest──▶ control         ──▶ ControlReply
 //!   command channel    ──Request─────────▶ command         ──▶ Sent, now or later
 //!                      ──Chain (tcp)─────▶ check_chain, [driver executes], executed
-//!   membership         ──────────────────▶ add_client, detached, lapse, fenced
-//!   clock              ──────────────────▶ tick, when next_wakeup has come
+//!   membership         ──────────────────▶ add_client, detached, lapse, fenced, then step until
+//!                                          nothing is left
+//!   clock              ──────────────────▶ step, when next_wakeup has come
 //! ```
 //! The driver promises *fencing before cleanup*: [`Primary::fenced`] is called only when nothing
 //! of that client can act on memory any more.
@@ -15,6 +16,7 @@ mod chain;
 mod claims;
 mod holds;
 mod snapshot;
+mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +24,7 @@ pub use crate::arbiter::Sent;
 pub(crate) use holds::Had;
 pub use holds::{Lapse, Lapsed, LAPSE_SLICE, LOOKS_MAX};
 pub use snapshot::{ClientSnapshot, LockSnapshot};
+pub use undo::Step;
 
 use crate::arbiter::{Arbiter, Caller, LockRef};
 use crate::clock::ServerTime;
@@ -31,8 +34,10 @@ use crate::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
 use crate::message::{LockType, Mode, Reply, Request};
 use crate::planted::{self, Bug};
-use crate::registry::{Registry, Released, What};
+use crate::registry::{Client, Registry, What};
 use crate::status::Status;
+use crate::work::{Metered, FRAME_WORK};
+use undo::Leaving;
 
 /// Number of debug counters (`debug_stats` of the C API).
 pub const STATS: usize = 45;
@@ -77,6 +82,11 @@ pub struct Primary {
     /// they are not adopted a second time.
     removed: BTreeSet<ClientId>,
     claimed: BTreeSet<(ClientId, LockId)>,
+    leaving: Leaving,
+    /// Waits of clients whose channel has ended, still to be dropped.
+    deaf: BTreeMap<ClientId, BTreeSet<Slot>>,
+    /// Work units since the last [`take_work`](Primary::take_work).
+    work: u32,
     stats: [u64; STATS],
 }
 
@@ -93,6 +103,9 @@ impl Primary {
             recovered: BTreeSet::new(),
             removed: BTreeSet::new(),
             claimed: BTreeSet::new(),
+            leaving: Leaving::default(),
+            deaf: BTreeMap::new(),
+            work: 0,
             stats: [0; STATS],
             config,
         }
@@ -152,7 +165,8 @@ impl Primary {
         }
     }
 
-    /// A command channel of this client has ended: nobody would hear of a grant.
+    /// A command channel of this client has ended: nobody would hear of a grant. What it waited
+    /// for, it does not wait for any more; if that is much, [`step`](Self::step) does the rest.
     pub fn detached(
         &mut self,
         now: ServerTime,
@@ -160,69 +174,15 @@ impl Primary {
         client: ClientId,
         out: &mut Vec<Sent>,
     ) {
-        for slot in self.arbiter.waits_of(client) {
-            if let Some(lock) = lock_ref(&self.registry, slot) {
-                self.arbiter.drop_waits(now, mem, lock, client, out);
-            }
+        if self.known(client).is_some() {
+            self.is_deaf(now, mem, client, out);
         }
     }
 
-    /// Nothing of this client can act any more: what it holds is undone, and it is forgotten.
-    pub fn fenced(
-        &mut self,
-        now: ServerTime,
-        mem: &mut dyn LockMemory,
-        client: ClientId,
-        out: &mut Vec<Sent>,
-    ) {
-        if self.registry.clients.get(client).is_none() {
-            return;
-        }
-        let (mut tables, locks, objects) = self.registry.split(mem);
-        let released = locks.drop_client(&mut tables, client);
-        objects.drop_client(&mut tables, now, client);
-        for one in released {
-            self.reference_dropped(now, mem, client, one, out);
-        }
-        self.registry.clients.remove(client);
-        self.last_seq.remove(&client);
-        self.one_sided.remove(&client);
-        self.arbiter.unrelay(client);
-        self.reinits.remove(&client);
-        self.claimed.retain(|(c, _)| *c != client);
-        if self.recovering {
-            self.removed.insert(client);
-            self.has_told(client); // it has nothing left to claim
-        }
-    }
-
-    /// One of the predecessor's clients has nothing more to claim: perhaps it was the last.
-    fn has_told(&mut self, client: ClientId) {
-        self.recovered.insert(client);
-        let early = u64::from(planted::is(Bug::RecoveryEarly));
-        let told = self.recovered.len() as u64 + early;
-        self.recovering = told < self.config.recovery_clients.into();
-        if !self.recovering {
-            self.removed.clear();
-        }
-    }
-
-    /// After a reference is gone from the tables: the arbiter undoes what the client had.
-    fn reference_dropped(
-        &mut self,
-        now: ServerTime,
-        mem: &mut dyn LockMemory,
-        client: ClientId,
-        released: Released,
-        out: &mut Vec<Sent>,
-    ) {
-        if released.destroyed {
-            self.arbiter.destroyed(released.slot);
-            self.registry.slots.free(released.slot);
-        } else if let Some(lock) = lock_ref(&self.registry, released.slot) {
-            self.arbiter.forget(now, mem, lock, client, released.handle, out);
-        }
-        mem.clear_ledger(client, released.handle);
+    /// A client that others have waited for too long, although it may hold nothing: it is stopped
+    /// between two verbs of an operation, and only it knows whether it is a reader.
+    pub fn hinderer(&self, now: ServerTime, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
+        self.arbiter.hinderer(now, skip)
     }
 
     /// A request on the control connection of an admitted client, but `Init` and `Reinit`.
@@ -235,10 +195,25 @@ impl Primary {
         request: ControlRequest,
         out: &mut Vec<Sent>,
     ) -> ControlReply {
-        use ControlRequest as R;
-        if self.registry.clients.get(client).is_none() {
+        if self.known(client).is_none() {
             return ControlReply::Error(Status::Error);
         }
+        let mut mem = Metered::new(mem);
+        mem.visited(FRAME_WORK as usize + items(&request));
+        let reply = self.controlled(now, &mut mem, client, request, out);
+        self.work = self.work.saturating_add(mem.work());
+        reply
+    }
+
+    fn controlled(
+        &mut self,
+        now: ServerTime,
+        mem: &mut Metered<'_>,
+        client: ClientId,
+        request: ControlRequest,
+        out: &mut Vec<Sent>,
+    ) -> ControlReply {
+        use ControlRequest as R;
         let in_recovery = matches!(request, R::ReinitDone | R::UpdateLocks(_));
         if self.recovering && !in_recovery {
             return ControlReply::Error(Status::NotReady);
@@ -322,7 +297,7 @@ impl Primary {
     fn release_locks(
         &mut self,
         now: ServerTime,
-        mem: &mut dyn LockMemory,
+        mem: &mut Metered<'_>,
         client: ClientId,
         ids: &[LockId],
         out: &mut Vec<Sent>,
@@ -370,7 +345,10 @@ impl Primary {
             return;
         }
         let handle = request.handle().unwrap_or(Handle(u32::MAX));
-        let entry = self.registry.clients.get(client).and_then(|c| c.handle(handle));
+        let entry = self.known(client).and_then(|c| c.handle(handle));
+        if let Some(entry) = entry {
+            self.drop_deaf_wait(now, mem, client, entry.slot, out);
+        }
         let slot = entry.filter(|e| matches!(e.what, What::Lock(..))).map(|e| e.slot);
         let lock = slot.and_then(|slot| lock_ref(&self.registry, slot));
         let Some(lock) = lock else {
@@ -387,7 +365,11 @@ impl Primary {
         let lock_type = lock.lock_type;
         let before = out.len();
         let from = Caller { client, handle, seq };
-        self.arbiter.request(now, mem, lock, from, request, out);
+        let mut mem = Metered::new(mem);
+        // the queue is searched for the client
+        mem.visited(1 + self.arbiter.waiters(lock.slot));
+        self.arbiter.request(now, &mut mem, lock, from, request, out);
+        self.work = self.work.saturating_add(mem.work());
         for sent in &out[before..] {
             if sent.seq == seq && sent.client == client {
                 self.count_reply(lock_type, &request, &sent.reply);
@@ -422,19 +404,26 @@ impl Primary {
         self.count(stat);
     }
 
-    /// Everything whose time has come: expiry, graces, recounts.
-    pub fn tick(&mut self, now: ServerTime, mem: &mut dyn LockMemory, out: &mut Vec<Sent>) {
-        while let Some(slot) = self.arbiter.pop_due(now) {
-            match lock_ref(&self.registry, slot) {
-                Some(lock) => self.arbiter.tick(now, mem, lock, out),
-                None => self.arbiter.destroyed(slot),
-            }
-        }
+    /// The work units of what was asked of it since the last call, [`step`](Self::step)s apart.
+    pub fn take_work(&mut self) -> u32 {
+        std::mem::take(&mut self.work)
     }
 
-    /// When [`tick`](Self::tick) has something to do next.
+    /// A client that is not leaving.
+    fn known(&self, client: ClientId) -> Option<&Client> {
+        self.registry.clients.get(client).filter(|_| !self.is_leaving(client))
+    }
+
+    /// When [`step`](Self::step) has something to do next; a time that has passed: now.
     pub fn next_wakeup(&self) -> Option<ServerTime> {
-        self.arbiter.next_wakeup()
+        self.next_step()
+    }
+
+    fn next_step(&self) -> Option<ServerTime> {
+        match self.is_undoing() || !self.deaf.is_empty() {
+            true => Some(ServerTime(0)),
+            false => self.arbiter.next_wakeup(),
+        }
     }
 
     /// Checks that everything it keeps fits together and that nobody is queued who is not known;
@@ -452,7 +441,11 @@ impl Primary {
         if !self.last_seq.keys().all(known) || !self.claimed.iter().all(|(c, _)| known(c)) {
             return Err("something is remembered of a client that is gone".to_string());
         }
-        self.arbiter.assert_consistent(&|slot| self.registry.locks.refs(slot))
+        let refs = |slot| self.registry.locks.refs(slot);
+        let is_deaf = |client, slot| {
+            self.is_leaving(client) || self.deaf.get(&client).is_some_and(|s| s.contains(&slot))
+        };
+        self.arbiter.assert_consistent(&refs, &is_deaf)
     }
 
     /// How many are queued for the lock of this slot.
@@ -475,6 +468,15 @@ impl Primary {
         if let Some(counter) = self.stats.get_mut(stat) {
             *counter = counter.wrapping_add(1);
         }
+    }
+}
+
+fn items(request: &ControlRequest) -> usize {
+    match request {
+        ControlRequest::GetLocks(descs) => descs.len(),
+        ControlRequest::ReleaseLocks(locks) => locks.len(),
+        ControlRequest::UpdateLocks(claims) => claims.len(),
+        _ => 0,
     }
 }
 

@@ -32,6 +32,10 @@ impl Client {
     pub fn handles(&self) -> impl Iterator<Item = (Handle, HandleEntry)> + '_ {
         self.handles.iter()
     }
+    /// The first number from this one on that is, or was, one of its handles.
+    pub fn handle_from(&self, from: Handle) -> Option<Handle> {
+        self.handles.number_from(from)
+    }
     /// How many handles it has.
     pub fn handles_len(&self) -> usize {
         self.handles.len()

@@ -122,6 +122,16 @@ impl Handles {
         self.locks.iter().map(|(i, entry)| (Handle(i), entry)).chain(objects)
     }
 
+    /// The first number from this one on that is, or was, a handle.
+    pub fn number_from(&self, from: Handle) -> Option<Handle> {
+        let end = |numbers: &Numbers| numbers.entries.len() as u32;
+        if from.0 < end(&self.locks) {
+            return Some(from);
+        }
+        let number = from.0.max(OBJECTS_FROM);
+        (number - OBJECTS_FROM < end(&self.objects)).then_some(Handle(number))
+    }
+
     pub fn len(&self) -> usize {
         self.by_slot.len()
     }

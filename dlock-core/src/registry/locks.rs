@@ -147,16 +147,16 @@ impl Locks {
     ) -> Result<Released, Status> {
         let slot = self.by_id.get(&lock).ok_or(Status::Error)?.slot;
         let handle = t.clients.get(client).and_then(|c| c.handle_of(slot)).ok_or(Status::Error)?;
-        Ok(self.drop_reference(t, client, handle))
+        Ok(self.drop_handle(t, client, handle))
     }
 
     /// Drops all references of a client.
-    #[must_use = "the slots of destroyed locks must be freed"]
+    #[cfg(test)]
     pub fn drop_client(&mut self, t: &mut Tables<'_>, client: ClientId) -> Vec<Released> {
         let Some(known) = t.clients.get(client) else { return Vec::new() };
         let handles = known.handles().filter(|(_, e)| matches!(e.what, What::Lock(..)));
         let handles: Vec<Handle> = handles.map(|(handle, _)| handle).collect();
-        handles.into_iter().map(|handle| self.drop_reference(t, client, handle)).collect()
+        handles.into_iter().map(|handle| self.drop_handle(t, client, handle)).collect()
     }
 
     /// The lock of this id.
@@ -249,7 +249,16 @@ impl Locks {
         Some(id)
     }
 
-    fn drop_reference(&mut self, t: &mut Tables<'_>, client: ClientId, handle: Handle) -> Released {
+    /// Drops a client's reference, by its handle.
+    ///
+    /// # Panics
+    /// If that is no handle of a lock.
+    pub(crate) fn drop_handle(
+        &mut self,
+        t: &mut Tables<'_>,
+        client: ClientId,
+        handle: Handle,
+    ) -> Released {
         let HandleEntry { slot, what } = t.clients.remove_handle(client, handle);
         let What::Lock(lock, _) = what else { panic!("{handle:?} is no lock's") };
         // A handle of a lock and the reference in the lock are made and dropped together.

@@ -21,7 +21,7 @@ mod slots;
 #[cfg(test)]
 mod churn;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use clients::{Client, Clients};
 pub use handles::{HandleEntry, What, STALE_HANDLES_MAX};

@@ -100,6 +100,8 @@ pub struct Objects {
     /// Only looked up, never walked: its order must not matter.
     by_name: HashMap<Arc<[u8]>, ObjectId>,
     owned: BTreeSet<(ClientId, ObjectId)>,
+    /// Clients that have left what they own to everybody.
+    disowned: BTreeSet<ClientId>,
     /// Stale handles of each quarantined slot.
     quarantine: BTreeMap<Slot, usize>,
     ids: Ids,
@@ -113,6 +115,7 @@ impl Objects {
             by_id: BTreeMap::new(),
             by_name: HashMap::new(),
             owned: BTreeSet::new(),
+            disowned: BTreeSet::new(),
             quarantine: BTreeMap::new(),
             ids: Ids::new(),
             objects_max,
@@ -142,7 +145,7 @@ impl Objects {
         // Names and ids stand in both tables or in none.
         let record = self.by_id.get_mut(&id).expect("an object with a name");
         if !record.destroyed {
-            if record.owner.is_some_and(|owner| owner != client) {
+            if is_anothers(record, client, &self.disowned) {
                 return Err(Status::ObjectExisted);
             }
             record.lease_end = record.lease_end.max(lease_end);
@@ -228,7 +231,7 @@ impl Objects {
         object: ObjectId,
     ) -> Result<(), Status> {
         let record = self.by_id.get_mut(&object).ok_or(Status::ObjectNotCreate)?;
-        if record.owner.is_some_and(|owner| owner != client) {
+        if is_anothers(record, client, &self.disowned) {
             return Err(Status::ObjectInvalidOwner);
         }
         if record.destroyed {
@@ -241,49 +244,92 @@ impl Objects {
         Ok(())
     }
 
-    /// The client leaves, or is fenced: drops its references and its stale handles. What it owns
-    /// is freed if nobody else has got it, and has no owner otherwise.
-    pub fn drop_client(&mut self, t: &mut Tables<'_>, now: ServerTime, client: ClientId) {
-        let entries: Vec<_> = match t.clients.get(client) {
-            Some(known) => known.handles().collect(),
-            None => return,
+    /// The client leaves, or is fenced: drops one of its references or stale handles. Returns how
+    /// many records were visited.
+    ///
+    /// # Panics
+    /// If that is no handle of an object.
+    pub(crate) fn drop_handle(
+        &mut self,
+        t: &mut Tables<'_>,
+        now: ServerTime,
+        client: ClientId,
+        handle: Handle,
+    ) -> usize {
+        let entry = t.clients.remove_handle(client, handle);
+        let object = match entry.what {
+            What::Lock(..) => panic!("{handle:?} is a lock's"),
+            What::Stale(_) => {
+                self.leave_quarantine(t, entry.slot);
+                return 1;
+            }
+            What::Object(object, _) => object,
         };
-        let mut touched = BTreeSet::new();
-        for (handle, entry) in entries {
-            match entry.what {
-                What::Lock(..) => continue,
-                What::Object(object, _) => {
-                    // A handle of an object and the reference in it are made together.
-                    let record = self.by_id.get_mut(&object).expect("an object with a handle");
-                    record.refs.retain(|r| r.client != client);
-                    touched.insert(object);
-                }
-                What::Stale(_) => self.leave_quarantine(t, entry.slot),
-            }
-            t.clients.remove_handle(client, handle);
+        // A handle of an object and the reference in it are made together.
+        let record = self.by_id.get_mut(&object).expect("an object with a handle");
+        let visited = 2 * record.refs.len();
+        record.refs.retain(|r| r.client != client);
+        if record.destroyed && record.is_freeable(now) {
+            self.free(t, object);
         }
-        let owned = self.disown(client);
-        for object in touched.union(&owned) {
-            let record = &self.by_id[object];
-            let is_unwanted = owned.contains(object) && record.refs.is_empty();
-            if is_unwanted || record.destroyed && record.is_freeable(now) {
-                self.free(t, *object);
-            }
-        }
+        visited
     }
 
-    /// What the client owns has no owner any more. Before [`drop_client`](Self::drop_client) it
-    /// keeps objects alive that nobody has got: anybody may get or destroy them.
-    pub fn disown(&mut self, client: ClientId) -> BTreeSet<ObjectId> {
-        let range = (client, ObjectId(i32::MIN))..=(client, ObjectId(i32::MAX));
-        let owned: BTreeSet<_> = self.owned.range(range).map(|&(_, object)| object).collect();
-        for object in &owned {
-            self.owned.remove(&(client, *object));
-            if let Some(record) = self.by_id.get_mut(object) {
-                record.owner = None;
-            }
+    /// The client leaves, or is fenced, and its references are dropped: the next object it owns
+    /// is freed if nobody has got it, and has no owner otherwise. Objects of a client that was
+    /// [disowned](Self::disown) stay. Returns how many records were visited; `None`: it owns
+    /// nothing.
+    pub(crate) fn drop_next_owned(
+        &mut self,
+        t: &mut Tables<'_>,
+        now: ServerTime,
+        client: ClientId,
+    ) -> Option<usize> {
+        let object = self.owned_by(client).next()?;
+        self.owned.remove(&(client, object));
+        // Names and owners stand in both tables or in none.
+        let record = self.by_id.get_mut(&object).expect("an object with an owner");
+        record.owner = None;
+        let visited = 1 + 2 * record.refs.len();
+        let is_unwanted = record.refs.is_empty() && !self.disowned.contains(&client);
+        if is_unwanted || record.destroyed && record.is_freeable(now) {
+            self.free(t, object);
         }
-        owned
+        Some(visited)
+    }
+
+    /// Drops everything of a client.
+    #[cfg(test)]
+    pub fn drop_client(&mut self, t: &mut Tables<'_>, now: ServerTime, client: ClientId) {
+        let Some(known) = t.clients.get(client) else { return };
+        let handles = known.handles().filter(|(_, e)| !matches!(e.what, What::Lock(..)));
+        let handles: Vec<Handle> = handles.map(|(handle, _)| handle).collect();
+        for handle in handles {
+            self.drop_handle(t, now, client, handle);
+        }
+        while self.drop_next_owned(t, now, client).is_some() {}
+        self.forget_client(client);
+    }
+
+    /// What the client owns has no owner any more: anybody may get or destroy it, and it stays
+    /// when the client is dropped. The client may own nothing more from now on.
+    pub fn disown(&mut self, client: ClientId) {
+        self.disowned.insert(client);
+    }
+
+    /// The client is gone, and owns nothing.
+    pub(crate) fn forget_client(&mut self, client: ClientId) {
+        self.disowned.remove(&client);
+    }
+
+    /// Whether a client owns something.
+    pub fn owns_any(&self, client: ClientId) -> bool {
+        self.owned_by(client).next().is_some()
+    }
+
+    fn owned_by(&self, client: ClientId) -> impl Iterator<Item = ObjectId> + '_ {
+        let range = (client, ObjectId(i32::MIN))..=(client, ObjectId(i32::MAX));
+        self.owned.range(range).map(|&(_, object)| object)
     }
 
     /// The object of this id.
@@ -431,6 +477,11 @@ impl Objects {
             assert!(self.quarantine.contains_key(&entry.slot));
         }
     }
+}
+
+/// Whether somebody else than this client owns the object.
+fn is_anothers(record: &ObjectRecord, client: ClientId, disowned: &BTreeSet<ClientId>) -> bool {
+    record.owner.is_some_and(|owner| owner != client && !disowned.contains(&owner))
 }
 
 fn lease_end(now: ServerTime, lease_s: u32) -> ServerTime {

@@ -128,7 +128,8 @@ impl Site {
                 Effect::Undo { client, .. } => {
                     assert!(self.fenced.contains(&client), "{client} is not fenced");
                     let (now, out) = (self.now, &mut self.out);
-                    self.primary.fenced(now, &mut self.memory, client, out);
+                    self.primary.fenced(client);
+                    self.primary.tick(now, &mut self.memory, out);
                     match self.slow {
                         true => self.undoing.push(client),
                         false => self.members.undone(client),

@@ -2,9 +2,10 @@
 //! Which port of which device: a pure decision over what was found.
 //!
 //! ```text
-//!   dev_name given      that device, or an error        ┐ the port and GID that `eid` names,
-//!   only eid given      the device that has this GID    ┘ else the first active port
-//!   neither             the first device with an active port and atomics
+//!   eid given           the usable port that has this GID, whatever dev_name says
+//!   else dev_name       that device's first active port, or an error
+//!   else                eid given: an error if there are usable ports, which then are named
+//!                       no eid: the first device with an active port and atomics
 //!   GID of a port       Ethernet: RoCE v2 with an IPv4 address, then RoCE v2 with another address,
 //!                       then a link-local one, then RoCE v1; InfiniBand: the first
 //! ```
@@ -182,11 +183,13 @@ pub enum NoPort {
         /// Those that exist.
         devices: Vec<String>,
     },
-    /// Only an `eid` was given, and it is no active port's.
-    #[error("no active RDMA port has the address {gid}; see `rdma link` and `ip address`")]
+    /// Only an `eid` was given, and no usable port has it, though there are such ports.
+    #[error("no usable RDMA port has the address {gid}; this host has: {}", ports.join("; "))]
     NoSuchAddress {
         /// The address.
         gid: Gid,
+        /// The usable ports with their addresses.
+        ports: Vec<String>,
     },
     /// The device named, or every device, cannot be used.
     #[error("RDMA device {} cannot be used: {reason}", name.escape_debug())]
@@ -212,47 +215,55 @@ fn devices_text(devices: &[String]) -> String {
 
 /// Chooses a port; `eid` all zero: not given.
 ///
-/// With a device name, an `eid` that is not an address of that device is ignored: programs pass
-/// the host's address there.
+/// An `eid` that no usable port has does not matter if a device is named, or if this host has no
+/// usable port: programs pass the host's address there.
 ///
 /// # Errors
-/// `NoPort`. Without a device name the caller may go on without RDMA.
+/// `NoPort`. Without a device name and for another reason than `NoSuchAddress` the caller may go
+/// on without RDMA.
 pub fn choose(
     devices: &[DeviceInfo],
     device: Option<&str>,
     eid: &[u8; 16],
 ) -> Result<Choice, NoPort> {
     let eid = Gid(*eid);
+    let usable_devices = || devices.iter().filter(|device| usable(device).is_ok());
+    let named = usable_devices().filter(|other| device == Some(other.name.as_str()));
+    // Two devices may have the same link-local address.
+    if let Some(choice) = named.chain(usable_devices()).find_map(|found| by_address(found, eid)) {
+        return Ok(choice);
+    }
     if let Some(name) = device {
         let Some(device) = devices.iter().find(|d| d.name == name) else {
             let devices = devices.iter().map(|d| d.name.clone()).collect();
             return Err(NoPort::NoSuchDevice { name: name.into(), devices });
         };
-        let unusable = |reason| NoPort::Unusable { name: name.into(), reason };
-        let default = usable(device).map_err(unusable)?;
-        return Ok(by_address(device, eid).unwrap_or(default));
+        return usable(device).map_err(|reason| NoPort::Unusable { name: name.into(), reason });
     }
-    if devices.is_empty() {
-        return Err(NoPort::NoDevice);
-    }
-    if !eid.is_none() {
-        let found = devices.iter().find_map(|device| {
-            usable(device).ok()?;
-            by_address(device, eid)
-        });
-        return found.ok_or(NoPort::NoSuchAddress { gid: eid });
-    }
-    let mut first = None;
+    let mut unusable = None;
     for device in devices {
         match usable(device) {
+            Ok(_) if !eid.is_none() => {
+                let ports = usable_devices().flat_map(ports_text).collect();
+                return Err(NoPort::NoSuchAddress { gid: eid, ports });
+            }
             Ok(choice) => return Ok(choice),
             Err(reason) => {
-                first.get_or_insert(NoPort::Unusable { name: device.name.clone(), reason });
+                unusable.get_or_insert(NoPort::Unusable { name: device.name.clone(), reason });
             }
         }
     }
-    // There is at least one device, and it was not usable.
-    Err(first.unwrap_or(NoPort::NoDevice))
+    Err(unusable.unwrap_or(NoPort::NoDevice))
+}
+
+/// The active ports of a device, each with its addresses.
+fn ports_text(device: &DeviceInfo) -> impl Iterator<Item = String> + '_ {
+    let active = device.ports.iter().filter(|port| port.state == PortState::Active);
+    active.map(|port| {
+        let mut gids: Vec<String> = port.gids.iter().map(|gid| gid.gid.to_string()).collect();
+        gids.dedup(); // the same address may stand in the table twice, for RoCE v1 and v2
+        format!("{} port {} ({})", device.name, port.number, gids.join(", "))
+    })
 }
 
 /// The device's first active port with its best GID, or why the device cannot be used.
@@ -364,10 +375,43 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_named_device_must_exist_and_an_eid_of_another_is_ignored() {
+    fn an_eid_goes_before_a_device_name_which_goes_before_the_first_port() {
+        let devices = [roce("a0", "10.0.0.1"), roce("b0", "10.0.0.2"), roce("c0", "10.0.0.3")];
+        let chosen = |device, eid: [u8; 16]| {
+            choose(&devices, device, &eid).map(|choice| (choice.device, choice.by_eid))
+        };
+        assert_eq!(chosen(Some("b0"), eid("10.0.0.3")), Ok(("c0".into(), true)));
+        assert_eq!(chosen(Some("no_such"), eid("10.0.0.3")), Ok(("c0".into(), true)));
+        assert_eq!(chosen(Some("b0"), eid("fe80::1")), Ok(("b0".into(), true))); // all have it
+        assert_eq!(chosen(Some("b0"), eid("10.9.9.9")), Ok(("b0".into(), false)));
+        assert_eq!(chosen(Some("b0"), NONE), Ok(("b0".into(), false)));
+        assert_eq!(chosen(None, NONE), Ok(("a0".into(), false)));
+        assert!(matches!(chosen(Some("no_such"), NONE), Err(NoPort::NoSuchDevice { .. })));
+        assert!(matches!(chosen(Some("no_such"), [9; 16]), Err(NoPort::NoSuchDevice { .. })));
+    }
+
+    #[test]
+    fn an_eid_that_no_usable_port_has_is_an_error_that_names_the_ports() {
+        let mut down = roce("c0", "10.0.0.3");
+        down.ports[0].state = PortState::Down;
+        let devices = [roce("a0", "10.0.0.1"), roce("b0", "10.0.0.2"), down.clone()];
+        for address in ["10.9.9.9", "10.0.0.3"] {
+            let error = choose(&devices, None, &eid(address)).unwrap_err();
+            assert!(matches!(error, NoPort::NoSuchAddress { .. }), "{error}");
+            let error = error.to_string();
+            for word in [address, "a0 port 1 (fe80::1, ::ffff:10.0.0.1)", "b0 port 1", "10.0.0.2"] {
+                assert!(error.contains(word), "{error}");
+            }
+            assert!(!error.contains("c0"), "{error}");
+        }
+        // Without a usable port the caller may go on without RDMA.
+        let error = choose(&[down], None, &eid("10.0.0.3")).unwrap_err();
+        assert!(matches!(error, NoPort::Unusable { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_named_device_must_exist() {
         let devices = [roce("a0", "10.0.0.1"), roce("b0", "10.0.0.2")];
-        let choice = choose(&devices, Some("b0"), &eid("10.0.0.1")).unwrap();
-        assert_eq!((choice.device.as_str(), choice.by_eid), ("b0", false));
         let error = choose(&devices, Some("c0"), &NONE).unwrap_err();
         assert!(matches!(error, NoPort::NoSuchDevice { .. }));
         assert!(error.to_string().contains("a0, b0"), "{error}");
@@ -380,11 +424,8 @@ pub(super) mod tests {
         let devices = [roce("a0", "10.0.0.1"), roce("b0", "10.0.0.2")];
         let choice = choose(&devices, None, &eid("10.0.0.2")).unwrap();
         assert_eq!((choice.device.as_str(), choice.gid.index, choice.by_eid), ("b0", 3, true));
-        let choice = choose(&devices, Some("a0"), &eid("fe80::1")).unwrap();
-        assert_eq!((choice.gid.index, choice.by_eid), (1, true));
-        let error = choose(&devices, None, &eid("10.0.0.9")).unwrap_err();
-        assert!(matches!(error, NoPort::NoSuchAddress { .. }));
-        assert!(error.to_string().contains("10.0.0.9"), "{error}");
+        let choice = choose(&devices, None, &eid("fe80::1")).unwrap();
+        assert_eq!((choice.device.as_str(), choice.gid.index, choice.by_eid), ("a0", 1, true));
     }
 
     #[test]

@@ -255,9 +255,10 @@ fn choice_line(choice: &Result<Choice, NoPort>, wish: &Wish) -> Line {
     match choice {
         Ok(choice) => {
             let ignored = !Gid(wish.eid).is_none() && !choice.by_eid;
-            let remedy = ignored.then(|| "set eid to an address of the device, or leave it".into());
+            let remedy =
+                ignored.then(|| "set eid to an address of a port above, or leave it".into());
             let (level, more) = match ignored {
-                true => (Level::Note, "; the eid given is not an address of this device"),
+                true => (Level::Note, "; the eid given is no port's address"),
                 false => (Level::Good, ""),
             };
             let Choice { device, port, gid, .. } = choice;
@@ -267,6 +268,10 @@ fn choice_line(choice: &Result<Choice, NoPort>, wish: &Wish) -> Line {
         // A device that was named must be there; without one, the others serve.
         Err(reason) if wish.device.is_some() => {
             let remedy = "name one of the devices above, or none".to_string();
+            line(Level::Problem, "choice", reason.to_string(), Some(remedy))
+        }
+        Err(reason @ NoPort::NoSuchAddress { .. }) => {
+            let remedy = "give one of these addresses as eid, or none".to_string();
             line(Level::Problem, "choice", reason.to_string(), Some(remedy))
         }
         Err(_) => line(Level::Note, "choice", "no RDMA: shared memory or TCP", None),
@@ -417,6 +422,13 @@ mod tests {
         let strange = Wish { device: Some("a0".into()), eid: [9; 16], ..Wish::default() };
         let report = report(&good(), &strange);
         assert!(report.is_ready() && report.to_string().contains("the eid given"), "{report}");
+    }
+
+    #[test]
+    fn an_eid_that_no_port_has_is_a_problem_that_names_the_ports() {
+        let strange = Wish { eid: [9; 16], ..Wish::default() };
+        let report = report(&good(), &strange);
+        assert!(!report.is_ready() && report.to_string().contains("a0 port 1"), "{report}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dlock_core::clock::Now;
+use dlock_core::clock::{Now, Refresh};
 use dlock_core::control::Attach;
 use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
@@ -41,7 +41,7 @@ use super::ring::{NoRoom, Ring};
 use super::station::Claim;
 use super::talk::Talk;
 use super::timing::effect_ns_max;
-use crate::clock::{monotonic_ns, ClockEstimate, Until};
+use crate::clock::{boot_coarse_ns, boot_ns, ClockEstimate, Until};
 use crate::error::FabricError;
 use crate::fork::Owner;
 use crate::inbox::lock;
@@ -144,10 +144,11 @@ impl VerbsExecutor {
         alive
     }
 
-    /// Takes a new estimate of the server clock, if it is better than the one in use is by now.
+    /// Takes a new estimate of the server clock, if it is better than the one in use is by now, or
+    /// shows that the one in use is wrong.
     /// Replies that carry the server's time do this by themselves.
-    pub fn refresh(&self, candidate: ClockEstimate) {
-        self.clock.refresh(candidate);
+    pub fn refresh(&self, candidate: ClockEstimate) -> Refresh {
+        self.clock.refresh(candidate)
     }
 
     /// What was posted so far.
@@ -534,16 +535,25 @@ impl Executor for VerbsExecutor {
     fn now_since(&self) -> (u64, Now) {
         let estimate = || self.clock.get();
         let mut clock = estimate();
-        let called_ns = monotonic_ns();
+        let called_ns = boot_ns();
         let mut now_ns = called_ns;
         if clock.is_stale(now_ns) && self.is_alive() {
             let send = || self.send_message(&Request::Ping, Instant::now());
             let reply = |seq, wait| self.reply(seq, wait);
             server_clock::ask(&self.clock, &self.ping, now_ns, CLOCK_WAIT, send, reply);
             clock = estimate();
-            now_ns = monotonic_ns();
+            now_ns = boot_ns();
         }
         (called_ns, clock.at(now_ns))
+    }
+
+    #[inline]
+    fn local_coarse_ns(&self) -> u64 {
+        boot_coarse_ns()
+    }
+
+    fn discontinuities(&self) -> u64 {
+        self.clock.discontinuities()
     }
 
     fn name(&self) -> &'static str {

@@ -24,7 +24,7 @@ use dlock_core::status::Status;
 use super::completion::{Channel, Completion, Cq};
 use super::flight::Flight;
 use super::messages::{Event, Messages};
-use crate::clock::monotonic_ns;
+use crate::clock::boot_ns;
 use crate::fork::Owner;
 use crate::inbox::{lock, Answer, Broken, Expected, Follow, Inbox, Receiver};
 use crate::sys::{self, receive_now, SPIN};
@@ -213,7 +213,7 @@ impl Talk {
         if header.len != payload.len() {
             return Err(Broken);
         }
-        let filed = lock(&self.inbox).file(header.kind, payload, monotonic_ns());
+        let filed = lock(&self.inbox).file(header.kind, payload, boot_ns());
         filed.map_err(|_| Broken)
     }
 }

@@ -6,15 +6,16 @@ use dlock_core::control::FabricKind;
 use dlock_core::ids::{ClientId, Handle, Seq};
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
+use dlock_core::work::{self, FRAME_WORK};
 use mio::Token;
 
 use super::{Core, Worker};
 use crate::channel::Channel;
 
-/// Frames of one channel handled in one round.
-const FRAMES_PER_TURN: usize = 32;
-/// Channels served in one round.
-const CHANNELS_PER_ROUND: usize = 256;
+/// Work of receiving bytes.
+const RECEIVE_WORK: u32 = 4;
+/// Bytes of replies from which on they are sent although the channel's next turn adds some.
+const SEND_FROM: usize = 4 * 1024;
 
 /// Counters of the C API's `debug_stats_code`.
 const SEND_FAIL: usize = 29;
@@ -31,38 +32,30 @@ enum Turn {
 }
 
 impl Worker {
-    /// Gives the channels that have something to do one turn each.
-    pub(super) fn serve_channels(&mut self) -> bool {
-        let turns = self.ready.len().min(CHANNELS_PER_ROUND);
-        for _ in 0..turns {
-            let Some(token) = self.ready.pop_front() else { break };
-            let Some(channel) = self.channels.get_mut(&token) else { continue };
-            channel.listed = false;
-            self.last_turn = (token, self.last_turn.0 == token);
-            match turn(&mut self.core, channel) {
-                Turn::Idle => self.send(token),
-                Turn::More => {
-                    self.send(token);
-                    self.list(token);
-                }
-                Turn::Ended(why) => {
-                    // What was executed before is answered, if the client still reads.
-                    self.deliver();
-                    self.send(token);
-                    self.end_channel(token, &why);
-                }
+    /// Handles what a channel has received, as far as its turn goes; the work, and whether there
+    /// is more.
+    pub(super) fn serve_channel(&mut self, token: Token, budget: u32) -> (u32, bool) {
+        let Some(channel) = self.channels.get_mut(&token) else { return (0, false) };
+        self.last_turn = (token, self.last_turn.0 == token);
+        let (turn, work) = turn(&mut self.core, channel, budget);
+        match turn {
+            Turn::Idle => {
+                self.send(token);
+                (work, false)
             }
-        }
-        turns > 0
-    }
-
-    /// Puts a channel on the list for its next turn, unless it must be read from first: then its
-    /// turn comes when there is room for replies.
-    fn list(&mut self, token: Token) {
-        if let Some(channel) = self.channels.get_mut(&token) {
-            if !channel.listed && !channel.is_full() {
-                channel.listed = true;
-                self.ready.push_back(token);
+            Turn::More => {
+                if channel.unsent() >= SEND_FROM || !channel.has_input() {
+                    self.send(token);
+                }
+                // One that must be read from first has its turn when there is room for replies.
+                (work, self.channels.get(&token).is_some_and(|channel| !channel.is_full()))
+            }
+            Turn::Ended(why) => {
+                // What was executed before is answered, if the client still reads.
+                self.deliver();
+                self.send(token);
+                self.end_channel(token, &why);
+                (work, false)
             }
         }
     }
@@ -114,40 +107,51 @@ impl Worker {
     }
 }
 
-/// Handles what a channel has received, and receives more, within the bounds of one turn.
-fn turn(core: &mut Core, channel: &mut Channel) -> Turn {
-    for _ in 0..FRAMES_PER_TURN {
+/// Handles what a channel has received, and receives more, as far as the budget goes; and the
+/// work that was done.
+fn turn(core: &mut Core, channel: &mut Channel, budget: u32) -> (Turn, u32) {
+    let mut work = 0;
+    while work < budget {
         if channel.is_full() {
-            return Turn::More;
+            return (Turn::More, work);
         }
-        match next_frame(core, channel) {
-            Ok(true) => {}
-            Ok(false) => match channel.receive() {
-                Ok(true) => {}
-                Ok(false) => return Turn::Idle,
-                Err(error) => return Turn::Ended(error.to_string()),
+        let handled = match channel.batch.open {
+            Some(seq) => Ok(Some(core.go_on(seq, channel, budget - work))),
+            None => next_frame(core, channel),
+        };
+        match handled {
+            Ok(Some(done)) => work += done,
+            Ok(None) => match channel.receive() {
+                Ok(true) => work += RECEIVE_WORK,
+                Ok(false) => return (Turn::Idle, work),
+                Err(error) => return (Turn::Ended(error.to_string()), work),
             },
             Err(error) => {
                 core.primary.count(BAD_REQUEST);
-                return Turn::Ended(error.to_string());
+                return (Turn::Ended(error.to_string()), work);
             }
         }
     }
-    Turn::More
+    (Turn::More, work)
 }
 
-/// Handles one frame; `false`: none is complete.
-fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<bool, FrameError> {
+/// Handles one frame, or begins with it; the work, `None`: none is complete.
+fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<Option<u32>, FrameError> {
     let (client, fabric) = (channel.client, channel.fabric);
-    let Some((kind, payload)) = channel.input.next()? else { return Ok(false) };
+    let Some((kind, payload)) = channel.input.next()? else { return Ok(None) };
     match (kind, fabric) {
         (Kind::Batch, FabricKind::Tcp) => {
-            let seq = codec::decode_batch(payload, &mut core.chains)?;
-            core.batch(client, seq, &mut channel.output.bytes);
+            let batch = &mut channel.batch;
+            batch.open = Some(codec::decode_batch(payload, &mut batch.chains)?);
+            batch.outcomes.clear();
+            Ok(Some(FRAME_WORK))
         }
         (Kind::Note, FabricKind::Tcp) => match codec::decode(kind, payload)? {
-            Frame::Note(handle, entry) => core.note(client, handle, entry)?,
-            _ => return Err(FrameError::Invalid("kind")),
+            Frame::Note(handle, entry) => {
+                core.note(client, handle, entry)?;
+                Ok(Some(FRAME_WORK + 1))
+            }
+            _ => Err(FrameError::Invalid("kind")),
         },
         (Kind::Request, _) => match codec::decode(kind, payload)? {
             Frame::Request(seq, request) => {
@@ -155,21 +159,27 @@ fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<bool, FrameError
                 let now = core.now();
                 let Core { primary, memory, sent, .. } = core;
                 primary.command(now, memory, client, seq, request, sent);
+                Ok(Some(FRAME_WORK + primary.take_work()))
             }
-            _ => return Err(FrameError::Invalid("kind")),
+            _ => Err(FrameError::Invalid("kind")),
         },
         // Shm clients execute chains and notes themselves; everything else has no place here.
-        _ => return Err(FrameError::Invalid("kind for a command channel")),
+        _ => Err(FrameError::Invalid("kind for a command channel")),
     }
-    Ok(true)
 }
 
 impl Core {
-    /// Executes the chains that were just decoded, in order, and appends their outcomes.
-    fn batch(&mut self, client: ClientId, seq: Seq, output: &mut Vec<u8>) {
-        let now = self.now();
-        self.outcomes.clear();
-        for chain in &self.chains {
+    /// Executes chains of the batch that was begun, in order, as far as the budget goes; after
+    /// the last one their outcomes are the answer. Returns the work.
+    fn go_on(&mut self, seq: Seq, channel: &mut Channel, budget: u32) -> u32 {
+        let (now, client) = (self.now(), channel.client);
+        let batch = &mut channel.batch;
+        let mut work = 0;
+        for chain in &batch.chains[batch.outcomes.len()..] {
+            if work >= budget {
+                return work;
+            }
+            work += work::of_chain(chain);
             let checked = self.primary.check_chain(now, &mut self.memory, client, chain);
             let outcome = match checked {
                 Ok(_) => self.memory.execute_chain(client, chain),
@@ -178,9 +188,11 @@ impl Core {
             if let (Ok(true), Outcome::Done(values)) = (checked, &outcome) {
                 self.primary.executed(client, chain, values);
             }
-            self.outcomes.push(outcome);
+            batch.outcomes.push(outcome);
         }
-        codec::encode_outcomes(seq, &self.outcomes, output);
+        batch.open = None;
+        codec::encode_outcomes(seq, &batch.outcomes, &mut channel.output.bytes);
+        work
     }
 
     /// Writes an entry of a client's ledger for it. An entry of a lock that it has given back
@@ -202,5 +214,176 @@ impl Core {
             }
             _ => Err(FrameError::Invalid("ledger entry")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant};
+    use dlock_core::ids::Epoch;
+    use dlock_core::limits::BATCH_MAX;
+    use dlock_core::message::{LockType, Request};
+    use dlock_core::primary::{Primary, PrimaryConfig};
+    use dlock_core::verb::{Word, WordAddr};
+    use dlock_core::work::QUANTUM;
+    use dlock_fabric::frames::FrameBuffer;
+    use dlock_fabric::CpuMemory;
+
+    use crate::epoch::ServerClock;
+    use crate::mailbox::Socket;
+    use crate::memory::Memory;
+
+    /// The work of one chain, which is not divided.
+    const CHAIN_WORK: u32 = 2;
+
+    /// A channel between a client with one lock and what serves it.
+    struct World {
+        core: Core,
+        channel: Channel,
+        peer: UnixStream,
+        lock: LockGrant,
+        _poll: mio::Poll,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let mut primary = Primary::new(PrimaryConfig {
+                epoch: Epoch(1),
+                anchor_s: 0,
+                tp_mode: 0,
+                recovery_clients: 0,
+                clients_max: 4,
+                locks_max: 4,
+                objects_max: 4,
+                absent_grace_ns: None,
+            });
+            let memory = CpuMemory::create(8, 8).unwrap();
+            let (mut memory, clock) = (Memory::Cpu(memory), ServerClock::start());
+            let client = ClientId::new(7).unwrap();
+            primary.add_client(client).unwrap();
+            memory.add_client(client).unwrap();
+            let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
+            let get = ControlRequest::GetLocks(vec![desc]);
+            let reply = primary.control(clock.now(), &mut memory, client, get, &mut Vec::new());
+            let ControlReply::Locks(locks) = reply else { panic!("{reply:?}") };
+            let poll = mio::Poll::new().unwrap();
+            let (ours, peer) = UnixStream::pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            let (socket, token) = (Socket::Unix(ours), Token(1));
+            let channel =
+                Channel::new((client, 1), FabricKind::Tcp, socket, token, poll.registry());
+            primary.take_work();
+            let core = Core { primary, memory, clock, sent: Vec::new() };
+            let (channel, lock) = (channel.unwrap(), locks[0].unwrap());
+            Self { core, channel, peer, lock, _poll: poll }
+        }
+
+        fn send(&mut self, frames: &[Frame]) {
+            let mut bytes = Vec::new();
+            frames.iter().for_each(|frame| codec::encode(frame, &mut bytes));
+            self.peer.write_all(&bytes).unwrap();
+        }
+
+        fn read(&self) -> Chain {
+            let word = WordAddr::new(self.lock.slot, Word::W0);
+            Chain::one(Verb::Read { addr: word })
+        }
+
+        /// A turn; its work is bounded, whatever has come.
+        fn turn(&mut self, budget: u32) -> Turn {
+            let (turn, work) = turn(&mut self.core, &mut self.channel, budget);
+            assert!(work <= budget + CHAIN_WORK.max(FRAME_WORK), "{work} of {budget}");
+            turn
+        }
+
+        /// The frames that are answered.
+        fn answers(&mut self) -> Vec<Frame> {
+            let mut buffer = FrameBuffer::new();
+            let mut frames = Vec::new();
+            let mut bytes = std::mem::take(&mut self.channel.output.bytes);
+            while !bytes.is_empty() {
+                let space = buffer.space();
+                let len = space.len().min(bytes.len());
+                space[..len].copy_from_slice(&bytes[..len]);
+                buffer.filled(len);
+                bytes.drain(..len);
+                while let Some((kind, payload)) = buffer.next().unwrap() {
+                    frames.push(codec::decode(kind, payload).unwrap());
+                }
+            }
+            frames
+        }
+    }
+
+    #[test]
+    fn a_batch_is_executed_in_parts_and_answered_when_all_its_chains_are_done() {
+        let mut w = World::new();
+        w.send(&[Frame::Batch(Seq(1), vec![w.read(); BATCH_MAX])]);
+        let mut turns = 0;
+        while w.channel.output.bytes.is_empty() {
+            assert!(matches!(w.turn(10), Turn::More));
+            turns += 1;
+            let done = w.channel.batch.outcomes.len();
+            assert!(done <= turns * 10, "{done} chains in {turns} turns");
+        }
+        assert!(turns >= BATCH_MAX * CHAIN_WORK as usize / (10 + CHAIN_WORK as usize));
+        match &w.answers()[..] {
+            [Frame::Outcomes(Seq(1), outcomes)] => {
+                assert_eq!(outcomes.len(), BATCH_MAX);
+                assert!(outcomes.iter().all(|o| matches!(o, Outcome::Done(_))), "{outcomes:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(w.turn(10), Turn::Idle));
+    }
+
+    #[test]
+    fn what_comes_behind_a_batch_in_parts_waits_for_its_end() {
+        let mut w = World::new();
+        let batch = |w: &World, seq| Frame::Batch(Seq(seq), vec![w.read(); 20]);
+        w.send(&[batch(&w, 1), Frame::Request(Seq(2), Request::Ping), batch(&w, 3)]);
+        let mut order = Vec::new();
+        for _ in 0..1_000 {
+            let turn = w.turn(5);
+            for frame in w.answers() {
+                match frame {
+                    Frame::Outcomes(seq, _) => order.push(seq.0),
+                    other => panic!("{other:?}"),
+                }
+            }
+            let replies = std::mem::take(&mut w.core.sent);
+            order.extend(replies.iter().map(|sent| w.channel.outer(sent.seq).unwrap().0));
+            if matches!(turn, Turn::Idle) {
+                break;
+            }
+        }
+        assert_eq!(order, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_turn_does_its_budget_however_many_batches_have_come() {
+        let mut w = World::new();
+        let frames: Vec<Frame> =
+            (1..=64).map(|n| Frame::Batch(Seq(n), vec![w.read(); BATCH_MAX])).collect();
+        w.send(&frames);
+        let mut answered = 0;
+        let mut turns = 0;
+        loop {
+            turns += 1;
+            let turn = w.turn(QUANTUM);
+            for frame in w.answers() {
+                answered += 1;
+                assert!(matches!(frame, Frame::Outcomes(Seq(n), _) if n == answered));
+            }
+            assert!(answered <= turns, "at most one batch a turn");
+            if matches!(turn, Turn::Idle) {
+                break;
+            }
+        }
+        assert_eq!(answered, 64);
     }
 }

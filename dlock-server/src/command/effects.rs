@@ -4,11 +4,14 @@
 
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Effect, Exit, Fencing, MemberMemory};
+use dlock_core::primary::LAPSE_SLICE;
 use dlock_core::status::Status;
 use mio::unix::SourceFd;
 use std::os::fd::AsRawFd;
 
+use super::turns::Who;
 use super::{Core, Worker};
+use crate::log_limit::{limited, Cause};
 
 impl Worker {
     /// Does everything that is asked for.
@@ -51,22 +54,20 @@ impl Worker {
             Effect::Lapse { client } => {
                 log::info!("client {client} keeps its leases, and nothing else");
                 self.lapses.push_back(self.core.primary.begin_lapse(client));
+                self.turns.shares.add(Who::Upkeep);
             }
             Effect::Undo { client, exit } => {
                 let level = if exit == Exit::Left { log::Level::Debug } else { log::Level::Info };
-                log::log!(level, "client {client} is removed: {exit}");
-                let now = self.core.now();
-                let Core { primary, memory, sent, .. } = &mut self.core;
-                primary.fenced(now, memory, client, sent);
-                self.members.undone(client);
+                limited!(Cause::Removed, level, "client {client} is removed: {exit}");
+                self.undo(client);
             }
             Effect::Forget { client } => self.forget(client),
         }
     }
 
-    /// Goes on with one lapse, by one slice.
-    pub(super) fn lapse_some(&mut self) {
-        let Some(mut lapse) = self.lapses.pop_front() else { return };
+    /// Goes on with one lapse, by one slice; the work it took.
+    pub(super) fn lapse_some(&mut self) -> u32 {
+        let Some(mut lapse) = self.lapses.pop_front() else { return 0 };
         let now = self.core.now();
         let Core { primary, memory, sent, .. } = &mut self.core;
         match primary.lapse(now, memory, &mut lapse, sent) {
@@ -75,6 +76,7 @@ impl Worker {
         }
         self.settle();
         self.set_gate(); // a recovery does not wait for it any more
+        LAPSE_SLICE as u32
     }
 
     fn close_channel(&mut self, client: ClientId) {
@@ -88,12 +90,20 @@ impl Worker {
         if let Some(sockets) = self.sockets.remove(&client) {
             for one in &sockets.processes {
                 let (Some(token), Some(fd)) = (one.token, one.process.pidfd()) else { continue };
+                if let Some(clients) = self.pidfds.get_mut(&token) {
+                    clients.retain(|other| *other != client);
+                    if !clients.is_empty() {
+                        continue;
+                    }
+                }
                 self.pidfds.remove(&token);
                 // Closing it, next, takes it out of the poll as well.
                 let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_raw_fd()));
             }
         }
+        self.turns.remove(client);
         self.core.memory.remove_client(client);
+        self.may_have_room = true;
         self.set_gate(); // a recovery does not wait for it any more
     }
 }

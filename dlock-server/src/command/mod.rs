@@ -2,21 +2,24 @@
 //! The command thread: owns the primary's state and its memory, and serves the command channels.
 //!
 //! ```text
-//!   loop:  events of the control thread ─▶ sessions   (admission, requests, attach)
+//!   loop:  events of the control thread ─▶ queues per client
 //!          what membership wants done   ─▶ effects    (closing, fencing, undoing)
 //!          arrivals at the device       ─▶ verbs      (frames of verbs clients)
-//!          readable channels            ─▶ channels   (chains, notes, requests)
+//!          whose turn it is             ─▶ turns ─▶ sessions  (admission, requests, fencing)
+//!                                                └▶ channels  (chains, notes, requests)
+//!                                                └▶ upkeep    (expiry, undoing)
 //!          whose time has come          ─▶ tick, graces, stalled clients
 //!          replies ─▶ channels ─▶ sockets
 //!          then look again, or sleep until something happens
 //! ```
-//! Each step does a bounded amount of work; what is left is taken up in the next round, so no
-//! client can keep the others waiting. Nothing here blocks but the sleep.
+//! Each turn does a bounded amount of work; what is left is taken up in the next one, after those
+//! of the others, so no client can keep the others waiting. Nothing here blocks but the sleep.
 
 mod channels;
 mod effects;
 mod sessions;
 mod spin;
+mod turns;
 mod verbs;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -28,19 +31,21 @@ use std::time::{Duration, Instant};
 use dlock_core::clock::ServerTime;
 use dlock_core::control::ControlRequest;
 use dlock_core::ids::ClientId;
-use dlock_core::membership::{Membership, Rules};
+use dlock_core::membership::{Membership, Rules, State};
 use dlock_core::primary::{Lapse, Primary, Sent};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome};
 use dlock_fabric::fds::PeerProcess;
 use dlock_fabric::{DeviceLost, VerbsHost, VerbsPeer};
 use mio::{Events, Poll, Token};
 
+use crate::capacity::Capacity;
 use crate::channel::{Channel, STALL_MAX};
 use crate::epoch::ServerClock;
+use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Inbox, Link, Opening};
 use crate::memory::Memory;
 use spin::Spin;
+use turns::{Turns, Who};
 use verbs::Nic;
 
 /// The token of the mailbox.
@@ -54,12 +59,17 @@ const EVENTS_PER_ROUND: usize = 64;
 const POLLED_PER_ROUND: usize = 256;
 /// Looks at the channel that is hot before the poll is asked for the others.
 const PEEKS_MAX: u32 = 16;
+/// A look that has found something counts as so many: its turn takes time, too.
+const PEEK_FOUND: u32 = 4;
 /// Time between two looks at what nothing notifies of: processes without a pidfd, clients that
 /// could not be fenced, clients that read nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The longest sleep, if nothing is expected; the poll cannot count much further.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
+/// The longest sleep, if something is: the poll counts CLOCK_MONOTONIC, which stands still while
+/// the machine is suspended. What is due then is seen within this after it is resumed.
+const SLEEP_EXPECTING_MAX: Duration = Duration::from_secs(1);
 
 /// What the command thread is made of.
 pub(crate) struct Parts {
@@ -75,6 +85,7 @@ pub(crate) struct Parts {
     /// The abstract name of the Unix socket, if shm is offered.
     pub(crate) shm_socket: Option<Vec<u8>>,
     pub(crate) tcp: bool,
+    pub(crate) capacity: Capacity,
 }
 
 /// The primary's state, its memory, and replies on their way to channels.
@@ -83,8 +94,6 @@ struct Core {
     memory: Memory,
     clock: ServerClock,
     sent: Vec<Sent>,
-    chains: Vec<Chain>,
-    outcomes: Vec<Outcome>,
 }
 
 impl Core {
@@ -108,7 +117,9 @@ struct Sockets {
 struct Process {
     /// Its number to [`Membership`].
     number: u64,
-    process: PeerProcess,
+    /// Its number to the system, if it is in this process's namespace.
+    pid: Option<i32>,
+    process: Arc<PeerProcess>,
     /// `None`: nothing tells when it ends.
     token: Option<Token>,
 }
@@ -128,13 +139,14 @@ pub(crate) struct Worker {
     members: Membership,
     sockets: HashMap<ClientId, Sockets>,
     waiting: VecDeque<Waiting>,
+    /// A place may have become free since they were looked at.
+    may_have_room: bool,
     /// Ends of what has no lease, under way.
     lapses: VecDeque<Lapse>,
     channels: HashMap<Token, Channel>,
-    /// Descriptors that tell of the end of a process.
-    pidfds: HashMap<Token, ClientId>,
-    /// Channels with something to do, each once.
-    ready: VecDeque<Token>,
+    /// Descriptors that tell of the end of a process, and its clients.
+    pidfds: HashMap<Token, Vec<ClientId>>,
+    turns: Turns,
     /// The channel whose turn it was last, and whether it was the time before, too: then it is
     /// hot, and its next message probably the next to come.
     last_turn: (Token, bool),
@@ -151,6 +163,7 @@ pub(crate) struct Worker {
     recovering: bool,
     shm_socket: Option<Vec<u8>>,
     tcp: bool,
+    capacity: Capacity,
     nic: Option<Nic>,
 }
 
@@ -165,18 +178,17 @@ impl Worker {
                 memory: parts.memory,
                 clock: parts.clock,
                 sent: Vec::new(),
-                chains: Vec::new(),
-                outcomes: Vec::new(),
             },
             inbox: parts.inbox,
             poll: parts.poll,
             members: Membership::new(parts.rules),
             sockets: HashMap::new(),
             waiting: VecDeque::new(),
+            may_have_room: false,
             lapses: VecDeque::new(),
             channels: HashMap::new(),
             pidfds: HashMap::new(),
-            ready: VecDeque::new(),
+            turns: Turns::new(nic.is_some()),
             last_turn: (MAIL, false),
             peeks: 0,
             blocked: HashSet::new(),
@@ -188,6 +200,7 @@ impl Worker {
             recovering: false,
             shm_socket: parts.shm_socket,
             tcp: parts.tcp,
+            capacity: parts.capacity,
             nic,
         };
         worker.set_gate();
@@ -217,7 +230,7 @@ impl Worker {
         while !self.inbox.stopped() {
             let mut worked = self.take_events();
             worked |= self.take_arrivals()?;
-            worked |= self.serve_channels();
+            worked |= self.serve_turns();
             self.tick();
             self.tell_of_an_outage();
             self.deliver();
@@ -239,7 +252,7 @@ impl Worker {
     fn take_events(&mut self) -> bool {
         for taken in 0..EVENTS_PER_ROUND {
             match self.inbox.next() {
-                Some(event) => self.event(event),
+                Some(event) => self.queue(event),
                 None => return taken > 0,
             }
         }
@@ -269,12 +282,22 @@ impl Worker {
     fn tick(&mut self) {
         let now = self.core.now();
         if self.next_wakeup().is_some_and(|at| at <= now) {
-            let Core { primary, memory, sent, .. } = &mut self.core;
-            primary.tick(now, memory, sent);
+            self.turns.shares.add(Who::Upkeep);
             self.members.tick(now);
+            let members = &self.members;
+            let may_go = |state| matches!(state, State::Present | State::Absent { .. });
+            let goes = |client| !members.state(client).is_some_and(may_go);
+            if let Some(client) = self.core.primary.hinderer(now, &goes) {
+                limited!(
+                    Cause::Removed,
+                    log::Level::Warn,
+                    "client {client} keeps others waiting in the middle of an operation: it is \
+                     fenced, and keeps nothing but its leases"
+                );
+                self.members.hinders(client);
+            }
             self.settle();
         }
-        self.lapse_some();
         self.open_waiting();
         let now = Instant::now();
         if now >= self.next_look && self.has_to_look() {
@@ -312,17 +335,18 @@ impl Worker {
 
     /// How long the poll may wait: not at all while there is work or something is expected soon.
     fn wait(&mut self, worked: bool) -> Duration {
-        let is_busy = !self.lapses.is_empty() || !self.waiting.is_empty();
-        if worked || is_busy || !self.ready.is_empty() || !self.core.sent.is_empty() {
+        let may_open = self.may_have_room && !self.waiting.is_empty();
+        if worked || may_open || !self.turns.shares.is_empty() || !self.core.sent.is_empty() {
             self.spin.worked();
             return Duration::ZERO;
         }
         if self.spin.goes_on() {
             return Duration::ZERO;
         }
-        let until_wakeup = self
-            .next_wakeup()
-            .map_or(SLEEP_MAX, |at| Duration::from_nanos(at.0.saturating_sub(self.core.now().0)));
+        let until_wakeup = self.next_wakeup().map_or(SLEEP_MAX, |at| {
+            let left = Duration::from_nanos(at.0.saturating_sub(self.core.now().0));
+            left.min(SLEEP_EXPECTING_MAX)
+        });
         let now = Instant::now();
         let until_look = match self.has_to_look() {
             true => self.next_look.saturating_duration_since(now),
@@ -351,34 +375,34 @@ impl Worker {
             let token = event.token();
             if let Some(channel) = self.channels.get_mut(&token) {
                 channel.event(event);
-                if !std::mem::replace(&mut channel.listed, true) {
-                    self.ready.push_back(token);
-                }
+                self.turns.add(channel.client);
             } else if token == NIC {
                 self.woken_by_the_device()?;
-            } else if let Some(&client) = self.pidfds.get(&token) {
-                self.look_at_process(client);
+            } else if let Some(clients) = self.pidfds.get(&token).cloned() {
+                clients.into_iter().for_each(|client| self.look_at_process(client));
             }
         }
         Ok(())
     }
 
-    /// Receives from the hot channel, if there is one: that costs less than asking the poll and
-    /// then receiving. `false`: the poll is to be asked.
+    /// Receives from the hot channel, if there is one and nobody has anything to do: that costs
+    /// less than asking the poll and then receiving. `false`: the poll is to be asked.
     fn peek(&mut self) -> bool {
         let (token, is_hot) = self.last_turn;
         let channel = self.channels.get_mut(&token).filter(|channel| !channel.is_full());
         let channel = match channel {
-            Some(channel) if is_hot && self.peeks < PEEKS_MAX => channel,
+            Some(channel) if is_hot && self.peeks < PEEKS_MAX && self.turns.shares.is_empty() => {
+                channel
+            }
             _ => {
                 self.peeks = 0;
                 return false;
             }
         };
         self.peeks += 1;
-        if !channel.listed && channel.peek() {
-            channel.listed = true;
-            self.ready.push_back(token);
+        if channel.peek() {
+            self.peeks += PEEK_FOUND;
+            self.turns.add(channel.client);
         }
         true
     }

@@ -13,11 +13,13 @@ use dlock_core::primary::ClientSnapshot;
 use dlock_core::status::Status;
 use dlock_core::{control::Secret, membership::State};
 use dlock_fabric::{handshake, VerbsPeer};
+use log::Level;
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 
 use super::{Core, Process, Waiting, Worker};
 use crate::channel::Channel;
+use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Joining, Link, Opening, Peer, Socket};
 use crate::random::Random;
 
@@ -39,17 +41,25 @@ impl Worker {
                     return self.settle();
                 }
                 Err(status) => {
+                    if status == Status::ServerNoResource {
+                        let capacity = self.capacity;
+                        limited!(Cause::NoResource, Level::Warn, "a client is refused: {capacity}");
+                    }
                     let _ = reply.send(Err(status));
                     return;
                 }
             }
         }
-        // One per connection, and those are counted.
+        // One per connection, and those are counted. A place becomes free when one is forgotten.
+        self.may_have_room = !self.core.primary.is_undoing();
         self.waiting.push_back(Waiting { request, link, reply });
     }
 
     /// Tries again to let those in who wait for room.
     pub(super) fn open_waiting(&mut self) {
+        if !std::mem::take(&mut self.may_have_room) {
+            return;
+        }
         for _ in 0..self.waiting.len() {
             if let Some(Waiting { request, link, reply }) = self.waiting.pop_front() {
                 self.open(request, link, reply);
@@ -59,7 +69,7 @@ impl Worker {
 
     fn try_open(&mut self, request: &ControlRequest, link: &Link) -> Result<Opened, Status> {
         let mut random = Random::new().map_err(|error| {
-            log::error!("no client can be let in: {error}");
+            limited!(Cause::NoResource, Level::Error, "no client can be let in: {error}");
             Status::Error
         })?;
         let secret = Secret(random.bytes());
@@ -75,7 +85,7 @@ impl Worker {
         let client = admission.client;
         self.sockets.entry(client).or_default().control = Some(link);
         if let Err(error) = self.core.memory.add_client(client) {
-            log::error!("client {client} cannot be let in: {error}");
+            limited!(Cause::NoResource, Level::Error, "client {client} cannot be let in: {error}");
             self.members.has_no_memory(client);
             return Err(Status::ServerNoResource);
         }
@@ -190,10 +200,14 @@ impl Worker {
     fn refuse(&self, client: ClientId, socket: &Socket, status: Status, deadline: Instant) {
         // A client in recovery asks again and again.
         let level = match status {
-            Status::NotReady => log::Level::Debug,
-            _ => log::Level::Warn,
+            Status::NotReady => Level::Debug,
+            _ => Level::Warn,
         };
-        log::log!(level, "a command channel of client {client} is refused: {status}");
+        limited!(
+            Cause::AttachRefused,
+            level,
+            "a command channel of client {client} is refused: {status}"
+        );
         let refusal = Attached {
             status,
             slots: 0,
@@ -265,9 +279,8 @@ impl Worker {
             }
             channel = channel.carried_by(peer);
         }
-        channel.listed = true;
         self.channels.insert(token, channel);
-        self.ready.push_back(token);
+        self.turns.add(client);
         self.sockets.entry(client).or_default().channel = Some(token);
         Some(token)
     }
@@ -303,6 +316,18 @@ impl Worker {
 
     /// Finds out when this process ends.
     fn watch(&mut self, client: ClientId, number: u64, peer: Peer) {
+        // Another client of the same process: one descriptor tells of its end to both. The same
+        // number is the same process while the one known is not gone.
+        let is_same =
+            |one: &&Process| peer.pid.is_some() && one.pid == peer.pid && !one.process.is_gone();
+        let known = self.sockets.values().flat_map(|sockets| &sockets.processes).find(is_same);
+        let known = known.and_then(|one| Some((Arc::clone(&one.process), one.token?)));
+        if let Some((process, token)) = known {
+            let process = Process { number, pid: peer.pid, process, token: Some(token) };
+            self.sockets.entry(client).or_default().processes.push(process);
+            self.pidfds.entry(token).or_default().push(client);
+            return;
+        }
         let token = self.token();
         let fd = peer.process.pidfd().map(|fd| fd.as_raw_fd());
         let polled = fd.is_some_and(|fd| {
@@ -310,11 +335,12 @@ impl Worker {
             registry.register(&mut SourceFd(&fd), token, Interest::READABLE).is_ok()
         });
         if polled {
-            self.pidfds.insert(token, client);
+            self.pidfds.insert(token, vec![client]);
         } else {
             self.blind = true;
         }
-        let process = Process { number, process: peer.process, token: polled.then_some(token) };
+        let (pid, token) = (peer.pid, polled.then_some(token));
+        let process = Process { number, pid, process: peer.process, token };
         self.sockets.entry(client).or_default().processes.push(process);
     }
 

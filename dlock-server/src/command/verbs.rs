@@ -74,11 +74,7 @@ impl Worker {
         let Some(token) = token else { return };
         let Some(channel) = self.channels.get_mut(&token) else { return };
         match channel.arrived(arrival) {
-            Ok(()) => {
-                if !std::mem::replace(&mut channel.listed, true) {
-                    self.ready.push_back(token);
-                }
-            }
+            Ok(()) => self.turns.add(channel.client),
             Err(error) => self.end_channel(token, &error.to_string()),
         }
     }

@@ -35,6 +35,7 @@ use dlock_core::message::LockType;
 use dlock_core::primary::{ClientSnapshot, LockSnapshot, Primary};
 use dlock_core::words::{AtomicWord, RwWord};
 use dlock_fabric::fds::Credentials;
+use log::Level;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -44,6 +45,7 @@ use tokio::time::timeout;
 
 use super::table::Table;
 use super::ACCEPT_PAUSE;
+use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Mailbox};
 use crate::memory::Memory;
 use crate::server::Offers;
@@ -117,7 +119,11 @@ pub(super) async fn serve(
                 });
             }
             Err(error) => {
-                log::warn!("an admin connection cannot be accepted: {error}");
+                limited!(
+                    Cause::Admin,
+                    Level::Warn,
+                    "an admin connection cannot be accepted: {error}"
+                );
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -12,8 +12,10 @@ use std::sync::Arc;
 use dlock_core::control::{Attach, VerbsAttach};
 use dlock_core::status::Status;
 use dlock_fabric::{FabricError, VerbsHost};
+use log::Level;
 use tokio::sync::Semaphore;
 
+use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Joining, Mailbox};
 
 /// Clients whose queue pairs are made at a time.
@@ -58,7 +60,11 @@ impl Admission {
         match admitted.await {
             Ok(Ok(joined)) => Ok(Joining::Verbs(Box::new(joined))),
             Ok(Err(error)) => {
-                log::warn!("client {client} cannot attach over verbs: {error}");
+                limited!(
+                    Cause::NoResource,
+                    Level::Warn,
+                    "client {client} cannot attach over verbs: {error}"
+                );
                 Err(match error {
                     FabricError::Verbs(error) if error.is_exhausted() => Status::ServerNoResource,
                     _ => Status::Error,

@@ -23,15 +23,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_fabric::VerbsHost;
+use log::Level;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
+use crate::log_limit::{limited, Cause, LIMITS};
 use crate::mailbox::Mailbox;
 pub(crate) use admin::Facts;
 use admission::{Admission, ADMISSIONS_MAX};
-use table::{Seat, Table, CONNECTIONS_MAX};
+pub(crate) use table::CONNECTIONS_MAX;
+use table::{Seat, Table};
 
 /// A client's host that does not answer is found dead after 60 s idle and 9 probes, 6 s apart.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -49,6 +52,8 @@ pub(crate) struct Parts {
     /// The device that is served on.
     pub(crate) host: Option<Arc<VerbsHost>>,
     pub(crate) facts: Facts,
+    /// Connections at a time.
+    pub(crate) connections_max: usize,
     /// Told to end.
     pub(crate) stop: Arc<Notify>,
 }
@@ -61,6 +66,7 @@ pub(crate) struct Listeners {
     mailbox: Arc<Mailbox>,
     admission: Option<Arc<Admission>>,
     facts: Facts,
+    connections_max: usize,
     stop: Arc<Notify>,
 }
 
@@ -86,15 +92,17 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
         mailbox: parts.mailbox,
         admission: parts.host.map(Admission::new),
         facts: parts.facts,
+        connections_max: parts.connections_max,
         stop: parts.stop,
     })
 }
 
 /// Serves until it is stopped. Dropping the runtime afterwards closes every connection.
 pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
-    let Listeners { tcp, shm, admin, mailbox, admission, facts, stop } = listeners;
-    let table = Table::new(CONNECTIONS_MAX);
+    let Listeners { tcp, shm, admin, mailbox, admission, facts, connections_max, stop } = listeners;
+    let table = Table::new(connections_max);
     runtime.block_on(async {
+        tokio::spawn(LIMITS.report());
         tokio::spawn(accept_tcp(tcp, table.clone(), mailbox.clone(), admission));
         if let Some(shm) = shm {
             tokio::spawn(accept_unix(shm, table.clone(), mailbox.clone()));
@@ -137,13 +145,20 @@ async fn seated<S, A>(accepted: io::Result<(S, A)>, table: &Arc<Table>) -> Optio
         Ok((stream, _)) => {
             let seat = table.seat();
             if seat.is_none() {
-                log::warn!("a connection is refused: there are {CONNECTIONS_MAX} already");
+                limited!(
+                    Cause::TableFull,
+                    Level::Warn,
+                    "a connection is refused: there are {} already",
+                    table.len()
+                );
             }
             Some((stream, seat?))
         }
         Err(error) => {
             let freed = table.close_silent();
-            log::warn!(
+            limited!(
+                Cause::NotAccepted,
+                Level::Warn,
                 "a connection cannot be accepted: {error}; {} open, {}",
                 table.len(),
                 if freed { "a silent one is closed" } else { "raise the file limit (ulimit -n)" }

@@ -22,6 +22,7 @@ use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::membership::Gone;
 use dlock_core::status::Status;
 use dlock_fabric::fds::{Credentials, PeerProcess};
+use log::Level;
 use std::os::fd::AsFd;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -29,6 +30,7 @@ use tokio::time::timeout;
 use super::admission::Admission;
 use super::table::Seat;
 use super::wire::{self, Reader, WireError, FIRST_LEN_MAX, LEN_MAX};
+use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Joining, Mailbox, Peer, Socket};
 
 /// From the connection to the end of its first frame.
@@ -62,7 +64,9 @@ pub(super) async fn tcp(
             };
             match stream.into_std() {
                 Ok(socket) => hand_over(Socket::Tcp(socket), attach, joining, &mailbox).await,
-                Err(error) => log::warn!("a command channel is lost: {error}"),
+                Err(error) => {
+                    limited!(Cause::ChannelLost, Level::Warn, "a command channel is lost: {error}")
+                }
             }
         }
         Ok(Frame::Control(seq, _)) => {
@@ -87,22 +91,35 @@ pub(super) async fn unix(mut stream: UnixStream, seat: Seat, mailbox: Arc<Mailbo
     match Credentials::of_peer(stream.as_fd()) {
         Ok(peer) if peer.may_share() => {}
         Ok(peer) => {
-            log::warn!("a process of uid {} wants the lock memory: refused", peer.uid);
+            let uid = peer.uid;
+            limited!(
+                Cause::Stranger,
+                Level::Warn,
+                "a process of uid {uid} wants the lock memory: refused"
+            );
             return wire::refuse_attach(&mut stream, Status::Error).await;
         }
-        Err(error) => return log::warn!("a process that cannot be identified is refused: {error}"),
+        Err(error) => {
+            return limited!(
+                Cause::Stranger,
+                Level::Warn,
+                "a process that cannot be identified is refused: {error}"
+            )
+        }
     }
     let mut reader = Reader::default();
     match first(&mut reader, &mut stream, &seat).await {
         Ok(Frame::Attach(attach)) => {
-            let process = PeerProcess::of_peer(stream.as_fd());
+            let process = Arc::new(PeerProcess::of_peer(stream.as_fd()));
             let pid = Credentials::of_peer(stream.as_fd()).ok().and_then(|c| c.pid);
             match stream.into_std() {
                 Ok(socket) => {
                     let joining = Joining::Shm(Peer { pid, process });
                     hand_over(Socket::Unix(socket), attach, joining, &mailbox).await;
                 }
-                Err(error) => log::warn!("a command channel is lost: {error}"),
+                Err(error) => {
+                    limited!(Cause::ChannelLost, Level::Warn, "a command channel is lost: {error}")
+                }
             }
         }
         Ok(_) | Err(WireError::Frame(..)) => {
@@ -183,14 +200,22 @@ impl Session {
             let (seq, request) = match self.reader.next(&mut self.stream, LEN_MAX, || ()).await {
                 Ok(Frame::Control(seq, request)) if !opens(&request) => (seq, request),
                 Ok(frame) => {
-                    log::warn!("client {client} has sent a frame that has no place here");
+                    limited!(
+                        Cause::WrongFrame,
+                        Level::Warn,
+                        "client {client} has sent a frame that has no place here"
+                    );
                     let seq = if let Frame::Control(seq, _) = frame { seq } else { Seq(0) };
                     count(&self.mailbox, BAD_REQUEST).await;
                     wire::refuse(&mut self.stream, seq, Status::Error).await;
                     return Gone::Closed;
                 }
                 Err(WireError::Frame(seq, error)) => {
-                    log::warn!("client {client} has sent bytes that are no request: {error}");
+                    limited!(
+                        Cause::WrongFrame,
+                        Level::Warn,
+                        "client {client} has sent bytes that are no request: {error}"
+                    );
                     count(&self.mailbox, BAD_REQUEST).await;
                     wire::refuse(&mut self.stream, seq, wire::status_of(error)).await;
                     return Gone::Closed;

@@ -17,7 +17,7 @@ use dlock_core::control::{Attach, Attached, FabricKind, Secret};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::ClientId;
 use dlock_core::status::Status;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fds::Credentials;
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::{handshake, net, ClockEstimate, CpuMemory, ShmExecutor, TcpExecutor};
@@ -25,7 +25,7 @@ use dlock_fabric::{handshake, net, ClockEstimate, CpuMemory, ShmExecutor, TcpExe
 use crate::desk::Desk;
 use crate::{verbs, Client, Fixture, Layout, HANDLES, SLOTS};
 
-/// Server clock minus CLOCK_MONOTONIC of every test primary.
+/// Server clock minus CLOCK_BOOTTIME of every test primary.
 pub const CLOCK_OFFSET_NS: u64 = 1_000_000 * NS;
 /// This test primary has its memory in the CPU's domain.
 const NO_DEVICE: &str = "only `verbs::VerbsPrimary` has a device";
@@ -34,7 +34,7 @@ pub const SECRET: Secret = Secret(*b"conformance test");
 
 /// The server clock.
 pub fn server_now() -> ServerTime {
-    ServerTime(monotonic_ns() + CLOCK_OFFSET_NS)
+    ServerTime(boot_ns() + CLOCK_OFFSET_NS)
 }
 
 /// A primary for tests; stops, with all its threads, when dropped.
@@ -126,7 +126,7 @@ pub fn attach(client: ClientId) -> Attach {
 
 /// The test primaries' clock, known for certain: they are on this host.
 pub fn exact_clock() -> ClockEstimate {
-    let now_ns = monotonic_ns();
+    let now_ns = boot_ns();
     ClockEstimate::from_exchange(now_ns, now_ns, ServerTime(now_ns + CLOCK_OFFSET_NS))
 }
 

@@ -374,7 +374,8 @@ impl World {
         let Some(client) = self.clients[at].as_ref().map(|known| known.client) else { return };
         // its channels are closed: answers to it go nowhere
         let mut out = Vec::new();
-        self.primary.fenced(self.now, &mut self.memory, client, &mut out);
+        self.primary.fenced(client);
+        self.primary.tick(self.now, &mut self.memory, &mut out);
         self.clients[at] = None;
         out.retain(|sent| sent.client != client);
         self.take(out);

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client's lock entry and its machines, fed with outcomes and replies as no primary, a broken
+//! A client's lock entry and its operations, fed with outcomes and replies as no primary, a broken
 //! one, or a hostile one would give them.
 //!
-//! Every operation ends within the driver's bound of steps or is given up; the entry stays usable
+//! Every operation ends within a bounded number of effects; the entry stays usable
 //! and in one of its states; what it tells a recovering primary can be told.
 
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::codec::{self, Frame, Kind, HEADER_LEN};
 use dlock_core::control::{ControlRequest, LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
-use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, OpResult, Step, View};
+use dlock_core::lock::{EntryState, LockEntry, Op, OpResult, View};
 use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::operation::{Bounds, Effect, Operation, Started, STEPS_MAX};
 use dlock_core::status::Status;
 use dlock_core::verb::{Outcome, Values, Verb, CHAIN_VERBS_MAX};
 use dlock_core::words::Ticket;
@@ -18,8 +19,8 @@ use dlock_core::words::Ticket;
 use crate::tape::Tape;
 
 const OPS_MAX: usize = 60;
-/// As the client's driver has it.
-const STEPS_MAX: usize = 64;
+/// Each step of the machine is a few effects: a ledger write, one that is waited for, a cancel.
+const EFFECTS_MAX: u32 = 4 * STEPS_MAX;
 
 struct World {
     entry: LockEntry,
@@ -55,13 +56,14 @@ pub fn run(data: &[u8]) {
 impl World {
     fn operate(&mut self, tape: &mut Tape<'_>) {
         self.pass_time(tape);
-        let begin = match tape.below(12) {
-            0 => {
-                self.entry.lose();
-                return;
-            }
-            1 => match self.entry.undo(self.now) {
-                Some((machine, step)) => Begin::Run(machine, step),
+        let bounds = match tape.u8() {
+            0 => Bounds::since(self.now.local_ns.wrapping_sub(tape.u64())),
+            _ => Bounds::since(self.now.local_ns),
+        };
+        let started = match tape.below(12) {
+            0 => return self.entry.lose(),
+            1 => match Operation::undo(&mut self.entry, self.now, bounds) {
+                Some(operation) => Started::Running(operation),
                 None => return,
             },
             2 => {
@@ -70,53 +72,85 @@ impl World {
                 self.entry.rebind(&LockGrant { lock, handle, slot, word, already: false }, 1_001);
                 return;
             }
-            _ => {
-                let op = op(tape);
-                if let (Some(cas), true) = (self.entry.fast(op, self.now), tape.flip()) {
-                    if tape.flip() {
-                        self.word = cas.swap;
-                        let result = self.entry.fast_done(cas);
-                        assert_eq!(result.status, Status::Success);
-                        return;
-                    }
-                }
-                self.entry.begin(op, self.now)
-            }
+            _ => self.begin(tape, bounds),
         };
-        let _ = self.entry.take_note();
-        if let Begin::Run(machine, step) = begin {
-            self.drive(tape, machine, step);
+        if let Started::Running(operation) = started {
+            self.carry_out(tape, operation);
         }
+        let _ = self.entry.take_note();
     }
 
-    fn drive(&mut self, tape: &mut Tape<'_>, mut machine: Machine, mut step: Step) {
-        for _ in 0..STEPS_MAX {
-            self.pass_time(tape);
-            step = match step {
-                Step::Done(result) => return self.done(result),
-                Step::Confirm => {
-                    machine.outcome(&mut self.entry, Outcome::Done(Values::new()), self.now)
+    fn begin(&mut self, tape: &mut Tape<'_>, bounds: Bounds) -> Started {
+        let (op, begun) = (op(tape), self.now);
+        let Some(cas) = self.entry.fast(op, begun).filter(|_| tape.flip()) else {
+            return Operation::begin(&mut self.entry, op, begun, bounds);
+        };
+        let outcome = match tape.flip() {
+            true => {
+                self.word = cas.swap;
+                let local_ns = self.now.local_ns;
+                match self.entry.fast_end(cas, begun, || local_ns) {
+                    Some(result) => {
+                        assert_eq!(result.status, Status::Success);
+                        return Started::Done(result);
+                    }
+                    None => self.execute(&[Verb::Read { addr: cas.addr }]),
                 }
-                Step::Chain(chain) => {
+            }
+            false => self.outcome(tape, &[cas.verb()]),
+        };
+        self.pass_time(tape);
+        Operation::after_fast(&mut self.entry, op, outcome, begun, self.now, bounds)
+    }
+
+    /// Carries the effects out, as no primary or a hostile one would have them answered.
+    fn carry_out(&mut self, tape: &mut Tape<'_>, mut operation: Operation) {
+        for _ in 0..EFFECTS_MAX {
+            let effect = operation.next(&mut self.entry);
+            self.pass_time(tape);
+            match effect {
+                Effect::Done(result) => {
+                    if tape.u8() == 99 {
+                        operation.told_late(&self.entry, self.now);
+                        continue;
+                    }
+                    return self.done(result);
+                }
+                Effect::Post { chain, .. } => {
                     assert!((1..=CHAIN_VERBS_MAX).contains(&chain.verbs().len()));
                     let outcome = self.outcome(tape, chain.verbs());
-                    machine.outcome(&mut self.entry, outcome, self.now)
+                    operation.outcome(&mut self.entry, outcome, self.now);
                 }
-                Step::Request(request) => {
+                Effect::Flush { .. } => {
+                    operation.flushed(&mut self.entry, tape.u8() != 99, self.now);
+                }
+                Effect::Ask { request, .. } => {
                     self.sendable(&request);
-                    if let Some(cancel) = machine.cancel(&self.entry) {
-                        self.sendable(&cancel);
-                    }
-                    if tape.u8() == 99 {
-                        return machine.abandon(&mut self.entry);
-                    }
-                    let reply = self.reply(tape);
-                    machine.reply(&mut self.entry, reply, self.now)
+                    self.answered(tape, &mut operation);
                 }
-            };
-            let _ = self.entry.take_note();
+                Effect::Probe { .. } | Effect::Await { .. } => {
+                    self.answered(tape, &mut operation);
+                }
+                Effect::Tell(request) => self.sendable(&request),
+                Effect::ReadClock => operation.clock(self.now),
+                Effect::WriteLedger(_) | Effect::Forget => {}
+            }
         }
-        machine.abandon(&mut self.entry);
+        panic!("no end: {operation:?}");
+    }
+
+    /// What comes of a request: a reply, none in time, a new session; or the caller gives up.
+    fn answered(&mut self, tape: &mut Tape<'_>, operation: &mut Operation) {
+        let now = self.now;
+        match tape.below(16) {
+            0 => operation.give_up(&mut self.entry, Status::TimedOut, now),
+            1 => operation.replaced(&mut self.entry, now),
+            2 | 3 => operation.deadline(&self.entry, tape.flip(), now),
+            _ => {
+                let reply = self.reply(tape);
+                operation.reply(&mut self.entry, reply, now);
+            }
+        }
     }
 
     /// What is said of a result holds of the entry.
@@ -226,6 +260,7 @@ impl World {
             short => u64::from(short),
         };
         self.now.time = self.now.time.plus_ns(ns);
+        self.now.local_ns = self.now.local_ns.saturating_add(ns);
     }
 }
 

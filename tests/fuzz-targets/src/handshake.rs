@@ -163,7 +163,8 @@ impl World {
                 }
                 Effect::Undo { client, .. } => {
                     assert!(self.fenced.contains(&client), "{client} is not fenced");
-                    self.primary.fenced(now, &mut self.memory, client, &mut out);
+                    self.primary.fenced(client);
+                    self.primary.tick(now, &mut self.memory, &mut out);
                     self.members.undone(client);
                 }
                 Effect::Forget { client } => {

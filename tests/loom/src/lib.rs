@@ -5,8 +5,13 @@
 //! after each access gives it back what the language promises.
 #![forbid(unsafe_code)]
 
+use dlock_core::clock::Now;
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
+use dlock_core::lock::{LockEntry, Op};
+use dlock_core::message::Request;
+use dlock_core::operation::{Bounds, Effect, Operation, Started};
+use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
 use dlock_core::words::LedgerEntry;
 use loom::sync::atomic::{fence, AtomicU64, Ordering};
@@ -89,6 +94,40 @@ impl Shared {
     /// What the shm executor does with a note.
     pub fn note(&self, client: ClientId, entry: LedgerEntry) {
         self.ledger_of(client).store(entry.into_bits());
+    }
+}
+
+/// Carries out the effects of an operation, as far as no arbiter is needed. At a request `goes_on`
+/// says whether to go on as if it had no answer; `None`: it did not.
+pub fn carry_out(
+    shared: &Shared,
+    me: ClientId,
+    entry: &mut LockEntry,
+    op: Op,
+    now: Now,
+    mut goes_on: impl FnMut(Request) -> bool,
+) -> Option<Status> {
+    let mut operation = match Operation::begin(entry, op, now, Bounds::since(now.local_ns)) {
+        Started::Done(result) => return Some(result.status),
+        Started::Running(operation) => operation,
+    };
+    loop {
+        match operation.next(entry) {
+            Effect::Done(result) => return Some(result.status),
+            Effect::Post { chain, .. } => {
+                operation.outcome(entry, shared.execute(me, &chain), now);
+            }
+            Effect::WriteLedger(write) => shared.note(me, write),
+            Effect::Flush { .. } => operation.flushed(entry, true, now),
+            Effect::Ask { request, .. } => match goes_on(request) {
+                true => operation.reply(entry, Err(Status::BadResponse), now),
+                false => return None,
+            },
+            Effect::Tell(request) if !goes_on(request) => return None,
+            Effect::Tell(_) | Effect::Forget => {}
+            Effect::ReadClock => operation.clock(now),
+            Effect::Probe { .. } | Effect::Await { .. } => operation.deadline(entry, false, now),
+        }
     }
 }
 

@@ -9,12 +9,11 @@ use dlock_core::arbiter::{Arbiter, Caller, LockRef, Sent};
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
-use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, Step};
+use dlock_core::lock::{EntryState, LockEntry, Op};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
-use dlock_core::verb::{Outcome, Values};
 use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord};
-use dlock_loom::{Shared, SharedWord};
+use dlock_loom::{carry_out, Shared, SharedWord};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -56,30 +55,17 @@ enum At {
     Asks(Request),
 }
 
+/// Runs an operation up to its first request.
 fn run(shared: &Shared, n: u32, entry: &mut LockEntry, op: Op) -> At {
-    match entry.begin(op, now()) {
-        Begin::Local(result) => At::Done(result.status),
-        Begin::Run(machine, step) => follow(shared, n, entry, machine, step),
-    }
-}
-
-fn follow(
-    shared: &Shared,
-    n: u32,
-    entry: &mut LockEntry,
-    mut machine: Machine,
-    mut step: Step,
-) -> At {
-    loop {
-        if let Some(note) = entry.take_note() {
-            shared.note(client(n), note);
-        }
-        step = match step {
-            Step::Done(result) => return At::Done(result.status),
-            Step::Chain(chain) => machine.outcome(entry, shared.execute(client(n), &chain), now()),
-            Step::Confirm => machine.outcome(entry, Outcome::Done(Values::new()), now()),
-            Step::Request(request) => return At::Asks(request),
-        };
+    let mut asked = None;
+    let told = carry_out(shared, client(n), entry, op, now(), |request| {
+        asked = Some(request);
+        false
+    });
+    match (told, asked) {
+        (Some(status), None) => At::Done(status),
+        (_, Some(request)) => At::Asks(request),
+        (None, None) => unreachable!("only a request ends it early"),
     }
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The estimate of the server clock that a client's threads share.
+//! The words that a client's threads share and rarely replace: the estimate of the server clock.
 
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// As `dlock_fabric::server_clock::SharedEstimate`, with two parts.
+/// As `dlock_fabric::published::Published`, with two words.
 struct Parts {
     version: AtomicU64,
     parts: [AtomicU64; 2],

@@ -7,12 +7,11 @@ use dlock_core::arbiter::{Arbiter, LockRef};
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Handle, LockId, Slot};
-use dlock_core::lock::{Begin, LockEntry, Op, Step};
+use dlock_core::lock::{LockEntry, Op};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
-use dlock_core::verb::{Outcome, Values};
 use dlock_core::words::RwWord;
-use dlock_loom::{Shared, SharedWord};
+use dlock_loom::{carry_out, Shared, SharedWord};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -34,19 +33,7 @@ fn entry(n: u32, lock_type: LockType) -> LockEntry {
 
 /// Runs an operation; requests to the arbiter are not answered.
 fn run(shared: &Shared, n: u32, entry: &mut LockEntry, op: Op) -> Status {
-    let me = client(n);
-    let Begin::Run(mut machine, mut step) = entry.begin(op, now()) else { return Status::Error };
-    loop {
-        if let Some(note) = entry.take_note() {
-            shared.note(me, note);
-        }
-        step = match step {
-            Step::Done(result) => return result.status,
-            Step::Chain(chain) => machine.outcome(entry, shared.execute(me, &chain), now()),
-            Step::Confirm => machine.outcome(entry, Outcome::Done(Values::new()), now()),
-            Step::Request(_) => machine.reply(entry, Err(Status::BadResponse), now()),
-        };
-    }
+    carry_out(shared, client(n), entry, op, now(), |_| true).unwrap_or(Status::Error)
 }
 
 fn try_lock(mode: Mode) -> Op {

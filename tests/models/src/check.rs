@@ -57,9 +57,10 @@ pub(crate) fn overtakes(state: &mut State, granted: usize, mode: Mode, ticket: T
 pub(crate) fn step(state: &mut State, setup: &Setup) {
     if setup.lock_type == LockType::Fair {
         let w = FairWord::from_bits(state.word);
-        let open = [w.mx().wrapping_sub(w.nx()), w.ms().wrapping_sub(w.ns())];
-        // each client has one ticket, and one that it dropped because its note came too late
-        if open.iter().any(|&n| usize::from(n) > 2 * CLIENTS) {
+        let open = [w.open_exclusive(), w.open_shared()];
+        // each client has one ticket, and one that it dropped because its note came too late; in
+        // narrow lanes the arbiter leaves numbers out
+        if setup.lane_bits == 16 && open.iter().any(|&n| usize::from(n) > 2 * CLIENTS) {
             state.violate("more tickets are done than were taken, or more taken than clients");
         }
     }
@@ -105,7 +106,7 @@ fn settled(state: &State, setup: &Setup) -> bool {
         }
         LockType::Fair => {
             let w = FairWord::from_bits(state.word);
-            let open = w.mx().wrapping_sub(w.nx()) + w.ms().wrapping_sub(w.ns());
+            let open = w.open_exclusive() + w.open_shared();
             // so do an expired hold of a fair lock, and a ticket that nobody claims
             usize::from(open) >= holders
         }
@@ -135,13 +136,12 @@ mod tests {
         let mut state = fair();
         let (mode, ticket) = theirs;
         let op = Op::Lock { mode, expire_s: 9 };
-        let Begin::Run(machine, _) = state.clients[1].entry.begin(op, Now::exact(START)) else {
-            panic!()
-        };
+        let begun = state.clients[1].entry.begin(op, Now::exact(START));
+        assert!(matches!(begun, Begin::Run(..)));
         let (handle, wait, ticket) = (HANDLE, WaitNumber(1), Some(ticket));
         let request = Request::Wait { handle, mode, expire_s: 9, wait, ticket };
         let seq = Seq(1);
-        state.clients[1].doing = Doing::Await { machine, seq, request, cancelled: false };
+        state.clients[1].doing = Doing::Await { seq, request, cancelled: false };
         overtakes(&mut state, 0, granted.0, granted.1);
         state.violation.is_some()
     }

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One step of a client: one verb, one message, or one decision.
+//! One step of a client: one effect of its operation, or one word operation of a chain.
+//! [`Operation`] decides what they are.
 
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::ids::Seq;
-use dlock_core::lock::{Begin, EntryState, Machine, Op, OpResult, Step};
+use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Verb};
 use dlock_core::words::{LedgerEntry, LedgerState};
 
 use crate::bug::Bug;
 use crate::state::{id, Doing, Event, Setup, State, HANDLE};
+
+/// Deadlines are actions of the model: no call has one of its own.
+const BOUNDS: Bounds = Bounds { grant_until_ns: u64::MAX, until_ns: u64::MAX };
 
 /// What a step needs besides the state.
 pub(crate) struct Around<'a> {
@@ -27,7 +32,7 @@ impl State {
     pub(crate) fn can_step(&self, i: usize, setup: &Setup) -> bool {
         let c = &self.clients[i];
         if c.gone {
-            // its last verb may still be on the wire
+            // its last word operation may still be on the wire
             let late = setup.bug == Some(Bug::ForgottenBeforeFenced);
             return late && matches!(c.doing, Doing::Chain { .. });
         }
@@ -36,16 +41,17 @@ impl State {
             // the primary does one thing at a time
             Doing::Chain { .. } if setup.by_primary => self.call.is_none(),
             Doing::Await { seq, .. } => c.inbox.iter().any(|(s, _)| s == seq),
-            Doing::Chain { .. } | Doing::Confirm { .. } => true,
-            Doing::Send { .. } | Doing::Finish { .. } => true,
+            Doing::Chain { .. } | Doing::WriteLedger(_) | Doing::Flush => true,
+            Doing::Ask(_) | Doing::Tell(_) | Doing::Finish(_) => true,
         }
     }
 
     pub(crate) fn can_cancel(&self, i: usize, setup: &Setup) -> bool {
         let c = &self.clients[i];
+        let waits = |request: &Request| matches!(request, Request::Wait { .. });
         match &c.doing {
-            Doing::Await { machine, cancelled: false, .. } => {
-                setup.impatient && !c.gone && machine.cancel(&c.entry).is_some()
+            Doing::Await { request, cancelled: false, .. } => {
+                setup.impatient && !c.gone && waits(request)
             }
             _ => false,
         }
@@ -57,7 +63,7 @@ impl State {
         self.losses > 0
             && !c.gone
             && match &c.doing {
-                Doing::Chain { note: None, .. } => !setup.by_primary || self.call.is_none(),
+                Doing::Chain { .. } => !setup.by_primary || self.call.is_none(),
                 Doing::Await { .. } => true,
                 _ => false,
             }
@@ -76,9 +82,9 @@ impl State {
         loop {
             let c = &self.clients[i];
             let local = match &c.doing {
-                Doing::Finish { note: None, .. } | Doing::Send { note: None, .. } => true,
+                Doing::Finish(_) | Doing::Ask(_) | Doing::Tell(_) => true,
                 // with no pause left, time stands still as long as anybody can run
-                Doing::Confirm { note: None, .. } => self.pauses == 0,
+                Doing::Flush => self.pauses == 0,
                 Doing::Await { .. } => {
                     // otherwise it may give up, or lose the answer, before it has it
                     !setup.impatient && setup.losses == 0 && self.can_step(i, setup)
@@ -103,42 +109,31 @@ impl State {
     }
 
     fn one_step(&mut self, i: usize, around: &Around<'_>) {
-        let doing = std::mem::replace(&mut self.clients[i].doing, Doing::Nothing);
-        self.clients[i].doing = match doing {
-            Doing::Nothing => return self.begin(i, around),
-            Doing::Chain { machine, chain, values, note: Some(note) } => {
-                self.note(i, note, around);
-                Doing::Chain { machine, chain, values, note: None }
+        match std::mem::replace(&mut self.clients[i].doing, Doing::Nothing) {
+            Doing::Nothing => self.begin(i, around),
+            Doing::WriteLedger(write) => {
+                self.note(i, write, around);
+                self.next(i, around);
             }
-            Doing::Confirm { machine, note: Some(note) } => {
-                self.note(i, note, around);
-                Doing::Confirm { machine, note: None }
+            Doing::Chain { chain, values } => self.chain(i, chain, values, around),
+            Doing::Flush => self.event(i, around, |operation, entry, now| {
+                operation.flushed(entry, true, now);
+            }),
+            Doing::Ask(request) => {
+                let seq = self.send(i, request, around);
+                let c = &mut self.clients[i];
+                c.asked = Some((seq, request));
+                c.doing = Doing::Await { seq, request, cancelled: false };
             }
-            Doing::Send { machine, request, note: Some(note) } => {
-                self.note(i, note, around);
-                Doing::Send { machine, request, note: None }
+            Doing::Tell(request) => {
+                self.send(i, request, around);
+                self.next(i, around);
             }
-            Doing::Finish { result, note: Some(note) } => {
-                self.note(i, note, around);
-                Doing::Finish { result, note: None }
+            Doing::Await { seq, request, cancelled } => {
+                self.receive(i, seq, request, cancelled, around);
             }
-            Doing::Chain { machine, chain, values, note: None } => {
-                return self.chain(i, machine, chain, values, around);
-            }
-            Doing::Confirm { mut machine, note: None } => {
-                let now = self.clock(i, around.setup);
-                let outcome = Outcome::Done(Values::new());
-                let step = machine.outcome(&mut self.clients[i].entry, outcome, now);
-                return self.follow(i, machine, step, around);
-            }
-            Doing::Send { machine, request, note: None } => {
-                return self.send(i, machine, request, around);
-            }
-            Doing::Await { machine, seq, request, cancelled } => {
-                return self.receive(i, machine, seq, request, cancelled, around);
-            }
-            Doing::Finish { result, note: None } => return self.finish(i, result, around),
-        };
+            Doing::Finish(result) => self.finish(i, result, around),
+        }
     }
 
     fn begin(&mut self, i: usize, around: &Around<'_>) {
@@ -147,10 +142,11 @@ impl State {
         let c = &mut self.clients[i];
         let Some(&op) = around.setup.scripts[i].get(c.at) else {
             // the library's own clean-up
-            if let Some((machine, step)) = c.entry.undo(now) {
-                return self.follow(i, machine, step, around);
-            }
-            return self.violate("a client ends in doubt of what it believes to hold");
+            c.operation = Operation::undo(&mut c.entry, now, BOUNDS);
+            return match c.operation {
+                Some(_) => self.next(i, around),
+                None => self.violate("a client ends in doubt of what it believes to hold"),
+            };
         };
         c.started = true_now;
         if op == Op::Unlock && c.entry.refs() <= 1 {
@@ -159,23 +155,60 @@ impl State {
         if c.entry.in_doubt() {
             (around.seen)(Event::Resolved);
         }
-        match c.entry.begin(op, now) {
-            Begin::Local(result) => self.finish(i, result, around),
-            Begin::Run(machine, step) => self.follow(i, machine, step, around),
+        match Operation::begin(&mut c.entry, op, now, BOUNDS) {
+            Started::Done(result) => self.finish(i, result, around),
+            Started::Running(operation) => {
+                c.operation = Some(operation);
+                self.next(i, around);
+            }
         }
     }
 
-    fn follow(&mut self, i: usize, machine: Machine, step: Step, around: &Around<'_>) {
+    /// Something was reported to the operation: what does it want next?
+    fn event(
+        &mut self,
+        i: usize,
+        around: &Around<'_>,
+        report: impl FnOnce(&mut Operation, &mut LockEntry, Now),
+    ) {
+        let now = self.clock(i, around.setup);
         let c = &mut self.clients[i];
-        let note = c.entry.take_note();
-        c.doing = match step {
-            Step::Chain(chain) => {
+        if let Some(operation) = &mut c.operation {
+            report(operation, &mut c.entry, now);
+        }
+        self.next(i, around);
+    }
+
+    fn next(&mut self, i: usize, around: &Around<'_>) {
+        let now = self.clock(i, around.setup);
+        let c = &mut self.clients[i];
+        let Some(operation) = &mut c.operation else { return };
+        c.doing = match operation.next(&mut c.entry) {
+            Effect::Post { chain, .. } => {
                 let chain = broken(chain, c.entry.state(), around.setup);
-                Doing::Chain { machine, chain, values: Values::new(), note }
+                Doing::Chain { chain, values: Values::new() }
             }
-            Step::Confirm => Doing::Confirm { machine, note },
-            Step::Request(request) => Doing::Send { machine, request, note },
-            Step::Done(result) => Doing::Finish { result, note },
+            Effect::WriteLedger(write) => Doing::WriteLedger(write),
+            Effect::Flush { .. } => Doing::Flush,
+            Effect::Ask { request, .. } => Doing::Ask(request),
+            Effect::Tell(request) => Doing::Tell(request),
+            Effect::Await { .. } => match c.asked {
+                Some((seq, request)) => Doing::Await { seq, request, cancelled: true },
+                None => return self.violate("a reply is awaited, and nothing was asked"),
+            },
+            Effect::ReadClock => {
+                operation.clock(now);
+                return self.next(i, around);
+            }
+            Effect::Probe { .. } => {
+                operation.deadline(&c.entry, true, now); // the primary is there
+                return self.next(i, around);
+            }
+            Effect::Forget => {
+                c.asked = None;
+                return self.next(i, around);
+            }
+            Effect::Done(result) => Doing::Finish(result),
         };
     }
 
@@ -213,14 +246,7 @@ impl State {
         old
     }
 
-    fn chain(
-        &mut self,
-        i: usize,
-        mut machine: Machine,
-        chain: Chain,
-        mut values: Values,
-        around: &Around<'_>,
-    ) {
+    fn chain(&mut self, i: usize, chain: Chain, mut values: Values, around: &Around<'_>) {
         loop {
             let verb = chain.verbs()[values.as_slice().len()];
             values.push(self.verb(i, verb, around));
@@ -228,7 +254,7 @@ impl State {
                 break;
             }
             if !around.setup.by_primary {
-                self.clients[i].doing = Doing::Chain { machine, chain, values, note: None };
+                self.clients[i].doing = Doing::Chain { chain, values };
                 return;
             }
         }
@@ -237,7 +263,6 @@ impl State {
             return; // nobody is left to hear of it
         }
         let values = unbroken(values, &chain, around.setup);
-        let now = self.clock(i, around.setup);
         let took_over = chain.verbs().iter().zip(values.as_slice()).any(|(verb, &old)| {
             matches!(*verb, Verb::Cas { expect, swap, .. } if old == expect && expect != 0
                 && swap != 0 && around.setup.lock_type == LockType::Atomic)
@@ -245,15 +270,14 @@ impl State {
         if took_over && self.clients[i].entry.refs() == 0 {
             (around.seen)(Event::TakenOver);
         }
-        let entry = &mut self.clients[i].entry;
-        let step = machine.outcome(entry, Outcome::Done(values), now);
-        if let Step::Chain(next) = step {
-            let back = |v: &Verb| matches!(v, Verb::Faa { add: u64::MAX, .. });
-            if around.setup.lock_type == LockType::Rw && next.verbs().iter().any(back) {
-                (around.seen)(Event::SteppedBack);
-            }
+        self.event(i, around, |operation, entry, now| {
+            operation.outcome(entry, Outcome::Done(values), now);
+        });
+        let Doing::Chain { chain: next, .. } = &self.clients[i].doing else { return };
+        let back = |v: &Verb| matches!(v, Verb::Faa { add: u64::MAX, .. });
+        if around.setup.lock_type == LockType::Rw && next.verbs().iter().any(back) {
+            (around.seen)(Event::SteppedBack);
         }
-        self.follow(i, machine, step, around);
     }
 
     /// What the primary learns from a chain it has executed itself.
@@ -270,9 +294,8 @@ impl State {
         }
     }
 
-    fn send(&mut self, i: usize, mut machine: Machine, request: Request, around: &Around<'_>) {
+    fn send(&mut self, i: usize, request: Request, around: &Around<'_>) -> Seq {
         let wake = matches!(request, Request::Wake { .. });
-        let now = self.clock(i, around.setup);
         let c = &mut self.clients[i];
         c.seq += 1;
         let seq = Seq(c.seq);
@@ -282,41 +305,30 @@ impl State {
         if !(wake && around.setup.bug == Some(Bug::WakeLost)) {
             c.sent.push_back((seq, request));
         }
-        if request.has_reply() {
-            c.doing = Doing::Await { machine, seq, request, cancelled: false };
-            return;
-        }
-        let step = machine.reply(&mut c.entry, Ok(Reply::Done { word: 0 }), now);
-        self.follow(i, machine, step, around);
+        seq
     }
 
-    pub(crate) fn cancel(&mut self, i: usize) {
-        let c = &mut self.clients[i];
-        if let Doing::Await { machine, cancelled, .. } = &mut c.doing {
-            if let Some(cancel) = machine.cancel(&c.entry) {
-                *cancelled = true;
-                c.seq += 1;
-                c.sent.push_back((Seq(c.seq), cancel));
-            }
-        }
+    /// The wait has lasted too long.
+    pub(crate) fn cancel(&mut self, i: usize, around: &Around<'_>) {
+        self.event(i, around, |operation, entry, now| operation.deadline(entry, true, now));
+        self.settle(i, around);
     }
 
     fn receive(
         &mut self,
         i: usize,
-        mut machine: Machine,
         seq: Seq,
         request: Request,
         cancelled: bool,
         around: &Around<'_>,
     ) {
-        let now = self.clock(i, around.setup);
         let c = &mut self.clients[i];
         let at = c.inbox.iter().position(|(s, _)| *s == seq);
         let Some((_, mut reply)) = at.and_then(|at| c.inbox.remove(at)) else {
-            c.doing = Doing::Await { machine, seq, request, cancelled };
+            c.doing = Doing::Await { seq, request, cancelled };
             return;
         };
+        c.asked = None;
         match (reply, request) {
             (Reply::Granted { .. }, Request::Steal { .. }) => (around.seen)(Event::Stolen),
             (Reply::Granted { word, .. }, _) if cancelled => {
@@ -331,17 +343,15 @@ impl State {
         if matches!(request, Request::TakeTicket { .. }) {
             (around.seen)(Event::TicketByArbiter);
         }
-        let step = machine.reply(&mut c.entry, Ok(reply), now);
-        self.follow(i, machine, step, around);
+        self.event(i, around, |operation, entry, now| operation.reply(entry, Ok(reply), now));
     }
 
     /// The chain took effect as far as it got (`all`: to its end), and its outcome is lost; or
     /// the reply that is awaited is lost.
     pub(crate) fn lose(&mut self, i: usize, all: bool, around: &Around<'_>) {
         self.losses -= 1;
-        let doing = std::mem::replace(&mut self.clients[i].doing, Doing::Nothing);
-        let (machine, step) = match doing {
-            Doing::Chain { mut machine, chain, mut values, .. } => {
+        match std::mem::replace(&mut self.clients[i].doing, Doing::Nothing) {
+            Doing::Chain { chain, mut values } => {
                 while all && values.as_slice().len() < chain.verbs().len() {
                     let verb = chain.verbs()[values.as_slice().len()];
                     values.push(self.verb(i, verb, around));
@@ -349,23 +359,23 @@ impl State {
                 if all {
                     self.executed(i, &chain, &values, around.setup);
                 }
-                let now = self.clock(i, around.setup);
-                let step = machine.outcome(&mut self.clients[i].entry, Outcome::Unknown, now);
-                (machine, step)
+                self.event(i, around, |operation, entry, now| {
+                    operation.outcome(entry, Outcome::Unknown, now);
+                });
             }
-            Doing::Await { mut machine, seq, .. } => {
-                let now = self.clock(i, around.setup);
+            Doing::Await { seq, .. } => {
                 let c = &mut self.clients[i];
                 c.inbox.retain(|(s, _)| *s != seq);
-                let step = machine.reply(&mut c.entry, Err(Status::BadResponse), now);
-                (machine, step)
+                c.asked = None;
+                self.event(i, around, |operation, entry, now| {
+                    operation.reply(entry, Err(Status::BadResponse), now);
+                });
             }
             other => {
                 self.clients[i].doing = other;
                 return;
             }
-        };
-        self.follow(i, machine, step, around);
+        }
         self.settle(i, around);
     }
 
@@ -387,6 +397,7 @@ impl State {
 
     fn finish(&mut self, i: usize, result: OpResult, around: &Around<'_>) {
         let c = &mut self.clients[i];
+        (c.operation, c.asked) = (None, None);
         let Some(&op) = around.setup.scripts[i].get(c.at) else { return };
         let until = c.started;
         c.started = ServerTime(0);
@@ -469,13 +480,14 @@ impl crate::state::Client {
     pub(crate) fn describe(&self) -> String {
         let doing = match &self.doing {
             Doing::Nothing => "-".to_string(),
-            Doing::Chain { chain, values, .. } => {
+            Doing::Chain { chain, values } => {
                 format!("{:x?} {}", chain.verbs(), values.as_slice().len())
             }
-            Doing::Confirm { .. } => "confirm".to_string(),
-            Doing::Send { request, .. } => format!("send {request:?}"),
+            Doing::WriteLedger(write) => format!("write {write:?}"),
+            Doing::Flush => "flush".to_string(),
+            Doing::Ask(request) | Doing::Tell(request) => format!("send {request:?}"),
             Doing::Await { request, cancelled, .. } => format!("await {request:?} {cancelled}"),
-            Doing::Finish { result, .. } => format!("finish {:?}", result.status),
+            Doing::Finish(result) => format!("finish {:?}", result.status),
         };
         let gone = if self.gone { "gone " } else { "" };
         let holds = self.holds.map_or("", |_| "HOLDS ");

@@ -4,7 +4,7 @@
 //! ```text
 //!   Setup ──▶ LockModel ──states, actions──▶ stateright    safety, "sometimes", shortest traces
 //!                │                      └──▶ liveness      the graph: dead ends, fair cycles
-//!                └─ a state is the real thing: LockEntry and Machine per client, one Arbiter
+//!                └─ a state is the real thing: LockEntry and Operation per client, one Arbiter
 //! ```
 //! Nothing of the protocol is written down a second time here: an action calls `dlock-core` with
 //! a word, three ledger entries and a clock of this crate. What a model leaves out is said in
@@ -26,5 +26,7 @@ pub use actions::{Action, LockModel};
 pub use bug::Bug;
 pub use liveness::{walk, Graph};
 pub use run::{exhaust, hunt, Report};
+#[cfg(feature = "planted")]
+pub use setups::{laps, planted_laps};
 pub use setups::{large, planted, small};
 pub use state::{Event, Setup, State, CLIENTS};

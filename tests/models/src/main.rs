@@ -4,6 +4,8 @@
 //!     dlock-models                 those of CI
 //!     dlock-models large           those that take longer
 //!     dlock-models bugs            the planted bugs, with what finds them
+//!     dlock-models laps            lanes of 3 bits (with the feature `planted`)
+//!     dlock-models lap-bugs        rules of laps that are switched off
 //!     dlock-models NAME            those whose name has NAME in it
 #![forbid(unsafe_code)]
 
@@ -17,7 +19,11 @@ fn main() -> ExitCode {
     let failed = match what.as_str() {
         "" => explore(small()),
         "large" => explore(large()),
-        "bugs" => bugs(),
+        "bugs" => bugs(planted()),
+        #[cfg(feature = "planted")]
+        "laps" => explore(dlock_models::laps()),
+        #[cfg(feature = "planted")]
+        "lap-bugs" => bugs(dlock_models::planted_laps()),
         name => explore(all().filter(|s| s.name.contains(name)).collect()),
     };
     println!("{} passed, {} failed", failed.0, failed.1);
@@ -59,9 +65,12 @@ fn explore(setups: Vec<Setup>) -> (usize, usize) {
     (passed, failed)
 }
 
-fn bugs() -> (usize, usize) {
+fn bugs(setups: Vec<Setup>) -> (usize, usize) {
     let (mut passed, mut failed) = (0, 0);
-    for setup in planted() {
+    for setup in setups {
+        #[cfg(feature = "planted")]
+        let name = setup.core_bug.map_or(setup.name.to_string(), |bug| format!("{bug:?}"));
+        #[cfg(not(feature = "planted"))]
         let name = setup.name;
         match hunt(setup) {
             Some((property, trace, states)) => {

@@ -54,6 +54,9 @@ fn setup(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 3]) -> Setu
         by_primary: false,
         sometimes: Vec::new(),
         bug: None,
+        lane_bits: 16,
+        #[cfg(feature = "planted")]
+        core_bug: None,
     }
 }
 
@@ -240,6 +243,57 @@ pub fn planted() -> Vec<Setup> {
         with(Bug::WaitersBitLost, setup("waiters bit lost", Atomic, [cycle(X), cycle(X), vec![]])),
         with(Bug::WakeLost, setup("wake lost", Rw, [cycle(X), try_cycle(S), cycle(X)])),
         with(Bug::NoStepBack, setup("no step back", Rw, [cycle(X), cycle(S), vec![]])),
-        with(Bug::TimersLost, setup("timers lost", Fair, [cycle(X), cycle(X), vec![]])),
+        with(
+            Bug::TimersLost,
+            Setup { mortal: None, ..setup("timers lost", Fair, [stay(X), cycle(X), vec![]]) },
+        ),
+    ]
+}
+
+/// Lanes of three bits: numbers 0 and 1 are taken by clients, 5 and 6 by the arbiter, and every run
+/// has laps.
+#[cfg(feature = "planted")]
+pub fn laps() -> Vec<Setup> {
+    let narrow = |name, scripts| Setup {
+        mortal: None,
+        pauses: 1,
+        lane_bits: 3,
+        start_word: FairWord::new().with_nx(1).with_mx(1).into_bits(),
+        ..setup(name, LockType::Fair, scripts)
+    };
+    let twice = |mode| [cycle(mode), cycle(mode)].concat();
+    let thrice = |mode| [cycle(mode), cycle(mode), cycle(mode)].concat();
+    vec![
+        Setup {
+            sometimes: vec![E::TicketByArbiter, E::Expired, E::LateRelease],
+            ..narrow("laps: expiry", [[shortly(X), cycle(X)].concat(), thrice(X), vec![]])
+        },
+        Setup {
+            sometimes: vec![E::TicketByArbiter],
+            ..narrow("laps: readers", [[shortly(S), cycle(S)].concat(), twice(X), vec![]])
+        },
+        Setup {
+            mortal: Some(0),
+            pauses: 0,
+            sometimes: vec![E::TicketByArbiter, E::DiedHolding],
+            ..narrow("laps: crash", [twice(X), thrice(X), vec![]])
+        },
+        Setup {
+            sometimes: vec![E::TicketByArbiter],
+            ..narrow("laps: tries", [[try_cycle(X), try_cycle(S)].concat(), thrice(X), vec![]])
+        },
+    ]
+}
+
+/// What the rules of laps are for: each is switched off.
+#[cfg(feature = "planted")]
+pub fn planted_laps() -> Vec<Setup> {
+    use dlock_core::planted::Bug as Core;
+    let lap = |name: &str| laps().into_iter().find(|s| s.name == name).expect("a model of laps");
+    let with = |bug, setup: Setup| Setup { core_bug: Some(bug), sometimes: Vec::new(), ..setup };
+    vec![
+        with(Core::LapWithNames, lap("laps: expiry")),
+        with(Core::LapWithIntents, lap("laps: expiry")),
+        with(Core::FairNoIntent, lap("laps: expiry")),
     ]
 }

@@ -7,8 +7,9 @@ use dlock_core::arbiter::Arbiter;
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
-use dlock_core::lock::{LockEntry, Machine, Op, OpResult};
+use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::operation::Operation;
 use dlock_core::verb::{Chain, Values};
 use dlock_core::words::LedgerEntry;
 
@@ -50,6 +51,22 @@ pub struct Setup {
     pub sometimes: Vec<Event>,
     /// A defect in what surrounds the core.
     pub bug: Option<Bug>,
+    /// How wide the lanes of a fair lock are: fewer bits than 16 with the feature `planted` alone.
+    pub lane_bits: u32,
+    /// A rule of the core that is switched off.
+    #[cfg(feature = "planted")]
+    pub core_bug: Option<dlock_core::planted::Bug>,
+}
+
+impl Setup {
+    /// Makes the core of this thread the one of this setup.
+    pub(crate) fn enter(&self) {
+        #[cfg(feature = "planted")]
+        {
+            dlock_core::lane::set_bits(self.lane_bits);
+            dlock_core::planted::plant(self.core_bug);
+        }
+    }
 }
 
 /// What may happen somewhere in a model.
@@ -99,15 +116,17 @@ pub enum Event {
 /// All events.
 pub(crate) const EVENTS: u32 = Event::ArbiterRaced as u32 + 1;
 
-/// Where a client is within its operation.
+/// What a client does next: the effect of its operation that it carries out, or that it waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Doing {
     Nothing,
-    Chain { machine: Machine, chain: Chain, values: Values, note: Option<LedgerEntry> },
-    Confirm { machine: Machine, note: Option<LedgerEntry> },
-    Send { machine: Machine, request: Request, note: Option<LedgerEntry> },
-    Await { machine: Machine, seq: Seq, request: Request, cancelled: bool },
-    Finish { result: OpResult, note: Option<LedgerEntry> },
+    Chain { chain: Chain, values: Values },
+    WriteLedger(LedgerEntry),
+    Flush,
+    Ask(Request),
+    Tell(Request),
+    Await { seq: Seq, request: Request, cancelled: bool },
+    Finish(OpResult),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -116,6 +135,9 @@ pub(crate) struct Client {
     /// The operation of its script it is at.
     pub(crate) at: usize,
     pub(crate) doing: Doing,
+    pub(crate) operation: Option<Operation>,
+    /// The request whose reply is waited for.
+    pub(crate) asked: Option<(Seq, Request)>,
     /// What is on its way to the arbiter.
     pub(crate) sent: VecDeque<(Seq, Request)>,
     /// What is on its way to the client.
@@ -162,6 +184,8 @@ impl Client {
             entry: LockEntry::new(id(i), 0, lock_type, &grant, desc),
             at: 0,
             doing: Doing::Nothing,
+            operation: None,
+            asked: None,
             sent: VecDeque::new(),
             inbox: VecDeque::new(),
             seq: 0,

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The clients, the memory they operate on, and what each believes to hold.
+//! The clients, the memory they operate on, and what each believes to hold. Each carries out the
+//! effects of its operation, one per step, and the word operations of a chain one by one.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::ids::{ClientId, Handle, Seq};
-use dlock_core::lock::{Begin, LockEntry, Machine, Op, OpResult, Step};
+use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
 use dlock_core::words::LedgerEntry;
@@ -14,6 +16,9 @@ use dlock_core::words::LedgerEntry;
 use crate::world::Action;
 
 const TRACE_MAX: usize = 2_000;
+
+/// Deadlines are choices of the schedule: no call has one of its own.
+const BOUNDS: Bounds = Bounds { grant_until_ns: u64::MAX, until_ns: u64::MAX };
 
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
@@ -50,15 +55,17 @@ impl Memory {
     }
 }
 
-/// Where a client is within its current operation.
+/// What a client does next: the effect of its operation that it carries out, or that it waits for.
 #[derive(Debug)]
 pub(crate) enum Doing {
     Nothing,
-    Chain { machine: Machine, chain: Chain, values: Values, note: Option<LedgerEntry> },
-    Confirm { machine: Machine, note: Option<LedgerEntry> },
-    Send { machine: Machine, request: Request, note: Option<LedgerEntry> },
-    Await { machine: Machine, seq: Seq, cancelled: bool },
-    Finish { result: OpResult, note: Option<LedgerEntry> },
+    Chain { chain: Chain, values: Values },
+    WriteLedger(LedgerEntry),
+    Flush,
+    Ask(Request),
+    Tell(Request),
+    Await { cancelled: bool },
+    Finish(OpResult),
 }
 
 #[derive(Debug)]
@@ -68,6 +75,9 @@ pub(crate) struct Client {
     pub(crate) script: Vec<Action>,
     pub(crate) at: usize,
     pub(crate) doing: Doing,
+    pub(crate) operation: Option<Operation>,
+    /// The request whose reply is waited for, and whether it is a wait for a grant.
+    pub(crate) asked: Option<(Seq, bool)>,
     pub(crate) inbox: VecDeque<(Seq, Reply)>,
     pub(crate) seq: u64,
     pub(crate) gone: bool,
@@ -124,48 +134,37 @@ impl Clients {
         }
         match &c.doing {
             Doing::Nothing => c.at < c.script.len(),
-            Doing::Await { machine, seq, cancelled } => {
-                c.inbox.iter().any(|(s, _)| s == seq)
-                    || (self.impatient && !cancelled && machine.cancel(&c.entry).is_some())
-            }
+            Doing::Await { cancelled } => c.asked.is_some_and(|(seq, is_wait)| {
+                c.inbox.iter().any(|(s, _)| *s == seq) || (self.impatient && !cancelled && is_wait)
+            }),
             _ => true,
         }
     }
 
     pub(crate) fn step(&mut self, i: usize) {
-        let now = Now::exact(self.now);
-        let doing = std::mem::replace(&mut self.list[i].doing, Doing::Nothing);
-        match doing {
-            Doing::Nothing => self.begin(i, now),
-            Doing::Chain { machine, chain, values, note: Some(note) } => {
-                self.note(i, note);
-                self.list[i].doing = Doing::Chain { machine, chain, values, note: None };
+        match std::mem::replace(&mut self.list[i].doing, Doing::Nothing) {
+            Doing::Nothing => self.begin(i),
+            Doing::Chain { chain, values } => self.chain(i, chain, values),
+            Doing::WriteLedger(write) => {
+                self.note(i, write);
+                self.next(i);
             }
-            Doing::Chain { machine, chain, values, .. } => {
-                self.chain(i, machine, chain, values, now);
-            }
-            Doing::Confirm { machine, note: Some(note) } => {
-                self.note(i, note);
-                self.list[i].doing = Doing::Confirm { machine, note: None };
-            }
-            Doing::Confirm { mut machine, .. } => {
+            Doing::Flush => self.event(i, |operation, entry, now| {
+                operation.flushed(entry, true, now);
+            }),
+            Doing::Ask(request) => {
+                let is_wait = matches!(request, Request::Wait { .. });
+                let seq = self.send(i, request);
                 let c = &mut self.list[i];
-                let step = machine.outcome(&mut c.entry, Outcome::Done(Values::new()), now);
-                self.follow(i, machine, step);
+                c.asked = Some((seq, is_wait));
+                c.doing = Doing::Await { cancelled: false };
             }
-            Doing::Send { machine, request, note: Some(note) } => {
-                self.note(i, note);
-                self.list[i].doing = Doing::Send { machine, request, note: None };
+            Doing::Tell(request) => {
+                self.send(i, request);
+                self.next(i);
             }
-            Doing::Send { machine, request, .. } => self.send(i, machine, request, now),
-            Doing::Await { machine, seq, cancelled } => {
-                self.awaited(i, machine, seq, cancelled, now);
-            }
-            Doing::Finish { result, note: Some(note) } => {
-                self.note(i, note);
-                self.list[i].doing = Doing::Finish { result, note: None };
-            }
-            Doing::Finish { result, .. } => self.finish(i, result),
+            Doing::Await { .. } => self.awaited(i),
+            Doing::Finish(result) => self.finish(i, result),
         }
     }
 
@@ -184,7 +183,8 @@ impl Clients {
         }
     }
 
-    pub(crate) fn begin(&mut self, i: usize, now: Now) {
+    fn begin(&mut self, i: usize) {
+        let now = Now::exact(self.now);
         let c = &mut self.list[i];
         let op = match c.script[c.at] {
             Action::Op(op) | Action::Until(op) => op,
@@ -194,37 +194,58 @@ impl Clients {
         if op == Op::Unlock && c.entry.refs() <= 1 {
             c.holds = None; // from here on it does not touch the resource
         }
-        let begun = c.entry.begin(op, now);
+        let begun = Operation::begin(&mut c.entry, op, now, BOUNDS);
         self.log(|| format!("client {i} begins {op:?}"));
         match begun {
-            Begin::Local(result) => self.finish(i, result),
-            Begin::Run(machine, step) => self.follow(i, machine, step),
+            Started::Done(result) => self.finish(i, result),
+            Started::Running(operation) => {
+                self.list[i].operation = Some(operation);
+                self.next(i);
+            }
         }
     }
 
-    pub(crate) fn follow(&mut self, i: usize, machine: Machine, step: Step) {
+    /// Something is reported to the operation.
+    fn event(&mut self, i: usize, report: impl FnOnce(&mut Operation, &mut LockEntry, Now)) {
+        let now = Now::exact(self.now);
         let c = &mut self.list[i];
-        let note = c.entry.take_note();
-        c.doing = match step {
-            Step::Chain(chain) => Doing::Chain { machine, chain, values: Values::new(), note },
-            Step::Confirm => Doing::Confirm { machine, note },
-            Step::Request(request) => Doing::Send { machine, request, note },
-            Step::Done(result) => Doing::Finish { result, note },
+        if let Some(operation) = &mut c.operation {
+            report(operation, &mut c.entry, now);
+        }
+        self.next(i);
+    }
+
+    /// What the operation wants next.
+    fn next(&mut self, i: usize) {
+        let c = &mut self.list[i];
+        let Some(operation) = &mut c.operation else { return };
+        c.doing = match operation.next(&mut c.entry) {
+            Effect::Post { chain, .. } => Doing::Chain { chain, values: Values::new() },
+            Effect::WriteLedger(write) => Doing::WriteLedger(write),
+            Effect::Flush { .. } => Doing::Flush,
+            Effect::Ask { request, .. } => Doing::Ask(request),
+            Effect::Tell(request) => Doing::Tell(request),
+            Effect::Await { .. } => Doing::Await { cancelled: true },
+            Effect::Forget => {
+                c.asked = None;
+                return self.next(i);
+            }
+            Effect::ReadClock => {
+                return self.event(i, |operation, _, now| operation.clock(now));
+            }
+            Effect::Probe { .. } => {
+                return self.event(i, |operation, entry, now| {
+                    operation.deadline(entry, true, now); // the primary is there
+                });
+            }
+            Effect::Done(result) => Doing::Finish(result),
         };
     }
 
-    pub(crate) fn chain(
-        &mut self,
-        i: usize,
-        mut machine: Machine,
-        chain: Chain,
-        mut values: Values,
-        now: Now,
-    ) {
+    fn chain(&mut self, i: usize, chain: Chain, mut values: Values) {
         let id = self.list[i].id;
         loop {
-            let done = values.as_slice().len();
-            let verb = chain.verbs()[done];
+            let verb = chain.verbs()[values.as_slice().len()];
             let value = self.memory.execute(id, verb);
             self.log(|| format!("client {i} {verb:x?} = {value:#x}"));
             values.push(value);
@@ -232,61 +253,43 @@ impl Clients {
                 break;
             }
             if !self.by_primary {
-                let note = None;
-                self.list[i].doing = Doing::Chain { machine, chain, values, note };
+                self.list[i].doing = Doing::Chain { chain, values };
                 return;
             }
         }
         if self.by_primary {
             self.executed.push((id, chain, values));
         }
-        let step = machine.outcome(&mut self.list[i].entry, Outcome::Done(values), now);
-        self.follow(i, machine, step);
+        self.event(i, |operation, entry, now| {
+            operation.outcome(entry, Outcome::Done(values), now);
+        });
     }
 
-    pub(crate) fn send(&mut self, i: usize, mut machine: Machine, request: Request, now: Now) {
+    fn send(&mut self, i: usize, request: Request) -> Seq {
         let c = &mut self.list[i];
         c.seq += 1;
         let seq = Seq(c.seq);
         self.requests.push_back((i, seq, request));
         self.log(|| format!("client {i} sends {request:?}"));
-        let c = &mut self.list[i];
-        if request.has_reply() {
-            c.doing = Doing::Await { machine, seq, cancelled: false };
-            return;
-        }
-        let step = machine.reply(&mut c.entry, Ok(Reply::Done { word: 0 }), now);
-        self.follow(i, machine, step);
+        seq
     }
 
-    pub(crate) fn awaited(
-        &mut self,
-        i: usize,
-        mut machine: Machine,
-        seq: Seq,
-        cancelled: bool,
-        now: Now,
-    ) {
+    /// The reply that is waited for is looked at; without one, the wait has lasted too long.
+    fn awaited(&mut self, i: usize) {
         let c = &mut self.list[i];
-        let Some(at) = c.inbox.iter().position(|(s, _)| *s == seq) else {
-            let cancel =
-                machine.cancel(&c.entry).expect("can_run has seen that it can be cancelled");
-            c.seq += 1;
-            let cancel_seq = Seq(c.seq);
-            c.doing = Doing::Await { machine, seq, cancelled: true };
-            self.requests.push_back((i, cancel_seq, cancel));
+        let at = c.asked.and_then(|(seq, _)| c.inbox.iter().position(|(s, _)| *s == seq));
+        let Some((_, reply)) = at.and_then(|at| c.inbox.remove(at)) else {
             self.log(|| format!("client {i} cancels"));
-            return;
+            return self.event(i, |operation, entry, now| operation.deadline(entry, true, now));
         };
-        debug_assert!(!cancelled || at < usize::MAX);
-        let (_, reply) = c.inbox.remove(at).expect("the position was just found");
-        let step = machine.reply(&mut c.entry, Ok(reply), now);
+        c.asked = None;
         self.log(|| format!("client {i} receives {reply:?}"));
-        self.follow(i, machine, step);
+        self.event(i, |operation, entry, now| operation.reply(entry, Ok(reply), now));
     }
 
     pub(crate) fn finish(&mut self, i: usize, result: OpResult) {
         let c = &mut self.list[i];
+        c.operation = None;
         let action = c.script[c.at];
         let retry = matches!(result.status, Status::Fail | Status::Again);
         if !(matches!(action, Action::Until(_)) && retry) {

@@ -150,6 +150,8 @@ impl World {
                     script: script.clone(),
                     at: 0,
                     doing: Doing::Nothing,
+                    operation: None,
+                    asked: None,
                     inbox: VecDeque::new(),
                     seq: 0,
                     gone: false,

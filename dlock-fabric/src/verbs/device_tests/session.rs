@@ -14,7 +14,7 @@ use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
 
 use super::*;
-use crate::clock::{monotonic_ns, ClockEstimate};
+use crate::clock::{boot_ns, ClockEstimate};
 use crate::handshake;
 use crate::sys;
 
@@ -95,7 +95,7 @@ impl Site {
 
 /// The test's server clock is its own.
 pub(super) fn exact_clock() -> ClockEstimate {
-    let now = monotonic_ns();
+    let now = boot_ns();
     ClockEstimate::from_exchange(now, now, ServerTime(now))
 }
 
@@ -172,7 +172,7 @@ pub(super) fn request(frame: &[u8]) -> Option<(Seq, Request)> {
 /// The reply to a `Ping` is the time, to anything else the lock's number.
 pub(super) fn reply(seq: Seq, request: &Request) -> Vec<u8> {
     let reply = match request.handle() {
-        None => Reply::Pong { at: ServerTime(monotonic_ns()) },
+        None => Reply::Pong { at: ServerTime(boot_ns()) },
         Some(handle) => Reply::Done { word: handle.0.into() },
     };
     let mut bytes = Vec::new();

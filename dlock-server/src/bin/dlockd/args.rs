@@ -15,7 +15,7 @@ An option on the command line overrides the configuration file. All settings, wi
 meaning and defaults, are in the commented example dlockd.toml.
 
 When it serves, dlockd prints one line on standard output:
-  dlockd ready: listening on ADDR:PORT, offering ..., epoch N, pid N
+  dlockd ready: listening on ADDR:PORT, offering ..., epoch N, pid N, room for N clients
 SIGTERM and SIGINT stop it.
 
 Exit codes:
@@ -83,7 +83,9 @@ impl Args {
         };
         let server = &mut settings.server;
         server.bind = self.listen.unwrap_or(server.bind);
-        server.port = self.port.unwrap_or(server.port);
+        if let Some(port) = self.port {
+            server.port = file::usable_port(port)?;
+        }
         server.recovery_clients = self.recovery_clients.unwrap_or(server.recovery_clients);
         server.sleep_mode |= self.sleep_mode;
         server.verbs = self.verbs.unwrap_or(server.verbs);

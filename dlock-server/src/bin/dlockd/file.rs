@@ -31,7 +31,7 @@ impl Default for Settings {
 #[serde(deny_unknown_fields)]
 struct Keys {
     listen: Option<Spanned<String>>,
-    port: Option<u16>,
+    port: Option<Spanned<u16>>,
     ctrl_cpuset: Option<Spanned<String>>,
     cmd_cpuset: Option<Spanned<String>>,
     sleep_mode: Option<bool>,
@@ -101,7 +101,7 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     set(&mut server.bind, keys.listen, |text| {
         text.parse::<IpAddr>().map_err(|_| "this is no IPv4 or IPv6 address: give one in digits")
     })?;
-    server.port = keys.port.unwrap_or(server.port);
+    set(&mut server.port, keys.port, usable_port)?;
     set(&mut server.ctrl_cpuset, keys.ctrl_cpuset, cpus)?;
     set(&mut server.cmd_cpuset, keys.cmd_cpuset, cpus)?;
     server.sleep_mode = keys.sleep_mode.unwrap_or(server.sleep_mode);
@@ -128,9 +128,10 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
         "grace" => Ok(Orphans::Grace),
         _ => Err("this is neither \"lease\" nor \"grace\""),
     })?;
+    let verbs = server.verbs;
     set(&mut server.device, keys.device, |device| {
-        let device = Some(device);
-        ServerConfig { device: device.clone(), ..ServerConfig::default() }.check().map(|()| device)
+        let named = ServerConfig { device: Some(device), verbs, ..ServerConfig::default() };
+        named.check().map(|()| named.device)
     })?;
     let limit = |max: usize| move |count| within(count, 1, max);
     set(&mut server.clients_max, keys.clients_max, limit(limits::CLIENTS_MAX))?;
@@ -153,6 +154,18 @@ fn set<T, U, E: Display>(
         *setting = convert(found.into_inner()).map_err(|e| (Some(place), e.to_string()))?;
     }
     Ok(())
+}
+
+/// A port that clients of the C API can be configured with, or 0 for any free one.
+pub(crate) fn usable_port(port: u16) -> Result<u16, String> {
+    match port {
+        0 | limits::PORT_MIN.. => Ok(port),
+        _ => Err(format!(
+            "port {port} cannot be used by C clients, whose ports are {} to 65535: choose one of \
+             these, or 0 for any free one",
+            limits::PORT_MIN
+        )),
+    }
 }
 
 /// When to use verbs.
@@ -225,6 +238,8 @@ mod tests {
             ("port = 21616\nno_such_key = 1\n", (2, 1), "no_such_key"),
             ("port = 70000\n", (1, 8), "70000"),
             ("port = \"x\"\n", (1, 8), "string"),
+            ("port = 80\n", (1, 8), "C clients"),
+            ("port = 1023\n", (1, 8), "C clients"),
             ("# c\n\nlisten = \"localhost\"\n", (3, 10), "address"),
             ("cmd_cpuset = \"-1\"\n", (1, 14), "-1"),
             ("ctrl_cpuset = \"\"\n", (1, 15), "no CPU"),

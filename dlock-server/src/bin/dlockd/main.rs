@@ -58,8 +58,13 @@ fn run(settings: file::Settings) -> Result<(), String> {
         let server = Server::start(settings.server).map_err(|error| error.to_string())?;
         let fabrics = server.offers();
         let (address, epoch, pid) = (server.local_addr(), server.epoch(), std::process::id());
+        let capacity = server.capacity();
+        let room = capacity.clients;
+        let verbs = capacity.locked.map(|locked| format!(", {} over RDMA", locked.clients));
+        let verbs = verbs.unwrap_or_default();
         say(&format!(
-            "dlockd ready: listening on {address}, offering {fabrics}, epoch {epoch}, pid {pid}"
+            "dlockd ready: listening on {address}, offering {fabrics}, epoch {epoch}, pid {pid}, \
+             room for {room} clients{verbs}"
         ));
         let name = tokio::select! {
             _ = terminate.recv() => "SIGTERM",

@@ -1,189 +1,520 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Batches and asynchronous operations, as `dlock-client` drives them.
+//! Batches: carries out the effects of up to 31 operations of one client together; [`Batch`]
+//! decides what they are.
 //!
 //! ```text
-//!   batch    begin on many locks ─▶ their chains in one doorbell ─▶ all outcomes together
-//!            shm: one CPU, chain after chain · tcp: one frame · verbs: one list, one completion
-//!   async    begin ─▶ post, nobody waits ─ the program asks now and then ─▶ the next step
-//!                                        └ after 5 s it gives up, and what was done is undone
+//!   Effects ─ next … ─▶ Chains in one doorbell ─▶ Effects ─▶ Flush | Replies ─▶ Effects ─▶ told
+//!     shm: one CPU, chain after chain · tcp: one frame · verbs: one list, one completion
 //! ```
-//! Others' verbs come between any two of a doorbell. While an asynchronous operation is under
-//! way, the client begins nothing else on its locks.
+//! One of its locks' threads, the leader, has the events. Others' word operations come between
+//! any two of a doorbell. Where every item is one word operation, all of them go at once first.
 
-use dlock_core::clock::NS;
-use dlock_core::limits::{BATCH_MAX, LOCK_WAIT_S};
-use dlock_core::lock::{Op, OpResult};
+use dlock_core::clock::Now;
+use dlock_core::ids::Seq;
+use dlock_core::limits::BATCH_MAX;
+use dlock_core::lock::{FastCas, LockEntry, Op};
+use dlock_core::message::{Reply, Request};
+use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Values};
+use dlock_core::verb::{Chain, Outcome, Values};
 
 use super::coverage::Action;
 use super::plan::Fabric;
-use super::state::{Doing, Ev, Life, Sys, Unit};
+use super::state::{Doing, Sys, Thread, Unit};
 
-const ASYNC_WAIT_NS: u64 = LOCK_WAIT_S * NS;
+/// A chain of the doorbell.
+#[derive(Debug)]
+struct Post {
+    item: usize,
+    lock: u8,
+    chain: Chain,
+    values: Values,
+    outcome: Option<Outcome>,
+}
 
-/// A chain of a doorbell: the lock's thread, the number of its step.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rung {
-    pub lock: u8,
-    pub tok: u32,
-    pub chain: Chain,
+/// A request whose reply is waited for.
+#[derive(Debug)]
+struct Asked {
+    seq: Seq,
+    gen: u32,
+    until_ns: u64,
+    answer: Option<Result<Reply, Status>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Effects,
+    Chains,
+    Flush,
+    /// The reply to the request of the first item from this one on.
+    Replies {
+        at: usize,
+        waits: bool,
+    },
+}
+
+/// A batch under way.
+#[derive(Debug)]
+pub(crate) struct BatchRun {
+    batch: Batch,
+    bounds: Bounds,
+    leader: usize,
+    /// The lock in each place.
+    locks: Vec<u8>,
+    stage: Stage,
+    posts: Vec<Post>,
+    until_ns: u64,
+    flushes: Vec<usize>,
+    asked: Vec<Option<Asked>>,
+    /// The word operations of a batch that may need no more than these.
+    short: Option<(Vec<(Op, FastCas)>, Now)>,
+}
+
+/// The locks of a batch, and the clock read once per round.
+struct Places<'a> {
+    threads: &'a mut [Thread],
+    locks: &'a [u8],
+    now: Now,
+}
+
+impl Entries for Places<'_> {
+    fn entry(&mut self, place: usize) -> &mut LockEntry {
+        let entry = self.threads[usize::from(self.locks[place])].entry.as_mut();
+        entry.expect("the lock of a batch is not given back while it is under way")
+    }
+
+    fn now(&mut self, _place: usize) -> Now {
+        self.now
+    }
 }
 
 impl Sys {
-    /// An asynchronous operation is under way: nothing else may begin.
-    pub(super) fn is_gated(&self, c: usize) -> bool {
-        self.clients[c].threads.iter().any(|t| t.async_until > 0)
-    }
-
-    /// Perhaps makes the operation that this thread is about to begin one of a batch, or an
-    /// asynchronous one.
-    pub(super) fn begins_otherwise(&mut self, c: usize, l: usize, op: Op) -> bool {
-        if matches!(op, Op::Lock { .. }) || self.clients[c].life != Life::Up {
-            return false;
-        }
-        if self.clients[c].batch.is_empty() && self.rng.chance(self.plan.batches) {
-            self.begin_batch(c, l, op);
-        } else if self.rng.chance(self.plan.asynchronous) {
-            self.begin_async(c, l, op);
-        } else {
-            return false;
-        }
-        true
-    }
-
-    /// The same kind of operation on many locks on which nothing is under way.
-    fn begin_batch(&mut self, c: usize, l: usize, op: Op) {
-        let epoch = self.clients[c].epoch;
+    /// The same kind of operation on many locks on which nothing is under way; now and then twice
+    /// on one of them.
+    pub(super) fn begin_batch(&mut self, c: usize, l: usize, op: Op) {
+        let client = &self.clients[c];
+        let (epoch, gen) = (client.epoch, client.gen);
         let mut locks = vec![l];
         for other in 0..self.clients[c].threads.len() {
             let t = &self.clients[c].threads[other];
-            let idle = t.doing == Doing::Idle && t.epoch == epoch && t.entry.is_some();
+            let here = t.epoch == epoch && t.gen == gen && t.entry.is_some();
+            let idle = t.doing == Doing::Idle && here;
             if idle && other != l && locks.len() < BATCH_MAX && self.rng.chance(900) {
                 locks.push(other);
             }
         }
+        let twice = self.rng.chance(150) && locks.len() < BATCH_MAX;
+        let again = twice.then(|| self.rng.below(locks.len() as u64) as usize);
         let action = match op {
             Op::Unlock => Action::BatchUnlock,
             Op::Extend { .. } => Action::BatchExtend,
             Op::TryLock { .. } | Op::Lock { .. } => Action::BatchTry,
         };
         self.cover(action, c);
-        self.log(|| format!("client {c} begins a batch of {}: {op:?}", locks.len()));
-        self.doorbell = Some(Vec::new());
-        for l in locks {
+        self.log(|| format!("client {c} begins a batch of {locks:?}, {again:?} again: {op:?}"));
+        let mut items = Vec::new();
+        for place in (0..locks.len()).chain(again) {
             let op = match op {
-                Op::TryLock { expire_s, .. } => Op::TryLock { mode: self.mode(l), expire_s },
+                Op::TryLock { expire_s, .. } => {
+                    Op::TryLock { mode: self.mode(locks[place]), expire_s }
+                }
                 op => op,
             };
-            self.thread(c, l).action = action;
-            self.begin(c, l, op);
+            items.push((place, op));
         }
-        let rungs = self.doorbell.take().unwrap_or_default();
-        self.ring(c, rungs);
+        for (place, &l) in locks.iter().enumerate() {
+            let unlocks = items.iter().filter(|item| *item == &(place, Op::Unlock)).count();
+            self.calls(c, l, items[place].1);
+            let refs = self.clients[c].threads[l].entry.as_ref().map_or(0, LockEntry::refs);
+            if unlocks >= refs as usize && unlocks > 0 {
+                let who = self.who(c);
+                self.oracle.ended(l, who);
+            }
+            self.thread(c, l).action = action;
+            self.enter(c, l, Doing::Batch);
+        }
+        self.batch_begun(c, &locks, &items);
+    }
+
+    fn batch_begun(&mut self, c: usize, locks: &[usize], items: &[(usize, Op)]) {
+        let now = self.client_now(c);
+        let tries_short = items.len() == locks.len() && self.rng.chance(700);
+        let bounds = Bounds::since(now.local_ns);
+        let mut batch = Batch::new(bounds);
+        let threads = &mut self.clients[c].threads;
+        for &l in locks {
+            threads[l].last_now = now;
+        }
+        let fast = |&(place, op): &(usize, Op)| {
+            let entry = threads[locks[place]].entry.as_ref()?;
+            Some((op, entry.fast(op, now)?))
+        };
+        let short: Option<Vec<_>> = items.iter().map(fast).collect();
+        let short = short.filter(|_| tries_short);
+        let mut posts = Vec::new();
+        if let Some(short) = &short {
+            for (item, (_, cas)) in short.iter().enumerate() {
+                let (lock, chain) = (locks[item] as u8, Chain::one(cas.verb()));
+                posts.push(Post { item, lock, chain, values: Values::new(), outcome: None });
+            }
+        } else {
+            for entry in locks.iter().filter_map(|&l| threads[l].entry.as_ref()) {
+                batch.place(entry);
+            }
+            items.iter().for_each(|&(place, op)| batch.push(op, place));
+        }
+        self.clients[c].batch = Some(BatchRun {
+            batch,
+            bounds,
+            leader: locks[0],
+            locks: locks.iter().map(|&l| l as u8).collect(),
+            stage: Stage::Effects,
+            posts,
+            until_ns: bounds.until_ns,
+            flushes: Vec::new(),
+            asked: items.iter().map(|_| None).collect(),
+            short: short.map(|short| (short, now)),
+        });
+        self.step_soon(c, locks[0]);
+    }
+
+    /// The batch goes on.
+    pub(super) fn batch_steps(&mut self, c: usize) {
+        let Some(mut run) = self.clients[c].batch.take() else { return };
+        let is_over = match run.stage {
+            Stage::Effects if run.short.is_some() => {
+                self.ring(c, &mut run);
+                false
+            }
+            Stage::Effects => self.batch_effect(c, &mut run),
+            Stage::Chains => self.batch_executed(c, &mut run),
+            Stage::Flush => {
+                self.batch_flushed(c, &mut run, false);
+                false
+            }
+            Stage::Replies { .. } => {
+                self.batch_replies(c, &mut run, false);
+                false
+            }
+        };
+        match is_over {
+            true => self.batch_told(c, &run),
+            false => self.clients[c].batch = Some(run),
+        }
+    }
+
+    /// Carries out one effect; true: the batch is over.
+    fn batch_effect(&mut self, c: usize, run: &mut BatchRun) -> bool {
+        let now = self.thread_now(c, run.leader);
+        let mut places = Places { threads: &mut self.clients[c].threads, locks: &run.locks, now };
+        let Some((i, effect)) = run.batch.next(&mut places) else {
+            if run.batch.is_done() {
+                return true;
+            } else if !run.posts.is_empty() {
+                self.ring(c, run);
+            } else if !run.flushes.is_empty() {
+                self.batch_phase(c, run, Stage::Flush);
+                let at = self.true_until(c, run.until_ns);
+                self.timer_at(c, run.leader, at);
+                self.step_soon(c, run.leader);
+            } else {
+                self.batch_phase(c, run, Stage::Replies { at: 0, waits: false });
+                self.step_soon(c, run.leader);
+            }
+            return false;
+        };
+        let Some(lock) = run.batch.place_of(i).map(|place| run.locks[place]) else { return false };
+        let l = usize::from(lock);
+        match effect {
+            Effect::Post { chain, until_ns } => {
+                run.until_ns = until_ns;
+                run.posts.push(Post { item: i, lock, chain, values: Values::new(), outcome: None });
+            }
+            Effect::Flush { until_ns } => {
+                run.until_ns = until_ns;
+                run.flushes.push(i);
+            }
+            Effect::WriteLedger(write) => self.write_ledger(c, l, write),
+            Effect::Tell(request) => self.tell(c, l, request),
+            Effect::ReadClock => run.batch.clock(i, now),
+            Effect::Ask { request, until_ns } => self.batch_asks(c, run, (i, l), request, until_ns),
+            Effect::Probe { until_ns } | Effect::Await { until_ns } => {
+                if let Some(asked) = &mut run.asked[i] {
+                    asked.until_ns = until_ns;
+                }
+            }
+            Effect::Forget => run.asked[i] = None,
+            Effect::Done(_) => {}
+        }
+        self.step_soon(c, run.leader);
+        false
+    }
+
+    fn batch_asks(
+        &mut self,
+        c: usize,
+        run: &mut BatchRun,
+        (item, l): (usize, usize),
+        request: Request,
+        until_ns: u64,
+    ) {
+        let sent = self.asks(c, l, request);
+        let (seq, gen) = (sent.unwrap_or(Seq(0)), self.clients[c].gen);
+        run.asked[item] = Some(Asked { seq, gen, until_ns, answer: sent.err() });
+    }
+
+    /// What was waited for before is not waited for any more.
+    fn batch_phase(&mut self, c: usize, run: &mut BatchRun, stage: Stage) {
+        run.stage = stage;
+        for &lock in &run.locks {
+            self.enter(c, lock.into(), Doing::Batch);
+        }
     }
 
     /// All chains go out at once.
-    fn ring(&mut self, c: usize, rungs: Vec<Rung>) {
-        if rungs.is_empty() {
-            return;
+    fn ring(&mut self, c: usize, run: &mut BatchRun) {
+        self.batch_phase(c, run, Stage::Chains);
+        if let Some(outcome) = self.refuses_lock(c, run.leader) {
+            run.posts.iter_mut().for_each(|post| post.outcome = Some(outcome));
+            let ns = self.takes(1_000);
+            return self.step_after(c, run.leader, ns);
         }
         if self.clients[c].fabric == Fabric::Shm {
-            for rung in &rungs {
-                self.thread(c, rung.lock.into()).chain = Some((rung.chain, Values::new()));
-                self.clients[c].batch.push_back(rung.lock);
-            }
-            return self.verb_after(c, rungs[0].lock.into());
+            return self.verb_after(c, run.leader);
         }
-        let last = rungs.len() - 1;
-        let units = rungs.iter().enumerate().map(|(i, &Rung { lock, tok, chain })| {
-            let values = Values::new();
+        let last = run.posts.len() - 1;
+        let units = run.posts.iter().enumerate().map(|(i, post)| {
+            let (lock, chain, values) = (post.lock, post.chain, Values::new());
+            let tok = self.clients[c].threads[usize::from(lock)].tok;
             Unit::Batch { lock, tok, chain, values, more: i < last }
         });
         self.send_all_up(c, &units.collect::<Vec<_>>());
-        for rung in rungs {
-            self.timer_at(c, rung.lock.into(), self.now + LOCK_WAIT_S * NS);
-        }
+        let at = self.true_until(c, run.until_ns);
+        self.timer_at(c, run.leader, at);
     }
 
-    /// A chain of a doorbell was executed by the client's CPU: the next one's turn. Nobody looks
-    /// at an outcome before the last. False: it is no doorbell's.
-    pub(super) fn next_of_batch(&mut self, c: usize, l: usize) -> bool {
-        let client = &mut self.clients[c];
-        let Some(at) = client.batch.iter().position(|&lock| usize::from(lock) == l) else {
-            return false;
-        };
-        if let Some(&next) = client.batch.get(at + 1) {
-            self.verb_after(c, next.into());
-            return true;
-        }
-        for lock in std::mem::take(&mut self.clients[c].batch) {
-            self.step_after(c, lock.into(), 50);
-        }
-        true
-    }
-
-    fn begin_async(&mut self, c: usize, l: usize, op: Op) {
-        self.cover(Action::Async, c);
-        self.log(|| format!("client {c} lock {l}: asynchronously"));
-        let until = self.now + ASYNC_WAIT_NS;
-        let t = self.thread(c, l);
-        (t.action, t.async_until) = (Action::Async, until);
-        self.begin(c, l, op);
-    }
-
-    /// The program asks some time.
-    pub(super) fn poll_later(&mut self, c: usize, l: usize) {
-        let ns = match self.rng.below(8) {
-            0 => self.rng.below(7_000_000_000),
-            1 => self.rng.below(50_000_000),
-            _ => self.rng.below(50_000),
-        };
-        self.step_after(c, l, ns);
-    }
-
-    /// The program asks, and nothing has come.
-    pub(super) fn polled_in_vain(&mut self, c: usize, l: usize) {
-        if self.now < self.thread(c, l).async_until {
-            return self.poll_later(c, l);
-        }
-        self.give_up(c, l);
-    }
-
-    fn give_up(&mut self, c: usize, l: usize) {
-        self.log(|| format!("client {c} lock {l}: given up"));
-        if self.bugs.async_kept {
-            return self.finish(c, l, OpResult::of(Status::TimedOut));
-        }
-        let t = self.thread(c, l);
-        if let (Some(machine), Some(entry)) = (t.machine, t.entry.as_mut()) {
-            machine.abandon(entry);
-        }
-        self.write_note(c, l);
-        self.finish(c, l, OpResult::of(Status::BadResponse));
-    }
-
-    /// A new session: nobody asks for an outcome of the old one any more.
-    pub(super) fn forget_async(&mut self, c: usize) {
-        for l in 0..self.clients[c].threads.len() {
-            let t = self.thread(c, l);
-            if t.async_until > 0 && t.machine.is_some() {
-                self.give_up(c, l);
+    /// The client's CPU executes the next word operation of the doorbell.
+    pub(super) fn batch_verb(&mut self, c: usize) {
+        let Some(mut run) = self.clients[c].batch.take() else { return };
+        let next = run.posts.iter_mut().find(|post| post.outcome.is_none());
+        if let (Some(post), Some(id)) = (next, self.clients[c].id) {
+            let epoch = self.clients[c].threads[usize::from(post.lock)].epoch;
+            let verb = post.chain.verbs()[post.values.as_slice().len()];
+            post.values.push(self.verb(epoch, id, &verb));
+            if post.values.as_slice().len() == post.chain.verbs().len() {
+                post.outcome = Some(Outcome::Done(post.values));
+            }
+            match run.posts.iter().any(|post| post.outcome.is_none()) {
+                true => self.verb_after(c, run.leader),
+                false => self.step_soon(c, run.leader),
             }
         }
+        self.clients[c].batch = Some(run);
     }
 
-    /// The answer is waited for until then; that to an asynchronous operation is asked for.
-    pub(super) fn expects(&mut self, c: usize, l: usize, until: u64) {
-        match self.thread(c, l).async_until > 0 {
-            true => self.poll_later(c, l),
-            false => self.timer_at(c, l, until),
+    /// An outcome has arrived.
+    pub(super) fn batch_outcome(&mut self, c: usize, lock: u8, outcome: Outcome) {
+        let Some(run) = &mut self.clients[c].batch else { return };
+        let mut posts = run.posts.iter_mut();
+        if let Some(post) = posts.find(|post| post.lock == lock && post.outcome.is_none()) {
+            post.outcome = Some(outcome);
+        }
+        if run.posts.iter().all(|post| post.outcome.is_some()) {
+            self.batch_arrived(c);
         }
     }
 
-    pub(super) fn timer_at(&mut self, c: usize, l: usize, at: u64) {
-        let inc = self.clients[c].inc;
-        let tok = self.thread(c, l).tok;
-        self.at(at, Ev::Timer(c as u8, inc, l as u8, tok));
+    /// Something that the batch waits for has come.
+    pub(super) fn batch_arrived(&mut self, c: usize) {
+        if let Some(leader) = self.clients[c].batch.as_ref().map(|run| run.leader) {
+            self.step_soon(c, leader);
+        }
+    }
+
+    pub(super) fn batch_reply(&mut self, c: usize, seq: Seq, reply: Result<Reply, Status>) {
+        let gen = self.clients[c].gen;
+        let Some(run) = &mut self.clients[c].batch else { return };
+        let is_meant = |a: &Option<Asked>| a.as_ref().is_some_and(|a| (a.seq, a.gen) == (seq, gen));
+        let Some(item) = run.asked.iter().position(is_meant) else { return };
+        if let Some(asked) = run.asked[item].as_mut().filter(|asked| asked.answer.is_none()) {
+            asked.answer = Some(reply);
+        }
+        if let Some(place) = run.batch.place_of(item) {
+            let l = usize::from(run.locks[place]);
+            self.clients[c].threads[l].unflushed = false;
+        }
+        self.batch_arrived(c);
+    }
+
+    /// All outcomes are there: they are looked at together. True: the batch is over.
+    fn batch_executed(&mut self, c: usize, run: &mut BatchRun) -> bool {
+        if run.posts.iter().any(|post| post.outcome.is_none()) {
+            return false;
+        }
+        self.batch_phase(c, run, Stage::Effects);
+        self.step_soon(c, run.leader);
+        let posts = std::mem::take(&mut run.posts);
+        let (now, coarse) = (self.thread_now(c, run.leader), self.coarse_ns(c));
+        if let Some((short, begun)) = run.short.take() {
+            return self.short_executed(c, run, (posts, short), (begun, now, coarse));
+        }
+        for post in posts {
+            let t = self.thread(c, post.lock.into());
+            if let (Some(entry), Some(outcome)) = (t.entry.as_mut(), post.outcome) {
+                run.batch.outcome(post.item, entry, outcome, now);
+            }
+        }
+        false
+    }
+
+    /// The items that were interfered with go on from the outcome of their first word operation.
+    fn short_executed(
+        &mut self,
+        c: usize,
+        run: &mut BatchRun,
+        (posts, short): (Vec<Post>, Vec<(Op, FastCas)>),
+        (begun, now, coarse): (Now, Now, u64),
+    ) -> bool {
+        let mut ended = Vec::new();
+        let threads = &mut self.clients[c].threads;
+        for (post, &(_, cas)) in posts.iter().zip(&short) {
+            let t = &mut threads[usize::from(post.lock)];
+            let was = matches!(post.outcome, Some(Outcome::Done(v)) if v[0] == cas.expect);
+            let entry = t.entry.as_mut().filter(|_| was);
+            ended.push(entry.and_then(|entry| entry.fast_end(cas, begun, || coarse)));
+        }
+        for (post, (&(op, _), ended)) in posts.iter().zip(short.iter().zip(&ended)) {
+            let Some(entry) = threads[usize::from(post.lock)].entry.as_mut() else { continue };
+            let place = run.batch.place(entry);
+            match (ended, post.outcome) {
+                (Some(result), _) => run.batch.push_ended(op, place, *result),
+                (None, outcome) => {
+                    let outcome = outcome.unwrap_or(Outcome::Unknown);
+                    let started = Operation::after_fast(entry, op, outcome, begun, now, run.bounds);
+                    run.batch.push_started(op, place, started);
+                }
+            }
+        }
+        ended.iter().all(Option::is_some)
+    }
+
+    /// Whether the ledger writes of all items have taken effect, or the time for it is up.
+    fn batch_flushed(&mut self, c: usize, run: &mut BatchRun, is_late: bool) {
+        let is_flushed = run.locks.iter().all(|&lock| self.is_flushed(c, lock.into()));
+        if !is_flushed && !is_late {
+            return;
+        }
+        let now = self.thread_now(c, run.leader);
+        for item in std::mem::take(&mut run.flushes) {
+            let Some(place) = run.batch.place_of(item) else { continue };
+            let t = self.thread(c, run.locks[place].into());
+            if let Some(entry) = t.entry.as_mut() {
+                run.batch.flushed(item, entry, is_flushed, now);
+            }
+        }
+        self.batch_phase(c, run, Stage::Effects);
+        self.step_soon(c, run.leader);
+    }
+
+    /// The replies, one after the other in the order of the items.
+    fn batch_replies(&mut self, c: usize, run: &mut BatchRun, is_late: bool) {
+        let Stage::Replies { at, waits } = run.stage else { return };
+        let Some(item) = (at..run.asked.len()).find(|&item| run.asked[item].is_some()) else {
+            self.batch_phase(c, run, Stage::Effects);
+            return self.step_soon(c, run.leader);
+        };
+        let (Some(asked), Some(place)) = (&run.asked[item], run.batch.place_of(item)) else {
+            return;
+        };
+        let (now, l) = (self.thread_now(c, run.leader), usize::from(run.locks[place]));
+        let t = &mut self.clients[c].threads[l];
+        let Some(entry) = t.entry.as_mut() else { return };
+        match asked.answer {
+            Some(answer) => {
+                run.asked[item] = None;
+                run.batch.reply(item, entry, answer, now);
+            }
+            None if !waits => {
+                let until = self.true_until(c, asked.until_ns);
+                self.batch_phase(c, run, Stage::Replies { at: item, waits: true });
+                return self.timer_at(c, run.leader, until);
+            }
+            None if is_late => {
+                run.batch.deadline(item, entry, now);
+            }
+            None => return,
+        }
+        self.batch_phase(c, run, Stage::Replies { at: item + 1, waits: false });
+        self.step_soon(c, run.leader);
+    }
+
+    /// The time is up for what the batch waits for.
+    pub(super) fn batch_timer(&mut self, c: usize) {
+        let Some(mut run) = self.clients[c].batch.take() else { return };
+        match run.stage {
+            Stage::Effects => {}
+            Stage::Chains => {
+                for post in run.posts.iter_mut().filter(|post| post.outcome.is_none()) {
+                    post.outcome = Some(Outcome::Unknown);
+                }
+                self.step_soon(c, run.leader);
+            }
+            Stage::Flush => self.batch_flushed(c, &mut run, true),
+            Stage::Replies { .. } => self.batch_replies(c, &mut run, true),
+        }
+        self.clients[c].batch = Some(run);
+    }
+
+    /// The channel is gone.
+    pub(super) fn flush_batch(&mut self, c: usize) {
+        let is_local = self.clients[c].fabric == Fabric::Shm;
+        let Some(run) = &mut self.clients[c].batch else { return };
+        let leader = run.leader;
+        for asked in run.asked.iter_mut().flatten().filter(|asked| asked.answer.is_none()) {
+            asked.answer = Some(Err(Status::BadResponse));
+        }
+        match run.stage {
+            Stage::Effects => {}
+            Stage::Chains if is_local => {}
+            Stage::Chains => {
+                for post in run.posts.iter_mut().filter(|post| post.outcome.is_none()) {
+                    post.outcome = Some(Outcome::Unknown);
+                }
+                self.step_soon(c, leader);
+            }
+            Stage::Flush => self.timer_at(c, leader, self.now + 100),
+            Stage::Replies { .. } => self.step_soon(c, leader),
+        }
+    }
+
+    /// All items are told together.
+    fn batch_told(&mut self, c: usize, run: &BatchRun) {
+        let items: Vec<_> = match &run.short {
+            Some(_) => Vec::new(),
+            None => run.batch.results().enumerate().collect(),
+        };
+        let mut told = vec![None; run.locks.len()];
+        for (item, (op, _, result)) in items {
+            let Some(place) = run.batch.place_of(item) else { continue };
+            let l = usize::from(run.locks[place]);
+            let is_grant = matches!(result.status, Status::Success | Status::AlreadyLocked);
+            // of two grants on one lock, which are told together, the last says until when
+            if let Some(earlier) = told[place].replace((op, result)).filter(|_| !is_grant) {
+                self.thread(c, l).op = earlier.0;
+                self.told(c, l, earlier.1);
+            }
+        }
+        for (&lock, told) in run.locks.iter().zip(told) {
+            let l = usize::from(lock);
+            match told {
+                Some((op, result)) => {
+                    self.thread(c, l).op = op;
+                    self.finish(c, l, result);
+                }
+                None => {
+                    self.enter(c, l, Doing::Idle);
+                }
+            }
+        }
     }
 }

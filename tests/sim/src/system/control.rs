@@ -155,10 +155,11 @@ impl Sys {
     /// A thread is in the midst of an operation that it waits for nobody in: a reinit waits for it.
     fn is_busy_on_cpu(&self, c: usize) -> bool {
         let client = &self.clients[c];
-        let confirms =
-            |t: &super::state::Thread| t.doing == Doing::Confirm && client.fabric != Fabric::Verbs;
-        client.threads.iter().any(|t| t.chain.is_some() || confirms(t))
-            || client.objects.iter().any(|t| t.chain.is_some())
+        let is_local = client.fabric == Fabric::Shm;
+        let acts = |t: &super::state::Thread| {
+            t.chain.is_some() || is_local && matches!(t.doing, Doing::Effect | Doing::Batch)
+        };
+        client.threads.iter().any(acts) || client.objects.iter().any(|t| t.chain.is_some())
     }
 
     fn tend(&mut self, c: usize) {
@@ -167,6 +168,17 @@ impl Sys {
         let lacks = |t: &super::state::Thread| t.entry.is_none();
         let claims = client.threads.iter().any(|t| t.entry.is_some() && t.epoch != epoch);
         if claims {
+            // what is held is told when no operation is under way on the lock
+            let acts = |t: &super::state::Thread| {
+                let is_free = matches!(
+                    t.doing,
+                    Doing::Idle | Doing::Control | Doing::Reply { is_wait: true }
+                );
+                t.entry.is_some() && t.epoch != epoch && !is_free
+            };
+            if client.threads.iter().any(acts) {
+                return self.control_after(c, 1_000_000);
+            }
             self.cover(Action::Claim, c);
             let claims = self.claims(c);
             return self.ask(c, Ask::Update(claims));
@@ -312,23 +324,13 @@ impl Sys {
         }
         self.forget_async(c);
         self.objects_rejoin(c, anew || recovering);
-        let republishes = !self.bugs.no_republish;
         for l in 0..self.clients[c].threads.len() {
-            let now = self.client_now(c);
             let t = self.thread(c, l);
-            if t.epoch != epoch {
-                continue;
+            match t.doing {
+                Doing::Nothing | Doing::Idle | Doing::Control => self.moves(c, l),
+                Doing::Reply { is_wait: true } if t.async_until == 0 => self.moves(c, l),
+                _ => t.moves = true, // when its operation is over
             }
-            // of an operation under way the entry says nothing yet
-            t.republish = republishes && t.machine.is_some();
-            if let Some(entry) = t.entry.as_mut().filter(|_| republishes && !t.republish) {
-                entry.republish();
-            }
-            let undo = t.entry.as_mut().and_then(|e| e.undo(now));
-            if let Some((_, dlock_core::lock::Step::Request(request))) = undo {
-                self.send_request(c, request);
-            }
-            self.write_note(c, l);
         }
         let bound = |t: &super::state::Thread| t.entry.is_none() || t.epoch == epoch;
         let bound = self.clients[c].threads.iter().all(bound);
@@ -351,6 +353,7 @@ impl Sys {
         let (Some(id), anchor_s, epoch) = (client.id, client.anchor_s, client.epoch) else {
             return;
         };
+        let gen = client.gen;
         let mut refused = false;
         for (l, grant) in grants {
             let l = usize::from(l);
@@ -361,7 +364,7 @@ impl Sys {
             let (lock_type, desc) = (self.plan.locks[l], desc(self, l));
             let t = self.thread(c, l);
             t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc));
-            (t.epoch, t.old_clock) = (epoch, None);
+            (t.epoch, t.old_clock, t.gen, t.noted_acked) = (epoch, None, gen, t.noted);
             t.doing = Doing::Idle;
             let ns = self.takes(1_000);
             self.step_after(c, l, ns);
@@ -384,10 +387,14 @@ impl Sys {
     /// The successor's places; a hold that it refuses is lost, and claimed again without.
     fn updated(&mut self, c: usize, grants: Vec<(u8, bool, Result<LockGrant, Status>)>) {
         let (epoch, anchor_s, who) = (self.clients[c].epoch, self.clients[c].anchor_s, self.who(c));
+        let gen = self.clients[c].gen;
         for (l, _, grant) in grants {
             let l = usize::from(l);
             let t = self.thread(c, l);
-            let Some(entry) = t.entry.as_mut() else { continue };
+            let is_free =
+                matches!(t.doing, Doing::Idle | Doing::Control | Doing::Reply { is_wait: true });
+            // an operation that has begun meanwhile ends first; then the lock is told again
+            let Some(entry) = t.entry.as_mut().filter(|_| is_free) else { continue };
             let ticketed =
                 matches!(entry.state(), EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
             match grant {
@@ -396,8 +403,11 @@ impl Sys {
                         entry.lose();
                     }
                     entry.rebind(&grant, anchor_s);
-                    (t.epoch, t.old_clock) = (epoch, None);
-                    self.write_note(c, l);
+                    let write = entry.take_note();
+                    (t.epoch, t.old_clock, t.gen, t.noted_acked) = (epoch, None, gen, t.noted);
+                    if let Some(write) = write {
+                        self.write_ledger(c, l, write);
+                    }
                 }
                 Err(Status::Fail) => {
                     entry.lose();
@@ -412,7 +422,10 @@ impl Sys {
             self.clients[c].claims_open = false;
             return self.ask(c, Ask::Done);
         }
-        self.control_soon(c, false);
+        match all {
+            true => self.control_soon(c, false),
+            false => self.control_after(c, 5_000_000), // an operation is under way
+        }
     }
 
     /// Leaves as soon as no operation is under way.

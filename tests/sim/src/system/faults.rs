@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Faults: what each does to the world.
 
+use dlock_core::clock::NS;
+use dlock_core::message::LockType;
+use dlock_core::words::{FairWord, LedgerEntry, LedgerState};
+
 use super::coverage::Action;
 use super::plan::{Fabric, Fault};
 use super::server::{World, EXITED};
@@ -95,12 +99,13 @@ impl Sys {
         client.control_tok += 1;
         client.epoch = 0;
         client.object_asks.clear();
-        client.batch.clear();
+        client.batch = None;
         client.objects.iter_mut().for_each(super::object::ObjectThread::reset);
         for t in &mut client.threads {
             t.tok = t.tok.wrapping_add(1);
-            (t.entry, t.machine, t.chain, t.outcome) = (None, None, None, None);
-            (t.answer, t.async_until) = (None, 0);
+            (t.entry, t.operation, t.chain, t.outcome) = (None, None, None, None);
+            (t.asked, t.answer, t.ping, t.async_until) = (None, None, None, 0);
+            (t.polled, t.judged, t.at_once, t.moves) = (false, false, false, false);
             t.doing = Doing::Nothing;
         }
     }
@@ -162,6 +167,49 @@ impl Sys {
         }
     }
 
+    /// Longer than any lease that a client asked for by itself. A clock that does not count the
+    /// time in which its machine was suspended is wrong by that afterwards.
+    fn stands_still(&mut self, fault: Fault, c: usize) {
+        let lease_ns = u64::from(self.plan.lease_max_s) * NS;
+        let ns = lease_ns + self.rng.range(NS, 4 * NS);
+        let client = &mut self.clients[c];
+        let is_suspended = fault == Fault::Suspend && client.fabric != Fabric::Shm;
+        if is_suspended && self.bugs.monotonic_clock {
+            client.clock.base -= ns as i64;
+        }
+        client.paused_until = client.paused_until.max(self.now) + ns;
+        let until = client.paused_until;
+        self.lasts(fault, until);
+    }
+
+    /// The tickets of a free fair lock have gone nearly round to one that a ledger names, or to
+    /// one that a client believes to hold.
+    fn lap(&mut self) {
+        let l = self.rng.below(self.plan.locks.len() as u64) as usize;
+        let known = |client: &super::state::Client| {
+            let entry = client.threads[l].entry.as_ref()?;
+            Some((client.id?, entry.slot(), entry.handle(), entry.ticket()))
+        };
+        let known: Vec<_> = self.clients.iter().filter_map(known).collect();
+        if known.is_empty() || self.plan.locks[l] != LockType::Fair || !self.alive {
+            return;
+        }
+        let (id, slot, handle, ticket) = known[self.rng.below(known.len() as u64) as usize];
+        let note = LedgerEntry::from_bits(self.memory.entry(id, handle));
+        let named = match note.state() {
+            LedgerState::None => ticket,
+            _ => Some(note.ticket()),
+        };
+        let (before, word) = (self.rng.below(3) as u16, self.memory.word(Sys::w0(slot)));
+        let old = FairWord::from_bits(*word);
+        let is_free = old.nx() == old.mx() && old.ns() == old.ms();
+        let Some(named) = named.filter(|_| is_free) else { return };
+        let (x, s) = (named.tx.wrapping_sub(before), named.ts.wrapping_sub(before));
+        *word = FairWord::new().with_nx(x).with_mx(x).with_ns(s).with_ms(s).into_bits();
+        self.oracle.lapped(l);
+        self.log(|| format!("FAULT Lap of lock {l}: the next ticket is {x:#x}, {s:#x}"));
+    }
+
     fn fenced_unaware(&self) -> bool {
         self.clients.iter().enumerate().any(|(c, client)| {
             let known = |id| self.sessions_of(c, client.inc).any(|s| s.id == id);
@@ -198,6 +246,11 @@ impl World {
                 sys.clients[c].paused_until = sys.now + ns;
                 sys.lasts(fault, sys.now + ns);
             }
+            Fault::Standstill | Fault::Suspend => {
+                sys.struck(fault, c);
+                sys.stands_still(fault, c);
+            }
+            Fault::Lap => sys.lap(),
             Fault::Freeze if sys.alive => {
                 let ns = sys.outage();
                 sys.struck(fault, c);

@@ -33,26 +33,16 @@ impl Sys {
 
     /// The thread goes on.
     pub(super) fn thread_steps(&mut self, c: usize, l: usize) {
-        let t = self.thread(c, l);
-        if let Some(outcome) = t.outcome.take() {
-            return self.outcome(c, l, outcome);
-        }
-        if let Some(answer) = t.answer.take() {
-            return self.reply(c, l, Ok(answer));
-        }
-        let doing = t.doing;
-        if t.async_until > 0
-            && matches!(doing, Doing::Fast { .. } | Doing::Chain { .. } | Doing::Reply { .. })
-            && t.chain.is_none()
-        {
-            return self.polled_in_vain(c, l);
-        }
-        match (doing, self.goal) {
-            (Doing::Confirm, _) => {
-                self.outcome(c, l, dlock_core::verb::Outcome::Done(Default::default()));
-            }
-            (Doing::Idle, Goal::Any) => self.anything(c, l),
-            (Doing::Idle, _) => self.towards_goal(c, l),
+        let t = &self.clients[c].threads[l];
+        match t.doing {
+            Doing::Nothing | Doing::Control => {}
+            Doing::Idle if self.goal == Goal::Any => self.anything(c, l),
+            Doing::Idle => self.towards_goal(c, l),
+            Doing::Effect => self.effect(c, l),
+            Doing::Batch => self.batch_steps(c),
+            Doing::Untold => self.polled(c, l),
+            _ if t.async_until > 0 && t.chain.is_none() && !t.at_once => self.polled(c, l),
+            _ if self.has_event(c, l) => self.event(c, l),
             _ => {}
         }
     }

@@ -73,25 +73,15 @@ impl World {
             Effect::Undo { client, .. } => {
                 let Some(primary) = &mut self.primary else { return };
                 self.sys.mix(0xfe ^ u64::from(client.get()));
-                primary.fenced(now, &mut self.sys, client, &mut self.out);
-                // others are served before the last of it is undone
-                let ns = self.sys.takes(20_000);
-                self.sys.after(ns, Ev::Undone(client.get(), self.sys.epoch));
+                if primary.fenced(client) {
+                    self.members.undone(client);
+                } else if self.sys.rng.below(2) == 0 {
+                    self.step(); // the part that is done at once
+                }
             }
             Effect::Forget { client } => {
                 self.sys.memory.remove_client(client);
                 self.sys.sessions.retain(|s| s.id != client);
-            }
-        }
-    }
-
-    /// A client is undone.
-    pub(super) fn undone(&mut self, client: u32, epoch: u32) {
-        if let (Some(client), true) = (ClientId::new(client), epoch == self.sys.epoch) {
-            if self.primary.is_some() {
-                self.members.undone(client);
-                self.finish_turn();
-                self.schedule_tick();
             }
         }
     }

@@ -11,6 +11,7 @@
 //! [`Primary`](dlock_core::primary::Primary) are the real ones. One schedule is one call of
 //! [`run`]; the same seed gives the same trace on every build.
 
+mod asynchronous;
 mod batch;
 mod bugs;
 mod channel;
@@ -30,10 +31,11 @@ mod server;
 mod settle;
 mod state;
 mod thread;
+mod told;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use dlock_core::clock::NS;
+use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{LockGrant, Secret};
 use dlock_core::lock::Op;
 use dlock_core::status::Status;
@@ -45,7 +47,7 @@ pub use bugs::{Bugs, DRIVER_BUGS};
 pub use clock::{Clock, DRIFT_PPM};
 pub use coverage::{Action, Coverage, ACTIONS};
 pub use oracle::{Oracle, Service};
-pub use plan::{Fabric, Fault, Plan, Scenario, FAULTS, SCENARIOS};
+pub use plan::{Fabric, Fault, Plan, Scenario, EXTRA, FAULTS, SCENARIOS};
 pub use rng::Rng;
 
 use server::World;
@@ -127,6 +129,10 @@ fn build(plan: Plan, rng: Rng, bugs: Bugs, trace: bool) -> Sys {
     sys
 }
 
+/// No clock was read yet.
+const NEVER: Now =
+    Now { time: ServerTime(0), uncertainty_ns: u64::MAX / 2, local_ns: 0, horizon_ns: u64::MAX };
+
 fn client(sys: &mut Sys, c: usize) -> Client {
     let fabric = sys.plan.fabrics[c];
     let drifts = sys.plan.drift && fabric != Fabric::Shm;
@@ -140,20 +146,31 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         entry: None,
         epoch: 0,
         old_clock: None,
+        gen: 0,
         doing: Doing::Nothing,
-        machine: None,
+        operation: None,
         op: Op::Unlock,
         tok: 0,
-        since: 0,
-        patience: 0,
+        called: (0, ServerTime(0)),
+        last_now: NEVER,
+        until_ns: 0,
         goal: Goal::Any,
         action: Action::Get,
         unflushed: false,
-        republish: false,
+        moves: false,
         lapse: false,
         attempts: 0,
+        asked: None,
+        ping: None,
+        pinged: false,
         answer: None,
+        noted: 0,
+        noted_acked: 0,
         async_until: 0,
+        polled: false,
+        judged: false,
+        at_once: false,
+        past_queue: false,
         chain: None,
         outcome: None,
         swept: false,
@@ -241,15 +258,6 @@ impl World {
                 self.sys.count(ev);
                 self.stalled(c, inc, gen);
             }
-            Ev::Undone(id, epoch) => {
-                if self.sys.now < self.sys.frozen_until {
-                    let at = self.sys.frozen_until;
-                    self.sys.at(at, ev);
-                } else {
-                    self.sys.count(ev);
-                    self.undone(id, epoch);
-                }
-            }
             ev => self.sys.client_event(ev),
         }
         true
@@ -276,7 +284,6 @@ impl Sys {
             Ev::Successor => (14, 0),
             Ev::Restart(c) => (15, c),
             Ev::Silent(c, ..) => (16, c),
-            Ev::Undone(..) => (17, 0),
         };
         self.mix(self.now ^ (kind << 56) ^ (u64::from(a) << 48));
     }
@@ -321,7 +328,7 @@ impl Sys {
                 }
             }
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
-            Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) | Ev::Undone(..) => {
+            Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) => {
                 self.after(1_000, ev);
             }
             _ => {

@@ -25,10 +25,20 @@ pub struct Service {
     pub until: u64,
 }
 
+/// A lease that was told to its holder: nobody else is granted before its end.
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    who: u64,
+    mode: Mode,
+    /// Its end on the server clock, in true time; excluded.
+    end: u64,
+}
+
 /// The services of one lock, and the order in which its tickets were served.
 #[derive(Clone, Debug, Default)]
 struct Lock {
     services: Vec<Service>,
+    leases: Vec<Lease>,
     /// The occupant of the slot (epoch and generation) that tickets belong to.
     occupant: (u32, u64),
     last_exclusive: Option<u16>,
@@ -83,6 +93,39 @@ impl Oracle {
         self.check(lock, who, now)
     }
 
+    /// A client was told a lease that ends at `end`, whatever its own clock makes of that.
+    ///
+    /// # Errors
+    /// If a lease of another one has not ended, and one of them is exclusive: unless its holder
+    /// has given it up, is gone, or is beyond its horizon.
+    pub fn leased(
+        &mut self,
+        lock: usize,
+        who: u64,
+        mode: Mode,
+        now: u64,
+        end: u64,
+    ) -> Result<(), String> {
+        let leases = &mut self.locks[lock].leases;
+        leases.retain(|lease| lease.end > now && lease.who != who);
+        if self.horizon_of(who) <= now {
+            return Ok(());
+        }
+        let leases = &mut self.locks[lock].leases;
+        leases.push(Lease { who, mode, end });
+        let excludes = |l: &&Lease| l.mode == Mode::Exclusive || mode == Mode::Exclusive;
+        let leases = self.locks[lock].leases.iter().filter(|lease| lease.who != who);
+        let mut others = leases.filter(excludes);
+        match others.find(|lease| self.horizon_of(lease.who) > now) {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "lease: lock {lock}: client {who:#x} is told at {now} that it holds it ({mode:?}), \
+                 and the lease of client {:#x} ({:?}) ends at {}",
+                other.who, other.mode, other.end
+            )),
+        }
+    }
+
     /// A client has proved its session: it may rely on what it holds until `until`.
     ///
     /// # Errors
@@ -129,6 +172,7 @@ impl Oracle {
     /// A client does not rely on the lock any more.
     pub fn ended(&mut self, lock: usize, who: u64) {
         self.locks[lock].services.retain(|s| s.who != who);
+        self.locks[lock].leases.retain(|lease| lease.who != who);
     }
 
     /// A client relies on nothing any more.
@@ -136,6 +180,7 @@ impl Oracle {
         self.horizons.retain(|h| h.0 != who);
         for lock in &mut self.locks {
             lock.services.retain(|s| s.who != who);
+            lock.leases.retain(|lease| lease.who != who);
         }
     }
 
@@ -168,6 +213,11 @@ impl Oracle {
             lock_state.last_exclusive = Some(exclusive);
         }
         Ok(())
+    }
+
+    /// The numbers of this lock's tickets have gone round.
+    pub fn lapped(&mut self, lock: usize) {
+        self.locks[lock].last_exclusive = None;
     }
 
     /// The next moment after `now` at which somebody's reliance on the lock ends by itself.

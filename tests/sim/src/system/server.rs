@@ -8,7 +8,7 @@
 
 use dlock_core::clock::NS;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
-use dlock_core::membership::{Membership, Orphans, Rules};
+use dlock_core::membership::{Membership, Orphans, Rules, State};
 use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::verb::{Chain, Outcome, Values, Verb};
@@ -174,8 +174,12 @@ impl World {
         let due = [primary.next_wakeup(), self.members.next_wakeup()];
         // what nothing notifies of is looked at from time to time
         let again = self.members.has_quarantined().then(|| now.plus_ns(NS));
+        let is_undoing = primary.is_undoing();
         if let Some(at) = due.into_iter().chain([again]).flatten().min() {
-            let at = self.sys.true_time(at).max(self.sys.now).max(self.sys.frozen_until);
+            let mut at = self.sys.true_time(at).max(self.sys.now).max(self.sys.frozen_until);
+            if is_undoing {
+                at += self.sys.takes(2_000); // others are served between two slices
+            }
             if self.sys.tick_at.is_none_or(|known| known > at) {
                 self.sys.tick_at = Some(at);
                 self.sys.at(at, Ev::Tick(at));
@@ -189,14 +193,32 @@ impl World {
             return;
         }
         self.sys.tick_at = None;
-        let Some(primary) = &mut self.primary else { return };
+        if self.primary.is_none() {
+            return;
+        }
         let now = self.sys.server_now();
         self.sys.mix(0x71c ^ now.0);
-        primary.tick(now, &mut self.sys, &mut self.out);
+        self.step();
         self.members.retry();
         self.members.tick(now);
+        let (members, primary) = (&self.members, &self.primary);
+        let may_go = |state| matches!(state, State::Present | State::Absent { .. });
+        let goes = |client| !members.state(client).is_some_and(may_go);
+        if let Some(client) = primary.as_ref().and_then(|primary| primary.hinderer(now, &goes)) {
+            self.members.hinders(client);
+        }
         self.finish_turn();
         self.schedule_tick();
+    }
+
+    /// A slice of what the primary has to do by itself; small ones, so that others come between.
+    pub(super) fn step(&mut self) {
+        let Some(primary) = &mut self.primary else { return };
+        let budget = 1 + self.sys.rng.below(30) as u32;
+        let step = primary.step(self.sys.server_now(), &mut self.sys, budget, &mut self.out);
+        if let Some(client) = step.gone {
+            self.members.undone(client);
+        }
     }
 
     fn unit_arrived(&mut self, c: usize, inc: u16, gen: u32, unit: Unit) {
@@ -256,7 +278,7 @@ impl World {
             let asleep = |t: &Thread| match t.doing {
                 // who is in doubt of its release has not sent its wake-up: its next operation does
                 Doing::Idle | Doing::Nothing => !t.entry.as_ref().is_some_and(|e| e.in_doubt()),
-                Doing::Reply { wait, .. } => wait,
+                Doing::Reply { is_wait } => is_wait,
                 _ => false,
             };
             if free && primary.waiters(slot) > 0 && threads().all(asleep) {

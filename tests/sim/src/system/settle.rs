@@ -178,7 +178,11 @@ impl World {
                     return Err(format!("quiescence: lock {l} is free, its word is {word:#x}"));
                 }
                 let note = LedgerEntry::from_bits(sys.memory.entry(id, handle));
-                if note.state() != LedgerState::None {
+                let has_nothing = matches!(
+                    note.state(),
+                    LedgerState::None | LedgerState::GivenUpShared | LedgerState::GivenUpExclusive
+                );
+                if !has_nothing {
                     return Err(format!("quiescence: client {c} has nothing, and notes {note:?}"));
                 }
             }

@@ -8,9 +8,10 @@ use dlock_core::clock::{Now, ServerTime};
 use dlock_core::control::{Claim, ControlRequest, Secret};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
-use dlock_core::lock::{FastCas, LockEntry, Machine, Op};
+use dlock_core::lock::{FastCas, LockEntry, Op};
 pub(crate) use dlock_core::membership::Gone;
 use dlock_core::message::{Reply, Request};
+use dlock_core::operation::{Bounds, Operation};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
 use dlock_core::words::LedgerEntry;
@@ -46,8 +47,6 @@ pub(crate) enum Ev {
     Lost(u8, u16, u32),
     /// The primary gives up a control connection at whose other end nobody answers.
     Silent(u8, u16, u32),
-    /// The last of what a client had is undone: client, epoch.
-    Undone(u32, u32),
     /// A client learns that its channel is gone: client, incarnation, channel.
     Reset(u8, u16, u32),
     /// The primary drops a channel whose client does not read.
@@ -105,7 +104,7 @@ pub(crate) enum Frame {
         tok: u32,
         outcome: Outcome,
     },
-    /// A note was written, for whoever waits for that.
+    /// A ledger write has taken effect: the lock, and the number of the write.
     Noted {
         lock: u8,
         tok: u32,
@@ -165,21 +164,32 @@ pub(crate) enum Doing {
     /// The lock is not got (yet, or any more).
     Nothing,
     Idle,
+    /// The next effect of its operation is to be carried out.
+    Effect,
+    /// The first word operation of a call, and the clock from before it.
     Fast {
         cas: FastCas,
-        now: Now,
+        begun: Now,
+        bounds: Bounds,
     },
-    Chain {
-        now: Now,
-        fresh: bool,
-    },
-    Confirm,
+    Chain,
+    Flush,
     Reply {
-        seq: Seq,
-        wait: bool,
-        cancelled: bool,
+        is_wait: bool,
     },
+    /// The result of an asynchronous operation, which the program has not asked for.
+    Untold,
+    /// Its operations are carried out by the client's batch.
+    Batch,
     Control,
+}
+
+/// A request whose reply is waited for, and the session that it was sent on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub seq: Seq,
+    pub gen: u32,
+    pub is_wait: bool,
 }
 
 /// What a thread wants in the phases after the faults.
@@ -200,30 +210,50 @@ pub(crate) struct Thread {
     pub epoch: u32,
     /// The clock as of that epoch, if the client has come to a later one.
     pub old_clock: Option<Clock>,
+    /// The session that carries what it does.
+    pub gen: u32,
     pub doing: Doing,
-    pub machine: Option<Machine>,
+    pub operation: Option<Operation>,
     pub op: Op,
     /// The number of the step that is waited for.
     pub tok: u32,
-    /// When the operation began, true time.
-    pub since: u64,
-    /// Until when a `Lock` waits for its grant.
-    pub patience: u64,
+    /// When the call began: the epoch, and the true server clock.
+    pub called: (u32, ServerTime),
+    /// The client's clock as its driver has read it last.
+    pub last_now: Now,
+    /// Until when something is waited for, on the client's own clock.
+    pub until_ns: u64,
     pub goal: Goal,
     /// A chain executed by its own CPU.
     pub chain: Option<(Chain, Values)>,
-    /// An outcome decided on this side.
+    /// The outcome of its chain, which it has not looked at; of a flush: that there is none.
     pub outcome: Option<Outcome>,
-    /// The answer to an asynchronous request, which the program has not asked for yet.
-    pub answer: Option<Reply>,
+    /// The request whose reply is waited for.
+    pub asked: Option<Asked>,
+    /// The probe that is out, and whether it was answered.
+    pub ping: Option<(Seq, u32)>,
+    pub pinged: bool,
+    /// Its answer, which the thread has not looked at.
+    pub answer: Option<Result<Reply, Status>>,
+    /// Ledger writes sent, and the last that is known to have taken effect.
+    pub noted: u32,
+    pub noted_acked: u32,
     /// Until when an asynchronous operation may take; 0: it is none.
     pub async_until: u64,
+    /// Its program has asked for it.
+    pub polled: bool,
+    /// Its result was judged once more since the program has asked.
+    pub judged: bool,
+    /// What it waits for is decided on this side, and no program is waited for.
+    pub at_once: bool,
+    /// Its last chain found that others are queued.
+    pub past_queue: bool,
     /// What it is about, to the coverage report.
     pub action: super::coverage::Action,
     /// Something was sent that is not answered, and nothing after it was answered yet.
     pub unflushed: bool,
-    /// What it has is to be noted again once the operation under way is over.
-    pub republish: bool,
+    /// A new session takes over once the operation under way is over.
+    pub moves: bool,
     /// What it had without a lease was ended while the operation under way was.
     pub lapse: bool,
     /// Attempts to reach its goal.
@@ -281,8 +311,8 @@ pub(crate) struct Client {
     /// A session whose command channel is not attached yet, and when it was asked for.
     pub session: Option<(u64, super::control::Answer)>,
     pub threads: Vec<Thread>,
-    /// Locks whose chains its CPU executes as one doorbell.
-    pub batch: VecDeque<u8>,
+    /// The batch under way.
+    pub batch: Option<super::batch::BatchRun>,
     /// Outcomes that are told when the last chain of the doorbell was executed.
     pub completions: Vec<Frame>,
     pub objects: Vec<super::object::ObjectThread>,
@@ -317,8 +347,6 @@ pub(crate) struct Sys {
     pub frozen_until: u64,
     /// The first occupant of a lock's slot has its lanes.
     pub lanes_set: Vec<bool>,
-    /// The chains of the batch that begins now.
-    pub doorbell: Option<Vec<super::batch::Rung>>,
     /// Until when each fault lasts.
     pub active: [u64; super::plan::FAULTS.len()],
     pub calm: bool,
@@ -357,7 +385,6 @@ impl Sys {
             tick_at: None,
             frozen_until: 0,
             lanes_set: vec![false; plan.locks.len()],
-            doorbell: None,
             active: [0; super::plan::FAULTS.len()],
             calm: false,
             goal: Goal::Any,

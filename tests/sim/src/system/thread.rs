@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client's thread drives one operation after the other on its lock, as `dlock-client` does.
+//! A client's thread: carries out the effects of one operation after the other on its lock;
+//! [`Operation`] decides what they are.
 //!
 //! ```text
-//!   begin ─▶ fast | chain ─▶ outcome ─▶ … ─▶ finish        a lost answer: Unknown, then an undo
-//!                   request ─▶ reply            that nobody waits for
+//!   begin ─▶ fast: one word operation ─▶ told
+//!         └▶ Effect ─▶ Chain | Flush | Reply ─event─▶ Effect ─▶ … ─▶ told
 //! ```
+//! Every effect is an event of the schedule, and so are each word operation of a chain on shared
+//! memory, and the look at an answer that has arrived: the process can stop between any two.
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{Now, ServerTime, COARSE_NS_MAX};
 use dlock_core::ids::Seq;
-use dlock_core::limits::LOCK_WAIT_S;
-use dlock_core::lock::{Begin, EntryState, Machine, Op, OpResult, Step, View};
+use dlock_core::lock::{EntryState, FastCas, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Word, WordAddr};
-use dlock_core::words::RwWord;
+use dlock_core::verb::{Chain, Outcome, Values, Verb};
+use dlock_core::words::{LedgerEntry, RwWord};
 
-use super::batch::Rung;
 use super::coverage::Action;
 use super::plan::Fabric;
-use super::state::{code, Doing, Ev, Frame, Life, Sys, Thread, Unit};
-
-const DATA_WAIT_NS: u64 = LOCK_WAIT_S * NS;
-const CANCEL_WAIT_NS: u64 = NS;
+use super::state::{Asked, Doing, Ev, Frame, Life, Sys, Thread, Unit};
 
 impl Sys {
     pub(super) fn who(&self, c: usize) -> u64 {
@@ -34,7 +33,10 @@ impl Sys {
         let mut now = clock.now(self.now);
         let error = now.time.0.abs_diff(self.server_now().0);
         let known = self.clients[c].epoch == self.epoch && self.alive;
-        debug_assert!(!known || error <= now.uncertainty_ns + 1_000, "{error} {now:?}");
+        debug_assert!(
+            !known || self.bugs.monotonic_clock || error <= now.uncertainty_ns + 1_000,
+            "{error} {now:?}"
+        );
         if self.bugs.wall_clock {
             now.time.0 = (now.time.0 as i64 + clock.wall_step) as u64;
         }
@@ -44,12 +46,23 @@ impl Sys {
         now
     }
 
+    /// The same for operations on this lock. One that began with a dead primary goes on with
+    /// its clock; as long as the lock's place is a dead primary's, there is none.
+    pub(super) fn thread_now(&self, c: usize, l: usize) -> Now {
+        let (now, t) = (self.client_now(c), &self.clients[c].threads[l]);
+        match t.old_clock.filter(|_| t.moves) {
+            _ if t.epoch == self.clients[c].epoch => now,
+            Some(clock) => clock.now(self.now),
+            None => Now { local_ns: now.local_ns, ..Now::within(ServerTime(0), u64::MAX) },
+        }
+    }
+
     pub(super) fn thread(&mut self, c: usize, l: usize) -> &mut Thread {
         &mut self.clients[c].threads[l]
     }
 
     /// The thread goes on to a new state; what it waited for before is not waited for any more.
-    fn enter(&mut self, c: usize, l: usize, doing: Doing) -> u32 {
+    pub(super) fn enter(&mut self, c: usize, l: usize, doing: Doing) -> u32 {
         let t = self.thread(c, l);
         t.tok = t.tok.wrapping_add(1);
         t.doing = doing;
@@ -62,113 +75,324 @@ impl Sys {
         self.after(ns, Ev::Step(c as u8, inc, l as u8, tok));
     }
 
+    /// The thread's processor comes to what is next, after nanoseconds or after others.
+    pub(super) fn step_soon(&mut self, c: usize, l: usize) {
+        let ns = self.takes(20);
+        self.step_after(c, l, ns);
+    }
+
+    pub(super) fn timer_at(&mut self, c: usize, l: usize, at: u64) {
+        let inc = self.clients[c].inc;
+        let tok = self.thread(c, l).tok;
+        self.at(at, Ev::Timer(c as u8, inc, l as u8, tok));
+    }
+
+    /// The true time at which this client's own clock shows `until_ns`, or just after.
+    pub(super) fn true_until(&self, c: usize, until_ns: u64) -> u64 {
+        let left_ns = until_ns.saturating_sub(self.client_now(c).local_ns);
+        self.now.saturating_add(left_ns).saturating_add(left_ns / 1_000)
+    }
+
     pub(super) fn begin(&mut self, c: usize, l: usize, op: Op) {
-        let now = self.client_now(c);
-        let (true_now, who) = (self.now, self.who(c));
-        let uses_fast = self.rng.chance(700) && self.thread(c, l).async_until == 0;
-        let calm = self.calm;
-        let short = self.rng.chance(self.plan.impatience);
-        let patience = match (calm, short) {
-            (true, _) => u64::MAX / 2,
+        let patience = match (self.calm, self.rng.chance(self.plan.impatience)) {
+            (true, _) => u64::MAX / 4,
             (_, true) => self.rng.below(30_000_000),
-            _ => DATA_WAIT_NS,
+            _ => CHAIN_WAIT_NS,
         };
+        let uses_fast = self.rng.chance(800);
         self.log(|| format!("client {c} lock {l}: {op:?}"));
-        let Some(entry) = self.clients[c].threads[l].entry.as_mut() else { return };
-        if op == Op::Unlock && entry.refs() <= 1 {
+        self.calls(c, l, op);
+        let (fresh, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
+        let t = &mut self.clients[c].threads[l];
+        let Some(entry) = t.entry.as_mut() else { return };
+        // a release of these decides nothing by the clock: an older reading will do
+        let timeless = op == Op::Unlock && entry.lock_type() != LockType::Fair;
+        let now = match timeless {
+            true => Now { local_ns: coarse, ..t.last_now },
+            false => fresh,
+        };
+        t.last_now = now;
+        let bounds = Bounds::waiting(now.local_ns, patience);
+        let is_sync = t.async_until == 0;
+        if let Some(cas) = entry.fast(op, now).filter(|_| uses_fast && is_sync) {
+            let until_ns = bounds.chain_until_ns(now.local_ns);
+            let chain = Chain::one(cas.verb());
+            return self.post(c, l, chain, until_ns, Doing::Fast { cas, begun: now, bounds });
+        }
+        let started = Operation::begin(entry, op, now, bounds);
+        self.started(c, l, started);
+    }
+
+    /// A call begins: what was promised before it.
+    pub(super) fn calls(&mut self, c: usize, l: usize, op: Op) {
+        let (server_now, epoch, who) = (self.server_now(), self.epoch, self.who(c));
+        let t = self.thread(c, l);
+        (t.op, t.called, t.past_queue) = (op, (epoch, server_now), false);
+        if op == Op::Unlock && t.entry.as_ref().is_some_and(|e| e.refs() <= 1) {
             self.oracle.ended(l, who);
         }
-        let fast = if uses_fast { entry.fast(op, now) } else { None };
-        let t = &mut self.clients[c].threads[l];
-        (t.op, t.since, t.patience) = (op, true_now, true_now.saturating_add(patience));
-        if let Some(cas) = fast {
-            return self.post(c, l, Chain::one(cas.verb()), Doing::Fast { cas, now });
-        }
-        let Some(entry) = t.entry.as_mut() else { return };
-        match entry.begin(op, now) {
-            Begin::Local(result) => {
-                self.write_note(c, l);
-                self.finish(c, l, result);
-            }
-            Begin::Run(machine, step) => {
-                t.machine = Some(machine);
-                self.follow(c, l, step, true);
+    }
+
+    fn started(&mut self, c: usize, l: usize, started: Started) {
+        match started {
+            Started::Done(result) => self.finish(c, l, result),
+            Started::Running(operation) => {
+                self.thread(c, l).operation = Some(operation);
+                self.effect(c, l);
             }
         }
     }
 
-    /// Whether a note is on its way.
-    pub(super) fn write_note(&mut self, c: usize, l: usize) -> bool {
-        let client = &mut self.clients[c];
-        let t = &mut client.threads[l];
-        let Some(entry) = t.entry.as_mut() else { return false };
-        let (Some(note), Some(id)) = (entry.take_note(), client.id) else { return false };
-        if t.epoch != client.epoch {
-            return false;
-        }
-        let (handle, tok, epoch) = (entry.handle(), t.tok.wrapping_add(1), t.epoch);
-        match client.fabric {
-            Fabric::Shm => {
-                let verb = dlock_core::verb::Verb::Note { handle, value: note.into_bits() };
-                self.verb(epoch, id, &verb);
-            }
-            _ => self.send_up(c, Unit::Note { lock: l as u8, tok, handle, entry: note }),
-        }
-        true
+    pub(super) fn effect_next(&mut self, c: usize, l: usize) {
+        self.enter(c, l, Doing::Effect);
+        self.step_soon(c, l);
     }
 
-    /// Does what the machine wants. `first`: the operation has just begun.
-    fn follow(&mut self, c: usize, l: usize, step: Step, first: bool) {
-        let noted = self.write_note(c, l);
-        match step {
-            Step::Done(result) => self.finish(c, l, result),
-            Step::Confirm => {
-                let waits = noted && self.clients[c].fabric == Fabric::Verbs && !self.bugs.no_ack;
-                self.enter(c, l, Doing::Confirm);
-                if waits {
-                    self.timer_at(c, l, self.now + DATA_WAIT_NS);
-                } else {
-                    let ns = self.takes(100);
-                    self.step_after(c, l, ns);
+    /// Carries out the next effect of the operation.
+    pub(super) fn effect(&mut self, c: usize, l: usize) {
+        let now = self.thread_now(c, l);
+        let t = self.thread(c, l);
+        let (Some(operation), Some(entry)) = (t.operation.as_mut(), t.entry.as_mut()) else {
+            return;
+        };
+        match operation.next(entry) {
+            Effect::Done(result) => self.done(c, l, result),
+            Effect::Post { chain, until_ns } => self.post(c, l, chain, until_ns, Doing::Chain),
+            Effect::WriteLedger(write) => {
+                self.write_ledger(c, l, write);
+                self.effect_next(c, l);
+            }
+            Effect::Tell(request) => {
+                self.tell(c, l, request);
+                self.effect_next(c, l);
+            }
+            Effect::ReadClock => {
+                operation.clock(now);
+                self.effect(c, l);
+            }
+            Effect::Forget => {
+                (t.asked, t.answer) = (None, None);
+                self.effect_next(c, l);
+            }
+            Effect::Flush { until_ns } => {
+                self.enter(c, l, Doing::Flush);
+                match self.is_flushed(c, l) {
+                    true => self.known_at_once(c, l, 20),
+                    false => self.expects(c, l, until_ns),
                 }
             }
-            Step::Chain(chain) => {
-                let now = self.client_now(c);
-                let is_fair = self.plan.locks[l] == LockType::Fair;
-                // the rounds of a batch, and who asks later, know the time by then only
-                let late = self.doorbell.is_some() || self.thread(c, l).async_until > 0;
-                let fresh = late || is_fair && (first || !self.bugs.stale_clock);
-                self.post(c, l, chain, Doing::Chain { now, fresh });
+            Effect::Ask { request, until_ns } => {
+                let is_wait = matches!(request, Request::Wait { .. });
+                let (gen, sent) = (self.thread(c, l).gen, self.asks(c, l, request));
+                let t = self.thread(c, l);
+                t.asked = Some(Asked { seq: sent.unwrap_or(Seq(0)), gen, is_wait });
+                t.answer = sent.err();
+                self.await_reply(c, l, until_ns);
             }
-            Step::Request(request) => self.request(c, l, request),
+            Effect::Probe { until_ns } => {
+                if self.is_connected(c, l) {
+                    let ping = self.send_request(c, Request::Ping);
+                    let gen = self.clients[c].gen;
+                    self.thread(c, l).ping = Some((ping, gen));
+                }
+                self.await_reply(c, l, until_ns);
+            }
+            Effect::Await { until_ns } => self.await_reply(c, l, until_ns),
         }
     }
 
-    fn request(&mut self, c: usize, l: usize, request: Request) {
-        let client = &self.clients[c];
-        let refused = if client.threads[l].epoch != client.epoch {
-            Some(Ok(Reply::Denied { status: Status::NotReady, word: 0 }))
-        } else if client.life != Life::Up && client.life != Life::Leaving {
-            Some(Err(Status::BadResponse))
-        } else {
-            None
+    fn await_reply(&mut self, c: usize, l: usize, until_ns: u64) {
+        let is_wait = self.thread(c, l).asked.is_some_and(|asked| asked.is_wait);
+        self.enter(c, l, Doing::Reply { is_wait });
+        match self.thread(c, l).answer {
+            Some(_) => self.known_at_once(c, l, 20),
+            None => self.expects(c, l, until_ns),
+        }
+    }
+
+    /// What comes next is decided on this side, within about so many nanoseconds: no program is
+    /// waited for.
+    fn known_at_once(&mut self, c: usize, l: usize, ns: u64) {
+        self.thread(c, l).at_once = true;
+        let ns = self.takes(ns);
+        self.step_after(c, l, ns);
+    }
+
+    /// Something is waited for until then; the program asks for that of an asynchronous operation.
+    fn expects(&mut self, c: usize, l: usize, until_ns: u64) {
+        self.thread(c, l).until_ns = until_ns;
+        match self.thread(c, l).async_until > 0 {
+            true => self.poll_later(c, l),
+            false => {
+                let at = self.true_until(c, until_ns);
+                self.timer_at(c, l, at);
+            }
+        }
+    }
+
+    /// Whether what the thread waits for has come.
+    pub(super) fn has_event(&self, c: usize, l: usize) -> bool {
+        let t = &self.clients[c].threads[l];
+        match t.doing {
+            Doing::Fast { .. } | Doing::Chain => t.outcome.is_some(),
+            Doing::Flush => t.outcome.is_some() || self.is_flushed(c, l),
+            Doing::Reply { .. } => t.answer.is_some(),
+            _ => false,
+        }
+    }
+
+    /// The thread looks at what it has waited for, and reads its clock.
+    pub(super) fn event(&mut self, c: usize, l: usize) {
+        let now = self.thread_now(c, l);
+        let t = &mut self.clients[c].threads[l];
+        t.at_once = false;
+        let doing = t.doing;
+        if let Doing::Fast { cas, begun, bounds } = doing {
+            return self.fast_ended(c, l, (cas, begun, bounds));
+        }
+        let (Some(operation), Some(entry)) = (t.operation.as_mut(), t.entry.as_mut()) else {
+            return;
         };
-        if let Some(reply) = refused {
-            return self.reply(c, l, reply);
+        match doing {
+            Doing::Chain => {
+                let Some(outcome) = t.outcome.take() else { return };
+                if operation.needs_clock(entry) {
+                    t.last_now = now;
+                }
+                t.past_queue = shared_past_a_queue(t.op, &outcome);
+                operation.outcome(entry, outcome, t.last_now);
+            }
+            Doing::Flush => {
+                let is_flushed = t.outcome.take().is_none();
+                operation.flushed(entry, is_flushed, now);
+            }
+            Doing::Reply { .. } => {
+                let Some(answer) = t.answer.take() else { return };
+                t.past_queue = false;
+                match t.asked.take() {
+                    Some(asked) if asked.is_wait && asked.gen != t.gen => {
+                        operation.replaced(entry, Now { local_ns: now.local_ns, ..t.last_now });
+                    }
+                    _ => operation.reply(entry, answer, now),
+                }
+                self.log(|| format!("client {c} lock {l} gets {answer:?}"));
+            }
+            _ => return,
+        }
+        self.effect(c, l);
+    }
+
+    /// The first word operation has been executed, or not.
+    fn fast_ended(&mut self, c: usize, l: usize, fast: (FastCas, Now, Bounds)) {
+        let (cas, begun, bounds) = fast;
+        let (now, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
+        let t = &mut self.clients[c].threads[l];
+        let (Some(outcome), Some(entry)) = (t.outcome.take(), t.entry.as_mut()) else { return };
+        if matches!(outcome, Outcome::Done(values) if values[0] == cas.expect) {
+            if let Some(result) = entry.fast_end(cas, begun, || coarse) {
+                return self.finish(c, l, result);
+            }
+        }
+        let started = Operation::after_fast(entry, t.op, outcome, begun, now, bounds);
+        self.started(c, l, started);
+    }
+
+    /// The client's own clock, late by as much as a coarse reading may be.
+    pub(super) fn coarse_ns(&mut self, c: usize) -> u64 {
+        let late_ns = match self.rng.below(4) {
+            0 => self.rng.below(COARSE_NS_MAX),
+            _ => self.rng.below(1_000_000),
+        };
+        self.client_now(c).local_ns.saturating_sub(late_ns)
+    }
+
+    /// The time is up for what the thread waits for.
+    pub(super) fn timer(&mut self, c: usize, l: usize) {
+        let now = self.thread_now(c, l);
+        let t = &mut self.clients[c].threads[l];
+        match t.doing {
+            Doing::Fast { .. } | Doing::Chain | Doing::Flush if t.outcome.is_none() => {
+                t.outcome = Some(Outcome::Unknown);
+                self.step_soon(c, l);
+            }
+            Doing::Reply { .. } if t.answer.is_none() => {
+                let is_answered = std::mem::take(&mut t.pinged);
+                t.ping = None;
+                if let (Some(operation), Some(entry)) = (t.operation.as_mut(), t.entry.as_ref()) {
+                    operation.deadline(entry, is_answered, now);
+                }
+                self.effect(c, l);
+            }
+            Doing::Batch => self.batch_timer(c),
+            _ => {}
+        }
+    }
+
+    /// Whether this lock's operations reach the primary: its session is the client's.
+    pub(super) fn is_connected(&self, c: usize, l: usize) -> bool {
+        let client = &self.clients[c];
+        let is_up = matches!(client.life, Life::Up | Life::Leaving);
+        is_up && client.gen != 0 && client.threads[l].gen == client.gen
+    }
+
+    /// Writes the entry of the ledger: at once on shared memory, else on its way.
+    pub(super) fn write_ledger(&mut self, c: usize, l: usize, write: LedgerEntry) {
+        let connected = self.is_connected(c, l);
+        let client = &mut self.clients[c];
+        let t = &mut client.threads[l];
+        let (Some(entry), Some(id)) = (t.entry.as_ref(), client.id) else { return };
+        if t.epoch != client.epoch {
+            return;
+        }
+        let (handle, epoch) = (entry.handle(), t.epoch);
+        if client.fabric == Fabric::Shm {
+            self.verb(epoch, id, &Verb::Note { handle, value: write.into_bits() });
+        } else if connected {
+            t.noted = t.noted.wrapping_add(1);
+            let (lock, tok) = (l as u8, t.noted);
+            self.send_up(c, Unit::Note { lock, tok, handle, entry: write });
+        }
+    }
+
+    /// Whether all ledger writes so far have taken effect, or will before what follows.
+    pub(super) fn is_flushed(&self, c: usize, l: usize) -> bool {
+        let client = &self.clients[c];
+        let t = &client.threads[l];
+        client.fabric != Fabric::Verbs || t.noted == t.noted_acked
+    }
+
+    /// Sends a request whose reply is waited for; the answer that is known at once, if there is.
+    pub(super) fn asks(
+        &mut self,
+        c: usize,
+        l: usize,
+        request: Request,
+    ) -> Result<Seq, Result<Reply, Status>> {
+        let client = &self.clients[c];
+        if client.threads[l].epoch != client.epoch {
+            return Err(Ok(Reply::Denied { status: Status::NotReady, word: 0 }));
+        }
+        if !self.is_connected(c, l) {
+            return Err(Err(Status::BadResponse));
         }
         if matches!(request, Request::Resolve { .. }) {
             self.thread(c, l).action = Action::Resolve;
             self.cover(Action::Resolve, c);
         }
-        let seq = self.send_request(c, request);
-        if !request.has_reply() {
-            self.thread(c, l).unflushed = true;
-            return self.reply(c, l, Ok(Reply::Done { word: 0 }));
+        Ok(self.send_request(c, request))
+    }
+
+    /// Sends a request whose reply nobody waits for.
+    pub(super) fn tell(&mut self, c: usize, l: usize, request: Request) {
+        if self.clients[c].threads[l].epoch != self.clients[c].epoch || !self.is_connected(c, l) {
+            return;
         }
-        let wait = matches!(request, Request::Wait { .. });
-        self.enter(c, l, Doing::Reply { seq, wait, cancelled: false });
-        let until = if wait { self.thread(c, l).patience } else { self.now + DATA_WAIT_NS };
-        self.expects(c, l, until);
+        self.thread(c, l).unflushed = true;
+        if matches!(request, Request::Cancel { .. }) {
+            self.thread(c, l).action = Action::Cancel;
+            self.cover(Action::Cancel, c);
+        }
+        self.send_request(c, request);
     }
 
     pub(super) fn send_request(&mut self, c: usize, request: Request) -> Seq {
@@ -179,27 +403,33 @@ impl Sys {
         seq
     }
 
-    fn post(&mut self, c: usize, l: usize, chain: Chain, doing: Doing) {
+    fn post(&mut self, c: usize, l: usize, chain: Chain, until_ns: u64, doing: Doing) {
         let tok = self.enter(c, l, doing);
-        if let Some(outcome) = self.refuses(c, self.clients[c].threads[l].epoch) {
+        let is_local = self.clients[c].fabric == Fabric::Shm;
+        if let Some(outcome) = self.refuses_lock(c, l) {
             self.thread(c, l).outcome = Some(outcome);
-            let ns = self.takes(1_000);
-            return self.step_after(c, l, ns);
+            self.known_at_once(c, l, 1_000);
+        } else if is_local {
+            self.thread(c, l).chain = Some((chain, Values::new()));
+            self.verb_after(c, l);
+        } else if self.client_now(c).local_ns >= until_ns {
+            self.thread(c, l).outcome = Some(Outcome::Unknown); // no time is left for it
+            self.known_at_once(c, l, 20);
+        } else {
+            let (lock, values) = (l as u8, Values::new());
+            self.send_up(c, Unit::Batch { lock, tok, chain, values, more: false });
+            self.expects(c, l, until_ns);
         }
-        let lock = l as u8;
-        if let Some(doorbell) = &mut self.doorbell {
-            return doorbell.push(Rung { lock, tok, chain });
-        }
-        match self.clients[c].fabric {
-            Fabric::Shm => {
-                self.thread(c, l).chain = Some((chain, Values::new()));
-                self.verb_after(c, l);
-            }
-            _ => {
-                let values = Values::new();
-                self.send_up(c, Unit::Batch { lock, tok, chain, values, more: false });
-                self.expects(c, l, self.now + DATA_WAIT_NS);
-            }
+    }
+
+    /// What becomes of a chain on this lock, if it is not executed at all.
+    pub(super) fn refuses_lock(&self, c: usize, l: usize) -> Option<Outcome> {
+        let refused = self.refuses(c, self.clients[c].threads[l].epoch);
+        let over = || Some(Outcome::Refused(Status::BadResponse));
+        match refused {
+            None if !self.is_connected(c, l) => over(),
+            Some(Outcome::Unknown) => over(), // nothing was sent
+            refused => refused,
         }
     }
 
@@ -227,83 +457,27 @@ impl Sys {
         self.after(ns, Ev::Verb(c as u8, inc, l as u8, tok));
     }
 
-    /// The client's CPU executes the next verb of its chain.
+    /// The client's CPU executes the next word operation of its chain.
     pub(super) fn cpu_verb(&mut self, c: usize, l: usize) {
         let client = &mut self.clients[c];
         let t = &mut client.threads[l];
+        if t.doing == Doing::Batch {
+            return self.batch_verb(c);
+        }
         let (Some((chain, mut values)), Some(id)) = (t.chain, client.id) else { return };
         let epoch = t.epoch;
         let verb = chain.verbs()[values.as_slice().len()];
         values.push(self.verb(epoch, id, &verb));
-        self.thread(c, l).chain = Some((chain, values));
+        let t = self.thread(c, l);
         if values.as_slice().len() < chain.verbs().len() {
+            t.chain = Some((chain, values));
             return self.verb_after(c, l);
         }
-        self.thread(c, l).chain = None;
-        if self.clients[c].batch.contains(&(l as u8)) {
-            self.thread(c, l).outcome = Some(Outcome::Done(values));
-            self.next_of_batch(c, l);
-        } else {
-            self.outcome(c, l, Outcome::Done(values));
-        }
+        (t.chain, t.outcome) = (None, Some(Outcome::Done(values)));
+        self.known_at_once(c, l, 20);
     }
 
-    /// The outcome of the chain, or of the note, that the thread waits for.
-    pub(super) fn outcome(&mut self, c: usize, l: usize, outcome: Outcome) {
-        let late = self.client_now(c);
-        let t = &mut self.clients[c].threads[l];
-        let Some(entry) = t.entry.as_mut() else { return };
-        let mut machine: Machine;
-        let step = match t.doing {
-            Doing::Fast { cas, now } => {
-                if matches!(outcome, Outcome::Done(v) if v[0] == cas.expect) {
-                    let result = entry.fast_done(cas);
-                    return self.finish(c, l, result);
-                }
-                match entry.begin(t.op, now) {
-                    Begin::Local(result) => return self.finish(c, l, result),
-                    Begin::Run(m, _) => machine = m,
-                }
-                machine.outcome(entry, outcome, now)
-            }
-            Doing::Chain { now, fresh } => {
-                let Some(m) = t.machine else { return };
-                machine = m;
-                machine.outcome(entry, outcome, if fresh { late } else { now })
-            }
-            Doing::Confirm => {
-                let Some(m) = t.machine else { return };
-                machine = m;
-                let done = Outcome::Done(Values::new());
-                machine.outcome(
-                    entry,
-                    if outcome == Outcome::Unknown { outcome } else { done },
-                    late,
-                )
-            }
-            _ => return,
-        };
-        t.machine = Some(machine);
-        let passes = shared_past_a_queue(t.op, &outcome) && self.plan.locks[l] == LockType::Rw;
-        if passes && matches!(step, Step::Done(r) if r.status == Status::Success) {
-            self.fail(format!(
-                "queue: client {c} saw that somebody waits for lock {l}, and took it"
-            ));
-        }
-        self.follow(c, l, step, false);
-    }
-
-    /// The reply to the request that the thread waits for, or why there is none.
-    pub(super) fn reply(&mut self, c: usize, l: usize, reply: Result<Reply, Status>) {
-        let now = self.client_now(c);
-        let t = self.thread(c, l);
-        let (Some(entry), Some(machine)) = (t.entry.as_mut(), t.machine.as_mut()) else { return };
-        let step = machine.reply(entry, reply, now);
-        self.log(|| format!("client {c} lock {l} gets {reply:?}"));
-        self.follow(c, l, step, false);
-    }
-
-    /// A frame has arrived at the client.
+    /// A frame has arrived at the client: whoever waits for it will look at it.
     pub(super) fn frame(&mut self, c: usize, frame: Frame) {
         match frame {
             Frame::Outcome { lock, tok, outcome } => {
@@ -314,79 +488,79 @@ impl Sys {
                     return;
                 }
                 let t = self.thread(c, lock.into());
-                let waits =
-                    matches!(t.doing, Doing::Fast { .. } | Doing::Chain { .. } | Doing::Confirm);
-                if t.tok == tok && waits && t.async_until > 0 {
-                    t.outcome = Some(outcome); // until the program asks
-                } else if t.tok == tok && waits {
-                    self.outcome(c, lock.into(), outcome);
+                match t.doing {
+                    Doing::Fast { .. } | Doing::Chain if t.tok == tok && t.outcome.is_none() => {
+                        t.outcome = Some(outcome);
+                        self.arrived(c, lock.into());
+                    }
+                    Doing::Batch if t.tok == tok => self.batch_outcome(c, lock, outcome),
+                    _ => {}
                 }
             }
             Frame::Noted { lock, tok } => {
-                let t = self.thread(c, lock.into());
-                if t.tok == tok && t.doing == Doing::Confirm {
-                    self.outcome(c, lock.into(), Outcome::Done(Values::new()));
+                self.thread(c, lock.into()).noted_acked = tok;
+                let is_flushed = self.is_flushed(c, lock.into());
+                match self.thread(c, lock.into()).doing {
+                    Doing::Flush if is_flushed => self.arrived(c, lock.into()),
+                    Doing::Batch => self.batch_arrived(c),
+                    _ => {}
                 }
             }
             Frame::Reply { seq, reply } => {
-                let threads = &self.clients[c].threads;
-                let waits = |t: &Thread| matches!(t.doing, Doing::Reply { seq: s, .. } if s == seq);
-                if let Some(l) = threads.iter().position(waits) {
-                    let t = self.thread(c, l);
-                    t.unflushed = false;
-                    match t.async_until > 0 {
-                        true => t.answer = Some(reply),
-                        false => self.reply(c, l, Ok(reply)),
-                    }
+                let gen = self.clients[c].gen; // no number of another session is meant
+                let threads = &mut self.clients[c].threads;
+                if let Some(t) = threads.iter_mut().find(|t| t.ping == Some((seq, gen))) {
+                    t.pinged = true;
+                    return;
+                }
+                let asked =
+                    |t: &Thread| t.asked.is_some_and(|asked| (asked.seq, asked.gen) == (seq, gen));
+                let Some(l) = threads.iter().position(asked) else {
+                    return self.batch_reply(c, seq, Ok(reply));
+                };
+                let t = self.thread(c, l);
+                t.unflushed = false;
+                t.answer = Some(Ok(reply));
+                if matches!(t.doing, Doing::Reply { .. }) {
+                    self.arrived(c, l);
                 }
             }
         }
     }
 
-    /// The thread's time is up.
-    pub(super) fn timer(&mut self, c: usize, l: usize) {
-        let t = self.thread(c, l);
-        match t.doing {
-            Doing::Fast { .. } | Doing::Chain { .. } | Doing::Confirm => {
-                self.outcome(c, l, Outcome::Unknown);
-            }
-            Doing::Reply { seq, wait: true, cancelled: false } => {
-                let cancel = t.entry.as_ref().and_then(|e| t.machine.and_then(|m| m.cancel(e)));
-                t.doing = Doing::Reply { seq, wait: true, cancelled: true };
-                t.unflushed = true;
-                if let Some(cancel) = cancel {
-                    self.thread(c, l).action = Action::Cancel;
-                    self.cover(Action::Cancel, c);
-                    self.send_request(c, cancel);
-                }
-                self.timer_at(c, l, self.now + CANCEL_WAIT_NS);
-            }
-            Doing::Reply { .. } => self.reply(c, l, Err(Status::BadResponse)),
-            _ => {}
+    /// What the thread waits for is there: it looks soon, or when its program asks.
+    fn arrived(&mut self, c: usize, l: usize) {
+        if self.thread(c, l).async_until == 0 {
+            self.step_soon(c, l);
         }
-    }
-
-    fn is_of_batch(&self, c: usize, l: usize) -> bool {
-        use Action::{BatchExtend, BatchTry, BatchUnlock};
-        matches!(self.clients[c].threads[l].action, BatchTry | BatchUnlock | BatchExtend)
     }
 
     /// The channel is gone: nothing that is under way will be answered.
     pub(super) fn flush(&mut self, c: usize) {
         self.flush_objects(c);
+        self.flush_batch(c);
         for l in 0..self.clients[c].threads.len() {
-            match self.thread(c, l).doing {
-                Doing::Fast { .. } | Doing::Chain { .. } | Doing::Confirm => {
-                    let lost = match self.bugs.doorbell_lost && self.is_of_batch(c, l) {
-                        true => Outcome::Refused(Status::NotReady),
-                        false => Outcome::Unknown,
-                    };
-                    let t = self.thread(c, l);
-                    if t.chain.is_none() && t.outcome.is_none() {
-                        self.outcome(c, l, lost);
+            let is_flushed = self.is_flushed(c, l);
+            let t = self.thread(c, l);
+            match t.doing {
+                Doing::Fast { .. } | Doing::Chain if t.chain.is_none() && t.outcome.is_none() => {
+                    t.outcome = Some(Outcome::Unknown);
+                    self.arrived(c, l);
+                }
+                Doing::Flush if t.outcome.is_none() && !is_flushed => {
+                    t.outcome = Some(Outcome::Unknown);
+                    self.arrived(c, l);
+                }
+                Doing::Reply { is_wait } if t.answer.is_none() => {
+                    t.answer = Some(Err(Status::BadResponse));
+                    // who waits for a grant may look after a new session has come
+                    let ns = self.rng.pick(&[20, 20, 1_000_000, 100_000_000]);
+                    match (is_wait, self.thread(c, l).async_until) {
+                        (_, 1..) => {}
+                        (true, 0) => self.step_after(c, l, ns),
+                        (false, 0) => self.step_soon(c, l),
                     }
                 }
-                Doing::Reply { .. } => self.reply(c, l, Err(Status::BadResponse)),
                 Doing::Control => self.forget_lock(c, l), // released or not: it is got anew
                 _ => {}
             }
@@ -399,7 +573,7 @@ impl Sys {
         let who = self.who(c);
         let t = self.thread(c, l);
         let Some(entry) = t.entry.as_mut() else { return };
-        if t.machine.is_some() {
+        if t.operation.is_some() {
             let has = !matches!(entry.state(), EntryState::Initialized | EntryState::Unlocked);
             t.lapse |= has;
             if has && entry.deadline_s() == u32::MAX {
@@ -415,40 +589,45 @@ impl Sys {
         let who = self.who(c);
         self.oracle.ended(l, who);
         self.enter(c, l, Doing::Nothing);
-        self.thread(c, l).entry = None;
+        let t = self.thread(c, l);
+        (t.entry, t.operation) = (None, None);
         self.clients[c].releases.retain(|&r| usize::from(r) != l);
     }
 
-    /// An operation is over.
-    pub(super) fn finish(&mut self, c: usize, l: usize, result: OpResult) {
-        self.mix(code(result.status) ^ (c as u64) << 40 ^ (l as u64) << 48);
-        self.log(|| format!("client {c} lock {l} finished: {:?} {:?}", result.status, result.view));
-        self.believe(c, l, result);
-        let now = self.client_now(c);
+    /// The operation has a result. That of an asynchronous one is told when the program asks, and
+    /// judged anew then.
+    fn done(&mut self, c: usize, l: usize, result: OpResult) {
+        let now = self.thread_now(c, l);
         let t = self.thread(c, l);
-        (t.machine, t.chain, t.outcome) = (None, None, None);
-        (t.answer, t.async_until) = (None, 0);
-        if std::mem::take(&mut t.lapse) {
+        let is_at_once = result.status == Status::BadResponse || t.action == Action::Abandon;
+        if t.async_until == 0 || t.judged || !t.polled && is_at_once {
+            return self.finish(c, l, result);
+        }
+        if !t.polled {
+            self.enter(c, l, Doing::Untold);
+            return self.poll_later(c, l);
+        }
+        t.judged = true;
+        if let (Some(operation), Some(entry)) = (t.operation.as_mut(), t.entry.as_ref()) {
+            operation.told_late(entry, now);
+        }
+        self.effect(c, l);
+    }
+
+    /// The caller is told what the operation came to.
+    pub(super) fn finish(&mut self, c: usize, l: usize, result: OpResult) {
+        self.told(c, l, result);
+        let t = self.thread(c, l);
+        (t.operation, t.chain, t.outcome) = (None, None, None);
+        (t.asked, t.answer, t.ping, t.pinged) = (None, None, None, false);
+        (t.async_until, t.polled, t.judged) = (0, false, false);
+        (t.at_once, t.past_queue) = (false, false);
+        self.enter(c, l, Doing::Idle);
+        if std::mem::take(&mut self.thread(c, l).lapse) {
             self.lapse(c, l);
         }
-        let t = self.thread(c, l);
-        if std::mem::take(&mut t.republish) {
-            if let Some(entry) = t.entry.as_mut() {
-                entry.republish();
-            }
-            self.write_note(c, l);
-        }
-        let t = self.thread(c, l);
-        let undo = match (&mut t.entry, result.status) {
-            (Some(entry), Status::BadResponse) => entry.undo(now),
-            _ => None,
-        };
-        self.enter(c, l, Doing::Idle);
-        let client = &self.clients[c];
-        let usable = client.life == Life::Up && client.threads[l].epoch == client.epoch;
-        if let (Some((_, Step::Request(request))), true) = (undo, usable) {
-            self.thread(c, l).unflushed = true;
-            self.send_request(c, request);
+        if std::mem::take(&mut self.thread(c, l).moves) {
+            self.moves(c, l);
         }
         if result.status == Status::LockNotGet {
             self.forget_lock(c, l);
@@ -457,51 +636,29 @@ impl Sys {
         self.finished(c, l, result.status);
     }
 
-    /// Tells the checker what the client was told.
-    fn believe(&mut self, c: usize, l: usize, result: OpResult) {
-        let who = self.who(c);
-        let t = &self.clients[c].threads[l];
-        let (op, refs) = (t.op, t.entry.as_ref().map_or(0, |e| e.refs()));
-        let granted = matches!(result.status, Status::Success | Status::AlreadyLocked);
-        let (mode, expire_s) = match op {
-            Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => (mode, expire_s),
-            Op::Extend { mode, expire_s } => (mode, expire_s.max(1)),
-            Op::Unlock if refs == 0 => return self.oracle.ended(l, who),
-            Op::Unlock => return,
-        };
-        if !granted || expire_s == 0 {
-            if refs == 0 {
-                self.oracle.ended(l, who);
-            }
+    /// A new session with the same primary, and no operation is under way on this lock: the
+    /// ledger is told again what the client has, and what is in doubt is undone.
+    pub(super) fn moves(&mut self, c: usize, l: usize) {
+        let (gen, epoch, now) = (self.clients[c].gen, self.clients[c].epoch, self.thread_now(c, l));
+        let republishes = !self.bugs.no_republish;
+        let t = self.thread(c, l);
+        if t.epoch != epoch {
             return;
         }
-        let first = refs == 1 && !matches!(op, Op::Extend { .. });
-        let until = match result.view {
-            Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => {
-                self.clients[c].clock.gives_up_at(ServerTime::expiry_of(time_out))
-            }
-            _ => u64::MAX,
-        };
-        let mut verdict = self.oracle.granted(l, who, mode, self.now, until);
-        let relies = self.oracle.relies(l, who, self.now);
-        if verdict.is_ok() && first && relies && self.plan.locks[l] == LockType::Fair {
-            verdict = self.in_order(c, l, mode);
+        (t.gen, t.noted_acked) = (gen, t.noted);
+        let Some(entry) = t.entry.as_mut() else { return };
+        let is_waiting = matches!(t.doing, Doing::Reply { .. });
+        if republishes && !is_waiting {
+            entry.republish();
         }
-        if let Err(why) = verdict {
-            self.fail(why);
+        let write = if is_waiting { None } else { entry.take_note() };
+        let undo = entry.undo_request(now);
+        if let Some(write) = write {
+            self.write_ledger(c, l, write);
         }
-    }
-
-    fn in_order(&mut self, c: usize, l: usize, mode: Mode) -> Result<(), String> {
-        let t = &self.clients[c].threads[l];
-        let Some((entry, ticket)) = t.entry.as_ref().and_then(|e| Some((e, e.ticket()?))) else {
-            return Ok(());
-        };
-        if t.epoch != self.epoch || !self.alive {
-            return Ok(());
+        if let Some(request) = undo {
+            self.tell(c, l, request);
         }
-        let generation = *self.memory.word(WordAddr::new(entry.slot(), Word::Gen));
-        self.oracle.served(l, (self.epoch, generation), mode, ticket.tx)
     }
 }
 

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A client by hand, over tcp: it keeps as many frames under way as it wants to.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use dlock_core::codec::{self, Frame};
+use dlock_core::control::{
+    Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Session, VERSION,
+    VERSION_MIN,
+};
+use dlock_core::ids::{LockId, Seq};
+use dlock_core::limits::BATCH_MAX;
+use dlock_core::message::{LockType, Request};
+use dlock_core::status::Status;
+use dlock_core::verb::Chain;
+use dlock_fabric::frames::FrameBuffer;
+
+use crate::failure::Failure;
+
+/// Longer than anything a healthy primary takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One connection.
+pub struct Wire {
+    stream: TcpStream,
+    input: FrameBuffer,
+    seq: u64,
+}
+
+fn broken(what: impl std::fmt::Display) -> Failure {
+    Failure::plain(format!("bench: a connection by hand: {what}"))
+}
+
+impl Wire {
+    pub fn connect(primary: SocketAddr) -> Result<Self, Failure> {
+        let stream = TcpStream::connect(primary).map_err(broken)?;
+        stream.set_nodelay(true).map_err(broken)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(broken)?;
+        Ok(Self { stream, input: FrameBuffer::new(), seq: 0 })
+    }
+
+    /// The number of the next frame.
+    pub fn number(&mut self) -> Seq {
+        self.seq += 1;
+        Seq(self.seq)
+    }
+
+    pub fn send(&mut self, frame: &Frame) -> Result<(), Failure> {
+        let mut bytes = Vec::new();
+        codec::encode(frame, &mut bytes);
+        self.stream.write_all(&bytes).map_err(broken)
+    }
+
+    pub fn receive(&mut self) -> Result<Frame, Failure> {
+        loop {
+            if let Some((kind, payload)) = self.input.next().map_err(broken)? {
+                return codec::decode(kind, payload).map_err(broken);
+            }
+            match self.stream.read(self.input.space()).map_err(broken)? {
+                0 => return Err(broken("it was closed")),
+                len => self.input.filled(len),
+            }
+        }
+    }
+
+    /// Sends a control request.
+    pub fn ask(&mut self, request: ControlRequest) -> Result<(), Failure> {
+        let seq = self.number();
+        self.send(&Frame::Control(seq, request))
+    }
+
+    /// The reply to one.
+    pub fn answer(&mut self) -> Result<ControlReply, Failure> {
+        match self.receive()? {
+            Frame::ControlReply(_, reply) => Ok(reply),
+            other => Err(broken(format!("{other:?} is no reply"))),
+        }
+    }
+
+    pub fn call(&mut self, request: ControlRequest) -> Result<ControlReply, Failure> {
+        self.ask(request)?;
+        self.answer()
+    }
+}
+
+/// A client: a control connection and a command channel.
+pub struct Peer {
+    pub control: Wire,
+    pub channel: Wire,
+    pub session: Session,
+}
+
+pub const INIT: ControlRequest = ControlRequest::Init {
+    version_min: VERSION_MIN,
+    version_max: VERSION,
+    tp_mode: 0,
+    horizon_s: None,
+};
+
+impl Peer {
+    pub fn new(primary: SocketAddr) -> Result<Self, Failure> {
+        let mut control = Wire::connect(primary)?;
+        control.ask(INIT)?;
+        let session = session(&mut control)?;
+        let mut channel = Wire::connect(primary)?;
+        channel.send(&attach(&session))?;
+        attached(&mut channel)?;
+        Ok(Self { control, channel, session })
+    }
+
+    /// Gets as many of these locks as there is room for.
+    pub fn get(
+        &mut self,
+        names: &[String],
+        lock_type: LockType,
+    ) -> Result<Vec<LockGrant>, Failure> {
+        let mut grants = Vec::with_capacity(names.len());
+        for batch in names.chunks(BATCH_MAX) {
+            self.control.ask(get(batch, lock_type))?;
+            match self.control.answer()? {
+                ControlReply::Locks(got) => grants.extend(got.into_iter().filter_map(Result::ok)),
+                other => return Err(broken(format!("{other:?} instead of locks"))),
+            }
+        }
+        Ok(grants)
+    }
+
+    /// Sends chains in one frame.
+    pub fn batch(&mut self, chains: Vec<Chain>) -> Result<(), Failure> {
+        let seq = self.channel.number();
+        self.channel.send(&Frame::Batch(seq, chains))
+    }
+
+    /// Sends a request.
+    pub fn request(&mut self, request: Request) -> Result<(), Failure> {
+        let seq = self.channel.number();
+        self.channel.send(&Frame::Request(seq, request))
+    }
+}
+
+pub fn get(names: &[String], lock_type: LockType) -> ControlRequest {
+    let desc = |name: &String| LockDesc { name: name.clone().into(), lock_type, lease_s: 0 };
+    ControlRequest::GetLocks(names.iter().map(desc).collect())
+}
+
+pub fn release(grants: &[LockId]) -> ControlRequest {
+    ControlRequest::ReleaseLocks(grants.to_vec())
+}
+
+pub fn session(control: &mut Wire) -> Result<Session, Failure> {
+    match control.answer()? {
+        ControlReply::Session(session) => Ok(session),
+        ControlReply::Error(status) => Err(Failure::refused("a client by hand", status)),
+        other => Err(broken(format!("{other:?} instead of a session"))),
+    }
+}
+
+pub fn attach(session: &Session) -> Frame {
+    let (client, secret, fabric) = (session.client, session.secret, FabricKind::Tcp);
+    Frame::Attach(Attach { client, secret, fabric, verbs: None, version: None })
+}
+
+pub fn attached(channel: &mut Wire) -> Result<(), Failure> {
+    match channel.receive()? {
+        Frame::Attached(attached) if attached.status == Status::Success => Ok(()),
+        other => Err(broken(format!("{other:?} instead of a command channel"))),
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the keeper does about COMMAND. It makes no call that waits for the primary.
+//!
+//! ```text
+//!   reader:  standard input ─ "ended" ─▶ release
+//!                           └ its end: the supervisor is dead ─▶ kill COMMAND ─▶ release
+//!   timer:   kill_ns of the last lease ─▶ kill COMMAND: the supervisor should have done it, but
+//!                                         may be stopped
+//! ```
+
+use std::io::{self, BufRead};
+use std::os::fd::OwnedFd;
+use std::process;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::process::{getpid, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
+use rustix::time::Timespec;
+
+use super::processes::{self, Processes};
+use super::times::{self, StopTimes, Timer};
+use super::{lease, ENDED, STARTED};
+use crate::args::{Keeper, OnLost};
+use crate::failure;
+
+/// Between two looks at processes that SIGKILL was sent to.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How many such looks there are at a COMMAND whose supervisor is dead.
+const LOOKS_MAX: usize = 1_000;
+
+/// What the threads know of the lease.
+pub struct Watch {
+    lease: Duration,
+    /// `None`: COMMAND cannot have been started.
+    times: Mutex<Option<StopTimes>>,
+    timer: Timer,
+}
+
+impl Watch {
+    /// Starts the threads. The receiver gets a message when the lock is to be released.
+    pub fn start(keeper: &Keeper) -> io::Result<(Arc<Self>, Receiver<()>)> {
+        let exec = &keeper.exec;
+        let watch =
+            Arc::new(Self { lease: lease(exec), times: Mutex::new(None), timer: Timer::new()? });
+        let root = Pid::from_raw(keeper.supervisor);
+        let root = root.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let processes = Processes { root, keeper: getpid() };
+        let (release, stop) = mpsc::channel();
+        let reader = Arc::clone(&watch);
+        thread::Builder::new().name("supervisor".into()).spawn(move || reader.read(&release))?;
+        if exec.on_lost == OnLost::Kill {
+            let timer = Arc::clone(&watch);
+            thread::Builder::new().name("timer".into()).spawn(move || timer.run(processes))?;
+        }
+        Ok((watch, stop))
+    }
+
+    /// The lease lasts until then.
+    pub fn until(&self, end_ns: u64) {
+        self.set(&mut self.times.lock(), StopTimes::of(end_ns, self.lease));
+    }
+
+    /// The lock is lost.
+    pub fn lost(&self) {
+        let mut times = self.times.lock();
+        let known = times.unwrap_or(StopTimes::of(0, self.lease));
+        self.set(&mut times, known.brought_forward(times::now_ns(), self.lease));
+    }
+
+    fn set(&self, times: &mut Option<StopTimes>, new: StopTimes) {
+        *times = Some(new);
+        if let Err(error) = self.timer.set(new.kill_ns) {
+            log::error!("the lease cannot be watched: {error}"); // the supervisor watches it, too
+        }
+    }
+
+    /// Kills COMMAND when it is time, and again until it is gone: it may be about to start.
+    fn run(&self, processes: Processes) {
+        loop {
+            let mut fds = [PollFd::new(&self.timer, PollFlags::IN)];
+            let _ = poll(&mut fds, None); // interrupted: the clock is looked at
+            let times = self.times.lock();
+            let now_ns = times::now_ns();
+            let known = *times;
+            let is_due = known.is_some_and(|known| now_ns >= known.kill_ns);
+            let next_ns = match known {
+                None => u64::MAX, // until it is set
+                Some(_) if is_due => now_ns + times::ns(LOOK_AGAIN),
+                Some(known) => known.kill_ns, // the lease was extended
+            };
+            if let Err(error) = self.timer.set(next_ns) {
+                log::error!("COMMAND cannot be watched: {error}");
+            }
+            drop(times);
+            if is_due {
+                let _ = processes.kill(); // looked at again
+            }
+        }
+    }
+
+    fn read(&self, release: &Sender<()>) {
+        let mut command: Option<(OwnedFd, Option<Pid>)> = None;
+        for line in io::stdin().lock().lines() {
+            let Ok(line) = line else { break };
+            let mut words = line.split(' ');
+            match words.next() {
+                Some(ENDED) => {
+                    *self.times.lock() = None; // no process is COMMAND's any more
+                    let _ = release.send(()); // the receiver may be gone: so is the lock
+                    return;
+                }
+                Some(STARTED) => {
+                    let mut pid = || Pid::from_raw(words.next()?.parse().ok()?);
+                    let (pid, group) = (pid(), pid());
+                    let opened = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+                    command = opened.and_then(Result::ok).map(|pidfd| (pidfd, group));
+                }
+                _ => log::warn!("not understood: {line}"),
+            }
+        }
+        // The supervisor is dead, and COMMAND, too, or will be in a moment.
+        let Some((pidfd, group)) = command else { process::exit(failure::FAILED.into()) };
+        if !kill_orphans(&pidfd, group) {
+            log::error!("COMMAND cannot be ended: its lock is left to its lease");
+            process::exit(failure::FAILED.into());
+        }
+        *self.times.lock() = None;
+        let _ = release.send(()); // as above
+    }
+}
+
+/// Kills COMMAND and its process group; whether they are dead.
+fn kill_orphans(pidfd: &OwnedFd, group: Option<Pid>) -> bool {
+    let pause = Timespec { tv_sec: 0, tv_nsec: LOOK_AGAIN.subsec_nanos().into() };
+    for _ in 0..LOOKS_MAX {
+        let _ = pidfd_send_signal(pidfd, Signal::KILL); // it may have ended
+        let is_empty = group.is_none_or(processes::kill_group);
+        let is_dead = matches!(
+            poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&pause)),
+            Ok(count) if count > 0
+        );
+        if is_dead && is_empty {
+            return true;
+        }
+        if is_dead {
+            thread::sleep(LOOK_AGAIN); // `poll` did not wait
+        }
+    }
+    false
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `dlock exec`: COMMAND runs while a lock is held for it, and is dead before the lock is gone.
+//!
+//! ```text
+//!   dlock exec (supervisor.rs)                          dlock role keeper (keeper.rs)
+//!   no network, one thread, parent of COMMAND           the session, in a process group of its own
+//!     │            ◀── until NS | lost TEXT ── stdout      main thread: acquire, extend, release
+//!     │            ──▶ started PID GROUP | ended ─ stdin   watch thread: stdin and a timer
+//!     └─ dlock role start (start.rs) = COMMAND
+//! ```
+//!
+//! The lease, on CLOCK_BOOTTIME, which also counts the time that the machine is suspended; it is
+//! counted from before the request that extended it was sent (`times.rs`):
+//!
+//! ```text
+//!   asked ──────── extends, three attempts ────────▶ SIGTERM ── grace ──▶ SIGKILL ─ reserve ─▶ end
+//! ```
+//!
+//! Why two processes: the one that a terminal, a script or an operator stops or kills is the
+//! visible one, and the session must not die with it while COMMAND lives, since a primary on the
+//! same host frees the locks of a dead process at once. What happens to COMMAND:
+//!
+//! | fault | what ends COMMAND |
+//! |---|---|
+//! | no answer from the primary | supervisor: SIGTERM, then SIGKILL to all its descendants |
+//! | supervisor stopped (SIGSTOP, Ctrl-Z) | keeper extends as before; it kills if it cannot |
+//! | supervisor killed | PR_SET_PDEATHSIG, and the keeper: SIGKILL to its group, then release |
+//! | keeper stopped | supervisor: as without an answer |
+//! | keeper killed | supervisor: SIGKILL at once |
+//! | both killed | PR_SET_PDEATHSIG ends COMMAND, but not the processes that COMMAND started |
+//! | both stopped, machine suspended | nothing until they go on; SIGKILL is the first thing then |
+//!
+//! PR_SET_PDEATHSIG alone is the weaker guard: it reaches one process, does nothing while its
+//! parent is merely stopped, and is cleared for set-user-id programs. It is the second line.
+
+mod keeper;
+mod keeper_watch;
+mod processes;
+mod start;
+mod supervisor;
+mod times;
+
+use std::time::Duration;
+
+use dlock_core::limits::DESC_LEN_MAX;
+
+use crate::args::{Exec, Hold, OnLost, Type};
+use crate::failure::{self, Failure};
+
+pub use keeper::run as keeper;
+pub use start::run as start;
+
+/// What the keeper says: the lease lasts at least until then, CLOCK_BOOTTIME in nanoseconds.
+const UNTIL: &str = "until";
+/// What the keeper says: the lock is lost, and why.
+const LOST: &str = "lost";
+/// What the supervisor says: COMMAND runs as this process and this group (0: not its own).
+const STARTED: &str = "started";
+/// What the supervisor says: COMMAND is dead, and the lock can be released.
+const ENDED: &str = "ended";
+
+/// Runs `dlock exec`; the exit code.
+pub fn run(exec: &Exec) -> Result<u8, Failure> {
+    check(exec)?;
+    supervisor::run(exec)
+}
+
+fn check(exec: &Exec) -> Result<(), Failure> {
+    let length = exec.name.len();
+    if length == 0 || length > DESC_LEN_MAX {
+        let cause = format!("the name of the lock has {length} bytes");
+        return Err(Failure::new(failure::USAGE, cause, format!("1 to {DESC_LEN_MAX} bytes")));
+    }
+    if exec.kind == Type::Atomic && exec.mode == Hold::Shared {
+        let cause = "an atomic lock has no readers";
+        return Err(Failure::new(failure::USAGE, cause, "--type rw or --type fair"));
+    }
+    if exec.on_lost == OnLost::Kill && lease(exec) < times::LEASE_MIN {
+        let (min, stop) = (times::LEASE_MIN, times::stop_time(times::LEASE_MIN));
+        let cause =
+            format!("--lease must be at least {min:?}: stopping COMMAND takes up to {stop:?}");
+        let remedy = "a longer --lease, or --on-lost warn, which does not stop COMMAND";
+        return Err(Failure::new(failure::USAGE, cause, remedy));
+    }
+    Ok(())
+}
+
+fn lease(exec: &Exec) -> Duration {
+    Duration::from_secs(u64::from(exec.lease))
+}

@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The visible process of `dlock exec`: starts the keeper, then COMMAND; passes signals on; stops
+//! COMMAND before the lease that the keeper told of is over, whatever has become of the keeper.
+//!
+//! ```text
+//!   wait for the lock ─▶ start COMMAND ─▶ watch ─ COMMAND ended ─▶ let the keeper release ─▶ exit
+//!     keeper ended: its code     │          └ term_ns, lost ─▶ SIGTERM ─▶ kill_ns ─▶ SIGKILL ─┘
+//!     lost, or too late: 75 ◀────┘
+//! ```
+//! It sleeps in one `poll`: on the keeper's standard output, on signals and on the timer.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, ErrorKind, IsTerminal, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::io::{ioctl_fionbio, Errno};
+use rustix::process::{getpid, kill_process, set_child_subreaper, wait, Pid, Signal, WaitOptions};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
+
+use super::processes::Processes;
+use super::start::too_late;
+use super::times::{self, StopTimes, Timer};
+use super::{lease, ENDED, LOST, STARTED, UNTIL};
+use crate::args::{Exec, OnLost};
+use crate::failure::{self, Failure};
+
+/// How long the keeper may take to release the lock once COMMAND has ended. It is killed then.
+const RELEASE_MAX: Duration = Duration::from_secs(5);
+/// Between two looks at processes that SIGKILL was sent to.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How long it is tried to end the processes that COMMAND left behind, after their lease.
+const SWEEP_MAX: Duration = Duration::from_secs(5);
+/// A line of the keeper is shorter.
+const LINE_MAX: usize = 4_096;
+/// The signals that are passed on.
+const PASSED_ON: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// Runs `dlock exec`; the exit code.
+pub fn run(exec: &Exec) -> Result<u8, Failure> {
+    set_child_subreaper(Some(getpid())).map_err(Failure::plain)?;
+    let mut wakes = Wakes::new().map_err(Failure::plain)?;
+    wakes.watch(SIGCHLD).map_err(Failure::plain)?;
+    let mut supervisor = Supervisor::new(exec, wakes).map_err(Failure::plain)?;
+    if let Some(code) = supervisor.await_lock()? {
+        return Ok(code);
+    }
+    let code = supervisor.start().and_then(|()| supervisor.watch());
+    supervisor.dismiss_keeper();
+    code
+}
+
+/// The signals that came, and something to poll for them.
+struct Wakes {
+    inner: UnixStream,
+    outer: UnixStream,
+    came: Vec<(i32, Arc<AtomicBool>)>,
+}
+
+impl Wakes {
+    fn new() -> io::Result<Self> {
+        let (inner, outer) = UnixStream::pair()?;
+        inner.set_nonblocking(true)?;
+        Ok(Self { inner, outer, came: Vec::new() })
+    }
+
+    fn watch(&mut self, number: i32) -> io::Result<()> {
+        let came = Arc::new(AtomicBool::new(false));
+        flag::register(number, Arc::clone(&came))?; // before the wake-up for it
+        low_level::pipe::register(number, self.outer.try_clone()?)?;
+        self.came.push((number, came));
+        Ok(())
+    }
+
+    /// Those that came since the last call.
+    fn take(&mut self) -> Vec<i32> {
+        let mut bytes = [0; 64];
+        while matches!(self.inner.read(&mut bytes), Ok(count) if count > 0) {}
+        let came = self.came.iter().filter(|(_, came)| came.swap(false, Ordering::SeqCst));
+        came.map(|(number, _)| *number).collect()
+    }
+}
+
+/// What is known of the keeper.
+struct Keeper {
+    pid: Pid,
+    input: Option<ChildStdin>,
+    output: ChildStdout,
+    /// The beginning of a line.
+    partial: Vec<u8>,
+    /// It has closed its output: it has ended, or is about to.
+    is_silent: bool,
+    status: Option<ExitStatus>,
+}
+
+struct Supervisor<'a> {
+    exec: &'a Exec,
+    keeper: Keeper,
+    wakes: Wakes,
+    timer: Timer,
+    /// Of the lease, as far as the keeper told of it.
+    times: Option<StopTimes>,
+    /// Why the lock is lost.
+    lost: Option<String>,
+    command: Option<Pid>,
+    status: Option<ExitStatus>,
+    /// The keeper has ended: the primary may free the lock at once, without waiting for the end
+    /// of the lease.
+    is_alone: bool,
+    /// COMMAND has a process group of its own: there is no terminal whose job it could be.
+    has_group: bool,
+    /// Signals to pass on.
+    signals: Vec<i32>,
+}
+
+impl<'a> Supervisor<'a> {
+    fn new(exec: &'a Exec, wakes: Wakes) -> io::Result<Self> {
+        let timer = Timer::new()?;
+        Ok(Self {
+            exec,
+            keeper: Keeper::start()?,
+            wakes,
+            timer,
+            times: None,
+            lost: None,
+            is_alone: false,
+            command: None,
+            status: None,
+            has_group: File::open("/dev/tty").is_err(),
+            signals: Vec::new(),
+        })
+    }
+
+    /// Until the lock is held for long enough to start COMMAND, or will not be.
+    fn await_lock(&mut self) -> Result<Option<u8>, Failure> {
+        loop {
+            if let Some(status) = self.keeper.status {
+                return match exit_code(status) {
+                    failure::OK => Err(too_late()),
+                    code => Ok(Some(code)), // it has said why
+                };
+            }
+            if self.lost.is_some() && !self.is_alone {
+                self.dismiss_keeper();
+                return Err(too_late());
+            }
+            // `warn`: COMMAND is not stopped, so that it needs no time for it
+            let latest = |times: StopTimes| match self.exec.on_lost {
+                OnLost::Kill => times.term_ns,
+                OnLost::Warn => times.end_ns,
+            };
+            let has_time = self.times.is_some_and(|times| times::now_ns() < latest(times));
+            if has_time && !self.is_alone {
+                return Ok(None);
+            }
+            self.next_event(None)?;
+        }
+    }
+
+    fn start(&mut self) -> Result<(), Failure> {
+        for number in PASSED_ON {
+            // Before the start: a signal that comes right after it must not end this process.
+            self.wakes.watch(number).map_err(Failure::plain)?;
+        }
+        let before_ns = match (self.times, self.exec.on_lost) {
+            (Some(times), OnLost::Kill) => times.term_ns,
+            (Some(times), OnLost::Warn) => times.end_ns,
+            (None, _) => return Err(too_late()),
+        };
+        let mut command = own_program();
+        command.args(["role", "start"]);
+        command.arg(format!("--parent={}", getpid().as_raw_nonzero()));
+        command.arg(format!("--before={before_ns}"));
+        command.arg("--").args(&self.exec.command);
+        if self.has_group {
+            command.process_group(0);
+        }
+        let child = command.spawn().map_err(Failure::plain)?;
+        let pid = Pid::from_child(&child); // `next_event` waits for it, as for all processes
+        self.command = Some(pid);
+        let group = if self.has_group { pid.as_raw_nonzero().get() } else { 0 };
+        self.keeper.tell(&format!("{STARTED} {} {group}", pid.as_raw_nonzero()));
+        Ok(())
+    }
+
+    /// Until COMMAND has ended; the exit code.
+    fn watch(&mut self) -> Result<u8, Failure> {
+        loop {
+            self.pass_on();
+            let now_ns = times::now_ns();
+            let times = self.times.ok_or_else(too_late)?;
+            if let (Some(status), None) = (self.status, &self.lost) {
+                if now_ns < times.end_ns {
+                    return Ok(exit_code(status));
+                }
+            }
+            let until_ns = match self.exec.on_lost {
+                OnLost::Kill => times.term_ns,
+                OnLost::Warn => times.end_ns,
+            };
+            if self.lost.is_some() || now_ns >= until_ns {
+                return match self.exec.on_lost {
+                    OnLost::Kill => self.stop(times.brought_forward(now_ns, lease(self.exec))),
+                    OnLost::Warn => self.run_on(),
+                };
+            }
+            self.next_event(Some(until_ns))?;
+        }
+    }
+
+    /// Stops COMMAND, also if the primary answers meanwhile. Says so when it is dead: until then
+    /// nothing is done here that may block.
+    fn stop(&mut self, times: StopTimes) -> Result<u8, Failure> {
+        if !self.is_alone {
+            self.processes().signal(Signal::TERM);
+            self.processes().signal(Signal::CONT); // what is stopped does not see SIGTERM
+        }
+        loop {
+            let now_ns = times::now_ns();
+            let is_due = self.is_alone || self.status.is_some() || now_ns >= times.kill_ns;
+            if is_due && self.kill(times) {
+                self.tell_loss("COMMAND was stopped");
+                return Ok(failure::LOST);
+            }
+            let again_ns = now_ns + times::ns(LOOK_AGAIN);
+            self.next_event(Some(if is_due { again_ns } else { times.kill_ns }))?;
+            self.pass_on();
+        }
+    }
+
+    /// Lets COMMAND run without the lock.
+    fn run_on(&mut self) -> Result<u8, Failure> {
+        self.tell_loss("COMMAND runs on without it");
+        loop {
+            if let Some(status) = self.status {
+                // A warning is no failure of COMMAND, but it must not look like success.
+                let code = exit_code(status);
+                return Ok(if code == failure::OK { failure::LOST } else { code });
+            }
+            self.next_event(None)?;
+            self.pass_on();
+        }
+    }
+
+    fn tell_loss(&self, result: &str) {
+        let cause = self.lost.as_deref().unwrap_or("the primary did not extend its lease in time");
+        // Not `eprintln!`: it would panic where standard error is closed.
+        let _ = writeln!(io::stderr(), "dlock: the lock is lost ({cause}): {result}");
+    }
+
+    /// Kills COMMAND and what it started; whether all of it has ended, or cannot be ended.
+    fn kill(&self, times: StopTimes) -> bool {
+        if let (Some(pid), None) = (self.command, self.status) {
+            let _ = kill_process(pid, Signal::KILL); // not waited for yet: the number is its own
+        }
+        let is_dead = self.processes().kill();
+        let gives_up = times::now_ns() >= times.end_ns.saturating_add(times::ns(SWEEP_MAX));
+        self.status.is_some() && (is_dead || gives_up)
+    }
+
+    fn processes(&self) -> Processes {
+        Processes { root: getpid(), keeper: self.keeper.pid }
+    }
+
+    /// Passes the signals that came on to COMMAND.
+    fn pass_on(&mut self) {
+        for number in std::mem::take(&mut self.signals) {
+            let (Some(pid), None) = (self.command, self.status) else { continue };
+            let signal = match number {
+                // The terminal has sent it to COMMAND already.
+                SIGINT if !self.has_group && io::stdin().is_terminal() => continue,
+                SIGINT => Signal::INT,
+                SIGHUP => Signal::HUP,
+                _ => Signal::TERM,
+            };
+            let _ = kill_process(pid, signal); // not waited for yet: the number is its own
+        }
+    }
+
+    /// Waits until something happens, or for the time given, and takes all of it in.
+    fn next_event(&mut self, until_ns: Option<u64>) -> Result<(), Failure> {
+        self.timer.set(until_ns.unwrap_or(u64::MAX)).map_err(Failure::plain)?;
+        let mut fds = vec![
+            PollFd::new(&self.timer, PollFlags::IN),
+            PollFd::new(&self.wakes.inner, PollFlags::IN),
+        ];
+        if !self.keeper.is_silent {
+            fds.push(PollFd::new(&self.keeper.output, PollFlags::IN));
+        }
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Failure::plain(error)),
+        }
+        drop(fds);
+        for line in self.keeper.lines() {
+            self.heard(&line);
+        }
+        let came = self.wakes.take();
+        self.signals.extend(came.into_iter().filter(|number| *number != SIGCHLD));
+        self.reap();
+        self.is_alone = self.keeper.is_silent || self.keeper.status.is_some();
+        if self.is_alone && self.lost.is_none() {
+            self.lost = Some("the process that held it has ended".into());
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, line: &str) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match (word, rest.parse::<u64>()) {
+            (UNTIL, Ok(end_ns)) => self.times = Some(StopTimes::of(end_ns, lease(self.exec))),
+            (LOST, _) => self.lost = Some(rest.into()),
+            _ => log::warn!("not understood: {line}"),
+        }
+    }
+
+    /// Collects the processes that ended: COMMAND, the keeper, and what COMMAND left behind.
+    fn reap(&mut self) {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            let status = ExitStatus::from_raw(status.as_raw());
+            if Some(pid) == self.command {
+                self.status = Some(status);
+            } else if pid == self.keeper.pid {
+                self.keeper.status = Some(status);
+            }
+        }
+    }
+
+    /// Has the keeper release the lock and waits for its end.
+    fn dismiss_keeper(&mut self) {
+        self.keeper.tell(ENDED);
+        self.keeper.input = None;
+        let until_ns = times::now_ns() + times::ns(RELEASE_MAX);
+        while self.keeper.status.is_none() {
+            if times::now_ns() >= until_ns {
+                log::warn!("the primary does not answer: the lock is free when its lease is over");
+                let _ = kill_process(self.keeper.pid, Signal::KILL); // it was not waited for yet
+                let wait_ns = times::now_ns() + times::ns(LOOK_AGAIN);
+                let _ = self.next_event(Some(wait_ns)); // then its status is looked at
+            } else if let Err(error) = self.next_event(Some(until_ns)) {
+                log::warn!("the keeper's end is not waited for: {error}");
+                return;
+            }
+        }
+    }
+}
+
+impl Keeper {
+    /// The same command line, with other words for the command. It has no part in the signals of
+    /// a terminal.
+    fn start() -> io::Result<Self> {
+        let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+        let at = arguments.iter().position(|word| word == "exec").unwrap_or(0);
+        let own = getpid().as_raw_nonzero();
+        let role = ["role", "keeper", &format!("--supervisor={own}")].map(OsString::from);
+        arguments.splice(at..=at, role);
+        let mut child: Child = own_program()
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        let gone = || io::Error::from(ErrorKind::BrokenPipe);
+        let output = child.stdout.take().ok_or_else(gone)?;
+        ioctl_fionbio(&output, true)?;
+        Ok(Self {
+            pid: Pid::from_child(&child),
+            input: child.stdin.take(),
+            output,
+            partial: Vec::new(),
+            is_silent: false,
+            status: None,
+        })
+    }
+
+    /// A keeper that is gone does not hear it.
+    fn tell(&mut self, line: &str) {
+        if let Some(input) = &mut self.input {
+            let _ = writeln!(input, "{line}"); // its end is seen elsewhere
+        }
+    }
+
+    /// The lines that came.
+    fn lines(&mut self) -> Vec<String> {
+        let mut bytes = [0; LINE_MAX];
+        while !self.is_silent {
+            match self.output.read(&mut bytes) {
+                Ok(0) => self.is_silent = true,
+                Ok(count) => self.partial.extend(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => self.is_silent = true,
+            }
+        }
+        let Some(end) = self.partial.iter().rposition(|&byte| byte == b'\n') else {
+            return Vec::new();
+        };
+        let whole: Vec<u8> = self.partial.drain(..=end).collect();
+        String::from_utf8_lossy(&whole).lines().map(Into::into).collect()
+    }
+}
+
+/// This program, by its path as long as it is there.
+fn own_program() -> Command {
+    let path = std::env::current_exe().ok().filter(|path| path.exists());
+    let mut command = Command::new(path.unwrap_or_else(|| "/proc/self/exe".into()));
+    command.arg0("dlock");
+    command
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|s| i32::from(failure::SIGNALLED) + s));
+    code.and_then(|c| u8::try_from(c).ok()).unwrap_or(failure::FAILED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_is_the_commands_and_signals_count_from_128() {
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+    }
+}

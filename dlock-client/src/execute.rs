@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Carries out the effects of one blocking operation; [`Operation`] decides what they are.
+//!
+//! ```text
+//!   perform ─▶ fast: one word operation ─▶ result
+//!           └▶ Operation ─next─▶ effect ─executor─▶ event ─▶ next ─▶ …
+//!   While a Wait is out the lock slot's mutex is free: other threads see `Busy::Waiting`.
+//! ```
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlock_core::clock::Now;
+use dlock_core::exec::{Executor, Single};
+use dlock_core::ids::Seq;
+use dlock_core::limits::LOCK_WAIT_S;
+use dlock_core::lock::{Op, OpResult};
+use dlock_core::message::{LockType, Reply, Request};
+use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
+use dlock_core::session;
+use dlock_core::status::Status;
+use dlock_core::verb::Outcome;
+use dlock_fabric::clock::{monotonic_coarse_ns, monotonic_ns};
+use parking_lot::MutexGuard;
+
+use crate::table::{Busy, Cell, CellGuard, Held};
+
+/// The bound of a data-path call.
+pub(crate) const DATA_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
+/// The same in nanoseconds.
+pub(crate) const DATA_WAIT_NS: u64 = CHAIN_WAIT_NS;
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    /// The monotonic clock when it began; `None`: just now, and nothing was waited for.
+    start_ns: Option<u64>,
+    /// How long after that a grant may be waited for.
+    grant_ns: u64,
+}
+
+impl Limit {
+    /// Of a call that begins now.
+    pub(crate) const NOW: Self = Self { start_ns: None, grant_ns: DATA_WAIT_NS };
+
+    /// Of a call that began then.
+    pub(crate) fn since(start: Instant) -> Self {
+        Self { start_ns: Some(ns_of(start)), grant_ns: DATA_WAIT_NS }
+    }
+
+    /// Of a call that began at `start` and may wait until `deadline` for a grant.
+    pub(crate) fn to(start: Instant, deadline: Instant) -> Self {
+        let grant = deadline.saturating_duration_since(start).as_nanos();
+        Self { grant_ns: u64::try_from(grant).unwrap_or(u64::MAX), ..Self::since(start) }
+    }
+
+    /// The same, from now on if nothing was waited for yet.
+    pub(crate) fn started(&self) -> Self {
+        Self { start_ns: Some(self.start_ns.unwrap_or_else(monotonic_ns)), ..*self }
+    }
+
+    /// The bounds, from this moment on if nothing was waited for before.
+    #[inline]
+    fn bounds(&self, now_ns: u64) -> Bounds {
+        Bounds::waiting(self.start_ns.unwrap_or(now_ns), self.grant_ns)
+    }
+}
+
+/// What the monotonic clock was then.
+fn ns_of(then: Instant) -> u64 {
+    let ago = u64::try_from(then.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    monotonic_ns().saturating_sub(ago)
+}
+
+/// The time left until a moment of the monotonic clock.
+pub(crate) fn left_ns(until_ns: u64) -> Duration {
+    Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()))
+}
+
+/// Runs `op` on the lock in a slot that no other operation is under way on.
+#[inline]
+pub(crate) fn perform(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limit) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    if !held.is_local {
+        return perform_remotely(cell, guard, op, limit);
+    }
+    let now = held.clock(op);
+    let Some(cas) = held.entry.fast(op, now) else {
+        return slowly(cell, guard, op, now, limit.bounds(now.local_ns));
+    };
+    let single = held.exec.execute_one(&cas.verb(), now.local_ns + DATA_WAIT_NS);
+    if single == Single::Done(cas.expect) {
+        let Held { entry, exec, .. } = held;
+        if let Some(result) = entry.fast_end(cas, now, || exec.local_coarse_ns()) {
+            return result;
+        }
+    }
+    interfered(cell, guard, op, now, limit.bounds(now.local_ns), single)
+}
+
+/// The same where the clock may have to be asked for, and a chain is waited for: a call that has
+/// no time left does not begin.
+#[inline(never)]
+fn perform_remotely(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limit) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    let (came_ns, now) = match held.is_timeless(op) {
+        true => (None, held.clock(op)),
+        false => {
+            let (came_ns, now) = held.exec.now_since();
+            let now = held.within_horizon(now);
+            held.last_now = now;
+            (Some(came_ns), now)
+        }
+    };
+    let bounds = limit.bounds(came_ns.unwrap_or(now.local_ns));
+    let Some(cas) = held.entry.fast(op, now) else { return slowly(cell, guard, op, now, bounds) };
+    let until_ns = bounds.chain_until_ns(now.local_ns);
+    if until_ns <= now.local_ns {
+        return OpResult::of(Status::BadResponse);
+    }
+    let single = held.exec.execute_one(&cas.verb(), until_ns);
+    if single == Single::Done(cas.expect) {
+        let Held { entry, exec, .. } = held;
+        if let Some(result) = entry.fast_end(cas, now, || exec.local_coarse_ns()) {
+            return result;
+        }
+    }
+    interfered(cell, guard, op, now, bounds, single)
+}
+
+/// The first word operation did not decide the call: goes on from there. `begun` is from before
+/// it was executed, since leases count from there.
+#[cold]
+#[inline(never)]
+fn interfered(
+    cell: &Cell,
+    guard: &mut CellGuard<'_>,
+    op: Op,
+    begun: Now,
+    bounds: Bounds,
+    single: Single,
+) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    let now = held.now();
+    let outcome = Outcome::from(single);
+    let started = Operation::after_fast(&mut held.entry, op, outcome, begun, now, bounds);
+    carry_out(cell, guard, started)
+}
+
+/// The general case.
+#[inline(never)]
+fn slowly(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, now: Now, bounds: Bounds) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    let started = Operation::begin(&mut held.entry, op, now, bounds);
+    carry_out(cell, guard, started)
+}
+
+/// A request whose reply is waited for.
+struct Asked {
+    seq: Seq,
+    exec: Arc<dyn Executor>,
+    /// It waits for a grant: others may look at the lock meanwhile.
+    is_wait: bool,
+    /// The probe of the primary that is out.
+    ping: Option<Seq>,
+}
+
+/// Carries an operation out, from effect to effect, to its result.
+pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, started: Started) -> OpResult {
+    let mut operation = match started {
+        Started::Done(result) => return result,
+        Started::Running(operation) => operation,
+    };
+    let mut asked: Option<Asked> = None;
+    loop {
+        let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+        match operation.next(&mut held.entry) {
+            Effect::Done(result) => return result,
+            Effect::Post { chain, until_ns } => {
+                let outcome = held.execute(chain, until_ns);
+                let now = held.clock_after(&operation);
+                operation.outcome(&mut held.entry, outcome, now);
+            }
+            Effect::Ask { request, until_ns } => match held.exec.send(&request) {
+                Ok(seq) => {
+                    let is_wait = matches!(request, Request::Wait { .. });
+                    let exec = Arc::clone(&held.exec);
+                    let asked = asked.insert(Asked { seq, exec, is_wait, ping: None });
+                    await_reply(cell, guard, &mut operation, asked, until_ns);
+                }
+                Err(status) => held.reply(&mut operation, Err(status)),
+            },
+            Effect::Probe { until_ns } => {
+                if let Some(asked) = &mut asked {
+                    asked.ping = asked.exec.send(&Request::Ping).ok();
+                    await_reply(cell, guard, &mut operation, asked, until_ns);
+                }
+            }
+            Effect::Await { until_ns } => {
+                if let Some(asked) = &mut asked {
+                    await_reply(cell, guard, &mut operation, asked, until_ns);
+                }
+            }
+            Effect::Forget => {
+                if let Some(asked) = asked.take() {
+                    asked.exec.forget(asked.seq);
+                }
+            }
+            Effect::Flush { until_ns } => {
+                let is_flushed = held.exec.publish(left_ns(until_ns));
+                let now = held.now();
+                operation.flushed(&mut held.entry, is_flushed, now);
+            }
+            Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
+            Effect::Tell(request) => tell(&*held.exec, &request),
+            Effect::ReadClock => operation.clock(held.now()),
+        }
+    }
+}
+
+/// Waits for the reply to a request; to a grant without holding the lock slot's mutex.
+fn await_reply(
+    cell: &Cell,
+    guard: &mut CellGuard<'_>,
+    operation: &mut Operation,
+    asked: &mut Asked,
+    until_ns: u64,
+) {
+    let Some(held) = guard.as_mut() else { return };
+    let wait = || asked.exec.reply(asked.seq, left_ns(until_ns));
+    let reply = match asked.is_wait {
+        false => wait(),
+        true => {
+            held.busy = Busy::Waiting;
+            MutexGuard::unlocked(guard, wait)
+        }
+    };
+    let is_answered = asked.take_ping();
+    let Some(held) = guard.as_mut() else { return };
+    if asked.is_wait {
+        held.busy = Busy::No;
+        cell.changed.notify_all();
+        if !Arc::ptr_eq(&held.exec, &asked.exec) {
+            let now = held.within_horizon(Now { local_ns: monotonic_ns(), ..held.last_now });
+            return operation.replaced(&mut held.entry, now); // a reinit came between
+        }
+    }
+    match reply {
+        Ok(Some(reply)) => held.reply(operation, Ok(reply)),
+        Ok(None) => {
+            let now = held.within_horizon(Now { local_ns: monotonic_ns(), ..held.last_now });
+            operation.deadline(&held.entry, is_answered, now);
+        }
+        Err(status) => held.reply(operation, Err(status)),
+    }
+}
+
+impl Asked {
+    /// Whether the probe that is out was answered; it is not waited for any longer.
+    fn take_ping(&mut self) -> bool {
+        let Some(ping) = self.ping.take() else { return false };
+        match self.exec.reply(ping, Duration::ZERO) {
+            Ok(Some(_)) => true,
+            _ => {
+                self.exec.forget(ping);
+                false
+            }
+        }
+    }
+}
+
+/// Sends a request whose reply nobody waits for.
+pub(crate) fn tell(exec: &dyn Executor, request: &Request) {
+    if let Ok(seq) = exec.send(request) {
+        exec.forget(seq);
+    }
+}
+
+impl Held {
+    /// Releasing an atomic or a read-write lock decides nothing by the clock.
+    #[inline]
+    fn is_timeless(&self, op: Op) -> bool {
+        matches!(op, Op::Unlock) && self.entry.lock_type() != LockType::Fair
+    }
+
+    /// The server clock, as fresh as the operation needs it.
+    #[inline]
+    fn clock(&mut self, op: Op) -> Now {
+        self.last_now = match self.is_timeless(op) {
+            true => {
+                let local_ns = monotonic_coarse_ns();
+                self.within_horizon(Now { local_ns, ..self.last_now })
+            }
+            false => self.now(),
+        };
+        self.last_now
+    }
+
+    /// The clock for what follows an outcome.
+    fn clock_after(&mut self, operation: &Operation) -> Now {
+        if operation.needs_clock(&self.entry) {
+            self.last_now = self.now();
+        }
+        self.last_now
+    }
+
+    fn execute(&self, chain: dlock_core::verb::Chain, until_ns: u64) -> Outcome {
+        let mut outcome = [Outcome::Unknown];
+        let wait = match self.is_local {
+            true => DATA_WAIT, // nothing is waited for
+            false => left_ns(until_ns),
+        };
+        if !wait.is_zero() {
+            self.exec.execute(&[chain], &mut outcome, wait);
+        }
+        outcome[0]
+    }
+
+    fn reply(&mut self, operation: &mut Operation, reply: Result<Reply, Status>) {
+        let now = self.now();
+        operation.reply(&mut self.entry, reply, now);
+    }
+
+    /// Writes what the entry wants to have in the ledger.
+    #[inline]
+    fn write_ledger(&mut self) {
+        if let Some(write) = self.entry.take_note() {
+            self.exec.note(self.entry.handle(), write);
+        }
+    }
+
+    /// Another channel to the same primary: carries again what the old one may have lost.
+    pub(crate) fn resume(&mut self) {
+        let now = self.now();
+        let request = session::resume(&mut self.entry, self.busy != Busy::No, now);
+        self.write_ledger();
+        if let Some(request) = request {
+            tell(&*self.exec, &request);
+        }
+    }
+}
+
+/// Makes sure that nothing of what this client did to the lock can take effect any more: its slot
+/// and its ledger entry may be given to another lock.
+///
+/// # Errors
+/// `NotReady`, `BadResponse`: it cannot be known, so the lock must not be released.
+pub(crate) fn settle(cell: &Cell, guard: &mut CellGuard<'_>, until: Instant) -> Result<(), Status> {
+    let Some(held) = guard.as_mut() else { return Err(Status::LockNotGet) };
+    if let Some(status) = held.exec.refusal() {
+        return Err(status);
+    }
+    let now = held.now();
+    let left = until.saturating_duration_since(Instant::now()).as_nanos();
+    let until_ns = now.local_ns.saturating_add(u64::try_from(left).unwrap_or(u64::MAX));
+    let bounds = Bounds { grant_until_ns: until_ns, until_ns };
+    let Some(operation) = Operation::undo(&mut held.entry, now, bounds) else {
+        let wait = Duration::from_nanos(until_ns.saturating_sub(now.local_ns));
+        let flush = Duration::from_nanos(dlock_core::operation::FLUSH_WAIT_NS);
+        return held.exec.publish(wait.min(flush)).then_some(()).ok_or(Status::BadResponse);
+    };
+    let result = carry_out(cell, guard, Started::Running(operation));
+    match guard.as_ref().map(|held| held.entry.in_doubt()) {
+        Some(false) => Ok(()),
+        _ if result.status == Status::NotReady => Err(Status::NotReady),
+        _ => Err(Status::BadResponse),
+    }
+}

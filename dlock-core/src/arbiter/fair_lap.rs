@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lap rule: which exclusive number comes next where a lane nears its end.
+//!
+//! ```text
+//!   mx ≥ DIVERT ─ no client can act on a number below RING ─▶ the lane starts again at 0
+//!              └ else ─▶ the next number of the ring that no ledger names
+//! ```
+//! A client can act on a number, by a release that takes effect late or by a request, only while
+//! its ledger names it, or says that it may have taken one (`Intent`), or until its request was
+//! served. So when no ledger does, and no such number is open, all of them may be given out again:
+//! by fetch-and-add, without anybody looking, up to the next time that the lane comes here.
+//! A client that is stopped half-way keeps the lane in the ring for as long as it is stopped: then
+//! every ticket costs a message, and nothing else.
+//!
+//! The word is read before the ledgers and changed only from that very word: a ticket that is taken
+//! in between makes the arbiter look again, and one that is taken later has a new number.
+//! Shared tickets need no such rule: nothing is decided by their numbers alone.
+
+use super::super::{Ctx, LockState};
+use super::{named, FairState};
+use crate::ids::ClientId;
+use crate::lane;
+use crate::message::Mode;
+use crate::planted::{self, Bug};
+use crate::words::{FairWord, LedgerState, Ticket};
+
+/// Where the lanes go on, from one word.
+pub(super) struct Place {
+    /// The word to take the ticket from.
+    pub(super) base: FairWord,
+    /// Exclusive numbers that are left out, if the queue has to come there first.
+    pub(super) gap: Option<(u16, u16)>,
+}
+
+/// What clients may still act on.
+#[derive(Default)]
+struct Names {
+    tickets: Vec<(Mode, Ticket)>,
+    may_be_any: bool,
+}
+
+/// Where the next ticket is taken; `None` if there is no room. For `caller` nothing is on its way
+/// but this request.
+pub(super) fn place(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    caller: ClientId,
+    mode: Mode,
+    word: FairWord,
+) -> Option<Place> {
+    let mut place = Place { base: word, gap: None };
+    if word.mx() >= lane::divert() {
+        state.fair.drop_done(word);
+        state.fair.records.remove(&caller); // of an earlier ticket
+        let names = names(ctx, &mut state.fair, caller);
+        let is_idle = word.open_exclusive() == 0;
+        let next = match () {
+            () if may_start_again(word, &names) => Some(0),
+            // readers that come and go must not keep the lane where it cannot start again
+            () if mode == Mode::Shared && is_idle && word.mx() < lane::ring() => {
+                next_of_the_ring(word, &names).or(Some(word.mx()))
+            }
+            () if mode == Mode::Shared => Some(word.mx()),
+            () => next_of_the_ring(word, &names),
+        };
+        let next = next?;
+        if next != word.mx() {
+            if next == 0 {
+                state.fair.starts_again(word);
+            }
+            place.base.set_mx(next);
+            match is_idle {
+                true => place.base.set_nx(next),
+                false => place.gap = Some((word.mx(), next)),
+            }
+        }
+    }
+    let base = &mut place.base;
+    if base.ms() >= lane::divert() && base.open_exclusive() == 0 && base.open_shared() == 0 {
+        base.set_ms(0);
+        base.set_ns(0);
+    }
+    let left_out: u16 = state.fair.gaps.iter().map(|(&a, &b)| lane::distance(a, b)).sum();
+    let is_full = word.open_exclusive().saturating_sub(left_out) >= lane::queue_max()
+        || word.open_shared() >= lane::queue_max();
+    (!is_full).then_some(place)
+}
+
+fn names(ctx: &mut Ctx<'_>, fair: &mut FairState, caller: ClientId) -> Names {
+    let mut names = Names::default();
+    for &(client, handle) in ctx.lock.refs {
+        if ctx.is_relayed(client) {
+            continue; // what it has is known without its ledger, and nothing else counts
+        }
+        let entry = ctx.ledger(client, handle);
+        let is_intent = entry.state() == LedgerState::Intent;
+        fair.told(client, entry);
+        names.may_be_any |= is_intent && client != caller;
+        let Some((mode, ticket)) = named(entry) else { continue };
+        let is_given_up =
+            matches!(entry.state(), LedgerState::GivenUpShared | LedgerState::GivenUpExclusive);
+        let is_settled = client == caller || fair.settled.get(&client) == Some(&ticket);
+        if !(is_given_up && is_settled) {
+            names.tickets.push((mode, ticket));
+        }
+    }
+    ctx.worked(fair.records.len());
+    names.tickets.extend(fair.records.values().map(|r| (r.mode, r.ticket)));
+    names.tickets.extend(fair.revoked.values().flatten().map(|r| (r.mode, r.ticket)));
+    names
+}
+
+fn may_start_again(word: FairWord, names: &Names) -> bool {
+    let is_open_below = word.open_exclusive() != 0 && word.nx() < lane::ring();
+    let is_named = names.tickets.iter().any(|(_, t)| t.tx < lane::ring());
+    !is_open_below
+        && (!is_named || planted::is(Bug::LapWithNames))
+        && (!names.may_be_any || planted::is(Bug::LapWithIntents))
+}
+
+fn next_of_the_ring(word: FairWord, names: &Names) -> Option<u16> {
+    let is_named = |n: u16| {
+        names.tickets.iter().any(|&(mode, t)| match mode {
+            Mode::Exclusive => t.tx == n,
+            // one with the number that is next anyway was taken just now
+            Mode::Shared => t.tx == n + 1 || t.tx == n && n != word.mx(),
+        })
+    };
+    let is_idle = word.open_exclusive() == 0;
+    let is_free = |n: u16| !word.is_open(n) && (is_idle || n + 1 != word.nx());
+    let numbers = lane::ring()..lane::mask();
+    let start = word.mx().clamp(lane::ring(), lane::mask());
+    let mut all = (start..lane::mask()).chain(numbers.start..start.min(numbers.end));
+    all.find(|&n| is_free(n) && !is_named(n))
+}
+
+impl FairState {
+    /// Nothing that is remembered of earlier numbers may be taken for one of the new lap.
+    fn starts_again(&mut self, word: FairWord) {
+        self.drop_done(word);
+        let done: Vec<u16> =
+            self.given_up.keys().copied().filter(|&tx| !word.is_open(tx)).collect();
+        for tx in done {
+            if let Some(client) = self.given_up.remove(&tx) {
+                self.skipped(client);
+            }
+        }
+        self.crowd = None;
+    }
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Up to 31 operations whose chains and requests travel together.
+//!
+//! ```text
+//!   next ─▶ (item, effect) … ─▶ None: every active item waits for something
+//!     the executor posts all chains at once, flushes once, awaits the replies; reports each item
+//!   next ─▶ … until is_done
+//! ```
+//! Items on different locks advance side by side, each exactly as a single call would. Of items
+//! on the same lock the later one begins when the earlier one is done; but a lock that was free
+//! before the batch and is taken by it counts as taken for later items: by another client for
+//! exclusive holds (`Fail`), by a fellow reader for shared and for fair ones (`Success`).
+//! All items are told together: a grant whose lease is over by the last answer is given back.
+
+use super::{lease, Bounds, Effect, Operation, Started};
+use crate::clock::Now;
+use crate::lock::{EntryState, LockEntry, Op, OpResult};
+use crate::message::{LockType, Mode, Reply};
+use crate::planted::{self, Bug};
+use crate::status::Status;
+use crate::verb::Outcome;
+
+/// The locks of a batch, by the numbers that [`Batch::place`] gave them.
+pub trait Entries {
+    /// The entry of this lock.
+    fn entry(&mut self, place: usize) -> &mut LockEntry;
+    /// The client's clock for an operation on this lock that begins now, or is told now.
+    fn now(&mut self, place: usize) -> Now;
+}
+
+/// A batch under way.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    bounds: Bounds,
+    items: Vec<Item>,
+    places: Vec<Place>,
+    /// So many items were judged once more, when all had their results.
+    judged: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Item {
+    op: Op,
+    place: usize,
+    run: Run,
+}
+
+#[allow(clippy::large_enum_variant)] // 31 at most, and nothing is allocated per item
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // a box would cost an allocation per item
+enum Run {
+    Queued,
+    Active(Operation),
+    Done(OpResult),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    lock_type: LockType,
+    /// Not held and no ticket, before the batch.
+    was_free: bool,
+    turn: Turn,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// No item has begun.
+    First,
+    /// An item is active.
+    Taken,
+    /// An item is done, the next may begin.
+    Later,
+}
+
+/// The place of an item that is decided without its lock.
+const NOWHERE: usize = usize::MAX;
+
+impl Batch {
+    /// A batch without items.
+    pub fn new(bounds: Bounds) -> Self {
+        Self { bounds, items: Vec::new(), places: Vec::new(), judged: 0 }
+    }
+
+    /// Adds a lock, as it is before the batch. Places count from 0.
+    pub fn place(&mut self, entry: &LockEntry) -> usize {
+        let was_free = matches!(entry.state(), EntryState::Initialized | EntryState::Unlocked);
+        let lock_type = entry.lock_type();
+        self.places.push(Place { lock_type, was_free, turn: Turn::First });
+        self.places.len() - 1
+    }
+
+    /// Adds an operation on the lock in this place. Items count from 0.
+    pub fn push(&mut self, op: Op, place: usize) {
+        self.items.push(Item { op, place, run: Run::Queued });
+    }
+
+    /// Adds an item whose result is known.
+    pub fn push_decided(&mut self, op: Op, result: OpResult) {
+        self.items.push(Item { op, place: NOWHERE, run: Run::Done(result) });
+    }
+
+    /// Adds an item that is done: the only one on its lock.
+    pub fn push_ended(&mut self, op: Op, place: usize, result: OpResult) {
+        self.places[place].turn = Turn::Later;
+        self.items.push(Item { op, place, run: Run::Done(result) });
+    }
+
+    /// Adds an item that has begun: the only one on its lock.
+    pub fn push_started(&mut self, op: Op, place: usize, started: Started) {
+        let run = match started {
+            Started::Done(result) => Run::Done(result),
+            Started::Running(operation) => {
+                self.places[place].turn = Turn::Taken;
+                Run::Active(operation)
+            }
+        };
+        self.items.push(Item { op, place, run });
+    }
+
+    /// The place of an item, unless it was decided without one.
+    pub fn place_of(&self, item: usize) -> Option<usize> {
+        Some(self.items[item].place).filter(|&place| place != NOWHERE)
+    }
+
+    /// The next effect of an item, never [`Effect::Done`]; `None`: each item is done or waits.
+    pub fn next(&mut self, entries: &mut impl Entries) -> Option<(usize, Effect)> {
+        for i in 0..self.items.len() {
+            self.begin(i, entries);
+            let item = &mut self.items[i];
+            let Run::Active(operation) = &mut item.run else { continue };
+            if operation.is_waiting() {
+                continue;
+            }
+            match operation.next(entries.entry(item.place)) {
+                Effect::Done(result) => self.finish(i, result),
+                effect => return Some((i, effect)),
+            }
+        }
+        self.judge(entries)
+    }
+
+    /// Once every item has its result, all are told: a grant whose lease may be over by now,
+    /// since others took longer, is given back like one that came too late.
+    fn judge(&mut self, entries: &mut impl Entries) -> Option<(usize, Effect)> {
+        if !self.is_done() || planted::is(Bug::ToldLate) {
+            return None;
+        }
+        while self.judged < self.items.len() {
+            let i = self.judged;
+            self.judged += 1;
+            let Item { op, place, run: Run::Done(result) } = self.items[i] else { continue };
+            if place == NOWHERE {
+                continue;
+            }
+            let now = entries.now(place);
+            let entry = entries.entry(place);
+            let is_over = lease::is_over(entry, op, &result, now);
+            let is_lost = lease::says_held(op, &result) && self.has_lost(place, entry);
+            if !is_over && !is_lost {
+                continue;
+            }
+            let here = self.items.iter_mut().filter(|item| item.place == place);
+            for item in here.filter(|item| !matches!(item.op, Op::Unlock)) {
+                item.run = Run::Done(OpResult::of(Status::Fail));
+            }
+            let was_held = lease::was_held(entry, op);
+            if is_over {
+                entry.give_back();
+            }
+            if was_held {
+                continue; // as in a single call
+            }
+            if let Some(request) = entry.undo_request(now) {
+                self.judged = 0; // to tell it takes time, too; no item is given back twice
+                return Some((i, Effect::Tell(request)));
+            }
+        }
+        None
+    }
+
+    /// Begins an item if no earlier one is active on its lock.
+    fn begin(&mut self, i: usize, entries: &mut impl Entries) {
+        let item = &mut self.items[i];
+        if !matches!(item.run, Run::Queued) || self.places[item.place].turn == Turn::Taken {
+            return;
+        }
+        let entry = entries.entry(item.place);
+        if let Some(result) = taken_by_this_batch(&self.places[item.place], entry, item.op) {
+            item.run = Run::Done(result);
+            return;
+        }
+        let now = entries.now(item.place);
+        match Operation::begin(entries.entry(item.place), item.op, now, self.bounds) {
+            Started::Done(result) => self.finish(i, result),
+            Started::Running(operation) => {
+                self.places[item.place].turn = Turn::Taken;
+                item.run = Run::Active(operation);
+            }
+        }
+    }
+
+    fn finish(&mut self, i: usize, mut result: OpResult) {
+        let item = &mut self.items[i];
+        let place = &mut self.places[item.place];
+        let is_reentry =
+            matches!(item.op, Op::TryLock { .. }) && result.status == Status::AlreadyLocked;
+        if is_reentry && place.was_free {
+            result.status = Status::Success; // the hold it re-enters is this batch's own
+        }
+        place.turn = Turn::Later;
+        item.run = Run::Done(result);
+    }
+
+    /// A later item has found that what an earlier one was granted is lost.
+    fn has_lost(&self, place: usize, entry: &LockEntry) -> bool {
+        let releases = |item: &Item| item.place == place && matches!(item.op, Op::Unlock);
+        !lease::is_held(entry) && !self.items.iter().any(releases)
+    }
+
+    /// As [`Operation::outcome`].
+    pub fn outcome(&mut self, item: usize, e: &mut LockEntry, outcome: Outcome, now: Now) {
+        if let Some(operation) = self.active(item) {
+            operation.outcome(e, outcome, now);
+        }
+    }
+
+    /// As [`Operation::flushed`].
+    pub fn flushed(&mut self, item: usize, e: &mut LockEntry, is_flushed: bool, now: Now) {
+        if let Some(operation) = self.active(item) {
+            operation.flushed(e, is_flushed, now);
+        }
+    }
+
+    /// As [`Operation::reply`].
+    pub fn reply(&mut self, item: usize, e: &mut LockEntry, r: Result<Reply, Status>, now: Now) {
+        if let Some(operation) = self.active(item) {
+            operation.reply(e, r, now);
+        }
+    }
+
+    /// As [`Operation::deadline`].
+    pub fn deadline(&mut self, item: usize, e: &LockEntry, now: Now) {
+        if let Some(operation) = self.active(item) {
+            operation.deadline(e, true, now); // nothing of a batch waits for a grant
+        }
+    }
+
+    fn active(&mut self, item: usize) -> Option<&mut Operation> {
+        match &mut self.items[item].run {
+            Run::Active(operation) => Some(operation),
+            Run::Queued | Run::Done(_) => None,
+        }
+    }
+
+    /// As [`Operation::clock`].
+    pub fn clock(&mut self, item: usize, now: Now) {
+        if let Some(operation) = self.active(item) {
+            operation.clock(now);
+        }
+    }
+
+    /// Whether every item has a result.
+    pub fn is_done(&self) -> bool {
+        self.items.iter().all(|item| matches!(item.run, Run::Done(_)))
+    }
+
+    /// The items in order: operation, kind of the lock if it is one, result (`BadResponse` while
+    /// it has none).
+    pub fn results(&self) -> impl Iterator<Item = (Op, Option<LockType>, OpResult)> + '_ {
+        self.items.iter().map(|item| {
+            let lock_type = self.places.get(item.place).map(|place| place.lock_type);
+            let result = match &item.run {
+                Run::Done(result) => *result,
+                Run::Queued | Run::Active(_) => OpResult::of(Status::BadResponse),
+            };
+            (item.op, lock_type, result)
+        })
+    }
+}
+
+/// The answer to a trylock of a lock that an earlier item of the same batch has taken, where it
+/// is not a further hold.
+fn taken_by_this_batch(place: &Place, entry: &LockEntry, op: Op) -> Option<OpResult> {
+    let Op::TryLock { mode, expire_s } = op else { return None };
+    if place.turn != Turn::Later || !place.was_free || expire_s == 0 {
+        return None;
+    }
+    let is_taken = match (place.lock_type, entry.state()) {
+        (LockType::Atomic, EntryState::ExclusiveLocked) => mode == Mode::Exclusive,
+        (LockType::Rw, EntryState::ExclusiveLocked) => true,
+        (LockType::Rw, EntryState::SharedLocked) => mode == Mode::Exclusive,
+        _ => false,
+    };
+    is_taken.then(|| OpResult::of(Status::Fail))
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The invariant *success means a running lease*, and the one place where it is asserted.
+//!
+//! ```text
+//!   posted ──── answer ──── clock read ──── told            deadline + 1 s
+//!     └─ the lease counts from here   └─ now + ε must lie before ──┘
+//! ```
+//! A holder gives up ε early: its lease runs as long as the true time cannot have reached the end
+//! of the second that the deadline names. Read-write locks have no lease.
+
+use crate::clock::{Now, COARSE_NS_MAX};
+use crate::lock::{EntryState, LockEntry, Op, OpResult};
+use crate::planted::{self, Bug};
+use crate::status::Status;
+
+/// Whether this result says that the caller holds the lock, and it does.
+pub(super) fn is_grant(entry: &LockEntry, op: Op, result: &OpResult) -> bool {
+    says_held(op, result) && is_held(entry)
+}
+
+/// Whether this result says that the caller holds the lock.
+pub(super) fn says_held(op: Op, result: &OpResult) -> bool {
+    match (op, result.status) {
+        (Op::TryLock { expire_s: 0, .. } | Op::Lock { expire_s: 0, .. }, _) => false,
+        (Op::Unlock, _) => false, // partial releases say `AlreadyLocked`
+        (_, Status::Success | Status::AlreadyLocked) => true,
+        _ => false,
+    }
+}
+
+/// Whether the caller held the lock before this operation, which has made it no shorter.
+pub(super) fn was_held(entry: &LockEntry, op: Op) -> bool {
+    (matches!(op, Op::Extend { .. }) || entry.refs() > 1) && !planted::is(Bug::ReentryUndone)
+}
+
+/// Whether the entry is held.
+pub(super) fn is_held(entry: &LockEntry) -> bool {
+    matches!(entry.state(), EntryState::ExclusiveLocked | EntryState::SharedLocked)
+}
+
+/// Whether the lease of this entry's hold still runs for sure.
+pub fn runs(entry: &LockEntry, now: Now) -> bool {
+    is_endless(entry.deadline_s()) || !now.maybe_expired(entry.deadline_s())
+}
+
+/// Whether a lease with this deadline never ends, however little is known of the time (there is no
+/// server clock at all while a new session has not taken the lock over).
+fn is_endless(deadline_s: u32) -> bool {
+    deadline_s == u32::MAX
+}
+
+/// Whether this result would say success for a lease that may be over.
+pub(super) fn is_over(entry: &LockEntry, op: Op, result: &OpResult, now: Now) -> bool {
+    is_grant(entry, op, result) && !runs(entry, now) && !planted::is(Bug::LateSuccess)
+}
+
+/// The result as the caller is told it.
+///
+/// # Panics
+/// If it says success for a lease that may be over: the caller would rely on a lock that is
+/// another's.
+pub(super) fn told(entry: &LockEntry, op: Op, result: OpResult, now: Now) -> OpResult {
+    let is_late = is_grant(entry, op, &result) && !runs(entry, now);
+    assert!(!is_late || planted::is(Bug::LateSuccess), "success means a running lease");
+    result
+}
+
+/// Whether a lease with this deadline runs for sure, judged from a reading of the clock before
+/// and a later coarse one of the client's own.
+#[inline]
+pub(super) fn runs_coarsely(deadline_s: u32, begun: Now, coarse_ns: u64) -> bool {
+    let passed_ns = coarse_ns.saturating_sub(begun.local_ns).saturating_add(COARSE_NS_MAX);
+    let later = begun.at_local(begun.local_ns.saturating_add(passed_ns));
+    let runs = is_endless(deadline_s) || !later.maybe_expired(deadline_s);
+    runs && !later.is_past_horizon() || planted::is(Bug::LateSuccess)
+}

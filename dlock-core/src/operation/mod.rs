@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One operation on one lock, from the call to its result, without I/O.
+//!
+//! ```text
+//!            ┌────────────────────────── next ◀──────────────────────────┐
+//!            ▼                                                           │
+//!   Post ─ outcome ─▶  Flush ─ flushed ─▶  Ask, Probe, Await ─ reply | deadline ─▶  Done
+//!   WriteLedger, Tell, Forget: carried out at once, then `next` again
+//! ```
+//! [`Operation::next`] tells the one effect that the executor carries out next. `Post`, `Flush`,
+//! `Ask`, `Probe` and `Await` wait for something: the executor reports it by an event and calls `next`
+//! again. All rules of the protocol that lie between a call and its result are here, for blocking
+//! calls, [batches](Batch), asynchronous calls, the simulator, the models and the fuzzers alike:
+//!
+//! * A ledger entry is written before the chain or request that follows it.
+//! * A chain that was refused because its session is over has an unknown outcome, and so has
+//!   whatever comes after the session's horizon; past it nothing begins.
+//! * A wait that lasts too long is cancelled; its own reply still counts, for
+//!   [`CANCEL_WAIT_NS`] more. A primary that answers nothing in the last [`PROBE_NS`] before is
+//!   not asked to cancel: the call ends in time.
+//! * **Success means a running lease.** No call says success unless the lease, by the client's
+//!   own bounded clock read after the answer, still runs ([`lease`]). Otherwise the arbiter is
+//!   asked to undo the grant, and the call fails or goes on waiting.
+//! * What a lost answer may have left behind is undone ([`Request::Resolve`]): at once, without
+//!   waiting for it, and for sure before the next operation on the lock.
+//! * An operation takes at most [`STEPS_MAX`] steps, and no longer than its [`Bounds`].
+
+mod batch;
+mod bounds;
+pub mod lease;
+#[cfg(test)]
+mod tests;
+
+pub use batch::{Batch, Entries};
+pub use bounds::{
+    Bounds, CANCEL_WAIT_NS, CHAIN_WAIT_NS, FLUSH_WAIT_NS, LATE_GRANTS_MAX, PROBE_NS, STEPS_MAX,
+};
+
+use crate::clock::Now;
+use crate::lock::{Begin, FastCas, LockEntry, Machine, Op, OpResult, Step};
+use crate::message::{LockType, Reply, Request};
+use crate::planted::{self, Bug};
+use crate::status::Status;
+use crate::verb::{Chain, Outcome, Values};
+use crate::words::LedgerEntry;
+
+/// What the executor does next. Times are on the client's own clock ([`Now::local_ns`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Execute the chain and report [`Operation::outcome`]; `Unknown` if it has none in time.
+    Post {
+        /// The chain.
+        chain: Chain,
+        /// Until when its outcome is waited for.
+        until_ns: u64,
+    },
+    /// Write my ledger entry of the lock, ordered before whatever follows.
+    WriteLedger(LedgerEntry),
+    /// Wait until all ledger writes so far have taken effect, and report
+    /// [`Operation::flushed`].
+    Flush {
+        /// Until when.
+        until_ns: u64,
+    },
+    /// Send a request and wait for its reply: report [`Operation::reply`], or
+    /// [`Operation::deadline`] when the time has come.
+    Ask {
+        /// The request.
+        request: Request,
+        /// Until when its reply is waited for.
+        until_ns: u64,
+    },
+    /// Send a [`Request::Ping`], and go on waiting for the reply to the last `Ask` as after an
+    /// `Await`: when the time has come, report by [`Operation::deadline`] whether it was answered.
+    Probe {
+        /// Until when.
+        until_ns: u64,
+    },
+    /// Go on waiting for the reply to the last `Ask`.
+    Await {
+        /// Until when.
+        until_ns: u64,
+    },
+    /// Send a request whose reply, if it has one, nobody waits for.
+    Tell(Request),
+    /// Read the clock and report [`Operation::clock`]: a grant is to be told, and what was carried
+    /// out since the last reading may have taken long.
+    ReadClock,
+    /// The reply to the last `Ask` is not wanted any more.
+    Forget,
+    /// The operation is over.
+    Done(OpResult),
+}
+
+/// Where an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Stage {
+    /// The machine's step is to be turned into an effect.
+    Step(Step),
+    Posted,
+    Flushing,
+    /// A reply is waited for. `wait`: it is that of a `Wait`, which can be cancelled.
+    Asked {
+        wait: bool,
+    },
+    /// A wait is nearly over: the primary is to be asked whether it is there.
+    Probe,
+    /// It was asked.
+    Probing,
+    /// A wait lasted too long: its cancel is to be sent.
+    Cancel(Request),
+    /// Its cancel was sent.
+    Cancelled,
+    /// The reply is waited for once more.
+    Awaiting,
+    /// The clock is to be read before this result is told.
+    Reading(OpResult),
+    /// No reply has come in time: it is to be forgotten, then this result counts.
+    Unanswered,
+    /// The result is known; what is in doubt is to be undone.
+    Undo(OpResult),
+    Done(OpResult),
+}
+
+/// One operation under way. Its [`LockEntry`] is passed to every call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Operation {
+    op: Op,
+    bounds: Bounds,
+    machine: Machine,
+    stage: Stage,
+    /// The client's clock as of the last event.
+    now: Now,
+    steps: u32,
+    late_grants: u32,
+    /// Something was carried out since the clock was read.
+    has_acted: bool,
+    /// The session was replaced while a reply was waited for.
+    replaced: bool,
+    /// It is the undo of an earlier operation: it has asked for it itself.
+    is_undo: bool,
+}
+
+/// The first part of an operation: decided at once, or to be carried on.
+#[allow(clippy::large_enum_variant)] // an operation allocates nothing
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Started {
+    /// Decided without the primary.
+    Done(OpResult),
+    /// Ask it for its effects.
+    Running(Operation),
+}
+
+impl Operation {
+    /// Begins an operation. `now` is from before anything is posted: leases count from there.
+    /// A call that has no time left, or whose session is past its horizon, does not begin.
+    pub fn begin(entry: &mut LockEntry, op: Op, now: Now, bounds: Bounds) -> Started {
+        if bounds.until_ns <= now.local_ns || now.is_past_horizon() {
+            return Started::Done(OpResult::of(Status::BadResponse));
+        }
+        match entry.begin(op, now) {
+            Begin::Local(result) => Started::Done(lease::told(entry, op, result, now)),
+            Begin::Run(machine, step) => {
+                Started::Running(Self::new(op, machine, step, now, bounds))
+            }
+        }
+    }
+
+    /// Goes on from the outcome of the [first effect](LockEntry::fast) of an operation, which did
+    /// not decide it. `begun` is the clock from before it was posted, `now` from after it.
+    pub fn after_fast(
+        entry: &mut LockEntry,
+        op: Op,
+        outcome: Outcome,
+        begun: Now,
+        now: Now,
+        bounds: Bounds,
+    ) -> Started {
+        match Self::begin(entry, op, begun, bounds) {
+            Started::Running(mut operation) => {
+                operation.stage = Stage::Posted;
+                operation.outcome(entry, outcome, now);
+                Started::Running(operation)
+            }
+            done => done,
+        }
+    }
+
+    /// Undoes what a lost answer may have left behind: `None` if nothing is in doubt.
+    pub fn undo(entry: &mut LockEntry, now: Now, bounds: Bounds) -> Option<Operation> {
+        let (machine, step) = entry.undo(now)?;
+        Some(Self { is_undo: true, ..Self::new(Op::Unlock, machine, step, now, bounds) })
+    }
+
+    fn new(op: Op, machine: Machine, step: Step, now: Now, bounds: Bounds) -> Self {
+        let stage = Stage::Step(step);
+        Self {
+            op,
+            bounds,
+            machine,
+            stage,
+            now,
+            steps: 0,
+            late_grants: 0,
+            has_acted: false,
+            replaced: false,
+            is_undo: false,
+        }
+    }
+
+    /// The operation.
+    pub fn op(&self) -> Op {
+        self.op
+    }
+
+    /// How long it may take.
+    pub fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    /// Whether its next decision needs the clock as it is after the event. Where not, an older
+    /// reading will do.
+    pub fn needs_clock(&self, entry: &LockEntry) -> bool {
+        let timeless = entry.lock_type() == LockType::Rw
+            || entry.lock_type() == LockType::Atomic && matches!(self.op, Op::Unlock)
+            || planted::is(Bug::StaleClock);
+        !timeless || self.now.horizon_ns != u64::MAX
+    }
+
+    /// The next effect. After one that waits for something, only once that was reported.
+    pub fn next(&mut self, entry: &mut LockEntry) -> Effect {
+        if !self.is_ledger_late() {
+            if let Some(write) = entry.take_note() {
+                self.has_acted = true;
+                return Effect::WriteLedger(write);
+            }
+        }
+        loop {
+            match self.stage {
+                Stage::Step(step) => {
+                    if let Some(effect) = self.follow(entry, step) {
+                        return effect;
+                    }
+                }
+                Stage::Probe => {
+                    self.stage = Stage::Probing;
+                    return Effect::Probe { until_ns: self.bounds.grant_until_ns };
+                }
+                Stage::Cancel(request) => {
+                    self.stage = Stage::Cancelled;
+                    return Effect::Tell(request);
+                }
+                Stage::Cancelled => {
+                    self.stage = Stage::Awaiting;
+                    let until_ns = self.now.local_ns.saturating_add(CANCEL_WAIT_NS);
+                    return Effect::Await { until_ns };
+                }
+                Stage::Unanswered => {
+                    let step = self.machine.reply(entry, Err(Status::BadResponse), self.now);
+                    self.stage = Stage::Step(step);
+                    return Effect::Forget;
+                }
+                Stage::Undo(result) => {
+                    if self.replaced && !planted::is(Bug::ReplacedForgotten) {
+                        entry.republish(); // the old channel may have lost a ledger write
+                    }
+                    self.stage = Stage::Done(result);
+                    if let (false, Some(request)) = (self.is_undo, entry.undo_request(self.now)) {
+                        return Effect::Tell(request);
+                    }
+                }
+                Stage::Done(result) => {
+                    return match entry.take_note() {
+                        Some(write) => Effect::WriteLedger(write),
+                        None => Effect::Done(result),
+                    };
+                }
+                Stage::Posted
+                | Stage::Flushing
+                | Stage::Asked { .. }
+                | Stage::Probing
+                | Stage::Reading(_)
+                | Stage::Awaiting => {
+                    unreachable!("an effect is waited for, and was not reported: {:?}", self.stage)
+                }
+            }
+        }
+    }
+
+    /// [`Bug::LedgerLate`]: what follows a ledger write is carried out before it.
+    fn is_ledger_late(&self) -> bool {
+        planted::is(Bug::LedgerLate)
+            && matches!(self.stage, Stage::Step(Step::Chain(_) | Step::Request(_) | Step::Confirm))
+    }
+
+    /// Turns what the machine wants into an effect; `None`: look again.
+    fn follow(&mut self, entry: &mut LockEntry, step: Step) -> Option<Effect> {
+        self.steps += 1;
+        if self.steps > STEPS_MAX && !matches!(step, Step::Done(_)) {
+            self.give_up(entry, Status::BadResponse, self.now);
+            return entry.take_note().map(Effect::WriteLedger);
+        }
+        let until_ns = self.bounds.chain_until_ns(self.now.local_ns);
+        match step {
+            Step::Done(result) if self.is_stale(entry, &result) => {
+                self.stage = Stage::Reading(result);
+                Some(Effect::ReadClock)
+            }
+            Step::Done(result) => {
+                self.finish(entry, result);
+                None
+            }
+            Step::Chain(chain) => {
+                self.stage = Stage::Posted;
+                Some(Effect::Post { chain, until_ns })
+            }
+            Step::Confirm if planted::is(Bug::FlushSkipped) => {
+                let published = Outcome::Done(Values::new());
+                self.stage = Stage::Step(self.machine.outcome(entry, published, self.now));
+                None
+            }
+            Step::Confirm => {
+                self.stage = Stage::Flushing;
+                let bound_ns = self.now.local_ns.saturating_add(FLUSH_WAIT_NS);
+                Some(Effect::Flush { until_ns: until_ns.min(bound_ns) })
+            }
+            Step::Request(request) if !request.has_reply() => {
+                let step = self.machine.reply(entry, Ok(Reply::Done { word: 0 }), self.now);
+                self.stage = Stage::Step(step);
+                Some(Effect::Tell(request))
+            }
+            Step::Request(request) => {
+                let wait = matches!(request, Request::Wait { .. });
+                self.stage = Stage::Asked { wait };
+                let until_ns = match wait {
+                    true => self.bounds.probe_ns(self.now.local_ns),
+                    false => until_ns,
+                };
+                Some(Effect::Ask { request, until_ns })
+            }
+        }
+    }
+
+    /// Whether the clock is to be read once more before this result is told: a ledger write may
+    /// take as long as a socket blocks, and a process may stand still after it.
+    fn is_stale(&self, entry: &LockEntry, result: &OpResult) -> bool {
+        self.has_acted
+            && entry.lock_type() != LockType::Rw
+            && lease::is_grant(entry, self.op, result)
+            && !planted::is(Bug::ToldLate)
+    }
+
+    /// The clock as it is now.
+    pub fn clock(&mut self, now: Now) {
+        if let Stage::Reading(result) = self.stage {
+            self.read(now);
+            self.stage = Stage::Step(Step::Done(result));
+        }
+    }
+
+    fn read(&mut self, now: Now) {
+        self.now = now;
+        self.has_acted = false;
+    }
+
+    /// The outcome of the chain that was posted. `now` was read after it came, unless
+    /// [`needs_clock`](Self::needs_clock) says that it need not.
+    pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) {
+        if self.stage != Stage::Posted {
+            return;
+        }
+        self.read(now);
+        // a session that was gone before the chain was sent has refused nothing
+        let outcome = match outcome {
+            Outcome::Refused(Status::BadResponse | Status::TimedOut)
+                if !planted::is(Bug::DoorbellLost) =>
+            {
+                Outcome::Unknown
+            }
+            // what it did may have been undone before it came
+            _ if now.is_past_horizon() => Outcome::Unknown,
+            outcome => outcome,
+        };
+        self.stage = Stage::Step(self.machine.outcome(entry, outcome, now));
+    }
+
+    /// Whether all ledger writes have taken effect; `false`: not in time, or it cannot be known.
+    pub fn flushed(&mut self, entry: &mut LockEntry, is_flushed: bool, now: Now) {
+        if self.stage != Stage::Flushing {
+            return;
+        }
+        self.read(now);
+        let outcome = match is_flushed && !now.is_past_horizon() {
+            true => Outcome::Done(Values::new()),
+            false => Outcome::Unknown,
+        };
+        self.stage = Stage::Step(self.machine.outcome(entry, outcome, now));
+    }
+
+    /// The reply that was waited for, or why there will be none.
+    pub fn reply(&mut self, entry: &mut LockEntry, reply: Result<Reply, Status>, now: Now) {
+        if !matches!(self.stage, Stage::Asked { .. } | Stage::Probing | Stage::Awaiting) {
+            return;
+        }
+        self.read(now);
+        let reply = if now.is_past_horizon() { Err(Status::BadResponse) } else { reply };
+        self.stage = Stage::Step(self.machine.reply(entry, reply, now));
+    }
+
+    /// The reply has not come until the time told. `is_answered`: a [`Probe`](Effect::Probe) was
+    /// sent, and answered.
+    pub fn deadline(&mut self, entry: &LockEntry, is_answered: bool, now: Now) {
+        self.read(now);
+        let cancel = self.machine.cancel(entry);
+        self.stage = match (self.stage, cancel) {
+            (Stage::Asked { wait: true }, Some(_)) if now.local_ns < self.bounds.grant_until_ns => {
+                Stage::Probe
+            }
+            // a primary that answers nothing will not answer a cancel either
+            (Stage::Probing, _) if !is_answered => Stage::Unanswered,
+            (Stage::Asked { wait: true } | Stage::Probing, Some(cancel)) => Stage::Cancel(cancel),
+            (Stage::Asked { .. } | Stage::Probing | Stage::Awaiting, _) => Stage::Unanswered,
+            (stage, _) => stage,
+        };
+    }
+
+    /// The session was replaced while a reply was waited for: that reply may not count.
+    pub fn replaced(&mut self, entry: &mut LockEntry, now: Now) {
+        self.replaced = true;
+        self.reply(entry, Err(Status::BadResponse), now);
+    }
+
+    /// The result, which was decided earlier, is told only now (the program had not asked for it;
+    /// others of its batch took longer): a grant whose lease may be over by now is given back.
+    /// Then the effects that are left, up to another [`Effect::Done`].
+    pub fn told_late(&mut self, entry: &LockEntry, now: Now) {
+        let Stage::Done(result) = self.stage else { return };
+        if lease::is_over(entry, self.op, &result, now) && !planted::is(Bug::ToldLate) {
+            self.read(now);
+            self.stage = Stage::Step(Step::Done(result));
+        }
+    }
+
+    /// Ends the operation although its answer is out: what it did is undone. The executor drops
+    /// what it waits for, and carries out the effects that are left.
+    pub fn give_up(&mut self, entry: &mut LockEntry, status: Status, now: Now) {
+        match self.stage {
+            Stage::Undo(_) => return,
+            Stage::Done(result) => {
+                self.untold(entry, &result, now);
+                self.stage = Stage::Undo(OpResult::of(status));
+                return;
+            }
+            _ => self.now = now,
+        }
+        if !planted::is(Bug::GivenUpKept) {
+            self.machine.abandon(entry);
+        }
+        self.stage = Stage::Undo(OpResult::of(status));
+    }
+
+    /// The result is not told to anybody: a hold that nobody knows of is given back.
+    fn untold(&mut self, entry: &mut LockEntry, result: &OpResult, now: Now) {
+        let takes = matches!(self.op, Op::TryLock { .. } | Op::Lock { .. });
+        if !takes || !lease::is_grant(entry, self.op, result) || planted::is(Bug::GivenUpKept) {
+            return;
+        }
+        match entry.refs() {
+            0 | 1 => entry.give_back(),
+            _ => drop(entry.begin(Op::Unlock, now)), // one hold less, and nothing to be sent
+        }
+    }
+
+    /// Whether the last effect is one that is to be reported, and was not.
+    pub fn is_waiting(&self) -> bool {
+        matches!(
+            self.stage,
+            Stage::Posted
+                | Stage::Flushing
+                | Stage::Asked { .. }
+                | Stage::Probing
+                | Stage::Reading(_)
+                | Stage::Awaiting
+        )
+    }
+
+    /// Whether nothing is waited for any more: only effects that end it are left.
+    pub fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Undo(_) | Stage::Done(_))
+    }
+
+    /// The machine has a result. A grant whose lease may be over is given back.
+    fn finish(&mut self, entry: &mut LockEntry, result: OpResult) {
+        if !lease::is_over(entry, self.op, &result, self.now) {
+            let result = lease::told(entry, self.op, result, self.now);
+            self.stage = match result.status {
+                Status::BadResponse => Stage::Undo(result),
+                _ if self.replaced => Stage::Undo(result),
+                _ => Stage::Done(result),
+            };
+            return;
+        }
+        if lease::was_held(entry, self.op) {
+            // the caller may rely on its hold until it is told: what is left of it is undone by
+            // its next operation, or ends with its lease
+            entry.give_back();
+            self.stage = Stage::Done(OpResult::of(Status::Fail));
+            return;
+        }
+        entry.give_back();
+        self.late_grants += 1;
+        let has_time = self.now.local_ns < self.bounds.grant_until_ns;
+        let waits = matches!(self.op, Op::Lock { .. });
+        if waits && has_time && self.late_grants <= LATE_GRANTS_MAX {
+            match entry.begin(self.op, self.now) {
+                Begin::Run(machine, step) => {
+                    self.machine = machine;
+                    self.stage = Stage::Step(step);
+                    return;
+                }
+                Begin::Local(_) => {}
+            }
+        }
+        self.stage = Stage::Undo(OpResult::of(Status::Fail));
+    }
+}
+
+/// The first effect of an operation and what it decides: see [`LockEntry::fast`].
+impl LockEntry {
+    /// The word was as `cas` expected: the operation is done, if its lease still runs when
+    /// `local_ns` (the client's own clock, late by at most
+    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX)) is read now. `None`: go on by
+    /// [`Operation::after_fast`].
+    #[inline]
+    pub fn fast_end(
+        &mut self,
+        cas: FastCas,
+        begun: Now,
+        local_ns: impl FnOnce() -> u64,
+    ) -> Option<OpResult> {
+        match cas.deadline_s() {
+            Some(deadline_s) if !lease::runs_coarsely(deadline_s, begun, local_ns()) => None,
+            _ => Some(self.fast_done(cas)),
+        }
+    }
+}

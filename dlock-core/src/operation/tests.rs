@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+use super::*;
+use crate::clock::{ServerTime, NS};
+use crate::control::{LockDesc, LockGrant};
+use crate::ids::{ClientId, Handle, LockId, Slot};
+use crate::lock::{EntryState, View};
+use crate::message::{Mode, WaitNumber};
+use crate::verb::Verb;
+use crate::words::{AtomicWord, FairWord, LedgerState};
+
+const X: Mode = Mode::Exclusive;
+const S: Mode = Mode::Shared;
+const TAKE: Op = Op::TryLock { mode: X, expire_s: 5 };
+const LOCK: Op = Op::Lock { mode: X, expire_s: 5 };
+/// The moment at which every test begins.
+const START: u64 = 1_000 * NS;
+
+fn entry(lock_type: LockType) -> LockEntry {
+    let grant =
+        LockGrant { lock: LockId(5), handle: Handle(3), slot: Slot(9), word: 0, already: false };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
+}
+
+/// So many nanoseconds after the start.
+fn at(ns: u64) -> Now {
+    Now::exact(ServerTime(START + ns))
+}
+
+fn bounds() -> Bounds {
+    Bounds::since(START)
+}
+
+fn begin(entry: &mut LockEntry, op: Op) -> Operation {
+    match Operation::begin(entry, op, at(0), bounds()) {
+        Started::Running(operation) => operation,
+        Started::Done(result) => panic!("{result:?}"),
+    }
+}
+
+fn values(all: &[u64]) -> Outcome {
+    let mut values = Values::new();
+    all.iter().for_each(|&value| values.push(value));
+    Outcome::Done(values)
+}
+
+fn posted(effect: Effect) -> Vec<Verb> {
+    match effect {
+        Effect::Post { chain, .. } => chain.verbs().to_vec(),
+        other => panic!("{other:?} is no post"),
+    }
+}
+
+fn done(effect: Effect) -> Status {
+    match effect {
+        Effect::Done(result) => result.status,
+        other => panic!("{other:?} is no end"),
+    }
+}
+
+fn others_word() -> u64 {
+    AtomicWord::new().with_client(8).with_timeout(9_999).into_bits()
+}
+
+/// A lock that is held since the start, for 5 s.
+fn held(lock_type: LockType) -> LockEntry {
+    let mut e = entry(lock_type);
+    let mut o = begin(&mut e, TAKE);
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0]), at(1));
+    loop {
+        match o.next(&mut e) {
+            Effect::WriteLedger(_) => {}
+            Effect::Flush { .. } => o.flushed(&mut e, true, at(2)),
+            Effect::Done(result) => {
+                assert_eq!(result.status, Status::Success);
+                return e;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+const RESOLVE: Request = Request::Resolve { handle: Handle(3) };
+
+#[test]
+fn a_ledger_entry_is_written_before_it_is_flushed_and_flushed_before_the_grant_is_told() {
+    let mut e = entry(LockType::Fair);
+    let mut o = begin(&mut e, TAKE);
+    assert!(matches!(posted(o.next(&mut e))[..], [Verb::Note { .. }, Verb::Faa { .. }]));
+    o.outcome(&mut e, values(&[0]), at(1));
+    let Effect::WriteLedger(entry) = o.next(&mut e) else { panic!("the ledger first") };
+    assert_eq!(entry.state(), LedgerState::HeldExclusive);
+    assert_eq!(o.next(&mut e), Effect::Flush { until_ns: START + 1 + FLUSH_WAIT_NS });
+    o.flushed(&mut e, true, at(2));
+    assert_eq!(done(o.next(&mut e)), Status::Success);
+}
+
+#[test]
+fn a_ledger_write_that_is_not_flushed_makes_no_grant_and_is_undone() {
+    let mut e = entry(LockType::Fair);
+    let mut o = begin(&mut e, TAKE);
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0]), at(1));
+    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
+    assert!(matches!(o.next(&mut e), Effect::Flush { .. }));
+    o.flushed(&mut e, false, at(FLUSH_WAIT_NS));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    assert!(e.in_doubt());
+}
+
+#[test]
+fn a_lost_outcome_is_undone_at_once_and_for_sure_before_the_next_operation() {
+    for lost in [
+        Outcome::Unknown,
+        Outcome::Refused(Status::BadResponse),
+        Outcome::Refused(Status::TimedOut),
+    ] {
+        let mut e = entry(LockType::Atomic);
+        let mut o = begin(&mut e, TAKE);
+        let _ = posted(o.next(&mut e));
+        o.outcome(&mut e, lost, at(1));
+        assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE), "{lost:?}");
+        assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+        let mut o = begin(&mut e, TAKE);
+        let asked = Effect::Ask { request: RESOLVE, until_ns: START + CHAIN_WAIT_NS };
+        assert_eq!(o.next(&mut e), asked);
+        o.reply(&mut e, Ok(Reply::Done { word: 0 }), at(2));
+        assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
+        let _ = posted(o.next(&mut e));
+        o.outcome(&mut e, values(&[0]), at(3));
+        assert_eq!(done(o.next(&mut e)), Status::Success);
+    }
+}
+
+#[test]
+fn an_undo_that_is_not_answered_is_not_asked_for_twice() {
+    let mut e = entry(LockType::Atomic);
+    let mut o = begin(&mut e, TAKE);
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, Outcome::Unknown, at(1));
+    while !matches!(o.next(&mut e), Effect::Done(_)) {}
+    let mut undo = Operation::undo(&mut e, at(2), bounds()).expect("it is in doubt");
+    assert!(matches!(undo.next(&mut e), Effect::Ask { request: RESOLVE, .. }));
+    undo.deadline(&e, false, at(CHAIN_WAIT_NS));
+    assert_eq!(undo.next(&mut e), Effect::Forget);
+    assert_eq!(done(undo.next(&mut e)), Status::BadResponse);
+    assert!(Operation::undo(&mut entry(LockType::Atomic), at(2), bounds()).is_none());
+}
+
+/// An atomic `Lock` that waits, up to its `Ask`.
+fn waiting(e: &mut LockEntry, bounds: Bounds) -> (Operation, u64) {
+    let Started::Running(mut o) = Operation::begin(e, LOCK, at(0), bounds) else { panic!() };
+    let _ = posted(o.next(e));
+    o.outcome(e, values(&[others_word()]), at(1));
+    match o.next(e) {
+        Effect::Ask { request: Request::Wait { .. }, until_ns } => (o, until_ns),
+        other => panic!("{other:?}"),
+    }
+}
+
+const CANCEL: Request = Request::Cancel { handle: Handle(3), wait: WaitNumber(1) };
+
+#[test]
+fn a_wait_is_probed_cancelled_and_its_own_reply_still_counts() {
+    let mut e = entry(LockType::Atomic);
+    let (mut o, until_ns) = waiting(&mut e, bounds());
+    let end_ns = CHAIN_WAIT_NS;
+    assert_eq!(until_ns, START + end_ns - PROBE_NS);
+    o.deadline(&e, false, at(end_ns - PROBE_NS));
+    assert_eq!(o.next(&mut e), Effect::Probe { until_ns: START + end_ns });
+    o.deadline(&e, true, at(end_ns));
+    assert_eq!(o.next(&mut e), Effect::Tell(CANCEL));
+    assert_eq!(o.next(&mut e), Effect::Await { until_ns: START + end_ns + CANCEL_WAIT_NS });
+    let word = AtomicWord::new().with_client(7).with_timeout(1_020).into_bits();
+    let at_ns = ServerTime(START + end_ns);
+    let granted = Reply::Granted { word, deadline_s: 1_020, at: at_ns, ticket: None };
+    o.reply(&mut e, Ok(granted), at(end_ns + 5));
+    assert_eq!(done(o.next(&mut e)), Status::Success);
+    assert_eq!(e.state(), EntryState::ExclusiveLocked);
+}
+
+#[test]
+fn a_cancel_that_is_not_answered_leaves_a_doubt() {
+    let mut e = entry(LockType::Atomic);
+    let (mut o, _) = waiting(&mut e, bounds());
+    o.deadline(&e, false, at(CHAIN_WAIT_NS - PROBE_NS));
+    assert!(matches!(o.next(&mut e), Effect::Probe { .. }));
+    o.deadline(&e, true, at(CHAIN_WAIT_NS));
+    assert_eq!(o.next(&mut e), Effect::Tell(CANCEL));
+    assert!(matches!(o.next(&mut e), Effect::Await { .. }));
+    o.deadline(&e, false, at(CHAIN_WAIT_NS + CANCEL_WAIT_NS));
+    assert_eq!(o.next(&mut e), Effect::Forget);
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+}
+
+#[test]
+fn a_primary_that_answers_no_probe_is_not_asked_to_cancel() {
+    let mut e = entry(LockType::Atomic);
+    let (mut o, _) = waiting(&mut e, bounds());
+    o.deadline(&e, false, at(CHAIN_WAIT_NS - PROBE_NS));
+    assert!(matches!(o.next(&mut e), Effect::Probe { .. }));
+    o.deadline(&e, false, at(CHAIN_WAIT_NS));
+    assert_eq!(o.next(&mut e), Effect::Forget);
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+}
+
+#[test]
+fn a_short_wait_has_no_time_for_a_probe() {
+    let mut e = entry(LockType::Atomic);
+    let (mut o, until_ns) = waiting(&mut e, Bounds::waiting(START, PROBE_NS));
+    assert_eq!(until_ns, START + PROBE_NS);
+    o.deadline(&e, false, at(PROBE_NS));
+    assert_eq!(o.next(&mut e), Effect::Tell(CANCEL));
+}
+
+#[test]
+fn a_reply_of_a_session_that_was_replaced_does_not_count() {
+    let mut e = entry(LockType::Atomic);
+    let (mut o, _) = waiting(&mut e, bounds());
+    o.replaced(&mut e, at(5));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+}
+
+#[test]
+fn a_ticket_is_written_again_to_the_session_that_replaced_its_own() {
+    let mut e = entry(LockType::Fair);
+    let mut o = begin(&mut e, LOCK);
+    let _ = posted(o.next(&mut e));
+    let ahead = FairWord::new().with_mx(1).into_bits();
+    o.outcome(&mut e, values(&[ahead]), at(1));
+    let Effect::WriteLedger(ticket) = o.next(&mut e) else { panic!() };
+    assert!(matches!(o.next(&mut e), Effect::Flush { .. }));
+    o.flushed(&mut e, true, at(2));
+    assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::Wait { .. }, .. }));
+    o.replaced(&mut e, at(3));
+    assert_eq!(o.next(&mut e), Effect::WriteLedger(ticket), "the old channel may have lost it");
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    assert_eq!(e.state(), EntryState::ExclusiveTicketed);
+}
+
+#[test]
+fn success_means_a_running_lease() {
+    // deadline 1005: valid through that second, so over 6 s after the start
+    for lock_type in [LockType::Atomic, LockType::Fair] {
+        for (ns, status) in [(6 * NS - 1, Status::Success), (6 * NS, Status::Fail)] {
+            let mut e = entry(lock_type);
+            let mut o = begin(&mut e, TAKE);
+            let _ = posted(o.next(&mut e));
+            let flushed_at = if lock_type == LockType::Fair { at(1) } else { at(ns) };
+            o.outcome(&mut e, values(&[0]), flushed_at);
+            let told = loop {
+                match o.next(&mut e) {
+                    Effect::WriteLedger(_) => {}
+                    // a flush that took so long costs the ticket; here the telling did
+                    Effect::Flush { .. } => o.flushed(&mut e, true, at(2)),
+                    Effect::Tell(request) => assert_eq!(request, RESOLVE),
+                    Effect::Done(result) => break result.status,
+                    other => panic!("{other:?}"),
+                }
+            };
+            let expected = if lock_type == LockType::Fair { Status::Success } else { status };
+            assert_eq!(told, expected, "{lock_type:?} {ns}");
+            assert_eq!(e.in_doubt(), told == Status::Fail);
+        }
+    }
+}
+
+#[test]
+fn a_reentry_whose_lease_is_over_when_it_is_answered_ends_the_hold() {
+    let mut e = held(LockType::Atomic);
+    let mut o = begin(&mut e, TAKE);
+    let [Verb::Cas { expect, .. }] = posted(o.next(&mut e))[..] else { panic!() };
+    o.outcome(&mut e, values(&[expect]), at(6 * NS));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::Fail);
+    assert_eq!((e.state(), e.refs()), (EntryState::Initialized, 0));
+}
+
+#[test]
+fn a_query_of_a_lease_that_is_over_says_so() {
+    let mut e = held(LockType::Atomic);
+    let mut o = begin(&mut e, Op::Extend { mode: X, expire_s: 0 });
+    let [Verb::Cas { expect, .. }] = posted(o.next(&mut e))[..] else { panic!() };
+    o.outcome(&mut e, values(&[expect]), at(6 * NS));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::Fail);
+}
+
+#[test]
+fn a_grant_that_is_told_too_late_is_given_back_and_waited_for_anew() {
+    let mut e = entry(LockType::Atomic);
+    let Started::Running(mut o) =
+        Operation::begin(&mut e, LOCK, at(0), Bounds::waiting(START, 100 * NS))
+    else {
+        panic!()
+    };
+    for round in 0..LATE_GRANTS_MAX {
+        let _ = posted(o.next(&mut e));
+        let late = u64::from(round + 1) * 10 * NS;
+        o.outcome(&mut e, values(&[0]), at(late));
+        let Effect::Ask { request: RESOLVE, .. } = o.next(&mut e) else { panic!("round {round}") };
+        o.reply(&mut e, Ok(Reply::Done { word: 0 }), at(late));
+        assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
+    }
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0]), at(90 * NS));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::Fail, "late so often");
+}
+
+#[test]
+fn the_first_word_operation_decides_only_while_its_lease_runs() {
+    let mut e = entry(LockType::Atomic);
+    let cas = e.fast(TAKE, at(0)).unwrap();
+    assert_eq!(cas.deadline_s(), Some(1_005));
+    assert_eq!(e.fast_end(cas, at(0), || START + 6 * NS), None);
+    let started = Operation::after_fast(&mut e, TAKE, values(&[0]), at(0), at(6 * NS), bounds());
+    let Started::Running(mut o) = started else { panic!() };
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::Fail);
+    let mut e = entry(LockType::Atomic);
+    let result = e.fast_end(cas, at(0), || START + 5 * NS).expect("it runs");
+    assert_eq!(result.status, Status::Success);
+    assert_eq!(result.view, Some(View::Atomic { client_id: 7, time_out: 1_005 }));
+    let cas = e.fast(Op::Unlock, at(6 * NS)).unwrap();
+    let read = || panic!("a release needs no clock");
+    assert_eq!(e.fast_end(cas, at(6 * NS), read).map(|r| r.status), Some(Status::Success));
+}
+
+#[test]
+fn what_was_given_up_is_undone() {
+    let mut e = entry(LockType::Atomic);
+    let mut o = begin(&mut e, TAKE);
+    let _ = posted(o.next(&mut e));
+    assert!(o.is_waiting() && !o.is_over());
+    o.give_up(&mut e, Status::TimedOut, at(CHAIN_WAIT_NS));
+    assert!(!o.is_waiting() && o.is_over());
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::TimedOut);
+    o.outcome(&mut e, values(&[0]), at(CHAIN_WAIT_NS + 1));
+    assert_eq!(done(o.next(&mut e)), Status::TimedOut, "what comes later changes nothing");
+    assert!(e.in_doubt());
+}
+
+#[test]
+fn an_operation_takes_a_bounded_number_of_steps_whatever_it_is_told() {
+    let mut e = held(LockType::Fair);
+    let mut o = begin(&mut e, Op::Unlock);
+    for step in 0.. {
+        assert!(step <= 4 * STEPS_MAX, "it goes on and on");
+        match o.next(&mut e) {
+            Effect::Post { chain, .. } => {
+                // never what was expected
+                let all: Vec<u64> = chain.verbs().iter().map(|_| u64::from(step) << 17).collect();
+                o.outcome(&mut e, values(&all), at(u64::from(step)));
+            }
+            Effect::Ask { .. } | Effect::Await { .. } | Effect::Probe { .. } => {
+                let ticket = e.ticket().unwrap();
+                o.reply(&mut e, Ok(Reply::Queued { word: 0, ticket }), at(9));
+            }
+            Effect::Flush { .. } => o.flushed(&mut e, true, at(9)),
+            Effect::ReadClock => o.clock(at(9)),
+            Effect::Done(_) => break,
+            Effect::WriteLedger(_) | Effect::Tell(_) | Effect::Forget => {}
+        }
+    }
+}
+
+#[test]
+fn a_call_without_time_or_past_its_horizon_does_not_begin() {
+    let mut e = entry(LockType::Rw);
+    let bad = Started::Done(OpResult::of(Status::BadResponse));
+    assert_eq!(Operation::begin(&mut e, TAKE, at(CHAIN_WAIT_NS), bounds()), bad);
+    let past = Now { horizon_ns: START + 5, ..at(5) };
+    assert_eq!(Operation::begin(&mut e, TAKE, past, bounds()), bad);
+    let before = Now { horizon_ns: START + 5, ..at(4) };
+    assert!(matches!(Operation::begin(&mut e, TAKE, before, bounds()), Started::Running(_)));
+}
+
+#[test]
+fn whatever_comes_after_the_horizon_is_unknown() {
+    let mut e = entry(LockType::Rw);
+    let now = |ns| Now { horizon_ns: START + 5, ..at(ns) };
+    let Started::Running(mut o) = Operation::begin(&mut e, TAKE, now(0), bounds()) else {
+        panic!()
+    };
+    assert!(o.needs_clock(&e), "though a read-write lock has no lease");
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0]), now(5));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    let mut e = entry(LockType::Atomic);
+    let (mut o, _) = waiting(&mut e, bounds());
+    let word = AtomicWord::new().with_client(7).with_timeout(1_020).into_bits();
+    let granted = Reply::Granted { word, deadline_s: 1_020, at: ServerTime(START), ticket: None };
+    o.reply(&mut e, Ok(granted), now(5));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    let mut e = entry(LockType::Atomic);
+    let cas = e.fast(TAKE, now(0)).unwrap();
+    assert_eq!(e.fast_end(cas, now(0), || START + 5), None);
+    assert_eq!(e.fast(TAKE, now(5)), None);
+}
+
+/// The locks of a batch, and the clock.
+struct Rig(Vec<LockEntry>);
+
+impl Entries for Rig {
+    fn entry(&mut self, place: usize) -> &mut LockEntry {
+        &mut self.0[place]
+    }
+    fn now(&mut self, _: usize) -> Now {
+        at(0)
+    }
+}
+
+fn batch(entries: Vec<LockEntry>, items: &[(Op, usize)]) -> (Batch, Rig) {
+    let mut batch = Batch::new(bounds());
+    for entry in &entries {
+        batch.place(entry);
+    }
+    items.iter().for_each(|&(op, place)| batch.push(op, place));
+    (batch, Rig(entries))
+}
+
+fn codes(batch: &Batch) -> Vec<Status> {
+    batch.results().map(|(_, _, result)| result.status).collect()
+}
+
+/// Runs a batch on memory of one word per lock: how often something was waited for.
+fn run(batch: &mut Batch, rig: &mut Rig, words: &mut [u64]) -> usize {
+    for round in 0.. {
+        let mut reports: Vec<(usize, Effect)> = Vec::new();
+        while let Some((i, effect)) = batch.next(rig) {
+            match effect {
+                Effect::WriteLedger(_) | Effect::Tell(_) | Effect::Forget => {}
+                effect => reports.push((i, effect)),
+            }
+        }
+        if batch.is_done() {
+            return round;
+        }
+        assert!(!reports.is_empty(), "it waits for nothing, and is not done");
+        for (i, effect) in reports {
+            let place = batch.place_of(i).unwrap();
+            let e = rig.entry(place);
+            match effect {
+                Effect::Post { chain, .. } => {
+                    let all: Vec<u64> =
+                        chain.verbs().iter().map(|v| execute(v, &mut words[place])).collect();
+                    batch.outcome(i, e, values(&all), at(1));
+                }
+                Effect::Flush { .. } => batch.flushed(i, e, true, at(1)),
+                _ => batch.reply(i, e, Ok(Reply::Done { word: 0 }), at(1)),
+            }
+        }
+    }
+    unreachable!()
+}
+
+fn execute(verb: &Verb, word: &mut u64) -> u64 {
+    let old = *word;
+    match *verb {
+        Verb::Cas { expect, swap, .. } if expect == old => *word = swap,
+        Verb::Faa { add, .. } => *word = old.wrapping_add(add),
+        Verb::Note { .. } => return 0,
+        Verb::Cas { .. } | Verb::Read { .. } => {}
+    }
+    old
+}
+
+#[test]
+fn items_on_different_locks_advance_side_by_side() {
+    let types = [LockType::Fair, LockType::Fair, LockType::Atomic];
+    let entries = types.map(entry).to_vec();
+    let (mut b, mut rig) = batch(entries, &[(TAKE, 0), (TAKE, 1), (TAKE, 2)]);
+    assert_eq!(run(&mut b, &mut rig, &mut [0; 3]), 2, "one post for all, one flush");
+    assert_eq!(codes(&b), [Status::Success; 3]);
+}
+
+#[test]
+fn of_items_on_one_lock_the_later_begins_when_the_earlier_is_done() {
+    use Status::{AlreadyLocked, AlreadyUnlocked, Fail, Success};
+    let share = Op::TryLock { mode: S, expire_s: 5 };
+    let free = || [LockType::Atomic, LockType::Rw, LockType::Fair].map(entry).to_vec();
+    let items = [(TAKE, 0), (TAKE, 0), (share, 1), (share, 1), (TAKE, 1), (TAKE, 2), (TAKE, 2)];
+    let (mut b, mut rig) = batch(free(), &items);
+    run(&mut b, &mut rig, &mut [0; 3]);
+    assert_eq!(codes(&b), [Success, Fail, Success, Success, Fail, Success, Success]);
+    let items = [(TAKE, 0), (Op::Unlock, 0), (Op::Unlock, 0)];
+    let (mut b, mut rig) = batch(free(), &items);
+    run(&mut b, &mut rig, &mut [0; 3]);
+    assert_eq!(codes(&b), [Success, Success, AlreadyUnlocked]);
+    // held before the batch: a re-entry, as of a single call
+    let mut words = [rig.0[0].refs() as u64, 0, 0];
+    let mut e = held(LockType::Atomic);
+    let cas = Operation::begin(&mut e, TAKE, at(0), bounds());
+    let Started::Running(mut o) = cas else { panic!() };
+    let [Verb::Cas { expect, .. }] = posted(o.next(&mut e))[..] else { panic!() };
+    words[0] = expect;
+    let (mut b, mut rig) = batch(vec![held(LockType::Atomic)], &[(TAKE, 0)]);
+    run(&mut b, &mut rig, &mut words);
+    assert_eq!(codes(&b), [AlreadyLocked]);
+}
+
+#[test]
+fn an_item_without_a_lock_and_one_that_has_begun_take_their_places() {
+    let mut e = entry(LockType::Atomic);
+    let mut b = Batch::new(bounds());
+    let place = b.place(&e);
+    b.push_decided(TAKE, OpResult::of(Status::LockNotGet));
+    let started =
+        Operation::after_fast(&mut e, TAKE, values(&[others_word()]), at(0), at(1), bounds());
+    b.push_started(TAKE, place, started);
+    assert_eq!((b.place_of(0), b.place_of(1)), (None, Some(0)));
+    let mut rig = Rig(vec![e]);
+    assert_eq!(run(&mut b, &mut rig, &mut [others_word()]), 0);
+    assert_eq!(codes(&b), [Status::LockNotGet, Status::Fail]);
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the primary does in slices: undoing what a gone client has, and looking at locks whose
+//! time has come.
+//!
+//! ```text
+//!   fenced ──▶ leaving: nobody can speak for it ──step, step, …──▶ gone: id and place are free
+//!                       one reference after the other:
+//!                       locks ─▶ objects ─▶ what it owns
+//!   detached ──▶ deaf: what it waited for it does not wait for any more, lock by lock
+//! ```
+//! Between two steps everybody else is served. A lock of the leaving client is free, or its next
+//! waiter's, as soon as the reference to it was undone. Until the last one is, the client is
+//! known: its id, its ledger and its place are nobody else's.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use super::{lock_ref, Primary};
+use crate::arbiter::Sent;
+use crate::clock::ServerTime;
+use crate::exec::LockMemory;
+use crate::ids::{ClientId, Handle, Slot};
+use crate::planted::{self, Bug};
+use crate::registry::{Released, What};
+use crate::work::Metered;
+
+/// Waits of an ended channel that are dropped at once: who waits for little is
+/// queued for nothing any more when the call returns.
+const DEAF_AT_ONCE: usize = 16;
+
+/// What a [`step`](Primary::step) did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Work units; at most the budget and one
+    /// [`ITEM_WORK_MAX`](crate::work::ITEM_WORK_MAX).
+    pub work: u32,
+    /// There is more to do now.
+    pub more: bool,
+    /// A client of which nothing is left: the driver forgets its ledger.
+    pub gone: Option<ClientId>,
+}
+
+/// Clients that are leaving.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    /// The next handle of each to be undone.
+    next: BTreeMap<ClientId, Handle>,
+    /// Who had the last turn.
+    last: Option<ClientId>,
+}
+
+impl Leaving {
+    pub fn is_empty(&self) -> bool {
+        self.next.is_empty()
+    }
+    pub fn contains(&self, client: ClientId) -> bool {
+        self.next.contains_key(&client)
+    }
+
+    /// Whose turn it is: each in turn.
+    fn turn(&mut self) -> Option<(ClientId, Handle)> {
+        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let later = self.next.range((after, Bound::Unbounded)).next();
+        let (&client, &handle) = later.or_else(|| self.next.first_key_value())?;
+        self.last = Some(client);
+        Some((client, handle))
+    }
+}
+
+impl Primary {
+    /// Nothing of this client can act any more: [`step`](Self::step) undoes what it has. To
+    /// everybody else it is unknown from now on. `true`: it had nothing, and is gone.
+    pub fn fenced(&mut self, client: ClientId) -> bool {
+        let Some(known) = self.known(client) else { return false };
+        let has_nothing = known.handles_len() == 0 && !self.registry.objects.owns_any(client);
+        self.reinits.remove(&client);
+        self.deaf.remove(&client); // a reference is undone with its wait
+        if self.recovering {
+            self.removed.insert(client);
+            self.has_told(client); // it has nothing left to claim
+        }
+        if has_nothing {
+            self.forget_client(client);
+        } else {
+            self.leaving.next.insert(client, Handle(0));
+        }
+        has_nothing
+    }
+
+    /// Whether the client was fenced, and is not gone yet.
+    pub fn is_leaving(&self, client: ClientId) -> bool {
+        self.leaving.contains(client)
+    }
+
+    /// Whether a place will be free soon: a client is leaving.
+    pub fn is_undoing(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Does what there is to do now, lock by lock: expiry, graces, recounts, and undoing what
+    /// fenced clients had. It ends when as much work as the budget was done, when a client is
+    /// gone, or when there is nothing more to do.
+    pub fn step(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        budget: u32,
+        out: &mut Vec<Sent>,
+    ) -> Step {
+        let mut mem = Metered::new(mem);
+        let mut gone = None;
+        while gone.is_none() && mem.work() < budget {
+            let looked = self.look(now, &mut mem, out);
+            let dropped = self.drop_next_deaf_wait(now, &mut mem, out);
+            let Some((client, at)) = self.leaving.turn() else {
+                if looked || dropped {
+                    continue;
+                }
+                break;
+            };
+            gone = self.undo_next(now, &mut mem, client, at, out).then_some(client);
+        }
+        let more = self.next_step().is_some_and(|at| at <= now);
+        Step { work: mem.work(), more, gone }
+    }
+
+    /// All that there is to do now, however much it is: for tests and models.
+    pub fn tick(&mut self, now: ServerTime, mem: &mut dyn LockMemory, out: &mut Vec<Sent>) {
+        while self.step(now, mem, u32::MAX, out).more {}
+    }
+
+    /// Looks at the next lock whose time has come; `false`: there is none.
+    fn look(&mut self, now: ServerTime, mem: &mut Metered<'_>, out: &mut Vec<Sent>) -> bool {
+        let Some(slot) = self.arbiter.pop_due(now) else { return false };
+        mem.visited(1 + self.arbiter.waiters(slot));
+        match lock_ref(&self.registry, slot) {
+            Some(lock) => self.arbiter.tick(now, mem, lock, out),
+            None => self.arbiter.destroyed(slot),
+        }
+        true
+    }
+
+    /// The client hears of nothing that it has waited for until now.
+    pub(super) fn is_deaf(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        out: &mut Vec<Sent>,
+    ) {
+        let mut waits = self.arbiter.take_waits(client);
+        for _ in 0..DEAF_AT_ONCE {
+            let Some(slot) = waits.pop_first() else { return };
+            self.drop_wait(now, mem, client, slot, out);
+        }
+        let mut before = self.deaf.remove(&client).unwrap_or_default();
+        if before.len() > waits.len() {
+            std::mem::swap(&mut before, &mut waits);
+        }
+        waits.extend(before);
+        if !waits.is_empty() {
+            self.deaf.insert(client, waits);
+        }
+    }
+
+    fn drop_next_deaf_wait(
+        &mut self,
+        now: ServerTime,
+        mem: &mut Metered<'_>,
+        out: &mut Vec<Sent>,
+    ) -> bool {
+        let next = self.deaf.first_key_value();
+        let Some((client, slot)) = next.and_then(|(c, slots)| Some((*c, *slots.first()?))) else {
+            return false;
+        };
+        mem.visited(1 + self.arbiter.waiters(slot));
+        self.drop_deaf_wait(now, mem, client, slot, out);
+        true
+    }
+
+    /// Drops the wait of an ended channel for this lock, if there is one: before anything that
+    /// the client asks for on a later one.
+    pub(super) fn drop_deaf_wait(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        slot: Slot,
+        out: &mut Vec<Sent>,
+    ) {
+        if self.take_deaf_wait(client, slot) {
+            self.drop_wait(now, mem, client, slot, out);
+        }
+    }
+
+    /// Whether a wait of an ended channel was still to be dropped: the caller does that now.
+    fn take_deaf_wait(&mut self, client: ClientId, slot: Slot) -> bool {
+        let Some(slots) = self.deaf.get_mut(&client) else { return false };
+        let was_deaf = slots.remove(&slot);
+        if slots.is_empty() {
+            self.deaf.remove(&client);
+        }
+        was_deaf
+    }
+
+    fn drop_wait(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        slot: Slot,
+        out: &mut Vec<Sent>,
+    ) {
+        if let Some(lock) = lock_ref(&self.registry, slot) {
+            self.arbiter.drop_waits(now, mem, lock, client, out);
+        }
+    }
+
+    /// Undoes one reference of a leaving client, from this handle on; true if it is gone now.
+    fn undo_next(
+        &mut self,
+        now: ServerTime,
+        mem: &mut Metered<'_>,
+        client: ClientId,
+        at: Handle,
+        out: &mut Vec<Sent>,
+    ) -> bool {
+        mem.visited(1);
+        let known = self.registry.clients.get(client);
+        let next = known.and_then(|known| known.handle_from(at).map(|at| (at, known.handle(at))));
+        if let Some((handle, entry)) = next {
+            self.leaving.next.insert(client, Handle(handle.0 + 1));
+            match entry.map(|entry| entry.what) {
+                Some(What::Lock(..)) => self.undo_lock(now, mem, client, handle, out),
+                Some(What::Object(..) | What::Stale(_)) => {
+                    let (mut t, _, objects) = self.registry.split(mem);
+                    let visited = objects.drop_handle(&mut t, now, client, handle);
+                    mem.visited(visited);
+                }
+                None => {}
+            }
+            return false;
+        }
+        let (mut t, _, objects) = self.registry.split(mem);
+        if let Some(visited) = objects.drop_next_owned(&mut t, now, client) {
+            mem.visited(visited);
+            return false;
+        }
+        self.leaving.next.remove(&client);
+        self.forget_client(client);
+        true
+    }
+
+    fn undo_lock(
+        &mut self,
+        now: ServerTime,
+        mem: &mut Metered<'_>,
+        client: ClientId,
+        handle: Handle,
+        out: &mut Vec<Sent>,
+    ) {
+        let (mut t, locks, _) = self.registry.split(mem);
+        let released = locks.drop_handle(&mut t, client, handle);
+        self.reference_dropped(now, mem, client, released, out);
+    }
+
+    /// Nothing of the client is left in the tables of locks and objects.
+    fn forget_client(&mut self, client: ClientId) {
+        self.registry.objects.forget_client(client);
+        self.registry.clients.remove(client);
+        self.last_seq.remove(&client);
+        self.one_sided.remove(&client);
+        self.arbiter.gone(client);
+    }
+
+    /// One of the predecessor's clients has nothing more to claim: perhaps it was the last.
+    pub(super) fn has_told(&mut self, client: ClientId) {
+        self.recovered.insert(client);
+        let early = u64::from(planted::is(Bug::RecoveryEarly));
+        let told = self.recovered.len() as u64 + early;
+        self.recovering = told < self.config.recovery_clients.into();
+        if !self.recovering {
+            self.removed.clear();
+        }
+    }
+
+    /// After a reference is gone from the tables: the arbiter undoes what the client had.
+    pub(super) fn reference_dropped(
+        &mut self,
+        now: ServerTime,
+        mem: &mut Metered<'_>,
+        client: ClientId,
+        released: Released,
+        out: &mut Vec<Sent>,
+    ) {
+        // the references and the queue are searched for the client
+        let refs = self.registry.locks.refs(released.slot).len();
+        mem.visited(1 + refs + self.arbiter.waiters(released.slot));
+        self.claimed.remove(&(client, released.lock));
+        self.take_deaf_wait(client, released.slot);
+        self.arbiter.waits_no_more(client, released.slot);
+        if released.destroyed {
+            self.arbiter.destroyed(released.slot);
+            self.registry.slots.free(released.slot);
+        } else if let Some(lock) = lock_ref(&self.registry, released.slot) {
+            self.arbiter.forget(now, mem, lock, client, released.handle, out);
+        }
+        mem.clear_ledger(client, released.handle);
+    }
+}

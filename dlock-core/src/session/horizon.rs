@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How long a client may go on without hearing of its primary.
+//!
+//! ```text
+//!   sent ──heartbeat──▶ primary: silent from here on?      it acts `horizon_ns` after its arrival
+//!     └─ horizon_ns, less drift ─▶ client: neither posts nor believes that it holds anything
+//! ```
+//! The client counts from before it sent the heartbeat, the primary from its arrival, so the
+//! client gives up first, whatever the network did. Without a horizon neither acts on silence.
+
+use crate::clock::DRIFT_PPM;
+use crate::planted::{self, Bug};
+
+/// Heartbeats in one horizon: three may be lost.
+pub const HEARTBEATS_PER_HORIZON: u64 = 4;
+
+/// The heartbeats of one session. Times are on the client's own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heartbeats {
+    /// 0: none.
+    horizon_ns: u64,
+    heard_ns: u64,
+    next_ns: u64,
+}
+
+impl Heartbeats {
+    /// Of a session that was asked for at `sent_ns`, with this horizon (0: none).
+    pub fn new(horizon_ns: u64, sent_ns: u64) -> Self {
+        let mut beats = Self { horizon_ns, heard_ns: sent_ns, next_ns: u64::MAX };
+        beats.schedule(sent_ns);
+        beats
+    }
+
+    fn schedule(&mut self, after_ns: u64) {
+        if self.horizon_ns > 0 {
+            let interval_ns = (self.horizon_ns / HEARTBEATS_PER_HORIZON).max(1);
+            self.next_ns = after_ns.saturating_add(interval_ns);
+        }
+    }
+
+    /// When the next heartbeat is to be sent; `u64::MAX`: never.
+    pub fn next_ns(&self) -> u64 {
+        self.next_ns
+    }
+
+    /// A heartbeat was sent.
+    pub fn sent(&mut self, at_ns: u64) {
+        self.schedule(at_ns);
+    }
+
+    /// The heartbeat, or any other request, that was sent at `sent_ns` was answered.
+    pub fn answered(&mut self, sent_ns: u64) {
+        self.heard_ns = self.heard_ns.max(sent_ns);
+    }
+
+    /// Until when this client may rely on what it holds; `u64::MAX`: without end.
+    pub fn horizon_ns(&self) -> u64 {
+        if self.horizon_ns == 0 || planted::is(Bug::IgnoreHorizon) {
+            return u64::MAX;
+        }
+        let drift_ns = self.horizon_ns / 1_000_000 * DRIFT_PPM + DRIFT_PPM;
+        self.heard_ns.saturating_add(self.horizon_ns.saturating_sub(drift_ns))
+    }
+}

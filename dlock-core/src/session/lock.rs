@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where a lock's words are: at which incarnation of the primary, and on whose clock its
+//! deadlines stand.
+
+use crate::clock::Now;
+use crate::control::{Claim, LockGrant};
+use crate::ids::Epoch;
+use crate::lock::{EntryState, LockEntry};
+use crate::message::Request;
+use crate::planted::{self, Bug};
+
+/// The incarnation that a lock's handle and slot belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    epoch: Epoch,
+    /// The clock of the primary that the deadlines are of, as it was when its session ended;
+    /// `None`: it is that of the session.
+    old_clock: Option<Now>,
+}
+
+impl Binding {
+    /// Of a lock that was just got.
+    pub fn new(epoch: Epoch) -> Self {
+        Self { epoch, old_clock: None }
+    }
+
+    /// Whether the lock's words are at this incarnation.
+    pub fn is_at(&self, epoch: Epoch) -> bool {
+        self.epoch == epoch
+    }
+
+    /// A session with this incarnation replaces the one before, whose clock read `clock`. Whether
+    /// the lock stays where it is; where not, it refuses every operation until it is claimed.
+    pub fn moves_to(&mut self, epoch: Epoch, clock: Now) -> bool {
+        if self.epoch == epoch {
+            return true;
+        }
+        self.old_clock = self.old_clock.or(Some(clock));
+        false
+    }
+
+    /// What the successor is told. `now` is the clock of the session.
+    pub fn claim(&self, entry: &LockEntry, now: Now) -> Claim {
+        let on_new = planted::is(Bug::ClaimOnNewClock);
+        let clock = self.old_clock.filter(|_| !on_new);
+        entry.claim(clock.map_or(now, |old| old.at_local(now.local_ns)))
+    }
+
+    /// Adopts the place that the successor gave. `is_lost`: it has refused what was held. Tickets
+    /// do not survive their primary.
+    pub fn bind(
+        &mut self,
+        entry: &mut LockEntry,
+        grant: &LockGrant,
+        (epoch, anchor_s): (Epoch, u32),
+        is_lost: bool,
+    ) {
+        let is_ticket =
+            matches!(entry.state(), EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
+        if self.epoch != epoch && (is_lost || is_ticket) {
+            entry.lose();
+        }
+        entry.rebind(grant, anchor_s);
+        *self = Self::new(epoch);
+    }
+}
+
+/// A new channel to the same primary: what the old one could not carry any more is written again
+/// ([`LockEntry::take_note`]), and what is in doubt is undone by the request. `is_busy`: an
+/// operation is under way, which does both at its end.
+#[must_use = "the request is to be sent"]
+pub fn resume(entry: &mut LockEntry, is_busy: bool, now: Now) -> Option<Request> {
+    if !is_busy && !planted::is(Bug::NoRepublish) {
+        entry.republish();
+    }
+    entry.undo_request(now)
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The client's side of its session with a primary, without I/O.
+//!
+//! ```text
+//!   Init ─▶ Session ─▶ attach (which executor: attach) ─▶ Open ◀──▶ Async ─▶ Left
+//!   Reinit, beside the old session; the new one replaces it:
+//!     same incarnation of the primary ─▶ every lock goes on where it is    (lock)
+//!     a recovering successor          ─▶ every lock refuses until claimed  (claims)
+//!   heartbeats ─▶ the horizon: past it the client neither posts nor believes (horizon)
+//! ```
+//! What a call answers before anything else is looked at, by the state of the client:
+//!
+//! | call | `Open` | `Async` | `Left` |
+//! |---|---|---|---|
+//! | lock and object operations | – | `Async` | `ClientNotInit` |
+//! | get and release locks | – | – | `Error` |
+//! | objects, claims, done | – | – | `ClientNotInit` |
+//! | reinit, heartbeat | – | – | `Invalid` |
+
+mod attach;
+mod claims;
+mod horizon;
+mod lock;
+
+pub use attach::{Failure, PathChoice, PathSearch};
+pub use claims::{Claims, Verdict, ROUNDS_MAX};
+pub use horizon::{Heartbeats, HEARTBEATS_PER_HORIZON};
+pub use lock::{resume, Binding};
+
+use crate::control::{ControlReply, Session, VERSION, VERSION_MIN};
+use crate::ids::{ClientId, Epoch};
+use crate::status::Status;
+
+/// What a client may do just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Gate {
+    /// Everything.
+    Open = 0,
+    /// An asynchronous operation is under way: no other operation.
+    Async = 1,
+    /// It has left.
+    Left = 2,
+}
+
+/// The kinds of calls, by what the state of the client answers to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// On a lock or an object, on the data path.
+    Operation,
+    /// Getting and releasing locks.
+    Locks,
+    /// Objects' life cycle, claims, the end of claims, results of asynchronous operations.
+    Other,
+    /// Reinit and heartbeat.
+    Session,
+}
+
+impl Gate {
+    /// `None`: go on.
+    pub fn refuses(self, call: Call) -> Option<Status> {
+        match (self, call) {
+            (Gate::Open, _) => None,
+            (Gate::Async, Call::Operation) => Some(Status::Async),
+            (Gate::Async, _) => None,
+            (Gate::Left, Call::Operation | Call::Other) => Some(Status::ClientNotInit),
+            (Gate::Left, Call::Locks) => Some(Status::Error),
+            (Gate::Left, Call::Session) => Some(Status::Invalid),
+        }
+    }
+}
+
+/// Takes the answer to `Init`, or to the `Reinit` of `expected`.
+///
+/// # Errors
+/// The primary's refusal; `VersionMismatch`; `BadResponse` (no session, or another client's).
+pub fn accept(reply: ControlReply, expected: Option<ClientId>) -> Result<Session, Status> {
+    let session = match reply {
+        ControlReply::Session(session) => session,
+        ControlReply::Error(status) => return Err(refusal(status)),
+        _ => return Err(Status::BadResponse),
+    };
+    if !(VERSION_MIN..=VERSION).contains(&session.version) {
+        return Err(Status::VersionMismatch);
+    }
+    match expected {
+        Some(client) if client != session.client => Err(Status::BadResponse),
+        _ => Ok(session),
+    }
+}
+
+/// A refusal must not look like a success.
+pub fn refusal(status: Status) -> Status {
+    match status {
+        Status::Success | Status::Done => Status::BadResponse,
+        status => status,
+    }
+}
+
+/// Whether handles of objects survive a reinit: not at another incarnation, nor at a recovering
+/// one, which has lost them.
+pub fn objects_survive(old: Epoch, new: Epoch, recovering: bool) -> bool {
+    old == new && !recovering
+}
+
+/// Whether the primary has decided a release: then the lock is gone, whatever it said.
+pub fn is_decided(status: Status) -> bool {
+    !matches!(status, Status::NotReady | Status::BadResponse)
+}
+
+/// What a release came to. That the lock is not got at the primary is the answer to an earlier
+/// release, if that one was not answered.
+pub fn released(status: Status, was_unanswered: bool) -> Status {
+    match status {
+        Status::Error if was_unanswered => Status::Success,
+        status => status,
+    }
+}
+
+#[cfg(test)]
+mod tests;

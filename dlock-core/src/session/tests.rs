@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+use super::*;
+use crate::clock::{Now, ServerTime, NS};
+use crate::control::{Claim, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret};
+use crate::ids::{Handle, LockId, Slot};
+use crate::lock::{Begin, LockEntry, Op, Step};
+use crate::message::{LockType, Mode};
+use crate::verb::{Outcome, Values};
+
+fn client() -> ClientId {
+    ClientId::new(7).unwrap()
+}
+
+fn session() -> Session {
+    Session {
+        version: VERSION,
+        client: client(),
+        secret: Secret([1; 16]),
+        epoch: Epoch(3),
+        anchor_s: 100,
+        now: ServerTime(1_000 * NS),
+        recovering: false,
+        shm_socket: Some(vec![1]),
+        tcp: true,
+        verbs: true,
+        terms: None,
+    }
+}
+
+fn grant() -> LockGrant {
+    LockGrant { lock: LockId(5), handle: Handle(3), slot: Slot(9), word: 0, already: false }
+}
+
+fn entry(lock_type: LockType) -> LockEntry {
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    LockEntry::new(client(), 0, lock_type, &grant(), desc)
+}
+
+fn held_until_1005(lock_type: LockType) -> LockEntry {
+    let mut entry = entry(lock_type);
+    let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
+    let now = Now::exact(ServerTime(1_000 * NS));
+    let Begin::Run(mut machine, Step::Chain(_)) = entry.begin(take, now) else { panic!() };
+    let mut values = Values::new();
+    values.push(0);
+    let Step::Done(_) = machine.outcome(&mut entry, Outcome::Done(values), now) else { panic!() };
+    assert_eq!(entry.deadline_s(), 1_005);
+    entry
+}
+
+#[test]
+fn a_session_is_that_of_the_client_that_asked() {
+    assert_eq!(accept(ControlReply::Session(session()), None), Ok(session()));
+    assert_eq!(accept(ControlReply::Session(session()), Some(client())), Ok(session()));
+    let other = ClientId::new(8);
+    assert_eq!(accept(ControlReply::Session(session()), other), Err(Status::BadResponse));
+    assert_eq!(accept(ControlReply::Done, None), Err(Status::BadResponse));
+    let refused = ControlReply::Error(Status::Success);
+    assert_eq!(accept(refused, None), Err(Status::BadResponse), "a refusal is no success");
+    let newer = Session { version: VERSION + 1, ..session() };
+    assert_eq!(accept(ControlReply::Session(newer), None), Err(Status::VersionMismatch));
+}
+
+#[test]
+fn each_call_is_answered_by_the_state_as_the_table_says() {
+    use Call::{Locks, Operation, Other};
+    let row = |gate: Gate| [Operation, Locks, Other, Call::Session].map(|call| gate.refuses(call));
+    assert_eq!(row(Gate::Open), [None; 4]);
+    assert_eq!(row(Gate::Async), [Some(Status::Async), None, None, None]);
+    let left = [Status::ClientNotInit, Status::Error, Status::ClientNotInit, Status::Invalid];
+    assert_eq!(row(Gate::Left), left.map(Some));
+}
+
+#[test]
+fn executors_are_tried_in_their_order_as_far_as_they_are_offered_and_wanted() {
+    let all = |choice, session: &Session| {
+        let mut search = PathSearch::new(choice, false, session);
+        std::iter::from_fn(move || search.next_kind()).collect::<Vec<_>>()
+    };
+    use FabricKind::{Shm, Tcp, Verbs};
+    assert_eq!(all(PathChoice::Auto, &session()), [Verbs, Shm, Tcp]);
+    assert_eq!(all(PathChoice::Only(Shm), &session()), [Shm]);
+    let plain = Session { verbs: false, shm_socket: None, ..session() };
+    assert_eq!(all(PathChoice::Auto, &plain), [Tcp]);
+    assert_eq!(all(PathChoice::Only(Verbs), &plain), []);
+}
+
+#[test]
+fn an_executor_that_must_work_ends_the_search_when_it_does_not() {
+    use FabricKind::{Shm, Tcp, Verbs};
+    let search = |choice, named| PathSearch::new(choice, named, &session());
+    let auto = search(PathChoice::Auto, false);
+    assert_eq!(auto.failed(Verbs, Failure::Other), Ok(()));
+    assert_eq!(auto.failed(Shm, Failure::NotReady), Ok(()));
+    assert_eq!(auto.failed(Tcp, Failure::Other), Err(Status::Error));
+    assert_eq!(auto.failed(Tcp, Failure::NotReady), Err(Status::NotReady));
+    let named = search(PathChoice::Auto, true);
+    assert_eq!(named.failed(Verbs, Failure::Other), Err(Status::Error));
+    assert_eq!(named.failed(Shm, Failure::Other), Ok(()));
+    let only = search(PathChoice::Only(Shm), false);
+    assert_eq!(only.failed(Shm, Failure::Other), Err(Status::Error));
+}
+
+#[test]
+fn a_lock_at_a_successor_is_claimed_on_the_clock_its_deadline_is_of() {
+    let entry = held_until_1005(LockType::Atomic);
+    let mut binding = Binding::new(Epoch(3));
+    let old = Now { local_ns: 50 * NS, ..Now::exact(ServerTime(1_002 * NS)) };
+    assert!(binding.moves_to(Epoch(3), old), "the same incarnation");
+    assert!(!binding.moves_to(Epoch(4), old));
+    // the successor's clock is far ahead, and a second has passed on the client's own
+    let new = Now { local_ns: 51 * NS, ..Now::exact(ServerTime(9_000 * NS)) };
+    let claim = binding.claim(&entry, new);
+    // deadline 1005, valid through its second; now 1003 there, and a little more for drift
+    assert_eq!(claim.held.map(|held| held.remaining_s), Some(4));
+    // a second failover before it was claimed: still the clock of the first
+    assert!(!binding.moves_to(Epoch(5), new));
+    assert_eq!(binding.claim(&entry, new).held, claim.held);
+}
+
+#[test]
+fn what_a_successor_refuses_is_lost_and_told_by_the_next_operation() {
+    let mut entry = held_until_1005(LockType::Atomic);
+    let mut binding = Binding::new(Epoch(3));
+    assert!(!binding.moves_to(Epoch(4), Now::exact(ServerTime(1_001 * NS))));
+    binding.bind(&mut entry, &grant(), (Epoch(4), 200), true);
+    assert!(binding.is_at(Epoch(4)));
+    let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
+    let Begin::Local(result) = entry.begin(take, Now::exact(ServerTime(1_001 * NS))) else {
+        panic!()
+    };
+    assert_eq!(result.status, Status::Fail);
+}
+
+fn claim(held: bool) -> Claim {
+    let desc = LockDesc { name: vec![1], lock_type: LockType::Atomic, lease_s: 0 };
+    let held = held.then_some(HeldClaim { mode: Mode::Exclusive, remaining_s: 9, fair: None });
+    Claim { lock: LockId(5), desc, held }
+}
+
+#[test]
+fn a_hold_that_is_refused_is_claimed_again_without_it_and_once() {
+    let mut claims = Claims::new(vec![('a', claim(true)), ('b', claim(true))], false);
+    assert!(matches!(claims.request(), Some(ControlRequest::UpdateLocks(all)) if all.len() == 2));
+    let reply = ControlReply::Locks(vec![Err(Status::Fail), Ok(grant())]);
+    let placed = |is_lost| Verdict::Place { grant: grant(), is_lost };
+    let verdicts = claims.answered(Ok(reply)).unwrap();
+    assert_eq!(verdicts, [('a', Verdict::Lost), ('b', placed(false))]);
+    let again = claims.request();
+    assert_eq!(again, Some(ControlRequest::UpdateLocks(vec![claim(false)])));
+    let reply = ControlReply::Locks(vec![Ok(grant())]);
+    assert_eq!(claims.answered(Ok(reply)), Ok(vec![('a', placed(true))]));
+    assert_eq!((claims.request(), claims.result()), (None, Status::Success));
+}
+
+#[test]
+fn claims_that_are_refused_otherwise_are_to_be_repeated() {
+    let mut claims = Claims::new(vec![(1, claim(false))], false);
+    assert!(claims.request().is_some());
+    let reply = ControlReply::Locks(vec![Err(Status::Fail)]);
+    let refused = Verdict::Refused(Status::Fail);
+    assert_eq!(claims.answered(Ok(reply)), Ok(vec![(1, refused)]), "nothing was held");
+    assert_eq!((claims.request(), claims.result()), (None, Status::Again));
+    let mut claims = Claims::new(vec![(1, claim(true))], true);
+    assert!(claims.request().is_some());
+    assert_eq!(claims.answered(Ok(ControlReply::Locks(vec![]))), Err(Status::BadResponse));
+    assert_eq!((claims.request(), claims.result()), (None, Status::Again));
+}
+
+#[test]
+fn a_client_gives_up_before_its_primary_does_whatever_the_network_did() {
+    let mut beats = Heartbeats::new(10 * NS, 100 * NS);
+    assert_eq!(beats.next_ns(), 100 * NS + 10 * NS / 4);
+    assert_eq!(beats.horizon_ns(), 110 * NS - 5_000_500);
+    beats.sent(103 * NS);
+    assert_eq!(beats.horizon_ns(), 110 * NS - 5_000_500, "not answered yet");
+    beats.answered(103 * NS);
+    assert_eq!(beats.horizon_ns(), 113 * NS - 5_000_500, "from before it was sent");
+    beats.answered(101 * NS);
+    assert_eq!(beats.horizon_ns(), 113 * NS - 5_000_500, "a late answer takes nothing back");
+    let unlimited = Heartbeats::new(0, 100 * NS);
+    assert_eq!((unlimited.next_ns(), unlimited.horizon_ns()), (u64::MAX, u64::MAX));
+}

@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Fair locks whose lanes start again, clients that stop half-way, and what one call may take.
+
+use std::collections::HashMap;
+
+use dlock_core::arbiter::{Arbiter, Caller, LockRef, Sent, FAIR_WORK_MAX};
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::control::{LockDesc, LockGrant};
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
+use dlock_core::limits::{FAIR_LANE_DIVERT, FAIR_LANE_MAX, HINDRANCE_S};
+use dlock_core::lock::{Begin, LockEntry, Op, Step};
+use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::status::Status;
+use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
+use dlock_core::words::{FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+
+const X: Mode = Mode::Exclusive;
+const S: Mode = Mode::Shared;
+const HANDLE: Handle = Handle(0);
+const START_S: u32 = 5_000;
+
+#[derive(Default)]
+struct Memory {
+    word: u64,
+    ledgers: HashMap<ClientId, LedgerEntry>,
+}
+
+impl LockMemory for Memory {
+    fn cas(&mut self, _: WordAddr, expect: u64, swap: u64) -> u64 {
+        let old = self.word;
+        self.word = if old == expect { swap } else { old };
+        old
+    }
+    fn faa(&mut self, _: WordAddr, add: u64) -> u64 {
+        self.word = self.word.wrapping_add(add);
+        self.word.wrapping_sub(add)
+    }
+    fn read(&mut self, _: WordAddr) -> u64 {
+        self.word
+    }
+    fn set(&mut self, _: WordAddr, value: u64) {
+        self.word = value;
+    }
+    fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
+        self.ledgers.get(&client).copied().unwrap_or_default()
+    }
+    fn clear_ledger(&mut self, client: ClientId, _: Handle) {
+        self.ledgers.remove(&client);
+    }
+}
+
+/// One lock, its arbiter, and clients that operate on the word themselves.
+struct World {
+    lock_type: LockType,
+    arbiter: Arbiter,
+    memory: Memory,
+    refs: Vec<(ClientId, Handle)>,
+    now: ServerTime,
+    seq: u64,
+    work: u64,
+}
+
+fn id(n: u32) -> ClientId {
+    ClientId::new(n).unwrap()
+}
+
+impl World {
+    fn new(lock_type: LockType, clients: u32) -> Self {
+        Self {
+            lock_type,
+            arbiter: Arbiter::new(START_S),
+            memory: Memory::default(),
+            refs: (1..=clients).map(|n| (id(n), HANDLE)).collect(),
+            now: ServerTime(u64::from(START_S) * NS),
+            seq: 0,
+            work: 0,
+        }
+    }
+
+    fn call(
+        &mut self,
+        f: impl FnOnce(&mut Arbiter, ServerTime, &mut Memory, LockRef<'_>, Seq, &mut Vec<Sent>),
+    ) -> Vec<Sent> {
+        self.seq += 1;
+        let refs = self.refs.clone();
+        let lock = LockRef { slot: Slot(0), lock_type: self.lock_type, refs: &refs };
+        let mut out = Vec::new();
+        f(&mut self.arbiter, self.now, &mut self.memory, lock, Seq(self.seq), &mut out);
+        self.work = self.work.max(self.arbiter.work());
+        out
+    }
+
+    fn ask(&mut self, n: u32, request: Request) -> Vec<Sent> {
+        self.call(|arbiter, now, memory, lock, seq, out| {
+            let from = Caller { client: id(n), handle: HANDLE, seq };
+            arbiter.request(now, memory, lock, from, request, out);
+        })
+    }
+
+    fn pass(&mut self, ns: u64) -> Vec<Sent> {
+        let end = self.now.plus_ns(ns);
+        let mut all = Vec::new();
+        while let Some(at) = self.arbiter.next_wakeup().filter(|&at| at <= end) {
+            self.now = self.now.max(at);
+            self.arbiter.pop_due(self.now);
+            all.extend(self.call(|arbiter, now, memory, lock, _, out| {
+                arbiter.tick(now, memory, lock, out);
+            }));
+        }
+        self.now = end;
+        all
+    }
+
+    /// The client is gone, and whatever it had is undone.
+    fn forget(&mut self, n: u32) -> Vec<Sent> {
+        self.refs.retain(|r| r.0 != id(n));
+        self.call(|arbiter, now, memory, lock, _, out| {
+            arbiter.forget(now, memory, lock, id(n), HANDLE, out);
+        })
+    }
+
+    fn word(&self) -> FairWord {
+        FairWord::from_bits(self.memory.word)
+    }
+
+    fn writes(&mut self, n: u32, state: LedgerState, ticket: Ticket, lease_s: u32) {
+        let entry = LedgerEntry::of_ticket(state, ticket).with_detail(lease_s);
+        self.memory.ledgers.insert(id(n), entry);
+    }
+
+    /// A ticket by fetch-and-add, and what the ledger says of it.
+    fn take(&mut self, n: u32, mode: Mode, state: LedgerState, lease_s: u32) -> Ticket {
+        let w = self.word();
+        self.memory.word = match mode {
+            X => w.exclusive_taken(),
+            S => w.shared_taken(),
+        }
+        .into_bits();
+        let ticket = Ticket { tx: w.mx(), ts: w.ms() };
+        self.writes(n, state, ticket, lease_s);
+        ticket
+    }
+
+    fn wait(&mut self, n: u32, mode: Mode, ticket: Ticket) -> Vec<Sent> {
+        let (wait, ticket) = (WaitNumber(1), Some(ticket));
+        self.ask(n, Request::Wait { handle: HANDLE, mode, expire_s: 30, wait, ticket })
+    }
+
+    /// One exclusive hold through the arbiter, which is released; its ticket.
+    fn cycle(&mut self, n: u32) -> Ticket {
+        let take = Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 30 };
+        let out = self.ask(n, take);
+        let Reply::Granted { ticket: Some(ticket), .. } = out[0].reply else { panic!("{out:?}") };
+        self.writes(n, LedgerState::HeldExclusive, ticket, 60);
+        let release = Request::Release { handle: HANDLE, mode: X, ticket: Some(ticket) };
+        let out = self.ask(n, release);
+        assert!(matches!(out[0].reply, Reply::Done { .. }), "{out:?}");
+        self.memory.ledgers.remove(&id(n));
+        ticket
+    }
+}
+
+fn is_granted(out: &[Sent], n: u32) -> bool {
+    out.iter().any(|s| s.client == id(n) && matches!(s.reply, Reply::Granted { .. }))
+}
+
+fn lanes_at(number: u16) -> u64 {
+    FairWord::new().with_nx(number).with_mx(number).into_bits()
+}
+
+fn entry(lock_type: LockType) -> LockEntry {
+    let grant =
+        LockGrant { lock: LockId(5), handle: HANDLE, slot: Slot(0), word: 0, already: false };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    LockEntry::new(id(1), START_S, lock_type, &grant, desc)
+}
+
+fn at(seconds: u64) -> Now {
+    Now::exact(ServerTime((u64::from(START_S) + seconds) * NS))
+}
+
+fn executed(chain: &Chain, old: u64) -> Outcome {
+    let mut values = Values::new();
+    for verb in chain.verbs() {
+        values.push(if matches!(verb, Verb::Note { .. }) { 0 } else { old });
+    }
+    Outcome::Done(values)
+}
+
+/// An entry that has acquired the free lock for 5 s.
+fn holder() -> LockEntry {
+    let mut entry = entry(LockType::Fair);
+    let op = Op::TryLock { mode: X, expire_s: 5 };
+    let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(op, at(0)) else { panic!() };
+    assert_eq!(machine.outcome(&mut entry, executed(&chain, 0), at(0)), Step::Confirm);
+    let done = machine.outcome(&mut entry, Outcome::Done(Values::new()), at(0));
+    assert!(matches!(done, Step::Done(result) if result.status == Status::Success));
+    entry
+}
+
+#[test]
+fn an_intent_comes_before_the_ticket() {
+    let mut entry = entry(LockType::Fair);
+    let op = Op::TryLock { mode: X, expire_s: 5 };
+    let Begin::Run(_, Step::Chain(chain)) = entry.begin(op, at(0)) else { panic!() };
+    let [Verb::Note { value, .. }, Verb::Faa { .. }] = chain.verbs() else { panic!("{chain:?}") };
+    assert_eq!(LedgerEntry::from_bits(*value).state(), LedgerState::Intent);
+}
+
+#[test]
+fn a_number_that_a_ledger_names_is_not_given_out_again() {
+    let mut w = World::new(LockType::Fair, 3);
+    // its release took effect, and it stopped before its ledger said so
+    w.writes(1, LedgerState::HeldExclusive, Ticket { tx: 7, ts: 0 }, 1);
+    w.memory.word = lanes_at(FAIR_LANE_DIVERT);
+    // and another one did with a number of the ring
+    w.writes(3, LedgerState::HeldExclusive, Ticket { tx: FAIR_LANE_MAX + 9, ts: 0 }, 1);
+    for _ in 0..5_000 {
+        let ticket = w.cycle(2);
+        assert!(ticket.tx >= FAIR_LANE_MAX, "{ticket:?}");
+        assert_ne!(ticket.tx, FAIR_LANE_MAX + 9);
+    }
+    w.memory.ledgers.clear();
+    assert_eq!(w.cycle(2).tx, 0, "the lane starts again");
+}
+
+#[test]
+fn a_lane_does_not_start_again_while_somebody_may_come_out_with_an_old_number() {
+    let mut w = World::new(LockType::Fair, 2);
+    w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, 1);
+    w.memory.word = lanes_at(FAIR_LANE_DIVERT);
+    assert!(w.cycle(2).tx >= FAIR_LANE_MAX);
+    w.memory.ledgers.clear();
+    assert_eq!(w.cycle(2).tx, 0);
+}
+
+/// Over 65,536 tickets, and twice round.
+#[test]
+fn a_release_that_takes_effect_laps_later_finds_another_word() {
+    let mut w = World::new(LockType::Fair, 2);
+    let mut zombie = holder();
+    let held = w.take(1, X, LedgerState::HeldExclusive, 5);
+    let Begin::Run(_, Step::Chain(release)) = zombie.begin(Op::Unlock, at(1)) else { panic!() };
+    let [Verb::Cas { expect, .. }] = *release.verbs() else { panic!("{release:?}") };
+    assert_eq!(w.memory.word, expect, "now it would be right");
+    let next = w.take(2, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, next).is_empty());
+    assert!(is_granted(&w.pass(7 * NS), 2), "the hold of {held:?} is over");
+    let release = Request::Release { handle: HANDLE, mode: X, ticket: Some(next) };
+    w.ask(2, release);
+    w.memory.ledgers.remove(&id(2));
+    for _ in 0..2 * 65_536 {
+        let word = w.word();
+        if word.mx() < FAIR_LANE_DIVERT {
+            // by itself, as fast as it can
+            w.memory.word = word.exclusive_taken().into_bits();
+            assert_ne!(w.memory.word, expect);
+            w.memory.word = w.word().exclusive_done().into_bits();
+        } else {
+            let take = Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 30 };
+            let out = w.ask(2, take);
+            let Reply::Granted { ticket, .. } = out[0].reply else { panic!("{out:?}") };
+            assert_ne!(w.memory.word, expect, "it would end {ticket:?}");
+            w.ask(2, Request::Release { handle: HANDLE, mode: X, ticket });
+        }
+    }
+}
+
+#[test]
+fn a_release_that_may_be_late_goes_to_the_arbiter() {
+    let early = holder().begin(Op::Unlock, at(4));
+    assert!(matches!(early, Begin::Run(_, Step::Chain(_))), "{early:?}");
+    let late = holder().begin(Op::Unlock, at(6));
+    assert!(matches!(late, Begin::Run(_, Step::Request(Request::Release { .. }))), "{late:?}");
+}
+
+#[test]
+fn a_release_in_doubt_is_resolved_without_being_asked() {
+    let mut entry = holder();
+    let Begin::Run(mut machine, Step::Chain(_)) = entry.begin(Op::Unlock, at(1)) else { panic!() };
+    machine.outcome(&mut entry, Outcome::Unknown, at(1));
+    assert!(matches!(entry.undo(at(1)), Some((_, Step::Request(Request::Resolve { .. })))));
+}
+
+#[test]
+fn two_claims_to_one_ticket_never_end_a_hold() {
+    let mut w = World::new(LockType::Fair, 3);
+    let held = w.take(1, X, LedgerState::HeldExclusive, 600);
+    w.writes(2, LedgerState::HeldExclusive, held, 1);
+    let next = w.take(3, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(3, X, next).is_empty());
+    assert!(w.pass(500 * NS).is_empty());
+    assert!(w.forget(2).is_empty(), "the one that is gone had none");
+    assert!(w.pass(50 * NS).is_empty());
+    assert!(is_granted(&w.pass(100 * NS), 3));
+}
+
+#[test]
+fn readers_that_come_and_go_do_not_end_a_long_share() {
+    for passed in [1, 40_000, 65_535, 65_536] {
+        let mut w = World::new(LockType::Fair, 2);
+        w.take(1, S, LedgerState::HeldShared, 600);
+        let (word, n) = (w.word(), passed as u16);
+        let (ns, ms) = (word.ns().wrapping_add(n), word.ms().wrapping_add(n));
+        w.memory.word = word.with_ns(ns).with_ms(ms).into_bits();
+        let next = w.take(2, X, LedgerState::TicketExclusive, 0);
+        assert!(w.wait(2, X, next).is_empty());
+        assert!(w.pass(590 * NS).is_empty(), "after {passed} others");
+        assert!(is_granted(&w.pass(20 * NS), 2));
+    }
+}
+
+#[test]
+fn a_ticket_that_no_client_can_come_out_with_is_skipped_at_once() {
+    let mut w = World::new(LockType::Fair, 2);
+    w.take(1, X, LedgerState::Intent, 0);
+    let next = w.take(2, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, next).is_empty());
+    assert!(w.pass(NS).is_empty(), "it may come out with it");
+    // another intent: what it took with the first one, it has dropped
+    w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, 0);
+    assert!(is_granted(&w.pass(NS / 100), 2));
+}
+
+/// The message that gives the ticket up is overtaken by the end of the session.
+#[test]
+fn a_ticket_that_is_given_up_by_a_client_that_leaves_keeps_nobody_waiting() {
+    let mut w = World::new(LockType::Fair, 3);
+    let mut entry = entry(LockType::Fair);
+    let held = w.take(3, X, LedgerState::HeldExclusive, 600);
+    let op = Op::TryLock { mode: X, expire_s: 5 };
+    let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(op, at(0)) else { panic!() };
+    let outcome = executed(&chain, w.memory.word);
+    w.memory.word = w.word().exclusive_taken().into_bits();
+    machine.outcome(&mut entry, outcome, at(0));
+    machine.outcome(&mut entry, Outcome::Done(Values::new()), at(0));
+    w.memory.ledgers.insert(id(1), entry.take_note().unwrap());
+    let next = w.take(2, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, next).is_empty());
+    let Begin::Run(_, Step::Request(give_up)) = entry.begin(Op::Unlock, at(0)) else { panic!() };
+    assert!(matches!(give_up, Request::Abandon { .. }));
+    w.memory.ledgers.insert(id(1), entry.take_note().unwrap());
+    w.forget(1);
+    let release = Request::Release { handle: HANDLE, mode: X, ticket: Some(held) };
+    assert!(is_granted(&w.ask(3, release), 2));
+}
+
+/// The worst that valid requests of a thousand clients can prepare.
+#[test]
+fn a_call_takes_no_more_than_its_bound() {
+    let clients = 1_000;
+    let mut w = World::new(LockType::Fair, clients);
+    let held = w.take(1, X, LedgerState::HeldExclusive, 600);
+    for n in 2..200 {
+        let (mode, state) = match n % 2 {
+            0 => (X, LedgerState::TicketExclusive),
+            _ => (S, LedgerState::TicketShared),
+        };
+        for _ in 0..15 {
+            let ticket = w.take(n, mode, state, 0);
+            w.ask(n, Request::Abandon { handle: HANDLE, mode, ticket });
+        }
+    }
+    for n in 200..=clients {
+        let ticket = w.take(n, S, LedgerState::TicketShared, 0);
+        w.wait(n, S, ticket);
+    }
+    let mut out = w.ask(1, Request::Release { handle: HANDLE, mode: X, ticket: Some(held) });
+    w.memory.ledgers.remove(&id(1));
+    out.extend(w.pass(NS / 100));
+    let granted = out.iter().filter(|s| matches!(s.reply, Reply::Granted { .. })).count();
+    assert!(granted >= 63, "{granted} readers");
+    w.memory.word = w.word().with_nx(FAIR_LANE_DIVERT).with_mx(FAIR_LANE_DIVERT).into_bits();
+    w.ask(1, Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 9 });
+    assert!(w.work > 2_000, "{} units", w.work);
+    assert!(w.work <= FAIR_WORK_MAX, "{} units of {FAIR_WORK_MAX}", w.work);
+}
+
+/// A reader that died while it left made the count suspect; another one is stopped before it adds
+/// itself.
+#[test]
+fn a_client_that_stops_between_two_verbs_must_be_fenced() {
+    for (counted, is_clear) in [(0, true), (1, false)] {
+        let mut w = World::new(LockType::Rw, 3);
+        let stopped = LedgerEntry::new().with_state(LedgerState::Intent).with_detail(7);
+        w.memory.ledgers.insert(id(1), stopped);
+        let leaving = LedgerEntry::new().with_state(LedgerState::Leaving).with_detail(3);
+        w.memory.ledgers.insert(id(2), leaving);
+        w.memory.word = RwWord::new().with_rcount(counted).into_bits();
+        w.forget(2);
+        let wait = WaitNumber(1);
+        let ask = Request::Wait { handle: HANDLE, mode: X, expire_s: 9, wait, ticket: None };
+        // a count of no more than the settled readers says enough
+        assert_eq!(is_granted(&w.ask(3, ask), 3), is_clear);
+        let nobody = |_| false;
+        assert!(w.pass(NS).is_empty());
+        assert_eq!(w.arbiter.hinderer(w.now, &nobody), None);
+        assert!(w.pass(u64::from(HINDRANCE_S) * NS).is_empty());
+        let hinderer = w.arbiter.hinderer(w.now, &nobody);
+        assert_eq!(hinderer, (!is_clear).then_some(id(1)));
+        if let Some(client) = hinderer {
+            assert_eq!(w.arbiter.hinderer(w.now, &|c| c == client), None);
+            assert!(is_granted(&w.forget(1), 3));
+            assert_eq!(w.arbiter.hinderer(w.now, &nobody), None);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a caller is told when time has passed since its operation was decided.
+
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::control::{LockDesc, LockGrant};
+use dlock_core::ids::{ClientId, Handle, LockId, Slot};
+use dlock_core::lock::{LockEntry, Op, OpResult};
+use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation, Started};
+use dlock_core::status::Status;
+use dlock_core::verb::{Outcome, Values};
+
+const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 2 };
+
+fn at(seconds: u64) -> Now {
+    Now::within(ServerTime((1_000 + seconds) * NS), 3)
+}
+
+fn entry(lock_type: LockType) -> LockEntry {
+    let (handle, slot) = (Handle(3), Slot(9));
+    let grant = LockGrant { lock: LockId(5), handle, slot, word: 0, already: false };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
+}
+
+fn old_word(word: u64) -> Outcome {
+    let mut values = Values::new();
+    values.push(word);
+    Outcome::Done(values)
+}
+
+/// A free atomic lock was taken, and its caller was not told.
+fn taken(entry: &mut LockEntry) -> Operation {
+    let started = Operation::begin(entry, TRY, at(0), Bounds::since(at(0).local_ns));
+    let Started::Running(mut operation) = started else { panic!() };
+    assert!(matches!(operation.next(entry), Effect::Post { .. }));
+    operation.outcome(entry, old_word(0), at(0));
+    assert_eq!(status(operation.next(entry)), Status::Success);
+    operation
+}
+
+fn status(effect: Effect) -> Status {
+    match effect {
+        Effect::Done(result) => result.status,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_grant_that_is_asked_for_after_its_lease_is_given_back() {
+    let mut e = entry(LockType::Atomic);
+    let mut operation = taken(&mut e);
+    operation.told_late(&e, at(1));
+    assert_eq!(status(operation.next(&mut e)), Status::Success, "the lease still runs");
+    operation.told_late(&e, at(9));
+    assert!(matches!(operation.next(&mut e), Effect::Tell(Request::Resolve { .. })));
+    assert_eq!(status(operation.next(&mut e)), Status::Fail);
+    assert_eq!((e.refs(), e.in_doubt()), (0, true));
+}
+
+#[test]
+fn a_grant_that_nobody_was_told_of_is_given_back_with_its_operation() {
+    let mut e = entry(LockType::Atomic);
+    let mut operation = taken(&mut e);
+    operation.give_up(&mut e, Status::TimedOut, at(1));
+    assert!(matches!(operation.next(&mut e), Effect::Tell(Request::Resolve { .. })));
+    assert_eq!(status(operation.next(&mut e)), Status::TimedOut);
+    assert_eq!(e.refs(), 0);
+}
+
+#[test]
+fn the_clock_is_read_again_after_the_ledger_write_of_a_fair_grant() {
+    let mut e = entry(LockType::Fair);
+    let op = Op::Lock { mode: Mode::Exclusive, expire_s: 2 };
+    let started = Operation::begin(&mut e, op, at(0), Bounds::since(at(0).local_ns));
+    let Started::Running(mut operation) = started else { panic!() };
+    assert!(matches!(operation.next(&mut e), Effect::Post { .. }));
+    operation.outcome(&mut e, old_word(1 << 16), at(0)); // another exclusive ticket is out
+    assert!(matches!(operation.next(&mut e), Effect::WriteLedger(_)));
+    assert!(matches!(operation.next(&mut e), Effect::Flush { .. }));
+    operation.flushed(&mut e, true, at(0));
+    assert!(matches!(operation.next(&mut e), Effect::Ask { .. }));
+    let (word, time) = (1 << 48 | 2 << 16, at(1).time);
+    let granted = Reply::Granted { word, deadline_s: 1_003, at: time, ticket: None };
+    operation.reply(&mut e, Ok(granted), at(1));
+    assert!(matches!(operation.next(&mut e), Effect::WriteLedger(_)));
+    assert_eq!(operation.next(&mut e), Effect::ReadClock);
+    operation.clock(at(9)); // the socket has blocked
+    assert!(matches!(operation.next(&mut e), Effect::Tell(Request::Resolve { .. })));
+    assert_eq!(status(operation.next(&mut e)), Status::Fail);
+}
+
+#[test]
+fn a_late_extend_undoes_nothing_before_its_caller_is_told() {
+    let mut e = entry(LockType::Atomic);
+    let mut first = taken(&mut e);
+    assert_eq!(status(first.next(&mut e)), Status::Success);
+    let op = Op::Extend { mode: Mode::Exclusive, expire_s: 2 };
+    let started = Operation::begin(&mut e, op, at(1), Bounds::since(at(1).local_ns));
+    let Started::Running(mut operation) = started else { panic!() };
+    let Effect::Post { chain, .. } = operation.next(&mut e) else { panic!() };
+    let dlock_core::verb::Verb::Cas { expect, .. } = chain.verbs()[0] else { panic!() };
+    operation.outcome(&mut e, old_word(expect), at(9));
+    assert_eq!(status(operation.next(&mut e)), Status::Fail);
+    assert!(e.in_doubt(), "its next operation asks for the undo");
+}
+
+#[test]
+fn a_hold_without_a_lease_is_entered_again_without_a_clock() {
+    let mut e = entry(LockType::Rw);
+    let op = Op::TryLock { mode: Mode::Exclusive, expire_s: 2 };
+    let started = Operation::begin(&mut e, op, at(0), Bounds::since(at(0).local_ns));
+    let Started::Running(mut operation) = started else { panic!() };
+    assert!(matches!(operation.next(&mut e), Effect::Post { .. }));
+    operation.outcome(&mut e, old_word(0), at(0));
+    while !matches!(operation.next(&mut e), Effect::Done(_)) {}
+    let unknown = Now { local_ns: at(1).local_ns, ..Now::within(ServerTime(0), u64::MAX) };
+    let again = Operation::begin(&mut e, op, unknown, Bounds::since(unknown.local_ns));
+    assert!(matches!(again, Started::Done(OpResult { status: Status::AlreadyLocked, .. })));
+}
+
+struct Locks(Vec<LockEntry>, Now);
+
+impl Entries for Locks {
+    fn entry(&mut self, place: usize) -> &mut LockEntry {
+        &mut self.0[place]
+    }
+    fn now(&mut self, _: usize) -> Now {
+        self.1
+    }
+}
+
+#[test]
+fn an_item_whose_lease_ends_while_the_others_take_long_is_told_as_failed() {
+    let mut locks = Locks(vec![entry(LockType::Atomic), entry(LockType::Atomic)], at(0));
+    let mut batch = Batch::new(Bounds::since(at(0).local_ns));
+    for place in 0..2 {
+        let at = batch.place(&locks.0[place]);
+        batch.push(TRY, at);
+    }
+    for item in 0..2 {
+        assert!(matches!(batch.next(&mut locks), Some((i, Effect::Post { .. })) if i == item));
+    }
+    let [first, second] = &mut locks.0[..] else { panic!() };
+    batch.outcome(0, first, old_word(0), at(0));
+    batch.outcome(1, second, Outcome::Unknown, at(9));
+    locks.1 = at(9);
+    let mut told = 0;
+    while let Some((_, effect)) = batch.next(&mut locks) {
+        assert!(matches!(effect, Effect::Tell(Request::Resolve { .. })), "{effect:?}");
+        told += 1;
+    }
+    assert_eq!((told, batch.is_done()), (2, true));
+    let statuses: Vec<_> = batch.results().map(|(_, _, result)| result.status).collect();
+    assert_eq!(statuses, [Status::Fail, Status::BadResponse]);
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whose turn it is on the command thread, and what is done in a turn.
+//!
+//! ```text
+//!   Client     its control requests, then the frames of its command channel
+//!   Strangers  connections that want to be somebody's: Init, Attach, questions
+//!   Upkeep     locks whose time has come, and undoing what fenced clients had
+//! ```
+//! Each has a queue of its own and its share of the thread ([`dlock_core::shares`]), counted in
+//! work units. The queues are bounded by the connections, which have one request at a time under
+//! way and one notice of their end. Nothing here waits.
+
+use std::collections::{HashMap, VecDeque};
+
+use dlock_core::ids::ClientId;
+use dlock_core::shares::Shares;
+use dlock_core::status::Status;
+use dlock_core::work::{FRAME_WORK, QUANTUM};
+
+use super::Worker;
+use crate::mailbox::Event;
+
+/// Turns in one round, before the poll is asked again.
+const TURNS_PER_ROUND: usize = 256;
+/// A turn's work where each unit is a round trip to a device.
+const NIC_QUANTUM: u32 = 16;
+/// Turns' worth of work that is done on what a client had at once when it is fenced: who has
+/// little is gone before the next request, whoever makes it.
+const AT_ONCE_TURNS: u32 = 4;
+/// Work of a connection that comes, or of a question of the administrator's: mostly system
+/// calls.
+const CONNECTION_WORK: u32 = 64;
+
+/// Who has turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Who {
+    /// A client that was let in.
+    Client(ClientId),
+    /// All who are not bound to a client yet, together.
+    Strangers,
+    /// The primary itself.
+    Upkeep,
+}
+
+/// What waits for its turn, and whose turn it is.
+pub(super) struct Turns {
+    pub(super) shares: Shares<Who>,
+    quantum: u32,
+    /// Control requests of clients, and the ends of their connections, in their order.
+    requests: HashMap<ClientId, VecDeque<Event>>,
+    strangers: VecDeque<Event>,
+}
+
+impl Turns {
+    pub(super) fn new(memory_is_a_devices: bool) -> Self {
+        let quantum = if memory_is_a_devices { NIC_QUANTUM } else { QUANTUM };
+        Self {
+            shares: Shares::new(quantum),
+            quantum,
+            requests: HashMap::new(),
+            strangers: VecDeque::new(),
+        }
+    }
+
+    /// This client has something to do.
+    pub(super) fn add(&mut self, client: ClientId) {
+        self.shares.add(Who::Client(client));
+    }
+
+    fn add_stranger(&mut self, event: Event) {
+        self.strangers.push_back(event);
+        self.shares.add(Who::Strangers);
+    }
+
+    /// The client is nobody's member any more. What its connections have asked is still answered.
+    pub(super) fn remove(&mut self, client: ClientId) {
+        self.shares.remove(Who::Client(client));
+        for event in self.requests.remove(&client).into_iter().flatten() {
+            self.add_stranger(event);
+        }
+    }
+}
+
+impl Worker {
+    /// Puts an event of the control thread into the queue of whom it is from.
+    pub(super) fn queue(&mut self, event: Event) {
+        match event {
+            Event::Control { client, .. } | Event::Lost { client, .. }
+                if self.sockets.contains_key(&client) =>
+            {
+                self.turns.requests.entry(client).or_default().push_back(event);
+                self.turns.add(client);
+            }
+            event => self.turns.add_stranger(event),
+        }
+    }
+
+    /// Gives those that have something to do one turn each; whether there was anybody.
+    pub(super) fn serve_turns(&mut self) -> bool {
+        let turns = self.turns.shares.len().min(TURNS_PER_ROUND);
+        for _ in 0..turns {
+            let Some(turn) = self.turns.shares.next_turn() else { break };
+            let (work, more) = match turn.who {
+                Who::Client(client) => self.serve_client(client, turn.budget),
+                Who::Strangers => self.serve_strangers(turn.budget),
+                Who::Upkeep => {
+                    let done = self.upkeep(turn.budget);
+                    self.settle();
+                    done
+                }
+            };
+            match turn.who {
+                Who::Client(client) if !self.sockets.contains_key(&client) => {
+                    self.turns.remove(client);
+                }
+                who => self.turns.shares.done(who, work, more),
+            }
+            self.deliver();
+        }
+        turns > 0
+    }
+
+    fn serve_client(&mut self, client: ClientId, budget: u32) -> (u32, bool) {
+        let mut work = 0;
+        while work < budget {
+            let queue = self.turns.requests.get_mut(&client);
+            let Some(event) = queue.and_then(VecDeque::pop_front) else { break };
+            self.event(event);
+            work += self.core.primary.take_work().max(FRAME_WORK);
+        }
+        let waits = match self.turns.requests.get(&client) {
+            Some(queue) if queue.is_empty() => {
+                self.turns.requests.remove(&client);
+                false
+            }
+            queue => queue.is_some(),
+        };
+        if waits || work >= budget {
+            return (work, true);
+        }
+        let token = self.sockets.get(&client).and_then(|sockets| sockets.channel);
+        let Some(token) = token else { return (work, false) };
+        let (more_work, more) = self.serve_channel(token, budget - work);
+        (work + more_work, more)
+    }
+
+    fn serve_strangers(&mut self, budget: u32) -> (u32, bool) {
+        let mut work = 0;
+        while work < budget {
+            let Some(event) = self.turns.strangers.pop_front() else { return (work, false) };
+            self.event(event);
+            work += self.core.primary.take_work() + CONNECTION_WORK;
+        }
+        (work, !self.turns.strangers.is_empty())
+    }
+
+    /// One slice of what the primary has to do by itself.
+    fn upkeep(&mut self, budget: u32) -> (u32, bool) {
+        let lapsed = self.lapse_some();
+        let now = self.core.now();
+        let super::Core { primary, memory, sent, .. } = &mut self.core;
+        let step = primary.step(now, memory, budget.saturating_sub(lapsed), sent);
+        if let Some(client) = step.gone {
+            self.members.undone(client);
+        }
+        (lapsed + step.work, step.more || !self.lapses.is_empty())
+    }
+
+    /// Nothing of the client can act any more: what it has is undone, a part of it at once.
+    pub(super) fn undo(&mut self, client: ClientId) {
+        if self.core.primary.fenced(client) {
+            return self.members.undone(client);
+        }
+        self.core.memory.revoke(client, Status::ClientRemoved);
+        let budget = AT_ONCE_TURNS * self.turns.quantum;
+        let mut done = 0;
+        while done < budget && self.core.primary.is_leaving(client) {
+            let (work, _) = self.upkeep(budget - done);
+            done += work.max(1);
+        }
+        self.turns.shares.charge(Who::Upkeep, done);
+        if self.core.primary.is_undoing() {
+            self.turns.shares.add(Who::Upkeep);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# The long runs, which `make test` has short versions of: hours. Ends with a table and the sum.
+#   scripts/soak.sh            all
+#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec
+#   SCHEDULES=N        of the simulator (10000000)      SEED=N   the first seed (1)
+#   FUZZ_SECONDS=N     for each fuzzer (3600)
+#   DURATION=SECONDS   of each contention test in C (600)
+# A new long run is a function and its name in `all`: one step each, with a limit in seconds.
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+all=(exec contention sim fuzz models)
+
+soak_sim() {
+    step "simulator, ${SCHEDULES:-10000000} schedules" 86400 \
+        cargo run -q --release --locked -p dlock-sim --bin sim -- \
+        --seed "${SEED:-1}" --schedules "${SCHEDULES:-10000000}" --report || true
+}
+
+soak_fuzz() {
+    if have c++; then
+        step "fuzzers, ${FUZZ_SECONDS:-3600} s each" 86400 \
+            tests/fuzz/run.sh all "${FUZZ_SECONDS:-3600}" || true
+    else
+        skip "fuzzers" "no C++ compiler for libFuzzer"
+    fi
+}
+
+soak_models() {
+    step "large models" 86400 scripts/models.sh large || true
+}
+
+soak_contention() {
+    prefix="$scratch/prefix"
+    if step "cmake build and install" 1500 scripts/cmake-install.sh "$scratch/cmake" "$prefix"; then
+        step "contention, ${DURATION:-600} s each" 86400 \
+            env DURATION="${DURATION:-600}" tests/c/run.sh "$prefix" contention || true
+    fi
+}
+
+# Every stage, kind of lock, direction and end of a network that stops.
+soak_exec() {
+    step "dlock exec behind a network that stops" 3600 \
+        env DLOCK_SOAK=1 cargo test --locked -p dlock-cli --test exec a_network || true
+}
+
+if [ $# = 0 ]; then set -- "${all[@]}"; fi
+for name in "$@"; do
+    if ! declare -F "soak_$name" >/dev/null; then
+        echo "soak.sh: no run of the name '$name': ${all[*]}" >&2
+        exit 2
+    fi
+done
+begin
+for name in "$@"; do
+    "soak_$name"
+done
+finish ''

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Asynchronous operations: a thread carries out the effects until one is to be waited for, and
+//! goes on when its program asks.
+//!
+//! ```text
+//!   begin ─▶ effects ─▶ Chain | Flush | Reply ─ the program asks now and then ─▶ event ─▶ …
+//!                                              └ after 5 s it gives up
+//! ```
+//! While one is under way, the client begins nothing else on its locks.
+
+use dlock_core::lock::Op;
+use dlock_core::operation::CHAIN_WAIT_NS;
+use dlock_core::status::Status;
+use dlock_core::verb::Outcome;
+
+use super::coverage::Action;
+use super::state::{Doing, Life, Sys};
+
+impl Sys {
+    /// An asynchronous operation is under way: nothing else may begin.
+    pub(super) fn is_gated(&self, c: usize) -> bool {
+        self.clients[c].threads.iter().any(|t| t.async_until > 0)
+    }
+
+    /// Perhaps makes the operation that this thread is about to begin one of a batch, or an
+    /// asynchronous one.
+    pub(super) fn begins_otherwise(&mut self, c: usize, l: usize, op: Op) -> bool {
+        if matches!(op, Op::Lock { .. }) || self.clients[c].life != Life::Up {
+            return false;
+        }
+        let alone = self.clients[c].batch.is_none() && self.is_connected(c, l);
+        if alone && self.rng.chance(self.plan.batches) {
+            self.begin_batch(c, l, op);
+        } else if self.rng.chance(self.plan.asynchronous) {
+            self.begin_async(c, l, op);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn begin_async(&mut self, c: usize, l: usize, op: Op) {
+        self.cover(Action::Async, c);
+        self.log(|| format!("client {c} lock {l}: asynchronously"));
+        let until = self.now + CHAIN_WAIT_NS;
+        let t = self.thread(c, l);
+        (t.action, t.async_until) = (Action::Async, until);
+        self.begin(c, l, op);
+    }
+
+    /// The program asks some time.
+    pub(super) fn poll_later(&mut self, c: usize, l: usize) {
+        let ns = match self.rng.below(8) {
+            0 => self.rng.below(7_000_000_000),
+            1 => self.rng.below(50_000_000),
+            _ => self.rng.below(50_000),
+        };
+        self.step_after(c, l, ns);
+    }
+
+    /// The program asks.
+    pub(super) fn polled(&mut self, c: usize, l: usize) {
+        let local_ns = self.client_now(c).local_ns;
+        let flush_is_late = local_ns >= self.thread(c, l).until_ns;
+        let is_over = self.now >= self.thread(c, l).async_until;
+        self.thread(c, l).polled = true;
+        if self.thread(c, l).doing == Doing::Untold {
+            self.effect(c, l);
+        } else if self.has_event(c, l) {
+            self.event(c, l);
+        } else if is_over {
+            self.give_up(c, l);
+        } else if self.thread(c, l).doing == Doing::Flush && flush_is_late {
+            self.thread(c, l).outcome = Some(Outcome::Unknown);
+            self.event(c, l);
+        } else {
+            self.poll_later(c, l);
+        }
+    }
+
+    fn give_up(&mut self, c: usize, l: usize) {
+        self.log(|| format!("client {c} lock {l}: given up"));
+        let now = self.thread_now(c, l);
+        let t = &mut self.clients[c].threads[l];
+        (t.asked, t.answer, t.outcome, t.judged) = (None, None, None, true);
+        if let (Some(operation), Some(entry)) = (t.operation.as_mut(), t.entry.as_mut()) {
+            operation.give_up(entry, Status::TimedOut, now);
+        }
+        self.effect(c, l);
+    }
+
+    /// A new session: nobody asks for an outcome of the old one any more.
+    pub(super) fn forget_async(&mut self, c: usize) {
+        for l in 0..self.clients[c].threads.len() {
+            let t = &self.clients[c].threads[l];
+            if t.async_until > 0 && t.operation.is_some() && !t.judged {
+                self.give_up(c, l);
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a caller is told, and what the checker makes of it: judged from outside, by what was
+//! asked, what was told, when, and the client's own clock alone.
+
+use dlock_core::clock::{Now, ServerTime, DRIFT_PPM};
+use dlock_core::lock::{Op, OpResult, View};
+use dlock_core::message::{LockType, Mode};
+use dlock_core::status::Status;
+use dlock_core::verb::{Word, WordAddr};
+
+use super::state::{code, Sys};
+
+impl Sys {
+    /// Tells the checker what the client was told.
+    pub(super) fn told(&mut self, c: usize, l: usize, result: OpResult) {
+        self.mix(code(result.status) ^ (c as u64) << 40 ^ (l as u64) << 48);
+        self.log(|| format!("client {c} lock {l} finished: {:?} {:?}", result.status, result.view));
+        let who = self.who(c);
+        let t = &self.clients[c].threads[l];
+        let (op, refs) = (t.op, t.entry.as_ref().map_or(0, |e| e.refs()));
+        let granted = matches!(result.status, Status::Success | Status::AlreadyLocked);
+        if t.past_queue && result.status == Status::Success && self.plan.locks[l] == LockType::Rw {
+            self.fail(format!(
+                "queue: client {c} saw that somebody waits for lock {l}, and took it"
+            ));
+        }
+        let (mode, expire_s) = match op {
+            Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => (mode, expire_s),
+            Op::Extend { mode, expire_s } => (mode, expire_s),
+            Op::Unlock if refs == 0 => return self.oracle.ended(l, who),
+            Op::Unlock => return,
+        };
+        let is_query = expire_s == 0 && !matches!(op, Op::Extend { .. });
+        if !granted || is_query {
+            if refs == 0 {
+                self.oracle.ended(l, who); // a success that only reads the cache is no grant
+            }
+            return;
+        }
+        let time_out = match result.view {
+            Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => Some(time_out),
+            _ => None,
+        };
+        let verdict = self
+            .runs(c, l, time_out)
+            .and_then(|()| self.lasts_as_asked(c, l, time_out, expire_s))
+            .and_then(|()| self.relies(c, l, op, mode, time_out));
+        if let Err(why) = verdict {
+            self.fail(why);
+        }
+    }
+
+    /// Success means a running lease, by the client's own bounded clock as it is now: by what it
+    /// knows of the server's now, or by what it knew when it read it last.
+    fn runs(&self, c: usize, l: usize, time_out: Option<u32>) -> Result<(), String> {
+        let Some(time_out) = time_out.filter(|&time_out| time_out < u32::MAX) else {
+            return Ok(());
+        };
+        let (now, before) = (self.thread_now(c, l), self.clients[c].threads[l].last_now);
+        let passed_ns = now.local_ns.saturating_sub(before.local_ns);
+        let drift_ns = passed_ns / 1_000_000 * DRIFT_PPM;
+        let later = Now::within(before.time.plus_ns(passed_ns), before.uncertainty_ns + drift_ns);
+        match now.maybe_expired(time_out) && later.maybe_expired(time_out) {
+            true => Err(format!(
+                "lease: client {c} is told that it holds lock {l} until {time_out}, at {now:?}"
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// A lease lasts at least as long as was asked for, from the second in which the call began.
+    fn lasts_as_asked(
+        &self,
+        c: usize,
+        l: usize,
+        time_out: Option<u32>,
+        expire_s: u32,
+    ) -> Result<(), String> {
+        let (epoch, at) = self.clients[c].threads[l].called;
+        let asked = at.seconds().saturating_add(expire_s);
+        match time_out {
+            // a successor has a clock of its own
+            Some(time_out) if time_out < asked && epoch == self.epoch && expire_s > 0 => {
+                Err(format!("lease: client {c} asked for lock {l} until {asked}: {time_out}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn relies(
+        &mut self,
+        c: usize,
+        l: usize,
+        op: Op,
+        mode: Mode,
+        time_out: Option<u32>,
+    ) -> Result<(), String> {
+        let who = self.who(c);
+        let refs = self.clients[c].threads[l].entry.as_ref().map_or(0, |e| e.refs());
+        let expiry = time_out.map(ServerTime::expiry_of);
+        let until = expiry.map_or(u64::MAX, |at| self.clients[c].clock.gives_up_at(at));
+        self.oracle.granted(l, who, mode, self.now, until)?;
+        // the clock of a successor does not tell when a lease of its predecessor ends
+        let is_of_epoch = self.clients[c].threads[l].called.0 == self.epoch;
+        if let Some(at) = expiry.filter(|_| is_of_epoch) {
+            let end = if at.0 == u64::MAX { u64::MAX } else { self.true_time(at) };
+            self.oracle.leased(l, who, mode, self.now, end)?;
+        }
+        let first = refs == 1 && !matches!(op, Op::Extend { .. });
+        let relies = self.oracle.relies(l, who, self.now);
+        if first && relies && self.plan.locks[l] == LockType::Fair {
+            return self.in_order(c, l, mode);
+        }
+        Ok(())
+    }
+
+    fn in_order(&mut self, c: usize, l: usize, mode: Mode) -> Result<(), String> {
+        let t = &self.clients[c].threads[l];
+        let Some((entry, ticket)) = t.entry.as_ref().and_then(|e| Some((e, e.ticket()?))) else {
+            return Ok(());
+        };
+        if t.epoch != self.epoch || !self.alive {
+            return Ok(());
+        }
+        let generation = *self.memory.word(WordAddr::new(entry.slot(), Word::Gen));
+        self.oracle.served(l, (self.epoch, generation), mode, ticket.tx)
+    }
+}
