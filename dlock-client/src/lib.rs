@@ -33,6 +33,9 @@ mod stats;
 mod table;
 mod verbs;
 
+#[cfg(feature = "fault-injection")]
+#[doc(hidden)]
+pub use attach::Wrap;
 pub use client::{AtomicLock, Client, FairLock, RwLock, LEASE_MAX, WAIT_MAX};
 pub use config::{ClientConfig, FabricChoice, FABRIC_VARIABLE};
 pub use dlock_core::control::LockDesc;

@@ -25,7 +25,7 @@ use dlock_fabric::ClockEstimate;
 use parking_lot::{Mutex, RwLock};
 
 use super::{done, Instance, Link, LEFT, OPEN};
-use crate::attach::{attach, Attached};
+use crate::attach::{attach, wrapped, Attached, Wrap};
 use crate::config::ClientConfig;
 use crate::control::{address, Control, CONTROL_WAIT};
 use crate::heartbeat::{look_after, Pulse};
@@ -44,13 +44,29 @@ impl Instance {
     /// # Latency
     /// Two connections and two round trips; at most 10 s each.
     pub fn init(config: &ClientConfig, ip: &str) -> Result<Instance, Status> {
+        Self::init_with(config, ip, None)
+    }
+
+    /// [`init`](Self::init) for tests that inject faults: `wrap` makes of the executor of each
+    /// session, those after a reinit included, the one that is used.
+    ///
+    /// # Errors
+    /// As `init`.
+    #[cfg(feature = "fault-injection")]
+    #[doc(hidden)]
+    pub fn init_wrapped(config: &ClientConfig, ip: &str, wrap: Wrap) -> Result<Instance, Status> {
+        Self::init_with(config, ip, Some(wrap))
+    }
+
+    fn init_with(config: &ClientConfig, ip: &str, wrap: Option<Wrap>) -> Result<Self, Status> {
         config.check()?;
         let (version_min, version_max) = (VERSION_MIN, VERSION);
         let request = ControlRequest::Init { version_min, version_max, tp_mode: config.tp_mode };
-        let joined = join(config, ip, request, None)?;
+        let joined = join(config, ip, request, None, wrap.as_ref())?;
         let instance = Instance {
             id: joined.client,
             config: config.clone(),
+            wrap,
             gate: AtomicU8::new(OPEN),
             table: Table::new(),
             link: ArcSwap::from_pointee(joined.link),
@@ -90,7 +106,7 @@ impl Instance {
             client: self.id,
             secret: self.link.load().secret,
         };
-        match join(&self.config, ip, request, Some(self.id)) {
+        match join(&self.config, ip, request, Some(self.id), self.wrap.as_ref()) {
             // left meanwhile, and this session has come after that
             Ok(mut joined) if self.present().is_err() => {
                 let _ = joined.control.call(ControlRequest::Deinit, Instant::now() + CONTROL_WAIT);
@@ -326,6 +342,7 @@ fn join(
     ip: &str,
     request: ControlRequest,
     expected: Option<ClientId>,
+    wrap: Option<&Wrap>,
 ) -> Result<Joined, Status> {
     let choice = config.effective_fabric()?;
     let mut control = Control::connect(address(ip, config.effective_port())?)?;
@@ -344,6 +361,7 @@ fn join(
             log::info!("client {client}: data path over {}", exec.name());
             let pulse = Arc::new(Pulse::new(HORIZON_NS, sent_ns));
             control.extends(&pulse);
+            let exec = wrapped(wrap, exec);
             let link = Link { exec, verbs, epoch, anchor_s, secret, recovering, pulse };
             Ok(Joined { client, control, link })
         }
