@@ -116,6 +116,7 @@ fn main() -> ExitCode {
             }
         }
     }
+    let mut code = ExitCode::SUCCESS;
     for (fabric, plan) in plans {
         if !passes(&program, &plan) {
             let fabric = format!("{fabric:?}").to_lowercase();
@@ -124,8 +125,8 @@ fn main() -> ExitCode {
                 _ => format!("{program} {number}"),
             };
             println!("again: scripts/chaos.sh {what} --seed {} --fabric {fabric}", plan.seed);
-            return ExitCode::FAILURE;
+            code = ExitCode::FAILURE;
         }
     }
-    ExitCode::SUCCESS
+    code
 }

@@ -68,9 +68,9 @@ pub struct Rates {
 impl Rates {
     /// One of several mixtures.
     pub fn drawn(rng: &mut Rng) -> Self {
-        let all = Self { delay: 50, long: 2, lost: 10, late: 30, twice: 100, breaks: 2 };
+        let all = Self { delay: 50, long: 1, lost: 10, late: 30, twice: 100, breaks: 2 };
         match rng.below(5) {
-            0 => Self { delay: 200, long: 10, ..Self::default() },
+            0 => Self { delay: 200, long: 4, ..Self::default() },
             1 => Self { lost: 60, delay: 20, ..Self::default() },
             2 => Self { late: 150, twice: 300, ..Self::default() },
             3 => Self { breaks: 15, late: 30, ..Self::default() },

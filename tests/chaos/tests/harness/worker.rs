@@ -272,9 +272,17 @@ impl<'a> Client<'a> {
 
     /// Any operation on any lock.
     fn mix(&mut self, instance: &Instance) {
-        let n = self.rng.below(self.hands.len() as u64) as usize;
-        let way = self.rng.pick(&WAYS);
+        let mut n = self.rng.below(self.hands.len() as u64) as usize;
+        let mine: Vec<usize> =
+            (0..self.hands.len()).filter(|&n| self.hands[n].held.is_some()).collect();
+        if mine.len() > 1 && self.rng.chance(700) {
+            n = self.rng.pick(&mine);
+        }
+        let mut way = self.rng.pick(&WAYS);
         let Hand { id, held, ticket, .. } = self.hands[n];
+        if way == Way::Lock && !mine.is_empty() && self.rng.chance(980) {
+            way = Way::Try; // who holds one lock and waits for another keeps everybody waiting
+        }
         match (held, ticket) {
             (None, None) if self.rng.chance(30) => {
                 instance.release_lock(id);
@@ -293,9 +301,9 @@ impl<'a> Client<'a> {
                 self.acquire(instance, n, way, mode);
             }
             (Some(mode), _) => match self.rng.below(10) {
-                0..=4 => self.perform(instance, way, &[(n, Op::Unlock)]),
-                5 => self.keep(instance, n, Keep::Reenter, way, mode),
-                6 | 7 => self.keep(instance, n, Keep::Extend, way, mode),
+                0..=5 => self.perform(instance, way, &[(n, Op::Unlock)]),
+                6 => self.keep(instance, n, Keep::Reenter, way, mode),
+                7 => self.keep(instance, n, Keep::Extend, way, mode),
                 8 => self.keep(instance, n, Keep::Ask, way, mode),
                 _ => self.pause(),
             },
@@ -307,9 +315,9 @@ impl<'a> Client<'a> {
 
     /// Mostly a moment, sometimes longer than a lease.
     fn pause(&mut self) {
-        let ms = match self.rng.chance(20) {
+        let ms = match self.rng.chance(10) {
             true => self.rng.range(900, 2_500),
-            false => self.rng.below(10),
+            false => self.rng.below(5),
         };
         thread::sleep(Duration::from_millis(ms));
     }
