@@ -19,8 +19,6 @@ use std::time::Duration;
 use dlock_client::FabricChoice;
 use harness::programs::{self, Plan};
 
-/// How long one seed runs before the next: a new primary, new clients, other faults.
-const ROUND: Duration = Duration::from_secs(20);
 /// Processes that are stopped at the same time, most of the time.
 const STOPPED: u64 = 42;
 
@@ -106,13 +104,8 @@ fn main() -> ExitCode {
             "frozen" => plans.push((fabric, programs::frozen(fabric, seed, share))),
             "fair" => plans.push((fabric, programs::fair(fabric, seed, time))),
             _ => {
-                let time = Duration::from_secs(if number == 0 { 60 } else { share });
-                let rounds = time.as_secs().div_ceil(ROUND.as_secs());
-                for round in 0..rounds {
-                    let left = time - ROUND * u32::try_from(round).unwrap_or(0);
-                    let plan = programs::chaos(fabric, seed + round, left.min(ROUND));
-                    plans.push((fabric, plan));
-                }
+                let time = Duration::from_secs(if number == 0 { 30 } else { share });
+                plans.extend(programs::rounds(fabric, seed, time).into_iter().map(|p| (fabric, p)));
             }
         }
     }

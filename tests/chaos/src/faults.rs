@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use crate::rng::Rng;
 
 /// The longest delay: longer than the leases of the programs.
-pub const DELAY_MAX: Duration = Duration::from_millis(1_500);
+pub const DELAY_MAX: Duration = Duration::from_millis(2_500);
 /// How long a request that was swallowed is waited for before the break is noticed.
 const SWALLOWED_WAIT: Duration = Duration::from_millis(20);
 /// Numbers of requests that were swallowed; an executor counts from 0.
@@ -70,7 +70,7 @@ impl Rates {
     pub fn drawn(rng: &mut Rng) -> Self {
         let all = Self { delay: 50, long: 1, lost: 10, late: 30, twice: 100, breaks: 2 };
         match rng.below(5) {
-            0 => Self { delay: 200, long: 4, ..Self::default() },
+            0 => Self { delay: 200, long: 12, ..Self::default() },
             1 => Self { lost: 60, delay: 20, ..Self::default() },
             2 => Self { late: 150, twice: 300, ..Self::default() },
             3 => Self { breaks: 15, late: 30, ..Self::default() },

@@ -6,6 +6,7 @@ mod harness;
 
 use std::time::Duration;
 
+use dlock_client::FabricChoice;
 use harness::programs::{self, Plan};
 use harness::{fabrics, obey};
 
@@ -36,12 +37,21 @@ fn hold(plan: &Plan) -> programs::Outcome {
     outcome
 }
 
-#[test]
-fn nobody_is_told_what_is_not_so_whatever_is_lost_late_or_broken() {
+fn faults_on(fabric: FabricChoice) {
     let (seconds, seed) = (variable("CHAOS_SECONDS", SECONDS), variable("CHAOS_SEED", 1));
-    for fabric in fabrics() {
-        hold(&programs::chaos(fabric, seed, Duration::from_secs(seconds)));
+    for plan in programs::rounds(fabric, seed, Duration::from_secs(seconds)) {
+        hold(&plan);
     }
+}
+
+#[test]
+fn what_is_told_holds_whatever_is_lost_late_or_broken_on_one_sided_memory() {
+    faults_on(fabrics()[0]);
+}
+
+#[test]
+fn what_is_told_holds_whatever_is_lost_late_or_broken_on_tcp() {
+    faults_on(fabrics()[1]);
 }
 
 #[test]

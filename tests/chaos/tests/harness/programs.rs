@@ -77,6 +77,19 @@ impl Outcome {
     }
 }
 
+/// How long one seed runs before the next: a new primary, new clients, other faults.
+const ROUND: Duration = Duration::from_secs(20);
+
+/// [`chaos`] with one seed after the other.
+pub fn rounds(fabric: FabricChoice, seed: u64, time: Duration) -> Vec<Plan> {
+    let count = time.as_secs().div_ceil(ROUND.as_secs());
+    let plan = |n| {
+        let before = ROUND.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
+        chaos(fabric, seed.wrapping_add(n), time.saturating_sub(before).min(ROUND))
+    };
+    (0..count).map(plan).collect()
+}
+
 /// Everything with faults, in processes with two clients each.
 pub fn chaos(fabric: FabricChoice, seed: u64, time: Duration) -> Plan {
     let disturbances = Disturbances { faulty: true, ..Default::default() };
@@ -99,10 +112,10 @@ pub fn kills(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
     Plan { disturbances, count, ..chaos(fabric, seed, Duration::from_secs(3_600)) }
 }
 
-/// The primary is stopped again and again.
+/// The primary is stopped again and again, for longer than the leases.
 pub fn frozen(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
     let disturbances = Disturbances { primary_stops: true, ..Default::default() };
-    Plan { disturbances, count, ..chaos(fabric, seed, Duration::from_secs(3_600)) }
+    Plan { disturbances, count, ..stops(fabric, seed, 18, count) }
 }
 
 /// Eight clients on fair locks without a fault.
@@ -209,7 +222,7 @@ impl Run<'_> {
             if self.is_over() {
                 return;
             }
-            primary.pause(Duration::from_millis(rng.range(300, STOP_MS.1)));
+            primary.pause(Duration::from_millis(rng.range(STOP_MS.0, STOP_MS.1)));
             self.disturbed.fetch_add(1, SeqCst);
         }
     }
