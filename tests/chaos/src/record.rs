@@ -26,7 +26,7 @@ pub struct Granted {
     pub time_out: Option<u32>,
     /// The lease that was asked for, seconds; 0: none was.
     pub asked_s: u32,
-    /// Fair locks, at the first grant: its ticket on the exclusive lane.
+    /// Fair locks, at the first grant: the exclusive tickets that were served before.
     pub ticket: Option<u16>,
     /// What the library itself read last of its clock, after the last answer it had; 0: nothing.
     pub checked: u64,

@@ -160,8 +160,8 @@ struct Hand {
     id: LockId,
     held: Option<Mode>,
     refs: u32,
-    /// The mode of the ticket it was told to have, and its number on the exclusive lane.
-    ticket: Option<(Mode, u16)>,
+    /// The mode of the ticket it was told to have.
+    ticket: Option<Mode>,
 }
 
 struct Client<'a> {
@@ -297,7 +297,7 @@ impl<'a> Client<'a> {
             (None, Some(_)) if self.rng.chance(100) => {
                 self.perform(instance, way, &[(n, Op::Unlock)]);
             }
-            (None, Some((mode, _))) => {
+            (None, Some(mode)) => {
                 self.acquire(instance, n, way, mode);
             }
             (Some(mode), _) => match self.rng.below(10) {
@@ -335,7 +335,7 @@ impl<'a> Client<'a> {
     fn one(&mut self, instance: &Instance) {
         let n = self.rng.below(self.hands.len() as u64) as usize;
         let (way, keep) = ONES[(self.number % ONES.len() as u64) as usize];
-        let mode = self.hands[n].ticket.map_or_else(|| self.mode(n), |ticket| ticket.0);
+        let mode = self.hands[n].ticket.unwrap_or_else(|| self.mode(n));
         for _ in 0..500 {
             if DISMISSED.load(SeqCst) || self.acquire(instance, n, way, mode) {
                 break;
@@ -442,12 +442,11 @@ impl<'a> Client<'a> {
     /// Carries operations out and logs what was told; several of the same kind only as a batch.
     fn perform(&mut self, instance: &Instance, way: Way, ops: &[(usize, Op)]) {
         let before = monotonic_ns();
-        for &(n, op) in ops.iter().filter(|(_, op)| *op == Op::Unlock) {
+        for &(n, _) in ops.iter().filter(|(_, op)| *op == Op::Unlock) {
             if self.hands[n].held.is_some() && self.hands[n].refs <= 1 {
                 let (who, lock) = (self.who(), self.job.locks.0 + n);
                 self.write(Record::Ended { who, lock, at: before });
             }
-            let _ = op;
         }
         let results = self.call(instance, way, ops);
         // right after the call
@@ -517,7 +516,7 @@ impl<'a> Client<'a> {
 
     /// Logs what a call has told.
     fn told(&mut self, n: usize, op: Op, result: &OpResult, at: (u64, u64, u64)) {
-        let (before, after, checked) = at;
+        let (before, after, _) = at;
         let (who, lock) = (self.who(), self.job.locks.0 + n);
         if after - before > LONG_NS {
             self.write(Record::Long { who, lock, before, after });
@@ -531,20 +530,16 @@ impl<'a> Client<'a> {
                 let hand = &mut self.hands[n];
                 hand.refs = if is_first { 1 } else { hand.refs + 1 };
                 hand.held = Some(mode);
-                let told = hand.ticket.take().map(|ticket| ticket.1);
+                hand.ticket = None;
                 // a re-entry need not move the end of the lease
                 let asked_s = if is_first { asked_s } else { 0 };
-                self.granted((n, mode, asked_s), result.view, (is_first, told), at);
+                self.granted((n, mode, asked_s), result.view, is_first, at);
             }
             (Op::Extend(mode, asked_s), Status::Success) => {
-                self.granted((n, mode, asked_s), result.view, (false, None), at);
+                self.granted((n, mode, asked_s), result.view, false, at);
             }
             (Op::Acquire(mode, _), Status::Again) => {
-                if let Some(View::Fair { mx, .. }) = result.view {
-                    self.hands[n].ticket = Some((mode, mx));
-                } else if self.hands[n].ticket.is_none() {
-                    self.hands[n].ticket = Some((mode, 0)); // told without its number
-                }
+                self.hands[n].ticket = Some(mode);
             }
             (Op::Unlock, Status::AlreadyLocked) => {
                 self.hands[n].refs = hand.refs.saturating_sub(1).max(1);
@@ -574,21 +569,21 @@ impl<'a> Client<'a> {
                 ends(&mut self.hands[n]);
             }
         }
-        let _ = checked;
     }
 
     fn granted(
         &self,
         (n, mode, asked_s): (usize, Mode, u32),
         view: Option<View>,
-        (is_first, told): (bool, Option<u16>),
+        is_first: bool,
         (before, after, checked): (u64, u64, u64),
     ) {
         let (who, lock) = (self.who(), self.job.locks.0 + n);
         let lock_type = type_of(self.job.style, lock);
         let (time_out, ticket) = match view {
             Some(View::Atomic { time_out, .. }) => (Some(time_out), None),
-            Some(View::Fair { time_out, nx, .. }) => (Some(time_out), Some(told.unwrap_or(nx))),
+            // the exclusive tickets that are done: where the queue has come to
+            Some(View::Fair { time_out, nx, .. }) => (Some(time_out), Some(nx)),
             Some(View::Rw { .. }) => (None, None),
             None if lock_type == LockType::Rw => (None, None),
             None => return, // told without the end of the lease: nothing more to rely on
