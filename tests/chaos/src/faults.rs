@@ -15,6 +15,8 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
 use std::thread::sleep;
@@ -27,6 +29,7 @@ use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
+use dlock_fabric::clock::monotonic_ns;
 use parking_lot::Mutex;
 
 use crate::rng::Rng;
@@ -108,6 +111,8 @@ pub struct Faulty {
     /// What is sent is swallowed, and soon everything is refused.
     is_breaking: AtomicBool,
     is_broken: AtomicBool,
+    /// What passes is written here.
+    trace: Option<File>,
 }
 
 impl Faulty {
@@ -122,7 +127,19 @@ impl Faulty {
             swallowed: 0,
         };
         let (is_breaking, is_broken) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { inner, rates, state: Mutex::new(state), is_breaking, is_broken }
+        Self { inner, rates, state: Mutex::new(state), is_breaking, is_broken, trace: None }
+    }
+
+    /// The same, and writes down what passes.
+    pub fn traced(self, trace: File) -> Self {
+        Self { trace: Some(trace), ..self }
+    }
+
+    fn trace(&self, what: impl FnOnce() -> String) {
+        if let Some(mut trace) = self.trace.as_ref() {
+            // a trace that cannot be written is none
+            let _ = trace.write_all(format!("{} {}\n", monotonic_ns(), what()).as_bytes());
+        }
     }
 
     /// Everything is refused until a reinit.
@@ -158,6 +175,7 @@ impl Faulty {
             self.is_broken.store(true, SeqCst);
         } else if self.chance(self.rates.breaks) {
             self.is_breaking.store(true, SeqCst);
+            self.trace(|| "breaks".into());
             // at once, or after something was swallowed
             self.is_broken.store(self.chance(500), SeqCst);
         }
@@ -191,11 +209,11 @@ impl Faulty {
     }
 
     /// Executes chains up to one, from which on they have another fate.
-    fn execute_some<C, O: Copy>(
+    fn execute_some<C, O: Copy + std::fmt::Debug>(
         &self,
         (chains, outcomes): (&[C], &mut [O]),
         (unknown, refused): (O, O),
-        chain: impl Fn(&C) -> Chain,
+        chain: impl Fn(&C) -> Chain + Copy,
         execute: impl Fn(&[C], &mut [O]),
     ) {
         self.catch_up();
@@ -213,6 +231,10 @@ impl Faulty {
             execute(&chains[..executed], &mut outcomes[..executed]);
         }
         outcomes[from..].fill(unknown);
+        self.trace(|| {
+            let chains: Vec<_> = chains.iter().map(chain).collect();
+            format!("{fate:?} from {from}: {chains:?} {outcomes:?}")
+        });
         if fate == Fate::ExecutedLater {
             self.state.lock().later.extend(chains[from..].iter().map(chain));
         }
@@ -233,6 +255,7 @@ impl Faulty {
         if left <= wait {
             return Some(reply);
         }
+        self.trace(|| format!("{seq:?} comes later"));
         self.state.lock().replies.insert(seq, (due, reply));
         None
     }
@@ -273,6 +296,7 @@ impl Executor for Faulty {
     }
 
     fn post(&self, chain: &Chain) -> Posted {
+        self.trace(|| format!("posts {chain:?}"));
         self.catch_up();
         if self.breaks() {
             return Posted::Ready(Outcome::Refused(Status::BadResponse));
@@ -312,6 +336,7 @@ impl Executor for Faulty {
             }
         }
         let outcome = self.inner.poll(posted)?;
+        self.trace(|| format!("{posted:?} came to {outcome:?}"));
         let Posted::Pending(seq) = posted else { return Some(outcome) };
         let mut state = self.state.lock();
         state.held.remove(&seq);
@@ -321,6 +346,7 @@ impl Executor for Faulty {
     fn note(&self, handle: Handle, entry: LedgerEntry) {
         self.catch_up();
         let is_lost = self.is_breaking.load(SeqCst) && !self.inner.reads_are_free();
+        self.trace(|| format!("notes {handle:?} {entry:?}, lost: {is_lost}"));
         if !is_lost {
             self.inner.note(handle, entry);
         }
@@ -343,7 +369,9 @@ impl Executor for Faulty {
         }
         self.delay();
         let seq = self.inner.send(request)?;
+        self.trace(|| format!("sends {seq:?} {request:?}"));
         if is_repeatable(request) && self.chance(self.rates.twice) {
+            self.trace(|| "and once more".into());
             if let Ok(again) = self.inner.send(request) {
                 self.inner.forget(again);
             }
@@ -366,6 +394,7 @@ impl Executor for Faulty {
         }
         let until = Instant::now() + wait;
         let reply = self.inner.reply(seq, wait)?;
+        self.trace(|| format!("gets {seq:?} {reply:?}"));
         CHECKED.set(0);
         let Some(reply) = reply else { return Ok(None) };
         if !self.chance(self.rates.late) {

@@ -175,7 +175,7 @@ pub fn run(plan: &Plan) -> Outcome {
             records.iter().filter_map(who).filter(|who| numbers.contains(&(who >> 32))).collect();
         mine.sort_unstable();
         mine.dedup();
-        records.retain(|r| r.at() <= at || !who(r).is_some_and(|w| mine.binary_search(&w).is_ok()));
+        records.retain(|r| r.at() <= at || who(r).is_none_or(|w| mine.binary_search(&w).is_err()));
         records.extend(mine.into_iter().map(|who| Record::Gone { who, at }));
     }
     let groups = plan.workers.div_ceil(plan.group) as usize;

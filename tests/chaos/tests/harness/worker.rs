@@ -221,10 +221,17 @@ impl<'a> Client<'a> {
             ClientConfig { port: self.job.port, fabric: self.job.fabric, ..Default::default() };
         let (slot, seeds) = (Arc::clone(&self.faulty), Mutex::new(Rng::new(self.rng.bits())));
         let is_faulty = self.job.faulty;
+        let is_traced = std::env::var_os("DLOCK_CHAOS_TRACE").is_some();
+        let trace = is_traced.then(|| format!("{}.{}.trace", self.job.log, self.who()));
         let wrap = move |exec| {
             let mut seeds = seeds.lock().expect("nobody panics with it");
             let rates = if is_faulty { Rates::drawn(&mut seeds) } else { Rates::default() };
-            let faulty = Arc::new(Faulty::new(exec, seeds.bits(), rates));
+            let mut faulty = Faulty::new(exec, seeds.bits(), rates);
+            if let Some(name) = &trace {
+                let file = OpenOptions::new().create(true).append(true).open(name);
+                faulty = faulty.traced(file.expect("the trace"));
+            }
+            let faulty = Arc::new(faulty);
             *slot.lock().expect("nobody panics with it") = Some(Arc::clone(&faulty));
             faulty as Arc<dyn dlock_core::exec::Executor>
         };
