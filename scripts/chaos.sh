@@ -10,6 +10,7 @@
 #   scripts/chaos.sh frozen N               stops of the primary
 #   scripts/chaos.sh fair SECONDS           fair locks without a fault: no stall
 #   ... --fabric shm | tcp | verbs          on this one alone
+#   DLOCK_CHAOS_TRACE=1   write down, beside the logs, what passes each executor
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 exec cargo run --release --locked --quiet -p dlock-chaos --example chaos -- "$@"
