@@ -35,9 +35,6 @@ pub struct Rules {
     pub locks: usize,
     /// The bound of a call, with what the faults add.
     pub call_max_ns: u64,
-    /// Answers are lost or late. The arbiter repeats a grant whose answer was lost with the end
-    /// that it had (`arbiter/fair.rs`, "asked again"): shorter leases are counted then.
-    pub loses_answers: bool,
 }
 
 /// What was found.
@@ -54,8 +51,6 @@ pub struct Verdict {
     pub losses: u64,
     /// The longest call, nanoseconds.
     pub longest_ns: u64,
-    /// Leases shorter than asked for, where answers are lost.
-    pub shorter: u64,
 }
 
 /// When a lease ends on CLOCK_MONOTONIC, at least and at most.
@@ -149,10 +144,7 @@ impl Checker<'_> {
             }
         }
         let asked = u64::from(granted.asked_s) * dlock_core::clock::NS;
-        let is_shorter = latest < granted.before.saturating_add(asked);
-        if is_shorter && self.rules.loses_answers && granted.ticket.is_some() {
-            self.verdict.shorter += 1;
-        } else if is_shorter {
+        if latest < granted.before.saturating_add(asked) {
             self.violated(|| format!("a lease is shorter than what was asked for: {granted:?}"));
         }
         self.leases.insert((who, lock), until);
@@ -175,8 +167,7 @@ mod tests {
 
     const NS: u64 = 1_000_000_000;
     /// The server clock is CLOCK_MONOTONIC here.
-    const RULES: Rules =
-        Rules { offset_ns: (0, 0), locks: 2, call_max_ns: 10 * NS, loses_answers: false };
+    const RULES: Rules = Rules { offset_ns: (0, 0), locks: 2, call_max_ns: 10 * NS };
 
     fn granted(who: u64, mode: Mode, after: u64, time_out: u32) -> Granted {
         let before = after - 1;

@@ -80,7 +80,6 @@ fn a_primary_that_stood_still_tells_no_success_for_a_lease_that_is_over() {
 }
 
 #[test]
-#[ignore = "fair locks stall when a ticket is given up and its client leaves (branch h/fair)"]
 fn no_wait_for_a_fair_lock_is_longer_than_what_is_in_front_of_it() {
     for fabric in fabrics() {
         let outcome = hold(&programs::fair(fabric, 1, Duration::from_secs(10)));

@@ -65,10 +65,10 @@ pub struct Outcome {
 impl Outcome {
     /// One line for a person.
     pub fn summary(&self) -> String {
-        let Verdict { grants, overtaken, losses, longest_ns, shorter, .. } = self.verdict;
+        let Verdict { grants, overtaken, losses, longest_ns, .. } = self.verdict;
         format!(
             "{} disturbances in {:.1} s; {grants} grants, {losses} losses told, {overtaken} \
-             overtaken by a stop, {shorter} shorter than asked, longest call {} ms, {} violations",
+             overtaken by a stop, longest call {} ms, {} violations",
             self.disturbed,
             self.took.as_secs_f64(),
             longest_ns / 1_000_000,
@@ -180,12 +180,7 @@ pub fn run(plan: &Plan) -> Outcome {
     }
     let groups = plan.workers.div_ceil(plan.group) as usize;
     let call_max_ns = u64::try_from(CALL_MAX.as_nanos()).unwrap_or(u64::MAX);
-    let rules = Rules {
-        offset_ns: primary.offset_ns,
-        locks: groups * plan.locks,
-        call_max_ns,
-        loses_answers: plan.disturbances.faulty,
-    };
+    let rules = Rules { offset_ns: primary.offset_ns, locks: groups * plan.locks, call_max_ns };
     let verdict = check(&mut records, &rules);
     let waits = judge(&records);
     let took = begun.elapsed();
