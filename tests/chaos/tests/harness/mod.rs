@@ -6,6 +6,7 @@
 
 #![allow(dead_code, reason = "every program uses a part of it")]
 
+pub mod job;
 pub mod programs;
 pub mod worker;
 

@@ -12,7 +12,7 @@ use dlock_chaos::waits::{judge, Waits};
 use dlock_client::FabricChoice;
 use dlock_fabric::clock::monotonic_ns;
 
-use super::worker::{Job, Style};
+use super::job::{Job, Style};
 use super::{Folder, Primary, Process};
 
 /// How long a process is stopped, milliseconds: longer than its leases of a second.
