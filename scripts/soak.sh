@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The long runs, which `make test` has short versions of: hours. Ends with a table and the sum.
 #   scripts/soak.sh            all
-#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec
+#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec, chaos
 #   SCHEDULES=N        of the simulator (10000000)      SEED=N   the first seed (1)
 #   FUZZ_SECONDS=N     for each fuzzer (3600)
 #   DURATION=SECONDS   of each contention test in C (600)
 # A new long run is a function and its name in `all`: one step each, with a limit in seconds.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-all=(exec contention sim fuzz models)
+all=(exec chaos contention sim fuzz models)
 
 soak_sim() {
     step "simulator, ${SCHEDULES:-10000000} schedules" 86400 \
@@ -42,6 +42,15 @@ soak_contention() {
 soak_exec() {
     step "dlock exec behind a network that stops" 3600 \
         env DLOCK_SOAK=1 cargo test --locked -p dlock-cli --test exec a_network || true
+}
+
+soak_chaos() {
+    step "faults around real processes, an hour" 5400 \
+        scripts/chaos.sh --seconds 3600 --seed "${SEED:-1}" || true
+    step "1,000 stops past the lease" 1200 scripts/chaos.sh stops 1000 || true
+    step "200 kills of clients" 1200 scripts/chaos.sh kills 200 || true
+    step "100 stops of the primary" 1200 scripts/chaos.sh frozen 100 || true
+    step "fair locks without a fault, 10 minutes" 3600 scripts/chaos.sh fair 600 || true
 }
 
 if [ $# = 0 ]; then set -- "${all[@]}"; fi

@@ -20,6 +20,24 @@ use dlock_fabric::{ClockEstimate, FabricError, ShmExecutor, TcpExecutor};
 use crate::config::{is_wrong_address, ClientConfig, FabricChoice};
 use crate::verbs::{wish, VerbsPath};
 
+/// What a test makes of the executor of a session.
+#[cfg(feature = "fault-injection")]
+pub type Wrap = Arc<dyn Fn(Arc<dyn Executor>) -> Arc<dyn Executor> + Send + Sync>;
+/// Only with the feature `fault-injection` can there be one.
+#[cfg(not(feature = "fault-injection"))]
+pub(crate) type Wrap = std::convert::Infallible;
+
+/// The executor of a session as the session sees it.
+pub(crate) fn wrapped(wrap: Option<&Wrap>, exec: Arc<dyn Executor>) -> Arc<dyn Executor> {
+    match wrap {
+        None => exec,
+        #[cfg(feature = "fault-injection")]
+        Some(wrap) => wrap(exec),
+        #[cfg(not(feature = "fault-injection"))]
+        Some(&never) => match never {},
+    }
+}
+
 /// A data path.
 pub(crate) struct Attached {
     /// The executor.

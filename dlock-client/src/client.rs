@@ -72,7 +72,7 @@ impl Client {
     /// # Latency
     /// As `connect`.
     pub fn with_config(config: &ClientConfig, ip: &str) -> Result<Self, Error> {
-        let instance = Instance::init(config, ip).map_err(Error::of)?;
+        let instance = Instance::init(&config.with_default_horizon(), ip).map_err(Error::of)?;
         Ok(Self { references: Arc::new(References::new(instance)) })
     }
 

@@ -27,6 +27,11 @@ pub enum FabricChoice {
 /// The environment variable that overrides [`FabricChoice::Auto`].
 pub const FABRIC_VARIABLE: &str = "DLOCK_FABRIC";
 
+/// The environment variable for sessions whose configuration names no horizon.
+pub const HORIZON_VARIABLE: &str = "DLOCK_HORIZON_S";
+/// Seconds of the horizon of a [`Client`](crate::Client) for which none is named.
+pub const HORIZON_S_DEFAULT: u32 = 10;
+
 /// How to reach a primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
@@ -42,6 +47,12 @@ pub struct ClientConfig {
     /// An RDMA port by its GID, network order; all zero: any. One that no port has is an error
     /// if this host has ports that can be used and no device is named, with the same exception.
     pub eid: [u8; 16],
+    /// The session's horizon in seconds, at most a day; 0: none. Silent for so long, this client
+    /// neither operates on locks nor believes that it holds any, and the primary may end what it
+    /// has without a lease. The library sends the heartbeats. `None`: what the environment
+    /// variable `DLOCK_HORIZON_S` says, else none; [`Client`](crate::Client) takes
+    /// [`HORIZON_S_DEFAULT`] then.
+    pub horizon_s: Option<u32>,
 }
 
 impl Default for ClientConfig {
@@ -52,6 +63,7 @@ impl Default for ClientConfig {
             tp_mode: 0,
             device: None,
             eid: [0; 16],
+            horizon_s: None,
         }
     }
 }
@@ -115,6 +127,17 @@ impl ClientConfig {
         choose(self.fabric, variable.as_deref())
     }
 
+    /// The horizon asked for, with the environment's say; 0: none.
+    pub(crate) fn effective_horizon_s(&self) -> u32 {
+        self.horizon_s.or_else(horizon_of_environment).unwrap_or(0)
+    }
+
+    /// The same, for programs that know what a horizon is.
+    pub(crate) fn with_default_horizon(&self) -> Self {
+        let horizon_s = self.horizon_s.or_else(horizon_of_environment);
+        Self { horizon_s: Some(horizon_s.unwrap_or(HORIZON_S_DEFAULT)), ..self.clone() }
+    }
+
     /// The port with the default filled in.
     pub(crate) fn effective_port(&self) -> u16 {
         if self.port == 0 {
@@ -143,6 +166,15 @@ fn choose(configured: FabricChoice, variable: Option<&str>) -> Result<FabricChoi
 /// Whether an eid is not the address of any of the ports that can be used.
 pub(crate) fn is_wrong_address(error: &FabricError) -> bool {
     matches!(error, FabricError::Verbs(VerbsError::NoPort(NoPort::NoSuchAddress { .. })))
+}
+
+fn horizon_of_environment() -> Option<u32> {
+    let variable = std::env::var_os(HORIZON_VARIABLE)?;
+    let seconds = variable.to_str().and_then(|s| s.trim().parse().ok());
+    if seconds.is_none() {
+        log::error!("{HORIZON_VARIABLE}={variable:?} is no number of seconds: it is ignored");
+    }
+    seconds
 }
 
 fn device_exists(devices: &Path, name: &str) -> bool {

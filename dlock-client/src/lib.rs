@@ -33,8 +33,13 @@ mod stats;
 mod table;
 mod verbs;
 
+#[cfg(feature = "fault-injection")]
+#[doc(hidden)]
+pub use attach::Wrap;
 pub use client::{AtomicLock, Client, FairLock, RwLock, LEASE_MAX, WAIT_MAX};
-pub use config::{ClientConfig, FabricChoice, FABRIC_VARIABLE};
+pub use config::{
+    ClientConfig, FabricChoice, FABRIC_VARIABLE, HORIZON_S_DEFAULT, HORIZON_VARIABLE,
+};
 pub use dlock_core::control::LockDesc;
 pub use dlock_core::ids::{ClientId, LockId, ObjectId};
 pub use dlock_core::lock::{OpResult, View};

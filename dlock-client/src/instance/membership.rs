@@ -26,7 +26,7 @@ use dlock_fabric::ClockEstimate;
 use parking_lot::{Mutex, RwLock};
 
 use super::{done, Instance, Link, LEFT, OPEN};
-use crate::attach::{attach, Attached};
+use crate::attach::{attach, wrapped, Attached, Wrap};
 use crate::config::ClientConfig;
 use crate::control::{address, Control, CONTROL_WAIT};
 use crate::heartbeat::{look_after, Pulse};
@@ -45,18 +45,34 @@ impl Instance {
     /// # Latency
     /// Two connections and two round trips; at most 10 s each.
     pub fn init(config: &ClientConfig, ip: &str) -> Result<Instance, Status> {
+        Self::init_with(config, ip, None)
+    }
+
+    /// [`init`](Self::init) for tests that inject faults: `wrap` makes of the executor of each
+    /// session, those after a reinit included, the one that is used.
+    ///
+    /// # Errors
+    /// As `init`.
+    #[cfg(feature = "fault-injection")]
+    #[doc(hidden)]
+    pub fn init_wrapped(config: &ClientConfig, ip: &str, wrap: Wrap) -> Result<Instance, Status> {
+        Self::init_with(config, ip, Some(wrap))
+    }
+
+    fn init_with(config: &ClientConfig, ip: &str, wrap: Option<Wrap>) -> Result<Self, Status> {
         config.check()?;
         let (version_min, version_max) = (VERSION_MIN, VERSION);
         let request = ControlRequest::Init {
             version_min,
             version_max,
             tp_mode: config.tp_mode,
-            horizon_s: None,
+            horizon_s: Some(config.effective_horizon_s()),
         };
-        let joined = join(config, ip, request, None)?;
+        let joined = join(config, ip, request, None, wrap.as_ref())?;
         let instance = Instance {
             id: joined.client,
             config: config.clone(),
+            wrap,
             gate: AtomicU8::new(OPEN),
             table: Table::new(),
             link: ArcSwap::from_pointee(joined.link),
@@ -93,11 +109,11 @@ impl Instance {
             version_min: VERSION_MIN,
             version_max: VERSION,
             tp_mode: self.config.tp_mode,
-            horizon_s: None,
+            horizon_s: Some(self.config.effective_horizon_s()),
             client: self.id,
             secret: self.link.load().secret,
         };
-        match join(&self.config, ip, request, Some(self.id)) {
+        match join(&self.config, ip, request, Some(self.id), self.wrap.as_ref()) {
             // left meanwhile, and this session has come after that
             Ok(mut joined) if self.present().is_err() => {
                 let _ = joined.control.call(ControlRequest::Deinit, Instant::now() + CONTROL_WAIT);
@@ -337,6 +353,7 @@ fn join(
     ip: &str,
     request: ControlRequest,
     expected: Option<ClientId>,
+    wrap: Option<&Wrap>,
 ) -> Result<Joined, Status> {
     let choice = config.effective_fabric()?;
     let mut control = Control::connect(address(ip, config.effective_port())?)?;
@@ -356,6 +373,7 @@ fn join(
             let (horizon_s, lapses) = terms.map_or((0, 0), |t| (t.horizon_s, t.lapses));
             let pulse = Arc::new(Pulse::new(u64::from(horizon_s) * NS, sent_ns));
             control.extends(&pulse);
+            let exec = wrapped(wrap, exec);
             let link = Link { exec, verbs, epoch, anchor_s, secret, recovering, lapses, pulse };
             Ok(Joined { client, control, link })
         }

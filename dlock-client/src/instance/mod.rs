@@ -40,6 +40,7 @@ use data::has_ticket;
 
 pub use asynchronous::AsyncOp;
 
+use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{Control, Line, CONTROL_WAIT};
 use crate::execute::{Limit, DATA_WAIT};
@@ -86,6 +87,8 @@ fn gate(raw: u8) -> Gate {
 pub struct Instance {
     id: ClientId,
     config: ClientConfig,
+    /// What tests put before the executor of each session.
+    wrap: Option<Wrap>,
     gate: AtomicU8,
     table: Table,
     link: ArcSwap<Link>,

@@ -41,6 +41,7 @@ fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
     let instance = Instance {
         id: me,
         config: ClientConfig::default(),
+        wrap: None,
         gate: AtomicU8::new(OPEN),
         table: Table::new(),
         link: ArcSwap::from_pointee(link),

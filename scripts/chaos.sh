@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Faults between real clients and a real primary, on this machine: processes, sockets, memory.
+# A run that breaks a rule prints its seed, what to type to run it again, and where the logs are;
+# threads and processes make each run a little different.
+#   scripts/chaos.sh                        a minute of faults, on shared memory and on tcp
+#   scripts/chaos.sh --seconds N --seed S   N seconds in all, a new seed every 20
+#   scripts/chaos.sh stops 1000             stops of waiting processes past their leases
+#   scripts/chaos.sh kills N                kills of clients
+#   scripts/chaos.sh frozen N               stops of the primary
+#   scripts/chaos.sh fair SECONDS           fair locks without a fault: no stall
+#   ... --fabric shm | tcp | verbs          on this one alone
+#   DLOCK_CHAOS_TRACE=1   write down, beside the logs, what passes each executor
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+exec cargo run --release --locked --quiet -p dlock-chaos --example chaos -- "$@"

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The programs of `scripts/chaos.sh`.
+//!
+//! ```text
+//!   chaos --seconds N     faults between real clients and a real primary   (the default, 60 s)
+//!   chaos stops N         N stops of waiting processes past their leases
+//!   chaos kills N         N kills of clients in the midst of it
+//!   chaos frozen N        N stops of the primary
+//!   chaos fair SECONDS    eight clients on fair locks without a fault: no stall
+//!   options: --seed S (1), --fabric shm | tcp | verbs (those that a primary here offers)
+//! ```
+
+#[path = "../tests/harness/mod.rs"]
+mod harness;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use dlock_client::FabricChoice;
+use harness::programs::{self, Plan};
+
+/// Processes that are stopped at the same time, most of the time.
+const STOPPED: u64 = 42;
+
+struct Arguments {
+    program: String,
+    number: u64,
+    seed: u64,
+    fabrics: Vec<FabricChoice>,
+}
+
+fn arguments() -> Result<Arguments, String> {
+    let mut all = Arguments {
+        program: "chaos".into(),
+        number: 0,
+        seed: 1,
+        fabrics: harness::fabrics().to_vec(),
+    };
+    let mut args = std::env::args().skip(1);
+    let number = |text: Option<String>| {
+        let text = text.ok_or("a number is missing")?;
+        text.parse().map_err(|_| format!("{text} is no number"))
+    };
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--seed" => all.seed = number(args.next())?,
+            "--seconds" => all.number = number(args.next())?,
+            "--fabric" => {
+                all.fabrics = vec![match args.next().as_deref() {
+                    Some("shm") => FabricChoice::Shm,
+                    Some("tcp") => FabricChoice::Tcp,
+                    Some("verbs") => FabricChoice::Verbs,
+                    other => return Err(format!("{other:?} is no fabric")),
+                }];
+            }
+            "stops" | "kills" | "frozen" | "fair" => {
+                (all.program, all.number) = (arg, number(args.next())?);
+            }
+            _ => return Err(format!("{arg}: see the top of {}", file!())),
+        }
+    }
+    Ok(all)
+}
+
+/// Runs one plan; whether no rule was broken.
+fn passes(program: &str, plan: &Plan) -> bool {
+    let outcome = programs::run(plan);
+    println!("{program} {:?} seed {}: {}", plan.fabric, plan.seed, outcome.summary());
+    if program == "fair" {
+        let waits = &outcome.waits;
+        println!(
+            "  {} waits, the longest {} ms, {} longer than three times the longest hold in \
+             front, {} stalls",
+            waits.count,
+            waits.longest_ns / 1_000_000,
+            waits.over_one_hold,
+            waits.stalls.len()
+        );
+        waits.stalls.iter().take(20).for_each(|stall| println!("  {stall}"));
+    }
+    outcome.verdict.violations.iter().for_each(|violation| println!("  {violation}"));
+    outcome.verdict.violations.is_empty() && (program != "fair" || outcome.waits.stalls.is_empty())
+}
+
+fn main() -> ExitCode {
+    if harness::obey() {
+        return ExitCode::SUCCESS;
+    }
+    let Arguments { program, number, seed, fabrics } = match arguments() {
+        Ok(arguments) => arguments,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut plans: Vec<(FabricChoice, Plan)> = Vec::new();
+    let count = fabrics.len() as u64;
+    for &fabric in &fabrics {
+        let share = number.div_ceil(count);
+        let time = Duration::from_secs(number);
+        match program.as_str() {
+            "stops" => plans.push((fabric, programs::stops(fabric, seed, STOPPED, share))),
+            "kills" => plans.push((fabric, programs::kills(fabric, seed, share))),
+            "frozen" => plans.push((fabric, programs::frozen(fabric, seed, share))),
+            "fair" => plans.push((fabric, programs::fair(fabric, seed, time))),
+            _ => {
+                let time = Duration::from_secs(if number == 0 { 30 } else { share });
+                plans.extend(programs::rounds(fabric, seed, time).into_iter().map(|p| (fabric, p)));
+            }
+        }
+    }
+    let mut code = ExitCode::SUCCESS;
+    for (fabric, plan) in plans {
+        if !passes(&program, &plan) {
+            let fabric = format!("{fabric:?}").to_lowercase();
+            let what = match program.as_str() {
+                "chaos" => format!("--seconds {}", plan.time.as_secs()),
+                _ => format!("{program} {number}"),
+            };
+            println!("again: scripts/chaos.sh {what} --seed {} --fabric {fabric}", plan.seed);
+            code = ExitCode::FAILURE;
+        }
+    }
+    code
+}

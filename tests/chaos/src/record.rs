@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a client was told, one line each.
+//!
+//! Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a host share. A line is
+//! written by one system call, so that it survives the death of its process; the last line of a
+//! process that was killed may be torn, and counts as absent.
+
+use std::fmt;
+
+use dlock_core::message::Mode;
+
+/// A client was told that it holds a lock, or that its hold goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The client: the worker's number, and how often it has joined.
+    pub who: u64,
+    /// The number of the lock.
+    pub lock: usize,
+    /// How it is held.
+    pub mode: Mode,
+    /// When the call began.
+    pub before: u64,
+    /// Read right after it returned.
+    pub after: u64,
+    /// The end of the lease as it was told, seconds of the server clock; `None`: no lease.
+    pub time_out: Option<u32>,
+    /// The lease that was asked for, seconds; 0: none was.
+    pub asked_s: u32,
+    /// Fair locks, at the first grant: the exclusive tickets that were served before.
+    pub ticket: Option<u16>,
+    /// What the library itself read last of its clock, after the last answer it had; 0: nothing.
+    pub checked: u64,
+}
+
+/// One line of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// It holds the lock.
+    Granted(Granted),
+    /// Its release began, or an operation whose effect is not known.
+    Ended {
+        /// The client.
+        who: u64,
+        /// The lock.
+        lock: usize,
+        /// When.
+        at: u64,
+    },
+    /// It was told that it does not hold the lock any more.
+    Lost {
+        /// The client.
+        who: u64,
+        /// The lock.
+        lock: usize,
+        /// When the call that told it returned.
+        at: u64,
+    },
+    /// A call that took long.
+    Long {
+        /// The client.
+        who: u64,
+        /// The lock.
+        lock: usize,
+        /// When it began.
+        before: u64,
+        /// When it returned.
+        after: u64,
+    },
+    /// It asked for a lock again and again until it had it.
+    Waited {
+        /// The client.
+        who: u64,
+        /// The lock.
+        lock: usize,
+        /// When it began to ask.
+        from: u64,
+        /// When it was told that it holds the lock.
+        to: u64,
+    },
+    /// It has left, or was killed after this moment.
+    Gone {
+        /// The client.
+        who: u64,
+        /// When.
+        at: u64,
+    },
+}
+
+impl Record {
+    /// When it counts.
+    pub fn at(&self) -> u64 {
+        match *self {
+            Self::Granted(Granted { after, .. }) => after,
+            Self::Ended { at, .. } | Self::Lost { at, .. } | Self::Gone { at, .. } => at,
+            Self::Long { after, .. } => after,
+            Self::Waited { to, .. } => to,
+        }
+    }
+
+    /// The record of a line; `None`: the line is torn.
+    pub fn parse(line: &str) -> Option<Self> {
+        let (kind, rest) = line.split_once(' ')?;
+        let fields: Option<Vec<u64>> =
+            rest.split(' ').map(|field| field.parse().ok()).collect::<Option<_>>();
+        let fields = fields?;
+        let lock = |n: &u64| usize::try_from(*n).ok();
+        Some(match (kind, fields.as_slice()) {
+            ("granted", [who, l, x, before, after, time_out, asked, ticket, checked, 0]) => {
+                Self::Granted(Granted {
+                    who: *who,
+                    lock: lock(l)?,
+                    mode: if *x == 1 { Mode::Exclusive } else { Mode::Shared },
+                    before: *before,
+                    after: *after,
+                    time_out: u32::try_from(*time_out).ok(),
+                    asked_s: u32::try_from(*asked).ok()?,
+                    ticket: u16::try_from(*ticket).ok(),
+                    checked: *checked,
+                })
+            }
+            ("ended", &[who, ref l, at, 0]) => Self::Ended { who, lock: lock(l)?, at },
+            ("lost", &[who, ref l, at, 0]) => Self::Lost { who, lock: lock(l)?, at },
+            ("long", &[who, ref l, before, after, 0]) => {
+                Self::Long { who, lock: lock(l)?, before, after }
+            }
+            ("waited", &[who, ref l, from, to, 0]) => {
+                Self::Waited { who, lock: lock(l)?, from, to }
+            }
+            ("gone", &[who, at, 0]) => Self::Gone { who, at },
+            _ => return None,
+        })
+    }
+
+    /// The records of a log.
+    pub fn parse_all(log: &str) -> Vec<Self> {
+        log.lines().filter_map(Self::parse).collect()
+    }
+}
+
+/// Each line ends with a 0, so that a torn one is known.
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Granted(g) => {
+                let Granted { who, lock, before, after, asked_s, checked, .. } = g;
+                let exclusive = u8::from(g.mode == Mode::Exclusive);
+                let time_out = g.time_out.map_or(u64::MAX, u64::from);
+                let ticket = g.ticket.map_or(u64::MAX, u64::from);
+                write!(f, "granted {who} {lock} {exclusive} {before} {after} {time_out} ")?;
+                write!(f, "{asked_s} {ticket} {checked} 0")
+            }
+            Self::Ended { who, lock, at } => write!(f, "ended {who} {lock} {at} 0"),
+            Self::Lost { who, lock, at } => write!(f, "lost {who} {lock} {at} 0"),
+            Self::Long { who, lock, before, after } => {
+                write!(f, "long {who} {lock} {before} {after} 0")
+            }
+            Self::Waited { who, lock, from, to } => write!(f, "waited {who} {lock} {from} {to} 0"),
+            Self::Gone { who, at } => write!(f, "gone {who} {at} 0"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_a_torn_one_is_not() {
+        let granted = Granted {
+            who: 1 << 40,
+            lock: 2,
+            mode: Mode::Shared,
+            before: 3,
+            after: 4,
+            time_out: Some(u32::MAX),
+            asked_s: 5,
+            ticket: None,
+            checked: 6,
+        };
+        let records = [
+            Record::Granted(granted),
+            Record::Granted(Granted { time_out: None, ticket: Some(7), ..granted }),
+            Record::Ended { who: 8, lock: 9, at: 10 },
+            Record::Lost { who: 8, lock: 9, at: 10 },
+            Record::Long { who: 8, lock: 9, before: 10, after: 11 },
+            Record::Waited { who: 8, lock: 9, from: 10, to: 11 },
+            Record::Gone { who: 12, at: 1_000 },
+        ];
+        for record in records {
+            let line = record.to_string();
+            assert_eq!(Record::parse(&line), Some(record));
+            for torn in 0..line.len() {
+                let torn = Record::parse(&line[..torn]);
+                assert!(torn.is_none(), "{torn:?} of {line}");
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Short runs of all programs; `scripts/chaos.sh` has the long ones. `CHAOS_SECONDS` is the time
+//! of a run with faults, on each fabric; `CHAOS_SEED` its first seed.
+
+mod harness;
+
+use std::time::Duration;
+
+use dlock_client::FabricChoice;
+use harness::programs::{self, Plan};
+use harness::{fabrics, obey};
+
+/// A run with faults takes this long, if nothing else is said.
+const SECONDS: u64 = 20;
+/// Stops of waiting processes on each fabric, and the processes that are stopped.
+const STOPS: (u64, u64) = (30, 12);
+/// Kills of clients, and stops of the primary, on each fabric.
+const KILLS: u64 = 10;
+const FROZEN: u64 = 4;
+
+fn variable(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Not a test by itself: the processes of the others.
+#[test]
+fn child_that_obeys_its_parent() {
+    obey();
+}
+
+fn hold(plan: &Plan) -> programs::Outcome {
+    let outcome = programs::run(plan);
+    println!("{:?} seed {}: {}", plan.fabric, plan.seed, outcome.summary());
+    let violations = &outcome.verdict.violations;
+    assert!(violations.is_empty(), "{plan:?}\n{}", violations.join("\n"));
+    assert!(outcome.verdict.grants > 0, "nothing was granted");
+    outcome
+}
+
+fn faults_on(fabric: FabricChoice) {
+    let (seconds, seed) = (variable("CHAOS_SECONDS", SECONDS), variable("CHAOS_SEED", 1));
+    for plan in programs::rounds(fabric, seed, Duration::from_secs(seconds)) {
+        hold(&plan);
+    }
+}
+
+#[test]
+fn what_is_told_holds_whatever_is_lost_late_or_broken_on_one_sided_memory() {
+    faults_on(fabrics()[0]);
+}
+
+#[test]
+fn what_is_told_holds_whatever_is_lost_late_or_broken_on_tcp() {
+    faults_on(fabrics()[1]);
+}
+
+#[test]
+fn a_process_that_stood_still_past_its_lease_is_told_no_success() {
+    let (stops, workers) = STOPS;
+    for fabric in fabrics() {
+        let outcome = hold(&programs::stops(fabric, 1, workers, stops));
+        assert!(outcome.disturbed >= stops, "{outcome:?}");
+    }
+}
+
+#[test]
+fn clients_that_are_killed_leave_nothing_that_two_rely_on() {
+    for fabric in fabrics() {
+        for seed in [1, 2] {
+            hold(&programs::kills(fabric, seed, KILLS / 2));
+        }
+    }
+}
+
+#[test]
+fn a_primary_that_stood_still_tells_no_success_for_a_lease_that_is_over() {
+    for fabric in fabrics() {
+        hold(&programs::frozen(fabric, 1, FROZEN));
+    }
+}
+
+#[test]
+fn no_wait_for_a_fair_lock_is_longer_than_what_is_in_front_of_it() {
+    for fabric in fabrics() {
+        let outcome = hold(&programs::fair(fabric, 1, Duration::from_secs(10)));
+        assert!(outcome.waits.stalls.is_empty(), "{}", outcome.waits.stalls.join("\n"));
+        assert!(outcome.waits.count > 0);
+    }
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Primaries and workers in processes of their own, and the programs that use them.
+//!
+//! Every process is this very program with a job in its environment ([`obey`]). Its standard input
+//! is a pipe: at its end a worker finishes its turn and leaves, so that none survives its parent.
+
+#![allow(dead_code, reason = "every program uses a part of it")]
+
+pub mod job;
+pub mod programs;
+pub mod worker;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use dlock_client::FabricChoice;
+use dlock_fabric::clock::monotonic_ns;
+use dlock_server::{Server, ServerConfig, VerbsUse};
+use rustix::process::{kill_process, Pid, Signal};
+
+/// The job of a child process.
+const JOB: &str = "DLOCK_CHAOS_JOB";
+/// The test that a child process runs.
+pub const CHILD: &str = "child_that_obeys_its_parent";
+/// How long a killed client is waited for before what it holds is given away.
+const GRACE: Duration = Duration::from_secs(2);
+/// Until a child has come up, or has left.
+const CHILD_MAX: Duration = Duration::from_secs(60);
+
+/// Does what the parent process wants; `false`: this is no child.
+pub fn obey() -> bool {
+    let Ok(job) = std::env::var(JOB) else { return false };
+    match job.split_once(' ') {
+        Some(("primary", verbs)) => serve(verbs == "on"),
+        Some(("worker", job)) => worker::work(&job.parse().expect("the parent's job")),
+        _ => panic!("no job: {job}"),
+    }
+    true
+}
+
+/// With `DLOCK_FABRIC=verbs` the primaries here are on an RDMA device.
+fn on_verbs() -> bool {
+    std::env::var(dlock_client::FABRIC_VARIABLE).is_ok_and(|fabric| fabric == "verbs")
+}
+
+/// The executors that a primary here offers.
+pub fn fabrics() -> [FabricChoice; 2] {
+    [if on_verbs() { FabricChoice::Verbs } else { FabricChoice::Shm }, FabricChoice::Tcp]
+}
+
+/// A primary on a free port of the loopback interface, and its clock minus CLOCK_MONOTONIC.
+fn start_server(verbs: bool) -> (Server, (u64, u64)) {
+    let verbs = if verbs { VerbsUse::On } else { VerbsUse::Off };
+    let config = ServerConfig { port: 0, verbs, absent_grace: Some(GRACE), ..Default::default() };
+    let before = offset_ns();
+    let server = Server::start(config).expect("the primary starts");
+    let after = offset_ns();
+    (server, (before.min(after), before.max(after)))
+}
+
+/// The wall clock minus CLOCK_MONOTONIC. A primary's clock starts with this.
+fn offset_ns() -> u64 {
+    let wall = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    // the reading that was interrupted least
+    let read = || {
+        let (before, wall, after) = (monotonic_ns(), wall(), monotonic_ns());
+        let wall_ns = u64::try_from(wall.as_nanos()).expect("before 2500");
+        (after - before, wall_ns - before.midpoint(after))
+    };
+    (0..5).map(|_| read()).min().expect("five readings").1
+}
+
+/// A child: a primary until the parent is gone.
+fn serve(verbs: bool) {
+    let (server, offset) = start_server(verbs);
+    println!("\nport {} {} {}", server.local_addr().port(), offset.0, offset.1);
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// A primary, in this process or in one of its own.
+pub struct Primary {
+    /// Where it listens on 127.0.0.1.
+    pub port: u16,
+    /// Its clock minus CLOCK_MONOTONIC, at least and at most.
+    pub offset_ns: (u64, u64),
+    server: Option<Server>,
+    process: Option<Process>,
+}
+
+impl Primary {
+    /// In this process.
+    pub fn here() -> Self {
+        let (server, offset_ns) = start_server(on_verbs());
+        let port = server.local_addr().port();
+        Self { port, offset_ns, server: Some(server), process: None }
+    }
+
+    /// In a process of its own.
+    pub fn apart() -> Self {
+        let job = format!("primary {}", if on_verbs() { "on" } else { "off" });
+        let (process, line) = Process::start(&job, "port ");
+        let numbers: Vec<u64> = line.split(' ').map(|n| n.parse().expect("a number")).collect();
+        let port = u16::try_from(numbers[0]).expect("a port");
+        let offset_ns = (numbers[1], numbers[2]);
+        Self { port, offset_ns, server: None, process: Some(process) }
+    }
+
+    /// Stops it for so long.
+    pub fn pause(&self, time: Duration) {
+        self.process.as_ref().expect("a process of its own").pause(time);
+    }
+}
+
+/// A child process; it is killed when this is dropped.
+pub struct Process {
+    child: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Process {
+    /// Starts it with a job, and waits for the line that begins with `ready`; the rest of that.
+    pub fn start(job: &str, ready: &str) -> (Self, String) {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", CHILD, "--nocapture"])
+            .env(JOB, job)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program can be started again");
+        let input = child.stdin.take();
+        let output = child.stdout.take().expect("a pipe");
+        let mut process = Self { child, input };
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+        match { &mut lines }.find_map(|line| line.strip_prefix(ready).map(str::to_owned)) {
+            Some(rest) => {
+                // what it says later is not wanted, but must not fill the pipe
+                std::thread::spawn(move || lines.for_each(drop));
+                (process, rest)
+            }
+            None => panic!("{job}: ended before it was ready: {:?}", process.child.wait()),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal)
+            .expect("a child that was not waited for");
+    }
+
+    /// Stops it for so long.
+    pub fn pause(&self, time: Duration) {
+        self.signal(Signal::STOP);
+        std::thread::sleep(time);
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills it, and waits until it is gone.
+    pub fn kill(mut self) {
+        let _ = self.child.kill(); // a stopped process dies of it, too
+        let _ = self.child.wait();
+    }
+
+    /// Asks it to leave.
+    pub fn dismiss(&mut self) {
+        self.input = None;
+    }
+
+    /// Waits until it has left; `None`: it does not.
+    pub fn left(&mut self) -> Option<ExitStatus> {
+        let deadline = Instant::now() + CHILD_MAX;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().expect("a child of ours") {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder for logs, which is kept if a rule was broken.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// A new one below the temporary folder.
+    pub fn new(name: &str) -> Self {
+        let name = format!("dlock-chaos-{}-{name}-{}", std::process::id(), monotonic_ns());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("a temporary folder");
+        Self(path)
+    }
+
+    /// All logs in it.
+    pub fn read(&self) -> String {
+        let files = std::fs::read_dir(&self.0).expect("the folder");
+        let is_log = |path: &Path| path.extension().is_some_and(|e| e == "log");
+        let paths = files.flatten().map(|file| file.path()).filter(|path| is_log(path));
+        // a torn last line has no end
+        paths.map(|path| std::fs::read_to_string(path).expect("a log") + "\n").collect()
+    }
+
+    /// Nothing in it is of interest.
+    pub fn remove(self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

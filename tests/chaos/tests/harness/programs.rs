@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The programs: each runs workers against a primary, disturbs them, and judges their logs.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dlock_chaos::check::{check, Rules, Verdict};
+use dlock_chaos::record::Record;
+use dlock_chaos::rng::Rng;
+use dlock_chaos::waits::{judge, Waits};
+use dlock_client::FabricChoice;
+use dlock_fabric::clock::monotonic_ns;
+
+use super::job::{Job, Style};
+use super::{Folder, Primary, Process};
+
+/// How long a process is stopped, milliseconds: longer than its leases of a second.
+const STOP_MS: (u64, u64) = (1_200, 3_200);
+/// The bound of a call: 5 s, 1 s for a cancel, the stops and delays of these programs, and a
+/// machine that does other things as well.
+const CALL_MAX: Duration = Duration::from_secs(30);
+
+/// What disturbs a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disturbances {
+    /// The executors of all clients inject faults.
+    pub faulty: bool,
+    /// Worker processes are stopped and continued.
+    pub stops: bool,
+    /// Worker processes are killed and replaced.
+    pub kills: bool,
+    /// The primary is stopped and continued.
+    pub primary_stops: bool,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub fabric: FabricChoice,
+    pub seed: u64,
+    pub style: Style,
+    pub workers: u64,
+    pub threads: u64,
+    /// Workers that share their locks with each other.
+    pub group: u64,
+    /// Locks of a group.
+    pub locks: usize,
+    pub disturbances: Disturbances,
+    /// The run ends after this time,
+    pub time: Duration,
+    /// or after so many disturbances, if that is not 0.
+    pub count: u64,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub verdict: Verdict,
+    pub waits: Waits,
+    pub disturbed: u64,
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// One line for a person.
+    pub fn summary(&self) -> String {
+        let Verdict { grants, overtaken, losses, longest_ns, .. } = self.verdict;
+        format!(
+            "{} disturbances in {:.1} s; {grants} grants, {losses} losses told, {overtaken} \
+             overtaken by a stop, longest call {} ms, {} violations",
+            self.disturbed,
+            self.took.as_secs_f64(),
+            longest_ns / 1_000_000,
+            self.verdict.violations.len()
+        )
+    }
+}
+
+/// How long one seed runs before the next: a new primary, new clients, other faults.
+const ROUND: Duration = Duration::from_secs(20);
+
+/// [`chaos`] with one seed after the other.
+pub fn rounds(fabric: FabricChoice, seed: u64, time: Duration) -> Vec<Plan> {
+    let count = time.as_secs().div_ceil(ROUND.as_secs());
+    let plan = |n| {
+        let before = ROUND.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
+        chaos(fabric, seed.wrapping_add(n), time.saturating_sub(before).min(ROUND))
+    };
+    (0..count).map(plan).collect()
+}
+
+/// Everything with faults, in processes with two clients each.
+pub fn chaos(fabric: FabricChoice, seed: u64, time: Duration) -> Plan {
+    let disturbances = Disturbances { faulty: true, ..Default::default() };
+    let (style, workers, threads) = (Style::Mix, 4, 2);
+    Plan { fabric, seed, style, workers, threads, group: 4, locks: 6, disturbances, time, count: 0 }
+}
+
+/// Processes that wait, and are stopped for longer than their leases.
+pub fn stops(fabric: FabricChoice, seed: u64, workers: u64, count: u64) -> Plan {
+    let disturbances = Disturbances { stops: true, ..Default::default() };
+    let plan = chaos(fabric, seed, Duration::from_secs(3_600));
+    let (style, threads, group, locks) = (Style::One, 1, 6, 3);
+    Plan { style, workers, threads, group, locks, disturbances, count, ..plan }
+}
+
+/// Processes that are killed in the midst of it, with or without faults.
+pub fn kills(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
+    let faulty = seed % 2 == 1;
+    let disturbances = Disturbances { kills: true, faulty, ..Default::default() };
+    Plan { disturbances, count, ..chaos(fabric, seed, Duration::from_secs(3_600)) }
+}
+
+/// The primary is stopped again and again, for longer than the leases.
+pub fn frozen(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
+    let disturbances = Disturbances { primary_stops: true, ..Default::default() };
+    Plan { disturbances, count, ..stops(fabric, seed, 18, count) }
+}
+
+/// Eight clients on fair locks without a fault.
+pub fn fair(fabric: FabricChoice, seed: u64, time: Duration) -> Plan {
+    let disturbances = Disturbances::default();
+    let (style, workers, threads, group) = (Style::Fair, 8, 1, 8);
+    Plan { fabric, seed, style, workers, threads, group, locks: 2, disturbances, time, count: 0 }
+}
+
+/// The workers of a run and what is known of them.
+struct Run<'a> {
+    plan: &'a Plan,
+    port: u16,
+    folder: &'a Folder,
+    disturbed: AtomicU64,
+    until: Instant,
+}
+
+/// Carries a run out. Logs with a violation are kept.
+///
+/// # Panics
+/// If a worker fails.
+pub fn run(plan: &Plan) -> Outcome {
+    let primary = match plan.disturbances.primary_stops {
+        true => Primary::apart(),
+        false => Primary::here(),
+    };
+    let folder = Folder::new(&format!("{:?}-{}", plan.fabric, plan.seed));
+    let begun = Instant::now();
+    let run = Run {
+        plan,
+        port: primary.port,
+        folder: &folder,
+        disturbed: AtomicU64::new(0),
+        until: begun + plan.time,
+    };
+    let gone = thread::scope(|scope| {
+        let run = &run;
+        if plan.disturbances.primary_stops {
+            scope.spawn(|| run.disturb_primary(&primary));
+        }
+        let workers: Vec<_> =
+            (0..plan.workers).map(|n| scope.spawn(move || run.look_after(n))).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect::<Vec<_>>()
+    });
+    let log = folder.read();
+    let mut records = Record::parse_all(&log);
+    let who = |record: &Record| match *record {
+        Record::Granted(granted) => Some(granted.who),
+        Record::Ended { who, .. } => Some(who),
+        _ => None,
+    };
+    // nothing counts that a process was told after the signal that killed it was on its way
+    for &(number, at) in &gone {
+        let numbers = number..number + plan.threads;
+        let mut mine: Vec<u64> =
+            records.iter().filter_map(who).filter(|who| numbers.contains(&(who >> 32))).collect();
+        mine.sort_unstable();
+        mine.dedup();
+        records.retain(|r| r.at() <= at || who(r).is_none_or(|w| mine.binary_search(&w).is_err()));
+        records.extend(mine.into_iter().map(|who| Record::Gone { who, at }));
+    }
+    let groups = plan.workers.div_ceil(plan.group) as usize;
+    let call_max_ns = u64::try_from(CALL_MAX.as_nanos()).unwrap_or(u64::MAX);
+    let rules = Rules { offset_ns: primary.offset_ns, locks: groups * plan.locks, call_max_ns };
+    let verdict = check(&mut records, &rules);
+    let waits = judge(&records);
+    let took = begun.elapsed();
+    let outcome = Outcome { verdict, waits, disturbed: run.disturbed.load(SeqCst), took };
+    if outcome.verdict.violations.is_empty() && outcome.waits.stalls.is_empty() {
+        folder.remove();
+    } else {
+        eprintln!(
+            "logs: {}, server clock - CLOCK_MONOTONIC {:?}",
+            folder.0.display(),
+            primary.offset_ns
+        );
+    }
+    outcome
+}
+
+/// A process that was killed: its first client's number, and when.
+type Killed = (u64, u64);
+
+impl Run<'_> {
+    fn is_over(&self) -> bool {
+        let count = self.plan.count;
+        Instant::now() >= self.until || (count > 0 && self.disturbed.load(SeqCst) >= count)
+    }
+
+    /// Sleeps for a time between these, milliseconds, or until the run is over.
+    fn sleep(&self, rng: &mut Rng, (low, high): (u64, u64)) {
+        let end = Instant::now() + Duration::from_millis(rng.range(low, high));
+        while Instant::now() < end && !self.is_over() {
+            let left = end.saturating_duration_since(Instant::now());
+            thread::sleep(left.min(Duration::from_millis(20)));
+        }
+    }
+
+    fn disturb_primary(&self, primary: &Primary) {
+        let mut rng = Rng::new(self.plan.seed ^ 0xf0f0);
+        loop {
+            self.sleep(&mut rng, (50, 1_500));
+            if self.is_over() {
+                return;
+            }
+            primary.pause(Duration::from_millis(rng.range(STOP_MS.0, STOP_MS.1)));
+            self.disturbed.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn start(&self, n: u64, life: u64) -> Process {
+        let plan = self.plan;
+        let group = (n / plan.group) as usize;
+        let log = self.folder.0.join(format!("{n}-{life}.log"));
+        let job = Job {
+            style: plan.style,
+            fabric: plan.fabric,
+            port: self.port,
+            seed: plan.seed.wrapping_add(life.wrapping_mul(0x1_0001)),
+            // of its own for each life of each worker
+            number: life * 10_000 + n * plan.threads,
+            threads: plan.threads,
+            locks: (group * plan.locks, plan.locks),
+            faulty: plan.disturbances.faulty,
+            log: log.display().to_string(),
+        };
+        Process::start(&job.to_string(), "ready").0
+    }
+
+    /// Runs a worker, and others after it if it is killed, to the end of the run.
+    fn look_after(&self, n: u64) -> Vec<Killed> {
+        let Disturbances { stops, kills, .. } = self.plan.disturbances;
+        let mut rng = Rng::new(self.plan.seed ^ (n + 1) << 20);
+        let mut killed = Vec::new();
+        let mut life = 0;
+        let mut process = self.start(n, life);
+        while !self.is_over() {
+            match (stops, kills) {
+                (true, _) => {
+                    self.sleep(&mut rng, (20, 1_200));
+                    if !self.is_over() {
+                        process.pause(Duration::from_millis(rng.range(STOP_MS.0, STOP_MS.1)));
+                        self.disturbed.fetch_add(1, SeqCst);
+                    }
+                }
+                (false, true) => {
+                    self.sleep(&mut rng, (50, 1_500));
+                    if !self.is_over() {
+                        killed.push((life * 10_000 + n * self.plan.threads, monotonic_ns()));
+                        process.kill();
+                        self.disturbed.fetch_add(1, SeqCst);
+                        life += 1;
+                        process = self.start(n, life);
+                    }
+                }
+                (false, false) => self.sleep(&mut rng, (100, 100)),
+            }
+        }
+        process.dismiss();
+        let status = process.left().expect("a worker comes to an end");
+        assert!(status.success(), "worker {n}: {status}");
+        killed
+    }
+}
