@@ -520,6 +520,18 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId,
     advance(ctx, state);
 }
 
+/// The client was away, and what it has of this lock is ended; it may come back. What it has named
+/// in its ledger it may name again: that is not believed.
+pub(super) fn lapse(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
+    let named = named(ctx.mem.ledger(client, handle));
+    let is_relayed = ctx.is_relayed(client);
+    undo(ctx, state, client, handle);
+    if let (Some((mode, ticket)), false) = (named, is_relayed) {
+        state.fair.revoke(client, mode, ticket, false);
+    }
+    advance(ctx, state);
+}
+
 /// A note of a tcp client arrived: its ledger says now what the record had to say before.
 pub(super) fn noted(state: &mut FairState, client: ClientId) {
     if state.records.get(&client).is_some_and(|r| r.status == RecordStatus::Issued) {

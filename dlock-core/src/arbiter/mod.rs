@@ -271,6 +271,23 @@ impl Arbiter {
         });
     }
 
+    /// As [`forget`](Self::forget) for a client that may come back.
+    pub fn lapse(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        lock: LockRef<'_>,
+        client: ClientId,
+        handle: Handle,
+        out: &mut Vec<Sent>,
+    ) {
+        self.with(now, mem, lock, out, |ctx, state| match lock.lock_type {
+            LockType::Atomic => atomic::forget(ctx, state, client),
+            LockType::Rw => rw::forget(ctx, state, client, handle),
+            LockType::Fair => fair::lapse(ctx, state, client, handle),
+        });
+    }
+
     /// From now on every verb of this client is executed by the primary (a tcp client that has
     /// never mapped the memory), so that what it has is known without its ledger.
     pub fn relay(&mut self, client: ClientId) {
