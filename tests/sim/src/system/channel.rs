@@ -37,14 +37,19 @@ impl Sys {
         client.up_last = last;
         client.up.push_back((client.inc, client.gen, unit));
         for i in 0..verbs as u64 {
-            self.at(first + spread * i, Ev::Up(c as u8));
+            self.up_at(c, first + spread * i);
         }
         if twice {
             self.struck(Fault::Duplicate, c);
             let client = &mut self.clients[c];
             client.up.push_back((client.inc, client.gen, unit));
-            self.at(last, Ev::Up(c as u8));
+            self.up_at(c, last);
         }
+    }
+
+    pub(super) fn up_at(&mut self, c: usize, at: u64) {
+        self.clients[c].up_events += 1;
+        self.at(at, Ev::Up(c as u8));
     }
 
     /// The chains of one doorbell: one frame, or one list of work requests.
@@ -62,7 +67,7 @@ impl Sys {
         client.up_last = first + spread * (verbs as u64 - 1);
         client.up.extend(units.iter().map(|&unit| (client.inc, client.gen, unit)));
         for i in 0..verbs as u64 {
-            self.at(first + spread * i, Ev::Up(c as u8));
+            self.up_at(c, first + spread * i);
         }
     }
 
@@ -71,8 +76,18 @@ impl Sys {
         self.sessions.iter().filter(move |s| usize::from(s.client) == c && s.inc == inc)
     }
 
-    /// The next unit of a client's channel arrives.
+    /// The next unit of a client's channel arrives. What was sent over another fabric may take
+    /// more events on this one.
     pub(super) fn arrive(&mut self, c: usize) {
+        self.clients[c].up_events -= 1;
+        self.arrive_now(c);
+        if self.clients[c].up_events == 0 && !self.clients[c].up.is_empty() {
+            let ns = self.takes(100);
+            self.up_at(c, self.now + ns);
+        }
+    }
+
+    fn arrive_now(&mut self, c: usize) {
         let Some((inc, gen, unit)) = self.clients[c].up.pop_front() else { return };
         let open = self.sessions_of(c, inc).find(|s| s.gen == gen && gen != 0);
         let Some(id) = open.map(|s| s.id).filter(|_| self.alive) else { return };
@@ -81,7 +96,7 @@ impl Sys {
             let rest = matches!(unit, Unit::Batch { more: true, .. })
                 && self.clients[c].up.front().is_some_and(|u| (u.0, u.1) == (inc, gen));
             return if rest {
-                self.arrive(c)
+                self.arrive_now(c)
             }; // the frame has more chains
         }
         match unit {
@@ -185,6 +200,6 @@ impl Sys {
         client.up.push_back((client.inc, client.gen, Unit::End));
         let at = (self.now + ns).max(client.up_last + 1).max(client.blocked_up);
         client.up_last = at;
-        self.at(at, Ev::Up(c as u8));
+        self.up_at(c, at);
     }
 }

@@ -189,6 +189,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         gen: 0,
         seq: 0,
         up: Default::default(),
+        up_events: 0,
         up_last: 0,
         down: Default::default(),
         down_last: 0,

@@ -38,7 +38,7 @@ impl World {
             (client.up_last, client.down_last) = (sys.now, sys.now);
             (client.control_up_last, client.control_down_last) = (sys.now, sys.now);
             for i in 0..(queued * dlock_core::verb::CHAIN_VERBS_MAX) as u64 {
-                sys.after(i, Ev::Up(c as u8)); // whatever is late arrives now
+                sys.up_at(c, sys.now + i); // whatever is late arrives now
                 sys.after(i, Ev::Down(c as u8));
             }
             for i in 0..asked as u64 {

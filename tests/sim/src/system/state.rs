@@ -290,6 +290,8 @@ pub(crate) struct Client {
     pub gen: u32,
     pub seq: u64,
     pub up: VecDeque<(u16, u32, Unit)>,
+    /// Arrivals of it that are still to happen.
+    pub up_events: u64,
     pub up_last: u64,
     pub down: VecDeque<(u16, u32, Frame)>,
     pub down_last: u64,
