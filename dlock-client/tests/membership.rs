@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::{config, fabrics, got, join, server, server_with, status, ChildPrimary, S, X};
 use dlock_client::{AsyncOp, ClientConfig, FabricChoice, Instance, LockType, Status};
-use dlock_server::ServerConfig;
+use dlock_server::{Orphans, ServerConfig};
 use Status::*;
 
 #[test]
@@ -217,7 +217,10 @@ const HELD_BY_CHILD: [(&str, LockType, dlock_client::Mode); 4] = [
 fn a_killed_process_gives_back_what_it_held() {
     for fabric in fabrics() {
         let grace = Some(Duration::from_millis(100));
-        let server = server_with(ServerConfig { absent_grace: grace, ..Default::default() });
+        // over tcp nothing proves that a process has ended: its leases would last
+        let orphans = Orphans::Grace;
+        let config = ServerConfig { absent_grace: grace, orphans, ..Default::default() };
+        let server = server_with(config);
         let a = join(&server, fabric);
         let ids = HELD_BY_CHILD.map(|(name, lock_type, _)| got(&a, name, lock_type));
         let mut child = Command::new(std::env::current_exe().unwrap())
