@@ -106,6 +106,7 @@ impl Sys {
             (t.entry, t.operation, t.chain, t.outcome) = (None, None, None, None);
             (t.asked, t.answer, t.ping, t.async_until) = (None, None, None, 0);
             (t.polled, t.judged, t.at_once, t.moves) = (false, false, false, false);
+            t.lapse = false;
             t.doing = Doing::Nothing;
         }
     }

@@ -304,7 +304,12 @@ impl Sys {
             }
             let until = paused(self, c);
             if until > self.now {
-                return self.at(until, ev);
+                // the pause may be healed earlier, and then this is not asked for again
+                let at = match ev {
+                    Ev::Reset(..) => until.min(self.now + NS),
+                    _ => until,
+                };
+                return self.at(at, ev);
             }
         }
         match ev {

@@ -590,7 +590,7 @@ impl Sys {
         self.oracle.ended(l, who);
         self.enter(c, l, Doing::Nothing);
         let t = self.thread(c, l);
-        (t.entry, t.operation) = (None, None);
+        (t.entry, t.operation, t.lapse) = (None, None, false);
         self.clients[c].releases.retain(|&r| usize::from(r) != l);
     }
 
