@@ -47,7 +47,6 @@ struct Item {
 
 #[allow(clippy::large_enum_variant)] // 31 at most, and nothing is allocated per item
 #[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant)] // a box would cost an allocation per item
 enum Run {
     Queued,
     Active(Operation),

@@ -4,12 +4,12 @@
 //! ```text
 //!            ┌────────────────────────── next ◀──────────────────────────┐
 //!            ▼                                                           │
-//!   Post ─ outcome ─▶  Flush ─ flushed ─▶  Ask, Probe, Await ─ reply | deadline ─▶  Done
+//!   Post ─ outcome ▶   Flush ─ flushed ▶   Ask, Probe, Await ─ reply | deadline ▶   Done
 //!   WriteLedger, Tell, Forget: carried out at once, then `next` again
 //! ```
 //! [`Operation::next`] tells the one effect that the executor carries out next. `Post`, `Flush`,
-//! `Ask`, `Probe` and `Await` wait for something: the executor reports it by an event and calls `next`
-//! again. All rules of the protocol that lie between a call and its result are here, for blocking
+//! `Ask`, `Probe` and `Await` wait for something: the executor reports it by an event and calls
+//! `next` again. All rules of the protocol that lie between a call and its result are here, for blocking
 //! calls, [batches](Batch), asynchronous calls, the simulator, the models and the fuzzers alike:
 //!
 //! * A ledger entry is written before the chain or request that follows it.

@@ -18,6 +18,7 @@ mod channel;
 mod clock;
 mod control;
 mod coverage;
+mod ended;
 mod faults;
 mod goals;
 mod members;

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a client's thread does when an operation is over, or what it has was ended.
+
+use dlock_core::lock::{EntryState, OpResult};
+use dlock_core::status::Status;
+
+use super::coverage::Action;
+use super::state::{Doing, Sys};
+
+impl Sys {
+    /// The primary has ended what this client had without a lease. Of an operation under way on
+    /// something that it had, the rest is lost when the operation is over.
+    pub(super) fn lapse(&mut self, c: usize, l: usize) {
+        let who = self.who(c);
+        let t = self.thread(c, l);
+        let Some(entry) = t.entry.as_mut() else { return };
+        if t.operation.is_some() {
+            let has = !matches!(entry.state(), EntryState::Initialized | EntryState::Unlocked);
+            t.lapse |= has;
+            if has && entry.deadline_s() == u32::MAX {
+                self.oracle.ended(l, who);
+            }
+        } else if entry.lapse() {
+            self.oracle.ended(l, who);
+        }
+    }
+
+    /// The lock is not got any more, as far as this client knows.
+    pub(super) fn forget_lock(&mut self, c: usize, l: usize) {
+        let who = self.who(c);
+        self.oracle.ended(l, who);
+        self.enter(c, l, Doing::Nothing);
+        let t = self.thread(c, l);
+        (t.entry, t.operation, t.lapse) = (None, None, false);
+        self.clients[c].releases.retain(|&r| usize::from(r) != l);
+    }
+
+    /// The operation has a result. That of an asynchronous one is told when the program asks, and
+    /// judged anew then.
+    pub(super) fn done(&mut self, c: usize, l: usize, result: OpResult) {
+        let now = self.thread_now(c, l);
+        let t = self.thread(c, l);
+        let is_at_once = result.status == Status::BadResponse || t.action == Action::Abandon;
+        if t.async_until == 0 || t.judged || !t.polled && is_at_once {
+            return self.finish(c, l, result);
+        }
+        if !t.polled {
+            self.enter(c, l, Doing::Untold);
+            return self.poll_later(c, l);
+        }
+        t.judged = true;
+        if let (Some(operation), Some(entry)) = (t.operation.as_mut(), t.entry.as_ref()) {
+            operation.told_late(entry, now);
+        }
+        self.effect(c, l);
+    }
+
+    /// The caller is told what the operation came to.
+    pub(super) fn finish(&mut self, c: usize, l: usize, result: OpResult) {
+        self.told(c, l, result);
+        let t = self.thread(c, l);
+        (t.operation, t.chain, t.outcome) = (None, None, None);
+        (t.asked, t.answer, t.ping, t.pinged) = (None, None, None, false);
+        (t.async_until, t.polled, t.judged) = (0, false, false);
+        (t.at_once, t.past_queue) = (false, false);
+        self.enter(c, l, Doing::Idle);
+        if std::mem::take(&mut self.thread(c, l).lapse) {
+            self.lapse(c, l);
+        }
+        if std::mem::take(&mut self.thread(c, l).moves) {
+            self.moves(c, l);
+        }
+        if result.status == Status::LockNotGet {
+            self.forget_lock(c, l);
+            return self.control_wake(c);
+        }
+        self.finished(c, l, result.status);
+    }
+
+    /// A new session with the same primary, and no operation is under way on this lock: the
+    /// ledger is told again what the client has, and what is in doubt is undone.
+    pub(super) fn moves(&mut self, c: usize, l: usize) {
+        let (gen, epoch, now) = (self.clients[c].gen, self.clients[c].epoch, self.thread_now(c, l));
+        let republishes = !self.bugs.no_republish;
+        let t = self.thread(c, l);
+        if t.epoch != epoch {
+            return;
+        }
+        (t.gen, t.noted_acked) = (gen, t.noted);
+        let Some(entry) = t.entry.as_mut() else { return };
+        let is_waiting = matches!(t.doing, Doing::Reply { .. });
+        if republishes && !is_waiting {
+            entry.republish();
+        }
+        let write = if is_waiting { None } else { entry.take_note() };
+        let undo = entry.undo_request(now);
+        if let Some(write) = write {
+            self.write_ledger(c, l, write);
+        }
+        if let Some(request) = undo {
+            self.tell(c, l, request);
+        }
+    }
+}
