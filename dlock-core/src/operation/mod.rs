@@ -9,8 +9,9 @@
 //! ```
 //! [`Operation::next`] tells the one effect that the executor carries out next. `Post`, `Flush`,
 //! `Ask`, `Probe` and `Await` wait for something: the executor reports it by an event and calls
-//! `next` again. All rules of the protocol that lie between a call and its result are here, for blocking
-//! calls, [batches](Batch), asynchronous calls, the simulator, the models and the fuzzers alike:
+//! `next` again. All rules of the protocol that lie between a call and its result are here, for
+//! blocking calls, [batches](Batch), asynchronous calls, the simulator, the models and the
+//! fuzzers alike:
 //!
 //! * A ledger entry is written before the chain or request that follows it.
 //! * A chain that was refused because its session is over has an unknown outcome, and so has
