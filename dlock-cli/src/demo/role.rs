@@ -22,7 +22,7 @@ use dlock_core::control::LockDesc;
 use dlock_core::ids::LockId;
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
-use dlock_server::{Server, ServerConfig};
+use dlock_server::{Orphans, Server, ServerConfig};
 
 use crate::args::{Part, Role, Where};
 use crate::connect;
@@ -41,6 +41,7 @@ pub fn run(role: &Role) -> Result<u8, Failure> {
             port: *port,
             recovery_clients: *recover,
             absent_grace: grace_ms.map(Duration::from_millis),
+            orphans: if grace_ms.is_some() { Orphans::Grace } else { Orphans::Lease },
             admin_socket: admin_socket.clone(),
             ..ServerConfig::default()
         }),

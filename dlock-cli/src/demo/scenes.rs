@@ -164,7 +164,8 @@ fn killed_holder(
         "A client takes a read-write lock, which has no lease, and an atomic lock for an hour.\n\
          Both times it is killed with SIGKILL. The primary notices that the connection broke.\n\
          If it can see that the process is gone (shared memory), it undoes the hold at once;\n\
-         otherwise it waits {} ms, in case the client comes back.",
+         otherwise it waits {} ms, in case the client comes back. (This primary was told to let\n\
+         leases end with that, by `orphans = \"grace\"`; by default they last.)",
         GRACE.as_millis()
     ));
     for (kind, what) in [("rw", "read-write"), ("atomic", "atomic")] {

@@ -93,6 +93,18 @@ impl Oracle {
         self.check(lock, who, now)
     }
 
+    /// A client has asked for a hold without a lease: what it has may be that by now, and lasts no
+    /// longer than its session as it knows it.
+    pub fn asked_for_ever(&mut self, lock: usize, who: u64) {
+        let horizon = self.horizon_of(who);
+        for service in self.locks[lock].services.iter_mut().filter(|s| s.who == who) {
+            service.until = service.until.min(horizon);
+        }
+        for lease in self.locks[lock].leases.iter_mut().filter(|lease| lease.who == who) {
+            lease.end = lease.end.min(horizon);
+        }
+    }
+
     /// A client was told a lease that ends at `end`, whatever its own clock makes of that.
     ///
     /// # Errors

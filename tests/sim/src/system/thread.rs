@@ -131,6 +131,15 @@ impl Sys {
         if op == Op::Unlock && t.entry.as_ref().is_some_and(|e| e.refs() <= 1) {
             self.oracle.ended(l, who);
         }
+        let (Op::TryLock { expire_s, .. }
+        | Op::Lock { expire_s, .. }
+        | Op::Extend { expire_s, .. }) = op
+        else {
+            return;
+        };
+        if expire_s == u32::MAX {
+            self.oracle.asked_for_ever(l, who);
+        }
     }
 
     fn started(&mut self, c: usize, l: usize, started: Started) {
@@ -347,9 +356,12 @@ impl Sys {
         let (handle, epoch) = (entry.handle(), t.epoch);
         if client.fabric == Fabric::Shm {
             self.verb(epoch, id, &Verb::Note { handle, value: write.into_bits() });
-        } else if connected {
-            t.noted = t.noted.wrapping_add(1);
-            let (lock, tok) = (l as u8, t.noted);
+            return;
+        }
+        // one that goes to a queue pair that is broken is never acknowledged
+        t.noted = t.noted.wrapping_add(1);
+        let (lock, tok) = (l as u8, t.noted);
+        if connected {
             self.send_up(c, Unit::Note { lock, tok, handle, entry: write });
         }
     }
