@@ -80,7 +80,9 @@ pub(super) fn place(
         base.set_ms(0);
         base.set_ns(0);
     }
-    let left_out: u16 = state.fair.gaps.iter().map(|(&a, &b)| lane::distance(a, b)).sum();
+    // of a word that nobody forged they are less than a lap together
+    let left_out = |sum: u16, (&a, &b): (&u16, &u16)| sum.saturating_add(lane::distance(a, b));
+    let left_out = state.fair.gaps.iter().fold(0, left_out);
     let is_full = word.open_exclusive().saturating_sub(left_out) >= lane::queue_max()
         || word.open_shared() >= lane::queue_max();
     (!is_full).then_some(place)

@@ -219,11 +219,11 @@ pub fn planted() -> Vec<Setup> {
         ),
         with(
             Bug::NotesLost,
-            Setup { pauses: 1, ..setup("notes lost", Fair, [cycle(X), cycle(X), vec![]]) },
+            Setup { pauses: 2, ..setup("notes lost", Fair, [shortly(X), shortly(X), vec![]]) },
         ),
         with(
             Bug::ArbiterAhead,
-            Setup { pauses: 1, ..setup("arbiter ahead", Fair, [cycle(X), cycle(X), vec![]]) },
+            Setup { pauses: 1, ..setup("arbiter ahead", Fair, [shortly(X), cycle(X), vec![]]) },
         ),
         with(Bug::LedgersReadOnce, setup("ledgers read once", Rw, [cycle(S), cycle(S), vec![]])),
         with(Bug::NoteAfterAdd, setup("note after add", Rw, [cycle(S), cycle(S), vec![]])),
