@@ -42,18 +42,12 @@ bugs! {
     StaleClock =
         "stale-clock",
         "a fair lock's outcome is judged by a clock read after it came";
-    ReplacedForgotten =
-        "replaced-forgotten",
-        "what a replaced session may have lost is written to the ledger again";
     NoRepublish =
         "no-republish",
         "a new channel carries again what the old one may have lost";
     ClaimOnNewClock =
         "claim-on-new-clock",
         "a claim's lease is counted on the clock that its deadline is of";
-    IgnoreHorizon =
-        "ignore-horizon",
-        "past its horizon a client neither posts nor believes that it holds anything";
     ExtendInDoubt = "extend-in-doubt", "a release in doubt is resolved before an extend";
     FastIgnoresBit =
         "fast-ignores-bit",

@@ -262,7 +262,7 @@ impl Operation {
                     return Effect::Forget;
                 }
                 Stage::Undo(result) => {
-                    if self.replaced && !planted::is(Bug::ReplacedForgotten) {
+                    if self.replaced {
                         entry.republish(); // the old channel may have lost a ledger write
                     }
                     self.stage = Stage::Done(result);

@@ -33,8 +33,6 @@ driver_bugs! {
     monotonic_clock =
         "suspend-not-counted",
         "a client's own clock counts the time in which its machine was suspended";
-    ignore_horizon = "ignore-horizon", "nothing is believed beyond the session's horizon";
-    claim_on_new_clock = "claim-on-new-clock", "claims are computed on the predecessor's clock";
     open_gate = "open-gate", "a successor's memory refuses one-sided chains until it has recovered";
     release_in_doubt =
         "release-in-doubt",
@@ -45,7 +43,6 @@ driver_bugs! {
     object_release_kept =
         "object-release-kept",
         "a reference whose release was not answered is not used any more";
-    no_republish = "no-republish", "what a broken channel may have lost is told again";
 }
 
 /// Everything that can be planted: its name and the rule that it breaks.

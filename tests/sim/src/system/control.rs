@@ -8,11 +8,12 @@
 //!      └── a new incarnation, with nothing ◀──────────┘ ClientRemoved
 //! ```
 
-use dlock_core::clock::{ServerTime, NS};
+use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant, Secret};
-use dlock_core::ids::ClientId;
+use dlock_core::ids::{ClientId, Epoch};
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::lock::{EntryState, LockEntry};
+use dlock_core::session::Binding;
 use dlock_core::status::Status;
 
 use super::coverage::Action;
@@ -216,13 +217,17 @@ impl Sys {
 
     fn claims(&mut self, c: usize) -> Vec<(u8, dlock_core::control::Claim)> {
         let new = self.client_now(c);
-        let (at, on_new) = (self.now, self.bugs.claim_on_new_clock);
+        let at = self.now;
         let threads = self.clients[c].threads.iter().enumerate();
         let epoch = self.clients[c].epoch;
         let old = threads.filter(|(_, t)| t.epoch != epoch);
         old.filter_map(|(l, t)| {
-            let now = t.old_clock.filter(|_| !on_new).map_or(new, |clock| clock.now(at));
-            Some((l as u8, t.entry.as_ref()?.claim(now)))
+            let mut binding = Binding::new(Epoch(t.epoch.into()));
+            if let Some(clock) = t.old_clock {
+                let old = Now { local_ns: new.local_ns, ..clock.now(at) };
+                binding.moves_to(Epoch(epoch.into()), old);
+            }
+            Some((l as u8, binding.claim(t.entry.as_ref()?, new)))
         })
         .collect()
     }
@@ -279,10 +284,8 @@ impl Sys {
         }
         client.clock.learn(from, to, at);
         client.heartbeat_at = now + self.plan.heartbeat_ns;
-        if !self.bugs.ignore_horizon {
-            if let Err(why) = self.oracle.horizon(who, now, until) {
-                self.fail(why);
-            }
+        if let Err(why) = self.oracle.horizon(who, now, until) {
+            self.fail(why);
         }
     }
 

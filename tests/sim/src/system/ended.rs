@@ -2,6 +2,7 @@
 //! What a client's thread does when an operation is over, or what it has was ended.
 
 use dlock_core::lock::{EntryState, OpResult};
+use dlock_core::session;
 use dlock_core::status::Status;
 
 use super::coverage::Action;
@@ -81,7 +82,6 @@ impl Sys {
     /// ledger is told again what the client has, and what is in doubt is undone.
     pub(super) fn moves(&mut self, c: usize, l: usize) {
         let (gen, epoch, now) = (self.clients[c].gen, self.clients[c].epoch, self.thread_now(c, l));
-        let republishes = !self.bugs.no_republish;
         let t = self.thread(c, l);
         if t.epoch != epoch {
             return;
@@ -89,11 +89,8 @@ impl Sys {
         (t.gen, t.noted_acked) = (gen, t.noted);
         let Some(entry) = t.entry.as_mut() else { return };
         let is_waiting = matches!(t.doing, Doing::Reply { .. });
-        if republishes && !is_waiting {
-            entry.republish();
-        }
+        let undo = session::resume(entry, is_waiting, now);
         let write = if is_waiting { None } else { entry.take_note() };
-        let undo = entry.undo_request(now);
         if let Some(write) = write {
             self.write_ledger(c, l, write);
         }
