@@ -70,7 +70,8 @@ static void write_inside(struct arena *a, enum kind kind, const lock_state *stat
     }
     if (kind == FAIR) {
         uint16_t mine = state->fl.n_exclusive;
-        if (a->turn_known && mine != (uint16_t)(a->turn + 1)) {
+        /* Numbers may be left out where the lane starts again, but none comes twice or too late. */
+        if (a->turn_known && (uint16_t)(mine - a->turn - 1) >= 0x8000) {
             violation(a, "a turn out of order");
         }
         a->turn = mine;
