@@ -214,7 +214,8 @@ impl State {
 
     fn note(&mut self, i: usize, note: LedgerEntry, around: &Around<'_>) {
         let fair = around.setup.lock_type == LockType::Fair;
-        if fair && around.setup.bug == Some(Bug::NotesLost) {
+        let is_intent = note.state() == LedgerState::Intent;
+        if fair && !is_intent && around.setup.bug == Some(Bug::NotesLost) {
             return;
         }
         self.ledgers[i] = note;

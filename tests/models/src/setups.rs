@@ -219,7 +219,7 @@ pub fn planted() -> Vec<Setup> {
         ),
         with(
             Bug::NotesLost,
-            Setup { pauses: 2, ..setup("notes lost", Fair, [shortly(X), shortly(X), vec![]]) },
+            Setup { pauses: 3, ..setup("notes lost", Fair, [cycle(X), cycle(X), vec![]]) },
         ),
         with(
             Bug::ArbiterAhead,
