@@ -9,8 +9,6 @@ pub enum Bug {
     BlindRelease,
     /// A clock claims to be exact while it is not (rule 2).
     ClockTooSure,
-    /// Notes of tickets and holds do not reach the ledger (rule 4).
-    NotesLost,
     /// The arbiter's clock runs ahead, so that graces and leases end early (rules 2 and 4).
     ArbiterAhead,
     /// A recount sees its first reading of the ledgers twice (rule 5).

@@ -213,11 +213,6 @@ impl State {
     }
 
     fn note(&mut self, i: usize, note: LedgerEntry, around: &Around<'_>) {
-        let fair = around.setup.lock_type == LockType::Fair;
-        let is_intent = note.state() == LedgerState::Intent;
-        if fair && !is_intent && around.setup.bug == Some(Bug::NotesLost) {
-            return;
-        }
         self.ledgers[i] = note;
         if around.setup.by_primary {
             self.arbiter.noted(crate::state::SLOT, id(i));

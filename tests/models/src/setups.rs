@@ -218,10 +218,6 @@ pub fn planted() -> Vec<Setup> {
             },
         ),
         with(
-            Bug::NotesLost,
-            Setup { pauses: 3, ..setup("notes lost", Fair, [cycle(X), cycle(X), vec![]]) },
-        ),
-        with(
             Bug::ArbiterAhead,
             Setup { pauses: 1, ..setup("arbiter ahead", Fair, [shortly(X), cycle(X), vec![]]) },
         ),

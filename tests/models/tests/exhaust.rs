@@ -56,7 +56,6 @@ macro_rules! bugs {
 bugs! {
     a_blind_release_is_found: BlindRelease by "exclusion" or "who waits is seen",
     a_clock_that_is_too_sure_is_found: ClockTooSure by "exclusion",
-    lost_notes_are_found: NotesLost by "exclusion" or "nothing goes wrong",
     an_arbiter_ahead_of_time_is_found: ArbiterAhead by "exclusion",
     ledgers_that_are_read_once_are_found: LedgersReadOnce
         by "nothing goes wrong" or "nobody is left behind",
