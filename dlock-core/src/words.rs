@@ -48,7 +48,7 @@ pub struct RwWord {
 /// * An exclusive ticket `tx` is *open* iff it lies in `nx .. mx`; a shared one waits iff its `tx`
 ///   lies in `nx+1 ..= mx`, and is served otherwise. Both are exact, since no number is given out
 ///   while a ledger names it, or may come to name it, from before (the lap rule, see
-///   [`lane`](crate::lane)).
+///   [`lane`]).
 /// * A release by compare-and-swap may take effect arbitrarily late: its client may have been
 ///   stopped before it. Until it has taken effect, that client's ledger names its ticket. An
 ///   exclusive release expects `nx` to be its own number, and a shared one the number that was
