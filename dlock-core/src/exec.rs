@@ -61,7 +61,8 @@ pub trait Executor: Send + Sync {
     fn note(&self, handle: Handle, entry: LedgerEntry);
 
     /// Whether all notes that this thread has given so far have taken effect, waiting at most
-    /// `wait` for them. `false`: not in time, or it cannot be known.
+    /// `wait` for them; with 0, it only asks, and may be asked again. `false`: not in time, or it
+    /// cannot be known.
     ///
     /// # Latency
     /// None where notes take effect at once, or in the order of a stream; one round trip on

@@ -109,6 +109,7 @@ fn eight_threads_on_one_executor_get_exact_values() {
     assert_eq!(seen.len() as u64, 8 * EACH, "an old value came twice");
     assert_eq!(site.memory.read(w0(1)), 8 * EACH);
     assert!(session.exec.publish(PATIENCE));
+    assert!(session.exec.publish(std::time::Duration::ZERO), "asked again, without waiting");
     for own in 10..18 {
         let entry = site.memory.ledger(session.client, Handle(own));
         assert_eq!(entry.into_bits(), EACH - 1);
