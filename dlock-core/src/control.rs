@@ -279,6 +279,13 @@ pub struct Attached {
     pub until: Option<ServerTime>,
 }
 
+impl Attached {
+    /// Nothing but a status: why the channel is refused.
+    pub fn bare(status: Status) -> Self {
+        Self { status, slots: 0, ledger_entries: 0, clock_offset_ns: 0, verbs: None, until: None }
+    }
+}
+
 /// One end of a reliable connection, as the other end needs to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsEndpoint {

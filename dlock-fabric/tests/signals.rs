@@ -77,14 +77,7 @@ fn a_wait_survives_signals_and_keeps_its_deadline() {
         });
         stream.read_exact(&mut frame(&Frame::Attach(attach))).unwrap();
         let status = Status::Success;
-        let attached = Attached {
-            status,
-            slots: 0,
-            ledger_entries: 0,
-            clock_offset_ns: 0,
-            verbs: None,
-            until: None,
-        };
+        let attached = Attached::bare(status);
         stream.write_all(&frame(&Frame::Attached(attached))).unwrap();
         stream.read_exact(&mut frame(&Frame::Request(Seq(1), Request::Ping))).unwrap();
         while SIGNALS.load(Ordering::SeqCst) < MANY {

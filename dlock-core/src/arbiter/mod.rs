@@ -264,11 +264,7 @@ impl Arbiter {
         handle: Handle,
         out: &mut Vec<Sent>,
     ) {
-        self.with(now, mem, lock, out, |ctx, state| match lock.lock_type {
-            LockType::Atomic => atomic::forget(ctx, state, client),
-            LockType::Rw => rw::forget(ctx, state, client, handle),
-            LockType::Fair => fair::forget(ctx, state, client, handle),
-        });
+        self.with(now, mem, lock, out, |ctx, state| undo(ctx, state, client, handle, fair::forget));
     }
 
     /// As [`forget`](Self::forget) for a client that may come back.
@@ -281,11 +277,7 @@ impl Arbiter {
         handle: Handle,
         out: &mut Vec<Sent>,
     ) {
-        self.with(now, mem, lock, out, |ctx, state| match lock.lock_type {
-            LockType::Atomic => atomic::forget(ctx, state, client),
-            LockType::Rw => rw::forget(ctx, state, client, handle),
-            LockType::Fair => fair::lapse(ctx, state, client, handle),
-        });
+        self.with(now, mem, lock, out, |ctx, state| undo(ctx, state, client, handle, fair::lapse));
     }
 
     /// From now on every verb of this client is executed by the primary (a tcp client that has
@@ -552,6 +544,22 @@ impl Arbiter {
         if state.is_empty() && state.due.is_none() {
             self.locks.remove(&lock.slot);
         }
+    }
+}
+
+/// Undoes what a client that can no longer act on the lock has of it; `fair` says how where a
+/// ledger could name it again.
+fn undo(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    client: ClientId,
+    handle: Handle,
+    fair: fn(&mut Ctx<'_>, &mut LockState, ClientId, Handle),
+) {
+    match ctx.lock.lock_type {
+        LockType::Atomic => atomic::forget(ctx, state, client),
+        LockType::Rw => rw::forget(ctx, state, client, handle),
+        LockType::Fair => fair(ctx, state, client, handle),
     }
 }
 

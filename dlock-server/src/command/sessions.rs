@@ -208,14 +208,7 @@ impl Worker {
             level,
             "a command channel of client {client} is refused: {status}"
         );
-        let refusal = Attached {
-            status,
-            slots: 0,
-            ledger_entries: 0,
-            clock_offset_ns: 0,
-            verbs: None,
-            until: None,
-        };
+        let refusal = Attached::bare(status);
         // The connection is closed whether the answer arrives or not.
         let _ = handshake::answer(socket.as_fd(), &refusal, None, deadline);
     }

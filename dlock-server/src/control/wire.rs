@@ -165,14 +165,7 @@ pub(super) async fn refuse_attach(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     status: Status,
 ) {
-    let attached = Attached {
-        status,
-        slots: 0,
-        ledger_entries: 0,
-        clock_offset_ns: 0,
-        verbs: None,
-        until: None,
-    };
+    let attached = Attached::bare(status);
     part(stream, &Frame::Attached(attached)).await;
 }
 
