@@ -19,8 +19,8 @@ use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::session;
 use dlock_core::status::Status;
-use dlock_core::verb::Outcome;
-use dlock_fabric::clock::{monotonic_coarse_ns, monotonic_ns};
+use dlock_core::verb::{Chain, Outcome};
+use dlock_fabric::clock::monotonic_ns;
 use parking_lot::MutexGuard;
 
 use crate::table::{Busy, Cell, CellGuard, Held};
@@ -103,7 +103,7 @@ pub(crate) fn perform(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Li
 #[inline(never)]
 fn perform_remotely(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limit) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let (came_ns, now) = match held.is_timeless(op) {
+    let (came_ns, now) = match op.is_timeless(held.entry.lock_type()) {
         true => (None, held.clock(op)),
         false => {
             let (came_ns, now) = held.exec.now_since();
@@ -166,9 +166,9 @@ struct Asked {
 }
 
 /// Carries an operation out, from effect to effect, to its result.
-pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, started: Started) -> OpResult {
-    let mut operation = match started {
-        Started::Done(result) => return result,
+pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, mut started: Started) -> OpResult {
+    let operation = match &mut started {
+        Started::Done(result) => return *result,
         Started::Running(operation) => operation,
     };
     let mut asked: Option<Asked> = None;
@@ -176,9 +176,9 @@ pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, started: Started
         let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
         match operation.next(&mut held.entry) {
             Effect::Done(result) => return result,
-            Effect::Post { chain, until_ns } => {
+            Effect::Post { ref chain, until_ns } => {
                 let outcome = held.execute(chain, until_ns);
-                let now = held.clock_after(&operation);
+                let now = held.clock_after(operation);
                 operation.outcome(&mut held.entry, outcome, now);
             }
             Effect::Ask { request, until_ns } => match held.exec.send(&request) {
@@ -186,19 +186,19 @@ pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, started: Started
                     let is_wait = matches!(request, Request::Wait { .. });
                     let exec = Arc::clone(&held.exec);
                     let asked = asked.insert(Asked { seq, exec, is_wait, ping: None });
-                    await_reply(cell, guard, &mut operation, asked, until_ns);
+                    await_reply(cell, guard, operation, asked, until_ns);
                 }
-                Err(status) => held.reply(&mut operation, Err(status)),
+                Err(status) => held.reply(operation, Err(status)),
             },
             Effect::Probe { until_ns } => {
                 if let Some(asked) = &mut asked {
                     asked.ping = asked.exec.send(&Request::Ping).ok();
-                    await_reply(cell, guard, &mut operation, asked, until_ns);
+                    await_reply(cell, guard, operation, asked, until_ns);
                 }
             }
             Effect::Await { until_ns } => {
                 if let Some(asked) = &mut asked {
-                    await_reply(cell, guard, &mut operation, asked, until_ns);
+                    await_reply(cell, guard, operation, asked, until_ns);
                 }
             }
             Effect::Forget => {
@@ -207,13 +207,13 @@ pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, started: Started
                 }
             }
             Effect::Flush { until_ns } => {
-                let is_flushed = held.exec.publish(left_ns(until_ns));
-                let now = held.now();
+                let is_flushed = held.is_local || held.exec.publish(left_ns(until_ns));
+                let now = held.now_again();
                 operation.flushed(&mut held.entry, is_flushed, now);
             }
             Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
             Effect::Tell(request) => tell(&*held.exec, &request),
-            Effect::ReadClock => operation.clock(held.now()),
+            Effect::ReadClock => operation.clock(held.now_again()),
         }
     }
 }
@@ -277,41 +277,43 @@ pub(crate) fn tell(exec: &dyn Executor, request: &Request) {
 }
 
 impl Held {
-    /// Releasing an atomic or a read-write lock decides nothing by the clock.
-    #[inline]
-    fn is_timeless(&self, op: Op) -> bool {
-        matches!(op, Op::Unlock) && self.entry.lock_type() != LockType::Fair
-    }
-
     /// The server clock, as fresh as the operation needs it.
     #[inline]
     fn clock(&mut self, op: Op) -> Now {
-        self.last_now = match self.is_timeless(op) {
-            true => {
-                let local_ns = monotonic_coarse_ns();
-                self.within_horizon(Now { local_ns, ..self.last_now })
-            }
+        self.last_now = match op.is_timeless(self.entry.lock_type()) {
+            true if self.is_local => self.within_horizon(self.last_now),
+            true => self.local_coarse(),
             false => self.now(),
         };
         self.last_now
     }
 
+    /// The client's own clock as of the last tick, for what decides nothing by the server's.
+    #[inline]
+    fn local_coarse(&self) -> Now {
+        let local_ns = self.exec.local_coarse_ns().max(self.last_now.local_ns);
+        self.within_horizon(Now { local_ns, ..self.last_now })
+    }
+
     /// The clock for what follows an outcome.
     fn clock_after(&mut self, operation: &Operation) -> Now {
-        if operation.needs_clock(&self.entry) {
-            self.last_now = self.now();
+        if operation.needs_clock(&self.entry, self.is_local) {
+            self.last_now = match self.entry.lock_type() {
+                LockType::Rw => self.local_coarse(),
+                LockType::Atomic | LockType::Fair => self.now_again(),
+            };
         }
         self.last_now
     }
 
-    fn execute(&self, chain: dlock_core::verb::Chain, until_ns: u64) -> Outcome {
+    fn execute(&self, chain: &Chain, until_ns: u64) -> Outcome {
         let mut outcome = [Outcome::Unknown];
         let wait = match self.is_local {
             true => DATA_WAIT, // nothing is waited for
             false => left_ns(until_ns),
         };
         if !wait.is_zero() {
-            self.exec.execute(&[chain], &mut outcome, wait);
+            self.exec.execute(std::slice::from_ref(chain), &mut outcome, wait);
         }
         outcome[0]
     }

@@ -106,6 +106,12 @@ impl Held {
         self.within_horizon(self.exec.now())
     }
 
+    /// The same once more in one operation.
+    #[inline]
+    pub(crate) fn now_again(&self) -> Now {
+        self.within_horizon(self.exec.now_again())
+    }
+
     /// The same with the horizon of the session.
     #[inline]
     pub(crate) fn within_horizon(&self, now: Now) -> Now {

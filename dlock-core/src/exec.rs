@@ -106,8 +106,14 @@ pub trait Executor: Send + Sync {
         (now.local_ns, now)
     }
 
+    /// As [`now`](Self::now), for a thread that has called it before in the same operation.
+    fn now_again(&self) -> Now {
+        self.now()
+    }
+
     /// This host's CLOCK_BOOTTIME as [`Now::local_ns`] has it, late by at most
-    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX), and cheap to read.
+    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX), and cheap to read for a thread that has
+    /// called [`now`](Self::now) in the same operation.
     fn local_coarse_ns(&self) -> u64 {
         self.now().local_ns
     }

@@ -375,7 +375,7 @@ fn a_lapse_loses_what_has_no_lease_and_nothing_else() {
         assert!(!entry.lapse(), "nothing is held");
         let op = Op::TryLock { mode: Mode::Exclusive, expire_s };
         let cas = entry.fast(op, Now::exact(START)).unwrap();
-        entry.fast_done(cas);
+        entry.fast_done(cas, Now::exact(START));
         assert_eq!((entry.lapse(), entry.in_doubt()), (is_lost, is_lost), "{lock_type:?}");
     }
 }

@@ -447,7 +447,7 @@ fn a_claimed_lease_ends_on_the_clock_of_the_primary_that_has_it() {
     let then = Now::exact(ServerTime(4_000 * NS));
     let op = Op::TryLock { mode: Mode::Exclusive, expire_s: 60 };
     let cas = entry.fast(op, then).unwrap();
-    entry.fast_done(cas);
+    entry.fast_done(cas, then);
     let claim = entry.claim(Now::exact(then.time.plus_ns(10 * NS)));
     for _ in 0..2 {
         let update = ControlRequest::UpdateLocks(vec![claim.clone()]);

@@ -17,6 +17,12 @@
 //! last changes with every suspend; it also does when the wall clock is set, and then nothing is
 //! wrong but the next reading takes longer. Only a wall clock that is set back by exactly the
 //! suspended nanoseconds, before anything was read, would go unnoticed.
+//!
+//! Most readings fall into the tick of the reading before them. The second reading of one operation
+//! ([`boot_coarse_again_ns`]) asks for CLOCK_REALTIME_COARSE alone: every tick and every suspend
+//! changes it, so where it is as it was, the first reading still stands. A leap second sets it back
+//! by a second; a tick that falls on the very nanosecond of one a second before hides that second,
+//! which is less than the shortest lease ([`dlock_core::operation::lease`]).
 
 use std::time::{Duration, Instant};
 
@@ -65,6 +71,13 @@ pub fn monotonic_coarse_ns() -> u64 {
     boot_coarse_ns()
 }
 
+/// As [`boot_coarse_ns`], for a thread that has read it before in the same operation: twice as
+/// quick.
+#[inline]
+pub fn boot_coarse_again_ns() -> u64 {
+    SUSPENDED.boot_coarse_again_ns(read)
+}
+
 static SUSPENDED: Suspended = Suspended::new();
 
 /// How long this machine was suspended, and how that is known to be still so.
@@ -72,22 +85,38 @@ struct Suspended {
     /// CLOCK_REALTIME − CLOCK_MONOTONIC when it was measured (0: never), and CLOCK_BOOTTIME −
     /// CLOCK_MONOTONIC; modulo 2^64.
     known: Published<2>,
+    /// CLOCK_REALTIME_COARSE at the last tick that was read (0: none), and the coarse clock then.
+    tick: Published<2>,
 }
 
 impl Suspended {
     const fn new() -> Self {
-        Self { known: Published::zero() }
+        Self { known: Published::zero(), tick: Published::zero() }
     }
 
     #[inline]
     fn boot_coarse_ns(&self, read: impl Fn(libc::clockid_t) -> u64) -> u64 {
         let monotonic_ns = read(libc::CLOCK_MONOTONIC_COARSE);
-        let apart_ns = read(libc::CLOCK_REALTIME_COARSE).wrapping_sub(monotonic_ns);
+        let real_ns = read(libc::CLOCK_REALTIME_COARSE);
+        let apart_ns = real_ns.wrapping_sub(monotonic_ns);
         let [known_apart_ns, suspended_ns] = self.known.get();
-        if apart_ns == known_apart_ns && apart_ns != 0 {
-            return monotonic_ns.wrapping_add(suspended_ns);
+        if apart_ns != known_apart_ns || apart_ns == 0 {
+            return self.measure(read);
         }
-        self.measure(read)
+        let boot_ns = monotonic_ns.wrapping_add(suspended_ns);
+        if self.tick.get() != [real_ns, boot_ns] {
+            self.tick.update(|_| (Some([real_ns, boot_ns]), ()));
+        }
+        boot_ns
+    }
+
+    #[inline]
+    fn boot_coarse_again_ns(&self, read: impl Fn(libc::clockid_t) -> u64) -> u64 {
+        let [real_ns, boot_ns] = self.tick.get();
+        if real_ns != 0 && read(libc::CLOCK_REALTIME_COARSE) == real_ns {
+            return boot_ns;
+        }
+        self.boot_coarse_ns(read)
     }
 
     #[cold]
@@ -264,6 +293,13 @@ mod tests {
             assert!(coarse_ns <= kernel.boot_ns(), "ahead");
             let lag_ns = TICK_NS + SUSPENDED_ERROR_NS_MAX;
             assert!(coarse_ns + lag_ns >= before_ns, "{} ns behind", before_ns - coarse_ns);
+            if random >> 33 & 1 == 0 {
+                kernel.suspends(1 + (random >> 24) % (3_600 * NS));
+            }
+            let before_ns = kernel.boot_ns();
+            let again_ns = suspended.boot_coarse_again_ns(|clock| kernel.read(clock));
+            assert!(again_ns <= kernel.boot_ns(), "ahead");
+            assert!(again_ns + lag_ns >= before_ns, "{} ns behind", before_ns - again_ns);
         }
     }
 
@@ -281,6 +317,22 @@ mod tests {
             });
         }
         assert!(exact.get() <= 2 * TRIALS_MAX as u32, "read {} times", exact.get());
+    }
+
+    #[test]
+    fn the_second_reading_of_a_tick_asks_for_one_clock() {
+        let kernel = Kernel::default();
+        let suspended = Suspended::new();
+        kernel.wall_ns.set(1_700_000_000 * NS);
+        kernel.goes_on(NS);
+        suspended.boot_coarse_ns(|clock| kernel.read(clock));
+        let first_ns = suspended.boot_coarse_ns(|clock| kernel.read(clock));
+        let asked = Cell::new(0);
+        let again_ns = suspended.boot_coarse_again_ns(|clock| {
+            asked.set(asked.get() + 1);
+            kernel.read(clock)
+        });
+        assert_eq!((again_ns, asked.get()), (first_ns, 1));
     }
 
     #[test]

@@ -106,6 +106,21 @@ impl ShmExecutor {
         self.stream.probe() && self.is_alive()
     }
 
+    /// The coarse clock, as long as it knows the second: nothing but whole seconds stands in
+    /// lock words. Else the precise one, which is the primary's own.
+    #[inline]
+    fn now_at(&self, local_ns: u64) -> Now {
+        let earliest = local_ns.wrapping_add(self.offset_ns);
+        let latest = earliest.wrapping_add(2 * self.half_lag_ns);
+        if earliest / NS == latest / NS {
+            let time = ServerTime(earliest.wrapping_add(self.half_lag_ns));
+            return Now { local_ns, ..Now::within(time, self.half_lag_ns) };
+        }
+        let local_ns = clock::boot_ns();
+        let time = ServerTime(local_ns.wrapping_add(self.offset_ns));
+        Now { local_ns, ..Now::exact(time) }
+    }
+
     /// Why a chain must not be executed now.
     #[inline]
     fn refusal(&self) -> Option<Status> {
@@ -192,25 +207,19 @@ impl Executor for ShmExecutor {
         self.stream.end();
     }
 
-    /// The coarse clock, as long as it knows the second: nothing but whole seconds stands in
-    /// lock words. Else the precise one, which is the primary's own.
     #[inline]
     fn now(&self) -> Now {
-        let local_ns = clock::boot_coarse_ns();
-        let earliest = local_ns.wrapping_add(self.offset_ns);
-        let latest = earliest.wrapping_add(2 * self.half_lag_ns);
-        if earliest / NS == latest / NS {
-            let time = ServerTime(earliest.wrapping_add(self.half_lag_ns));
-            return Now { local_ns, ..Now::within(time, self.half_lag_ns) };
-        }
-        let local_ns = clock::boot_ns();
-        let time = ServerTime(local_ns.wrapping_add(self.offset_ns));
-        Now { local_ns, ..Now::exact(time) }
+        self.now_at(clock::boot_coarse_ns())
+    }
+
+    #[inline]
+    fn now_again(&self) -> Now {
+        self.now_at(clock::boot_coarse_again_ns())
     }
 
     #[inline]
     fn local_coarse_ns(&self) -> u64 {
-        clock::boot_coarse_ns()
+        clock::boot_coarse_again_ns()
     }
 
     fn reads_are_free(&self) -> bool {

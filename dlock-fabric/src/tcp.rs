@@ -22,7 +22,7 @@ use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
 
-use crate::clock::{boot_coarse_ns, boot_ns, ClockEstimate, Until};
+use crate::clock::{boot_coarse_again_ns, boot_ns, ClockEstimate, Until};
 use crate::error::FabricError;
 use crate::handshake;
 use crate::inbox::{Answer, Expected};
@@ -249,7 +249,7 @@ impl Executor for TcpExecutor {
 
     #[inline]
     fn local_coarse_ns(&self) -> u64 {
-        boot_coarse_ns()
+        boot_coarse_again_ns()
     }
 
     fn discontinuities(&self) -> u64 {

@@ -20,7 +20,7 @@ use dlock_core::lock::{FastCas, LockEntry, Op, OpResult};
 use dlock_core::message::Mode;
 use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, WordAddr};
+use dlock_core::verb::{Chain, Outcome};
 use dlock_fabric::clock::monotonic_ns;
 
 use super::{code, Instance};
@@ -114,7 +114,7 @@ impl Instance {
         start_ns: &mut Option<u64>,
     ) -> Option<Short<'_>> {
         let mut places: Vec<Place<'_>> = Vec::with_capacity(ops.len());
-        let mut cases = [NO_CAS; BATCH_MAX];
+        let mut cases = [FastCas::NONE; BATCH_MAX];
         let mut session: Option<(*const (), Now)> = None;
         for ((id, op), case) in ops.zip(&mut cases) {
             let cell = self.table.cell(self.table.hint(id)?);
@@ -165,7 +165,7 @@ impl Instance {
             }
             if let Some(result) = place.held().entry.fast_end(cas, now, || local_ns) {
                 (*out, ended[i]) = (result, true);
-                if cas.swap == 0 {
+                if cas.deadline_s.is_none() {
                     place.cell.changed.notify_all();
                 }
             }
@@ -267,8 +267,6 @@ struct Short<'a> {
     now: Now,
     bounds: Bounds,
 }
-
-const NO_CAS: FastCas = FastCas { addr: WordAddr::NONE, expect: 0, swap: 0 };
 
 /// One lock of the batch.
 struct Place<'a> {

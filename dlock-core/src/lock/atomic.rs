@@ -76,7 +76,7 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
 }
 
 fn acquired_or(m: &mut Machine, e: &mut LockEntry, old: u64, expire_s: u32, now: Now) -> Step {
-    let expected = if m.phase == Phase::Takeover { e.word } else { 0 };
+    let expected = if matches!(m.phase, Phase::Takeover) { e.word } else { 0 };
     if old == expected {
         return granted(m, e, m.target);
     }
@@ -165,7 +165,9 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, _now: Now)
         (Op::Unlock, Reply::Denied { .. }) => e.lost(),
         (Op::TryLock { .. } | Op::Lock { .. }, Reply::Granted { word, .. }) => granted(m, e, word),
         (Op::TryLock { .. }, Reply::Denied { .. }) => m.done(Status::Fail),
-        (Op::Lock { .. }, Reply::Denied { .. }) if m.phase == Phase::Ask => held_by_another(m, e),
+        (Op::Lock { .. }, Reply::Denied { .. }) if matches!(m.phase, Phase::Ask) => {
+            held_by_another(m, e)
+        }
         (Op::Lock { .. }, Reply::Cancelled { .. } | Reply::Denied { .. }) => m.done(Status::Fail),
         _ => m.lose_track(e),
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The shortest way through an atomic lock: one compare-and-swap that nobody interferes with.
+//! The shortest way through an atomic lock, and an exclusive one through a read-write lock: one
+//! compare-and-swap that nobody interferes with.
 //!
 //! ```text
 //!   fast(op) ──▶ Some(cas) ─ the word was as expected ─▶ fast_done ─▶ result
@@ -15,7 +16,7 @@ use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::{Verb, WordAddr};
-use crate::words::AtomicWord;
+use crate::words::{AtomicWord, RwWord};
 
 /// The compare-and-swap of an uncontended acquire or release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,19 +27,19 @@ pub struct FastCas {
     pub expect: u64,
     /// What it becomes.
     pub swap: u64,
+    /// The end of the lease that it begins, seconds since 1970 (read-write locks have none:
+    /// `u32::MAX`); `None`: it is a release.
+    pub deadline_s: Option<u32>,
 }
 
 impl FastCas {
+    /// No compare-and-swap: a place for one.
+    pub const NONE: Self = Self { addr: WordAddr::NONE, expect: 0, swap: 0, deadline_s: None };
+
     /// The verb.
     #[inline]
     pub fn verb(self) -> Verb {
         Verb::Cas { addr: self.addr, expect: self.expect, swap: self.swap }
-    }
-
-    /// The deadline that it writes, seconds since 1970; `None`: it is a release.
-    #[inline]
-    pub fn deadline_s(self) -> Option<u32> {
-        (self.swap != 0).then(|| AtomicWord::from_bits(self.swap).timeout())
     }
 }
 
@@ -46,45 +47,73 @@ impl LockEntry {
     /// The one verb that decides `op` if nobody interferes; `None` if it takes more, or less.
     #[inline]
     pub fn fast(&self, op: Op, now: Now) -> Option<FastCas> {
-        if self.lock_type != LockType::Atomic || self.doubt != Doubt::None || now.is_past_horizon()
-        {
+        if self.doubt != Doubt::None || self.note.is_some() || now.is_past_horizon() {
             return None;
         }
-        let (expect, swap) = match op {
-            Op::TryLock { mode: Mode::Exclusive, expire_s }
-            | Op::Lock { mode: Mode::Exclusive, expire_s }
-                if self.refs == 0 && expire_s > 0 =>
-            {
-                let deadline = now.deadline(expire_s);
-                (0, AtomicWord::new().with_client(self.me.get()).with_timeout(deadline).into_bits())
+        let (expect, swap, deadline_s) = match (self.lock_type, op) {
+            (
+                LockType::Atomic | LockType::Rw,
+                Op::TryLock { mode: Mode::Exclusive, expire_s }
+                | Op::Lock { mode: Mode::Exclusive, expire_s },
+            ) if self.refs == 0 && expire_s > 0 => {
+                let me = self.me.get();
+                match self.lock_type {
+                    LockType::Rw => (0, RwWord::new().with_client(me).into_bits(), Some(u32::MAX)),
+                    _ => {
+                        let deadline = now.deadline(expire_s);
+                        let word = AtomicWord::new().with_client(me).with_timeout(deadline);
+                        (0, word.into_bits(), Some(deadline))
+                    }
+                }
             }
             // with the waiters bit the word is the arbiter's to change
-            Op::Unlock
+            (LockType::Atomic, Op::Unlock)
                 if self.refs == 1
                     && (!AtomicWord::from_bits(self.word).waiters()
                         || planted::is(Bug::FastIgnoresBit)) =>
             {
-                (self.word, 0)
+                (self.word, 0, None)
+            }
+            (LockType::Rw, Op::Unlock)
+                if self.refs == 1
+                    && matches!(self.state, EntryState::ExclusiveLocked)
+                    && (!RwWord::from_bits(self.word).waiters()
+                        || planted::is(Bug::FastIgnoresBit)) =>
+            {
+                (self.word, RwWord::from_bits(self.word).with_client(0).into_bits(), None)
             }
             _ => return None,
         };
-        Some(FastCas { addr: self.w0(), expect, swap })
+        Some(FastCas { addr: self.w0(), expect, swap, deadline_s })
     }
 
-    /// The word was as `cas` expected: the operation is done.
+    /// The word was as `cas` expected: the operation is done. `begun` is the clock from before.
     #[inline]
-    pub fn fast_done(&mut self, cas: FastCas) -> OpResult {
-        self.word = cas.swap;
-        let word = AtomicWord::from_bits(cas.swap);
-        let view = View::Atomic { client_id: word.client(), time_out: word.timeout() };
+    pub fn fast_done(&mut self, cas: FastCas, begun: Now) -> OpResult {
+        let is_rw = matches!(self.lock_type, LockType::Rw);
+        self.word = if is_rw && cas.deadline_s.is_none() { 0 } else { cas.swap };
+        let view = match is_rw {
+            true => {
+                let word = RwWord::from_bits(cas.swap);
+                let time_out = cas.deadline_s.map_or(0, |_| begun.time.seconds());
+                View::Rw { time_out, client_id: word.client(), rcount: word.rcount() }
+            }
+            false => {
+                let word = AtomicWord::from_bits(cas.swap);
+                View::Atomic { client_id: word.client(), time_out: word.timeout() }
+            }
+        };
         self.cache = view;
-        if cas.swap == 0 {
-            self.state = EntryState::Unlocked;
-            self.refs = 0;
-        } else {
-            self.state = EntryState::ExclusiveLocked;
-            self.refs = 1;
-            self.time_s = word.timeout();
+        match cas.deadline_s {
+            None => {
+                self.state = EntryState::Unlocked;
+                self.refs = 0;
+            }
+            Some(deadline_s) => {
+                self.state = EntryState::ExclusiveLocked;
+                self.refs = 1;
+                self.time_s = if is_rw { begun.time.seconds() } else { deadline_s };
+            }
         }
         OpResult { status: Status::Success, view: Some(view) }
     }
@@ -113,17 +142,19 @@ mod tests {
     /// Both ways, side by side, through a whole life of the lock.
     #[test]
     fn the_short_way_and_the_machine_agree() {
-        let (mut short, mut long) = (entry(LockType::Atomic), entry(LockType::Atomic));
         let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
-        for op in [take, Op::Unlock, take, Op::Unlock] {
-            let cas = short.fast(op, now()).expect("uncontended");
-            let Begin::Run(mut machine, step) = long.begin(op, now()) else { panic!() };
-            assert_eq!(step, Step::Chain(Chain::one(cas.verb())));
-            let mut values = Values::new();
-            values.push(cas.expect);
-            let step = machine.outcome(&mut long, Outcome::Done(values), now());
-            assert_eq!(Step::Done(short.fast_done(cas)), step);
-            assert_eq!(format!("{short:?}"), format!("{long:?}"));
+        for lock_type in [LockType::Atomic, LockType::Rw] {
+            let (mut short, mut long) = (entry(lock_type), entry(lock_type));
+            for op in [take, Op::Unlock, take, Op::Unlock] {
+                let cas = short.fast(op, now()).expect("uncontended");
+                let Begin::Run(mut machine, step) = long.begin(op, now()) else { panic!() };
+                assert_eq!(step, Step::Chain(Chain::one(cas.verb())));
+                let mut values = Values::new();
+                values.push(cas.expect);
+                let step = machine.outcome(&mut long, Outcome::Done(values), now());
+                assert_eq!(Step::Done(short.fast_done(cas, now())), step);
+                assert_eq!(format!("{short:?}"), format!("{long:?}"));
+            }
         }
     }
 
@@ -136,11 +167,20 @@ mod tests {
         assert_eq!(e.fast(Op::TryLock { mode: Mode::Shared, expire_s: 5 }, now()), None);
         assert_eq!(e.fast(Op::Extend { mode: Mode::Exclusive, expire_s: 5 }, now()), None);
         let cas = e.fast(take, now()).unwrap();
-        e.fast_done(cas);
+        e.fast_done(cas, now());
         assert_eq!(e.fast(take, now()), None, "a re-entry");
         e.word = AtomicWord::from_bits(e.word).with_waiters(true).into_bits();
         assert_eq!(e.fast(Op::Unlock, now()), None, "somebody waits");
-        assert_eq!(entry(LockType::Rw).fast(take, now()), None);
+        let mut e = entry(LockType::Rw);
+        let shared = Op::TryLock { mode: Mode::Shared, expire_s: 5 };
+        assert_eq!(e.fast(shared, now()), None, "an intent comes first");
+        let cas = e.fast(take, now()).unwrap();
+        e.fast_done(cas, now());
+        e.word = RwWord::from_bits(e.word).with_waiters(true).into_bits();
+        assert_eq!(e.fast(Op::Unlock, now()), None, "somebody waits");
+        e.word = RwWord::from_bits(e.word).with_waiters(false).into_bits();
+        e.state = EntryState::SharedLocked;
+        assert_eq!(e.fast(Op::Unlock, now()), None, "a share is not in the word alone");
         assert_eq!(entry(LockType::Fair).fast(take, now()), None);
     }
 }

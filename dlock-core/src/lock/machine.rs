@@ -57,6 +57,11 @@ pub(super) enum Phase {
 pub(super) const PUBLISH_NS_MAX: u64 = crate::limits::FAIR_GRACE_S as u64 * crate::clock::NS / 2;
 
 impl Machine {
+    /// Of an operation that is to begin.
+    pub(crate) fn of(op: Op, now: Now) -> Self {
+        Self::new(op, Phase::Try, now)
+    }
+
     pub(super) fn new(op: Op, phase: Phase, now: Now) -> Self {
         Self { op, reentry: false, phase, rounds: 0, target: 0, started: now, requeued: false }
     }
@@ -83,7 +88,7 @@ impl Machine {
             }
             Outcome::Refused(status) => return self.refused(e, status),
         };
-        let wanted = if self.phase == Phase::Publish { 0 } else { 1 };
+        let wanted = if matches!(self.phase, Phase::Publish) { 0 } else { 1 };
         if values.as_slice().len() < wanted {
             return self.lose_track(e); // an executor that answers less than it was asked
         }
@@ -104,7 +109,7 @@ impl Machine {
         if let Phase::Told(result) = self.phase {
             return Step::Done(result); // nobody answers it, and nobody needs to
         }
-        if self.phase == Phase::Retry {
+        if matches!(self.phase, Phase::Retry) {
             return fair::again(self, e, now);
         }
         let reply = match reply {
@@ -114,7 +119,7 @@ impl Machine {
             Ok(reply) => reply,
             Err(_) => return self.lose_track(e),
         };
-        if self.phase == Phase::Resolving {
+        if matches!(self.phase, Phase::Resolving) {
             return self.resolved(e, reply, now);
         }
         match e.lock_type {
@@ -127,7 +132,7 @@ impl Machine {
     /// The request that ends a wait early: the driver sends it when a `Wait` has lasted too
     /// long, forgets its reply, and goes on waiting for the reply to the `Wait` itself.
     pub fn cancel(&self, e: &LockEntry) -> Option<Request> {
-        (self.phase == Phase::Wait)
+        matches!(self.phase, Phase::Wait)
             .then_some(Request::Cancel { handle: e.handle, wait: WaitNumber(e.wait) })
     }
 
@@ -159,7 +164,7 @@ impl Machine {
     pub(super) fn lose_track(&mut self, e: &mut LockEntry) -> Step {
         let ticketed =
             matches!(e.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
-        if self.phase != Phase::Resolving {
+        if !matches!(self.phase, Phase::Resolving) {
             match self.op {
                 // asking again with the same ticket is idempotent, and so is a re-entry
                 _ if self.reentry || ticketed => {}
@@ -182,7 +187,7 @@ impl Machine {
             e.clear_note();
             return e.lost();
         }
-        if self.phase == Phase::StepBack {
+        if matches!(self.phase, Phase::StepBack) {
             return self.lose_track(e);
         }
         if matches!(e.lock_type, LockType::Rw) && e.refs == 0 {

@@ -66,6 +66,14 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// Whether it decides nothing by the clock: the release of an atomic or a read-write lock.
+    #[inline]
+    pub fn is_timeless(self, lock_type: LockType) -> bool {
+        matches!(self, Op::Unlock) && !matches!(lock_type, LockType::Fair)
+    }
+}
+
 /// What an operation came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpResult {
@@ -366,23 +374,37 @@ impl LockEntry {
 
     /// Begins an operation: decides it locally, or says what it takes.
     pub fn begin(&mut self, op: Op, now: Now) -> Begin {
-        if let Some(local) = self.decide(op) {
+        if let Some(local) = self.decided(op) {
             return Begin::Local(local);
+        }
+        let mut machine = Machine::new(op, Phase::Try, now);
+        let step = self.first_step(&mut machine, now);
+        Begin::Run(machine, step)
+    }
+
+    /// The result of an operation that needs no primary.
+    pub(crate) fn decided(&mut self, op: Op) -> Option<OpResult> {
+        if let Some(local) = self.decide(op) {
+            return Some(local);
         }
         if self.doubt == Doubt::Lost {
             self.end(EntryState::Initialized);
-            return Begin::Local(OpResult::of(Status::Fail));
+            return Some(OpResult::of(Status::Fail));
         }
-        let mut machine = Machine::new(op, Phase::Try, now);
+        None
+    }
+
+    /// The first step of a [new](Machine::of) machine.
+    pub(crate) fn first_step(&mut self, machine: &mut Machine, now: Now) -> Step {
+        let op = machine.op;
         // also for an extend: a release that was asked for may still be carried out
         let undoubted = planted::is(Bug::ExtendInDoubt) && matches!(op, Op::Extend { .. });
-        let step = if self.doubt != Doubt::None && !undoubted {
+        if self.doubt != Doubt::None && !undoubted {
             machine.phase = Phase::Resolving;
             Step::Request(Request::Resolve { handle: self.handle })
         } else {
             machine.start(self, now)
-        };
-        Begin::Run(machine, step)
+        }
     }
 
     /// The lease of a grant may be over before its caller was told: as far as this client knows

@@ -78,7 +78,7 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
                 None => m.lose_track(e),
             },
         },
-        Op::Unlock if m.phase == Phase::StepBack => e.lost(),
+        Op::Unlock if matches!(m.phase, Phase::StepBack) => e.lost(),
         Op::Unlock if e.state == super::EntryState::SharedLocked => match last_faa(1) {
             Some(old) => shared_released(m, e, old),
             None => m.lose_track(e),

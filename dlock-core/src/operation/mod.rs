@@ -159,12 +159,15 @@ impl Operation {
         if bounds.until_ns <= now.local_ns || now.is_past_horizon() {
             return Started::Done(OpResult::of(Status::BadResponse));
         }
-        match entry.begin(op, now) {
-            Begin::Local(result) => Started::Done(lease::told(entry, op, result, now)),
-            Begin::Run(machine, step) => {
-                Started::Running(Self::new(op, machine, step, now, bounds))
-            }
+        if let Some(result) = entry.decided(op) {
+            return Started::Done(lease::told(entry, op, result, now));
         }
+        let mut started =
+            Started::Running(Self::new(op, Machine::of(op, now), Stage::Posted, now, bounds));
+        if let Started::Running(operation) = &mut started {
+            operation.stage = Stage::Step(entry.first_step(&mut operation.machine, now));
+        }
+        started
     }
 
     /// Goes on from the outcome of the [first effect](LockEntry::fast) of an operation, which did
@@ -190,11 +193,13 @@ impl Operation {
     /// Undoes what a lost answer may have left behind: `None` if nothing is in doubt.
     pub fn undo(entry: &mut LockEntry, now: Now, bounds: Bounds) -> Option<Operation> {
         let (machine, step) = entry.undo(now)?;
-        Some(Self { is_undo: true, ..Self::new(Op::Unlock, machine, step, now, bounds) })
+        Some(Self {
+            is_undo: true,
+            ..Self::new(Op::Unlock, machine, Stage::Step(step), now, bounds)
+        })
     }
 
-    fn new(op: Op, machine: Machine, step: Step, now: Now, bounds: Bounds) -> Self {
-        let stage = Stage::Step(step);
+    fn new(op: Op, machine: Machine, stage: Stage, now: Now, bounds: Bounds) -> Self {
         Self {
             op,
             bounds,
@@ -220,12 +225,18 @@ impl Operation {
     }
 
     /// Whether its next decision needs the clock as it is after the event. Where not, an older
-    /// reading will do.
-    pub fn needs_clock(&self, entry: &LockEntry) -> bool {
-        let timeless = entry.lock_type() == LockType::Rw
-            || entry.lock_type() == LockType::Atomic && matches!(self.op, Op::Unlock)
-            || planted::is(Bug::StaleClock);
-        !timeless || self.now.horizon_ns != u64::MAX
+    /// reading will do. `is_local`: the word operations are executed by memory of this host, which
+    /// refuses those of a client that is fenced, and ends nothing of a client that has it mapped:
+    /// a release that it has executed has taken effect, however late it is.
+    #[inline]
+    pub fn needs_clock(&self, entry: &LockEntry, is_local: bool) -> bool {
+        if planted::is(Bug::StaleClock) {
+            return self.now.horizon_ns != u64::MAX;
+        }
+        match self.op.is_timeless(entry.lock_type()) {
+            true => !is_local && self.now.horizon_ns != u64::MAX,
+            false => entry.lock_type() != LockType::Rw || self.now.horizon_ns != u64::MAX,
+        }
     }
 
     /// The next effect. After one that waits for something, only once that was reported.
@@ -238,6 +249,21 @@ impl Operation {
         }
         loop {
             match self.stage {
+                Stage::Step(Step::Chain(ref chain)) if self.steps < STEPS_MAX => {
+                    let until_ns = self.bounds.chain_until_ns(self.now.local_ns);
+                    let effect = Effect::Post { chain: *chain, until_ns };
+                    self.steps += 1;
+                    self.stage = Stage::Posted;
+                    return effect;
+                }
+                Stage::Step(Step::Done(ref result)) => {
+                    let result = *result;
+                    if self.is_stale(entry, &result) {
+                        self.stage = Stage::Reading(result);
+                        return Effect::ReadClock;
+                    }
+                    self.finish(entry, result);
+                }
                 Stage::Step(step) => {
                     if let Some(effect) = self.follow(entry, step) {
                         return effect;
@@ -294,27 +320,16 @@ impl Operation {
             && matches!(self.stage, Stage::Step(Step::Chain(_) | Step::Request(_) | Step::Confirm))
     }
 
-    /// Turns what the machine wants into an effect; `None`: look again.
+    /// Turns what the machine wants, if it is not the usual, into an effect; `None`: look again.
     fn follow(&mut self, entry: &mut LockEntry, step: Step) -> Option<Effect> {
         self.steps += 1;
-        if self.steps > STEPS_MAX && !matches!(step, Step::Done(_)) {
+        if self.steps > STEPS_MAX {
             self.give_up(entry, Status::BadResponse, self.now);
             return entry.take_note().map(Effect::WriteLedger);
         }
         let until_ns = self.bounds.chain_until_ns(self.now.local_ns);
         match step {
-            Step::Done(result) if self.is_stale(entry, &result) => {
-                self.stage = Stage::Reading(result);
-                Some(Effect::ReadClock)
-            }
-            Step::Done(result) => {
-                self.finish(entry, result);
-                None
-            }
-            Step::Chain(chain) => {
-                self.stage = Stage::Posted;
-                Some(Effect::Post { chain, until_ns })
-            }
+            Step::Chain(_) | Step::Done(_) => unreachable!("`next` has done it"),
             Step::Confirm if planted::is(Bug::FlushSkipped) => {
                 let published = Outcome::Done(Values::new());
                 self.stage = Stage::Step(self.machine.outcome(entry, published, self.now));
@@ -367,7 +382,7 @@ impl Operation {
     /// The outcome of the chain that was posted. `now` was read after it came, unless
     /// [`needs_clock`](Self::needs_clock) says that it need not.
     pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) {
-        if self.stage != Stage::Posted {
+        if !matches!(self.stage, Stage::Posted) {
             return;
         }
         self.read(now);
@@ -387,7 +402,7 @@ impl Operation {
 
     /// Whether all ledger writes have taken effect; `false`: not in time, or it cannot be known.
     pub fn flushed(&mut self, entry: &mut LockEntry, is_flushed: bool, now: Now) {
-        if self.stage != Stage::Flushing {
+        if !matches!(self.stage, Stage::Flushing) {
             return;
         }
         self.read(now);
@@ -539,9 +554,9 @@ impl LockEntry {
         begun: Now,
         local_ns: impl FnOnce() -> u64,
     ) -> Option<OpResult> {
-        match cas.deadline_s() {
+        match cas.deadline_s {
             Some(deadline_s) if !lease::runs_coarsely(deadline_s, begun, local_ns()) => None,
-            _ => Some(self.fast_done(cas)),
+            _ => Some(self.fast_done(cas, begun)),
         }
     }
 }

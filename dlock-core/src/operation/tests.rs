@@ -318,7 +318,7 @@ fn a_grant_that_is_told_too_late_is_given_back_and_waited_for_anew() {
 fn the_first_word_operation_decides_only_while_its_lease_runs() {
     let mut e = entry(LockType::Atomic);
     let cas = e.fast(TAKE, at(0)).unwrap();
-    assert_eq!(cas.deadline_s(), Some(1_005));
+    assert_eq!(cas.deadline_s, Some(1_005));
     assert_eq!(e.fast_end(cas, at(0), || START + 6 * NS), None);
     let started = Operation::after_fast(&mut e, TAKE, values(&[0]), at(0), at(6 * NS), bounds());
     let Started::Running(mut o) = started else { panic!() };
@@ -390,7 +390,7 @@ fn whatever_comes_after_the_horizon_is_unknown() {
     let Started::Running(mut o) = Operation::begin(&mut e, TAKE, now(0), bounds()) else {
         panic!()
     };
-    assert!(o.needs_clock(&e), "though a read-write lock has no lease");
+    assert!(o.needs_clock(&e, true), "though a read-write lock has no lease");
     let _ = posted(o.next(&mut e));
     o.outcome(&mut e, values(&[0]), now(5));
     assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));

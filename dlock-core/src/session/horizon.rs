@@ -8,7 +8,7 @@
 //! The client counts from before it sent the heartbeat, the primary from its arrival, so the
 //! client gives up first, whatever the network did. Without a horizon neither acts on silence.
 
-use crate::clock::DRIFT_PPM;
+use crate::clock::{COARSE_NS_MAX, DRIFT_PPM};
 
 /// Heartbeats in one horizon: three may be lost.
 pub const HEARTBEATS_PER_HORIZON: u64 = 4;
@@ -52,12 +52,14 @@ impl Heartbeats {
         self.heard_ns = self.heard_ns.max(sent_ns);
     }
 
-    /// Until when this client may rely on what it holds; `u64::MAX`: without end.
+    /// Until when this client may rely on what it holds, as a coarse reading of its clock tells
+    /// ([`COARSE_NS_MAX`]); `u64::MAX`: without end.
     pub fn horizon_ns(&self) -> u64 {
         if self.horizon_ns == 0 {
             return u64::MAX;
         }
         let drift_ns = self.horizon_ns / 1_000_000 * DRIFT_PPM + DRIFT_PPM;
-        self.heard_ns.saturating_add(self.horizon_ns.saturating_sub(drift_ns))
+        let margin_ns = drift_ns + COARSE_NS_MAX;
+        self.heard_ns.saturating_add(self.horizon_ns.saturating_sub(margin_ns))
     }
 }

@@ -171,13 +171,13 @@ fn claims_that_are_refused_otherwise_are_to_be_repeated() {
 fn a_client_gives_up_before_its_primary_does_whatever_the_network_did() {
     let mut beats = Heartbeats::new(10 * NS, 100 * NS);
     assert_eq!(beats.next_ns(), 100 * NS + 10 * NS / 4);
-    assert_eq!(beats.horizon_ns(), 110 * NS - 5_000_500);
+    assert_eq!(beats.horizon_ns(), 110 * NS - 105_000_500);
     beats.sent(103 * NS);
-    assert_eq!(beats.horizon_ns(), 110 * NS - 5_000_500, "not answered yet");
+    assert_eq!(beats.horizon_ns(), 110 * NS - 105_000_500, "not answered yet");
     beats.answered(103 * NS);
-    assert_eq!(beats.horizon_ns(), 113 * NS - 5_000_500, "from before it was sent");
+    assert_eq!(beats.horizon_ns(), 113 * NS - 105_000_500, "from before it was sent");
     beats.answered(101 * NS);
-    assert_eq!(beats.horizon_ns(), 113 * NS - 5_000_500, "a late answer takes nothing back");
+    assert_eq!(beats.horizon_ns(), 113 * NS - 105_000_500, "a late answer takes nothing back");
     let unlimited = Heartbeats::new(0, 100 * NS);
     assert_eq!((unlimited.next_ns(), unlimited.horizon_ns()), (u64::MAX, u64::MAX));
 }

@@ -41,7 +41,7 @@ use super::ring::{NoRoom, Ring};
 use super::station::Claim;
 use super::talk::Talk;
 use super::timing::effect_ns_max;
-use crate::clock::{boot_coarse_ns, boot_ns, ClockEstimate, Until};
+use crate::clock::{boot_coarse_again_ns, boot_ns, ClockEstimate, Until};
 use crate::error::FabricError;
 use crate::fork::Owner;
 use crate::inbox::lock;
@@ -553,7 +553,7 @@ impl Executor for VerbsExecutor {
 
     #[inline]
     fn local_coarse_ns(&self) -> u64 {
-        boot_coarse_ns()
+        boot_coarse_again_ns()
     }
 
     fn discontinuities(&self) -> u64 {

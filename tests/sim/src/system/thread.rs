@@ -253,6 +253,7 @@ impl Sys {
     /// The thread looks at what it has waited for, and reads its clock.
     pub(super) fn event(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
+        let is_local = self.clients[c].fabric == Fabric::Shm;
         let t = &mut self.clients[c].threads[l];
         t.at_once = false;
         let doing = t.doing;
@@ -265,7 +266,7 @@ impl Sys {
         match doing {
             Doing::Chain => {
                 let Some(outcome) = t.outcome.take() else { return };
-                if operation.needs_clock(entry) {
+                if operation.needs_clock(entry, is_local) {
                     t.last_now = now;
                 }
                 t.past_queue = shared_past_a_queue(t.op, &outcome);
