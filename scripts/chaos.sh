@@ -9,6 +9,8 @@
 #   scripts/chaos.sh kills N                kills of clients
 #   scripts/chaos.sh frozen N               stops of the primary
 #   scripts/chaos.sh fair SECONDS           fair locks without a fault: no stall
+#   scripts/chaos.sh silent SECONDS         clients that are silent in the midst of a lease
+#   scripts/chaos.sh dead N                 deaths: when is what a dead client held free?
 #   ... --fabric shm | tcp | verbs          on this one alone
 #   DLOCK_CHAOS_TRACE=1   write down, beside the logs, what passes each executor
 # shellcheck source=scripts/lib.sh

@@ -86,6 +86,7 @@ pub(crate) fn perform(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Li
     }
     let now = held.clock(op);
     let Some(cas) = held.entry.fast(op, now) else {
+        let now = held.clock_of_bounds(op, now);
         return slowly(cell, guard, op, now, limit.bounds(now.local_ns));
     };
     let single = held.exec.execute_one(&cas.verb(), now.local_ns + DATA_WAIT_NS);
@@ -95,7 +96,8 @@ pub(crate) fn perform(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Li
             return result;
         }
     }
-    interfered(cell, guard, op, now, limit.bounds(now.local_ns), single)
+    let begun = held.clock_of_bounds(op, now);
+    interfered(cell, guard, op, now, limit.bounds(begun.local_ns), single)
 }
 
 /// The same where the clock may have to be asked for, and a chain is waited for: a call that has
@@ -286,6 +288,17 @@ impl Held {
             false => self.now(),
         };
         self.last_now
+    }
+
+    /// The same for bounds: a reading of any age will do for a release that is decided at once, and
+    /// for no other operation.
+    #[inline]
+    fn clock_of_bounds(&mut self, op: Op, now: Now) -> Now {
+        if op.is_timeless(self.entry.lock_type()) {
+            self.last_now = self.local_coarse();
+            return self.last_now;
+        }
+        now
     }
 
     /// The client's own clock as of the last tick, for what decides nothing by the server's.

@@ -7,6 +7,8 @@
 //!   chaos kills N         N kills of clients in the midst of it
 //!   chaos frozen N        N stops of the primary
 //!   chaos fair SECONDS    eight clients on fair locks without a fault: no stall
+//!   chaos silent SECONDS  clients that are silent in the midst of a lease, beside 999 strangers
+//!   chaos dead N          deaths of clients on this host: when is what they held free?
 //!   options: --seed S (1), --fabric shm | tcp | verbs (those that a primary here offers)
 //! ```
 
@@ -18,6 +20,7 @@ use std::time::Duration;
 
 use dlock_client::FabricChoice;
 use harness::programs::{self, Plan};
+use harness::silent;
 
 /// Processes that are stopped at the same time, most of the time.
 const STOPPED: u64 = 42;
@@ -53,7 +56,7 @@ fn arguments() -> Result<Arguments, String> {
                     other => return Err(format!("{other:?} is no fabric")),
                 }];
             }
-            "stops" | "kills" | "frozen" | "fair" => {
+            "stops" | "kills" | "frozen" | "fair" | "silent" | "dead" => {
                 (all.program, all.number) = (arg, number(args.next())?);
             }
             _ => return Err(format!("{arg}: see the top of {}", file!())),
@@ -82,6 +85,40 @@ fn passes(program: &str, plan: &Plan) -> bool {
     outcome.verdict.violations.is_empty() && (program != "fair" || outcome.waits.stalls.is_empty())
 }
 
+/// Silent and dead clients.
+fn silence(program: &str, number: u64, fabrics: &[FabricChoice]) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for &fabric in fabrics {
+        let outcome = match program {
+            "silent" => silent::silent(fabric, Duration::from_secs(number)),
+            // over tcp nothing proves that a process has ended
+            _ if fabric == FabricChoice::Tcp => continue,
+            _ => silent::dead(fabric, number),
+        };
+        let silent::Outcome { wrong, trials, strangers, mut freed } = outcome;
+        freed.sort();
+        match (freed.last(), freed.get(freed.len() / 2)) {
+            (Some(longest), Some(median)) => {
+                let over = freed.iter().filter(|time| time.as_millis() > 50).count();
+                let count = freed.len();
+                println!(
+                    "dead {fabric:?}: {count} deaths; all free after {median:?}, at the longest \
+                     {longest:?}; {over} took more than 50 ms"
+                );
+            }
+            _ => println!(
+                "silent {fabric:?}: {trials} trials beside {strangers} strangers, {} wrong",
+                wrong.len()
+            ),
+        }
+        if !wrong.is_empty() {
+            wrong.iter().take(20).for_each(|wrong| println!("  {wrong}"));
+            code = ExitCode::FAILURE;
+        }
+    }
+    code
+}
+
 fn main() -> ExitCode {
     if harness::obey() {
         return ExitCode::SUCCESS;
@@ -93,6 +130,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if matches!(program.as_str(), "silent" | "dead") {
+        return silence(&program, number, &fabrics);
+    }
     let mut plans: Vec<(FabricChoice, Plan)> = Vec::new();
     let count = fabrics.len() as u64;
     for &fabric in &fabrics {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use dlock_client::FabricChoice;
 use harness::programs::{self, Plan};
+use harness::silent;
 use harness::{fabrics, obey};
 
 /// A run with faults takes this long, if nothing else is said.
@@ -77,6 +78,21 @@ fn a_primary_that_stood_still_tells_no_success_for_a_lease_that_is_over() {
     for fabric in fabrics() {
         hold(&programs::frozen(fabric, 1, FROZEN));
     }
+}
+
+#[test]
+fn a_client_that_is_silent_in_the_midst_of_its_lease_keeps_it_whoever_connects() {
+    for fabric in fabrics() {
+        let outcome = silent::silent(fabric, Duration::from_secs(15));
+        assert!(outcome.wrong.is_empty(), "{outcome:?}");
+        assert!(outcome.trials > 0 && outcome.strangers > 0, "{outcome:?}");
+    }
+}
+
+#[test]
+fn nothing_of_a_client_that_died_on_this_host_stays_held() {
+    let outcome = silent::dead(fabrics()[0], 5);
+    assert!(outcome.wrong.is_empty(), "{outcome:?}");
 }
 
 #[test]

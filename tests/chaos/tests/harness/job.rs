@@ -36,11 +36,21 @@ pub struct Job {
 const STYLES: [Style; 3] = [Style::Mix, Style::One, Style::Fair];
 const FABRICS: [FabricChoice; 3] = [FabricChoice::Shm, FabricChoice::Tcp, FabricChoice::Verbs];
 
+/// A fabric as a number, for a job's text.
+pub fn number_of(fabric: FabricChoice) -> usize {
+    FABRICS.iter().position(|&f| f == fabric).unwrap_or(0)
+}
+
+/// The fabric of a number.
+pub fn fabric(number: usize) -> FabricChoice {
+    FABRICS[number]
+}
+
 impl std::fmt::Display for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { port, seed, number, threads, locks, faulty, log, .. } = self;
         let style = STYLES.iter().position(|&s| s == self.style).unwrap_or(0);
-        let fabric = FABRICS.iter().position(|&f| f == self.fabric).unwrap_or(0);
+        let fabric = number_of(self.fabric);
         write!(f, "worker {style} {fabric} {port} {seed} {number} {threads} ")?;
         write!(f, "{} {} {} {log}", locks.0, locks.1, u8::from(*faulty))
     }

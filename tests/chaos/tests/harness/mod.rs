@@ -8,6 +8,7 @@
 
 pub mod job;
 pub mod programs;
+pub mod silent;
 pub mod worker;
 
 use std::io::{BufRead, BufReader, Read};
@@ -34,6 +35,7 @@ pub fn obey() -> bool {
     let Ok(job) = std::env::var(JOB) else { return false };
     match job.split_once(' ') {
         Some(("primary", verbs)) => serve(verbs == "on"),
+        Some(("hold", job)) => silent::hold(job),
         Some(("worker", job)) => worker::work(&job.parse().expect("the parent's job")),
         _ => panic!("no job: {job}"),
     }
@@ -150,8 +152,18 @@ impl Process {
 
     /// Stops it for so long.
     pub fn pause(&self, time: Duration) {
-        self.signal(Signal::STOP);
+        self.stop();
         std::thread::sleep(time);
+        self.resume();
+    }
+
+    /// Stops it.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
