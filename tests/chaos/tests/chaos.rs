@@ -83,7 +83,7 @@ fn a_primary_that_stood_still_tells_no_success_for_a_lease_that_is_over() {
 #[test]
 fn a_client_that_is_silent_in_the_midst_of_its_lease_keeps_it_whoever_connects() {
     for fabric in fabrics() {
-        let outcome = silent::silent(fabric, Duration::from_secs(15));
+        let outcome = silent::silent(fabric, Duration::from_secs(6));
         assert!(outcome.wrong.is_empty(), "{outcome:?}");
         assert!(outcome.trials > 0 && outcome.strangers > 0, "{outcome:?}");
     }

@@ -31,7 +31,7 @@ const TRY_EVERY: Duration = Duration::from_millis(100);
 /// Until a dead client's locks must be free, however busy the machine is.
 const FREE_MAX: Duration = Duration::from_secs(30);
 /// The horizons of the holders' sessions, seconds (0: none).
-const HORIZONS_S: [u32; 2] = [0, 10];
+const HORIZONS_S: [u32; 2] = [0, 3];
 
 /// What came of it.
 #[derive(Debug, Default)]
