@@ -275,7 +275,7 @@ impl Pending {
             match self.waits_for {
                 WaitsFor::Nothing(_) => {
                     // decided when it was started, and told only now
-                    self.operation.told_late(&held.entry, held.exec.now());
+                    self.operation.told_late(&held.entry, held.now());
                     match advance(held, &mut self.operation, None) {
                         WaitsFor::Nothing(result) => return Some(result),
                         waits_for => self.waits_for = waits_for,

@@ -493,3 +493,18 @@ fn an_outcome_that_comes_after_the_horizon_is_unknown() {
         assert_eq!(fake.requests.lock().pop(), Some(resolve), "it is undone");
     }
 }
+
+/// The program asks for the result when it likes: the horizon may be over by then.
+#[test]
+fn an_asynchronous_result_that_is_asked_for_after_the_horizon_is_no_success() {
+    for (lock_type, expire_s) in [(LockType::Rw, 500), (LockType::Atomic, u32::MAX)] {
+        let (instance, fake) = instance(&[lock_type]);
+        silent_since(&instance, 1_000, 10);
+        let op = AsyncOp::TryLock { mode: X, expire_s };
+        assert_eq!(instance.request_async(LockId(1), op), Status::Success);
+        silent_since(&instance, 1_000, 1_001);
+        assert_eq!(instance.result_check().status, Status::Fail, "{lock_type:?}");
+        let resolve = Request::Resolve { handle: Handle(0) };
+        assert_eq!(fake.requests.lock().pop(), Some(resolve), "it is undone");
+    }
+}

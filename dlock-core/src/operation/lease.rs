@@ -6,7 +6,8 @@
 //!     └─ the lease counts from here   └─ now + ε must lie before ──┘
 //! ```
 //! A holder gives up ε early: its lease runs as long as the true time cannot have reached the end
-//! of the second that the deadline names. Read-write locks have no lease.
+//! of the second that the deadline names. A hold without a lease (of a read-write lock, or for
+//! ever) runs until the session's horizon: the primary may end it then.
 
 use crate::clock::{Now, COARSE_NS_MAX};
 use crate::lock::{EntryState, LockEntry, Op, OpResult};
@@ -38,9 +39,13 @@ pub(super) fn is_held(entry: &LockEntry) -> bool {
     matches!(entry.state(), EntryState::ExclusiveLocked | EntryState::SharedLocked)
 }
 
-/// Whether the lease of this entry's hold still runs for sure.
+/// Whether the lease of this entry's hold still runs for sure; of a hold without one, whether the
+/// session's horizon has not passed.
 pub fn runs(entry: &LockEntry, now: Now) -> bool {
-    is_endless(entry.deadline_s()) || !now.maybe_expired(entry.deadline_s())
+    match entry.deadline_s() {
+        deadline_s if is_endless(deadline_s) => !now.is_past_horizon(),
+        deadline_s => !now.maybe_expired(deadline_s),
+    }
 }
 
 /// Whether a lease with this deadline never ends, however little is known of the time (there is no

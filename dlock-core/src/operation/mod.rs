@@ -360,8 +360,9 @@ impl Operation {
     /// Whether the clock is to be read once more before this result is told: a ledger write may
     /// take as long as a socket blocks, and a process may stand still after it.
     fn is_stale(&self, entry: &LockEntry, result: &OpResult) -> bool {
+        let has_no_end = entry.lock_type() == LockType::Rw && self.now.horizon_ns == u64::MAX;
         self.has_acted
-            && entry.lock_type() != LockType::Rw
+            && !has_no_end
             && lease::is_grant(entry, self.op, result)
             && !planted::is(Bug::ToldLate)
     }
@@ -525,7 +526,7 @@ impl Operation {
         }
         entry.give_back();
         self.late_grants += 1;
-        let has_time = self.now.local_ns < self.bounds.grant_until_ns;
+        let has_time = self.now.local_ns < self.bounds.grant_until_ns.min(self.now.horizon_ns);
         let waits = matches!(self.op, Op::Lock { .. });
         if waits && has_time && self.late_grants <= LATE_GRANTS_MAX {
             match entry.begin(self.op, self.now) {

@@ -409,14 +409,14 @@ fn whatever_comes_after_the_horizon_is_unknown() {
 }
 
 /// The locks of a batch, and the clock.
-struct Rig(Vec<LockEntry>);
+struct Rig(Vec<LockEntry>, Now);
 
 impl Entries for Rig {
     fn entry(&mut self, place: usize) -> &mut LockEntry {
         &mut self.0[place]
     }
     fn now(&mut self, _: usize) -> Now {
-        at(0)
+        self.1
     }
 }
 
@@ -426,7 +426,7 @@ fn batch(entries: Vec<LockEntry>, items: &[(Op, usize)]) -> (Batch, Rig) {
         batch.place(entry);
     }
     items.iter().for_each(|&(op, place)| batch.push(op, place));
-    (batch, Rig(entries))
+    (batch, Rig(entries, at(0)))
 }
 
 fn codes(batch: &Batch) -> Vec<Status> {
@@ -475,6 +475,60 @@ fn execute(verb: &Verb, word: &mut u64) -> u64 {
     old
 }
 
+/// The horizon is the end of what has no lease; a lease outlasts it.
+#[test]
+fn a_hold_without_a_lease_is_not_told_past_the_horizon() {
+    let until = |ns: u64| Now { horizon_ns: START + 10, ..at(ns) };
+    let endless = Op::TryLock { mode: X, expire_s: u32::MAX };
+    let told = [(LockType::Rw, TAKE), (LockType::Atomic, endless), (LockType::Atomic, TAKE)];
+    for (lock_type, op) in told {
+        let mut e = entry(lock_type);
+        let Started::Running(mut o) = Operation::begin(&mut e, op, until(0), bounds()) else {
+            panic!("it begins")
+        };
+        let _ = posted(o.next(&mut e));
+        o.outcome(&mut e, values(&[0]), until(9));
+        assert_eq!(done(o.next(&mut e)), Status::Success);
+        o.told_late(&e, until(10));
+        if (lock_type, op) == (LockType::Atomic, TAKE) {
+            assert_eq!(done(o.next(&mut e)), Status::Success, "its lease runs");
+            continue;
+        }
+        assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+        assert_eq!(done(o.next(&mut e)), Status::Fail, "{lock_type:?}");
+    }
+}
+
+#[test]
+fn a_share_whose_ledger_write_lasts_past_the_horizon_is_given_back() {
+    let until = |ns: u64| Now { horizon_ns: START + 10, ..at(ns) };
+    let mut e = entry(LockType::Rw);
+    let share = Op::TryLock { mode: S, expire_s: 5 };
+    let Started::Running(mut o) = Operation::begin(&mut e, share, until(0), bounds()) else {
+        panic!("it begins")
+    };
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0, 0]), until(9));
+    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
+    assert_eq!(o.next(&mut e), Effect::ReadClock);
+    o.clock(until(10));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::Fail);
+}
+
+/// All of a batch are told together: another item may have taken longer than the horizon.
+#[test]
+fn a_batch_gives_back_what_the_horizon_has_ended_meanwhile() {
+    let (mut batch, mut rig) = batch(vec![entry(LockType::Rw)], &[(TAKE, 0)]);
+    rig.1.horizon_ns = START + 10;
+    let Some((0, Effect::Post { .. })) = batch.next(&mut rig) else { panic!("it posts") };
+    batch.outcome(0, rig.entry(0), values(&[0]), at(9));
+    rig.1.local_ns = START + 10;
+    assert_eq!(batch.next(&mut rig), Some((0, Effect::Tell(RESOLVE))));
+    assert_eq!(batch.next(&mut rig), None);
+    assert_eq!(codes(&batch), [Status::Fail]);
+}
+
 #[test]
 fn items_on_different_locks_advance_side_by_side() {
     let types = [LockType::Fair, LockType::Fair, LockType::Atomic];
@@ -519,7 +573,7 @@ fn an_item_without_a_lock_and_one_that_has_begun_take_their_places() {
         Operation::after_fast(&mut e, TAKE, values(&[others_word()]), at(0), at(1), bounds());
     b.push_started(TAKE, place, started);
     assert_eq!((b.place_of(0), b.place_of(1)), (None, Some(0)));
-    let mut rig = Rig(vec![e]);
+    let mut rig = Rig(vec![e], at(0));
     assert_eq!(run(&mut b, &mut rig, &mut [others_word()]), 0);
     assert_eq!(codes(&b), [Status::LockNotGet, Status::Fail]);
 }
