@@ -153,6 +153,9 @@ fn interfered(
 #[inline(never)]
 fn slowly(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, now: Now, bounds: Bounds) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    if held.is_unfounded(op) {
+        return OpResult::of(Status::BadResponse);
+    }
     let started = Operation::begin(&mut held.entry, op, now, bounds);
     carry_out(cell, guard, started)
 }
@@ -279,6 +282,13 @@ pub(crate) fn tell(exec: &dyn Executor, request: &Request) {
 }
 
 impl Held {
+    /// Whether this operation would be decided by a hold that the primary may have ended: it has
+    /// no lease, and the connection is gone.
+    #[inline]
+    pub(crate) fn is_unfounded(&self, op: Op) -> bool {
+        self.entry.rests_on_session(op) && self.exec.is_cut_off()
+    }
+
     /// The server clock, as fresh as the operation needs it.
     #[inline]
     fn clock(&mut self, op: Op) -> Now {

@@ -154,6 +154,10 @@ impl Executor for Fake {
         self.forgotten.lock().push(seq);
     }
 
+    fn is_cut_off(&self) -> bool {
+        self.gone.load(SeqCst)
+    }
+
     fn now(&self) -> Now {
         Now { local_ns: monotonic_ns(), ..Now::exact(ServerTime(1_000 * NS)) }
     }

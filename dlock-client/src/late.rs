@@ -156,6 +156,10 @@ impl Executor for Late {
         self.inner.forget(seq);
     }
 
+    fn is_cut_off(&self) -> bool {
+        self.inner.is_cut_off()
+    }
+
     fn end(&self) {
         self.inner.end();
     }

@@ -256,6 +256,10 @@ impl Executor for VerbsPath {
         }
     }
 
+    fn is_cut_off(&self) -> bool {
+        self.attached.get().is_some_and(Executor::is_cut_off)
+    }
+
     fn end(&self) {
         if let Some(executor) = self.attached.get() {
             Executor::end(executor);

@@ -3,9 +3,10 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -414,4 +415,43 @@ fn a_recovering_primary_learns_what_its_clients_hold() {
         }
         assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
     }
+}
+
+/// Passes everything on to `primary`; what it has connected can be cut, for both ends.
+fn middlebox(primary: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<TcpStream>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let passed: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+    let ours = Arc::clone(&passed);
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = TcpStream::connect(primary) else { return };
+            for (mut from, mut to) in [(&client, &server), (&server, &client)]
+                .map(|(a, b)| (a.try_clone().unwrap(), b.try_clone().unwrap()))
+            {
+                thread::spawn(move || io::copy(&mut from, &mut to));
+            }
+            ours.lock().unwrap().extend([client, server]);
+        }
+    });
+    (addr, passed)
+}
+
+/// Without a horizon nobody can tell it; but it sees the end of its connections as the primary does.
+#[test]
+fn a_client_whose_connections_were_cut_does_not_go_on_with_a_lock_without_a_lease() {
+    let grace = Some(Duration::from_millis(100));
+    let server = server_with(ServerConfig { absent_grace: grace, ..Default::default() });
+    let (addr, passed) = middlebox(server.local_addr());
+    let cut = Instance::init(&config(addr, FabricChoice::Tcp), &addr.ip().to_string()).unwrap();
+    let other = join(&server, FabricChoice::Tcp);
+    let id = got(&cut, "without a lease", LockType::Rw);
+    got(&other, "without a lease", LockType::Rw);
+    assert_eq!(status(cut.trylock(id, X, 5)), Success);
+    assert_eq!(status(cut.trylock(id, X, 5)), AlreadyLocked);
+    for stream in passed.lock().unwrap().iter() {
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+    common::eventually(60, "it is another's", || status(other.trylock(id, X, 5)) == Success);
+    assert_eq!(status(cut.trylock(id, X, 5)), BadResponse);
 }

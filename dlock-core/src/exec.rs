@@ -92,6 +92,16 @@ pub trait Executor: Send + Sync {
         None
     }
 
+    /// Whether the session's connection is seen to be gone now. The primary may see it, too, and
+    /// end what this client has without a lease: such a hold must not be relied on.
+    ///
+    /// # Latency
+    /// One system call where the connection tells it; none on shared memory, where nothing that
+    /// is mapped is ended.
+    fn is_cut_off(&self) -> bool {
+        false
+    }
+
     /// The session is over for this client: nothing is waited for any more, and whoever waits is
     /// told at once. An executor whose waits are all short need not do anything.
     fn end(&self) {}

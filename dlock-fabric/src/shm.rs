@@ -203,6 +203,10 @@ impl Executor for ShmExecutor {
         self.stream.forget(seq);
     }
 
+    fn is_cut_off(&self) -> bool {
+        !self.owner.is_here() || self.stream.is_broken()
+    }
+
     fn end(&self) {
         self.stream.end();
     }

@@ -220,6 +220,10 @@ impl Executor for TcpExecutor {
         self.stream.forget(seq);
     }
 
+    fn is_cut_off(&self) -> bool {
+        !self.probe()
+    }
+
     fn end(&self) {
         self.stream.end();
     }

@@ -206,6 +206,9 @@ enum Start {
 }
 
 fn start(held: &mut Held, op: Op) -> Start {
+    if held.is_unfounded(op) {
+        return Start::Decided(code(Status::BadResponse));
+    }
     let had_ticket = has_ticket(held.entry.state());
     let now = held.now();
     held.last_now = now;

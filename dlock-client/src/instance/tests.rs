@@ -508,3 +508,21 @@ fn an_asynchronous_result_that_is_asked_for_after_the_horizon_is_no_success() {
         assert_eq!(fake.requests.lock().pop(), Some(resolve), "it is undone");
     }
 }
+
+/// The primary may see it, too, and end what has no lease after the grace: it cannot tell.
+#[test]
+fn who_is_cut_off_does_not_enter_a_lock_without_a_lease_again() {
+    let (instance, fake) = instance(&[LockType::Rw]);
+    let id = LockId(1);
+    assert_eq!(instance.trylock(id, X, 500).status, Status::Success);
+    fake.gone.store(true, SeqCst);
+    assert_eq!(instance.trylock(id, X, 500).status, Status::BadResponse);
+    assert_eq!(instance.lock(id, X, 500).status, Status::BadResponse);
+    let op = AsyncOp::TryLock { mode: X, expire_s: 500 };
+    assert_eq!(instance.request_async(id, op), Status::BadResponse);
+    let mut out = [code(Status::Done)];
+    assert_eq!(instance.batch_trylock(&[(id, X, 500)], &mut out), Status::Success);
+    assert_eq!(out[0].status, Status::BadResponse);
+    fake.gone.store(false, SeqCst);
+    assert_eq!(instance.trylock(id, X, 500).status, Status::AlreadyLocked);
+}

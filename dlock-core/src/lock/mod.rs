@@ -372,6 +372,16 @@ impl LockEntry {
         Claim { lock: self.lock, desc: self.desc.clone(), held }
     }
 
+    /// Whether this operation would be decided from what this client remembers of a hold that has
+    /// no lease: who is [cut off](crate::exec::Executor::is_cut_off) must not rely on it.
+    pub fn rests_on_session(&self, op: Op) -> bool {
+        let takes = match op {
+            Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. } => expire_s > 0,
+            Op::Unlock | Op::Extend { .. } => false,
+        };
+        takes && self.lock_type == LockType::Rw && self.refs > 0
+    }
+
     /// Begins an operation: decides it locally, or says what it takes.
     pub fn begin(&mut self, op: Op, now: Now) -> Begin {
         if let Some(local) = self.decided(op) {

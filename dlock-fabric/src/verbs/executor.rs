@@ -522,6 +522,10 @@ impl Executor for VerbsExecutor {
         self.talk.forget(seq);
     }
 
+    fn is_cut_off(&self) -> bool {
+        !self.probe()
+    }
+
     fn end(&self) {
         if self.owner.is_here() {
             VerbsExecutor::end(self);

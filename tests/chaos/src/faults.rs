@@ -425,6 +425,10 @@ impl Executor for Faulty {
         self.inner.refusal()
     }
 
+    fn is_cut_off(&self) -> bool {
+        self.inner.is_cut_off()
+    }
+
     fn end(&self) {
         self.inner.end();
     }
