@@ -85,8 +85,15 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    fn is_here(&self) -> bool {
+    /// Whether this process has made it.
+    pub(crate) fn is_here(&self) -> bool {
         self.process == std::process::id()
+    }
+
+    /// The next call is that of a forked child; after another one that of its parent again.
+    #[cfg(test)]
+    pub(crate) fn is_forked(&mut self) {
+        self.process ^= 1;
     }
 
     /// Sends what there is room for; 0: nothing now.

@@ -302,3 +302,22 @@ fn a_release_whose_second_attempt_comes_after_the_lease_takes_nobody_elses_share
         });
     }
 }
+
+/// It has a copy of the secret: it would end its parent's session, and share its holds.
+#[test]
+fn a_forked_child_does_not_come_back_as_its_parents_client() {
+    let server = fresh_server();
+    let ip = own_address().to_string();
+    for fabric in FABRICS {
+        let a = join(&server, fabric);
+        let id = got(&a, "parent", LockType::Atomic);
+        assert_eq!(a.trylock(id, X, 600).status, Status::Success);
+        let fork = || a.line.lock().as_mut().expect("it has joined").is_forked();
+        fork();
+        assert_eq!(a.reinit(&ip), Status::Invalid);
+        fork();
+        assert_eq!(a.heartbeat(60), Status::Success, "its parent's session stands");
+        assert_eq!(a.reinit(&ip), Status::Success);
+        assert_eq!(a.unlock(id).status, Status::Success);
+    }
+}

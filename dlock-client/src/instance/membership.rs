@@ -28,7 +28,7 @@ use parking_lot::{Mutex, RwLock};
 use super::{done, Instance, Link, LEFT, OPEN};
 use crate::attach::{attach, wrapped, Attached, Wrap};
 use crate::config::ClientConfig;
-use crate::control::{address, Control, CONTROL_WAIT};
+use crate::control::{address, Control, Line, CONTROL_WAIT};
 use crate::heartbeat::{look_after, Pulse};
 use crate::refuse::Refuse;
 use crate::stats::Stats;
@@ -92,7 +92,8 @@ impl Instance {
     /// [`update_all_locks`](Self::update_all_locks), and object handles are dropped.
     ///
     /// # Errors
-    /// As [`init`](Self::init); `Invalid` (the client has left), `ClientRemoved` (the primary
+    /// As [`init`](Self::init); `Invalid` (the client has left, or a forked child calls for its
+    /// parent's), `ClientRemoved` (the primary
     /// does not know it and is not recovering), `BadResponse` (it answers for another client).
     /// The old session is then left as it was.
     ///
@@ -105,6 +106,9 @@ impl Instance {
         let Some(_alone) = self.lifecycle.try_write_for(LIFECYCLE_WAIT) else {
             return Status::BadResponse;
         };
+        if !self.is_here() {
+            return Status::Invalid;
+        }
         let request = ControlRequest::Reinit {
             version_min: VERSION_MIN,
             version_max: VERSION,
@@ -123,6 +127,13 @@ impl Instance {
             Err(status) => return status,
         }
         Status::Success
+    }
+
+    /// Whether this process has joined, or come back: a forked child of it has a copy of the
+    /// secret, and must not take the session and the holds of its parent.
+    fn is_here(&self) -> bool {
+        let line = self.line.try_lock_for(LIFECYCLE_WAIT); // locked for ever in a forked child
+        line.is_some_and(|line| line.as_ref().is_some_and(Line::is_here))
     }
 
     /// The new session takes the place of the old one.
