@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use dlock_core::clock::NS;
 use dlock_core::control::LockDesc;
-use dlock_core::lock::View;
+use dlock_core::lock::{Op, View};
 use dlock_core::message::{LockType, Mode};
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
@@ -319,5 +320,36 @@ fn a_forked_child_does_not_come_back_as_its_parents_client() {
         assert_eq!(a.heartbeat(60), Status::Success, "its parent's session stands");
         assert_eq!(a.reinit(&ip), Status::Success);
         assert_eq!(a.unlock(id).status, Status::Success);
+    }
+}
+
+/// A release reads no clock unless it takes more than one word operation: then its bounds must not
+/// count from the operation before.
+#[test]
+fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() {
+    for fabric in FABRICS {
+        let server = fresh_server();
+        let (a, b) = (join(&server, fabric), join(&server, fabric));
+        let id = got(&a, "long held", LockType::Atomic);
+        got(&b, "long held", LockType::Atomic);
+        assert_eq!(a.trylock(id, X, 600).status, Status::Success);
+        let index = a.table.find(id).expect("it was got");
+        let knows_of_waiters = || {
+            assert_eq!(a.extend(id, X, 0).status, Status::Success);
+            let guard = a.table.cell(index).lock_until(Instant::now).expect("nobody else");
+            let held = guard.as_ref().expect("it was got");
+            held.entry.fast(Op::Unlock, held.now()).is_none()
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| lock(&b, id, X));
+            while !knows_of_waiters() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let mut guard = a.table.cell(index).lock_until(Instant::now).expect("nobody else");
+            let last_now = &mut guard.as_mut().expect("it was got").last_now;
+            last_now.local_ns = last_now.local_ns.saturating_sub(60 * NS);
+            drop(guard);
+            assert_eq!(a.unlock(id).status, Status::Success, "{fabric:?}");
+        });
     }
 }
