@@ -437,7 +437,7 @@ fn middlebox(primary: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<TcpStream>>>) {
     (addr, passed)
 }
 
-/// Without a horizon nobody can tell it; but it sees the end of its connections as the primary does.
+/// Nobody can tell it without a horizon; but it sees the end of its connections itself.
 #[test]
 fn a_client_whose_connections_were_cut_does_not_go_on_with_a_lock_without_a_lease() {
     let grace = Some(Duration::from_millis(100));

@@ -225,6 +225,20 @@ fn a_number_that_a_ledger_names_is_not_given_out_again() {
     assert_eq!(w.cycle(2).tx, 0, "the lane starts again");
 }
 
+/// The message that says so would give up whoever has the number by then.
+#[test]
+fn a_number_that_was_given_up_is_not_given_out_again_before_the_message_came() {
+    let mut w = World::new(LockType::Fair, 2);
+    let ticket = Ticket { tx: 7, ts: 0 };
+    w.writes(1, LedgerState::GivenUpExclusive, ticket, 0);
+    w.memory.word = lanes_at(FAIR_LANE_DIVERT);
+    for _ in 0..10 {
+        assert!(w.cycle(2).tx >= FAIR_LANE_MAX);
+    }
+    w.ask(1, Request::Abandon { handle: HANDLE, mode: X, ticket });
+    assert_eq!(w.cycle(2).tx, 0, "the lane starts again");
+}
+
 #[test]
 fn a_lane_does_not_start_again_while_somebody_may_come_out_with_an_old_number() {
     let mut w = World::new(LockType::Fair, 2);

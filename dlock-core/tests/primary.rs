@@ -164,6 +164,26 @@ fn what_a_fenced_client_held_goes_to_the_next_in_line() {
     assert_eq!(w.memory.read(w0(&gb)), RwWord::new().with_rcount(1).into_bits());
 }
 
+/// It read the word before the first waiter came.
+#[test]
+fn who_takes_an_expired_hold_over_does_not_pass_the_queue() {
+    let mut w = World::new();
+    let all = [w.client(), w.client(), w.client()];
+    let [ga, gb, gc] = all.map(|client| w.get(client, "l", LockType::Atomic));
+    let [a, b, c] = all;
+    let held = AtomicWord::new().with_client(a.get());
+    w.memory.set(w0(&ga), held.with_timeout(5_001).into_bits());
+    assert!(w.command(b, wait(&gb, Mode::Exclusive)).is_empty(), "it waits");
+    w.memory.set(w0(&ga), held.with_timeout(4_990).with_waiters(true).into_bits());
+    let out = w.command(c, Request::Steal { handle: gc.handle, expire_s: 30 });
+    let to = |client, is: fn(&Reply) -> bool| {
+        out.iter().any(|sent| sent.client == client && is(&sent.reply))
+    };
+    assert!(to(c, |reply| matches!(reply, Reply::Denied { .. })), "{out:?}");
+    assert!(to(b, |reply| matches!(reply, Reply::Granted { .. })), "{out:?}");
+    assert_eq!(AtomicWord::from_bits(w.memory.read(w0(&gb))).client(), b.get());
+}
+
 #[test]
 fn a_reader_that_died_half_way_is_recounted() {
     for (state, count_before) in [
@@ -255,6 +275,7 @@ fn a_chain_changes_an_atomic_word_only_as_its_client_may() {
         cas(theirs, free),
         cas(of(999, 5_000), mine),
         cas(of(999, 4_999).with_waiters(true), mine),
+        cas(of(999, 4_999).with_waiters(true), mine.with_waiters(true)),
         cas(mine.with_waiters(true), free),
         cas(free, mine.with_waiters(true)),
         Verb::Faa { addr, add: 1 },

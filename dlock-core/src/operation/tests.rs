@@ -402,6 +402,17 @@ fn whatever_comes_after_the_horizon_is_unknown() {
     o.reply(&mut e, Ok(granted), now(5));
     assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
     assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    let mut e = entry(LockType::Fair);
+    let Started::Running(mut o) = Operation::begin(&mut e, TAKE, now(0), bounds()) else {
+        panic!()
+    };
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0]), now(4));
+    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
+    assert!(matches!(o.next(&mut e), Effect::Flush { .. }));
+    o.flushed(&mut e, true, now(5));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
     let mut e = entry(LockType::Atomic);
     let cas = e.fast(TAKE, now(0)).unwrap();
     assert_eq!(e.fast_end(cas, now(0), || START + 5), None);
