@@ -21,7 +21,7 @@ use dlock_client::{
 
 use super::{Folder, Primary, Process};
 
-/// Strangers at a time: with the holders and the client that tries, all that a primary has room for.
+/// Strangers at a time: with the holders and the client that tries, all there is room for.
 const STRANGERS: usize = 999;
 const STRANGER_THREADS: usize = 8;
 /// Between two strangers of one thread.
