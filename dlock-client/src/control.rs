@@ -26,6 +26,7 @@ use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::status::Status;
 use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::fork::NotInherited;
 
 use crate::heartbeat::Pulse;
 
@@ -79,7 +80,7 @@ const BEATS_OUT_MAX: usize = 8;
 /// The connection itself, for who wants to end it while a call is under way.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
-    stream: Arc<TcpStream>,
+    stream: Arc<NotInherited<TcpStream>>,
     /// Whose it is, and not a forked child's.
     process: u32,
 }
@@ -158,7 +159,8 @@ impl Control {
             }
         })?;
         stream.set_nodelay(true).map_err(|_| Status::Error)?;
-        let stream = Line { stream: Arc::new(stream), process: std::process::id() };
+        let stream =
+            Line { stream: Arc::new(NotInherited::new(stream)), process: std::process::id() };
         let (received, beats) = (Vec::new(), VecDeque::new());
         Ok(Self { stream, peer, next: 1, received, broken: false, pulse: None, beats })
     }
@@ -274,7 +276,7 @@ impl Control {
                 Err(e) if bytes.len() == whole => return Err(e), // nothing of it was sent
                 Err(e) => return Err(self.broken_by(e)),
             };
-            let mut stream = &*self.stream.stream;
+            let mut stream = &**self.stream.stream;
             stream.set_write_timeout(Some(left)).map_err(|_| CallError::Transport)?;
             match stream.write(bytes) {
                 Ok(0) => return Err(self.broken_by(CallError::Transport)),
@@ -325,7 +327,7 @@ impl Control {
 
     fn receive(&mut self, deadline: Instant) -> Result<(), CallError> {
         let left = time_left(deadline)?;
-        let mut stream = &*self.stream.stream;
+        let mut stream = &**self.stream.stream;
         stream.set_read_timeout(Some(left)).map_err(|_| CallError::Transport)?;
         let mut chunk = [0; 4096];
         match stream.read(&mut chunk) {

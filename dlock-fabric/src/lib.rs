@@ -22,7 +22,7 @@ pub mod clock;
 mod error;
 pub mod fds;
 pub mod floor;
-mod fork;
+pub mod fork;
 pub mod frames;
 pub mod handshake;
 mod inbox;

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use dlock_core::ids::Seq;
 use dlock_core::limits::FRAME_LEN_MAX;
 
-use crate::fork::Owner;
+use crate::fork::{NotInherited, Owner};
 use crate::frames::FrameBuffer;
 use crate::inbox::{lock, Answer, Broken, Expected, Inbox, Receiver};
 use crate::sys::{self, poll_until, receive_now, send_now, SPIN};
@@ -47,7 +47,7 @@ pub(crate) enum NotSent {
 
 #[derive(Debug)]
 pub(crate) struct Stream {
-    fd: OwnedFd,
+    fd: NotInherited<OwnedFd>,
     owner: Owner,
     broken: AtomicBool,
     /// Bytes wait in `out`: whoever sleeps should look for room, too.
@@ -71,7 +71,7 @@ struct Out {
 impl Stream {
     pub(crate) fn new(fd: OwnedFd) -> Self {
         Self {
-            fd,
+            fd: NotInherited::new(fd),
             owner: Owner::current(),
             broken: AtomicBool::new(false),
             backlog: AtomicBool::new(false),

@@ -25,7 +25,7 @@ use super::completion::{Channel, Completion, Cq};
 use super::flight::Flight;
 use super::messages::{Event, Messages};
 use crate::clock::boot_ns;
-use crate::fork::Owner;
+use crate::fork::{NotInherited, Owner};
 use crate::inbox::{lock, Answer, Broken, Expected, Follow, Inbox, Receiver};
 use crate::sys::{self, receive_now, SPIN};
 
@@ -45,7 +45,7 @@ pub(super) struct Talk {
     broken: Arc<AtomicBool>,
     /// How long to look before sleeping.
     spin: Duration,
-    life_line: OwnedFd,
+    life_line: NotInherited<OwnedFd>,
     owner: Owner,
     channel: Arc<Channel>,
     cq: Arc<Cq>,
@@ -72,7 +72,7 @@ impl Talk {
             inbox: Mutex::default(),
             broken,
             spin: if sleep { Duration::ZERO } else { SPIN },
-            life_line,
+            life_line: NotInherited::new(life_line),
             owner: Owner::current(),
             channel,
             cq,
