@@ -76,22 +76,6 @@ fn an_id_is_not_given_twice_and_a_secret_proves_one_client_alone() {
 }
 
 #[test]
-fn the_old_connections_end_before_a_reinit_is_answered() {
-    let mut site = Site::new();
-    let peer = site.join(Verbs, 0);
-    site.effects.clear();
-    let opened = site.open(&reinit(peer, 2, 0));
-    assert!(matches!(opened, Ok(Opened::Admitted(_))));
-    let (client, control) = (peer.id, peer.control);
-    let ended = [Effect::CloseControl { client, control }, Effect::CloseChannel { client }];
-    assert_eq!(site.effects, ended);
-    let late = site.control(peer, ControlRequest::Heartbeat);
-    assert_eq!(late, ControlReply::Error(Status::Error), "the old connection speaks for nobody");
-    site.lose(peer, Gone::Closed);
-    assert_eq!(site.state(peer), Some(State::Present), "nor does its end");
-}
-
-#[test]
 fn a_client_whose_queue_pairs_may_still_act_gets_no_new_ones() {
     let mut site = Site::new();
     let peer = site.join(Verbs, 0);

@@ -56,7 +56,10 @@ impl World {
         let draws = Draws { secret: Secret([7; 16]), number: &mut draw };
         let (primary, memory) = (&mut self.primary, &mut self.memory);
         match self.members.open(NOW, primary, memory, request, 1, draws)? {
-            Opened::Admitted(admitted) => Ok(admitted.client),
+            Opened::Admitted(admitted) => {
+                self.members.is_shown(NOW, &mut self.primary, admitted.client, 1);
+                Ok(admitted.client)
+            }
             Opened::Wait => panic!("nobody is evicted here"),
         }
     }

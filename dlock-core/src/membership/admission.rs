@@ -2,6 +2,7 @@
 //! Who is let in, who may come back, and who may have a command channel.
 
 use super::member::{Member, Process};
+use super::prepared::Target;
 use super::{
     Effect, Ending, Exit, MemberMemory, Membership, State, EVICTION_LOOKS_MAX, HORIZON_S_MAX,
     ID_ATTEMPTS_MAX, PROCESSES_MAX,
@@ -15,7 +16,7 @@ use crate::status::Status;
 
 /// Randomness of one admission.
 pub struct Draws<'a> {
-    /// The secret of a client that is new.
+    /// The secret of a client that is new, or of a session that is prepared.
     pub secret: Secret,
     /// Numbers for its id.
     pub number: &'a mut dyn FnMut() -> u32,
@@ -40,12 +41,15 @@ pub struct Admission {
     pub recovering: bool,
     /// What it is promised; `None`: it is of version 1.
     pub terms: Option<Terms>,
+    /// The connection is that of a prepared session: it speaks for the client once
+    /// [`Membership::is_shown`] says so.
+    pub is_prepared: bool,
 }
 
 /// The answer to `Init` or `Reinit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// Let in. The client is answered when the effects are done: its old connections end first.
+    /// Let in. The client is answered when the effects are done.
     Admitted(Admission),
     /// Room is being made: ask again when a member was forgotten, or kept.
     Wait,
@@ -74,14 +78,19 @@ pub struct Channel {
     pub number: u64,
     /// Watch the process under this number; `None`: there is none, or it is watched already.
     pub watch: Option<u64>,
+    /// Until when the silence of this session is nothing to act on; `None`: it is of version 1.
+    pub until: Option<ServerTime>,
+    /// It is that of a prepared session: nothing that it brings is served before the session has
+    /// taken the place of the one before ([`Effect::Switch`]).
+    pub is_prepared: bool,
 }
 
 /// What an `Init` or `Reinit` asks for.
 #[derive(Clone, Copy)]
-struct Wanted {
-    version: u8,
-    horizon_s: u32,
-    control: u64,
+pub(super) struct Wanted {
+    pub(super) version: u8,
+    pub(super) horizon_s: u32,
+    pub(super) control: u64,
 }
 
 impl Membership {
@@ -122,8 +131,9 @@ impl Membership {
         match back {
             None if primary.is_recovering() => return Err(Status::NotReady),
             Some((client, proof)) if self.members.contains_key(&client) => {
-                self.come_back(client, proof, wanted)?;
-                return Ok(Opened::Admitted(self.welcome(now, primary, client, true)));
+                let who = (client, proof);
+                let admission = self.come_back(now, primary, who, wanted, draws.secret);
+                return admission.map(Opened::Admitted);
             }
             Some((client, _)) if !primary.may_adopt(client) => return Err(Status::ClientRemoved),
             None | Some(_) => {}
@@ -152,30 +162,45 @@ impl Membership {
             .find(|id| !self.members.contains_key(id))
     }
 
-    /// A member is here again: its old connections end.
-    fn come_back(&mut self, client: ClientId, proof: Secret, wanted: Wanted) -> Result<(), Status> {
-        let Some(member) = self.members.get_mut(&client) else {
+    /// A member is here again. If it has connections they are left as they are, and it gets a
+    /// session beside them, which is to take their place.
+    fn come_back(
+        &mut self,
+        now: ServerTime,
+        primary: &mut Primary,
+        (client, proof): (ClientId, Secret),
+        wanted: Wanted,
+        fresh: Secret,
+    ) -> Result<Admission, Status> {
+        let Some(member) = self.members.get(&client) else {
             return Err(Status::ClientRemoved);
         };
-        if !member.is_authentic(proof) {
+        if !member.proves(proof) {
             return Err(Status::Error);
         }
+        let has_session = member.has_session();
         let cannot_be_told = wanted.version < 2 && member.lapses > 0;
         match member.state {
             State::Lapsing(_) if member.condemned.is_none() => return Err(Status::NotReady),
             _ if !member.may_return() || cannot_be_told => return Err(Status::ClientRemoved),
             _ => {}
         }
-        if let Some(old) = member.control.replace(wanted.control) {
-            self.effects.push_back(Effect::CloseControl { client, control: old });
+        // whatever was prepared before, its client has given it up
+        self.give_up_prepared(client);
+        if has_session {
+            let prepared = self.prepare(now, primary, (client, proof), wanted, fresh);
+            return prepared.ok_or(Status::ClientRemoved);
         }
-        self.effects.push_back(Effect::CloseChannel { client });
+        // to fence what could not be fenced yet
+        self.effects.push_back(Effect::CloseChannel { client, channel: None });
         self.with(client, |member| {
+            (member.secret, member.previous) = (proof, None);
+            member.control = Some(wanted.control);
             member.state = State::Present;
             member.is_quiet = false;
             (member.version, member.horizon_s) = (wanted.version, wanted.horizon_s);
         });
-        Ok(())
+        Ok(self.welcome(now, primary, client, true))
     }
 
     /// What a client is told that is let in.
@@ -197,7 +222,8 @@ impl Membership {
         });
         // every caller has just entered it
         let (secret, version, terms) = told.expect("a member is welcomed");
-        Admission { client, secret, version, recovering: primary.is_recovering(), terms }
+        let recovering = primary.is_recovering();
+        Admission { client, secret, version, recovering, terms, is_prepared: false }
     }
 
     /// A client that was let in cannot be given memory.
@@ -220,7 +246,9 @@ impl Membership {
             return true;
         }
         let above = self.looked_at.take();
-        let is_absent = |member: &Member| matches!(member.state, State::Absent { .. });
+        let is_absent = |member: &Member| {
+            matches!(member.state, State::Absent { .. }) && member.prepared.is_none()
+        };
         let absent = self.members.iter().filter(|(_, member)| is_absent(member));
         let ids: Vec<ClientId> = absent.map(|(&client, _)| client).collect();
         let first = ids.partition_point(|&client| Some(client) <= above) % ids.len().max(1);
@@ -245,7 +273,7 @@ impl Membership {
         let Some(member) = self.members.get(&attach.client) else {
             return Status::ClientRemoved;
         };
-        if !member.is_authentic(attach.secret) {
+        if self.target(attach).is_none() {
             return Status::Error;
         }
         if member.channels + 1 >= self.rules.channels_max {
@@ -275,35 +303,63 @@ impl Membership {
         }
     }
 
-    /// A connection wants to be a client's command channel. If it may, the old one is closed;
-    /// [`finish_attach`](Self::finish_attach) follows when the effects are done.
-    pub fn begin_attach(&mut self, primary: &Primary, attach: &Attach, joining: Joining) -> Status {
+    /// A connection wants to be a client's command channel. If it may, the old one of the same
+    /// session is closed; [`finish_attach`](Self::finish_attach) follows when the effects are done.
+    pub fn begin_attach(
+        &mut self,
+        now: ServerTime,
+        primary: &mut Primary,
+        attach: &Attach,
+        joining: Joining,
+    ) -> Status {
         let status = self.may_attach(primary, attach, joining);
-        if status == Status::Success {
-            self.effects.push_back(Effect::CloseChannel { client: attach.client });
+        if status != Status::Success {
+            return status;
         }
-        status
+        let client = attach.client;
+        let (target, member) = (self.target(attach), self.members.get(&client));
+        let Some((target, member)) = target.zip(member) else { return Status::Error };
+        let prepared = member.prepared;
+        let channel = match target {
+            Target::Session => member.channel,
+            Target::Prepared => prepared.and_then(|prepared| prepared.channel),
+            Target::Moves => {
+                self.take_place(now, primary, client);
+                return Status::Success;
+            }
+        };
+        self.effects.push_back(Effect::CloseChannel { client, channel });
+        Status::Success
     }
 
     /// The client has its command channel from now on.
     ///
     /// # Errors
-    /// `Error`: its old queue pairs could still act. `ClientRemoved`: it is not known any more.
-    pub fn finish_attach(
-        &mut self,
-        client: ClientId,
-        fabric: FabricKind,
-        joining: Joining,
-    ) -> Result<Channel, Status> {
-        let Some(member) = self.members.get_mut(&client) else {
+    /// `Error`: its old queue pairs could still act, or the session was given up. `ClientRemoved`:
+    /// it is not known any more.
+    pub fn finish_attach(&mut self, attach: &Attach, joining: Joining) -> Result<Channel, Status> {
+        let target = self.target(attach);
+        let Some(member) = self.members.get_mut(&attach.client) else {
             return Err(Status::ClientRemoved);
         };
         if member.unfenced {
             return Err(Status::Error);
         }
-        member.channels += 1;
-        member.channel = Some(member.channels);
-        member.fabric = Some(fabric);
+        let (number, fabric) = (member.channels + 1, Some(attach.fabric));
+        let (version, until) = match (target, &mut member.prepared) {
+            (Some(Target::Prepared), Some(prepared)) => {
+                (prepared.channel, prepared.fabric) = (Some(number), fabric);
+                (prepared.version, prepared.until)
+            }
+            (Some(Target::Session), _) => {
+                (member.channel, member.fabric) = (Some(number), fabric);
+                (member.version, member.until)
+            }
+            _ => return Err(Status::Error),
+        };
+        member.channels = number;
+        let is_prepared = target == Some(Target::Prepared);
+        let until = (version >= 2).then_some(until);
         let mut watch = None;
         if let Joining::Shm { pid, .. } = joining {
             // the same number is the same process while the one known has not ended
@@ -316,6 +372,6 @@ impl Membership {
                 watch = Some(number);
             }
         }
-        Ok(Channel { number: member.channels, watch })
+        Ok(Channel { number, watch, until, is_prepared })
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the machine asks its driver to do.
 
+use crate::control::FabricKind;
 use crate::ids::ClientId;
 
 /// Something to be done outside, in the order in which it was asked for.
@@ -13,16 +14,27 @@ pub enum Effect {
         /// Its number.
         control: u64,
     },
-    /// Close the command channel, fence its queue pairs, and tell the primary
-    /// ([`Primary::detached`](crate::primary::Primary::detached)). Report by
+    /// Close the command channel of this number, if there is one, fence its queue pairs, and try
+    /// again to fence those that could not be. If it is that of the session, and not of a prepared
+    /// one, tell the primary ([`Primary::detached`](crate::primary::Primary::detached)). Report by
     /// [`channel_closed`](super::Membership::channel_closed).
     CloseChannel {
         /// Whose.
         client: ClientId,
+        /// Its number.
+        channel: Option<u64>,
     },
-    /// As `CloseChannel`; then try again to fence queue pairs that could not be fenced, and ask
-    /// the memory whether the client has unmapped it. Report by
-    /// [`fence_tried`](super::Membership::fence_tried).
+    /// The connections of the prepared session are those of the client from now on. `fabric`: what
+    /// it has attached by, to be told to the primary
+    /// ([`Primary::attached`](crate::primary::Primary::attached)).
+    Switch {
+        /// Whose.
+        client: ClientId,
+        /// `None`: it has no command channel yet.
+        fabric: Option<FabricKind>,
+    },
+    /// Close the client's command channels as `CloseChannel`, and ask the memory whether the
+    /// client has unmapped it. Report by [`fence_tried`](super::Membership::fence_tried).
     Fence {
         /// Whom.
         client: ClientId,

@@ -42,6 +42,7 @@ impl Membership {
         if let Some(control) = member.control.take() {
             self.effects.push_back(Effect::CloseControl { client, control });
         }
+        self.give_up_prepared(client);
         self.with(client, |member| member.state = State::Ending(ending));
         if let (true, Ending::All(exit) | Ending::Lapse(exit)) =
             (planted::is(Bug::UndoBeforeFence), ending)

@@ -54,9 +54,35 @@ pub(super) struct Process {
     pub(super) has_ended: bool,
 }
 
+/// A session that a client has asked for, beside the one it has, until the client shows that it
+/// has the answer; see [`prepared`](super::prepared).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prepared {
+    /// Its control connection.
+    pub(super) control: u64,
+    /// What tells its `Attach` from one of the session before; of version 1 the same.
+    pub(super) secret: Secret,
+    /// What the client has shown, and keeps if it does not hear that it has moved.
+    pub(super) proof: Secret,
+    pub(super) version: u8,
+    /// Seconds; 0: unlimited.
+    pub(super) horizon_s: u32,
+    /// What the client was told of its horizon.
+    pub(super) until: ServerTime,
+    /// It is given up then.
+    pub(super) ends: ServerTime,
+    /// The number of its command channel.
+    pub(super) channel: Option<u64>,
+    pub(super) fabric: Option<FabricKind>,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) secret: Secret,
+    /// The secret before, whose owner may not have heard of the one that it has now.
+    pub(super) previous: Option<Secret>,
+    /// The session that is to replace this one.
+    pub(super) prepared: Option<Prepared>,
     pub(super) version: u8,
     pub(super) state: State,
     /// Its control connection.
@@ -88,6 +114,8 @@ impl Member {
     pub(super) fn new(secret: Secret, version: u8, control: u64) -> Self {
         Self {
             secret,
+            previous: None,
+            prepared: None,
             version,
             state: State::Present,
             control: Some(control),
@@ -105,10 +133,29 @@ impl Member {
         }
     }
 
-    /// Whether this is the proof; takes the same time whatever the answer.
-    pub(super) fn is_authentic(&self, secret: Secret) -> bool {
-        let differing = self.secret.0.iter().zip(secret.0).fold(0, |acc, (a, b)| acc | (a ^ b));
-        differing == 0
+    /// Whether this proves who a client is that comes back.
+    pub(super) fn proves(&self, secret: Secret) -> bool {
+        let is_previous = self.previous.is_some_and(|previous| is_same(previous, secret));
+        is_same(self.secret, secret) | is_previous
+    }
+
+    /// The command channel of this number has ended.
+    pub(super) fn forget_channel(&mut self, channel: Option<u64>) {
+        if channel.is_none() {
+            return;
+        }
+        if self.channel == channel {
+            self.channel = None;
+        }
+        if let Some(prepared) = self.prepared.as_mut().filter(|p| p.channel == channel) {
+            prepared.channel = None;
+        }
+    }
+
+    /// Whether it has connections that a client may go on to use.
+    pub(super) fn has_session(&self) -> bool {
+        let may_act = matches!(self.state, State::Present | State::Absent { .. });
+        may_act && (self.control.is_some() || self.channel.is_some())
     }
 
     /// Every process that has mapped the memory for it has ended.
@@ -142,4 +189,9 @@ impl Member {
             _ => self.until.max(until),
         };
     }
+}
+
+/// Whether two secrets are the same; takes the same time whatever the answer.
+pub(super) fn is_same(a: Secret, b: Secret) -> bool {
+    a.0.iter().zip(b.0).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
 }

@@ -22,8 +22,8 @@
 //!
 //! | state | `Init`¹ | `Reinit` | requests² | `Attach` | others' `Init`, no place free |
 //! |---|---|---|---|---|---|
-//! | Present | | Success | served | served³ | `ServerNoResource` |
-//! | Absent | | Success | `Error` | served³ | takes its place if it has nothing |
+//! | Present | | Success⁶ | served | served³ | `ServerNoResource` |
+//! | Absent | | Success⁶ | `Error` | served³ | takes its place if it has nothing |
 //! | Ending(Evict) | | Success | `Error` | `ClientRemoved` | waits |
 //! | Ending(Lapse) | | Success | `Error` | `ClientRemoved` | `ServerNoResource` |
 //! | Lapsing | | `NotReady` | `Error` | `ClientRemoved` | `ServerNoResource` |
@@ -35,7 +35,8 @@
 //! ¹ is always a new client. ² On a control connection that is not, or not any more, the client's.
 //! ³ As far as fabric, secret and recovery permit. ⁴ A client of version 1, which cannot be told
 //! of a lapse, is answered `ClientRemoved`. ⁵ In recovery `NotReady` and Success.
-//! A wrong secret is answered `Error` in every state.
+//! ⁶ Beside the session that it has, which [`prepared`] tells the end of; a member with one
+//! prepared keeps its place. A wrong secret is answered `Error` in every state.
 //!
 //! The horizon: every answer to `Init`, `Reinit`, `Attach` and `Heartbeat` of a client of version
 //! 2 carries the server time until which the primary does not act on its silence. Nothing but
@@ -49,6 +50,7 @@ mod admission;
 mod effect;
 mod ending;
 mod member;
+mod prepared;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -56,6 +58,7 @@ pub use admission::{Admission, Channel, Draws, Joining, Opened};
 pub use effect::{Effect, Exit};
 pub use ending::Fencing;
 pub use member::{Ending, State};
+pub use prepared::PREPARED_S;
 
 use crate::arbiter::Sent;
 use crate::clock::ServerTime;
@@ -241,6 +244,10 @@ impl Membership {
         (client, control): (ClientId, u64),
         why: Gone,
     ) {
+        let prepared = self.members.get(&client).and_then(|member| member.prepared);
+        if prepared.is_some_and(|prepared| prepared.control == control) {
+            return self.give_up_prepared(client);
+        }
         if !self.speaks(client, control) {
             return;
         }
@@ -267,21 +274,25 @@ impl Membership {
     /// be fenced.
     pub fn channel_ended(&mut self, client: ClientId, channel: u64, unfenced: bool) {
         self.with(client, |member| {
-            if member.channel == Some(channel) {
-                member.channel = None;
-            }
+            member.forget_channel(Some(channel));
             member.unfenced |= unfenced;
         });
         // a shared-memory client hangs up when it has unmapped the memory, or when it has died
         self.look_at_processes(client);
     }
 
-    /// [`Effect::CloseChannel`] was done.
-    pub fn channel_closed(&mut self, client: ClientId, unfenced: bool) {
-        self.with(client, |member| {
-            member.channel = None;
+    /// [`Effect::CloseChannel`] was done; whether queue pairs could not be fenced. Those of an old
+    /// session must not act while a new one is served.
+    pub fn channel_closed(&mut self, client: ClientId, channel: Option<u64>, unfenced: bool) {
+        let next = self.with(client, |member| {
+            member.forget_channel(channel);
             member.unfenced = unfenced;
+            // a later one has taken its place
+            member.channel.filter(|_| member.prepared.is_none() && member.channel > channel)
         });
+        if let (true, Some(next @ Some(_))) = (unfenced, next) {
+            self.effects.push_back(Effect::CloseChannel { client, channel: next });
+        }
     }
 
     fn look_at_processes(&mut self, client: ClientId) {
@@ -340,6 +351,10 @@ impl Membership {
 
     fn is_due(&mut self, now: ServerTime, client: ClientId) {
         let Some(member) = self.members.get(&client) else { return };
+        if member.prepared.is_some_and(|prepared| prepared.ends <= now) {
+            return self.give_up_prepared(client);
+        }
+        let channel = member.channel;
         let is_past_horizon = acts_at(member) <= now;
         match member.state {
             State::Present | State::Absent { .. } if is_past_horizon => {
@@ -355,7 +370,7 @@ impl Membership {
             State::Absent { is_closed: false, .. } => {
                 // its queue places end, and nothing else
                 self.with(client, |member| member.is_quiet = true);
-                self.effects.push_back(Effect::CloseChannel { client });
+                self.effects.push_back(Effect::CloseChannel { client, channel });
             }
             State::Lingering { .. } => self.undo(client, Exit::LeasesOver),
             State::Present | State::Ending(_) | State::Lapsing(_) | State::Undoing => {
@@ -384,6 +399,10 @@ impl Membership {
     /// What does not fit.
     pub fn assert_consistent(&self) -> Result<(), String> {
         for (client, member) in &self.members {
+            let may_move = matches!(member.state, State::Present | State::Absent { .. });
+            if member.prepared.is_some() && !may_move {
+                return Err(format!("a session is prepared for {client:?}: {member:?}"));
+            }
             let listed: Vec<_> = self.due.iter().filter(|d| d.1 == *client).map(|d| d.0).collect();
             if member.due != due(&self.rules, member) || !listed.iter().eq(member.due.iter()) {
                 return Err(format!("{client:?} is due at {listed:?}, and is {member:?}"));
@@ -418,13 +437,16 @@ fn due(rules: &Rules, member: &Member) -> Option<ServerTime> {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
     };
-    match member.state {
+    let of_state = match member.state {
         State::Present => horizon,
+        // a client with a session prepared is coming back
+        State::Absent { .. } if member.prepared.is_some() => horizon,
         State::Absent { since, is_closed } => {
             let grace = grace_ns.map(|grace| since.plus_ns(grace));
             earlier(horizon, grace.filter(|_| is_closed || !member.is_quiet))
         }
         State::Lingering { until } => Some(until),
         State::Ending(_) | State::Lapsing(_) | State::Undoing => None,
-    }
+    };
+    earlier(of_state, member.prepared.map(|prepared| prepared.ends))
 }

@@ -157,11 +157,18 @@ impl Primary {
     ) {
         self.last_seq.remove(&client);
         self.detached(now, mem, client, out);
+        self.will_attach(client, fabric);
+        if !self.one_sided.contains(&client) {
+            self.arbiter.relay(client);
+        }
+    }
+
+    /// A channel of this client is made that it will have if its prepared session takes the place
+    /// of the one before: from now on the client may reach the memory by this fabric.
+    pub fn will_attach(&mut self, client: ClientId, fabric: FabricKind) {
         if fabric != FabricKind::Tcp {
             self.one_sided.insert(client);
             self.arbiter.unrelay(client);
-        } else if !self.one_sided.contains(&client) {
-            self.arbiter.relay(client);
         }
     }
 

@@ -53,6 +53,9 @@ pub struct Site {
     pub slow: bool,
     pub undoing: Vec<ClientId>,
     pub controls: u64,
+    /// The command channel of each client's session, and of the one that is prepared.
+    pub channels: HashMap<ClientId, u64>,
+    pub prepared: HashMap<ClientId, u64>,
     pub out: Vec<Sent>,
     draws: u32,
 }
@@ -86,6 +89,8 @@ impl Site {
             slow: false,
             undoing: Vec::new(),
             controls: 0,
+            channels: HashMap::new(),
+            prepared: HashMap::new(),
             out: Vec::new(),
             draws: 100,
         }
@@ -97,11 +102,22 @@ impl Site {
             self.effects.push(effect);
             match effect {
                 Effect::CloseControl { .. } => {}
-                Effect::CloseChannel { client } => {
+                Effect::CloseChannel { client, channel } => {
                     let unfenced = self.unfenced.contains(&client);
                     let (now, out) = (self.now, &mut self.out);
-                    self.primary.detached(now, &mut self.memory, client, out);
-                    self.members.channel_closed(client, unfenced);
+                    if channel.is_some() && self.channels.get(&client).copied() == channel {
+                        self.channels.remove(&client);
+                        self.primary.detached(now, &mut self.memory, client, out);
+                    }
+                    self.members.channel_closed(client, channel, unfenced);
+                }
+                Effect::Switch { client, fabric } => {
+                    let (now, out) = (self.now, &mut self.out);
+                    if let Some(fabric) = fabric {
+                        self.fenced.remove(&client);
+                        self.primary.attached(now, &mut self.memory, client, fabric, out);
+                        self.channels.extend(self.prepared.remove(&client).map(|n| (client, n)));
+                    }
                 }
                 Effect::Fence { client } => {
                     let unfenced = self.unfenced.contains(&client);
@@ -110,6 +126,7 @@ impl Site {
                         self.fenced.insert(client);
                     }
                     let (now, out) = (self.now, &mut self.out);
+                    self.channels.remove(&client);
                     self.primary.detached(now, &mut self.memory, client, out);
                     self.members.fence_tried(client, Fencing { unfenced, mapped });
                 }
@@ -150,7 +167,9 @@ impl Site {
             *draws += 1;
             *draws
         };
-        let draws = Draws { secret: Secret([7; 16]), number: &mut number };
+        // none is given out twice
+        let secret = Secret((7 + u128::from(self.controls)).to_le_bytes());
+        let draws = Draws { secret, number: &mut number };
         let (primary, memory, control) = (&mut self.primary, &mut self.memory, self.controls);
         let opened = self.members.open(self.now, primary, memory, request, control, draws);
         self.settle();
@@ -179,20 +198,25 @@ impl Site {
         Peer { id, secret, control: self.controls, fabric, terms }
     }
 
+    /// Attaches as a client that will show that it has the answer.
     pub fn attach(&mut self, peer: Peer) -> Status {
+        self.attach_as(peer, Some(2))
+    }
+
+    pub fn attach_as(&mut self, peer: Peer, version: Option<u8>) -> Status {
         let joining = match peer.fabric {
             FabricKind::Tcp => Joining::Tcp,
             FabricKind::Verbs => Joining::Verbs,
             FabricKind::Shm => Joining::Shm { pid: Some(peer.id.get() as i32), is_known: true },
         };
         let Peer { id: client, secret, fabric, .. } = peer;
-        let attach = Attach { client, secret, fabric, verbs: None, version: Some(2) };
-        let status = self.members.begin_attach(&self.primary, &attach, joining);
+        let attach = Attach { client, secret, fabric, verbs: None, version };
+        let status = self.members.begin_attach(self.now, &mut self.primary, &attach, joining);
         self.settle();
         if status != Status::Success {
             return status;
         }
-        match self.members.finish_attach(client, fabric, joining) {
+        match self.members.finish_attach(&attach, joining) {
             Ok(channel) => {
                 if let Some(process) = channel.watch {
                     self.watched.insert(client, process);
@@ -202,7 +226,13 @@ impl Site {
                     self.memory.mapped.insert(client);
                 }
                 let (now, out) = (self.now, &mut self.out);
-                self.primary.attached(now, &mut self.memory, client, fabric, out);
+                if channel.is_prepared {
+                    self.primary.will_attach(client, fabric);
+                    self.prepared.insert(client, channel.number);
+                } else {
+                    self.primary.attached(now, &mut self.memory, client, fabric, out);
+                    self.channels.insert(client, channel.number);
+                }
                 Status::Success
             }
             Err(status) => status,
@@ -214,12 +244,23 @@ impl Site {
         let admission = self.open_twice(&reinit(peer, 2, horizon_s))?;
         let peer = self.peer(admission, peer.fabric);
         assert_eq!(self.attach(peer), Status::Success);
+        let reply = self.control(peer, ControlRequest::Heartbeat);
+        assert!(matches!(reply, ControlReply::Alive { .. }), "{reply:?}");
         Ok(peer)
     }
 
+    /// Asks for a session beside the one that the peer has.
+    pub fn ask_back(&mut self, peer: Peer) -> Result<Peer, Status> {
+        let horizon_s = peer.terms.map_or(0, |terms| terms.horizon_s);
+        let admission = self.open_twice(&reinit(peer, 2, horizon_s))?;
+        Ok(self.peer(admission, peer.fabric))
+    }
+
     pub fn control(&mut self, peer: Peer, request: ControlRequest) -> ControlReply {
-        let (now, primary, out) = (self.now, &mut self.primary, &mut self.out);
         let who = (peer.id, peer.control);
+        self.members.is_shown(self.now, &mut self.primary, who.0, who.1);
+        self.settle();
+        let (now, primary, out) = (self.now, &mut self.primary, &mut self.out);
         let reply = self.members.control(now, primary, &mut self.memory, who, request, out);
         self.settle();
         reply

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A reinit in two phases: the session of a client ends when it is sure of the next one.
+//!
+//! ```text
+//!   client ──Reinit──▶ prepared: a secret of its own, one for each member
+//!          ◀─Session─                                     the session before goes on as it was:
+//!          ──Attach{its secret, version 2}──▶ its channel    its connections, waits, horizon
+//!          ◀─Attached─        (not served yet)
+//!          ──any request on its control connection──▶ it takes the place: the old connections
+//!          ◀─answer─                                  are closed and fenced, then it is answered
+//! ```
+//! The client uses the new session once that request is answered, and goes on with the one it has
+//! if it is not. So there is no moment at which operations of both are served:
+//!
+//! * *It stops in between, or for ever*: a prepared session is given up [`PREPARED_S`] after it was
+//!   asked for, with its control connection, and with every ending of the member. Until then an
+//!   absent client does not lapse by the grace, and is not evicted: it is coming back.
+//! * *It asks again*: the next `Reinit` replaces what was prepared. An `Attach` of an attempt that
+//!   was given up has no secret that is known.
+//! * *Both send*: requests and frames of the old session are served until the new one takes its
+//!   place, and none afterwards; frames on the new channel wait for that.
+//! * *The last answer is lost*: the client still shows the secret it had, which stays a proof until
+//!   the next secret is known to be in use. Its old session has ended then; another `Reinit` brings
+//!   it back with everything it has.
+//! * *The primary dies in between*: both sessions end with it. What is promised in either (the
+//!   later horizon) held until then.
+//!
+//! A client of version 1, or one that does not tell its version in `Attach`, sends no request of
+//! its own accord: its `Attach` takes the place. A member without connections has nothing to be
+//! protected: its `Reinit` lets it in at once.
+
+use super::admission::{Admission, Wanted};
+use super::member::{is_same, Prepared};
+use super::{Effect, Membership, State};
+use crate::clock::{ServerTime, NS};
+use crate::control::{Attach, Secret, Terms, UNLIMITED};
+use crate::ids::ClientId;
+use crate::primary::Primary;
+
+/// How long a session may be prepared, seconds: longer than a client tries.
+pub const PREPARED_S: u64 = 60;
+
+/// Which session of a member an `Attach` is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// The one it has.
+    Session,
+    /// The prepared one, whose client will say when it has moved.
+    Prepared,
+    /// The prepared one, which takes its place now.
+    Moves,
+}
+
+impl Membership {
+    /// Prepares a session for a member that has one.
+    pub(super) fn prepare(
+        &mut self,
+        now: ServerTime,
+        primary: &Primary,
+        (client, proof): (ClientId, Secret),
+        wanted: Wanted,
+        fresh: Secret,
+    ) -> Option<Admission> {
+        let Wanted { version, horizon_s, control } = wanted;
+        let until = match horizon_s {
+            0 => UNLIMITED,
+            _ => now.plus_ns(u64::from(horizon_s) * NS),
+        };
+        self.with(client, |member| {
+            let secret = if version >= 2 { fresh } else { member.secret };
+            member.prepared = Some(Prepared {
+                control,
+                secret,
+                proof,
+                version,
+                horizon_s,
+                until,
+                ends: now.plus_ns(PREPARED_S * NS),
+                channel: None,
+                fabric: None,
+            });
+            // whichever session it goes on with, it relies on what it was told
+            member.until = member.until.max(until);
+            let terms = Terms { horizon_s, until, lapses: member.lapses };
+            let terms = (version >= 2).then_some(terms);
+            let recovering = primary.is_recovering();
+            Admission { client, secret, version, recovering, terms, is_prepared: true }
+        })
+    }
+
+    /// A request has come on this control connection of a client. If it is that of a prepared
+    /// session, the client has all answers, and that session takes the place; then the effects are
+    /// to be executed before the request is served.
+    pub fn is_shown(
+        &mut self,
+        now: ServerTime,
+        primary: &mut Primary,
+        client: ClientId,
+        control: u64,
+    ) -> bool {
+        let prepared = self.members.get(&client).and_then(|member| member.prepared);
+        let is_shown = prepared.is_some_and(|prepared| prepared.control == control);
+        if is_shown {
+            self.take_place(now, primary, client);
+        }
+        is_shown
+    }
+
+    /// The prepared session is the member's from now on, and the one before ends.
+    pub(super) fn take_place(&mut self, now: ServerTime, primary: &mut Primary, client: ClientId) {
+        let Some(member) = self.members.get_mut(&client) else { return };
+        let Some(prepared) = member.prepared.take() else { return };
+        if let Some(old) = member.control.replace(prepared.control) {
+            self.effects.push_back(Effect::CloseControl { client, control: old });
+        }
+        let old = std::mem::replace(&mut member.channel, prepared.channel);
+        self.effects.push_back(Effect::CloseChannel { client, channel: old });
+        let fabric = prepared.fabric;
+        self.effects.push_back(Effect::Switch { client, fabric });
+        self.with(client, |member| {
+            let is_new = !is_same(prepared.secret, prepared.proof);
+            member.previous = is_new.then_some(prepared.proof);
+            member.secret = prepared.secret;
+            member.state = State::Present;
+            member.is_quiet = false;
+            (member.version, member.horizon_s) = (prepared.version, prepared.horizon_s);
+            member.fabric = fabric.or(member.fabric);
+            member.heard(now);
+        });
+        primary.came_back(client);
+    }
+
+    /// The prepared session is not waited for any longer; the one that its client has stays.
+    pub(super) fn give_up_prepared(&mut self, client: ClientId) {
+        let Some(prepared) = self.with(client, |member| member.prepared.take()).flatten() else {
+            return;
+        };
+        let Prepared { control, channel, .. } = prepared;
+        self.effects.push_back(Effect::CloseControl { client, control });
+        if channel.is_some() {
+            self.effects.push_back(Effect::CloseChannel { client, channel });
+        }
+    }
+
+    /// Which session of its client an `Attach` is for; `None`: it shows no secret of one.
+    pub(super) fn target(&self, attach: &Attach) -> Option<Target> {
+        let member = self.members.get(&attach.client)?;
+        let is_session = is_same(member.secret, attach.secret);
+        let prepared = member.prepared.filter(|prepared| is_same(prepared.secret, attach.secret));
+        match prepared {
+            Some(prepared) if prepared.version >= 2 && attach.version >= Some(2) => {
+                Some(Target::Prepared)
+            }
+            Some(_) => Some(Target::Moves),
+            None => is_session.then_some(Target::Session),
+        }
+    }
+}
