@@ -63,7 +63,8 @@ pub(crate) fn attach(
         secret: session.secret,
         fabric,
         verbs: None, // the executor of verbs brings its own,
-        version: None,
+        // one of version 1 does not know this field
+        version: Some(session.version).filter(|&version| version >= 2),
     };
     let plain = |exec: Arc<dyn Executor>| Attached { exec, verbs: None };
     if matches!(choice, FabricChoice::Auto | FabricChoice::Verbs) {

@@ -98,17 +98,16 @@ impl VerbsPath {
 
     fn try_attach(&self, until: Option<Instant>) -> Result<VerbsExecutor, FabricError> {
         let wish = VerbsWish { until, ..self.wish.clone() };
-        let executor = VerbsExecutor::attach(&wish, self.primary, &self.attach, self.clock)?;
-        // The control channel told the time by way of two threads; this is more exact, and counts
-        // for as long as the primary, once stopped, tells none.
-        if let Ok(seq) = executor.send(&Request::Ping) {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let wait = left.map_or(CLOCK_WAIT, |left| left.min(CLOCK_WAIT));
-            if !matches!(executor.reply(seq, wait), Ok(Some(_))) {
-                executor.forget(seq);
-            }
+        VerbsExecutor::attach(&wish, self.primary, &self.attach, self.clock)
+    }
+
+    /// Asks for the server clock, once the session is in use. The control channel told the time by
+    /// way of two threads; this is more exact, and counts for as long as the primary, once
+    /// stopped, tells none.
+    pub(crate) fn ask_the_time(&self) {
+        if let Some(executor) = self.attached.get() {
+            ask_the_time(executor, CLOCK_WAIT);
         }
-        Ok(executor)
     }
 
     /// Verbs, messages and doorbells so far.
@@ -156,6 +155,10 @@ impl VerbsPath {
         let attached = self.try_attach(Some(until));
         match attached {
             Ok(executor) => {
+                ask_the_time(
+                    &executor,
+                    CLOCK_WAIT.min(until.saturating_duration_since(Instant::now())),
+                );
                 for (handle, entry) in waiting.notes.drain() {
                     executor.note(handle, entry);
                 }
@@ -169,6 +172,14 @@ impl VerbsPath {
                 log::debug!("no data path yet: {error}");
                 Err(waiting.refusal)
             }
+        }
+    }
+}
+
+fn ask_the_time(executor: &VerbsExecutor, wait: Duration) {
+    if let Ok(seq) = executor.send(&Request::Ping) {
+        if !matches!(executor.reply(seq, wait), Ok(Some(_))) {
+            executor.forget(seq);
         }
     }
 }

@@ -8,7 +8,7 @@ mod site;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind, UNLIMITED};
 use dlock_core::ids::Seq;
-use dlock_core::membership::{Effect, Exit, Gone, Opened, Orphans, State, PREPARED_S};
+use dlock_core::membership::{Effect, Exit, Gone, Opened, Orphans, State, PREPARED_S, SHOW_WAIT_NS};
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Verb};
@@ -147,6 +147,25 @@ fn a_client_that_stops_in_between_keeps_its_session_and_the_prepared_one_is_give
         assert!(!is_served(&mut site, new), "it goes on too late");
         assert!(is_served(&mut site, old));
     }
+}
+
+#[test]
+fn what_comes_too_late_moves_nothing_although_nobody_has_noticed_the_time() {
+    for attaches in [false, true] {
+        let mut site = Site::new();
+        let old = site.join(Tcp, 0);
+        let new = site.ask_back(old).unwrap();
+        if attaches {
+            assert_eq!(site.attach(new), Status::Success);
+        }
+        site.now = at(PREPARED_S); // the primary stood still
+        if !attaches {
+            assert_eq!(site.attach(new), Status::Error);
+        }
+        assert!(!is_served(&mut site, new));
+        assert!(is_served(&mut site, old));
+    }
+    assert!(SHOW_WAIT_NS > PREPARED_S * NS);
 }
 
 #[test]

@@ -236,7 +236,7 @@ impl PeerProcess {
             _ => Identity::Unknown,
         };
         // The number meant the peer if the peer still holds its end now.
-        if connected(socket) {
+        if is_open(socket) {
             Self { identity }
         } else {
             Self { identity: Identity::Unknown }
@@ -287,8 +287,8 @@ fn by_number(pid: i32) -> Identity {
     }
 }
 
-/// Whether the peer has not hung up.
-fn connected(socket: BorrowedFd<'_>) -> bool {
+/// Whether the peer of a stream socket has not hung up; one system call.
+pub fn is_open(socket: BorrowedFd<'_>) -> bool {
     let gone = libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR;
     poll_until(socket, libc::POLLRDHUP, Instant::now()).is_ok_and(|events| events & gone == 0)
 }

@@ -3,7 +3,9 @@
 //!
 //! ```text
 //!   init    connect ─Init──▶ session ─attach (verbs, shm or tcp)──▶ executor ──▶ instance
-//!   reinit  the same with Reinit, beside the old session; then the new one replaces it:
+//!   reinit  the same with Reinit, beside the old session; then a heartbeat on the new connection
+//!           shows that this client has all answers. Once that is answered, and not before, the
+//!           old session has ended at the primary, and the new one replaces it here:
 //!             same incarnation of the primary ─▶ every lock goes on where it is
 //!             a recovering successor          ─▶ every lock refuses until it was claimed
 //!   update_all_locks  claims, 31 at a time ─▶ new places
@@ -19,6 +21,7 @@ use dlock_core::control::{ControlReply, ControlRequest, LockGrant, Session, VERS
 use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, LockId};
 use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX};
+use dlock_core::membership::SHOW_WAIT_NS;
 use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::status::Status;
 use dlock_fabric::clock::monotonic_ns;
@@ -28,7 +31,7 @@ use parking_lot::{Mutex, RwLock};
 use super::{done, Instance, Link, LEFT, OPEN};
 use crate::attach::{attach, wrapped, Attached, Wrap};
 use crate::config::ClientConfig;
-use crate::control::{address, Control, Line, CONTROL_WAIT};
+use crate::control::{address, CallError, Control, Line, CONTROL_WAIT};
 use crate::heartbeat::{look_after, Pulse};
 use crate::refuse::Refuse;
 use crate::stats::Stats;
@@ -69,6 +72,7 @@ impl Instance {
             horizon_s: Some(config.effective_horizon_s()),
         };
         let joined = join(config, ip, request, None, wrap.as_ref())?;
+        joined.link.ask_the_time();
         let instance = Instance {
             id: joined.client,
             config: config.clone(),
@@ -93,12 +97,14 @@ impl Instance {
     ///
     /// # Errors
     /// As [`init`](Self::init); `Invalid` (the client has left, or a forked child calls for its
-    /// parent's), `ClientRemoved` (the primary
-    /// does not know it and is not recovering), `BadResponse` (it answers for another client).
-    /// The old session is then left as it was.
+    /// parent's), `ClientRemoved` (the primary does not know it and is not recovering),
+    /// `BadResponse` (it answers for another client).
+    /// The old session is then left as it was: its locks, its data path and its calls go on. (If
+    /// the last answer of three is lost, and the primary cannot be asked again, the old session may
+    /// have ended there: its calls give `BadResponse` until another reinit.)
     ///
     /// # Latency
-    /// As `init`.
+    /// Two connections and three round trips; at most 10 s each, and 21 s after the first answer.
     pub fn reinit(&self, ip: &str) -> Status {
         if let Err(status) = self.check(Call::Session) {
             return status;
@@ -117,16 +123,31 @@ impl Instance {
             client: self.id,
             secret: self.link.load().secret,
         };
-        match join(&self.config, ip, request, Some(self.id), self.wrap.as_ref()) {
-            // left meanwhile, and this session has come after that
-            Ok(mut joined) if self.present().is_err() => {
-                let _ = joined.control.call(ControlRequest::Deinit, Instant::now() + CONTROL_WAIT);
-                return Status::Invalid;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let joined = join(&self.config, ip, request.clone(), Some(self.id), self.wrap.as_ref());
+            let mut joined = match joined {
+                Ok(joined) => joined,
+                Err(status) => return status,
+            };
+            match joined.show() {
+                // left meanwhile, and this session has come after that
+                Ok(()) if self.present().is_err() => {
+                    let deadline = Instant::now() + CONTROL_WAIT;
+                    let _ = joined.control.call(ControlRequest::Deinit, deadline);
+                    return Status::Invalid;
+                }
+                Ok(()) => {
+                    joined.link.ask_the_time();
+                    self.move_to(joined);
+                    return Status::Success;
+                }
+                Err(Unshown::Cut) if tries < SHOW_TRIES => {}
+                Err(Unshown::Cut) => return Status::Error,
+                Err(Unshown::Failed(status)) => return status,
             }
-            Ok(joined) => self.move_to(joined),
-            Err(status) => return status,
         }
-        Status::Success
     }
 
     /// Whether this process has joined, or come back: a forked child of it has a copy of the
@@ -351,11 +372,47 @@ impl Instance {
 /// Life-cycle calls under way end within a wait for a cell and a control call.
 const LIFECYCLE_WAIT: Duration = CELL_WAIT.saturating_add(CONTROL_WAIT);
 
-/// A session that stands.
+/// A session that stands; after `Reinit` it is prepared.
 struct Joined {
     client: ClientId,
     control: Control,
     link: Link,
+    /// Until when a prepared session may take the place of the old one.
+    until: Instant,
+}
+
+/// How often a reinit is tried if its connection ends at the moment at which the primary may have
+/// ended the old session: whether it has, is found out by asking again.
+const SHOW_TRIES: u32 = 2;
+
+/// Why a prepared session has not taken the place of the old one, as far as is known here.
+enum Unshown {
+    /// Its connection ended; the primary may have had the request.
+    Cut,
+    /// It was refused, or was not answered until it could not count any more.
+    Failed(Status),
+}
+
+impl Joined {
+    /// Shows the primary that this client has all answers: then it ends the old session.
+    fn show(&mut self) -> Result<(), Unshown> {
+        let deadline = self.until;
+        match self.control.call(ControlRequest::Heartbeat, deadline) {
+            // the latter in recovery
+            Ok(ControlReply::Alive { .. } | ControlReply::Error(Status::NotReady)) => Ok(()),
+            Ok(_) => Err(Unshown::Failed(Status::BadResponse)),
+            Err(CallError::Transport) if Instant::now() < deadline => Err(Unshown::Cut),
+            Err(error) => Err(Unshown::Failed(error.status_of_init())),
+        }
+    }
+}
+
+impl Link {
+    fn ask_the_time(&self) {
+        if let Some(verbs) = &self.verbs {
+            verbs.ask_the_time();
+        }
+    }
 }
 
 /// Connects, registers (`request` is `Init`, or `Reinit` as `expected`) and attaches.
@@ -371,6 +428,7 @@ fn join(
     let sent_ns = monotonic_ns();
     let reply = control.call(request, Instant::now() + CONTROL_WAIT);
     let received_ns = monotonic_ns();
+    let until = Instant::now() + Duration::from_nanos(SHOW_WAIT_NS);
     let reply = reply.map_err(|e| e.status_of_init())?;
     if let ControlReply::Error(status) = &reply {
         log::warn!("the primary at {} refuses this client: {status}", control.peer());
@@ -386,7 +444,7 @@ fn join(
             control.extends(&pulse);
             let exec = wrapped(wrap, exec);
             let link = Link { exec, verbs, epoch, anchor_s, secret, recovering, lapses, pulse };
-            Ok(Joined { client, control, link })
+            Ok(Joined { client, control, link, until })
         }
         Err(status) => {
             if expected.is_none() {

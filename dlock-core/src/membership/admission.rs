@@ -312,6 +312,7 @@ impl Membership {
         attach: &Attach,
         joining: Joining,
     ) -> Status {
+        self.give_up_late(now, attach.client);
         let status = self.may_attach(primary, attach, joining);
         if status != Status::Success {
             return status;

@@ -58,7 +58,7 @@ pub use admission::{Admission, Channel, Draws, Joining, Opened};
 pub use effect::{Effect, Exit};
 pub use ending::Fencing;
 pub use member::{Ending, State};
-pub use prepared::PREPARED_S;
+pub use prepared::{PREPARED_S, SHOW_WAIT_NS};
 
 use crate::arbiter::Sent;
 use crate::clock::ServerTime;
@@ -350,10 +350,10 @@ impl Membership {
     }
 
     fn is_due(&mut self, now: ServerTime, client: ClientId) {
-        let Some(member) = self.members.get(&client) else { return };
-        if member.prepared.is_some_and(|prepared| prepared.ends <= now) {
-            return self.give_up_prepared(client);
+        if self.give_up_late(now, client) {
+            return;
         }
+        let Some(member) = self.members.get(&client) else { return };
         let channel = member.channel;
         let is_past_horizon = acts_at(member) <= now;
         match member.state {

@@ -15,6 +15,9 @@
 //! * *It stops in between, or for ever*: a prepared session is given up [`PREPARED_S`] after it was
 //!   asked for, with its control connection, and with every ending of the member. Until then an
 //!   absent client does not lapse by the grace, and is not evicted: it is coming back.
+//! * *Its request is late* (the primary stood still, or the network): it moves nothing once the
+//!   session is given up, noticed or not. So a client that has waited for its answer for
+//!   [`SHOW_WAIT_NS`] knows that the request will not end its old session any more.
 //! * *It asks again*: the next `Reinit` replaces what was prepared. An `Attach` of an attempt that
 //!   was given up has no secret that is known.
 //! * *Both send*: requests and frames of the old session are served until the new one takes its
@@ -37,8 +40,11 @@ use crate::control::{Attach, Secret, Terms, UNLIMITED};
 use crate::ids::ClientId;
 use crate::primary::Primary;
 
-/// How long a session may be prepared, seconds: longer than a client tries.
-pub const PREPARED_S: u64 = 60;
+/// How long a session may be prepared, seconds, on the primary's clock.
+pub const PREPARED_S: u64 = 20;
+/// How long the client waits for the end of its old session, from the answer to `Reinit`, on its
+/// own clock: longer than the primary's may show for [`PREPARED_S`].
+pub const SHOW_WAIT_NS: u64 = (PREPARED_S + 1) * NS;
 
 /// Which session of a member an `Attach` is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +104,7 @@ impl Membership {
         client: ClientId,
         control: u64,
     ) -> bool {
+        self.give_up_late(now, client);
         let prepared = self.members.get(&client).and_then(|member| member.prepared);
         let is_shown = prepared.is_some_and(|prepared| prepared.control == control);
         if is_shown {
@@ -128,6 +135,16 @@ impl Membership {
             member.heard(now);
         });
         primary.came_back(client);
+    }
+
+    /// Gives up what is prepared if its time is over.
+    pub(super) fn give_up_late(&mut self, now: ServerTime, client: ClientId) -> bool {
+        let prepared = self.members.get(&client).and_then(|member| member.prepared);
+        let is_late = prepared.is_some_and(|prepared| prepared.ends <= now);
+        if is_late {
+            self.give_up_prepared(client);
+        }
+        is_late
     }
 
     /// The prepared session is not waited for any longer; the one that its client has stays.

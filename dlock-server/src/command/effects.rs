@@ -2,6 +2,7 @@
 //! What [`Membership`](dlock_core::membership::Membership) wants done, done with sockets, memory
 //! and the device.
 
+use dlock_core::control::FabricKind;
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Effect, Exit, Fencing, MemberMemory};
 use dlock_core::primary::LAPSE_SLICE;
@@ -24,19 +25,21 @@ impl Worker {
     fn execute(&mut self, effect: Effect) {
         match effect {
             Effect::CloseControl { client, control } => {
-                let sockets = self.sockets.get_mut(&client);
-                let link = sockets.and_then(|s| s.control.take_if(|link| link.id == control));
-                if let Some(link) = link {
-                    link.close();
+                let Some(sockets) = self.sockets.get_mut(&client) else { return };
+                for link in [&mut sockets.control, &mut sockets.next_control] {
+                    if let Some(link) = link.take_if(|link| link.id == control) {
+                        link.close();
+                    }
                 }
             }
-            Effect::CloseChannel { client } => {
-                self.close_channel(client);
+            Effect::CloseChannel { client, channel } => {
+                self.close_channels(client, |number| Some(number) == channel);
                 let unfenced = self.is_unfenced(client);
-                self.members.channel_closed(client, unfenced);
+                self.members.channel_closed(client, channel, unfenced);
             }
+            Effect::Switch { client, fabric } => self.switch(client, fabric),
             Effect::Fence { client } => {
-                self.close_channel(client);
+                self.close_channels(client, |_| true);
                 let unfenced = self.is_unfenced(client);
                 let mapped = self.core.memory.is_mapped(client);
                 self.members.fence_tried(client, Fencing { unfenced, mapped });
@@ -79,11 +82,28 @@ impl Worker {
         LAPSE_SLICE as u32
     }
 
-    fn close_channel(&mut self, client: ClientId) {
-        let channel = self.sockets.get(&client).and_then(|sockets| sockets.channel);
-        if let Some(token) = channel {
-            self.drop_channel(client, token);
+    /// Closes the client's channels whose numbers are among these.
+    fn close_channels(&mut self, client: ClientId, is_one: impl Fn(u64) -> bool) {
+        let Some(sockets) = self.sockets.get(&client) else { return };
+        for token in [sockets.channel, sockets.next_channel].into_iter().flatten() {
+            if self.channels.get(&token).is_some_and(|channel| is_one(channel.number)) {
+                self.drop_channel(client, token);
+            }
         }
+    }
+
+    /// The connections of the prepared session are those of the client; what has come on its
+    /// channel is served from now on.
+    fn switch(&mut self, client: ClientId, fabric: Option<FabricKind>) {
+        let sockets = self.sockets.entry(client).or_default();
+        sockets.control = sockets.next_control.take();
+        sockets.channel = sockets.next_channel.take();
+        if let Some(fabric) = fabric {
+            let now = self.core.now();
+            let Core { primary, memory, sent, .. } = &mut self.core;
+            primary.attached(now, memory, client, fabric, sent);
+        }
+        self.turns.add(client);
     }
 
     fn forget(&mut self, client: ClientId) {

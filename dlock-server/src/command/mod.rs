@@ -109,6 +109,9 @@ struct Sockets {
     control: Option<Arc<Link>>,
     /// Its command channel.
     channel: Option<Token>,
+    /// The control connection and the command channel of a session that is prepared.
+    next_control: Option<Arc<Link>>,
+    next_channel: Option<Token>,
     /// The processes that have mapped the memory for it.
     processes: Vec<Process>,
 }

@@ -12,6 +12,7 @@ use dlock_core::membership::{self, Admission, Draws, Gone, Opened};
 use dlock_core::primary::ClientSnapshot;
 use dlock_core::status::Status;
 use dlock_core::{control::Secret, membership::State};
+use dlock_fabric::fds::is_open;
 use dlock_fabric::{handshake, VerbsPeer};
 use log::Level;
 use mio::unix::SourceFd;
@@ -80,10 +81,14 @@ impl Worker {
         self.members.open(now, primary, memory, request, link.id, draws)
     }
 
-    /// The client's old connections have ended; it gets memory, and its answer.
+    /// The client gets memory, and its answer.
     fn enter(&mut self, admission: Admission, link: Arc<Link>) -> Result<Session, Status> {
         let client = admission.client;
-        self.sockets.entry(client).or_default().control = Some(link);
+        let sockets = self.sockets.entry(client).or_default();
+        match admission.is_prepared {
+            true => sockets.next_control = Some(link),
+            false => sockets.control = Some(link),
+        }
         if let Err(error) = self.core.memory.add_client(client) {
             limited!(Cause::NoResource, Level::Error, "client {client} cannot be let in: {error}");
             self.members.has_no_memory(client);
@@ -112,6 +117,9 @@ impl Worker {
         request: ControlRequest,
     ) -> ControlReply {
         let now = self.core.now();
+        if self.members.is_shown(now, &mut self.core.primary, client, link) {
+            self.settle(); // what the old session could do has ended when this is served
+        }
         let Core { primary, memory, sent, .. } = &mut self.core;
         let reply = self.members.control(now, primary, memory, (client, link), request, sent);
         self.set_gate();
@@ -124,8 +132,8 @@ impl Worker {
         let now = self.core.now();
         self.members.control_ended(now, &mut self.core.primary, (client, link), why);
         if let Some(sockets) = self.sockets.get_mut(&client) {
-            if sockets.control.as_ref().is_some_and(|control| control.id == link) {
-                sockets.control = None;
+            for control in [&mut sockets.control, &mut sockets.next_control] {
+                drop(control.take_if(|control| control.id == link));
             }
         }
         // The poll may not have told of the process yet.
@@ -147,11 +155,15 @@ impl Worker {
     /// A connection wants to be a client's command channel.
     pub(super) fn attach(&mut self, socket: Socket, attach: Attach, joining: Joining) {
         let client = attach.client;
-        let kind = kind_of(&joining);
-        let status = self.members.begin_attach(&self.core.primary, &attach, kind);
+        let (now, kind) = (self.core.now(), kind_of(&joining));
+        let status = match is_open(socket.as_fd()) {
+            true => self.members.begin_attach(now, &mut self.core.primary, &attach, kind),
+            // it has come while this process stood still, and nobody waits for the answer
+            false => Status::Error,
+        };
         self.settle();
         let channel = match status {
-            Status::Success => self.members.finish_attach(client, attach.fabric, kind),
+            Status::Success => self.members.finish_attach(&attach, kind),
             status => Err(status),
         };
         let deadline = Instant::now() + ANSWER_WAIT;
@@ -168,17 +180,19 @@ impl Worker {
                 FabricKind::Tcp | FabricKind::Verbs => 0,
             },
             verbs: None,
-            until: self.members.until(client).filter(|_| attach.version >= Some(2)),
+            until: channel.until.filter(|_| attach.version >= Some(2)),
         };
-        let now = self.core.now();
         let Core { primary, memory, sent, .. } = &mut self.core;
-        primary.attached(now, memory, client, attach.fabric, sent);
+        match channel.is_prepared {
+            true => primary.will_attach(client, attach.fabric),
+            false => primary.attached(now, memory, client, attach.fabric, sent),
+        }
         let (attached, fabric, peer) = match joining {
             Joining::Shm(peer) => {
                 if let Some(number) = channel.watch {
                     self.watch(client, number, peer);
                 }
-                return self.share(client, channel.number, socket, attached, deadline);
+                return self.share(client, channel, socket, attached, deadline);
             }
             Joining::Tcp => (attached, FabricKind::Tcp, None),
             Joining::Verbs(joined) => {
@@ -188,7 +202,7 @@ impl Worker {
         };
         // Known before the client knows of it: its first frame may come at once.
         let peer = peer.map(Box::new);
-        let Some(token) = self.add_channel(client, channel.number, fabric, socket, peer) else {
+        let Some(token) = self.add_channel(client, channel, fabric, socket, peer) else {
             return self.settle();
         };
         let Some(channel) = self.channels.get(&token) else { return };
@@ -222,7 +236,7 @@ impl Worker {
     fn share(
         &mut self,
         client: ClientId,
-        number: u64,
+        made: membership::Channel,
         socket: Socket,
         attached: Attached,
         deadline: Instant,
@@ -237,7 +251,7 @@ impl Worker {
             None => return, // shm was not offered
         };
         match sent {
-            Ok(()) => drop(self.add_channel(client, number, FabricKind::Shm, socket, None)),
+            Ok(()) => drop(self.add_channel(client, made, FabricKind::Shm, socket, None)),
             Err(error) => {
                 self.core.memory.unshare(client);
                 log::warn!("client {client} did not take the memory: {error}");
@@ -248,12 +262,12 @@ impl Worker {
     fn add_channel(
         &mut self,
         client: ClientId,
-        number: u64,
+        made: membership::Channel,
         fabric: FabricKind,
         socket: Socket,
         verbs: Option<Box<VerbsPeer>>,
     ) -> Option<Token> {
-        let token = self.token();
+        let (token, number) = (self.token(), made.number);
         let channel = Channel::new((client, number), fabric, socket, token, self.poll.registry());
         let mut channel = match channel {
             Ok(channel) => channel,
@@ -274,7 +288,11 @@ impl Worker {
         }
         self.channels.insert(token, channel);
         self.turns.add(client);
-        self.sockets.entry(client).or_default().channel = Some(token);
+        let sockets = self.sockets.entry(client).or_default();
+        match made.is_prepared {
+            true => sockets.next_channel = Some(token),
+            false => sockets.channel = Some(token),
+        }
         Some(token)
     }
 
@@ -298,9 +316,10 @@ impl Worker {
             self.fence_verbs(client, peer);
         }
         if let Some(sockets) = self.sockets.get_mut(&client) {
-            if sockets.channel == Some(token) {
-                sockets.channel = None;
+            if sockets.next_channel.take_if(|next| *next == token).is_some() {
+                return; // nothing of it was served
             }
+            sockets.channel.take_if(|channel| *channel == token);
         }
         let now = self.core.now();
         let Core { primary, memory, sent, .. } = &mut self.core;

@@ -6,7 +6,11 @@
 //!                 Attach        ─▶ [queue pairs for verbs] ─▶ handed to the command thread
 //!                 anything else ─▶ an error reply, and the end
 //! ```
-//! A connection speaks for the one client it was bound to; no later frame names another.
+//! A connection speaks for the one client it was bound to; no later frame names another. The first
+//! request after `Reinit` shows that the client has its answer, and ends the session that the client
+//! had (`dlock_core::membership`). It counts only while the client waits for the answer to it: not
+//! if it came while this process stood still, from a client that has given up since; and whoever
+//! waits for it waits for a device, too.
 //!
 //! While the command thread waits for an RDMA device that does not work, requests are refused with
 //! `NotReady` here, and nothing of them is done; of one that it has begun the client hears when the
@@ -21,7 +25,7 @@ use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::membership::Gone;
 use dlock_core::status::Status;
-use dlock_fabric::fds::{Credentials, PeerProcess};
+use dlock_fabric::fds::{is_open, Credentials, PeerProcess};
 use log::Level;
 use std::os::fd::AsFd;
 use tokio::net::{TcpStream, UnixStream};
@@ -169,6 +173,7 @@ struct Session {
 impl Session {
     async fn run(mut self, seq: Seq, request: ControlRequest) {
         let link = self.seat.link.clone();
+        let moves = matches!(request, ControlRequest::Reinit { .. });
         if self.mailbox.is_out() {
             return wire::refuse(&mut self.stream, seq, Status::NotReady).await;
         }
@@ -186,7 +191,7 @@ impl Session {
                 let link = self.seat.link.clone();
                 tokio::select! {
                     () = link.closed() => Gone::Closed,
-                    why = self.serve(client) => why,
+                    why = self.serve(client, moves) => why,
                 }
             }
             Err(error) => wire::gone_by(&error),
@@ -195,7 +200,8 @@ impl Session {
     }
 
     /// Requests and replies, one at a time and in order, until either side ends it, and how.
-    async fn serve(&mut self, client: ClientId) -> Gone {
+    /// `moves`: the first of them may end the session before.
+    async fn serve(&mut self, client: ClientId, mut moves: bool) -> Gone {
         loop {
             let (seq, request) = match self.reader.next(&mut self.stream, LEN_MAX, || ()).await {
                 Ok(Frame::Control(seq, request)) if !opens(&request) => (seq, request),
@@ -225,16 +231,20 @@ impl Session {
                     return error.gone();
                 }
             };
+            if moves && !is_open(self.stream.as_fd()) {
+                return Gone::Closed;
+            }
             let leaves = request == ControlRequest::Deinit;
             let link = self.seat.link.id;
             let is_heartbeat = request == ControlRequest::Heartbeat;
             let ask = |reply| Event::Control { client, link, request, reply };
             let reply = match is_heartbeat {
-                _ if self.mailbox.is_out() => Ok(None),
+                _ if !moves && self.mailbox.is_out() => Ok(None),
                 // It changes nothing, so it may be answered before it has been looked at.
-                true => self.mailbox.ask_unless_out(ask).await,
-                false => self.mailbox.ask(ask).await.map(Some),
+                true if !moves => self.mailbox.ask_unless_out(ask).await,
+                _ => self.mailbox.ask(ask).await.map(Some),
             };
+            moves = false;
             let Ok(reply) = reply else { return Gone::Closed };
             let reply = reply.unwrap_or(ControlReply::Error(Status::NotReady));
             match wire::answer(&mut self.stream, seq, reply).await {
