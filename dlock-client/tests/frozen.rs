@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -43,28 +42,12 @@ impl Primary {
         self.0.config(fabric)
     }
 
-    /// Stops it, and waits until every thread of it has stopped.
     fn freeze(&self) {
-        let pid = self.0.child.id().to_string();
-        let kill = format!("kill -STOP {pid}"); // every shell has it, not every system as a program
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-        let is_stopped = |stat: String| {
-            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-            state == Some('T')
-        };
-        common::eventually(60, "it is stopped", || {
-            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-            let stats = tasks.flatten().map(|task| task.path().join("stat"));
-            { stats }.all(|stat| std::fs::read_to_string(stat).is_ok_and(is_stopped))
-        });
+        self.0.freeze();
     }
-}
 
-impl Primary {
-    /// Lets it go on.
     fn thaw(&self) {
-        let kill = format!("kill -CONT {}", self.0.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        self.0.thaw();
     }
 }
 

@@ -137,6 +137,32 @@ impl ChildPrimary {
         ClientConfig { port: self.port, fabric, ..Default::default() }
     }
 
+    /// Stops it, and waits until every thread of it has stopped.
+    pub fn freeze(&self) {
+        let pid = self.child.id().to_string();
+        self.signal("STOP");
+        let is_stopped = |stat: String| {
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            state == Some('T')
+        };
+        eventually(60, "it is stopped", || {
+            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+            let stats = tasks.flatten().map(|task| task.path().join("stat"));
+            { stats }.all(|stat| std::fs::read_to_string(stat).is_ok_and(is_stopped))
+        });
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        // every shell has it, not every system as a program
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
     /// Kills it, and waits until it is gone.
     pub fn kill(&mut self) {
         self.child.kill().unwrap(); // stopped processes die of it, too

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A reinit that fails leaves the session as it was, wherever it failed.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{fabrics, got, status, ChildPrimary, X};
+use dlock_client::{Client, FabricChoice, Instance, LockId, LockType, Status};
+use Status::*;
+
+/// More messages than a reinit exchanges.
+const MESSAGES_MAX: usize = 12;
+
+/// Not a test by itself: the primary that is stopped.
+#[test]
+fn child_that_serves_until_its_input_ends() {
+    common::serve_as_child();
+}
+
+fn primary() -> Arc<ChildPrimary> {
+    Arc::new(ChildPrimary::start("child_that_serves_until_its_input_ends"))
+}
+
+/// What is done at one message of all that pass.
+enum At {
+    /// It is lost, with its connection.
+    Cut,
+    /// This, and then it is passed on.
+    Act(Box<dyn Fn() + Send + Sync>),
+}
+
+/// Passes what comes for a primary on, and does something at the message of one number.
+struct Proxy {
+    ip: IpAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// `usize::MAX`: nothing is done any more.
+    at: AtomicUsize,
+    what: At,
+    messages: AtomicUsize,
+    was_there: AtomicBool,
+    ends: AtomicBool,
+}
+
+impl Proxy {
+    fn start(port: u16, at: usize, what: At) -> Self {
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        // an address of this process's own, and of this proxy's
+        let [_, a, b, c] = std::process::id().to_be_bytes();
+        let number = STARTED.fetch_add(1, Ordering::Relaxed) as u8;
+        let ip = Ipv4Addr::new(127, a << 4 | 0x80 | number, b, c);
+        let listener = TcpListener::bind((ip, port)).unwrap();
+        let shared = Arc::new(Shared {
+            at: AtomicUsize::new(at),
+            what,
+            messages: AtomicUsize::new(0),
+            was_there: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
+        });
+        let ours = Arc::clone(&shared);
+        thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                if ours.ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    from.set_nodelay(true).unwrap();
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let ours = Arc::clone(&ours);
+                    thread::spawn(move || ours.pass(from, to));
+                }
+            }
+        });
+        Self { ip: ip.into(), shared }
+    }
+
+    /// Whether the message has come. If not, the ones to come pass.
+    fn was_there(&self) -> bool {
+        self.shared.at.store(usize::MAX, Ordering::Relaxed);
+        self.shared.was_there.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut bytes = [0; 4_096];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            let number = self.messages.fetch_add(1, Ordering::Relaxed);
+            if number == self.at.load(Ordering::Relaxed) {
+                self.was_there.store(true, Ordering::Relaxed);
+                match &self.what {
+                    At::Cut => break,
+                    At::Act(act) => act(),
+                }
+            }
+            if to.write_all(&bytes[..count]).is_err() {
+                break;
+            }
+        }
+        for stream in [from, to] {
+            let _ = stream.shutdown(Shutdown::Both); // it may have ended
+        }
+    }
+}
+
+/// A client with everything that a session may have: a hold, a lock, a conflict.
+struct Old {
+    a: Instance,
+    held: LockId,
+    leased: LockId,
+    free: LockId,
+    other: Instance,
+}
+
+impl Old {
+    fn new(primary: &ChildPrimary, fabric: FabricChoice) -> Self {
+        let join = || Instance::init(&primary.config(fabric), "127.0.0.1").unwrap();
+        let (a, other) = (join(), join());
+        let held = got(&a, "held", LockType::Rw); // without a lease: nothing of it lasts by itself
+        let free = got(&a, "free", LockType::Fair);
+        let leased = got(&a, "leased", LockType::Atomic);
+        got(&other, "held", LockType::Rw);
+        for id in [held, leased] {
+            assert_eq!(status(a.trylock(id, X, 600)), Success);
+        }
+        Self { a, held, leased, free, other }
+    }
+
+    /// The session is served, and has what it had.
+    fn works(&self, when: &str) {
+        let Self { a, held, leased, free, other } = self;
+        for _ in 0..20 {
+            assert_eq!(a.heartbeat(60), Success, "{when}");
+            assert_eq!(status(a.trylock(*free, X, 600)), Success, "{when}");
+            assert_eq!(status(a.unlock(*free)), Success, "{when}");
+            assert_eq!(status(other.trylock(*held, X, 600)), Fail, "{when}");
+        }
+        assert_eq!(status(a.extend(*leased, X, 600)), Success, "{when}");
+        let another = got(a, "another", LockType::Atomic);
+        assert_eq!(a.release_lock(another), Success, "{when}");
+    }
+
+    /// All of it was and is the client's.
+    fn ends(self) {
+        assert_eq!(status(self.a.unlock(self.held)), Success);
+        assert_eq!(status(self.other.trylock(self.held, X, 600)), Success);
+        assert_eq!([self.a.deinit(), self.other.deinit()], [Success; 2]);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_connection_that_is_lost_during_a_reinit_leaves_the_session_as_it_was() {
+    for fabric in fabrics() {
+        let primary = primary();
+        let old = Old::new(&primary, fabric);
+        let mut failed = 0;
+        for at in 0..MESSAGES_MAX {
+            let proxy = Proxy::start(primary.port, at, At::Cut);
+            let result = old.a.reinit(&proxy.ip.to_string());
+            let when = format!("{fabric:?}, message {at}: {result}");
+            let was_there = proxy.was_there();
+            old.works(&when);
+            if !was_there {
+                assert_eq!(result, Success, "{when}");
+                assert!(failed >= 2, "what was it that could be lost?");
+                break;
+            }
+            failed += usize::from(result != Success);
+        }
+        assert_eq!(old.a.reinit("127.0.0.1"), Success);
+        old.works("after it");
+        old.ends();
+    }
+}
+
+#[test]
+fn a_primary_that_stops_during_a_reinit_goes_on_with_the_session_as_it_was() {
+    for fabric in fabrics() {
+        let points: Vec<_> = (0..if fabric == FabricChoice::Tcp { 6 } else { 4 }).collect();
+        thread::scope(|scope| {
+            for at in points {
+                scope.spawn(move || {
+                    let primary = primary();
+                    let old = Old::new(&primary, fabric);
+                    let frozen = Arc::clone(&primary);
+                    let freeze = At::Act(Box::new(move || frozen.freeze()));
+                    let proxy = Proxy::start(primary.port, at, freeze);
+                    let start = Instant::now();
+                    let result = old.a.reinit(&proxy.ip.to_string());
+                    assert!(start.elapsed() < Duration::from_secs(100));
+                    assert!(proxy.was_there());
+                    let when = format!("{fabric:?}, message {at}: {result}");
+                    // the last message is the one that it waits for
+                    assert!(result != Success || at + 1 >= 4, "{when}");
+                    primary.thaw();
+                    old.works(&when);
+                    assert_eq!(old.a.reinit("127.0.0.1"), Success, "{when}");
+                    old.works(&when);
+                    old.ends();
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_wait_goes_on_through_a_reinit_that_fails() {
+    const LEASE: Duration = Duration::from_secs(600);
+    for fabric in fabrics() {
+        let primary = primary();
+        let join = || Client::with_config(&primary.config(fabric), "127.0.0.1").unwrap();
+        let (holder, waiter) = (join(), join());
+        let held = holder.atomic_lock("waited for").unwrap();
+        let wanted = waiter.atomic_lock("waited for").unwrap();
+        let guard = held.try_lock(LEASE).unwrap();
+        thread::scope(|scope| {
+            let wait = scope.spawn(|| wanted.lock_timeout(LEASE, LEASE).map(drop));
+            // for it to be queued; right without it, too
+            thread::sleep(Duration::from_millis(200));
+            for at in [0, 1] {
+                let proxy = Proxy::start(primary.port, at, At::Cut);
+                let _ = waiter.reconnect(&proxy.ip.to_string());
+                assert!(proxy.was_there() && !wait.is_finished());
+            }
+            guard.unlock().unwrap();
+            assert!(wait.join().unwrap().is_ok(), "{fabric:?}");
+        });
+    }
+}
