@@ -47,10 +47,21 @@ impl World {
                 if let Some(s) = self.sys.session(client).filter(|s| u64::from(s.conn) == control) {
                     s.conn = 0;
                 }
+                self.prepared.retain(|s| u64::from(s.conn) != control);
             }
-            Effect::CloseChannel { client } => {
-                self.close_channel(client);
-                self.members.channel_closed(client, false);
+            Effect::CloseChannel { client, channel } => {
+                if self.sys.session(client).is_some_and(|s| Some(s.channel) == channel) {
+                    self.close_channel(client);
+                }
+                self.members.channel_closed(client, channel, false);
+            }
+            Effect::Switch { client, .. } => {
+                // here a client moves with its Attach: there is no prepared channel
+                let process = self.sys.session(client).map_or(0, |s| s.process);
+                self.sys.sessions.retain(|s| s.id != client);
+                let place = self.prepared.iter().position(|s| s.id == client);
+                let prepared = place.map(|place| self.prepared.remove(place));
+                self.sys.sessions.extend(prepared.map(|s| Session { process, ..s }));
             }
             Effect::Fence { client } => {
                 self.close_channel(client);
@@ -82,6 +93,7 @@ impl World {
             Effect::Forget { client } => {
                 self.sys.memory.remove_client(client);
                 self.sys.sessions.retain(|s| s.id != client);
+                self.prepared.retain(|s| s.id != client);
             }
         }
     }
@@ -109,8 +121,18 @@ impl World {
             let joined = self.join(c, (inc, conn, gen), reinit);
             return Some(joined.unwrap_or_else(Answer::Refused));
         }
-        let session = self.sys.sessions_of(c, inc).find(|s| s.conn == conn && !s.left).copied();
-        let Some(Session { id, .. }) = session else { return Some(Answer::Closed) };
+        let who = (c as u8, inc, conn, false);
+        let is_it = |s: &&Session| (s.client, s.inc, s.conn, s.left) == who;
+        let mut sessions = self.sys.sessions.iter().chain(&self.prepared);
+        let Some(Session { id, .. }) = sessions.find(is_it).copied() else {
+            return Some(Answer::Closed);
+        };
+        // an Attach in recovery, which the simulator's cards permit, is refused by the members
+        let moves = self.sys.recovering || !matches!(ask, Ask::Attach(_));
+        if let Some(primary) = self.primary.as_mut().filter(|_| moves) {
+            self.members.is_shown(self.sys.server_now(), primary, id, conn.into());
+            self.settle_members();
+        }
         if let Ask::Attach(gen) = ask {
             return Some(self.attach(c, id, gen));
         }
@@ -124,7 +146,7 @@ impl World {
 
     fn answer(&mut self, id: ClientId, conn: u32, ask: Ask) -> Answer {
         let now = self.sys.server_now();
-        let Self { sys, primary, members, out } = self;
+        let Self { sys, primary, members, out, .. } = self;
         let Some(primary) = primary else { return Answer::Closed };
         let locks = |reply: ControlReply| match reply {
             ControlReply::Locks(grants) => Ok(grants),
@@ -228,10 +250,14 @@ impl World {
         let sys = &mut self.sys;
         sys.memory.add_client(id);
         let process = sys.session(id).map_or(0, |s| s.process);
-        sys.sessions.retain(|s| s.id != id);
         let client = c as u8;
         let session = Session { id, client, inc, gen: 0, channel: 0, process, conn, left: false };
-        sys.sessions.push(session);
+        if admitted.is_prepared {
+            self.prepared.push(session);
+        } else {
+            sys.sessions.retain(|s| s.id != id);
+            sys.sessions.push(session);
+        }
         if sys.clients[c].inc != inc {
             let ns = sys.takes(50_000);
             sys.after(ns, Ev::Lost(client, inc, EXITED)); // it came from a process that has ended
@@ -265,9 +291,11 @@ impl World {
             Fabric::Verbs => (FabricKind::Verbs, Joining::Verbs),
         };
         let secret = Secret([c as u8 + 1; 16]);
-        let attach = Attach { client: id, secret, fabric, verbs: None, version: Some(VERSION) };
-        let Some(primary) = &self.primary else { return Answer::Closed };
-        let status = match self.members.begin_attach(primary, &attach, joining) {
+        // without a version: it moves with this, and not with its next request
+        let attach = Attach { client: id, secret, fabric, verbs: None, version: None };
+        let now = self.sys.server_now();
+        let Some(primary) = &mut self.primary else { return Answer::Closed };
+        let status = match self.members.begin_attach(now, primary, &attach, joining) {
             // the simulator's cards refuse chains in recovery
             Status::NotReady if fabric == FabricKind::Verbs => Status::Success,
             status => status,
@@ -276,11 +304,10 @@ impl World {
             return Answer::Refused(status);
         }
         self.settle_members();
-        let channel = match self.members.finish_attach(id, fabric, joining) {
+        let channel = match self.members.finish_attach(&attach, joining) {
             Ok(channel) => channel,
             Err(status) => return Answer::Refused(status),
         };
-        let now = self.sys.server_now();
         let Some(primary) = &mut self.primary else { return Answer::Closed };
         primary.attached(now, &mut self.sys, id, fabric, &mut self.out);
         if let Some(s) = self.sys.session(id) {
@@ -291,7 +318,16 @@ impl World {
     }
 
     pub(super) fn lost(&mut self, c: usize, inc: u16, conn: u32, why: Gone) {
+        let is_of = |s: &&Session| usize::from(s.client) == c && s.inc == inc;
         let hit = |s: &&Session| !s.left && (conn == EXITED || s.conn == conn);
+        let given_up: Vec<Session> =
+            self.prepared.iter().filter(is_of).filter(hit).copied().collect();
+        for s in given_up {
+            let now = self.sys.server_now();
+            let Some(primary) = &mut self.primary else { return };
+            self.members.control_ended(now, primary, (s.id, s.conn.into()), why);
+            self.settle_members();
+        }
         let hits: Vec<Session> = self.sys.sessions_of(c, inc).filter(hit).copied().collect();
         for s in hits {
             let now = self.sys.server_now();

@@ -25,6 +25,8 @@ pub(crate) struct World {
     pub sys: Sys,
     pub primary: Option<Primary>,
     pub members: Membership,
+    /// Sessions that are prepared.
+    pub prepared: Vec<super::state::Session>,
     pub out: Vec<Sent>,
 }
 
@@ -44,7 +46,8 @@ fn rules(sys: &Sys) -> Rules {
 impl World {
     pub fn new(sys: Sys) -> Self {
         let members = Membership::new(rules(&sys));
-        let mut world = Self { sys, primary: None, members, out: Vec::new() };
+        let (prepared, out) = (Vec::new(), Vec::new());
+        let mut world = Self { sys, primary: None, members, prepared, out };
         world.primary = Some(world.fresh_primary(0));
         world
     }
@@ -102,6 +105,7 @@ impl World {
         self.sys.recovering = primary.is_recovering();
         self.primary = Some(primary);
         self.members = Membership::new(rules(&self.sys));
+        self.prepared.clear();
         self.schedule_tick();
     }
 
@@ -222,7 +226,7 @@ impl World {
     }
 
     fn unit_arrived(&mut self, c: usize, inc: u16, gen: u32, unit: Unit) {
-        let Self { sys, primary, members, out } = self;
+        let Self { sys, primary, members, out, .. } = self;
         let Some(primary) = primary else { return };
         let open = sys.sessions_of(c, inc).find(|s| s.gen == gen && gen != 0);
         let Some((id, channel)) = open.map(|s| (s.id, s.channel)) else { return };
