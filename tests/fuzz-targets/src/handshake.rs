@@ -120,17 +120,23 @@ impl World {
             true => (FabricKind::Tcp, Joining::Tcp),
             false => (FabricKind::Shm, Joining::Shm { pid: Some(7), is_known: true }),
         };
-        let attach = Attach { client, secret, fabric, verbs: None, version: None };
-        let status = self.members.begin_attach(&self.primary, &attach, joining);
+        // every other client shows by a request that it has moved
+        let version = (self.controls % 2 == 0).then_some(2);
+        let attach = Attach { client, secret, fabric, verbs: None, version };
+        let (now, primary) = (self.now, &mut self.primary);
+        let status = self.members.begin_attach(now, primary, &attach, joining);
         self.settle();
         if status != Status::Success {
             return;
         }
         assert!(self.sessions.contains(&(client, secret)), "the secret of another is accepted");
-        if self.members.finish_attach(client, fabric, joining).is_ok() {
+        if let Ok(channel) = self.members.finish_attach(&attach, joining) {
             self.fenced.remove(&client);
-            let (now, memory) = (self.now, &mut self.memory);
-            self.primary.attached(now, memory, client, fabric, &mut Vec::new());
+            let memory = &mut self.memory;
+            match channel.is_prepared {
+                true => self.primary.will_attach(client, fabric),
+                false => self.primary.attached(now, memory, client, fabric, &mut Vec::new()),
+            }
         }
     }
 
@@ -144,7 +150,14 @@ impl World {
                         *link = None;
                     }
                 }
-                Effect::CloseChannel { client } => self.members.channel_closed(client, false),
+                Effect::CloseChannel { client, channel } => {
+                    self.members.channel_closed(client, channel, false);
+                }
+                Effect::Switch { client, fabric } => {
+                    if let Some(fabric) = fabric {
+                        self.primary.attached(now, &mut self.memory, client, fabric, &mut out);
+                    }
+                }
                 Effect::Fence { client } => {
                     self.fenced.insert(client);
                     let fencing = Fencing { unfenced: false, mapped: false };
@@ -243,6 +256,9 @@ impl World {
             _ => None,
         };
         let mut out = Vec::new();
+        let moves = self.members.is_shown(self.now, &mut self.primary, bound.0, bound.1);
+        self.settle();
+        assert!(!moves || self.members.speaks(bound.0, bound.1));
         let (now, primary, memory) = (self.now, &mut self.primary, &mut self.memory);
         let reply = self.members.control(now, primary, memory, bound, request, &mut out);
         self.settle();
@@ -292,7 +308,8 @@ impl World {
         let client = admitted.client;
         let is_fresh = self.live.insert(client);
         if let ControlRequest::Reinit { client: claimed, secret: proof, .. } = *request {
-            assert_eq!((client, admitted.secret), (claimed, proof));
+            assert_eq!(client, claimed);
+            assert!(admitted.secret == proof || admitted.is_prepared);
             let known = self.sessions.contains(&(claimed, proof));
             assert!(known || is_fresh, "a proof that was never given out");
         }
@@ -343,7 +360,8 @@ impl World {
         assert!(clients <= CLIENTS_MAX && locks <= LOCKS_MAX && objects <= OBJECTS_MAX);
         for client in self.primary.clients_snapshot() {
             assert!(self.live.contains(&client.client));
-            let is_bound = self.links.iter().flatten().any(|bound| bound.0 == client.client);
+            let mut bound = self.links.iter().flatten();
+            let is_bound = bound.any(|b| b.0 == client.client && self.members.speaks(b.0, b.1));
             let is_present = self.members.state(client.client) == Some(State::Present);
             assert_eq!(is_present, is_bound);
         }
