@@ -34,6 +34,8 @@ pub(crate) enum Point {
     Poll,
     /// A reply that has come, before it is handed over.
     Reply,
+    /// A ledger write, when it is made sure that it has taken effect.
+    Flush,
 }
 
 #[derive(Default)]
@@ -139,6 +141,7 @@ impl Executor for Late {
     }
 
     fn publish(&self, wait: Duration) -> bool {
+        self.pass(Point::Flush);
         self.inner.publish(wait)
     }
 

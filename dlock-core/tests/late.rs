@@ -8,7 +8,7 @@ use dlock_core::lock::{Begin, LockEntry, Machine, Op, Step};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Outcome, Values};
-use dlock_core::words::{FairWord, Ticket};
+use dlock_core::words::{FairWord, LedgerState};
 
 const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 60 };
 const LOCK: Op = Op::Lock { mode: Mode::Exclusive, expire_s: 60 };
@@ -40,12 +40,6 @@ fn status(step: Step) -> Status {
     }
 }
 
-/// The ticket is given up, so that nobody waits for it, and the call fails.
-fn gives_up(machine: &mut Machine, entry: &mut LockEntry, step: Step, now: Now) {
-    assert!(matches!(step, Step::Request(Request::Abandon { .. })), "{step:?}");
-    assert_eq!(status(machine.reply(entry, Err(Status::Error), now)), Status::Fail);
-}
-
 /// A busy machine may have made the only exchange that told the time take seconds.
 #[test]
 fn who_knows_the_time_badly_publishes_in_time_all_the_same() {
@@ -71,23 +65,37 @@ fn a_better_estimate_of_the_time_is_no_passing_of_time() {
 }
 
 #[test]
-fn a_ticket_that_was_published_late_is_dropped_and_a_lock_takes_another_once() {
+fn the_arbiter_is_asked_for_a_ticket_that_was_published_late_and_a_lock_takes_another_once() {
     let at = |seconds: u64| Now::exact(ServerTime((1_000 + seconds) * NS));
-    let published = Outcome::Done(Values::new());
-    let mut tried = entry();
-    let mut machine = ticket(&mut tried, TRY, at(0));
-    let step = machine.outcome(&mut tried, published, at(2));
-    gives_up(&mut machine, &mut tried, step, at(2));
-    let mut waiting = entry();
-    let mut machine = ticket(&mut waiting, LOCK, at(0));
-    let step = machine.outcome(&mut waiting, published, at(2));
-    assert!(matches!(step, Step::Request(Request::Abandon { .. })), "{step:?}");
-    // the next one comes from the arbiter, behind what gives the first one up
-    let step = machine.reply(&mut waiting, Err(Status::Error), at(2));
-    assert!(matches!(step, Step::Request(Request::TakeTicket { .. })), "{step:?}");
-    let ticket = Some(Ticket { tx: 1, ts: 0 });
-    let word = FairWord::new().with_nx(1).with_mx(2).into_bits();
-    let granted = Reply::Granted { word, deadline_s: 1_070, at: at(2).time, ticket };
-    let step = machine.reply(&mut waiting, Ok(granted), at(2));
-    assert_eq!(status(step), Status::Success);
+    let word = FairWord::new().with_mx(1).into_bits();
+    let granted = Reply::Granted { word, deadline_s: 1_070, at: at(2).time, ticket: None };
+    let denied = Reply::Denied { status: Status::Fail, word };
+    for (reply, result) in [(granted, Status::Success), (denied, Status::Fail)] {
+        let mut tried = entry();
+        let mut machine = ticket(&mut tried, TRY, at(0));
+        let published = tried.take_note().map(|note| note.state());
+        assert_eq!(published, Some(LedgerState::HeldExclusive));
+        let step = machine.outcome(&mut tried, Outcome::Done(Values::new()), at(2));
+        assert!(matches!(step, Step::Request(Request::Poll { .. })), "{step:?}");
+        let asked = tried.take_note().map(|note| note.state());
+        assert_eq!(asked, Some(LedgerState::TicketExclusive), "no hold before it is granted");
+        assert_eq!(status(machine.reply(&mut tried, Ok(reply), at(2))), result);
+    }
+    for (reply, is_granted) in [(granted, true), (denied, false)] {
+        let mut waiting = entry();
+        let mut machine = ticket(&mut waiting, LOCK, at(0));
+        let step = machine.outcome(&mut waiting, Outcome::Done(Values::new()), at(2));
+        assert!(matches!(step, Step::Request(Request::Wait { ticket: Some(_), .. })), "{step:?}");
+        let step = machine.reply(&mut waiting, Ok(reply), at(2));
+        if is_granted {
+            assert_eq!(status(step), Status::Success);
+            continue;
+        }
+        // the place is lost: another one, once
+        assert!(matches!(step, Step::Chain(_)), "{step:?}");
+        assert_eq!(machine.outcome(&mut waiting, old_word(word), at(2)), Step::Confirm);
+        let step = machine.outcome(&mut waiting, Outcome::Done(Values::new()), at(4));
+        assert!(matches!(step, Step::Request(Request::Wait { ticket: Some(_), .. })), "{step:?}");
+        assert_eq!(status(machine.reply(&mut waiting, Ok(denied), at(4))), Status::Fail);
+    }
 }

@@ -186,7 +186,7 @@ fn a_client_that_is_coming_back_keeps_its_place_and_what_it_has_until_it_is_give
 
     site.lose(first, Gone::Closed);
     let second = site.ask_back(first).unwrap();
-    site.until(at(GRACE_S + 1 + PREPARED_S));
+    site.until(at(GRACE_S + 1 + GRACE_S.max(PREPARED_S)));
     assert!(site.effects.contains(&Effect::Lapse { client: old.id }), "it was given up");
     assert!(!is_served(&mut site, second));
     let back = site.ask_back(first).map(drop);

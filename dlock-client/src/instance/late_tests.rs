@@ -353,3 +353,34 @@ fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() 
         });
     }
 }
+
+#[test]
+fn a_free_fair_lock_is_got_however_long_its_ledger_write_takes() {
+    const GRACE: Duration = Duration::from_secs(dlock_core::limits::FAIR_GRACE_S as u64);
+    for fabric in FABRICS {
+        let server = fresh_server();
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            // half of the arbiter's grace, and all of it
+            for late in [GRACE / 2, GRACE + GRACE / 4] {
+                let (a, slow) = join_late(&server, fabric, 0);
+                let name = format!("{mode:?}, {late:?}");
+                let (b, id) = (join(&server, fabric), got(&a, &name, LockType::Fair));
+                got(&b, &name, LockType::Fair);
+                slow.hold(Point::Flush, 0);
+                let taken = thread::scope(|scope| {
+                    let call = scope.spawn(|| a.trylock(id, mode, 600));
+                    assert!(slow.is_reached(|| call.is_finished()));
+                    thread::sleep(late);
+                    slow.let_go();
+                    call.join().unwrap()
+                });
+                assert_eq!(taken.status, Status::Success, "{fabric:?}, {name}");
+                assert_eq!(b.trylock(id, Mode::Exclusive, 600).status, Status::Again);
+                assert_eq!(b.unlock(id).status, Status::Success, "its ticket");
+                assert_eq!(a.unlock(id).status, Status::Success);
+                assert_eq!(b.lock(id, Mode::Exclusive, 600).status, Status::Success);
+                assert_eq!(b.unlock(id).status, Status::Success);
+            }
+        }
+    }
+}

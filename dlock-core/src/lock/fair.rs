@@ -12,8 +12,8 @@
 //!   give up  Note(GivenUp), Abandon{ticket}; the next ticket comes from the arbiter
 //! ```
 //! A ticket that no ledger names at the head of the queue is skipped by the arbiter: at once if no
-//! client is between its intent and its publication, else after a grace. So a ticket that was not
-//! published within half of that grace is given up by its owner.
+//! client is between its intent and its publication, else after a grace. So the owner of a ticket
+//! that was not published within half of that grace asks the arbiter whether it has its place.
 //! Only a first acquire is decided by the client; once queued, the arbiter decides.
 //!
 //! From its intent until nothing of a ticket can take effect any more, the ledger names the ticket,
@@ -77,7 +77,7 @@ fn take_ticket(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) ->
 }
 
 /// After a ticket was lost.
-pub(super) fn again(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
+fn again(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     m.requeued = true;
     m.started = now;
     let (mode, expire_s) = (m.mode(), m.expire_s());
@@ -229,16 +229,16 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
 fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     let took = now.local_ns.saturating_sub(m.started.local_ns);
     if took >= PUBLISH_NS_MAX && !planted::is(Bug::PublishLateIgnored) {
-        // the arbiter may have skipped the ticket; if not, it need not wait for its grace
-        let (mode, ticket) = (m.mode(), e.ticket);
-        name_given_up(e, mode);
-        e.end(EntryState::Initialized);
-        let request = Request::Abandon { handle: e.handle, mode, ticket };
-        if m.waits() && !m.requeued {
-            m.requeued = true; // waiting can cure that
-            return m.tell_and_retry(request);
-        }
-        return m.tell(request, OpResult::of(Status::Fail));
+        // the arbiter may have skipped the ticket: it knows, and decides
+        let (mode, expire_s) = (m.mode(), m.expire_s());
+        let (state, ledger) = match mode {
+            Mode::Exclusive => (EntryState::ExclusiveTicketed, LedgerState::TicketExclusive),
+            Mode::Shared => (EntryState::SharedTicketed, LedgerState::TicketShared),
+        };
+        e.state = state;
+        e.time_s = m.started.time.seconds();
+        e.note = Some(LedgerEntry::of_ticket(ledger, e.ticket));
+        return ask_again(m, e, mode, expire_s);
     }
     if m.target == 1 {
         if planted::is(Bug::LeaseFromAfter) {

@@ -48,12 +48,10 @@ pub(super) enum Phase {
     Ask,
     /// A request without a reply was sent; then this is the result.
     Told(OpResult),
-    /// A request without a reply was sent; then the operation is tried again (fair).
-    Retry,
 }
 
-/// Publishing a note may take this long; after that the ticket counts as lost. Half the
-/// arbiter's grace ([`crate::limits::FAIR_GRACE_S`]), so that clock rates cannot matter.
+/// Publishing a note may take this long; after that the arbiter is asked whether the ticket has its
+/// place. Half its grace ([`crate::limits::FAIR_GRACE_S`]), so that clock rates cannot matter.
 pub(super) const PUBLISH_NS_MAX: u64 = crate::limits::FAIR_GRACE_S as u64 * crate::clock::NS / 2;
 
 impl Machine {
@@ -108,9 +106,6 @@ impl Machine {
     pub fn reply(&mut self, e: &mut LockEntry, reply: Result<Reply, Status>, now: Now) -> Step {
         if let Phase::Told(result) = self.phase {
             return Step::Done(result); // nobody answers it, and nobody needs to
-        }
-        if matches!(self.phase, Phase::Retry) {
-            return fair::again(self, e, now);
         }
         let reply = match reply {
             Ok(Reply::Denied { status: Status::NotReady, .. }) => {
@@ -242,12 +237,6 @@ impl Machine {
 
     pub(super) fn tell(&mut self, request: Request, then: OpResult) -> Step {
         self.phase = Phase::Told(then);
-        Step::Request(request)
-    }
-
-    /// Sends a request that has no reply, and goes on when it is sent.
-    pub(super) fn tell_and_retry(&mut self, request: Request) -> Step {
-        self.phase = Phase::Retry;
         Step::Request(request)
     }
 

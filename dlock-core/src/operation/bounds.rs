@@ -6,8 +6,8 @@ use crate::limits::{FAIR_GRACE_S, LOCK_WAIT_S};
 
 /// Nanoseconds a chain or a reply may take, and a call that does not wait for a grant (5 s).
 pub const CHAIN_WAIT_NS: u64 = LOCK_WAIT_S * NS;
-/// Nanoseconds the flush of a ledger write may take: the arbiter skips a ticket that is not
-/// published within twice this.
+/// Nanoseconds the flush of ledger writes may take that come before no decision: when a lock is
+/// given back. Where one is decided, it may take as long as the call.
 pub const FLUSH_WAIT_NS: u64 = FAIR_GRACE_S as u64 * NS / 2;
 /// Nanoseconds a cancelled wait may take to be answered.
 pub const CANCEL_WAIT_NS: u64 = NS;

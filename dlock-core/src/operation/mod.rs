@@ -337,8 +337,7 @@ impl Operation {
             }
             Step::Confirm => {
                 self.stage = Stage::Flushing;
-                let bound_ns = self.now.local_ns.saturating_add(FLUSH_WAIT_NS);
-                Some(Effect::Flush { until_ns: until_ns.min(bound_ns) })
+                Some(Effect::Flush { until_ns })
             }
             Step::Request(request) if !request.has_reply() => {
                 let step = self.machine.reply(entry, Ok(Reply::Done { word: 0 }), self.now);

@@ -91,7 +91,7 @@ fn a_ledger_entry_is_written_before_it_is_flushed_and_flushed_before_the_grant_i
     o.outcome(&mut e, values(&[0]), at(1));
     let Effect::WriteLedger(entry) = o.next(&mut e) else { panic!("the ledger first") };
     assert_eq!(entry.state(), LedgerState::HeldExclusive);
-    assert_eq!(o.next(&mut e), Effect::Flush { until_ns: START + 1 + FLUSH_WAIT_NS });
+    assert_eq!(o.next(&mut e), Effect::Flush { until_ns: START + CHAIN_WAIT_NS });
     o.flushed(&mut e, true, at(2));
     assert_eq!(done(o.next(&mut e)), Status::Success);
 }
