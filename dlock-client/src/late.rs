@@ -34,8 +34,8 @@ pub(crate) enum Point {
     Poll,
     /// A reply that has come, before it is handed over.
     Reply,
-    /// A ledger write, when it is made sure that it has taken effect.
-    Flush,
+    /// A ledger write that is in no chain, before it is made.
+    Note,
 }
 
 #[derive(Default)]
@@ -135,13 +135,13 @@ impl Executor for Late {
     }
 
     fn note(&self, handle: Handle, entry: LedgerEntry) {
+        self.pass(Point::Note);
         if !self.mute.load(SeqCst) {
             self.inner.note(handle, entry);
         }
     }
 
     fn publish(&self, wait: Duration) -> bool {
-        self.pass(Point::Flush);
         self.inner.publish(wait)
     }
 

@@ -279,6 +279,45 @@ fn an_asynchronous_operation_is_asked_for_without_waiting() {
     }
 }
 
+#[test]
+fn no_look_at_an_asynchronous_operation_waits_for_the_primary() {
+    /// Less than the second for which the server clock is waited for.
+    const AT_ONCE: Duration = Duration::from_millis(800);
+    for fabric in fabrics() {
+        let primary = Primary::start();
+        let clients: Vec<Instance> = (0..CLIENTS)
+            .map(|_| Instance::init(&primary.config(fabric), "127.0.0.1").unwrap())
+            .collect();
+        let ids: Vec<LockId> = clients.iter().map(|a| got(a, "free", LockType::Fair)).collect();
+        primary.freeze();
+        let took: Vec<Duration> = thread::scope(|scope| {
+            let polls: Vec<_> = clients
+                .iter()
+                .zip(ids)
+                .map(|(a, id)| {
+                    scope.spawn(move || {
+                        let op = AsyncOp::TryLock { mode: X, expire_s: 600 };
+                        assert_eq!(a.request_async(id, op), Success);
+                        let mut longest = Duration::ZERO;
+                        loop {
+                            let start = Instant::now();
+                            let result = status(a.result_check());
+                            longest = longest.max(start.elapsed());
+                            if result != AsyncAgain {
+                                return longest;
+                            }
+                            thread::sleep(Duration::from_millis(5)); // as programs do
+                        }
+                    })
+                })
+                .collect();
+            polls.into_iter().map(|poll| poll.join().unwrap()).collect()
+        });
+        let least = *took.iter().min().unwrap();
+        assert!(least < AT_ONCE, "{fabric:?}: {took:?}");
+    }
+}
+
 fn wall_clock_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }

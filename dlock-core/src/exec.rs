@@ -121,6 +121,12 @@ pub trait Executor: Send + Sync {
         self.now()
     }
 
+    /// Whether [`now`](Self::now) will answer at once with what can be known. If not, the server
+    /// clock is being asked for: look again, for a second at most.
+    fn is_clock_ready(&self) -> bool {
+        true
+    }
+
     /// This host's CLOCK_BOOTTIME as [`Now::local_ns`] has it, late by at most
     /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX), and cheap to read for a thread that has
     /// called [`now`](Self::now) in the same operation.

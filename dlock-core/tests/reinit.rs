@@ -8,7 +8,9 @@ mod site;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind, UNLIMITED};
 use dlock_core::ids::Seq;
-use dlock_core::membership::{Effect, Exit, Gone, Opened, Orphans, State, PREPARED_S, SHOW_WAIT_NS};
+use dlock_core::membership::{
+    Effect, Exit, Gone, Opened, Orphans, State, PREPARED_S, SHOW_WAIT_NS,
+};
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Verb};

@@ -7,6 +7,8 @@
 //!           └─ stale: a Ping is out ──▶ answered by now? taken; if not, the estimate as it is
 //!                     none is ────────▶ Ping, waited for as long as the executor wants
 //! ```
+//! Who must not wait looks whether the reading [is ready](is_ready), which sends the Ping, too.
+//!
 //! A primary that does not answer is waited for once: until it has, everybody goes on with the
 //! old estimate, whose uncertainty grows. An answer that contradicts the estimate (a clock stood
 //! still, or jumped) replaces it, and is counted: see [`TrackedClock`].
@@ -108,6 +110,7 @@ const LOOK_NS: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ping {
     seq: Seq,
+    sent_ns: u64,
     looked_ns: u64,
 }
 
@@ -122,7 +125,7 @@ pub(crate) fn ask(
     reply: impl Fn(Seq, Duration) -> Result<Option<Reply>, Status>,
 ) {
     let Ok(mut ping) = ping.try_lock() else { return };
-    if let Some(Ping { seq, looked_ns }) = &mut *ping {
+    if let Some(Ping { seq, looked_ns, .. }) = &mut *ping {
         if now_ns.saturating_sub(*looked_ns) < LOOK_NS {
             return;
         }
@@ -137,9 +140,38 @@ pub(crate) fn ask(
     }
     if let Ok(seq) = send() {
         if matches!(reply(seq, wait), Ok(None)) {
-            *ping = Some(Ping { seq, looked_ns: now_ns });
+            *ping = Some(Ping { seq, sent_ns: now_ns, looked_ns: now_ns });
         }
     }
+}
+
+/// Whether the server clock can be read without waiting, and as well as if it was waited for `wait`.
+/// If it was not heard of for long it is asked for. `reply` as in [`ask`].
+pub(crate) fn is_ready(
+    clock: &SharedEstimate,
+    ping: &Mutex<Option<Ping>>,
+    now_ns: u64,
+    wait: Duration,
+    send: impl FnOnce() -> Result<Seq, Status>,
+    reply: impl Fn(Seq, Duration) -> Result<Option<Reply>, Status>,
+) -> bool {
+    if !clock.get().is_stale(now_ns) {
+        return true;
+    }
+    // somebody else is just asking, and may wait
+    let Ok(mut ping) = ping.try_lock() else { return false };
+    if let Some(Ping { seq, sent_ns, .. }) = *ping {
+        if matches!(reply(seq, Duration::ZERO), Ok(None)) {
+            return Duration::from_nanos(now_ns.saturating_sub(sent_ns)) >= wait;
+        }
+        *ping = None;
+        if !clock.get().is_stale(now_ns) {
+            return true;
+        }
+    }
+    let Ok(seq) = send() else { return true }; // nobody will tell the time any more
+    *ping = Some(Ping { seq, sent_ns: now_ns, looked_ns: now_ns });
+    false
 }
 
 #[cfg(test)]
@@ -187,6 +219,38 @@ mod tests {
         let sent_ns = boot_ns();
         clock.refresh(ClockEstimate::from_exchange(sent_ns, sent_ns + 2, ServerTime(1)));
         assert_eq!(ask(), (3, 3 * wait));
+    }
+
+    #[test]
+    fn who_must_not_wait_looks_again_until_the_answer_is_there_or_late() {
+        let clock = SharedEstimate::new(ClockEstimate::from_exchange(0, 2, ServerTime(1)));
+        let ping = Mutex::default();
+        let (wait, start_ns) = (Duration::from_secs(1), boot_ns());
+        let (sent, answer) = (Cell::new(0), Cell::new(None));
+        let is_ready = |after_ns: u64| {
+            let send = || {
+                sent.set(sent.get() + 1);
+                Ok(Seq(sent.get()))
+            };
+            let reply = |_, wait: Duration| {
+                assert!(wait.is_zero(), "it polls");
+                Ok(answer.get())
+            };
+            super::is_ready(&clock, &ping, start_ns + after_ns, wait, send, reply)
+        };
+        for after_ns in [0, 1, NS - 1] {
+            assert!(!is_ready(after_ns));
+        }
+        assert!(is_ready(NS), "waited for once");
+        assert_eq!(sent.get(), 1);
+        // answered by now, but too late to tell the time: asked anew
+        answer.set(Some(Reply::Pong { at: ServerTime(1) }));
+        assert!(!is_ready(NS + 1));
+        assert_eq!(sent.get(), 2);
+        let sent_ns = boot_ns();
+        clock.refresh(ClockEstimate::from_exchange(sent_ns, sent_ns + 2, ServerTime(1)));
+        assert!(is_ready(NS + 2));
+        assert_eq!(sent.get(), 2);
     }
 
     #[test]

@@ -251,6 +251,12 @@ impl Executor for TcpExecutor {
         (called_ns, clock.at(now_ns))
     }
 
+    fn is_clock_ready(&self) -> bool {
+        let send = || self.send(&Request::Ping);
+        let reply = |seq, wait| self.reply(seq, wait);
+        server_clock::is_ready(&self.clock, &self.ping, boot_ns(), CLOCK_WAIT, send, reply)
+    }
+
     #[inline]
     fn local_coarse_ns(&self) -> u64 {
         boot_coarse_again_ns()

@@ -291,10 +291,8 @@ fn a_client_that_comes_back_in_time_holds_on() {
     client.control = Peer::connect(server.local_addr());
     let back = client.control.call(reinit(&client.session));
     assert!(matches!(back, ControlReply::Session(_)));
-    let old = std::mem::replace(
-        &mut client.channel,
-        Peer::channel(server.local_addr(), &client.session),
-    );
+    let old =
+        std::mem::replace(&mut client.channel, Peer::channel(server.local_addr(), &client.session));
     assert_eq!({ old }.receive(), None, "it has ended before the new one is answered");
     assert!(client.holds());
 }

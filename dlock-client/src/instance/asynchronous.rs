@@ -145,6 +145,9 @@ impl Instance {
             self.turn_gate(ASYNC, OPEN);
             return code(Status::NoAsync);
         };
+        if !pending.exec.is_clock_ready() {
+            return code(Status::AsyncAgain); // whatever has come is judged by it
+        }
         let result = match pending.check(&mut guard) {
             Some(result) => result,
             None if monotonic_ns() < pending.deadline_ns => return code(Status::AsyncAgain),

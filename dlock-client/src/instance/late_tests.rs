@@ -366,7 +366,7 @@ fn a_free_fair_lock_is_got_however_long_its_ledger_write_takes() {
                 let name = format!("{mode:?}, {late:?}");
                 let (b, id) = (join(&server, fabric), got(&a, &name, LockType::Fair));
                 got(&b, &name, LockType::Fair);
-                slow.hold(Point::Flush, 0);
+                slow.hold(Point::Note, 0);
                 let taken = thread::scope(|scope| {
                     let call = scope.spawn(|| a.trylock(id, mode, 600));
                     assert!(slow.is_reached(|| call.is_finished()));
