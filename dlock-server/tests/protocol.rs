@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use common::{attach, reinit, server, Peer, INIT};
 use dlock_core::codec::{self, Frame, HEADER_LEN, MAGIC};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, Secret};
+use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, Secret, Session};
 use dlock_core::ids::{ClientId, Handle, LockId, ObjectId, Seq};
 use dlock_core::limits::FRAME_LEN_MAX;
-use dlock_core::message::LockType;
+use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::words::LedgerEntry;
-use dlock_server::{ServerConfig, VerbsUse};
+use dlock_server::{Server, ServerConfig, VerbsUse};
 
 fn bytes_of(frame: &Frame) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -227,7 +227,7 @@ fn nobody_is_reinitialised_without_its_secret() {
     }
     let unknown = ClientId::new(session.client.get() ^ 1).unwrap();
     let mut thief = Peer::connect(server.local_addr());
-    let reply = thief.call(reinit(&dlock_core::control::Session { client: unknown, ..session }));
+    let reply = thief.call(reinit(&Session { client: unknown, ..session }));
     assert_eq!(reply, ControlReply::Error(Status::ClientRemoved));
     assert!(victim.is_alive() && channel.pings());
 }
@@ -264,9 +264,9 @@ fn nobody_attaches_without_its_secret() {
     wrong.0[15] ^= 0x80;
     let unknown = ClientId::new(session.client.get() ^ 2).unwrap();
     for (attach, status) in [
-        (dlock_core::control::Attach { secret: wrong, ..good }, Status::Error),
-        (dlock_core::control::Attach { client: unknown, ..good }, Status::ClientRemoved),
-        (dlock_core::control::Attach { fabric: FabricKind::Shm, ..good }, Status::Error),
+        (Attach { secret: wrong, ..good }, Status::Error),
+        (Attach { client: unknown, ..good }, Status::ClientRemoved),
+        (Attach { fabric: FabricKind::Shm, ..good }, Status::Error),
     ] {
         let (mut channel, attached) = Peer::attach(server.local_addr(), attach);
         assert_eq!((attached.status, attached.slots), (status, 0));
@@ -356,4 +356,59 @@ fn requests_of_one_connection_are_answered_in_order() {
         }
     }
     writing.join().unwrap().unwrap();
+}
+
+/// A session of version 2 that a client asks for beside the one it has.
+fn prepared(server: &Server, session: &Session) -> (Peer, Session) {
+    let mut peer = Peer::connect(server.local_addr());
+    let request = ControlRequest::Reinit {
+        version_min: 1,
+        version_max: 2,
+        tp_mode: 0,
+        horizon_s: Some(0),
+        client: session.client,
+        secret: session.secret,
+    };
+    match peer.call(request) {
+        ControlReply::Session(prepared) => (peer, prepared),
+        other => panic!("not let in again: {other:?}"),
+    }
+}
+
+#[test]
+fn a_prepared_session_is_served_once_its_client_has_shown_that_it_has_the_answers() {
+    let server = server(ServerConfig::default());
+    let (mut old, session) = Peer::init(server.local_addr());
+    let mut channel = Peer::channel(server.local_addr(), &session);
+    let (mut new, prepared) = prepared(&server, &session);
+    assert_ne!(prepared.secret, session.secret);
+    let confirms = Attach { version: Some(2), ..attach(&prepared) };
+    let (mut next, attached) = Peer::attach(server.local_addr(), confirms);
+    assert_eq!(attached.status, Status::Success);
+    next.send(&Frame::Request(Seq(1), Request::Ping));
+    assert!(channel.pings() && old.is_alive(), "what the new one sends ends nothing");
+    assert!(new.is_alive());
+    assert_eq!((channel.receive(), old.receive()), (None, None));
+    assert!(matches!(next.receive(), Some(Frame::Reply(Seq(1), Reply::Pong { .. }))));
+    let (_, stale) = Peer::attach(server.local_addr(), attach(&session));
+    assert_eq!(stale.status, Status::Error, "the old secret attaches nothing any more");
+}
+
+#[test]
+fn a_reinit_that_its_client_gives_up_leaves_the_old_session_alone() {
+    let server = server(ServerConfig::default());
+    let (mut old, session) = Peer::init(server.local_addr());
+    let mut channel = Peer::channel(server.local_addr(), &session);
+    for attaches in [false, true] {
+        let (new, prepared) = prepared(&server, &session);
+        let confirms = Attach { version: Some(2), ..attach(&prepared) };
+        let next = attaches.then(|| Peer::attach(server.local_addr(), confirms).0);
+        drop(new);
+        // that is noticed: the primary closes what was made for it
+        if let Some(mut next) = next {
+            assert_eq!(next.receive(), None);
+        }
+        assert!(channel.pings() && old.is_alive());
+    }
+    assert!(Peer::channel(server.local_addr(), &session).pings());
 }
