@@ -145,8 +145,8 @@ pub(crate) fn ask(
     }
 }
 
-/// Whether the server clock can be read without waiting, and as well as if it was waited for `wait`.
-/// If it was not heard of for long it is asked for. `reply` as in [`ask`].
+/// Whether the server clock can be read without waiting, and as well as if it was waited for
+/// `wait`. If it was not heard of for long it is asked for. `reply` as in [`ask`].
 pub(crate) fn is_ready(
     clock: &SharedEstimate,
     ping: &Mutex<Option<Ping>>,

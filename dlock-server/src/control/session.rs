@@ -7,10 +7,10 @@
 //!                 anything else ─▶ an error reply, and the end
 //! ```
 //! A connection speaks for the one client it was bound to; no later frame names another. The first
-//! request after `Reinit` shows that the client has its answer, and ends the session that the client
-//! had (`dlock_core::membership`). It counts only while the client waits for the answer to it: not
-//! if it came while this process stood still, from a client that has given up since; and whoever
-//! waits for it waits for a device, too.
+//! request after `Reinit` shows that the client has its answer, and ends the session that the
+//! client had (`dlock_core::membership`). It counts only while the client waits for the answer to
+//! it: not if it came while this process stood still, from a client that has given up since. The
+//! client waits for this one while the device is out, too.
 //!
 //! While the command thread waits for an RDMA device that does not work, requests are refused with
 //! `NotReady` here, and nothing of them is done; of one that it has begun the client hears when the
