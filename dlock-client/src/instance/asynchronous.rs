@@ -20,7 +20,7 @@ use dlock_core::message::{LockType, Mode};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::session::Call;
 use dlock_core::status::Status;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC, OPEN};
@@ -147,7 +147,7 @@ impl Instance {
         };
         let result = match pending.check(&mut guard) {
             Some(result) => result,
-            None if monotonic_ns() < pending.deadline_ns => return code(Status::AsyncAgain),
+            None if boot_ns() < pending.deadline_ns => return code(Status::AsyncAgain),
             None => {
                 pending.give_up(&mut guard);
                 self.stats.add(Stat::TimedOut);
@@ -170,7 +170,7 @@ impl Instance {
     #[cfg(test)]
     pub(super) fn expire_async(&self) {
         if let Some(pending) = self.pending.lock().as_mut() {
-            pending.deadline_ns = monotonic_ns();
+            pending.deadline_ns = boot_ns();
         }
     }
 
@@ -230,7 +230,7 @@ fn start(held: &mut Held, op: Op) -> Start {
         operation,
         waits_for,
         exec: Arc::clone(&held.exec),
-        deadline_ns: monotonic_ns().saturating_add(DATA_WAIT_NS),
+        deadline_ns: boot_ns().saturating_add(DATA_WAIT_NS),
     })
 }
 
@@ -292,7 +292,7 @@ impl Pending {
                 }
                 WaitsFor::Flush { until_ns } => {
                     let is_flushed = self.exec.publish(Duration::ZERO);
-                    if !is_flushed && monotonic_ns() < until_ns {
+                    if !is_flushed && boot_ns() < until_ns {
                         return None;
                     }
                     let now = held.now();

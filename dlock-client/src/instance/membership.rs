@@ -21,7 +21,7 @@ use dlock_core::ids::{ClientId, LockId};
 use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX};
 use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::status::Status;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::ClockEstimate;
 use parking_lot::{Mutex, RwLock};
 
@@ -368,9 +368,9 @@ fn join(
 ) -> Result<Joined, Status> {
     let choice = config.effective_fabric()?;
     let mut control = Control::connect(address(ip, config.effective_port())?)?;
-    let sent_ns = monotonic_ns();
+    let sent_ns = boot_ns();
     let reply = control.call(request, Instant::now() + CONTROL_WAIT);
-    let received_ns = monotonic_ns();
+    let received_ns = boot_ns();
     let reply = reply.map_err(|e| e.status_of_init())?;
     if let ControlReply::Error(status) = &reply {
         log::warn!("the primary at {} refuses this client: {status}", control.peer());

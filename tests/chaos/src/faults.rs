@@ -29,7 +29,7 @@ use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 use parking_lot::Mutex;
 
 use crate::rng::Rng;
@@ -138,7 +138,7 @@ impl Faulty {
     fn trace(&self, what: impl FnOnce() -> String) {
         if let Some(mut trace) = self.trace.as_ref() {
             // a trace that cannot be written is none
-            let _ = trace.write_all(format!("{} {}\n", monotonic_ns(), what()).as_bytes());
+            let _ = trace.write_all(format!("{} {}\n", boot_ns(), what()).as_bytes());
         }
     }
 
