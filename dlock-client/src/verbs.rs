@@ -290,10 +290,6 @@ impl Executor for VerbsPath {
         boot_coarse_ns()
     }
 
-    fn discontinuities(&self) -> u64 {
-        self.attached.get().map_or(0, Executor::discontinuities)
-    }
-
     fn name(&self) -> &'static str {
         "verbs"
     }

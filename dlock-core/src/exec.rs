@@ -106,7 +106,8 @@ pub trait Executor: Send + Sync {
     /// told at once. An executor whose waits are all short need not do anything.
     fn end(&self) {}
 
-    /// The server clock as this client knows it, and this host's CLOCK_BOOTTIME.
+    /// The server clock as this client knows it, this host's CLOCK_BOOTTIME, and how often the
+    /// former has turned out to be wrong.
     fn now(&self) -> Now;
 
     /// [`now`](Self::now), and what this host's CLOCK_BOOTTIME was when it was called: before
@@ -126,15 +127,6 @@ pub trait Executor: Send + Sync {
     /// called [`now`](Self::now) in the same operation.
     fn local_coarse_ns(&self) -> u64 {
         self.now().local_ns
-    }
-
-    /// How often the server clock turned out not to be where this client believed it to be: a
-    /// clock stood still, or jumped ([`Refresh::Disjoint`](crate::clock::Refresh)). `now` tells
-    /// the corrected time since. A hold that was granted when this was another number is possibly
-    /// over: its holder must not rely on it until it has asked the primary. Read it after the
-    /// time by which a hold is judged. Always 0 where both ends read the same clock.
-    fn discontinuities(&self) -> u64 {
-        0
     }
 
     /// Reads are free here, so that chains may carry more of them than they need.

@@ -111,7 +111,7 @@ fn name_given_up(e: &mut LockEntry, mode: Mode) {
 }
 
 fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: Now) -> Step {
-    if now.maybe_expired(e.time_s) {
+    if e.maybe_over(now) {
         return ask_extend(m, e, mode, expire_s);
     }
     m.phase = Phase::Try;
@@ -150,7 +150,7 @@ fn release(m: &mut Machine, e: &LockEntry, mode: Mode, now: Now) -> Step {
         Mode::Exclusive => word.open_exclusive() == 1 && word.open_shared() == 0,
         Mode::Shared => word.open_exclusive() == 0 && word.open_shared() <= FAIR_READERS_MAX,
     };
-    let is_late = now.maybe_expired(e.time_s);
+    let is_late = e.maybe_over(now);
     if !is_at_its_turn || !nobody_behind || is_late || m.rounds >= CAS_ROUNDS_MAX {
         return m.ask(Request::Release { handle: e.handle, mode, ticket: Some(e.ticket) });
     }
@@ -216,6 +216,7 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
     let deadline = m.started.deadline(expire_s);
     m.target = u64::from(served);
     e.time_s = if served { deadline } else { m.started.time.seconds() };
+    e.clock = m.started.discontinuities;
     e.note = Some(match (served, mode) {
         (true, mode) => held(mode, e.ticket, deadline, e.anchor_s),
         (false, Mode::Exclusive) => LedgerEntry::of_ticket(LedgerState::TicketExclusive, e.ticket),
@@ -318,7 +319,7 @@ fn extended_or(
     now: Now,
 ) -> Step {
     let Some(word) = word else { return m.lose_track(e) };
-    if now.maybe_expired(e.time_s) {
+    if e.maybe_over(now) {
         // the note may have come too late: the arbiter decides
         return ask_extend(m, e, mode, expire_s);
     }
@@ -329,6 +330,7 @@ fn extended_or(
     }
     e.see_lanes(word);
     let deadline = later_deadline(e, expire_s, m.started);
+    e.clock = m.started.discontinuities;
     extended(m, e, word, deadline, mode)
 }
 
@@ -396,6 +398,7 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
         }
         (Op::Extend { mode, .. }, Reply::Granted { word, deadline_s, .. }) => {
             e.note = Some(held(mode, e.ticket, deadline_s, e.anchor_s));
+            e.clock = now.discontinuities;
             extended(m, e, word, deadline_s, mode)
         }
         (Op::Extend { .. }, Reply::Denied { .. }) => {
@@ -413,6 +416,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
     match reply {
         Reply::Granted { word, deadline_s, ticket, .. } => {
             e.ticket = ticket.unwrap_or(e.ticket);
+            e.clock = now.discontinuities;
             e.note = Some(held(mode, e.ticket, deadline_s, e.anchor_s));
             e.see_lanes(word);
             if m.reentry {

@@ -155,6 +155,9 @@ enum Doubt {
     Lost,
 }
 
+/// The number of no clock, so that a hold counts as one of another clock.
+const NO_CLOCK: u64 = u64::MAX;
+
 /// One lock as one client knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockEntry {
@@ -171,6 +174,9 @@ pub struct LockEntry {
     word: u64,
     /// Atomic, fair: deadline (ticketed: time of queuing). Read-write: time of the acquire.
     time_s: u32,
+    /// Held: [`Now::discontinuities`] of the clock by which the lease was granted or confirmed
+    /// last; [`NO_CLOCK`]: of a clock that is not the session's.
+    clock: u64,
     ticket: Ticket,
     cache: View,
     doubt: Doubt,
@@ -227,6 +233,7 @@ impl LockEntry {
             refs: 0,
             word: 0,
             time_s: 0,
+            clock: NO_CLOCK,
             ticket: Ticket { tx: 0, ts: 0 },
             cache: View::zero(lock_type),
             doubt: Doubt::None,
@@ -245,6 +252,7 @@ impl LockEntry {
         self.handle = grant.handle;
         self.slot = grant.slot;
         self.anchor_s = anchor_s;
+        self.clock = NO_CLOCK;
         // the same lease, on the clock of this primary: the next one is told what is left of it
         let word = AtomicWord::from_bits(grant.word);
         let holds = self.lock_type == LockType::Atomic && self.state == EntryState::ExclusiveLocked;
@@ -258,6 +266,7 @@ impl LockEntry {
     /// operation is under way the entry does not know: then it is called when that is over.
     pub fn republish(&mut self) {
         use EntryState as S;
+        self.clock = NO_CLOCK; // the new channel has an estimate of its own
         let fair = self.lock_type == LockType::Fair;
         let state = match self.state {
             _ if self.doubt != Doubt::None => return, // it is asked to be undone
@@ -346,6 +355,18 @@ impl LockEntry {
             self.time_s
         }
     }
+    /// Whether the lease of the hold was judged by a server clock that has turned out to be wrong
+    /// since, or by another session's: whoever knew the true time may have taken the lock over.
+    /// Asking the primary for it, an extend, settles that. A hold without an end is not affected.
+    pub fn is_of_another_clock(&self, now: Now) -> bool {
+        self.deadline_s() != u32::MAX && self.clock != now.discontinuities
+    }
+
+    /// Whether the hold may be over, as far as the client can tell by itself.
+    fn maybe_over(&self, now: Now) -> bool {
+        now.maybe_expired(self.time_s) || self.is_of_another_clock(now)
+    }
+
     /// An earlier operation's answer was lost, and what it did was not undone yet.
     pub fn in_doubt(&self) -> bool {
         self.doubt != Doubt::None

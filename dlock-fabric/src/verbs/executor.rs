@@ -541,15 +541,15 @@ impl Executor for VerbsExecutor {
 
     #[inline]
     fn now_since(&self) -> (u64, Now) {
-        let estimate = || self.clock.get();
-        let mut clock = estimate();
+        let tracked = || self.clock.tracked();
+        let mut clock = tracked();
         let called_ns = boot_ns();
         let mut now_ns = called_ns;
-        if clock.is_stale(now_ns) && self.is_alive() {
+        if clock.estimate.is_stale(now_ns) && self.is_alive() {
             let send = || self.send_message(&Request::Ping, Instant::now());
             let reply = |seq, wait| self.reply(seq, wait);
             server_clock::ask(&self.clock, &self.ping, now_ns, CLOCK_WAIT, send, reply);
-            clock = estimate();
+            clock = tracked();
             now_ns = boot_ns();
         }
         (called_ns, clock.at(now_ns))
@@ -558,10 +558,6 @@ impl Executor for VerbsExecutor {
     #[inline]
     fn local_coarse_ns(&self) -> u64 {
         boot_coarse_again_ns()
-    }
-
-    fn discontinuities(&self) -> u64 {
-        self.clock.discontinuities()
     }
 
     fn name(&self) -> &'static str {
