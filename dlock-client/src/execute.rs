@@ -219,6 +219,7 @@ pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, mut started: Sta
             Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
             Effect::Tell(request) => tell(&*held.exec, &request),
             Effect::ReadClock => operation.clock(held.now_again()),
+            Effect::Count(counter) => held.exec.count(counter),
         }
     }
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
 use dlock_core::control::Attach;
+use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::message::{Reply, Request};
@@ -263,6 +264,12 @@ impl Executor for VerbsPath {
     fn end(&self) {
         if let Some(executor) = self.attached.get() {
             Executor::end(executor);
+        }
+    }
+
+    fn count(&self, counter: Counter) {
+        if let Some(executor) = self.attached.get() {
+            executor.count(counter);
         }
     }
 

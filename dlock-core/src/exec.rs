@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::clock::Now;
+use crate::counters::{Counter, Told, TOLD_MAX};
 use crate::ids::{ClientId, Handle, Seq};
 use crate::message::{Reply, Request};
 use crate::status::Status;
@@ -129,6 +130,16 @@ pub trait Executor: Send + Sync {
         self.now().local_ns
     }
 
+    /// Counts an event for the primary, which does not see it
+    /// ([`Effect::Count`](crate::operation::Effect)); may be lost with the session. Nothing where
+    /// the primary executes the chains: it counts them itself.
+    ///
+    /// # Latency
+    /// None.
+    fn count(&self, counter: Counter) {
+        let _ = counter;
+    }
+
     /// Reads are free here, so that chains may carry more of them than they need.
     fn reads_are_free(&self) -> bool {
         false
@@ -201,6 +212,12 @@ pub trait LockMemory {
     }
     /// Read an entry of a client's ledger; an unknown client's is empty.
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry;
+    /// What a client has counted for the primary since its ledger was made, as it says itself; all
+    /// 0 of a client whose chains the primary executes.
+    fn told(&mut self, client: ClientId) -> Told {
+        let _ = client;
+        [0; TOLD_MAX]
+    }
     /// Clear an entry of a client that is fenced, or that does not know the handle yet.
     fn clear_ledger(&mut self, client: ClientId, handle: Handle);
 }

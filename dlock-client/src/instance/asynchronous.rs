@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::{Op, OpResult};
@@ -25,7 +26,6 @@ use dlock_fabric::clock::boot_ns;
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC, OPEN};
 use crate::execute::{tell, DATA_WAIT, DATA_WAIT_NS};
-use crate::stats::Stat;
 use crate::table::{Busy, CellGuard, Held};
 
 /// What [`Instance::request_async`] can start.
@@ -137,7 +137,7 @@ impl Instance {
             return code(status);
         }
         let Some(pending) = slot.as_mut() else {
-            self.stats.add(Stat::NoAsync);
+            self.stats.add(Counter::NoAsync);
             return code(Status::NoAsync);
         };
         let Ok((cell, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT) else {
@@ -150,7 +150,7 @@ impl Instance {
             None if boot_ns() < pending.deadline_ns => return code(Status::AsyncAgain),
             None => {
                 pending.give_up(&mut guard);
-                self.stats.add(Stat::TimedOut);
+                self.stats.add(Counter::TimedOut);
                 code(Status::TimedOut)
             }
         };
@@ -266,6 +266,7 @@ fn advance(held: &mut Held, operation: &mut Operation, mut asked: Option<Seq>) -
             Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
             Effect::Tell(request) => tell(&*held.exec, &request),
             Effect::ReadClock => operation.clock(held.now()),
+            Effect::Count(counter) => held.exec.count(counter),
         }
     }
 }

@@ -81,7 +81,7 @@ impl Instance {
             lifecycle: RwLock::new(()),
             pending: Mutex::new(None),
             objects: RwLock::default(),
-            stats: Stats::new(),
+            stats: Stats::default(),
         };
         look_after(&instance.link.load().pulse, &instance.control);
         Ok(instance)

@@ -28,6 +28,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use dlock_core::control::{ControlReply, ControlRequest, Secret};
+use dlock_core::counters::{Counter, COUNTERS};
 use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId};
 use dlock_core::lock::OpResult;
@@ -45,7 +46,7 @@ use crate::config::ClientConfig;
 use crate::control::{Control, Line, CONTROL_WAIT};
 use crate::execute::{Limit, DATA_WAIT};
 use crate::heartbeat::{Pulse, SharedControl};
-use crate::stats::{Stat, Stats, STATS};
+use crate::stats::Stats;
 use crate::table::{Busy, Cell, CellGuard, IdHasher, Table};
 use crate::verbs::VerbsPath;
 
@@ -125,7 +126,7 @@ impl Instance {
     }
 
     /// The debug counters of the C API, by their index.
-    pub fn stats(&self) -> [u64; STATS] {
+    pub fn stats(&self) -> [u64; COUNTERS] {
         self.stats.read()
     }
 
@@ -147,7 +148,7 @@ impl Instance {
     fn refuse(&self, raw: u8) -> Status {
         let status = gate(raw).refuses(Call::Operation).unwrap_or(Status::Async);
         if status == Status::Async {
-            self.stats.add(Stat::Async);
+            self.stats.add(Counter::Async);
         }
         status
     }
@@ -225,7 +226,7 @@ impl Instance {
 
     #[cold]
     fn not_got(&self) -> Status {
-        self.stats.add(Stat::LockNotGet);
+        self.stats.add(Counter::LockNotGet);
         Status::LockNotGet
     }
 

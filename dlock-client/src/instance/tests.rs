@@ -50,7 +50,7 @@ fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
         lifecycle: RwLock::new(()),
         pending: Mutex::new(None),
         objects: RwLock::default(),
-        stats: Stats::new(),
+        stats: Stats::default(),
     };
     for (i, &lock_type) in types.iter().enumerate() {
         let (lock, handle, slot) = (LockId(i as i32 + 1), Handle(i as u32), Slot(i as u32));

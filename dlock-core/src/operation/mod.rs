@@ -5,7 +5,7 @@
 //!            ┌────────────────────────── next ◀──────────────────────────┐
 //!            ▼                                                           │
 //!   Post ─ outcome ▶   Flush ─ flushed ▶   Ask, Probe, Await ─ reply | deadline ▶   Done
-//!   WriteLedger, Tell, Forget: carried out at once, then `next` again
+//!   WriteLedger, Tell, Forget, Count: carried out at once, then `next` again
 //! ```
 //! [`Operation::next`] tells the one effect that the executor carries out next. `Post`, `Flush`,
 //! `Ask`, `Probe` and `Await` wait for something: the executor reports it by an event and calls
@@ -38,8 +38,9 @@ pub use bounds::{
 };
 
 use crate::clock::Now;
-use crate::lock::{Begin, FastCas, LockEntry, Machine, Op, OpResult, Step};
-use crate::message::{LockType, Reply, Request};
+use crate::counters::Counter;
+use crate::lock::{Begin, EntryState, FastCas, LockEntry, Machine, Op, OpResult, Step};
+use crate::message::{LockType, Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::{Chain, Outcome, Values};
@@ -89,6 +90,9 @@ pub enum Effect {
     ReadClock,
     /// The reply to the last `Ask` is not wanted any more.
     Forget,
+    /// Count this for the primary, which does not see what the client decides on its memory by
+    /// itself. Where the primary executes the chains it counts by itself.
+    Count(Counter),
     /// The operation is over.
     Done(OpResult),
 }
@@ -140,6 +144,12 @@ pub struct Operation {
     replaced: bool,
     /// It is the undo of an earlier operation: it has asked for it itself.
     is_undo: bool,
+    /// How the lock is asked for, or was held.
+    mode: Mode,
+    /// The arbiter was asked: it counts what it has decided.
+    has_asked: bool,
+    /// What is to be counted for the primary.
+    count: Option<Counter>,
 }
 
 /// The first part of an operation: decided at once, or to be carried on.
@@ -165,6 +175,7 @@ impl Operation {
         let mut started =
             Started::Running(Self::new(op, Machine::of(op, now), Stage::Posted, now, bounds));
         if let Started::Running(operation) = &mut started {
+            operation.mode = mode_of(op, entry);
             operation.stage = Stage::Step(entry.first_step(&mut operation.machine, now));
         }
         started
@@ -211,6 +222,9 @@ impl Operation {
             has_acted: false,
             replaced: false,
             is_undo: false,
+            mode: Mode::Exclusive,
+            has_asked: false,
+            count: None,
         }
     }
 
@@ -262,6 +276,10 @@ impl Operation {
                         self.stage = Stage::Reading(result);
                         return Effect::ReadClock;
                     }
+                    if !matches!(result.status, Status::Success) && !self.has_asked && !self.is_undo {
+                        let (kind, mode) = (entry.lock_type(), self.mode);
+                        self.count = Counter::of_decision(kind, self.op, mode, result.status);
+                    }
                     self.finish(entry, result);
                 }
                 Stage::Step(step) => {
@@ -297,9 +315,13 @@ impl Operation {
                     }
                 }
                 Stage::Done(result) => {
-                    return match entry.take_note() {
-                        Some(write) => Effect::WriteLedger(write),
-                        None => Effect::Done(result),
+                    return match (entry.take_note(), self.count.take()) {
+                        (Some(write), count) => {
+                            self.count = count;
+                            Effect::WriteLedger(write)
+                        }
+                        (None, Some(counter)) => Effect::Count(counter),
+                        (None, None) => Effect::Done(result),
                     };
                 }
                 Stage::Posted
@@ -347,6 +369,7 @@ impl Operation {
             }
             Step::Request(request) => {
                 let wait = matches!(request, Request::Wait { .. });
+                self.has_asked |= !matches!(request, Request::Resolve { .. });
                 self.stage = Stage::Asked { wait };
                 let until_ns = match wait {
                     true => self.bounds.probe_ns(self.now.local_ns),
@@ -539,6 +562,15 @@ impl Operation {
             }
         }
         self.stage = Stage::Undo(OpResult::of(Status::Fail));
+    }
+}
+
+/// How the lock is asked for, or is held.
+fn mode_of(op: Op, entry: &LockEntry) -> Mode {
+    match op {
+        Op::TryLock { mode, .. } | Op::Lock { mode, .. } | Op::Extend { mode, .. } => mode,
+        Op::Unlock if entry.state() == EntryState::SharedLocked => Mode::Shared,
+        Op::Unlock => Mode::Exclusive,
     }
 }
 

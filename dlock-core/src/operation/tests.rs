@@ -366,6 +366,7 @@ fn an_operation_takes_a_bounded_number_of_steps_whatever_it_is_told() {
             }
             Effect::Flush { .. } => o.flushed(&mut e, true, at(9)),
             Effect::ReadClock => o.clock(at(9)),
+            Effect::Count(_) => {}
             Effect::Done(_) => break,
             Effect::WriteLedger(_) | Effect::Tell(_) | Effect::Forget => {}
         }
@@ -587,4 +588,56 @@ fn an_item_without_a_lock_and_one_that_has_begun_take_their_places() {
     let mut rig = Rig(vec![e], at(0));
     assert_eq!(run(&mut b, &mut rig, &mut [others_word()]), 0);
     assert_eq!(codes(&b), [Status::LockNotGet, Status::Fail]);
+}
+
+/// What is counted for the primary before an operation has this end, after `outcome`.
+fn counted(e: &mut LockEntry, op: Op, outcome: Outcome) -> (Option<Counter>, Status) {
+    let mut o = begin(e, op);
+    let _ = posted(o.next(e));
+    o.outcome(e, outcome, at(1));
+    let mut counter = None;
+    loop {
+        match o.next(e) {
+            Effect::Count(one) => assert_eq!(counter.replace(one), None),
+            Effect::WriteLedger(_) | Effect::Tell(_) => {}
+            Effect::Flush { .. } => o.flushed(e, true, at(2)),
+            Effect::Ask { .. } => {
+                o.reply(e, Ok(Reply::Denied { status: Status::Fail, word: 0 }), at(2))
+            }
+            Effect::Post { .. } => o.outcome(e, values(&[0, 0]), at(2)),
+            Effect::Done(result) => return (counter, result.status),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_the_client_decides_by_itself_is_counted_for_the_primary_once() {
+    let mine = |e: &mut LockEntry, op, old| counted(e, op, values(&[old]));
+    let extend = Op::Extend { mode: X, expire_s: 5 };
+    let fail = |counter| (Some(counter), Status::Fail);
+    let e = &mut entry(LockType::Atomic);
+    assert_eq!(mine(e, TAKE, others_word()), fail(Counter::AtomicTryLockFail));
+    assert_eq!(mine(e, TAKE, 0), (None, Status::Success));
+    let e = &mut held(LockType::Atomic);
+    assert_eq!(mine(e, Op::Unlock, others_word()), fail(Counter::AtomicUnlockFail));
+    let e = &mut held(LockType::Atomic);
+    assert_eq!(mine(e, extend, others_word()), fail(Counter::AtomicExtendFail));
+    let e = &mut entry(LockType::Rw);
+    assert_eq!(mine(e, TAKE, 1), fail(Counter::RwTryLockExFail));
+    let shared = Op::TryLock { mode: S, expire_s: 5 };
+    let owned = values(&[0, 8 << 32]);
+    assert_eq!(counted(e, shared, owned), fail(Counter::RwTryLockShFail));
+    let queued = FairWord::new().with_mx(1).into_bits();
+    let e = &mut entry(LockType::Fair);
+    assert_eq!(mine(e, TAKE, queued), (Some(Counter::Again), Status::Again));
+}
+
+#[test]
+fn what_the_arbiter_decides_it_counts_itself() {
+    let waiters = AtomicWord::new().with_client(8).with_timeout(9_999).with_waiters(true);
+    let e = &mut entry(LockType::Atomic);
+    assert_eq!(counted(e, LOCK, values(&[waiters.into_bits()])), (None, Status::Fail));
+    let e = &mut held(LockType::Atomic);
+    assert_eq!(counted(e, Op::Unlock, Outcome::Unknown).0, None, "nothing is known");
 }

@@ -23,6 +23,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
+use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::message::{Reply, Request};
@@ -431,6 +432,10 @@ impl Executor for Faulty {
 
     fn end(&self) {
         self.inner.end();
+    }
+
+    fn count(&self, counter: Counter) {
+        self.inner.count(counter);
     }
 
     fn now(&self) -> Now {
