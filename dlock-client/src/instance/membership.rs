@@ -282,6 +282,7 @@ impl Instance {
         let Some(mut guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) else { return false };
         let Some(held) = guard.as_mut().filter(|held| held.id == id) else { return true };
         held.binding.bind(&mut held.entry, grant, (link.epoch, link.anchor_s), is_lost);
+        held.entry.asks_readers(link.asks_readers);
         held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
         self.table.rename(id, grant.lock);
         true
@@ -379,13 +380,25 @@ fn join(
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
     match attach(config, choice, &session, control.peer(), clock) {
         Ok(Attached { exec, verbs }) => {
+            // a primary of version 1 does not know the request
+            let asks_readers = config.exact_views && session.version >= 2;
             let Session { client, secret, epoch, anchor_s, recovering, terms, .. } = session;
             log::info!("client {client}: data path over {}", exec.name());
             let (horizon_s, lapses) = terms.map_or((0, 0), |t| (t.horizon_s, t.lapses));
             let pulse = Arc::new(Pulse::new(u64::from(horizon_s) * NS, sent_ns));
             control.extends(&pulse);
             let exec = wrapped(wrap, exec);
-            let link = Link { exec, verbs, epoch, anchor_s, secret, recovering, lapses, pulse };
+            let link = Link {
+                exec,
+                verbs,
+                epoch,
+                anchor_s,
+                secret,
+                recovering,
+                lapses,
+                pulse,
+                asks_readers,
+            };
             Ok(Joined { client, control, link })
         }
         Err(status) => {

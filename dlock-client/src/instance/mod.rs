@@ -61,6 +61,8 @@ pub(crate) struct Link {
     recovering: bool,
     /// How often the primary has ended what had no lease; see `Terms::lapses`.
     lapses: u32,
+    /// It may be asked for the readers inside fair locks.
+    asks_readers: bool,
     /// Until when it may be relied on.
     pulse: Arc<Pulse>,
 }

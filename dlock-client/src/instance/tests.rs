@@ -35,6 +35,7 @@ fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
         secret: Secret([0; 16]),
         recovering: false,
         lapses: 0,
+        asks_readers: false,
         pulse: Arc::new(Pulse::new(0, 0)),
     };
     let me = ClientId::new(ME).unwrap();

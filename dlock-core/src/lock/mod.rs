@@ -185,6 +185,8 @@ pub struct LockEntry {
     /// that a ledger entry that reads the same twice has not moved in between. Fair: changes with
     /// every intent.
     stamp: u32,
+    /// Fair: the primary is asked for the readers inside where the word does not tell them.
+    asks_readers: bool,
     /// Fair: the lanes are high or the queue is long, tickets come from the arbiter.
     diverted: bool,
     note: Option<LedgerEntry>,
@@ -239,11 +241,18 @@ impl LockEntry {
             doubt: Doubt::None,
             wait: 0,
             stamp: 0,
+            asks_readers: false,
             diverted: false,
             note: None,
         };
         entry.see_lanes(grant.word);
         entry
+    }
+
+    /// Whether views of a fair lock tell the readers inside even where the primary has to be asked
+    /// for them. Without, they tell what the word tells.
+    pub fn asks_readers(&mut self, asks: bool) {
+        self.asks_readers = asks;
     }
 
     /// Adopts what a primary says after a reinit: new place, same holds.

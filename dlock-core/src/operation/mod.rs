@@ -116,6 +116,10 @@ enum Stage {
     Cancel(Request),
     /// Its cancel was sent.
     Cancelled,
+    /// The readers inside are asked for; this is the result.
+    Counting(OpResult),
+    /// The answer has not come: it is to be forgotten, then this result counts.
+    Uncounted(OpResult),
     /// The reply is waited for once more.
     Awaiting,
     /// The clock is to be read before this result is told.
@@ -150,6 +154,8 @@ pub struct Operation {
     has_asked: bool,
     /// What is to be counted for the primary.
     count: Option<Counter>,
+    /// The readers inside were asked for.
+    has_asked_readers: bool,
 }
 
 /// The first part of an operation: decided at once, or to be carried on.
@@ -225,6 +231,7 @@ impl Operation {
             mode: Mode::Exclusive,
             has_asked: false,
             count: None,
+            has_asked_readers: false,
         }
     }
 
@@ -272,6 +279,9 @@ impl Operation {
                 }
                 Stage::Step(Step::Done(ref result)) => {
                     let result = *result;
+                    if self.wants_readers(entry, &result) {
+                        return self.ask_readers(entry, result);
+                    }
                     if self.is_stale(entry, &result) {
                         self.stage = Stage::Reading(result);
                         return Effect::ReadClock;
@@ -305,6 +315,10 @@ impl Operation {
                     self.stage = Stage::Step(step);
                     return Effect::Forget;
                 }
+                Stage::Uncounted(result) => {
+                    self.stage = Stage::Step(Step::Done(result));
+                    return Effect::Forget;
+                }
                 Stage::Undo(result) => {
                     if self.replaced {
                         entry.republish(); // the old channel may have lost a ledger write
@@ -327,6 +341,7 @@ impl Operation {
                 Stage::Posted
                 | Stage::Flushing
                 | Stage::Asked { .. }
+                | Stage::Counting(_)
                 | Stage::Probing
                 | Stage::Reading(_)
                 | Stage::Awaiting => {
@@ -390,6 +405,24 @@ impl Operation {
             && !planted::is(Bug::ToldLate)
     }
 
+    #[cold]
+    fn ask_readers(&mut self, entry: &LockEntry, result: OpResult) -> Effect {
+        self.has_asked_readers = true;
+        self.stage = Stage::Counting(result);
+        let request = Request::CountReaders { handle: entry.handle() };
+        Effect::Ask { request, until_ns: self.bounds.chain_until_ns(self.now.local_ns) }
+    }
+
+    /// Whether the primary is to be asked for the readers inside, which this result's view tells
+    /// and the word does not.
+    fn wants_readers(&self, entry: &LockEntry, result: &OpResult) -> bool {
+        let has_time = self.now.local_ns < self.bounds.until_ns;
+        !self.has_asked_readers
+            && has_time
+            && !self.replaced
+            && entry.wants_readers(self.mode, self.has_asked, result)
+    }
+
     /// The clock as it is now.
     pub fn clock(&mut self, now: Now) {
         if let Stage::Reading(result) = self.stage {
@@ -439,6 +472,14 @@ impl Operation {
 
     /// The reply that was waited for, or why there will be none.
     pub fn reply(&mut self, entry: &mut LockEntry, reply: Result<Reply, Status>, now: Now) {
+        if let Stage::Counting(result) = self.stage {
+            self.read(now);
+            self.stage = Stage::Step(Step::Done(match reply {
+                Ok(Reply::Done { word: readers }) => result.with_readers(readers),
+                _ => result,
+            }));
+            return;
+        }
         if !matches!(self.stage, Stage::Asked { .. } | Stage::Probing | Stage::Awaiting) {
             return;
         }
@@ -459,6 +500,7 @@ impl Operation {
             // a primary that answers nothing will not answer a cancel either
             (Stage::Probing, _) if !is_answered => Stage::Unanswered,
             (Stage::Asked { wait: true } | Stage::Probing, Some(cancel)) => Stage::Cancel(cancel),
+            (Stage::Counting(result), _) => Stage::Uncounted(result),
             (Stage::Asked { .. } | Stage::Probing | Stage::Awaiting, _) => Stage::Unanswered,
             (stage, _) => stage,
         };
@@ -518,6 +560,7 @@ impl Operation {
             Stage::Posted
                 | Stage::Flushing
                 | Stage::Asked { .. }
+                | Stage::Counting(_)
                 | Stage::Probing
                 | Stage::Reading(_)
                 | Stage::Awaiting
