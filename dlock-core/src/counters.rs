@@ -91,7 +91,7 @@ counters! {
     NetworkFail, "NETWORK_FAIL", Client, "operations whose answer did not come";
     SendFail, "SEND_FAIL", Primary, "answers that could not be sent";
     BadResponse, "BAD_RESPONSE", Client, "asynchronous operations whose answer did not come";
-    ClientDisconnect, "CLIENT_DISCONNECT", Primary, "control connections that ended without a leave";
+    ClientDisconnect, "CLIENT_DISCONNECT", Primary, "control connections that broke";
     Fail, "FAIL", Nobody, "entries that are not valid";
     ClientManagerNotInit, "CLIENTMGR_NOT_INIT", Nobody, "calls before the library was initialised";
     NotReady, "NOT_READY", Client, "releases and extends at a primary in recovery";

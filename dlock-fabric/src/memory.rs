@@ -4,8 +4,9 @@
 //! ```text
 //!   header  | magic, slots, gate, owner mutex |               written by the primary alone
 //!   slots   | slot 0 | slot 1 | …  32 bytes each              written by all
-//!   ledger  | magic, entries, gate, detaches | counts    | entry 0 | …   written by one client,
-//!             64 bytes                         128 bytes   8 bytes each  and the gate by the primary
+//!   ledger  | magic, entries, gate, detaches | counts    | entry 0 | …
+//!             64 bytes                         128 bytes   8 bytes each
+//!             written by one client, and the gate by the primary
 //! ```
 //! Each is a file of its own. All are sealed against shrinking and growing, so that no access can
 //! fault. The header is sealed against writing, too, once the primary has mapped it: the kernel

@@ -466,16 +466,22 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
 }
 
 impl LockEntry {
+    /// Whether views of a fair lock tell the readers inside even where the primary has to be asked
+    /// for them. Without, they tell what the word tells.
+    pub fn asks_readers(&mut self, asks: bool) {
+        self.asks_readers = asks;
+    }
+
     /// Whether the view of this result is to tell the readers inside, the word does not, and the
     /// primary may be asked. `mode`: how the lock is asked for, or was held; `was_asked`: the
     /// arbiter has decided.
     pub(crate) fn wants_readers(&self, mode: Mode, was_asked: bool, result: &OpResult) -> bool {
-        let Some(View::Fair { nx, ns, mx, ms, t_value: Some(_), .. }) = result.view else {
-            return false;
-        };
         if !self.asks_readers {
             return false;
         }
+        let Some(View::Fair { nx, ns, mx, ms, t_value: Some(_), .. }) = result.view else {
+            return false;
+        };
         if result.status == Status::Again {
             // a place behind others: shares before it are inside, or behind an exclusive ticket
             let w = FairWord::from_bits(self.word);

@@ -18,6 +18,7 @@
 //! to undo whatever the lost one did ([`Request::Resolve`]).
 
 mod atomic;
+mod belief;
 mod fair;
 mod fast;
 mod machine;
@@ -26,6 +27,7 @@ mod rw;
 pub use fast::FastCas;
 pub use machine::Machine;
 
+use belief::NO_CLOCK;
 use machine::Phase;
 
 use crate::clock::{Now, ServerTime, NS};
@@ -155,9 +157,6 @@ enum Doubt {
     Lost,
 }
 
-/// The number of no clock, so that a hold counts as one of another clock.
-const NO_CLOCK: u64 = u64::MAX;
-
 /// One lock as one client knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockEntry {
@@ -247,12 +246,6 @@ impl LockEntry {
         };
         entry.see_lanes(grant.word);
         entry
-    }
-
-    /// Whether views of a fair lock tell the readers inside even where the primary has to be asked
-    /// for them. Without, they tell what the word tells.
-    pub fn asks_readers(&mut self, asks: bool) {
-        self.asks_readers = asks;
     }
 
     /// Adopts what a primary says after a reinit: new place, same holds.
@@ -364,18 +357,6 @@ impl LockEntry {
             self.time_s
         }
     }
-    /// Whether the lease of the hold was judged by a server clock that has turned out to be wrong
-    /// since, or by another session's: whoever knew the true time may have taken the lock over.
-    /// Asking the primary for it, an extend, settles that. A hold without an end is not affected.
-    pub fn is_of_another_clock(&self, now: Now) -> bool {
-        self.deadline_s() != u32::MAX && self.clock != now.discontinuities
-    }
-
-    /// Whether the hold may be over, as far as the client can tell by itself.
-    fn maybe_over(&self, now: Now) -> bool {
-        now.maybe_expired(self.time_s) || self.is_of_another_clock(now)
-    }
-
     /// An earlier operation's answer was lost, and what it did was not undone yet.
     pub fn in_doubt(&self) -> bool {
         self.doubt != Doubt::None

@@ -286,7 +286,8 @@ impl Operation {
                         self.stage = Stage::Reading(result);
                         return Effect::ReadClock;
                     }
-                    if !matches!(result.status, Status::Success) && !self.has_asked && !self.is_undo {
+                    if !matches!(result.status, Status::Success) && !self.has_asked && !self.is_undo
+                    {
                         let (kind, mode) = (entry.lock_type(), self.mode);
                         self.count = Counter::of_decision(kind, self.op, mode, result.status);
                     }

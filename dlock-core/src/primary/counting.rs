@@ -6,7 +6,7 @@
 //! |---|---|
 //! | the arbiter | the primary, by its answer |
 //! | a tcp client, from the outcome of a chain | the primary, from the same outcome |
-//! | an shm or verbs client, from words that the primary does not see change | that client, in its ledger |
+//! | an shm or verbs client, from words that it operates on | that client, in its ledger |
 //!
 //! The counts in ledgers are collected when somebody asks for the counters, when the client gets
 //! a new channel, and before its ledger is forgotten.
