@@ -99,13 +99,11 @@ impl Primary {
                 }
                 Verb::Faa { addr, .. } | Verb::Cas { addr, .. } => {
                     let Some(known) = self.known(client) else { return };
-                    match self.what(known, addr.slot()) {
-                        Ok(What::Lock(_, LockType::Rw | LockType::Fair)) => {
-                            if let Some(lock) = lock_ref(&self.registry, addr.slot()) {
-                                self.arbiter.executed_verb(lock, client, verb, old);
-                            }
+                    let what = self.what(known, addr.slot());
+                    if let Ok(What::Lock(_, LockType::Rw | LockType::Fair)) = what {
+                        if let Some(lock) = lock_ref(&self.registry, addr.slot()) {
+                            self.arbiter.executed_verb(lock, client, verb, old);
                         }
-                        Ok(_) | Err(_) => {}
                     }
                 }
                 Verb::Read { .. } => {}
