@@ -8,7 +8,6 @@ use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{
     Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret,
 };
-use dlock_core::counters::{Counter, Told};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{LockEntry, Op};
@@ -577,34 +576,4 @@ fn what_a_tcp_client_fails_at_is_counted() {
     assert_eq!(counted(&[note, less, note], &[0, 1, 0]), None);
     assert_eq!(counted(&[note, less, note], &[0, 0, 0]), Some(20), "a shared release");
     assert_eq!(counted(&[add], &[owned]), None, "a correction");
-}
-
-#[test]
-fn what_clients_count_in_their_ledgers_is_collected_once_and_outlives_them() {
-    let mut w = World::new();
-    let (a, b) = (w.client(), w.client());
-    let eagain = |w: &mut World| w.primary.stats(&mut w.memory)[0];
-    w.memory.told.insert(a, told(3));
-    w.memory.told.insert(b, told(4));
-    assert_eq!((eagain(&mut w), eagain(&mut w)), (7, 7));
-    w.memory.told.insert(a, told(5));
-    w.primary.count(Counter::Again);
-    assert_eq!(eagain(&mut w), 10);
-    w.primary.clear_stats(&mut w.memory);
-    assert_eq!(eagain(&mut w), 0);
-    w.memory.told.insert(a, told(6));
-    w.primary.collect_last(&mut w.memory, a);
-    w.memory.told.remove(&a);
-    assert_eq!(eagain(&mut w), 1, "it has left");
-    w.memory.told.insert(b, told(2));
-    assert_eq!(eagain(&mut w), 3, "a new channel counts anew");
-    w.memory.told.insert(b, told(u64::MAX));
-    w.primary.count(Counter::BadRequest);
-    assert_eq!(w.primary.stats(&mut w.memory)[42], 1, "it spoils what it counts, nothing else");
-}
-
-fn told(events: u64) -> Told {
-    let mut told = Told::default();
-    told[Counter::Again.place().unwrap()] = events;
-    told
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! By which clock a lease was judged: whether its holder may believe by itself that it holds the lock.
+//! By which clock a lease was judged: whether its holder may believe by itself that it runs.
 //!
 //! ```text
 //!   granted, extended, confirmed ─▶ the entry remembers the clock's number of discontinuities
@@ -7,7 +7,8 @@
 //! ```
 
 use super::LockEntry;
-use crate::clock::Now;
+use crate::clock::{Now, ServerTime, NS};
+use crate::planted::{self, Bug};
 
 /// The number of no clock, so that a hold counts as one of another clock.
 pub(super) const NO_CLOCK: u64 = u64::MAX;
@@ -24,4 +25,18 @@ impl LockEntry {
     pub(super) fn maybe_over(&self, now: Now) -> bool {
         now.maybe_expired(self.time_s) || self.is_of_another_clock(now)
     }
+}
+
+/// The lease that is left of a deadline, for another server clock: rounded up, since a hold is
+/// valid through the whole second of its deadline.
+pub(super) fn remaining_s(deadline_s: u32, now: Now) -> u32 {
+    if deadline_s == u32::MAX {
+        return u32::MAX;
+    }
+    let earliest = now.time.0.saturating_sub(now.uncertainty_ns);
+    if planted::is(Bug::ClaimRoundedDown) {
+        return deadline_s.saturating_sub(now.time.seconds());
+    }
+    let left = ServerTime::expiry_of(deadline_s).0.saturating_sub(earliest);
+    u32::try_from(left.div_ceil(NS)).unwrap_or(u32::MAX - 1)
 }

@@ -27,10 +27,10 @@ mod rw;
 pub use fast::FastCas;
 pub use machine::Machine;
 
-use belief::NO_CLOCK;
+use belief::{remaining_s, NO_CLOCK};
 use machine::Phase;
 
-use crate::clock::{Now, ServerTime, NS};
+use crate::clock::Now;
 use crate::control::{Claim, HeldClaim, LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
 use crate::lane;
@@ -567,20 +567,6 @@ impl LockEntry {
     fn note_waiting(&mut self, wait: WaitNumber) {
         self.note = Some(LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(wait.0));
     }
-}
-
-/// The lease that is left of a deadline, for another server clock: rounded up, since a hold is
-/// valid through the whole second of its deadline.
-fn remaining_s(deadline_s: u32, now: Now) -> u32 {
-    if deadline_s == u32::MAX {
-        return u32::MAX;
-    }
-    let earliest = now.time.0.saturating_sub(now.uncertainty_ns);
-    if planted::is(Bug::ClaimRoundedDown) {
-        return deadline_s.saturating_sub(now.time.seconds());
-    }
-    let left = ServerTime::expiry_of(deadline_s).0.saturating_sub(earliest);
-    u32::try_from(left.div_ceil(NS)).unwrap_or(u32::MAX - 1)
 }
 
 impl View {
