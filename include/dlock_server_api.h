@@ -40,7 +40,7 @@ int server_start(const struct server_cfg *cfg, int *server_id);
 int server_stop(int server_id);
 
 /* Reads a primary's counters. What clients decide on its memory by themselves, such as that an
- * atomic lock is taken, does not come to its notice and is counted by get_client_debug_stats().
+ * atomic lock is taken, they count for it; what they have counted until now is part of it.
  *   0
  *   -1  no such primary; stats is NULL; the library is not initialised */
 int get_server_debug_stats(int server_id, struct debug_stats *stats);

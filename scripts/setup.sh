@@ -47,6 +47,7 @@ package_of() {
     dnf:cc) echo gcc ;;
     dnf:pkg-config) echo pkgconf-pkg-config ;;
     dnf:nm) echo binutils ;;
+    apt:xz) echo xz-utils ;;
     apt:cargo-clippy) echo rust-clippy ;;
     dnf:cargo-clippy) echo clippy ;;
     *:cargo-fmt) echo rustfmt ;;
@@ -127,7 +128,7 @@ if [ "$install" = yes ] && have rustup && [ -n "$(lacking cargo-fmt cargo-clippy
     rustup component add rustfmt clippy </dev/null || true
 fi
 
-required=$(lacking cc c++ cmake make pkg-config nm)
+required=$(lacking cc c++ cmake make pkg-config nm tar xz)
 optional=$(lacking valgrind python3 cargo-fmt cargo-clippy)
 if [ -n "$required$optional" ] && may_install; then
     # shellcheck disable=SC2046,SC2086 # lists of words

@@ -53,6 +53,10 @@ pub struct ClientConfig {
     /// variable `DLOCK_HORIZON_S` says, else none; [`Client`](crate::Client) takes
     /// [`HORIZON_S_DEFAULT`] then.
     pub horizon_s: Option<u32>,
+    /// Views of fair locks tell the readers inside even where the primary has to be asked for
+    /// them (another round trip, only when readers and writers are queued): the C API's do.
+    /// Without, such a view counts what the lock word tells.
+    pub exact_views: bool,
 }
 
 impl Default for ClientConfig {
@@ -64,6 +68,7 @@ impl Default for ClientConfig {
             device: None,
             eid: [0; 16],
             horizon_s: None,
+            exact_views: false,
         }
     }
 }

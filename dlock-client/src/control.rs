@@ -25,7 +25,7 @@ use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::status::Status;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fork::NotInherited;
 
 use crate::heartbeat::Pulse;
@@ -191,7 +191,7 @@ impl Control {
         if bytes.len() > FRAME_LEN_MAX {
             return Err(CallError::Protocol);
         }
-        let sent_ns = monotonic_ns();
+        let sent_ns = boot_ns();
         let answer = self.send(&bytes, deadline).and_then(|()| self.answer_to(seq, deadline));
         match (&answer, &self.pulse) {
             (Ok(ControlReply::Error(_)), _) => {} // of one whom it does not know
@@ -220,7 +220,7 @@ impl Control {
         let seq = Seq(self.next);
         let mut bytes = Vec::new();
         codec::encode(&Frame::Control(seq, ControlRequest::Heartbeat), &mut bytes);
-        let sent_ns = monotonic_ns();
+        let sent_ns = boot_ns();
         match self.stream.try_send(&bytes) {
             Ok(sent) if sent == bytes.len() => {
                 self.next += 1;

@@ -20,7 +20,7 @@ use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::session;
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome};
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 use parking_lot::MutexGuard;
 
 use crate::table::{Busy, Cell, CellGuard, Held};
@@ -33,7 +33,7 @@ pub(crate) const DATA_WAIT_NS: u64 = CHAIN_WAIT_NS;
 /// How long a call may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
-    /// The monotonic clock when it began; `None`: just now, and nothing was waited for.
+    /// The local clock when it began; `None`: just now, and nothing was waited for.
     start_ns: Option<u64>,
     /// How long after that a grant may be waited for.
     grant_ns: u64,
@@ -56,7 +56,7 @@ impl Limit {
 
     /// The same, from now on if nothing was waited for yet.
     pub(crate) fn started(&self) -> Self {
-        Self { start_ns: Some(self.start_ns.unwrap_or_else(monotonic_ns)), ..*self }
+        Self { start_ns: Some(self.start_ns.unwrap_or_else(boot_ns)), ..*self }
     }
 
     /// The bounds, from this moment on if nothing was waited for before.
@@ -66,15 +66,15 @@ impl Limit {
     }
 }
 
-/// What the monotonic clock was then.
+/// What the local clock was then.
 fn ns_of(then: Instant) -> u64 {
     let ago = u64::try_from(then.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    monotonic_ns().saturating_sub(ago)
+    boot_ns().saturating_sub(ago)
 }
 
-/// The time left until a moment of the monotonic clock.
+/// The time left until a moment of the local clock.
 pub(crate) fn left_ns(until_ns: u64) -> Duration {
-    Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()))
+    Duration::from_nanos(until_ns.saturating_sub(boot_ns()))
 }
 
 /// Runs `op` on the lock in a slot that no other operation is under way on.
@@ -219,6 +219,7 @@ pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, mut started: Sta
             Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
             Effect::Tell(request) => tell(&*held.exec, &request),
             Effect::ReadClock => operation.clock(held.now_again()),
+            Effect::Count(counter) => held.exec.count(counter),
         }
     }
 }
@@ -246,14 +247,14 @@ fn await_reply(
         held.busy = Busy::No;
         cell.changed.notify_all();
         if !Arc::ptr_eq(&held.exec, &asked.exec) {
-            let now = held.within_horizon(Now { local_ns: monotonic_ns(), ..held.last_now });
+            let now = held.within_horizon(Now { local_ns: boot_ns(), ..held.last_now });
             return operation.replaced(&mut held.entry, now); // a reinit came between
         }
     }
     match reply {
         Ok(Some(reply)) => held.reply(operation, Ok(reply)),
         Ok(None) => {
-            let now = held.within_horizon(Now { local_ns: monotonic_ns(), ..held.last_now });
+            let now = held.within_horizon(Now { local_ns: boot_ns(), ..held.last_now });
             operation.deadline(&held.entry, is_answered, now);
         }
         Err(status) => held.reply(operation, Err(status)),

@@ -12,7 +12,7 @@ use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Verb};
 use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 use parking_lot::Mutex;
 
 type Answers = dyn Fn(&Request) -> Option<Reply> + Send;
@@ -159,7 +159,7 @@ impl Executor for Fake {
     }
 
     fn now(&self) -> Now {
-        Now { local_ns: monotonic_ns(), ..Now::exact(ServerTime(1_000 * NS)) }
+        Now { local_ns: boot_ns(), ..Now::exact(ServerTime(1_000 * NS)) }
     }
 
     fn name(&self) -> &'static str {

@@ -4,7 +4,7 @@
 //! ```text
 //!   thread ─ due? ─▶ control connection, if no call is under way on it ─▶ Heartbeat frame
 //!            answers are read by the thread, or by the call that comes next; neither is waited for
-//!   answered ─▶ Pulse: the horizon on this host's monotonic clock, read by every operation
+//!   answered ─▶ Pulse: the horizon on this host's local clock, read by every operation
 //! ```
 //! When heartbeats are due and what they mean is decided by [`Heartbeats`]. A program that sends
 //! heartbeats itself is not disturbed: both extend the horizon. The thread takes no signals, never
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use dlock_core::session::Heartbeats;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::threads::spawn_without_signals;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -45,7 +45,7 @@ impl Pulse {
         Self { horizon_ns: AtomicU64::new(beats.horizon_ns()), beats: Mutex::new(beats) }
     }
 
-    /// Until when the session may be relied on, on the monotonic clock.
+    /// Until when the session may be relied on, on the local clock.
     #[inline]
     pub(crate) fn horizon_ns(&self) -> u64 {
         self.horizon_ns.load(Ordering::Relaxed)
@@ -137,7 +137,7 @@ fn run() {
 /// Sends the heartbeat of a session if it is due; how long it may be left alone.
 fn tend((pulse, control): &Session) -> Option<Duration> {
     let (pulse, control) = (pulse.upgrade()?, control.upgrade()?);
-    let now_ns = monotonic_ns();
+    let now_ns = boot_ns();
     // an answer may have come
     let Some(mut control) = control.try_lock() else { return Some(BUSY_RETRY) };
     let connection = control.as_mut()?;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::clock::{Now, ServerTime};
+use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::message::{Reply, Request};
@@ -165,6 +166,10 @@ impl Executor for Late {
 
     fn end(&self) {
         self.inner.end();
+    }
+
+    fn count(&self, counter: Counter) {
+        self.inner.count(counter);
     }
 
     fn now(&self) -> Now {

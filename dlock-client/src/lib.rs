@@ -41,6 +41,7 @@ pub use config::{
     ClientConfig, FabricChoice, FABRIC_VARIABLE, HORIZON_S_DEFAULT, HORIZON_VARIABLE,
 };
 pub use dlock_core::control::LockDesc;
+pub use dlock_core::counters::COUNTERS;
 pub use dlock_core::ids::{ClientId, LockId, ObjectId};
 pub use dlock_core::lock::{OpResult, View};
 pub use dlock_core::message::{LockType, Mode};
@@ -50,4 +51,3 @@ pub use error::Error;
 pub use guard::{Guard, RwGuard};
 pub use instance::{AsyncOp, Instance};
 pub use object::Object;
-pub use stats::STATS;

@@ -11,7 +11,7 @@ use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome};
 use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 
 /// Refuses everything with `NotReady`.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ impl Executor for Refuse {
 
     /// No server clock: nothing is decided by it, since nothing is executed.
     fn now(&self) -> Now {
-        Now { local_ns: monotonic_ns(), ..Now::within(ServerTime(0), u64::MAX) }
+        Now { local_ns: boot_ns(), ..Now::within(ServerTime(0), u64::MAX) }
     }
 
     fn name(&self) -> &'static str {

@@ -1,56 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The 45 debug counters of the C API, as a client counts them. Index 45 and above: none.
+//! What a client counts of its own calls: see [`dlock_core::counters`].
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
+use dlock_core::counters::{Counter, Counters, COUNTERS};
 use dlock_core::lock::{Op, OpResult};
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
 
-/// Counters of one instance.
-pub const STATS: usize = 45;
-
-/// The counters a client uses, by their index (`debug_stats_code` of the C API).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub(crate) enum Stat {
-    TimedOut = 3,
-    InvalidOp = 4,
-    InvalidReturn = 7,
-    Ticket = 8,
-    Async = 9,
-    LockNotGet = 11,
-    AlreadyLocked = 12,
-    AlreadyUnlocked = 13,
-    NetworkFail = 28,
-    BadResponse = 30,
-    NotReady = 34,
-    NoAsync = 35,
-    ObjectNotGet = 43,
-    ObjectCasFailed = 44,
-}
-
 /// One instance's counters.
-#[derive(Debug)]
-pub(crate) struct Stats([AtomicU64; STATS]);
+#[derive(Debug, Default)]
+pub(crate) struct Stats(Counters);
 
 impl Stats {
-    pub(crate) fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; STATS])
+    pub(crate) fn add(&self, counter: Counter) {
+        self.0.count(counter);
     }
 
-    pub(crate) fn add(&self, stat: Stat) {
-        self.0[stat as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn read(&self) -> [u64; STATS] {
-        std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
+    pub(crate) fn read(&self) -> [u64; COUNTERS] {
+        self.0.read()
     }
 
     pub(crate) fn clear(&self) {
-        for counter in &self.0 {
-            counter.store(0, Ordering::Relaxed);
-        }
+        self.0.clear();
     }
 
     /// Counts what a synchronous operation on a got lock came to.
@@ -73,23 +43,23 @@ impl Stats {
         let is_extend = matches!(op, Op::Extend { .. });
         let is_fair = lock_type == LockType::Fair;
         match status {
-            Status::Invalid => self.add(Stat::InvalidOp),
-            Status::Ticket => self.add(Stat::Ticket),
-            Status::AlreadyUnlocked => self.add(Stat::AlreadyUnlocked),
+            Status::Invalid => self.add(Counter::InvalidOp),
+            Status::Ticket => self.add(Counter::Ticket),
+            Status::AlreadyUnlocked => self.add(Counter::AlreadyUnlocked),
             Status::AlreadyLocked => {
                 let is_atomic_reentry = lock_type == LockType::Atomic && is_acquire;
                 let is_uncounted_async = asynchronous && !is_acquire && lock_type != LockType::Rw;
                 if !is_atomic_reentry && !is_uncounted_async {
-                    self.add(Stat::AlreadyLocked);
+                    self.add(Counter::AlreadyLocked);
                 }
             }
-            Status::BadResponse if asynchronous => self.add(Stat::BadResponse),
-            Status::BadResponse => self.add(Stat::NetworkFail),
-            Status::NotReady if !is_acquire && !asynchronous => self.add(Stat::NotReady),
+            Status::BadResponse if asynchronous => self.add(Counter::BadResponse),
+            Status::BadResponse => self.add(Counter::NetworkFail),
+            Status::NotReady if !is_acquire && !asynchronous => self.add(Counter::NotReady),
             Status::Again => {}
             Status::Fail if is_fair => {}
             _ if asynchronous || is_extend => {}
-            _ => self.add(Stat::InvalidReturn),
+            _ => self.add(Counter::InvalidReturn),
         }
     }
 }
@@ -101,9 +71,9 @@ mod tests {
     use super::*;
 
     fn counted(lock_type: LockType, op: Op, status: Status) -> Vec<usize> {
-        let stats = Stats::new();
+        let stats = Stats::default();
         stats.count(lock_type, op, &OpResult::of(status));
-        (0..STATS).filter(|&i| stats.read()[i] > 0).collect()
+        (0..COUNTERS).filter(|&i| stats.read()[i] > 0).collect()
     }
 
     #[test]
@@ -122,14 +92,5 @@ mod tests {
         assert!(counted(LockType::Atomic, op, Status::AlreadyLocked).is_empty());
         assert_eq!(counted(LockType::Fair, op, Status::AlreadyLocked), [12]);
         assert_eq!(counted(LockType::Atomic, Op::Unlock, Status::AlreadyLocked), [12]);
-    }
-
-    #[test]
-    fn clearing_resets_every_counter() {
-        let stats = Stats::new();
-        stats.add(Stat::Async);
-        assert_eq!(stats.read()[9], 1);
-        stats.clear();
-        assert_eq!(stats.read(), [0; STATS]);
     }
 }

@@ -17,13 +17,14 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
 use dlock_core::control::Attach;
+use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::{monotonic_coarse_ns, monotonic_ns};
+use dlock_fabric::clock::{boot_coarse_ns, boot_ns};
 use dlock_fabric::verbs::{self, VerbCounts};
 use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsWish};
 use parking_lot::Mutex;
@@ -201,7 +202,7 @@ impl Executor for VerbsPath {
         if let Some(executor) = self.attached.get() {
             return executor.execute_one(verb, until_ns);
         }
-        match self.attach_within(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()))) {
+        match self.attach_within(Duration::from_nanos(until_ns.saturating_sub(boot_ns()))) {
             Ok((executor, _)) => executor.execute_one(verb, until_ns),
             Err(status) => Single::Refused(status),
         }
@@ -277,11 +278,17 @@ impl Executor for VerbsPath {
         }
     }
 
+    fn count(&self, counter: Counter) {
+        if let Some(executor) = self.attached.get() {
+            executor.count(counter);
+        }
+    }
+
     #[inline]
     fn now(&self) -> Now {
         match self.attached.get() {
             Some(executor) => executor.now(),
-            None => self.clock.at(monotonic_ns()),
+            None => self.clock.at(boot_ns()),
         }
     }
 
@@ -290,7 +297,7 @@ impl Executor for VerbsPath {
         match self.attached.get() {
             Some(executor) => executor.now_since(),
             None => {
-                let now_ns = monotonic_ns();
+                let now_ns = boot_ns();
                 (now_ns, self.clock.at(now_ns))
             }
         }
@@ -298,11 +305,7 @@ impl Executor for VerbsPath {
 
     #[inline]
     fn local_coarse_ns(&self) -> u64 {
-        monotonic_coarse_ns()
-    }
-
-    fn discontinuities(&self) -> u64 {
-        self.attached.get().map_or(0, Executor::discontinuities)
+        boot_coarse_ns()
     }
 
     fn name(&self) -> &'static str {

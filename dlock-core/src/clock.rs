@@ -69,12 +69,17 @@ pub struct Now {
     /// The horizon of the reader's session on its own clock: from then on it neither posts nor
     /// believes that it holds anything ([`session`](crate::session)). `u64::MAX`: none.
     pub horizon_ns: u64,
+    /// How often the server clock had turned out not to be where the reader believed it to be
+    /// ([`TrackedClock`]): readings with the same number are of one clock. A hold whose lease was
+    /// judged at another number is possibly over. Always 0 where both ends read the same clock.
+    pub discontinuities: u64,
 }
 
 impl Now {
     /// Exact knowledge: the primary itself, and the simulator.
     pub fn exact(time: ServerTime) -> Self {
-        Self { time, uncertainty_ns: 0, local_ns: time.0, horizon_ns: u64::MAX }
+        let (local_ns, horizon_ns) = (time.0, u64::MAX);
+        Self { time, uncertainty_ns: 0, local_ns, horizon_ns, discontinuities: 0 }
     }
     /// As [`exact`](Self::exact), but for this ε.
     pub fn within(time: ServerTime, uncertainty_ns: u64) -> Self {
@@ -89,7 +94,7 @@ impl Now {
             time: self.time.plus_ns(passed_ns),
             uncertainty_ns: self.uncertainty_ns.saturating_add(drift_ns),
             local_ns: self.local_ns.saturating_add(passed_ns),
-            horizon_ns: self.horizon_ns,
+            ..self
         }
     }
     /// Whether the session's horizon has passed.

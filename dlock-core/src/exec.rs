@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::clock::Now;
+use crate::counters::{Counter, Told, TOLD_MAX};
 use crate::ids::{ClientId, Handle, Seq};
 use crate::message::{Reply, Request};
 use crate::status::Status;
@@ -106,7 +107,8 @@ pub trait Executor: Send + Sync {
     /// told at once. An executor whose waits are all short need not do anything.
     fn end(&self) {}
 
-    /// The server clock as this client knows it, and this host's CLOCK_BOOTTIME.
+    /// The server clock as this client knows it, this host's CLOCK_BOOTTIME, and how often the
+    /// former has turned out to be wrong.
     fn now(&self) -> Now;
 
     /// [`now`](Self::now), and what this host's CLOCK_BOOTTIME was when it was called: before
@@ -134,13 +136,14 @@ pub trait Executor: Send + Sync {
         self.now().local_ns
     }
 
-    /// How often the server clock turned out not to be where this client believed it to be: a
-    /// clock stood still, or jumped ([`Refresh::Disjoint`](crate::clock::Refresh)). `now` tells
-    /// the corrected time since. A hold that was granted when this was another number is possibly
-    /// over: its holder must not rely on it until it has asked the primary. Read it after the
-    /// time by which a hold is judged. Always 0 where both ends read the same clock.
-    fn discontinuities(&self) -> u64 {
-        0
+    /// Counts an event for the primary, which does not see it
+    /// ([`Effect::Count`](crate::operation::Effect)); may be lost with the session. Nothing where
+    /// the primary executes the chains: it counts them itself.
+    ///
+    /// # Latency
+    /// None.
+    fn count(&self, counter: Counter) {
+        let _ = counter;
     }
 
     /// Reads are free here, so that chains may carry more of them than they need.
@@ -215,6 +218,12 @@ pub trait LockMemory {
     }
     /// Read an entry of a client's ledger; an unknown client's is empty.
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry;
+    /// What a client has counted for the primary since its ledger was made, as it says itself; all
+    /// 0 of a client whose chains the primary executes.
+    fn told(&mut self, client: ClientId) -> Told {
+        let _ = client;
+        [0; TOLD_MAX]
+    }
     /// Clear an entry of a client that is fenced, or that does not know the handle yet.
     fn clear_ledger(&mut self, client: ClientId, handle: Handle);
 }

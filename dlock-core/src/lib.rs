@@ -10,6 +10,7 @@ pub mod arbiter;
 pub mod clock;
 pub mod codec;
 pub mod control;
+pub mod counters;
 pub mod exec;
 pub mod ids;
 pub mod lane;

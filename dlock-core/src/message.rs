@@ -143,6 +143,12 @@ pub enum Request {
         /// The lock.
         handle: Handle,
     },
+    /// How many readers are inside the fair lock? The word does not tell where others are queued.
+    /// Answered by `Done` with their number in place of the word. Only of a primary of version 2.
+    CountReaders {
+        /// The lock.
+        handle: Handle,
+    },
     /// Answered by `Pong`: a bare message round trip, and a reading of the server clock.
     Ping,
 }
@@ -160,7 +166,8 @@ impl Request {
             | Request::Abandon { handle, .. }
             | Request::Extend { handle, .. }
             | Request::Steal { handle, .. }
-            | Request::Resolve { handle } => Some(handle),
+            | Request::Resolve { handle }
+            | Request::CountReaders { handle } => Some(handle),
             Request::Ping => None,
         }
     }

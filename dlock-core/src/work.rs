@@ -4,6 +4,7 @@
 //! One unit is one access to lock memory or one record visited. Units are counted, not timed: a
 //! unit takes some 0.1 µs where the memory is the CPU's, and a round trip where it is a device's.
 
+use crate::counters::Told;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle};
 use crate::limits::CLIENTS_MAX;
@@ -70,6 +71,10 @@ impl LockMemory for Metered<'_> {
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
         self.visited(1);
         self.mem.ledger(client, handle)
+    }
+    fn told(&mut self, client: ClientId) -> Told {
+        self.visited(1);
+        self.mem.told(client)
     }
     fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
         self.visited(1);

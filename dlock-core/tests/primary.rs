@@ -526,32 +526,57 @@ fn what_a_tcp_client_fails_at_is_counted() {
     let a = w.client();
     let (atomic, rw) = (w.get(a, "l", LockType::Atomic), w.get(a, "r", LockType::Rw));
     let fair = w.get(a, "f", LockType::Fair);
-    let mut executed = |verb: Verb, old: u64| {
-        w.memory.set(w0(&fair), 0);
-        let chain = Chain::one(verb);
-        let check = w.primary.check_chain(NOW, &mut w.memory, a, &chain);
-        assert!(check == Ok(true) || !matches!(verb, Verb::Cas { expect: 1.., .. }), "{check:?}");
+    let mut counted = |verbs: &[Verb], olds: &[u64]| {
+        let chain = verbs[1..].iter().fold(Chain::one(verbs[0]), |chain, verb| chain.then(*verb));
         let mut values = Values::new();
-        values.push(old);
-        w.primary.clear_stats();
-        w.primary.executed(a, &chain, &values);
-        let stats = w.primary.stats();
-        let counted = |stat: &usize| stats[*stat] == 1;
-        (0..stats.len()).find(counted)
+        olds.iter().for_each(|&old| values.push(old));
+        w.primary.clear_stats(&mut w.memory);
+        w.primary.count_chain(NOW, a, &chain, &values);
+        let stats = w.primary.stats(&mut w.memory);
+        assert!(stats.iter().sum::<u64>() <= 1, "{stats:?}");
+        stats.iter().position(|&count| count == 1)
     };
-    let take = |add| Verb::Faa { addr: w0(&fair), add };
+    let faa = |slot, add| Verb::Faa { addr: w0(slot), add };
     let taken = FairWord::new().with_mx(1).into_bits();
-    assert_eq!(executed(take(FairWord::TAKE_EXCLUSIVE), 0), None);
-    assert_eq!(executed(take(FairWord::TAKE_EXCLUSIVE), taken), Some(0), "EAGAIN");
-    assert_eq!(executed(take(FairWord::TAKE_SHARED), taken), Some(0), "EAGAIN");
-    assert_eq!(executed(take(FairWord::TAKE_SHARED), FairWord::new().with_ms(5).into_bits()), None);
-    assert_eq!(executed(Verb::Faa { addr: w0(&rw), add: 1 }, taken), None);
-    let mine = AtomicWord::new().with_client(a.get()).with_timeout(6_000).into_bits();
-    let longer = AtomicWord::new().with_client(a.get()).with_timeout(7_000).into_bits();
-    let theirs = AtomicWord::new().with_client(999).with_timeout(6_000).into_bits();
+    let readers = FairWord::new().with_ms(5).into_bits();
+    assert_eq!(counted(&[faa(&fair, FairWord::TAKE_EXCLUSIVE)], &[0]), None);
+    assert_eq!(counted(&[faa(&fair, FairWord::TAKE_EXCLUSIVE)], &[taken]), Some(0), "EAGAIN");
+    assert_eq!(counted(&[faa(&fair, FairWord::TAKE_SHARED)], &[taken]), Some(0), "EAGAIN");
+    assert_eq!(counted(&[faa(&fair, FairWord::TAKE_SHARED)], &[readers]), None);
+    let (held, passed) = (FairWord::new().with_mx(1), FairWord::new().with_mx(2).with_nx(1));
+    let swap = held.exclusive_done().into_bits();
+    let release = Verb::Cas { addr: w0(&fair), expect: held.into_bits(), swap };
+    assert_eq!(
+        counted(&[release], &[passed.into_bits()]),
+        Some(22),
+        "a release of a passed ticket"
+    );
+    assert_eq!(counted(&[release], &[held.with_mx(2).into_bits()]), None, "somebody is behind");
+
+    let word = |client: u32, timeout| {
+        AtomicWord::new().with_client(client).with_timeout(timeout).into_bits()
+    };
+    let (mine, longer, theirs) = (word(a.get(), 6_000), word(a.get(), 7_000), word(999, 6_000));
     let cas = |expect, swap| Verb::Cas { addr: w0(&atomic), expect, swap };
-    assert_eq!(executed(cas(mine, 0), mine), None);
-    assert_eq!(executed(cas(mine, 0), theirs), Some(15), "a release of a stolen lock");
-    assert_eq!(executed(cas(mine, longer), theirs), Some(16), "an extend of a stolen lock");
-    assert_eq!(executed(cas(0, mine), theirs), None, "an acquire");
+    assert_eq!(counted(&[cas(mine, 0)], &[mine]), None);
+    assert_eq!(counted(&[cas(mine, 0)], &[theirs]), Some(15), "a release of a stolen lock");
+    assert_eq!(counted(&[cas(mine, longer)], &[theirs]), Some(16), "an extend of a stolen lock");
+    assert_eq!(counted(&[cas(mine, longer)], &[longer]), None, "its own word");
+    assert_eq!(counted(&[cas(0, mine)], &[theirs]), Some(14), "an acquire of a held lock");
+    assert_eq!(counted(&[cas(0, mine)], &[word(999, 1)]), None, "it is taken over next");
+    assert_eq!(counted(&[cas(word(999, 1), mine)], &[0]), None, "it is free, and taken next");
+
+    let note = Verb::Note { handle: rw.handle, value: 0 };
+    let (owned, free) = (RwWord::new().with_client(999).into_bits(), 0);
+    let (add, less) = (faa(&rw, 1), faa(&rw, u64::MAX));
+    let cas = |expect, swap| Verb::Cas { addr: w0(&rw), expect, swap };
+    let mine = RwWord::new().with_client(a.get()).into_bits();
+    assert_eq!(counted(&[cas(0, mine)], &[owned]), Some(17), "an exclusive acquire");
+    assert_eq!(counted(&[cas(mine, 0)], &[owned]), Some(18), "an exclusive release");
+    assert_eq!(counted(&[note, add], &[0, owned]), Some(19), "a shared acquire");
+    assert_eq!(counted(&[note, add], &[0, free]), None);
+    assert_eq!(counted(&[less, note], &[1, 0]), None, "a step back");
+    assert_eq!(counted(&[note, less, note], &[0, 1, 0]), None);
+    assert_eq!(counted(&[note, less, note], &[0, 0, 0]), Some(20), "a shared release");
+    assert_eq!(counted(&[add], &[owned]), None, "a correction");
 }

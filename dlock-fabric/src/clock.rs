@@ -47,12 +47,6 @@ pub fn boot_ns() -> u64 {
     read(libc::CLOCK_BOOTTIME)
 }
 
-/// The former name of [`boot_ns`]: the same clock, so that both may be mixed.
-#[inline]
-pub fn monotonic_ns() -> u64 {
-    boot_ns()
-}
-
 /// The local clock in nanoseconds at the end of a wait that begins now.
 pub fn until_ns(wait: Duration) -> u64 {
     Until::after(wait).ns
@@ -63,12 +57,6 @@ pub fn until_ns(wait: Duration) -> u64 {
 #[inline]
 pub fn boot_coarse_ns() -> u64 {
     SUSPENDED.boot_coarse_ns(read)
-}
-
-/// The former name of [`boot_coarse_ns`]: the same clock.
-#[inline]
-pub fn monotonic_coarse_ns() -> u64 {
-    boot_coarse_ns()
 }
 
 /// As [`boot_coarse_ns`], for a thread that has read it before in the same operation: twice as

@@ -4,8 +4,9 @@
 //! ```text
 //!   header  | magic, slots, gate, owner mutex |               written by the primary alone
 //!   slots   | slot 0 | slot 1 | …  32 bytes each              written by all
-//!   ledger  | magic, entries, gate, detaches | entry 0 | …    written by one client, and the gate
-//!             64 bytes                         8 bytes each   by the primary
+//!   ledger  | magic, entries, gate, detaches | counts    | entry 0 | …
+//!             64 bytes                         128 bytes   8 bytes each
+//!             written by one client, and the gate by the primary
 //! ```
 //! Each is a file of its own. All are sealed against shrinking and growing, so that no access can
 //! fault. The header is sealed against writing, too, once the primary has mapped it: the kernel
@@ -23,6 +24,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+use dlock_core::counters::{Counter, Told, TOLD_MAX};
 use dlock_core::ids::Handle;
 use dlock_core::status::Status;
 use dlock_core::verb::WordAddr;
@@ -40,8 +42,10 @@ const HEADER_WORDS: usize = 8;
 /// "dlkslot" and the layout's version: 2 has the header in a file of its own, and the offset of
 /// the server clock counts from CLOCK_BOOTTIME.
 const SLOT_MAGIC: u64 = u64::from_le_bytes(*b"dlkslot\x02");
-/// "dlkledg" and the layout's version.
-const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"dlkledg\x01");
+/// "dlkledg" and the layout's version: 2 has counts.
+const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"dlkledg\x02");
+/// Words of a ledger before its entries.
+const LEDGER_WORDS: usize = HEADER_WORDS + TOLD_MAX;
 /// Slots that a `WordAddr` can name.
 pub const SLOTS_LIMIT: u32 = u32::MAX / 4;
 
@@ -213,7 +217,7 @@ impl LedgerMemory {
     }
 
     fn bytes(entries: u32) -> usize {
-        (HEADER_WORDS + entries as usize) * 8
+        (LEDGER_WORDS + entries as usize) * 8
     }
 
     /// How many entries it has.
@@ -229,7 +233,20 @@ impl LedgerMemory {
     /// An entry; `None` if there is none of this number.
     #[inline]
     pub fn entry(&self, handle: Handle) -> Option<&SharedWord> {
-        self.map.words(HEADER_WORDS, self.entries as usize).get(handle.0 as usize)
+        self.map.words(LEDGER_WORDS, self.entries as usize).get(handle.0 as usize)
+    }
+
+    /// Counts an event for the primary.
+    pub(crate) fn count(&self, counter: Counter) {
+        if let Some(place) = counter.place() {
+            self.map.words(HEADER_WORDS, TOLD_MAX)[place].faa(1);
+        }
+    }
+
+    /// What was counted for the primary.
+    pub(crate) fn told(&self) -> Told {
+        let words = self.map.words(HEADER_WORDS, TOLD_MAX);
+        std::array::from_fn(|place| words[place].load())
     }
 
     /// Why this client's chains are refused.

@@ -41,14 +41,9 @@ impl SharedEstimate {
         self.tracked().estimate
     }
 
-    /// How often the estimate in use turned out to have been wrong.
+    /// The estimate in use, and how often it turned out to have been wrong: of one moment.
     #[inline]
-    pub(crate) fn discontinuities(&self) -> u64 {
-        self.tracked().discontinuities
-    }
-
-    #[inline]
-    fn tracked(&self) -> TrackedClock {
+    pub(crate) fn tracked(&self) -> TrackedClock {
         from_words(self.words.get())
     }
 
@@ -283,10 +278,10 @@ mod tests {
         let (sent_ns, received_ns) = (now_ns + 70 * NS, now_ns + 71 * NS);
         let answer = |at| Ok(Some(Answer::Reply { reply: pong(at), sent_ns, received_ns }));
         assert_eq!(reply(&clock, answer(15 * NS)), Ok(Some(pong(15 * NS))));
-        assert_eq!(clock.discontinuities(), 1);
+        assert_eq!(clock.tracked().discontinuities, 1);
         let known = clock.get().at(received_ns);
         assert!(known.time.0.abs_diff(15 * NS) <= known.uncertainty_ns);
         assert_eq!(reply(&clock, answer(15 * NS)), Ok(Some(pong(15 * NS))));
-        assert_eq!(clock.discontinuities(), 1, "what agrees with it does not count");
+        assert_eq!(clock.tracked().discontinuities, 1, "what agrees with it does not count");
     }
 }

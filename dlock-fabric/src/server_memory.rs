@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
+use dlock_core::counters::{Told, TOLD_MAX};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::status::Status;
@@ -228,6 +229,9 @@ impl LockMemory for CpuMemory {
     }
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
         self.entry(client, handle).map_or(LedgerEntry::new(), |word| word.load().into())
+    }
+    fn told(&mut self, client: ClientId) -> Told {
+        self.ledgers.get(&client).map_or([0; TOLD_MAX], |ledger| ledger.memory.told())
     }
     fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
         if let Some(word) = self.entry(client, handle) {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attach, FabricKind};
+use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::LOCK_WAIT_S;
@@ -184,6 +185,12 @@ impl Executor for ShmExecutor {
             if let Some(word) = self.ledger.entry(handle) {
                 word.store(entry.into_bits());
             }
+        }
+    }
+
+    fn count(&self, counter: Counter) {
+        if self.owner.is_here() && self.ledger.gate().is_none() {
+            self.ledger.count(counter);
         }
     }
 

@@ -237,15 +237,15 @@ impl Executor for TcpExecutor {
 
     #[inline]
     fn now_since(&self) -> (u64, Now) {
-        let estimate = || self.clock.get();
-        let mut clock = estimate();
+        let tracked = || self.clock.tracked();
+        let mut clock = tracked();
         let called_ns = boot_ns();
         let mut now_ns = called_ns;
-        if clock.is_stale(now_ns) {
+        if clock.estimate.is_stale(now_ns) {
             let send = || self.send(&Request::Ping);
             let reply = |seq, wait| self.reply(seq, wait);
             server_clock::ask(&self.clock, &self.ping, now_ns, CLOCK_WAIT, send, reply);
-            clock = estimate();
+            clock = tracked();
             now_ns = boot_ns();
         }
         (called_ns, clock.at(now_ns))
@@ -260,10 +260,6 @@ impl Executor for TcpExecutor {
     #[inline]
     fn local_coarse_ns(&self) -> u64 {
         boot_coarse_again_ns()
-    }
-
-    fn discontinuities(&self) -> u64 {
-        self.clock.discontinuities()
     }
 
     fn name(&self) -> &'static str {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use dlock_core::control::{Attach, ControlReply, ControlRequest, Session, VerbsAttached};
+use dlock_core::counters::{Counter, Counters, COUNTERS};
 use dlock_core::ids::ClientId;
 use dlock_core::membership::Gone;
 use dlock_core::primary::{ClientSnapshot, Primary};
@@ -156,6 +157,7 @@ pub(crate) enum Event {
 pub(crate) struct Mailbox {
     queue: Sender<Event>,
     shared: Arc<Shared>,
+    counters: Arc<Counters>,
     /// The device of the memory, if it belongs to one.
     device: Option<Arc<VerbsHost>>,
 }
@@ -182,8 +184,12 @@ impl Shared {
 pub(crate) struct Closed;
 
 /// Both ends of a new queue; the receiver sleeps where `waker` wakes it, and may have to wait for
-/// the device.
-pub(crate) fn mailbox(waker: mio::Waker, device: Option<Arc<VerbsHost>>) -> (Mailbox, Inbox) {
+/// the device. Both threads count with `counters`.
+pub(crate) fn mailbox(
+    waker: mio::Waker,
+    device: Option<Arc<VerbsHost>>,
+    counters: Arc<Counters>,
+) -> (Mailbox, Inbox) {
     let (sender, receiver) = crossbeam_channel::bounded(EVENTS_MAX);
     let shared = Arc::new(Shared {
         room: Semaphore::new(EVENTS_MAX),
@@ -191,7 +197,7 @@ pub(crate) fn mailbox(waker: mio::Waker, device: Option<Arc<VerbsHost>>) -> (Mai
         sleeping: AtomicBool::new(false),
         stop: AtomicBool::new(false),
     });
-    let mailbox = Mailbox { queue: sender, shared: shared.clone(), device };
+    let mailbox = Mailbox { queue: sender, shared: shared.clone(), counters, device };
     (mailbox, Inbox { queue: receiver, shared })
 }
 
@@ -236,6 +242,16 @@ impl Mailbox {
             }
         }
         Ok(None)
+    }
+
+    /// Counts one event, without asking the command thread.
+    pub(crate) fn count(&self, counter: Counter) {
+        self.counters.count(counter);
+    }
+
+    /// The counters, without what clients have counted since the command thread collected it last.
+    pub(crate) fn counters(&self) -> [u64; COUNTERS] {
+        self.counters.read()
     }
 
     /// Whether the command thread waits for the device, and answers nobody meanwhile.
@@ -308,7 +324,7 @@ mod tests {
     fn both() -> (mio::Poll, Mailbox, Inbox) {
         let poll = mio::Poll::new().unwrap();
         let waker = mio::Waker::new(poll.registry(), mio::Token(0)).unwrap();
-        let (mailbox, inbox) = mailbox(waker, None);
+        let (mailbox, inbox) = mailbox(waker, None, Arc::default());
         (poll, mailbox, inbox)
     }
 

@@ -7,6 +7,7 @@
 //!         pair, for itself and for tcp clients; nobody maps it
 //! ```
 
+use dlock_core::counters::Told;
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::membership::MemberMemory;
@@ -127,6 +128,9 @@ impl LockMemory for Memory {
     }
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
         either!(self, memory => memory.ledger(client, handle))
+    }
+    fn told(&mut self, client: ClientId) -> Told {
+        either!(self, memory => memory.told(client))
     }
     fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
         either!(self, memory => memory.clear_ledger(client, handle));

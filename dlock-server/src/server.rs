@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use dlock_core::counters::COUNTERS;
 use dlock_core::ids::Epoch;
 use dlock_core::limits::HANDLES_MAX;
 use dlock_core::membership::Rules;
-use dlock_core::primary::{Primary, PrimaryConfig, STATS};
+use dlock_core::primary::{Primary, PrimaryConfig};
 use dlock_fabric::threads::ProcessLimits;
 use dlock_fabric::{net, threads, CpuMemory, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -179,14 +180,17 @@ impl Server {
         self.ended.notified().await;
     }
 
-    /// The debug counters (`debug_stats_code` of the C API).
-    pub fn stats(&self) -> [u64; STATS] {
-        self.look(|primary| *primary.stats()).unwrap_or([0; STATS])
+    /// The debug counters (`debug_stats_code` of the C API), by their numbers: see
+    /// [`dlock_core::counters`].
+    pub fn stats(&self) -> [u64; COUNTERS] {
+        let stats = self.look(|primary, memory| primary.stats(memory));
+        stats.unwrap_or_else(|| self.mailbox.counters())
     }
 
     /// Sets the debug counters to 0.
     pub fn clear_stats(&self) {
-        let _ = self.look(Primary::clear_stats); // a primary that has ended counts nothing
+        // a primary that has ended counts nothing
+        let _ = self.look(|primary, memory| primary.clear_stats(memory));
     }
 
     /// Stops it and closes everything. Its clients see their connections end, and mapped memory
@@ -201,14 +205,14 @@ impl Server {
     /// Looks at the primary, on the command thread; `None` if that has ended.
     fn look<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut Primary) -> T + Send + 'static,
+        look: impl FnOnce(&mut Primary, &mut Memory) -> T + Send + 'static,
     ) -> Option<T> {
         let (sender, receiver) = sync_channel(1);
         let mailbox = self.mailbox.clone();
         self.control.spawn(async move {
             let event = |reply: oneshot::Sender<T>| {
-                Event::Ask(Box::new(move |primary, _| {
-                    let _ = reply.send(look(primary)); // whoever asked may be gone
+                Event::Ask(Box::new(move |primary, memory| {
+                    let _ = reply.send(look(primary, memory)); // whoever asked may be gone
                 }))
             };
             if let Ok(seen) = mailbox.ask(event).await {
@@ -349,7 +353,7 @@ fn worker(
     let primary = Primary::new(setup);
     let poll = mio::Poll::new().map_err(failed)?;
     let waker = mio::Waker::new(poll.registry(), command::MAIL).map_err(failed)?;
-    let (mailbox, inbox) = mailbox(waker, host.clone());
+    let (mailbox, inbox) = mailbox(waker, host.clone(), primary.counters().clone());
     let worker = Worker::new(command::Parts {
         primary,
         rules,

@@ -43,6 +43,29 @@ static void readers_inside(void)
     EQ(inside(c[3], id, UNLOCK, 0), 0);
 }
 
+/* Readers before a queued writer, whom the lock's numbers do not tell from those behind it. */
+static void readers_before_a_writer(void)
+{
+    int id = got_by_all("readers before a writer", DLOCK_FAIR);
+    EQ(inside(c[0], id, LOCK_SHARED, 0), 1);
+    EQ(inside(c[1], id, LOCK_SHARED, 0), 2);
+    EQ(inside(c[2], id, LOCK_EXCLUSIVE, DLOCK_EAGAIN), 2);
+    EQ(inside(c[3], id, LOCK_SHARED, DLOCK_EAGAIN), 2);
+    EQ(inside(c[3], id, LOCK_SHARED, DLOCK_EAGAIN), 2); /* asked again */
+    EQ(inside(c[0], id, LOCK_SHARED, DLOCK_ALREADY_LOCKED), 2);
+    struct lock_request extend = request(id, EXTEND_LOCK_SHARED, 30);
+    union seen s = unseen();
+    EQ(lock_extend(c[1], &extend, &s), 0);
+    EQ(s.state.fl.bs.rcnt, 2);
+    EQ(unlock_op(c[0], id), DLOCK_ALREADY_LOCKED);
+    EQ(inside(c[1], id, UNLOCK, 0), 1);
+    EQ(inside(c[3], id, LOCK_SHARED, DLOCK_EAGAIN), 1);
+    EQ(inside(c[0], id, UNLOCK, 0), 0);
+    EQ(unlock_op(c[3], id), 0); /* it gives its ticket up */
+    EQ(inside(c[2], id, LOCK_EXCLUSIVE, 0), 0);
+    EQ(inside(c[2], id, UNLOCK, 0), 0);
+}
+
 static uint64_t counted(int server, int code)
 {
     struct debug_stats stats;
@@ -88,6 +111,38 @@ static void stolen_locks_are_counted(int server)
     EQ(counted(server, DEBUG_STATS_ATOMIC_UNLOCK_FAIL), 1);
 }
 
+/* Failed acquires, which a client decides on the primary's memory by itself; one by one, in a batch,
+ * and of a client that has left. */
+static void failed_acquires_are_counted(int server)
+{
+    int atomic = got_by_all("held", DLOCK_ATOMIC), rw = got_by_all("held, read-write", DLOCK_RW);
+    EQ(try_op(c[0], atomic, LOCK_EXCLUSIVE, 30), 0);
+    EQ(try_op(c[0], rw, LOCK_EXCLUSIVE, 30), 0);
+    EQ(clear_server_debug_stats(server), 0);
+    EQ(try_op(c[1], rw, LOCK_EXCLUSIVE, 30), DLOCK_FAIL);
+    EQ(counted(server, DEBUG_STATS_RW_TRYLOCK_EX_FAIL), 1);
+    EQ(try_op(c[1], rw, LOCK_SHARED, 30), DLOCK_FAIL);
+    EQ(counted(server, DEBUG_STATS_RW_TRYLOCK_SH_FAIL), 1);
+    EQ(try_op(c[1], atomic, LOCK_EXCLUSIVE, 30), DLOCK_FAIL);
+    EQ(counted(server, DEBUG_STATS_ATOMIC_TRYLOCK_FAIL), 1);
+    struct lock_request both[2];
+    both[0] = request(atomic, LOCK_EXCLUSIVE, 30);
+    both[1] = request(rw, LOCK_EXCLUSIVE, 30);
+    struct lock_op_res results[2];
+    EQ(batch_trylock(c[2], 2, both, results), 0);
+    EQ(results[0].op_ret, DLOCK_FAIL);
+    EQ(counted(server, DEBUG_STATS_ATOMIC_TRYLOCK_FAIL), 2);
+    EQ(counted(server, DEBUG_STATS_RW_TRYLOCK_EX_FAIL), 2);
+    int leaver = new_client();
+    EQ(must_get(leaver, "held", DLOCK_ATOMIC), atomic);
+    EQ(try_op(leaver, atomic, LOCK_EXCLUSIVE, 30), DLOCK_FAIL);
+    EQ(client_deinit(leaver), 0);
+    EQ(counted(server, DEBUG_STATS_ATOMIC_TRYLOCK_FAIL), 3);
+    EQ(unlock_op(c[0], atomic), 0);
+    EQ(unlock_op(c[0], rw), 0);
+    EQ(counted(server, DEBUG_STATS_ATOMIC_UNLOCK_FAIL), 0);
+}
+
 int main(void)
 {
     int port = free_port();
@@ -99,7 +154,9 @@ int main(void)
         c[i] = new_client();
     }
     readers_inside();
+    readers_before_a_writer();
     eagain_is_counted(server);
+    failed_acquires_are_counted(server);
     stolen_locks_are_counted(server);
     dclient_lib_deinit();
     dserver_lib_deinit();

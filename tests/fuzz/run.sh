@@ -3,7 +3,9 @@
 # The fuzzers, with the stable toolchain and nothing else installed but a C++ compiler.
 #   run.sh build                 compiles all of them, as CI does, without optimisation
 #   run.sh TARGET|all SECONDS    runs one, or all one after the other
-#   run.sh minimise TARGET|all   what a run has found and the committed corpus, merged
+#   run.sh unpack TARGET|all     the committed inputs, into $DLOCK_FUZZ_WORK/corpus/TARGET
+#   run.sh minimise TARGET|all   what a run has found and the committed inputs, as few as cover as
+#                                much, into the archive that is committed
 #   DLOCK_FUZZ_WORK=FOLDER       where inputs that are found go (target/work)
 #   ASAN=1                       with AddressSanitizer, two to four times slower
 set -euo pipefail
@@ -35,30 +37,55 @@ targets() {
     echo "$@"
 }
 
+# The committed inputs of a target, in a folder that nothing writes to.
+unpack() { # TARGET
+    rm -rf "$work/corpus/$1"
+    mkdir -p "$work/corpus/$1" "$work/$1"
+    tar -xJf "corpus/$1.tar.xz" -C "$work/corpus/$1"
+}
+
+# The same files give the same archive: no times, no owners, sorted.
+pack() { # TARGET FOLDER
+    (cd "$2" && tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=a=r \
+        --format=ustar -cf - -- *) | xz -9e -T1 >"corpus/$1.tar.xz.new"
+    mv "corpus/$1.tar.xz.new" "corpus/$1.tar.xz"
+}
+
 # What libFuzzer makes of a folder it may write to and one it may not.
 run() {
     local target=$1 seconds=$2
-    mkdir -p "$work/$target"
-    "$folder/$host/release/$target" "$work/$target" "corpus/$target" \
+    unpack "$target"
+    "$folder/$host/release/$target" "$work/$target" "$work/corpus/$target" \
         -max_total_time="$seconds" -max_len=4096 -timeout=60 -rss_limit_mb=3000 \
         -print_final_stats=1 -artifact_prefix="$work/crash-$target-"
 }
 
 minimise() {
-    local target=$1
-    mkdir -p "$work/$target"
+    local target=$1 file
+    unpack "$target"
     rm -rf "$work/$target.min"
     mkdir "$work/$target.min"
     "$folder/$host/release/$target" -set_cover_merge=1 \
-        "$work/$target.min" "$work/$target" "corpus/$target"
-    echo "$target: $(find "$work/$target.min" -type f | wc -l) inputs in $work/$target.min"
+        "$work/$target.min" "$work/$target" "$work/corpus/$target"
+    # Inputs with a name of their own are of mistakes that were found: they stay.
+    for file in "$work/corpus/$target"/*; do
+        [[ $(basename "$file") =~ ^[0-9a-f]{40}$ ]] || cp -f "$file" "$work/$target.min"
+    done
+    pack "$target" "$work/$target.min"
+    echo "$target: $(find "$work/$target.min" -type f | wc -l) inputs in corpus/$target.tar.xz"
 }
 
-what=${1:?a target, all, build or minimise}
-if [ "$what" = build ]; then
-    build dev
-    exit
-fi
+what=${1:?a target, all, build, unpack or minimise}
+case $what in
+    build)
+        build dev
+        exit
+        ;;
+    unpack)
+        for target in $(targets "${2:?a target, or all}"); do unpack "$target"; done
+        exit
+        ;;
+esac
 build release
 case $what in
     minimise) for target in $(targets "${2:?a target, or all}"); do minimise "$target"; done ;;

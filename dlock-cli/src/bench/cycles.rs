@@ -11,7 +11,7 @@ use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Verb, Word, WordAddr};
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::floor::{two_cas_ns, Echo};
 use dlock_fabric::verbs::BareFaa;
 
@@ -119,11 +119,11 @@ fn one_by_one(
     let mut cycle = Samples::new(&format!("{kind} acquire+release"), name(fabric), 1);
     let mut cycles = Times::new();
     let mut case = || {
-        let start_ns = monotonic_ns();
+        let start_ns = boot_ns();
         let got = instance.trylock(lock, mode, LEASE_S).status;
-        let acquired_ns = monotonic_ns();
+        let acquired_ns = boot_ns();
         let gone = instance.unlock(lock).status;
-        let released_ns = monotonic_ns();
+        let released_ns = boot_ns();
         cycles.record((released_ns - start_ns) as f64);
         must("trylock", got)?;
         must("unlock", gone)?;
@@ -148,9 +148,9 @@ fn one_with_its_floor(
         let failed = |e| Failure::plain(format!("bench: a bare fetch-and-add: {e}"));
         let mut bare = BareFaa::new(None).map_err(failed)?;
         let mut floor = || {
-            let start_ns = monotonic_ns();
+            let start_ns = boot_ns();
             bare.once().map_err(failed)?;
-            Ok((monotonic_ns() - start_ns) as f64)
+            Ok((boot_ns() - start_ns) as f64)
         };
         let times = in_long_turns(samples, count, case, &mut floor)?;
         samples.floor = Some(Floor { name: "a bare fetch-and-add", times });
@@ -200,11 +200,11 @@ fn object(run: &Run<'_>, instance: &Instance, fabric: Fabric) -> Result<Samples,
     let per_sample = if fabric == Fabric::Shm { BLOCK } else { 1 };
     let mut samples = Samples::new("object faa", name(fabric), per_sample);
     let mut case = || {
-        let start_ns = monotonic_ns();
+        let start_ns = boot_ns();
         for _ in 0..per_sample {
             instance.faa(object, 1).map_err(refused)?;
         }
-        Ok((monotonic_ns() - start_ns) as f64 / f64::from(per_sample))
+        Ok((boot_ns() - start_ns) as f64 / f64::from(per_sample))
     };
     let count = run.samples(SAMPLES_TCP);
     if fabric == Fabric::Shm {

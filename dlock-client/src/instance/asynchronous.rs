@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::{Op, OpResult};
@@ -20,12 +21,11 @@ use dlock_core::message::{LockType, Mode};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::session::Call;
 use dlock_core::status::Status;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC, OPEN};
 use crate::execute::{tell, DATA_WAIT, DATA_WAIT_NS};
-use crate::stats::Stat;
 use crate::table::{Busy, CellGuard, Held};
 
 /// What [`Instance::request_async`] can start.
@@ -137,7 +137,7 @@ impl Instance {
             return code(status);
         }
         let Some(pending) = slot.as_mut() else {
-            self.stats.add(Stat::NoAsync);
+            self.stats.add(Counter::NoAsync);
             return code(Status::NoAsync);
         };
         let Ok((cell, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT) else {
@@ -150,10 +150,10 @@ impl Instance {
         }
         let result = match pending.check(&mut guard) {
             Some(result) => result,
-            None if monotonic_ns() < pending.deadline_ns => return code(Status::AsyncAgain),
+            None if boot_ns() < pending.deadline_ns => return code(Status::AsyncAgain),
             None => {
                 pending.give_up(&mut guard);
-                self.stats.add(Stat::TimedOut);
+                self.stats.add(Counter::TimedOut);
                 code(Status::TimedOut)
             }
         };
@@ -173,7 +173,7 @@ impl Instance {
     #[cfg(test)]
     pub(super) fn expire_async(&self) {
         if let Some(pending) = self.pending.lock().as_mut() {
-            pending.deadline_ns = monotonic_ns();
+            pending.deadline_ns = boot_ns();
         }
     }
 
@@ -233,7 +233,7 @@ fn start(held: &mut Held, op: Op) -> Start {
         operation,
         waits_for,
         exec: Arc::clone(&held.exec),
-        deadline_ns: monotonic_ns().saturating_add(DATA_WAIT_NS),
+        deadline_ns: boot_ns().saturating_add(DATA_WAIT_NS),
     })
 }
 
@@ -269,6 +269,7 @@ fn advance(held: &mut Held, operation: &mut Operation, mut asked: Option<Seq>) -
             Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
             Effect::Tell(request) => tell(&*held.exec, &request),
             Effect::ReadClock => operation.clock(held.now()),
+            Effect::Count(counter) => held.exec.count(counter),
         }
     }
 }
@@ -295,7 +296,7 @@ impl Pending {
                 }
                 WaitsFor::Flush { until_ns } => {
                     let is_flushed = self.exec.publish(Duration::ZERO);
-                    if !is_flushed && monotonic_ns() < until_ns {
+                    if !is_flushed && boot_ns() < until_ns {
                         return None;
                     }
                     let now = held.now();

@@ -21,7 +21,7 @@ use dlock_core::message::Mode;
 use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome};
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 
 use super::{code, Instance};
 use crate::execute::{left_ns, tell, DATA_WAIT};
@@ -79,7 +79,7 @@ impl Instance {
         if let Some(short) = self.short(ops.clone(), &mut start_ns) {
             return self.run_short(short, ops, out);
         }
-        let bounds = Bounds::since(start_ns.unwrap_or_else(monotonic_ns));
+        let bounds = Bounds::since(start_ns.unwrap_or_else(boot_ns));
         let mut batch = Batch::new(bounds);
         let mut places = self.lock_places(ops, &mut batch, bounds);
         self.carry_out_batch(batch, &mut places, out)
@@ -329,6 +329,7 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
                 Effect::WriteLedger(entry) => exec.note(held.entry.handle(), entry),
                 Effect::Tell(request) => tell(&*exec, &request),
                 Effect::ReadClock => batch.clock(i, held.now()),
+                Effect::Count(counter) => exec.count(counter),
                 Effect::Ask { request, until_ns } => match exec.send(&request) {
                     Ok(seq) => asked[i] = Some((seq, until_ns)),
                     Err(status) => {

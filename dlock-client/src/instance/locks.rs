@@ -94,7 +94,8 @@ impl Instance {
             Known::No => {}
         }
         let link = self.link.load();
-        let entry = LockEntry::new(self.id, link.anchor_s, desc.lock_type, grant, desc);
+        let mut entry = LockEntry::new(self.id, link.anchor_s, desc.lock_type, grant, desc);
+        entry.asks_readers(link.asks_readers);
         let exec = Arc::clone(&link.exec);
         let pulse = Arc::clone(&link.pulse);
         self.table.insert(Held::new(grant.lock, entry, exec, pulse, link.epoch));

@@ -24,7 +24,7 @@ use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX};
 use dlock_core::membership::SHOW_WAIT_NS;
 use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::status::Status;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::ClockEstimate;
 use parking_lot::{Mutex, RwLock};
 
@@ -85,7 +85,7 @@ impl Instance {
             lifecycle: RwLock::new(()),
             pending: Mutex::new(None),
             objects: RwLock::default(),
-            stats: Stats::new(),
+            stats: Stats::default(),
         };
         look_after(&instance.link.load().pulse, &instance.control);
         Ok(instance)
@@ -303,6 +303,7 @@ impl Instance {
         let Some(mut guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) else { return false };
         let Some(held) = guard.as_mut().filter(|held| held.id == id) else { return true };
         held.binding.bind(&mut held.entry, grant, (link.epoch, link.anchor_s), is_lost);
+        held.entry.asks_readers(link.asks_readers);
         held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
         self.table.rename(id, grant.lock);
         true
@@ -425,9 +426,9 @@ fn join(
 ) -> Result<Joined, Status> {
     let choice = config.effective_fabric()?;
     let mut control = Control::connect(address(ip, config.effective_port())?)?;
-    let sent_ns = monotonic_ns();
+    let sent_ns = boot_ns();
     let reply = control.call(request, Instant::now() + CONTROL_WAIT);
-    let received_ns = monotonic_ns();
+    let received_ns = boot_ns();
     let until = Instant::now() + Duration::from_nanos(SHOW_WAIT_NS);
     let reply = reply.map_err(|e| e.status_of_init())?;
     if let ControlReply::Error(status) = &reply {
@@ -437,13 +438,25 @@ fn join(
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
     match attach(config, choice, &session, control.peer(), clock) {
         Ok(Attached { exec, verbs }) => {
+            // a primary of version 1 does not know the request
+            let asks_readers = config.exact_views && session.version >= 2;
             let Session { client, secret, epoch, anchor_s, recovering, terms, .. } = session;
             log::info!("client {client}: data path over {}", exec.name());
             let (horizon_s, lapses) = terms.map_or((0, 0), |t| (t.horizon_s, t.lapses));
             let pulse = Arc::new(Pulse::new(u64::from(horizon_s) * NS, sent_ns));
             control.extends(&pulse);
             let exec = wrapped(wrap, exec);
-            let link = Link { exec, verbs, epoch, anchor_s, secret, recovering, lapses, pulse };
+            let link = Link {
+                exec,
+                verbs,
+                epoch,
+                anchor_s,
+                secret,
+                recovering,
+                lapses,
+                pulse,
+                asks_readers,
+            };
             Ok(Joined { client, control, link, until })
         }
         Err(status) => {

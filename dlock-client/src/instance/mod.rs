@@ -28,6 +28,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use dlock_core::control::{ControlReply, ControlRequest, Secret};
+use dlock_core::counters::{Counter, COUNTERS};
 use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId};
 use dlock_core::lock::OpResult;
@@ -45,7 +46,7 @@ use crate::config::ClientConfig;
 use crate::control::{Control, Line, CONTROL_WAIT};
 use crate::execute::{Limit, DATA_WAIT};
 use crate::heartbeat::{Pulse, SharedControl};
-use crate::stats::{Stat, Stats, STATS};
+use crate::stats::Stats;
 use crate::table::{Busy, Cell, CellGuard, IdHasher, Table};
 use crate::verbs::VerbsPath;
 
@@ -60,6 +61,8 @@ pub(crate) struct Link {
     recovering: bool,
     /// How often the primary has ended what had no lease; see `Terms::lapses`.
     lapses: u32,
+    /// It may be asked for the readers inside fair locks.
+    asks_readers: bool,
     /// Until when it may be relied on.
     pulse: Arc<Pulse>,
 }
@@ -125,7 +128,7 @@ impl Instance {
     }
 
     /// The debug counters of the C API, by their index.
-    pub fn stats(&self) -> [u64; STATS] {
+    pub fn stats(&self) -> [u64; COUNTERS] {
         self.stats.read()
     }
 
@@ -147,7 +150,7 @@ impl Instance {
     fn refuse(&self, raw: u8) -> Status {
         let status = gate(raw).refuses(Call::Operation).unwrap_or(Status::Async);
         if status == Status::Async {
-            self.stats.add(Stat::Async);
+            self.stats.add(Counter::Async);
         }
         status
     }
@@ -225,7 +228,7 @@ impl Instance {
 
     #[cold]
     fn not_got(&self) -> Status {
-        self.stats.add(Stat::LockNotGet);
+        self.stats.add(Counter::LockNotGet);
         Status::LockNotGet
     }
 

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::control::{ControlReply, ControlRequest, ObjectGrant};
+use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Single};
 use dlock_core::ids::{Epoch, ObjectId};
 use dlock_core::limits::DESC_LEN_MAX;
@@ -29,7 +30,6 @@ use parking_lot::RwLock;
 use super::{call_on, done, Instance, Link};
 use crate::control::CONTROL_WAIT;
 use crate::execute::{DATA_WAIT, DATA_WAIT_NS};
-use crate::stats::Stat;
 
 /// An object this client has got, in this incarnation of the primary.
 #[derive(Clone, Debug)]
@@ -234,12 +234,12 @@ impl Instance {
         match self.operate(object, |addr| Verb::Cas { addr, expect, swap }) {
             Ok(old) if old == expect => Status::Success,
             Ok(_) => {
-                self.stats.add(Stat::ObjectCasFailed);
+                self.stats.add(Counter::ObjectCasFailed);
                 Status::ObjectCasFailed
             }
             Err(status) => {
                 if status == Status::BadResponse {
-                    self.stats.add(Stat::ObjectCasFailed);
+                    self.stats.add(Counter::ObjectCasFailed);
                 }
                 status
             }
@@ -317,7 +317,7 @@ impl Instance {
             Single::Done(value) => Ok(value),
             Single::Unknown => {
                 handle.in_doubt.store(true, Ordering::Relaxed);
-                self.stats.add(Stat::NetworkFail);
+                self.stats.add(Counter::NetworkFail);
                 Err(Status::BadResponse)
             }
             Single::Refused(status) => Err(self.object_refused(status)),
@@ -327,7 +327,7 @@ impl Instance {
     fn object_refused(&self, status: Status) -> Status {
         match status {
             Status::ObjectNotGet | Status::ObjectDestroyed => {
-                self.stats.add(Stat::ObjectNotGet);
+                self.stats.add(Counter::ObjectNotGet);
                 Status::ObjectNotGet
             }
             Status::NotReady => Status::NotReady,

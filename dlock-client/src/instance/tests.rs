@@ -12,7 +12,7 @@ use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slo
 use dlock_core::lock::LockEntry;
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::words::{AtomicWord, RwWord};
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 use parking_lot::{Mutex, RwLock};
 
 use super::*;
@@ -35,6 +35,7 @@ fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
         secret: Secret([0; 16]),
         recovering: false,
         lapses: 0,
+        asks_readers: false,
         pulse: Arc::new(Pulse::new(0, 0)),
     };
     let me = ClientId::new(ME).unwrap();
@@ -50,7 +51,7 @@ fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
         lifecycle: RwLock::new(()),
         pending: Mutex::new(None),
         objects: RwLock::default(),
-        stats: Stats::new(),
+        stats: Stats::default(),
     };
     for (i, &lock_type) in types.iter().enumerate() {
         let (lock, handle, slot) = (LockId(i as i32 + 1), Handle(i as u32), Slot(i as u32));
@@ -435,7 +436,7 @@ fn an_object_is_given_back_when_no_operation_on_it_is_under_way() {
 
 /// Replaces the session's pulse by one that was last heard so long ago.
 fn silent_since(instance: &Instance, horizon_s: u64, ago_s: u64) {
-    let heard_ns = monotonic_ns().saturating_sub(ago_s * NS);
+    let heard_ns = boot_ns().saturating_sub(ago_s * NS);
     let pulse = Arc::new(Pulse::new(horizon_s * NS, heard_ns));
     for (_, index) in instance.table.indices() {
         let mut guard = instance.table.cell(index).lock_until(Instant::now).unwrap();
@@ -481,7 +482,7 @@ fn past_its_horizon_a_client_posts_nothing_and_believes_nothing() {
 fn an_outcome_that_comes_after_the_horizon_is_unknown() {
     let (instance, fake) = instance(&[LockType::Atomic, LockType::Rw]);
     for id in [LockId(1), LockId(2)] {
-        let heard_ns = monotonic_ns();
+        let heard_ns = boot_ns();
         let pulse = Arc::new(Pulse::new(NS, heard_ns));
         let mut guard = instance.table.cell(id.0 as u32 - 1).lock_until(Instant::now).unwrap();
         guard.as_mut().unwrap().pulse = pulse;

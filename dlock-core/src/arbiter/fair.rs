@@ -175,6 +175,11 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             let word = ctx.read();
             ctx.answer(from, Reply::Done { word });
         }
+        Request::CountReaders { .. } => {
+            advance(ctx, state);
+            let word = queue::readers_inside(ctx, state);
+            return ctx.answer(from, Reply::Done { word });
+        }
         Request::Wake { .. } => {}
         _ => ctx.denied(from, Status::Invalid),
     }

@@ -104,6 +104,15 @@ pub(in super::super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     ctx.wake_at(soon);
 }
 
+/// Readers that are inside: those that were granted, or have found by themselves that they are
+/// served, and have not released. One whose turn has come, and who has not asked, is not.
+pub(super) fn readers_inside(ctx: &mut Ctx<'_>, state: &mut LockState) -> u64 {
+    let word = FairWord::from_bits(ctx.read());
+    let claims = claims(ctx, state, word);
+    let is_inside = |c: &&Claim| matches!(c.kind, Kind::Issued | Kind::Held { .. });
+    claims.served().filter(is_inside).count() as u64
+}
+
 /// One pass; true if the word was changed, or was found changed, so that there may be more to do.
 fn pass(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     let word = FairWord::from_bits(ctx.read());

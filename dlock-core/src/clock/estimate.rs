@@ -53,6 +53,7 @@ impl ClockEstimate {
             uncertainty_ns: self.uncertainty_ns(local_ns),
             local_ns,
             horizon_ns: u64::MAX,
+            discontinuities: 0,
         }
     }
 
@@ -103,9 +104,9 @@ pub enum Refresh {
 pub struct TrackedClock {
     /// The estimate.
     pub estimate: ClockEstimate,
-    /// How often a new one was [disjoint](Refresh::Disjoint) from the one in use. A holder
-    /// remembers it with its hold, and reads it again *after* the time by which it judges whether
-    /// the hold's lease still runs: unchanged, the two times are of one clock.
+    /// How often a new one was [disjoint](Refresh::Disjoint) from the one in use. A lock entry
+    /// remembers it with its hold ([`lease`](crate::operation::lease)): where a later reading has
+    /// another number, the two times are of different clocks.
     pub discontinuities: u64,
 }
 
@@ -113,6 +114,12 @@ impl TrackedClock {
     /// The first estimate.
     pub fn new(estimate: ClockEstimate) -> Self {
         Self { estimate, discontinuities: 0 }
+    }
+
+    /// The server clock at a moment of the local clock.
+    #[inline]
+    pub fn at(&self, local_ns: u64) -> Now {
+        Now { discontinuities: self.discontinuities, ..self.estimate.at(local_ns) }
     }
 
     /// Takes a new estimate if it is more exact than the one in use is by now, or shows that the

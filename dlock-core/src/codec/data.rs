@@ -168,6 +168,7 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<Request> {
         7 => Request::Extend { handle, mode: r.mode()?, ticket: r.ticket()?, expire_s: r.u32()? },
         8 => Request::Steal { handle, expire_s: r.u32()? },
         9 => Request::Resolve { handle },
+        11 => Request::CountReaders { handle },
         _ => return Err(FrameError::Invalid("request")),
     })
 }
@@ -185,6 +186,7 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
         Request::Steal { .. } => 8,
         Request::Resolve { .. } => 9,
         Request::Ping => 10,
+        Request::CountReaders { .. } => 11,
     };
     w.u8(tag);
     if let Some(handle) = request.handle() {
@@ -217,7 +219,10 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
             w.ticket(ticket);
         }
         Request::Steal { handle: _, expire_s } => w.u32(expire_s),
-        Request::Wake { .. } | Request::Resolve { .. } | Request::Ping => {}
+        Request::Wake { .. }
+        | Request::Resolve { .. }
+        | Request::CountReaders { .. }
+        | Request::Ping => {}
     }
 }
 

@@ -168,7 +168,7 @@ impl Gen {
 
 const CONTROL_REQUESTS: usize = 12;
 const CONTROL_REPLIES: usize = 8;
-const REQUESTS: usize = 11;
+const REQUESTS: usize = 12;
 const REPLIES: usize = 6;
 
 fn control_request(g: &mut Gen, variant: usize) -> ControlRequest {
@@ -245,6 +245,7 @@ fn request(g: &mut Gen, variant: usize) -> Request {
         7 => Request::Extend { handle, mode, ticket, expire_s },
         8 => Request::Steal { handle, expire_s },
         9 => Request::Resolve { handle },
+        10 => Request::CountReaders { handle },
         _ => Request::Ping,
     }
 }

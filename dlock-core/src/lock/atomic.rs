@@ -78,7 +78,7 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
 fn acquired_or(m: &mut Machine, e: &mut LockEntry, old: u64, expire_s: u32, now: Now) -> Step {
     let expected = if matches!(m.phase, Phase::Takeover) { e.word } else { 0 };
     if old == expected {
-        return granted(m, e, m.target);
+        return granted(m, e, m.target, m.started);
     }
     let word = AtomicWord::from_bits(old);
     m.rounds += 1;
@@ -109,8 +109,10 @@ fn held_by_another(m: &mut Machine, e: &mut LockEntry) -> Step {
     }
 }
 
-fn granted(m: &Machine, e: &mut LockEntry, word: u64) -> Step {
+/// `clock`: the one by which the lease counts.
+fn granted(m: &Machine, e: &mut LockEntry, word: u64, clock: Now) -> Step {
     e.word = word;
+    e.clock = clock.discontinuities;
     let view = view(e);
     e.grant(Mode::Exclusive, view, m.reentry)
 }
@@ -124,7 +126,8 @@ fn view(e: &mut LockEntry) -> View {
 fn extended_or(m: &mut Machine, e: &mut LockEntry, old: u64, expire_s: u32, now: Now) -> Step {
     let word = AtomicWord::from_bits(old);
     if old == e.word {
-        e.word = m.target;
+        e.word = m.target; // nobody has taken the lock over
+        e.clock = m.started.discontinuities;
         let view = view(e);
         if m.reentry {
             return e.grant(Mode::Exclusive, view, true);
@@ -159,11 +162,13 @@ fn released_or(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
     cas(m, e, old, 0)
 }
 
-pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, _now: Now) -> Step {
+pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
     match (m.op, reply) {
         (Op::Unlock, Reply::Done { .. }) => e.released(View::Atomic { client_id: 0, time_out: 0 }),
         (Op::Unlock, Reply::Denied { .. }) => e.lost(),
-        (Op::TryLock { .. } | Op::Lock { .. }, Reply::Granted { word, .. }) => granted(m, e, word),
+        (Op::TryLock { .. } | Op::Lock { .. }, Reply::Granted { word, .. }) => {
+            granted(m, e, word, now)
+        }
         (Op::TryLock { .. }, Reply::Denied { .. }) => m.done(Status::Fail),
         (Op::Lock { .. }, Reply::Denied { .. }) if matches!(m.phase, Phase::Ask) => {
             held_by_another(m, e)

@@ -111,7 +111,7 @@ fn name_given_up(e: &mut LockEntry, mode: Mode) {
 }
 
 fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: Now) -> Step {
-    if now.maybe_expired(e.time_s) {
+    if e.maybe_over(now) {
         return ask_extend(m, e, mode, expire_s);
     }
     m.phase = Phase::Try;
@@ -150,7 +150,7 @@ fn release(m: &mut Machine, e: &LockEntry, mode: Mode, now: Now) -> Step {
         Mode::Exclusive => word.open_exclusive() == 1 && word.open_shared() == 0,
         Mode::Shared => word.open_exclusive() == 0 && word.open_shared() <= FAIR_READERS_MAX,
     };
-    let is_late = now.maybe_expired(e.time_s);
+    let is_late = e.maybe_over(now);
     if !is_at_its_turn || !nobody_behind || is_late || m.rounds >= CAS_ROUNDS_MAX {
         return m.ask(Request::Release { handle: e.handle, mode, ticket: Some(e.ticket) });
     }
@@ -216,6 +216,7 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
     let deadline = m.started.deadline(expire_s);
     m.target = u64::from(served);
     e.time_s = if served { deadline } else { m.started.time.seconds() };
+    e.clock = m.started.discontinuities;
     e.note = Some(match (served, mode) {
         (true, mode) => held(mode, e.ticket, deadline, e.anchor_s),
         (false, Mode::Exclusive) => LedgerEntry::of_ticket(LedgerState::TicketExclusive, e.ticket),
@@ -318,7 +319,7 @@ fn extended_or(
     now: Now,
 ) -> Step {
     let Some(word) = word else { return m.lose_track(e) };
-    if now.maybe_expired(e.time_s) {
+    if e.maybe_over(now) {
         // the note may have come too late: the arbiter decides
         return ask_extend(m, e, mode, expire_s);
     }
@@ -329,6 +330,7 @@ fn extended_or(
     }
     e.see_lanes(word);
     let deadline = later_deadline(e, expire_s, m.started);
+    e.clock = m.started.discontinuities;
     extended(m, e, word, deadline, mode)
 }
 
@@ -396,6 +398,7 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
         }
         (Op::Extend { mode, .. }, Reply::Granted { word, deadline_s, .. }) => {
             e.note = Some(held(mode, e.ticket, deadline_s, e.anchor_s));
+            e.clock = now.discontinuities;
             extended(m, e, word, deadline_s, mode)
         }
         (Op::Extend { .. }, Reply::Denied { .. }) => {
@@ -413,6 +416,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
     match reply {
         Reply::Granted { word, deadline_s, ticket, .. } => {
             e.ticket = ticket.unwrap_or(e.ticket);
+            e.clock = now.discontinuities;
             e.note = Some(held(mode, e.ticket, deadline_s, e.anchor_s));
             e.see_lanes(word);
             if m.reentry {
@@ -458,5 +462,50 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
             e.lost()
         }
         _ => m.lose_track(e),
+    }
+}
+
+impl LockEntry {
+    /// Whether views of a fair lock tell the readers inside even where the primary has to be asked
+    /// for them. Without, they tell what the word tells.
+    pub fn asks_readers(&mut self, asks: bool) {
+        self.asks_readers = asks;
+    }
+
+    /// Whether the view of this result is to tell the readers inside, the word does not, and the
+    /// primary may be asked. `mode`: how the lock is asked for, or was held; `was_asked`: the
+    /// arbiter has decided.
+    pub(crate) fn wants_readers(&self, mode: Mode, was_asked: bool, result: &OpResult) -> bool {
+        if !self.asks_readers {
+            return false;
+        }
+        let Some(View::Fair { nx, ns, mx, ms, t_value: Some(_), .. }) = result.view else {
+            return false;
+        };
+        if result.status == Status::Again {
+            // a place behind others: shares before it are inside, or behind an exclusive ticket
+            let w = FairWord::from_bits(self.word);
+            let is_next = lane::distance(w.nx(), self.ticket.tx) == 0;
+            return !is_next && lane::distance(w.ns(), self.ticket.ts) != 0;
+        }
+        let w = FairWord::new().with_nx(nx).with_ns(ns).with_mx(mx).with_ms(ms);
+        match (mode, self.state) {
+            (Mode::Exclusive, _) => false, // nobody else is inside, or the next has not asked
+            (Mode::Shared, EntryState::SharedLocked) if w.open_exclusive() == 0 => {
+                was_asked && w.open_shared() > 1
+            }
+            (Mode::Shared, EntryState::SharedLocked) => lane::plus(self.ticket.ts, 1) != ms,
+            (Mode::Shared, _) => w.open_exclusive() != 0 && w.open_shared() != 0,
+        }
+    }
+}
+
+impl OpResult {
+    /// The same with this number of readers inside a fair lock.
+    pub(crate) fn with_readers(mut self, readers: u64) -> Self {
+        if let Some(View::Fair { t_value: Some(t_value), .. }) = &mut self.view {
+            *t_value = (readers.min(u64::from(FAIR_READERS_MAX)) as u32) << 26;
+        }
+        self
     }
 }

@@ -112,7 +112,10 @@ impl LockEntry {
             Some(deadline_s) => {
                 self.state = EntryState::ExclusiveLocked;
                 self.refs = 1;
-                self.time_s = if is_rw { begun.time.seconds() } else { deadline_s };
+                match is_rw {
+                    true => self.time_s = begun.time.seconds(),
+                    false => (self.time_s, self.clock) = (deadline_s, begun.discontinuities),
+                }
             }
         }
         OpResult { status: Status::Success, view: Some(view) }

@@ -18,6 +18,7 @@
 //! to undo whatever the lost one did ([`Request::Resolve`]).
 
 mod atomic;
+mod belief;
 mod fair;
 mod fast;
 mod machine;
@@ -26,9 +27,10 @@ mod rw;
 pub use fast::FastCas;
 pub use machine::Machine;
 
+use belief::{remaining_s, NO_CLOCK};
 use machine::Phase;
 
-use crate::clock::{Now, ServerTime, NS};
+use crate::clock::Now;
 use crate::control::{Claim, HeldClaim, LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
 use crate::lane;
@@ -171,6 +173,9 @@ pub struct LockEntry {
     word: u64,
     /// Atomic, fair: deadline (ticketed: time of queuing). Read-write: time of the acquire.
     time_s: u32,
+    /// Held: [`Now::discontinuities`] of the clock by which the lease was granted or confirmed
+    /// last; [`NO_CLOCK`]: of a clock that is not the session's.
+    clock: u64,
     ticket: Ticket,
     cache: View,
     doubt: Doubt,
@@ -179,6 +184,8 @@ pub struct LockEntry {
     /// that a ledger entry that reads the same twice has not moved in between. Fair: changes with
     /// every intent.
     stamp: u32,
+    /// Fair: the primary is asked for the readers inside where the word does not tell them.
+    asks_readers: bool,
     /// Fair: the lanes are high or the queue is long, tickets come from the arbiter.
     diverted: bool,
     note: Option<LedgerEntry>,
@@ -227,11 +234,13 @@ impl LockEntry {
             refs: 0,
             word: 0,
             time_s: 0,
+            clock: NO_CLOCK,
             ticket: Ticket { tx: 0, ts: 0 },
             cache: View::zero(lock_type),
             doubt: Doubt::None,
             wait: 0,
             stamp: 0,
+            asks_readers: false,
             diverted: false,
             note: None,
         };
@@ -245,6 +254,7 @@ impl LockEntry {
         self.handle = grant.handle;
         self.slot = grant.slot;
         self.anchor_s = anchor_s;
+        self.clock = NO_CLOCK;
         // the same lease, on the clock of this primary: the next one is told what is left of it
         let word = AtomicWord::from_bits(grant.word);
         let holds = self.lock_type == LockType::Atomic && self.state == EntryState::ExclusiveLocked;
@@ -258,6 +268,7 @@ impl LockEntry {
     /// operation is under way the entry does not know: then it is called when that is over.
     pub fn republish(&mut self) {
         use EntryState as S;
+        self.clock = NO_CLOCK; // the new channel has an estimate of its own
         let fair = self.lock_type == LockType::Fair;
         let state = match self.state {
             _ if self.doubt != Doubt::None => return, // it is asked to be undone
@@ -556,20 +567,6 @@ impl LockEntry {
     fn note_waiting(&mut self, wait: WaitNumber) {
         self.note = Some(LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(wait.0));
     }
-}
-
-/// The lease that is left of a deadline, for another server clock: rounded up, since a hold is
-/// valid through the whole second of its deadline.
-fn remaining_s(deadline_s: u32, now: Now) -> u32 {
-    if deadline_s == u32::MAX {
-        return u32::MAX;
-    }
-    let earliest = now.time.0.saturating_sub(now.uncertainty_ns);
-    if planted::is(Bug::ClaimRoundedDown) {
-        return deadline_s.saturating_sub(now.time.seconds());
-    }
-    let left = ServerTime::expiry_of(deadline_s).0.saturating_sub(earliest);
-    u32::try_from(left.div_ceil(NS)).unwrap_or(u32::MAX - 1)
 }
 
 impl View {

@@ -63,6 +63,7 @@ pub use prepared::{PREPARED_S, SHOW_WAIT_NS};
 use crate::arbiter::Sent;
 use crate::clock::ServerTime;
 use crate::control::{ControlReply, ControlRequest, UNLIMITED};
+use crate::counters::Counter;
 use crate::exec::LockMemory;
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
@@ -80,9 +81,6 @@ pub const PROCESSES_MAX: usize = 4;
 pub const TICK_MAX: usize = 64;
 /// The longest session horizon, seconds (a day); what a client asks for beyond it is cut.
 pub const HORIZON_S_MAX: u32 = 86_400;
-
-/// The counter of clients whose control connection broke (`debug_stats_code` of the C API).
-const CONNECTION_LOST: usize = 31;
 
 /// What the machine needs to know of the primary's memory.
 pub trait MemberMemory: LockMemory {
@@ -251,7 +249,7 @@ impl Membership {
         if !self.speaks(client, control) {
             return;
         }
-        primary.count(CONNECTION_LOST);
+        primary.count(Counter::ClientDisconnect);
         self.with(client, |member| {
             member.control = None;
             if member.state == State::Present {

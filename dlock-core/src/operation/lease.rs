@@ -8,6 +8,11 @@
 //! A holder gives up ε early: its lease runs as long as the true time cannot have reached the end
 //! of the second that the deadline names. A hold without a lease (of a read-write lock, or for
 //! ever) runs until the session's horizon: the primary may end it then.
+//!
+//! A server clock that turns out to have been wrong (`Now::discontinuities` changes) ends the
+//! belief in every lease that was judged by it: another client may have judged the deadline by the
+//! same wrong clock, and taken the lock over. The next operation on such a hold asks: an atomic
+//! lock's by its compare-and-swap, a fair lock's by a request to the arbiter.
 
 use crate::clock::{Now, COARSE_NS_MAX};
 use crate::lock::{EntryState, LockEntry, Op, OpResult};
@@ -44,7 +49,7 @@ pub(super) fn is_held(entry: &LockEntry) -> bool {
 pub fn runs(entry: &LockEntry, now: Now) -> bool {
     match entry.deadline_s() {
         deadline_s if is_endless(deadline_s) => !now.is_past_horizon(),
-        deadline_s => !now.maybe_expired(deadline_s),
+        deadline_s => !now.maybe_expired(deadline_s) && !entry.is_of_another_clock(now),
     }
 }
 

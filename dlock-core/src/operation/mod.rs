@@ -5,7 +5,7 @@
 //!            ┌────────────────────────── next ◀──────────────────────────┐
 //!            ▼                                                           │
 //!   Post ─ outcome ▶   Flush ─ flushed ▶   Ask, Probe, Await ─ reply | deadline ▶   Done
-//!   WriteLedger, Tell, Forget: carried out at once, then `next` again
+//!   WriteLedger, Tell, Forget, Count: carried out at once, then `next` again
 //! ```
 //! [`Operation::next`] tells the one effect that the executor carries out next. `Post`, `Flush`,
 //! `Ask`, `Probe` and `Await` wait for something: the executor reports it by an event and calls
@@ -38,8 +38,9 @@ pub use bounds::{
 };
 
 use crate::clock::Now;
-use crate::lock::{Begin, FastCas, LockEntry, Machine, Op, OpResult, Step};
-use crate::message::{LockType, Reply, Request};
+use crate::counters::Counter;
+use crate::lock::{Begin, EntryState, FastCas, LockEntry, Machine, Op, OpResult, Step};
+use crate::message::{LockType, Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::verb::{Chain, Outcome, Values};
@@ -89,6 +90,9 @@ pub enum Effect {
     ReadClock,
     /// The reply to the last `Ask` is not wanted any more.
     Forget,
+    /// Count this for the primary, which does not see what the client decides on its memory by
+    /// itself. Where the primary executes the chains it counts by itself.
+    Count(Counter),
     /// The operation is over.
     Done(OpResult),
 }
@@ -112,6 +116,10 @@ enum Stage {
     Cancel(Request),
     /// Its cancel was sent.
     Cancelled,
+    /// The readers inside are asked for; this is the result.
+    Counting(OpResult),
+    /// The answer has not come: it is to be forgotten, then this result counts.
+    Uncounted(OpResult),
     /// The reply is waited for once more.
     Awaiting,
     /// The clock is to be read before this result is told.
@@ -140,6 +148,14 @@ pub struct Operation {
     replaced: bool,
     /// It is the undo of an earlier operation: it has asked for it itself.
     is_undo: bool,
+    /// How the lock is asked for, or was held.
+    mode: Mode,
+    /// The arbiter was asked: it counts what it has decided.
+    has_asked: bool,
+    /// What is to be counted for the primary.
+    count: Option<Counter>,
+    /// The readers inside were asked for.
+    has_asked_readers: bool,
 }
 
 /// The first part of an operation: decided at once, or to be carried on.
@@ -165,6 +181,7 @@ impl Operation {
         let mut started =
             Started::Running(Self::new(op, Machine::of(op, now), Stage::Posted, now, bounds));
         if let Started::Running(operation) = &mut started {
+            operation.mode = mode_of(op, entry);
             operation.stage = Stage::Step(entry.first_step(&mut operation.machine, now));
         }
         started
@@ -211,6 +228,10 @@ impl Operation {
             has_acted: false,
             replaced: false,
             is_undo: false,
+            mode: Mode::Exclusive,
+            has_asked: false,
+            count: None,
+            has_asked_readers: false,
         }
     }
 
@@ -258,9 +279,17 @@ impl Operation {
                 }
                 Stage::Step(Step::Done(ref result)) => {
                     let result = *result;
+                    if self.wants_readers(entry, &result) {
+                        return self.ask_readers(entry, result);
+                    }
                     if self.is_stale(entry, &result) {
                         self.stage = Stage::Reading(result);
                         return Effect::ReadClock;
+                    }
+                    if !matches!(result.status, Status::Success) && !self.has_asked && !self.is_undo
+                    {
+                        let (kind, mode) = (entry.lock_type(), self.mode);
+                        self.count = Counter::of_decision(kind, self.op, mode, result.status);
                     }
                     self.finish(entry, result);
                 }
@@ -287,6 +316,10 @@ impl Operation {
                     self.stage = Stage::Step(step);
                     return Effect::Forget;
                 }
+                Stage::Uncounted(result) => {
+                    self.stage = Stage::Step(Step::Done(result));
+                    return Effect::Forget;
+                }
                 Stage::Undo(result) => {
                     if self.replaced {
                         entry.republish(); // the old channel may have lost a ledger write
@@ -297,14 +330,19 @@ impl Operation {
                     }
                 }
                 Stage::Done(result) => {
-                    return match entry.take_note() {
-                        Some(write) => Effect::WriteLedger(write),
-                        None => Effect::Done(result),
+                    return match (entry.take_note(), self.count.take()) {
+                        (Some(write), count) => {
+                            self.count = count;
+                            Effect::WriteLedger(write)
+                        }
+                        (None, Some(counter)) => Effect::Count(counter),
+                        (None, None) => Effect::Done(result),
                     };
                 }
                 Stage::Posted
                 | Stage::Flushing
                 | Stage::Asked { .. }
+                | Stage::Counting(_)
                 | Stage::Probing
                 | Stage::Reading(_)
                 | Stage::Awaiting => {
@@ -346,6 +384,7 @@ impl Operation {
             }
             Step::Request(request) => {
                 let wait = matches!(request, Request::Wait { .. });
+                self.has_asked |= !matches!(request, Request::Resolve { .. });
                 self.stage = Stage::Asked { wait };
                 let until_ns = match wait {
                     true => self.bounds.probe_ns(self.now.local_ns),
@@ -364,6 +403,24 @@ impl Operation {
             && !has_no_end
             && lease::is_grant(entry, self.op, result)
             && !planted::is(Bug::ToldLate)
+    }
+
+    #[cold]
+    fn ask_readers(&mut self, entry: &LockEntry, result: OpResult) -> Effect {
+        self.has_asked_readers = true;
+        self.stage = Stage::Counting(result);
+        let request = Request::CountReaders { handle: entry.handle() };
+        Effect::Ask { request, until_ns: self.bounds.chain_until_ns(self.now.local_ns) }
+    }
+
+    /// Whether the primary is to be asked for the readers inside, which this result's view tells
+    /// and the word does not.
+    fn wants_readers(&self, entry: &LockEntry, result: &OpResult) -> bool {
+        let has_time = self.now.local_ns < self.bounds.until_ns;
+        !self.has_asked_readers
+            && has_time
+            && !self.replaced
+            && entry.wants_readers(self.mode, self.has_asked, result)
     }
 
     /// The clock as it is now.
@@ -415,6 +472,14 @@ impl Operation {
 
     /// The reply that was waited for, or why there will be none.
     pub fn reply(&mut self, entry: &mut LockEntry, reply: Result<Reply, Status>, now: Now) {
+        if let Stage::Counting(result) = self.stage {
+            self.read(now);
+            self.stage = Stage::Step(Step::Done(match reply {
+                Ok(Reply::Done { word: readers }) => result.with_readers(readers),
+                _ => result,
+            }));
+            return;
+        }
         if !matches!(self.stage, Stage::Asked { .. } | Stage::Probing | Stage::Awaiting) {
             return;
         }
@@ -435,6 +500,7 @@ impl Operation {
             // a primary that answers nothing will not answer a cancel either
             (Stage::Probing, _) if !is_answered => Stage::Unanswered,
             (Stage::Asked { wait: true } | Stage::Probing, Some(cancel)) => Stage::Cancel(cancel),
+            (Stage::Counting(result), _) => Stage::Uncounted(result),
             (Stage::Asked { .. } | Stage::Probing | Stage::Awaiting, _) => Stage::Unanswered,
             (stage, _) => stage,
         };
@@ -494,6 +560,7 @@ impl Operation {
             Stage::Posted
                 | Stage::Flushing
                 | Stage::Asked { .. }
+                | Stage::Counting(_)
                 | Stage::Probing
                 | Stage::Reading(_)
                 | Stage::Awaiting
@@ -538,6 +605,15 @@ impl Operation {
             }
         }
         self.stage = Stage::Undo(OpResult::of(Status::Fail));
+    }
+}
+
+/// How the lock is asked for, or is held.
+fn mode_of(op: Op, entry: &LockEntry) -> Mode {
+    match op {
+        Op::TryLock { mode, .. } | Op::Lock { mode, .. } | Op::Extend { mode, .. } => mode,
+        Op::Unlock if entry.state() == EntryState::SharedLocked => Mode::Shared,
+        Op::Unlock => Mode::Exclusive,
     }
 }
 

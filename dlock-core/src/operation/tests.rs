@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+mod counting;
+
 use super::*;
 use crate::clock::{ServerTime, NS};
 use crate::control::{LockDesc, LockGrant};
@@ -366,6 +368,7 @@ fn an_operation_takes_a_bounded_number_of_steps_whatever_it_is_told() {
             }
             Effect::Flush { .. } => o.flushed(&mut e, true, at(9)),
             Effect::ReadClock => o.clock(at(9)),
+            Effect::Count(_) => {}
             Effect::Done(_) => break,
             Effect::WriteLedger(_) | Effect::Tell(_) | Effect::Forget => {}
         }

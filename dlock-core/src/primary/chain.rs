@@ -17,18 +17,12 @@ use super::{lock_ref, Primary};
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
-use crate::limits::FAIR_READERS_MAX;
 use crate::message::LockType;
 use crate::planted::{self, Bug};
 use crate::registry::{Client, What};
 use crate::status::Status;
 use crate::verb::{Chain, Values, Verb, Word, WordAddr};
-use crate::words::{AtomicWord, FairWord, RwWord};
-
-/// Counters of the C API (`debug_stats_code`).
-const STAT_EAGAIN: usize = 0;
-const STAT_ATOMIC_UNLOCK_FAIL: usize = 15;
-const STAT_ATOMIC_EXTEND_FAIL: usize = 16;
+use crate::words::{AtomicWord, RwWord};
 
 impl Primary {
     /// Whether this client may have this chain executed, now. Nothing was executed if not.
@@ -67,8 +61,6 @@ impl Primary {
                 (None, _) => continue, // an object's value
                 (Some(LockType::Atomic), Verb::Cas { expect, swap, .. }) => {
                     valid(atomic_cas(client, now, expect, swap))?;
-                    // whether it found another owner is counted
-                    tells |= AtomicWord::from_bits(expect).client() == client.get();
                     continue;
                 }
                 (Some(LockType::Rw), Verb::Cas { expect, swap, .. }) => {
@@ -107,22 +99,11 @@ impl Primary {
                 }
                 Verb::Faa { addr, .. } | Verb::Cas { addr, .. } => {
                     let Some(known) = self.known(client) else { return };
-                    match self.what(known, addr.slot()) {
-                        Ok(What::Lock(_, LockType::Atomic)) => {
-                            if let Some(stat) = failed_on_stolen(client, verb, old) {
-                                self.count(stat);
-                            }
+                    let what = self.what(known, addr.slot());
+                    if let Ok(What::Lock(_, LockType::Rw | LockType::Fair)) = what {
+                        if let Some(lock) = lock_ref(&self.registry, addr.slot()) {
+                            self.arbiter.executed_verb(lock, client, verb, old);
                         }
-                        Err(_) => {}
-                        Ok(What::Lock(_, lock_type)) => {
-                            if let Some(lock) = lock_ref(&self.registry, addr.slot()) {
-                                self.arbiter.executed_verb(lock, client, verb, old);
-                            }
-                            if lock_type == LockType::Fair && is_queued(verb, old) {
-                                self.count(STAT_EAGAIN);
-                            }
-                        }
-                        Ok(_) => {}
                     }
                 }
                 Verb::Read { .. } => {}
@@ -149,33 +130,6 @@ impl Primary {
             What::Lock(_, lock_type) => Ok(Some(lock_type)),
             _ => Ok(None),
         }
-    }
-}
-
-/// Whether a ticket of a fair lock was taken that is not served at once: the client's caller gets
-/// `Again`, or waits.
-fn is_queued(verb: &Verb, old: u64) -> bool {
-    let w = FairWord::from_bits(old);
-    match *verb {
-        Verb::Faa { add: FairWord::TAKE_EXCLUSIVE, .. } => {
-            w.open_exclusive() != 0 || w.open_shared() != 0
-        }
-        Verb::Faa { add: FairWord::TAKE_SHARED, .. } => {
-            w.open_exclusive() != 0 || w.open_shared() >= FAIR_READERS_MAX
-        }
-        _ => false,
-    }
-}
-
-/// The counter of a release or an extend of an atomic lock that found another owner, or none.
-fn failed_on_stolen(client: ClientId, verb: &Verb, old: u64) -> Option<usize> {
-    let Verb::Cas { expect, swap, .. } = *verb else { return None };
-    let was_mine = AtomicWord::from_bits(expect).client() == client.get();
-    let is_mine = AtomicWord::from_bits(old).client() == client.get();
-    match swap {
-        _ if !was_mine || is_mine => None,
-        0 => Some(STAT_ATOMIC_UNLOCK_FAIL),
-        _ => Some(STAT_ATOMIC_EXTEND_FAIL),
     }
 }
 

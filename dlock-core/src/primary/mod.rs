@@ -14,11 +14,13 @@
 
 mod chain;
 mod claims;
+mod counting;
 mod holds;
 mod snapshot;
 mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 pub use crate::arbiter::Sent;
 pub(crate) use holds::Had;
@@ -29,18 +31,16 @@ pub use undo::Step;
 use crate::arbiter::{Arbiter, Caller, LockRef};
 use crate::clock::ServerTime;
 use crate::control::{ControlReply, ControlRequest, FabricKind, LockDesc};
+use crate::counters::{Counter, Counters, Told};
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
-use crate::message::{LockType, Mode, Reply, Request};
+use crate::message::{Reply, Request};
 use crate::planted::{self, Bug};
 use crate::registry::{Client, Registry, What};
 use crate::status::Status;
 use crate::work::{Metered, FRAME_WORK};
 use undo::Leaving;
-
-/// Number of debug counters (`debug_stats` of the C API).
-pub const STATS: usize = 45;
 
 /// How a primary is set up.
 #[derive(Clone, Debug)]
@@ -87,7 +87,9 @@ pub struct Primary {
     deaf: BTreeMap<ClientId, BTreeSet<Slot>>,
     /// Work units since the last [`take_work`](Primary::take_work).
     work: u32,
-    stats: [u64; STATS],
+    counters: Arc<Counters>,
+    /// What each client has counted for the primary, as far as it was collected.
+    told: BTreeMap<ClientId, Told>,
 }
 
 impl Primary {
@@ -106,7 +108,8 @@ impl Primary {
             leaving: Leaving::default(),
             deaf: BTreeMap::new(),
             work: 0,
-            stats: [0; STATS],
+            counters: Arc::default(),
+            told: BTreeMap::new(),
             config,
         }
     }
@@ -155,6 +158,7 @@ impl Primary {
         fabric: FabricKind,
         out: &mut Vec<Sent>,
     ) {
+        self.collect(mem, client); // the new channel may count anew
         self.last_seq.remove(&client);
         self.detached(now, mem, client, out);
         self.will_attach(client, fabric);
@@ -359,7 +363,7 @@ impl Primary {
         let slot = entry.filter(|e| matches!(e.what, What::Lock(..))).map(|e| e.slot);
         let lock = slot.and_then(|slot| lock_ref(&self.registry, slot));
         let Some(lock) = lock else {
-            self.count(6);
+            self.count(Counter::InvalidOffset);
             if request.has_reply() {
                 out.push(Sent {
                     client,
@@ -382,33 +386,6 @@ impl Primary {
                 self.count_reply(lock_type, &request, &sent.reply);
             }
         }
-    }
-
-    fn count_reply(&mut self, lock_type: LockType, request: &Request, reply: &Reply) {
-        let stat = match (reply, request, lock_type) {
-            (Reply::Queued { .. }, _, _) => 0,
-            (Reply::Denied { status: Status::Invalid, .. }, _, _) => 4,
-            (Reply::Denied { .. }, Request::Release { mode, .. }, kind) => match (kind, mode) {
-                (LockType::Atomic, _) => 15,
-                (LockType::Rw, Mode::Exclusive) => 18,
-                (LockType::Rw, Mode::Shared) => 20,
-                (LockType::Fair, Mode::Exclusive) => 22,
-                (LockType::Fair, Mode::Shared) => 23,
-            },
-            (
-                Reply::Denied { .. },
-                Request::Poll { mode, .. } | Request::Wait { mode, .. },
-                kind,
-            ) => match (kind, mode) {
-                (LockType::Fair, Mode::Exclusive) => 24,
-                (LockType::Fair, Mode::Shared) => 25,
-                _ => return,
-            },
-            (Reply::Denied { .. }, Request::TakeTicket { .. }, _) => 21,
-            (Reply::Denied { .. }, Request::Steal { .. }, _) => 14,
-            _ => return,
-        };
-        self.count(stat);
     }
 
     /// The work units of what was asked of it since the last call, [`step`](Self::step)s apart.
@@ -458,23 +435,6 @@ impl Primary {
     /// How many are queued for the lock of this slot.
     pub fn waiters(&self, slot: Slot) -> usize {
         self.arbiter.waiters(slot)
-    }
-
-    /// The debug counters (`debug_stats_code` of the C API).
-    pub fn stats(&self) -> &[u64; STATS] {
-        &self.stats
-    }
-
-    /// Sets all counters to 0.
-    pub fn clear_stats(&mut self) {
-        self.stats = [0; STATS];
-    }
-
-    /// Counts one event; numbers that are no counter are ignored.
-    pub fn count(&mut self, stat: usize) {
-        if let Some(counter) = self.stats.get_mut(stat) {
-            *counter = counter.wrapping_add(1);
-        }
     }
 }
 

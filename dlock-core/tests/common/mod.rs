@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use dlock_core::counters::Told;
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::verb::WordAddr;
@@ -13,6 +14,7 @@ pub struct Memory {
     pub words: HashMap<u32, u64>,
     pub ledgers: HashMap<(ClientId, Handle), LedgerEntry>,
     pub mapped: std::collections::HashSet<ClientId>,
+    pub told: HashMap<ClientId, Told>,
 }
 
 impl LockMemory for Memory {
@@ -38,6 +40,9 @@ impl LockMemory for Memory {
     }
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
         self.ledgers.get(&(client, handle)).copied().unwrap_or_default()
+    }
+    fn told(&mut self, client: ClientId) -> Told {
+        self.told.get(&client).copied().unwrap_or_default()
     }
     fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
         self.ledgers.remove(&(client, handle));

@@ -155,6 +155,7 @@ impl Device {
             coarse_lag_ns: coarse_lag_ns(),
             ping: Mutex::new(None),
             counts: Default::default(),
+            told: Mutex::default(),
             owner: Owner::current(),
         })
     }

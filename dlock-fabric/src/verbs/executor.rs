@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::{Now, Refresh};
 use dlock_core::control::Attach;
+use dlock_core::counters::{Counter, Told};
 use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::{BATCH_MAX, VERBS_RING_SLOTS_MAX};
@@ -88,6 +89,8 @@ pub struct VerbsExecutor {
     /// A `Ping` that was not answered in time.
     pub(super) ping: Mutex<Option<Ping>>,
     pub(super) counts: Counts,
+    /// What was counted for the primary on this session.
+    pub(super) told: Mutex<Told>,
     pub(super) owner: Owner,
 }
 
@@ -355,6 +358,26 @@ impl VerbsExecutor {
         }
         sent
     }
+
+    /// Writes a word of this client's ledger without waiting. What cannot be posted for 5 s ends
+    /// the session.
+    fn write(&self, word: RemoteWord, value: u64) {
+        let Ok(mut claim) = self.flight.claim_for_note(deadline_in(SEND_WAIT)) else {
+            return self.end();
+        };
+        let strict = self.flight.is_strict() || self.flight.is_ring_busy();
+        let mut batch = claim.poster().batch();
+        batch.behind(strict, strict);
+        let verb = RemoteVerb::Write { word, value };
+        match batch.push(&verb).and_then(|()| batch.ring(Notify::Yes)) {
+            Ok(list) => {
+                claim.posted(list.seq);
+                self.counts.add(0, 0, 1, 1);
+                self.flight.release(claim);
+            }
+            Err(_) => self.end(),
+        }
+    }
 }
 
 /// The values of a chain that was executed after so many requests of its poster.
@@ -375,6 +398,11 @@ impl Memory {
     #[inline]
     fn word(&self, index: u32) -> Option<RemoteWord> {
         (index / 4 < self.slots_count).then(|| self.slots.word(index.into())).flatten()
+    }
+
+    /// Where this is counted: behind the entries. A primary that has no room there counts nothing.
+    fn count(&self, place: usize) -> Option<RemoteWord> {
+        self.ledger.word(u64::from(self.ledger_entries) + place as u64)
     }
 
     #[inline]
@@ -469,22 +497,18 @@ impl Executor for VerbsExecutor {
         if self.refusal().is_some() {
             return;
         }
-        let Some(word) = self.memory.entry(handle) else { return };
-        let Ok(mut claim) = self.flight.claim_for_note(deadline_in(SEND_WAIT)) else {
-            return self.end();
-        };
-        let strict = self.flight.is_strict() || self.flight.is_ring_busy();
-        let mut batch = claim.poster().batch();
-        batch.behind(strict, strict);
-        let verb = RemoteVerb::Write { word, value: entry.into_bits() };
-        match batch.push(&verb).and_then(|()| batch.ring(Notify::Yes)) {
-            Ok(list) => {
-                claim.posted(list.seq);
-                self.counts.add(0, 0, 1, 1);
-                self.flight.release(claim);
-            }
-            Err(_) => self.end(),
+        if let Some(word) = self.memory.entry(handle) {
+            self.write(word, entry.into_bits());
         }
+    }
+
+    /// Writes to a word of its ledger, whose value is what was counted on this session.
+    fn count(&self, counter: Counter) {
+        let Some(place) = counter.place().filter(|_| self.refusal().is_none()) else { return };
+        let Some(word) = self.memory.count(place) else { return };
+        let mut told = lock(&self.told); // values are written in their order
+        told[place] += 1;
+        self.write(word, told[place]);
     }
 
     fn publish(&self, wait: Duration) -> bool {
@@ -541,15 +565,15 @@ impl Executor for VerbsExecutor {
 
     #[inline]
     fn now_since(&self) -> (u64, Now) {
-        let estimate = || self.clock.get();
-        let mut clock = estimate();
+        let tracked = || self.clock.tracked();
+        let mut clock = tracked();
         let called_ns = boot_ns();
         let mut now_ns = called_ns;
-        if clock.is_stale(now_ns) && self.is_alive() {
+        if clock.estimate.is_stale(now_ns) && self.is_alive() {
             let send = || self.send_message(&Request::Ping, Instant::now());
             let reply = |seq, wait| self.reply(seq, wait);
             server_clock::ask(&self.clock, &self.ping, now_ns, CLOCK_WAIT, send, reply);
-            clock = estimate();
+            clock = tracked();
             now_ns = boot_ns();
         }
         (called_ns, clock.at(now_ns))
@@ -558,10 +582,6 @@ impl Executor for VerbsExecutor {
     #[inline]
     fn local_coarse_ns(&self) -> u64 {
         boot_coarse_again_ns()
-    }
-
-    fn discontinuities(&self) -> u64 {
-        self.clock.discontinuities()
     }
 
     fn name(&self) -> &'static str {

@@ -23,6 +23,7 @@
 use std::collections::hash_map::{Entry, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dlock_core::counters::{Told, TOLD_MAX};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::status::Status;
@@ -132,7 +133,7 @@ impl NicMemory {
     pub fn add_client(&mut self, client: ClientId) -> Result<(), FabricError> {
         let mut ledgers = self.ledgers.lock();
         if let Entry::Vacant(vacant) = ledgers.entry(client) {
-            vacant.insert(Pages::new(self.ledger_entries as usize * 8)?);
+            vacant.insert(Pages::new((self.ledger_entries as usize + TOLD_MAX) * 8)?);
         }
         Ok(())
     }
@@ -271,6 +272,14 @@ impl LockMemory for NicMemory {
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
         let entry = self.with_entry(client, handle, |word| word.load().into());
         entry.unwrap_or_default()
+    }
+    /// Behind the entries.
+    fn told(&mut self, client: ClientId) -> Told {
+        let ledgers = self.ledgers.lock();
+        let counts = ledgers
+            .get(&client)
+            .and_then(|ledger| ledger.words().get(self.ledger_entries as usize..)?.get(..TOLD_MAX));
+        counts.map_or([0; TOLD_MAX], |words| std::array::from_fn(|place| words[place].load()))
     }
     fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
         self.with_entry(client, handle, |word| word.store(0));

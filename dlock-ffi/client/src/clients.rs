@@ -65,6 +65,7 @@ unsafe fn configuration(
         tp_mode: u8::try_from(tp_mode).unwrap_or(u8::MAX),
         device,
         eid,
+        exact_views: true,
         ..ClientConfig::default()
     };
     config.check().map_err(Status::code)?;

@@ -3,7 +3,9 @@
 
 use dlock_core::codec::{self, Frame, FrameError, Kind};
 use dlock_core::control::FabricKind;
+use dlock_core::counters::Counter;
 use dlock_core::ids::{ClientId, Handle, Seq};
+use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
 use dlock_core::work::{self, FRAME_WORK};
@@ -16,10 +18,6 @@ use crate::channel::Channel;
 const RECEIVE_WORK: u32 = 4;
 /// Bytes of replies from which on they are sent although the channel's next turn adds some.
 const SEND_FROM: usize = 4 * 1024;
-
-/// Counters of the C API's `debug_stats_code`.
-const SEND_FAIL: usize = 29;
-const BAD_REQUEST: usize = 42;
 
 /// What became of a channel's turn.
 enum Turn {
@@ -100,7 +98,7 @@ impl Worker {
                 }
             }
             Err(error) => {
-                self.core.primary.count(SEND_FAIL);
+                self.core.primary.count(Counter::SendFail);
                 self.end_channel(token, &error.to_string());
             }
         }
@@ -127,7 +125,7 @@ fn turn(core: &mut Core, channel: &mut Channel, budget: u32) -> (Turn, u32) {
                 Err(error) => return (Turn::Ended(error.to_string()), work),
             },
             Err(error) => {
-                core.primary.count(BAD_REQUEST);
+                core.primary.count(Counter::BadRequest);
                 return (Turn::Ended(error.to_string()), work);
             }
         }
@@ -185,8 +183,16 @@ impl Core {
                 Ok(_) => self.memory.execute_chain(client, chain),
                 Err(status) => Outcome::Refused(status),
             };
-            if let (Ok(true), Outcome::Done(values)) = (checked, &outcome) {
-                self.primary.executed(client, chain, values);
+            match (checked, &outcome) {
+                (Ok(is_told), Outcome::Done(values)) => {
+                    if is_told {
+                        self.primary.executed(client, chain, values);
+                    }
+                    self.primary.count_chain(now, client, chain, values);
+                }
+                // only a fair lock without room for a ticket says so
+                (Err(Status::Fail), _) => self.primary.count(Counter::FairQueueLimit),
+                _ => {}
             }
             batch.outcomes.push(outcome);
         }

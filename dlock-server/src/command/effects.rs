@@ -122,7 +122,9 @@ impl Worker {
             }
         }
         self.turns.remove(client);
-        self.core.memory.remove_client(client);
+        let Core { primary, memory, .. } = &mut self.core;
+        primary.collect_last(memory, client);
+        memory.remove_client(client);
         self.may_have_room = true;
         self.set_gate(); // a recovery does not wait for it any more
     }

@@ -178,8 +178,8 @@ impl Endpoint {
 
     async fn status(&self) -> Option<Value> {
         let (recovering, totals, config, stats) = self
-            .look(|primary, _| {
-                let stats = primary.stats().to_vec();
+            .look(|primary, memory| {
+                let stats = primary.stats(memory).to_vec();
                 (primary.is_recovering(), primary.totals(), primary.config().clone(), stats)
             })
             .await?;

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use dlock_core::codec::Frame;
 use dlock_core::control::{Attach, ControlReply, ControlRequest};
+use dlock_core::counters::Counter;
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::membership::Gone;
@@ -39,10 +40,6 @@ use crate::mailbox::{Event, Joining, Mailbox, Peer, Socket};
 
 /// From the connection to the end of its first frame.
 const FIRST_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
-
-/// Counters of the C API's `debug_stats_code`.
-const CLIENT_ID_VERIFY_FAIL: usize = 41;
-const BAD_REQUEST: usize = 42;
 
 /// Serves a TCP connection.
 pub(super) async fn tcp(
@@ -74,16 +71,16 @@ pub(super) async fn tcp(
             }
         }
         Ok(Frame::Control(seq, _)) => {
-            count(&mailbox, CLIENT_ID_VERIFY_FAIL).await;
+            mailbox.count(Counter::ClientIdVerifyFail);
             wire::refuse(&mut stream, seq, Status::Error).await;
         }
         Ok(_) => {
-            count(&mailbox, BAD_REQUEST).await;
+            mailbox.count(Counter::BadRequest);
             wire::refuse(&mut stream, Seq(0), Status::Error).await;
         }
         Err(WireError::Frame(seq, error)) => {
             log::debug!("a connection is refused: {error}");
-            count(&mailbox, BAD_REQUEST).await;
+            mailbox.count(Counter::BadRequest);
             wire::refuse(&mut stream, seq, wire::status_of(error)).await;
         }
         Err(error) => log::debug!("a connection has ended before its first frame: {error}"),
@@ -127,7 +124,7 @@ pub(super) async fn unix(mut stream: UnixStream, seat: Seat, mailbox: Arc<Mailbo
             }
         }
         Ok(_) | Err(WireError::Frame(..)) => {
-            count(&mailbox, BAD_REQUEST).await;
+            mailbox.count(Counter::BadRequest);
             wire::refuse_attach(&mut stream, Status::Error).await;
         }
         Err(error) => log::debug!("a connection has ended before its first frame: {error}"),
@@ -155,11 +152,6 @@ fn opens(request: &ControlRequest) -> bool {
 async fn hand_over(socket: Socket, attach: Attach, joining: Joining, mailbox: &Mailbox) {
     // A command thread that has ended closes everything anyway.
     let _ = mailbox.send(Event::Attach { socket, attach, joining }).await;
-}
-
-async fn count(mailbox: &Mailbox, stat: usize) {
-    // A command thread that has ended counts nothing.
-    let _ = mailbox.send(Event::Ask(Box::new(move |primary, _| primary.count(stat)))).await;
 }
 
 /// A control connection.
@@ -212,7 +204,7 @@ impl Session {
                         "client {client} has sent a frame that has no place here"
                     );
                     let seq = if let Frame::Control(seq, _) = frame { seq } else { Seq(0) };
-                    count(&self.mailbox, BAD_REQUEST).await;
+                    self.mailbox.count(Counter::BadRequest);
                     wire::refuse(&mut self.stream, seq, Status::Error).await;
                     return Gone::Closed;
                 }
@@ -222,7 +214,7 @@ impl Session {
                         Level::Warn,
                         "client {client} has sent bytes that are no request: {error}"
                     );
-                    count(&self.mailbox, BAD_REQUEST).await;
+                    self.mailbox.count(Counter::BadRequest);
                     wire::refuse(&mut self.stream, seq, wire::status_of(error)).await;
                     return Gone::Closed;
                 }

@@ -23,13 +23,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
+use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 use parking_lot::Mutex;
 
 use crate::rng::Rng;
@@ -138,7 +139,7 @@ impl Faulty {
     fn trace(&self, what: impl FnOnce() -> String) {
         if let Some(mut trace) = self.trace.as_ref() {
             // a trace that cannot be written is none
-            let _ = trace.write_all(format!("{} {}\n", monotonic_ns(), what()).as_bytes());
+            let _ = trace.write_all(format!("{} {}\n", boot_ns(), what()).as_bytes());
         }
     }
 
@@ -431,6 +432,10 @@ impl Executor for Faulty {
 
     fn end(&self) {
         self.inner.end();
+    }
+
+    fn count(&self, counter: Counter) {
+        self.inner.count(counter);
     }
 
     fn now(&self) -> Now {

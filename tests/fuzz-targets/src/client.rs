@@ -133,7 +133,7 @@ impl World {
                 }
                 Effect::Tell(request) => self.sendable(&request),
                 Effect::ReadClock => operation.clock(self.now),
-                Effect::WriteLedger(_) | Effect::Forget => {}
+                Effect::WriteLedger(_) | Effect::Forget | Effect::Count(_) => {}
             }
         }
         panic!("no end: {operation:?}");

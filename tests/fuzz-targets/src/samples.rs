@@ -158,6 +158,7 @@ fn data() -> Vec<Frame> {
         Q::Extend { handle, mode, ticket, expire_s },
         Q::Steal { handle, expire_s },
         Q::Resolve { handle },
+        Q::CountReaders { handle },
         Q::Ping,
     ];
     let (word, at) = (0x0102_0304_0506_0708, ServerTime(11));

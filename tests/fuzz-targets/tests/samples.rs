@@ -19,7 +19,7 @@ const VARIANTS: [(&str, usize); 8] = [
     ("frame", 9),
     ("control request", 12),
     ("control reply", 8),
-    ("request", 11),
+    ("request", 12),
     ("reply", 6),
     ("verb", 4),
     ("outcome", 3),
@@ -103,6 +103,7 @@ fn request(request: &Q) -> usize {
         Q::Steal { .. } => 8,
         Q::Resolve { .. } => 9,
         Q::Ping => 10,
+        Q::CountReaders { .. } => 11,
     }
 }
 

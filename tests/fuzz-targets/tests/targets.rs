@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Without libFuzzer: the committed corpora, and as much noise as fits into a few seconds.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, panic};
 
@@ -10,12 +11,26 @@ use dlock_fuzz_targets::{Target, TARGETS};
 /// Noise of one target takes this long, unless `DLOCK_FUZZ_SECONDS` says otherwise.
 const NOISE_SECONDS: u64 = 3;
 
-fn corpus(target: &Target) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target.name);
-    let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files
+/// An input and its name.
+type Input = (String, Vec<u8>);
+
+/// The inputs of a target, out of its archive, by their names.
+fn corpus(target: &Target) -> Vec<Input> {
+    let name = format!("{}.tar.xz", target.name);
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(name);
+    let name = format!("dlock-corpus-{}-{}", target.name, std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    fs::create_dir_all(&folder).unwrap();
+    let tar = Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(&folder).status();
+    let inputs = fs::read_dir(&folder).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+    });
+    let mut inputs: Vec<Input> = inputs.collect();
+    fs::remove_dir_all(&folder).unwrap();
+    assert!(tar.is_ok_and(|status| status.success()), "tar and xz unpack {}", archive.display());
+    inputs.sort();
+    inputs
 }
 
 /// The same on every run (splitmix64).
@@ -52,10 +67,10 @@ fn named(name: &str) -> &'static Target {
 
 fn replay(name: &str) {
     let target = named(name);
-    let files = corpus(target);
-    assert!(files.len() > 5, "{} inputs of {name}", files.len());
-    for file in files {
-        try_input(target, &file.display().to_string(), &fs::read(&file).unwrap());
+    let inputs = corpus(target);
+    assert!(inputs.len() > 5, "{} inputs of {name}", inputs.len());
+    for (file, input) in inputs {
+        try_input(target, &file, &input);
     }
 }
 
@@ -64,7 +79,7 @@ fn noise(name: &str) {
     let target = named(name);
     let seconds = std::env::var("DLOCK_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok());
     let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(NOISE_SECONDS));
-    let inputs: Vec<Vec<u8>> = corpus(target).iter().map(|f| fs::read(f).unwrap()).collect();
+    let inputs: Vec<Vec<u8>> = corpus(target).into_iter().map(|(_, input)| input).collect();
     let mut dice = Dice(1);
     for round in 0_u64.. {
         if round % 16 == 0 && Instant::now() >= end {

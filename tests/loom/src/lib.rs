@@ -124,7 +124,7 @@ pub fn carry_out(
                 false => return None,
             },
             Effect::Tell(request) if !goes_on(request) => return None,
-            Effect::Tell(_) | Effect::Forget => {}
+            Effect::Tell(_) | Effect::Forget | Effect::Count(_) => {}
             Effect::ReadClock => operation.clock(now),
             Effect::Probe { .. } | Effect::Await { .. } => operation.deadline(entry, false, now),
         }

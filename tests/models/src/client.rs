@@ -208,6 +208,7 @@ impl State {
                 c.asked = None;
                 return self.next(i, around);
             }
+            Effect::Count(_) => return self.next(i, around),
             Effect::Done(result) => Doing::Finish(result),
         };
     }

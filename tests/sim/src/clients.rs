@@ -230,6 +230,7 @@ impl Clients {
                 c.asked = None;
                 return self.next(i);
             }
+            Effect::Count(_) => return self.next(i),
             Effect::ReadClock => {
                 return self.event(i, |operation, _, now| operation.clock(now));
             }

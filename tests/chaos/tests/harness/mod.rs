@@ -17,7 +17,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use dlock_client::FabricChoice;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 use rustix::process::{kill_process, Pid, Signal};
 
@@ -67,7 +67,7 @@ fn offset_ns() -> u64 {
     let wall = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
     // the reading that was interrupted least
     let read = || {
-        let (before, wall, after) = (monotonic_ns(), wall(), monotonic_ns());
+        let (before, wall, after) = (boot_ns(), wall(), boot_ns());
         let wall_ns = u64::try_from(wall.as_nanos()).expect("before 2500");
         (after - before, wall_ns - before.midpoint(after))
     };
@@ -204,7 +204,7 @@ pub struct Folder(pub PathBuf);
 impl Folder {
     /// A new one below the temporary folder.
     pub fn new(name: &str) -> Self {
-        let name = format!("dlock-chaos-{}-{name}-{}", std::process::id(), monotonic_ns());
+        let name = format!("dlock-chaos-{}-{name}-{}", std::process::id(), boot_ns());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("a temporary folder");
         Self(path)

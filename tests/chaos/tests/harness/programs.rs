@@ -10,7 +10,7 @@ use dlock_chaos::record::Record;
 use dlock_chaos::rng::Rng;
 use dlock_chaos::waits::{judge, Waits};
 use dlock_client::FabricChoice;
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 
 use super::job::{Job, Style};
 use super::{Folder, Primary, Process};
@@ -265,7 +265,7 @@ impl Run<'_> {
                 (false, true) => {
                     self.sleep(&mut rng, (50, 1_500));
                     if !self.is_over() {
-                        killed.push((life * 10_000 + n * self.plan.threads, monotonic_ns()));
+                        killed.push((life * 10_000 + n * self.plan.threads, boot_ns()));
                         process.kill();
                         self.disturbed.fetch_add(1, SeqCst);
                         life += 1;

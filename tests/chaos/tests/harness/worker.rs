@@ -20,7 +20,7 @@ use dlock_chaos::rng::Rng;
 use dlock_client::{
     AsyncOp, ClientConfig, Instance, LockDesc, LockId, LockType, Mode, OpResult, Status, View,
 };
-use dlock_fabric::clock::monotonic_ns;
+use dlock_fabric::clock::boot_ns;
 
 use super::job::{type_of, Job, Style};
 
@@ -142,7 +142,7 @@ impl<'a> Client<'a> {
                     break;
                 }
             }
-            self.write(Record::Gone { who: self.who(), at: monotonic_ns() });
+            self.write(Record::Gone { who: self.who(), at: boot_ns() });
             instance.deinit();
         }
     }
@@ -300,12 +300,12 @@ impl<'a> Client<'a> {
         let n = self.rng.below(self.hands.len() as u64) as usize;
         let mode = self.mode(n);
         let gives_up = self.rng.chance(150);
-        let from = monotonic_ns();
+        let from = boot_ns();
         while !DISMISSED.load(SeqCst) {
             let way = self.rng.pick(&WAYS);
             if self.acquire(instance, n, way, mode) {
                 let (who, lock) = (self.who(), self.job.locks.0 + n);
-                self.write(Record::Waited { who, lock, from, to: monotonic_ns() });
+                self.write(Record::Waited { who, lock, from, to: boot_ns() });
                 break;
             }
             if gives_up && self.rng.chance(300) {
@@ -379,7 +379,7 @@ impl<'a> Client<'a> {
 
     /// Carries operations out and logs what was told; several of the same kind only as a batch.
     fn perform(&mut self, instance: &Instance, way: Way, ops: &[(usize, Op)]) {
-        let before = monotonic_ns();
+        let before = boot_ns();
         for &(n, _) in ops.iter().filter(|(_, op)| *op == Op::Unlock) {
             if self.hands[n].held.is_some() && self.hands[n].refs <= 1 {
                 let (who, lock) = (self.who(), self.job.locks.0 + n);
@@ -388,7 +388,7 @@ impl<'a> Client<'a> {
         }
         let results = self.call(instance, way, ops);
         // right after the call
-        let (after, checked) = (monotonic_ns(), checked_ns());
+        let (after, checked) = (boot_ns(), checked_ns());
         for (&(n, op), result) in ops.iter().zip(results) {
             self.told(n, op, &result, (before, after, checked));
         }

@@ -67,6 +67,7 @@ impl Clock {
             uncertainty_ns: (e.half_ns + self.drift_ns(local) + 1) as u64,
             local_ns: local.max(0) as u64,
             horizon_ns: u64::MAX,
+            discontinuities: 0,
         }
     }
 

@@ -131,8 +131,13 @@ fn build(plan: Plan, rng: Rng, bugs: Bugs, trace: bool) -> Sys {
 }
 
 /// No clock was read yet.
-const NEVER: Now =
-    Now { time: ServerTime(0), uncertainty_ns: u64::MAX / 2, local_ns: 0, horizon_ns: u64::MAX };
+const NEVER: Now = Now {
+    time: ServerTime(0),
+    uncertainty_ns: u64::MAX / 2,
+    local_ns: 0,
+    horizon_ns: u64::MAX,
+    discontinuities: 0,
+};
 
 fn client(sys: &mut Sys, c: usize) -> Client {
     let fabric = sys.plan.fabrics[c];

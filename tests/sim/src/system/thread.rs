@@ -179,6 +179,7 @@ impl Sys {
                 operation.clock(now);
                 self.effect(c, l);
             }
+            Effect::Count(_) => self.effect(c, l),
             Effect::Forget => {
                 (t.asked, t.answer) = (None, None);
                 self.effect_next(c, l);

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is counted for the primary, and the readers that it is asked for.
+
+use super::*;
+
+/// What is counted for the primary before an operation has this end, after `outcome`.
+fn counted(e: &mut LockEntry, op: Op, outcome: Outcome) -> (Option<Counter>, Status) {
+    let mut o = begin(e, op);
+    let _ = posted(o.next(e));
+    o.outcome(e, outcome, at(1));
+    let mut counter = None;
+    loop {
+        match o.next(e) {
+            Effect::Count(one) => assert_eq!(counter.replace(one), None),
+            Effect::WriteLedger(_) | Effect::Tell(_) => {}
+            Effect::Flush { .. } => o.flushed(e, true, at(2)),
+            Effect::Ask { .. } => {
+                o.reply(e, Ok(Reply::Denied { status: Status::Fail, word: 0 }), at(2))
+            }
+            Effect::Post { .. } => o.outcome(e, values(&[0, 0]), at(2)),
+            Effect::Done(result) => return (counter, result.status),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_the_client_decides_by_itself_is_counted_for_the_primary_once() {
+    let mine = |e: &mut LockEntry, op, old| counted(e, op, values(&[old]));
+    let extend = Op::Extend { mode: X, expire_s: 5 };
+    let fail = |counter| (Some(counter), Status::Fail);
+    let e = &mut entry(LockType::Atomic);
+    assert_eq!(mine(e, TAKE, others_word()), fail(Counter::AtomicTryLockFail));
+    assert_eq!(mine(e, TAKE, 0), (None, Status::Success));
+    let e = &mut held(LockType::Atomic);
+    assert_eq!(mine(e, Op::Unlock, others_word()), fail(Counter::AtomicUnlockFail));
+    let e = &mut held(LockType::Atomic);
+    assert_eq!(mine(e, extend, others_word()), fail(Counter::AtomicExtendFail));
+    let e = &mut entry(LockType::Rw);
+    assert_eq!(mine(e, TAKE, 1), fail(Counter::RwTryLockExFail));
+    let shared = Op::TryLock { mode: S, expire_s: 5 };
+    let owned = values(&[0, 8 << 32]);
+    assert_eq!(counted(e, shared, owned), fail(Counter::RwTryLockShFail));
+    let queued = FairWord::new().with_mx(1).into_bits();
+    let e = &mut entry(LockType::Fair);
+    assert_eq!(mine(e, TAKE, queued), (Some(Counter::Again), Status::Again));
+}
+
+#[test]
+fn what_the_arbiter_decides_it_counts_itself() {
+    let waiters = AtomicWord::new().with_client(8).with_timeout(9_999).with_waiters(true);
+    let e = &mut entry(LockType::Atomic);
+    assert_eq!(counted(e, LOCK, values(&[waiters.into_bits()])), (None, Status::Fail));
+    let e = &mut held(LockType::Atomic);
+    assert_eq!(counted(e, Op::Unlock, Outcome::Unknown).0, None, "nothing is known");
+}
+
+/// The readers inside that a view tells.
+fn readers(effect: Effect) -> u32 {
+    match effect {
+        Effect::Done(OpResult { view: Some(View::Fair { t_value: Some(t), .. }), .. }) => t >> 26,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A shared ticket behind a writer, behind whom two shares were taken.
+fn behind_a_writer(e: &mut LockEntry) -> Operation {
+    let mut o = begin(e, Op::TryLock { mode: S, expire_s: 5 });
+    let _ = posted(o.next(e));
+    o.outcome(e, values(&[0, FairWord::new().with_mx(1).with_ms(2).into_bits()]), at(1));
+    assert!(matches!(o.next(e), Effect::WriteLedger(_)));
+    assert!(matches!(o.next(e), Effect::Flush { .. }));
+    o.flushed(e, true, at(2));
+    o
+}
+
+#[test]
+fn readers_that_the_word_does_not_tell_are_asked_for_if_wanted() {
+    let count = Request::CountReaders { handle: Handle(3) };
+    let mut e = entry(LockType::Fair);
+    let mut o = behind_a_writer(&mut e);
+    assert_eq!(o.next(&mut e), Effect::Count(Counter::Again));
+    assert_eq!(readers(o.next(&mut e)), 0, "it was not asked to tell them");
+
+    let mut e = entry(LockType::Fair);
+    e.asks_readers(true);
+    let mut o = behind_a_writer(&mut e);
+    assert!(matches!(o.next(&mut e), Effect::Ask { request, .. } if request == count));
+    o.reply(&mut e, Ok(Reply::Done { word: 2 }), at(3));
+    assert_eq!(o.next(&mut e), Effect::Count(Counter::Again));
+    assert_eq!(readers(o.next(&mut e)), 2);
+
+    // no answer, or another one: the result counts all the same
+    for answer in [None, Some(Err(Status::BadResponse))] {
+        let mut e = entry(LockType::Fair);
+        e.asks_readers(true);
+        let mut o = behind_a_writer(&mut e);
+        assert!(matches!(o.next(&mut e), Effect::Ask { request, .. } if request == count));
+        match answer {
+            Some(reply) => o.reply(&mut e, reply, at(3)),
+            None => {
+                o.deadline(&e, false, at(3));
+                assert_eq!(o.next(&mut e), Effect::Forget);
+            }
+        }
+        assert_eq!(o.next(&mut e), Effect::Count(Counter::Again));
+        assert_eq!(done(o.next(&mut e)), Status::Again);
+        assert!(!e.in_doubt());
+    }
+}
+
+#[test]
+fn a_fair_lock_without_a_queue_asks_for_nothing() {
+    for mode in [X, S] {
+        let mut e = entry(LockType::Fair);
+        e.asks_readers(true);
+        for op in [Op::TryLock { mode, expire_s: 5 }, Op::Extend { mode, expire_s: 5 }, Op::Unlock]
+        {
+            let mut o = begin(&mut e, op);
+            let own = e.ticket().map_or(0, |_| match mode {
+                X => FairWord::new().with_mx(1).into_bits(),
+                S => FairWord::new().with_ms(1).into_bits(),
+            });
+            let n = posted(o.next(&mut e)).len();
+            o.outcome(&mut e, values(&[own; 2][..n]), at(1));
+            loop {
+                match o.next(&mut e) {
+                    Effect::WriteLedger(_) => {}
+                    Effect::Flush { .. } => o.flushed(&mut e, true, at(2)),
+                    Effect::ReadClock => o.clock(at(2)),
+                    end => break assert_eq!(done(end), Status::Success, "{op:?}"),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the primary counts: what it answers, what it executes for tcp clients, and what the others
+//! have counted for it.
+//!
+//! | decided by | counted by |
+//! |---|---|
+//! | the arbiter | the primary, by its answer |
+//! | a tcp client, from the outcome of a chain | the primary, from the same outcome |
+//! | an shm or verbs client, from words that it operates on | that client, in its ledger |
+//!
+//! The counts in ledgers are collected when somebody asks for the counters, when the client gets
+//! a new channel, and before its ledger is forgotten.
+
+use std::sync::Arc;
+
+use super::{lock_ref, Primary};
+use crate::clock::ServerTime;
+use crate::counters::{Counter, Counters, COUNTERS, TOLD};
+use crate::exec::LockMemory;
+use crate::ids::ClientId;
+use crate::limits::FAIR_READERS_MAX;
+use crate::message::{LockType, Mode, Reply, Request};
+use crate::status::Status;
+use crate::verb::{Chain, Values, Verb, WordAddr};
+use crate::words::{AtomicWord, FairWord, RwWord};
+
+impl Primary {
+    /// Its counters, for everybody who counts for it.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Counts one event.
+    pub fn count(&self, counter: Counter) {
+        self.counters.count(counter);
+    }
+
+    /// The counters by their numbers, with what clients have counted until now.
+    pub fn stats(&mut self, mem: &mut dyn LockMemory) -> [u64; COUNTERS] {
+        self.collect_all(mem);
+        self.counters.read()
+    }
+
+    /// Sets all counters to 0.
+    pub fn clear_stats(&mut self, mem: &mut dyn LockMemory) {
+        self.collect_all(mem);
+        self.counters.clear();
+    }
+
+    fn collect_all(&mut self, mem: &mut dyn LockMemory) {
+        let clients: Vec<ClientId> =
+            self.registry.clients.iter().map(|client| client.id()).collect();
+        for client in clients {
+            self.collect(mem, client);
+        }
+    }
+
+    /// As [`collect`](Self::collect), before the driver forgets the ledger of a client that is
+    /// gone.
+    pub fn collect_last(&mut self, mem: &mut dyn LockMemory, client: ClientId) {
+        self.collect(mem, client);
+        self.told.remove(&client);
+    }
+
+    /// Adds what a client has counted for the primary since the last time. A client can say what
+    /// it likes: it spoils counters, and nothing else.
+    pub(super) fn collect(&mut self, mem: &mut dyn LockMemory, client: ClientId) {
+        let told = mem.told(client);
+        let known = self.told.get(&client).copied().unwrap_or_default();
+        if told == known {
+            return;
+        }
+        for (place, counter) in TOLD.into_iter().enumerate() {
+            let (new, old) = (told[place], known[place]);
+            // less than before: it counts anew, on another channel
+            self.counters.add(counter, if new < old { new } else { new - old });
+        }
+        self.told.insert(client, told);
+    }
+
+    /// The driver has executed a chain for a tcp client: what its client makes of it is counted
+    /// here. Of words that were as the chain expected nothing is.
+    pub fn count_chain(&self, now: ServerTime, client: ClientId, chain: &Chain, values: &Values) {
+        for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
+            let (addr, is_as_expected) = match *verb {
+                Verb::Cas { addr, expect, .. } => (addr, old == expect),
+                Verb::Faa { addr, .. } => (addr, false),
+                Verb::Read { .. } | Verb::Note { .. } => continue,
+            };
+            if is_as_expected {
+                continue;
+            }
+            let counter = self.type_of(addr).and_then(|lock_type| match lock_type {
+                LockType::Atomic => of_atomic(now, client, verb, old),
+                LockType::Rw => of_rw(client, verb, old, chain.verbs().len()),
+                LockType::Fair => of_fair(verb, old),
+            });
+            if let Some(counter) = counter {
+                self.count(counter);
+            }
+        }
+    }
+
+    fn type_of(&self, addr: WordAddr) -> Option<LockType> {
+        lock_ref(&self.registry, addr.slot()).map(|lock| lock.lock_type)
+    }
+
+    /// The answer to a request.
+    pub(super) fn count_reply(&self, lock_type: LockType, request: &Request, reply: &Reply) {
+        use Counter as C;
+        let counter = match (reply, request, lock_type) {
+            (Reply::Queued { .. }, _, _) => C::Again,
+            (Reply::Denied { status: Status::Invalid, .. }, _, _) => C::InvalidOp,
+            (Reply::Denied { .. }, Request::Release { mode, .. }, kind) => match (kind, mode) {
+                (LockType::Atomic, _) => C::AtomicUnlockFail,
+                (LockType::Rw, Mode::Exclusive) => C::RwUnlockExFail,
+                (LockType::Rw, Mode::Shared) => C::RwUnlockShFail,
+                (LockType::Fair, Mode::Exclusive) => C::FairUnlockExFail,
+                (LockType::Fair, Mode::Shared) => C::FairUnlockShFail,
+            },
+            (
+                Reply::Denied { .. },
+                Request::Poll { mode, .. } | Request::Wait { mode, .. },
+                kind,
+            ) => match (kind, mode) {
+                (LockType::Fair, Mode::Exclusive) => C::FairExTicketPassed,
+                (LockType::Fair, Mode::Shared) => C::FairShTicketPassed,
+                _ => return,
+            },
+            (Reply::Denied { .. }, Request::TakeTicket { .. }, _) => C::FairQueueLimit,
+            (Reply::Denied { .. }, Request::Steal { .. }, _) => C::AtomicTryLockFail,
+            _ => return,
+        };
+        self.count(counter);
+    }
+}
+
+/// An acquire of an atomic lock that is held, or a release or an extend of one that is lost.
+fn of_atomic(now: ServerTime, client: ClientId, verb: &Verb, old: u64) -> Option<Counter> {
+    let Verb::Cas { expect, swap, .. } = *verb else { return None };
+    let found = AtomicWord::from_bits(old);
+    let was_mine = AtomicWord::from_bits(expect).client() == client.get();
+    match (was_mine, swap) {
+        _ if found.client() == client.get() => None,
+        (true, 0) => Some(Counter::AtomicUnlockFail),
+        (true, _) => Some(Counter::AtomicExtendFail),
+        // of a hold that is over it asks once more
+        (false, _) if found.waiters() || now < ServerTime::expiry_of(found.timeout()) => {
+            (old != 0).then_some(Counter::AtomicTryLockFail)
+        }
+        (false, _) => None,
+    }
+}
+
+/// `verbs`: of the chain. A share is taken, and given back, together with a ledger entry; what
+/// corrects the count goes alone.
+fn of_rw(client: ClientId, verb: &Verb, old: u64, verbs: usize) -> Option<Counter> {
+    let found = RwWord::from_bits(old);
+    let is_held = found.client() != 0 || found.waiters();
+    match *verb {
+        Verb::Cas { expect: 0, .. } => Some(Counter::RwTryLockExFail),
+        Verb::Cas { .. } if found.client() != client.get() => Some(Counter::RwUnlockExFail),
+        Verb::Faa { add: 1, .. } if verbs == 2 && is_held => Some(Counter::RwTryLockShFail),
+        Verb::Faa { add: u64::MAX, .. } if verbs == 3 && found.rcount() == 0 => {
+            Some(Counter::RwUnlockShFail)
+        }
+        _ => None,
+    }
+}
+
+/// A ticket that is not served at once, or an exclusive hold that is over.
+fn of_fair(verb: &Verb, old: u64) -> Option<Counter> {
+    let w = FairWord::from_bits(old);
+    let is_queued = match *verb {
+        Verb::Faa { add: FairWord::TAKE_EXCLUSIVE, .. } => {
+            w.open_exclusive() != 0 || w.open_shared() != 0
+        }
+        Verb::Faa { add: FairWord::TAKE_SHARED, .. } => {
+            w.open_exclusive() != 0 || w.open_shared() >= FAIR_READERS_MAX
+        }
+        Verb::Cas { expect, swap, .. } => {
+            let (expected, swap) = (FairWord::from_bits(expect), FairWord::from_bits(swap));
+            let is_lost = w.nx() != expected.nx() && swap == expected.exclusive_done();
+            return is_lost.then_some(Counter::FairUnlockExFail);
+        }
+        _ => false,
+    };
+    is_queued.then_some(Counter::Again)
+}
