@@ -126,6 +126,10 @@ bugs! {
     HorizonEarly =
         "horizon-early",
         "silence is not acted on before the horizon that the client knows";
+    GraceBeforeHorizon =
+        "grace-before-horizon",
+        "a connection that ends does not cut the horizon short that its client knows";
+    HorizonIgnored = "horizon-ignored", "a client past its horizon neither posts nor believes";
     LeaseLapses = "lease-lapses", "a hold with a lease ends at the lease's end, and not before";
     LapseUntold =
         "lapse-untold",

@@ -94,6 +94,7 @@ impl Sys {
         let client = &mut self.clients[c];
         client.inc += 1;
         (client.id, client.gen, client.life) = (None, 0, Life::Dead);
+        (client.lapses, client.is_unaware) = (0, false);
         client.releases.clear();
         client.control = super::control::Stage::Sleep;
         client.control_tok += 1;

@@ -2,9 +2,8 @@
 //! Control connections, and what `Membership` wants done with the sockets and processes that the
 //! simulator has models of. It decides nothing: `dlock-core::membership` does.
 
-use dlock_core::clock::ServerTime;
 use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, Secret, UNLIMITED, VERSION, VERSION_MIN,
+    Attach, ControlReply, ControlRequest, FabricKind, Secret, Terms, UNLIMITED, VERSION, VERSION_MIN,
 };
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Draws, Effect, Fencing, Gone, Joining, MemberMemory, Opened};
@@ -57,7 +56,11 @@ impl World {
                 let mapped = self.sys.is_mapped(client);
                 self.members.fence_tried(client, Fencing { unfenced: false, mapped });
             }
-            Effect::Revoke { .. } => {}
+            Effect::Revoke { client } => {
+                if let Some(s) = self.sys.session(client) {
+                    s.revoked = true;
+                }
+            }
             Effect::Look { client } => {
                 let Some(primary) = &self.primary else { return };
                 let has_something = primary.has_something(now, &mut self.sys, client);
@@ -154,7 +157,7 @@ impl World {
             },
             Ask::Heartbeat => match call(sys, ControlRequest::Heartbeat) {
                 ControlReply::Alive { now, until, .. } => {
-                    Answer::Alive(now, true_until(sys, until))
+                    Answer::Alive(now, until.unwrap_or(UNLIMITED))
                 }
                 ControlReply::Error(status) => Answer::Refused(status),
                 _ => Answer::Refused(Status::Error),
@@ -195,7 +198,7 @@ impl World {
         reinit: Option<(ClientId, Secret)>,
     ) -> Result<Answer, Status> {
         let (version_min, version_max, tp_mode) = (VERSION_MIN, VERSION, 0);
-        let horizon_s = Some(self.sys.plan.horizon_s(self.sys.clients[c].fabric));
+        let horizon_s = Some(self.sys.plan.horizon_s);
         let request = match reinit {
             None => ControlRequest::Init { version_min, version_max, tp_mode, horizon_s },
             Some((client, secret)) => ControlRequest::Reinit {
@@ -230,7 +233,17 @@ impl World {
         let process = sys.session(id).map_or(0, |s| s.process);
         sys.sessions.retain(|s| s.id != id);
         let client = c as u8;
-        let session = Session { id, client, inc, gen: 0, channel: 0, process, conn, left: false };
+        let session = Session {
+            id,
+            client,
+            inc,
+            gen: 0,
+            channel: 0,
+            process,
+            conn,
+            left: false,
+            revoked: false,
+        };
         sys.sessions.push(session);
         if sys.clients[c].inc != inc {
             let ns = sys.takes(50_000);
@@ -240,15 +253,14 @@ impl World {
             sys.after(ns, Ev::Lost(client, inc, conn)); // nobody is at the other end any more
         }
         sys.mix(code(Status::Success) ^ u64::from(gen) << 8);
-        let terms = admitted.terms;
+        let unlimited = Terms { horizon_s: 0, until: UNLIMITED, lapses: 0 };
         Ok(Answer::Joined {
             id,
             secret: admitted.secret,
             epoch: sys.epoch,
             anchor_s: self.primary.as_ref().map_or(0, |primary| primary.config().anchor_s),
             now: sys.server_now(),
-            until: true_until(sys, terms.map(|terms| terms.until)),
-            lapses: terms.map_or(0, |terms| terms.lapses),
+            terms: admitted.terms.unwrap_or(unlimited),
             recovering: admitted.recovering,
             gen,
         })
@@ -298,6 +310,7 @@ impl World {
             let Some(primary) = &mut self.primary else { return };
             self.sys.log(|| format!("client {c} ({}) is lost: {why:?}", s.id.get()));
             self.members.control_ended(now, primary, (s.id, s.conn.into()), why);
+            self.sys.has_no_horizon(c, inc, why);
             if conn == EXITED && self.sys.clients[c].fabric == Fabric::Shm {
                 self.members.process_ended(s.id, s.process);
             }
@@ -309,6 +322,22 @@ impl World {
 }
 
 impl Sys {
+    /// Of a client without a horizon whose host has closed its connection nothing is promised
+    /// beyond the grace but its leases. It cannot know; see docs/leases.md.
+    fn has_no_horizon(&mut self, c: usize, inc: u16, why: Gone) {
+        let who = (c as u64) << 32 | u64::from(inc);
+        let until = self.now + self.plan.grace_ns;
+        let is_here = self.clients[c].inc == inc && self.clients[c].fabric != Fabric::Shm;
+        if self.plan.horizon_s > 0 || why == Gone::Silent || !is_here {
+            return;
+        }
+        for l in 0..self.plan.locks.len() {
+            if let Err(why) = self.oracle.horizon(l, who, self.now, until) {
+                self.fail(why);
+            }
+        }
+    }
+
     /// A lease on a fair lock is a promise once the primary knows of it. That of a tcp client whose
     /// ledger write has not arrived is not: it ends at the horizon, as what has no lease.
     fn end_untold_leases(&mut self, id: ClientId) {
@@ -327,13 +356,5 @@ impl Sys {
                 self.oracle.ended(l, who);
             }
         }
-    }
-}
-
-/// The true time until which the primary does not act on silence.
-fn true_until(sys: &Sys, until: Option<ServerTime>) -> u64 {
-    match until {
-        None | Some(UNLIMITED) => u64::MAX,
-        Some(until) => sys.true_time(until),
     }
 }

@@ -39,6 +39,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{LockGrant, Secret};
 use dlock_core::lock::Op;
+use dlock_core::session::Heartbeats;
 use dlock_core::status::Status;
 use dlock_core::verb::Outcome;
 
@@ -148,6 +149,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         epoch: 0,
         old_clock: None,
         gen: 0,
+        horizon_ns: u64::MAX,
         doing: Doing::Nothing,
         operation: None,
         op: Op::Unlock,
@@ -187,6 +189,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         epoch: 0,
         anchor_s: 0,
         lapses: 0,
+        is_unaware: false,
         gen: 0,
         seq: 0,
         up: Default::default(),
@@ -201,7 +204,8 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         control_down_last: 0,
         control_tok: 0,
         control: control::Stage::Sleep,
-        heartbeat_at: 0,
+        beats: Heartbeats::new(0, 0),
+        clock_at: 0,
         paused_until: 0,
         blocked_up: 0,
         blocked_down: 0,

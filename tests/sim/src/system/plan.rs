@@ -360,7 +360,9 @@ pub struct Plan {
     pub interleave: u32,
     /// How long an absent client keeps what it holds.
     pub grace_ns: u64,
-    /// Time between heartbeats.
+    /// The session horizon that clients ask for, seconds; 0: none.
+    pub horizon_s: u32,
+    /// Time between exchanges that tell the time, without a horizon.
     pub heartbeat_ns: u64,
     /// Room for clients and locks.
     pub clients_max: usize,
@@ -385,15 +387,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The session horizon that a client of this fabric asks for. Of a shared-memory client the
-    /// primary knows when its process ends.
-    pub fn horizon_s(&self, fabric: Fabric) -> u32 {
-        match fabric {
-            Fabric::Shm => 0,
-            Fabric::Tcp | Fabric::Verbs => (self.grace_ns / NS) as u32,
-        }
-    }
-
     /// Draws a plan. `scenario` is a name, or `all`.
     pub fn draw(scenario: &str, rng: &mut Rng) -> Option<Plan> {
         let s = match scenario {
@@ -421,6 +414,11 @@ impl Plan {
             false => objects.max(2),
         };
         let grace_ns = rng.range(2, 12) * NS;
+        let horizon_s = match rng.below(4) {
+            0 => 0,
+            1 => (grace_ns / NS) as u32,
+            _ => rng.range(1, 12) as u32,
+        };
         Some(Plan {
             scenario: s.name,
             locks: (0..locks).map(|_| rng.pick(s.types)).collect(),
@@ -439,6 +437,7 @@ impl Plan {
             tail: rng.pick(&[0, 5, 30, 100]),
             interleave: rng.pick(&[20, 100, 300, 600]),
             grace_ns,
+            horizon_s,
             heartbeat_ns: grace_ns / rng.range(3, 6),
             clients_max: if s.limits { clients } else { 64 },
             locks_max: if s.limits { locks } else { locks.max(8) },
