@@ -19,6 +19,7 @@ use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::lane;
 use crate::message::Mode;
+use crate::planted::{self, Bug};
 use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -230,7 +231,8 @@ impl FairState {
         if !is_relayed {
             let revoked = self.revoked.entry(client).or_default();
             revoked.retain(|r| (r.mode, r.ticket) != (mode, ticket));
-            if revoked.len() >= REVOKED_MAX {
+            let max = if planted::is(Bug::RevokedOnce) { 1 } else { REVOKED_MAX };
+            if revoked.len() >= max {
                 revoked.remove(0);
             }
             revoked.push(Revoked { mode, ticket, seen: false });

@@ -159,8 +159,10 @@ impl Primary {
         self.detached(now, mem, client, out);
         if fabric != FabricKind::Tcp {
             self.one_sided.insert(client);
-            self.arbiter.unrelay(client);
-        } else if !self.one_sided.contains(&client) {
+            if !planted::is(Bug::RelayKept) {
+                self.arbiter.unrelay(client);
+            }
+        } else if !self.one_sided.contains(&client) || planted::is(Bug::RelayTooSoon) {
             self.arbiter.relay(client);
         }
     }

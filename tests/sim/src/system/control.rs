@@ -18,6 +18,7 @@ use dlock_core::lock::{EntryState, LockEntry};
 use dlock_core::session::{Binding, Heartbeats};
 use dlock_core::status::Status;
 
+use super::clock::DRIFT_PPM;
 use super::coverage::Action;
 use super::plan::Fabric;
 use super::state::{Ask, Doing, Ev, Life, Sys};
@@ -163,8 +164,38 @@ impl Sys {
         client.conn += 1;
         let gen = client.conn; // both connections are new
         let reinit = client.id.map(|id| (id, client.secret));
+        self.roams(c);
         self.cover(if reinit.is_some() { Action::Rejoin } else { Action::Join }, c);
         self.ask(c, Ask::Join { reinit, gen });
+    }
+
+    /// The next session may have another fabric. One that shares the primary's host has its clock.
+    fn roams(&mut self, c: usize) {
+        let is_here = self.clients[c].clock.ppm == 0;
+        let others = match self.plan.is_of_card {
+            true => [Fabric::Verbs, Fabric::Tcp],
+            false if is_here => [Fabric::Shm, Fabric::Tcp],
+            false => return,
+        };
+        if self.rng.chance(self.plan.roams) {
+            self.clients[c].next_fabric = self.rng.pick(&others);
+        }
+    }
+
+    /// The session's fabric is the client's from now on; memory of the old one is unmapped.
+    fn goes_over(&mut self, c: usize) {
+        let fabric = self.clients[c].next_fabric;
+        if self.clients[c].fabric != fabric {
+            self.log(|| format!("client {c} goes over to {fabric:?}"));
+        }
+        let client = &mut self.clients[c];
+        client.fabric = fabric;
+        client.clock.bound_ppm = if fabric == Fabric::Shm { 0 } else { DRIFT_PPM };
+        let id = client.id;
+        let mut sessions = self.sessions.iter_mut();
+        if let Some(s) = sessions.find(|s| Some(s.id) == id && fabric != Fabric::Shm) {
+            s.mapped = false;
+        }
     }
 
     /// A thread is in the midst of an operation that it waits for nobody in: a reinit waits for it.
@@ -196,7 +227,7 @@ impl Sys {
                 );
                 t.entry.is_some() && t.epoch != epoch && !is_free
             };
-            if client.threads.iter().any(acts) {
+            if client.threads.iter().any(acts) || self.claims_last(c) {
                 return self.control_after(c, 1_000_000);
             }
             self.cover(Action::Claim, c);
@@ -238,6 +269,17 @@ impl Sys {
         }
     }
 
+    /// Without fencing tokens a successor believes the claim that comes first. So whoever has lost
+    /// something to another client, and was not told, claims here when the others have.
+    fn claims_last(&self, c: usize) -> bool {
+        let is_open = |client: &super::state::Client| {
+            let holds = |t: &super::state::Thread| t.entry.is_some() && t.epoch != self.epoch;
+            let comes = matches!(client.life, Life::Up | Life::Broken);
+            comes && !client.is_unaware && client.threads.iter().any(holds)
+        };
+        self.clients[c].is_unaware && self.clients.iter().any(is_open)
+    }
+
     fn claims(&mut self, c: usize) -> Vec<(u8, dlock_core::control::Claim)> {
         let new = self.client_now(c);
         let at = self.now;
@@ -275,7 +317,8 @@ impl Sys {
         match answer {
             Answer::Joined { gen, .. } => {
                 self.clients[c].session = Some((sent, answer));
-                self.ask(c, Ask::Attach(gen));
+                let fabric = self.clients[c].next_fabric;
+                self.ask(c, Ask::Attach(gen, fabric));
             }
             Answer::Attached => {
                 if let Some((asked, session)) = self.clients[c].session.take() {
@@ -371,6 +414,8 @@ impl Sys {
         }
         (client.id, client.secret, client.gen) = (Some(id), secret, gen);
         (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);
+        self.goes_over(c);
+        let client = &mut self.clients[c];
         client.life = Life::Up;
         client.claims_open = recovering;
         let sent_ns = client.clock.local(sent).max(0) as u64;
@@ -378,6 +423,7 @@ impl Sys {
         // what is lost is lost before the session's new horizon counts
         let has_lapsed = !anew && lapses != self.clients[c].lapses;
         self.clients[c].lapses = lapses;
+        self.clients[c].is_unaware &= anew; // it is told now, but not by a successor
         for l in 0..self.clients[c].threads.len() {
             if has_lapsed && self.clients[c].threads[l].epoch == epoch {
                 self.lapse(c, l);
@@ -488,7 +534,7 @@ impl Sys {
         let client = &self.clients[c];
         let all = client.threads.iter().all(|t| t.entry.is_none() || t.epoch == epoch);
         if all && client.claims_open {
-            self.clients[c].claims_open = false;
+            (self.clients[c].claims_open, self.clients[c].is_unaware) = (false, false);
             return self.ask(c, Ask::Done);
         }
         match all {

@@ -211,13 +211,6 @@ impl Sys {
         self.oracle.lapped(l);
         self.log(|| format!("FAULT Lap of lock {l}: the next ticket is {x:#x}, {s:#x}"));
     }
-
-    fn fenced_unaware(&self) -> bool {
-        self.clients.iter().enumerate().any(|(c, client)| {
-            let known = |id| self.sessions_of(c, client.inc).any(|s| s.id == id);
-            client.id.is_some_and(|id| !known(id))
-        })
-    }
 }
 
 impl World {
@@ -238,7 +231,7 @@ impl World {
                 sys.struck(fault, c);
                 sys.exit(c);
             }
-            Fault::CrashPrimary if sys.alive && !sys.recovering && !sys.fenced_unaware() => {
+            Fault::CrashPrimary if sys.alive && !sys.recovering => {
                 sys.struck(fault, c);
                 self.crash_primary();
             }

@@ -24,8 +24,7 @@ impl MemberMemory for Sys {
         let session = self.sessions.iter().find(|s| s.id == client);
         session.is_some_and(|s| {
             let process = &self.clients[usize::from(s.client)];
-            let is_shm = process.fabric == Fabric::Shm;
-            is_shm && process.inc == s.inc && process.id == Some(client) && !s.left
+            s.mapped && process.inc == s.inc && process.id == Some(client) && !s.left
         })
     }
 }
@@ -71,11 +70,13 @@ impl World {
                 let Some(primary) = &mut self.primary else { return };
                 let mut lapse = primary.begin_lapse(client);
                 while !primary.lapse(now, &mut self.sys, &mut lapse, &mut self.out) {}
+                self.sys.is_unaware_of_it(client);
                 self.members.lapsed(now, client, lapse.lapsed());
             }
             Effect::Undo { client, .. } => {
                 let Some(primary) = &mut self.primary else { return };
                 self.sys.mix(0xfe ^ u64::from(client.get()));
+                self.sys.is_unaware_of_it(client);
                 if primary.fenced(client) {
                     self.members.undone(client);
                 } else if self.sys.rng.below(2) == 0 {
@@ -114,8 +115,8 @@ impl World {
         }
         let session = self.sys.sessions_of(c, inc).find(|s| s.conn == conn && !s.left).copied();
         let Some(Session { id, .. }) = session else { return Some(Answer::Closed) };
-        if let Ask::Attach(gen) = ask {
-            return Some(self.attach(c, id, gen));
+        if let Ask::Attach(gen, fabric) = ask {
+            return Some(self.attach(c, id, gen, fabric));
         }
         if !self.members.speaks(id, conn.into()) {
             return Some(Answer::Closed);
@@ -138,7 +139,7 @@ impl World {
             members.control(now, primary, sys, (id, conn.into()), request, out)
         };
         match ask {
-            Ask::Join { .. } | Ask::Attach(_) => Answer::Closed,
+            Ask::Join { .. } | Ask::Attach(..) => Answer::Closed,
             Ask::Get(wanted) => {
                 let descs = wanted.iter().map(|&l| desc(sys, l.into())).collect();
                 match locks(call(sys, ControlRequest::GetLocks(descs))) {
@@ -230,7 +231,7 @@ impl World {
         let id = admitted.client;
         let sys = &mut self.sys;
         sys.memory.add_client(id);
-        let process = sys.session(id).map_or(0, |s| s.process);
+        let (process, mapped) = sys.session(id).map_or((0, false), |s| (s.process, s.mapped));
         sys.sessions.retain(|s| s.id != id);
         let client = c as u8;
         let session = Session {
@@ -243,6 +244,7 @@ impl World {
             conn,
             left: false,
             revoked: false,
+            mapped,
         };
         sys.sessions.push(session);
         if sys.clients[c].inc != inc {
@@ -266,9 +268,9 @@ impl World {
         })
     }
 
-    fn attach(&mut self, c: usize, id: ClientId, gen: u32) -> Answer {
+    fn attach(&mut self, c: usize, id: ClientId, gen: u32, fabric: Fabric) -> Answer {
         let process = &self.sys.clients[c];
-        let (fabric, joining) = match process.fabric {
+        let (fabric, joining) = match fabric {
             Fabric::Shm => {
                 let pid = Some(i32::from(process.inc));
                 (FabricKind::Shm, Joining::Shm { pid, is_known: true })
@@ -297,6 +299,7 @@ impl World {
         primary.attached(now, &mut self.sys, id, fabric, &mut self.out);
         if let Some(s) = self.sys.session(id) {
             (s.gen, s.channel) = (gen, channel.number);
+            s.mapped |= fabric == FabricKind::Shm;
             s.process = channel.watch.unwrap_or(s.process);
         }
         Answer::Attached
@@ -311,7 +314,7 @@ impl World {
             self.sys.log(|| format!("client {c} ({}) is lost: {why:?}", s.id.get()));
             self.members.control_ended(now, primary, (s.id, s.conn.into()), why);
             self.sys.has_no_horizon(c, inc, why);
-            if conn == EXITED && self.sys.clients[c].fabric == Fabric::Shm {
+            if conn == EXITED && s.process != 0 {
                 self.members.process_ended(s.id, s.process);
             }
             if let Some(s) = self.sys.session(s.id) {
@@ -322,6 +325,13 @@ impl World {
 }
 
 impl Sys {
+    /// What this client has is ended, and it may live and believe to have it.
+    fn is_unaware_of_it(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.iter_mut().find(|client| client.id == Some(id)) {
+            client.is_unaware = true;
+        }
+    }
+
     /// Of a client without a horizon whose host has closed its connection nothing is promised
     /// beyond the grace but its leases. It cannot know; see docs/leases.md.
     fn has_no_horizon(&mut self, c: usize, inc: u16, why: Gone) {

@@ -49,7 +49,7 @@ pub use bugs::{Bugs, DRIVER_BUGS};
 pub use clock::{Clock, DRIFT_PPM};
 pub use coverage::{Action, Coverage, ACTIONS};
 pub use oracle::{Oracle, Service};
-pub use plan::{Fabric, Fault, Plan, Scenario, EXTRA, FAULTS, SCENARIOS};
+pub use plan::{Fabric, Fault, Plan, Scenario, FAULTS, SCENARIOS};
 pub use rng::Rng;
 
 use server::World;
@@ -182,6 +182,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         inc: 1,
         life: Life::Joining,
         fabric,
+        next_fabric: fabric,
         id: None,
         secret: Secret([0; 16]),
         clock: Clock { ppm, base, bound_ppm, ..Clock::default() },

@@ -107,6 +107,8 @@ pub struct Scenario {
     objects: &'static [usize],
     /// Up to 31 locks, most of them operated on in batches.
     many: bool,
+    /// Of a thousand sessions, up to so many are asked for over another fabric.
+    roams: u32,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -131,6 +133,7 @@ const CALM: Scenario = Scenario {
     few: false,
     objects: &[0, 0, 0, 1],
     many: false,
+    roams: 0,
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -164,6 +167,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "rw",
+        roams: 300,
         types: &[Rw],
         faults: &[F::Crash, F::Crash, F::Pause, F::Freeze, F::BreakCommand, F::Slow],
         fault_every: 70,
@@ -199,6 +203,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "verbs",
+        roams: 300,
         fabrics: &[&[Verbs], &[Verbs, Tcp]],
         faults: &[F::Slow, F::BreakCommand, F::Freeze, F::Crash, F::Pause],
         fault_every: 60,
@@ -241,6 +246,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "reconnect",
+        roams: 300,
         high_lanes: true,
         types: &[Rw, Fair, Fair],
         fabrics: REMOTE,
@@ -251,6 +257,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "absent",
+        roams: 300,
         fabrics: &[&[Shm], &[Shm, Tcp]],
         faults: &[F::BreakControl, F::BreakControl, F::Pause, F::Crash],
         fault_every: 40,
@@ -299,6 +306,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "storm",
+        roams: 300,
         objects: &[0, 1, 2],
         faults: ANYTHING,
         fault_every: 45,
@@ -309,19 +317,17 @@ pub const SCENARIOS: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
+    // ledgers and clients with ticket numbers that are a lap old
+    Scenario {
+        name: "laps",
+        types: &[Fair],
+        faults: &[F::Lap, F::Lap, F::Standstill, F::Pause, F::BreakCommand, F::Slow, F::Crash],
+        fault_every: 40,
+        overstay: 300,
+        high_lanes: true,
+        ..CALM
+    },
 ];
-
-/// Scenarios that `all` does not draw. `laps`: ledgers and clients with ticket numbers that are a
-/// lap old; without a rule against them it finds violations.
-pub const EXTRA: &[Scenario] = &[Scenario {
-    name: "laps",
-    types: &[Fair],
-    faults: &[F::Lap, F::Lap, F::Standstill, F::Pause, F::BreakCommand, F::Slow, F::Crash],
-    fault_every: 40,
-    overstay: 300,
-    high_lanes: true,
-    ..CALM
-}];
 
 /// Everything that is drawn before a schedule begins.
 #[derive(Clone, Debug)]
@@ -380,6 +386,10 @@ pub struct Plan {
     pub drift: bool,
     /// Tables are as small as they can be.
     pub limits: bool,
+    /// Of a thousand sessions, so many are asked for over another fabric.
+    pub roams: u32,
+    /// The memory is a card's: no client has it mapped.
+    pub is_of_card: bool,
     /// Where the lanes of fair locks begin.
     pub lanes: (u16, u16),
     /// The server clock at the beginning, nanoseconds.
@@ -391,7 +401,7 @@ impl Plan {
     pub fn draw(scenario: &str, rng: &mut Rng) -> Option<Plan> {
         let s = match scenario {
             "all" => &SCENARIOS[rng.below(SCENARIOS.len() as u64) as usize],
-            name => SCENARIOS.iter().chain(EXTRA).find(|s| s.name == name)?,
+            name => SCENARIOS.iter().find(|s| s.name == name)?,
         };
         let (clients, locks) = match s.few {
             _ if s.many => (rng.pick(&[2, 2, 3]), rng.pick(&[3, 4, 6, 8, 31])),
@@ -451,6 +461,8 @@ impl Plan {
             asynchronous: rng.pick(&[0, 0, 0, 100]),
             drift: s.drift,
             limits: s.limits,
+            roams: rng.pick(&[0, s.roams]),
+            is_of_card: mix.contains(&Fabric::Verbs),
             lanes: (lane(rng), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
         })

@@ -260,17 +260,18 @@ impl World {
         }
     }
 
-    /// A free read-write lock with waiters, and nothing under way that could wake them.
+    /// A free lock with waiters, and nothing under way that could wake them.
     pub fn nobody_sleeps_before_a_free_lock(&mut self) {
         let Some(primary) = &self.primary else { return };
         let sys = &self.sys;
         if !sys.inbox.is_empty()
             || sys.serve_pending
+            || primary.next_wakeup().is_some_and(|at| at <= sys.server_now())
             || sys.clients.iter().any(|c| !c.up.is_empty())
         {
             return;
         }
-        for l in (0..sys.plan.locks.len()).filter(|&l| sys.plan.locks[l] == LockType::Rw) {
+        for l in (0..sys.plan.locks.len()).filter(|&l| sys.plan.locks[l] != LockType::Atomic) {
             let threads = || sys.clients.iter().map(|c| &c.threads[l]);
             let Some(slot) = sys.slot_of(l) else { continue };
             let word = sys.memory.words[Sys::w0(slot).index() as usize];
@@ -280,6 +281,16 @@ impl World {
                 Doing::Idle | Doing::Nothing => !t.entry.as_ref().is_some_and(|e| e.in_doubt()),
                 Doing::Reply { is_wait } => is_wait,
                 _ => false,
+            };
+            // who has a ticket and does not wait, or has a hold, lets others wait
+            let has_nothing = |t: &Thread| match (&t.doing, &t.entry) {
+                (Doing::Idle, Some(entry)) => entry.ticket().is_none(),
+                (Doing::Nothing | Doing::Reply { .. }, _) | (Doing::Idle, None) => true,
+                _ => false,
+            };
+            let free = match sys.plan.locks[l] {
+                LockType::Fair => threads().all(has_nothing),
+                _ => free,
             };
             if free && primary.waiters(slot) > 0 && threads().all(asleep) {
                 let why = format!("liveness: lock {l} is free, and its waiters are asleep");

@@ -123,8 +123,8 @@ pub(crate) enum Ask {
         reinit: Option<(ClientId, Secret)>,
         gen: u32,
     },
-    /// A second connection is to become this command channel.
-    Attach(u32),
+    /// A second connection is to become this command channel, over this fabric.
+    Attach(u32, Fabric),
     Get(Vec<u8>),
     Release(u8, dlock_core::ids::LockId),
     Heartbeat,
@@ -159,6 +159,8 @@ pub(crate) struct Session {
     pub left: bool,
     /// Its chains are refused at mapped memory.
     pub revoked: bool,
+    /// The memory was handed out to it, and it has not said that it has unmapped it.
+    pub mapped: bool,
 }
 
 /// Where a thread of a client is. One thread per client and lock.
@@ -282,6 +284,8 @@ pub(crate) struct Client {
     pub inc: u16,
     pub life: Life,
     pub fabric: Fabric,
+    /// The fabric of the session that it asks for.
+    pub next_fabric: Fabric,
     pub id: Option<ClientId>,
     pub secret: Secret,
     pub clock: Clock,
