@@ -155,6 +155,9 @@ bugs! {
     RelayKept =
         "relay-kept",
         "of a client that goes over to memory of its own the ledger tells what it has";
+    EndedProxiedForgotten =
+        "ended-proxied-forgotten",
+        "what was ended of a proxied client is not undone again when its ledger counts";
     RelayTooSoon =
         "relay-too-soon",
         "who has ever operated on the words itself is known by its ledger";

@@ -10,6 +10,9 @@ use super::plan::{Fabric, Fault};
 use super::server::{World, EXITED};
 use super::state::{Doing, Ev, Life, Sys};
 
+/// A lap goes no further than this number.
+const LAP_MAX: u16 = 0xfbff;
+
 impl Sys {
     /// An action begins: it meets every fault that lasts.
     pub(super) fn cover(&mut self, action: Action, c: usize) {
@@ -184,8 +187,8 @@ impl Sys {
         self.lasts(fault, until);
     }
 
-    /// The tickets of a free fair lock have gone nearly round to one that a ledger names, or to
-    /// one that a client believes to hold.
+    /// Most numbers of a free fair lock have been used up: the next ticket is near the end of the
+    /// ring, or near one that a ledger still names, or that a client believes to hold.
     fn lap(&mut self) {
         let l = self.rng.below(self.plan.locks.len() as u64) as usize;
         let known = |client: &super::state::Client| {
@@ -202,11 +205,21 @@ impl Sys {
             LedgerState::None => ticket,
             _ => Some(note.ticket()),
         };
-        let (before, word) = (self.rng.below(3) as u16, self.memory.word(Sys::w0(slot)));
+        let before = self.rng.below(3) as u16;
+        let (near_end, ends) = (self.rng.chance(500), [0xefff, 0xf000, 0xf7fe, 0xf800, 0xfbff]);
+        let at = self.rng.pick(&ends);
+        let word = self.memory.word(Sys::w0(slot));
         let old = FairWord::from_bits(*word);
         let is_free = old.nx() == old.mx() && old.ns() == old.ms();
         let Some(named) = named.filter(|_| is_free) else { return };
-        let (x, s) = (named.tx.wrapping_sub(before), named.ts.wrapping_sub(before));
+        let (x, s) = match near_end {
+            true => (at, at),
+            false => (named.tx, named.ts),
+        };
+        // the queue comes there ticket by ticket: never back, and never round; behind that, clients
+        // that do not know where the lanes are must have room for a ticket each
+        let x = x.saturating_sub(before).min(LAP_MAX).max(old.mx());
+        let s = s.saturating_sub(before).min(LAP_MAX).max(old.ms());
         *word = FairWord::new().with_nx(x).with_mx(x).with_ns(s).with_ms(s).into_bits();
         self.oracle.lapped(l);
         self.log(|| format!("FAULT Lap of lock {l}: the next ticket is {x:#x}, {s:#x}"));

@@ -128,7 +128,7 @@ impl World {
 
     fn answer(&mut self, id: ClientId, conn: u32, ask: Ask) -> Answer {
         let now = self.sys.server_now();
-        let Self { sys, primary, members, out } = self;
+        let Self { sys, primary, members, out, .. } = self;
         let Some(primary) = primary else { return Answer::Closed };
         let locks = |reply: ControlReply| match reply {
             ControlReply::Locks(grants) => Ok(grants),
@@ -240,6 +240,7 @@ impl World {
             inc,
             gen: 0,
             channel: 0,
+            fabric: sys.clients[c].next_fabric,
             process,
             conn,
             left: false,
@@ -270,6 +271,7 @@ impl World {
 
     fn attach(&mut self, c: usize, id: ClientId, gen: u32, fabric: Fabric) -> Answer {
         let process = &self.sys.clients[c];
+        let carrier = fabric;
         let (fabric, joining) = match fabric {
             Fabric::Shm => {
                 let pid = Some(i32::from(process.inc));
@@ -298,7 +300,7 @@ impl World {
         let Some(primary) = &mut self.primary else { return Answer::Closed };
         primary.attached(now, &mut self.sys, id, fabric, &mut self.out);
         if let Some(s) = self.sys.session(id) {
-            (s.gen, s.channel) = (gen, channel.number);
+            (s.gen, s.channel, s.fabric) = (gen, channel.number, carrier);
             s.mapped |= fabric == FabricKind::Shm;
             s.process = channel.watch.unwrap_or(s.process);
         }

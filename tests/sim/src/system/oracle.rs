@@ -8,6 +8,7 @@
 //! ```
 //! It knows nothing of words, ledgers or queues: only what clients were told, and when.
 
+use dlock_core::lane;
 use dlock_core::message::Mode;
 
 use super::object_oracle::Objects;
@@ -220,7 +221,7 @@ impl Oracle {
             (lock_state.occupant, lock_state.last_exclusive) = (occupant, None);
         }
         if let Some(last) = lock_state.last_exclusive {
-            if exclusive.wrapping_sub(last).wrapping_sub(1) > 0x7fff {
+            if !is_after(exclusive, last) {
                 return Err(format!(
                     "order: lock {lock}: {mode:?} ticket {exclusive:#x} is served after the \
                      exclusive ticket {last:#x}"
@@ -242,5 +243,16 @@ impl Oracle {
     pub fn next_end(&self, lock: usize, now: u64) -> Option<u64> {
         let ends = self.locks[lock].services.iter().map(|s| s.until);
         ends.filter(|&end| end > now && end != u64::MAX).min()
+    }
+}
+
+/// Whether one number of the exclusive lane comes after another. Those of the ring, which the
+/// arbiter alone gives out, come round again and again.
+fn is_after(number: u16, last: u16) -> bool {
+    let ring = lane::ring();
+    let behind = number.wrapping_sub(last).wrapping_sub(1);
+    match number >= ring && last >= ring {
+        true => behind & (lane::mask() - ring) <= (lane::mask() - ring) / 2,
+        false => behind <= 0x7fff,
     }
 }

@@ -57,8 +57,8 @@ pub enum Fault {
     Standstill,
     /// A client's machine is suspended: its process stands still, and goes on in another time.
     Suspend,
-    /// All numbers of a fair lock's tickets are used up but a few, while somebody stood still
-    /// whose ledger entry names an old one (only in the scenario `laps`).
+    /// Most numbers of a fair lock's tickets are used up, while somebody stood still whose ledger
+    /// entry names an old one (only in the scenario `laps`).
     Lap,
 }
 

@@ -8,6 +8,7 @@
 
 use dlock_core::clock::NS;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
+use dlock_core::limits::FAIR_GRACE_S;
 use dlock_core::membership::{Membership, Orphans, Rules, State};
 use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
@@ -26,7 +27,13 @@ pub(crate) struct World {
     pub primary: Option<Primary>,
     pub members: Membership,
     pub out: Vec<Sent>,
+    /// Fair locks that are free, and whose waiters sleep: since when, and the word.
+    asleep: Vec<Option<(u64, u64)>>,
 }
+
+/// A free fair lock whose waiters sleep is passed on within this time: the grace of a ticket that
+/// nobody claims, and a margin.
+const FAIR_SLEEP_NS_MAX: u64 = FAIR_GRACE_S as u64 * NS + NS / 2;
 
 /// The rules of a primary of this plan.
 fn rules(sys: &Sys) -> Rules {
@@ -44,7 +51,8 @@ fn rules(sys: &Sys) -> Rules {
 impl World {
     pub fn new(sys: Sys) -> Self {
         let members = Membership::new(rules(&sys));
-        let mut world = Self { sys, primary: None, members, out: Vec::new() };
+        let asleep = vec![None; sys.plan.locks.len()];
+        let mut world = Self { sys, primary: None, members, out: Vec::new(), asleep };
         world.primary = Some(world.fresh_primary(0));
         world
     }
@@ -222,7 +230,7 @@ impl World {
     }
 
     fn unit_arrived(&mut self, c: usize, inc: u16, gen: u32, unit: Unit) {
-        let Self { sys, primary, members, out } = self;
+        let Self { sys, primary, members, out, .. } = self;
         let Some(primary) = primary else { return };
         let open = sys.sessions_of(c, inc).find(|s| s.gen == gen && gen != 0);
         let Some((id, channel)) = open.map(|s| (s.id, s.channel)) else { return };
@@ -266,7 +274,6 @@ impl World {
         let sys = &self.sys;
         if !sys.inbox.is_empty()
             || sys.serve_pending
-            || primary.next_wakeup().is_some_and(|at| at <= sys.server_now())
             || sys.clients.iter().any(|c| !c.up.is_empty())
         {
             return;
@@ -289,10 +296,19 @@ impl World {
                 _ => false,
             };
             let free = match sys.plan.locks[l] {
-                LockType::Fair => threads().all(has_nothing),
+                LockType::Fair => {
+                    threads().all(has_nothing) && sys.clients.iter().all(|c| c.down.is_empty())
+                }
                 _ => free,
             };
-            if free && primary.waiters(slot) > 0 && threads().all(asleep) {
+            let sleeps = free && primary.waiters(slot) > 0 && threads().all(asleep);
+            let since = match self.asleep[l].filter(|since| sleeps && since.1 == word) {
+                Some((since, _)) => since,
+                None => sys.now,
+            };
+            self.asleep[l] = sleeps.then_some((since, word));
+            let is_fair = sys.plan.locks[l] == LockType::Fair;
+            if sleeps && (!is_fair || sys.now - since > FAIR_SLEEP_NS_MAX) {
                 let why = format!("liveness: lock {l} is free, and its waiters are asleep");
                 return self.sys.fail(why);
             }

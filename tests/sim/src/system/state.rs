@@ -152,6 +152,8 @@ pub(crate) struct Session {
     pub gen: u32,
     /// What membership calls it.
     pub channel: u64,
+    /// What carries it.
+    pub fabric: Fabric,
     /// What membership calls its process.
     pub process: u64,
     /// Its control connection; 0: closed.
