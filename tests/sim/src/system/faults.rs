@@ -227,8 +227,21 @@ impl Sys {
 }
 
 impl World {
+    /// Whether a successor would hear of every client: none is being told that it was removed.
+    fn everybody_comes(&self) -> bool {
+        use dlock_core::membership::State as S;
+        let may_return =
+            |s: S| matches!(s, S::Present | S::Absent { .. } | S::Lingering { .. });
+        self.sys.clients.iter().all(|client| {
+            let asks = client.control != super::control::Stage::Sleep;
+            let state = client.id.and_then(|id| self.members.state(id));
+            client.id.is_none() || state.is_some_and(may_return) || state.is_none() && !asks
+        })
+    }
+
     /// One fault, if one is due.
     pub fn fault(&mut self) {
+        let everybody_comes = self.everybody_comes();
         let sys = &mut self.sys;
         if sys.plan.fault_every == 0 || sys.rng.below(sys.plan.fault_every) != 0 {
             return;
@@ -244,7 +257,7 @@ impl World {
                 sys.struck(fault, c);
                 sys.exit(c);
             }
-            Fault::CrashPrimary if sys.alive && !sys.recovering => {
+            Fault::CrashPrimary if sys.alive && !sys.recovering && everybody_comes => {
                 sys.struck(fault, c);
                 self.crash_primary();
             }
