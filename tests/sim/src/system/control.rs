@@ -189,6 +189,10 @@ impl Sys {
             self.log(|| format!("client {c} goes over to {fabric:?}"));
         }
         let client = &mut self.clients[c];
+        if client.fabric != fabric {
+            // what the old channel carried counts for nothing on this one
+            client.threads.iter_mut().for_each(|t| t.noted_acked = t.noted);
+        }
         client.fabric = fabric;
         client.clock.bound_ppm = if fabric == Fabric::Shm { 0 } else { DRIFT_PPM };
         let id = client.id;
@@ -387,7 +391,8 @@ impl Sys {
         if client.epoch != self.epoch || acts_at == UNLIMITED {
             return;
         }
-        let (until, acts_at) = (client.clock.when(client.beats.horizon_ns()), self.true_time(acts_at));
+        let (until, acts_at) =
+            (client.clock.when(client.beats.horizon_ns()), self.true_time(acts_at));
         if until > acts_at {
             self.fail(format!("horizon: client {c} goes on until {until}, the primary {acts_at}"));
         }

@@ -230,8 +230,7 @@ impl World {
     /// Whether a successor would hear of every client: none is being told that it was removed.
     fn everybody_comes(&self) -> bool {
         use dlock_core::membership::State as S;
-        let may_return =
-            |s: S| matches!(s, S::Present | S::Absent { .. } | S::Lingering { .. });
+        let may_return = |s: S| matches!(s, S::Present | S::Absent { .. } | S::Lingering { .. });
         self.sys.clients.iter().all(|client| {
             let asks = client.control != super::control::Stage::Sleep;
             let state = client.id.and_then(|id| self.members.state(id));

@@ -3,7 +3,8 @@
 //! simulator has models of. It decides nothing: `dlock-core::membership` does.
 
 use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, Secret, Terms, UNLIMITED, VERSION, VERSION_MIN,
+    Attach, ControlReply, ControlRequest, FabricKind, Secret, Terms, UNLIMITED, VERSION,
+    VERSION_MIN,
 };
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Draws, Effect, Fencing, Gone, Joining, MemberMemory, Opened};

@@ -62,11 +62,7 @@ pub struct Oracle {
 impl Oracle {
     /// For so many locks.
     pub fn new(locks: usize) -> Self {
-        Self {
-            locks: vec![Lock::default(); locks],
-            grants: 0,
-            objects: Objects::default(),
-        }
+        Self { locks: vec![Lock::default(); locks], grants: 0, objects: Objects::default() }
     }
 
     /// When this client's own clock comes to the horizon of its session.

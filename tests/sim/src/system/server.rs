@@ -286,7 +286,7 @@ impl World {
             let asleep = |t: &Thread| match t.doing {
                 // who is in doubt of its release has not sent its wake-up: its next operation does
                 Doing::Idle | Doing::Nothing => !t.entry.as_ref().is_some_and(|e| e.in_doubt()),
-                Doing::Reply { is_wait } => is_wait,
+                Doing::Reply { is_wait } => is_wait && t.answer.is_none(),
                 _ => false,
             };
             // who has a ticket and does not wait, or has a hold, lets others wait

@@ -457,9 +457,7 @@ impl Sys {
             _ if epoch != client.epoch => Some(Outcome::Refused(Status::NotReady)),
             _ if !connected => Some(Outcome::Unknown),
             Fabric::Shm if !mapped => Some(Outcome::Unknown),
-            Fabric::Shm if self.is_revoked(c) => {
-                Some(Outcome::Refused(Status::ClientRemoved))
-            }
+            Fabric::Shm if self.is_revoked(c) => Some(Outcome::Refused(Status::ClientRemoved)),
             // the gate of the memory; a queue pair is connected when the recovery is over
             Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
                 Some(Outcome::Refused(Status::NotReady))
