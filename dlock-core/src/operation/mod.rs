@@ -20,9 +20,8 @@
 //!   [`CANCEL_WAIT_NS`] more. A primary that answers nothing in the last [`PROBE_NS`] before is
 //!   not asked to cancel: the call ends in time.
 //! * **Success means a running lease.** No call says success unless the lease, by the client's
-//!   own bounded clock read after the answer, still runs ([`lease`]); or, of a hold without a
-//!   lease, unless the session's horizon has not passed. Otherwise the arbiter is asked to undo
-//!   the grant, and the call fails or goes on waiting.
+//!   own bounded clock read after the answer, still runs ([`lease`]). Otherwise the arbiter is
+//!   asked to undo the grant, and the call fails or goes on waiting.
 //! * What a lost answer may have left behind is undone ([`Request::Resolve`]): at once, without
 //!   waiting for it, and for sure before the next operation on the lock.
 //! * An operation takes at most [`STEPS_MAX`] steps, and no longer than its [`Bounds`].
@@ -507,8 +506,7 @@ impl Operation {
         matches!(self.stage, Stage::Undo(_) | Stage::Done(_))
     }
 
-    /// The machine has a result. A grant whose lease may be over is given back, and so is one
-    /// without a lease past the horizon.
+    /// The machine has a result. A grant whose lease may be over is given back.
     fn finish(&mut self, entry: &mut LockEntry, result: OpResult) {
         if !lease::is_over(entry, self.op, &result, self.now) {
             let result = lease::told(entry, self.op, result, self.now);

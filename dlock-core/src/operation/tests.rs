@@ -419,39 +419,6 @@ fn whatever_comes_after_the_horizon_is_unknown() {
     assert_eq!(e.fast(TAKE, now(5)), None);
 }
 
-#[test]
-fn a_hold_without_a_lease_is_not_told_past_the_horizon() {
-    let now = |ns| Now { horizon_ns: START + 5, ..at(ns) };
-    let share = Op::TryLock { mode: S, expire_s: 5 };
-    // the ledger write takes long: the clock is read once more
-    let mut e = entry(LockType::Rw);
-    let Started::Running(mut o) = Operation::begin(&mut e, share, now(0), bounds()) else {
-        panic!()
-    };
-    let _ = posted(o.next(&mut e));
-    o.outcome(&mut e, values(&[0, 0]), now(4));
-    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
-    assert_eq!(o.next(&mut e), Effect::ReadClock);
-    o.clock(now(5));
-    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
-    assert_eq!(done(o.next(&mut e)), Status::Fail);
-    // the program asks late for what was decided in time
-    for (op, at_ns, told) in [(TAKE, 4, Status::Success), (TAKE, 5, Status::Fail)] {
-        let mut e = entry(LockType::Rw);
-        let Started::Running(mut o) = Operation::begin(&mut e, op, now(0), bounds()) else {
-            panic!()
-        };
-        let _ = posted(o.next(&mut e));
-        o.outcome(&mut e, values(&[0]), now(3));
-        assert_eq!(done(o.next(&mut e)), Status::Success);
-        o.told_late(&e, now(at_ns));
-        if told == Status::Fail {
-            assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
-        }
-        assert_eq!(done(o.next(&mut e)), told);
-    }
-}
-
 /// The locks of a batch, and the clock.
 struct Rig(Vec<LockEntry>, Now);
 
