@@ -382,3 +382,32 @@ impl FairState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_ended_of_a_proxied_client_is_not_believed_when_its_ledger_counts() {
+        let client = ClientId::new(7).unwrap();
+        let ticket = Ticket { tx: 0, ts: 1 };
+        let held = LedgerEntry::of_ticket(LedgerState::HeldShared, ticket);
+        let ended = || {
+            let mut fair = FairState::default();
+            fair.has_taken(client, Mode::Shared, ticket);
+            fair.revoke(client, Mode::Shared, ticket, true);
+            fair
+        };
+        let mut fair = ended();
+        fair.unrelay(client); // the note that drops the ticket was lost with its channel
+        fair.told(client, held);
+        assert!(fair.is_revoked(client, Mode::Shared, ticket));
+        fair.told(client, LedgerEntry::new());
+        assert!(fair.is_empty(), "its ledger has dropped it");
+        let mut fair = ended();
+        fair.noted(client, held);
+        assert!(fair.is_revoked(client, Mode::Shared, ticket), "named still");
+        fair.noted(client, LedgerEntry::new());
+        assert!(fair.is_empty());
+    }
+}
