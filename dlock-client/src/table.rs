@@ -100,6 +100,14 @@ impl Held {
         self.pulse = pulse;
     }
 
+    /// Its primary is gone: operations are refused until a successor was told of it. The horizon
+    /// stays that of the old session: past it the hold may be another's, and only the successor's
+    /// verdict on the claim tells.
+    pub(crate) fn refuse(&mut self, refuse: Arc<dyn Executor>) {
+        self.is_local = refuse.reads_are_free();
+        self.exec = refuse;
+    }
+
     /// The server clock as this client knows it, and the horizon of its session.
     #[inline]
     pub(crate) fn now(&self) -> Now {

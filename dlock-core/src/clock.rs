@@ -39,7 +39,8 @@ impl ServerTime {
     /// The deadline of a hold that starts now: saturates, never wraps.
     #[inline]
     pub fn deadline(self, expire_s: u32) -> u32 {
-        self.seconds().saturating_add(expire_s)
+        let is_short = planted::is(Bug::LeaseShortened) && expire_s < u32::MAX;
+        self.seconds().saturating_add(expire_s - u32::from(is_short && expire_s > 0))
     }
     /// This time and `ns` more.
     pub fn plus_ns(self, ns: u64) -> ServerTime {
@@ -100,7 +101,7 @@ impl Now {
     /// Whether the session's horizon has passed.
     #[inline]
     pub fn is_past_horizon(self) -> bool {
-        self.local_ns >= self.horizon_ns
+        self.local_ns >= self.horizon_ns && !planted::is(Bug::HorizonIgnored)
     }
     /// The deadline to write for a hold that starts now: never earlier than the true time asks
     /// for, so that nobody takes the lock over before the lease is over.

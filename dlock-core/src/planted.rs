@@ -75,6 +75,9 @@ bugs! {
         "recount-trusts-intents",
         "a recount waits until no ledger is between two states";
     RecountOnce = "recount-once", "a recount reads all ledgers twice";
+    RecountUnstamped =
+        "recount-unstamped",
+        "no two chains of a client on the readers' count leave the same ledger entry";
     ClaimedShareForgotten =
         "claimed-share-forgotten",
         "a share claimed in recovery is undone like any other";
@@ -92,6 +95,13 @@ bugs! {
     FairReleaseUnchecked =
         "fair-release-unchecked",
         "the arbiter checks a release against ledger and records";
+    FairReleaseStale =
+        "fair-release-stale",
+        "a fair release is decided from the very word that it is compared with";
+    LeaseShortened = "lease-shortened", "a lease lasts as long as it was asked for";
+    LedgerLeaseShort =
+        "ledger-lease-short",
+        "a fair lock's ledger entry has the whole lease that was granted";
     FairUndoTwice = "fair-undo-twice", "what the arbiter has ended is not undone again";
     FairAbandonTwice =
         "fair-abandon-twice",
@@ -99,6 +109,9 @@ bugs! {
     PassedOverForgotten =
         "passed-over-forgotten",
         "a shared ticket that was passed over cannot be claimed any more";
+    RevokedOnce =
+        "revoked-once",
+        "more than one ended ticket of a client is remembered";
     FairBarge = "fair-barge", "a fair ticket is served only when those before it are done";
     LanesCarry = "lanes-carry", "above the limit, tickets come from the arbiter";
     ArbiterLanesCarry = "arbiter-lanes-carry", "the arbiter wraps each lane by itself";
@@ -126,12 +139,28 @@ bugs! {
     HorizonEarly =
         "horizon-early",
         "silence is not acted on before the horizon that the client knows";
+    GraceBeforeHorizon =
+        "grace-before-horizon",
+        "a connection that ends does not cut the horizon short that its client knows";
+    HorizonIgnored = "horizon-ignored", "a client past its horizon neither posts nor believes";
     LeaseLapses = "lease-lapses", "a hold with a lease ends at the lease's end, and not before";
     LapseUntold =
         "lapse-untold",
         "a client that comes back is told that what had no lease was ended";
     EvictsHolder = "evicts-holder", "a place is taken only from a client that has nothing";
     ClaimRoundedDown = "claim-rounded-down", "a claim's lease is rounded up";
+    ShareOverOwner =
+        "share-over-owner",
+        "a share is not claimed over an exclusive owner";
+    RelayKept =
+        "relay-kept",
+        "of a client that goes over to memory of its own the ledger tells what it has";
+    EndedProxiedForgotten =
+        "ended-proxied-forgotten",
+        "what was ended of a proxied client is not undone again when its ledger counts";
+    RelayTooSoon =
+        "relay-too-soon",
+        "who has ever operated on the words itself is known by its ledger";
 }
 
 /// Rules of laps: `tests/models` switches them off, with lanes of 3 bits. No schedule of the

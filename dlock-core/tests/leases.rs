@@ -64,7 +64,9 @@ enum Cause {
     Closed,
     /// The same, with `orphans = "grace"`.
     ClosedOrphansGrace,
-    /// The same, with `absent_grace_s = "forever"`.
+    /// Its host closes its connections, and it knows its horizon.
+    ClosedWithHorizon,
+    /// The same without one, with `absent_grace_s = "forever"`.
     ClosedForEver,
     /// Its connection breaks since its host does not answer; it has no horizon.
     SilentConnection,
@@ -80,9 +82,10 @@ enum Cause {
 
 use Cause::*;
 
-const CAUSES: [Cause; 9] = [
+const CAUSES: [Cause; 10] = [
     Closed,
     ClosedOrphansGrace,
+    ClosedWithHorizon,
     ClosedForEver,
     SilentConnection,
     Silent,
@@ -109,15 +112,15 @@ fn table(hold: Hold, fabric: FabricKind, cause: Cause) -> Ends {
     let is_mapped = fabric == FabricKind::Shm;
     match (cause, hold.has_lease()) {
         // a shared-memory client that is alive can always act
-        (Closed | ClosedOrphansGrace | SilentWithHorizon | Operator, _) if is_mapped => {
-            Ends::Unmapped
-        }
+        (Closed | ClosedOrphansGrace | ClosedWithHorizon, _) if is_mapped => Ends::Unmapped,
+        (SilentWithHorizon | Operator, _) if is_mapped => Ends::Unmapped,
         (Died, _) if is_mapped => Ends::Now,
         (Left | Operator, _) => Ends::Now,
         (ClosedOrphansGrace, _) => Ends::Grace,
-        (Closed | Died, true) | (SilentWithHorizon, true) => Ends::Lease,
+        (Closed | Died | ClosedWithHorizon | SilentWithHorizon, true) => Ends::Lease,
         (Closed | Died, false) => Ends::Grace,
-        (SilentWithHorizon, false) => Ends::Horizon,
+        // the connection may have been reset on the way, and the client lives
+        (ClosedWithHorizon | SilentWithHorizon, false) => Ends::Horizon,
         // the lease of the lock itself: others may take it over, but nobody undoes it
         (ClosedForEver | SilentConnection | Silent, _) => Ends::Never,
     }
@@ -177,7 +180,8 @@ fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
     let orphans = if cause == ClosedOrphansGrace { Orphans::Grace } else { Orphans::Lease };
     let grace_s = (cause != ClosedForEver).then_some(GRACE_S);
     let mut site = Site::with(grace_s, orphans, 3);
-    let horizon_s = if cause == SilentWithHorizon { HORIZON_S } else { 0 };
+    let has_horizon = matches!(cause, ClosedWithHorizon | SilentWithHorizon);
+    let horizon_s = if has_horizon { HORIZON_S } else { 0 };
     let peer = site.join(fabric, horizon_s);
     let grant = site.get(peer, "l", what.lock_type());
     // somebody else has got it, too, so that the lock outlives its holder
@@ -187,7 +191,9 @@ fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
     let lock_type = what.lock_type();
     assert!(is_held(&mut site, &grant, lock_type));
     match cause {
-        Closed | ClosedOrphansGrace | ClosedForEver => site.lose(peer, Gone::Closed),
+        Closed | ClosedOrphansGrace | ClosedWithHorizon | ClosedForEver => {
+            site.lose(peer, Gone::Closed);
+        }
         SilentConnection => site.lose(peer, Gone::Silent),
         Silent | SilentWithHorizon => {}
         Died if fabric == FabricKind::Shm => site.die(peer),

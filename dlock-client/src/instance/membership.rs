@@ -195,7 +195,7 @@ impl Instance {
                         }
                         held.resume();
                     }
-                    false => held.go_over_to(Arc::clone(&refuse), Arc::clone(&link.pulse)),
+                    false => held.refuse(Arc::clone(&refuse)),
                 }
             }
         }

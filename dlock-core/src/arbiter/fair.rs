@@ -335,8 +335,8 @@ fn gives_up_by_ledger(
 /// at once, so that nothing that still names it takes it off again.
 fn given_up(ctx: &mut Ctx<'_>, fair: &mut FairState, client: ClientId, mode: Mode, ticket: Ticket) {
     let is_suspect = fair.is_suspect(client, mode);
-    if mode == Mode::Shared && !ctx.is_relayed(client) {
-        fair.revoke(client, mode, ticket, false);
+    if mode == Mode::Shared {
+        fair.revoke(client, mode, ticket, ctx.is_relayed(client));
     }
     if !is_suspect {
         fair.give_up(client, mode, ticket);
@@ -528,17 +528,21 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId,
 /// The client was away, and what it has of this lock is ended; it may come back. What it has named
 /// in its ledger it may name again: that is not believed.
 pub(super) fn lapse(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
-    let named = named(ctx.mem.ledger(client, handle));
     let is_relayed = ctx.is_relayed(client);
+    let had = match is_relayed {
+        true => state.fair.live.get(&client).copied(),
+        false => named(ctx.mem.ledger(client, handle)),
+    };
     undo(ctx, state, client, handle);
-    if let (Some((mode, ticket)), false) = (named, is_relayed) {
-        state.fair.revoke(client, mode, ticket, false);
+    if let Some((mode, ticket)) = had {
+        state.fair.revoke(client, mode, ticket, is_relayed);
     }
     advance(ctx, state);
 }
 
 /// A note of a tcp client arrived: its ledger says now what the record had to say before.
-pub(super) fn noted(state: &mut FairState, client: ClientId) {
+pub(super) fn noted(state: &mut FairState, client: ClientId, entry: LedgerEntry) {
+    state.noted(client, entry);
     if state.records.get(&client).is_some_and(|r| r.status == RecordStatus::Issued) {
         state.records.remove(&client);
     }

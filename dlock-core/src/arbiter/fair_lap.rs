@@ -108,7 +108,8 @@ fn names(ctx: &mut Ctx<'_>, fair: &mut FairState, caller: ClientId) -> Names {
     }
     ctx.worked(fair.records.len());
     names.tickets.extend(fair.records.values().map(|r| (r.mode, r.ticket)));
-    names.tickets.extend(fair.revoked.values().flatten().map(|r| (r.mode, r.ticket)));
+    let ended = fair.revoked.values().flatten().filter(|r| !r.is_relayed);
+    names.tickets.extend(ended.map(|r| (r.mode, r.ticket)));
     names
 }
 

@@ -19,6 +19,7 @@ use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::lane;
 use crate::message::Mode;
+use crate::planted::{self, Bug};
 use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +49,9 @@ pub(super) struct Revoked {
     pub(super) ticket: Ticket,
     /// The client's ledger was seen to name it: once it does no more, it can be forgotten.
     pub(super) seen: bool,
+    /// Its client is proxied: nothing of its ledger counts but its live ticket. It is remembered
+    /// until the client's next note, for the case that its ledger will count by itself.
+    pub(super) is_relayed: bool,
 }
 
 /// Tickets that one client has given up and that have not been skipped yet. One that takes
@@ -137,8 +141,32 @@ impl FairState {
 
     /// A relayed client has taken a ticket; the one it had before is given up.
     pub(super) fn has_taken(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
+        if let Some(revoked) = self.revoked.get_mut(&client) {
+            revoked.retain(|r| (r.mode, r.ticket) != (mode, ticket)); // of an earlier lap
+        }
         if let Some((mode, ticket)) = self.live.insert(client, (mode, ticket)) {
+            self.remember_ended(client, mode, ticket, true);
             self.give_up(client, mode, ticket);
+        }
+    }
+
+    /// The client's own ledger tells from now on. What was ended while it was proxied is not
+    /// believed there.
+    pub(in crate::arbiter) fn unrelay(&mut self, client: ClientId) {
+        self.live.remove(&client);
+        for revoked in self.revoked.get_mut(&client).into_iter().flatten() {
+            revoked.is_relayed = false;
+        }
+    }
+
+    /// A note of a proxied client: ended tickets that it does not name any more are forgotten.
+    pub(super) fn noted(&mut self, client: ClientId, entry: LedgerEntry) {
+        let ledger = named(entry);
+        if let Some(revoked) = self.revoked.get_mut(&client) {
+            revoked.retain(|r| !r.is_relayed || ledger == Some((r.mode, r.ticket)));
+            if revoked.is_empty() {
+                self.revoked.remove(&client);
+            }
         }
     }
 
@@ -227,16 +255,23 @@ impl FairState {
         if self.record(client, mode, ticket).is_some() {
             self.records.remove(&client);
         }
-        if !is_relayed {
-            let revoked = self.revoked.entry(client).or_default();
-            revoked.retain(|r| (r.mode, r.ticket) != (mode, ticket));
-            if revoked.len() >= REVOKED_MAX {
-                revoked.remove(0);
-            }
-            revoked.push(Revoked { mode, ticket, seen: false });
-        } else if self.live.get(&client) == Some(&(mode, ticket)) {
+        if is_relayed && self.live.get(&client) == Some(&(mode, ticket)) {
             self.live.remove(&client);
         }
+        self.remember_ended(client, mode, ticket, is_relayed);
+    }
+
+    fn remember_ended(&mut self, client: ClientId, mode: Mode, ticket: Ticket, is_relayed: bool) {
+        if is_relayed && planted::is(Bug::EndedProxiedForgotten) {
+            return;
+        }
+        let revoked = self.revoked.entry(client).or_default();
+        revoked.retain(|r| (r.mode, r.ticket) != (mode, ticket));
+        let max = if planted::is(Bug::RevokedOnce) { 1 } else { REVOKED_MAX };
+        if revoked.len() >= max {
+            revoked.remove(0);
+        }
+        revoked.push(Revoked { mode, ticket, seen: false, is_relayed });
     }
 
     /// Nothing is remembered of this client but what it has given up.
@@ -256,7 +291,7 @@ impl FairState {
             revoked.retain_mut(|r| {
                 let is_named = ledger == Some((r.mode, r.ticket));
                 r.seen |= is_named;
-                is_named || !r.seen && may_be_older
+                r.is_relayed || is_named || !r.seen && may_be_older
             });
             if revoked.is_empty() {
                 self.revoked.remove(&client);
@@ -345,5 +380,34 @@ impl FairState {
             }
             self.skipped(client);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_ended_of_a_proxied_client_is_not_believed_when_its_ledger_counts() {
+        let client = ClientId::new(7).unwrap();
+        let ticket = Ticket { tx: 0, ts: 1 };
+        let held = LedgerEntry::of_ticket(LedgerState::HeldShared, ticket);
+        let ended = || {
+            let mut fair = FairState::default();
+            fair.has_taken(client, Mode::Shared, ticket);
+            fair.revoke(client, Mode::Shared, ticket, true);
+            fair
+        };
+        let mut fair = ended();
+        fair.unrelay(client); // the note that drops the ticket was lost with its channel
+        fair.told(client, held);
+        assert!(fair.is_revoked(client, Mode::Shared, ticket));
+        fair.told(client, LedgerEntry::new());
+        assert!(fair.is_empty(), "its ledger has dropped it");
+        let mut fair = ended();
+        fair.noted(client, held);
+        assert!(fair.is_revoked(client, Mode::Shared, ticket), "named still");
+        fair.noted(client, LedgerEntry::new());
+        assert!(fair.is_empty());
     }
 }

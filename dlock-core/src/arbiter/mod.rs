@@ -296,7 +296,7 @@ impl Arbiter {
         self.claimants.insert(client);
         self.locks.retain(|_, state| {
             state.rw.unrelay(client);
-            state.fair.live.remove(&client);
+            state.fair.unrelay(client);
             !state.is_empty() || state.due.is_some()
         });
     }
@@ -343,7 +343,7 @@ impl Arbiter {
                 let state = self.locks.entry(lock.slot).or_default();
                 match add {
                     1 => _ = state.rw.shares.insert(client),
-                    _ => _ = state.rw.shares.remove(&client),
+                    _ => state.rw.gave_back(client),
                 }
                 self.drop_if_empty(lock.slot);
             }
@@ -405,9 +405,9 @@ impl Arbiter {
     }
 
     /// A note of a client whose notes this primary executes has taken effect.
-    pub fn noted(&mut self, slot: Slot, client: ClientId) {
+    pub fn noted(&mut self, slot: Slot, client: ClientId, entry: LedgerEntry) {
         if let Some(state) = self.locks.get_mut(&slot) {
-            fair::noted(&mut state.fair, client);
+            fair::noted(&mut state.fair, client, entry);
         }
     }
 

@@ -112,6 +112,12 @@ impl RwState {
         self.shares.contains(&client) || self.claimed.contains(&client)
     }
 
+    /// A relayed client has taken its share off.
+    pub(super) fn gave_back(&mut self, client: ClientId) {
+        self.shares.remove(&client);
+        self.granted.remove(&client);
+    }
+
     fn is_claimed(&self, client: ClientId, entry: LedgerEntry) -> bool {
         let claimed = entry == LedgerEntry::new() && self.claimed.contains(&client);
         claimed && !planted::is(Bug::ClaimedShareForgotten)
@@ -210,8 +216,12 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
         let client = waiter.caller.client;
         match waiter.mode {
             Mode::Exclusive => {}
-            Mode::Shared if ctx.is_relayed(client) => _ = state.rw.shares.insert(client),
-            Mode::Shared => _ = state.rw.granted.insert(client, waiter.wait),
+            Mode::Shared => {
+                if ctx.is_relayed(client) {
+                    state.rw.shares.insert(client);
+                }
+                state.rw.granted.insert(client, waiter.wait);
+            }
         }
         let at = ctx.now.seconds();
         let word = match state.queue.is_empty() {

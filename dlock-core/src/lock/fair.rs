@@ -135,6 +135,8 @@ fn ask_extend(m: &mut Machine, e: &LockEntry, mode: Mode, expire_s: u32) -> Step
 }
 
 fn held(mode: Mode, ticket: Ticket, deadline_s: u32, anchor_s: u32) -> LedgerEntry {
+    let is_short = planted::is(Bug::LedgerLeaseShort) && deadline_s < u32::MAX;
+    let deadline_s = deadline_s - u32::from(is_short);
     let state = match mode {
         Mode::Exclusive => LedgerState::HeldExclusive,
         Mode::Shared => LedgerState::HeldShared,
@@ -150,6 +152,7 @@ fn release(m: &mut Machine, e: &LockEntry, mode: Mode, now: Now) -> Step {
         Mode::Exclusive => word.open_exclusive() == 1 && word.open_shared() == 0,
         Mode::Shared => word.open_exclusive() == 0 && word.open_shared() <= FAIR_READERS_MAX,
     };
+    let nobody_behind = nobody_behind || planted::is(Bug::FairReleaseStale) && m.rounds > 0;
     let is_late = e.maybe_over(now);
     if !is_at_its_turn || !nobody_behind || is_late || m.rounds >= CAS_ROUNDS_MAX {
         return m.ask(Request::Release { handle: e.handle, mode, ticket: Some(e.ticket) });

@@ -56,6 +56,9 @@ fn cas(e: &LockEntry, expect: u64, swap: RwWord) -> Step {
 }
 
 fn next_stamp(e: &mut LockEntry) {
+    if planted::is(Bug::RecountUnstamped) {
+        return;
+    }
     e.stamp = if e.stamp >= DETAIL_MAX { 1 } else { e.stamp + 1 };
 }
 

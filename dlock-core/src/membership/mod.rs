@@ -40,8 +40,10 @@
 //!
 //! The horizon: every answer to `Init`, `Reinit`, `Attach` and `Heartbeat` of a client of version
 //! 2 carries the server time until which the primary does not act on its silence. Nothing but
-//! requests on the control connection extends it. Without a horizon (drop-in programs) silence
-//! ends nothing but queue places.
+//! requests on the control connection extends it, and a connection that ends does not cut it short
+//! (the client may live, and rely on it). Without a horizon (drop-in programs) silence ends nothing
+//! but queue places, and a connection that the client's host has closed ends with the grace what
+//! has no lease.
 //!
 //! The driver executes [`Effect`]s in order ([`Membership::poll`]) after every call, before it
 //! answers anybody, and reports what became of them.
@@ -358,14 +360,14 @@ impl Membership {
             State::Present | State::Absent { .. } if is_past_horizon => {
                 self.end(client, Ending::Lapse(Exit::Horizon));
             }
-            State::Absent { is_closed: true, .. } => self.end(
-                client,
-                match self.rules.orphans {
+            State::Absent { is_closed, .. } if ends_with_grace(&self.rules, member, is_closed) => {
+                let ending = match self.rules.orphans {
                     Orphans::Lease => Ending::Lapse(Exit::Grace),
                     Orphans::Grace => Ending::All(Exit::Grace),
-                },
-            ),
-            State::Absent { is_closed: false, .. } => {
+                };
+                self.end(client, ending);
+            }
+            State::Absent { .. } => {
                 // its queue places end, and nothing else
                 self.with(client, |member| member.is_quiet = true);
                 self.effects.push_back(Effect::CloseChannel { client, channel });
@@ -424,6 +426,14 @@ fn acts_at(member: &Member) -> ServerTime {
     }
 }
 
+/// Whether what an absent member has ends with the grace. A connection that was closed may have
+/// been reset by something on the way: a client that lives relies on its session up to the horizon
+/// that it was told, and nothing of it ends before, unless the operator has chosen so.
+fn ends_with_grace(rules: &Rules, member: &Member, is_closed: bool) -> bool {
+    let may_rely = member.until != UNLIMITED && rules.orphans == Orphans::Lease;
+    is_closed && (!may_rely || planted::is(Bug::GraceBeforeHorizon))
+}
+
 /// When something is to be done for a member without anybody's asking.
 fn due(rules: &Rules, member: &Member) -> Option<ServerTime> {
     let grace_ns = match planted::is(Bug::NoAbsentGrace) {
@@ -441,7 +451,8 @@ fn due(rules: &Rules, member: &Member) -> Option<ServerTime> {
         State::Absent { .. } if member.prepared.is_some() => horizon,
         State::Absent { since, is_closed } => {
             let grace = grace_ns.map(|grace| since.plus_ns(grace));
-            earlier(horizon, grace.filter(|_| is_closed || !member.is_quiet))
+            let is_last = ends_with_grace(rules, member, is_closed);
+            earlier(horizon, grace.filter(|_| is_last || !member.is_quiet))
         }
         State::Lingering { until } => Some(until),
         State::Ending(_) | State::Lapsing(_) | State::Undoing => None,

@@ -22,7 +22,7 @@ use crate::planted::{self, Bug};
 use crate::registry::{Client, What};
 use crate::status::Status;
 use crate::verb::{Chain, Values, Verb, Word, WordAddr};
-use crate::words::{AtomicWord, RwWord};
+use crate::words::{AtomicWord, LedgerEntry, RwWord};
 
 impl Primary {
     /// Whether this client may have this chain executed, now. Nothing was executed if not.
@@ -91,10 +91,10 @@ impl Primary {
     pub fn executed(&mut self, client: ClientId, chain: &Chain, values: &Values) {
         for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
             match *verb {
-                Verb::Note { handle, .. } => {
+                Verb::Note { handle, value } => {
                     let known = self.known(client);
                     if let Some(entry) = known.and_then(|known| known.handle(handle)) {
-                        self.arbiter.noted(entry.slot, client);
+                        self.arbiter.noted(entry.slot, client, LedgerEntry::from_bits(value));
                     }
                 }
                 Verb::Faa { addr, .. } | Verb::Cas { addr, .. } => {

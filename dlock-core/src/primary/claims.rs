@@ -82,6 +82,7 @@ fn install(
             RwWord::new().with_client(client.get()).into_bits()
         }
         (LockType::Rw, Mode::Shared) if RwWord::from_bits(seen).client() == 0 => seen + 1,
+        (LockType::Rw, Mode::Shared) if planted::is(Bug::ShareOverOwner) => seen + 1,
         _ => return false,
     };
     mem.cas(addr, seen, wanted) == seen

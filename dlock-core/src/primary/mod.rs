@@ -162,7 +162,8 @@ impl Primary {
         self.last_seq.remove(&client);
         self.detached(now, mem, client, out);
         self.will_attach(client, fabric);
-        if !self.one_sided.contains(&client) {
+        let is_remote = fabric == FabricKind::Tcp;
+        if !self.one_sided.contains(&client) || planted::is(Bug::RelayTooSoon) && is_remote {
             self.arbiter.relay(client);
         }
     }
@@ -172,7 +173,9 @@ impl Primary {
     pub fn will_attach(&mut self, client: ClientId, fabric: FabricKind) {
         if fabric != FabricKind::Tcp {
             self.one_sided.insert(client);
-            self.arbiter.unrelay(client);
+            if !planted::is(Bug::RelayKept) {
+                self.arbiter.unrelay(client);
+            }
         }
     }
 

@@ -216,7 +216,7 @@ impl State {
     fn note(&mut self, i: usize, note: LedgerEntry, around: &Around<'_>) {
         self.ledgers[i] = note;
         if around.setup.by_primary {
-            self.arbiter.noted(crate::state::SLOT, id(i));
+            self.arbiter.noted(crate::state::SLOT, id(i), note);
         }
     }
 

@@ -272,8 +272,11 @@ impl World {
     fn tell_executed(&mut self) {
         let lock = LockRef { slot: SLOT, lock_type: self.clients.lock_type, refs: &self.refs };
         for (client, chain, values) in std::mem::take(&mut self.clients.executed) {
-            if chain.verbs().iter().any(|v| matches!(v, Verb::Note { .. })) {
-                self.arbiter.noted(SLOT, client);
+            for verb in chain.verbs() {
+                if let Verb::Note { value, .. } = *verb {
+                    let entry = dlock_core::words::LedgerEntry::from_bits(value);
+                    self.arbiter.noted(SLOT, client, entry);
+                }
             }
             for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
                 let took_effect = match *verb {

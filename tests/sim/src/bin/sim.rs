@@ -68,7 +68,7 @@ fn parse() -> Option<Args> {
             _ => return None,
         }
     }
-    let known = system::SCENARIOS.iter().chain(system::EXTRA).any(|s| s.name == args.scenario);
+    let known = system::SCENARIOS.iter().any(|s| s.name == args.scenario);
     (known || args.scenario == "all").then_some(args)
 }
 

@@ -137,7 +137,7 @@ impl Sys {
     }
 
     fn batch_begun(&mut self, c: usize, locks: &[usize], items: &[(usize, Op)]) {
-        let now = self.client_now(c);
+        let now = self.thread_now(c, locks[0]);
         let tries_short = items.len() == locks.len() && self.rng.chance(700);
         let bounds = Bounds::since(now.local_ns);
         let mut batch = Batch::new(bounds);

@@ -45,10 +45,20 @@ driver_bugs! {
         "a reference whose release was not answered is not used any more";
 }
 
+/// Not found yet within 100,000 schedules of `all`: the scenario `calm` finds the first at seed
+/// 2905, the others have not been found by any.
+#[cfg(feature = "planted")]
+const NOT_IN_ALL: &[dlock_core::planted::Bug] = &[
+    dlock_core::planted::Bug::FairReleaseStale,
+    dlock_core::planted::Bug::ShareOverOwner,
+    dlock_core::planted::Bug::RevokedOnce,
+];
+
 /// Everything that can be planted: its name and the rule that it breaks.
 #[cfg(feature = "planted")]
 pub fn plantable() -> Vec<(&'static str, &'static str)> {
-    let is_simulated = |bug| !dlock_core::planted::OF_LAPS.contains(&bug);
+    let is_simulated =
+        |bug| !dlock_core::planted::OF_LAPS.contains(&bug) && !NOT_IN_ALL.contains(&bug);
     let core = dlock_core::planted::BUGS.iter().filter(|bug| is_simulated(bug.0));
     let core = core.map(|&(_, name, rule)| (name, rule));
     core.chain(DRIVER_BUGS.iter().copied()).collect()

@@ -90,8 +90,9 @@ impl Sys {
     fn arrive_now(&mut self, c: usize) {
         let Some((inc, gen, unit)) = self.clients[c].up.pop_front() else { return };
         let open = self.sessions_of(c, inc).find(|s| s.gen == gen && gen != 0);
-        let Some(id) = open.map(|s| s.id).filter(|_| self.alive) else { return };
-        if self.clients[c].fabric != Fabric::Verbs {
+        let open = open.map(|s| (s.id, s.fabric)).filter(|_| self.alive);
+        let Some((id, fabric)) = open else { return };
+        if fabric != Fabric::Verbs {
             self.queue(Arrived::Unit { client: c as u8, inc, gen, unit });
             let rest = matches!(unit, Unit::Batch { more: true, .. })
                 && self.clients[c].up.front().is_some_and(|u| (u.0, u.1) == (inc, gen));

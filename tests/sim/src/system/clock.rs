@@ -41,6 +41,16 @@ impl Clock {
         self.base + at + at / 1_000_000 * self.ppm + at % 1_000_000 * self.ppm / 1_000_000
     }
 
+    /// The true time at which the monotonic clock shows this, or shortly before.
+    pub fn when(&self, local_ns: u64) -> u64 {
+        if local_ns == u64::MAX {
+            return u64::MAX;
+        }
+        let since = i128::from(local_ns) - i128::from(self.base);
+        let at = since * 1_000_000 / i128::from(1_000_000 + self.ppm);
+        u64::try_from(at.max(0)).unwrap_or(u64::MAX)
+    }
+
     /// Learns from an exchange: readings before sending and after receiving, and the answer.
     /// Nothing if it knows better already.
     pub fn learn(&mut self, sent: i64, received: i64, server: ServerTime) {
@@ -81,9 +91,7 @@ impl Clock {
         let scale = i128::from(1_000_000 + self.bound_ppm);
         let fixed = i128::from(expiry.0) - i128::from(e.offset) - i128::from(e.half_ns) - 1;
         let local = (fixed * 1_000_000 + i128::from(self.bound_ppm) * i128::from(e.taken)) / scale;
-        let since = local - i128::from(self.base);
-        let at = since * 1_000_000 / i128::from(1_000_000 + self.ppm);
-        u64::try_from(at.max(0)).unwrap_or(u64::MAX)
+        self.when(u64::try_from(local.max(0)).unwrap_or(u64::MAX))
     }
 }
 

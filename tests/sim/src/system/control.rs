@@ -9,13 +9,16 @@
 //! ```
 
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant, Secret};
+use dlock_core::control::{
+    ControlReply, ControlRequest, LockDesc, LockGrant, Secret, Terms, UNLIMITED,
+};
 use dlock_core::ids::{ClientId, Epoch};
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::lock::{EntryState, LockEntry};
-use dlock_core::session::Binding;
+use dlock_core::session::{Binding, Heartbeats};
 use dlock_core::status::Status;
 
+use super::clock::DRIFT_PPM;
 use super::coverage::Action;
 use super::plan::Fabric;
 use super::state::{Ask, Doing, Ev, Life, Sys};
@@ -40,9 +43,7 @@ pub(crate) enum Answer {
         epoch: u32,
         anchor_s: u32,
         now: ServerTime,
-        /// Until when the primary does not act on silence, true time.
-        until: u64,
-        lapses: u32,
+        terms: Terms,
         recovering: bool,
         gen: u32,
     },
@@ -51,13 +52,27 @@ pub(crate) enum Answer {
     Locks(Vec<(u8, Result<LockGrant, Status>)>),
     Released(u8, Status),
     Updated(Vec<(u8, bool, Result<LockGrant, Status>)>),
-    /// The server clock, and the horizon in true time.
-    Alive(ServerTime, u64),
+    /// The server clock, and until when the primary does not act on silence.
+    Alive(ServerTime, ServerTime),
     /// The primary has given this connection up.
     Closed,
     Done,
     Left,
     Object(u8, ControlReply),
+}
+
+impl Answer {
+    /// Whether the primary has answered a request of this session, and knows the client.
+    fn is_of_the_session(&self) -> bool {
+        match self {
+            // the answers to a session that is not the client's yet, or not any more
+            Answer::Joined { .. } | Answer::Attached | Answer::Left => false,
+            Answer::Refused(_) | Answer::Closed => false,
+            Answer::Released(_, status) => *status == Status::Success,
+            Answer::Object(_, reply) => !matches!(reply, ControlReply::Error(_)),
+            Answer::Locks(_) | Answer::Updated(_) | Answer::Alive(..) | Answer::Done => true,
+        }
+    }
 }
 
 /// The descriptor of a lock of the plan.
@@ -149,8 +164,42 @@ impl Sys {
         client.conn += 1;
         let gen = client.conn; // both connections are new
         let reinit = client.id.map(|id| (id, client.secret));
+        self.roams(c);
         self.cover(if reinit.is_some() { Action::Rejoin } else { Action::Join }, c);
         self.ask(c, Ask::Join { reinit, gen });
+    }
+
+    /// The next session may have another fabric. One that shares the primary's host has its clock.
+    fn roams(&mut self, c: usize) {
+        let is_here = self.clients[c].clock.ppm == 0;
+        let others = match self.plan.is_of_card {
+            true => [Fabric::Verbs, Fabric::Tcp],
+            false if is_here => [Fabric::Shm, Fabric::Tcp],
+            false => return,
+        };
+        if self.rng.chance(self.plan.roams) {
+            self.clients[c].next_fabric = self.rng.pick(&others);
+        }
+    }
+
+    /// The session's fabric is the client's from now on; memory of the old one is unmapped.
+    fn goes_over(&mut self, c: usize) {
+        let fabric = self.clients[c].next_fabric;
+        if self.clients[c].fabric != fabric {
+            self.log(|| format!("client {c} goes over to {fabric:?}"));
+        }
+        let client = &mut self.clients[c];
+        if client.fabric != fabric {
+            // what the old channel carried counts for nothing on this one
+            client.threads.iter_mut().for_each(|t| t.noted_acked = t.noted);
+        }
+        client.fabric = fabric;
+        client.clock.bound_ppm = if fabric == Fabric::Shm { 0 } else { DRIFT_PPM };
+        let id = client.id;
+        let mut sessions = self.sessions.iter_mut();
+        if let Some(s) = sessions.find(|s| Some(s.id) == id && fabric != Fabric::Shm) {
+            s.mapped = false;
+        }
     }
 
     /// A thread is in the midst of an operation that it waits for nobody in: a reinit waits for it.
@@ -166,6 +215,11 @@ impl Sys {
     fn tend(&mut self, c: usize) {
         let (now, epoch) = (self.now, self.clients[c].epoch);
         let client = &mut self.clients[c];
+        let local_ns = client.clock.local(now).max(0) as u64;
+        if local_ns >= client.beats.next_ns() {
+            client.beats.sent(local_ns);
+            return self.ask(c, Ask::Heartbeat);
+        }
         let lacks = |t: &super::state::Thread| t.entry.is_none();
         let claims = client.threads.iter().any(|t| t.entry.is_some() && t.epoch != epoch);
         if claims {
@@ -177,7 +231,7 @@ impl Sys {
                 );
                 t.entry.is_some() && t.epoch != epoch && !is_free
             };
-            if client.threads.iter().any(acts) {
+            if client.threads.iter().any(acts) || self.claims_last(c) {
                 return self.control_after(c, 1_000_000);
             }
             self.cover(Action::Claim, c);
@@ -205,14 +259,29 @@ impl Sys {
             self.cover(Action::Get, c);
             return self.ask(c, Ask::Get(wanted));
         }
-        if client.fabric == Fabric::Shm {
-            return; // no answer is needed to know the time, or to be known to be alive
-        }
-        if now >= client.heartbeat_at {
+        // a session with a horizon learns the time from its heartbeats
+        let asks_for_time = client.beats.next_ns() == u64::MAX && client.fabric != Fabric::Shm;
+        if asks_for_time && now >= client.clock_at {
             return self.ask(c, Ask::Heartbeat);
         }
-        let ns = client.heartbeat_at - now;
-        self.control_after(c, ns);
+        let at = match asks_for_time {
+            true => client.clock_at,
+            false => client.clock.when(client.beats.next_ns()).saturating_add(1_000),
+        };
+        if at < u64::MAX {
+            self.control_after(c, at.saturating_sub(now).max(1));
+        }
+    }
+
+    /// Without fencing tokens a successor believes the claim that comes first. So whoever has lost
+    /// something to another client, and was not told, claims here when the others have.
+    fn claims_last(&self, c: usize) -> bool {
+        let is_open = |client: &super::state::Client| {
+            let holds = |t: &super::state::Thread| t.entry.is_some() && t.epoch != self.epoch;
+            let comes = matches!(client.life, Life::Up | Life::Broken);
+            comes && !client.is_unaware && client.threads.iter().any(holds)
+        };
+        self.clients[c].is_unaware && self.clients.iter().any(is_open)
     }
 
     fn claims(&mut self, c: usize) -> Vec<(u8, dlock_core::control::Claim)> {
@@ -244,10 +313,16 @@ impl Sys {
         client.control_tok += 1;
         self.mix(0xc0 ^ c as u64);
         self.log(|| format!("client {c} control: {answer:?}"));
+        if answer.is_of_the_session() {
+            let sent_ns = self.clients[c].clock.local(sent).max(0) as u64;
+            self.clients[c].beats.answered(sent_ns);
+            self.horizon_moves(c);
+        }
         match answer {
             Answer::Joined { gen, .. } => {
                 self.clients[c].session = Some((sent, answer));
-                self.ask(c, Ask::Attach(gen));
+                let fabric = self.clients[c].next_fabric;
+                self.ask(c, Ask::Attach(gen, fabric));
             }
             Answer::Attached => {
                 if let Some((asked, session)) = self.clients[c].session.take() {
@@ -260,7 +335,8 @@ impl Sys {
             Answer::Released(l, status) => self.released(c, l.into(), status),
             Answer::Updated(grants) => self.updated(c, grants),
             Answer::Alive(at, until) => {
-                self.learn(c, sent, at, until);
+                self.learn(c, sent, at);
+                self.gives_up_first(c, until);
                 self.control_soon(c, false);
             }
             Answer::Closed => self.connection_lost(c),
@@ -273,9 +349,9 @@ impl Sys {
         }
     }
 
-    /// The server clock, and the session's lease, from an exchange.
-    fn learn(&mut self, c: usize, sent: u64, at: ServerTime, until: u64) {
-        let (now, who) = (self.now, self.who(c));
+    /// The server clock from an exchange.
+    fn learn(&mut self, c: usize, sent: u64, at: ServerTime) {
+        let now = self.now;
         let client = &mut self.clients[c];
         let (from, to) = (client.clock.local(sent), client.clock.local(now));
         if client.fabric == Fabric::Shm {
@@ -283,18 +359,51 @@ impl Sys {
             return client.clock.learn(to, to, server);
         }
         client.clock.learn(from, to, at);
-        client.heartbeat_at = now + self.plan.heartbeat_ns;
-        if let Err(why) = self.oracle.horizon(who, now, until) {
+        client.clock_at = now + self.plan.heartbeat_ns;
+    }
+
+    /// The session's horizon has moved, for every lock whose operations it carries.
+    fn horizon_moves(&mut self, c: usize) {
+        let gen = self.clients[c].gen;
+        for l in 0..self.clients[c].threads.len() {
+            let t = &self.clients[c].threads[l];
+            if gen != 0 && t.gen == gen && t.entry.is_some() {
+                self.takes_horizon(c, l);
+            }
+        }
+    }
+
+    /// The horizon of this lock is that of the client's session.
+    pub(super) fn takes_horizon(&mut self, c: usize, l: usize) {
+        let (now, who) = (self.now, self.who(c));
+        let client = &mut self.clients[c];
+        let horizon_ns = client.beats.horizon_ns();
+        client.threads[l].horizon_ns = horizon_ns;
+        let until = client.clock.when(horizon_ns);
+        if let Err(why) = self.oracle.horizon(l, who, now, until) {
             self.fail(why);
         }
     }
 
+    /// By its own clock, the client is past its horizon before the primary acts.
+    fn gives_up_first(&mut self, c: usize, acts_at: ServerTime) {
+        let client = &self.clients[c];
+        if client.epoch != self.epoch || acts_at == UNLIMITED {
+            return;
+        }
+        let (until, acts_at) =
+            (client.clock.when(client.beats.horizon_ns()), self.true_time(acts_at));
+        if until > acts_at {
+            self.fail(format!("horizon: client {c} goes on until {until}, the primary {acts_at}"));
+        }
+    }
+
     fn joined(&mut self, c: usize, sent: u64, answer: Answer) {
-        let Answer::Joined { id, secret, epoch, anchor_s, now, until, lapses, recovering, gen } =
-            answer
+        let Answer::Joined { id, secret, epoch, anchor_s, now, terms, recovering, gen } = answer
         else {
             return;
         };
+        let Terms { horizon_s, until, lapses } = terms;
         let stale = !self.alive || epoch != self.epoch;
         if stale && self.clients[c].id.is_none() {
             return self.control_soon(c, true); // that primary has died: it was never one of its
@@ -310,17 +419,23 @@ impl Sys {
         }
         (client.id, client.secret, client.gen) = (Some(id), secret, gen);
         (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);
+        self.goes_over(c);
+        let client = &mut self.clients[c];
         client.life = Life::Up;
         client.claims_open = recovering;
+        let sent_ns = client.clock.local(sent).max(0) as u64;
+        client.beats = Heartbeats::new(u64::from(horizon_s) * NS, sent_ns);
         // what is lost is lost before the session's new horizon counts
         let has_lapsed = !anew && lapses != self.clients[c].lapses;
         self.clients[c].lapses = lapses;
+        self.clients[c].is_unaware &= anew; // it is told now, but not by a successor
         for l in 0..self.clients[c].threads.len() {
             if has_lapsed && self.clients[c].threads[l].epoch == epoch {
                 self.lapse(c, l);
             }
         }
-        self.learn(c, sent, now, until);
+        self.learn(c, sent, now);
+        self.gives_up_first(c, until);
         if stale {
             let inc = self.clients[c].inc;
             self.after(20_000, Ev::Reset(c as u8, inc, gen)); // it has died meanwhile
@@ -369,6 +484,7 @@ impl Sys {
             t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc));
             (t.epoch, t.old_clock, t.gen, t.noted_acked) = (epoch, None, gen, t.noted);
             t.doing = Doing::Idle;
+            self.takes_horizon(c, l);
             let ns = self.takes(1_000);
             self.step_after(c, l, ns);
         }
@@ -408,6 +524,7 @@ impl Sys {
                     entry.rebind(&grant, anchor_s);
                     let write = entry.take_note();
                     (t.epoch, t.old_clock, t.gen, t.noted_acked) = (epoch, None, gen, t.noted);
+                    self.takes_horizon(c, l);
                     if let Some(write) = write {
                         self.write_ledger(c, l, write);
                     }
@@ -422,7 +539,7 @@ impl Sys {
         let client = &self.clients[c];
         let all = client.threads.iter().all(|t| t.entry.is_none() || t.epoch == epoch);
         if all && client.claims_open {
-            self.clients[c].claims_open = false;
+            (self.clients[c].claims_open, self.clients[c].is_unaware) = (false, false);
             return self.ask(c, Ask::Done);
         }
         match all {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a client's thread does when an operation is over, or what it has was ended.
 
+use dlock_core::clock::Now;
 use dlock_core::lock::{EntryState, OpResult};
 use dlock_core::session;
 use dlock_core::status::Status;
@@ -87,6 +88,11 @@ impl Sys {
             return;
         }
         (t.gen, t.noted_acked) = (gen, t.noted);
+        if t.entry.is_some() {
+            self.takes_horizon(c, l);
+        }
+        let now = Now { horizon_ns: self.clients[c].threads[l].horizon_ns, ..now };
+        let t = self.thread(c, l);
         let Some(entry) = t.entry.as_mut() else { return };
         let is_waiting = matches!(t.doing, Doing::Reply { .. });
         let undo = session::resume(entry, is_waiting, now);

@@ -10,6 +10,9 @@ use super::plan::{Fabric, Fault};
 use super::server::{World, EXITED};
 use super::state::{Doing, Ev, Life, Sys};
 
+/// A lap goes no further than this number.
+const LAP_MAX: u16 = 0xfbff;
+
 impl Sys {
     /// An action begins: it meets every fault that lasts.
     pub(super) fn cover(&mut self, action: Action, c: usize) {
@@ -94,6 +97,7 @@ impl Sys {
         let client = &mut self.clients[c];
         client.inc += 1;
         (client.id, client.gen, client.life) = (None, 0, Life::Dead);
+        (client.lapses, client.is_unaware) = (0, false);
         client.releases.clear();
         client.control = super::control::Stage::Sleep;
         client.control_tok += 1;
@@ -183,8 +187,8 @@ impl Sys {
         self.lasts(fault, until);
     }
 
-    /// The tickets of a free fair lock have gone nearly round to one that a ledger names, or to
-    /// one that a client believes to hold.
+    /// Most numbers of a free fair lock have been used up: the next ticket is near the end of the
+    /// ring, or near one that a ledger still names, or that a client believes to hold.
     fn lap(&mut self) {
         let l = self.rng.below(self.plan.locks.len() as u64) as usize;
         let known = |client: &super::state::Client| {
@@ -201,27 +205,42 @@ impl Sys {
             LedgerState::None => ticket,
             _ => Some(note.ticket()),
         };
-        let (before, word) = (self.rng.below(3) as u16, self.memory.word(Sys::w0(slot)));
+        let before = self.rng.below(3) as u16;
+        let (near_end, ends) = (self.rng.chance(500), [0xefff, 0xf000, 0xf7fe, 0xf800, 0xfbff]);
+        let at = self.rng.pick(&ends);
+        let word = self.memory.word(Sys::w0(slot));
         let old = FairWord::from_bits(*word);
         let is_free = old.nx() == old.mx() && old.ns() == old.ms();
         let Some(named) = named.filter(|_| is_free) else { return };
-        let (x, s) = (named.tx.wrapping_sub(before), named.ts.wrapping_sub(before));
+        let (x, s) = match near_end {
+            true => (at, at),
+            false => (named.tx, named.ts),
+        };
+        // the queue comes there ticket by ticket: never back, and never round; behind that, clients
+        // that do not know where the lanes are must have room for a ticket each
+        let x = x.saturating_sub(before).min(LAP_MAX).max(old.mx());
+        let s = s.saturating_sub(before).min(LAP_MAX).max(old.ms());
         *word = FairWord::new().with_nx(x).with_mx(x).with_ns(s).with_ms(s).into_bits();
         self.oracle.lapped(l);
         self.log(|| format!("FAULT Lap of lock {l}: the next ticket is {x:#x}, {s:#x}"));
     }
-
-    fn fenced_unaware(&self) -> bool {
-        self.clients.iter().enumerate().any(|(c, client)| {
-            let known = |id| self.sessions_of(c, client.inc).any(|s| s.id == id);
-            client.id.is_some_and(|id| !known(id))
-        })
-    }
 }
 
 impl World {
+    /// Whether a successor would hear of every client: none is being told that it was removed.
+    fn everybody_comes(&self) -> bool {
+        use dlock_core::membership::State as S;
+        let may_return = |s: S| matches!(s, S::Present | S::Absent { .. } | S::Lingering { .. });
+        self.sys.clients.iter().all(|client| {
+            let asks = client.control != super::control::Stage::Sleep;
+            let state = client.id.and_then(|id| self.members.state(id));
+            client.id.is_none() || state.is_some_and(may_return) || state.is_none() && !asks
+        })
+    }
+
     /// One fault, if one is due.
     pub fn fault(&mut self) {
+        let everybody_comes = self.everybody_comes();
         let sys = &mut self.sys;
         if sys.plan.fault_every == 0 || sys.rng.below(sys.plan.fault_every) != 0 {
             return;
@@ -237,7 +256,7 @@ impl World {
                 sys.struck(fault, c);
                 sys.exit(c);
             }
-            Fault::CrashPrimary if sys.alive && !sys.recovering && !sys.fenced_unaware() => {
+            Fault::CrashPrimary if sys.alive && !sys.recovering && everybody_comes => {
                 sys.struck(fault, c);
                 self.crash_primary();
             }

@@ -2,9 +2,9 @@
 //! Control connections, and what `Membership` wants done with the sockets and processes that the
 //! simulator has models of. It decides nothing: `dlock-core::membership` does.
 
-use dlock_core::clock::ServerTime;
 use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, Secret, UNLIMITED, VERSION, VERSION_MIN,
+    Attach, ControlReply, ControlRequest, FabricKind, Secret, Terms, UNLIMITED, VERSION,
+    VERSION_MIN,
 };
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Draws, Effect, Fencing, Gone, Joining, MemberMemory, Opened};
@@ -25,8 +25,7 @@ impl MemberMemory for Sys {
         let session = self.sessions.iter().find(|s| s.id == client);
         session.is_some_and(|s| {
             let process = &self.clients[usize::from(s.client)];
-            let is_shm = process.fabric == Fabric::Shm;
-            is_shm && process.inc == s.inc && process.id == Some(client) && !s.left
+            s.mapped && process.inc == s.inc && process.id == Some(client) && !s.left
         })
     }
 }
@@ -57,18 +56,23 @@ impl World {
             }
             Effect::Switch { client, .. } => {
                 // here a client moves with its Attach: there is no prepared channel
-                let process = self.sys.session(client).map_or(0, |s| s.process);
+                let old = self.sys.session(client).map(|s| (s.process, s.mapped));
+                let (process, mapped) = old.unwrap_or((0, false));
                 self.sys.sessions.retain(|s| s.id != client);
                 let place = self.prepared.iter().position(|s| s.id == client);
                 let prepared = place.map(|place| self.prepared.remove(place));
-                self.sys.sessions.extend(prepared.map(|s| Session { process, ..s }));
+                self.sys.sessions.extend(prepared.map(|s| Session { process, mapped, ..s }));
             }
             Effect::Fence { client } => {
                 self.close_channel(client);
                 let mapped = self.sys.is_mapped(client);
                 self.members.fence_tried(client, Fencing { unfenced: false, mapped });
             }
-            Effect::Revoke { .. } => {}
+            Effect::Revoke { client } => {
+                if let Some(s) = self.sys.session(client) {
+                    s.revoked = true;
+                }
+            }
             Effect::Look { client } => {
                 let Some(primary) = &self.primary else { return };
                 let has_something = primary.has_something(now, &mut self.sys, client);
@@ -79,11 +83,13 @@ impl World {
                 let Some(primary) = &mut self.primary else { return };
                 let mut lapse = primary.begin_lapse(client);
                 while !primary.lapse(now, &mut self.sys, &mut lapse, &mut self.out) {}
+                self.sys.is_unaware_of_it(client);
                 self.members.lapsed(now, client, lapse.lapsed());
             }
             Effect::Undo { client, .. } => {
                 let Some(primary) = &mut self.primary else { return };
                 self.sys.mix(0xfe ^ u64::from(client.get()));
+                self.sys.is_unaware_of_it(client);
                 if primary.fenced(client) {
                     self.members.undone(client);
                 } else if self.sys.rng.below(2) == 0 {
@@ -128,13 +134,13 @@ impl World {
             return Some(Answer::Closed);
         };
         // an Attach in recovery, which the simulator's cards permit, is refused by the members
-        let moves = self.sys.recovering || !matches!(ask, Ask::Attach(_));
+        let moves = self.sys.recovering || !matches!(ask, Ask::Attach(..));
         if let Some(primary) = self.primary.as_mut().filter(|_| moves) {
             self.members.is_shown(self.sys.server_now(), primary, id, conn.into());
             self.settle_members();
         }
-        if let Ask::Attach(gen) = ask {
-            return Some(self.attach(c, id, gen));
+        if let Ask::Attach(gen, fabric) = ask {
+            return Some(self.attach(c, id, gen, fabric));
         }
         if !self.members.speaks(id, conn.into()) {
             return Some(Answer::Closed);
@@ -157,7 +163,7 @@ impl World {
             members.control(now, primary, sys, (id, conn.into()), request, out)
         };
         match ask {
-            Ask::Join { .. } | Ask::Attach(_) => Answer::Closed,
+            Ask::Join { .. } | Ask::Attach(..) => Answer::Closed,
             Ask::Get(wanted) => {
                 let descs = wanted.iter().map(|&l| desc(sys, l.into())).collect();
                 match locks(call(sys, ControlRequest::GetLocks(descs))) {
@@ -176,7 +182,7 @@ impl World {
             },
             Ask::Heartbeat => match call(sys, ControlRequest::Heartbeat) {
                 ControlReply::Alive { now, until, .. } => {
-                    Answer::Alive(now, true_until(sys, until))
+                    Answer::Alive(now, until.unwrap_or(UNLIMITED))
                 }
                 ControlReply::Error(status) => Answer::Refused(status),
                 _ => Answer::Refused(Status::Error),
@@ -217,7 +223,7 @@ impl World {
         reinit: Option<(ClientId, Secret)>,
     ) -> Result<Answer, Status> {
         let (version_min, version_max, tp_mode) = (VERSION_MIN, VERSION, 0);
-        let horizon_s = Some(self.sys.plan.horizon_s(self.sys.clients[c].fabric));
+        let horizon_s = Some(self.sys.plan.horizon_s);
         let request = match reinit {
             None => ControlRequest::Init { version_min, version_max, tp_mode, horizon_s },
             Some((client, secret)) => ControlRequest::Reinit {
@@ -249,9 +255,21 @@ impl World {
         let id = admitted.client;
         let sys = &mut self.sys;
         sys.memory.add_client(id);
-        let process = sys.session(id).map_or(0, |s| s.process);
+        let (process, mapped) = sys.session(id).map_or((0, false), |s| (s.process, s.mapped));
         let client = c as u8;
-        let session = Session { id, client, inc, gen: 0, channel: 0, process, conn, left: false };
+        let session = Session {
+            id,
+            client,
+            inc,
+            gen: 0,
+            channel: 0,
+            fabric: sys.clients[c].next_fabric,
+            process,
+            conn,
+            left: false,
+            revoked: false,
+            mapped,
+        };
         if admitted.is_prepared {
             self.prepared.push(session);
         } else {
@@ -266,23 +284,23 @@ impl World {
             sys.after(ns, Ev::Lost(client, inc, conn)); // nobody is at the other end any more
         }
         sys.mix(code(Status::Success) ^ u64::from(gen) << 8);
-        let terms = admitted.terms;
+        let unlimited = Terms { horizon_s: 0, until: UNLIMITED, lapses: 0 };
         Ok(Answer::Joined {
             id,
             secret: admitted.secret,
             epoch: sys.epoch,
             anchor_s: self.primary.as_ref().map_or(0, |primary| primary.config().anchor_s),
             now: sys.server_now(),
-            until: true_until(sys, terms.map(|terms| terms.until)),
-            lapses: terms.map_or(0, |terms| terms.lapses),
+            terms: admitted.terms.unwrap_or(unlimited),
             recovering: admitted.recovering,
             gen,
         })
     }
 
-    fn attach(&mut self, c: usize, id: ClientId, gen: u32) -> Answer {
+    fn attach(&mut self, c: usize, id: ClientId, gen: u32, fabric: Fabric) -> Answer {
         let process = &self.sys.clients[c];
-        let (fabric, joining) = match process.fabric {
+        let carrier = fabric;
+        let (fabric, joining) = match fabric {
             Fabric::Shm => {
                 let pid = Some(i32::from(process.inc));
                 (FabricKind::Shm, Joining::Shm { pid, is_known: true })
@@ -311,7 +329,8 @@ impl World {
         let Some(primary) = &mut self.primary else { return Answer::Closed };
         primary.attached(now, &mut self.sys, id, fabric, &mut self.out);
         if let Some(s) = self.sys.session(id) {
-            (s.gen, s.channel) = (gen, channel.number);
+            (s.gen, s.channel, s.fabric) = (gen, channel.number, carrier);
+            s.mapped |= fabric == FabricKind::Shm;
             s.process = channel.watch.unwrap_or(s.process);
         }
         Answer::Attached
@@ -334,7 +353,8 @@ impl World {
             let Some(primary) = &mut self.primary else { return };
             self.sys.log(|| format!("client {c} ({}) is lost: {why:?}", s.id.get()));
             self.members.control_ended(now, primary, (s.id, s.conn.into()), why);
-            if conn == EXITED && self.sys.clients[c].fabric == Fabric::Shm {
+            self.sys.has_no_horizon(c, inc, why);
+            if conn == EXITED && s.process != 0 {
                 self.members.process_ended(s.id, s.process);
             }
             if let Some(s) = self.sys.session(s.id) {
@@ -345,6 +365,29 @@ impl World {
 }
 
 impl Sys {
+    /// What this client has is ended, and it may live and believe to have it.
+    fn is_unaware_of_it(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.iter_mut().find(|client| client.id == Some(id)) {
+            client.is_unaware = true;
+        }
+    }
+
+    /// Of a client without a horizon whose host has closed its connection nothing is promised
+    /// beyond the grace but its leases. It cannot know; see docs/leases.md.
+    fn has_no_horizon(&mut self, c: usize, inc: u16, why: Gone) {
+        let who = (c as u64) << 32 | u64::from(inc);
+        let until = self.now + self.plan.grace_ns;
+        let is_here = self.clients[c].inc == inc && self.clients[c].fabric != Fabric::Shm;
+        if self.plan.horizon_s > 0 || why == Gone::Silent || !is_here {
+            return;
+        }
+        for l in 0..self.plan.locks.len() {
+            if let Err(why) = self.oracle.horizon(l, who, self.now, until) {
+                self.fail(why);
+            }
+        }
+    }
+
     /// A lease on a fair lock is a promise once the primary knows of it. That of a tcp client whose
     /// ledger write has not arrived is not: it ends at the horizon, as what has no lease.
     fn end_untold_leases(&mut self, id: ClientId) {
@@ -363,13 +406,5 @@ impl Sys {
                 self.oracle.ended(l, who);
             }
         }
-    }
-}
-
-/// The true time until which the primary does not act on silence.
-fn true_until(sys: &Sys, until: Option<ServerTime>) -> u64 {
-    match until {
-        None | Some(UNLIMITED) => u64::MAX,
-        Some(until) => sys.true_time(until),
     }
 }

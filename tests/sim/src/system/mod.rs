@@ -39,6 +39,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{LockGrant, Secret};
 use dlock_core::lock::Op;
+use dlock_core::session::Heartbeats;
 use dlock_core::status::Status;
 use dlock_core::verb::Outcome;
 
@@ -48,7 +49,7 @@ pub use bugs::{Bugs, DRIVER_BUGS};
 pub use clock::{Clock, DRIFT_PPM};
 pub use coverage::{Action, Coverage, ACTIONS};
 pub use oracle::{Oracle, Service};
-pub use plan::{Fabric, Fault, Plan, Scenario, EXTRA, FAULTS, SCENARIOS};
+pub use plan::{Fabric, Fault, Plan, Scenario, FAULTS, SCENARIOS};
 pub use rng::Rng;
 
 use server::World;
@@ -153,6 +154,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         epoch: 0,
         old_clock: None,
         gen: 0,
+        horizon_ns: u64::MAX,
         doing: Doing::Nothing,
         operation: None,
         op: Op::Unlock,
@@ -185,6 +187,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         inc: 1,
         life: Life::Joining,
         fabric,
+        next_fabric: fabric,
         id: None,
         secret: Secret([0; 16]),
         clock: Clock { ppm, base, bound_ppm, ..Clock::default() },
@@ -192,6 +195,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         epoch: 0,
         anchor_s: 0,
         lapses: 0,
+        is_unaware: false,
         gen: 0,
         seq: 0,
         up: Default::default(),
@@ -206,7 +210,8 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         control_down_last: 0,
         control_tok: 0,
         control: control::Stage::Sleep,
-        heartbeat_at: 0,
+        beats: Heartbeats::new(0, 0),
+        clock_at: 0,
         paused_until: 0,
         blocked_up: 0,
         blocked_down: 0,

@@ -8,6 +8,7 @@
 //! ```
 //! It knows nothing of words, ledgers or queues: only what clients were told, and when.
 
+use dlock_core::lane;
 use dlock_core::message::Mode;
 
 use super::object_oracle::Objects;
@@ -23,6 +24,8 @@ pub struct Service {
     pub from: u64,
     /// Its lease end as the client computes it; excluded.
     pub until: u64,
+    /// It may have become one without a lease: it ends with the session's horizon, too.
+    pub may_be_endless: bool,
 }
 
 /// A lease that was told to its holder: nobody else is granted before its end.
@@ -39,6 +42,8 @@ struct Lease {
 struct Lock {
     services: Vec<Service>,
     leases: Vec<Lease>,
+    /// The horizons, in true time, of the sessions that carry the clients' operations on it.
+    horizons: Vec<(u64, u64)>,
     /// The occupant of the slot (epoch and generation) that tickets belong to.
     occupant: (u32, u64),
     last_exclusive: Option<u16>,
@@ -48,8 +53,6 @@ struct Lock {
 #[derive(Clone, Debug)]
 pub struct Oracle {
     locks: Vec<Lock>,
-    /// Until when each client may rely on its session: beyond, on nothing but its leases.
-    horizons: Vec<(u64, u64)>,
     /// Grants seen.
     pub grants: u64,
     /// What was told of state objects.
@@ -59,16 +62,13 @@ pub struct Oracle {
 impl Oracle {
     /// For so many locks.
     pub fn new(locks: usize) -> Self {
-        Self {
-            locks: vec![Lock::default(); locks],
-            horizons: Vec::new(),
-            grants: 0,
-            objects: Objects::default(),
-        }
+        Self { locks: vec![Lock::default(); locks], grants: 0, objects: Objects::default() }
     }
 
-    fn horizon_of(&self, who: u64) -> u64 {
-        self.horizons.iter().find(|h| h.0 == who).map_or(u64::MAX, |h| h.1)
+    /// When this client's own clock comes to the horizon of its session.
+    fn horizon_of(&self, lock: usize, who: u64) -> u64 {
+        let horizons = &self.locks[lock].horizons;
+        horizons.iter().find(|h| h.0 == who).map_or(u64::MAX, |h| h.1)
     }
 
     /// A client was told that it holds the lock, or that its hold goes on, until `until`.
@@ -89,17 +89,18 @@ impl Oracle {
         if until <= now {
             return Ok(());
         }
-        services.push(Service { who, mode, from: now, until });
+        let may_be_endless = until == u64::MAX;
+        services.push(Service { who, mode, from: now, until, may_be_endless });
         self.check(lock, who, now)
     }
 
     /// A client has asked for a hold without a lease: what it has may be that by now, and lasts no
     /// longer than its session as it knows it.
     pub fn asked_for_ever(&mut self, lock: usize, who: u64) {
-        let horizon = self.horizon_of(who);
         for service in self.locks[lock].services.iter_mut().filter(|s| s.who == who) {
-            service.until = service.until.min(horizon);
+            service.may_be_endless = true;
         }
+        let horizon = self.horizon_of(lock, who);
         for lease in self.locks[lock].leases.iter_mut().filter(|lease| lease.who == who) {
             lease.end = lease.end.min(horizon);
         }
@@ -120,7 +121,7 @@ impl Oracle {
     ) -> Result<(), String> {
         let leases = &mut self.locks[lock].leases;
         leases.retain(|lease| lease.end > now && lease.who != who);
-        if self.horizon_of(who) <= now {
+        if self.horizon_of(lock, who) <= now {
             return Ok(());
         }
         let leases = &mut self.locks[lock].leases;
@@ -128,7 +129,7 @@ impl Oracle {
         let excludes = |l: &&Lease| l.mode == Mode::Exclusive || mode == Mode::Exclusive;
         let leases = self.locks[lock].leases.iter().filter(|lease| lease.who != who);
         let mut others = leases.filter(excludes);
-        match others.find(|lease| self.horizon_of(lease.who) > now) {
+        match others.find(|lease| self.horizon_of(lock, lease.who) > now) {
             None => Ok(()),
             Some(other) => Err(format!(
                 "lease: lock {lock}: client {who:#x} is told at {now} that it holds it ({mode:?}), \
@@ -138,28 +139,30 @@ impl Oracle {
         }
     }
 
-    /// A client has proved its session: it may rely on what it holds until `until`.
+    /// The session that carries this client's operations on the lock was answered, or replaced:
+    /// by its own clock the client relies on what it holds until `until`.
     ///
     /// # Errors
     /// As [`granted`](Self::granted).
-    pub fn horizon(&mut self, who: u64, now: u64, until: u64) -> Result<(), String> {
-        match self.horizons.iter_mut().find(|h| h.0 == who) {
-            Some(known) => known.1 = known.1.max(until),
-            None => self.horizons.push((who, until)),
+    pub fn horizon(&mut self, lock: usize, who: u64, now: u64, until: u64) -> Result<(), String> {
+        let horizons = &mut self.locks[lock].horizons;
+        match horizons.iter_mut().find(|h| h.0 == who) {
+            Some(known) => known.1 = until,
+            None => horizons.push((who, until)),
         }
-        (0..self.locks.len()).try_for_each(|lock| self.check(lock, who, now))
+        self.check(lock, who, now)
     }
 
     /// A lease is relied on until its end, whatever the session; what has none, until the session's
     /// horizon.
-    fn is_live(&self, s: &Service, now: u64) -> bool {
-        s.until > now && (s.until != u64::MAX || self.horizon_of(s.who) > now)
+    fn is_live(&self, lock: usize, s: &Service, now: u64) -> bool {
+        s.until > now && (!s.may_be_endless || self.horizon_of(lock, s.who) > now)
     }
 
     /// Whether what this client relies on now excludes somebody else's reliance.
     fn check(&self, lock: usize, who: u64, now: u64) -> Result<(), String> {
         let services = &self.locks[lock].services;
-        let live = |s: &&Service| self.is_live(s, now);
+        let live = |s: &&Service| self.is_live(lock, s, now);
         let Some(mine) = services.iter().filter(live).find(|s| s.who == who) else {
             return Ok(());
         };
@@ -178,7 +181,7 @@ impl Oracle {
     /// Whether this client relies on the lock now.
     pub fn relies(&self, lock: usize, who: u64, now: u64) -> bool {
         let mut mine = self.locks[lock].services.iter().filter(|s| s.who == who);
-        mine.any(|s| self.is_live(s, now))
+        mine.any(|s| self.is_live(lock, s, now))
     }
 
     /// A client does not rely on the lock any more.
@@ -189,8 +192,8 @@ impl Oracle {
 
     /// A client relies on nothing any more.
     pub fn gone(&mut self, who: u64) {
-        self.horizons.retain(|h| h.0 != who);
         for lock in &mut self.locks {
+            lock.horizons.retain(|h| h.0 != who);
             lock.services.retain(|s| s.who != who);
             lock.leases.retain(|lease| lease.who != who);
         }
@@ -214,7 +217,7 @@ impl Oracle {
             (lock_state.occupant, lock_state.last_exclusive) = (occupant, None);
         }
         if let Some(last) = lock_state.last_exclusive {
-            if exclusive.wrapping_sub(last).wrapping_sub(1) > 0x7fff {
+            if !is_after(exclusive, last) {
                 return Err(format!(
                     "order: lock {lock}: {mode:?} ticket {exclusive:#x} is served after the \
                      exclusive ticket {last:#x}"
@@ -236,5 +239,16 @@ impl Oracle {
     pub fn next_end(&self, lock: usize, now: u64) -> Option<u64> {
         let ends = self.locks[lock].services.iter().map(|s| s.until);
         ends.filter(|&end| end > now && end != u64::MAX).min()
+    }
+}
+
+/// Whether one number of the exclusive lane comes after another. Those of the ring, which the
+/// arbiter alone gives out, come round again and again.
+fn is_after(number: u16, last: u16) -> bool {
+    let ring = lane::ring();
+    let behind = number.wrapping_sub(last).wrapping_sub(1);
+    match number >= ring && last >= ring {
+        true => behind & (lane::mask() - ring) <= (lane::mask() - ring) / 2,
+        false => behind <= 0x7fff,
     }
 }

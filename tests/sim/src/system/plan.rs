@@ -57,8 +57,8 @@ pub enum Fault {
     Standstill,
     /// A client's machine is suspended: its process stands still, and goes on in another time.
     Suspend,
-    /// All numbers of a fair lock's tickets are used up but a few, while somebody stood still
-    /// whose ledger entry names an old one (only in the scenario `laps`).
+    /// Most numbers of a fair lock's tickets are used up, while somebody stood still whose ledger
+    /// entry names an old one (only in the scenario `laps`).
     Lap,
 }
 
@@ -107,6 +107,8 @@ pub struct Scenario {
     objects: &'static [usize],
     /// Up to 31 locks, most of them operated on in batches.
     many: bool,
+    /// Of a thousand sessions, up to so many are asked for over another fabric.
+    roams: u32,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -131,6 +133,7 @@ const CALM: Scenario = Scenario {
     few: false,
     objects: &[0, 0, 0, 1],
     many: false,
+    roams: 0,
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -164,6 +167,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "rw",
+        roams: 300,
         types: &[Rw],
         faults: &[F::Crash, F::Crash, F::Pause, F::Freeze, F::BreakCommand, F::Slow],
         fault_every: 70,
@@ -199,6 +203,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "verbs",
+        roams: 300,
         fabrics: &[&[Verbs], &[Verbs, Tcp]],
         faults: &[F::Slow, F::BreakCommand, F::Freeze, F::Crash, F::Pause],
         fault_every: 60,
@@ -241,6 +246,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "reconnect",
+        roams: 300,
         high_lanes: true,
         types: &[Rw, Fair, Fair],
         fabrics: REMOTE,
@@ -251,6 +257,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "absent",
+        roams: 300,
         fabrics: &[&[Shm], &[Shm, Tcp]],
         faults: &[F::BreakControl, F::BreakControl, F::Pause, F::Crash],
         fault_every: 40,
@@ -299,6 +306,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "storm",
+        roams: 300,
         objects: &[0, 1, 2],
         faults: ANYTHING,
         fault_every: 45,
@@ -309,19 +317,17 @@ pub const SCENARIOS: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
+    // ledgers and clients with ticket numbers that are a lap old
+    Scenario {
+        name: "laps",
+        types: &[Fair],
+        faults: &[F::Lap, F::Lap, F::Standstill, F::Pause, F::BreakCommand, F::Slow, F::Crash],
+        fault_every: 40,
+        overstay: 300,
+        high_lanes: true,
+        ..CALM
+    },
 ];
-
-/// Scenarios that `all` does not draw. `laps`: ledgers and clients with ticket numbers that are a
-/// lap old; without a rule against them it finds violations.
-pub const EXTRA: &[Scenario] = &[Scenario {
-    name: "laps",
-    types: &[Fair],
-    faults: &[F::Lap, F::Lap, F::Standstill, F::Pause, F::BreakCommand, F::Slow, F::Crash],
-    fault_every: 40,
-    overstay: 300,
-    high_lanes: true,
-    ..CALM
-}];
 
 /// Everything that is drawn before a schedule begins.
 #[derive(Clone, Debug)]
@@ -360,7 +366,9 @@ pub struct Plan {
     pub interleave: u32,
     /// How long an absent client keeps what it holds.
     pub grace_ns: u64,
-    /// Time between heartbeats.
+    /// The session horizon that clients ask for, seconds; 0: none.
+    pub horizon_s: u32,
+    /// Time between exchanges that tell the time, without a horizon.
     pub heartbeat_ns: u64,
     /// Room for clients and locks.
     pub clients_max: usize,
@@ -378,6 +386,10 @@ pub struct Plan {
     pub drift: bool,
     /// Tables are as small as they can be.
     pub limits: bool,
+    /// Of a thousand sessions, so many are asked for over another fabric.
+    pub roams: u32,
+    /// The memory is a card's: no client has it mapped.
+    pub is_of_card: bool,
     /// Where the lanes of fair locks begin.
     pub lanes: (u16, u16),
     /// The server clock at the beginning, nanoseconds.
@@ -385,20 +397,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The session horizon that a client of this fabric asks for. Of a shared-memory client the
-    /// primary knows when its process ends.
-    pub fn horizon_s(&self, fabric: Fabric) -> u32 {
-        match fabric {
-            Fabric::Shm => 0,
-            Fabric::Tcp | Fabric::Verbs => (self.grace_ns / NS) as u32,
-        }
-    }
-
     /// Draws a plan. `scenario` is a name, or `all`.
     pub fn draw(scenario: &str, rng: &mut Rng) -> Option<Plan> {
         let s = match scenario {
             "all" => &SCENARIOS[rng.below(SCENARIOS.len() as u64) as usize],
-            name => SCENARIOS.iter().chain(EXTRA).find(|s| s.name == name)?,
+            name => SCENARIOS.iter().find(|s| s.name == name)?,
         };
         let (clients, locks) = match s.few {
             _ if s.many => (rng.pick(&[2, 2, 3]), rng.pick(&[3, 4, 6, 8, 31])),
@@ -421,6 +424,11 @@ impl Plan {
             false => objects.max(2),
         };
         let grace_ns = rng.range(2, 12) * NS;
+        let horizon_s = match rng.below(4) {
+            0 => 0,
+            1 => (grace_ns / NS) as u32,
+            _ => rng.range(1, 12) as u32,
+        };
         Some(Plan {
             scenario: s.name,
             locks: (0..locks).map(|_| rng.pick(s.types)).collect(),
@@ -439,6 +447,7 @@ impl Plan {
             tail: rng.pick(&[0, 5, 30, 100]),
             interleave: rng.pick(&[20, 100, 300, 600]),
             grace_ns,
+            horizon_s,
             heartbeat_ns: grace_ns / rng.range(3, 6),
             clients_max: if s.limits { clients } else { 64 },
             locks_max: if s.limits { locks } else { locks.max(8) },
@@ -452,6 +461,8 @@ impl Plan {
             asynchronous: rng.pick(&[0, 0, 0, 100]),
             drift: s.drift,
             limits: s.limits,
+            roams: rng.pick(&[0, s.roams]),
+            is_of_card: mix.contains(&Fabric::Verbs),
             lanes: (lane(rng), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
         })

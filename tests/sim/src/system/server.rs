@@ -8,6 +8,7 @@
 
 use dlock_core::clock::NS;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
+use dlock_core::limits::FAIR_GRACE_S;
 use dlock_core::membership::{Membership, Orphans, Rules, State};
 use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
@@ -28,7 +29,13 @@ pub(crate) struct World {
     /// Sessions that are prepared.
     pub prepared: Vec<super::state::Session>,
     pub out: Vec<Sent>,
+    /// Fair locks that are free, and whose waiters sleep: since when, and the word.
+    asleep: Vec<Option<(u64, u64)>>,
 }
+
+/// A free fair lock whose waiters sleep is passed on within this time: the grace of a ticket that
+/// nobody claims, and a margin.
+const FAIR_SLEEP_NS_MAX: u64 = FAIR_GRACE_S as u64 * NS + NS / 2;
 
 /// The rules of a primary of this plan.
 fn rules(sys: &Sys) -> Rules {
@@ -47,7 +54,8 @@ impl World {
     pub fn new(sys: Sys) -> Self {
         let members = Membership::new(rules(&sys));
         let (prepared, out) = (Vec::new(), Vec::new());
-        let mut world = Self { sys, primary: None, members, prepared, out };
+        let asleep = vec![None; sys.plan.locks.len()];
+        let mut world = Self { sys, primary: None, members, prepared, out, asleep };
         world.primary = Some(world.fresh_primary(0));
         world
     }
@@ -264,7 +272,7 @@ impl World {
         }
     }
 
-    /// A free read-write lock with waiters, and nothing under way that could wake them.
+    /// A free lock with waiters, and nothing under way that could wake them.
     pub fn nobody_sleeps_before_a_free_lock(&mut self) {
         let Some(primary) = &self.primary else { return };
         let sys = &self.sys;
@@ -274,7 +282,7 @@ impl World {
         {
             return;
         }
-        for l in (0..sys.plan.locks.len()).filter(|&l| sys.plan.locks[l] == LockType::Rw) {
+        for l in (0..sys.plan.locks.len()).filter(|&l| sys.plan.locks[l] != LockType::Atomic) {
             let threads = || sys.clients.iter().map(|c| &c.threads[l]);
             let Some(slot) = sys.slot_of(l) else { continue };
             let word = sys.memory.words[Sys::w0(slot).index() as usize];
@@ -282,10 +290,29 @@ impl World {
             let asleep = |t: &Thread| match t.doing {
                 // who is in doubt of its release has not sent its wake-up: its next operation does
                 Doing::Idle | Doing::Nothing => !t.entry.as_ref().is_some_and(|e| e.in_doubt()),
-                Doing::Reply { is_wait } => is_wait,
+                Doing::Reply { is_wait } => is_wait && t.answer.is_none(),
                 _ => false,
             };
-            if free && primary.waiters(slot) > 0 && threads().all(asleep) {
+            // who has a ticket and does not wait, or has a hold, lets others wait
+            let has_nothing = |t: &Thread| match (&t.doing, &t.entry) {
+                (Doing::Idle, Some(entry)) => entry.ticket().is_none(),
+                (Doing::Nothing | Doing::Reply { .. }, _) | (Doing::Idle, None) => true,
+                _ => false,
+            };
+            let free = match sys.plan.locks[l] {
+                LockType::Fair => {
+                    threads().all(has_nothing) && sys.clients.iter().all(|c| c.down.is_empty())
+                }
+                _ => free,
+            };
+            let sleeps = free && primary.waiters(slot) > 0 && threads().all(asleep);
+            let since = match self.asleep[l].filter(|since| sleeps && since.1 == word) {
+                Some((since, _)) => since,
+                None => sys.now,
+            };
+            self.asleep[l] = sleeps.then_some((since, word));
+            let is_fair = sys.plan.locks[l] == LockType::Fair;
+            if sleeps && (!is_fair || sys.now - since > FAIR_SLEEP_NS_MAX) {
                 let why = format!("liveness: lock {l} is free, and its waiters are asleep");
                 return self.sys.fail(why);
             }

@@ -32,7 +32,7 @@ impl World {
             client.paused_until = sys.now;
             client.blocked_up = sys.now;
             client.blocked_down = sys.now;
-            client.heartbeat_at = sys.now;
+            client.clock_at = sys.now;
             let queued = client.up.len() + client.down.len();
             let asked = client.control_up.len() + client.control_down.len();
             (client.up_last, client.down_last) = (sys.now, sys.now);
@@ -74,6 +74,7 @@ impl World {
                 true => end.min(self.sys.now + NS),
                 false => last,
             };
+            self.operator();
             self.turn();
         }
         if let Err(why) = self.quiescent() {
@@ -137,7 +138,29 @@ impl World {
                 );
                 return self.sys.fail(why);
             }
+            self.operator();
             self.turn();
+        }
+    }
+
+    /// Nothing ends what a silent client without a horizon has: an operator removes those of whom
+    /// it is known that they will not come back.
+    fn operator(&mut self) {
+        if self.sys.plan.horizon_s > 0 || self.primary.is_none() {
+            return;
+        }
+        let is_absent = |state| matches!(state, dlock_core::membership::State::Absent { .. });
+        let is_nobodys = |s: &&super::state::Session| {
+            let client = &self.sys.clients[usize::from(s.client)];
+            client.inc != s.inc || client.id != Some(s.id)
+        };
+        let mut nobodys = self.sys.sessions.iter().filter(is_nobodys).map(|s| s.id);
+        let absent = nobodys.find(|&id| self.members.state(id).is_some_and(is_absent));
+        if let Some(id) = absent {
+            self.sys.log(|| format!("an operator removes {}", id.get()));
+            let _ = self.members.remove(id); // it is known
+            self.finish_turn();
+            self.schedule_tick();
         }
     }
 

@@ -12,6 +12,7 @@ use dlock_core::lock::{FastCas, LockEntry, Op};
 pub(crate) use dlock_core::membership::Gone;
 use dlock_core::message::{Reply, Request};
 use dlock_core::operation::{Bounds, Operation};
+use dlock_core::session::Heartbeats;
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
 use dlock_core::words::LedgerEntry;
@@ -122,8 +123,8 @@ pub(crate) enum Ask {
         reinit: Option<(ClientId, Secret)>,
         gen: u32,
     },
-    /// A second connection is to become this command channel.
-    Attach(u32),
+    /// A second connection is to become this command channel, over this fabric.
+    Attach(u32, Fabric),
     Get(Vec<u8>),
     Release(u8, dlock_core::ids::LockId),
     Heartbeat,
@@ -151,11 +152,17 @@ pub(crate) struct Session {
     pub gen: u32,
     /// What membership calls it.
     pub channel: u64,
+    /// What carries it.
+    pub fabric: Fabric,
     /// What membership calls its process.
     pub process: u64,
     /// Its control connection; 0: closed.
     pub conn: u32,
     pub left: bool,
+    /// Its chains are refused at mapped memory.
+    pub revoked: bool,
+    /// The memory was handed out to it, and it has not said that it has unmapped it.
+    pub mapped: bool,
 }
 
 /// Where a thread of a client is. One thread per client and lock.
@@ -210,8 +217,9 @@ pub(crate) struct Thread {
     pub epoch: u32,
     /// The clock as of that epoch, if the client has come to a later one.
     pub old_clock: Option<Clock>,
-    /// The session that carries what it does.
+    /// The session that carries what it does, and its horizon on the client's own clock.
     pub gen: u32,
+    pub horizon_ns: u64,
     pub doing: Doing,
     pub operation: Option<Operation>,
     pub op: Op,
@@ -278,6 +286,8 @@ pub(crate) struct Client {
     pub inc: u16,
     pub life: Life,
     pub fabric: Fabric,
+    /// The fabric of the session that it asks for.
+    pub next_fabric: Fabric,
     pub id: Option<ClientId>,
     pub secret: Secret,
     pub clock: Clock,
@@ -287,6 +297,8 @@ pub(crate) struct Client {
     pub anchor_s: u32,
     /// How often the primary has ended what it had without a lease.
     pub lapses: u32,
+    /// The primary has ended something that this client may believe to have.
+    pub is_unaware: bool,
     pub gen: u32,
     pub seq: u64,
     pub up: VecDeque<(u16, u32, Unit)>,
@@ -303,7 +315,10 @@ pub(crate) struct Client {
     pub control_down_last: u64,
     pub control_tok: u32,
     pub control: super::control::Stage,
-    pub heartbeat_at: u64,
+    /// The heartbeats of its session.
+    pub beats: Heartbeats,
+    /// When it asks for the time, if no heartbeat does before.
+    pub clock_at: u64,
     pub paused_until: u64,
     pub blocked_up: u64,
     pub blocked_down: u64,

@@ -50,11 +50,12 @@ impl Sys {
     /// its clock; as long as the lock's place is a dead primary's, there is none.
     pub(super) fn thread_now(&self, c: usize, l: usize) -> Now {
         let (now, t) = (self.client_now(c), &self.clients[c].threads[l]);
-        match t.old_clock.filter(|_| t.moves) {
+        let now = match t.old_clock.filter(|_| t.moves) {
             _ if t.epoch == self.clients[c].epoch => now,
             Some(clock) => clock.now(self.now),
             None => Now { local_ns: now.local_ns, ..Now::within(ServerTime(0), u64::MAX) },
-        }
+        };
+        Now { horizon_ns: t.horizon_ns, ..now }
     }
 
     pub(super) fn thread(&mut self, c: usize, l: usize) -> &mut Thread {
@@ -108,7 +109,7 @@ impl Sys {
         // a release of these decides nothing by the clock: an older reading will do
         let timeless = op == Op::Unlock && entry.lock_type() != LockType::Fair;
         let now = match timeless {
-            true => Now { local_ns: coarse, ..t.last_now },
+            true => Now { local_ns: coarse, horizon_ns: t.horizon_ns, ..t.last_now },
             false => fresh,
         };
         t.last_now = now;
@@ -282,7 +283,8 @@ impl Sys {
                 t.past_queue = false;
                 match t.asked.take() {
                     Some(asked) if asked.is_wait && asked.gen != t.gen => {
-                        operation.replaced(entry, Now { local_ns: now.local_ns, ..t.last_now });
+                        let (local_ns, horizon_ns) = (now.local_ns, t.horizon_ns);
+                        operation.replaced(entry, Now { local_ns, horizon_ns, ..t.last_now });
                     }
                     _ => operation.reply(entry, answer, now),
                 }
@@ -456,12 +458,19 @@ impl Sys {
             _ if epoch != client.epoch => Some(Outcome::Refused(Status::NotReady)),
             _ if !connected => Some(Outcome::Unknown),
             Fabric::Shm if !mapped => Some(Outcome::Unknown),
+            Fabric::Shm if self.is_revoked(c) => Some(Outcome::Refused(Status::ClientRemoved)),
             // the gate of the memory; a queue pair is connected when the recovery is over
             Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
                 Some(Outcome::Refused(Status::NotReady))
             }
             _ => None,
         }
+    }
+
+    /// The primary refuses this client's chains at the memory.
+    fn is_revoked(&self, c: usize) -> bool {
+        let client = &self.clients[c];
+        self.sessions.iter().any(|s| s.revoked && Some(s.id) == client.id && s.gen == 0)
     }
 
     pub(super) fn verb_after(&mut self, c: usize, l: usize) {

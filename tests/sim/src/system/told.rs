@@ -42,11 +42,25 @@ impl Sys {
             _ => None,
         };
         let verdict = self
-            .runs(c, l, time_out)
+            .is_within_horizon(c, l, time_out)
+            .and_then(|()| self.runs(c, l, time_out))
             .and_then(|()| self.lasts_as_asked(c, l, time_out, expire_s))
             .and_then(|()| self.relies(c, l, op, mode, time_out));
         if let Err(why) = verdict {
             self.fail(why);
+        }
+    }
+
+    /// A hold without a lease is told by a client that is not past its horizon by its own clock.
+    fn is_within_horizon(&self, c: usize, l: usize, time_out: Option<u32>) -> Result<(), String> {
+        let (now, t) = (self.thread_now(c, l), &self.clients[c].threads[l]);
+        let has_lease = time_out.is_some_and(|time_out| time_out < u32::MAX);
+        match !has_lease && now.local_ns >= t.horizon_ns {
+            true => Err(format!(
+                "horizon: client {c} is told at {} that it holds lock {l}, and its horizon was {}",
+                now.local_ns, t.horizon_ns
+            )),
+            false => Ok(()),
         }
     }
 
