@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
+use dlock_core::control::FabricKind;
 use dlock_core::limits::PORT_DEFAULT;
+use dlock_core::session::PathChoice;
 use dlock_core::status::Status;
 use dlock_fabric::verbs::{Choice, NoPort, VerbsError};
 use dlock_fabric::FabricError;
@@ -22,6 +24,17 @@ pub enum FabricChoice {
     Tcp,
     /// RDMA verbs, or no session.
     Verbs,
+}
+
+impl From<FabricChoice> for PathChoice {
+    fn from(choice: FabricChoice) -> Self {
+        match choice {
+            FabricChoice::Auto => Self::Auto,
+            FabricChoice::Shm => Self::Only(FabricKind::Shm),
+            FabricChoice::Tcp => Self::Only(FabricKind::Tcp),
+            FabricChoice::Verbs => Self::Only(FabricKind::Verbs),
+        }
+    }
 }
 
 /// The environment variable that overrides [`FabricChoice::Auto`].

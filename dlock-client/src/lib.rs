@@ -19,6 +19,7 @@ mod config;
 mod control;
 mod error;
 mod execute;
+mod fabrics;
 #[cfg(test)]
 mod fake;
 mod guard;

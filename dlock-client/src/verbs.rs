@@ -24,11 +24,10 @@ use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
 use dlock_fabric::clock::{monotonic_coarse_ns, monotonic_ns};
-use dlock_fabric::verbs::{self, VerbCounts};
+use dlock_fabric::verbs::VerbCounts;
 use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsWish};
 use parking_lot::Mutex;
 
-use crate::config::ClientConfig;
 use crate::execute::DATA_WAIT;
 
 /// Between two attempts to attach to a primary that recovers.
@@ -37,8 +36,6 @@ const RETRY: Duration = Duration::from_millis(20);
 const CLOCK_WAIT: Duration = Duration::from_secs(1);
 /// The number of a request that was refused here.
 const REFUSED: Seq = Seq(u64::MAX);
-/// `trans_mode_t` of the C API: one queue pair for chains and messages.
-const UNI_CONN: u8 = 1;
 
 /// The way to attach, and what comes of it.
 #[derive(Debug)]
@@ -59,16 +56,6 @@ struct Waiting {
     /// Why the last attempt failed.
     refusal: Status,
     notes: HashMap<Handle, LedgerEntry>,
-}
-
-/// The port that the configuration names, or else the first that can be used.
-pub(crate) fn wish(config: &ClientConfig) -> Result<VerbsWish, FabricError> {
-    let (device, eid) = (config.device.clone(), config.eid);
-    let chosen = verbs::choose(&verbs::devices()?, device.as_deref(), &eid);
-    let chosen = chosen.map_err(|error| FabricError::Verbs(error.into()))?;
-    log::debug!("verbs: device {}, port {}, GID {}", chosen.device, chosen.port, chosen.gid.gid);
-    let shared_qp = config.tp_mode == UNI_CONN;
-    Ok(VerbsWish { device, eid, shared_qp, ..VerbsWish::default() })
 }
 
 impl VerbsPath {

@@ -50,6 +50,11 @@ pub enum FabricKind {
     Verbs = 2,
 }
 
+impl FabricKind {
+    /// All of them, in the order in which a client tries those that it may use.
+    pub const ALL: [FabricKind; 3] = [Self::Verbs, Self::Shm, Self::Tcp];
+}
+
 /// A lock as its first user describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockDesc {

@@ -26,9 +26,10 @@ use dlock_fabric::ClockEstimate;
 use parking_lot::{Mutex, RwLock};
 
 use super::{done, Instance, Link, LEFT, OPEN};
-use crate::attach::{attach, wrapped, Attached, Wrap};
+use crate::attach::{attach, wrapped, Wrap};
 use crate::config::ClientConfig;
 use crate::control::{address, Control, Line, CONTROL_WAIT};
+use crate::fabrics::Attached;
 use crate::heartbeat::{look_after, Pulse};
 use crate::refuse::Refuse;
 use crate::stats::Stats;

@@ -89,16 +89,52 @@ fn executors_are_tried_in_their_order_as_far_as_they_are_offered_and_wanted() {
 fn an_executor_that_must_work_ends_the_search_when_it_does_not() {
     use FabricKind::{Shm, Tcp, Verbs};
     let search = |choice, named| PathSearch::new(choice, named, &session());
-    let auto = search(PathChoice::Auto, false);
+    let mut auto = search(PathChoice::Auto, false);
     assert_eq!(auto.failed(Verbs, Failure::Other), Ok(()));
     assert_eq!(auto.failed(Shm, Failure::NotReady), Ok(()));
-    assert_eq!(auto.failed(Tcp, Failure::Other), Err(Status::Error));
-    assert_eq!(auto.failed(Tcp, Failure::NotReady), Err(Status::NotReady));
-    let named = search(PathChoice::Auto, true);
+    assert_eq!(auto.failed(Tcp, Failure::Other), Ok(()));
+    let mut named = search(PathChoice::Auto, true);
     assert_eq!(named.failed(Verbs, Failure::Other), Err(Status::Error));
     assert_eq!(named.failed(Shm, Failure::Other), Ok(()));
-    let only = search(PathChoice::Only(Shm), false);
-    assert_eq!(only.failed(Shm, Failure::Other), Err(Status::Error));
+    for kind in FabricKind::ALL {
+        let mut only = search(PathChoice::Only(kind), false);
+        assert_eq!(only.failed(kind, Failure::Other), Err(Status::Error));
+        assert_eq!(only.failed(kind, Failure::NotReady), Err(Status::NotReady));
+    }
+}
+
+#[test]
+fn an_eid_that_is_no_ports_ends_the_search_whatever_was_chosen() {
+    for choice in [PathChoice::Auto, PathChoice::Only(FabricKind::Verbs)] {
+        let mut search = PathSearch::new(choice, false, &session());
+        assert_eq!(search.next_kind(), Some(FabricKind::Verbs));
+        let failed = search.failed(FabricKind::Verbs, Failure::WrongAddress);
+        assert_eq!(failed, Err(Status::Error), "{choice:?}");
+    }
+}
+
+#[test]
+fn a_search_in_vain_tells_whether_asking_again_may_help() {
+    use FabricKind::{Shm, Tcp, Verbs};
+    let mut search = PathSearch::new(PathChoice::Auto, false, &session());
+    assert_eq!(search.exhausted(), Status::Error);
+    for (kind, failure) in [(Verbs, Failure::Other), (Shm, Failure::NotReady)] {
+        assert_eq!(search.failed(kind, failure), Ok(()));
+    }
+    assert_eq!(search.failed(Tcp, Failure::Other), Ok(()));
+    assert_eq!(search.exhausted(), Status::NotReady);
+}
+
+#[test]
+fn what_is_wanted_and_not_offered_is_named() {
+    use FabricKind::{Shm, Tcp, Verbs};
+    let missing = |choice, session: &Session| -> Vec<FabricKind> {
+        PathSearch::new(choice, false, session).missing().collect()
+    };
+    let tcp_alone = Session { verbs: false, shm_socket: None, ..session() };
+    assert_eq!(missing(PathChoice::Auto, &tcp_alone), [Verbs, Shm]);
+    assert_eq!(missing(PathChoice::Only(Shm), &tcp_alone), [Shm]);
+    assert_eq!(missing(PathChoice::Only(Tcp), &tcp_alone), []);
 }
 
 #[test]
