@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use dlock_core::codec::{self, Frame, HEADER_LEN};
+use dlock_core::codec::{self, Cut, Frame, HEADER_LEN};
 use dlock_core::control::FabricKind;
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::verb::{Chain, Outcome};
@@ -118,8 +118,10 @@ impl Output {
 
 /// The first of the frames that were encoded here.
 fn first_frame(bytes: &[u8]) -> Option<&[u8]> {
-    let header = codec::header(bytes.first_chunk()?).ok()?;
-    bytes.get(..HEADER_LEN + header.len)
+    match codec::cut(bytes) {
+        Ok(Cut::Whole(header)) => Some(&bytes[..HEADER_LEN + header.len]),
+        _ => None,
+    }
 }
 
 impl Channel {
