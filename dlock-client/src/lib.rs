@@ -29,10 +29,8 @@ mod instance;
 mod late;
 mod object;
 mod reference;
-mod refuse;
 mod stats;
 mod table;
-mod verbs;
 
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]

@@ -17,11 +17,10 @@ use dlock_core::control::{Attach, FabricKind, Session};
 use dlock_core::exec::Executor;
 use dlock_core::session::Failure;
 use dlock_core::status::Status;
-use dlock_fabric::{ClockEstimate, FabricError};
+use dlock_fabric::{ClockEstimate, FabricError, VerbsPath};
 use log::Level;
 
 use crate::config::ClientConfig;
-use crate::verbs::VerbsPath;
 
 /// Every fabric.
 static FABRICS: [&Fabric; 3] = [&verbs::FABRIC, &shm::FABRIC, &tcp::FABRIC];

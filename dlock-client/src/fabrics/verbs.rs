@@ -6,12 +6,11 @@ use std::sync::Arc;
 use dlock_core::control::FabricKind;
 use dlock_core::session::Failure;
 use dlock_fabric::verbs::{self, VerbsError};
-use dlock_fabric::{FabricError, VerbsWish};
+use dlock_fabric::{FabricError, VerbsPath, VerbsWish};
 use log::Level;
 
 use super::{failure_of, Attached, Fabric, Place};
 use crate::config::{is_wrong_address, ClientConfig};
-use crate::verbs::VerbsPath;
 
 /// `trans_mode_t` of the C API: one queue pair for chains and messages.
 const UNI_CONN: u8 = 1;

@@ -22,7 +22,7 @@ use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX};
 use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::status::Status;
 use dlock_fabric::clock::monotonic_ns;
-use dlock_fabric::ClockEstimate;
+use dlock_fabric::{ClockEstimate, Refuse};
 use parking_lot::{Mutex, RwLock};
 
 use super::{done, Instance, Link, LEFT, OPEN};
@@ -31,7 +31,6 @@ use crate::config::ClientConfig;
 use crate::control::{address, Control, Line, CONTROL_WAIT};
 use crate::fabrics::Attached;
 use crate::heartbeat::{look_after, Pulse};
-use crate::refuse::Refuse;
 use crate::stats::Stats;
 use crate::table::{CellIndex, Table, CELL_WAIT};
 

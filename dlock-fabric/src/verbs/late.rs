@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The data path over RDMA verbs.
+//! The data path over RDMA verbs, attached at once or later.
 //!
 //! ```text
 //!   session ── primary serves ────▶ attached ─▶ everything goes to the VerbsExecutor
@@ -8,7 +8,7 @@
 //! ```
 //! A recovering primary cannot refuse one-sided verbs at the memory, so it lets nobody near it
 //! before recovery has ended. Until then notes are kept, and written when there is a ledger. The
-//! time that attaching takes, 5 s at most, is the operation's: it has so much less for its verbs.
+//! time that attaching takes, 5 s at most, is taken from that of the operation.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -23,12 +23,13 @@ use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::{monotonic_coarse_ns, monotonic_ns};
-use dlock_fabric::verbs::VerbCounts;
-use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsWish};
 use parking_lot::Mutex;
 
-use crate::execute::DATA_WAIT;
+use super::counts::VerbCounts;
+use super::executor::{VerbsExecutor, VerbsWish};
+use crate::clock::{boot_coarse_ns, boot_ns, ClockEstimate};
+use crate::error::FabricError;
+use crate::shm::SEND_WAIT;
 
 /// Between two attempts to attach to a primary that recovers.
 const RETRY: Duration = Duration::from_millis(20);
@@ -39,7 +40,7 @@ const REFUSED: Seq = Seq(u64::MAX);
 
 /// The way to attach, and what comes of it.
 #[derive(Debug)]
-pub(crate) struct VerbsPath {
+pub struct VerbsPath {
     wish: VerbsWish,
     primary: SocketAddr,
     attach: Attach,
@@ -63,7 +64,7 @@ impl VerbsPath {
     ///
     /// # Errors
     /// As [`VerbsExecutor::attach`], but that `NotReady` is none.
-    pub(crate) fn open(
+    pub fn open(
         wish: VerbsWish,
         primary: SocketAddr,
         attach: Attach,
@@ -99,7 +100,7 @@ impl VerbsPath {
     }
 
     /// Verbs, messages and doorbells so far.
-    pub(crate) fn counters(&self) -> VerbCounts {
+    pub fn counters(&self) -> VerbCounts {
         self.attached.get().map(VerbsExecutor::counters).unwrap_or_default()
     }
 
@@ -125,7 +126,7 @@ impl VerbsPath {
     #[cold]
     fn attach_late(&self) -> Result<&VerbsExecutor, Status> {
         let came = Instant::now();
-        let until = came + DATA_WAIT;
+        let until = came + SEND_WAIT;
         let Some(mut waiting) = self.waiting.try_lock_until(until) else {
             return Err(Status::NotReady);
         };
@@ -177,7 +178,7 @@ impl Executor for VerbsPath {
         if let Some(executor) = self.attached.get() {
             return executor.execute_one(verb, until_ns);
         }
-        match self.attach_within(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()))) {
+        match self.attach_within(Duration::from_nanos(until_ns.saturating_sub(boot_ns()))) {
             Ok((executor, _)) => executor.execute_one(verb, until_ns),
             Err(status) => Single::Refused(status),
         }
@@ -257,7 +258,7 @@ impl Executor for VerbsPath {
     fn now(&self) -> Now {
         match self.attached.get() {
             Some(executor) => executor.now(),
-            None => self.clock.at(monotonic_ns()),
+            None => self.clock.at(boot_ns()),
         }
     }
 
@@ -266,7 +267,7 @@ impl Executor for VerbsPath {
         match self.attached.get() {
             Some(executor) => executor.now_since(),
             None => {
-                let now_ns = monotonic_ns();
+                let now_ns = boot_ns();
                 (now_ns, self.clock.at(now_ns))
             }
         }
@@ -274,7 +275,7 @@ impl Executor for VerbsPath {
 
     #[inline]
     fn local_coarse_ns(&self) -> u64 {
-        monotonic_coarse_ns()
+        boot_coarse_ns()
     }
 
     fn discontinuities(&self) -> u64 {

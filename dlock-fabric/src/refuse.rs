@@ -11,11 +11,12 @@ use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome};
 use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::monotonic_ns;
+
+use crate::clock::boot_ns;
 
 /// Refuses everything with `NotReady`.
 #[derive(Debug, Default)]
-pub(crate) struct Refuse;
+pub struct Refuse;
 
 impl Executor for Refuse {
     fn execute(&self, _chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
@@ -48,7 +49,7 @@ impl Executor for Refuse {
 
     /// No server clock: nothing is decided by it, since nothing is executed.
     fn now(&self) -> Now {
-        Now { local_ns: monotonic_ns(), ..Now::within(ServerTime(0), u64::MAX) }
+        Now { local_ns: boot_ns(), ..Now::within(ServerTime(0), u64::MAX) }
     }
 
     fn name(&self) -> &'static str {
