@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use dlock_core::control::Session;
 use dlock_core::exec::Executor;
-use dlock_core::session::{PathChoice, PathSearch};
+use dlock_core::session::PathSearch;
 use dlock_core::status::Status;
 use dlock_fabric::ClockEstimate;
 
@@ -51,11 +51,10 @@ pub(crate) fn attach(
     clock: ClockEstimate,
 ) -> Result<Attached, Status> {
     let place = Place { config, session, primary, clock };
-    let choice = PathChoice::from(choice);
     let mut search = PathSearch::new(choice, config.device.is_some(), session);
     for kind in search.missing() {
         let Fabric { what, remedy, .. } = Fabric::of(kind);
-        if choice == PathChoice::Only(kind) {
+        if choice == FabricChoice::Only(kind) {
             log::error!("the primary at {primary} offers no {what}; {remedy}");
         } else if let (true, Some(device)) = (search.is_demanded(kind), &config.device) {
             log::info!("device {device} is not used: the primary offers no {what}");
@@ -89,7 +88,7 @@ mod tests {
 
     use dlock_core::clock::ServerTime;
     use dlock_core::codec::{self, Frame};
-    use dlock_core::control::{Attached as Answer, Secret, VERSION};
+    use dlock_core::control::{Attached as Answer, FabricKind, Offers, Secret, VERSION};
     use dlock_core::ids::{ClientId, Epoch};
 
     use super::*;
@@ -114,9 +113,7 @@ mod tests {
             anchor_s: 100,
             now: ServerTime(0),
             recovering: true,
-            shm_socket: Some(name),
-            tcp: true,
-            verbs: false,
+            offers: Offers::none().with(FabricKind::Shm, &name).with(FabricKind::Tcp, &[]),
             terms: None,
         };
         (session, primary)
@@ -152,9 +149,8 @@ mod tests {
     #[test]
     fn what_the_primary_does_not_offer_is_not_tried() {
         let (session, primary) = refusing(Status::Error, "not offered");
-        let bare = Session { shm_socket: None, tcp: false, ..session.clone() };
-        let all = [FabricChoice::Auto, FabricChoice::Shm, FabricChoice::Tcp, FabricChoice::Verbs];
-        for choice in all {
+        let bare = Session { offers: Offers::none(), ..session.clone() };
+        for choice in FabricChoice::all() {
             assert_eq!(attached(choice, &bare), Some(Status::Error), "{choice:?}");
         }
         assert_eq!(attached(FabricChoice::Shm, &session), Some(Status::Error));

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod codec;
 pub mod control;
 pub mod exec;
+pub mod fabric;
 pub mod ids;
 pub mod lane;
 pub mod limits;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use dlock_core::fabric::FabricKind;
 use dlock_core::ids::Epoch;
 use dlock_core::limits::HANDLES_MAX;
 use dlock_core::membership::Rules;
@@ -81,6 +82,16 @@ impl Server {
             true => listen_shm().map(|(listener, name)| (Some(listener), Some(name)))?,
             false => (None, None),
         };
+        let mut places = dlock_core::fabric::Offers::none();
+        if let Some(name) = &shm_name {
+            places = places.with(FabricKind::Shm, name);
+        }
+        if offers.tcp {
+            places = places.with(FabricKind::Tcp, &[]);
+        }
+        if device.is_some() {
+            places = places.with(FabricKind::Verbs, &[]);
+        }
         let admin = config.admin_socket.as_deref().map(AdminSocket::open).transpose()?;
         let (admin, admin_listener) = match admin {
             Some((socket, listener)) => (Some(socket), Some(listener)),
@@ -96,7 +107,7 @@ impl Server {
         let facts = Facts { address, epoch, started: Instant::now(), offers: offers.clone() };
         let host = device.map(|(host, _)| host);
         let (mailbox, worker) =
-            worker(&config, epoch, clock, memory, host.clone(), shm_name, capacity)?;
+            worker(&config, epoch, clock, memory, host.clone(), places, capacity)?;
         let mailbox = Arc::new(mailbox);
         let parts = control::Parts {
             tcp,
@@ -323,7 +334,7 @@ fn worker(
     clock: ServerClock,
     memory: Memory,
     host: Option<Arc<VerbsHost>>,
-    shm_socket: Option<Vec<u8>>,
+    offers: dlock_core::fabric::Offers,
     capacity: Capacity,
 ) -> Result<(Mailbox, Worker), StartError> {
     let failed = |source| StartError::Thread { thread: "command", source };
@@ -340,9 +351,7 @@ fn worker(
     };
     let rules = Rules {
         orphans: config.orphans,
-        shm: shm_socket.is_some(),
-        tcp: config.tcp,
-        verbs: host.is_some(),
+        offered: offers.kinds(),
         channels_max: CHANNELS_MAX,
         ..Rules::of(&setup)
     };
@@ -359,8 +368,7 @@ fn worker(
         inbox,
         poll,
         sleep_mode: config.sleep_mode,
-        shm_socket,
-        tcp: config.tcp,
+        offers,
         capacity,
     });
     Ok((mailbox, worker.map_err(failed)?))

@@ -20,7 +20,7 @@ pub(super) static FABRIC: Fabric = Fabric {
 };
 
 fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
-    let socket = place.session.shm_socket.as_deref().unwrap_or_default();
+    let socket = place.session.offers.place(FabricKind::Shm).unwrap_or_default();
     let exec = ShmExecutor::attach(socket, &place.request(FabricKind::Shm))?;
     Ok(Attached { exec: Arc::new(exec), verbs: None })
 }

@@ -52,7 +52,7 @@ mod member;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub use admission::{Admission, Channel, Draws, Joining, Opened};
+pub use admission::{Admission, Channel, Draws, Joining, JoiningProcess, Opened};
 pub use effect::{Effect, Exit};
 pub use ending::Fencing;
 pub use member::{Ending, State};
@@ -61,6 +61,7 @@ use crate::arbiter::Sent;
 use crate::clock::ServerTime;
 use crate::control::{ControlReply, ControlRequest, UNLIMITED};
 use crate::exec::LockMemory;
+use crate::fabric::FabricSet;
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
 use crate::primary::{Primary, PrimaryConfig};
@@ -108,12 +109,8 @@ pub struct Rules {
     pub grace_ns: Option<u64>,
     /// What becomes of its leases.
     pub orphans: Orphans,
-    /// Shared memory is offered.
-    pub shm: bool,
-    /// Command channels over TCP are offered.
-    pub tcp: bool,
-    /// Verbs are offered.
-    pub verbs: bool,
+    /// The fabrics that are offered.
+    pub offered: FabricSet,
     /// Command channels that one client may have in its life.
     pub channels_max: u64,
 }
@@ -125,9 +122,7 @@ impl Rules {
             tp_mode: config.tp_mode,
             grace_ns: config.absent_grace_ns,
             orphans: Orphans::Lease,
-            shm: true,
-            tcp: true,
-            verbs: true,
+            offered: FabricSet::all(),
             channels_max: u64::MAX,
         }
     }

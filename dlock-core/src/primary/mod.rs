@@ -28,8 +28,9 @@ pub use undo::Step;
 
 use crate::arbiter::{Arbiter, Caller, LockRef};
 use crate::clock::ServerTime;
-use crate::control::{ControlReply, ControlRequest, FabricKind, LockDesc};
+use crate::control::{ControlReply, ControlRequest, LockDesc};
 use crate::exec::LockMemory;
+use crate::fabric::{Executes, FabricKind};
 use crate::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
 use crate::message::{LockType, Mode, Reply, Request};
@@ -157,7 +158,7 @@ impl Primary {
     ) {
         self.last_seq.remove(&client);
         self.detached(now, mem, client, out);
-        if fabric != FabricKind::Tcp {
+        if fabric.executes() != Executes::Primary {
             self.one_sided.insert(client);
             self.arbiter.unrelay(client);
         } else if !self.one_sided.contains(&client) {

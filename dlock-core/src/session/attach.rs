@@ -9,16 +9,74 @@
 //! A device that was named must work if the primary offers verbs, and an eid must be a port's if
 //! this host has ports that can be used.
 
-use crate::control::{FabricKind, Session};
+use crate::control::Session;
+use crate::fabric::{FabricKind, FabricSet};
 use crate::status::Status;
 
-/// What the configuration says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which fabric a client's data path is to run over.
+///
+/// In programs and on command lines it has a name: `auto`, or that of a fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChoice {
-    /// The first that works.
+    /// RDMA verbs if the primary offers them and this host has a port that can be used, else
+    /// shared memory if the primary is on this host and permits it, else tcp. The environment
+    /// variable `DLOCK_FABRIC` overrides it.
+    #[default]
     Auto,
     /// This one, or no session.
     Only(FabricKind),
+}
+
+#[expect(non_upper_case_globals, reason = "read like the variants of an enum, and so they may be")]
+impl PathChoice {
+    /// Shared memory, or no session.
+    pub const Shm: Self = Self::Only(FabricKind::Shm);
+    /// Frames over TCP, or no session.
+    pub const Tcp: Self = Self::Only(FabricKind::Tcp);
+    /// RDMA verbs, or no session.
+    pub const Verbs: Self = Self::Only(FabricKind::Verbs);
+}
+
+impl PathChoice {
+    /// All there are: `Auto`, and one fabric each.
+    pub fn all() -> impl Iterator<Item = Self> {
+        std::iter::once(Self::Auto).chain(FabricKind::ALL.into_iter().map(Self::Only))
+    }
+
+    /// What users call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Only(kind) => kind.name(),
+        }
+    }
+}
+
+impl std::fmt::Display for PathChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is no [`PathChoice`]'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownPath;
+
+impl std::fmt::Display for UnknownPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = PathChoice::all().map(PathChoice::name).collect();
+        write!(f, "must be one of {}", names.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownPath {}
+
+impl std::str::FromStr for PathChoice {
+    type Err = UnknownPath;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPath> {
+        Self::all().find(|choice| choice.name() == name).ok_or(UnknownPath)
+    }
 }
 
 /// Why an executor did not attach.
@@ -44,7 +102,7 @@ pub struct PathSearch {
     choice: PathChoice,
     /// An RDMA device was named: verbs must work where they are offered.
     is_device_named: bool,
-    offered: [bool; 3],
+    offered: FabricSet,
     at: usize,
     /// An executor that was not demanded was refused because the primary recovers.
     is_not_ready: bool,
@@ -53,11 +111,7 @@ pub struct PathSearch {
 impl PathSearch {
     /// Of a session with these offers.
     pub fn new(choice: PathChoice, is_device_named: bool, session: &Session) -> Self {
-        let offered = FabricKind::ALL.map(|kind| match kind {
-            FabricKind::Verbs => session.verbs,
-            FabricKind::Shm => session.shm_socket.is_some(),
-            FabricKind::Tcp => session.tcp,
-        });
+        let offered = session.offers.kinds();
         Self { choice, is_device_named, offered, at: 0, is_not_ready: false }
     }
 
@@ -65,7 +119,7 @@ impl PathSearch {
     pub fn next_kind(&mut self) -> Option<FabricKind> {
         while let Some(&kind) = FabricKind::ALL.get(self.at) {
             self.at += 1;
-            if self.is_wanted(kind) && self.offered[self.at - 1] {
+            if self.is_wanted(kind) && self.offered.has(kind) {
                 return Some(kind);
             }
         }
@@ -74,8 +128,8 @@ impl PathSearch {
 
     /// The fabrics that this client would use, and the primary does not offer.
     pub fn missing(&self) -> impl Iterator<Item = FabricKind> + '_ {
-        let all = FabricKind::ALL.into_iter().zip(self.offered);
-        all.filter(|&(kind, offered)| !offered && self.is_wanted(kind)).map(|(kind, _)| kind)
+        let all = FabricKind::ALL.into_iter();
+        all.filter(|&kind| !self.offered.has(kind) && self.is_wanted(kind))
     }
 
     fn is_wanted(&self, kind: FabricKind) -> bool {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
 use crate::clock::{Now, ServerTime, NS};
-use crate::control::{Claim, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret};
+use crate::control::{
+    Claim, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Offers, Secret,
+};
 use crate::ids::{Handle, LockId, Slot};
 use crate::lock::{Begin, LockEntry, Op, Step};
 use crate::message::{LockType, Mode};
@@ -9,6 +11,14 @@ use crate::verb::{Outcome, Values};
 
 fn client() -> ClientId {
     ClientId::new(7).unwrap()
+}
+
+fn all_offers() -> Offers {
+    FabricKind::ALL.into_iter().fold(Offers::none(), |offers, kind| offers.with(kind, &[1]))
+}
+
+fn tcp_alone() -> Session {
+    Session { offers: Offers::none().with(FabricKind::Tcp, &[]), ..session() }
 }
 
 fn session() -> Session {
@@ -20,9 +30,7 @@ fn session() -> Session {
         anchor_s: 100,
         now: ServerTime(1_000 * NS),
         recovering: false,
-        shm_socket: Some(vec![1]),
-        tcp: true,
-        verbs: true,
+        offers: all_offers(),
         terms: None,
     }
 }
@@ -80,9 +88,8 @@ fn executors_are_tried_in_their_order_as_far_as_they_are_offered_and_wanted() {
     use FabricKind::{Shm, Tcp, Verbs};
     assert_eq!(all(PathChoice::Auto, &session()), [Verbs, Shm, Tcp]);
     assert_eq!(all(PathChoice::Only(Shm), &session()), [Shm]);
-    let plain = Session { verbs: false, shm_socket: None, ..session() };
-    assert_eq!(all(PathChoice::Auto, &plain), [Tcp]);
-    assert_eq!(all(PathChoice::Only(Verbs), &plain), []);
+    assert_eq!(all(PathChoice::Auto, &tcp_alone()), [Tcp]);
+    assert_eq!(all(PathChoice::Only(Verbs), &tcp_alone()), []);
 }
 
 #[test]
@@ -131,10 +138,18 @@ fn what_is_wanted_and_not_offered_is_named() {
     let missing = |choice, session: &Session| -> Vec<FabricKind> {
         PathSearch::new(choice, false, session).missing().collect()
     };
-    let tcp_alone = Session { verbs: false, shm_socket: None, ..session() };
-    assert_eq!(missing(PathChoice::Auto, &tcp_alone), [Verbs, Shm]);
-    assert_eq!(missing(PathChoice::Only(Shm), &tcp_alone), [Shm]);
-    assert_eq!(missing(PathChoice::Only(Tcp), &tcp_alone), []);
+    assert_eq!(missing(PathChoice::Auto, &tcp_alone()), [Verbs, Shm]);
+    assert_eq!(missing(PathChoice::Only(Shm), &tcp_alone()), [Shm]);
+    assert_eq!(missing(PathChoice::Only(Tcp), &tcp_alone()), []);
+}
+
+#[test]
+fn every_choice_has_a_name_that_is_read_again() {
+    for choice in PathChoice::all() {
+        assert_eq!(choice.to_string().parse(), Ok(choice));
+    }
+    assert_eq!("rdma".parse::<PathChoice>(), Err(UnknownPath));
+    assert_eq!(UnknownPath.to_string(), "must be one of auto, verbs, shm, tcp");
 }
 
 #[test]

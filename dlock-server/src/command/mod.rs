@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::ServerTime;
-use dlock_core::control::ControlRequest;
+use dlock_core::control::{ControlRequest, Offers};
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Membership, Rules, State};
 use dlock_core::primary::{Lapse, Primary, Sent};
@@ -82,9 +82,8 @@ pub(crate) struct Parts {
     pub(crate) inbox: Inbox,
     pub(crate) poll: Poll,
     pub(crate) sleep_mode: bool,
-    /// The abstract name of the Unix socket, if shm is offered.
-    pub(crate) shm_socket: Option<Vec<u8>>,
-    pub(crate) tcp: bool,
+    /// What clients are told of.
+    pub(crate) offers: Offers,
     pub(crate) capacity: Capacity,
 }
 
@@ -161,8 +160,7 @@ pub(crate) struct Worker {
     next_look: Instant,
     spin: Spin,
     recovering: bool,
-    shm_socket: Option<Vec<u8>>,
-    tcp: bool,
+    offers: Offers,
     capacity: Capacity,
     nic: Option<Nic>,
 }
@@ -198,8 +196,7 @@ impl Worker {
             next_look: Instant::now() + LOOK_EVERY,
             spin: Spin::new(parts.sleep_mode),
             recovering: false,
-            shm_socket: parts.shm_socket,
-            tcp: parts.tcp,
+            offers: parts.offers,
             capacity: parts.capacity,
             nic,
         };

@@ -97,9 +97,7 @@ impl Worker {
             anchor_s: self.core.primary.config().anchor_s,
             now: self.core.now(),
             recovering: admission.recovering,
-            shm_socket: self.shm_socket.clone(),
-            tcp: self.tcp,
-            verbs: self.nic.is_some(),
+            offers: self.offers.clone(),
             terms: admission.terms,
         })
     }
@@ -215,7 +213,11 @@ impl Worker {
 
     /// Whether a verbs client may attach, before queue pairs are made for it.
     pub(super) fn may_attach_now(&self, attach: &Attach) -> Status {
-        self.members.may_attach(&self.core.primary, attach, membership::Joining::Verbs)
+        self.members.may_attach(
+            &self.core.primary,
+            attach,
+            membership::Joining::over(FabricKind::Verbs),
+        )
     }
 
     /// Answers an shm client with the memory. Its process is watched already.
@@ -366,10 +368,10 @@ impl Worker {
 
 fn kind_of(joining: &Joining) -> membership::Joining {
     match joining {
-        Joining::Tcp => membership::Joining::Tcp,
-        Joining::Verbs(_) => membership::Joining::Verbs,
+        Joining::Tcp => membership::Joining::over(FabricKind::Tcp),
+        Joining::Verbs(_) => membership::Joining::over(FabricKind::Verbs),
         Joining::Shm(peer) => {
-            membership::Joining::Shm { pid: peer.pid, is_known: peer.process.is_known() }
+            membership::Joining::by(FabricKind::Shm, peer.pid, peer.process.is_known())
         }
     }
 }

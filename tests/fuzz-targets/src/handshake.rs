@@ -117,8 +117,8 @@ impl World {
 
     fn attach(&mut self, client: ClientId, secret: Secret, tcp: bool) {
         let (fabric, joining) = match tcp {
-            true => (FabricKind::Tcp, Joining::Tcp),
-            false => (FabricKind::Shm, Joining::Shm { pid: Some(7), is_known: true }),
+            true => (FabricKind::Tcp, Joining::over(FabricKind::Tcp)),
+            false => (FabricKind::Shm, Joining::by(FabricKind::Shm, Some(7), true)),
         };
         let attach = Attach { client, secret, fabric, verbs: None, version: None };
         let status = self.members.begin_attach(&self.primary, &attach, joining);
