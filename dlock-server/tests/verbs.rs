@@ -77,7 +77,7 @@ fn object(peer: &mut Peer, name: &str) -> WordAddr {
 #[test]
 fn a_primary_without_a_device_offers_no_verbs_and_refuses_them() {
     let server = server(ServerConfig { verbs: VerbsUse::Off, ..ServerConfig::default() });
-    assert_eq!(server.offers().device, None);
+    assert!(!server.offers().has(FabricKind::Verbs));
     let (mut peer, session) = Peer::init(server.local_addr());
     let offers = session.offers.clone();
     assert!(!offers.has(FabricKind::Verbs) && offers.has(FabricKind::Tcp));
@@ -106,7 +106,8 @@ fn a_primary_on_a_device_offers_verbs_and_tcp_and_no_shared_memory() {
     let offers = session.offers.clone();
     assert!(offers.has(FabricKind::Verbs) && offers.has(FabricKind::Tcp));
     assert!(!offers.has(FabricKind::Shm));
-    assert!(server.offers().device.is_some() && !server.offers().shm);
+    let offers = server.offers();
+    assert!(offers.detail(FabricKind::Verbs).is_some() && !offers.has(FabricKind::Shm));
     let executor = over_verbs(server.local_addr(), &session).unwrap();
     let addr = object(&mut peer, "counted");
     assert_eq!(faa(&executor, addr), Single::Done(0));

@@ -23,7 +23,7 @@ use log::Level;
 use crate::config::ClientConfig;
 
 /// Every fabric.
-static FABRICS: [&Fabric; 3] = [&verbs::FABRIC, &shm::FABRIC, &tcp::FABRIC];
+static FABRICS: &[&Fabric] = &[&verbs::FABRIC, &shm::FABRIC, &tcp::FABRIC];
 
 /// How a client uses one fabric.
 pub(crate) struct Fabric {
@@ -61,7 +61,7 @@ pub(crate) struct Attached {
 impl Fabric {
     /// The fabric of this kind.
     pub(crate) fn of(kind: FabricKind) -> &'static Fabric {
-        let fabric = FABRICS.into_iter().find(|fabric| fabric.kind == kind);
+        let fabric = FABRICS.iter().copied().find(|fabric| fabric.kind == kind);
         fabric.expect("a test looks for every kind in the list")
     }
 }

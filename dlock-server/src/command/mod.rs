@@ -35,15 +35,16 @@ use dlock_core::membership::{Membership, Rules, State};
 use dlock_core::primary::{Lapse, Primary, Sent};
 use dlock_core::status::Status;
 use dlock_fabric::fds::PeerProcess;
-use dlock_fabric::{DeviceLost, VerbsHost, VerbsPeer};
+use dlock_fabric::{DeviceLost, VerbsHost};
 use mio::{Events, Poll, Token};
 
 use crate::capacity::Capacity;
-use crate::channel::{Channel, STALL_MAX};
+use crate::channel::Channel;
 use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Inbox, Link, Opening};
 use crate::memory::Memory;
+use crate::transport::{Fence, STALL_MAX};
 use spin::Spin;
 use turns::{Turns, Who};
 use verbs::Nic;
@@ -152,8 +153,8 @@ pub(crate) struct Worker {
     peeks: u32,
     /// Channels whose clients leave replies unread.
     blocked: HashSet<Token>,
-    /// Queue pairs that could not be fenced yet.
-    unfenced: HashMap<ClientId, Vec<VerbsPeer>>,
+    /// What could not be fenced yet.
+    unfenced: HashMap<ClientId, Vec<Box<dyn Fence>>>,
     /// Some process has no pidfd.
     blind: bool,
     next_token: usize,
@@ -270,7 +271,7 @@ impl Worker {
             Event::MayAttach { attach, reply } => {
                 let _ = reply.send(self.may_attach_now(&attach));
             }
-            Event::Attach { socket, attach, joining } => self.attach(socket, attach, joining),
+            Event::Attach(guest) => self.attach(guest),
             Event::Ask(look) => look(&mut self.core.primary, &mut self.core.memory),
         }
     }

@@ -156,7 +156,7 @@ pub(super) async fn refuse(
 }
 
 /// Tells a peer on the Unix socket, or one that wants to attach, why it is not served.
-pub(super) async fn refuse_attach(
+pub(crate) async fn refuse_attach(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     status: Status,
 ) {
