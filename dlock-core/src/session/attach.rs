@@ -10,7 +10,7 @@
 //! this host has ports that can be used.
 
 use crate::control::Session;
-use crate::fabric::{FabricKind, FabricSet};
+use crate::fabric::{Executes, FabricKind, FabricSet};
 use crate::status::Status;
 
 /// Which fabric a client's data path is to run over.
@@ -141,7 +141,8 @@ impl PathSearch {
 
     /// Whether the session fails if this fabric does, where it is offered.
     pub fn is_demanded(&self, kind: FabricKind) -> bool {
-        self.choice == PathChoice::Only(kind) || (kind == FabricKind::Verbs && self.is_device_named)
+        self.choice == PathChoice::Only(kind)
+            || (kind.executes() == Executes::Device && self.is_device_named)
     }
 
     /// The executor told last did not attach.

@@ -13,8 +13,10 @@ fn client() -> ClientId {
     ClientId::new(7).unwrap()
 }
 
+/// Those of version 1, which whatever is added leaves as they are.
 fn all_offers() -> Offers {
-    FabricKind::ALL.into_iter().fold(Offers::none(), |offers, kind| offers.with(kind, &[1]))
+    let kinds = [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs];
+    kinds.into_iter().fold(Offers::none(), |offers, kind| offers.with(kind, &[1]))
 }
 
 fn tcp_alone() -> Session {
@@ -134,11 +136,12 @@ fn a_search_in_vain_tells_whether_asking_again_may_help() {
 
 #[test]
 fn what_is_wanted_and_not_offered_is_named() {
-    use FabricKind::{Shm, Tcp, Verbs};
+    use FabricKind::{Shm, Tcp};
     let missing = |choice, session: &Session| -> Vec<FabricKind> {
         PathSearch::new(choice, false, session).missing().collect()
     };
-    assert_eq!(missing(PathChoice::Auto, &tcp_alone()), [Verbs, Shm]);
+    let others = FabricKind::ALL.into_iter().filter(|&kind| kind != Tcp);
+    assert_eq!(missing(PathChoice::Auto, &tcp_alone()), others.collect::<Vec<_>>());
     assert_eq!(missing(PathChoice::Only(Shm), &tcp_alone()), [Shm]);
     assert_eq!(missing(PathChoice::Only(Tcp), &tcp_alone()), []);
 }
@@ -149,7 +152,7 @@ fn every_choice_has_a_name_that_is_read_again() {
         assert_eq!(choice.to_string().parse(), Ok(choice));
     }
     assert_eq!("rdma".parse::<PathChoice>(), Err(UnknownPath));
-    assert_eq!(UnknownPath.to_string(), "must be one of auto, verbs, shm, tcp");
+    assert!(UnknownPath.to_string().starts_with("must be one of auto, verbs, shm, tcp"));
 }
 
 #[test]

@@ -259,10 +259,10 @@ mod tests {
     fn kinds(shm: bool, tcp: bool) -> Vec<FabricKind> {
         let config = ServerConfig { shm, tcp, verbs: VerbsUse::Off, ..Default::default() };
         let opened = open_all(&Setting { config: &config, device: None }).unwrap();
-        assert_eq!(opened.iter().any(|one| one.listener.is_some()), shm);
         let offers = offers(&opened);
         assert_eq!(offers.place(FabricKind::Shm).is_some_and(|place| !place.is_empty()), shm);
-        FabricKind::ALL.into_iter().filter(|&kind| offers.has(kind)).collect()
+        let of_old = [FabricKind::Verbs, FabricKind::Shm, FabricKind::Tcp];
+        of_old.into_iter().filter(|&kind| offers.has(kind)).collect()
     }
 
     #[test]
