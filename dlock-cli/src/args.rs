@@ -4,8 +4,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
-use dlock_client::FabricChoice;
+pub use dlock_client::FabricChoice as Fabric;
 use dlock_core::message::{LockType, Mode};
 
 use crate::connect::Address;
@@ -107,32 +108,13 @@ pub struct Where {
     pub address: Address,
     /// How lock operations travel; auto: RDMA verbs, if primary and this host have them, else
     /// shared memory on the primary's own host, else TCP.
-    #[arg(long, env = "DLOCK_FABRIC", value_enum, default_value = "auto")]
+    #[arg(long, env = "DLOCK_FABRIC", value_parser = fabric_name(), default_value = "auto")]
     pub fabric: Fabric,
 }
 
-/// [`FabricChoice`] on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Fabric {
-    /// verbs if possible, else shm, else tcp.
-    Auto,
-    /// RDMA verbs.
-    Verbs,
-    /// Shared memory.
-    Shm,
-    /// TCP.
-    Tcp,
-}
-
-impl From<Fabric> for FabricChoice {
-    fn from(fabric: Fabric) -> Self {
-        match fabric {
-            Fabric::Auto => FabricChoice::Auto,
-            Fabric::Verbs => FabricChoice::Verbs,
-            Fabric::Shm => FabricChoice::Shm,
-            Fabric::Tcp => FabricChoice::Tcp,
-        }
-    }
+/// Reads the name of a fabric.
+fn fabric_name() -> impl TypedValueParser<Value = Fabric> {
+    PossibleValuesParser::new(Fabric::all().map(Fabric::name)).try_map(|name| name.parse())
 }
 
 /// [`LockType`] on the command line.
@@ -181,7 +163,7 @@ pub struct Demo {
     #[arg(long)]
     pub fast: bool,
     /// How lock operations travel in the tour.
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_parser = fabric_name(), default_value = "auto")]
     pub fabric: Fabric,
 }
 
@@ -201,7 +183,7 @@ pub struct Bench {
     #[arg(long, value_name = "PATH")]
     pub c_program: Option<PathBuf>,
     /// Which executors to measure.
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_parser = fabric_name(), default_value = "auto")]
     pub fabric: Fabric,
 }
 

@@ -99,7 +99,7 @@ pub fn open(address: SocketAddr, fabric: Fabric) -> Result<Instance, Status> {
 }
 
 fn config(address: SocketAddr, fabric: Fabric) -> ClientConfig {
-    ClientConfig { port: address.port(), fabric: fabric.into(), ..ClientConfig::default() }
+    ClientConfig { port: address.port(), fabric, ..ClientConfig::default() }
 }
 
 #[cfg(test)]

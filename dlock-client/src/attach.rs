@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which executor a session's data path gets.
+//! Gives a session its data path.
 //!
 //! ```text
-//!   named in the configuration    that one, or no session
-//!   auto                          verbs, if the primary offers them and this host has a port
-//!                                 that can be used; else shared memory; else tcp
+//!   PathSearch (dlock-core: which fabric, and whether another may do if it fails)
+//!     next_kind ─▶ Fabric::attach ─ Ok ──▶ the session's executor
+//!         ▲                       └─ Err ─▶ failed ─▶ the next one, or no session
+//!         └──────────────────────────────────┘
 //! ```
-//! A device that was named must work if the primary offers verbs, and an eid must be a port's if
-//! this host has ports that can be used.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dlock_core::control::{Attach, FabricKind, Session};
+use dlock_core::control::Session;
 use dlock_core::exec::Executor;
+use dlock_core::session::PathSearch;
 use dlock_core::status::Status;
-use dlock_fabric::{ClockEstimate, FabricError, ShmExecutor, TcpExecutor};
+use dlock_fabric::ClockEstimate;
 
-use crate::config::{is_wrong_address, ClientConfig, FabricChoice};
-use crate::verbs::{wish, VerbsPath};
+use crate::config::{ClientConfig, FabricChoice};
+use crate::fabrics::{Attached, Fabric, Place};
 
 /// What a test makes of the executor of a session.
 #[cfg(feature = "fault-injection")]
@@ -38,14 +38,6 @@ pub(crate) fn wrapped(wrap: Option<&Wrap>, exec: Arc<dyn Executor>) -> Arc<dyn E
     }
 }
 
-/// A data path.
-pub(crate) struct Attached {
-    /// The executor.
-    pub(crate) exec: Arc<dyn Executor>,
-    /// The same, if it is that of verbs.
-    pub(crate) verbs: Option<Arc<VerbsPath>>,
-}
-
 /// Gives a session its data path.
 ///
 /// # Errors
@@ -58,115 +50,110 @@ pub(crate) fn attach(
     primary: SocketAddr,
     clock: ClockEstimate,
 ) -> Result<Attached, Status> {
-    let attach = |fabric| Attach {
-        client: session.client,
-        secret: session.secret,
-        fabric,
-        verbs: None, // the executor of verbs brings its own,
-        // one of version 1 does not know this field
-        version: Some(session.version).filter(|&version| version >= 2),
-    };
-    let plain = |exec: Arc<dyn Executor>| Attached { exec, verbs: None };
-    if matches!(choice, FabricChoice::Auto | FabricChoice::Verbs) {
-        match over_verbs(config, session, primary, attach(FabricKind::Verbs), clock) {
-            Ok(path) => {
-                let verbs = Arc::new(path);
-                return Ok(Attached { exec: verbs.clone(), verbs: Some(verbs) });
-            }
-            Err(refused) => refused.unless_optional(config, choice, session)?,
+    let place = Place { config, session, primary, clock };
+    let mut search = PathSearch::new(choice, config.device.is_some(), session);
+    for kind in search.missing() {
+        let Fabric { what, remedy, .. } = Fabric::of(kind);
+        if choice == FabricChoice::Only(kind) {
+            log::error!("the primary at {primary} offers no {what}; {remedy}");
+        } else if let (true, Some(device)) = (search.is_demanded(kind), &config.device) {
+            log::info!("device {device} is not used: the primary offers no {what}");
+        } else {
+            log::debug!("the primary at {primary} offers no {what}");
         }
     }
-    if matches!(choice, FabricChoice::Auto | FabricChoice::Shm) {
-        let refused = match session.shm_socket.as_deref() {
-            Some(name) => match ShmExecutor::attach(name, &attach(FabricKind::Shm)) {
-                Ok(exec) => return Ok(plain(Arc::new(exec))),
-                Err(e) => e.to_string(),
-            },
-            None => "the primary does not offer it".to_owned(),
+    while let Some(kind) = search.next_kind() {
+        let fabric = Fabric::of(kind);
+        let error = match (fabric.attach)(&place) {
+            Ok(attached) => return Ok(attached),
+            Err(error) => error,
         };
-        if choice == FabricChoice::Shm {
-            log::error!("no shared memory: {refused}; allow tcp, or enable shm at the primary");
-            return Err(Status::Error);
+        let (client, what) = (session.client, fabric.what);
+        if let Err(status) = search.failed(kind, (fabric.failure)(&error)) {
+            log::error!("client {client} has no {what}: {error}");
+            return Err(status);
         }
-        log::info!("no shared memory ({refused}): using tcp");
+        let level = (fabric.level)(&error);
+        log::log!(level, "client {client} has no {what}, and tries another fabric: {error}");
     }
-    if !session.tcp {
-        log::error!("the primary at {primary} offers no tcp data path; enable it there");
-        return Err(Status::Error);
+    log::error!("client {} has no data path to the primary at {primary}", session.client);
+    Err(search.exhausted())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::Ipv4Addr;
+    use std::thread::JoinHandle;
+
+    use dlock_core::clock::ServerTime;
+    use dlock_core::codec::{self, Frame};
+    use dlock_core::control::{Attached as Answer, FabricKind, Offers, Secret, VERSION};
+    use dlock_core::ids::{ClientId, Epoch};
+
+    use super::*;
+
+    /// A primary that answers one attach over shared memory with this status, and offers tcp where
+    /// nobody listens.
+    fn refusing(status: Status, name: &str) -> (Session, JoinHandle<()>) {
+        let name = format!("dlock-attach-{name}-{}", std::process::id()).into_bytes();
+        let listener = dlock_fabric::net::listen_abstract(&name).unwrap();
+        let primary = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut bytes = Vec::new();
+            codec::encode(&Frame::Attached(Answer::bare(status)), &mut bytes);
+            stream.write_all(&bytes).unwrap();
+            while stream.read(&mut [0; 256]).is_ok_and(|len| len > 0) {}
+        });
+        let session = Session {
+            version: VERSION,
+            client: ClientId::new(7).unwrap(),
+            secret: Secret([1; 16]),
+            epoch: Epoch(3),
+            anchor_s: 100,
+            now: ServerTime(0),
+            recovering: true,
+            offers: Offers::none().with(FabricKind::Shm, &name).with(FabricKind::Tcp, &[]),
+            terms: None,
+        };
+        (session, primary)
     }
-    match TcpExecutor::attach(primary, &attach(FabricKind::Tcp), clock) {
-        Ok(exec) => Ok(plain(Arc::new(exec))),
-        Err(e) => {
-            log::error!("no tcp data path: {e}");
-            Err(status_of(&e))
+
+    fn attached(choice: FabricChoice, session: &Session) -> Option<Status> {
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let clock = ClockEstimate::from_exchange(0, 0, ServerTime(0));
+        attach(&ClientConfig::default(), choice, session, nowhere, clock).err()
+    }
+
+    #[test]
+    fn a_named_shm_that_is_refused_while_the_primary_recovers_may_be_asked_for_again() {
+        for (status, wanted) in
+            [(Status::NotReady, Status::NotReady), (Status::ClientRemoved, Status::Error)]
+        {
+            let (session, primary) = refusing(status, "named");
+            assert_eq!(attached(FabricChoice::Shm, &session), Some(wanted), "{status}");
+            primary.join().unwrap();
         }
     }
-}
 
-fn status_of(error: &FabricError) -> Status {
-    match error {
-        FabricError::Refused(Status::NotReady) => Status::NotReady,
-        _ => Status::Error,
+    #[test]
+    fn without_a_demand_the_next_executor_is_tried_and_its_failure_does_not_hide_not_ready() {
+        let (session, primary) = refusing(Status::NotReady, "auto");
+        assert_eq!(attached(FabricChoice::Auto, &session), Some(Status::NotReady));
+        primary.join().unwrap();
+        let (session, primary) = refusing(Status::Error, "auto");
+        assert_eq!(attached(FabricChoice::Auto, &session), Some(Status::Error));
+        primary.join().unwrap();
     }
-}
 
-/// Why there are no verbs.
-enum NoVerbs {
-    NotOffered,
-    Failed(FabricError),
-}
-
-fn over_verbs(
-    config: &ClientConfig,
-    session: &Session,
-    primary: SocketAddr,
-    attach: Attach,
-    clock: ClockEstimate,
-) -> Result<VerbsPath, NoVerbs> {
-    if !session.verbs {
-        return Err(NoVerbs::NotOffered);
-    }
-    let wish = wish(config).map_err(NoVerbs::Failed)?;
-    let path = VerbsPath::open(wish, primary, attach, clock, session.recovering);
-    path.map_err(NoVerbs::Failed)
-}
-
-impl NoVerbs {
-    /// Whether to go on with another executor.
-    fn unless_optional(
-        self,
-        config: &ClientConfig,
-        choice: FabricChoice,
-        session: &Session,
-    ) -> Result<(), Status> {
-        let client = session.client;
-        match self {
-            Self::NotOffered if choice == FabricChoice::Verbs => {
-                log::error!("the primary offers no verbs; start it on a host with an RDMA device");
-                Err(Status::Error)
-            }
-            Self::NotOffered => {
-                if let Some(name) = &config.device {
-                    log::info!("device {name} is not used: the primary offers no verbs");
-                }
-                Ok(())
-            }
-            Self::Failed(error)
-                if choice == FabricChoice::Verbs
-                    || config.device.is_some()
-                    || is_wrong_address(&error) =>
-            {
-                log::error!("client {client} has no verbs: {error}");
-                Err(status_of(&error))
-            }
-            Self::Failed(error) if error.is_absent() => {
-                log::info!("client {client}: no verbs here, so tcp: {error}");
-                Ok(())
-            }
-            Self::Failed(error) => {
-                log::warn!("client {client} has no verbs, and uses tcp: {error}");
-                Ok(())
-            }
+    #[test]
+    fn what_the_primary_does_not_offer_is_not_tried() {
+        let (session, primary) = refusing(Status::Error, "not offered");
+        let bare = Session { offers: Offers::none(), ..session.clone() };
+        for choice in FabricChoice::all() {
+            assert_eq!(attached(choice, &bare), Some(Status::Error), "{choice:?}");
         }
+        assert_eq!(attached(FabricChoice::Shm, &session), Some(Status::Error));
+        primary.join().unwrap(); // it was asked once
     }
 }

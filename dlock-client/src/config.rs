@@ -4,25 +4,10 @@
 use std::path::Path;
 
 use dlock_core::limits::PORT_DEFAULT;
+pub use dlock_core::session::PathChoice as FabricChoice;
 use dlock_core::status::Status;
 use dlock_fabric::verbs::{Choice, NoPort, VerbsError};
 use dlock_fabric::FabricError;
-
-/// Which executor carries the data path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FabricChoice {
-    /// RDMA verbs if the primary offers them and this host has a port that can be used, else
-    /// shared memory if the primary is on this host and permits it, else tcp. The environment
-    /// variable `DLOCK_FABRIC` (`auto`, `verbs`, `shm` or `tcp`) overrides it.
-    #[default]
-    Auto,
-    /// Shared memory, or no session.
-    Shm,
-    /// Frames over TCP, or no session.
-    Tcp,
-    /// RDMA verbs, or no session.
-    Verbs,
-}
 
 /// The environment variable that overrides [`FabricChoice::Auto`].
 pub const FABRIC_VARIABLE: &str = "DLOCK_FABRIC";
@@ -89,8 +74,9 @@ impl ClientConfig {
         }
         let fabric = self.effective_fabric()?;
         let names_a_port = self.device.is_some() || self.eid != [0; 16];
-        if names_a_port && matches!(fabric, FabricChoice::Shm | FabricChoice::Tcp) {
-            log::info!("device and eid are not used: {fabric:?} is demanded");
+        let may_use_a_port = matches!(fabric, FabricChoice::Auto | FabricChoice::Verbs);
+        if names_a_port && !may_use_a_port {
+            log::info!("device and eid are not used: {fabric} is demanded");
             return Ok(());
         }
         if self.eid != [0; 16] {
@@ -156,14 +142,10 @@ impl ClientConfig {
 fn choose(configured: FabricChoice, variable: Option<&str>) -> Result<FabricChoice, Status> {
     let from_variable = match variable {
         None => configured,
-        Some("auto") => FabricChoice::Auto,
-        Some("shm") => FabricChoice::Shm,
-        Some("tcp") => FabricChoice::Tcp,
-        Some("verbs") => FabricChoice::Verbs,
-        Some(other) => {
-            log::error!("{FABRIC_VARIABLE}={other}: must be auto, verbs, shm or tcp");
-            return Err(Status::Error);
-        }
+        Some(name) => name.parse().map_err(|error| {
+            log::error!("{FABRIC_VARIABLE}={name}: {error}");
+            Status::Error
+        })?,
     };
     Ok(if configured == FabricChoice::Auto { from_variable } else { configured })
 }
@@ -195,13 +177,13 @@ mod tests {
 
     #[test]
     fn the_variable_overrides_auto_only_and_must_be_known() {
-        use FabricChoice::{Auto, Shm, Tcp};
-        assert_eq!(choose(Auto, Some("tcp")), Ok(Tcp));
-        assert_eq!(choose(Auto, Some("verbs")), Ok(FabricChoice::Verbs));
-        assert_eq!(choose(Auto, None), Ok(Auto));
-        assert_eq!(choose(Shm, Some("tcp")), Ok(Shm));
-        assert_eq!(choose(Auto, Some("rdma")), Err(Status::Error));
-        assert_eq!(choose(Tcp, Some("")), Err(Status::Error));
+        let (auto, shm, tcp) = (FabricChoice::Auto, FabricChoice::Shm, FabricChoice::Tcp);
+        assert_eq!(choose(auto, Some("tcp")), Ok(tcp));
+        assert_eq!(choose(auto, Some("verbs")), Ok(FabricChoice::Verbs));
+        assert_eq!(choose(auto, None), Ok(auto));
+        assert_eq!(choose(shm, Some("tcp")), Ok(shm));
+        assert_eq!(choose(auto, Some("rdma")), Err(Status::Error));
+        assert_eq!(choose(tcp, Some("")), Err(Status::Error));
     }
 
     #[test]

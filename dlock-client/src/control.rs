@@ -20,13 +20,14 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_core::codec::{self, Frame, HEADER_LEN};
+use dlock_core::codec::{self, Frame};
 use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fork::NotInherited;
+use dlock_fabric::frames::FrameBuffer;
 
 use crate::heartbeat::Pulse;
 
@@ -66,7 +67,7 @@ pub(crate) struct Control {
     peer: SocketAddr,
     next: u64,
     /// Bytes received and not yet consumed: at most one frame and what came with it.
-    received: Vec<u8>,
+    received: FrameBuffer,
     broken: bool,
     /// What the answers extend.
     pulse: Option<Arc<Pulse>>,
@@ -161,7 +162,7 @@ impl Control {
         stream.set_nodelay(true).map_err(|_| Status::Error)?;
         let stream =
             Line { stream: Arc::new(NotInherited::new(stream)), process: std::process::id() };
-        let (received, beats) = (Vec::new(), VecDeque::new());
+        let (received, beats) = (FrameBuffer::new(), VecDeque::new());
         Ok(Self { stream, peer, next: 1, received, broken: false, pulse: None, beats })
     }
 
@@ -236,10 +237,8 @@ impl Control {
         if self.broken || self.beats.is_empty() || !self.stream.is_here() {
             return;
         }
-        let mut chunk = [0; 4096];
-        match self.stream.try_receive(&mut chunk) {
-            Ok(0) => {}
-            Ok(n) => self.received.extend_from_slice(&chunk[..n]),
+        match self.stream.try_receive(self.received.space()) {
+            Ok(received) => self.received.filled(received),
             Err(_) => self.broken = true,
         }
         loop {
@@ -311,15 +310,9 @@ impl Control {
 
     /// The next whole reply in the buffer.
     fn next_reply(&mut self) -> Result<Option<(Seq, ControlReply)>, CallError> {
-        let Some(head) = self.received.first_chunk::<HEADER_LEN>() else { return Ok(None) };
-        let head = codec::header(head).map_err(|_| CallError::Foreign)?;
-        let end = HEADER_LEN + head.len;
-        if self.received.len() < end {
-            return Ok(None);
-        }
-        let frame = codec::decode(head.kind, &self.received[HEADER_LEN..end]);
-        self.received.drain(..end);
-        match frame {
+        let next = self.received.next().map_err(|_| CallError::Foreign)?;
+        let Some((kind, payload)) = next else { return Ok(None) };
+        match codec::decode(kind, payload) {
             Ok(Frame::ControlReply(seq, reply)) => Ok(Some((seq, reply))),
             Ok(_) | Err(_) => Err(CallError::Protocol),
         }
@@ -329,11 +322,10 @@ impl Control {
         let left = time_left(deadline)?;
         let mut stream = &**self.stream.stream;
         stream.set_read_timeout(Some(left)).map_err(|_| CallError::Transport)?;
-        let mut chunk = [0; 4096];
-        match stream.read(&mut chunk) {
+        match stream.read(self.received.space()) {
             Ok(0) => Err(self.broken_by(CallError::Transport)),
-            Ok(n) => {
-                self.received.extend_from_slice(&chunk[..n]);
+            Ok(received) => {
+                self.received.filled(received);
                 Ok(())
             }
             Err(e) if is_retry(e.kind()) => Ok(()),
@@ -359,6 +351,8 @@ fn time_left(deadline: Instant) -> Result<Duration, CallError> {
 mod tests {
     use std::net::TcpListener;
     use std::thread;
+
+    use dlock_core::codec::HEADER_LEN;
 
     use super::*;
 

@@ -19,6 +19,7 @@ mod config;
 mod control;
 mod error;
 mod execute;
+mod fabrics;
 #[cfg(test)]
 mod fake;
 mod guard;
@@ -28,10 +29,8 @@ mod instance;
 mod late;
 mod object;
 mod reference;
-mod refuse;
 mod stats;
 mod table;
-mod verbs;
 
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]

@@ -353,7 +353,7 @@ mod tests {
     use dlock_core::message::LockType;
 
     use super::*;
-    use crate::refuse::Refuse;
+    use dlock_fabric::Refuse;
 
     fn held(id: i32) -> Held {
         let lock_type = LockType::Atomic;

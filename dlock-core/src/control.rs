@@ -18,6 +18,7 @@
 //! carries a client id. `secret` keeps anybody else from reinitialising or attaching as a client.
 
 use crate::clock::ServerTime;
+pub use crate::fabric::{FabricKind, Offers};
 use crate::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
 use crate::message::{LockType, Mode};
 use crate::status::Status;
@@ -36,18 +37,6 @@ impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret(..)")
     }
-}
-
-/// How the data path of a client runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum FabricKind {
-    /// Mapped memory on one host.
-    Shm = 0,
-    /// Frames executed by the primary's command thread.
-    Tcp = 1,
-    /// RDMA verbs: one-sided, executed by the primary's device.
-    Verbs = 2,
 }
 
 /// A lock as its first user describes it.
@@ -191,12 +180,9 @@ pub struct Session {
     pub now: ServerTime,
     /// The primary is in recovery: claims are wanted.
     pub recovering: bool,
-    /// The abstract name of the Unix socket for shm clients; `None` if not offered.
-    pub shm_socket: Option<Vec<u8>>,
-    /// Whether tcp command channels are offered (on the port of this connection).
-    pub tcp: bool,
-    /// Whether RDMA verbs are offered: attached over TCP, on the port of this connection.
-    pub verbs: bool,
+    /// The fabrics that the primary offers. Of shm the place is the abstract name of a Unix
+    /// socket.
+    pub offers: Offers,
     /// The terms of the session; `None`: it is one of version 1, with an unlimited horizon.
     pub terms: Option<Terms>,
 }

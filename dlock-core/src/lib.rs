@@ -12,6 +12,7 @@ pub mod codec;
 pub mod control;
 pub mod counters;
 pub mod exec;
+pub mod fabric;
 pub mod ids;
 pub mod lane;
 pub mod limits;

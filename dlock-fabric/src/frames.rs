@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Cuts a stream of bytes into frames.
+//! Cuts a stream of bytes into frames, for everybody who reads one.
+//!
+//! ```text
+//!   a channel:       space() ─▶ read as much as there is ─▶ filled(len) ─▶ next(), until None
+//!   a handshake:     missing() ─▶ read no byte of what comes behind the frame ─▶ the same
+//! ```
 
-use dlock_core::codec::{self, FrameError, Kind, HEADER_LEN};
+use dlock_core::codec::{self, Cut, FrameError, Kind, HEADER_LEN};
 use dlock_core::limits::FRAME_LEN_MAX;
 
 /// Bytes to begin with: most frames are short, and there is a buffer per connection.
@@ -14,6 +19,8 @@ pub struct FrameBuffer {
     bytes: Vec<u8>,
     begin: usize,
     end: usize,
+    /// Payloads above this are refused.
+    payload_max: usize,
 }
 
 impl Default for FrameBuffer {
@@ -25,19 +32,37 @@ impl Default for FrameBuffer {
 impl FrameBuffer {
     /// An empty buffer.
     pub fn new() -> Self {
-        Self { bytes: vec![0; BYTES_FIRST], begin: 0, end: 0 }
+        Self { bytes: Vec::new(), begin: 0, end: 0, payload_max: FRAME_LEN_MAX }
+    }
+
+    /// Refuses payloads of more bytes from now on.
+    pub fn bound(&mut self, payload_max: usize) {
+        self.payload_max = payload_max;
     }
 
     /// Where to put the next bytes; empty only while a whole frame of the largest size waits to be
     /// taken by [`next`](Self::next).
     pub fn space(&mut self) -> &mut [u8] {
-        if self.end == self.bytes.len() {
-            self.make_room(HEADER_LEN);
+        if self.end == self.bytes.len() || self.bytes.len() < BYTES_FIRST {
+            self.make_room(BYTES_FIRST);
         }
         &mut self.bytes[self.end..]
     }
 
-    /// So many bytes were put at the front of [`space`](Self::space).
+    /// Where to put what is missing of the next frame, and nothing of what comes behind it: first
+    /// the header, then the payload. Empty if a whole frame waits to be taken.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn missing(&mut self) -> Result<&mut [u8], FrameError> {
+        let Cut::Part(len) = self.cut()? else { return Ok(&mut []) };
+        self.make_room(len);
+        let end = self.begin + len;
+        Ok(&mut self.bytes[self.end..end])
+    }
+
+    /// So many bytes were put at the front of [`space`](Self::space) or
+    /// [`missing`](Self::missing).
     pub fn filled(&mut self, len: usize) {
         self.end = (self.end + len).min(self.bytes.len());
     }
@@ -53,19 +78,34 @@ impl FrameBuffer {
     /// As [`codec::header`]: the stream cannot be used any further.
     #[allow(clippy::should_implement_trait)] // lends from itself, which an iterator cannot
     pub fn next(&mut self) -> Result<Option<(Kind, &[u8])>, FrameError> {
-        let Some(head) = self.bytes[self.begin..self.end].first_chunk::<HEADER_LEN>() else {
-            self.make_room(HEADER_LEN);
-            return Ok(None);
-        };
-        let header = codec::header(head)?;
-        let len = HEADER_LEN + header.len;
-        if self.end - self.begin < len {
-            self.make_room(len);
-            return Ok(None);
+        match self.cut()? {
+            Cut::Part(len) => {
+                self.make_room(len);
+                Ok(None)
+            }
+            Cut::Whole(header) => {
+                let payload = self.begin + HEADER_LEN;
+                self.begin = payload + header.len;
+                Ok(Some((header.kind, &self.bytes[payload..self.begin])))
+            }
         }
-        let payload = self.begin + HEADER_LEN;
-        self.begin += len;
-        Ok(Some((header.kind, &self.bytes[payload..payload + header.len])))
+    }
+
+    /// Gives memory back that a large frame needed, if nothing is here.
+    pub fn shrink(&mut self) {
+        if self.is_empty() && self.bytes.len() > BYTES_FIRST {
+            *self = Self { payload_max: self.payload_max, ..Self::new() };
+        }
+    }
+
+    fn cut(&self) -> Result<Cut, FrameError> {
+        let cut = codec::cut(&self.bytes[self.begin..self.end])?;
+        let (Cut::Part(len) | Cut::Whole(codec::Header { len, .. })) = cut;
+        let payload = if let Cut::Part(_) = cut { len - HEADER_LEN } else { len };
+        match payload > self.payload_max {
+            true => Err(FrameError::TooLong(payload as u32)), // a header's length has 32 bits
+            false => Ok(cut),
+        }
     }
 
     /// Moves what is here to the front, and makes sure that a frame of `len` bytes fits.
@@ -77,7 +117,8 @@ impl FrameBuffer {
             self.begin = 0;
         }
         if self.bytes.len() < len {
-            self.bytes.resize(FRAME_LEN_MAX, 0);
+            let room = if len > BYTES_FIRST { FRAME_LEN_MAX } else { len };
+            self.bytes.resize(room, 0);
         }
     }
 }
@@ -123,6 +164,64 @@ mod tests {
             assert_eq!(again, bytes);
             assert!(buffer.is_empty());
         }
+    }
+
+    #[test]
+    fn what_is_missing_of_a_frame_is_no_byte_of_the_next_one() {
+        let (bytes, count) = frames();
+        for step in [1, 7, usize::MAX] {
+            let mut buffer = FrameBuffer::new();
+            let (mut rest, mut again) = (&bytes[..], Vec::new());
+            for _ in 0..count {
+                loop {
+                    let missing = buffer.missing().unwrap();
+                    if missing.is_empty() {
+                        break;
+                    }
+                    let len = missing.len().min(step);
+                    missing[..len].copy_from_slice(&rest[..len]);
+                    buffer.filled(len);
+                    rest = &rest[len..];
+                }
+                let (kind, payload) = buffer.next().unwrap().expect("a whole frame");
+                encode(&codec::decode(kind, payload).unwrap(), &mut again);
+                assert!(buffer.is_empty(), "bytes behind the frame");
+            }
+            assert!(rest.is_empty() && again == bytes);
+        }
+    }
+
+    #[test]
+    fn a_bound_refuses_what_a_header_announces_before_there_is_memory_for_it() {
+        let mut frame = Vec::new();
+        encode(&Frame::Note(Handle(0), LedgerEntry::new()), &mut frame);
+        let payload = frame.len() - HEADER_LEN;
+        for (bound, fits) in [(payload, true), (payload - 1, false)] {
+            let mut buffer = FrameBuffer::new();
+            buffer.bound(bound);
+            buffer.space()[..frame.len()].copy_from_slice(&frame);
+            buffer.filled(HEADER_LEN);
+            assert_eq!(buffer.missing().is_ok(), fits);
+            buffer.filled(payload);
+            assert_eq!(buffer.next().is_ok(), fits);
+        }
+    }
+
+    #[test]
+    fn memory_of_a_large_frame_is_given_back_when_nothing_is_there() {
+        let mut head = Vec::new();
+        encode(&Frame::Note(Handle(0), LedgerEntry::new()), &mut head);
+        head[4..8].copy_from_slice(&10_000_u32.to_le_bytes());
+        let mut buffer = FrameBuffer::new();
+        buffer.missing().unwrap().copy_from_slice(&head[..HEADER_LEN]);
+        buffer.filled(HEADER_LEN);
+        assert_eq!(buffer.missing().unwrap().len(), 10_000);
+        buffer.shrink();
+        assert_eq!(buffer.missing().unwrap().len(), 10_000, "a frame is on its way");
+        buffer.filled(10_000);
+        assert!(buffer.next().unwrap().is_some());
+        buffer.shrink();
+        assert!(buffer.bytes.is_empty());
     }
 
     #[test]

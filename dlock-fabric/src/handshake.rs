@@ -10,12 +10,13 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use dlock_core::codec::{self, Frame, HEADER_LEN};
+use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attach, Attached};
 use dlock_core::status::Status;
 
 use crate::error::FabricError;
 use crate::fds;
+use crate::frames::FrameBuffer;
 use crate::server_memory::Shared;
 use crate::sys::{self, poll_until};
 
@@ -71,36 +72,38 @@ fn exchange(
     codec::encode(&Frame::Attach(*attach), &mut bytes);
     sys::send_all(socket, &bytes, deadline).map_err(failed)?;
 
-    let mut head = [0; HEADER_LEN];
-    receive(socket, &mut head, deadline, fds).map_err(failed)?;
-    let header = codec::header(&head)?;
-    let mut payload = vec![0; header.len];
-    receive(socket, &mut payload, deadline, fds).map_err(failed)?;
-    match codec::decode(header.kind, &payload)? {
-        Frame::Attached(attached) if attached.status == Status::Success => Ok(attached),
-        Frame::Attached(attached) => Err(FabricError::Refused(attached.status)),
-        _ => Err(FabricError::Unexpected),
+    let mut buffer = FrameBuffer::new();
+    loop {
+        if let Some((kind, payload)) = buffer.next()? {
+            return match codec::decode(kind, payload)? {
+                Frame::Attached(attached) if attached.status == Status::Success => Ok(attached),
+                Frame::Attached(attached) => Err(FabricError::Refused(attached.status)),
+                _ => Err(FabricError::Unexpected),
+            };
+        }
+        // what comes behind the answer is for the executor
+        let received = receive(socket, buffer.missing()?, deadline, fds).map_err(failed)?;
+        buffer.filled(received);
     }
 }
 
-/// Receives exactly this many bytes; descriptors may come with any of them.
+/// Receives some bytes; descriptors may come with any of them.
 fn receive(
     socket: BorrowedFd<'_>,
-    mut into: &mut [u8],
+    into: &mut [u8],
     deadline: Instant,
     fds: &mut Vec<OwnedFd>,
-) -> io::Result<()> {
-    while !into.is_empty() {
+) -> io::Result<usize> {
+    loop {
         match fds::receive_with_fds(socket, into, fds)? {
             Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Some(len) => into = &mut into[len..],
+            Some(len) => return Ok(len),
             None if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
             None => {
                 poll_until(socket, libc::POLLIN, deadline)?;
             }
         }
     }
-    Ok(())
 }
 
 fn failed(error: io::Error) -> FabricError {
@@ -113,6 +116,7 @@ fn failed(error: io::Error) -> FabricError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dlock_core::codec::HEADER_LEN;
     use dlock_core::control::{FabricKind, Secret};
     use dlock_core::ids::ClientId;
     use std::io::Write;

@@ -30,6 +30,7 @@ pub mod memory;
 pub mod net;
 mod owner_mutex;
 mod published;
+mod refuse;
 mod server_clock;
 pub mod server_memory;
 mod shm;
@@ -41,7 +42,8 @@ pub mod verbs;
 
 pub use dlock_core::clock::ClockEstimate;
 pub use error::FabricError;
+pub use refuse::Refuse;
 pub use server_memory::CpuMemory;
 pub use shm::ShmExecutor;
 pub use tcp::TcpExecutor;
-pub use verbs::{DeviceLost, NicMemory, VerbsExecutor, VerbsHost, VerbsPeer, VerbsWish};
+pub use verbs::{DeviceLost, NicMemory, VerbsExecutor, VerbsHost, VerbsPath, VerbsPeer, VerbsWish};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The executor for clients anywhere: chains travel as frames, and the primary's command thread
-//! executes them.
+//! executes them. The frames may travel over any stream of bytes: TCP is the one that is known.
 //!
 //! Chains, notes and requests share one ordered stream, so they reach the primary in the order
 //! in which they were given. A note is written to the socket before the call returns; only if
@@ -38,6 +38,7 @@ const CLOCK_WAIT: Duration = Duration::from_secs(1);
 /// One session's command channel over TCP.
 #[derive(Debug)]
 pub struct TcpExecutor {
+    kind: FabricKind,
     stream: Stream,
     clock: SharedEstimate,
     /// A `Ping` that was not answered in time.
@@ -67,9 +68,23 @@ impl TcpExecutor {
         attach: &Attach,
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
-        let attach = Attach { fabric: FabricKind::Tcp, verbs: None, ..*attach };
+        Self::attach_over(FabricKind::Tcp, socket, attach, clock)
+    }
+
+    /// The same for another fabric that carries these frames.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn attach_over(
+        kind: FabricKind,
+        socket: OwnedFd,
+        attach: &Attach,
+        clock: ClockEstimate,
+    ) -> Result<Self, FabricError> {
+        let attach = Attach { fabric: kind, verbs: None, ..*attach };
         handshake::attach_tcp(socket.as_fd(), &attach, deadline_in(net::CONNECT_WAIT))?;
         Ok(Self {
+            kind,
             stream: Stream::new(socket),
             clock: SharedEstimate::new(clock),
             ping: Mutex::default(),
@@ -263,6 +278,6 @@ impl Executor for TcpExecutor {
     }
 
     fn name(&self) -> &'static str {
-        "tcp"
+        self.kind.name()
     }
 }

@@ -1,35 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One command channel: a nonblocking socket with a bounded buffer on either side.
-//!
-//! With verbs, frames travel over queue pairs, and the socket is the life line: nothing is sent
-//! on it, and its end is the end of the channel.
+//! One command channel: what carries its frames, with a bounded buffer on either side.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::io;
+use std::time::Instant;
 
-use dlock_core::codec::{self, Frame, HEADER_LEN};
-use dlock_core::control::FabricKind;
+use dlock_core::codec::{self, Frame};
+use dlock_core::control::{Attached, FabricKind};
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::verb::{Chain, Outcome};
 use dlock_fabric::frames::FrameBuffer;
-use dlock_fabric::verbs::{Arrival, MessageError};
-use dlock_fabric::VerbsPeer;
-use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
+use dlock_fabric::verbs::{Arrival, PeerId};
+use mio::Registry;
 
-use crate::mailbox::Socket;
-
-/// Bytes of unread replies above which no more is read from the client.
-const OUTPUT_HIGH: usize = 64 * 1024;
-/// Bytes of unread replies above which the client is disconnected.
-const OUTPUT_MAX: usize = 1024 * 1024;
-/// Bytes of frames above which a verbs client that leaves its replies unread is disconnected.
-const ARRIVED_MAX: usize = 64 * 1024;
-/// How long a client may leave all of its replies unread before it is disconnected.
-pub(crate) const STALL_MAX: Duration = Duration::from_secs(10);
-/// Bytes of buffer that a channel keeps when nothing is unread.
-const OUTPUT_KEEP: usize = 16 * 1024;
+use crate::memory::Memory;
+use crate::transport::{Fence, Output, Pump};
 
 /// Bits of a request's number that are the client's; the others are the number of the channel.
 const SEQ_BITS: u32 = 40;
@@ -45,18 +29,7 @@ pub(crate) struct Channel {
     pub(crate) number: u64,
     pub(crate) input: FrameBuffer,
     pub(crate) output: Output,
-    socket: Socket,
-    /// The client's queue pairs, if its frames travel there.
-    verbs: Option<Box<VerbsPeer>>,
-    /// Frames that came over them.
-    arrived: Vec<u8>,
-    token: Token,
-    /// There may be bytes to receive.
-    readable: bool,
-    /// The client has closed its side: receive until the end, however short the reads are.
-    closing: bool,
-    /// The poll also tells when there is room to send.
-    wants_room: bool,
+    pump: Box<dyn Pump>,
     /// The batch frame that is being executed.
     pub(crate) batch: Batch,
 }
@@ -72,119 +45,43 @@ pub(crate) struct Batch {
     pub(crate) outcomes: Vec<Outcome>,
 }
 
-/// Bytes the client has not taken yet.
-#[derive(Debug, Default)]
-pub(crate) struct Output {
-    /// Frames are appended here.
-    pub(crate) bytes: Vec<u8>,
-    sent: usize,
-    blocked_since: Option<Instant>,
-}
-
-impl Output {
-    fn unsent(&self) -> usize {
-        self.bytes.len() - self.sent
-    }
-
-    fn emptied(&mut self) {
-        self.bytes.clear();
-        self.bytes.shrink_to(OUTPUT_KEEP);
-        self.sent = 0;
-    }
-
-    /// Sends each frame as one message. A client that takes no more has all the time it wants: it
-    /// looks for replies when it waits for one, and its queue pairs tell when it is gone.
-    fn send_messages(&mut self, peer: &mut VerbsPeer) -> io::Result<()> {
-        while let Some(frame) = first_frame(&self.bytes[self.sent..]) {
-            match peer.send(frame) {
-                Ok(()) => self.sent += frame.len(),
-                Err(MessageError::Busy) if self.unsent() <= OUTPUT_MAX => {
-                    if self.sent > OUTPUT_HIGH {
-                        self.bytes.drain(..self.sent);
-                        self.sent = 0;
-                    }
-                    return Ok(());
-                }
-                Err(MessageError::Busy) => {
-                    return Err(io::Error::new(ErrorKind::TimedOut, "it leaves its replies unread"))
-                }
-                Err(error) => return Err(io::Error::other(error)),
-            }
-        }
-        self.emptied();
-        Ok(())
-    }
-}
-
-/// The first of the frames that were encoded here.
-fn first_frame(bytes: &[u8]) -> Option<&[u8]> {
-    let header = codec::header(bytes.first_chunk()?).ok()?;
-    bytes.get(..HEADER_LEN + header.len)
-}
-
 impl Channel {
-    /// Takes the connection over and has it polled under this token.
+    /// A channel whose frames this carries; it is polled already.
     pub(crate) fn new(
         (client, number): (ClientId, u64),
         fabric: FabricKind,
-        socket: Socket,
-        token: Token,
-        registry: &Registry,
-    ) -> io::Result<Self> {
-        registry.register(&mut SourceFd(&socket.as_raw_fd()), token, Interest::READABLE)?;
-        Ok(Self {
-            client,
-            fabric,
-            number,
-            input: FrameBuffer::new(),
-            output: Output::default(),
-            socket,
-            verbs: None,
-            arrived: Vec::new(),
-            token,
-            readable: true,
-            closing: false,
-            wants_room: false,
-            batch: Batch::default(),
-        })
+        pump: Box<dyn Pump>,
+    ) -> Self {
+        let (input, output, batch) = (FrameBuffer::new(), Output::default(), Batch::default());
+        Self { client, fabric, number, input, output, pump, batch }
     }
 
-    /// Frames travel over these queue pairs.
-    pub(crate) fn carried_by(mut self, peer: Box<VerbsPeer>) -> Self {
-        self.verbs = Some(peer);
-        self
+    /// Closes it; what can still act on the memory is to be fenced.
+    pub(crate) fn close(self, registry: &Registry) -> Option<Box<dyn Fence>> {
+        self.pump.close(registry)
     }
 
-    /// Takes the connection out of the poll and closes it; the queue pairs are still to be fenced.
-    pub(crate) fn close(self, registry: &Registry) -> Option<Box<VerbsPeer>> {
-        // Fails only if it was never registered; closing removes it anyway.
-        let _ = registry.deregister(&mut SourceFd(&self.socket.as_raw_fd()));
-        self.verbs
-    }
-
-    /// Something has completed on the queue pairs: a frame came, or there is room to send. All
-    /// of it is taken at once, since room to send comes with the client's frames.
+    /// Tells the client that it has this channel.
     ///
     /// # Errors
-    /// The client is gone, broke the rules, or sends on without reading its replies.
-    pub(crate) fn arrived(&mut self, arrival: &Arrival) -> io::Result<()> {
-        let Some(peer) = &mut self.verbs else { return Ok(()) };
-        peer.take(arrival, &mut self.arrived).map_err(io::Error::other)?;
-        match self.arrived.len() > ARRIVED_MAX {
-            true => Err(io::Error::new(ErrorKind::TimedOut, "it leaves its replies unread")),
-            false => Ok(()),
-        }
+    /// It did not take it.
+    pub(crate) fn answer(&mut self, attached: &Attached, memory: &mut Memory) -> io::Result<()> {
+        self.pump.answer(attached, self.client, memory)
     }
 
-    /// The connection, for its first frame.
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// See [`Pump::device_ids`].
+    pub(crate) fn device_ids(&self) -> Vec<PeerId> {
+        self.pump.device_ids()
+    }
+
+    /// See [`Pump::arrived`].
+    pub(crate) fn arrived(&mut self, arrival: &Arrival) -> io::Result<()> {
+        self.pump.arrived(arrival)
     }
 
     /// The poll says that something happened.
     pub(crate) fn event(&mut self, event: &mio::event::Event) {
-        self.readable = true;
-        self.closing |= event.is_read_closed() || event.is_error();
+        self.pump.event(event);
     }
 
     /// The number under which the primary knows a request of this channel: late replies to
@@ -201,7 +98,7 @@ impl Channel {
 
     /// Whether so many replies are unread that no more requests are taken.
     pub(crate) fn is_full(&self) -> bool {
-        self.output.unsent() > OUTPUT_HIGH
+        self.output.is_full()
     }
 
     /// Bytes of replies that the client has not taken.
@@ -219,62 +116,12 @@ impl Channel {
     /// # Errors
     /// The connection has ended.
     pub(crate) fn receive(&mut self) -> io::Result<bool> {
-        if !self.arrived.is_empty() {
-            let space = self.input.space();
-            let len = space.len().min(self.arrived.len());
-            space[..len].copy_from_slice(&self.arrived[..len]);
-            self.input.filled(len);
-            self.arrived.drain(..len);
-            return Ok(true);
-        }
-        if !self.readable {
-            return Ok(false);
-        }
-        if self.verbs.is_some() {
-            return self.look_at_life_line();
-        }
-        let space = self.input.space();
-        let room = space.len();
-        match self.socket.read(space) {
-            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
-            Ok(len) => {
-                self.input.filled(len);
-                // A short read has emptied the socket: the poll tells when more comes.
-                self.readable = len == room || self.closing;
-                Ok(true)
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.readable = false;
-                Ok(false)
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
-            Err(error) => Err(error),
-        }
+        self.pump.receive(&mut self.input)
     }
 
-    fn look_at_life_line(&mut self) -> io::Result<bool> {
-        match self.socket.read(&mut [0; 1]) {
-            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Err(io::Error::new(ErrorKind::InvalidData, "bytes on the life line")),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.readable = self.closing;
-                Ok(false)
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Receives without having been told that something is there; whether its turn has come. A
-    /// notification that is still to come finds nothing then.
+    /// See [`Pump::peek`].
     pub(crate) fn peek(&mut self) -> bool {
-        if self.verbs.is_some() {
-            return false; // its frames arrive
-        }
-        self.readable = true;
-        let received = self.receive();
-        self.readable |= received.is_err(); // its turn finds the same end
-        !matches!(received, Ok(false))
+        self.pump.peek(&mut self.input)
     }
 
     /// Appends a frame to what is to be sent.
@@ -282,70 +129,27 @@ impl Channel {
         codec::encode(frame, &mut self.output.bytes);
     }
 
-    /// Sends what the socket takes, or the client's receive ring; the poll, or an arrival, tells
-    /// when it takes more.
+    /// Sends what the client takes.
     ///
     /// # Errors
     /// The connection has ended, or the client leaves too much unread.
     pub(crate) fn send(&mut self, registry: &Registry) -> io::Result<()> {
-        if let Some(peer) = &mut self.verbs {
-            return self.output.send_messages(peer);
-        }
-        let Self { output, socket, .. } = self;
-        while output.unsent() > 0 {
-            match socket.write(&output.bytes[output.sent..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(len) => {
-                    output.sent += len;
-                    output.blocked_since = None;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return self.wait_for_room(registry);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        output.emptied();
-        if self.wants_room {
-            self.wants_room = false;
-            self.register_again(registry, Interest::READABLE)?;
-        }
-        Ok(())
-    }
-
-    fn wait_for_room(&mut self, registry: &Registry) -> io::Result<()> {
-        let output = &mut self.output;
-        if output.unsent() > OUTPUT_MAX {
-            return Err(io::Error::new(ErrorKind::TimedOut, "it leaves its replies unread"));
-        }
-        if output.sent > OUTPUT_HIGH {
-            output.bytes.drain(..output.sent);
-            output.sent = 0;
-        }
-        output.blocked_since.get_or_insert_with(Instant::now);
-        if !self.wants_room {
-            self.wants_room = true;
-            self.register_again(registry, Interest::READABLE | Interest::WRITABLE)?;
-        }
-        Ok(())
-    }
-
-    fn register_again(&mut self, registry: &Registry, interest: Interest) -> io::Result<()> {
-        registry.reregister(&mut SourceFd(&self.socket.as_raw_fd()), self.token, interest)
+        self.pump.send(&mut self.output, registry)
     }
 
     /// When the client is disconnected if it goes on reading nothing; `None`: nothing is unread.
     pub(crate) fn stalls_at(&self) -> Option<Instant> {
-        self.output.blocked_since.map(|since| since + STALL_MAX)
+        self.output.stalls_at()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::StreamPump;
     use dlock_core::clock::ServerTime;
     use dlock_core::message::Reply;
+    use std::io::{ErrorKind, Read, Write};
     use std::os::unix::net::UnixStream;
 
     fn pair() -> (mio::Poll, Channel, UnixStream) {
@@ -353,9 +157,9 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let client = (ClientId::new(1).unwrap(), 3);
-        let socket = Socket::Unix(ours);
-        let registry = poll.registry();
-        let channel = Channel::new(client, FabricKind::Tcp, socket, Token(1), registry).unwrap();
+        let mut pump = Box::new(StreamPump::new(Box::new(ours)));
+        pump.open(mio::Token(1), poll.registry()).unwrap();
+        let channel = Channel::new(client, FabricKind::Tcp, pump);
         (poll, channel, theirs)
     }
 
@@ -438,7 +242,6 @@ mod tests {
         let (_poll, mut channel, theirs) = pair();
         assert!(!channel.receive().unwrap());
         drop(theirs);
-        channel.readable = true;
-        assert!(channel.receive().is_err());
+        assert!(channel.peek() && channel.receive().is_err());
     }
 }

@@ -29,6 +29,7 @@ mod random;
 mod server;
 #[cfg(test)]
 mod testing;
+mod transport;
 
 pub use capacity::{Bound, Capacity, LockedMemory};
 pub use config::{Orphans, ServerConfig, VerbsUse, ABSENT_GRACE};

@@ -8,28 +8,24 @@
 //! A task that finds the queue full waits for room without blocking its thread. The command
 //! thread is woken only if it sleeps.
 
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::sync::atomic::{fence, AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
-use dlock_core::control::{Attach, ControlReply, ControlRequest, Session, VerbsAttached};
+use dlock_core::control::{Attach, ControlReply, ControlRequest, Session};
 use dlock_core::counters::{Counter, Counters, COUNTERS};
 use dlock_core::ids::ClientId;
 use dlock_core::membership::Gone;
 use dlock_core::primary::{ClientSnapshot, Primary};
 use dlock_core::status::Status;
-use dlock_fabric::fds::PeerProcess;
-use dlock_fabric::{VerbsHost, VerbsPeer};
+use dlock_fabric::VerbsHost;
 use tokio::sync::{oneshot, Notify, Semaphore};
 use tokio::time::timeout;
 
 use crate::memory::Memory;
+use crate::transport::Guest;
 
 /// Between two looks whether the command thread waits for the device.
 const OUT_LOOK: Duration = Duration::from_millis(250);
@@ -60,69 +56,6 @@ impl Link {
     }
 }
 
-/// A connection that becomes a command channel; nonblocking.
-#[derive(Debug)]
-pub(crate) enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Read for Socket {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(socket) => socket.read(into),
-            Self::Unix(socket) => socket.read(into),
-        }
-    }
-}
-
-impl Write for Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(socket) => socket.write(bytes),
-            Self::Unix(socket) => socket.write(bytes),
-        }
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(socket) => socket.as_fd(),
-            Self::Unix(socket) => socket.as_fd(),
-        }
-    }
-}
-
-impl AsRawFd for Socket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
-    }
-}
-
-/// The process behind an shm command channel.
-#[derive(Debug)]
-pub(crate) struct Peer {
-    /// Its number, for telling whether it is one already known.
-    pub(crate) pid: Option<i32>,
-    /// How to find out whether it is gone; shared by all clients of the process.
-    pub(crate) process: Arc<PeerProcess>,
-}
-
-/// What comes with a connection that becomes a command channel.
-#[derive(Debug)]
-pub(crate) enum Joining {
-    /// Nothing: frames over TCP.
-    Tcp,
-    /// The process at the other end of a Unix socket.
-    Shm(Peer),
-    /// Queue pairs, and what the client is told of them.
-    Verbs(Box<(VerbsPeer, VerbsAttached)>),
-}
-
 /// A look at the primary, on the command thread.
 pub(crate) type Look = Box<dyn FnOnce(&mut Primary, &mut Memory) + Send>;
 
@@ -147,7 +80,7 @@ pub(crate) enum Event {
     /// Whether this client may attach now: queue pairs take time, and are made for no stranger.
     MayAttach { attach: Attach, reply: oneshot::Sender<Status> },
     /// A connection wants to be a command channel; it is answered by the command thread.
-    Attach { socket: Socket, attach: Attach, joining: Joining },
+    Attach(Guest),
     /// Something to look up in the primary.
     Ask(Look),
 }

@@ -12,12 +12,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use dlock_core::counters::COUNTERS;
+use dlock_core::fabric::{self, Executes, FabricKind};
 use dlock_core::ids::Epoch;
 use dlock_core::limits::HANDLES_MAX;
 use dlock_core::membership::Rules;
 use dlock_core::primary::{Primary, PrimaryConfig};
 use dlock_fabric::threads::ProcessLimits;
-use dlock_fabric::{net, threads, CpuMemory, VerbsHost};
+use dlock_fabric::{threads, CpuMemory, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, Notify};
@@ -33,7 +34,7 @@ use crate::epoch::{self, ServerClock};
 use crate::error::StartError;
 use crate::mailbox::{mailbox, Event, Mailbox};
 use crate::memory::Memory;
-use crate::random::Random;
+use crate::transport::{self, Opened, Setting};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1_024;
@@ -73,21 +74,15 @@ impl Server {
             source,
         })?;
         let (memory, device) = memory(&config)?;
-        let offers = Offers {
-            device: device.as_ref().map(|(_, name)| name.clone()),
-            shm: config.shm && device.is_none(),
-            tcp: config.tcp,
-        };
-        let (shm, shm_name) = match offers.shm {
-            true => listen_shm().map(|(listener, name)| (Some(listener), Some(name)))?,
-            false => (None, None),
-        };
+        let setting = Setting { config: &config, device: device.as_ref() };
+        let transports = transport::open_all(&setting)?;
+        let offers = Offers::of(&transports);
         let admin = config.admin_socket.as_deref().map(AdminSocket::open).transpose()?;
         let (admin, admin_listener) = match admin {
             Some((socket, listener)) => (Some(socket), Some(listener)),
             None => (None, None),
         };
-        let capacity = capacity(&config, &memory, offers.shm)?;
+        let capacity = capacity(&config, &memory, offers.let_map())?;
         // Last, so that a primary that cannot start uses no epoch up.
         let epoch = epoch::begin(config.state_file.as_deref())?;
         let clock = ServerClock::start();
@@ -97,14 +92,13 @@ impl Server {
         let facts = Facts { address, epoch, started: Instant::now(), offers: offers.clone() };
         let host = device.map(|(host, _)| host);
         let (mailbox, worker) =
-            worker(&config, epoch, clock, memory, host.clone(), shm_name, capacity)?;
+            worker(&config, epoch, clock, memory, host, transport::offers(&transports), capacity)?;
         let mailbox = Arc::new(mailbox);
         let parts = control::Parts {
             tcp,
-            shm,
+            transports,
             admin: admin_listener,
             mailbox: mailbox.clone(),
-            host,
             facts,
             connections_max: capacity.connections,
             stop: stop.clone(),
@@ -246,22 +240,43 @@ impl Drop for Server {
 /// How clients reach a primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offers {
-    /// Over RDMA verbs, on this device.
-    pub device: Option<String>,
-    /// Over shared memory.
-    pub shm: bool,
-    /// Over TCP.
-    pub tcp: bool,
+    /// The fabrics, and what else there is to tell of them.
+    all: Vec<(FabricKind, Option<String>)>,
+}
+
+impl Offers {
+    fn of(transports: &[Opened]) -> Self {
+        let all = transports.iter().map(|Opened { transport, .. }| {
+            (transport.kind(), transport.detail().map(str::to_string))
+        });
+        Self { all: all.collect() }
+    }
+
+    /// Whether clients can come over this fabric.
+    pub fn has(&self, kind: FabricKind) -> bool {
+        self.all.iter().any(|(offered, _)| *offered == kind)
+    }
+
+    /// The device that clients of this fabric reach; `None`: it is not offered, or has none.
+    pub fn detail(&self, kind: FabricKind) -> Option<&str> {
+        let found = self.all.iter().find(|(offered, _)| *offered == kind);
+        found.and_then(|(_, detail)| detail.as_deref())
+    }
+
+    /// Whether clients may map the memory.
+    fn let_map(&self) -> bool {
+        self.all.iter().any(|(kind, _)| kind.executes() == Executes::Client)
+    }
 }
 
 impl std::fmt::Display for Offers {
     /// `verbs (rxe0) and tcp`
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let verbs = self.device.as_ref().map(|device| format!("verbs ({device})"));
-        let shm = self.shm.then(|| "shm".to_string());
-        let tcp = self.tcp.then(|| "tcp".to_string());
-        let all: Vec<String> = [verbs, shm, tcp].into_iter().flatten().collect();
-        f.write_str(&all.join(" and "))
+        let all = self.all.iter().map(|(kind, detail)| match detail {
+            Some(detail) => format!("{kind} ({detail})"),
+            None => kind.to_string(),
+        });
+        f.write_str(&all.collect::<Vec<String>>().join(" and "))
     }
 }
 
@@ -327,7 +342,7 @@ fn worker(
     clock: ServerClock,
     memory: Memory,
     host: Option<Arc<VerbsHost>>,
-    shm_socket: Option<Vec<u8>>,
+    offers: fabric::Offers,
     capacity: Capacity,
 ) -> Result<(Mailbox, Worker), StartError> {
     let failed = |source| StartError::Thread { thread: "command", source };
@@ -344,9 +359,7 @@ fn worker(
     };
     let rules = Rules {
         orphans: config.orphans,
-        shm: shm_socket.is_some(),
-        tcp: config.tcp,
-        verbs: host.is_some(),
+        offered: offers.kinds(),
         channels_max: CHANNELS_MAX,
         ..Rules::of(&setup)
     };
@@ -363,8 +376,7 @@ fn worker(
         inbox,
         poll,
         sleep_mode: config.sleep_mode,
-        shm_socket,
-        tcp: config.tcp,
+        offers,
         capacity,
     });
     Ok((mailbox, worker.map_err(failed)?))
@@ -384,18 +396,6 @@ fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
         Ok(TcpListener::from(socket))
     };
     bind().map_err(|source| StartError::listen(addr, source))
-}
-
-/// A Unix socket in the abstract namespace, under a name that cannot be guessed beforehand.
-fn listen_shm() -> Result<(UnixListener, Vec<u8>), StartError> {
-    let random = Random::new().map_err(StartError::Random)?;
-    let random: String = random.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    let name = format!("dlock-{}-{random}", std::process::id()).into_bytes();
-    let listener = net::listen_abstract(&name)?;
-    listener
-        .set_nonblocking(true)
-        .map_err(|source| StartError::Thread { thread: "control", source })?;
-    Ok((listener, name))
 }
 
 /// The file of the admin endpoint, removed when it is dropped.

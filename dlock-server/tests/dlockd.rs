@@ -150,7 +150,7 @@ fn a_configuration_is_read_and_the_command_line_overrides_it() {
     let (running, address) = Running::start(&["--config", file.path(), "--log-level=off"]);
     assert_eq!(address.ip().to_string(), "127.0.0.2");
     assert_ne!(address.port(), 1024);
-    assert!(!Peer::init(address).1.tcp);
+    assert!(!Peer::init(address).1.offers.has(FabricKind::Tcp));
     running.signal(Signal::TERM);
     assert_eq!(running.end(), (Some(0), String::new()));
 }
@@ -214,7 +214,7 @@ fn exit_codes_are_as_the_help_says() {
 /// A session with the lock memory mapped.
 fn mapped(address: SocketAddr) -> Result<(Peer, ShmExecutor), Status> {
     let (peer, session) = Peer::try_init(address)?;
-    let socket = session.shm_socket.as_deref().expect("shm is offered");
+    let socket = session.offers.place(FabricKind::Shm).expect("shm is offered");
     let attach = Attach { fabric: FabricKind::Shm, ..common::attach(&session) };
     Ok((peer, ShmExecutor::attach(socket, &attach).expect("the memory is handed over")))
 }

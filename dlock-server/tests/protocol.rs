@@ -27,9 +27,10 @@ fn bytes_of(frame: &Frame) -> Vec<u8> {
 fn a_client_is_let_in_asks_and_leaves() {
     let server = server(ServerConfig { verbs: VerbsUse::Off, ..ServerConfig::default() });
     let (mut peer, session) = Peer::init(server.local_addr());
-    assert_eq!((session.version, session.recovering, session.tcp), (1, false, true));
+    assert_eq!((session.version, session.recovering), (1, false));
     assert_eq!(session.epoch, server.epoch());
-    assert!(session.shm_socket.is_some());
+    let offers = &session.offers;
+    assert!(offers.has(FabricKind::Tcp) && offers.place(FabricKind::Shm).is_some());
     assert!(session.now.seconds() >= session.anchor_s);
     assert!(peer.is_alive());
     let lock = peer.get("a lock", LockType::Atomic);
@@ -280,12 +281,12 @@ fn a_fabric_that_is_off_is_not_offered_and_refused() {
     let server =
         server(ServerConfig { tcp: false, verbs: VerbsUse::Off, ..ServerConfig::default() });
     let (_peer, session) = Peer::init(server.local_addr());
-    assert!(!session.tcp && session.shm_socket.is_some());
+    assert!(!session.offers.has(FabricKind::Tcp) && session.offers.has(FabricKind::Shm));
     let (_, attached) = Peer::attach(server.local_addr(), attach(&session));
     assert_eq!(attached.status, Status::Error);
     let server = common::server(ServerConfig { shm: false, ..ServerConfig::default() });
     let (_peer, session) = Peer::init(server.local_addr());
-    assert!(session.tcp && session.shm_socket.is_none());
+    assert!(session.offers.has(FabricKind::Tcp) && !session.offers.has(FabricKind::Shm));
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn attach(session: &Session) -> Attach {
 }
 
 fn socket(session: &Session) -> &[u8] {
-    session.shm_socket.as_deref().expect("shm is offered")
+    session.offers.place(FabricKind::Shm).expect("shm is offered")
 }
 
 fn map(session: &Session) -> ShmExecutor {

@@ -77,9 +77,10 @@ fn object(peer: &mut Peer, name: &str) -> WordAddr {
 #[test]
 fn a_primary_without_a_device_offers_no_verbs_and_refuses_them() {
     let server = server(ServerConfig { verbs: VerbsUse::Off, ..ServerConfig::default() });
-    assert_eq!(server.offers().device, None);
+    assert!(!server.offers().has(FabricKind::Verbs));
     let (mut peer, session) = Peer::init(server.local_addr());
-    assert!(!session.verbs && session.tcp);
+    let offers = session.offers.clone();
+    assert!(!offers.has(FabricKind::Verbs) && offers.has(FabricKind::Tcp));
     let (_, attached) = Peer::attach(server.local_addr(), pretended(&session));
     assert_eq!((attached.status, attached.verbs), (Status::Error, None));
     assert!(peer.is_alive());
@@ -102,8 +103,11 @@ fn a_host_without_a_device_cannot_serve_over_verbs_alone() {
 fn a_primary_on_a_device_offers_verbs_and_tcp_and_no_shared_memory() {
     let Some(server) = primary(ServerConfig::default()) else { return };
     let (mut peer, session) = Peer::init(server.local_addr());
-    assert!(session.verbs && session.tcp && session.shm_socket.is_none());
-    assert!(server.offers().device.is_some() && !server.offers().shm);
+    let offers = session.offers.clone();
+    assert!(offers.has(FabricKind::Verbs) && offers.has(FabricKind::Tcp));
+    assert!(!offers.has(FabricKind::Shm));
+    let offers = server.offers();
+    assert!(offers.detail(FabricKind::Verbs).is_some() && !offers.has(FabricKind::Shm));
     let executor = over_verbs(server.local_addr(), &session).unwrap();
     let addr = object(&mut peer, "counted");
     assert_eq!(faa(&executor, addr), Single::Done(0));
@@ -143,7 +147,7 @@ fn nobody_gets_near_the_memory_of_a_recovering_primary() {
     let ControlReply::Session(session) = back.call(reinit(&session)) else {
         panic!("not let in again")
     };
-    assert!(session.recovering && session.verbs);
+    assert!(session.recovering && session.offers.has(FabricKind::Verbs));
     for _ in 0..3 {
         assert_eq!(refusal(over_verbs(addr, &session)), Status::NotReady);
     }

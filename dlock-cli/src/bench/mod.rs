@@ -54,9 +54,7 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
     let fabrics: &[Fabric] = match bench.fabric {
         Fabric::Auto if has_device() => &[Fabric::Verbs, Fabric::Shm, Fabric::Tcp],
         Fabric::Auto => &[Fabric::Shm, Fabric::Tcp],
-        Fabric::Verbs => &[Fabric::Verbs],
-        Fabric::Shm => &[Fabric::Shm],
-        Fabric::Tcp => &[Fabric::Tcp],
+        only => &[only],
     };
     // shm and tcp share a primary; that of verbs has its memory in another domain
     let mut primary = Primary::start(ANY_PORT, 0, None, fabrics[0])?;
@@ -122,12 +120,7 @@ fn client(primary: SocketAddr, fabric: Fabric) -> Result<Instance, Failure> {
 }
 
 fn name(fabric: Fabric) -> &'static str {
-    match fabric {
-        Fabric::Auto => "auto",
-        Fabric::Verbs => "verbs",
-        Fabric::Shm => "shm",
-        Fabric::Tcp => "tcp",
-    }
+    fabric.name()
 }
 
 fn lock_of(instance: &Instance, name: &str, lock_type: LockType) -> Result<LockId, Failure> {

@@ -45,7 +45,7 @@ impl Process {
     ) -> Result<(Self, String), Failure> {
         let program = std::env::current_exe().map_err(Failure::plain)?;
         let mut child = Command::new(program)
-            .env(FABRIC_VARIABLE, fabric_name(fabric))
+            .env(FABRIC_VARIABLE, fabric.name())
             .arg("role")
             .args(arguments)
             .stdin(Stdio::piped())
@@ -183,15 +183,6 @@ pub fn uninvited(primary: SocketAddr, fabric: Fabric) -> Result<Process, Failure
 }
 
 fn client_arguments(primary: SocketAddr, fabric: Fabric) -> [String; 3] {
-    let fabric = format!("--fabric={}", fabric_name(fabric));
+    let fabric = format!("--fabric={}", fabric.name());
     ["client".into(), format!("--address={primary}"), fabric]
-}
-
-fn fabric_name(fabric: Fabric) -> &'static str {
-    match fabric {
-        Fabric::Auto => "auto",
-        Fabric::Verbs => "verbs",
-        Fabric::Shm => "shm",
-        Fabric::Tcp => "tcp",
-    }
 }

@@ -25,15 +25,15 @@ use dlock_core::membership::SHOW_WAIT_NS;
 use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
-use dlock_fabric::ClockEstimate;
+use dlock_fabric::{ClockEstimate, Refuse};
 use parking_lot::{Mutex, RwLock};
 
 use super::{done, Instance, Link, LEFT, OPEN};
-use crate::attach::{attach, wrapped, Attached, Wrap};
+use crate::attach::{attach, wrapped, Wrap};
 use crate::config::ClientConfig;
 use crate::control::{address, CallError, Control, Line, CONTROL_WAIT};
+use crate::fabrics::Attached;
 use crate::heartbeat::{look_after, Pulse};
-use crate::refuse::Refuse;
 use crate::stats::Stats;
 use crate::table::{CellIndex, Table, CELL_WAIT};
 

@@ -35,6 +35,7 @@ use dlock_core::lock::OpResult;
 use dlock_core::session::{refusal, Call, Gate};
 use dlock_core::status::Status;
 use dlock_fabric::verbs::VerbCounts;
+use dlock_fabric::VerbsPath;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use data::has_ticket;
@@ -48,7 +49,6 @@ use crate::execute::{Limit, DATA_WAIT};
 use crate::heartbeat::{Pulse, SharedControl};
 use crate::stats::Stats;
 use crate::table::{Busy, Cell, CellGuard, IdHasher, Table};
-use crate::verbs::VerbsPath;
 
 /// What the session with the primary consists of; a reinit replaces it as a whole.
 pub(crate) struct Link {

@@ -371,7 +371,7 @@ fn a_lock_whose_place_is_not_known_refuses_and_keeps_its_state() {
         guard
             .as_mut()
             .unwrap()
-            .go_over_to(Arc::new(crate::refuse::Refuse), Arc::new(Pulse::new(0, 0)));
+            .go_over_to(Arc::new(dlock_fabric::Refuse), Arc::new(Pulse::new(0, 0)));
         drop(guard);
         assert_eq!(instance.unlock(LockId(id)).status, Status::NotReady);
         assert_eq!(instance.trylock(LockId(id), X, 0).status, Status::Success, "a local question");

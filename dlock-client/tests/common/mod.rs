@@ -30,19 +30,13 @@ pub fn fabrics() -> [FabricChoice; 2] {
 
 /// The name of an executor, for a child process.
 pub fn name(fabric: FabricChoice) -> &'static str {
-    match fabric {
-        FabricChoice::Auto => "auto",
-        FabricChoice::Shm => "shm",
-        FabricChoice::Tcp => "tcp",
-        FabricChoice::Verbs => "verbs",
-    }
+    fabric.name()
 }
 
 /// The executor that a parent process named in `DLOCK_TEST_FABRIC`.
 pub fn named() -> FabricChoice {
-    let all = [FabricChoice::Shm, FabricChoice::Tcp, FabricChoice::Verbs];
     let wanted = std::env::var("DLOCK_TEST_FABRIC").expect("the parent names a fabric");
-    all.into_iter().find(|&fabric| name(fabric) == wanted).expect("a fabric")
+    wanted.parse().expect("a fabric")
 }
 
 pub fn server() -> Server {

@@ -27,11 +27,10 @@ const MTU_MAX: u8 = 5;
 
 pub(super) fn attach(r: &mut Reader<'_>) -> Read<Attach> {
     let (client, secret) = (r.client()?, Secret(r.array()?));
-    let (fabric, verbs) = match r.u8()? {
-        0 => (FabricKind::Shm, None),
-        1 => (FabricKind::Tcp, None),
-        2 => (FabricKind::Verbs, Some(verbs_attach(r)?)),
-        _ => return Err(FrameError::Invalid("fabric")),
+    let fabric = FabricKind::numbered(r.u8()?).ok_or(FrameError::Invalid("fabric"))?;
+    let verbs = match fabric {
+        FabricKind::Verbs => Some(verbs_attach(r)?),
+        _ => None,
     };
     Ok(Attach { client, secret, fabric, verbs, version: None })
 }

@@ -8,6 +8,7 @@ use crate::control::{
     Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, LockGrant, ObjectGrant, Secret,
     Session, Terms,
 };
+use crate::fabric::{FabricKind, Offers, OFFERS_MAX};
 use crate::ids::Epoch;
 use crate::message::LockType;
 use crate::status::Status;
@@ -120,6 +121,11 @@ pub(super) fn grown_reply(r: &mut Reader<'_>) -> Read<ControlReply> {
         R::Session(session) => {
             session.terms =
                 Some(Terms { horizon_s: r.u32()?, until: ServerTime(r.u64()?), lapses: r.u32()? });
+            let mut ahead = r.clone();
+            if let Ok(offers) = more_offers(&mut ahead) {
+                *r = ahead;
+                offers.into_iter().for_each(|(number, place)| session.offers.push(number, place));
+            }
         }
         R::Alive { until, .. } => *until = Some(ServerTime(r.u64()?)),
         _ => return Err(FrameError::Invalid("control reply of version 2")),
@@ -313,11 +319,58 @@ fn session(r: &mut Reader<'_>) -> Read<Session> {
         anchor_s: r.u32()?,
         now: ServerTime(r.u64()?),
         recovering: r.bool("recovering")?,
-        shm_socket: r.option("shm socket", |r| r.short_bytes("shm socket"))?,
-        tcp: r.bool("tcp")?,
-        verbs: r.bool("verbs")?,
+        offers: offers(r)?,
         terms: None,
     })
+}
+
+/// The offers of version 1: a field each.
+fn offers(r: &mut Reader<'_>) -> Read<Offers> {
+    let mut offers = Offers::none();
+    if let Some(name) = r.option("shm socket", |r| r.short_bytes("shm socket"))? {
+        offers = offers.with(FabricKind::Shm, &name);
+    }
+    for (kind, field) in [(FabricKind::Tcp, "tcp"), (FabricKind::Verbs, "verbs")] {
+        if r.bool(field)? {
+            offers = offers.with(kind, &[]);
+        }
+    }
+    Ok(offers)
+}
+
+/// The largest number of a fabric that has a field of its own.
+const FIELDS_LAST: u8 = FabricKind::Verbs as u8;
+
+/// The offers of other fabrics: how many, then number and place of each, numbers ascending. A
+/// primary that has none says nothing, and then this may be a field that is not known here.
+fn more_offers(r: &mut Reader<'_>) -> Read<Vec<(u8, Vec<u8>)>> {
+    let count = usize::from(r.u8()?);
+    if count > OFFERS_MAX {
+        return Err(FrameError::Invalid("offers"));
+    }
+    let mut offers: Vec<(u8, Vec<u8>)> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (number, len) = (r.u8()?, r.u8()?);
+        if number <= offers.last().map_or(FIELDS_LAST, |(last, _)| *last) {
+            return Err(FrameError::Invalid("offers"));
+        }
+        offers.push((number, r.bytes(usize::from(len))?.to_vec()));
+    }
+    Ok(offers)
+}
+
+fn put_more_offers(w: &mut Writer<'_>, offers: &[(u8, Vec<u8>)]) {
+    if offers.is_empty() {
+        return;
+    }
+    assert!(offers.len() <= OFFERS_MAX, "{} offers", offers.len());
+    w.u8(offers.len() as u8);
+    for (number, place) in offers {
+        assert!(place.len() <= 255, "a place of {} bytes", place.len());
+        w.u8(*number);
+        w.u8(place.len() as u8);
+        w.bytes(place);
+    }
 }
 
 fn put_session(w: &mut Writer<'_>, session: &Session) {
@@ -328,12 +381,13 @@ fn put_session(w: &mut Writer<'_>, session: &Session) {
     w.u32(session.anchor_s);
     w.u64(session.now.0);
     w.bool(session.recovering);
-    w.option(session.shm_socket.as_deref(), |w, name| w.short_bytes(name));
-    w.bool(session.tcp);
-    w.bool(session.verbs);
+    w.option(session.offers.place(FabricKind::Shm), |w, name| w.short_bytes(name));
+    w.bool(session.offers.has(FabricKind::Tcp));
+    w.bool(session.offers.has(FabricKind::Verbs));
     put_some(w, session.terms, |w, terms| {
         w.u32(terms.horizon_s);
         w.u64(terms.until.0);
         w.u32(terms.lapses);
+        put_more_offers(w, session.offers.above(FIELDS_LAST));
     });
 }

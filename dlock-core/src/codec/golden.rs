@@ -60,9 +60,10 @@ fn control_replies() -> Vec<Frame> {
         anchor_s: 3,
         now: ServerTime(4),
         recovering: false,
-        shm_socket: Some(b"sock".to_vec()),
-        tcp: true,
-        verbs: true,
+        offers: Offers::none()
+            .with(FabricKind::Shm, b"sock")
+            .with(FabricKind::Tcp, &[])
+            .with(FabricKind::Verbs, &[]),
         terms: None,
     };
     let (lock, slot, word) = (LockId(77), Slot(5), 0x0102_0304_0506_0708);

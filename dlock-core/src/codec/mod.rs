@@ -186,6 +186,28 @@ pub enum Frame {
     Reply(Seq, Reply),
 }
 
+/// What bytes that were received begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// A whole frame.
+    Whole(Header),
+    /// A part of a frame that has, as far as is known, so many bytes with its header.
+    Part(usize),
+}
+
+/// Cuts the first frame off: its payload follows the [`HEADER_LEN`] bytes of its header.
+///
+/// # Errors
+/// As [`header`].
+pub fn cut(bytes: &[u8]) -> Result<Cut, FrameError> {
+    let Some(head) = bytes.first_chunk() else { return Ok(Cut::Part(HEADER_LEN)) };
+    let header = header(head)?;
+    Ok(match HEADER_LEN + header.len {
+        len if bytes.len() < len => Cut::Part(len),
+        _ => Cut::Whole(header),
+    })
+}
+
 /// Checks a frame's header.
 ///
 /// # Errors

@@ -146,17 +146,24 @@ impl Gen {
         VerbsAttached { chains, messages, slots, ledger, ring_slots, message_bytes }
     }
     fn session(&mut self) -> Session {
+        let version = self.next() as u8;
+        let mut offers = Offers::none();
+        for (kind, place) in
+            [(FabricKind::Shm, &b"dlock-1-a"[..]), (FabricKind::Tcp, &[]), (FabricKind::Verbs, &[])]
+        {
+            if self.bool() {
+                offers = offers.with(kind, place);
+            }
+        }
         Session {
-            version: self.next() as u8,
+            version,
             client: self.client(),
             secret: self.secret(),
             epoch: Epoch(self.next()),
             anchor_s: self.u32(),
             now: ServerTime(self.next()),
             recovering: self.bool(),
-            shm_socket: self.bool().then(|| b"dlock-1-a".to_vec()),
-            tcp: self.bool(),
-            verbs: self.bool(),
+            offers,
             terms: self.bool().then(|| Terms {
                 horizon_s: self.u32(),
                 until: ServerTime(self.next()),
@@ -558,4 +565,26 @@ fn the_largest_frames_fit() {
     let cas = Verb::Cas { addr, expect: 0, swap: 0 };
     let frame = Frame::Batch(Seq(1), vec![Chain::one(cas).then(cas).then(cas).then(cas); 31]);
     assert_eq!(decoded(&encoded(&frame)), Ok(frame));
+}
+
+#[test]
+fn fabrics_without_a_field_of_their_own_are_offered_in_layout_2_and_kept_if_they_are_unknown() {
+    let mut g = Gen(11);
+    let mut session = g.session();
+    session.terms = Some(Terms { horizon_s: 1, until: ServerTime(2), lapses: 3 });
+    let without = Frame::ControlReply(Seq(1), ControlReply::Session(session.clone()));
+    session.offers.push(200, b"place".to_vec());
+    session.offers.push(201, Vec::new());
+    let with = Frame::ControlReply(Seq(1), ControlReply::Session(session));
+    let bytes = encoded(&with);
+    assert_eq!(decode(Kind::ControlReply2, &bytes[HEADER_LEN..]), Ok(with));
+    assert!(bytes[HEADER_LEN..].starts_with(&encoded(&without)[HEADER_LEN..]), "at the end");
+    // what is no list of offers is a field of a later version, and is skipped
+    for noise in [&[17][..], &[1, 2, 0], &[2, 9, 0, 9, 0], &[1, 9, 5, 0], &[1]] {
+        let payload = [&encoded(&without)[HEADER_LEN..], noise].concat();
+        assert_eq!(decode(Kind::ControlReply2, &payload), Ok(without.clone()), "{noise:?}");
+    }
+    // a list, and then such a field
+    let payload = [&bytes[HEADER_LEN..], &[7; 3]].concat();
+    assert_eq!(decode(Kind::ControlReply2, &payload), decode(Kind::ControlReply2, &bytes[8..]));
 }

@@ -9,6 +9,7 @@ use crate::status::Status;
 use crate::words::Ticket;
 
 /// What is left of a payload.
+#[derive(Clone)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
 type Read<T> = Result<T, FrameError>;

@@ -8,7 +8,8 @@ use super::{
     ID_ATTEMPTS_MAX, PROCESSES_MAX,
 };
 use crate::clock::ServerTime;
-use crate::control::{Attach, ControlRequest, FabricKind, Secret, Terms, VERSION, VERSION_MIN};
+use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN};
+use crate::fabric::{Executes, FabricKind};
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
 use crate::primary::Primary;
@@ -57,18 +58,32 @@ pub enum Opened {
 
 /// What comes with a connection that is to become a command channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joining {
-    /// Frames over TCP.
-    Tcp,
-    /// Queue pairs.
-    Verbs,
-    /// The process at the other end of a Unix socket.
-    Shm {
-        /// Its number, for telling whether it is one already known.
-        pid: Option<i32>,
-        /// Whether its end can be found out.
-        is_known: bool,
-    },
+pub struct Joining {
+    /// The fabric that the connection is of.
+    pub fabric: FabricKind,
+    /// The process at its other end, if it is to map the memory.
+    pub process: Option<JoiningProcess>,
+}
+
+/// A process that is to map the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoiningProcess {
+    /// Its number, for telling whether it is one already known.
+    pub pid: Option<i32>,
+    /// Whether its end can be found out.
+    pub is_known: bool,
+}
+
+impl Joining {
+    /// Over a fabric whose clients map nothing.
+    pub fn over(fabric: FabricKind) -> Self {
+        Self { fabric, process: None }
+    }
+
+    /// Over a fabric whose clients map the memory: by this process.
+    pub fn by(fabric: FabricKind, pid: Option<i32>, is_known: bool) -> Self {
+        Self { fabric, process: Some(JoiningProcess { pid, is_known }) }
+    }
 }
 
 /// A command channel that may be opened.
@@ -282,24 +297,23 @@ impl Membership {
         if !matches!(member.state, State::Present | State::Absent { .. }) {
             return Status::ClientRemoved;
         }
-        match (attach.fabric, joining) {
-            (FabricKind::Tcp, Joining::Tcp) if self.rules.tcp => Status::Success,
+        if attach.fabric != joining.fabric || !self.rules.offered.has(attach.fabric) {
+            return Status::Error;
+        }
+        match (attach.fabric.executes(), joining.process) {
+            (Executes::Primary, _) => Status::Success,
             // such memory cannot refuse chains: nobody is let near it in recovery
-            (FabricKind::Verbs, Joining::Verbs) if self.rules.verbs => {
-                match primary.is_recovering() {
-                    true => Status::NotReady,
-                    false => Status::Success,
-                }
-            }
+            (Executes::Device, _) if primary.is_recovering() => Status::NotReady,
+            (Executes::Device, _) => Status::Success,
             // a process that cannot be told from others could never be fenced
-            (FabricKind::Shm, Joining::Shm { pid, is_known: true }) if self.rules.shm => {
+            (Executes::Client, Some(JoiningProcess { pid, is_known: true })) => {
                 let is_full = member.processes.len() >= PROCESSES_MAX;
                 match is_full && !member.processes.iter().any(|p| p.pid == pid) {
                     true => Status::ServerNoResource,
                     false => Status::Success,
                 }
             }
-            _ => Status::Error,
+            (Executes::Client, _) => Status::Error,
         }
     }
 
@@ -362,7 +376,7 @@ impl Membership {
         let is_prepared = target == Some(Target::Prepared);
         let until = (version >= 2).then_some(until);
         let mut watch = None;
-        if let Joining::Shm { pid, .. } = joining {
+        if let Some(JoiningProcess { pid, .. }) = joining.process {
             // the same number is the same process while the one known has not ended
             let is_same = |p: &Process| p.pid == pid && !p.has_ended;
             if pid.is_none() || !member.processes.iter().any(is_same) {

@@ -3,7 +3,8 @@
 
 use super::Exit;
 use crate::clock::ServerTime;
-use crate::control::{FabricKind, Secret, UNLIMITED};
+use crate::control::{Secret, UNLIMITED};
+use crate::fabric::{Executes, FabricKind};
 
 /// Where a member is; see the [module](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +167,8 @@ impl Member {
     /// It is proved that it has ended: it runs on this host, and its processes have. Of a client
     /// that has gone over to another fabric the processes are not known.
     pub(super) fn is_dead(&self) -> bool {
-        self.fabric == Some(FabricKind::Shm) && self.all_processes_ended()
+        let maps = |fabric: FabricKind| fabric.executes() == Executes::Client;
+        self.fabric.is_some_and(maps) && self.all_processes_ended()
     }
 
     /// It may come back: what it has was not ended, or only what it is told of.

@@ -56,7 +56,7 @@ mod prepared;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub use admission::{Admission, Channel, Draws, Joining, Opened};
+pub use admission::{Admission, Channel, Draws, Joining, JoiningProcess, Opened};
 pub use effect::{Effect, Exit};
 pub use ending::Fencing;
 pub use member::{Ending, State};
@@ -67,6 +67,7 @@ use crate::clock::ServerTime;
 use crate::control::{ControlReply, ControlRequest, UNLIMITED};
 use crate::counters::Counter;
 use crate::exec::LockMemory;
+use crate::fabric::FabricSet;
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
 use crate::primary::{Primary, PrimaryConfig};
@@ -111,12 +112,8 @@ pub struct Rules {
     pub grace_ns: Option<u64>,
     /// What becomes of its leases.
     pub orphans: Orphans,
-    /// Shared memory is offered.
-    pub shm: bool,
-    /// Command channels over TCP are offered.
-    pub tcp: bool,
-    /// Verbs are offered.
-    pub verbs: bool,
+    /// The fabrics that are offered.
+    pub offered: FabricSet,
     /// Command channels that one client may have in its life.
     pub channels_max: u64,
 }
@@ -128,9 +125,7 @@ impl Rules {
             tp_mode: config.tp_mode,
             grace_ns: config.absent_grace_ns,
             orphans: Orphans::Lease,
-            shm: true,
-            tcp: true,
-            verbs: true,
+            offered: FabricSet::all(),
             channels_max: u64::MAX,
         }
     }

@@ -30,9 +30,10 @@ pub use undo::Step;
 
 use crate::arbiter::{Arbiter, Caller, LockRef};
 use crate::clock::ServerTime;
-use crate::control::{ControlReply, ControlRequest, FabricKind, LockDesc};
+use crate::control::{ControlReply, ControlRequest, LockDesc};
 use crate::counters::{Counter, Counters, Told};
 use crate::exec::LockMemory;
+use crate::fabric::{Executes, FabricKind};
 use crate::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
 use crate::message::{Reply, Request};
@@ -162,7 +163,7 @@ impl Primary {
         self.last_seq.remove(&client);
         self.detached(now, mem, client, out);
         self.will_attach(client, fabric);
-        let is_remote = fabric == FabricKind::Tcp;
+        let is_remote = fabric.executes() == Executes::Primary;
         if !self.one_sided.contains(&client) || planted::is(Bug::RelayTooSoon) && is_remote {
             self.arbiter.relay(client);
         }
@@ -171,7 +172,7 @@ impl Primary {
     /// A channel of this client is made that it will have if its prepared session takes the place
     /// of the one before: from now on the client may reach the memory by this fabric.
     pub fn will_attach(&mut self, client: ClientId, fabric: FabricKind) {
-        if fabric != FabricKind::Tcp {
+        if fabric.executes() != Executes::Primary {
             self.one_sided.insert(client);
             if !planted::is(Bug::RelayKept) {
                 self.arbiter.unrelay(client);

@@ -6,21 +6,77 @@
 //!   auto                          verbs, if the primary offers them and this host has a port
 //!                                 that can be used; else shared memory; else tcp
 //! ```
-//! A device that was named must work if the primary offers verbs.
+//! A device that was named must work if the primary offers verbs, and an eid must be a port's if
+//! this host has ports that can be used.
 
-use crate::control::{FabricKind, Session};
+use crate::control::Session;
+use crate::fabric::{Executes, FabricKind, FabricSet};
 use crate::status::Status;
 
-/// The order in which executors are tried.
-const ORDER: [FabricKind; 3] = [FabricKind::Verbs, FabricKind::Shm, FabricKind::Tcp];
-
-/// What the configuration says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which fabric a client's data path is to run over.
+///
+/// In programs and on command lines it has a name: `auto`, or that of a fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChoice {
-    /// The first that works.
+    /// RDMA verbs if the primary offers them and this host has a port that can be used, else
+    /// shared memory if the primary is on this host and permits it, else tcp. The environment
+    /// variable `DLOCK_FABRIC` overrides it.
+    #[default]
     Auto,
     /// This one, or no session.
     Only(FabricKind),
+}
+
+#[expect(non_upper_case_globals, reason = "read like the variants of an enum, and so they may be")]
+impl PathChoice {
+    /// Shared memory, or no session.
+    pub const Shm: Self = Self::Only(FabricKind::Shm);
+    /// Frames over TCP, or no session.
+    pub const Tcp: Self = Self::Only(FabricKind::Tcp);
+    /// RDMA verbs, or no session.
+    pub const Verbs: Self = Self::Only(FabricKind::Verbs);
+}
+
+impl PathChoice {
+    /// All there are: `Auto`, and one fabric each.
+    pub fn all() -> impl Iterator<Item = Self> {
+        std::iter::once(Self::Auto).chain(FabricKind::ALL.into_iter().map(Self::Only))
+    }
+
+    /// What users call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Only(kind) => kind.name(),
+        }
+    }
+}
+
+impl std::fmt::Display for PathChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is no [`PathChoice`]'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownPath;
+
+impl std::fmt::Display for UnknownPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = PathChoice::all().map(PathChoice::name).collect();
+        write!(f, "must be one of {}", names.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownPath {}
+
+impl std::str::FromStr for PathChoice {
+    type Err = UnknownPath;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPath> {
+        Self::all().find(|choice| choice.name() == name).ok_or(UnknownPath)
+    }
 }
 
 /// Why an executor did not attach.
@@ -28,60 +84,90 @@ pub enum PathChoice {
 pub enum Failure {
     /// The primary recovers, and lets no client near its memory yet.
     NotReady,
+    /// The configuration names a port that this host does not have.
+    WrongAddress,
     /// Anything else.
     Other,
 }
 
 /// The search for a session's executor.
+///
+/// ```text
+///   next_kind ─ Some(kind) ─▶ attach ─ Ok ──▶ done
+///       ▲  └─ None ─▶ exhausted    └─ Err ─▶ failed ─ Ok ─▶ next_kind
+///       └──────────────────────────────────────────┘ └ Err ─▶ no session
+/// ```
 #[derive(Clone, Debug)]
 pub struct PathSearch {
     choice: PathChoice,
     /// An RDMA device was named: verbs must work where they are offered.
     is_device_named: bool,
-    offered: [bool; 3],
+    offered: FabricSet,
     at: usize,
+    /// An executor that was not demanded was refused because the primary recovers.
+    is_not_ready: bool,
 }
 
 impl PathSearch {
     /// Of a session with these offers.
     pub fn new(choice: PathChoice, is_device_named: bool, session: &Session) -> Self {
-        let offered = ORDER.map(|kind| match kind {
-            FabricKind::Verbs => session.verbs,
-            FabricKind::Shm => session.shm_socket.is_some(),
-            FabricKind::Tcp => session.tcp,
-        });
-        Self { choice, is_device_named, offered, at: 0 }
+        let offered = session.offers.kinds();
+        Self { choice, is_device_named, offered, at: 0, is_not_ready: false }
     }
 
     /// The executor to try next; `None`: none is left, and the session has no data path.
     pub fn next_kind(&mut self) -> Option<FabricKind> {
-        while let Some(&kind) = ORDER.get(self.at) {
+        while let Some(&kind) = FabricKind::ALL.get(self.at) {
             self.at += 1;
-            let is_wanted = match self.choice {
-                PathChoice::Auto => true,
-                PathChoice::Only(only) => only == kind,
-            };
-            if is_wanted && self.offered[self.at - 1] {
+            if self.is_wanted(kind) && self.offered.has(kind) {
                 return Some(kind);
             }
         }
         None
     }
 
-    /// The one told last did not attach.
+    /// The fabrics that this client would use, and the primary does not offer.
+    pub fn missing(&self) -> impl Iterator<Item = FabricKind> + '_ {
+        let all = FabricKind::ALL.into_iter();
+        all.filter(|&kind| !self.offered.has(kind) && self.is_wanted(kind))
+    }
+
+    fn is_wanted(&self, kind: FabricKind) -> bool {
+        match self.choice {
+            PathChoice::Auto => true,
+            PathChoice::Only(only) => only == kind,
+        }
+    }
+
+    /// Whether the session fails if this fabric does, where it is offered.
+    pub fn is_demanded(&self, kind: FabricKind) -> bool {
+        self.choice == PathChoice::Only(kind)
+            || (kind.executes() == Executes::Device && self.is_device_named)
+    }
+
+    /// The executor told last did not attach.
     ///
     /// # Errors
     /// No other one may be tried: `NotReady`, or `Error`.
-    pub fn failed(&self, kind: FabricKind, failure: Failure) -> Result<(), Status> {
-        let must_work = match kind {
-            FabricKind::Verbs => self.is_device_named || self.choice != PathChoice::Auto,
-            FabricKind::Shm => self.choice != PathChoice::Auto,
-            FabricKind::Tcp => true,
-        };
-        match (must_work, failure) {
-            (false, _) => Ok(()),
+    pub fn failed(&mut self, kind: FabricKind, failure: Failure) -> Result<(), Status> {
+        match (self.is_demanded(kind), failure) {
+            (_, Failure::WrongAddress) => Err(Status::Error),
             (true, Failure::NotReady) => Err(Status::NotReady),
             (true, Failure::Other) => Err(Status::Error),
+            (false, Failure::NotReady) => {
+                self.is_not_ready = true;
+                Ok(())
+            }
+            (false, Failure::Other) => Ok(()),
+        }
+    }
+
+    /// What the session is refused with when no executor is left: `NotReady`, if the primary
+    /// refused one for that reason, so that asking again may help; else `Error`.
+    pub fn exhausted(&self) -> Status {
+        match self.is_not_ready {
+            true => Status::NotReady,
+            false => Status::Error,
         }
     }
 }

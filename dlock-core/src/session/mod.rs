@@ -22,7 +22,7 @@ mod claims;
 mod horizon;
 mod lock;
 
-pub use attach::{Failure, PathChoice, PathSearch};
+pub use attach::{Failure, PathChoice, PathSearch, UnknownPath};
 pub use claims::{Claims, Verdict, ROUNDS_MAX};
 pub use horizon::{Heartbeats, HEARTBEATS_PER_HORIZON};
 pub use lock::{resume, Binding};

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
 use crate::clock::{Now, ServerTime, NS};
-use crate::control::{Claim, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret};
+use crate::control::{
+    Claim, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Offers, Secret,
+};
 use crate::ids::{Handle, LockId, Slot};
 use crate::lock::{Begin, LockEntry, Op, Step};
 use crate::message::{LockType, Mode};
@@ -9,6 +11,16 @@ use crate::verb::{Outcome, Values};
 
 fn client() -> ClientId {
     ClientId::new(7).unwrap()
+}
+
+/// Those of version 1, which whatever is added leaves as they are.
+fn all_offers() -> Offers {
+    let kinds = [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs];
+    kinds.into_iter().fold(Offers::none(), |offers, kind| offers.with(kind, &[1]))
+}
+
+fn tcp_alone() -> Session {
+    Session { offers: Offers::none().with(FabricKind::Tcp, &[]), ..session() }
 }
 
 fn session() -> Session {
@@ -20,9 +32,7 @@ fn session() -> Session {
         anchor_s: 100,
         now: ServerTime(1_000 * NS),
         recovering: false,
-        shm_socket: Some(vec![1]),
-        tcp: true,
-        verbs: true,
+        offers: all_offers(),
         terms: None,
     }
 }
@@ -80,25 +90,69 @@ fn executors_are_tried_in_their_order_as_far_as_they_are_offered_and_wanted() {
     use FabricKind::{Shm, Tcp, Verbs};
     assert_eq!(all(PathChoice::Auto, &session()), [Verbs, Shm, Tcp]);
     assert_eq!(all(PathChoice::Only(Shm), &session()), [Shm]);
-    let plain = Session { verbs: false, shm_socket: None, ..session() };
-    assert_eq!(all(PathChoice::Auto, &plain), [Tcp]);
-    assert_eq!(all(PathChoice::Only(Verbs), &plain), []);
+    assert_eq!(all(PathChoice::Auto, &tcp_alone()), [Tcp]);
+    assert_eq!(all(PathChoice::Only(Verbs), &tcp_alone()), []);
 }
 
 #[test]
 fn an_executor_that_must_work_ends_the_search_when_it_does_not() {
     use FabricKind::{Shm, Tcp, Verbs};
     let search = |choice, named| PathSearch::new(choice, named, &session());
-    let auto = search(PathChoice::Auto, false);
+    let mut auto = search(PathChoice::Auto, false);
     assert_eq!(auto.failed(Verbs, Failure::Other), Ok(()));
     assert_eq!(auto.failed(Shm, Failure::NotReady), Ok(()));
-    assert_eq!(auto.failed(Tcp, Failure::Other), Err(Status::Error));
-    assert_eq!(auto.failed(Tcp, Failure::NotReady), Err(Status::NotReady));
-    let named = search(PathChoice::Auto, true);
+    assert_eq!(auto.failed(Tcp, Failure::Other), Ok(()));
+    let mut named = search(PathChoice::Auto, true);
     assert_eq!(named.failed(Verbs, Failure::Other), Err(Status::Error));
     assert_eq!(named.failed(Shm, Failure::Other), Ok(()));
-    let only = search(PathChoice::Only(Shm), false);
-    assert_eq!(only.failed(Shm, Failure::Other), Err(Status::Error));
+    for kind in FabricKind::ALL {
+        let mut only = search(PathChoice::Only(kind), false);
+        assert_eq!(only.failed(kind, Failure::Other), Err(Status::Error));
+        assert_eq!(only.failed(kind, Failure::NotReady), Err(Status::NotReady));
+    }
+}
+
+#[test]
+fn an_eid_that_is_no_ports_ends_the_search_whatever_was_chosen() {
+    for choice in [PathChoice::Auto, PathChoice::Only(FabricKind::Verbs)] {
+        let mut search = PathSearch::new(choice, false, &session());
+        assert_eq!(search.next_kind(), Some(FabricKind::Verbs));
+        let failed = search.failed(FabricKind::Verbs, Failure::WrongAddress);
+        assert_eq!(failed, Err(Status::Error), "{choice:?}");
+    }
+}
+
+#[test]
+fn a_search_in_vain_tells_whether_asking_again_may_help() {
+    use FabricKind::{Shm, Tcp, Verbs};
+    let mut search = PathSearch::new(PathChoice::Auto, false, &session());
+    assert_eq!(search.exhausted(), Status::Error);
+    for (kind, failure) in [(Verbs, Failure::Other), (Shm, Failure::NotReady)] {
+        assert_eq!(search.failed(kind, failure), Ok(()));
+    }
+    assert_eq!(search.failed(Tcp, Failure::Other), Ok(()));
+    assert_eq!(search.exhausted(), Status::NotReady);
+}
+
+#[test]
+fn what_is_wanted_and_not_offered_is_named() {
+    use FabricKind::{Shm, Tcp};
+    let missing = |choice, session: &Session| -> Vec<FabricKind> {
+        PathSearch::new(choice, false, session).missing().collect()
+    };
+    let others = FabricKind::ALL.into_iter().filter(|&kind| kind != Tcp);
+    assert_eq!(missing(PathChoice::Auto, &tcp_alone()), others.collect::<Vec<_>>());
+    assert_eq!(missing(PathChoice::Only(Shm), &tcp_alone()), [Shm]);
+    assert_eq!(missing(PathChoice::Only(Tcp), &tcp_alone()), []);
+}
+
+#[test]
+fn every_choice_has_a_name_that_is_read_again() {
+    for choice in PathChoice::all() {
+        assert_eq!(choice.to_string().parse(), Ok(choice));
+    }
+    assert_eq!("rdma".parse::<PathChoice>(), Err(UnknownPath));
+    assert!(UnknownPath.to_string().starts_with("must be one of auto, verbs, shm, tcp"));
 }
 
 #[test]

@@ -205,9 +205,8 @@ impl Site {
 
     pub fn attach_as(&mut self, peer: Peer, version: Option<u8>) -> Status {
         let joining = match peer.fabric {
-            FabricKind::Tcp => Joining::Tcp,
-            FabricKind::Verbs => Joining::Verbs,
-            FabricKind::Shm => Joining::Shm { pid: Some(peer.id.get() as i32), is_known: true },
+            FabricKind::Shm => Joining::by(peer.fabric, Some(peer.id.get() as i32), true),
+            fabric => Joining::over(fabric),
         };
         let Peer { id: client, secret, fabric, .. } = peer;
         let attach = Attach { client, secret, fabric, verbs: None, version };

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use dlock_core::codec::{self, Frame, HEADER_LEN};
+use dlock_core::codec::{self, Cut, Frame, HEADER_LEN};
 use dlock_core::ids::Seq;
 use dlock_core::message::Request;
 use dlock_core::status::Status;
@@ -208,8 +208,8 @@ impl Talk {
 
     /// A message is exactly one frame.
     fn file(&self, message: &[u8]) -> Result<(), Broken> {
-        let (head, payload) = message.split_first_chunk::<HEADER_LEN>().ok_or(Broken)?;
-        let header = codec::header(head).map_err(|_| Broken)?;
+        let Ok(Cut::Whole(header)) = codec::cut(message) else { return Err(Broken) };
+        let payload = &message[HEADER_LEN..];
         if header.len != payload.len() {
             return Err(Broken);
         }

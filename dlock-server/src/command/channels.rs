@@ -2,8 +2,8 @@
 //! Frames of the command channels, and the replies to them.
 
 use dlock_core::codec::{self, Frame, FrameError, Kind};
-use dlock_core::control::FabricKind;
 use dlock_core::counters::Counter;
+use dlock_core::fabric::Executes;
 use dlock_core::ids::{ClientId, Handle, Seq};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
@@ -135,16 +135,16 @@ fn turn(core: &mut Core, channel: &mut Channel, budget: u32) -> (Turn, u32) {
 
 /// Handles one frame, or begins with it; the work, `None`: none is complete.
 fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<Option<u32>, FrameError> {
-    let (client, fabric) = (channel.client, channel.fabric);
+    let (client, executes) = (channel.client, channel.fabric.executes());
     let Some((kind, payload)) = channel.input.next()? else { return Ok(None) };
-    match (kind, fabric) {
-        (Kind::Batch, FabricKind::Tcp) => {
+    match (kind, executes) {
+        (Kind::Batch, Executes::Primary) => {
             let batch = &mut channel.batch;
             batch.open = Some(codec::decode_batch(payload, &mut batch.chains)?);
             batch.outcomes.clear();
             Ok(Some(FRAME_WORK))
         }
-        (Kind::Note, FabricKind::Tcp) => match codec::decode(kind, payload)? {
+        (Kind::Note, Executes::Primary) => match codec::decode(kind, payload)? {
             Frame::Note(handle, entry) => {
                 core.note(client, handle, entry)?;
                 Ok(Some(FRAME_WORK + 1))
@@ -161,7 +161,7 @@ fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<Option<u32>, Fra
             }
             _ => Err(FrameError::Invalid("kind")),
         },
-        // Shm clients execute chains and notes themselves; everything else has no place here.
+        // The other clients execute chains and notes themselves; everything else has no place here.
         _ => Err(FrameError::Invalid("kind for a command channel")),
     }
 }
@@ -229,7 +229,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant};
+    use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
     use dlock_core::ids::Epoch;
     use dlock_core::limits::BATCH_MAX;
     use dlock_core::message::{LockType, Request};
@@ -240,8 +240,8 @@ mod tests {
     use dlock_fabric::CpuMemory;
 
     use crate::epoch::ServerClock;
-    use crate::mailbox::Socket;
     use crate::memory::Memory;
+    use crate::transport::{Pump, StreamPump};
 
     /// The work of one chain, which is not divided.
     const CHAIN_WORK: u32 = 2;
@@ -279,12 +279,12 @@ mod tests {
             let poll = mio::Poll::new().unwrap();
             let (ours, peer) = UnixStream::pair().unwrap();
             ours.set_nonblocking(true).unwrap();
-            let (socket, token) = (Socket::Unix(ours), Token(1));
-            let channel =
-                Channel::new((client, 1), FabricKind::Tcp, socket, token, poll.registry());
+            let mut pump = Box::new(StreamPump::new(Box::new(ours)));
+            pump.open(Token(1), poll.registry()).unwrap();
+            let channel = Channel::new((client, 1), FabricKind::Tcp, pump);
             primary.take_work();
             let core = Core { primary, memory, clock, sent: Vec::new() };
-            let (channel, lock) = (channel.unwrap(), locks[0].unwrap());
+            let lock = locks[0].unwrap();
             Self { core, channel, peer, lock, _poll: poll }
         }
 

@@ -29,21 +29,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::ServerTime;
-use dlock_core::control::ControlRequest;
+use dlock_core::control::{ControlRequest, Offers};
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Membership, Rules, State};
 use dlock_core::primary::{Lapse, Primary, Sent};
 use dlock_core::status::Status;
 use dlock_fabric::fds::PeerProcess;
-use dlock_fabric::{DeviceLost, VerbsHost, VerbsPeer};
+use dlock_fabric::{DeviceLost, VerbsHost};
 use mio::{Events, Poll, Token};
 
 use crate::capacity::Capacity;
-use crate::channel::{Channel, STALL_MAX};
+use crate::channel::Channel;
 use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Inbox, Link, Opening};
 use crate::memory::Memory;
+use crate::transport::{Fence, STALL_MAX};
 use spin::Spin;
 use turns::{Turns, Who};
 use verbs::Nic;
@@ -82,9 +83,8 @@ pub(crate) struct Parts {
     pub(crate) inbox: Inbox,
     pub(crate) poll: Poll,
     pub(crate) sleep_mode: bool,
-    /// The abstract name of the Unix socket, if shm is offered.
-    pub(crate) shm_socket: Option<Vec<u8>>,
-    pub(crate) tcp: bool,
+    /// What clients are told of.
+    pub(crate) offers: Offers,
     pub(crate) capacity: Capacity,
 }
 
@@ -156,16 +156,15 @@ pub(crate) struct Worker {
     peeks: u32,
     /// Channels whose clients leave replies unread.
     blocked: HashSet<Token>,
-    /// Queue pairs that could not be fenced yet.
-    unfenced: HashMap<ClientId, Vec<VerbsPeer>>,
+    /// What could not be fenced yet.
+    unfenced: HashMap<ClientId, Vec<Box<dyn Fence>>>,
     /// Some process has no pidfd.
     blind: bool,
     next_token: usize,
     next_look: Instant,
     spin: Spin,
     recovering: bool,
-    shm_socket: Option<Vec<u8>>,
-    tcp: bool,
+    offers: Offers,
     capacity: Capacity,
     nic: Option<Nic>,
 }
@@ -201,8 +200,7 @@ impl Worker {
             next_look: Instant::now() + LOOK_EVERY,
             spin: Spin::new(parts.sleep_mode),
             recovering: false,
-            shm_socket: parts.shm_socket,
-            tcp: parts.tcp,
+            offers: parts.offers,
             capacity: parts.capacity,
             nic,
         };
@@ -276,7 +274,7 @@ impl Worker {
             Event::MayAttach { attach, reply } => {
                 let _ = reply.send(self.may_attach_now(&attach));
             }
-            Event::Attach { socket, attach, joining } => self.attach(socket, attach, joining),
+            Event::Attach(guest) => self.attach(guest),
             Event::Ask(look) => look(&mut self.core.primary, &mut self.core.memory),
         }
     }

@@ -2,18 +2,17 @@
 //! Clients coming, asking, leaving and vanishing: sockets and processes around
 //! [`Membership`](dlock_core::membership::Membership), which decides.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dlock_core::control::{Attach, Attached, ControlReply, ControlRequest, FabricKind, Session};
+use dlock_core::fabric::Executes;
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{self, Admission, Draws, Gone, Opened};
 use dlock_core::primary::ClientSnapshot;
 use dlock_core::status::Status;
 use dlock_core::{control::Secret, membership::State};
-use dlock_fabric::fds::is_open;
-use dlock_fabric::{handshake, VerbsPeer};
 use log::Level;
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
@@ -21,11 +20,10 @@ use mio::{Interest, Token};
 use super::{Core, Process, Waiting, Worker};
 use crate::channel::Channel;
 use crate::log_limit::{limited, Cause};
-use crate::mailbox::{Joining, Link, Opening, Peer, Socket};
+use crate::mailbox::{Link, Opening};
 use crate::random::Random;
+use crate::transport::{Guest, Peer, Pump};
 
-/// An answer to `Attach` is the first on its connection, so that it fits at once.
-const ANSWER_WAIT: Duration = Duration::ZERO;
 /// Attempts to let a client in before others are served: the first makes room, the second takes it.
 const OPEN_TRIES: usize = 2;
 
@@ -102,9 +100,7 @@ impl Worker {
             anchor_s: self.core.primary.config().anchor_s,
             now: self.core.now(),
             recovering: admission.recovering,
-            shm_socket: self.shm_socket.clone(),
-            tcp: self.tcp,
-            verbs: self.nic.is_some(),
+            offers: self.offers.clone(),
             terms: admission.terms,
         })
     }
@@ -153,65 +149,59 @@ impl Worker {
     }
 
     /// A connection wants to be a client's command channel.
-    pub(super) fn attach(&mut self, socket: Socket, attach: Attach, joining: Joining) {
-        let client = attach.client;
-        let (now, kind) = (self.core.now(), kind_of(&joining));
-        let status = match is_open(socket.as_fd()) {
-            true => self.members.begin_attach(now, &mut self.core.primary, &attach, kind),
-            // it has come while this process stood still, and nobody waits for the answer
+    pub(super) fn attach(&mut self, guest: Guest) {
+        let (attach, joining) = (guest.attach, guest.joining());
+        let (client, fabric) = (attach.client, attach.fabric);
+        if guest.is_late(Instant::now()) {
+            return log::debug!("client {client} does not wait for its command channel any more");
+        }
+        let now = self.core.now();
+        let status = match guest.pump.is_open() {
+            true => self.members.begin_attach(now, &mut self.core.primary, &attach, joining),
+            // it has come while this process stood still, and the client has given it up
             false => Status::Error,
         };
         self.settle();
         let channel = match status {
-            Status::Success => self.members.finish_attach(&attach, kind),
+            Status::Success => self.members.finish_attach(&attach, joining),
             status => Err(status),
         };
-        let deadline = Instant::now() + ANSWER_WAIT;
         let channel = match channel {
             Ok(channel) => channel,
-            Err(status) => return self.refuse(client, &socket, status, deadline),
+            Err(status) => return self.refuse(guest, status),
         };
         let attached = Attached {
             status: Status::Success,
             slots: self.core.memory.slots(),
             ledger_entries: self.core.memory.ledger_entries(),
-            clock_offset_ns: match attach.fabric {
-                FabricKind::Shm => self.core.clock.offset_ns(),
-                FabricKind::Tcp | FabricKind::Verbs => 0,
+            clock_offset_ns: match fabric.executes() {
+                Executes::Client => self.core.clock.offset_ns(), // on this host
+                Executes::Primary | Executes::Device => 0,
             },
             verbs: None,
             until: channel.until.filter(|_| attach.version >= Some(2)),
         };
         let Core { primary, memory, sent, .. } = &mut self.core;
         match channel.is_prepared {
-            true => primary.will_attach(client, attach.fabric),
-            false => primary.attached(now, memory, client, attach.fabric, sent),
+            true => primary.will_attach(client, fabric),
+            false => primary.attached(now, memory, client, fabric, sent),
         }
-        let (attached, fabric, peer) = match joining {
-            Joining::Shm(peer) => {
-                if let Some(number) = channel.watch {
-                    self.watch(client, number, peer);
-                }
-                return self.share(client, channel, socket, attached, deadline);
-            }
-            Joining::Tcp => (attached, FabricKind::Tcp, None),
-            Joining::Verbs(joined) => {
-                let (peer, verbs) = *joined;
-                (Attached { verbs: Some(verbs), ..attached }, FabricKind::Verbs, Some(peer))
-            }
-        };
+        if let (Some(number), Some(peer)) = (channel.watch, guest.process) {
+            self.watch(client, number, peer);
+        }
         // Known before the client knows of it: its first frame may come at once.
-        let peer = peer.map(Box::new);
-        let Some(token) = self.add_channel(client, channel, fabric, socket, peer) else {
+        let Some(token) = self.add_channel(client, channel, fabric, guest.pump) else {
             return self.settle();
         };
-        let Some(channel) = self.channels.get(&token) else { return };
-        if let Err(error) = handshake::answer(channel.as_fd(), &attached, None, deadline) {
-            self.end_channel(token, &format!("it did not take its command channel: {error}"));
+        let Some(channel) = self.channels.get_mut(&token) else { return };
+        if let Err(error) = channel.answer(&attached, &mut self.core.memory) {
+            log::warn!("client {client} did not take its command channel: {error}");
+            self.end_channel(token, "it did not take it");
         }
     }
 
-    fn refuse(&self, client: ClientId, socket: &Socket, status: Status, deadline: Instant) {
+    fn refuse(&mut self, mut guest: Guest, status: Status) {
+        let client = guest.attach.client;
         // A client in recovery asks again and again.
         let level = match status {
             Status::NotReady => Level::Debug,
@@ -222,41 +212,14 @@ impl Worker {
             level,
             "a command channel of client {client} is refused: {status}"
         );
-        let refusal = Attached::bare(status);
         // The connection is closed whether the answer arrives or not.
-        let _ = handshake::answer(socket.as_fd(), &refusal, None, deadline);
+        let _ = guest.pump.answer(&Attached::bare(status), client, &mut self.core.memory);
     }
 
-    /// Whether a verbs client may attach, before queue pairs are made for it.
+    /// Whether a client may attach, before its transport makes for it what takes time.
     pub(super) fn may_attach_now(&self, attach: &Attach) -> Status {
-        self.members.may_attach(&self.core.primary, attach, membership::Joining::Verbs)
-    }
-
-    /// Answers an shm client with the memory. Its process is watched already.
-    fn share(
-        &mut self,
-        client: ClientId,
-        made: membership::Channel,
-        socket: Socket,
-        attached: Attached,
-        deadline: Instant,
-    ) {
-        let sent = match self.core.memory.share(client) {
-            Some(Ok(shared)) => {
-                handshake::answer(socket.as_fd(), &attached, Some(&shared), deadline)
-            }
-            Some(Err(error)) => {
-                return log::error!("client {client} cannot have the memory: {error}");
-            }
-            None => return, // shm was not offered
-        };
-        match sent {
-            Ok(()) => drop(self.add_channel(client, made, FabricKind::Shm, socket, None)),
-            Err(error) => {
-                self.core.memory.unshare(client);
-                log::warn!("client {client} did not take the memory: {error}");
-            }
-        }
+        let joining = membership::Joining::over(attach.fabric);
+        self.members.may_attach(&self.core.primary, attach, joining)
     }
 
     fn add_channel(
@@ -264,29 +227,22 @@ impl Worker {
         client: ClientId,
         made: membership::Channel,
         fabric: FabricKind,
-        socket: Socket,
-        verbs: Option<Box<VerbsPeer>>,
+        mut pump: Box<dyn Pump>,
     ) -> Option<Token> {
         let (token, number) = (self.token(), made.number);
-        let channel = Channel::new((client, number), fabric, socket, token, self.poll.registry());
-        let mut channel = match channel {
-            Ok(channel) => channel,
-            Err(error) => {
-                log::error!("client {client} has no command channel: {error}");
-                if let Some(peer) = verbs {
-                    self.fence_verbs(client, peer);
-                }
-                self.members.channel_ended(client, number, self.unfenced.contains_key(&client));
-                return None;
+        let ids = pump.device_ids();
+        if let Err(error) = pump.open(token, self.poll.registry()) {
+            log::error!("client {client} has no command channel: {error}");
+            if let Some(fence) = pump.close(self.poll.registry()) {
+                self.fence(client, fence);
             }
-        };
-        if let Some(peer) = verbs {
-            if let Some(nic) = &mut self.nic {
-                nic.add(&peer, token);
-            }
-            channel = channel.carried_by(peer);
+            self.members.channel_ended(client, number, self.unfenced.contains_key(&client));
+            return None;
         }
-        self.channels.insert(token, channel);
+        if let Some(nic) = &mut self.nic {
+            nic.add(ids, token);
+        }
+        self.channels.insert(token, Channel::new((client, number), fabric, pump));
         self.turns.add(client);
         let sockets = self.sockets.entry(client).or_default();
         match made.is_prepared {
@@ -312,8 +268,11 @@ impl Worker {
     pub(super) fn drop_channel(&mut self, client: ClientId, token: Token) {
         self.blocked.remove(&token);
         let channel = self.channels.remove(&token);
-        if let Some(peer) = channel.and_then(|channel| channel.close(self.poll.registry())) {
-            self.fence_verbs(client, peer);
+        if let (Some(nic), Some(channel)) = (&mut self.nic, &channel) {
+            nic.remove(channel.device_ids());
+        }
+        if let Some(fence) = channel.and_then(|channel| channel.close(self.poll.registry())) {
+            self.fence(client, fence);
         }
         if let Some(sockets) = self.sockets.get_mut(&client) {
             if sockets.next_channel.take_if(|next| *next == token).is_some() {
@@ -380,15 +339,5 @@ impl Worker {
         }
         self.members.retry();
         self.settle();
-    }
-}
-
-fn kind_of(joining: &Joining) -> membership::Joining {
-    match joining {
-        Joining::Tcp => membership::Joining::Tcp,
-        Joining::Verbs(_) => membership::Joining::Verbs,
-        Joining::Shm(peer) => {
-            membership::Joining::Shm { pid: peer.pid, is_known: peer.process.is_known() }
-        }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What comes by way of the device: frames of verbs clients, and the fencing of their queue pairs.
+//! What comes by way of the device of the memory: frames of verbs clients; and fencing.
 //!
 //! ```text
 //!   completion queue ── Arrival ──▶ the channel of its queue pair ──▶ frames, or room to send
@@ -13,11 +13,12 @@ use std::sync::Arc;
 
 use dlock_core::ids::ClientId;
 use dlock_fabric::verbs::{Arrival, PeerId};
-use dlock_fabric::{VerbsHost, VerbsPeer};
+use dlock_fabric::VerbsHost;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use super::{Worker, NIC};
+use crate::transport::Fence;
 
 /// The device, as far as the command thread serves it.
 #[derive(Debug)]
@@ -36,12 +37,14 @@ impl Nic {
         Ok(Self { host, channels: HashMap::new(), arrivals: Vec::new() })
     }
 
-    pub(super) fn add(&mut self, peer: &VerbsPeer, token: Token) {
-        self.channels.extend(peer.ids().map(|id| (id, token)));
+    /// What arrives for these queue pairs is this channel's.
+    pub(super) fn add(&mut self, ids: Vec<PeerId>, token: Token) {
+        self.channels.extend(ids.into_iter().map(|id| (id, token)));
     }
 
-    fn remove(&mut self, peer: &VerbsPeer) {
-        for id in peer.ids() {
+    /// Nothing is this channel's any more.
+    pub(super) fn remove(&mut self, ids: Vec<PeerId>) {
+        for id in ids {
             self.channels.remove(&id);
         }
     }
@@ -103,23 +106,20 @@ impl Worker {
         }
     }
 
-    /// Ends what a client's queue pairs can do. Until that has succeeded nothing of the client is
+    /// Ends what can still act for a client. Until that has succeeded nothing of the client is
     /// undone.
-    pub(super) fn fence_verbs(&mut self, client: ClientId, mut peer: Box<VerbsPeer>) {
-        if let Some(nic) = &mut self.nic {
-            nic.remove(&peer);
-        }
-        if let Err(error) = peer.fence() {
+    pub(super) fn fence(&mut self, client: ClientId, mut fence: Box<dyn Fence>) {
+        if let Err(error) = fence.fence() {
             log::warn!("client {client} cannot be cut off from the memory yet: {error}");
-            self.unfenced.entry(client).or_default().push(*peer);
+            self.unfenced.entry(client).or_default().push(fence);
         }
     }
 
-    /// Whether queue pairs of this client may still act, after another attempt to fence them.
+    /// Whether something may still act for this client, after another attempt to fence them.
     pub(super) fn is_unfenced(&mut self, client: ClientId) -> bool {
-        let Some(peers) = self.unfenced.get_mut(&client) else { return false };
-        peers.retain_mut(|peer| peer.fence().is_err());
-        if !peers.is_empty() {
+        let Some(fences) = self.unfenced.get_mut(&client) else { return false };
+        fences.retain_mut(|fence| fence.fence().is_err());
+        if !fences.is_empty() {
             return true;
         }
         self.unfenced.remove(&client);

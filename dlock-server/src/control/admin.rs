@@ -30,6 +30,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dlock_core::fabric::{Executes, FabricKind};
 use dlock_core::ids::{Epoch, LockId};
 use dlock_core::message::LockType;
 use dlock_core::primary::{ClientSnapshot, LockSnapshot, Primary};
@@ -184,7 +185,7 @@ impl Endpoint {
             })
             .await?;
         let (clients, locks, objects) = totals;
-        Some(json!({
+        let mut answer = json!({
             "ok": true,
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -192,9 +193,6 @@ impl Endpoint {
             "epoch": self.facts.epoch.0,
             "uptime_s": self.facts.started.elapsed().as_secs(),
             "recovering": recovering,
-            "verbs": self.facts.offers.device,
-            "shm": self.facts.offers.shm,
-            "tcp": self.facts.offers.tcp,
             "connections": self.table.len(),
             "clients": clients,
             "clients_max": config.clients_max,
@@ -203,7 +201,16 @@ impl Endpoint {
             "objects": objects,
             "objects_max": config.objects_max,
             "stats": stats,
-        }))
+        });
+        // each fabric under its name: the device, or whether it is offered
+        for kind in FabricKind::ALL {
+            answer[kind.name()] = match (self.facts.offers.detail(kind), kind.executes()) {
+                (Some(device), _) => json!(device),
+                (None, Executes::Device) => Value::Null,
+                (None, _) => json!(self.facts.offers.has(kind)),
+            };
+        }
+        Some(answer)
     }
 
     async fn locks(&self, after: i32, max: usize) -> Option<Value> {

@@ -2,16 +2,15 @@
 //! The control thread: a runtime of one thread, with a task for every connection.
 //!
 //! ```text
-//!   TCP listener ──▶ session::tcp  ─┬─ control connection ── Event ──▶ command thread
-//!                                   ├─ admission: queue pairs for verbs clients
-//!   Unix listener ─▶ session::unix ─┴─ Attach: the socket itself ────▶ command thread
+//!   TCP listener ──▶ session::serve ─┬─ control connection ──── Event ──▶ command thread
+//!                                    ├─ Attach ─▶ transports ── Guest ──▶ command thread
+//!   a transport's ─▶ session::attach ┘
 //!   admin socket ──▶ admin
 //! ```
 //! A peer that sends nothing, slowly, or rubbish costs a task and a small buffer, for ten
 //! seconds; nobody waits for it.
 
 mod admin;
-mod admission;
 mod session;
 mod table;
 mod wire;
@@ -22,7 +21,6 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_fabric::VerbsHost;
 use log::Level;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
@@ -31,10 +29,11 @@ use tokio::sync::Notify;
 
 use crate::log_limit::{limited, Cause, LIMITS};
 use crate::mailbox::Mailbox;
+use crate::transport::{Opened, Transport, ADMISSIONS_MAX};
 pub(crate) use admin::Facts;
-use admission::{Admission, ADMISSIONS_MAX};
 pub(crate) use table::CONNECTIONS_MAX;
 use table::{Seat, Table};
+pub(crate) use wire::refuse_attach;
 
 /// A client's host that does not answer is found dead after 60 s idle and 9 probes, 6 s apart.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -46,11 +45,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What the control thread is made of. The listeners are nonblocking.
 pub(crate) struct Parts {
     pub(crate) tcp: TcpListener,
-    pub(crate) shm: Option<UnixListener>,
+    pub(crate) transports: Vec<Opened>,
     pub(crate) admin: Option<UnixListener>,
     pub(crate) mailbox: Arc<Mailbox>,
-    /// The device that is served on.
-    pub(crate) host: Option<Arc<VerbsHost>>,
     pub(crate) facts: Facts,
     /// Connections at a time.
     pub(crate) connections_max: usize,
@@ -61,10 +58,12 @@ pub(crate) struct Parts {
 /// The listeners, known to the runtime.
 pub(crate) struct Listeners {
     tcp: tokio::net::TcpListener,
-    shm: Option<tokio::net::UnixListener>,
+    /// Transports that have a listener of their own.
+    own: Vec<(tokio::net::UnixListener, Arc<dyn Transport>)>,
+    /// Those whose clients come to the port.
+    at_port: Arc<[Arc<dyn Transport>]>,
     admin: Option<tokio::net::UnixListener>,
     mailbox: Arc<Mailbox>,
-    admission: Option<Arc<Admission>>,
     facts: Facts,
     connections_max: usize,
     stop: Arc<Notify>,
@@ -82,15 +81,20 @@ pub(crate) fn runtime() -> io::Result<Runtime> {
 /// Makes the listeners known to the runtime.
 pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> {
     let _guard = runtime.enter();
-    let unix = |listener: Option<UnixListener>| {
-        listener.map(tokio::net::UnixListener::from_std).transpose()
-    };
+    let unix = tokio::net::UnixListener::from_std;
+    let (mut own, mut at_port) = (Vec::new(), Vec::new());
+    for Opened { transport, listener } in parts.transports {
+        match listener {
+            Some(listener) => own.push((unix(listener)?, transport)),
+            None => at_port.push(transport),
+        }
+    }
     Ok(Listeners {
         tcp: tokio::net::TcpListener::from_std(parts.tcp)?,
-        shm: unix(parts.shm)?,
-        admin: unix(parts.admin)?,
+        own,
+        at_port: at_port.into(),
+        admin: parts.admin.map(unix).transpose()?,
         mailbox: parts.mailbox,
-        admission: parts.host.map(Admission::new),
         facts: parts.facts,
         connections_max: parts.connections_max,
         stop: parts.stop,
@@ -99,13 +103,13 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
 
 /// Serves until it is stopped. Dropping the runtime afterwards closes every connection.
 pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
-    let Listeners { tcp, shm, admin, mailbox, admission, facts, connections_max, stop } = listeners;
+    let Listeners { tcp, own, at_port, admin, mailbox, facts, connections_max, stop } = listeners;
     let table = Table::new(connections_max);
     runtime.block_on(async {
         tokio::spawn(LIMITS.report());
-        tokio::spawn(accept_tcp(tcp, table.clone(), mailbox.clone(), admission));
-        if let Some(shm) = shm {
-            tokio::spawn(accept_unix(shm, table.clone(), mailbox.clone()));
+        tokio::spawn(accept_tcp(tcp, table.clone(), mailbox.clone(), at_port));
+        for (listener, transport) in own {
+            tokio::spawn(accept_own(listener, table.clone(), mailbox.clone(), transport));
         }
         if let Some(admin) = admin {
             tokio::spawn(admin::serve(admin, facts, table, mailbox));
@@ -118,7 +122,7 @@ async fn accept_tcp(
     listener: tokio::net::TcpListener,
     table: Arc<Table>,
     mailbox: Arc<Mailbox>,
-    admission: Option<Arc<Admission>>,
+    at_port: Arc<[Arc<dyn Transport>]>,
 ) {
     loop {
         let accepted = listener.accept().await;
@@ -127,15 +131,20 @@ async fn accept_tcp(
             log::debug!("a connection was lost at once: {error}");
             continue;
         }
-        tokio::spawn(session::tcp(stream, seat, mailbox.clone(), admission.clone()));
+        tokio::spawn(session::serve(Box::new(stream), seat, mailbox.clone(), at_port.clone()));
     }
 }
 
-async fn accept_unix(listener: tokio::net::UnixListener, table: Arc<Table>, mailbox: Arc<Mailbox>) {
+async fn accept_own(
+    listener: tokio::net::UnixListener,
+    table: Arc<Table>,
+    mailbox: Arc<Mailbox>,
+    transport: Arc<dyn Transport>,
+) {
     loop {
         let accepted = listener.accept().await;
         let Some((stream, seat)) = seated(accepted, &table).await else { continue };
-        tokio::spawn(session::unix(stream, seat, mailbox.clone()));
+        tokio::spawn(session::attach(Box::new(stream), seat, mailbox.clone(), transport.clone()));
     }
 }
 

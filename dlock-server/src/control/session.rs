@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   first frame   Init | Reinit ─▶ bound to the client: requests and replies until either ends
-//!                 Attach        ─▶ [queue pairs for verbs] ─▶ handed to the command thread
+//!                 Attach        ─▶ its transport ─▶ Guest ─▶ handed to the command thread
 //!                 anything else ─▶ an error reply, and the end
 //! ```
 //! A connection speaks for the one client it was bound to; no later frame names another. The first
@@ -17,7 +17,7 @@
 //! device works, or the connection ends.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlock_core::codec::Frame;
 use dlock_core::control::{Attach, ControlReply, ControlRequest};
@@ -26,27 +26,25 @@ use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::membership::Gone;
 use dlock_core::status::Status;
-use dlock_fabric::fds::{is_open, Credentials, PeerProcess};
+use dlock_fabric::fds::is_open;
 use log::Level;
-use std::os::fd::AsFd;
-use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-use super::admission::Admission;
 use super::table::Seat;
 use super::wire::{self, Reader, WireError, FIRST_LEN_MAX, LEN_MAX};
 use crate::log_limit::{limited, Cause};
-use crate::mailbox::{Event, Joining, Mailbox, Peer, Socket};
+use crate::mailbox::{Event, Mailbox};
+use crate::transport::{Conn, Guest, Transport};
 
 /// From the connection to the end of its first frame.
 const FIRST_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
-/// Serves a TCP connection.
-pub(super) async fn tcp(
-    mut stream: TcpStream,
+/// Serves a connection of the port: a control connection, or a client of one of these transports.
+pub(super) async fn serve(
+    mut stream: Box<dyn Conn>,
     seat: Seat,
     mailbox: Arc<Mailbox>,
-    admission: Option<Arc<Admission>>,
+    transports: Arc<[Arc<dyn Transport>]>,
 ) {
     let mut reader = Reader::default();
     match first(&mut reader, &mut stream, &seat).await {
@@ -54,20 +52,10 @@ pub(super) async fn tcp(
             Session { stream, reader, seat, mailbox }.run(seq, request).await;
         }
         Ok(Frame::Attach(attach)) => {
-            let joining = match (&attach.verbs, admission) {
-                (None, _) => Ok(Joining::Tcp),
-                (Some(verbs), Some(admission)) => admission.admit(&attach, verbs, &mailbox).await,
-                (Some(_), None) => Err(Status::Error),
-            };
-            let joining = match joining {
-                Ok(joining) => joining,
-                Err(status) => return wire::refuse_attach(&mut stream, status).await,
-            };
-            match stream.into_std() {
-                Ok(socket) => hand_over(Socket::Tcp(socket), attach, joining, &mailbox).await,
-                Err(error) => {
-                    limited!(Cause::ChannelLost, Level::Warn, "a command channel is lost: {error}")
-                }
+            let transport = transports.iter().find(|one| one.kind() == attach.fabric);
+            match transport {
+                Some(transport) => hand_over(stream, attach, &**transport, &mailbox).await,
+                None => wire::refuse_attach(&mut stream, Status::Error).await,
             }
         }
         Ok(Frame::Control(seq, _)) => {
@@ -87,42 +75,21 @@ pub(super) async fn tcp(
     }
 }
 
-/// Serves a connection of the Unix socket: it can only become a command channel.
-pub(super) async fn unix(mut stream: UnixStream, seat: Seat, mailbox: Arc<Mailbox>) {
-    match Credentials::of_peer(stream.as_fd()) {
-        Ok(peer) if peer.may_share() => {}
-        Ok(peer) => {
-            let uid = peer.uid;
-            limited!(
-                Cause::Stranger,
-                Level::Warn,
-                "a process of uid {uid} wants the lock memory: refused"
-            );
-            return wire::refuse_attach(&mut stream, Status::Error).await;
-        }
-        Err(error) => {
-            return limited!(
-                Cause::Stranger,
-                Level::Warn,
-                "a process that cannot be identified is refused: {error}"
-            )
-        }
-    }
+/// Serves a connection of a transport's own listener: it can only become a command channel.
+pub(super) async fn attach(
+    stream: Box<dyn Conn>,
+    seat: Seat,
+    mailbox: Arc<Mailbox>,
+    transport: Arc<dyn Transport>,
+) {
+    let accepted = tokio::select! {
+        accepted = timeout(FIRST_WAIT, transport.accept(stream)) => accepted.ok().flatten(),
+        () = seat.link.closed() => None,
+    };
+    let Some(mut stream) = accepted else { return };
     let mut reader = Reader::default();
     match first(&mut reader, &mut stream, &seat).await {
-        Ok(Frame::Attach(attach)) => {
-            let process = Arc::new(PeerProcess::of_peer(stream.as_fd()));
-            let pid = Credentials::of_peer(stream.as_fd()).ok().and_then(|c| c.pid);
-            match stream.into_std() {
-                Ok(socket) => {
-                    let joining = Joining::Shm(Peer { pid, process });
-                    hand_over(Socket::Unix(socket), attach, joining, &mailbox).await;
-                }
-                Err(error) => {
-                    limited!(Cause::ChannelLost, Level::Warn, "a command channel is lost: {error}")
-                }
-            }
-        }
+        Ok(Frame::Attach(attach)) => hand_over(stream, attach, &*transport, &mailbox).await,
         Ok(_) | Err(WireError::Frame(..)) => {
             mailbox.count(Counter::BadRequest);
             wire::refuse_attach(&mut stream, Status::Error).await;
@@ -149,14 +116,32 @@ fn opens(request: &ControlRequest) -> bool {
     matches!(request, ControlRequest::Init { .. } | ControlRequest::Reinit { .. })
 }
 
-async fn hand_over(socket: Socket, attach: Attach, joining: Joining, mailbox: &Mailbox) {
-    // A command thread that has ended closes everything anyway.
-    let _ = mailbox.send(Event::Attach { socket, attach, joining }).await;
+/// Has the transport make what the client needs, and the command thread decide about it.
+async fn hand_over(
+    mut stream: Box<dyn Conn>,
+    attach: Attach,
+    transport: &dyn Transport,
+    mailbox: &Mailbox,
+) {
+    let asked = Instant::now();
+    let admitted = match transport.admit(&attach, &*stream, mailbox).await {
+        Ok(admitted) => admitted,
+        Err(status) => return wire::refuse_attach(&mut stream, status).await,
+    };
+    match Guest::new(transport.kind(), attach, admitted, stream, asked) {
+        Ok(guest) => {
+            // A command thread that has ended closes everything anyway.
+            let _ = mailbox.send(Event::Attach(guest)).await;
+        }
+        Err(error) => {
+            limited!(Cause::ChannelLost, Level::Warn, "a command channel is lost: {error}");
+        }
+    }
 }
 
 /// A control connection.
 struct Session {
-    stream: TcpStream,
+    stream: Box<dyn Conn>,
     reader: Reader,
     seat: Seat,
     mailbox: Arc<Mailbox>,
@@ -223,7 +208,7 @@ impl Session {
                     return error.gone();
                 }
             };
-            if moves && !is_open(self.stream.as_fd()) {
+            if moves && !is_open(self.stream.socket()) {
                 return Gone::Closed;
             }
             let leaves = request == ControlRequest::Deinit;

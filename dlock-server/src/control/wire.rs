@@ -10,6 +10,7 @@ use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
 use dlock_core::membership::Gone;
 use dlock_core::status::Status;
+use dlock_fabric::frames::FrameBuffer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -19,8 +20,6 @@ const FRAME_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 pub(super) const FIRST_LEN_MAX: usize = 256;
 /// Bytes of any later frame.
 pub(super) const LEN_MAX: usize = FRAME_LEN_MAX - HEADER_LEN;
-/// Bytes of buffer that a connection keeps between frames.
-const KEEP: usize = 4 * 1024;
 /// How much of what a refused peer still sends is read before the connection is closed, and for
 /// how long, so that the refusal reaches it (a socket closed with unread bytes resets).
 const LINGER_BYTES: usize = 128 * 1024;
@@ -43,10 +42,11 @@ pub(super) enum WireError {
     Frame(Seq, FrameError),
 }
 
-/// Reads frames.
+/// Reads frames, and nothing beyond them: after the first one the connection may be another
+/// thread's.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    payload: Vec<u8>,
+    buffer: FrameBuffer,
 }
 
 impl Reader {
@@ -58,45 +58,40 @@ impl Reader {
         len_max: usize,
         heard: impl FnOnce(),
     ) -> Result<Frame, WireError> {
-        let mut head = [0; HEADER_LEN];
-        let got = stream.read(&mut head).await?;
-        if got == 0 {
+        self.buffer.bound(len_max);
+        self.buffer.shrink();
+        if self.receive(stream).await? == 0 {
             return Err(WireError::Ended);
         }
         heard();
-        let rest = self.rest(stream, head, got, len_max);
-        timeout(FRAME_WAIT, rest).await.unwrap_or(Err(WireError::Slow))
+        timeout(FRAME_WAIT, self.rest(stream)).await.unwrap_or(Err(WireError::Slow))
     }
 
-    async fn rest(
-        &mut self,
-        stream: &mut (impl AsyncRead + Unpin),
-        mut head: [u8; HEADER_LEN],
-        got: usize,
-        len_max: usize,
-    ) -> Result<Frame, WireError> {
-        let unknown = |error| WireError::Frame(Seq(0), error);
-        stream.read_exact(&mut head[got..]).await.map_err(|e| truncated(&e))?;
-        let header = codec::header(&head).map_err(unknown)?;
-        if header.len > len_max {
-            return Err(unknown(FrameError::TooLong(header.len as u32)));
+    async fn receive(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<usize, WireError> {
+        let received = stream.read(self.buffer.missing().map_err(unknown)?).await?;
+        self.buffer.filled(received);
+        Ok(received)
+    }
+
+    async fn rest(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<Frame, WireError> {
+        loop {
+            if let Some((kind, payload)) = self.buffer.next().map_err(unknown)? {
+                return codec::decode(kind, payload).map_err(|error| match error {
+                    FrameError::Version { seq, .. } => WireError::Frame(seq, error),
+                    _ => WireError::Frame(number_of(kind, payload), error),
+                });
+            }
+            // a peer that closes within a frame may still read
+            if self.receive(stream).await? == 0 {
+                return Err(unknown(FrameError::Truncated));
+            }
         }
-        self.payload.shrink_to(KEEP);
-        self.payload.resize(header.len, 0);
-        stream.read_exact(&mut self.payload).await.map_err(|e| truncated(&e))?;
-        codec::decode(header.kind, &self.payload).map_err(|error| match error {
-            FrameError::Version { seq, .. } => WireError::Frame(seq, error),
-            _ => WireError::Frame(number_of(header.kind, &self.payload), error),
-        })
     }
 }
 
-/// A peer that closes within a frame may still read.
-fn truncated(error: &io::Error) -> WireError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => WireError::Frame(Seq(0), FrameError::Truncated),
-        kind => WireError::Broken(kind.into()),
-    }
+/// Of a frame whose number cannot be told.
+fn unknown(error: FrameError) -> WireError {
+    WireError::Frame(Seq(0), error)
 }
 
 impl WireError {
@@ -161,7 +156,7 @@ pub(super) async fn refuse(
 }
 
 /// Tells a peer on the Unix socket, or one that wants to attach, why it is not served.
-pub(super) async fn refuse_attach(
+pub(crate) async fn refuse_attach(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     status: Status,
 ) {

@@ -15,6 +15,7 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attach, Attached, FabricKind, Secret};
 use dlock_core::exec::LockMemory;
+use dlock_core::fabric::Executes;
 use dlock_core::ids::ClientId;
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
@@ -328,16 +329,16 @@ impl Session {
             return self.answer(&attached, None, deadline);
         }
         self.client = Some(attach.client);
-        match attach.fabric {
-            FabricKind::Shm => {
+        match attach.fabric.executes() {
+            Executes::Client => {
                 let shared = memory.share(attach.client).map_err(invalid)?;
                 self.answer(&attached, Some(&shared), deadline)
             }
-            FabricKind::Tcp => {
+            Executes::Primary => {
                 memory.add_client(attach.client).map_err(invalid)?;
                 self.answer(&attached, None, deadline)
             }
-            FabricKind::Verbs => Err(invalid(NO_DEVICE)),
+            Executes::Device => Err(invalid(NO_DEVICE)),
         }
     }
 

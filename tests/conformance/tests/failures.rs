@@ -54,7 +54,7 @@ fn with_rogue_on(
         FabricKind::Tcp => {
             Box::new(TcpExecutor::attach_on(near, &attach(me()), exact_clock()).expect("tcp"))
         }
-        FabricKind::Verbs => unreachable!("not one of KINDS"),
+        _ => unreachable!("not one of KINDS"),
     };
     (executor, primary.join().expect("a handshake"))
 }

@@ -117,8 +117,8 @@ impl World {
 
     fn attach(&mut self, client: ClientId, secret: Secret, tcp: bool) {
         let (fabric, joining) = match tcp {
-            true => (FabricKind::Tcp, Joining::Tcp),
-            false => (FabricKind::Shm, Joining::Shm { pid: Some(7), is_known: true }),
+            true => (FabricKind::Tcp, Joining::over(FabricKind::Tcp)),
+            false => (FabricKind::Shm, Joining::by(FabricKind::Shm, Some(7), true)),
         };
         // every other client shows by a request that it has moved
         let version = (self.controls % 2 == 0).then_some(2);

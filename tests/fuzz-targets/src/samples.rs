@@ -5,8 +5,8 @@ use dlock_core::clock::ServerTime;
 use dlock_core::codec::{self, Frame, HEADER_LEN};
 use dlock_core::control::{
     Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
-    LockDesc, LockGrant, ObjectGrant, Secret, Session, VerbsAttach, VerbsAttached, VerbsEndpoint,
-    VerbsRegion, VERSION,
+    LockDesc, LockGrant, ObjectGrant, Offers, Secret, Session, VerbsAttach, VerbsAttached,
+    VerbsEndpoint, VerbsRegion, VERSION,
 };
 use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request as Q, WaitNumber};
@@ -107,9 +107,10 @@ fn replies(client: ClientId) -> Vec<Frame> {
         anchor_s: 3,
         now: ServerTime(4),
         recovering: false,
-        shm_socket: Some(b"socket".to_vec()),
-        tcp: true,
-        verbs: true,
+        offers: Offers::none()
+            .with(FabricKind::Shm, b"socket")
+            .with(FabricKind::Tcp, &[])
+            .with(FabricKind::Verbs, &[]),
         terms: None,
     };
     let (lock, slot, object) = (LockId(77), Slot(5), ObjectId(8));

@@ -303,10 +303,10 @@ impl World {
         let (fabric, joining) = match fabric {
             Fabric::Shm => {
                 let pid = Some(i32::from(process.inc));
-                (FabricKind::Shm, Joining::Shm { pid, is_known: true })
+                (FabricKind::Shm, Joining::by(FabricKind::Shm, pid, true))
             }
-            Fabric::Tcp => (FabricKind::Tcp, Joining::Tcp),
-            Fabric::Verbs => (FabricKind::Verbs, Joining::Verbs),
+            Fabric::Tcp => (FabricKind::Tcp, Joining::over(FabricKind::Tcp)),
+            Fabric::Verbs => (FabricKind::Verbs, Joining::over(FabricKind::Verbs)),
         };
         let secret = Secret([c as u8 + 1; 16]);
         // without a version: it moves with this, and not with its next request

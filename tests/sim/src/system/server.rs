@@ -7,6 +7,7 @@
 //! ```
 
 use dlock_core::clock::NS;
+use dlock_core::fabric::FabricSet;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
 use dlock_core::limits::FAIR_GRACE_S;
 use dlock_core::membership::{Membership, Orphans, Rules, State};
@@ -43,9 +44,7 @@ fn rules(sys: &Sys) -> Rules {
         tp_mode: 0,
         grace_ns: Some(sys.plan.grace_ns),
         orphans: Orphans::Lease,
-        shm: true,
-        tcp: true,
-        verbs: true,
+        offered: FabricSet::all(),
         channels_max: u64::MAX,
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The data path over RDMA verbs.
+//! The data path over RDMA verbs, attached at once or later.
 //!
 //! ```text
 //!   session ── primary serves ────▶ attached ─▶ everything goes to the VerbsExecutor
@@ -8,7 +8,7 @@
 //! ```
 //! A recovering primary cannot refuse one-sided verbs at the memory, so it lets nobody near it
 //! before recovery has ended. Until then notes are kept, and written when there is a ledger. The
-//! time that attaching takes, 5 s at most, is the operation's: it has so much less for its verbs.
+//! time that attaching takes, 5 s at most, is taken from that of the operation.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -24,13 +24,13 @@ use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome, Verb};
 use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::{boot_coarse_ns, boot_ns};
-use dlock_fabric::verbs::{self, VerbCounts};
-use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsWish};
 use parking_lot::Mutex;
 
-use crate::config::ClientConfig;
-use crate::execute::DATA_WAIT;
+use super::counts::VerbCounts;
+use super::executor::{VerbsExecutor, VerbsWish};
+use crate::clock::{boot_coarse_ns, boot_ns, ClockEstimate};
+use crate::error::FabricError;
+use crate::shm::SEND_WAIT;
 
 /// Between two attempts to attach to a primary that recovers.
 const RETRY: Duration = Duration::from_millis(20);
@@ -38,12 +38,10 @@ const RETRY: Duration = Duration::from_millis(20);
 const CLOCK_WAIT: Duration = Duration::from_secs(1);
 /// The number of a request that was refused here.
 const REFUSED: Seq = Seq(u64::MAX);
-/// `trans_mode_t` of the C API: one queue pair for chains and messages.
-const UNI_CONN: u8 = 1;
 
 /// The way to attach, and what comes of it.
 #[derive(Debug)]
-pub(crate) struct VerbsPath {
+pub struct VerbsPath {
     wish: VerbsWish,
     primary: SocketAddr,
     attach: Attach,
@@ -62,22 +60,12 @@ struct Waiting {
     notes: HashMap<Handle, LedgerEntry>,
 }
 
-/// The port that the configuration names, or else the first that can be used.
-pub(crate) fn wish(config: &ClientConfig) -> Result<VerbsWish, FabricError> {
-    let (device, eid) = (config.device.clone(), config.eid);
-    let chosen = verbs::choose(&verbs::devices()?, device.as_deref(), &eid);
-    let chosen = chosen.map_err(|error| FabricError::Verbs(error.into()))?;
-    log::debug!("verbs: device {}, port {}, GID {}", chosen.device, chosen.port, chosen.gid.gid);
-    let shared_qp = config.tp_mode == UNI_CONN;
-    Ok(VerbsWish { device, eid, shared_qp, ..VerbsWish::default() })
-}
-
 impl VerbsPath {
     /// Attaches to a primary that serves; to one that recovers, later.
     ///
     /// # Errors
     /// As [`VerbsExecutor::attach`], but that `NotReady` is none.
-    pub(crate) fn open(
+    pub fn open(
         wish: VerbsWish,
         primary: SocketAddr,
         attach: Attach,
@@ -105,14 +93,14 @@ impl VerbsPath {
     /// Asks for the server clock, once the session is in use. The control channel told the time by
     /// way of two threads; this is more exact, and counts for as long as the primary, once
     /// stopped, tells none.
-    pub(crate) fn ask_the_time(&self) {
+    pub fn ask_the_time(&self) {
         if let Some(executor) = self.attached.get() {
             ask_the_time(executor, CLOCK_WAIT);
         }
     }
 
     /// Verbs, messages and doorbells so far.
-    pub(crate) fn counters(&self) -> VerbCounts {
+    pub fn counters(&self) -> VerbCounts {
         self.attached.get().map(VerbsExecutor::counters).unwrap_or_default()
     }
 
@@ -138,7 +126,7 @@ impl VerbsPath {
     #[cold]
     fn attach_late(&self) -> Result<&VerbsExecutor, Status> {
         let came = Instant::now();
-        let until = came + DATA_WAIT;
+        let until = came + SEND_WAIT;
         let Some(mut waiting) = self.waiting.try_lock_until(until) else {
             return Err(Status::NotReady);
         };

@@ -11,11 +11,12 @@ use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::verb::{Chain, Outcome};
 use dlock_core::words::LedgerEntry;
-use dlock_fabric::clock::boot_ns;
+
+use crate::clock::boot_ns;
 
 /// Refuses everything with `NotReady`.
 #[derive(Debug, Default)]
-pub(crate) struct Refuse;
+pub struct Refuse;
 
 impl Executor for Refuse {
     fn execute(&self, _chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {

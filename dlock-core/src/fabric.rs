@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The list of fabrics: the ways in which the data path of a client can run.
+//!
+//! ```text
+//!   kind    on the wire   executes a client's chains      let near the memory in recovery
+//!   verbs   2             the primary's device            no: nothing there can refuse a chain
+//!   shm     0             the client's own threads        yes: the memory has a gate
+//!   tcp     1             the primary's command thread    yes: it refuses chains itself
+//! ```
+//! This is the only list in the core. Everything else asks a [`FabricKind`] for what it needs, so
+//! a new fabric is a line below; ARCHITECTURE.md says which modules come with it.
+
+use std::fmt;
+
+/// Makes [`FabricKind`] and what is known of each kind.
+macro_rules! fabrics {
+    ($($(#[$doc:meta])* $kind:ident = $number:literal, $name:literal, $executes:ident;)*) => {
+        /// How the data path of a client runs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum FabricKind {
+            $($(#[$doc])* $kind = $number,)*
+        }
+
+        impl FabricKind {
+            /// All of them, in the order in which a client tries those that it may use.
+            pub const ALL: [FabricKind; [$($number),*].len()] = [$(Self::$kind),*];
+
+            /// What users call it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+
+            /// Who executes the chains of a client that uses it.
+            pub const fn executes(self) -> Executes {
+                match self {
+                    $(Self::$kind => Executes::$executes,)*
+                }
+            }
+        }
+    };
+}
+
+fabrics! {
+    /// RDMA verbs: one-sided, executed by the primary's device.
+    Verbs = 2, "verbs", Device;
+    /// Mapped memory on one host.
+    Shm = 0, "shm", Client;
+    /// Frames executed by the primary's command thread.
+    Tcp = 1, "tcp", Primary;
+}
+
+/// Who executes the chains of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Executes {
+    /// Its own threads, on memory that they have mapped: it is fenced when its processes have
+    /// ended.
+    Client,
+    /// The primary, after it has checked them: it is fenced when its channel is closed.
+    Primary,
+    /// The primary's device: it is fenced when the device says so.
+    Device,
+}
+
+impl FabricKind {
+    /// The one with this number on the wire.
+    pub fn numbered(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|&kind| kind as u8 == number)
+    }
+
+    /// The one with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl fmt::Display for FabricKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Some kinds of fabrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FabricSet(u64);
+
+impl FabricSet {
+    /// All kinds.
+    pub fn all() -> Self {
+        FabricKind::ALL.into_iter().collect()
+    }
+
+    /// Whether this kind is among them.
+    pub fn has(self, kind: FabricKind) -> bool {
+        self.0 & Self::bit(kind) != 0
+    }
+
+    fn bit(kind: FabricKind) -> u64 {
+        1 << (kind as u8 % 64)
+    }
+}
+
+impl FromIterator<FabricKind> for FabricSet {
+    fn from_iter<I: IntoIterator<Item = FabricKind>>(kinds: I) -> Self {
+        Self(kinds.into_iter().fold(0, |set, kind| set | Self::bit(kind)))
+    }
+}
+
+/// Fabrics that one primary may offer, those that this library does not know included.
+pub const OFFERS_MAX: usize = 16;
+
+/// The fabrics that a primary offers, each with the place where its clients attach; what a place
+/// is the fabric decides. Most have none: they attach at the port of the control connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offers {
+    /// Numbers of kinds, ascending, known to this library or not.
+    all: Vec<(u8, Vec<u8>)>,
+}
+
+impl Offers {
+    /// None.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// With this one, too. A place has at most 255 bytes.
+    #[must_use]
+    pub fn with(mut self, kind: FabricKind, place: &[u8]) -> Self {
+        self.all.retain(|(number, _)| *number != kind as u8);
+        let at = self.all.partition_point(|(number, _)| *number < kind as u8);
+        self.all.insert(at, (kind as u8, place.to_vec()));
+        self
+    }
+
+    /// Without this one.
+    #[must_use]
+    pub fn without(mut self, kind: FabricKind) -> Self {
+        self.all.retain(|(number, _)| *number != kind as u8);
+        self
+    }
+
+    /// The place of this one; `None`: it is not offered.
+    pub fn place(&self, kind: FabricKind) -> Option<&[u8]> {
+        let found = self.all.iter().find(|(number, _)| *number == kind as u8);
+        found.map(|(_, place)| place.as_slice())
+    }
+
+    /// Whether this one is offered.
+    pub fn has(&self, kind: FabricKind) -> bool {
+        self.place(kind).is_some()
+    }
+
+    /// Those that this library knows.
+    pub fn kinds(&self) -> FabricSet {
+        FabricKind::ALL.into_iter().filter(|&kind| self.has(kind)).collect()
+    }
+
+    /// Those with a number above this one, for the codec.
+    pub(crate) fn above(&self, number: u8) -> &[(u8, Vec<u8>)] {
+        &self.all[self.all.partition_point(|(other, _)| *other <= number)..]
+    }
+
+    /// Adds one that this library may not know; its number is above all the others.
+    pub(crate) fn push(&mut self, number: u8, place: Vec<u8>) {
+        self.all.push((number, place));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_names_are_those_of_one_kind_each() {
+        for kind in FabricKind::ALL {
+            assert_eq!(FabricKind::numbered(kind as u8), Some(kind));
+            assert_eq!(FabricKind::named(kind.name()), Some(kind));
+            assert!((kind as u8) < 64, "a set has 64 bits");
+        }
+        assert_eq!((FabricKind::numbered(63), FabricKind::named("auto")), (None, None));
+    }
+
+    #[test]
+    fn numbers_on_the_wire_do_not_change() {
+        use FabricKind::{Shm, Tcp, Verbs};
+        assert_eq!([Shm as u8, Tcp as u8, Verbs as u8], [0, 1, 2]);
+    }
+
+    #[test]
+    fn an_offer_is_found_by_its_kind_whatever_the_order() {
+        let offers = Offers::none().with(FabricKind::Tcp, b"").with(FabricKind::Shm, b"name");
+        assert_eq!(
+            offers,
+            Offers::none().with(FabricKind::Shm, b"name").with(FabricKind::Tcp, b"")
+        );
+        assert_eq!(offers.place(FabricKind::Shm), Some(&b"name"[..]));
+        assert!(offers.has(FabricKind::Tcp) && !offers.has(FabricKind::Verbs));
+        assert!(offers.kinds().has(FabricKind::Shm) && !offers.kinds().has(FabricKind::Verbs));
+        assert!(!offers.without(FabricKind::Tcp).has(FabricKind::Tcp));
+        assert_eq!(FabricSet::all(), FabricKind::ALL.into_iter().collect());
+    }
+}

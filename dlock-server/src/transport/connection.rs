@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Connections on either thread, whatever they run over.
+
+use std::fmt::Debug;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+
+use dlock_fabric::net;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::error::StartError;
+use crate::random::Random;
+
+/// A connection of the control thread.
+pub(crate) trait Conn: AsyncRead + AsyncWrite + Unpin + Send + Sync {
+    /// Its socket, to ask it who the peer is.
+    fn socket(&self) -> BorrowedFd<'_>;
+
+    /// The same for the command thread, with everything that belongs to it.
+    ///
+    /// # Errors
+    /// It is lost.
+    fn into_line(self: Box<Self>) -> io::Result<Box<dyn Line>>;
+}
+
+/// A connection of the command thread; nonblocking. Its descriptor is for the poll.
+pub(crate) trait Line: Read + Write + AsFd + Send + Debug {}
+
+impl<T: Read + Write + AsFd + Send + Debug> Line for T {}
+
+impl Conn for TcpStream {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+
+    fn into_line(self: Box<Self>) -> io::Result<Box<dyn Line>> {
+        Ok(Box::new(self.into_std()?))
+    }
+}
+
+impl Conn for UnixStream {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+
+    fn into_line(self: Box<Self>) -> io::Result<Box<dyn Line>> {
+        Ok(Box::new(self.into_std()?))
+    }
+}
+
+/// A Unix socket in the abstract namespace, under a name that cannot be guessed beforehand.
+pub(super) fn listen_unix() -> Result<(UnixListener, Vec<u8>), StartError> {
+    let random = Random::new().map_err(StartError::Random)?;
+    let random: String = random.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("dlock-{}-{random}", std::process::id()).into_bytes();
+    let listener = net::listen_abstract(&name)?;
+    listener
+        .set_nonblocking(true)
+        .map_err(|source| StartError::Thread { thread: "control", source })?;
+    Ok((listener, name))
+}

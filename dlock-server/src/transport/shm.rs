@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! shm: clients on this host map the lock memory, and execute their chains themselves.
+//!
+//! ```text
+//!   abstract Unix socket ─▶ the same user, or root? ─▶ Attach ─▶ the memory, as descriptors
+//!   the socket stays open: messages; its client is fenced when its process has ended
+//! ```
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use dlock_core::control::{Attach, Attached, FabricKind};
+use dlock_core::ids::ClientId;
+use dlock_core::status::Status;
+use dlock_fabric::fds::{Credentials, PeerProcess};
+use dlock_fabric::frames::FrameBuffer;
+use dlock_fabric::handshake;
+use log::Level;
+use mio::{Registry, Token};
+
+use super::connection::listen_unix;
+use super::stream::StreamPump;
+use super::{
+    Accepting, Admitted, Admitting, Conn, Fence, Line, Opened, Output, Peer, Pump, Setting,
+    Transport,
+};
+use crate::control::refuse_attach;
+use crate::error::StartError;
+use crate::log_limit::{limited, Cause};
+use crate::mailbox::Mailbox;
+use crate::memory::Memory;
+
+/// Offered unless the configuration turns it off, or the memory is a device's.
+pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {
+    if !setting.config.shm || setting.device.is_some() {
+        return Ok(None);
+    }
+    let (listener, name) = listen_unix()?;
+    Ok(Some(Opened { transport: Arc::new(Shm { name }), listener: Some(listener) }))
+}
+
+#[derive(Debug)]
+struct Shm {
+    /// Of the socket, in the abstract namespace.
+    name: Vec<u8>,
+}
+
+impl Transport for Shm {
+    fn kind(&self) -> FabricKind {
+        FabricKind::Shm
+    }
+
+    fn place(&self) -> &[u8] {
+        &self.name
+    }
+
+    fn accept(&self, connection: Box<dyn Conn>) -> Accepting<'_> {
+        Box::pin(may_share(connection))
+    }
+
+    fn admit<'a>(
+        &'a self,
+        _: &'a Attach,
+        connection: &'a dyn Conn,
+        _: &'a Mailbox,
+    ) -> Admitting<'a> {
+        let process = Arc::new(PeerProcess::of_peer(connection.socket()));
+        let pid = Credentials::of_peer(connection.socket()).ok().and_then(|peer| peer.pid);
+        let pump = Box::new(|line: Box<dyn Line>| -> Box<dyn Pump> {
+            Box::new(ShmPump { stream: StreamPump::new(line) })
+        });
+        let process = Some(Peer { pid, process });
+        Box::pin(std::future::ready(Ok(Admitted { process, pump })))
+    }
+}
+
+/// Whether the peer may have the memory: it could write any word of it.
+async fn may_share(mut connection: Box<dyn Conn>) -> Option<Box<dyn Conn>> {
+    match Credentials::of_peer(connection.socket()) {
+        Ok(peer) if peer.may_share() => Some(connection),
+        Ok(peer) => {
+            let uid = peer.uid;
+            limited!(
+                Cause::Stranger,
+                Level::Warn,
+                "a process of uid {uid} wants the lock memory: refused"
+            );
+            refuse_attach(&mut connection, Status::Error).await;
+            None
+        }
+        Err(error) => {
+            limited!(
+                Cause::Stranger,
+                Level::Warn,
+                "a process that cannot be identified is refused: {error}"
+            );
+            None
+        }
+    }
+}
+
+/// A stream whose first frame brings the memory.
+#[derive(Debug)]
+struct ShmPump {
+    stream: StreamPump,
+}
+
+impl Pump for ShmPump {
+    fn open(&mut self, token: Token, registry: &Registry) -> io::Result<()> {
+        self.stream.open(token, registry)
+    }
+
+    fn is_open(&self) -> bool {
+        self.stream.is_open()
+    }
+
+    fn answer(
+        &mut self,
+        attached: &Attached,
+        client: ClientId,
+        memory: &mut Memory,
+    ) -> io::Result<()> {
+        if attached.status != Status::Success {
+            return self.stream.answer(attached, client, memory);
+        }
+        let shared = match memory.share(client) {
+            Some(shared) => shared.map_err(io::Error::other)?,
+            None => return Err(io::Error::other("there is no memory to map")),
+        };
+        let sent = handshake::answer(self.stream.socket(), attached, Some(&shared), Instant::now());
+        if sent.is_err() {
+            memory.unshare(client);
+        }
+        sent
+    }
+
+    fn event(&mut self, event: &mio::event::Event) {
+        self.stream.event(event);
+    }
+
+    fn receive(&mut self, input: &mut FrameBuffer) -> io::Result<bool> {
+        self.stream.receive(input)
+    }
+
+    fn peek(&mut self, input: &mut FrameBuffer) -> bool {
+        self.stream.peek(input)
+    }
+
+    fn send(&mut self, output: &mut Output, registry: &Registry) -> io::Result<()> {
+        self.stream.send(output, registry)
+    }
+
+    fn close(self: Box<Self>, registry: &Registry) -> Option<Box<dyn Fence>> {
+        Box::new(self.stream).close(registry)
+    }
+}

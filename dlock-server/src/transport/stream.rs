@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Frames over a stream socket: what tcp and shm have in common.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use dlock_core::codec::{self, Frame};
+use dlock_core::control::Attached;
+use dlock_core::ids::ClientId;
+use dlock_fabric::fds::is_open;
+use dlock_fabric::frames::FrameBuffer;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+
+use super::{Fence, Line, Output, Pump};
+use crate::memory::Memory;
+
+/// A connection and what the poll has told of it.
+#[derive(Debug)]
+pub(crate) struct StreamPump {
+    line: Box<dyn Line>,
+    token: Token,
+    /// There may be bytes to receive.
+    readable: bool,
+    /// The client has closed its side: receive until the end, however short the reads are.
+    closing: bool,
+    /// The poll also tells when there is room to send.
+    wants_room: bool,
+}
+
+impl StreamPump {
+    /// Of a nonblocking connection.
+    pub(crate) fn new(line: Box<dyn Line>) -> Self {
+        Self { line, token: Token(0), readable: true, closing: false, wants_room: false }
+    }
+
+    /// Its socket, to send descriptors on.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.line.as_fd()
+    }
+
+    /// Looks for the end of a connection that carries no frames.
+    ///
+    /// # Errors
+    /// It has ended, or there are bytes.
+    pub(super) fn look_for_end(&mut self) -> io::Result<bool> {
+        if !self.readable {
+            return Ok(false);
+        }
+        match self.line.read(&mut [0; 1]) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Err(io::Error::new(ErrorKind::InvalidData, "bytes on the life line")),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.readable = self.closing;
+                Ok(false)
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn wait_for_room(&mut self, wants_room: bool, registry: &Registry) -> io::Result<()> {
+        if self.wants_room == wants_room {
+            return Ok(());
+        }
+        self.wants_room = wants_room;
+        let interest = match wants_room {
+            true => Interest::READABLE | Interest::WRITABLE,
+            false => Interest::READABLE,
+        };
+        registry.reregister(&mut SourceFd(&self.line.as_fd().as_raw_fd()), self.token, interest)
+    }
+}
+
+impl Pump for StreamPump {
+    fn open(&mut self, token: Token, registry: &Registry) -> io::Result<()> {
+        self.token = token;
+        let fd = self.line.as_fd().as_raw_fd();
+        registry.register(&mut SourceFd(&fd), token, Interest::READABLE)
+    }
+
+    fn is_open(&self) -> bool {
+        is_open(self.line.as_fd())
+    }
+
+    fn answer(&mut self, attached: &Attached, _: ClientId, _: &mut Memory) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        codec::encode(&Frame::Attached(*attached), &mut bytes);
+        self.line.write_all(&bytes)
+    }
+
+    fn event(&mut self, event: &mio::event::Event) {
+        self.readable = true;
+        self.closing |= event.is_read_closed() || event.is_error();
+    }
+
+    fn receive(&mut self, input: &mut FrameBuffer) -> io::Result<bool> {
+        if !self.readable {
+            return Ok(false);
+        }
+        let space = input.space();
+        let room = space.len();
+        match self.line.read(space) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(len) => {
+                input.filled(len);
+                // A short read has emptied the socket: the poll tells when more comes.
+                self.readable = len == room || self.closing;
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.readable = false;
+                Ok(false)
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn peek(&mut self, input: &mut FrameBuffer) -> bool {
+        self.readable = true;
+        let received = self.receive(input);
+        self.readable |= received.is_err(); // its turn finds the same end
+        !matches!(received, Ok(false))
+    }
+
+    fn send(&mut self, output: &mut Output, registry: &Registry) -> io::Result<()> {
+        while output.unsent() > 0 {
+            match self.line.write(output.front()) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(len) => output.taken(len),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    output.block()?;
+                    return self.wait_for_room(true, registry);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.wait_for_room(false, registry)
+    }
+
+    fn close(self: Box<Self>, registry: &Registry) -> Option<Box<dyn Fence>> {
+        // Fails only if it was never registered; closing removes it anyway.
+        let _ = registry.deregister(&mut SourceFd(&self.line.as_fd().as_raw_fd()));
+        None
+    }
+}
