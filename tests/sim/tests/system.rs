@@ -5,7 +5,7 @@
 use dlock_sim::system::{self, Bugs, Coverage};
 
 /// Schedules of the plain test; `scripts/sim.sh` runs 100,000.
-const SCHEDULES: u64 = 2_000;
+const SCHEDULES: u64 = 3_000;
 
 #[test]
 fn no_schedule_violates_a_property_and_every_action_meets_every_fault() {
