@@ -238,7 +238,7 @@ impl AtomicLock {
     /// most [`LEASE_MAX`].
     ///
     /// # Errors
-    /// `Held`, `Invalid`, `NotReady`, `Disconnected`, `Left`.
+    /// `ClientLock`, `Invalid`, `NotReady`, `Disconnected`, `Left`.
     ///
     /// # Latency
     /// One round trip; 5 s at most.
@@ -250,7 +250,7 @@ impl AtomicLock {
     /// Takes the lock, waiting up to 5 s for it.
     ///
     /// # Errors
-    /// As [`try_lock`](Self::try_lock), but `TimedOut` for `Held`.
+    /// As [`try_lock`](Self::try_lock), but `TimedOut` for `ClientLock`.
     ///
     /// # Latency
     /// A hand-over is one message in each direction.
@@ -283,7 +283,7 @@ impl RwLock {
     /// Takes the lock for reading, if no writer has it or waits for it.
     ///
     /// # Errors
-    /// `Held`, `NotReady`, `Disconnected`, `Left`.
+    /// `ClientLock`, `NotReady`, `Disconnected`, `Left`.
     ///
     /// # Latency
     /// One round trip; 5 s at most. None if this client is reading already.
@@ -305,7 +305,7 @@ impl RwLock {
     /// Takes the lock for reading, waiting up to 5 s for it.
     ///
     /// # Errors
-    /// As [`try_read`](Self::try_read), but `TimedOut` for `Held`.
+    /// As [`try_read`](Self::try_read), but `TimedOut` for `ClientLock`.
     ///
     /// # Latency
     /// A hand-over is one message in each direction.
@@ -358,7 +358,7 @@ impl FairLock {
     /// up to whole seconds and is over 0, at most [`LEASE_MAX`].
     ///
     /// # Errors
-    /// `Held`, `Invalid`, `NotReady`, `Disconnected`, `Left`.
+    /// `ClientLock`, `Invalid`, `NotReady`, `Disconnected`, `Left`.
     ///
     /// # Latency
     /// One round trip; 5 s at most.
@@ -369,7 +369,7 @@ impl FairLock {
     /// Takes the lock, waiting up to 5 s for its turn; leaves the queue if it does not come.
     ///
     /// # Errors
-    /// As [`try_lock`](Self::try_lock), but `TimedOut` for `Held`.
+    /// As [`try_lock`](Self::try_lock), but `TimedOut` for `ClientLock`.
     ///
     /// # Latency
     /// A hand-over is one message in each direction.
