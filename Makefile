@@ -37,7 +37,7 @@ soak: ## The long runs, hours: simulator, fuzzers, large models, contention, dlo
 check: ## Formatting, lints, docs, house style, licences and dependencies
 	@DENY=$(DENY) scripts/check.sh
 
-bench: ## Measure this machine: lock cycles, batches, hand-over, beside the raw floor
+bench: ## Measure this machine: lock cycles, batches, hand-over, beside the raw baseline
 	@scripts/bench.sh $(BENCH_ARGS)
 
 install: ## Install libraries, headers, dlockd and dlock under PREFIX

@@ -53,7 +53,7 @@ pub enum Command {
     /// A guided tour of about 20 seconds: starts a primary and clients as processes of their
     /// own, and checks everything it claims. Needs no configuration and no privileges.
     Demo(Demo),
-    /// Measures lock cycles, batches, hand-over and objects, beside the raw floor.
+    /// Measures lock cycles, batches, hand-over and objects, beside the raw baseline.
     Bench(Bench),
     /// Says how a running primary is.
     Status(Admin),

@@ -8,10 +8,10 @@
 //! Everything that is decided is decided in `dlock_fabric::verbs::doctor`; this prints it.
 
 use dlock_core::limits::{HANDLES_MAX, SLOTS_MAX};
-use dlock_fabric::verbs::choice::{
+use dlock_fabric::verbs::doctor::{look, report, Findings, Level, PortOptions, Report};
+use dlock_fabric::verbs::port_selection::{
     usable, Atomics, DeviceInfo, GidKind, Link, PortInfo, PortState,
 };
-use dlock_fabric::verbs::doctor::{look, report, Findings, Level, Report, Wish};
 use dlock_fabric::verbs::NoPort;
 use serde_json::{json, Value};
 
@@ -28,10 +28,13 @@ const REGISTER_BYTES: u64 = (SLOTS_MAX * SLOT_BYTES + HANDLES_MAX * ENTRY_BYTES)
 
 /// Looks, prints; the exit code: 0 if RDMA can be used as asked for.
 pub fn run(doctor: &Doctor) -> Result<u8, Failure> {
-    let wish =
-        Wish { device: doctor.device.clone(), register_bytes: REGISTER_BYTES, ..Wish::default() };
+    let options = PortOptions {
+        device: doctor.device.clone(),
+        register_bytes: REGISTER_BYTES,
+        ..PortOptions::default()
+    };
     let findings = look();
-    let report = report(&findings, &wish);
+    let report = report(&findings, &options);
     match doctor.json {
         true => out::line(&format!("{:#}", document(&findings, &report))),
         false => out::print(&format!("{report}\n{}\n", verdict(&report, doctor.device.is_some()))),
@@ -148,7 +151,7 @@ mod tests {
 
     #[test]
     fn without_rdma_the_verdict_says_what_is_used_instead() {
-        let report = report(&nothing(), &Wish::default());
+        let report = report(&nothing(), &PortOptions::default());
         assert!(verdict(&report, false).contains("shared memory"), "{}", verdict(&report, false));
         let document = document(&nothing(), &report);
         assert_eq!((&document["ready"], &document["library"]), (&json!(false), &json!(false)));
@@ -158,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_device_is_described_and_chosen() {
-        use dlock_fabric::verbs::choice::{Gid, GidInfo};
+        use dlock_fabric::verbs::port_selection::{Gid, GidInfo};
         let address: std::net::IpAddr = "10.0.0.1".parse().expect("an address");
         let gids = vec![GidInfo { index: 1, gid: Gid::from(address), kind: GidKind::RoceV2 }];
         let (state, link) = (PortState::Active, Link::Ethernet);
@@ -182,7 +185,7 @@ mod tests {
             kernel_rdma: true,
             ..Findings::default()
         };
-        let ready = report(&findings, &Wish::default());
+        let ready = report(&findings, &PortOptions::default());
         assert!(verdict(&ready, false).contains("verbs on a0"), "{}", verdict(&ready, false));
         let document = document(&findings, &ready);
         assert_eq!(document["choice"]["gid"], "::ffff:10.0.0.1");
@@ -190,8 +193,8 @@ mod tests {
         assert_eq!(document["devices"][0]["ports"][0]["gids"][0]["type"], "roce v2");
 
         let limited = Findings { memlock_bytes: Some(4_096), ..findings };
-        let wish = Wish { register_bytes: REGISTER_BYTES, ..Wish::default() };
-        let tight = report(&limited, &wish);
+        let options = PortOptions { register_bytes: REGISTER_BYTES, ..PortOptions::default() };
+        let tight = report(&limited, &options);
         assert!(
             !tight.is_ready() && verdict(&tight, false).contains("FAIL"),
             "{}",

@@ -7,7 +7,7 @@
 //!   admin.rs    asks a running dlockd: status, locks, clients (table.rs lays them out)
 //!   doctor.rs   whether this host can use RDMA
 //!   demo/       a guided tour: processes that play roles (role.rs), driven by scenes
-//!   bench/      measurements beside the raw floor of the same machine
+//!   bench/      measurements beside the raw baseline of the same machine
 //! ```
 //!
 //! What this program does not do: serve (that is `dlockd`), but for the primaries that the tour

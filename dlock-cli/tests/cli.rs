@@ -186,7 +186,7 @@ fn the_tour_holds_on_every_executor() {
 }
 
 #[test]
-fn the_benchmark_measures_a_case_and_its_floor() {
+fn the_benchmark_measures_a_case_and_its_baseline() {
     let arguments = ["bench", "--quick", "--json", "--only", "atomic acquire+release"];
     let output = dlock(&arguments);
     assert_eq!(code(&output), 0, "{}", text(&output.stderr));

@@ -6,7 +6,7 @@ use std::path::Path;
 use dlock_core::limits::PORT_DEFAULT;
 pub use dlock_core::session::PathChoice as FabricChoice;
 use dlock_core::status::Status;
-use dlock_fabric::verbs::{Choice, NoPort, VerbsError};
+use dlock_fabric::verbs::{NoPort, PortSelection, VerbsError};
 use dlock_fabric::FabricError;
 
 /// The environment variable that overrides [`FabricChoice::Auto`].
@@ -96,7 +96,7 @@ impl ClientConfig {
     /// can be used an eid does not matter.
     fn check_ports(
         &self,
-        find: impl Fn(Option<&str>, &[u8; 16]) -> Result<Choice, FabricError>,
+        find: impl Fn(Option<&str>, &[u8; 16]) -> Result<PortSelection, FabricError>,
     ) -> Result<(), Status> {
         match find(self.device.as_deref(), &self.eid) {
             Ok(_) => Ok(()),

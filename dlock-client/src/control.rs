@@ -63,7 +63,7 @@ impl CallError {
 /// One control connection.
 #[derive(Debug)]
 pub(crate) struct Control {
-    stream: Line,
+    stream: ShutdownHandle,
     peer: SocketAddr,
     next: u64,
     /// Bytes received and not yet consumed: at most one frame and what came with it.
@@ -80,13 +80,13 @@ const BEATS_OUT_MAX: usize = 8;
 
 /// The connection itself, for who wants to end it while a call is under way.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct ShutdownHandle {
     stream: Arc<NotInherited<TcpStream>>,
     /// Whose it is, and not a forked child's.
     process: u32,
 }
 
-impl Line {
+impl ShutdownHandle {
     /// Whether this process has made it.
     pub(crate) fn is_here(&self) -> bool {
         self.process == std::process::id()
@@ -160,14 +160,16 @@ impl Control {
             }
         })?;
         stream.set_nodelay(true).map_err(|_| Status::Error)?;
-        let stream =
-            Line { stream: Arc::new(NotInherited::new(stream)), process: std::process::id() };
+        let stream = ShutdownHandle {
+            stream: Arc::new(NotInherited::new(stream)),
+            process: std::process::id(),
+        };
         let (received, beats) = (FrameBuffer::new(), VecDeque::new());
         Ok(Self { stream, peer, next: 1, received, broken: false, pulse: None, beats })
     }
 
     /// The connection.
-    pub(crate) fn line(&self) -> Line {
+    pub(crate) fn line(&self) -> ShutdownHandle {
         self.stream.clone()
     }
 

@@ -19,11 +19,11 @@ use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::session;
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome};
+use dlock_core::word_op::{Chain, Outcome};
 use dlock_fabric::clock::boot_ns;
 use parking_lot::MutexGuard;
 
-use crate::table::{Busy, Cell, CellGuard, Held};
+use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
 /// The bound of a data-path call.
 pub(crate) const DATA_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
@@ -79,31 +79,41 @@ pub(crate) fn left_ns(until_ns: u64) -> Duration {
 
 /// Runs `op` on the lock in a slot that no other operation is under way on.
 #[inline]
-pub(crate) fn perform(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limit) -> OpResult {
+pub(crate) fn perform(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    op: Op,
+    limit: &Limit,
+) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     if !held.is_local {
-        return perform_remotely(cell, guard, op, limit);
+        return perform_remotely(lock_slot, guard, op, limit);
     }
     let now = held.clock(op);
     let Some(cas) = held.entry.fast(op, now) else {
         let now = held.clock_of_bounds(op, now);
-        return slowly(cell, guard, op, now, limit.bounds(now.local_ns));
+        return slowly(lock_slot, guard, op, now, limit.bounds(now.local_ns));
     };
-    let single = held.exec.execute_one(&cas.verb(), now.local_ns + DATA_WAIT_NS);
+    let single = held.exec.execute_one(&cas.word_op(), now.local_ns + DATA_WAIT_NS);
     if single == Single::Done(cas.expect) {
-        let Held { entry, exec, .. } = held;
+        let ClientLock { entry, exec, .. } = held;
         if let Some(result) = entry.fast_end(cas, now, || exec.local_coarse_ns()) {
             return result;
         }
     }
     let begun = held.clock_of_bounds(op, now);
-    interfered(cell, guard, op, now, limit.bounds(begun.local_ns), single)
+    interfered(lock_slot, guard, op, now, limit.bounds(begun.local_ns), single)
 }
 
 /// The same where the clock may have to be asked for, and a chain is waited for: a call that has
 /// no time left does not begin.
 #[inline(never)]
-fn perform_remotely(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limit) -> OpResult {
+fn perform_remotely(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    op: Op,
+    limit: &Limit,
+) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     let (came_ns, now) = match op.is_timeless(held.entry.lock_type()) {
         true => (None, held.clock(op)),
@@ -115,19 +125,21 @@ fn perform_remotely(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limi
         }
     };
     let bounds = limit.bounds(came_ns.unwrap_or(now.local_ns));
-    let Some(cas) = held.entry.fast(op, now) else { return slowly(cell, guard, op, now, bounds) };
+    let Some(cas) = held.entry.fast(op, now) else {
+        return slowly(lock_slot, guard, op, now, bounds);
+    };
     let until_ns = bounds.chain_until_ns(now.local_ns);
     if until_ns <= now.local_ns {
         return OpResult::of(Status::BadResponse);
     }
-    let single = held.exec.execute_one(&cas.verb(), until_ns);
+    let single = held.exec.execute_one(&cas.word_op(), until_ns);
     if single == Single::Done(cas.expect) {
-        let Held { entry, exec, .. } = held;
+        let ClientLock { entry, exec, .. } = held;
         if let Some(result) = entry.fast_end(cas, now, || exec.local_coarse_ns()) {
             return result;
         }
     }
-    interfered(cell, guard, op, now, bounds, single)
+    interfered(lock_slot, guard, op, now, bounds, single)
 }
 
 /// The first word operation did not decide the call: goes on from there. `begun` is from before
@@ -135,8 +147,8 @@ fn perform_remotely(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, limit: &Limi
 #[cold]
 #[inline(never)]
 fn interfered(
-    cell: &Cell,
-    guard: &mut CellGuard<'_>,
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
     op: Op,
     begun: Now,
     bounds: Bounds,
@@ -146,18 +158,24 @@ fn interfered(
     let now = held.now();
     let outcome = Outcome::from(single);
     let started = Operation::after_fast(&mut held.entry, op, outcome, begun, now, bounds);
-    carry_out(cell, guard, started)
+    carry_out(lock_slot, guard, started)
 }
 
 /// The general case.
 #[inline(never)]
-fn slowly(cell: &Cell, guard: &mut CellGuard<'_>, op: Op, now: Now, bounds: Bounds) -> OpResult {
+fn slowly(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    op: Op,
+    now: Now,
+    bounds: Bounds,
+) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     if held.is_unfounded(op) {
         return OpResult::of(Status::BadResponse);
     }
     let started = Operation::begin(&mut held.entry, op, now, bounds);
-    carry_out(cell, guard, started)
+    carry_out(lock_slot, guard, started)
 }
 
 /// A request whose reply is waited for.
@@ -171,7 +189,11 @@ pub(crate) struct Asked {
 }
 
 /// Carries an operation out, from effect to effect, to its result.
-pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, mut started: Started) -> OpResult {
+pub(crate) fn carry_out(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    mut started: Started,
+) -> OpResult {
     let operation = match &mut started {
         Started::Done(result) => return *result,
         Started::Running(operation) => operation,
@@ -182,7 +204,7 @@ pub(crate) fn carry_out(cell: &Cell, guard: &mut CellGuard<'_>, mut started: Sta
             Advanced::Done(result) => return result,
             Advanced::Waits { until_ns } => {
                 if let Some(asked) = &mut asked {
-                    await_reply(cell, guard, operation, asked, until_ns);
+                    await_reply(lock_slot, guard, operation, asked, until_ns);
                 }
             }
         }
@@ -199,7 +221,7 @@ pub(crate) enum Advanced {
 
 /// Carries an operation out until a reply is to be waited for; `asked` is that request.
 pub(crate) fn advance(
-    guard: &mut CellGuard<'_>,
+    guard: &mut LockSlotGuard<'_>,
     operation: &mut Operation,
     asked: &mut Option<Asked>,
 ) -> Advanced {
@@ -236,11 +258,11 @@ pub(crate) fn advance(
                 }
             }
             Effect::Flush { until_ns } => {
-                let is_flushed = held.is_local || held.exec.publish(left_ns(until_ns));
+                let is_flushed = held.is_local || held.exec.flush_ledger(left_ns(until_ns));
                 let now = held.now_again();
                 operation.flushed(&mut held.entry, is_flushed, now);
             }
-            Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
+            Effect::WriteLedger(entry) => held.exec.write_ledger(held.entry.handle(), entry),
             Effect::Tell(request) => tell(&*held.exec, &request),
             Effect::ReadClock => operation.clock(held.now_again()),
             Effect::Count(counter) => held.exec.count(counter),
@@ -250,8 +272,8 @@ pub(crate) fn advance(
 
 /// Waits for the reply to a request; to a grant without holding the lock slot's mutex.
 pub(crate) fn await_reply(
-    cell: &Cell,
-    guard: &mut CellGuard<'_>,
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
     operation: &mut Operation,
     asked: &mut Asked,
     until_ns: u64,
@@ -265,14 +287,14 @@ pub(crate) fn await_reply(
             MutexGuard::unlocked(guard, wait)
         }
     };
-    answered(cell, guard, operation, asked, reply);
+    answered(lock_slot, guard, operation, asked, reply);
 }
 
 /// The reply has come, or not come in time; if it was waited for without the lock slot's mutex,
 /// that is locked again.
 pub(crate) fn answered(
-    cell: &Cell,
-    guard: &mut CellGuard<'_>,
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
     operation: &mut Operation,
     asked: &mut Asked,
     reply: Result<Option<Reply>, Status>,
@@ -281,7 +303,7 @@ pub(crate) fn answered(
     let Some(held) = guard.as_mut() else { return };
     if asked.is_wait {
         held.busy = Busy::No;
-        cell.changed.notify_all();
+        lock_slot.changed.notify_all();
         if !Arc::ptr_eq(&held.exec, &asked.exec) {
             let now = held.within_horizon(Now { local_ns: boot_ns(), ..held.last_now });
             return operation.replaced(&mut held.entry, now); // a reinit came between
@@ -318,7 +340,7 @@ pub(crate) fn tell(exec: &dyn Executor, request: &Request) {
     }
 }
 
-impl Held {
+impl ClientLock {
     /// Whether this operation would be decided by a hold that the primary may have ended: it has
     /// no lease, and the connection is gone.
     #[inline]
@@ -386,8 +408,8 @@ impl Held {
     /// Writes what the entry wants to have in the ledger.
     #[inline]
     fn write_ledger(&mut self) {
-        if let Some(write) = self.entry.take_note() {
-            self.exec.note(self.entry.handle(), write);
+        if let Some(write) = self.entry.take_ledger_write() {
+            self.exec.write_ledger(self.entry.handle(), write);
         }
     }
 
@@ -407,7 +429,11 @@ impl Held {
 ///
 /// # Errors
 /// `NotReady`, `BadResponse`: it cannot be known, so the lock must not be released.
-pub(crate) fn settle(cell: &Cell, guard: &mut CellGuard<'_>, until: Instant) -> Result<(), Status> {
+pub(crate) fn settle(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    until: Instant,
+) -> Result<(), Status> {
     let Some(held) = guard.as_mut() else { return Err(Status::LockNotGet) };
     if let Some(status) = held.exec.refusal() {
         return Err(status);
@@ -419,9 +445,9 @@ pub(crate) fn settle(cell: &Cell, guard: &mut CellGuard<'_>, until: Instant) -> 
     let Some(operation) = Operation::undo(&mut held.entry, now, bounds) else {
         let wait = Duration::from_nanos(until_ns.saturating_sub(now.local_ns));
         let flush = Duration::from_nanos(dlock_core::operation::FLUSH_WAIT_NS);
-        return held.exec.publish(wait.min(flush)).then_some(()).ok_or(Status::BadResponse);
+        return held.exec.flush_ledger(wait.min(flush)).then_some(()).ok_or(Status::BadResponse);
     };
-    let result = carry_out(cell, guard, Started::Running(operation));
+    let result = carry_out(lock_slot, guard, Started::Running(operation));
     match guard.as_ref().map(|held| held.entry.in_doubt()) {
         Some(false) => Ok(()),
         _ if result.status == Status::NotReady => Err(Status::NotReady),

@@ -10,7 +10,7 @@ use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb};
+use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
 use dlock_core::words::LedgerEntry;
 use dlock_fabric::clock::boot_ns;
 use parking_lot::Mutex;
@@ -81,9 +81,9 @@ impl Fake {
         }
         let mut words = self.words.lock();
         let mut values = Values::new();
-        for verb in chain.verbs() {
-            values.push(match *verb {
-                Verb::Cas { addr, expect, swap } => {
+        for word_op in chain.ops() {
+            values.push(match *word_op {
+                WordOp::Cas { addr, expect, swap } => {
                     let word = words.entry(addr.index()).or_default();
                     let old = *word;
                     if old == expect {
@@ -91,14 +91,14 @@ impl Fake {
                     }
                     old
                 }
-                Verb::Faa { addr, add } => {
+                WordOp::Faa { addr, add } => {
                     let word = words.entry(addr.index()).or_default();
                     let old = *word;
                     *word = old.wrapping_add(add);
                     old
                 }
-                Verb::Read { addr } => words.get(&addr.index()).copied().unwrap_or(0),
-                Verb::Note { .. } => 0,
+                WordOp::Read { addr } => words.get(&addr.index()).copied().unwrap_or(0),
+                WordOp::WriteLedger { .. } => 0,
             });
         }
         if self.deaf.load(SeqCst) {
@@ -131,9 +131,9 @@ impl Executor for Fake {
         }
     }
 
-    fn note(&self, _handle: Handle, _entry: LedgerEntry) {}
+    fn write_ledger(&self, _handle: Handle, _entry: LedgerEntry) {}
 
-    fn publish(&self, _wait: Duration) -> bool {
+    fn flush_ledger(&self, _wait: Duration) -> bool {
         self.publishes.fetch_add(1, SeqCst);
         !self.mute.load(SeqCst)
     }

@@ -17,7 +17,7 @@ use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb};
+use dlock_core::word_op::{Chain, Outcome, WordOp};
 use dlock_core::words::LedgerEntry;
 use parking_lot::{Condvar, Mutex};
 
@@ -108,9 +108,9 @@ impl Executor for Late {
         self.inner.execute(chains, outcomes, wait);
     }
 
-    fn execute_one(&self, verb: &Verb, until_ns: u64) -> Single {
+    fn execute_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
         self.pass(Point::Chain);
-        self.inner.execute_one(verb, until_ns)
+        self.inner.execute_one(word_op, until_ns)
     }
 
     fn post(&self, chain: &Chain) -> Posted {
@@ -135,15 +135,15 @@ impl Executor for Late {
         Some(outcome[0])
     }
 
-    fn note(&self, handle: Handle, entry: LedgerEntry) {
+    fn write_ledger(&self, handle: Handle, entry: LedgerEntry) {
         self.pass(Point::Note);
         if !self.mute.load(SeqCst) {
-            self.inner.note(handle, entry);
+            self.inner.write_ledger(handle, entry);
         }
     }
 
-    fn publish(&self, wait: Duration) -> bool {
-        self.inner.publish(wait)
+    fn flush_ledger(&self, wait: Duration) -> bool {
+        self.inner.flush_ledger(wait)
     }
 
     fn send(&self, request: &Request) -> Result<Seq, Status> {

@@ -50,7 +50,7 @@ pub use dlock_core::ids::{ClientId, LockId, ObjectId};
 pub use dlock_core::lock::{OpResult, View};
 pub use dlock_core::message::{LockType, Mode};
 pub use dlock_core::status::Status;
-pub use dlock_fabric::verbs::VerbCounts;
+pub use dlock_fabric::verbs::WordOpCounts;
 pub use error::Error;
 pub use guard::{Guard, OwnedGuard, OwnedRwGuard, RwGuard};
 pub use instance::{AsyncOp, Instance};

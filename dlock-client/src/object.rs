@@ -78,7 +78,7 @@ impl Object {
     /// may not have been added), `Left`.
     ///
     /// # Latency
-    /// One round trip, one verb; 5 s at most.
+    /// One round trip, one word operation; 5 s at most.
     pub fn fetch_add(&self, add: u64) -> Result<u64, Error> {
         self.reference.instance().faa(self.id, add).map_err(error_of)
     }

@@ -2,12 +2,12 @@
 //! The locks of one instance: found by id without taking a lock, each behind its own mutex.
 //!
 //! ```text
-//!   LockId ──hint (direct-mapped, lock-free, may be wrong)──▶ index ──▶ cell: Mutex<Option<Held>>
+//!   LockId ──hint (direct-mapped, lock-free, may be wrong)──▶ index ──▶ lock slot
 //!         └──map  (RwLock<HashMap>, the truth)─────────────▶ index
 //! ```
-//! Whoever locks a cell checks that the lock in it is the one it looked for; a wrong or missing
-//! hint costs one look into the map and is corrected. Cells never move and are never freed while
-//! the instance lives; a released lock's cell is used for the next lock.
+//! Whoever locks a lock slot checks that the lock in it is the one it looked for; a wrong or
+//! missing hint costs one look into the map and is corrected. Lock slots never move and are never
+//! freed while the instance lives; a released lock's lock slot is used for the next lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -28,7 +28,7 @@ use crate::tasks::Tasks;
 
 /// Longest time an operation waits for another thread's operation on the same lock: that one
 /// takes at most its own bound and a second for a cancel.
-pub(crate) const CELL_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S + 2);
+pub(crate) const LOCK_SLOT_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S + 2);
 
 /// Which operation is under way on a lock while its mutex is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(crate) enum Busy {
 }
 
 /// A lock this instance has got.
-pub(crate) struct Held {
+pub(crate) struct ClientLock {
     /// The id the application knows; a recovered primary may know another.
     pub(crate) id: LockId,
     pub(crate) entry: LockEntry,
@@ -69,7 +69,7 @@ pub(crate) struct Held {
     pub(crate) last_now: Now,
 }
 
-impl Held {
+impl ClientLock {
     pub(crate) fn new(
         id: LockId,
         entry: LockEntry,
@@ -171,7 +171,7 @@ impl Changed {
     /// Waits for a change.
     pub(crate) fn wait_until(
         &self,
-        guard: &mut CellGuard<'_>,
+        guard: &mut LockSlotGuard<'_>,
         deadline: Instant,
     ) -> WaitTimeoutResult {
         self.threads.wait_until(guard, deadline)
@@ -192,30 +192,33 @@ impl Changed {
 /// A place for one lock. On cache lines of its own: threads use neighbours at the same time.
 #[repr(align(128))]
 #[derive(Default)]
-pub(crate) struct Cell {
-    held: Mutex<Option<Held>>,
+pub(crate) struct LockSlot {
+    held: Mutex<Option<ClientLock>>,
     /// Signalled when `busy` ends, and when a hold ends.
     pub(crate) changed: Changed,
 }
 
-pub(crate) type CellGuard<'a> = MutexGuard<'a, Option<Held>>;
+pub(crate) type LockSlotGuard<'a> = MutexGuard<'a, Option<ClientLock>>;
 
-impl Cell {
-    /// The cell, if no other thread operates on it now.
+impl LockSlot {
+    /// The lock slot, if no other thread operates on it now.
     #[inline]
-    pub(crate) fn try_lock(&self) -> Option<CellGuard<'_>> {
+    pub(crate) fn try_lock(&self) -> Option<LockSlotGuard<'_>> {
         self.held.try_lock()
     }
 
-    /// The cell, as soon as no other thread operates on it: for an operation that is under way on
-    /// it, so that the others only look.
-    pub(crate) fn lock(&self) -> CellGuard<'_> {
+    /// The lock slot, as soon as no other thread operates on it: for an operation that is under way
+    /// on it, so that the others only look.
+    pub(crate) fn lock(&self) -> LockSlotGuard<'_> {
         self.held.lock()
     }
 
-    /// The cell, as soon as no other thread operates on it; `None`: not until `deadline`.
+    /// The lock slot, as soon as no other thread operates on it; `None`: not until `deadline`.
     #[inline]
-    pub(crate) fn lock_until(&self, deadline: impl FnOnce() -> Instant) -> Option<CellGuard<'_>> {
+    pub(crate) fn lock_until(
+        &self,
+        deadline: impl FnOnce() -> Instant,
+    ) -> Option<LockSlotGuard<'_>> {
         match self.held.try_lock() {
             Some(guard) => Some(guard),
             None => self.held.try_lock_until(deadline()),
@@ -224,7 +227,7 @@ impl Cell {
 }
 
 const SEGMENT_MIN: usize = 64;
-/// 64 · (2^12 − 1) cells are more than a client can have handles.
+/// 64 · (2^12 − 1) lock slots are more than a client can have handles.
 const SEGMENTS: usize = 12;
 const _: () = assert!(SEGMENT_MIN * ((1 << SEGMENTS) - 1) >= HANDLES_MAX);
 
@@ -234,7 +237,7 @@ const HINT_TABLES: usize = 10;
 
 /// All locks of one instance.
 pub(crate) struct Table {
-    segments: [OnceLock<Box<[Cell]>>; SEGMENTS],
+    segments: [OnceLock<Box<[LockSlot]>>; SEGMENTS],
     hints: [OnceLock<Box<[AtomicU64]>>; HINT_TABLES],
     hint_table: AtomicUsize,
     map: RwLock<Map>,
@@ -260,8 +263,8 @@ pub(crate) enum Known {
     Clash,
 }
 
-/// The index of a lock's cell.
-pub(crate) type CellIndex = u32;
+/// The index of a lock's lock slot.
+pub(crate) type LockSlotIndex = u32;
 
 impl Table {
     pub(crate) fn new() -> Self {
@@ -273,35 +276,35 @@ impl Table {
         }
     }
 
-    /// The cell of this index.
+    /// The lock slot of this index.
     ///
     /// # Panics
     /// If the index was never given out: indices come from this table alone.
     #[inline]
-    pub(crate) fn cell(&self, index: CellIndex) -> &Cell {
+    pub(crate) fn lock_slot(&self, index: LockSlotIndex) -> &LockSlot {
         let at = index as usize + SEGMENT_MIN;
         let segment = (at / SEGMENT_MIN).ilog2() as usize;
-        let cells = self.segments[segment].get();
-        &cells.expect("an index that was given out")[at - (SEGMENT_MIN << segment)]
+        let lock_slots = self.segments[segment].get();
+        &lock_slots.expect("an index that was given out")[at - (SEGMENT_MIN << segment)]
     }
 
-    /// Where this lock probably is: to be checked under the cell's mutex.
+    /// Where this lock probably is: to be checked under the lock slot's mutex.
     #[inline]
-    pub(crate) fn hint(&self, id: LockId) -> Option<CellIndex> {
+    pub(crate) fn hint(&self, id: LockId) -> Option<LockSlotIndex> {
         let hints = self.hints[self.hint_table.load(Ordering::Relaxed)].get()?;
         let hint = hints[bucket(id, hints.len())].load(Ordering::Relaxed);
         (hint >> 32 == u64::from(id.0 as u32)).then_some(hint as u32)
     }
 
     /// Where this lock is.
-    pub(crate) fn find(&self, id: LockId) -> Option<CellIndex> {
+    pub(crate) fn find(&self, id: LockId) -> Option<LockSlotIndex> {
         let map = self.map.read();
         let index = *map.index.get(&id)?;
         self.set_hint(id, index); // under the map's lock, so that no older hint overtakes it
         Some(index)
     }
 
-    fn set_hint(&self, id: LockId, index: CellIndex) {
+    fn set_hint(&self, id: LockId, index: LockSlotIndex) {
         if let Some(hints) = self.hints[self.hint_table.load(Ordering::Relaxed)].get() {
             let hint = u64::from(id.0 as u32) << 32 | u64::from(index);
             hints[bucket(id, hints.len())].store(hint, Ordering::Relaxed);
@@ -309,7 +312,7 @@ impl Table {
     }
 
     /// Adds a lock that is not in the table.
-    pub(crate) fn insert(&self, held: Held) -> CellIndex {
+    pub(crate) fn insert(&self, held: ClientLock) -> LockSlotIndex {
         let id = held.id;
         let mut map = self.map.write();
         let index = map.free.pop().unwrap_or_else(|| {
@@ -317,17 +320,17 @@ impl Table {
             map.used - 1
         });
         self.make_room(index, map.index.len() + 1);
-        *self.cell(index).held.lock() = Some(held);
+        *self.lock_slot(index).held.lock() = Some(held);
         let before = map.index.insert(id, index);
         assert!(before.is_none(), "a lock is in the table once");
         self.set_hint(id, index);
         index
     }
 
-    fn make_room(&self, index: CellIndex, locks: usize) {
+    fn make_room(&self, index: LockSlotIndex, locks: usize) {
         let segment = ((index as usize + SEGMENT_MIN) / SEGMENT_MIN).ilog2() as usize;
         self.segments[segment]
-            .get_or_init(|| (0..SEGMENT_MIN << segment).map(|_| Cell::default()).collect());
+            .get_or_init(|| (0..SEGMENT_MIN << segment).map(|_| LockSlot::default()).collect());
         let mut table = self.hint_table.load(Ordering::Relaxed);
         while table + 1 < HINT_TABLES && locks > (HINTS_MIN << table) / 2 {
             table += 1;
@@ -337,8 +340,8 @@ impl Table {
         self.hint_table.store(table, Ordering::Relaxed);
     }
 
-    /// Takes a lock out; the guard is its cell's.
-    pub(crate) fn remove(&self, index: CellIndex, guard: &mut CellGuard<'_>) {
+    /// Takes a lock out; the guard is its lock slot's.
+    pub(crate) fn remove(&self, index: LockSlotIndex, guard: &mut LockSlotGuard<'_>) {
         if let Some(held) = guard.take() {
             let mut map = self.map.write();
             map.index.remove(&held.id);
@@ -371,8 +374,8 @@ impl Table {
         }
     }
 
-    /// The cells of all locks, in the order of their indices.
-    pub(crate) fn indices(&self) -> Vec<(LockId, CellIndex)> {
+    /// The lock slots of all locks, in the order of their indices.
+    pub(crate) fn indices(&self) -> Vec<(LockId, LockSlotIndex)> {
         let map = self.map.read();
         let mut all: Vec<_> = map.index.iter().map(|(&id, &index)| (id, index)).collect();
         all.sort_unstable_by_key(|&(_, index)| index);
@@ -423,18 +426,18 @@ mod tests {
     use super::*;
     use dlock_fabric::Refuse;
 
-    fn held(id: i32) -> Held {
+    fn held(id: i32) -> ClientLock {
         let lock_type = LockType::Atomic;
         let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
         let (handle, slot) = (Handle(0), Slot(0));
         let grant = LockGrant { lock: LockId(id), handle, slot, word: 0, already: false };
         let me = ClientId::new(7).unwrap();
         let entry = LockEntry::new(me, 0, lock_type, &grant, desc);
-        Held::new(LockId(id), entry, Arc::new(Refuse), Arc::new(Pulse::new(0, 0)), Epoch(1))
+        ClientLock::new(LockId(id), entry, Arc::new(Refuse), Arc::new(Pulse::new(0, 0)), Epoch(1))
     }
 
-    fn id_in(table: &Table, index: CellIndex) -> Option<LockId> {
-        let guard = table.cell(index).lock_until(Instant::now).unwrap();
+    fn id_in(table: &Table, index: LockSlotIndex) -> Option<LockId> {
+        let guard = table.lock_slot(index).lock_until(Instant::now).unwrap();
         guard.as_ref().map(|held| held.id)
     }
 
@@ -463,7 +466,7 @@ mod tests {
         table.rename(LockId(5), LockId(9));
         assert_eq!(table.known(LockId(9)), Known::As(LockId(5)));
         assert_eq!(table.known(LockId(5)), Known::Clash);
-        table.remove(index, &mut table.cell(index).lock_until(Instant::now).unwrap());
+        table.remove(index, &mut table.lock_slot(index).lock_until(Instant::now).unwrap());
         assert_eq!(table.known(LockId(9)), Known::No);
     }
 
@@ -471,7 +474,7 @@ mod tests {
     fn a_released_cell_is_used_again_and_its_old_hint_is_seen_to_be_wrong() {
         let table = Table::new();
         let index = table.insert(held(5));
-        table.remove(index, &mut table.cell(index).lock_until(Instant::now).unwrap());
+        table.remove(index, &mut table.lock_slot(index).lock_until(Instant::now).unwrap());
         assert!(table.is_empty());
         assert_eq!(table.insert(held(6)), index);
         assert_eq!(table.hint(LockId(5)).and_then(|i| id_in(&table, i)), Some(LockId(6)));

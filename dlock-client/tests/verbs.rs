@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{config, desc, got, status, S, X};
-use dlock_client::{FabricChoice, Instance, LockId, LockType, OpResult, Status, VerbCounts};
+use dlock_client::{FabricChoice, Instance, LockId, LockType, OpResult, Status, WordOpCounts};
 use dlock_fabric::VerbsHost;
 use dlock_server::{Orphans, Server, ServerConfig, VerbsUse};
 use Status::*;
@@ -50,16 +50,16 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-fn counts(client: &Instance) -> VerbCounts {
-    client.verb_counts().expect("a client over verbs")
+fn counts(client: &Instance) -> WordOpCounts {
+    client.word_op_counts().expect("a client over verbs")
 }
 
 /// What an operation has posted.
-fn cost<T>(client: &Instance, operation: impl FnOnce() -> T) -> (T, VerbCounts) {
+fn cost<T>(client: &Instance, operation: impl FnOnce() -> T) -> (T, WordOpCounts) {
     let before = counts(client);
     let result = operation();
     let after = counts(client);
-    let cost = VerbCounts {
+    let cost = WordOpCounts {
         atomics: after.atomics - before.atomics,
         reads: after.reads - before.reads,
         notes: after.notes - before.notes,

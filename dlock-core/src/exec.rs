@@ -8,7 +8,7 @@ use crate::counters::{Counter, Told, TOLD_MAX};
 use crate::ids::{ClientId, Handle, Seq};
 use crate::message::{Reply, Request};
 use crate::status::Status;
-use crate::verb::{Chain, Outcome, Values, Verb, WordAddr};
+use crate::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
 use crate::words::LedgerEntry;
 
 /// The client's end of one session's data path: executes chains and carries messages.
@@ -30,20 +30,21 @@ pub trait Executor: Send + Sync {
     /// One round trip for the whole batch; on shm no system call and no allocation.
     fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration);
 
-    /// As [`execute`](Self::execute) for a single verb on a word, without the copies that a
-    /// chain and its outcome take. It is waited for until `until_ns` of this host's
+    /// As [`execute`](Self::execute) for a single word operation on a word, without the copies that
+    /// a chain and its outcome take. It is waited for until `until_ns` of this host's
     /// CLOCK_BOOTTIME: the caller has just read that.
-    fn execute_one(&self, verb: &Verb, until_ns: u64) -> Single {
+    fn execute_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
         let wait = Duration::from_nanos(until_ns.saturating_sub(self.now().local_ns));
         let mut outcome = [Outcome::Unknown];
-        self.execute(&[Chain::one(*verb)], &mut outcome, wait);
+        self.execute(&[Chain::one(*word_op)], &mut outcome, wait);
         Single::from(&outcome[0])
     }
 
-    /// As [`execute`](Self::execute) for chains of a single verb each. `singles` has the length of
+    /// As [`execute`](Self::execute) for chains of a single word operation each. `singles` has the
+    /// length of
     /// `verbs`.
-    fn execute_singles(&self, verbs: &[Verb], singles: &mut [Single], wait: Duration) {
-        let chains: Vec<Chain> = verbs.iter().map(|&verb| Chain::one(verb)).collect();
+    fn execute_singles(&self, verbs: &[WordOp], singles: &mut [Single], wait: Duration) {
+        let chains: Vec<Chain> = verbs.iter().map(|&word_op| Chain::one(word_op)).collect();
         let mut outcomes = vec![Outcome::Unknown; chains.len()];
         self.execute(&chains, &mut outcomes, wait);
         for (single, outcome) in singles.iter_mut().zip(&outcomes) {
@@ -59,7 +60,7 @@ pub trait Executor: Send + Sync {
 
     /// Writes an entry of my ledger without waiting. It takes effect after every chain and
     /// before every later chain and message of this thread.
-    fn note(&self, handle: Handle, entry: LedgerEntry);
+    fn write_ledger(&self, handle: Handle, entry: LedgerEntry);
 
     /// Whether all notes that this thread has given so far have taken effect, waiting at most
     /// `wait` for them; with 0, it only asks, and may be asked again. `false`: not in time, or it
@@ -68,7 +69,7 @@ pub trait Executor: Send + Sync {
     /// # Latency
     /// None where notes take effect at once, or in the order of a stream; one round trip on
     /// verbs.
-    fn publish(&self, wait: Duration) -> bool {
+    fn flush_ledger(&self, wait: Duration) -> bool {
         let _ = wait; // an executor whose notes are out when `note` returns has none to wait for
         true
     }
@@ -167,7 +168,7 @@ pub trait Executor: Send + Sync {
     fn name(&self) -> &'static str;
 }
 
-/// What became of a single verb: an [`Outcome`] in two words.
+/// What became of a single word operation: an [`Outcome`] in two words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Single {
     /// Executed; its value.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The dlock protocol, pure: no I/O, no clock, no randomness, no threads, no `unsafe`.
 //!
-//! What this crate does not do: talk to anybody. It turns operations into [chains](verb::Chain)
+//! What this crate does not do: talk to anybody. It turns operations into [chains](word_op::Chain)
 //! and [messages](message::Request), and outcomes and replies into results; somebody else
 //! executes them and says what time it is.
 #![forbid(unsafe_code)]
@@ -26,6 +26,6 @@ pub mod registry;
 pub mod session;
 pub mod shares;
 pub mod status;
-pub mod verb;
+pub mod word_op;
 pub mod words;
 pub mod work;

@@ -43,7 +43,7 @@ bugs! {
         "stale-clock",
         "a fair lock's outcome is judged by a clock read after it came";
     NoRepublish =
-        "no-republish",
+        "no-rewrite_ledger",
         "a new channel carries again what the old one may have lost";
     ClaimOnNewClock =
         "claim-on-new-clock",
@@ -153,13 +153,13 @@ bugs! {
         "share-over-owner",
         "a share is not claimed over an exclusive owner";
     RelayKept =
-        "relay-kept",
+        "proxy-kept",
         "of a client that goes over to memory of its own the ledger tells what it has";
     EndedProxiedForgotten =
         "ended-proxied-forgotten",
         "what was ended of a proxied client is not undone again when its ledger counts";
     RelayTooSoon =
-        "relay-too-soon",
+        "proxy-too-soon",
         "who has ever operated on the words itself is known by its ledger";
 }
 

@@ -8,7 +8,7 @@ use crate::counters::Told;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle};
 use crate::limits::CLIENTS_MAX;
-use crate::verb::{Chain, WordAddr};
+use crate::word_op::{Chain, WordAddr};
 use crate::words::LedgerEntry;
 
 /// Work of a client's turn, before somebody else has one: about one batch of 31 single verbs.
@@ -23,7 +23,7 @@ pub const ITEM_WORK_MAX: u32 = 6 * CLIENTS_MAX as u32;
 
 /// The work of executing a chain.
 pub fn of_chain(chain: &Chain) -> u32 {
-    1 + chain.verbs().len() as u32
+    1 + chain.ops().len() as u32
 }
 
 /// Lock memory that counts its accesses, and the records its user says it has visited.

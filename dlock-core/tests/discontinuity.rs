@@ -9,7 +9,7 @@ use dlock_core::lock::{LockEntry, Op};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
-use dlock_core::verb::{Outcome, Values, Verb};
+use dlock_core::word_op::{Outcome, Values, WordOp};
 
 const X: Mode = Mode::Exclusive;
 const TRY: Op = Op::TryLock { mode: X, expire_s: 600 };
@@ -119,7 +119,7 @@ fn an_atomic_hold_of_a_clock_that_was_wrong_is_asked_for_by_a_compare_and_swap()
     assert!(e.is_of_another_clock(after(1)));
     let mut o = begin(&mut e, Op::Extend { mode: X, expire_s: 0 }, after(1));
     let Effect::Post { chain, .. } = o.next(&mut e) else { panic!() };
-    let Verb::Cas { expect, .. } = chain.verbs()[0] else { panic!() };
+    let WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
     o.outcome(&mut e, old_word(expect), after(1));
     assert_eq!(end(&mut o, &mut e, after(1)), (Status::Success, vec![]));
     assert!(!e.is_of_another_clock(after(1)));
@@ -178,9 +178,9 @@ fn the_shortest_way_remembers_its_clock() {
 #[test]
 fn a_new_channel_has_a_clock_of_its_own() {
     let mut e = held(LockType::Fair, after(0));
-    e.republish();
+    e.rewrite_ledger();
     assert!(e.is_of_another_clock(after(0)));
-    assert!(e.take_note().is_some());
+    assert!(e.take_ledger_write().is_some());
     let mut o = begin(&mut e, Op::Unlock, after(0));
     assert!(matches!(o.next(&mut e), Effect::Ask { request, .. } if request == release()));
 }

@@ -12,7 +12,7 @@ use dlock_core::limits::FAIR_LANE_MAX;
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Values, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
 
 const START: ServerTime = ServerTime(5_000 * NS);
@@ -81,12 +81,12 @@ impl World {
         let Self { primary, memory, now, .. } = self;
         let tells = primary.check_chain(*now, memory, peer.id, &chain)?;
         let mut values = Values::new();
-        for verb in chain.verbs() {
-            values.push(match *verb {
-                Verb::Cas { addr, expect, swap } => memory.cas(addr, expect, swap),
-                Verb::Faa { addr, add } => memory.faa(addr, add),
-                Verb::Read { addr } => memory.read(addr),
-                Verb::Note { handle, value } => {
+        for word_op in chain.ops() {
+            values.push(match *word_op {
+                WordOp::Cas { addr, expect, swap } => memory.cas(addr, expect, swap),
+                WordOp::Faa { addr, add } => memory.faa(addr, add),
+                WordOp::Read { addr } => memory.read(addr),
+                WordOp::WriteLedger { handle, value } => {
                     memory.ledgers.insert((peer.id, handle), LedgerEntry::from_bits(value));
                     0
                 }
@@ -99,16 +99,16 @@ impl World {
     }
 
     fn add(&mut self, peer: Peer, add: u64) -> Result<u64, Status> {
-        self.run(peer, Chain::one(Verb::Faa { addr: w0(peer), add }))
+        self.run(peer, Chain::one(WordOp::Faa { addr: w0(peer), add }))
     }
 
     fn cas(&mut self, peer: Peer, expect: u64, swap: u64) -> Result<u64, Status> {
-        self.run(peer, Chain::one(Verb::Cas { addr: w0(peer), expect, swap }))
+        self.run(peer, Chain::one(WordOp::Cas { addr: w0(peer), expect, swap }))
     }
 
-    fn note(&mut self, peer: Peer, entry: LedgerEntry) {
+    fn write_ledger(&mut self, peer: Peer, entry: LedgerEntry) {
         let handle = peer.grant.handle;
-        let note = Verb::Note { handle, value: entry.into_bits() };
+        let note = WordOp::WriteLedger { handle, value: entry.into_bits() };
         self.run(peer, Chain::one(note)).expect("notes are free");
     }
 
@@ -178,7 +178,7 @@ impl World {
             (false, Mode::Exclusive) => LedgerState::TicketExclusive,
             (false, Mode::Shared) => LedgerState::TicketShared,
         };
-        self.note(peer, LedgerEntry::of_ticket(state, ticket).with_detail(600));
+        self.write_ledger(peer, LedgerEntry::of_ticket(state, ticket).with_detail(600));
         ticket
     }
 
@@ -208,16 +208,16 @@ fn a_share_that_is_not_its_own_cannot_be_taken_off() {
     // a share of its own comes off once, whatever it notes
     assert_eq!(w.add(thief, 1), Ok(1));
     assert_eq!(w.add(thief, 1), Err(Status::Invalid), "a second one");
-    let twice = Verb::Faa { addr: w0(thief), add: MINUS_ONE };
+    let twice = WordOp::Faa { addr: w0(thief), add: MINUS_ONE };
     assert_eq!(w.run(thief, Chain::one(twice).then(twice)), Err(Status::Invalid));
     assert_eq!(w.add(thief, MINUS_ONE), Ok(2));
     let held = LedgerEntry::new().with_state(LedgerState::HeldShared);
-    w.note(thief, held);
+    w.write_ledger(thief, held);
     assert_eq!(w.add(thief, MINUS_ONE), Err(Status::Invalid));
     for _ in 0..2 {
         w.resolve(thief);
         assert_eq!(w.rw(reader).rcount(), 1, "the reader's share was taken off");
-        w.note(thief, held);
+        w.write_ledger(thief, held);
     }
     w.fence(thief);
     assert_eq!(w.rw(reader), RwWord::new().with_rcount(1));
@@ -229,7 +229,7 @@ fn a_share_of_a_client_that_denies_it_goes_with_the_client() {
     for state in [LedgerState::None, LedgerState::Intent, LedgerState::Leaving] {
         let (mut w, [liar, reader]) = World::peers(LockType::Rw);
         assert_eq!((w.add(liar, 1), w.add(reader, 1)), (Ok(0), Ok(1)));
-        w.note(liar, LedgerEntry::new().with_state(state));
+        w.write_ledger(liar, LedgerEntry::new().with_state(state));
         w.fence(liar);
         assert_eq!(w.rw(reader), RwWord::new().with_rcount(1), "{state:?}");
     }
@@ -263,7 +263,7 @@ fn a_recount_counts_what_is_known_and_not_what_is_noted() {
     let (mut w, [liar, honest]) = World::peers(LockType::Rw);
     let dead = w.join(FabricKind::Shm);
     assert_eq!((w.add(liar, 1), w.add(honest, 1)), (Ok(0), Ok(1)));
-    w.note(liar, LedgerEntry::new().with_state(LedgerState::Intent)); // would never settle
+    w.write_ledger(liar, LedgerEntry::new().with_state(LedgerState::Intent)); // would never settle
     w.memory.faa(w0(dead), 1); // by itself, and then it died half way
     let intent = LedgerEntry::new().with_state(LedgerState::Intent);
     w.memory.ledgers.insert((dead.id, dead.grant.handle), intent);
@@ -294,7 +294,7 @@ fn a_fair_ticket_is_ended_only_by_its_client() {
             LedgerState::TicketExclusive,
             LedgerState::TicketShared,
         ] {
-            w.note(thief, LedgerEntry::of_ticket(state, held));
+            w.write_ledger(thief, LedgerEntry::of_ticket(state, held));
             let (mode, ticket, expire_s) = (mode, held, 9);
             w.abandon(thief, mode, ticket);
             assert!(w.is_denied(thief, Request::Poll { handle, mode, ticket, expire_s }));
@@ -308,7 +308,7 @@ fn a_fair_ticket_is_ended_only_by_its_client() {
             assert_eq!(w.fair(victim), before, "{mode:?} {state:?}");
         }
         // somebody behind the victim makes the arbiter look for expired holds
-        w.note(thief, LedgerEntry::of_ticket(LedgerState::HeldExclusive, held));
+        w.write_ledger(thief, LedgerEntry::of_ticket(LedgerState::HeldExclusive, held));
         let behind = w.take(other, X);
         w.wait(other, X, Some(behind));
         let out = w.pass(20);
@@ -332,7 +332,7 @@ fn a_shared_ticket_is_not_done_before_its_turn() {
         let its = w.take(thief, S);
         assert!(w.wait(writer, X, Some(writers)).is_empty(), "the reader is inside");
         let word = w.fair(reader);
-        w.note(thief, LedgerEntry::of_ticket(LedgerState::HeldShared, its));
+        w.write_ledger(thief, LedgerEntry::of_ticket(LedgerState::HeldShared, its));
         let handle = thief.grant.handle;
         let out = match way {
             0 => {
@@ -356,7 +356,7 @@ fn a_shared_ticket_is_counted_once_however_it_is_disowned() {
     let (mut w, [reader, thief, writer]) = World::peers(LockType::Fair);
     let held = w.take(reader, S);
     w.take_silently(thief, S);
-    w.note(thief, LedgerEntry::new()); // nobody claims it now, as far as ledgers go
+    w.write_ledger(thief, LedgerEntry::new()); // nobody claims it now, as far as ledgers go
     let ticket = w.take(writer, X);
     w.wait(writer, X, Some(ticket));
     assert!(w.pass(5).is_empty(), "the reader is inside");

@@ -12,7 +12,7 @@ use dlock_core::limits::{FAIR_LANE_DIVERT, FAIR_LANE_MAX, HINDRANCE_S};
 use dlock_core::lock::{Begin, LockEntry, Op, Step};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
 
 const X: Mode = Mode::Exclusive;
@@ -182,8 +182,8 @@ fn at(seconds: u64) -> Now {
 
 fn executed(chain: &Chain, old: u64) -> Outcome {
     let mut values = Values::new();
-    for verb in chain.verbs() {
-        values.push(if matches!(verb, Verb::Note { .. }) { 0 } else { old });
+    for word_op in chain.ops() {
+        values.push(if matches!(word_op, WordOp::WriteLedger { .. }) { 0 } else { old });
     }
     Outcome::Done(values)
 }
@@ -204,7 +204,9 @@ fn an_intent_comes_before_the_ticket() {
     let mut entry = entry(LockType::Fair);
     let op = Op::TryLock { mode: X, expire_s: 5 };
     let Begin::Run(_, Step::Chain(chain)) = entry.begin(op, at(0)) else { panic!() };
-    let [Verb::Note { value, .. }, Verb::Faa { .. }] = chain.verbs() else { panic!("{chain:?}") };
+    let [WordOp::WriteLedger { value, .. }, WordOp::Faa { .. }] = chain.ops() else {
+        panic!("{chain:?}")
+    };
     assert_eq!(LedgerEntry::from_bits(*value).state(), LedgerState::Intent);
 }
 
@@ -256,7 +258,7 @@ fn a_release_that_takes_effect_laps_later_finds_another_word() {
     let mut zombie = holder();
     let held = w.take(1, X, LedgerState::HeldExclusive, 5);
     let Begin::Run(_, Step::Chain(release)) = zombie.begin(Op::Unlock, at(1)) else { panic!() };
-    let [Verb::Cas { expect, .. }] = *release.verbs() else { panic!("{release:?}") };
+    let [WordOp::Cas { expect, .. }] = *release.ops() else { panic!("{release:?}") };
     assert_eq!(w.memory.word, expect, "now it would be right");
     let next = w.take(2, X, LedgerState::TicketExclusive, 0);
     assert!(w.wait(2, X, next).is_empty());
@@ -349,12 +351,12 @@ fn a_ticket_that_is_given_up_by_a_client_that_leaves_keeps_nobody_waiting() {
     w.memory.word = w.word().exclusive_taken().into_bits();
     machine.outcome(&mut entry, outcome, at(0));
     machine.outcome(&mut entry, Outcome::Done(Values::new()), at(0));
-    w.memory.ledgers.insert(id(1), entry.take_note().unwrap());
+    w.memory.ledgers.insert(id(1), entry.take_ledger_write().unwrap());
     let next = w.take(2, X, LedgerState::TicketExclusive, 0);
     assert!(w.wait(2, X, next).is_empty());
     let Begin::Run(_, Step::Request(give_up)) = entry.begin(Op::Unlock, at(0)) else { panic!() };
     assert!(matches!(give_up, Request::Abandon { .. }));
-    w.memory.ledgers.insert(id(1), entry.take_note().unwrap());
+    w.memory.ledgers.insert(id(1), entry.take_ledger_write().unwrap());
     w.forget(1);
     let release = Request::Release { handle: HANDLE, mode: X, ticket: Some(held) };
     assert!(is_granted(&w.ask(3, release), 2));

@@ -7,7 +7,7 @@ use dlock_core::ids::{ClientId, Handle, LockId, Slot};
 use dlock_core::lock::{Begin, LockEntry, Machine, Op, Step};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Outcome, Values};
+use dlock_core::word_op::{Outcome, Values};
 use dlock_core::words::{FairWord, LedgerState};
 
 const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 60 };
@@ -73,11 +73,11 @@ fn the_arbiter_is_asked_for_a_ticket_that_was_published_late_and_a_lock_takes_an
     for (reply, result) in [(granted, Status::Success), (denied, Status::Fail)] {
         let mut tried = entry();
         let mut machine = ticket(&mut tried, TRY, at(0));
-        let published = tried.take_note().map(|note| note.state());
+        let published = tried.take_ledger_write().map(|note| note.state());
         assert_eq!(published, Some(LedgerState::HeldExclusive));
         let step = machine.outcome(&mut tried, Outcome::Done(Values::new()), at(2));
         assert!(matches!(step, Step::Request(Request::Poll { .. })), "{step:?}");
-        let asked = tried.take_note().map(|note| note.state());
+        let asked = tried.take_ledger_write().map(|note| note.state());
         assert_eq!(asked, Some(LedgerState::TicketExclusive), "no hold before it is granted");
         assert_eq!(status(machine.reply(&mut tried, Ok(reply), at(2))), result);
     }

@@ -9,7 +9,7 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockGrant};
 use dlock_core::membership::{Gone, Orphans};
 use dlock_core::message::LockType;
-use dlock_core::verb::{Chain, Verb};
+use dlock_core::word_op::{Chain, WordOp};
 use dlock_core::words::{
     AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, DETAIL_MAX,
 };
@@ -128,14 +128,14 @@ fn table(hold: Hold, fabric: FabricKind, cause: Cause) -> Ends {
 
 fn hold(site: &mut Site, peer: Peer, grant: &LockGrant, hold: Hold) {
     let (addr, handle) = (w0(grant), grant.handle);
-    let note = |entry: LedgerEntry| Verb::Note { handle, value: entry.into_bits() };
+    let note = |entry: LedgerEntry| WordOp::WriteLedger { handle, value: entry.into_bits() };
     let me = peer.id.get();
     let (anchor_s, deadline_s) = (START.seconds(), START.seconds() + LEASE_S);
-    let cas = |swap: u64| Chain::one(Verb::Cas { addr, expect: 0, swap });
+    let cas = |swap: u64| Chain::one(WordOp::Cas { addr, expect: 0, swap });
     let atomic = |timeout| AtomicWord::new().with_client(me).with_timeout(timeout).into_bits();
     let ticket = Ticket { tx: 0, ts: 0 };
     let fair = |state| LedgerEntry::of_ticket(state, ticket);
-    let take = |add| Chain::one(Verb::Faa { addr, add });
+    let take = |add| Chain::one(WordOp::Faa { addr, add });
     let shared = LedgerEntry::new().with_state(LedgerState::HeldShared).with_detail(1);
     let leased = |state| note(fair(state).with_deadline_s(deadline_s, anchor_s));
     let chains = match hold {
@@ -261,7 +261,7 @@ fn lease_of_15_minutes(fabric: FabricKind, cause: Gone, horizon_s: u32) {
     let grant = site.get(peer, "l", LockType::Atomic);
     let (me, deadline_s) = (peer.id.get(), START.seconds() + 15 * 60);
     let word = AtomicWord::new().with_client(me).with_timeout(deadline_s).into_bits();
-    site.execute(peer, &Chain::one(Verb::Cas { addr: w0(&grant), expect: 0, swap: word }));
+    site.execute(peer, &Chain::one(WordOp::Cas { addr: w0(&grant), expect: 0, swap: word }));
     site.lose(peer, cause);
     for second in 0..600 {
         site.until(START.plus_ns(second * NS));

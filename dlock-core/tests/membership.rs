@@ -11,7 +11,7 @@ use dlock_core::ids::ClientId;
 use dlock_core::membership::{Effect, Ending, Exit, Gone, Opened, Orphans, State};
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Verb};
+use dlock_core::word_op::{Chain, WordOp};
 use dlock_core::words::{AtomicWord, RwWord};
 use site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 
@@ -22,7 +22,7 @@ fn take_lease(site: &mut Site, peer: Peer, lease_s: u32) {
     let grant = site.get(peer, "leased", LockType::Atomic);
     let timeout = site.now.deadline(lease_s);
     let word = AtomicWord::new().with_client(peer.id.get()).with_timeout(timeout);
-    let cas = Verb::Cas { addr: w0(&grant), expect: 0, swap: word.into_bits() };
+    let cas = WordOp::Cas { addr: w0(&grant), expect: 0, swap: word.into_bits() };
     site.execute(peer, &Chain::one(cas));
 }
 
@@ -30,7 +30,7 @@ fn take_lease(site: &mut Site, peer: Peer, lease_s: u32) {
 fn take_rw(site: &mut Site, peer: Peer) -> u64 {
     let grant = site.get(peer, "rw", LockType::Rw);
     let swap = RwWord::new().with_client(peer.id.get()).into_bits();
-    site.execute(peer, &Chain::one(Verb::Cas { addr: w0(&grant), expect: 0, swap }));
+    site.execute(peer, &Chain::one(WordOp::Cas { addr: w0(&grant), expect: 0, swap }));
     site.word(&grant)
 }
 
@@ -276,7 +276,7 @@ fn run(g: &mut Gen) {
                         let grant = site.get(peer, &name, LockType::Atomic);
                         let word = AtomicWord::new().with_client(peer.id.get());
                         let swap = word.with_timeout(lease_s).into_bits();
-                        let cas = Verb::Cas { addr: w0(&grant), expect: 0, swap };
+                        let cas = WordOp::Cas { addr: w0(&grant), expect: 0, swap };
                         site.execute(peer, &Chain::one(cas));
                     }
                     holders.push(Holder { peer, lease_s, is_condemned: false });

@@ -15,7 +15,7 @@ use dlock_core::membership::{Draws, Effect, Fencing, Membership, Opened, Rules};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Values, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
@@ -83,8 +83,8 @@ impl World {
         self.primary.command(NOW, &mut self.memory, client, seq, request, &mut out);
         out
     }
-    fn check(&mut self, client: ClientId, verb: Verb) -> Result<(), Status> {
-        let chain = Chain::one(verb);
+    fn check(&mut self, client: ClientId, word_op: WordOp) -> Result<(), Status> {
+        let chain = Chain::one(word_op);
         self.primary.check_chain(NOW, &mut self.memory, client, &chain).map(|_| ())
     }
     fn attach(&mut self, client: ClientId, fabric: FabricKind) -> Vec<Sent> {
@@ -248,8 +248,8 @@ fn a_handle_that_is_not_the_clients_own_is_refused() {
     let g = w.get(a, "l", LockType::Atomic);
     let out = w.command(b, wait(&g, Mode::Exclusive));
     assert!(matches!(out[0].reply, Reply::Denied { status: Status::LockNotGet, .. }));
-    assert_eq!(w.check(b, Verb::Read { addr: w0(&g) }), Err(Status::LockNotGet));
-    let forged = Verb::Note { handle: Handle(77), value: 1 };
+    assert_eq!(w.check(b, WordOp::Read { addr: w0(&g) }), Err(Status::LockNotGet));
+    let forged = WordOp::WriteLedger { handle: Handle(77), value: 1 };
     assert_eq!(w.check(b, forged), Err(Status::LockNotGet));
 }
 
@@ -259,7 +259,7 @@ fn a_chain_changes_an_atomic_word_only_as_its_client_may() {
     let a = w.client();
     let g = w.get(a, "l", LockType::Atomic);
     let addr = w0(&g);
-    let cas = |expect: AtomicWord, swap: AtomicWord| Verb::Cas {
+    let cas = |expect: AtomicWord, swap: AtomicWord| WordOp::Cas {
         addr,
         expect: expect.into_bits(),
         swap: swap.into_bits(),
@@ -281,8 +281,8 @@ fn a_chain_changes_an_atomic_word_only_as_its_client_may() {
         cas(of(999, 4_999).with_waiters(true), mine.with_waiters(true)),
         cas(mine.with_waiters(true), free),
         cas(free, mine.with_waiters(true)),
-        Verb::Faa { addr, add: 1 },
-        Verb::Cas { addr: WordAddr::new(g.slot, Word::Gen), expect: 0, swap: 1 },
+        WordOp::Faa { addr, add: 1 },
+        WordOp::Cas { addr: WordAddr::new(g.slot, Word::Gen), expect: 0, swap: 1 },
     ] {
         assert_eq!(w.check(a, forged), Err(Status::Invalid), "{forged:?}");
     }
@@ -294,12 +294,12 @@ fn a_chain_changes_rw_and_fair_words_only_as_its_client_may() {
     let a = w.client();
     let (rw, fair) = (w.get(a, "r", LockType::Rw), w.get(a, "f", LockType::Fair));
     let me = RwWord::new().with_client(a.get());
-    let cas = |addr, expect, swap| Verb::Cas { addr, expect, swap };
+    let cas = |addr, expect, swap| WordOp::Cas { addr, expect, swap };
     let ok = [
         cas(w0(&rw), 0, me.into_bits()),
         cas(w0(&rw), me.with_rcount(2).into_bits(), RwWord::new().with_rcount(2).into_bits()),
-        Verb::Faa { addr: w0(&rw), add: 1 },
-        Verb::Faa { addr: w0(&fair), add: FairWord::TAKE_SHARED },
+        WordOp::Faa { addr: w0(&rw), add: 1 },
+        WordOp::Faa { addr: w0(&fair), add: FairWord::TAKE_SHARED },
         cas(
             w0(&fair),
             FairWord::new().with_mx(1).into_bits(),
@@ -310,17 +310,17 @@ fn a_chain_changes_rw_and_fair_words_only_as_its_client_may() {
         cas(w0(&rw), 0, RwWord::new().with_client(999).into_bits()),
         cas(w0(&rw), me.into_bits(), RwWord::new().with_rcount(5).into_bits()),
         cas(w0(&rw), me.with_waiters(true).into_bits(), 0),
-        Verb::Faa { addr: w0(&rw), add: 2 },
-        Verb::Faa { addr: w0(&rw), add: u64::MAX },
-        Verb::Faa { addr: w0(&fair), add: 3 },
+        WordOp::Faa { addr: w0(&rw), add: 2 },
+        WordOp::Faa { addr: w0(&rw), add: u64::MAX },
+        WordOp::Faa { addr: w0(&fair), add: 3 },
         cas(w0(&fair), 0, FairWord::new().with_nx(1).into_bits()),
         cas(w0(&fair), 0, 0),
     ];
-    for verb in ok {
-        assert_eq!(w.check(a, verb), Ok(()), "{verb:?}");
+    for word_op in ok {
+        assert_eq!(w.check(a, word_op), Ok(()), "{word_op:?}");
     }
-    for verb in forged {
-        assert_eq!(w.check(a, verb), Err(Status::Invalid), "{verb:?}");
+    for word_op in forged {
+        assert_eq!(w.check(a, word_op), Err(Status::Invalid), "{word_op:?}");
     }
 }
 
@@ -330,7 +330,7 @@ fn a_ticket_whose_note_is_still_under_way_is_not_skipped() {
     let (a, b) = (w.client(), w.client());
     let (ga, gb) = (w.get(a, "f", LockType::Fair), w.get(b, "f", LockType::Fair));
     let take = |w: &mut World, client, grant: &LockGrant| {
-        let chain = Chain::one(Verb::Faa { addr: w0(grant), add: FairWord::TAKE_EXCLUSIVE });
+        let chain = Chain::one(WordOp::Faa { addr: w0(grant), add: FairWord::TAKE_EXCLUSIVE });
         let old = w.memory.faa(w0(grant), FairWord::TAKE_EXCLUSIVE);
         let mut values = Values::new();
         values.push(old);
@@ -526,8 +526,9 @@ fn what_a_tcp_client_fails_at_is_counted() {
     let a = w.client();
     let (atomic, rw) = (w.get(a, "l", LockType::Atomic), w.get(a, "r", LockType::Rw));
     let fair = w.get(a, "f", LockType::Fair);
-    let mut counted = |verbs: &[Verb], olds: &[u64]| {
-        let chain = verbs[1..].iter().fold(Chain::one(verbs[0]), |chain, verb| chain.then(*verb));
+    let mut counted = |verbs: &[WordOp], olds: &[u64]| {
+        let chain =
+            verbs[1..].iter().fold(Chain::one(verbs[0]), |chain, word_op| chain.then(*word_op));
         let mut values = Values::new();
         olds.iter().for_each(|&old| values.push(old));
         w.primary.clear_stats(&mut w.memory);
@@ -536,7 +537,7 @@ fn what_a_tcp_client_fails_at_is_counted() {
         assert!(stats.iter().sum::<u64>() <= 1, "{stats:?}");
         stats.iter().position(|&count| count == 1)
     };
-    let faa = |slot, add| Verb::Faa { addr: w0(slot), add };
+    let faa = |slot, add| WordOp::Faa { addr: w0(slot), add };
     let taken = FairWord::new().with_mx(1).into_bits();
     let readers = FairWord::new().with_ms(5).into_bits();
     assert_eq!(counted(&[faa(&fair, FairWord::TAKE_EXCLUSIVE)], &[0]), None);
@@ -545,7 +546,7 @@ fn what_a_tcp_client_fails_at_is_counted() {
     assert_eq!(counted(&[faa(&fair, FairWord::TAKE_SHARED)], &[readers]), None);
     let (held, passed) = (FairWord::new().with_mx(1), FairWord::new().with_mx(2).with_nx(1));
     let swap = held.exclusive_done().into_bits();
-    let release = Verb::Cas { addr: w0(&fair), expect: held.into_bits(), swap };
+    let release = WordOp::Cas { addr: w0(&fair), expect: held.into_bits(), swap };
     assert_eq!(
         counted(&[release], &[passed.into_bits()]),
         Some(22),
@@ -557,7 +558,7 @@ fn what_a_tcp_client_fails_at_is_counted() {
         AtomicWord::new().with_client(client).with_timeout(timeout).into_bits()
     };
     let (mine, longer, theirs) = (word(a.get(), 6_000), word(a.get(), 7_000), word(999, 6_000));
-    let cas = |expect, swap| Verb::Cas { addr: w0(&atomic), expect, swap };
+    let cas = |expect, swap| WordOp::Cas { addr: w0(&atomic), expect, swap };
     assert_eq!(counted(&[cas(mine, 0)], &[mine]), None);
     assert_eq!(counted(&[cas(mine, 0)], &[theirs]), Some(15), "a release of a stolen lock");
     assert_eq!(counted(&[cas(mine, longer)], &[theirs]), Some(16), "an extend of a stolen lock");
@@ -566,10 +567,10 @@ fn what_a_tcp_client_fails_at_is_counted() {
     assert_eq!(counted(&[cas(0, mine)], &[word(999, 1)]), None, "it is taken over next");
     assert_eq!(counted(&[cas(word(999, 1), mine)], &[0]), None, "it is free, and taken next");
 
-    let note = Verb::Note { handle: rw.handle, value: 0 };
+    let note = WordOp::WriteLedger { handle: rw.handle, value: 0 };
     let (owned, free) = (RwWord::new().with_client(999).into_bits(), 0);
     let (add, less) = (faa(&rw, 1), faa(&rw, u64::MAX));
-    let cas = |expect, swap| Verb::Cas { addr: w0(&rw), expect, swap };
+    let cas = |expect, swap| WordOp::Cas { addr: w0(&rw), expect, swap };
     let mine = RwWord::new().with_client(a.get()).into_bits();
     assert_eq!(counted(&[cas(0, mine)], &[owned]), Some(17), "an exclusive acquire");
     assert_eq!(counted(&[cas(mine, 0)], &[owned]), Some(18), "an exclusive release");

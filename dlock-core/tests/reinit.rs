@@ -13,7 +13,7 @@ use dlock_core::membership::{
 };
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Verb};
+use dlock_core::word_op::{Chain, WordOp};
 use dlock_core::words::AtomicWord;
 use site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 
@@ -31,7 +31,7 @@ fn is_served(site: &mut Site, peer: Peer) -> bool {
 fn take(site: &mut Site, peer: Peer, name: &str) -> u64 {
     let grant = site.get(peer, name, LockType::Atomic);
     let swap = AtomicWord::new().with_client(peer.id.get()).with_timeout(u32::MAX).into_bits();
-    site.execute(peer, &Chain::one(Verb::Cas { addr: w0(&grant), expect: 0, swap }));
+    site.execute(peer, &Chain::one(WordOp::Cas { addr: w0(&grant), expect: 0, swap }));
     site.word(&grant)
 }
 

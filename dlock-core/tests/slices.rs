@@ -12,7 +12,7 @@ use dlock_core::limits::{BATCH_MAX, CLIENTS_MAX, LOCKS_MAX};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent, Step};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, RwWord};
 use dlock_core::work::{GRANTS_PER_LOOK, ITEM_WORK_MAX, QUANTUM};
 
@@ -142,7 +142,7 @@ fn a_client_with_all_locks_leaves_in_short_steps_and_others_are_served_between()
         }
         assert!(w.primary.next_wakeup().is_some_and(|at| at <= NOW), "it is to go on at once");
         // a chain of another client comes between, and finds its lock
-        let chain = Chain::one(Verb::Read { addr: w0(&mine) });
+        let chain = Chain::one(WordOp::Read { addr: w0(&mine) });
         assert!(w.primary.check_chain(NOW, &mut w.memory, other, &chain).is_ok());
     }
     assert_eq!(first_granted_at, Some(1), "when the turn of its lock came, not in the end");
@@ -164,7 +164,7 @@ fn a_leaving_client_is_unknown_but_its_id_and_its_place_are_nobody_elses() {
     w.primary.fenced(leaver);
     assert!(!w.primary.fenced(leaver), "the second fencing changes nothing");
 
-    let chain = Chain::one(Verb::Read { addr: w0(&grants[0]) });
+    let chain = Chain::one(WordOp::Read { addr: w0(&grants[0]) });
     while w.primary.is_leaving(leaver) {
         assert_eq!(w.admit(5), Err(Status::Error), "nor is its id");
         assert_eq!(w.admit(7), Err(Status::ServerNoResource), "its place is not free");

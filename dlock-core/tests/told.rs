@@ -8,7 +8,7 @@ use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation, Started};
 use dlock_core::status::Status;
-use dlock_core::verb::{Outcome, Values};
+use dlock_core::word_op::{Outcome, Values};
 
 const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 2 };
 
@@ -99,7 +99,7 @@ fn a_late_extend_undoes_nothing_before_its_caller_is_told() {
     let started = Operation::begin(&mut e, op, at(1), Bounds::since(at(1).local_ns));
     let Started::Running(mut operation) = started else { panic!() };
     let Effect::Post { chain, .. } = operation.next(&mut e) else { panic!() };
-    let dlock_core::verb::Verb::Cas { expect, .. } = chain.verbs()[0] else { panic!() };
+    let dlock_core::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
     operation.outcome(&mut e, old_word(expect), at(9));
     assert_eq!(status(operation.next(&mut e)), Status::Fail);
     assert!(e.in_doubt(), "its next operation asks for the undo");

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use dlock_core::codec::{self, Frame, Kind};
 use dlock_core::ids::Seq;
 use dlock_core::message::Reply;
-use dlock_core::verb::Outcome;
+use dlock_core::word_op::Outcome;
 
 use crate::clock::boot_ns;
 use crate::frames::FrameBuffer;

@@ -11,17 +11,17 @@
 //! ```
 //!
 //! What this crate does not do: decide anything about locks, serve connections (it has the pieces
-//! a server needs), or start threads (but for the echo peers of [`floor`]).
+//! a server needs), or start threads (but for the echo peers of [`baseline`]).
 //!
 //! Everything that two processes operate on goes through [`atomic`]; every access is bounded by
 //! the memory it belongs to. A memory belongs to one atomicity domain: [`CpuMemory`] to the CPU's,
 //! [`NicMemory`] to that of an RDMA device.
 
 pub mod atomic;
+pub mod baseline;
 pub mod clock;
 mod error;
 pub mod fds;
-pub mod floor;
 pub mod fork;
 pub mod frames;
 pub mod handshake;
@@ -46,4 +46,6 @@ pub use refuse::Refuse;
 pub use server_memory::CpuMemory;
 pub use shm::ShmExecutor;
 pub use tcp::TcpExecutor;
-pub use verbs::{DeviceLost, NicMemory, VerbsExecutor, VerbsHost, VerbsPath, VerbsPeer, VerbsWish};
+pub use verbs::{
+    DeviceLost, NicMemory, VerbsExecutor, VerbsHost, VerbsOptions, VerbsPath, VerbsPeer,
+};

@@ -27,7 +27,7 @@ use std::ptr::NonNull;
 use dlock_core::counters::{Counter, Told, TOLD_MAX};
 use dlock_core::ids::Handle;
 use dlock_core::status::Status;
-use dlock_core::verb::WordAddr;
+use dlock_core::word_op::WordAddr;
 
 use crate::atomic::{self, SharedWord};
 use crate::error::FabricError;
@@ -445,7 +445,7 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
     use dlock_core::ids::Slot;
-    use dlock_core::verb::Word;
+    use dlock_core::word_op::Word;
 
     fn copy(fd: BorrowedFd<'_>) -> OwnedFd {
         fd.try_clone_to_owned().unwrap()

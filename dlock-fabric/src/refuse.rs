@@ -9,7 +9,7 @@ use dlock_core::exec::{Executor, Posted};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome};
+use dlock_core::word_op::{Chain, Outcome};
 use dlock_core::words::LedgerEntry;
 
 use crate::clock::boot_ns;
@@ -31,7 +31,7 @@ impl Executor for Refuse {
         Some(Outcome::Refused(Status::NotReady))
     }
 
-    fn note(&self, _handle: Handle, _entry: LedgerEntry) {}
+    fn write_ledger(&self, _handle: Handle, _entry: LedgerEntry) {}
 
     fn send(&self, _request: &Request) -> Result<Seq, Status> {
         Ok(Seq(0))

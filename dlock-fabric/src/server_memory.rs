@@ -13,7 +13,7 @@ use dlock_core::counters::{Told, TOLD_MAX};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
 use crate::atomic::SharedWord;
@@ -167,8 +167,8 @@ impl CpuMemory {
     /// touch is for the caller to check.
     pub fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
         let mut ledger = None;
-        for verb in chain.verbs() {
-            if let Verb::Note { handle, .. } = *verb {
+        for word_op in chain.ops() {
+            if let WordOp::WriteLedger { handle, .. } = *word_op {
                 if let Some(written) = self.ledgers.get_mut(&client) {
                     written.writes(handle);
                 }
@@ -182,7 +182,7 @@ impl CpuMemory {
 
     /// Writes an entry of a client's ledger for it, as a tcp client asks by a note; `false` if
     /// it has no such entry.
-    pub fn note(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) -> bool {
+    pub fn write_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) -> bool {
         let Some(ledger) = self.ledgers.get_mut(&client) else { return false };
         ledger.writes(handle);
         match ledger.memory.entry(handle) {
@@ -251,9 +251,9 @@ pub(crate) fn execute(
     chain: &Chain,
     outcome: &mut Outcome,
 ) {
-    // Most chains are one verb, which is its own check.
-    if let [verb] = chain.verbs() {
-        let value = execute_verb(slots, ledger, verb);
+    // Most chains are one word operation, which is its own check.
+    if let [word_op] = chain.ops() {
+        let value = execute_word_op(slots, ledger, word_op);
         *outcome = Outcome::Done(Values::new());
         match (value, &mut *outcome) {
             (Some(value), Outcome::Done(values)) => values.push(value),
@@ -270,37 +270,39 @@ fn execute_many(
     chain: &Chain,
     outcome: &mut Outcome,
 ) {
-    let exists = |verb: &Verb| match *verb {
-        Verb::Cas { addr, .. } | Verb::Faa { addr, .. } | Verb::Read { addr } => {
+    let exists = |word_op: &WordOp| match *word_op {
+        WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } | WordOp::Read { addr } => {
             slots.word(addr).is_some()
         }
-        Verb::Note { handle, .. } => ledger.is_some_and(|ledger| ledger.entry(handle).is_some()),
+        WordOp::WriteLedger { handle, .. } => {
+            ledger.is_some_and(|ledger| ledger.entry(handle).is_some())
+        }
     };
-    if !chain.verbs().iter().all(exists) {
+    if !chain.ops().iter().all(exists) {
         *outcome = Outcome::Refused(Status::Invalid);
         return;
     }
     *outcome = Outcome::Done(Values::new());
     if let Outcome::Done(values) = outcome {
-        for verb in chain.verbs() {
+        for word_op in chain.ops() {
             // Every address was found a moment ago, and memory does not shrink.
-            values.push(execute_verb(slots, ledger, verb).unwrap_or(0));
+            values.push(execute_word_op(slots, ledger, word_op).unwrap_or(0));
         }
     }
 }
 
-/// Executes a verb; `None`, and no effect, if its address is wrong.
+/// Executes a word operation; `None`, and no effect, if its address is wrong.
 #[inline]
-pub(crate) fn execute_verb(
+pub(crate) fn execute_word_op(
     slots: &SlotMemory,
     ledger: Option<&LedgerMemory>,
-    verb: &Verb,
+    word_op: &WordOp,
 ) -> Option<u64> {
-    match *verb {
-        Verb::Cas { addr, expect, swap } => slots.word(addr).map(|word| word.cas(expect, swap)),
-        Verb::Faa { addr, add } => slots.word(addr).map(|word| word.faa(add)),
-        Verb::Read { addr } => slots.word(addr).map(SharedWord::load),
-        Verb::Note { handle, value } => {
+    match *word_op {
+        WordOp::Cas { addr, expect, swap } => slots.word(addr).map(|word| word.cas(expect, swap)),
+        WordOp::Faa { addr, add } => slots.word(addr).map(|word| word.faa(add)),
+        WordOp::Read { addr } => slots.word(addr).map(SharedWord::load),
+        WordOp::WriteLedger { handle, value } => {
             ledger.and_then(|ledger| ledger.entry(handle)).map(|entry| {
                 entry.store(value);
                 0
@@ -313,7 +315,7 @@ pub(crate) fn execute_verb(
 mod tests {
     use super::*;
     use dlock_core::ids::Slot;
-    use dlock_core::verb::Word;
+    use dlock_core::word_op::Word;
     use dlock_core::words::LedgerState;
 
     fn client(n: u32) -> ClientId {
@@ -325,15 +327,15 @@ mod tests {
         let mut memory = CpuMemory::create(2, 4).unwrap();
         memory.add_client(client(1)).unwrap();
         let good = WordAddr::new(Slot(0), Word::W0);
-        let faa = Chain::one(Verb::Faa { addr: good, add: 1 });
+        let faa = Chain::one(WordOp::Faa { addr: good, add: 1 });
         for wrong in [
-            Verb::Read { addr: WordAddr::from_index(8) },
-            Verb::Note { handle: Handle(4), value: 1 },
+            WordOp::Read { addr: WordAddr::from_index(8) },
+            WordOp::WriteLedger { handle: Handle(4), value: 1 },
         ] {
             let outcome = memory.execute_chain(client(1), &faa.then(wrong));
             assert_eq!(outcome, Outcome::Refused(Status::Invalid));
         }
-        let note = Verb::Note { handle: Handle(0), value: 1 };
+        let note = WordOp::WriteLedger { handle: Handle(0), value: 1 };
         let stranger = memory.execute_chain(client(2), &faa.then(note));
         assert_eq!(stranger, Outcome::Refused(Status::Invalid));
         assert_eq!(memory.read(good), 0);
@@ -344,10 +346,10 @@ mod tests {
         let mut memory = CpuMemory::create(1, 1_000).unwrap();
         memory.add_client(client(1)).unwrap();
         let entry = LedgerEntry::new().with_state(LedgerState::HeldShared);
-        assert!(memory.note(client(1), Handle(999), entry));
-        assert!(!memory.note(client(1), Handle(1_000), entry));
+        assert!(memory.write_ledger(client(1), Handle(999), entry));
+        assert!(!memory.write_ledger(client(1), Handle(1_000), entry));
         memory.add_client(client(2)).unwrap();
-        let note = Verb::Note { handle: Handle(7), value: entry.into_bits() };
+        let note = WordOp::WriteLedger { handle: Handle(7), value: entry.into_bits() };
         memory.execute_chain(client(2), &Chain::one(note));
         assert!(memory.detached(client(1)), "nobody has mapped it");
         memory.share(client(1)).unwrap();
@@ -365,7 +367,7 @@ mod tests {
     fn an_unknown_client_has_an_empty_ledger() {
         let mut memory = CpuMemory::create(1, 1).unwrap();
         assert_eq!(memory.ledger(client(7), Handle(0)), LedgerEntry::new());
-        assert!(!memory.note(client(7), Handle(0), LedgerEntry::new()));
+        assert!(!memory.write_ledger(client(7), Handle(0), LedgerEntry::new()));
         assert!(memory.detached(client(7)));
     }
 }

@@ -21,7 +21,7 @@ use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::LOCK_WAIT_S;
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb};
+use dlock_core::word_op::{Chain, Outcome, WordOp};
 use dlock_core::words::LedgerEntry;
 
 use crate::clock;
@@ -32,7 +32,7 @@ use crate::handshake;
 use crate::inbox::{Answer, Expected};
 use crate::memory::{LedgerMemory, SlotMemory};
 use crate::net;
-use crate::server_memory::{execute, execute_verb};
+use crate::server_memory::{execute, execute_word_op};
 use crate::stream::{NotSent, Stream};
 use crate::sys::deadline_in;
 
@@ -148,17 +148,17 @@ impl Executor for ShmExecutor {
     }
 
     #[inline]
-    fn execute_one(&self, verb: &Verb, _until_ns: u64) -> Single {
+    fn execute_one(&self, word_op: &WordOp, _until_ns: u64) -> Single {
         match self.refusal() {
-            None => execute_verb(&self.slots, Some(&self.ledger), verb)
+            None => execute_word_op(&self.slots, Some(&self.ledger), word_op)
                 .map_or(Single::Refused(Status::Invalid), Single::Done),
             Some(status) => Single::Refused(status),
         }
     }
 
-    fn execute_singles(&self, verbs: &[Verb], singles: &mut [Single], _wait: Duration) {
-        for (verb, single) in verbs.iter().zip(singles) {
-            *single = self.execute_one(verb, 0);
+    fn execute_singles(&self, verbs: &[WordOp], singles: &mut [Single], _wait: Duration) {
+        for (word_op, single) in verbs.iter().zip(singles) {
+            *single = self.execute_one(word_op, 0);
         }
     }
 
@@ -180,7 +180,7 @@ impl Executor for ShmExecutor {
     /// An entry outside the ledger is ignored, and so is any entry once this client was evicted.
     /// A primary in recovery still takes notes.
     #[inline]
-    fn note(&self, handle: Handle, entry: LedgerEntry) {
+    fn write_ledger(&self, handle: Handle, entry: LedgerEntry) {
         if self.owner.is_here() && self.ledger.gate().is_none() {
             if let Some(word) = self.ledger.entry(handle) {
                 word.store(entry.into_bits());

@@ -19,7 +19,7 @@ use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb};
+use dlock_core::word_op::{Chain, Outcome, WordOp};
 use dlock_core::words::LedgerEntry;
 
 use crate::clock::{boot_coarse_again_ns, boot_ns, ClockEstimate, Until};
@@ -127,7 +127,7 @@ impl TcpExecutor {
     }
 
     /// Single verbs, in one frame.
-    fn execute_until(&self, verbs: &[Verb], singles: &mut [Single], deadline: Instant) {
+    fn execute_until(&self, verbs: &[WordOp], singles: &mut [Single], deadline: Instant) {
         let count = verbs.len().min(singles.len());
         let (singles, excess) = singles.split_at_mut(count.min(BATCH_MAX));
         excess.fill(Single::Refused(Status::Invalid));
@@ -135,7 +135,7 @@ impl TcpExecutor {
             return;
         }
         let verbs = &verbs[..singles.len()];
-        let encode = |seq: Seq, bytes: &mut Vec<u8>| codec::encode_verbs(seq, verbs, bytes);
+        let encode = |seq: Seq, bytes: &mut Vec<u8>| codec::encode_word_ops(seq, verbs, bytes);
         let seq = match self.start_batch(verbs.len(), deadline, encode) {
             Ok(seq) => seq,
             Err(status) => return singles.fill(Single::Refused(status)),
@@ -180,15 +180,15 @@ impl Executor for TcpExecutor {
         }
     }
 
-    fn execute_one(&self, verb: &Verb, until_ns: u64) -> Single {
+    fn execute_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
         let mut single = [Single::Unknown];
         let deadline = Until::at(until_ns).instant();
-        self.execute_until(std::slice::from_ref(verb), &mut single, deadline);
+        self.execute_until(std::slice::from_ref(word_op), &mut single, deadline);
         single[0]
     }
 
     /// As [`execute`](Self::execute).
-    fn execute_singles(&self, verbs: &[Verb], singles: &mut [Single], wait: Duration) {
+    fn execute_singles(&self, verbs: &[WordOp], singles: &mut [Single], wait: Duration) {
         self.execute_until(verbs, singles, deadline_in(wait));
     }
 
@@ -216,7 +216,7 @@ impl Executor for TcpExecutor {
         }
     }
 
-    fn note(&self, handle: Handle, entry: LedgerEntry) {
+    fn write_ledger(&self, handle: Handle, entry: LedgerEntry) {
         // If the stream is broken, the primary learns nothing more of this session anyway.
         let _ = self.stream.send_plain(|bytes| {
             codec::encode(&Frame::Note(handle, entry), bytes);

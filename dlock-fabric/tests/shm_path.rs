@@ -14,7 +14,7 @@ use dlock_core::control::{Attach, Attached, FabricKind, Secret};
 use dlock_core::exec::{Executor, LockMemory, Posted, Single};
 use dlock_core::ids::{ClientId, Handle, Slot};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 use dlock_fabric::clock::until_ns;
 use dlock_fabric::{handshake, CpuMemory, ShmExecutor};
@@ -81,17 +81,17 @@ fn fast_path(executor: &ShmExecutor, rounds: u64) -> bool {
     let fence = WordAddr::new(Slot(1), Word::Fence);
     let mut right = true;
     for round in 1..=rounds {
-        let take = Chain::one(Verb::Cas { addr, expect: 0, swap: round })
-            .then(Verb::Faa { addr: fence, add: 1 })
-            .then(Verb::Read { addr })
-            .then(Verb::Note { handle: Handle(2), value: round });
-        let give = Chain::one(Verb::Cas { addr, expect: round, swap: 0 });
+        let take = Chain::one(WordOp::Cas { addr, expect: 0, swap: round })
+            .then(WordOp::Faa { addr: fence, add: 1 })
+            .then(WordOp::Read { addr })
+            .then(WordOp::WriteLedger { handle: Handle(2), value: round });
+        let give = Chain::one(WordOp::Cas { addr, expect: round, swap: 0 });
         let mut outcomes = [Outcome::Unknown; 2];
         executor.execute(&[take, take], &mut outcomes, Duration::from_secs(1));
         right &= matches!(outcomes[0], Outcome::Done(values) if values[2] == round);
-        executor.note(Handle(3), LedgerEntry::from_bits(round));
+        executor.write_ledger(Handle(3), LedgerEntry::from_bits(round));
         right &= matches!(executor.post(&give), Posted::Ready(Outcome::Done(_)));
-        let one = executor.execute_one(&Verb::Read { addr }, until_ns(Duration::from_secs(1)));
+        let one = executor.execute_one(&WordOp::Read { addr }, until_ns(Duration::from_secs(1)));
         right &= one == Single::Done(0);
         right &= executor.now().time.0 > 0 && executor.is_alive();
     }
@@ -176,12 +176,12 @@ fn the_path_makes_no_system_call() {
 fn a_forked_child_is_refused_and_touches_nothing() {
     let mut memory = CpuMemory::create(4, 4).expect("memory");
     let (executor, _far) = attached(&mut memory);
-    let chain = Chain::one(Verb::Faa { addr: WordAddr::new(Slot(0), Word::W0), add: 1 });
+    let chain = Chain::one(WordOp::Faa { addr: WordAddr::new(Slot(0), Word::W0), add: 1 });
     // SAFETY: the child allocates nothing and takes no lock before it ends by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused = executor.post(&chain) == Posted::Ready(Outcome::Refused(Status::BadResponse));
-        executor.note(Handle(0), LedgerEntry::from_bits(1));
+        executor.write_ledger(Handle(0), LedgerEntry::from_bits(1));
         let silent = executor.reply(dlock_core::ids::Seq(1), Duration::from_secs(60))
             == Err(Status::BadResponse);
         drop(executor);

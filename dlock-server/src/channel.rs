@@ -7,7 +7,7 @@ use std::time::Instant;
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attached, FabricKind};
 use dlock_core::ids::{ClientId, Seq};
-use dlock_core::verb::{Chain, Outcome};
+use dlock_core::word_op::{Chain, Outcome};
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, PeerId};
 use mio::Registry;

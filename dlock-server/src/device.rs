@@ -14,8 +14,8 @@
 
 use std::path::Path;
 
-use dlock_fabric::verbs::choice::NoPort;
-use dlock_fabric::verbs::{Choice, VerbsError};
+use dlock_fabric::verbs::port_selection::NoPort;
+use dlock_fabric::verbs::{PortSelection, VerbsError};
 use dlock_fabric::FabricError;
 
 use crate::config::{ServerConfig, VerbsUse};
@@ -61,7 +61,7 @@ pub(crate) enum Need {
 /// # Errors
 /// `Verbs` if a device is named, or verbs are demanded, and there is none that can be used; or
 /// if only an eid is given, and it is not the address of any of the ports that can be used.
-pub(crate) fn choose(config: &ServerConfig) -> Result<Option<(Choice, Need)>, StartError> {
+pub(crate) fn choose(config: &ServerConfig) -> Result<Option<(PortSelection, Need)>, StartError> {
     choose_with(config, effective_of(config), dlock_fabric::VerbsHost::choose)
 }
 
@@ -87,8 +87,8 @@ fn effective(configured: VerbsUse, variable: Option<&str>) -> VerbsUse {
 fn choose_with(
     config: &ServerConfig,
     using: VerbsUse,
-    find: impl Fn(Option<&str>, &[u8; 16]) -> Result<Choice, FabricError>,
-) -> Result<Option<(Choice, Need)>, StartError> {
+    find: impl Fn(Option<&str>, &[u8; 16]) -> Result<PortSelection, FabricError>,
+) -> Result<Option<(PortSelection, Need)>, StartError> {
     if using == VerbsUse::Off {
         if let Some(name) = &config.device {
             log::warn!("device {name} is not used: verbs are off");
@@ -120,7 +120,7 @@ fn is_wrong_address(error: &FabricError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dlock_fabric::verbs::choice::{GidInfo, GidKind};
+    use dlock_fabric::verbs::port_selection::{GidInfo, GidKind};
     use dlock_fabric::verbs::Gid;
 
     const EID: [u8; 16] = [1; 16];
@@ -164,13 +164,13 @@ mod tests {
         }
     }
 
-    fn port(device: &str, by_eid: bool) -> Choice {
+    fn port(device: &str, by_eid: bool) -> PortSelection {
         let gid = GidInfo { index: 1, gid: Gid(EID), kind: GidKind::RoceV2 };
-        Choice { device: device.into(), port: 1, gid, by_eid }
+        PortSelection { device: device.into(), port: 1, gid, by_eid }
     }
 
     /// A host with the device `rxe0`, whose only address is [`EID`].
-    fn one_device(device: Option<&str>, eid: &[u8; 16]) -> Result<Choice, FabricError> {
+    fn one_device(device: Option<&str>, eid: &[u8; 16]) -> Result<PortSelection, FabricError> {
         let refused = |error| Err(FabricError::Verbs(VerbsError::NoPort(error)));
         match device {
             Some("rxe0") | None if *eid == EID => Ok(port("rxe0", true)),
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    fn no_device(_: Option<&str>, _: &[u8; 16]) -> Result<Choice, FabricError> {
+    fn no_device(_: Option<&str>, _: &[u8; 16]) -> Result<PortSelection, FabricError> {
         Err(FabricError::Verbs(VerbsError::NoPort(NoPort::NoDevice)))
     }
 

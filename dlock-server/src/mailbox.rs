@@ -34,13 +34,13 @@ const EVENTS_MAX: usize = 1_024;
 
 /// One control connection, known to both threads.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ConnectionHandle {
     /// Its number, never used twice.
     pub(crate) id: u64,
     closed: Notify,
 }
 
-impl Link {
+impl ConnectionHandle {
     pub(crate) fn new(id: u64) -> Self {
         Self { id, closed: Notify::new() }
     }
@@ -57,7 +57,7 @@ impl Link {
 }
 
 /// A look at the primary, on the command thread.
-pub(crate) type Look = Box<dyn FnOnce(&mut Primary, &mut Memory) + Send>;
+pub(crate) type Query = Box<dyn FnOnce(&mut Primary, &mut Memory) + Send>;
 
 /// Where the answer to an `Init` or `Reinit` goes.
 pub(crate) type Opening = oneshot::Sender<Result<Session, Status>>;
@@ -65,7 +65,7 @@ pub(crate) type Opening = oneshot::Sender<Result<Session, Status>>;
 /// What the control thread asks of the command thread.
 pub(crate) enum Event {
     /// `Init` or `Reinit` on a connection that is bound to nobody yet.
-    Open { request: ControlRequest, link: Arc<Link>, reply: Opening },
+    Open { request: ControlRequest, link: Arc<ConnectionHandle>, reply: Opening },
     /// Any other request, on a connection bound to this client.
     Control {
         client: ClientId,
@@ -82,7 +82,7 @@ pub(crate) enum Event {
     /// A connection wants to be a command channel; it is answered by the command thread.
     Attach(Guest),
     /// Something to look up in the primary.
-    Ask(Look),
+    Ask(Query),
 }
 
 /// The sending side; shared.

@@ -12,7 +12,7 @@ use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::membership::MemberMemory;
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, WordAddr};
 use dlock_core::words::LedgerEntry;
 use dlock_fabric::server_memory::Shared;
 use dlock_fabric::{CpuMemory, FabricError, NicMemory};

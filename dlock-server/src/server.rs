@@ -27,7 +27,7 @@ use crate::capacity::{Bound, Capacity, Needs};
 use crate::channel::CHANNELS_MAX;
 use crate::command::{self, Worker};
 use crate::config::{cpus, ServerConfig};
-use crate::control::{self, Facts};
+use crate::control::{self, ServerInfo};
 use crate::cpuset::CpuSet;
 use crate::device::{self, Need};
 use crate::epoch::{self, ServerClock};
@@ -89,7 +89,7 @@ impl Server {
 
         let stop = Arc::new(Notify::new());
         let ended = Arc::new(Notify::new());
-        let facts = Facts { address, epoch, started: Instant::now(), offers: offers.clone() };
+        let info = ServerInfo { address, epoch, started: Instant::now(), offers: offers.clone() };
         let host = device.map(|(host, _)| host);
         let (mailbox, worker) =
             worker(&config, epoch, clock, memory, host, transport::offers(&transports), capacity)?;
@@ -99,13 +99,13 @@ impl Server {
             transports,
             admin: admin_listener,
             mailbox: mailbox.clone(),
-            facts,
+            info,
             connections_max: capacity.connections,
             stop: stop.clone(),
         };
 
-        let fate = Fate { stop: stop.clone(), ended: ended.clone() };
-        let work = move |()| fate.follows(worker.run());
+        let exit_reason = ExitReason { stop: stop.clone(), ended: ended.clone() };
+        let work = move |()| exit_reason.follows(worker.run());
         let command = spawn("command", cmd_cpus, move || Ok(((), work)))?.0;
         let spawned = spawn("control", ctrl_cpus, move || {
             let runtime = control::runtime()?;
@@ -281,12 +281,12 @@ impl std::fmt::Display for Offers {
 }
 
 /// What becomes of the primary when its command thread ends.
-struct Fate {
+struct ExitReason {
     stop: Arc<Notify>,
     ended: Arc<Notify>,
 }
 
-impl Fate {
+impl ExitReason {
     /// A primary that cannot serve any more closes its port, so that nobody waits for it.
     fn follows(&self, end: Result<(), String>) {
         if let Err(why) = end {

@@ -13,7 +13,7 @@ use dlock_core::control::{Attach, ControlReply, ControlRequest, LockGrant};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, RwWord};
 use dlock_server::{Orphans, Server, ServerConfig};
 
@@ -51,12 +51,12 @@ impl Client {
 
     fn acquire(&mut self) -> Outcome {
         let (addr, swap) = (self.word(), self.held());
-        self.channel.execute(Chain::one(Verb::Cas { addr, expect: 0, swap }))
+        self.channel.execute(Chain::one(WordOp::Cas { addr, expect: 0, swap }))
     }
 
     fn holds(&mut self) -> bool {
         let (addr, held) = (self.word(), self.held());
-        match self.channel.execute(Chain::one(Verb::Read { addr })) {
+        match self.channel.execute(Chain::one(WordOp::Read { addr })) {
             Outcome::Done(values) => values[0] & !(1 << 63) == held,
             other => panic!("not read: {other:?}"),
         }
@@ -101,7 +101,7 @@ fn chains_take_effect_in_order_and_one_client_excludes_the_other() {
     let held = a.held();
     assert!(matches!(b.acquire(), Outcome::Done(values) if values[0] == held));
     assert!(a.holds());
-    let read = Chain::one(Verb::Read { addr: a.word() });
+    let read = Chain::one(WordOp::Read { addr: a.word() });
     a.channel.send(&Frame::Batch(Seq(50), vec![read; 31]));
     match a.channel.receive() {
         Some(Frame::Outcomes(Seq(50), outcomes)) => assert_eq!(outcomes.len(), 31),
@@ -116,20 +116,20 @@ fn words_a_client_has_not_got_are_refused_and_untouched() {
     owner.acquire();
     let mut channel = Peer::channel(server.local_addr(), &thief.1);
     let (word, held) = (owner.word(), owner.held());
-    for verb in [
-        Verb::Cas { addr: word, expect: held, swap: 0 },
-        Verb::Faa { addr: word, add: 1 },
-        Verb::Read { addr: word },
-        Verb::Note { handle: owner.lock.handle, value: 0 },
-        Verb::Read { addr: WordAddr::new(Slot(u32::MAX / 4), Word::Gen) },
-        Verb::Note { handle: Handle(u32::MAX), value: 1 },
+    for word_op in [
+        WordOp::Cas { addr: word, expect: held, swap: 0 },
+        WordOp::Faa { addr: word, add: 1 },
+        WordOp::Read { addr: word },
+        WordOp::WriteLedger { handle: owner.lock.handle, value: 0 },
+        WordOp::Read { addr: WordAddr::new(Slot(u32::MAX / 4), Word::Gen) },
+        WordOp::WriteLedger { handle: Handle(u32::MAX), value: 1 },
     ] {
-        let outcome = channel.execute(Chain::one(verb));
-        assert_eq!(outcome, Outcome::Refused(Status::LockNotGet), "{verb:?}");
+        let outcome = channel.execute(Chain::one(word_op));
+        assert_eq!(outcome, Outcome::Refused(Status::LockNotGet), "{word_op:?}");
     }
     // Got, but not its to release.
     thief.0.get("l", LockType::Atomic);
-    let steal = Chain::one(Verb::Cas { addr: word, expect: held, swap: 0 });
+    let steal = Chain::one(WordOp::Cas { addr: word, expect: held, swap: 0 });
     assert_eq!(channel.execute(steal), Outcome::Refused(Status::Invalid));
     assert!(owner.holds());
 }
@@ -140,7 +140,7 @@ fn a_client_takes_off_its_own_share_and_ends_its_own_ticket_alone() {
     let (mut owner, mut thief) = (Client::new(&server), Client::new(&server));
     let refused = Outcome::Refused(Status::Invalid);
     let faa = |lock: &LockGrant, add| {
-        Chain::one(Verb::Faa { addr: WordAddr::new(lock.slot, Word::W0), add })
+        Chain::one(WordOp::Faa { addr: WordAddr::new(lock.slot, Word::W0), add })
     };
     let shares = owner.control.get("shares", LockType::Rw);
     thief.control.get("shares", LockType::Rw);
@@ -154,7 +154,7 @@ fn a_client_takes_off_its_own_share_and_ends_its_own_ticket_alone() {
     let take = faa(&tickets, FairWord::TAKE_EXCLUSIVE);
     assert!(matches!(owner.channel.execute(take), Outcome::Done(v) if v[0] == 0));
     let held = FairWord::new().with_mx(1);
-    let done = Chain::one(Verb::Cas {
+    let done = Chain::one(WordOp::Cas {
         addr: WordAddr::new(tickets.slot, Word::W0),
         expect: held.into_bits(),
         swap: held.with_nx(1).into_bits(),
@@ -264,7 +264,7 @@ fn a_client_that_is_silent_past_its_horizon_loses_what_has_no_lease_and_is_told(
     assert!(attached.until >= Some(terms.until));
     let owner = RwWord::new().with_client(session.client.get()).into_bits();
     let addr = WordAddr::new(lock.slot, Word::W0);
-    let taken = channel.execute(Chain::one(Verb::Cas { addr, expect: 0, swap: owner }));
+    let taken = channel.execute(Chain::one(WordOp::Cas { addr, expect: 0, swap: owner }));
     assert!(matches!(taken, Outcome::Done(values) if values[0] == 0));
     // Both connections stay open, as those of a dead client whose child has inherited them.
     assert_eq!(channel.receive(), None, "the primary has counted the silence itself");

@@ -14,7 +14,7 @@ use dlock_core::ids::Seq;
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 use dlock_core::words::AtomicWord;
 use dlock_server::{Server, ServerConfig};
 
@@ -41,7 +41,7 @@ fn acquire(grant: &LockGrant, session: &Session) -> Chain {
         .with_client(session.client.get())
         .with_timeout(session.now.seconds() + LEASE_S)
         .into_bits();
-    Chain::one(Verb::Cas { addr: WordAddr::new(grant.slot, Word::W0), expect: 0, swap })
+    Chain::one(WordOp::Cas { addr: WordAddr::new(grant.slot, Word::W0), expect: 0, swap })
 }
 
 fn config() -> ServerConfig {

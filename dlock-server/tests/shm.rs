@@ -17,7 +17,7 @@ use dlock_core::exec::Executor;
 use dlock_core::ids::Seq;
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 use dlock_core::words::AtomicWord;
 use dlock_fabric::{FabricError, ShmExecutor};
 use dlock_server::{Orphans, Server, ServerConfig};
@@ -42,9 +42,9 @@ fn map(session: &Session) -> ShmExecutor {
     ShmExecutor::attach(socket(session), &attach(session)).expect("the memory is handed over")
 }
 
-fn execute(exec: &ShmExecutor, verb: Verb) -> Outcome {
+fn execute(exec: &ShmExecutor, word_op: WordOp) -> Outcome {
     let mut outcomes = [Outcome::Unknown];
-    exec.execute(&[Chain::one(verb)], &mut outcomes, common::PATIENCE);
+    exec.execute(&[Chain::one(word_op)], &mut outcomes, common::PATIENCE);
     outcomes[0]
 }
 
@@ -79,11 +79,11 @@ impl Client {
     }
 
     fn acquire(&self) -> Outcome {
-        execute(&self.exec, Verb::Cas { addr: self.word(), expect: 0, swap: self.held() })
+        execute(&self.exec, WordOp::Cas { addr: self.word(), expect: 0, swap: self.held() })
     }
 
     fn holds(&self) -> bool {
-        match execute(&self.exec, Verb::Read { addr: self.word() }) {
+        match execute(&self.exec, WordOp::Read { addr: self.word() }) {
             Outcome::Done(values) => values[0] & !(1 << 63) == self.held(),
             other => panic!("not read: {other:?}"),
         }
@@ -149,7 +149,7 @@ fn an_absent_client_with_the_memory_mapped_is_undone_when_it_unmaps_it() {
     let wait = waiter.wait();
     drop(holder.control);
     // The grace passes, and the client is refused; but its process lives.
-    let read = Verb::Read { addr: WordAddr::new(holder.lock.slot, Word::W0) };
+    let read = WordOp::Read { addr: WordAddr::new(holder.lock.slot, Word::W0) };
     eventually("it is refused", || {
         execute(&holder.exec, read) == Outcome::Refused(Status::ClientRemoved)
     });
@@ -164,7 +164,7 @@ fn a_client_that_was_to_be_removed_may_come_back_while_its_memory_is_mapped() {
     let server = server(quick());
     let mut client = Client::new(&server);
     client.acquire();
-    let read = Verb::Read { addr: client.word() };
+    let read = WordOp::Read { addr: client.word() };
     drop(client.control);
     eventually("it is refused", || {
         execute(&client.exec, read) == Outcome::Refused(Status::ClientRemoved)
@@ -185,7 +185,7 @@ fn a_recovering_primary_refuses_chains_until_the_last_has_come_back() {
         panic!("not let in again")
     };
     let exec = map(&session);
-    let read = Verb::Read { addr: WordAddr::from_index(0) };
+    let read = WordOp::Read { addr: WordAddr::from_index(0) };
     assert_eq!(execute(&exec, read), Outcome::Refused(Status::NotReady));
     assert_eq!(control.call(ControlRequest::ReinitDone), ControlReply::Done);
     assert!(matches!(execute(&exec, read), Outcome::Done(_)));
@@ -241,7 +241,7 @@ fn a_stopped_primary_refuses_the_chains_of_its_clients() {
     let server = server(ServerConfig::default());
     let client = Client::new(&server);
     client.acquire();
-    let read = Verb::Read { addr: client.word() };
+    let read = WordOp::Read { addr: client.word() };
     server.stop();
     assert!(!matches!(execute(&client.exec, read), Outcome::Done(_)));
 }

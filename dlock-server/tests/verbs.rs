@@ -16,9 +16,9 @@ use dlock_core::exec::{Executor, Single};
 use dlock_core::ids::ClientId;
 use dlock_core::message::{LockType, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Verb, Word, WordAddr};
+use dlock_core::word_op::{Word, WordAddr, WordOp};
 use dlock_fabric::clock::until_ns;
-use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsHost, VerbsWish};
+use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsHost, VerbsOptions};
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 const WAIT: Duration = Duration::from_secs(20);
@@ -40,7 +40,7 @@ fn over_verbs(addr: SocketAddr, session: &Session) -> Result<VerbsExecutor, Fabr
 
 fn over_verbs_as(addr: SocketAddr, attach: &Attach) -> Result<VerbsExecutor, FabricError> {
     let clock = ClockEstimate::from_exchange(0, 0, ServerTime(0));
-    VerbsExecutor::attach(&VerbsWish::default(), addr, attach, clock)
+    VerbsExecutor::attach(&VerbsOptions::default(), addr, attach, clock)
 }
 
 fn refusal(attached: Result<VerbsExecutor, FabricError>) -> Status {
@@ -58,7 +58,7 @@ fn pretended(session: &Session) -> Attach {
 }
 
 fn faa(executor: &VerbsExecutor, addr: WordAddr) -> Single {
-    executor.execute_one(&Verb::Faa { addr, add: 1 }, until_ns(WAIT))
+    executor.execute_one(&WordOp::Faa { addr, add: 1 }, until_ns(WAIT))
 }
 
 fn object(peer: &mut Peer, name: &str) -> WordAddr {

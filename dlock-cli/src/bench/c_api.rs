@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use super::sample::{Floor, Samples, Times};
+use super::sample::{Baseline, Samples, Times};
 use super::{name, Run};
 use crate::args::Fabric;
 use crate::failure::Failure;
@@ -46,20 +46,20 @@ pub fn run(run: &mut Run<'_>, fabric: Fabric) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lines of two numbers: nanoseconds of a cycle, nanoseconds of two bare compare-and-swaps.
+/// Lines of two numbers: nanoseconds of a cycle, nanoseconds of two raw compare-and-swaps.
 fn read(case: &str, fabric: Fabric, block: u32, lines: &str) -> Result<Samples, Failure> {
     let mut samples = Samples::new(case, name(fabric), block);
-    let mut floor = Times::new();
+    let mut baseline = Times::new();
     for line in lines.lines() {
         let mut numbers = line.split_whitespace().map(str::parse::<f64>);
-        let (Some(Ok(cycle)), Some(Ok(bare))) = (numbers.next(), numbers.next()) else {
+        let (Some(Ok(cycle)), Some(Ok(raw))) = (numbers.next(), numbers.next()) else {
             return Err(Failure::plain(format!("the C program says '{line}'")));
         };
         samples.times.record(cycle);
-        floor.record(bare);
+        baseline.record(raw);
     }
     if fabric == Fabric::Shm {
-        samples.floor = Some(Floor { name: "two bare CAS", times: floor });
+        samples.baseline = Some(Baseline { name: "two raw CAS", times: baseline });
     }
     Ok(samples.rate_from_mean())
 }

@@ -9,10 +9,10 @@ use dlock_client::Instance;
 use dlock_core::ids::LockId;
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
-use dlock_fabric::floor::Echo;
+use dlock_fabric::baseline::Echo;
 
 use super::cycles::{chain_bytes, echo, round_trip};
-use super::sample::{Floor, Samples, Times};
+use super::sample::{Baseline, Samples, Times};
 use super::{lock_of, must, name, Run};
 use crate::args::Fabric;
 use crate::failure::Failure;
@@ -108,7 +108,7 @@ fn contended(
 }
 
 /// Two clients pass a lock to and fro; a sample lasts from before the unlock of one until the
-/// blocked `lock` of the other returns. The floor is a bare round trip of a message of this
+/// blocked `lock` of the other returns. The baseline is a raw round trip of a message of this
 /// executor, taken by the new holder each time.
 fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
     let clients = clients(run, fabric, 2, "bench hand-over", LockType::Atomic)?;
@@ -122,7 +122,7 @@ fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
     let play = |me: usize| -> Result<(Times, Times), Failure> {
         let (instance, lock) = &clients[me];
         let mut echo = message_echo(fabric)?;
-        let (mut times, mut floor) = (Times::new(), Times::new());
+        let (mut times, mut baseline) = (Times::new(), Times::new());
         for round in 0..rounds {
             waiting[me].store(true, Ordering::SeqCst);
             acquire(instance, *lock)?;
@@ -131,7 +131,7 @@ fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
             let before = released.load(Ordering::SeqCst);
             if before != 0 && before & 1 != me as u64 {
                 times.record(now.saturating_sub(before >> 1) as f64);
-                floor.record(round_trip(&mut echo)?);
+                baseline.record(round_trip(&mut echo)?);
             }
             let ends = || over.load(Ordering::SeqCst);
             while !waiting[1 - me].load(Ordering::SeqCst) && round + 1 < rounds && !ends() {
@@ -145,7 +145,7 @@ fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
                 break;
             }
         }
-        Ok((times, floor))
+        Ok((times, baseline))
     };
     let play = |me: usize| {
         let played = play(me);
@@ -157,13 +157,13 @@ fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
         let mine = play(0);
         (mine, other.join().expect("bench threads do not panic"))
     });
-    let ((times, floor), (more_times, more_floor)) = (first?, second?);
+    let ((times, baseline), (more_times, more_baseline)) = (first?, second?);
     let mut samples = Samples::new("hand-over to a waiter", name(fabric), 1);
-    let mut below = Floor { name: "bare message round trip", times: floor };
+    let mut below = Baseline { name: "raw message round trip", times: baseline };
     samples.times = times;
     samples.times.merge(&more_times);
-    below.times.merge(&more_floor);
-    samples.floor = Some(below);
+    below.times.merge(&more_baseline);
+    samples.baseline = Some(below);
     Ok(samples.rate_from_mean())
 }
 

@@ -10,12 +10,12 @@ use dlock_core::ids::{ClientId, LockId, Seq, Slot};
 use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_fabric::baseline::{two_cas_ns, Echo};
 use dlock_fabric::clock::boot_ns;
-use dlock_fabric::floor::{two_cas_ns, Echo};
 use dlock_fabric::verbs::BareFaa;
 
-use super::sample::{in_long_turns, in_turns, Floor, Measure, Samples, Times};
+use super::sample::{in_long_turns, in_turns, Baseline, Measure, Samples, Times};
 use super::{client, lock_of, must, name, Run};
 use crate::args::Fabric;
 use crate::failure::Failure;
@@ -82,28 +82,28 @@ fn over_shm(
         }
         Ok(start.elapsed().as_nanos() as f64 / f64::from(BLOCK))
     };
-    let mut floor = || Ok(two_cas_ns(BLOCK));
-    in_turns(&mut samples, run.samples(SAMPLES_SHM), "two bare CAS", &mut case, &mut floor)?;
+    let mut baseline = || Ok(two_cas_ns(BLOCK));
+    in_turns(&mut samples, run.samples(SAMPLES_SHM), "two raw CAS", &mut case, &mut baseline)?;
     Ok(samples.rate_from_mean())
 }
 
 /// The bytes of a frame that carries one compare-and-swap.
 pub fn chain_bytes(chains: usize) -> usize {
     let addr = WordAddr::new(Slot(0), Word::W0);
-    let chain = Chain::one(Verb::Cas { addr, expect: 0, swap: u64::from(ClientId::MAX) });
+    let chain = Chain::one(WordOp::Cas { addr, expect: 0, swap: u64::from(ClientId::MAX) });
     let mut frame = Vec::new();
     dlock_core::codec::encode_batch(Seq(1), &vec![chain; chains], &mut frame);
     frame.len()
 }
 
-/// A bare TCP connection that echoes frames of this length.
+/// A raw TCP connection that echoes frames of this length.
 pub fn echo(bytes: usize) -> Result<Echo, Failure> {
-    Echo::tcp(bytes).map_err(|e| Failure::plain(format!("bench: the bare round trip: {e}")))
+    Echo::tcp(bytes).map_err(|e| Failure::plain(format!("bench: the raw round trip: {e}")))
 }
 
 pub fn round_trip(echo: &mut Echo) -> Result<f64, Failure> {
     let ns = echo.round_trip_ns();
-    ns.map(|ns| ns as f64).map_err(|e| Failure::plain(format!("bench: bare round trip: {e}")))
+    ns.map(|ns| ns as f64).map_err(|e| Failure::plain(format!("bench: raw round trip: {e}")))
 }
 
 /// Over tcp or verbs, where an operation takes much longer than a reading of the clock.
@@ -129,39 +129,39 @@ fn one_by_one(
         must("unlock", gone)?;
         Ok((acquired_ns - start_ns) as f64)
     };
-    one_with_its_floor(&mut acquire, run.samples(SAMPLES_TCP), fabric, &mut case)?;
+    one_with_its_baseline(&mut acquire, run.samples(SAMPLES_TCP), fabric, &mut case)?;
     cycle.times = cycles;
-    if let (Fabric::Verbs, Some(floor)) = (fabric, &acquire.floor) {
-        cycle.floor = Some(Floor { name: floor.name, times: floor.times.clone() });
+    if let (Fabric::Verbs, Some(baseline)) = (fabric, &acquire.baseline) {
+        cycle.baseline = Some(Baseline { name: baseline.name, times: baseline.times.clone() });
     }
     Ok(vec![acquire.rate_from_mean(), cycle.rate_from_mean()])
 }
 
-/// Beside what it rests on: a verb as perftest posts it, or a round trip over TCP.
-fn one_with_its_floor(
+/// Beside what it rests on: a word operation as perftest posts it, or a round trip over TCP.
+fn one_with_its_baseline(
     samples: &mut Samples,
     count: u32,
     fabric: Fabric,
     case: Measure<'_>,
 ) -> Result<(), Failure> {
     if fabric == Fabric::Verbs {
-        let failed = |e| Failure::plain(format!("bench: a bare fetch-and-add: {e}"));
-        let mut bare = BareFaa::new(None).map_err(failed)?;
-        let mut floor = || {
+        let failed = |e| Failure::plain(format!("bench: a raw fetch-and-add: {e}"));
+        let mut raw = BareFaa::new(None).map_err(failed)?;
+        let mut baseline = || {
             let start_ns = boot_ns();
-            bare.once().map_err(failed)?;
+            raw.once().map_err(failed)?;
             Ok((boot_ns() - start_ns) as f64)
         };
-        let times = in_long_turns(samples, count, case, &mut floor)?;
-        samples.floor = Some(Floor { name: "a bare fetch-and-add", times });
+        let times = in_long_turns(samples, count, case, &mut baseline)?;
+        samples.baseline = Some(Baseline { name: "a raw fetch-and-add", times });
         return Ok(());
     }
     let mut echo = echo(chain_bytes(1))?;
-    let mut floor = || round_trip(&mut echo);
-    in_turns(samples, count, "bare TCP round trip", case, &mut floor)
+    let mut baseline = || round_trip(&mut echo);
+    in_turns(samples, count, "raw TCP round trip", case, &mut baseline)
 }
 
-/// 31 locks in one call; the floor is an acquire of one lock.
+/// 31 locks in one call; the baseline is an acquire of one lock.
 fn batch(run: &Run<'_>, instance: &Instance, fabric: Fabric) -> Result<Samples, Failure> {
     let locks = (0..=BATCH_MAX)
         .map(|i| lock_of(instance, &format!("bench batch {i}"), LockType::Atomic))
@@ -179,14 +179,14 @@ fn batch(run: &Run<'_>, instance: &Instance, fabric: Fabric) -> Result<Samples, 
         results.iter().try_for_each(|r| must("batch_unlock", r.status))?;
         Ok(took)
     };
-    let mut floor = || {
+    let mut baseline = || {
         let start = Instant::now();
         must("trylock", instance.trylock(*one, Mode::Exclusive, LEASE_S).status)?;
         let took = start.elapsed().as_nanos() as f64;
         must("unlock", instance.unlock(*one).status)?;
         Ok(took)
     };
-    in_turns(&mut samples, run.samples(SAMPLES_TCP), "acquire of one", &mut case, &mut floor)?;
+    in_turns(&mut samples, run.samples(SAMPLES_TCP), "acquire of one", &mut case, &mut baseline)?;
     for lock in &locks {
         instance.release_lock(*lock);
     }
@@ -208,10 +208,10 @@ fn object(run: &Run<'_>, instance: &Instance, fabric: Fabric) -> Result<Samples,
     };
     let count = run.samples(SAMPLES_TCP);
     if fabric == Fabric::Shm {
-        let mut floor = || Ok(two_cas_ns(BLOCK) / 2.0);
-        in_turns(&mut samples, count, "one bare CAS", &mut case, &mut floor)?;
+        let mut baseline = || Ok(two_cas_ns(BLOCK) / 2.0);
+        in_turns(&mut samples, count, "one raw CAS", &mut case, &mut baseline)?;
     } else {
-        one_with_its_floor(&mut samples, count, fabric, &mut case)?;
+        one_with_its_baseline(&mut samples, count, fabric, &mut case)?;
     }
     let mut samples = samples.rate_from_mean();
     if fabric == Fabric::Verbs {

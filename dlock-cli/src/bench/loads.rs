@@ -18,7 +18,7 @@ use dlock_core::control::{ControlReply, ControlRequest, LockGrant};
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::verb::{Chain, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::AtomicWord;
 
 use super::wire::{self, Peer, Wire};
@@ -76,7 +76,7 @@ impl Batcher {
             .into_bits();
         let (expect, swap) = if self.releases { (held, 0) } else { (0, held) };
         let addr = |grant: &LockGrant| WordAddr::new(grant.slot, Word::W0);
-        let cas = |grant| Chain::one(Verb::Cas { addr: addr(grant), expect, swap });
+        let cas = |grant| Chain::one(WordOp::Cas { addr: addr(grant), expect, swap });
         self.releases = !self.releases;
         self.under_way += 1;
         let chains = self.grants.iter().map(cas).collect();

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   this process: client threads ──▶ primary: a process of its own (demo/role.rs)
-//!   sample.rs   samples and their floor, taken in turns     report.rs  the table, the JSON
+//!   sample.rs   samples and their baseline, taken in turns     report.rs  the table, the JSON
 //!   cycles.rs   one client: cycles, batches, objects        c_api.rs   the same through C
 //!   crowd.rs    several clients: contention, hand-over
 //!   stopped.rs  verbs while the primary does not run

@@ -18,7 +18,7 @@ use dlock_core::message::{LockType, Mode};
 use rustix::process::{getrlimit, nice, setrlimit, Resource, Rlimit};
 
 use super::loads::{Batches, Connections, Control, Leaver, Load, Waiters};
-use super::sample::{Floor, Samples, Times};
+use super::sample::{Baseline, Samples, Times};
 use super::{lock_of, must, name, Run};
 use crate::args::Fabric;
 use crate::demo::Primary;
@@ -138,7 +138,8 @@ fn beside(run: &Run<'_>, primary: &Primary, case: &str, make: Make) -> Result<Sa
         done(WELL_BEHAVED),
     );
     samples.times = heavy;
-    samples.floor = Some(Floor { name: "beside the same, well-behaved", times: well_behaved });
+    samples.baseline =
+        Some(Baseline { name: "beside the same, well-behaved", times: well_behaved });
     Ok(samples.rate_from_mean())
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{json, Value};
 
-use super::sample::{Floor, Samples, Times};
+use super::sample::{Baseline, Samples, Times};
 use crate::table;
 
 /// The columns, named as perftest names its own; times are in microseconds.
@@ -19,9 +19,9 @@ const COLUMNS: [&str; 14] = [
     "99%",
     "99.9%",
     "ops/s",
-    "floor",
+    "baseline",
     "ratio",
-    "floor is / note",
+    "baseline is / note",
 ];
 
 fn micros(ns: f64) -> String {
@@ -45,7 +45,7 @@ pub fn table(rows: &[Samples], skipped: &[(String, String)]) -> String {
         out.push_str(&format!(" skipped: {case}: {reason}\n"));
     }
     out.push_str(
-        " t_typical is the median; ratio = t_typical / floor, medians of samples taken in turns.\n",
+        " t_typical is the median; ratio = t_typical / baseline, of samples taken in turns.\n",
     );
     let blocks = rows.iter().map(|r| r.per_sample).max().unwrap_or(1);
     if blocks > 1 {
@@ -58,10 +58,10 @@ pub fn table(rows: &[Samples], skipped: &[(String, String)]) -> String {
 
 fn line(row: &Samples) -> Vec<String> {
     let times = &row.times;
-    let floor = row.floor.as_ref();
-    let note = match (floor, row.note.is_empty()) {
-        (Some(floor), true) => floor.name.to_string(),
-        (Some(floor), false) => format!("{}; {}", floor.name, row.note),
+    let baseline = row.baseline.as_ref();
+    let note = match (baseline, row.note.is_empty()) {
+        (Some(baseline), true) => baseline.name.to_string(),
+        (Some(baseline), false) => format!("{}; {}", baseline.name, row.note),
         (None, _) => row.note.clone(),
     };
     vec![
@@ -76,7 +76,7 @@ fn line(row: &Samples) -> Vec<String> {
         micros(times.quantile_ns(0.99)),
         micros(times.quantile_ns(0.999)),
         format!("{:.0}", row.per_second),
-        floor.map_or("-".into(), |f| micros(f.times.quantile_ns(0.5))),
+        baseline.map_or("-".into(), |f| micros(f.times.quantile_ns(0.5))),
         row.ratio().map_or("-".into(), |r| format!("{r:.2}")),
         note,
     ]
@@ -105,14 +105,14 @@ fn result(row: &Samples) -> Value {
         "operations_per_sample": row.per_sample,
         "operations_per_second": row.per_second,
         "times": times(&row.times),
-        "floor": row.floor.as_ref().map(floor),
+        "baseline": row.baseline.as_ref().map(baseline),
         "ratio": row.ratio(),
         "note": row.note,
     })
 }
 
-fn floor(floor: &Floor) -> Value {
-    json!({ "name": floor.name, "times": times(&floor.times) })
+fn baseline(baseline: &Baseline) -> Value {
+    json!({ "name": baseline.name, "times": times(&baseline.times) })
 }
 
 fn times(times: &Times) -> Value {
@@ -136,16 +136,16 @@ mod tests {
     fn rows() -> Vec<Samples> {
         let mut row = Samples::new("atomic", "shm", 256);
         row.times.record(50.0);
-        let mut floor = Floor { name: "bare", times: Times::new() };
-        floor.times.record(10.0);
-        row.floor = Some(floor);
+        let mut baseline = Baseline { name: "raw", times: Times::new() };
+        baseline.times.record(10.0);
+        row.baseline = Some(baseline);
         vec![row.rate_from_mean()]
     }
 
     #[test]
-    fn the_table_shows_median_floor_and_ratio() {
+    fn the_table_shows_median_baseline_and_ratio() {
         let text = table(&rows(), &[("other".into(), "no time".into())]);
-        for part in ["0.050", "0.010", "5.00", "bare", "skipped: other: no time"] {
+        for part in ["0.050", "0.010", "5.00", "raw", "skipped: other: no time"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
     }

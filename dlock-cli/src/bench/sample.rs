@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Samples of one case and of its floor, taken in turns so that both see the same machine.
+//! Samples of one case and of its baseline, taken in turns so that both see the same machine.
 
 use hdrhistogram::Histogram;
 
@@ -49,7 +49,7 @@ impl Times {
 }
 
 /// What a case was compared with.
-pub struct Floor {
+pub struct Baseline {
     /// What it is.
     pub name: &'static str,
     /// Its distribution.
@@ -66,8 +66,8 @@ pub struct Samples {
     pub times: Times,
     /// Operations behind one sample: more than 1 where a clock reading costs as much as one.
     pub per_sample: u32,
-    /// The raw floor, if there is one.
-    pub floor: Option<Floor>,
+    /// The raw baseline, if there is one.
+    pub baseline: Option<Baseline>,
     /// How many there were per second, by all clients together.
     pub per_second: f64,
     /// What else there is to know.
@@ -82,16 +82,16 @@ impl Samples {
             fabric,
             times: Times::new(),
             per_sample,
-            floor: None,
+            baseline: None,
             per_second: 0.0,
             note: String::new(),
         }
     }
 
-    /// The median beside the floor's.
+    /// The median beside the baseline's.
     pub fn ratio(&self) -> Option<f64> {
-        let floor = self.floor.as_ref()?.times.quantile_ns(0.5);
-        (floor > 0.0).then(|| self.times.quantile_ns(0.5) / floor)
+        let baseline = self.baseline.as_ref()?.times.quantile_ns(0.5);
+        (baseline > 0.0).then(|| self.times.quantile_ns(0.5) / baseline)
     }
 
     /// One client's rate, from the mean.
@@ -105,42 +105,42 @@ impl Samples {
 /// A measurement: nanoseconds of one operation.
 pub type Measure<'a> = &'a mut dyn FnMut() -> Result<f64, Failure>;
 
-/// Takes samples of a case and of its floor in turns, after a tenth of them as a warm-up.
+/// Takes samples of a case and of its baseline in turns, after a tenth of them as a warm-up.
 pub fn in_turns(
     samples: &mut Samples,
     count: u32,
-    floor_name: &'static str,
+    baseline_name: &'static str,
     case: Measure<'_>,
-    floor: Measure<'_>,
+    baseline: Measure<'_>,
 ) -> Result<(), Failure> {
-    let mut below = Floor { name: floor_name, times: Times::new() };
+    let mut below = Baseline { name: baseline_name, times: Times::new() };
     for _ in 0..count / 10 {
         case()?;
-        floor()?;
+        baseline()?;
     }
     for _ in 0..count {
         samples.times.record(case()?);
-        below.times.record(floor()?);
+        below.times.record(baseline()?);
     }
-    samples.floor = Some(below);
+    samples.baseline = Some(below);
     Ok(())
 }
 
-/// Operations of a case, then as many of its floor: neither finds the caches as the other has
+/// Operations of a case, then as many of its baseline: neither finds the caches as the other has
 /// left them, but for the first.
 const TURN: u32 = 50;
 
-/// As [`in_turns`], many of one kind in each turn; what the floor took.
+/// As [`in_turns`], many of one kind in each turn; what the baseline took.
 pub fn in_long_turns(
     samples: &mut Samples,
     count: u32,
     case: Measure<'_>,
-    floor: Measure<'_>,
+    baseline: Measure<'_>,
 ) -> Result<Times, Failure> {
     let mut below = Times::new();
-    let mut turn = |case_times: &mut Times, floor_times: &mut Times| {
+    let mut turn = |case_times: &mut Times, baseline_times: &mut Times| {
         (0..TURN).try_for_each(|_| case().map(|ns| case_times.record(ns)))?;
-        (0..TURN).try_for_each(|_| floor().map(|ns| floor_times.record(ns)))
+        (0..TURN).try_for_each(|_| baseline().map(|ns| baseline_times.record(ns)))
     };
     for _ in 0..(count / 10).div_ceil(TURN) {
         turn(&mut Times::new(), &mut Times::new())?;
@@ -163,11 +163,11 @@ mod tests {
             a += 1.0;
             Ok(200.0 + a % 3.0)
         };
-        let mut floor = || {
+        let mut baseline = || {
             b += 1.0;
             Ok(100.0 + b % 3.0)
         };
-        in_turns(&mut samples, 300, "y", &mut case, &mut floor).unwrap();
+        in_turns(&mut samples, 300, "y", &mut case, &mut baseline).unwrap();
         assert_eq!(samples.times.count(), 300);
         let ratio = samples.ratio().unwrap();
         assert!((ratio - 201.0 / 101.0).abs() < 0.01, "{ratio}");

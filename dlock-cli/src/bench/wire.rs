@@ -14,7 +14,7 @@ use dlock_core::ids::{LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{LockType, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::Chain;
+use dlock_core::word_op::Chain;
 use dlock_fabric::frames::FrameBuffer;
 
 use crate::failure::Failure;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dlock_core::control::FabricKind;
 use dlock_core::session::Failure;
 use dlock_fabric::verbs::{self, VerbsError};
-use dlock_fabric::{FabricError, VerbsPath, VerbsWish};
+use dlock_fabric::{FabricError, VerbsOptions, VerbsPath};
 use log::Level;
 
 use super::{failure_of, Attached, Fabric, Place};
@@ -26,21 +26,21 @@ pub(super) static FABRIC: Fabric = Fabric {
 
 fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
     let Place { config, session, primary, clock } = *place;
-    let wish = wish(config)?;
+    let options = options(config)?;
     let request = place.request(FabricKind::Verbs);
-    let path = VerbsPath::open(wish, primary, request, clock, session.recovering)?;
+    let path = VerbsPath::open(options, primary, request, clock, session.recovering)?;
     let path = Arc::new(path);
     Ok(Attached { exec: path.clone(), verbs: Some(path) })
 }
 
 /// The port that the configuration names, or else the first that can be used.
-fn wish(config: &ClientConfig) -> Result<VerbsWish, FabricError> {
+fn options(config: &ClientConfig) -> Result<VerbsOptions, FabricError> {
     let (device, eid) = (config.device.clone(), config.eid);
     let chosen = verbs::choose(&verbs::devices()?, device.as_deref(), &eid);
     let chosen = chosen.map_err(VerbsError::from)?;
     log::debug!("verbs: device {}, port {}, GID {}", chosen.device, chosen.port, chosen.gid.gid);
     let shared_qp = config.tp_mode == UNI_CONN;
-    Ok(VerbsWish { device, eid, shared_qp, ..VerbsWish::default() })
+    Ok(VerbsOptions { device, eid, shared_qp, ..VerbsOptions::default() })
 }
 
 fn failure(error: &FabricError) -> Failure {

@@ -26,7 +26,7 @@ use dlock_fabric::clock::boot_ns;
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC, OPEN};
 use crate::execute::{tell, DATA_WAIT, DATA_WAIT_NS};
-use crate::table::{Busy, CellGuard, Held};
+use crate::table::{Busy, ClientLock, LockSlotGuard};
 
 /// What [`Instance::request_async`] can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Instance {
         if let Err(status) = self.admit() {
             return status;
         }
-        let (cell, mut guard) = match self.locked_since(lock, Instant::now()) {
+        let (lock_slot, mut guard) = match self.locked_since(lock, Instant::now()) {
             Ok(locked) => locked,
             Err(status) => return status,
         };
@@ -111,7 +111,7 @@ impl Instance {
         match start(held, op.op()) {
             Start::Decided(result) => {
                 self.stats.count_async(lock_type, op.op(), &result);
-                cell.changed.notify_all();
+                lock_slot.changed.notify_all();
                 result.status
             }
             Start::Under(under_way) => {
@@ -140,7 +140,8 @@ impl Instance {
             self.stats.add(Counter::NoAsync);
             return code(Status::NoAsync);
         };
-        let Ok((cell, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT) else {
+        let Ok((lock_slot, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT)
+        else {
             *slot = None; // the instance is being taken down
             self.turn_gate(ASYNC, OPEN);
             return code(Status::NoAsync);
@@ -165,7 +166,7 @@ impl Instance {
         }
         *slot = None;
         self.turn_gate(ASYNC, OPEN);
-        cell.changed.notify_all();
+        lock_slot.changed.notify_all();
         result
     }
 
@@ -191,12 +192,12 @@ impl Instance {
     pub(super) fn forget_async(&self) {
         let mut slot = self.pending.lock();
         let Some(mut pending) = slot.take() else { return };
-        if let Ok((cell, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT) {
+        if let Ok((lock_slot, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT) {
             pending.give_up(&mut guard);
             if let Some(held) = guard.as_mut() {
                 held.busy = Busy::No;
             }
-            cell.changed.notify_all();
+            lock_slot.changed.notify_all();
         }
         self.turn_gate(ASYNC, OPEN);
     }
@@ -208,7 +209,7 @@ enum Start {
     Under(Pending),
 }
 
-fn start(held: &mut Held, op: Op) -> Start {
+fn start(held: &mut ClientLock, op: Op) -> Start {
     if held.is_unfounded(op) {
         return Start::Decided(code(Status::BadResponse));
     }
@@ -238,7 +239,7 @@ fn start(held: &mut Held, op: Op) -> Start {
 }
 
 /// Carries out the effects that need not be waited for. `asked` is the request that is out.
-fn advance(held: &mut Held, operation: &mut Operation, mut asked: Option<Seq>) -> WaitsFor {
+fn advance(held: &mut ClientLock, operation: &mut Operation, mut asked: Option<Seq>) -> WaitsFor {
     loop {
         match operation.next(&mut held.entry) {
             Effect::Done(result) => return WaitsFor::Nothing(result),
@@ -266,7 +267,7 @@ fn advance(held: &mut Held, operation: &mut Operation, mut asked: Option<Seq>) -
                     held.exec.forget(seq);
                 }
             }
-            Effect::WriteLedger(entry) => held.exec.note(held.entry.handle(), entry),
+            Effect::WriteLedger(entry) => held.exec.write_ledger(held.entry.handle(), entry),
             Effect::Tell(request) => tell(&*held.exec, &request),
             Effect::ReadClock => operation.clock(held.now()),
             Effect::Count(counter) => held.exec.count(counter),
@@ -276,7 +277,7 @@ fn advance(held: &mut Held, operation: &mut Operation, mut asked: Option<Seq>) -
 
 impl Pending {
     /// The result, if there is one by now.
-    fn check(&mut self, guard: &mut CellGuard<'_>) -> Option<OpResult> {
+    fn check(&mut self, guard: &mut LockSlotGuard<'_>) -> Option<OpResult> {
         let held = guard.as_mut()?;
         loop {
             match self.waits_for {
@@ -295,7 +296,7 @@ impl Pending {
                     self.operation.outcome(&mut held.entry, outcome, now);
                 }
                 WaitsFor::Flush { until_ns } => {
-                    let is_flushed = self.exec.publish(Duration::ZERO);
+                    let is_flushed = self.exec.flush_ledger(Duration::ZERO);
                     if !is_flushed && boot_ns() < until_ns {
                         return None;
                     }
@@ -317,7 +318,7 @@ impl Pending {
     }
 
     /// Its answer is not wanted any more, and what it did is to be undone.
-    fn give_up(&mut self, guard: &mut CellGuard<'_>) {
+    fn give_up(&mut self, guard: &mut LockSlotGuard<'_>) {
         match self.waits_for {
             WaitsFor::Chain(Posted::Pending(seq)) | WaitsFor::Reply(seq) => self.exec.forget(seq),
             WaitsFor::Chain(Posted::Ready(_)) | WaitsFor::Flush { .. } => {}

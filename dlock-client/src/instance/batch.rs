@@ -20,12 +20,12 @@ use dlock_core::lock::{FastCas, LockEntry, Op, OpResult};
 use dlock_core::message::Mode;
 use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome};
+use dlock_core::word_op::{Chain, Outcome};
 use dlock_fabric::clock::boot_ns;
 
 use super::{code, Instance};
 use crate::execute::{left_ns, tell, DATA_WAIT};
-use crate::table::{Busy, Cell, CellGuard, CellIndex, Held};
+use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, LockSlotIndex};
 
 impl Instance {
     /// [`trylock`](Self::trylock) for up to 31 locks at once; item by item in `out`.
@@ -98,7 +98,7 @@ impl Instance {
             if let (Some(place), Some(lock_type)) = (batch.place_of(item), lock_type) {
                 self.stats.count(lock_type, op, out);
                 if matches!(op, Op::Unlock) {
-                    places[place].cell.changed.notify_all();
+                    places[place].lock_slot.changed.notify_all();
                 }
             }
         }
@@ -117,8 +117,8 @@ impl Instance {
         let mut cases = [FastCas::NONE; BATCH_MAX];
         let mut session: Option<(*const (), Now)> = None;
         for ((id, op), case) in ops.zip(&mut cases) {
-            let cell = self.table.cell(self.table.hint(id)?);
-            let mut guard = cell.try_lock()?;
+            let lock_slot = self.table.lock_slot(self.table.hint(id)?);
+            let mut guard = lock_slot.try_lock()?;
             let held = guard.as_mut().filter(|held| held.id == id && held.busy == Busy::No)?;
             let exec = Arc::as_ptr(&held.exec).cast::<()>();
             let now = match session {
@@ -133,7 +133,7 @@ impl Instance {
             session = Some((exec, now));
             *case = held.entry.fast(op, now)?;
             held.last_now = now;
-            places.push(Place { cell, guard });
+            places.push(Place { lock_slot, guard });
         }
         let (_, now) = session?;
         let bounds = Bounds::since(start_ns.unwrap_or(now.local_ns));
@@ -148,7 +148,7 @@ impl Instance {
     ) -> Status {
         let Short { mut places, cases, now, bounds } = short;
         let count = places.len();
-        let verbs = cases.map(FastCas::verb);
+        let verbs = cases.map(FastCas::word_op);
         let mut singles = [Single::Unknown; BATCH_MAX];
         let exec = Arc::clone(&places[0].held().exec);
         let wait = match places[0].held().is_local {
@@ -166,7 +166,7 @@ impl Instance {
             if let Some(result) = place.held().entry.fast_end(cas, now, || local_ns) {
                 (*out, ended[i]) = (result, true);
                 if cas.deadline_s.is_none() {
-                    place.cell.changed.notify_all();
+                    place.lock_slot.changed.notify_all();
                 }
             }
         }
@@ -211,7 +211,7 @@ impl Instance {
         bounds: Bounds,
     ) -> Vec<Place<'_>> {
         let deadline = Instant::now() + left_ns(bounds.until_ns);
-        let mut wanted: Vec<(CellIndex, LockId)> = Vec::with_capacity(ops.len());
+        let mut wanted: Vec<(LockSlotIndex, LockId)> = Vec::with_capacity(ops.len());
         wanted.extend(ops.clone().filter_map(|(id, _)| Some((self.table.find(id)?, id))));
         wanted.sort_unstable();
         wanted.dedup();
@@ -240,21 +240,21 @@ impl Instance {
 
     fn idle_at(
         &self,
-        index: CellIndex,
+        index: LockSlotIndex,
         id: LockId,
         deadline: Instant,
     ) -> Result<Place<'_>, Status> {
-        let cell = self.table.cell(index);
-        let mut guard = cell.lock_until(|| deadline).ok_or(Status::BadResponse)?;
+        let lock_slot = self.table.lock_slot(index);
+        let mut guard = lock_slot.lock_until(|| deadline).ok_or(Status::BadResponse)?;
         loop {
             let held = guard.as_ref().filter(|held| held.id == id);
             let held = held.ok_or_else(|| self.not_got())?;
             match held.busy {
-                Busy::No => return Ok(Place { cell, guard }),
+                Busy::No => return Ok(Place { lock_slot, guard }),
                 Busy::Async => return Err(self.refuse(super::ASYNC)),
                 Busy::Waiting => {}
             }
-            if cell.changed.wait_until(&mut guard, deadline).timed_out() {
+            if lock_slot.changed.wait_until(&mut guard, deadline).timed_out() {
                 return Err(Status::BadResponse);
             }
         }
@@ -273,12 +273,12 @@ struct Short<'a> {
 
 /// One lock of the batch.
 struct Place<'a> {
-    cell: &'a Cell,
-    guard: CellGuard<'a>,
+    lock_slot: &'a LockSlot,
+    guard: LockSlotGuard<'a>,
 }
 
 impl Place<'_> {
-    fn held(&mut self) -> &mut Held {
+    fn held(&mut self) -> &mut ClientLock {
         // idle_at has seen the lock, and it is not taken out while this guard lives
         self.guard.as_mut().expect("a locked place holds its lock")
     }
@@ -326,7 +326,7 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
             match effect {
                 Effect::Post { chain, until_ns } => posts.push(((i, exec), chain, until_ns)),
                 Effect::Flush { until_ns } => flushes.push(((i, exec), until_ns)),
-                Effect::WriteLedger(entry) => exec.note(held.entry.handle(), entry),
+                Effect::WriteLedger(entry) => exec.write_ledger(held.entry.handle(), entry),
                 Effect::Tell(request) => tell(&*exec, &request),
                 Effect::ReadClock => batch.clock(i, held.now()),
                 Effect::Count(counter) => exec.count(counter),
@@ -395,7 +395,7 @@ fn flush(batch: &mut Batch, places: &mut [Place<'_>], flushes: &[(On, u64)]) {
     for ((i, exec), until_ns) in flushes {
         let is_flushed = match flushed {
             Some((same, is_flushed)) if Arc::ptr_eq(same, exec) => is_flushed,
-            _ => exec.publish(left_ns(*until_ns)),
+            _ => exec.flush_ledger(left_ns(*until_ns)),
         };
         flushed = Some((exec, is_flushed));
         if let Some(place) = batch.place_of(*i) {

@@ -10,7 +10,7 @@ use dlock_core::status::Status;
 
 use super::{code, Instance};
 use crate::execute::{perform, Limit};
-use crate::table::{Cell, CellGuard};
+use crate::table::{LockSlot, LockSlotGuard};
 
 impl Instance {
     /// Takes a lock if it is free, for `expire_s` seconds. With `expire_s` 0 only the cached
@@ -72,8 +72,8 @@ impl Instance {
         if let Err(status) = self.admit() {
             return code(status);
         }
-        if let Some((cell, mut guard)) = self.at_once(lock) {
-            return self.run(cell, &mut guard, op, &Limit::NOW);
+        if let Some((lock_slot, mut guard)) = self.at_once(lock) {
+            return self.run(lock_slot, &mut guard, op, &Limit::NOW);
         }
         self.wait_for(lock, op, Instant::now())
     }
@@ -85,7 +85,7 @@ impl Instance {
             return code(status);
         }
         match self.locked_since(lock, start) {
-            Ok((cell, mut guard)) => self.run(cell, &mut guard, op, &Limit::since(start)),
+            Ok((lock_slot, mut guard)) => self.run(lock_slot, &mut guard, op, &Limit::since(start)),
             Err(status) => code(status),
         }
     }
@@ -93,21 +93,21 @@ impl Instance {
     #[inline]
     pub(super) fn run(
         &self,
-        cell: &Cell,
-        guard: &mut CellGuard<'_>,
+        lock_slot: &LockSlot,
+        guard: &mut LockSlotGuard<'_>,
         op: Op,
         limit: &Limit,
     ) -> OpResult {
-        let result = perform(cell, guard, op, limit);
-        self.told(cell, guard, op, result)
+        let result = perform(lock_slot, guard, op, limit);
+        self.told(lock_slot, guard, op, result)
     }
 
     /// Counts a result, and wakes those who may go on after it.
     #[inline]
     pub(super) fn told(
         &self,
-        cell: &Cell,
-        guard: &mut CellGuard<'_>,
+        lock_slot: &LockSlot,
+        guard: &mut LockSlotGuard<'_>,
         op: Op,
         result: OpResult,
     ) -> OpResult {
@@ -118,7 +118,7 @@ impl Instance {
             }
         }
         if !is_success || matches!(op, Op::Unlock) {
-            cell.changed.notify_all(); // threads that wait for this client's own hold to end
+            lock_slot.changed.notify_all(); // threads that wait for this client's own hold to end
         }
         result
     }

@@ -20,7 +20,7 @@ use dlock_core::status::Status;
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC};
 use crate::execute::{Limit, DATA_WAIT};
-use crate::table::{Busy, Cell, CellGuard, Held, Turn};
+use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, Turn};
 
 /// A result and, if the lock is held now, the number of the hold.
 pub(crate) type Attempt = (OpResult, u64);
@@ -37,20 +37,21 @@ impl Instance {
             return (code(status), 0);
         }
         match self.idle(lock) {
-            Ok((cell, mut guard, limit)) => {
+            Ok((lock_slot, mut guard, limit)) => {
                 if guard.as_ref().is_some_and(|held| !held.queue.is_empty()) {
                     return (code(Status::Fail), 0);
                 }
                 let is_orphaned = guard.as_ref().is_some_and(|held| held.orphaned);
                 let limit = if is_orphaned { limit.started() } else { limit };
-                if let Err(status) = self.reclaim(cell, &mut guard, &limit) {
+                if let Err(status) = self.reclaim(lock_slot, &mut guard, &limit) {
                     return (code(status), 0);
                 }
                 if guard.as_ref().is_some_and(|held| in_the_way(held, mode)) {
                     return (code(Status::Fail), 0);
                 }
-                let result = self.run(cell, &mut guard, Op::TryLock { mode, expire_s }, &limit);
-                self.attempted(cell, &mut guard, result)
+                let result =
+                    self.run(lock_slot, &mut guard, Op::TryLock { mode, expire_s }, &limit);
+                self.attempted(lock_slot, &mut guard, result)
             }
             Err(status) => (code(status), 0),
         }
@@ -69,26 +70,26 @@ impl Instance {
         }
         let start = Instant::now();
         let limit = Limit::to(start, deadline);
-        let (cell, mut guard) = match self.opened(lock, start + DATA_WAIT) {
+        let (lock_slot, mut guard) = match self.opened(lock, start + DATA_WAIT) {
             Ok(opened) => opened,
             Err(status) => return (code(status), 0),
         };
-        let turn = self.await_turn(cell, &mut guard, lock, mode, deadline);
-        if let Err(status) = turn.and_then(|()| self.reclaim(cell, &mut guard, &limit)) {
-            cell.changed.notify_all();
+        let turn = self.await_turn(lock_slot, &mut guard, lock, mode, deadline);
+        if let Err(status) = turn.and_then(|()| self.reclaim(lock_slot, &mut guard, &limit)) {
+            lock_slot.changed.notify_all();
             return (code(status), 0);
         }
-        let result = self.run(cell, &mut guard, Op::Lock { mode, expire_s }, &limit);
-        let attempt = self.attempted(cell, &mut guard, result);
-        cell.changed.notify_all(); // a shared hold admits others, a failure hands the turn on
+        let result = self.run(lock_slot, &mut guard, Op::Lock { mode, expire_s }, &limit);
+        let attempt = self.attempted(lock_slot, &mut guard, result);
+        lock_slot.changed.notify_all(); // a shared hold admits others, a failure hands the turn on
         attempt
     }
 
     /// Until no other guard and no earlier thread of this client is in the way.
     fn await_turn(
         &self,
-        cell: &Cell,
-        guard: &mut CellGuard<'_>,
+        lock_slot: &LockSlot,
+        guard: &mut LockSlotGuard<'_>,
         lock: LockId,
         mode: Mode,
         deadline: Instant,
@@ -104,7 +105,7 @@ impl Instance {
                 Err(status) => break Err(status),
             }
             mine.get_or_insert_with(|| held.queue_up());
-            if cell.changed.wait_until(guard, deadline).timed_out() {
+            if lock_slot.changed.wait_until(guard, deadline).timed_out() {
                 break Err(Status::Fail);
             }
         };
@@ -117,7 +118,7 @@ impl Instance {
     /// Whether no other guard and nobody earlier in the queue is in the way.
     pub(super) fn is_turn(
         &self,
-        held: &Held,
+        held: &ClientLock,
         mode: Mode,
         mine: Option<Turn>,
     ) -> Result<bool, Status> {
@@ -134,8 +135,8 @@ impl Instance {
     #[inline]
     pub(super) fn attempted(
         &self,
-        cell: &Cell,
-        guard: &mut CellGuard<'_>,
+        lock_slot: &LockSlot,
+        guard: &mut LockSlotGuard<'_>,
         result: OpResult,
     ) -> Attempt {
         let Some(held) = guard.as_mut() else { return (result, 0) };
@@ -143,7 +144,7 @@ impl Instance {
             Status::Success => held.hold += 1,
             Status::AlreadyLocked => {}
             _ if has_ticket(held.entry.state()) => {
-                let _ = self.run(cell, guard, Op::Unlock, &Limit::NOW);
+                let _ = self.run(lock_slot, guard, Op::Unlock, &Limit::NOW);
                 return (result, 0);
             }
             _ => {}
@@ -151,15 +152,21 @@ impl Instance {
         (result, held.hold)
     }
 
-    /// The cell of a lock that is held by the guard with this number.
+    /// The lock slot of a lock that is held by the guard with this number.
     #[inline]
-    fn of_guard(&self, lock: LockId, hold: u64) -> Result<(&Cell, CellGuard<'_>, Limit), Status> {
-        let (cell, guard, limit) = self.idle(lock).map_err(|status| match status {
+    fn of_guard(
+        &self,
+        lock: LockId,
+        hold: u64,
+    ) -> Result<(&LockSlot, LockSlotGuard<'_>, Limit), Status> {
+        let (lock_slot, guard, limit) = self.idle(lock).map_err(|status| match status {
             Status::Fail => Status::AlreadyUnlocked, // queued for anew: it was lost
             status => status,
         })?;
         match guard.as_ref() {
-            Some(held) if held.hold == hold && held.entry.refs() > 0 => Ok((cell, guard, limit)),
+            Some(held) if held.hold == hold && held.entry.refs() > 0 => {
+                Ok((lock_slot, guard, limit))
+            }
             _ => Err(Status::AlreadyUnlocked),
         }
     }
@@ -174,8 +181,8 @@ impl Instance {
         expire_s: u32,
     ) -> OpResult {
         match self.of_guard(lock, hold) {
-            Ok((cell, mut guard, limit)) => {
-                self.run(cell, &mut guard, Op::Extend { mode, expire_s }, &limit)
+            Ok((lock_slot, mut guard, limit)) => {
+                self.run(lock_slot, &mut guard, Op::Extend { mode, expire_s }, &limit)
             }
             Err(status) => code(self.left_or(status)),
         }
@@ -186,8 +193,8 @@ impl Instance {
     #[inline]
     pub(crate) fn end_guard(&self, lock: LockId, hold: u64) -> Status {
         match self.of_guard(lock, hold) {
-            Ok((cell, mut guard, limit)) => {
-                let status = self.run(cell, &mut guard, Op::Unlock, &limit).status;
+            Ok((lock_slot, mut guard, limit)) => {
+                let status = self.run(lock_slot, &mut guard, Op::Unlock, &limit).status;
                 if let (Status::BadResponse | Status::NotReady, Some(held)) =
                     (status, guard.as_mut())
                 {
@@ -205,8 +212,8 @@ impl Instance {
 
     /// As [`release_lock`](Self::release_lock), for the last lock object of a name.
     pub(crate) fn release_guarded(&self, lock: LockId) -> Status {
-        if let Ok((cell, mut guard, limit)) = self.idle(lock) {
-            if let Err(status) = self.reclaim(cell, &mut guard, &limit) {
+        if let Ok((lock_slot, mut guard, limit)) = self.idle(lock) {
+            if let Err(status) = self.reclaim(lock_slot, &mut guard, &limit) {
                 return status;
             }
         }
@@ -217,14 +224,14 @@ impl Instance {
     #[inline]
     pub(super) fn reclaim(
         &self,
-        cell: &Cell,
-        guard: &mut CellGuard<'_>,
+        lock_slot: &LockSlot,
+        guard: &mut LockSlotGuard<'_>,
         limit: &Limit,
     ) -> Result<(), Status> {
         if guard.as_ref().is_none_or(|held| !held.orphaned) {
             return Ok(());
         }
-        match self.run(cell, guard, Op::Unlock, limit).status {
+        match self.run(lock_slot, guard, Op::Unlock, limit).status {
             status @ (Status::BadResponse | Status::NotReady) => Err(status),
             _ => {
                 if let Some(held) = guard.as_mut() {
@@ -238,7 +245,7 @@ impl Instance {
 
 /// Whether a hold of this client keeps a new guard out.
 #[inline]
-fn in_the_way(held: &Held, mode: Mode) -> bool {
+fn in_the_way(held: &ClientLock, mode: Mode) -> bool {
     match held.entry.state() {
         EntryState::ExclusiveLocked => true,
         EntryState::SharedLocked => mode == Mode::Exclusive,

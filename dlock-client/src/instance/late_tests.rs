@@ -53,7 +53,7 @@ fn join_late(server: &Server, fabric: FabricChoice, ahead_ns: i64) -> (Instance,
     let late = Arc::new(Late::new(Arc::clone(&link.exec), ahead_ns));
     let exec: Arc<dyn Executor> = late.clone();
     let pulse = Arc::clone(&link.pulse);
-    instance.link.store(Arc::new(Link { exec, verbs: None, pulse, ..*link }));
+    instance.link.store(Arc::new(SessionState { exec, verbs: None, pulse, ..*link }));
     (instance, late)
 }
 
@@ -336,7 +336,7 @@ fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() 
         let index = a.table.find(id).expect("it was got");
         let knows_of_waiters = || {
             assert_eq!(a.extend(id, X, 0).status, Status::Success);
-            let guard = a.table.cell(index).lock_until(Instant::now).expect("nobody else");
+            let guard = a.table.lock_slot(index).lock_until(Instant::now).expect("nobody else");
             let held = guard.as_ref().expect("it was got");
             held.entry.fast(Op::Unlock, held.now()).is_none()
         };
@@ -345,7 +345,7 @@ fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() 
             while !knows_of_waiters() {
                 thread::sleep(Duration::from_millis(1));
             }
-            let mut guard = a.table.cell(index).lock_until(Instant::now).expect("nobody else");
+            let mut guard = a.table.lock_slot(index).lock_until(Instant::now).expect("nobody else");
             let last_now = &mut guard.as_mut().expect("it was got").last_now;
             last_now.local_ns = last_now.local_ns.saturating_sub(60 * NS);
             drop(guard);

@@ -14,7 +14,7 @@ use dlock_core::status::Status;
 use super::{call_on, Instance};
 use crate::control::CONTROL_WAIT;
 use crate::execute::{settle, DATA_WAIT};
-use crate::table::{Busy, CellGuard, CellIndex, Held, Known};
+use crate::table::{Busy, ClientLock, Known, LockSlotGuard, LockSlotIndex};
 
 /// A lock's id and whether it is new to this client, or why there is none.
 type GotLock = Result<(LockId, bool), Status>;
@@ -98,7 +98,7 @@ impl Instance {
         entry.asks_readers(link.asks_readers);
         let exec = Arc::clone(&link.exec);
         let pulse = Arc::clone(&link.pulse);
-        self.table.insert(Held::new(grant.lock, entry, exec, pulse, link.epoch));
+        self.table.insert(ClientLock::new(grant.lock, entry, exec, pulse, link.epoch));
         Ok((grant.lock, true))
     }
 
@@ -134,7 +134,7 @@ impl Instance {
             }
             EntryState::Initialized | EntryState::Unlocked => {
                 let until = deadline.min(Instant::now() + DATA_WAIT);
-                if let Err(status) = settle(self.table.cell(index), &mut guard, until) {
+                if let Err(status) = settle(self.table.lock_slot(index), &mut guard, until) {
                     return status;
                 }
                 let request = ControlRequest::ReleaseLocks(vec![at_primary]);
@@ -142,7 +142,7 @@ impl Instance {
                 self.release_answered(index, &mut guard, status)
             }
         };
-        self.table.cell(index).changed.notify_all();
+        self.table.lock_slot(index).changed.notify_all();
         status
     }
 
@@ -150,8 +150,8 @@ impl Instance {
     /// answer to an earlier release, if that one was not answered.
     fn release_answered(
         &self,
-        index: CellIndex,
-        guard: &mut CellGuard<'_>,
+        index: LockSlotIndex,
+        guard: &mut LockSlotGuard<'_>,
         status: Status,
     ) -> Status {
         let Some(held) = guard.as_mut() else { return status };
@@ -163,15 +163,15 @@ impl Instance {
         released(status, was_unanswered)
     }
 
-    /// The cell of a lock, once no other thread waits for its grant.
+    /// The lock slot of a lock, once no other thread waits for its grant.
     fn releasable(
         &self,
         lock: LockId,
-        index: CellIndex,
+        index: LockSlotIndex,
         deadline: Instant,
-    ) -> Result<CellGuard<'_>, Status> {
-        let cell = self.table.cell(index);
-        let mut guard = cell.lock_until(|| deadline).ok_or(Status::BadResponse)?;
+    ) -> Result<LockSlotGuard<'_>, Status> {
+        let lock_slot = self.table.lock_slot(index);
+        let mut guard = lock_slot.lock_until(|| deadline).ok_or(Status::BadResponse)?;
         loop {
             match guard.as_ref() {
                 Some(held) if held.id == lock => match held.busy {
@@ -181,7 +181,7 @@ impl Instance {
                 },
                 _ => return Err(Status::Error),
             }
-            if cell.changed.wait_until(&mut guard, deadline).timed_out() {
+            if lock_slot.changed.wait_until(&mut guard, deadline).timed_out() {
                 return Err(Status::BadResponse);
             }
         }
@@ -233,7 +233,7 @@ impl Instance {
         }
         let deadline = Instant::now() + CONTROL_WAIT;
         let Ok(_lifecycle) = self.lifecycle_until(deadline) else { return Status::BadResponse };
-        let mut wanted: Vec<(CellIndex, usize)> = Vec::new();
+        let mut wanted: Vec<(LockSlotIndex, usize)> = Vec::new();
         for (i, id) in ids.iter_mut().enumerate() {
             let lock = LockId(*id);
             match self.table.find(lock).filter(|_| !self.is_async_on(lock)) {
@@ -245,35 +245,37 @@ impl Instance {
             }
         }
         let until = deadline.min(Instant::now() + DATA_WAIT);
-        wanted.sort_unstable(); // cells are locked in the order of their indices
-        let mut cells: Vec<(CellIndex, CellGuard<'_>)> = Vec::with_capacity(wanted.len());
+        wanted.sort_unstable(); // lock slots are locked in the order of their indices
+        let mut lock_slots: Vec<(LockSlotIndex, LockSlotGuard<'_>)> =
+            Vec::with_capacity(wanted.len());
         let mut locks: Vec<LockId> = Vec::with_capacity(wanted.len());
         for (index, i) in wanted {
             let guard = self.releasable(LockId(ids[i]), index, until).ok();
             let guard = guard.filter(|g| g.as_ref().is_some_and(|held| held.entry.refs() == 0));
-            let settled = guard
-                .map(|mut guard| settle(self.table.cell(index), &mut guard, until).map(|()| guard));
+            let settled = guard.map(|mut guard| {
+                settle(self.table.lock_slot(index), &mut guard, until).map(|()| guard)
+            });
             match settled {
                 Some(Ok(guard)) => {
                     locks.extend(guard.as_ref().map(|held| held.entry.lock()));
-                    cells.push((index, guard));
+                    lock_slots.push((index, guard));
                 }
                 Some(Err(Status::NotReady)) => return Status::NotReady,
                 Some(Err(_)) | None => ids[i] = 0,
             }
         }
-        if cells.is_empty() {
+        if lock_slots.is_empty() {
             return Status::Error;
         }
         let items = locks.len();
         let request = ControlRequest::ReleaseLocks(locks);
         let mut decided = [false; BATCH_MAX];
         let status = self.release_at_primary(request, items, deadline, |i, status| {
-            let (index, guard) = &mut cells[i];
+            let (index, guard) = &mut lock_slots[i];
             decided[i] = true;
             self.release_answered(*index, guard, status);
         });
-        for ((_, guard), _) in cells.iter_mut().zip(decided).filter(|(_, decided)| !decided) {
+        for ((_, guard), _) in lock_slots.iter_mut().zip(decided).filter(|(_, decided)| !decided) {
             if let Some(held) = guard.as_mut() {
                 held.release_unanswered = true;
             }

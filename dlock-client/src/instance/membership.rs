@@ -28,14 +28,14 @@ use dlock_fabric::clock::boot_ns;
 use dlock_fabric::{ClockEstimate, Refuse};
 use parking_lot::{Mutex, RwLock};
 
-use super::{done, Instance, Link, LEFT, OPEN};
+use super::{done, Instance, SessionState, LEFT, OPEN};
 use crate::attach::{attach, wrapped, Wrap};
 use crate::config::ClientConfig;
-use crate::control::{address, CallError, Control, Line, CONTROL_WAIT};
+use crate::control::{address, CallError, Control, ShutdownHandle, CONTROL_WAIT};
 use crate::fabrics::Attached;
 use crate::heartbeat::{look_after, Pulse};
 use crate::stats::Stats;
-use crate::table::{CellIndex, Table, CELL_WAIT};
+use crate::table::{LockSlotIndex, Table, LOCK_SLOT_WAIT};
 
 impl Instance {
     /// Becomes a client of the primary at `ip` (IPv4 or IPv6, in digits).
@@ -154,7 +154,7 @@ impl Instance {
     /// secret, and must not take the session and the holds of its parent.
     fn is_here(&self) -> bool {
         let line = self.line.try_lock_for(LIFECYCLE_WAIT); // locked for ever in a forked child
-        line.is_some_and(|line| line.as_ref().is_some_and(Line::is_here))
+        line.is_some_and(|line| line.as_ref().is_some_and(ShutdownHandle::is_here))
     }
 
     /// The new session takes the place of the old one.
@@ -178,9 +178,9 @@ impl Instance {
             old.exec.end(); // its primary may be stopped, and a wait there last for hours
         }
         for (id, index) in self.table.indices() {
-            let cell = self.table.cell(index);
+            let lock_slot = self.table.lock_slot(index);
             // an operation on the old session is bounded, and mostly ends with its connection
-            let Some(mut guard) = cell.lock_until(|| Instant::now() + LIFECYCLE_WAIT) else {
+            let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LIFECYCLE_WAIT) else {
                 log::error!("lock {id} stays with the old session: its operation does not end");
                 continue;
             };
@@ -254,7 +254,7 @@ impl Instance {
 
     /// Up to 31 locks. A hold that is refused is lost, but the lock stays got: it is claimed once
     /// more, without the hold.
-    fn update_locks(&self, locks: &[(LockId, CellIndex)]) -> Status {
+    fn update_locks(&self, locks: &[(LockId, LockSlotIndex)]) -> Status {
         let mut claims = self.claims(locks);
         while let Some(request) = claims.request() {
             let verdicts = match claims.answered(self.call(request)) {
@@ -278,12 +278,12 @@ impl Instance {
         claims.result()
     }
 
-    fn claims(&self, locks: &[(LockId, CellIndex)]) -> Claims<(LockId, CellIndex)> {
+    fn claims(&self, locks: &[(LockId, LockSlotIndex)]) -> Claims<(LockId, LockSlotIndex)> {
         let now = self.link.load().exec.now();
         let mut claims = Vec::with_capacity(locks.len());
         let mut is_partial = false;
         for &(id, index) in locks {
-            match self.table.cell(index).lock_until(|| Instant::now() + CELL_WAIT) {
+            match self.table.lock_slot(index).lock_until(|| Instant::now() + LOCK_SLOT_WAIT) {
                 Some(guard) => {
                     if let Some(held) = guard.as_ref().filter(|held| held.id == id) {
                         claims.push(((id, index), held.binding.claim(&held.entry, now)));
@@ -297,10 +297,12 @@ impl Instance {
 
     /// Adopts the place the recovering primary gave a lock; `false`: an operation on the lock does
     /// not end.
-    fn bind(&self, (id, index): (LockId, CellIndex), grant: &LockGrant, is_lost: bool) -> bool {
+    fn bind(&self, (id, index): (LockId, LockSlotIndex), grant: &LockGrant, is_lost: bool) -> bool {
         let link = self.link.load();
-        let cell = self.table.cell(index);
-        let Some(mut guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) else { return false };
+        let lock_slot = self.table.lock_slot(index);
+        let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LOCK_SLOT_WAIT) else {
+            return false;
+        };
         let Some(held) = guard.as_mut().filter(|held| held.id == id) else { return true };
         held.binding.bind(&mut held.entry, grant, (link.epoch, link.anchor_s), is_lost);
         held.entry.asks_readers(link.asks_readers);
@@ -349,13 +351,18 @@ impl Instance {
         self.objects.write().clear();
         let link = self.link.load_full();
         let pulse = Arc::clone(&link.pulse);
-        self.link.store(Arc::new(Link { exec: Arc::new(Refuse), verbs: None, pulse, ..*link }));
+        self.link.store(Arc::new(SessionState {
+            exec: Arc::new(Refuse),
+            verbs: None,
+            pulse,
+            ..*link
+        }));
         for (_, index) in self.table.indices() {
-            let cell = self.table.cell(index);
-            if let Some(mut guard) = cell.lock_until(|| Instant::now() + CELL_WAIT) {
+            let lock_slot = self.table.lock_slot(index);
+            if let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LOCK_SLOT_WAIT) {
                 self.table.remove(index, &mut guard);
             }
-            cell.changed.notify_all();
+            lock_slot.changed.notify_all();
         }
         link.exec.end(); // whoever waits for a grant must not wait on
         drop(link);
@@ -370,14 +377,14 @@ impl Instance {
     }
 }
 
-/// Life-cycle calls under way end within a wait for a cell and a control call.
-const LIFECYCLE_WAIT: Duration = CELL_WAIT.saturating_add(CONTROL_WAIT);
+/// Life-cycle calls under way end within a wait for a lock slot and a control call.
+const LIFECYCLE_WAIT: Duration = LOCK_SLOT_WAIT.saturating_add(CONTROL_WAIT);
 
 /// A session that stands; after `Reinit` it is prepared.
 struct Joined {
     client: ClientId,
     control: Control,
-    link: Link,
+    link: SessionState,
     /// Until when a prepared session may take the place of the old one.
     until: Instant,
 }
@@ -408,7 +415,7 @@ impl Joined {
     }
 }
 
-impl Link {
+impl SessionState {
     fn ask_the_time(&self) {
         if let Some(verbs) = &self.verbs {
             verbs.ask_the_time();
@@ -446,7 +453,7 @@ fn join(
             let pulse = Arc::new(Pulse::new(u64::from(horizon_s) * NS, sent_ns));
             control.extends(&pulse);
             let exec = wrapped(wrap, exec);
-            let link = Link {
+            let link = SessionState {
                 exec,
                 verbs,
                 epoch,

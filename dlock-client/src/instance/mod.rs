@@ -2,10 +2,10 @@
 //! One client of one primary, with the calls, codes and order of checks of the C API.
 //!
 //! ```text
-//!   call ─▶ gate (open? async pending? left?) ─▶ table: LockId → cell ─▶ drive: entry + executor
-//!   life cycle ─▶ lifecycle (shared; a reinit takes it alone) ─▶ cell ─▶ control connection
+//!   call ─▶ gate (open? async pending? left?) ─▶ table: LockId → lock slot ─▶ execute.rs
+//!   life cycle ─▶ lifecycle (shared; a reinit takes it alone) ─▶ lock slot ─▶ control connection
 //! ```
-//! Locks are taken in this order: lifecycle, pending, cells by index, control.
+//! Locks are taken in this order: lifecycle, pending, lock slots by index, control.
 
 mod asynchronous;
 mod batch;
@@ -37,7 +37,7 @@ use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId};
 use dlock_core::lock::OpResult;
 use dlock_core::session::{refusal, Call, Gate};
 use dlock_core::status::Status;
-use dlock_fabric::verbs::VerbCounts;
+use dlock_fabric::verbs::WordOpCounts;
 use dlock_fabric::VerbsPath;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
@@ -48,14 +48,14 @@ pub(crate) use waits::GuardWait;
 
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
-use crate::control::{Control, Line, CONTROL_WAIT};
+use crate::control::{Control, ShutdownHandle, CONTROL_WAIT};
 use crate::execute::{Limit, DATA_WAIT};
 use crate::heartbeat::{Pulse, SharedControl};
 use crate::stats::Stats;
-use crate::table::{Busy, Cell, CellGuard, IdHasher, Table};
+use crate::table::{Busy, IdHasher, LockSlot, LockSlotGuard, Table};
 
 /// What the session with the primary consists of; a reinit replaces it as a whole.
-pub(crate) struct Link {
+pub(crate) struct SessionState {
     exec: Arc<dyn Executor>,
     /// The same, if it is that of verbs.
     verbs: Option<Arc<VerbsPath>>,
@@ -98,10 +98,10 @@ pub struct Instance {
     wrap: Option<Wrap>,
     gate: AtomicU8,
     table: Table,
-    link: ArcSwap<Link>,
+    link: ArcSwap<SessionState>,
     control: SharedControl,
     /// That connection, for who must not wait for a call under way.
-    line: Mutex<Option<Line>>,
+    line: Mutex<Option<ShutdownHandle>>,
     lifecycle: RwLock<()>,
     pending: Mutex<Option<asynchronous::Pending>>,
     objects: RwLock<HashMap<ObjectId, objects::Got, BuildHasherDefault<IdHasher>>>,
@@ -127,7 +127,7 @@ impl Instance {
     }
 
     /// The verbs, messages and doorbells of this session so far; `None`: not over verbs.
-    pub fn verb_counts(&self) -> Option<VerbCounts> {
+    pub fn word_op_counts(&self) -> Option<WordOpCounts> {
         self.link.load().verbs.as_ref().map(|path| path.counters())
     }
 
@@ -169,46 +169,51 @@ impl Instance {
         gate(self.gate.load(Ordering::Relaxed)).refuses(call).map_or(Ok(()), Err)
     }
 
-    /// The cell of a got lock, if no other thread operates on it, and the hint is right.
+    /// The lock slot of a got lock, if no other thread operates on it, and the hint is right.
     #[inline]
-    fn at_once(&self, id: LockId) -> Option<(&Cell, CellGuard<'_>)> {
-        let cell = self.table.cell(self.table.hint(id)?);
-        let guard = cell.try_lock()?;
+    fn at_once(&self, id: LockId) -> Option<(&LockSlot, LockSlotGuard<'_>)> {
+        let lock_slot = self.table.lock_slot(self.table.hint(id)?);
+        let guard = lock_slot.try_lock()?;
         let is_idle = guard.as_ref().is_some_and(|held| held.id == id && held.busy == Busy::No);
-        is_idle.then_some((cell, guard))
+        is_idle.then_some((lock_slot, guard))
     }
 
-    /// The cell of a got lock with no other operation under way on it, and how long the call may
-    /// take from here on. A lock that another thread is queued for is not waited for.
+    /// The lock slot of a got lock with no other operation under way on it, and how long the call
+    /// may take from here on. A lock that another thread is queued for is not waited for.
     #[inline]
-    fn idle(&self, id: LockId) -> Result<(&Cell, CellGuard<'_>, Limit), Status> {
-        if let Some((cell, guard)) = self.at_once(id) {
-            return Ok((cell, guard, Limit::NOW));
+    fn idle(&self, id: LockId) -> Result<(&LockSlot, LockSlotGuard<'_>, Limit), Status> {
+        if let Some((lock_slot, guard)) = self.at_once(id) {
+            return Ok((lock_slot, guard, Limit::NOW));
         }
         let start = Instant::now();
-        let (cell, guard) = self.opened(id, start + DATA_WAIT)?;
+        let (lock_slot, guard) = self.opened(id, start + DATA_WAIT)?;
         match guard.as_ref().map(|held| held.busy) {
             Some(Busy::Waiting) => Err(Status::Fail),
             Some(Busy::Async) => Err(self.refuse(ASYNC)),
-            _ => Ok((cell, guard, Limit::since(start))),
+            _ => Ok((lock_slot, guard, Limit::since(start))),
         }
     }
 
-    /// The cell of a got lock, with no other operation under way on it, for a call that began at
+    /// The lock slot of a got lock, with no other operation under way on it, for a call that began
+    /// at
     /// `start`.
     #[cold]
-    fn locked_since(&self, id: LockId, start: Instant) -> Result<(&Cell, CellGuard<'_>), Status> {
+    fn locked_since(
+        &self,
+        id: LockId,
+        start: Instant,
+    ) -> Result<(&LockSlot, LockSlotGuard<'_>), Status> {
         let deadline = start + DATA_WAIT;
-        let (cell, mut guard) = self.opened(id, deadline)?;
+        let (lock_slot, mut guard) = self.opened(id, deadline)?;
         loop {
             let held = guard.as_ref().filter(|held| held.id == id);
             let held = held.ok_or_else(|| self.not_got())?;
             match held.busy {
-                Busy::No => return Ok((cell, guard)),
+                Busy::No => return Ok((lock_slot, guard)),
                 Busy::Async => return Err(self.refuse(ASYNC)),
                 Busy::Waiting => {}
             }
-            if cell.changed.wait_until(&mut guard, deadline).timed_out() {
+            if lock_slot.changed.wait_until(&mut guard, deadline).timed_out() {
                 // another thread of this client is in the queue all the time: it is not our turn
                 return Err(match guard.as_ref() {
                     Some(held) if held.busy != Busy::Waiting => Status::BadResponse,
@@ -219,13 +224,17 @@ impl Instance {
         }
     }
 
-    /// The cell of a got lock, whatever is under way on it.
-    fn opened(&self, id: LockId, deadline: Instant) -> Result<(&Cell, CellGuard<'_>), Status> {
+    /// The lock slot of a got lock, whatever is under way on it.
+    fn opened(
+        &self,
+        id: LockId,
+        deadline: Instant,
+    ) -> Result<(&LockSlot, LockSlotGuard<'_>), Status> {
         let index = self.table.find(id).ok_or_else(|| self.not_got())?;
-        let cell = self.table.cell(index);
-        let guard = cell.lock_until(|| deadline).ok_or(Status::BadResponse)?;
+        let lock_slot = self.table.lock_slot(index);
+        let guard = lock_slot.lock_until(|| deadline).ok_or(Status::BadResponse)?;
         match guard.as_ref() {
-            Some(held) if held.id == id => Ok((cell, guard)),
+            Some(held) if held.id == id => Ok((lock_slot, guard)),
             _ => Err(self.not_got()), // released while we looked
         }
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! State objects: 64-bit values that clients add to, compare-and-swap and read, one verb each.
+//! State objects: 64-bit values that clients add to, compare-and-swap and read, one word operation
+//! each.
 //!
 //! A handle is this client's reference: while it has one, the slot is nobody else's. Its
 //! generation tells whether the object still lives; where reads are free (shm) it is read in the
 //! same chain, on tcp the primary checks. Over verbs nobody does, since that would be a second
-//! verb: what is done to a dead object there changes a word that is no object's any more.
+//! word operation: what is done to a dead object there changes a word that is no object's any more.
 //!
 //! ```text
 //!   objects: RwLock<HashMap<ObjectId, Got>>   held for a look-up (shm: and the access to memory),
@@ -23,11 +24,11 @@ use dlock_core::exec::{Executor, Single};
 use dlock_core::ids::{Epoch, ObjectId};
 use dlock_core::limits::DESC_LEN_MAX;
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 use dlock_fabric::clock::{boot_coarse_ns, boot_ns};
 use parking_lot::RwLock;
 
-use super::{call_on, done, Instance, Link};
+use super::{call_on, done, Instance, SessionState};
 use crate::control::CONTROL_WAIT;
 use crate::execute::{DATA_WAIT, DATA_WAIT_NS};
 
@@ -177,7 +178,7 @@ impl Instance {
             return true;
         }
         let addr = WordAddr::new(got.grant.slot, Word::W0);
-        let read = Verb::Read { addr };
+        let read = WordOp::Read { addr };
         let settled = match link.exec.execute_one(&read, boot_ns() + DATA_WAIT_NS) {
             Single::Done(_) => true,
             Single::Unknown => false,
@@ -218,9 +219,9 @@ impl Instance {
     /// `BadResponse` (no answer: it may or may not have been added).
     ///
     /// # Latency
-    /// One round trip, one verb; 5 s at most.
+    /// One round trip, one word operation; 5 s at most.
     pub fn faa(&self, object: ObjectId, add: u64) -> Result<u64, Status> {
-        self.operate(object, |addr| Verb::Faa { addr, add })
+        self.operate(object, |addr| WordOp::Faa { addr, add })
     }
 
     /// Sets the value to `swap` if it is `expect`.
@@ -229,9 +230,9 @@ impl Instance {
     /// As [`faa`](Self::faa); `ObjectCasFailed` if it has another value.
     ///
     /// # Latency
-    /// One round trip, one verb; 5 s at most.
+    /// One round trip, one word operation; 5 s at most.
     pub fn cas(&self, object: ObjectId, expect: u64, swap: u64) -> Status {
-        match self.operate(object, |addr| Verb::Cas { addr, expect, swap }) {
+        match self.operate(object, |addr| WordOp::Cas { addr, expect, swap }) {
             Ok(old) if old == expect => Status::Success,
             Ok(_) => {
                 self.stats.add(Counter::ObjectCasFailed);
@@ -252,27 +253,32 @@ impl Instance {
     /// As [`faa`](Self::faa).
     ///
     /// # Latency
-    /// One round trip, one verb; 5 s at most.
+    /// One round trip, one word operation; 5 s at most.
     pub fn snapshot(&self, object: ObjectId) -> Result<u64, Status> {
-        self.operate(object, |addr| Verb::Read { addr })
+        self.operate(object, |addr| WordOp::Read { addr })
     }
 
-    fn operate(&self, object: ObjectId, verb: impl Fn(WordAddr) -> Verb) -> Result<u64, Status> {
+    fn operate(
+        &self,
+        object: ObjectId,
+        word_op: impl Fn(WordAddr) -> WordOp,
+    ) -> Result<u64, Status> {
         self.admit()?;
         let link = self.link.load();
         match link.exec.reads_are_free() {
-            true => self.operate_locally(&link, object, verb),
-            false => self.operate_remotely(&link, object, verb),
+            true => self.operate_locally(&link, object, word_op),
+            false => self.operate_remotely(&link, object, word_op),
         }
     }
 
-    /// Where a verb is an access to memory: nothing is waited for, and the map is held meanwhile.
+    /// Where a word operation is an access to memory: nothing is waited for, and the map is held
+    /// meanwhile.
     #[inline]
     fn operate_locally(
         &self,
-        link: &Link,
+        link: &SessionState,
         object: ObjectId,
-        verb: impl Fn(WordAddr) -> Verb,
+        word_op: impl Fn(WordAddr) -> WordOp,
     ) -> Result<u64, Status> {
         let until = || Instant::now() + DATA_WAIT;
         let objects = self.objects.try_read().or_else(|| self.objects.try_read_until(until()));
@@ -280,16 +286,16 @@ impl Instance {
         let Some(Got(handle)) = objects.get(&object).filter(|got| got.0.epoch == link.epoch) else {
             return Err(self.object_refused(Status::ObjectNotGet));
         };
-        let op = verb(WordAddr::new(handle.grant.slot, Word::W0));
+        let op = word_op(WordAddr::new(handle.grant.slot, Word::W0));
         self.operated(handle, of_generation(&*link.exec, &handle.grant, op))
     }
 
-    /// Where a verb is waited for: only the object is held meanwhile.
+    /// Where a word operation is waited for: only the object is held meanwhile.
     fn operate_remotely(
         &self,
-        link: &Link,
+        link: &SessionState,
         object: ObjectId,
-        verb: impl Fn(WordAddr) -> Verb,
+        word_op: impl Fn(WordAddr) -> WordOp,
     ) -> Result<u64, Status> {
         let Some(Got(handle)) = self.objects.read().get(&object).cloned() else {
             return Err(self.object_refused(Status::ObjectNotGet));
@@ -306,7 +312,7 @@ impl Instance {
         if released.0 || handle.epoch != link.epoch {
             return Err(self.object_refused(Status::ObjectNotGet));
         }
-        let op = verb(WordAddr::new(handle.grant.slot, Word::W0));
+        let op = word_op(WordAddr::new(handle.grant.slot, Word::W0));
         let since_ns = since_ns.unwrap_or_else(boot_coarse_ns);
         self.operated(&handle, link.exec.execute_one(&op, since_ns + DATA_WAIT_NS))
     }
@@ -336,9 +342,9 @@ impl Instance {
     }
 }
 
-/// Executes the verb, and tells whether the slot was the object's by then.
-fn of_generation(exec: &dyn Executor, grant: &ObjectGrant, op: Verb) -> Single {
-    let read = Verb::Read { addr: WordAddr::new(grant.slot, Word::Gen) };
+/// Executes the word operation, and tells whether the slot was the object's by then.
+fn of_generation(exec: &dyn Executor, grant: &ObjectGrant, op: WordOp) -> Single {
+    let read = WordOp::Read { addr: WordAddr::new(grant.slot, Word::Gen) };
     let mut outcome = [Outcome::Unknown];
     exec.execute(&[Chain::one(read).then(op)], &mut outcome, DATA_WAIT);
     match outcome[0] {
@@ -375,7 +381,7 @@ mod tests {
         let late = Arc::new(Late::new(Arc::clone(&link.exec), 0));
         let exec: Arc<dyn Executor> = late.clone();
         let pulse = Arc::clone(&link.pulse);
-        instance.link.store(Arc::new(Link { exec, verbs: None, pulse, ..*link }));
+        instance.link.store(Arc::new(SessionState { exec, verbs: None, pulse, ..*link }));
         (server, instance, late)
     }
 

@@ -17,7 +17,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::*;
 use crate::fake::Fake;
-use crate::table::Held;
+use crate::table::ClientLock;
 
 pub(super) const ME: u32 = 7;
 const OTHER: u32 = 8;
@@ -27,7 +27,7 @@ const S: Mode = Mode::Shared;
 pub(super) fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
     let fake = Arc::new(Fake::new());
     let exec: Arc<dyn Executor> = fake.clone();
-    let link = Link {
+    let link = SessionState {
         exec: Arc::clone(&exec),
         verbs: None,
         epoch: Epoch(1),
@@ -58,7 +58,7 @@ pub(super) fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
         let grant = LockGrant { lock, handle, slot, word: 0, already: false };
         let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
         let entry = LockEntry::new(me, 0, lock_type, &grant, desc);
-        instance.table.insert(Held::new(
+        instance.table.insert(ClientLock::new(
             lock,
             entry,
             Arc::clone(&exec),
@@ -439,7 +439,7 @@ fn silent_since(instance: &Instance, horizon_s: u64, ago_s: u64) {
     let heard_ns = boot_ns().saturating_sub(ago_s * NS);
     let pulse = Arc::new(Pulse::new(horizon_s * NS, heard_ns));
     for (_, index) in instance.table.indices() {
-        let mut guard = instance.table.cell(index).lock_until(Instant::now).unwrap();
+        let mut guard = instance.table.lock_slot(index).lock_until(Instant::now).unwrap();
         guard.as_mut().unwrap().pulse = Arc::clone(&pulse);
     }
 }
@@ -484,7 +484,7 @@ fn an_outcome_that_comes_after_the_horizon_is_unknown() {
     for id in [LockId(1), LockId(2)] {
         let heard_ns = boot_ns();
         let pulse = Arc::new(Pulse::new(NS, heard_ns));
-        let mut guard = instance.table.cell(id.0 as u32 - 1).lock_until(Instant::now).unwrap();
+        let mut guard = instance.table.lock_slot(id.0 as u32 - 1).lock_until(Instant::now).unwrap();
         guard.as_mut().unwrap().pulse = pulse;
         drop(guard);
         fake.delay(Duration::from_millis(1_100));

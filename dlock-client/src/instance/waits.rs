@@ -23,7 +23,7 @@ use dlock_fabric::clock::boot_ns;
 use super::guards::Attempt;
 use super::{code, Instance};
 use crate::execute::{advance, answered, await_reply, left_ns, Advanced, Asked, Limit};
-use crate::table::{Busy, Cell, CellGuard, CellIndex, Turn};
+use crate::table::{Busy, LockSlot, LockSlotGuard, LockSlotIndex, Turn};
 use crate::tasks::Tasks;
 
 /// The acquire of one guard.
@@ -40,14 +40,14 @@ pub(crate) struct GuardWait {
 
 enum Stage {
     New,
-    Queued { cell: CellIndex, turn: Turn },
+    Queued { lock_slot: LockSlotIndex, turn: Turn },
     Granting(Box<Granting>),
     Over,
 }
 
 /// What is waited for at the arbiter.
 struct Granting {
-    cell: CellIndex,
+    lock_slot: LockSlotIndex,
     operation: Operation,
     asked: Asked,
     until_ns: u64,
@@ -104,7 +104,7 @@ impl Instance {
                 };
                 self.take_turn(wait, index, None, tasks)
             }
-            Stage::Queued { cell, turn } => self.take_turn(wait, cell, Some(turn), tasks),
+            Stage::Queued { lock_slot, turn } => self.take_turn(wait, lock_slot, Some(turn), tasks),
             Stage::Granting(_) => self.take_grant(wait),
             Stage::Over => None,
         }
@@ -113,29 +113,29 @@ impl Instance {
     fn take_turn(
         &self,
         wait: &mut GuardWait,
-        index: CellIndex,
+        index: LockSlotIndex,
         turn: Option<Turn>,
         tasks: &Arc<Tasks>,
     ) -> Option<Attempt> {
-        let cell = self.table.cell(index);
-        let mut guard = cell.lock();
+        let lock_slot = self.table.lock_slot(index);
+        let mut guard = lock_slot.lock();
         let refused = match self.may_begin(&guard, wait, turn) {
             Ok(true) => None,
             Ok(false) if Instant::now() >= wait.deadline => Some(Status::Fail),
             Ok(false) => {
                 if let (None, Some(held)) = (turn, guard.as_mut()) {
-                    cell.changed.watch(tasks);
-                    wait.stage = Stage::Queued { cell: index, turn: held.queue_up() };
+                    lock_slot.changed.watch(tasks);
+                    wait.stage = Stage::Queued { lock_slot: index, turn: held.queue_up() };
                 }
                 return None;
             }
             Err(status) => Some(status),
         };
-        leave_queue(cell, &mut guard, turn);
+        leave_queue(lock_slot, &mut guard, turn);
         wait.stage = Stage::Over;
         let ready = refused.map_or(Ok(()), Err);
-        if let Err(status) = ready.and_then(|()| self.reclaim(cell, &mut guard, &wait.limit)) {
-            cell.changed.notify_all();
+        if let Err(status) = ready.and_then(|()| self.reclaim(lock_slot, &mut guard, &wait.limit)) {
+            lock_slot.changed.notify_all();
             return Some((code(status), 0));
         }
         let Some(held) = guard.as_mut() else { return Some((code(Status::LockNotGet), 0)) };
@@ -143,7 +143,7 @@ impl Instance {
         held.last_now = now;
         let bounds = wait.limit.bounds(now.local_ns);
         match Operation::begin(&mut held.entry, wait.op(), now, bounds) {
-            Started::Done(result) => Some(self.ended(cell, &mut guard, wait, result)),
+            Started::Done(result) => Some(self.ended(lock_slot, &mut guard, wait, result)),
             Started::Running(operation) => {
                 self.carry_on(wait, (index, &mut guard), Box::new(operation), None)
             }
@@ -152,7 +152,7 @@ impl Instance {
 
     fn may_begin(
         &self,
-        guard: &CellGuard<'_>,
+        guard: &LockSlotGuard<'_>,
         wait: &GuardWait,
         turn: Option<Turn>,
     ) -> Result<bool, Status> {
@@ -172,14 +172,14 @@ impl Instance {
         let Stage::Granting(mut granting) = std::mem::replace(&mut wait.stage, Stage::Over) else {
             return None;
         };
-        let cell = self.table.cell(granting.cell);
-        let mut guard = cell.lock();
+        let lock_slot = self.table.lock_slot(granting.lock_slot);
+        let mut guard = lock_slot.lock();
         if guard.as_ref().is_none_or(|held| held.id != wait.lock) {
             granting.forget();
             return Some((code(self.left_or(Status::LockNotGet)), 0));
         }
-        let Granting { cell: index, mut operation, mut asked, .. } = *granting;
-        answered(cell, &mut guard, &mut operation, &mut asked, reply);
+        let Granting { lock_slot: index, mut operation, mut asked, .. } = *granting;
+        answered(lock_slot, &mut guard, &mut operation, &mut asked, reply);
         self.carry_on(wait, (index, &mut guard), Box::new(operation), Some(asked))
     }
 
@@ -187,14 +187,14 @@ impl Instance {
     fn carry_on(
         &self,
         wait: &mut GuardWait,
-        (index, guard): (CellIndex, &mut CellGuard<'_>),
+        (index, guard): (LockSlotIndex, &mut LockSlotGuard<'_>),
         mut operation: Box<Operation>,
         mut asked: Option<Asked>,
     ) -> Option<Attempt> {
-        let cell = self.table.cell(index);
+        let lock_slot = self.table.lock_slot(index);
         loop {
             let until_ns = match advance(guard, &mut operation, &mut asked) {
-                Advanced::Done(result) => return Some(self.ended(cell, guard, wait, result)),
+                Advanced::Done(result) => return Some(self.ended(lock_slot, guard, wait, result)),
                 Advanced::Waits { until_ns } => until_ns,
             };
             match asked.take() {
@@ -203,12 +203,12 @@ impl Instance {
                         held.busy = Busy::Waiting;
                     }
                     let operation = *operation;
-                    let granting = Granting { cell: index, operation, asked, until_ns };
+                    let granting = Granting { lock_slot: index, operation, asked, until_ns };
                     wait.stage = Stage::Granting(Box::new(granting));
                     return None;
                 }
                 Some(mut other) => {
-                    await_reply(cell, guard, &mut operation, &mut other, until_ns);
+                    await_reply(lock_slot, guard, &mut operation, &mut other, until_ns);
                     asked = Some(other);
                 }
                 None => {}
@@ -218,15 +218,15 @@ impl Instance {
 
     fn ended(
         &self,
-        cell: &Cell,
-        guard: &mut CellGuard<'_>,
+        lock_slot: &LockSlot,
+        guard: &mut LockSlotGuard<'_>,
         wait: &mut GuardWait,
         result: OpResult,
     ) -> Attempt {
         wait.read = guard.as_ref().map(|held| held.now());
-        let result = self.told(cell, guard, wait.op(), result);
-        let attempt = self.attempted(cell, guard, result);
-        cell.changed.notify_all();
+        let result = self.told(lock_slot, guard, wait.op(), result);
+        let attempt = self.attempted(lock_slot, guard, result);
+        lock_slot.changed.notify_all();
         attempt
     }
 
@@ -235,10 +235,10 @@ impl Instance {
     pub(crate) fn cancel_wait(&self, mut wait: GuardWait) {
         let mut attempt = match std::mem::replace(&mut wait.stage, Stage::Over) {
             Stage::New | Stage::Over => return,
-            Stage::Queued { cell, turn } => {
-                let cell = self.table.cell(cell);
-                leave_queue(cell, &mut cell.lock(), Some(turn));
-                cell.changed.notify_all();
+            Stage::Queued { lock_slot, turn } => {
+                let lock_slot = self.table.lock_slot(lock_slot);
+                leave_queue(lock_slot, &mut lock_slot.lock(), Some(turn));
+                lock_slot.changed.notify_all();
                 return;
             }
             Stage::Granting(granting) => {
@@ -264,8 +264,8 @@ impl Instance {
         mut granting: Box<Granting>,
         came: Option<Result<dlock_core::message::Reply, Status>>,
     ) -> Option<Attempt> {
-        let cell = self.table.cell(granting.cell);
-        let mut guard = cell.lock();
+        let lock_slot = self.table.lock_slot(granting.lock_slot);
+        let mut guard = lock_slot.lock();
         let Some(held) = guard.as_mut().filter(|held| held.id == wait.lock) else {
             granting.forget();
             return None;
@@ -273,7 +273,7 @@ impl Instance {
         if came.is_none() {
             granting.forget();
         }
-        let Granting { cell: index, mut operation, mut asked, .. } = *granting;
+        let Granting { lock_slot: index, mut operation, mut asked, .. } = *granting;
         let is_same_session = Arc::ptr_eq(&held.exec, &asked.exec);
         match came {
             None if is_same_session => {
@@ -281,7 +281,7 @@ impl Instance {
                 let now = held.now();
                 operation.give_up(&mut held.entry, Status::TimedOut, now);
             }
-            came => answered(cell, &mut guard, &mut operation, &mut asked, came.transpose()),
+            came => answered(lock_slot, &mut guard, &mut operation, &mut asked, came.transpose()),
         }
         self.carry_on(wait, (index, &mut guard), Box::new(operation), None)
     }
@@ -295,10 +295,10 @@ impl Granting {
     }
 }
 
-fn leave_queue(cell: &Cell, guard: &mut CellGuard<'_>, turn: Option<Turn>) {
+fn leave_queue(lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>, turn: Option<Turn>) {
     let Some(turn) = turn else { return };
     if let Some(held) = guard.as_mut() {
         held.leave_queue(turn);
     }
-    cell.changed.unwatch();
+    lock_slot.changed.unwatch();
 }

@@ -49,7 +49,7 @@ impl FairLock {
     /// [`LEASE_MAX`](crate::LEASE_MAX).
     ///
     /// # Errors
-    /// `Held`, `Invalid`, `NotReady`, `Disconnected`, `Left`.
+    /// `ClientLock`, `Invalid`, `NotReady`, `Disconnected`, `Left`.
     ///
     /// # Latency
     /// One round trip; 5 s at most.
@@ -62,7 +62,7 @@ impl FairLock {
     /// come.
     ///
     /// # Errors
-    /// As [`try_read`](Self::try_read), but `TimedOut` for `Held`.
+    /// As [`try_read`](Self::try_read), but `TimedOut` for `ClientLock`.
     ///
     /// # Latency
     /// A hand-over is one message in each direction.
@@ -136,7 +136,7 @@ impl FairLock {
     /// come.
     ///
     /// # Errors
-    /// As [`try_write`](Self::try_write), but `TimedOut` for `Held`.
+    /// As [`try_write`](Self::try_write), but `TimedOut` for `ClientLock`.
     ///
     /// # Latency
     /// A hand-over is one message in each direction.

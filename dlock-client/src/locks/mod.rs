@@ -151,7 +151,7 @@ impl AtomicLock {
     /// most [`LEASE_MAX`](crate::LEASE_MAX).
     ///
     /// # Errors
-    /// `Held`, `Invalid`, `NotReady`, `Disconnected`, `Left`.
+    /// `ClientLock`, `Invalid`, `NotReady`, `Disconnected`, `Left`.
     ///
     /// # Latency
     /// One round trip; 5 s at most.
@@ -163,7 +163,7 @@ impl AtomicLock {
     /// Takes the lock, waiting up to 5 s for it.
     ///
     /// # Errors
-    /// As [`try_lock`](Self::try_lock), but `TimedOut` for `Held`.
+    /// As [`try_lock`](Self::try_lock), but `TimedOut` for `ClientLock`.
     ///
     /// # Latency
     /// A hand-over is one message in each direction.
@@ -269,7 +269,7 @@ impl RwLock {
     /// Takes the lock for reading, if no writer has it or waits for it.
     ///
     /// # Errors
-    /// `Held`, `NotReady`, `Disconnected`, `Left`.
+    /// `ClientLock`, `NotReady`, `Disconnected`, `Left`.
     ///
     /// # Latency
     /// One round trip; 5 s at most. None if this client is reading already.
@@ -281,7 +281,7 @@ impl RwLock {
     /// Takes the lock for reading, waiting up to 5 s for it.
     ///
     /// # Errors
-    /// As [`try_read`](Self::try_read), but `TimedOut` for `Held`.
+    /// As [`try_read`](Self::try_read), but `TimedOut` for `ClientLock`.
     ///
     /// # Latency
     /// A hand-over is one message in each direction.
@@ -348,7 +348,7 @@ impl RwLock {
     /// Takes the lock for writing, waiting up to 5 s for it.
     ///
     /// # Errors
-    /// As [`try_write`](Self::try_write), but `TimedOut` for `Held`.
+    /// As [`try_write`](Self::try_write), but `TimedOut` for `ClientLock`.
     ///
     /// # Latency
     /// A hand-over is one message in each direction.

@@ -16,7 +16,7 @@
 //! until its client's ledger has dropped it, so that nothing is undone twice and a late request is
 //! refused. That no number is two clients' at a time is the lap rule's doing ([`lap`]).
 //!
-//! A *relayed* client, whose verbs this primary executes, has one live ticket at a time, known
+//! A *proxied* client, whose verbs this primary executes, has one live ticket at a time, known
 //! here from when it was taken until it is done or given up: nothing its ledger or its requests
 //! say of any other ticket counts.
 
@@ -43,7 +43,7 @@ pub use queue::WORK_MAX;
 pub(super) use state::FairState;
 use state::{Crowd, RecordStatus};
 
-/// Whether a client may add this to a lock's word. `state`: of a relayed client.
+/// Whether a client may add this to a lock's word. `state`: of a proxied client.
 pub(super) fn may_take(
     state: Option<&FairState>,
     client: ClientId,
@@ -63,7 +63,7 @@ pub(super) fn may_take(
 }
 
 /// Whether a client may change the word so: one ticket is done, and nobody is behind it. `live`:
-/// what a relayed client has.
+/// what a proxied client has.
 pub(super) fn may_finish(
     expect: u64,
     swap: u64,
@@ -83,10 +83,10 @@ pub(super) fn may_finish(
     is_its_own.then_some(()).ok_or(Status::Invalid)
 }
 
-/// What a client's ledger says, as far as it counts: of a relayed client the ticket it has.
+/// What a client's ledger says, as far as it counts: of a proxied client the ticket it has.
 fn told(ctx: &mut Ctx<'_>, fair: &FairState, client: ClientId, handle: Handle) -> LedgerEntry {
     let entry = ctx.ledger(client, handle);
-    if !ctx.is_relayed(client) {
+    if !ctx.is_proxied(client) {
         return entry;
     }
     match (named(entry), fair.live.get(&client)) {
@@ -100,9 +100,9 @@ fn told(ctx: &mut Ctx<'_>, fair: &FairState, client: ClientId, handle: Handle) -
 }
 
 /// Whether this ticket is the client's: its ledger names it, or it was given out here, and it was
-/// not ended. A relayed client has the one that is known.
+/// not ended. A proxied client has the one that is known.
 fn owns(ctx: &mut Ctx<'_>, fair: &mut FairState, from: Caller, mode: Mode, ticket: Ticket) -> bool {
-    if ctx.is_relayed(from.client) {
+    if ctx.is_proxied(from.client) {
         return fair.live.get(&from.client) == Some(&(mode, ticket));
     }
     !fair.is_revoked(from.client, mode, ticket)
@@ -121,7 +121,7 @@ fn is_anothers(ctx: &mut Ctx<'_>, fair: &FairState, client: ClientId, ticket: Ti
     }
     let refs = ctx.lock.refs;
     refs.iter().any(|&(c, handle)| {
-        c != client && !ctx.is_relayed(c) && {
+        c != client && !ctx.is_proxied(c) && {
             let entry = ctx.ledger(c, handle);
             let revoked = named(entry).is_some_and(|(mode, its)| fair.is_revoked(c, mode, its));
             !revoked && is_same(named(entry))
@@ -246,7 +246,7 @@ fn ask(ctx: &mut Ctx<'_>, state: &mut LockState, a: Ask) {
 fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, expire_s: u32) {
     end_earlier_wait(ctx, state, from.client);
     let entry = ctx.ledger(from.client, from.handle);
-    if is_given_up(entry) && !ctx.is_relayed(from.client) {
+    if is_given_up(entry) && !ctx.is_proxied(from.client) {
         gives_up_by_ledger(ctx, &mut state.fair, from.client, entry);
         state.fair.settled.insert(from.client, entry.ticket()); // this request came behind
     }
@@ -257,7 +257,7 @@ fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mod
         return ctx.denied(from, Status::Fail);
     };
     state.fair.records.remove(&from.client);
-    if ctx.is_relayed(from.client) {
+    if ctx.is_proxied(from.client) {
         state.fair.has_taken(from.client, mode, ticket);
     }
     let record = state.fair.upsert(from, mode, ticket);
@@ -336,7 +336,7 @@ fn gives_up_by_ledger(
 fn given_up(ctx: &mut Ctx<'_>, fair: &mut FairState, client: ClientId, mode: Mode, ticket: Ticket) {
     let is_suspect = fair.is_suspect(client, mode);
     if mode == Mode::Shared {
-        fair.revoke(client, mode, ticket, ctx.is_relayed(client));
+        fair.revoke(client, mode, ticket, ctx.is_proxied(client));
     }
     if !is_suspect {
         fair.give_up(client, mode, ticket);
@@ -365,7 +365,7 @@ fn holds_share(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, ticket: T
     {
         return false;
     }
-    if ctx.is_relayed(from.client) {
+    if ctx.is_proxied(from.client) {
         return true;
     }
     let entry = ctx.ledger(from.client, from.handle);
@@ -386,7 +386,7 @@ fn release(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
     let mine = mine || planted::is(Bug::FairReleaseUnchecked);
     match mine.then(|| one_more_done(ctx, mode, ticket)).flatten() {
         Some(_) => {
-            state.fair.revoke(from.client, mode, ticket, ctx.is_relayed(from.client));
+            state.fair.revoke(from.client, mode, ticket, ctx.is_proxied(from.client));
             advance(ctx, state);
             let word = ctx.read();
             ctx.answer(from, Reply::Done { word });
@@ -438,11 +438,11 @@ fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
         || fair.settled.get(&from.client) == Some(&ticket)
         || mode == Mode::Exclusive && !word.is_open(ticket.tx);
     let is_named = named(ctx.ledger(from.client, from.handle)) == Some((mode, ticket));
-    if is_named && !ctx.is_relayed(from.client) {
+    if is_named && !ctx.is_proxied(from.client) {
         fair.settled.insert(from.client, ticket);
     }
     let is_its_own = is_named || fair.record(from.client, mode, ticket).is_some();
-    let is_its_own = match ctx.is_relayed(from.client) {
+    let is_its_own = match ctx.is_proxied(from.client) {
         true => fair.live.get(&from.client) == Some(&(mode, ticket)),
         false => is_its_own && !is_over,
     };
@@ -456,7 +456,7 @@ fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
     fair.records.remove(&from.client);
     fair.live.remove(&from.client);
     if is_granted {
-        fair.revoke(from.client, mode, ticket, ctx.is_relayed(from.client));
+        fair.revoke(from.client, mode, ticket, ctx.is_proxied(from.client));
         one_more_done(ctx, mode, ticket);
     } else {
         given_up(ctx, fair, from.client, mode, ticket);
@@ -468,7 +468,7 @@ fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
 fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
     drop_waits(state, client);
     let fair = &mut state.fair;
-    if ctx.is_relayed(client) {
+    if ctx.is_proxied(client) {
         fair.forget(client);
         if let Some((mode, ticket)) = fair.live.remove(&client) {
             fair.give_up(client, mode, ticket); // `advance` ends it at its turn, or now
@@ -528,14 +528,14 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId,
 /// The client was away, and what it has of this lock is ended; it may come back. What it has named
 /// in its ledger it may name again: that is not believed.
 pub(super) fn lapse(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
-    let is_relayed = ctx.is_relayed(client);
-    let had = match is_relayed {
+    let is_proxied = ctx.is_proxied(client);
+    let had = match is_proxied {
         true => state.fair.live.get(&client).copied(),
         false => named(ctx.mem.ledger(client, handle)),
     };
     undo(ctx, state, client, handle);
     if let Some((mode, ticket)) = had {
-        state.fair.revoke(client, mode, ticket, is_relayed);
+        state.fair.revoke(client, mode, ticket, is_proxied);
     }
     advance(ctx, state);
 }

@@ -91,7 +91,7 @@ pub(super) fn place(
 fn names(ctx: &mut Ctx<'_>, fair: &mut FairState, caller: ClientId) -> Names {
     let mut names = Names::default();
     for &(client, handle) in ctx.lock.refs {
-        if ctx.is_relayed(client) {
+        if ctx.is_proxied(client) {
             continue; // what it has is known without its ledger, and nothing else counts
         }
         let entry = ctx.ledger(client, handle);
@@ -108,7 +108,7 @@ fn names(ctx: &mut Ctx<'_>, fair: &mut FairState, caller: ClientId) -> Names {
     }
     ctx.worked(fair.records.len());
     names.tickets.extend(fair.records.values().map(|r| (r.mode, r.ticket)));
-    let ended = fair.revoked.values().flatten().filter(|r| !r.is_relayed);
+    let ended = fair.revoked.values().flatten().filter(|r| !r.is_proxied);
     names.tickets.extend(ended.map(|r| (r.mode, r.ticket)));
     names
 }

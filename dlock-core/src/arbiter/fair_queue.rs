@@ -152,7 +152,7 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
         if is_intent {
             claims.intents.push((client, entry));
         }
-        if is_given_up(entry) && !ctx.is_relayed(client) {
+        if is_given_up(entry) && !ctx.is_proxied(client) {
             gives_up_by_ledger(ctx, fair, client, entry);
         }
         let ledger = ledger
@@ -266,8 +266,8 @@ fn end(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, over: &[Claim])
     };
     if ctx.cas(word.into_bits(), new.into_bits()) {
         for claim in over {
-            let is_relayed = ctx.is_relayed(claim.client);
-            state.fair.revoke(claim.client, claim.mode, claim.ticket, is_relayed);
+            let is_proxied = ctx.is_proxied(claim.client);
+            state.fair.revoke(claim.client, claim.mode, claim.ticket, is_proxied);
         }
     }
     true
@@ -408,8 +408,8 @@ fn blocked_head(
         }
     }
     for claim in &unsure {
-        let is_relayed = ctx.is_relayed(claim.client);
-        state.fair.revoke(claim.client, claim.mode, claim.ticket, is_relayed);
+        let is_proxied = ctx.is_proxied(claim.client);
+        state.fair.revoke(claim.client, claim.mode, claim.ticket, is_proxied);
     }
     if !over.is_empty() {
         over.truncate(need.into());

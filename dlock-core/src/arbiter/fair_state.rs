@@ -51,7 +51,7 @@ pub(super) struct Revoked {
     pub(super) seen: bool,
     /// Its client is proxied: nothing of its ledger counts but its live ticket. It is remembered
     /// until the client's next note, for the case that its ledger will count by itself.
-    pub(super) is_relayed: bool,
+    pub(super) is_proxied: bool,
 }
 
 /// Tickets that one client has given up and that have not been skipped yet. One that takes
@@ -129,17 +129,17 @@ impl FairState {
         client: ClientId,
         mode: Mode,
         ticket: Ticket,
-        is_relayed: bool,
+        is_proxied: bool,
     ) {
         self.revoked.remove(&client);
-        if is_relayed {
+        if is_proxied {
             self.has_taken(client, mode, ticket);
         }
         let status = RecordStatus::Issued;
         self.records.insert(client, Record { mode, ticket, status, since: None });
     }
 
-    /// A relayed client has taken a ticket; the one it had before is given up.
+    /// A proxied client has taken a ticket; the one it had before is given up.
     pub(super) fn has_taken(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
         if let Some(revoked) = self.revoked.get_mut(&client) {
             revoked.retain(|r| (r.mode, r.ticket) != (mode, ticket)); // of an earlier lap
@@ -152,10 +152,10 @@ impl FairState {
 
     /// The client's own ledger tells from now on. What was ended while it was proxied is not
     /// believed there.
-    pub(in crate::arbiter) fn unrelay(&mut self, client: ClientId) {
+    pub(in crate::arbiter) fn unproxy(&mut self, client: ClientId) {
         self.live.remove(&client);
         for revoked in self.revoked.get_mut(&client).into_iter().flatten() {
-            revoked.is_relayed = false;
+            revoked.is_proxied = false;
         }
     }
 
@@ -163,14 +163,14 @@ impl FairState {
     pub(super) fn noted(&mut self, client: ClientId, entry: LedgerEntry) {
         let ledger = named(entry);
         if let Some(revoked) = self.revoked.get_mut(&client) {
-            revoked.retain(|r| !r.is_relayed || ledger == Some((r.mode, r.ticket)));
+            revoked.retain(|r| !r.is_proxied || ledger == Some((r.mode, r.ticket)));
             if revoked.is_empty() {
                 self.revoked.remove(&client);
             }
         }
     }
 
-    /// A relayed client's chain has ended its ticket.
+    /// A proxied client's chain has ended its ticket.
     pub(in crate::arbiter) fn finished(&mut self, client: ClientId) {
         self.live.remove(&client);
         self.records.remove(&client);
@@ -250,19 +250,19 @@ impl FairState {
         client: ClientId,
         mode: Mode,
         ticket: Ticket,
-        is_relayed: bool,
+        is_proxied: bool,
     ) {
         if self.record(client, mode, ticket).is_some() {
             self.records.remove(&client);
         }
-        if is_relayed && self.live.get(&client) == Some(&(mode, ticket)) {
+        if is_proxied && self.live.get(&client) == Some(&(mode, ticket)) {
             self.live.remove(&client);
         }
-        self.remember_ended(client, mode, ticket, is_relayed);
+        self.remember_ended(client, mode, ticket, is_proxied);
     }
 
-    fn remember_ended(&mut self, client: ClientId, mode: Mode, ticket: Ticket, is_relayed: bool) {
-        if is_relayed && planted::is(Bug::EndedProxiedForgotten) {
+    fn remember_ended(&mut self, client: ClientId, mode: Mode, ticket: Ticket, is_proxied: bool) {
+        if is_proxied && planted::is(Bug::EndedProxiedForgotten) {
             return;
         }
         let revoked = self.revoked.entry(client).or_default();
@@ -271,7 +271,7 @@ impl FairState {
         if revoked.len() >= max {
             revoked.remove(0);
         }
-        revoked.push(Revoked { mode, ticket, seen: false, is_relayed });
+        revoked.push(Revoked { mode, ticket, seen: false, is_proxied });
     }
 
     /// Nothing is remembered of this client but what it has given up.
@@ -291,7 +291,7 @@ impl FairState {
             revoked.retain_mut(|r| {
                 let is_named = ledger == Some((r.mode, r.ticket));
                 r.seen |= is_named;
-                r.is_relayed || is_named || !r.seen && may_be_older
+                r.is_proxied || is_named || !r.seen && may_be_older
             });
             if revoked.is_empty() {
                 self.revoked.remove(&client);
@@ -399,7 +399,7 @@ mod tests {
             fair
         };
         let mut fair = ended();
-        fair.unrelay(client); // the note that drops the ticket was lost with its channel
+        fair.unproxy(client); // the note that drops the ticket was lost with its channel
         fair.told(client, held);
         assert!(fair.is_revoked(client, Mode::Shared, ticket));
         fair.told(client, LedgerEntry::new());

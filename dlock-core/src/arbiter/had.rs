@@ -7,7 +7,7 @@ use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle};
 use crate::message::LockType;
 use crate::primary::Had;
-use crate::verb::{Word, WordAddr};
+use crate::word_op::{Word, WordAddr};
 use crate::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
 
 impl Arbiter {
@@ -35,7 +35,7 @@ impl Arbiter {
             }
             LockType::Rw => {
                 let owns = RwWord::from_bits(mem.read(w0)).client() == client.get();
-                let noted = match self.relayed.contains(&client) {
+                let noted = match self.proxied.contains(&client) {
                     true => false,
                     false => mem.ledger(client, handle).state() != LedgerState::None,
                 };
@@ -46,8 +46,8 @@ impl Arbiter {
             }
             LockType::Fair => {
                 let entry = mem.ledger(client, handle);
-                let is_relayed = self.relayed.contains(&client);
-                fair_had(now, state, self.anchor_s, client, entry, is_relayed)
+                let is_proxied = self.proxied.contains(&client);
+                fair_had(now, state, self.anchor_s, client, entry, is_proxied)
             }
         };
         match (had, is_queued) {
@@ -63,12 +63,12 @@ fn fair_had(
     anchor_s: u32,
     client: ClientId,
     entry: LedgerEntry,
-    is_relayed: bool,
+    is_proxied: bool,
 ) -> Had {
     let fair = &state.fair;
     let live = fair.live.get(&client).copied();
     let known = fair.knows(client);
-    let is_told = match (fair::named(entry), is_relayed) {
+    let is_told = match (fair::named(entry), is_proxied) {
         (None, _) => false,
         (Some(named), true) => live == Some(named),
         (Some((mode, ticket)), false) => !fair.is_revoked(client, mode, ticket),

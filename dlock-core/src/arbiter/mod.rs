@@ -24,7 +24,7 @@ use crate::ids::{ClientId, Handle, Seq, Slot};
 use crate::message::{LockType, Mode, Reply, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::verb::{Verb, Word, WordAddr};
+use crate::word_op::{Word, WordAddr, WordOp};
 use crate::words::{FairWord, LedgerEntry, Ticket};
 
 pub use fair::WORK_MAX as FAIR_WORK_MAX;
@@ -65,8 +65,9 @@ pub struct Caller {
     pub seq: Seq,
 }
 
-/// Compare-and-swap rounds of one change of a word. Each lost round is another client's verb;
-/// the clients of a contended word are diverted to this arbiter, so the bound is far away.
+/// Compare-and-swap rounds of one change of a word. Each lost round is another client's word
+/// operation; the clients of a contended word are diverted to this arbiter, so the bound is far
+/// away.
 const ROUNDS_MAX: u32 = 100_000;
 /// Time between two attempts at a recount, nanoseconds.
 const RECOUNT_EVERY_NS: u64 = 1_000_000;
@@ -105,9 +106,9 @@ pub struct Arbiter {
     anchor_s: u32,
     locks: HashMap<Slot, LockState>,
     due: BTreeSet<(ServerTime, Slot)>,
-    /// Clients whose every verb this primary executes itself: what they have is known for sure,
-    /// and what they note counts only as far as it agrees.
-    relayed: BTreeSet<ClientId>,
+    /// Clients whose every word operation this primary executes itself: what they have is known for
+    /// sure, and what they note counts only as far as it agrees.
+    proxied: BTreeSet<ClientId>,
     /// Clients some of whose shares are known from a claim, and no chain.
     claimants: BTreeSet<ClientId>,
     /// The locks each client is queued for, and perhaps some for which it no longer is: where
@@ -146,7 +147,7 @@ struct Ctx<'a> {
     lock: LockRef<'a>,
     anchor_s: u32,
     out: &'a mut Vec<Sent>,
-    relayed: &'a BTreeSet<ClientId>,
+    proxied: &'a BTreeSet<ClientId>,
     /// When this lock wants to be looked at again.
     due: Option<ServerTime>,
     /// Ledger entries and records looked at, and tickets skipped.
@@ -154,8 +155,8 @@ struct Ctx<'a> {
 }
 
 impl Ctx<'_> {
-    fn is_relayed(&self, client: ClientId) -> bool {
-        self.relayed.contains(&client)
+    fn is_proxied(&self, client: ClientId) -> bool {
+        self.proxied.contains(&client)
     }
     fn w0(&self) -> WordAddr {
         WordAddr::new(self.lock.slot, Word::W0)
@@ -214,7 +215,7 @@ impl Arbiter {
             anchor_s,
             locks: HashMap::new(),
             due: BTreeSet::new(),
-            relayed: BTreeSet::new(),
+            proxied: BTreeSet::new(),
             claimants: BTreeSet::new(),
             waits: BTreeMap::new(),
             hindered: BTreeSet::new(),
@@ -280,29 +281,29 @@ impl Arbiter {
         self.with(now, mem, lock, out, |ctx, state| undo(ctx, state, client, handle, fair::lapse));
     }
 
-    /// From now on every verb of this client is executed by the primary (a tcp client that has
-    /// never mapped the memory), so that what it has is known without its ledger.
-    pub fn relay(&mut self, client: ClientId) {
-        if self.relayed.insert(client) && self.claimants.remove(&client) {
-            self.locks.values_mut().for_each(|state| state.rw.relay(client));
+    /// From now on every word operation of this client is executed by the primary (a tcp client
+    /// that has never mapped the memory), so that what it has is known without its ledger.
+    pub fn proxy(&mut self, client: ClientId) {
+        if self.proxied.insert(client) && self.claimants.remove(&client) {
+            self.locks.values_mut().for_each(|state| state.rw.proxy(client));
         }
     }
 
     /// The client operates on the words itself, or is gone: its ledger is what is known of it.
-    pub fn unrelay(&mut self, client: ClientId) {
-        if !self.relayed.remove(&client) {
+    pub fn unproxy(&mut self, client: ClientId) {
+        if !self.proxied.remove(&client) {
             return; // its shares and its tickets are known from its ledger
         }
         self.claimants.insert(client);
         self.locks.retain(|_, state| {
-            state.rw.unrelay(client);
-            state.fair.unrelay(client);
+            state.rw.unproxy(client);
+            state.fair.unproxy(client);
             !state.is_empty() || state.due.is_some()
         });
     }
 
-    /// Whether a client may have this verb executed on the word of a read-write or fair lock,
-    /// which is `seen` now.
+    /// Whether a client may have this word operation executed on the word of a read-write or fair
+    /// lock, which is `seen` now.
     ///
     /// # Errors
     /// `Invalid`: no client of this kind makes such a change, or not this one now. `Fail`: the
@@ -313,33 +314,39 @@ impl Arbiter {
         lock_type: LockType,
         client: ClientId,
         seen: u64,
-        verb: &Verb,
+        word_op: &WordOp,
     ) -> Result<(), Status> {
-        let (state, relayed) = (self.locks.get(&slot), self.relayed.contains(&client));
-        match (lock_type, *verb) {
-            (LockType::Rw, Verb::Faa { add, .. }) => {
+        let (state, proxied) = (self.locks.get(&slot), self.proxied.contains(&client));
+        match (lock_type, *word_op) {
+            (LockType::Rw, WordOp::Faa { add, .. }) => {
                 let has_share = state.is_some_and(|s| s.rw.shares.contains(&client));
-                rw::may_add(seen, add, relayed.then_some(has_share))
+                rw::may_add(seen, add, proxied.then_some(has_share))
             }
-            (LockType::Fair, Verb::Faa { add, .. }) => {
-                let state = state.map(|s| &s.fair).filter(|_| relayed);
+            (LockType::Fair, WordOp::Faa { add, .. }) => {
+                let state = state.map(|s| &s.fair).filter(|_| proxied);
                 fair::may_take(state, client, seen, add)
             }
-            (LockType::Fair, Verb::Cas { expect, swap, .. }) => {
+            (LockType::Fair, WordOp::Cas { expect, swap, .. }) => {
                 let live = state.and_then(|s| s.fair.live.get(&client).copied());
-                fair::may_finish(expect, swap, relayed.then_some(live))
+                fair::may_finish(expect, swap, proxied.then_some(live))
             }
             _ => Err(Status::Invalid),
         }
     }
 
-    /// The primary has executed a verb on the word of a lock for this client (a tcp client), and
-    /// found `old` there: what the client has taken or left is known from now on, even before its
-    /// note arrives.
-    pub fn executed_verb(&mut self, lock: LockRef<'_>, client: ClientId, verb: &Verb, old: u64) {
-        let relayed = self.relayed.contains(&client);
-        match (lock.lock_type, *verb) {
-            (LockType::Rw, Verb::Faa { add, .. }) if relayed => {
+    /// The primary has executed a word operation on the word of a lock for this client (a tcp
+    /// client), and found `old` there: what the client has taken or left is known from now on, even
+    /// before its note arrives.
+    pub fn executed_word_op(
+        &mut self,
+        lock: LockRef<'_>,
+        client: ClientId,
+        word_op: &WordOp,
+        old: u64,
+    ) {
+        let proxied = self.proxied.contains(&client);
+        match (lock.lock_type, *word_op) {
+            (LockType::Rw, WordOp::Faa { add, .. }) if proxied => {
                 let state = self.locks.entry(lock.slot).or_default();
                 match add {
                     1 => _ = state.rw.shares.insert(client),
@@ -347,7 +354,7 @@ impl Arbiter {
                 }
                 self.drop_if_empty(lock.slot);
             }
-            (LockType::Fair, Verb::Faa { add, .. }) => {
+            (LockType::Fair, WordOp::Faa { add, .. }) => {
                 let mode = match add {
                     FairWord::TAKE_EXCLUSIVE => Mode::Exclusive,
                     _ => Mode::Shared,
@@ -355,9 +362,9 @@ impl Arbiter {
                 let w = FairWord::from_bits(old);
                 let ticket = Ticket { tx: w.mx(), ts: w.ms() };
                 let state = self.locks.entry(lock.slot).or_default();
-                state.fair.issued(client, mode, ticket, relayed);
+                state.fair.issued(client, mode, ticket, proxied);
             }
-            (LockType::Fair, Verb::Cas { expect, .. }) if relayed && old == expect => {
+            (LockType::Fair, WordOp::Cas { expect, .. }) if proxied && old == expect => {
                 if let Some(state) = self.locks.get_mut(&lock.slot) {
                     state.fair.finished(client);
                 }
@@ -375,7 +382,7 @@ impl Arbiter {
 
     /// The client is gone, and every lock it had got has forgotten it.
     pub fn gone(&mut self, client: ClientId) {
-        self.relayed.remove(&client);
+        self.proxied.remove(&client);
         self.claimants.remove(&client);
         self.waits.remove(&client);
     }
@@ -413,11 +420,11 @@ impl Arbiter {
 
     /// A share of this client on a read-write lock was installed in recovery.
     pub(crate) fn claimed(&mut self, slot: Slot, client: ClientId) {
-        let relayed = self.relayed.contains(&client);
-        if !relayed {
+        let proxied = self.proxied.contains(&client);
+        if !proxied {
             self.claimants.insert(client);
         }
-        self.locks.entry(slot).or_default().rw.claimed(client, relayed);
+        self.locks.entry(slot).or_default().rw.claimed(client, proxied);
     }
 
     /// The lock is gone, and nobody knows it any more.
@@ -516,9 +523,9 @@ impl Arbiter {
         f: impl FnOnce(&mut Ctx<'_>, &mut LockState),
     ) {
         let state = self.locks.entry(lock.slot).or_default();
-        let (relayed, before) = (&self.relayed, out.len());
+        let (proxied, before) = (&self.proxied, out.len());
         let mut ctx =
-            Ctx { now, mem, lock, anchor_s: self.anchor_s, out, relayed, due: None, work: 0 };
+            Ctx { now, mem, lock, anchor_s: self.anchor_s, out, proxied, due: None, work: 0 };
         f(&mut ctx, state);
         // every path ends in an `advance`, which says anew when it wants to be called again
         let (due, work) = (ctx.due, ctx.work);
@@ -560,38 +567,5 @@ fn undo(
         LockType::Atomic => atomic::forget(ctx, state, client),
         LockType::Rw => rw::forget(ctx, state, client, handle),
         LockType::Fair => fair(ctx, state, client, handle),
-    }
-}
-
-fn no_wait(waits: &mut BTreeMap<ClientId, BTreeSet<Slot>>, client: ClientId, slot: Slot) {
-    if let Some(slots) = waits.get_mut(&client) {
-        slots.remove(&slot);
-        if slots.is_empty() {
-            waits.remove(&client);
-        }
-    }
-}
-
-/// Takes a wait out of the queue and answers it with `Cancelled`.
-fn cancel_wait(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, wait: WaitNumber) -> bool {
-    let at = state.queue.iter().position(|w| w.caller.client == from.client && w.wait == wait);
-    let Some(waiter) = at.and_then(|at| state.queue.remove(at)) else { return false };
-    let word = ctx.read();
-    ctx.answer(waiter.caller, Reply::Cancelled { word });
-    true
-}
-
-/// A client is queued for a lock once: a later wait ends the one before it.
-fn end_earlier_wait(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
-    let at = state.queue.iter().position(|w| w.caller.client == client);
-    if let Some(waiter) = at.and_then(|at| state.queue.remove(at)) {
-        let word = ctx.read();
-        ctx.answer(waiter.caller, Reply::Cancelled { word });
-    }
-}
-
-fn drop_waits(state: &mut LockState, client: ClientId) {
-    if !planted::is(Bug::ForgetKeepsWaits) {
-        state.queue.retain(|w| w.caller.client != client);
     }
 }

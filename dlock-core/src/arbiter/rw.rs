@@ -16,7 +16,7 @@
 //! A client that stays between two verbs while others wait for the count is stopped: it must be
 //! fenced ([`RwState::hinderer`]), since only it knows what it has.
 //!
-//! Of a *relayed* client, whose verbs this primary executes, the share is known without its
+//! Of a *proxied* client, whose verbs this primary executes, the share is known without its
 //! ledger, is never suspect, and there is at most one: it cannot take off another's.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
 pub(super) struct RwState {
     /// Shared grants whose receiver's ledger may still say `Waiting`, by wait number.
     granted: BTreeMap<ClientId, WaitNumber>,
-    /// Relayed clients that are among the readers.
+    /// Proxied clients that are among the readers.
     pub(super) shares: BTreeSet<ClientId>,
     /// Shares installed in recovery whose holder's ledger is still empty: the first chain on
     /// the count leaves a stamp there.
@@ -86,22 +86,22 @@ impl RwState {
     }
 
     /// A share of this client was installed in recovery.
-    pub(super) fn claimed(&mut self, client: ClientId, is_relayed: bool) {
-        match is_relayed {
+    pub(super) fn claimed(&mut self, client: ClientId, is_proxied: bool) {
+        match is_proxied {
             true => self.shares.insert(client),
             false => self.claimed.insert(client),
         };
     }
 
     /// The client's share, if it claimed one, is known without its ledger from now on.
-    pub(super) fn relay(&mut self, client: ClientId) {
+    pub(super) fn proxy(&mut self, client: ClientId) {
         if self.claimed.remove(&client) {
             self.shares.insert(client);
         }
     }
 
     /// The client's ledger tells from now on, unless it claimed its share and wrote none yet.
-    pub(super) fn unrelay(&mut self, client: ClientId) {
+    pub(super) fn unproxy(&mut self, client: ClientId) {
         if self.shares.remove(&client) {
             self.claimed.insert(client);
         }
@@ -112,7 +112,7 @@ impl RwState {
         self.shares.contains(&client) || self.claimed.contains(&client)
     }
 
-    /// A relayed client has taken its share off.
+    /// A proxied client has taken its share off.
     pub(super) fn gave_back(&mut self, client: ClientId) {
         self.shares.remove(&client);
         self.granted.remove(&client);
@@ -124,7 +124,7 @@ impl RwState {
     }
 }
 
-/// Whether a client may add to the count of this word. `has_share`: of a relayed client.
+/// Whether a client may add to the count of this word. `has_share`: of a proxied client.
 pub(super) fn may_add(seen: u64, add: u64, has_share: Option<bool>) -> Result<(), Status> {
     let rcount = RwWord::from_bits(seen).rcount();
     let may = match add {
@@ -217,7 +217,7 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
         match waiter.mode {
             Mode::Exclusive => {}
             Mode::Shared => {
-                if ctx.is_relayed(client) {
+                if ctx.is_proxied(client) {
                     state.rw.shares.insert(client);
                 }
                 state.rw.granted.insert(client, waiter.wait);
@@ -307,7 +307,7 @@ fn entries(ctx: &mut Ctx<'_>, state: &LockState) -> Vec<(ClientId, LedgerEntry)>
         if state.rw.resolving.iter().any(|r| r.client == client) {
             continue;
         }
-        let entry = match ctx.is_relayed(client) {
+        let entry = match ctx.is_proxied(client) {
             true if state.rw.shares.contains(&client) => {
                 LedgerEntry::new().with_state(LedgerState::HeldShared)
             }
@@ -344,7 +344,7 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
     }
     let granted = state.rw.granted.remove(&client);
     let has_share = state.rw.shares.remove(&client);
-    if ctx.is_relayed(client) {
+    if ctx.is_proxied(client) {
         if has_share {
             take_one_reader_off(ctx);
         }

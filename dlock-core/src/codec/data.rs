@@ -7,7 +7,7 @@ use crate::clock::ServerTime;
 use crate::ids::Seq;
 use crate::message::{Reply, Request, WaitNumber};
 use crate::status::Status;
-use crate::verb::{Chain, Outcome, Values, Verb, WordAddr, CHAIN_VERBS_MAX};
+use crate::word_op::{Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX};
 use crate::words::DETAIL_MAX;
 
 type Read<T> = Result<T, FrameError>;
@@ -23,18 +23,18 @@ pub(super) fn batch(r: &mut Reader<'_>, chains: &mut Vec<Chain>) -> Read<Seq> {
 
 pub(super) fn put_chains(w: &mut Writer<'_>, chains: &[Chain]) {
     w.list(chains, |w, chain| {
-        w.u8(chain.verbs().len() as u8);
-        for verb in chain.verbs() {
-            put_verb(w, verb);
+        w.u8(chain.ops().len() as u8);
+        for word_op in chain.ops() {
+            put_word_op(w, word_op);
         }
     });
 }
 
-/// As [`put_chains`], for chains of one verb each.
-pub(super) fn put_verbs(w: &mut Writer<'_>, verbs: &[Verb]) {
-    w.list(verbs, |w, verb| {
+/// As [`put_chains`], for chains of one word operation each.
+pub(super) fn put_word_ops(w: &mut Writer<'_>, verbs: &[WordOp]) {
+    w.list(verbs, |w, word_op| {
         w.u8(1);
-        put_verb(w, verb);
+        put_word_op(w, word_op);
     });
 }
 
@@ -63,29 +63,29 @@ pub(super) fn put_outcomes(w: &mut Writer<'_>, outcomes: &[Outcome]) {
 
 fn chain(r: &mut Reader<'_>) -> Read<Chain> {
     let len = usize::from(r.u8()?);
-    if len == 0 || len > CHAIN_VERBS_MAX {
+    if len == 0 || len > CHAIN_OPS_MAX {
         return Err(FrameError::Invalid("chain"));
     }
-    let mut chain = Chain::one(verb(r)?);
+    let mut chain = Chain::one(word_op(r)?);
     for _ in 1..len {
-        chain = chain.then(verb(r)?);
+        chain = chain.then(word_op(r)?);
     }
     Ok(chain)
 }
 
-fn verb(r: &mut Reader<'_>) -> Read<Verb> {
+fn word_op(r: &mut Reader<'_>) -> Read<WordOp> {
     Ok(match r.u8()? {
-        0 => Verb::Cas { addr: addr(r)?, expect: r.u64()?, swap: r.u64()? },
-        1 => Verb::Faa { addr: addr(r)?, add: r.u64()? },
-        2 => Verb::Read { addr: addr(r)? },
-        3 => Verb::Note { handle: r.handle()?, value: r.u64()? },
-        _ => return Err(FrameError::Invalid("verb")),
+        0 => WordOp::Cas { addr: addr(r)?, expect: r.u64()?, swap: r.u64()? },
+        1 => WordOp::Faa { addr: addr(r)?, add: r.u64()? },
+        2 => WordOp::Read { addr: addr(r)? },
+        3 => WordOp::WriteLedger { handle: r.handle()?, value: r.u64()? },
+        _ => return Err(FrameError::Invalid("word operation")),
     })
 }
 
-fn put_verb(w: &mut Writer<'_>, verb: &Verb) {
-    match *verb {
-        Verb::Cas { addr, expect, swap } => {
+fn put_word_op(w: &mut Writer<'_>, word_op: &WordOp) {
+    match *word_op {
+        WordOp::Cas { addr, expect, swap } => {
             // in one piece: room is looked for once
             let mut bytes = [0; 21];
             bytes[1..5].copy_from_slice(&addr.index().to_le_bytes());
@@ -93,16 +93,16 @@ fn put_verb(w: &mut Writer<'_>, verb: &Verb) {
             bytes[13..].copy_from_slice(&swap.to_le_bytes());
             w.bytes(&bytes);
         }
-        Verb::Faa { addr, add } => {
+        WordOp::Faa { addr, add } => {
             w.u8(1);
             w.u32(addr.index());
             w.u64(add);
         }
-        Verb::Read { addr } => {
+        WordOp::Read { addr } => {
             w.u8(2);
             w.u32(addr.index());
         }
-        Verb::Note { handle, value } => {
+        WordOp::WriteLedger { handle, value } => {
             w.u8(3);
             w.handle(handle);
             w.u64(value);
@@ -118,7 +118,7 @@ fn outcome(r: &mut Reader<'_>) -> Read<Outcome> {
     Ok(match r.u8()? {
         0 => {
             let len = usize::from(r.u8()?);
-            if len > CHAIN_VERBS_MAX {
+            if len > CHAIN_OPS_MAX {
                 return Err(FrameError::Invalid("values"));
             }
             let mut values = Values::new();

@@ -6,7 +6,7 @@ use crate::control::*;
 use crate::ids::*;
 use crate::message::*;
 use crate::status::Status;
-use crate::verb::*;
+use crate::word_op::*;
 use crate::words::*;
 
 const SECRET: Secret = Secret(*b"0123456789abcdef");
@@ -108,10 +108,10 @@ fn verbs_attached() -> VerbsAttached {
 
 fn data_frames() -> Vec<Frame> {
     let addr = WordAddr::new(Slot(5), Word::W0);
-    let chain = Chain::one(Verb::Cas { addr, expect: 1, swap: 2 })
-        .then(Verb::Faa { addr, add: 3 })
-        .then(Verb::Read { addr })
-        .then(Verb::Note { handle: HANDLE, value: 4 });
+    let chain = Chain::one(WordOp::Cas { addr, expect: 1, swap: 2 })
+        .then(WordOp::Faa { addr, add: 3 })
+        .then(WordOp::Read { addr })
+        .then(WordOp::WriteLedger { handle: HANDLE, value: 4 });
     let mut values = Values::new();
     values.push(0x0102);
     let outcomes =

@@ -42,7 +42,7 @@ use crate::control::{Attach, Attached, ControlReply, ControlRequest};
 use crate::ids::{Handle, Seq};
 use crate::limits::FRAME_LEN_MAX;
 use crate::message::{Reply, Request};
-use crate::verb::{Chain, Outcome, Verb};
+use crate::word_op::{Chain, Outcome, WordOp};
 use crate::words::LedgerEntry;
 use wire::{Reader, Writer};
 
@@ -374,14 +374,14 @@ pub fn encode_batch(seq: Seq, chains: &[Chain], out: &mut Vec<u8>) {
     });
 }
 
-/// Appends a `Batch` frame of chains of one verb each.
+/// Appends a `Batch` frame of chains of one word operation each.
 ///
 /// # Panics
 /// If there are more than `BATCH_MAX` verbs.
-pub fn encode_verbs(seq: Seq, verbs: &[Verb], out: &mut Vec<u8>) {
+pub fn encode_word_ops(seq: Seq, verbs: &[WordOp], out: &mut Vec<u8>) {
     framed(Kind::Batch, out, |w| {
         w.seq(seq);
-        data::put_verbs(w, verbs);
+        data::put_word_ops(w, verbs);
     });
 }
 

@@ -6,7 +6,7 @@ use crate::ids::*;
 use crate::limits::*;
 use crate::message::*;
 use crate::status::Status;
-use crate::verb::*;
+use crate::word_op::*;
 use crate::words::*;
 
 /// A small generator of values (splitmix64): the same on every run.
@@ -87,19 +87,19 @@ impl Gen {
         });
         Claim { lock, desc, held }
     }
-    fn verb(&mut self) -> Verb {
+    fn word_op(&mut self) -> WordOp {
         let addr = WordAddr::from_index(self.u32());
         match self.below(4) {
-            0 => Verb::Cas { addr, expect: self.next(), swap: self.next() },
-            1 => Verb::Faa { addr, add: self.next() },
-            2 => Verb::Read { addr },
-            _ => Verb::Note { handle: self.handle(), value: self.next() },
+            0 => WordOp::Cas { addr, expect: self.next(), swap: self.next() },
+            1 => WordOp::Faa { addr, add: self.next() },
+            2 => WordOp::Read { addr },
+            _ => WordOp::WriteLedger { handle: self.handle(), value: self.next() },
         }
     }
     fn chain(&mut self) -> Chain {
-        let mut chain = Chain::one(self.verb());
-        for _ in 0..self.below(CHAIN_VERBS_MAX) {
-            chain = chain.then(self.verb());
+        let mut chain = Chain::one(self.word_op());
+        for _ in 0..self.below(CHAIN_OPS_MAX) {
+            chain = chain.then(self.word_op());
         }
         chain
     }
@@ -107,7 +107,7 @@ impl Gen {
         match self.below(3) {
             0 => {
                 let mut values = Values::new();
-                for _ in 0..self.below(CHAIN_VERBS_MAX + 1) {
+                for _ in 0..self.below(CHAIN_OPS_MAX + 1) {
                     values.push(self.next());
                 }
                 Outcome::Done(values)
@@ -562,7 +562,7 @@ fn the_largest_frames_fit() {
     let frame = Frame::Control(Seq(1), ControlRequest::UpdateLocks(claims));
     assert_eq!(decoded(&encoded(&frame)), Ok(frame));
     let addr = WordAddr::from_index(0);
-    let cas = Verb::Cas { addr, expect: 0, swap: 0 };
+    let cas = WordOp::Cas { addr, expect: 0, swap: 0 };
     let frame = Frame::Batch(Seq(1), vec![Chain::one(cas).then(cas).then(cas).then(cas); 31]);
     assert_eq!(decoded(&encoded(&frame)), Ok(frame));
 }

@@ -17,7 +17,7 @@ use crate::limits::CAS_ROUNDS_MAX;
 use crate::message::{Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::verb::{Chain, Values, Verb};
+use crate::word_op::{Chain, Values, WordOp};
 use crate::words::AtomicWord;
 
 pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
@@ -43,7 +43,7 @@ fn release(m: &mut Machine, e: &LockEntry) -> Step {
 
 fn cas(m: &mut Machine, e: &LockEntry, expect: u64, swap: u64) -> Step {
     m.target = swap;
-    Step::Chain(Chain::one(Verb::Cas { addr: e.w0(), expect, swap }))
+    Step::Chain(Chain::one(WordOp::Cas { addr: e.w0(), expect, swap }))
 }
 
 fn extend(m: &mut Machine, e: &LockEntry, expire_s: u32, now: Now) -> Step {

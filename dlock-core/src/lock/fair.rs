@@ -2,14 +2,14 @@
 //! The fair lock, client side.
 //!
 //! ```text
-//!   acquire  [Note(Intent), Faa(take a ticket)] ─ served ─▶ Note(Held) ─ in time ─▶ held
-//!                               │              └ not served ─▶ Note(Ticket) ─▶ Again, or Wait
+//!   acquire  [Ledger(Intent), Faa(take a ticket)] ─ served ─▶ Ledger(Held) ─ in time ─▶ held
+//!                               │              └ not served ─▶ Ledger(Ticket) ─▶ Again, or Wait
 //!                               └ a number of the ring: no ticket ─▶ TakeTicket
 //!   ask      Poll{ticket} ─▶ Granted · Queued · Denied (place lost)
-//!   extend   [Note(Held, later), Read] while surely unexpired, else Extend
-//!   release  Cas(nx+1) or [Note(Leaving), Cas(ns+1)] if nobody is behind and the lease surely
+//!   extend   [Ledger(Held, later), Read] while surely unexpired, else Extend
+//!   release  Cas(nx+1) or [Ledger(Leaving), Cas(ns+1)] if nobody is behind and the lease surely
 //!            runs, else Release{ticket}
-//!   give up  Note(GivenUp), Abandon{ticket}; the next ticket comes from the arbiter
+//!   give up  Ledger(GivenUp), Abandon{ticket}; the next ticket comes from the arbiter
 //! ```
 //! A ticket that no ledger names at the head of the queue is skipped by the arbiter: at once if no
 //! client is between its intent and its publication, else after a grace. So the owner of a ticket
@@ -21,7 +21,7 @@
 //! given up stays named until the request that says so was served, and a hold until its release
 //! has taken effect.
 
-use super::machine::{Phase, PUBLISH_NS_MAX};
+use super::machine::{Phase, LEDGER_FLUSH_NS_MAX};
 use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::Now;
 use crate::lane;
@@ -29,7 +29,7 @@ use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE_S, FAIR_READERS_MAX};
 use crate::message::{Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::verb::{Chain, Values, Verb};
+use crate::word_op::{Chain, Values, WordOp};
 use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 
 pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
@@ -68,11 +68,11 @@ fn take_ticket(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) ->
     let stamp = Ticket { tx: (e.stamp >> 16) as u16, ts: e.stamp as u16 };
     let intent =
         LedgerEntry::of_ticket(LedgerState::Intent, stamp).with_deadline_s(deadline, e.anchor_s);
-    let add = Verb::Faa { addr: e.w0(), add };
+    let add = WordOp::Faa { addr: e.w0(), add };
     if planted::is(Bug::FairNoIntent) {
         return Step::Chain(Chain::one(add));
     }
-    let intent = Verb::Note { handle: e.handle, value: intent.into_bits() };
+    let intent = WordOp::WriteLedger { handle: e.handle, value: intent.into_bits() };
     Step::Chain(Chain::one(intent).then(add))
 }
 
@@ -106,7 +106,7 @@ fn name_given_up(e: &mut LockEntry, mode: Mode) {
         Mode::Exclusive => LedgerState::GivenUpExclusive,
         Mode::Shared => LedgerState::GivenUpShared,
     };
-    e.note = Some(LedgerEntry::of_ticket(state, e.ticket));
+    e.ledger_write = Some(LedgerEntry::of_ticket(state, e.ticket));
     e.diverted = true;
 }
 
@@ -116,11 +116,11 @@ fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: No
     }
     m.phase = Phase::Try;
     let later = later_deadline(e, expire_s, m.started);
-    let chain = Chain::one(Verb::Note {
+    let chain = Chain::one(WordOp::WriteLedger {
         handle: e.handle,
         value: held(mode, e.ticket, later, e.anchor_s).into_bits(),
     });
-    Step::Chain(chain.then(Verb::Read { addr: e.w0() }))
+    Step::Chain(chain.then(WordOp::Read { addr: e.w0() }))
 }
 
 fn later_deadline(e: &LockEntry, expire_s: u32, now: Now) -> u32 {
@@ -158,13 +158,14 @@ fn release(m: &mut Machine, e: &LockEntry, mode: Mode, now: Now) -> Step {
         return m.ask(Request::Release { handle: e.handle, mode, ticket: Some(e.ticket) });
     }
     m.phase = Phase::Try;
-    let cas = Verb::Cas { addr: e.w0(), expect: e.word, swap: done(word, mode).into_bits() };
+    let cas = WordOp::Cas { addr: e.w0(), expect: e.word, swap: done(word, mode).into_bits() };
     Step::Chain(match mode {
         Mode::Exclusive => Chain::one(cas),
         Mode::Shared => {
             let leaving = LedgerEntry::of_ticket(LedgerState::Leaving, e.ticket)
                 .with_deadline_s(e.time_s, e.anchor_s);
-            Chain::one(Verb::Note { handle: e.handle, value: leaving.into_bits() }).then(cas)
+            Chain::one(WordOp::WriteLedger { handle: e.handle, value: leaving.into_bits() })
+                .then(cas)
         }
     })
 }
@@ -180,7 +181,7 @@ fn done(word: FairWord, mode: Mode) -> FairWord {
 pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
     let last = values.as_slice().last().copied();
     match (m.op, m.phase) {
-        (Op::TryLock { .. } | Op::Lock { .. }, Phase::Publish) => published(m, e, now),
+        (Op::TryLock { .. } | Op::Lock { .. }, Phase::Flush) => published(m, e, now),
         (Op::Unlock, _) => released_or(m, e, last, now),
         (Op::Extend { mode, expire_s }, _) => extended_or(m, e, last, mode, expire_s, now),
         (Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s }, _) => {
@@ -205,7 +206,7 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
     e.see_lanes(taken.into_bits());
     if mode == Mode::Exclusive && w.mx() >= lane::ring() {
         // the arbiter alone gives this number out: it skips it
-        e.clear_note();
+        e.clear_ledger_entry();
         e.diverted = true;
         return take_ticket(m, e, mode, expire_s);
     }
@@ -220,19 +221,19 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
     m.target = u64::from(served);
     e.time_s = if served { deadline } else { m.started.time.seconds() };
     e.clock = m.started.discontinuities;
-    e.note = Some(match (served, mode) {
+    e.ledger_write = Some(match (served, mode) {
         (true, mode) => held(mode, e.ticket, deadline, e.anchor_s),
         (false, Mode::Exclusive) => LedgerEntry::of_ticket(LedgerState::TicketExclusive, e.ticket),
         (false, Mode::Shared) => LedgerEntry::of_ticket(LedgerState::TicketShared, e.ticket),
     });
-    m.phase = Phase::Publish;
+    m.phase = Phase::Flush;
     Step::Confirm
 }
 
 /// The note is out. Was it in time?
 fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     let took = now.local_ns.saturating_sub(m.started.local_ns);
-    if took >= PUBLISH_NS_MAX && !planted::is(Bug::PublishLateIgnored) {
+    if took >= LEDGER_FLUSH_NS_MAX && !planted::is(Bug::PublishLateIgnored) {
         // the arbiter may have skipped the ticket: it knows, and decides
         let (mode, expire_s) = (m.mode(), m.expire_s());
         let (state, ledger) = match mode {
@@ -241,7 +242,7 @@ fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
         };
         e.state = state;
         e.time_s = m.started.time.seconds();
-        e.note = Some(LedgerEntry::of_ticket(ledger, e.ticket));
+        e.ledger_write = Some(LedgerEntry::of_ticket(ledger, e.ticket));
         return ask_again(m, e, mode, expire_s);
     }
     if m.target == 1 {
@@ -328,7 +329,7 @@ fn extended_or(
     }
     let served = FairWord::from_bits(word).nx();
     if mode == Mode::Exclusive && served != e.ticket.tx {
-        e.clear_note();
+        e.clear_ledger_entry();
         return e.lost();
     }
     e.see_lanes(word);
@@ -356,7 +357,7 @@ fn released_or(m: &mut Machine, e: &mut LockEntry, old: Option<u64>, now: Now) -
         return released(e, mode, now);
     }
     if mode == Mode::Exclusive && FairWord::from_bits(old).nx() != e.ticket.tx {
-        e.clear_note();
+        e.clear_ledger_entry();
         return e.lost();
     }
     m.rounds += 1;
@@ -384,7 +385,7 @@ fn released(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
         }
         other => other,
     };
-    e.clear_note();
+    e.clear_ledger_entry();
     e.released(view)
 }
 
@@ -396,16 +397,16 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
             released(e, mode, now)
         }
         (Op::Unlock, Reply::Denied { .. }) => {
-            e.clear_note();
+            e.clear_ledger_entry();
             e.lost()
         }
         (Op::Extend { mode, .. }, Reply::Granted { word, deadline_s, .. }) => {
-            e.note = Some(held(mode, e.ticket, deadline_s, e.anchor_s));
+            e.ledger_write = Some(held(mode, e.ticket, deadline_s, e.anchor_s));
             e.clock = now.discontinuities;
             extended(m, e, word, deadline_s, mode)
         }
         (Op::Extend { .. }, Reply::Denied { .. }) => {
-            e.clear_note();
+            e.clear_ledger_entry();
             e.lost()
         }
         (Op::TryLock { mode, .. } | Op::Lock { mode, .. }, reply) => {
@@ -420,7 +421,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
         Reply::Granted { word, deadline_s, ticket, .. } => {
             e.ticket = ticket.unwrap_or(e.ticket);
             e.clock = now.discontinuities;
-            e.note = Some(held(mode, e.ticket, deadline_s, e.anchor_s));
+            e.ledger_write = Some(held(mode, e.ticket, deadline_s, e.anchor_s));
             e.see_lanes(word);
             if m.reentry {
                 return extended(m, e, word, deadline_s, mode);
@@ -440,7 +441,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
                     Mode::Exclusive => LedgerState::TicketExclusive,
                     Mode::Shared => LedgerState::TicketShared,
                 };
-                e.note = Some(LedgerEntry::of_ticket(state, ticket));
+                e.ledger_write = Some(LedgerEntry::of_ticket(state, ticket));
                 if mode == Mode::Shared && FairWord::from_bits(word).nx() == ticket.tx {
                     e.state = EntryState::SharedTicketed; // served: ask for the grant
                     let (mode, expire_s) = (m.mode(), m.expire_s());
@@ -457,11 +458,11 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
         Reply::Denied { .. } if m.waits() && !m.reentry && !m.requeued => {
             // too slow in asking: the place is lost, and waiting can cure that
             e.end(EntryState::Initialized);
-            e.clear_note();
+            e.clear_ledger_entry();
             again(m, e, now)
         }
         Reply::Denied { .. } => {
-            e.clear_note();
+            e.clear_ledger_entry();
             e.lost()
         }
         _ => m.lose_track(e),

@@ -15,7 +15,7 @@ use crate::clock::Now;
 use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::verb::{Verb, WordAddr};
+use crate::word_op::{WordAddr, WordOp};
 use crate::words::{AtomicWord, RwWord};
 
 /// The compare-and-swap of an uncontended acquire or release.
@@ -36,18 +36,19 @@ impl FastCas {
     /// No compare-and-swap: a place for one.
     pub const NONE: Self = Self { addr: WordAddr::NONE, expect: 0, swap: 0, deadline_s: None };
 
-    /// The verb.
+    /// The word operation.
     #[inline]
-    pub fn verb(self) -> Verb {
-        Verb::Cas { addr: self.addr, expect: self.expect, swap: self.swap }
+    pub fn word_op(self) -> WordOp {
+        WordOp::Cas { addr: self.addr, expect: self.expect, swap: self.swap }
     }
 }
 
 impl LockEntry {
-    /// The one verb that decides `op` if nobody interferes; `None` if it takes more, or less.
+    /// The one word operation that decides `op` if nobody interferes; `None` if it takes more, or
+    /// less.
     #[inline]
     pub fn fast(&self, op: Op, now: Now) -> Option<FastCas> {
-        if self.doubt != Doubt::None || self.note.is_some() || now.is_past_horizon() {
+        if self.doubt != Doubt::None || self.ledger_write.is_some() || now.is_past_horizon() {
             return None;
         }
         let (expect, swap, deadline_s) = match (self.lock_type, op) {
@@ -129,7 +130,7 @@ mod tests {
     use crate::clock::{ServerTime, NS};
     use crate::control::{LockDesc, LockGrant};
     use crate::ids::{ClientId, Handle, LockId, Slot};
-    use crate::verb::{Chain, Outcome, Values};
+    use crate::word_op::{Chain, Outcome, Values};
 
     fn entry(lock_type: LockType) -> LockEntry {
         let (handle, slot) = (Handle(3), Slot(9));
@@ -151,7 +152,7 @@ mod tests {
             for op in [take, Op::Unlock, take, Op::Unlock] {
                 let cas = short.fast(op, now()).expect("uncontended");
                 let Begin::Run(mut machine, step) = long.begin(op, now()) else { panic!() };
-                assert_eq!(step, Step::Chain(Chain::one(cas.verb())));
+                assert_eq!(step, Step::Chain(Chain::one(cas.word_op())));
                 let mut values = Values::new();
                 values.push(cas.expect);
                 let step = machine.outcome(&mut long, Outcome::Done(values), now());

@@ -10,7 +10,7 @@ use crate::clock::Now;
 use crate::message::{LockType, Mode, Reply, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::verb::{Outcome, Values};
+use crate::word_op::{Outcome, Values};
 use crate::words::Ticket;
 
 /// One operation under way.
@@ -41,7 +41,7 @@ pub(super) enum Phase {
     /// Stepping back from a read-write lock.
     StepBack,
     /// A note is being published.
-    Publish,
+    Flush,
     /// Queued at the arbiter.
     Wait,
     /// A request other than `Wait` is under way.
@@ -52,7 +52,8 @@ pub(super) enum Phase {
 
 /// Publishing a note may take this long; after that the arbiter is asked whether the ticket has its
 /// place. Half its grace ([`crate::limits::FAIR_GRACE_S`]), so that clock rates cannot matter.
-pub(super) const PUBLISH_NS_MAX: u64 = crate::limits::FAIR_GRACE_S as u64 * crate::clock::NS / 2;
+pub(super) const LEDGER_FLUSH_NS_MAX: u64 =
+    crate::limits::FAIR_GRACE_S as u64 * crate::clock::NS / 2;
 
 impl Machine {
     /// Of an operation that is to begin.
@@ -86,7 +87,7 @@ impl Machine {
             }
             Outcome::Refused(status) => return self.refused(e, status),
         };
-        let wanted = if matches!(self.phase, Phase::Publish) { 0 } else { 1 };
+        let wanted = if matches!(self.phase, Phase::Flush) { 0 } else { 1 };
         if values.as_slice().len() < wanted {
             return self.lose_track(e); // an executor that answers less than it was asked
         }
@@ -146,7 +147,7 @@ impl Machine {
             return self.lose_track(e);
         }
         let doubt = e.doubt;
-        e.clear_note();
+        e.clear_ledger_entry();
         e.end(EntryState::Initialized);
         match self.op {
             Op::Unlock if doubt == Doubt::Release => e.released(View::zero(e.lock_type)),
@@ -179,14 +180,14 @@ impl Machine {
     /// Refused before anything was executed.
     pub(super) fn refused(&mut self, e: &mut LockEntry, status: Status) -> Step {
         if status != Status::NotReady && matches!(self.op, Op::Unlock) && e.refs > 0 {
-            e.clear_note();
+            e.clear_ledger_entry();
             return e.lost();
         }
         if matches!(self.phase, Phase::StepBack) {
             return self.lose_track(e);
         }
         if matches!(e.lock_type, LockType::Rw) && e.refs == 0 {
-            e.clear_note();
+            e.clear_ledger_entry();
         }
         if status == Status::Fail && e.lock_type == LockType::Fair {
             e.diverted = true; // the lanes have no room for an addition: the arbiter wraps them
@@ -219,7 +220,7 @@ impl Machine {
         self.phase = Phase::Wait;
         let wait = e.next_wait();
         if e.lock_type == LockType::Rw {
-            e.note_waiting(wait);
+            e.write_waiting(wait);
         }
         Step::Request(Request::Wait {
             handle: e.handle,

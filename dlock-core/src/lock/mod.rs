@@ -8,8 +8,9 @@
 //!                                           | Confirm ──────────▶ machine.outcome(..) ─▶ step
 //!                                           | Done(result)
 //! ```
-//! After `begin`, `outcome` and `reply` the driver first executes what [`LockEntry::take_note`]
-//! gives, then acts on the step. A request without a reply ([`Request::has_reply`]) is sent, and
+//! After `begin`, `outcome` and `reply` the driver first executes what
+//! [`LockEntry::take_ledger_write`] gives, then acts on the step. A request without a reply
+//! ([`Request::has_reply`]) is sent, and
 //! `reply` is called at once with any `Ok`; for `Confirm` the driver calls `outcome` at once with
 //! a *fresh* reading of the clock and an empty `Done`. One machine runs per entry at a time.
 //!
@@ -37,7 +38,7 @@ use crate::lane;
 use crate::message::{LockType, Mode, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::verb::{Chain, Word, WordAddr};
+use crate::word_op::{Chain, Word, WordAddr};
 use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
 
 /// An operation on a lock.
@@ -188,7 +189,7 @@ pub struct LockEntry {
     asks_readers: bool,
     /// Fair: the lanes are high or the queue is long, tickets come from the arbiter.
     diverted: bool,
-    note: Option<LedgerEntry>,
+    ledger_write: Option<LedgerEntry>,
 }
 
 /// The first step of an operation.
@@ -242,7 +243,7 @@ impl LockEntry {
             stamp: 0,
             asks_readers: false,
             diverted: false,
-            note: None,
+            ledger_write: None,
         };
         entry.see_lanes(grant.word);
         entry
@@ -264,16 +265,17 @@ impl LockEntry {
     }
 
     /// A new channel to the same primary: what the old one carried last may be lost, so the
-    /// ledger is told again what this client has. [`take_note`](Self::take_note) has it. While an
-    /// operation is under way the entry does not know: then it is called when that is over.
-    pub fn republish(&mut self) {
+    /// ledger is told again what this client has. [`take_ledger_write`](Self::take_ledger_write)
+    /// has it. While an operation is under way the entry does not know: then it is called when that
+    /// is over.
+    pub fn rewrite_ledger(&mut self) {
         use EntryState as S;
         self.clock = NO_CLOCK; // the new channel has an estimate of its own
         let fair = self.lock_type == LockType::Fair;
         let state = match self.state {
             _ if self.doubt != Doubt::None => return, // it is asked to be undone
-            S::Initialized | S::Unlocked => return self.clear_note(),
-            S::ExclusiveLocked if !fair => return self.clear_note(), // the word names it
+            S::Initialized | S::Unlocked => return self.clear_ledger_entry(),
+            S::ExclusiveLocked if !fair => return self.clear_ledger_entry(), // the word names it
             S::ExclusiveLocked => LedgerState::HeldExclusive,
             S::SharedLocked => LedgerState::HeldShared,
             S::ExclusiveTicketed => LedgerState::TicketExclusive,
@@ -289,7 +291,7 @@ impl LockEntry {
                 entry.with_deadline_s(self.time_s, self.anchor_s)
             }
         };
-        self.note = Some(entry);
+        self.ledger_write = Some(entry);
     }
 
     /// The hold or the ticket did not survive: a recovering primary has refused the claim. Who
@@ -299,7 +301,7 @@ impl LockEntry {
             EntryState::ExclusiveLocked | EntryState::SharedLocked => self.doubt = Doubt::Lost,
             _ => self.end(EntryState::Initialized),
         }
-        self.note = None;
+        self.ledger_write = None;
     }
 
     /// The primary has ended what this client had without a lease: holds of read-write locks,
@@ -363,8 +365,8 @@ impl LockEntry {
     }
 
     /// The ledger entry to write now, once.
-    pub fn take_note(&mut self) -> Option<LedgerEntry> {
-        self.note.take()
+    pub fn take_ledger_write(&mut self) -> Option<LedgerEntry> {
+        self.ledger_write.take()
     }
 
     /// What to tell a recovering primary.
@@ -559,13 +561,14 @@ impl LockEntry {
         Step::Done(OpResult::of(Status::Fail))
     }
 
-    fn clear_note(&mut self) {
+    fn clear_ledger_entry(&mut self) {
         let stamp = if self.lock_type == LockType::Rw { self.stamp } else { 0 };
-        self.note = Some(LedgerEntry::new().with_detail(stamp));
+        self.ledger_write = Some(LedgerEntry::new().with_detail(stamp));
     }
 
-    fn note_waiting(&mut self, wait: WaitNumber) {
-        self.note = Some(LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(wait.0));
+    fn write_waiting(&mut self, wait: WaitNumber) {
+        self.ledger_write =
+            Some(LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(wait.0));
     }
 }
 

@@ -2,10 +2,11 @@
 //! The read-write lock, client side.
 //!
 //! ```text
-//!   shared     [Note(Intent), Faa(+1)] ─ free ─▶ Note(HeldShared)
-//!                                      └ owner or waiters ─▶ [Faa(−1), Note] ─▶ Fail, or Wait
+//!   shared     [Ledger(Intent), Faa(+1)] ─ free ─▶ Ledger(HeldShared)
+//!                                      └ owner or waiters ─▶ [Faa(−1), Ledger(None)] ─▶ Fail, or Wait
 //!   exclusive  Cas(0 → me) ─ held ─▶ Fail, or Wait
-//!   release    shared [Note(Leaving), Faa(−1), Note(None)] · exclusive Cas(me|r → 0|r) or Release
+//!   release    shared     [Ledger(Leaving), Faa(−1), Ledger(None)]
+//!              exclusive  Cas(me|r → 0|r) or Release
 //! ```
 //! Whoever leaves {waiters, no owner, no reader} behind sends `Wake`; exactly one client can.
 //! A read-write lock has no lease: it ends by a release, or when its client is fenced.
@@ -17,7 +18,7 @@ use crate::limits::CAS_ROUNDS_MAX;
 use crate::message::{Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::verb::{Chain, Values, Verb};
+use crate::word_op::{Chain, Values, WordOp};
 use crate::words::{LedgerEntry, LedgerState, RwWord, DETAIL_MAX};
 
 const MINUS_ONE: u64 = u64::MAX;
@@ -29,14 +30,14 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
         }
         Op::TryLock { .. } | Op::Lock { .. } => {
             next_stamp(e);
-            let intent = Chain::one(note(e, LedgerState::Intent));
-            Step::Chain(intent.then(Verb::Faa { addr: e.w0(), add: 1 }))
+            let intent = Chain::one(ledger_op(e, LedgerState::Intent));
+            Step::Chain(intent.then(WordOp::Faa { addr: e.w0(), add: 1 }))
         }
         Op::Unlock if e.state == super::EntryState::SharedLocked => {
             next_stamp(e);
-            let leaving = Chain::one(note(e, LedgerState::Leaving));
-            let less = leaving.then(Verb::Faa { addr: e.w0(), add: MINUS_ONE });
-            Step::Chain(less.then(note(e, LedgerState::None)))
+            let leaving = Chain::one(ledger_op(e, LedgerState::Leaving));
+            let less = leaving.then(WordOp::Faa { addr: e.w0(), add: MINUS_ONE });
+            Step::Chain(less.then(ledger_op(e, LedgerState::None)))
         }
         Op::Unlock => release_exclusive(m, e),
         Op::Extend { .. } => m.done(Status::Invalid), // `begin` has refused it
@@ -52,7 +53,7 @@ fn release_exclusive(m: &mut Machine, e: &LockEntry) -> Step {
 }
 
 fn cas(e: &LockEntry, expect: u64, swap: RwWord) -> Step {
-    Step::Chain(Chain::one(Verb::Cas { addr: e.w0(), expect, swap: swap.into_bits() }))
+    Step::Chain(Chain::one(WordOp::Cas { addr: e.w0(), expect, swap: swap.into_bits() }))
 }
 
 fn next_stamp(e: &mut LockEntry) {
@@ -66,8 +67,8 @@ fn stamped(e: &LockEntry, state: LedgerState) -> LedgerEntry {
     LedgerEntry::new().with_state(state).with_detail(e.stamp)
 }
 
-fn note(e: &LockEntry, state: LedgerState) -> Verb {
-    Verb::Note { handle: e.handle, value: stamped(e, state).into_bits() }
+fn ledger_op(e: &LockEntry, state: LedgerState) -> WordOp {
+    WordOp::WriteLedger { handle: e.handle, value: stamped(e, state).into_bits() }
 }
 
 pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
@@ -113,12 +114,13 @@ fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -
     let owner = word.client() != 0 && !planted::is(Bug::RwSharedIgnoresOwner);
     let waiters = word.waiters() && !planted::is(Bug::RwSharedIgnoresBit);
     if !owner && !waiters && word.rcount() < u32::MAX {
-        e.note = Some(stamped(e, LedgerState::HeldShared));
+        e.ledger_write = Some(stamped(e, LedgerState::HeldShared));
         return granted(e, Mode::Shared, word.rcount() + 1, now.time.seconds());
     }
     m.phase = Phase::StepBack;
     Step::Chain(
-        Chain::one(Verb::Faa { addr: e.w0(), add: MINUS_ONE }).then(note(e, LedgerState::None)),
+        Chain::one(WordOp::Faa { addr: e.w0(), add: MINUS_ONE })
+            .then(ledger_op(e, LedgerState::None)),
     )
 }
 
@@ -150,7 +152,7 @@ fn shared_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
     if word.rcount() == 0 {
         // somebody has taken my share off already: put back what I took too much
         m.phase = Phase::StepBack;
-        return Step::Chain(Chain::one(Verb::Faa { addr: e.w0(), add: 1 }));
+        return Step::Chain(Chain::one(WordOp::Faa { addr: e.w0(), add: 1 }));
     }
     let rcount = word.rcount() - 1;
     let time_out = if rcount == 0 { 0 } else { e.time_s };
@@ -190,12 +192,12 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, _now: Now)
                 Mode::Exclusive => LedgerState::None, // the word names me
                 Mode::Shared => LedgerState::HeldShared,
             };
-            e.note = Some(stamped(e, state));
+            e.ledger_write = Some(stamped(e, state));
             e.word = word;
             granted(e, mode, RwWord::from_bits(word).rcount(), deadline_s)
         }
         (Op::Lock { .. }, Reply::Cancelled { .. } | Reply::Denied { .. }) => {
-            e.clear_note();
+            e.clear_ledger_entry();
             Step::Done(OpResult::of(Status::Fail))
         }
         _ => m.lose_track(e),

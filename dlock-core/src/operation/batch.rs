@@ -18,7 +18,7 @@ use crate::lock::{EntryState, LockEntry, Op, OpResult};
 use crate::message::{LockType, Mode, Reply};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::verb::Outcome;
+use crate::word_op::Outcome;
 
 /// The locks of a batch, by the numbers that [`Batch::place`] gave them.
 pub trait Entries {

@@ -43,7 +43,7 @@ use crate::lock::{Begin, EntryState, FastCas, LockEntry, Machine, Op, OpResult, 
 use crate::message::{LockType, Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::verb::{Chain, Outcome, Values};
+use crate::word_op::{Chain, Outcome, Values};
 use crate::words::LedgerEntry;
 
 /// What the executor does next. Times are on the client's own clock ([`Now::local_ns`]).
@@ -263,7 +263,7 @@ impl Operation {
     /// The next effect. After one that waits for something, only once that was reported.
     pub fn next(&mut self, entry: &mut LockEntry) -> Effect {
         if !self.is_ledger_late() {
-            if let Some(write) = entry.take_note() {
+            if let Some(write) = entry.take_ledger_write() {
                 self.has_acted = true;
                 return Effect::WriteLedger(write);
             }
@@ -322,7 +322,7 @@ impl Operation {
                 }
                 Stage::Undo(result) => {
                     if self.replaced {
-                        entry.republish(); // the old channel may have lost a ledger write
+                        entry.rewrite_ledger(); // the old channel may have lost a ledger write
                     }
                     self.stage = Stage::Done(result);
                     if let (false, Some(request)) = (self.is_undo, entry.undo_request(self.now)) {
@@ -330,7 +330,7 @@ impl Operation {
                     }
                 }
                 Stage::Done(result) => {
-                    return match (entry.take_note(), self.count.take()) {
+                    return match (entry.take_ledger_write(), self.count.take()) {
                         (Some(write), count) => {
                             self.count = count;
                             Effect::WriteLedger(write)
@@ -363,7 +363,7 @@ impl Operation {
         self.steps += 1;
         if self.steps > STEPS_MAX {
             self.give_up(entry, Status::BadResponse, self.now);
-            return entry.take_note().map(Effect::WriteLedger);
+            return entry.take_ledger_write().map(Effect::WriteLedger);
         }
         let until_ns = self.bounds.chain_until_ns(self.now.local_ns);
         match step {

@@ -7,7 +7,7 @@ use crate::control::{LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
 use crate::lock::{EntryState, View};
 use crate::message::{Mode, WaitNumber};
-use crate::verb::Verb;
+use crate::word_op::WordOp;
 use crate::words::{AtomicWord, FairWord, LedgerState};
 
 const X: Mode = Mode::Exclusive;
@@ -46,9 +46,9 @@ fn values(all: &[u64]) -> Outcome {
     Outcome::Done(values)
 }
 
-fn posted(effect: Effect) -> Vec<Verb> {
+fn posted(effect: Effect) -> Vec<WordOp> {
     match effect {
-        Effect::Post { chain, .. } => chain.verbs().to_vec(),
+        Effect::Post { chain, .. } => chain.ops().to_vec(),
         other => panic!("{other:?} is no post"),
     }
 }
@@ -89,7 +89,7 @@ const RESOLVE: Request = Request::Resolve { handle: Handle(3) };
 fn a_ledger_entry_is_written_before_it_is_flushed_and_flushed_before_the_grant_is_told() {
     let mut e = entry(LockType::Fair);
     let mut o = begin(&mut e, TAKE);
-    assert!(matches!(posted(o.next(&mut e))[..], [Verb::Note { .. }, Verb::Faa { .. }]));
+    assert!(matches!(posted(o.next(&mut e))[..], [WordOp::WriteLedger { .. }, WordOp::Faa { .. }]));
     o.outcome(&mut e, values(&[0]), at(1));
     let Effect::WriteLedger(entry) = o.next(&mut e) else { panic!("the ledger first") };
     assert_eq!(entry.state(), LedgerState::HeldExclusive);
@@ -276,7 +276,7 @@ fn success_means_a_running_lease() {
 fn a_reentry_whose_lease_is_over_when_it_is_answered_ends_the_hold() {
     let mut e = held(LockType::Atomic);
     let mut o = begin(&mut e, TAKE);
-    let [Verb::Cas { expect, .. }] = posted(o.next(&mut e))[..] else { panic!() };
+    let [WordOp::Cas { expect, .. }] = posted(o.next(&mut e))[..] else { panic!() };
     o.outcome(&mut e, values(&[expect]), at(6 * NS));
     // its caller relies on it until it is told: nothing undoes it before
     assert_eq!(done(o.next(&mut e)), Status::Fail);
@@ -288,7 +288,7 @@ fn a_reentry_whose_lease_is_over_when_it_is_answered_ends_the_hold() {
 fn a_query_of_a_lease_that_is_over_says_so() {
     let mut e = held(LockType::Atomic);
     let mut o = begin(&mut e, Op::Extend { mode: X, expire_s: 0 });
-    let [Verb::Cas { expect, .. }] = posted(o.next(&mut e))[..] else { panic!() };
+    let [WordOp::Cas { expect, .. }] = posted(o.next(&mut e))[..] else { panic!() };
     o.outcome(&mut e, values(&[expect]), at(6 * NS));
     assert_eq!(done(o.next(&mut e)), Status::Fail);
     assert!(e.in_doubt());
@@ -359,7 +359,7 @@ fn an_operation_takes_a_bounded_number_of_steps_whatever_it_is_told() {
         match o.next(&mut e) {
             Effect::Post { chain, .. } => {
                 // never what was expected
-                let all: Vec<u64> = chain.verbs().iter().map(|_| u64::from(step) << 17).collect();
+                let all: Vec<u64> = chain.ops().iter().map(|_| u64::from(step) << 17).collect();
                 o.outcome(&mut e, values(&all), at(u64::from(step)));
             }
             Effect::Ask { .. } | Effect::Await { .. } | Effect::Probe { .. } => {
@@ -467,7 +467,7 @@ fn run(batch: &mut Batch, rig: &mut Rig, words: &mut [u64]) -> usize {
             match effect {
                 Effect::Post { chain, .. } => {
                     let all: Vec<u64> =
-                        chain.verbs().iter().map(|v| execute(v, &mut words[place])).collect();
+                        chain.ops().iter().map(|v| execute(v, &mut words[place])).collect();
                     batch.outcome(i, e, values(&all), at(1));
                 }
                 Effect::Flush { .. } => batch.flushed(i, e, true, at(1)),
@@ -478,13 +478,13 @@ fn run(batch: &mut Batch, rig: &mut Rig, words: &mut [u64]) -> usize {
     unreachable!()
 }
 
-fn execute(verb: &Verb, word: &mut u64) -> u64 {
+fn execute(word_op: &WordOp, word: &mut u64) -> u64 {
     let old = *word;
-    match *verb {
-        Verb::Cas { expect, swap, .. } if expect == old => *word = swap,
-        Verb::Faa { add, .. } => *word = old.wrapping_add(add),
-        Verb::Note { .. } => return 0,
-        Verb::Cas { .. } | Verb::Read { .. } => {}
+    match *word_op {
+        WordOp::Cas { expect, swap, .. } if expect == old => *word = swap,
+        WordOp::Faa { add, .. } => *word = old.wrapping_add(add),
+        WordOp::WriteLedger { .. } => return 0,
+        WordOp::Cas { .. } | WordOp::Read { .. } => {}
     }
     old
 }
@@ -570,7 +570,7 @@ fn of_items_on_one_lock_the_later_begins_when_the_earlier_is_done() {
     let mut e = held(LockType::Atomic);
     let cas = Operation::begin(&mut e, TAKE, at(0), bounds());
     let Started::Running(mut o) = cas else { panic!() };
-    let [Verb::Cas { expect, .. }] = posted(o.next(&mut e))[..] else { panic!() };
+    let [WordOp::Cas { expect, .. }] = posted(o.next(&mut e))[..] else { panic!() };
     words[0] = expect;
     let (mut b, mut rig) = batch(vec![held(LockType::Atomic)], &[(TAKE, 0)]);
     run(&mut b, &mut rig, &mut words);

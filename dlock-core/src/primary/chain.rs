@@ -21,7 +21,7 @@ use crate::message::LockType;
 use crate::planted::{self, Bug};
 use crate::registry::{Client, What};
 use crate::status::Status;
-use crate::verb::{Chain, Values, Verb, Word, WordAddr};
+use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use crate::words::{AtomicWord, LedgerEntry, RwWord};
 
 impl Primary {
@@ -44,26 +44,26 @@ impl Primary {
         }
         let known = self.known(client).ok_or(Status::ClientRemoved)?;
         let (mut tells, mut is_changed) = (false, false);
-        for verb in chain.verbs() {
-            let addr = match *verb {
-                Verb::Note { handle, .. } => {
-                    check_note(known, handle)?;
+        for word_op in chain.ops() {
+            let addr = match *word_op {
+                WordOp::WriteLedger { handle, .. } => {
+                    check_ledger_write(known, handle)?;
                     tells = true;
                     continue;
                 }
-                Verb::Read { addr } => {
+                WordOp::Read { addr } => {
                     self.what(known, addr.slot())?;
                     continue;
                 }
-                Verb::Cas { addr, .. } | Verb::Faa { addr, .. } => addr,
+                WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } => addr,
             };
-            let lock_type = match (self.changeable(known, addr)?, *verb) {
+            let lock_type = match (self.changeable(known, addr)?, *word_op) {
                 (None, _) => continue, // an object's value
-                (Some(LockType::Atomic), Verb::Cas { expect, swap, .. }) => {
+                (Some(LockType::Atomic), WordOp::Cas { expect, swap, .. }) => {
                     valid(atomic_cas(client, now, expect, swap))?;
                     continue;
                 }
-                (Some(LockType::Rw), Verb::Cas { expect, swap, .. }) => {
+                (Some(LockType::Rw), WordOp::Cas { expect, swap, .. }) => {
                     valid(rw_cas(client, expect, swap))?;
                     continue;
                 }
@@ -72,7 +72,7 @@ impl Primary {
             // what the arbiter knows would be out of date for a second one
             valid(!is_changed)?;
             is_changed = true;
-            self.arbiter.may(addr.slot(), lock_type, client, mem.read(addr), verb)?;
+            self.arbiter.may(addr.slot(), lock_type, client, mem.read(addr), word_op)?;
         }
         Ok(tells || is_changed)
     }
@@ -81,32 +81,32 @@ impl Primary {
     ///
     /// # Errors
     /// As [`check_chain`](Self::check_chain).
-    pub fn check_note(&self, client: ClientId, handle: Handle) -> Result<(), Status> {
+    pub fn check_ledger_write(&self, client: ClientId, handle: Handle) -> Result<(), Status> {
         let known = self.known(client).ok_or(Status::ClientRemoved)?;
-        check_note(known, handle)
+        check_ledger_write(known, handle)
     }
 
     /// The driver has executed a chain that was checked. (A note that came on its own is a chain
     /// of one.)
     pub fn executed(&mut self, client: ClientId, chain: &Chain, values: &Values) {
-        for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
-            match *verb {
-                Verb::Note { handle, value } => {
+        for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
+            match *word_op {
+                WordOp::WriteLedger { handle, value } => {
                     let known = self.known(client);
                     if let Some(entry) = known.and_then(|known| known.handle(handle)) {
                         self.arbiter.noted(entry.slot, client, LedgerEntry::from_bits(value));
                     }
                 }
-                Verb::Faa { addr, .. } | Verb::Cas { addr, .. } => {
+                WordOp::Faa { addr, .. } | WordOp::Cas { addr, .. } => {
                     let Some(known) = self.known(client) else { return };
                     let what = self.what(known, addr.slot());
                     if let Ok(What::Lock(_, LockType::Rw | LockType::Fair)) = what {
                         if let Some(lock) = lock_ref(&self.registry, addr.slot()) {
-                            self.arbiter.executed_verb(lock, client, verb, old);
+                            self.arbiter.executed_word_op(lock, client, word_op, old);
                         }
                     }
                 }
-                Verb::Read { .. } => {}
+                WordOp::Read { .. } => {}
             }
         }
     }
@@ -120,7 +120,7 @@ impl Primary {
         }
     }
 
-    /// The kind of lock a changing verb goes to; `None`: an object's value.
+    /// The kind of lock a changing word operation goes to; `None`: an object's value.
     fn changeable(&self, client: &Client, addr: WordAddr) -> Result<Option<LockType>, Status> {
         let what = self.what(client, addr.slot())?;
         if addr.word() != Word::W0 {
@@ -133,7 +133,7 @@ impl Primary {
     }
 }
 
-fn check_note(client: &Client, handle: Handle) -> Result<(), Status> {
+fn check_ledger_write(client: &Client, handle: Handle) -> Result<(), Status> {
     match client.handle(handle).map(|entry| entry.what) {
         Some(What::Lock(..)) => Ok(()),
         _ => Err(Status::LockNotGet),

@@ -14,7 +14,7 @@ use crate::limits::BATCH_MAX;
 use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::verb::{Word, WordAddr};
+use crate::word_op::{Word, WordAddr};
 use crate::words::{AtomicWord, RwWord};
 
 impl Primary {

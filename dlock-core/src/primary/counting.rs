@@ -21,7 +21,7 @@ use crate::ids::ClientId;
 use crate::limits::FAIR_READERS_MAX;
 use crate::message::{LockType, Mode, Reply, Request};
 use crate::status::Status;
-use crate::verb::{Chain, Values, Verb, WordAddr};
+use crate::word_op::{Chain, Values, WordAddr, WordOp};
 use crate::words::{AtomicWord, FairWord, RwWord};
 
 impl Primary {
@@ -81,19 +81,19 @@ impl Primary {
     /// The driver has executed a chain for a tcp client: what its client makes of it is counted
     /// here. Of words that were as the chain expected nothing is.
     pub fn count_chain(&self, now: ServerTime, client: ClientId, chain: &Chain, values: &Values) {
-        for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
-            let (addr, is_as_expected) = match *verb {
-                Verb::Cas { addr, expect, .. } => (addr, old == expect),
-                Verb::Faa { addr, .. } => (addr, false),
-                Verb::Read { .. } | Verb::Note { .. } => continue,
+        for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
+            let (addr, is_as_expected) = match *word_op {
+                WordOp::Cas { addr, expect, .. } => (addr, old == expect),
+                WordOp::Faa { addr, .. } => (addr, false),
+                WordOp::Read { .. } | WordOp::WriteLedger { .. } => continue,
             };
             if is_as_expected {
                 continue;
             }
             let counter = self.type_of(addr).and_then(|lock_type| match lock_type {
-                LockType::Atomic => of_atomic(now, client, verb, old),
-                LockType::Rw => of_rw(client, verb, old, chain.verbs().len()),
-                LockType::Fair => of_fair(verb, old),
+                LockType::Atomic => of_atomic(now, client, word_op, old),
+                LockType::Rw => of_rw(client, word_op, old, chain.ops().len()),
+                LockType::Fair => of_fair(word_op, old),
             });
             if let Some(counter) = counter {
                 self.count(counter);
@@ -136,8 +136,8 @@ impl Primary {
 }
 
 /// An acquire of an atomic lock that is held, or a release or an extend of one that is lost.
-fn of_atomic(now: ServerTime, client: ClientId, verb: &Verb, old: u64) -> Option<Counter> {
-    let Verb::Cas { expect, swap, .. } = *verb else { return None };
+fn of_atomic(now: ServerTime, client: ClientId, word_op: &WordOp, old: u64) -> Option<Counter> {
+    let WordOp::Cas { expect, swap, .. } = *word_op else { return None };
     let found = AtomicWord::from_bits(old);
     let was_mine = AtomicWord::from_bits(expect).client() == client.get();
     match (was_mine, swap) {
@@ -154,14 +154,14 @@ fn of_atomic(now: ServerTime, client: ClientId, verb: &Verb, old: u64) -> Option
 
 /// `verbs`: of the chain. A share is taken, and given back, together with a ledger entry; what
 /// corrects the count goes alone.
-fn of_rw(client: ClientId, verb: &Verb, old: u64, verbs: usize) -> Option<Counter> {
+fn of_rw(client: ClientId, word_op: &WordOp, old: u64, verbs: usize) -> Option<Counter> {
     let found = RwWord::from_bits(old);
     let is_held = found.client() != 0 || found.waiters();
-    match *verb {
-        Verb::Cas { expect: 0, .. } => Some(Counter::RwTryLockExFail),
-        Verb::Cas { .. } if found.client() != client.get() => Some(Counter::RwUnlockExFail),
-        Verb::Faa { add: 1, .. } if verbs == 2 && is_held => Some(Counter::RwTryLockShFail),
-        Verb::Faa { add: u64::MAX, .. } if verbs == 3 && found.rcount() == 0 => {
+    match *word_op {
+        WordOp::Cas { expect: 0, .. } => Some(Counter::RwTryLockExFail),
+        WordOp::Cas { .. } if found.client() != client.get() => Some(Counter::RwUnlockExFail),
+        WordOp::Faa { add: 1, .. } if verbs == 2 && is_held => Some(Counter::RwTryLockShFail),
+        WordOp::Faa { add: u64::MAX, .. } if verbs == 3 && found.rcount() == 0 => {
             Some(Counter::RwUnlockShFail)
         }
         _ => None,
@@ -169,16 +169,16 @@ fn of_rw(client: ClientId, verb: &Verb, old: u64, verbs: usize) -> Option<Counte
 }
 
 /// A ticket that is not served at once, or an exclusive hold that is over.
-fn of_fair(verb: &Verb, old: u64) -> Option<Counter> {
+fn of_fair(word_op: &WordOp, old: u64) -> Option<Counter> {
     let w = FairWord::from_bits(old);
-    let is_queued = match *verb {
-        Verb::Faa { add: FairWord::TAKE_EXCLUSIVE, .. } => {
+    let is_queued = match *word_op {
+        WordOp::Faa { add: FairWord::TAKE_EXCLUSIVE, .. } => {
             w.open_exclusive() != 0 || w.open_shared() != 0
         }
-        Verb::Faa { add: FairWord::TAKE_SHARED, .. } => {
+        WordOp::Faa { add: FairWord::TAKE_SHARED, .. } => {
             w.open_exclusive() != 0 || w.open_shared() >= FAIR_READERS_MAX
         }
-        Verb::Cas { expect, swap, .. } => {
+        WordOp::Cas { expect, swap, .. } => {
             let (expected, swap) = (FairWord::from_bits(expect), FairWord::from_bits(swap));
             let is_lost = w.nx() != expected.nx() && swap == expected.exclusive_done();
             return is_lost.then_some(Counter::FairUnlockExFail);

@@ -165,7 +165,7 @@ impl Primary {
         self.will_attach(client, fabric);
         let is_remote = fabric.executes() == Executes::Primary;
         if !self.one_sided.contains(&client) || planted::is(Bug::RelayTooSoon) && is_remote {
-            self.arbiter.relay(client);
+            self.arbiter.proxy(client);
         }
     }
 
@@ -175,7 +175,7 @@ impl Primary {
         if fabric.executes() != Executes::Primary {
             self.one_sided.insert(client);
             if !planted::is(Bug::RelayKept) {
-                self.arbiter.unrelay(client);
+                self.arbiter.unproxy(client);
             }
         }
     }

@@ -5,7 +5,7 @@ use super::Primary;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, LockId, Slot};
 use crate::message::LockType;
-use crate::verb::{Word, WordAddr};
+use crate::word_op::{Word, WordAddr};
 
 /// One lock.
 #[derive(Clone, Debug, PartialEq, Eq)]

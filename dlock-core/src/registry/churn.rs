@@ -11,7 +11,7 @@ use crate::exec::LockMemory;
 use crate::ids::{ClientId, LockId, ObjectId, Slot};
 use crate::message::LockType;
 use crate::status::Status;
-use crate::verb::{Word, WordAddr};
+use crate::word_op::{Word, WordAddr};
 
 const CLIENTS: u32 = 5;
 const LOCKS_MAX: usize = 7;

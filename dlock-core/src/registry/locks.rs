@@ -20,7 +20,7 @@ use crate::ids::{ClientId, Handle, LockId, Slot};
 use crate::message::LockType;
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::verb::{Word, WordAddr};
+use crate::word_op::{Word, WordAddr};
 
 /// A fence counter above this was not counted up but damaged: it has 48 bits, and no lock is
 /// acquired 2^47 times.

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use crate::exec::LockMemory;
 use crate::ids::{Generation, Slot};
 use crate::planted::{self, Bug};
-use crate::verb::{Word, WordAddr};
+use crate::word_op::{Word, WordAddr};
 
 /// Slots in 4 KiB.
 const SPREAD: u32 = 128;

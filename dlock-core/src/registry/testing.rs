@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
-use crate::verb::{Word, WordAddr};
+use crate::word_op::{Word, WordAddr};
 use crate::words::LedgerEntry;
 
 /// Words are zero until they are set; ledger entries can be written by tests.

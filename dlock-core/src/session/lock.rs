@@ -66,12 +66,12 @@ impl Binding {
 }
 
 /// A new channel to the same primary: what the old one could not carry any more is written again
-/// ([`LockEntry::take_note`]), and what is in doubt is undone by the request. `is_busy`: an
+/// ([`LockEntry::take_ledger_write`]), and what is in doubt is undone by the request. `is_busy`: an
 /// operation is under way, which does both at its end.
 #[must_use = "the request is to be sent"]
 pub fn resume(entry: &mut LockEntry, is_busy: bool, now: Now) -> Option<Request> {
     if !is_busy && !planted::is(Bug::NoRepublish) {
-        entry.republish();
+        entry.rewrite_ledger();
     }
     entry.undo_request(now)
 }

@@ -7,7 +7,7 @@ use crate::control::{
 use crate::ids::{Handle, LockId, Slot};
 use crate::lock::{Begin, LockEntry, Op, Step};
 use crate::message::{LockType, Mode};
-use crate::verb::{Outcome, Values};
+use crate::word_op::{Outcome, Values};
 
 fn client() -> ClientId {
     ClientId::new(7).unwrap()

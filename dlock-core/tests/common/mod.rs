@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use dlock_core::counters::Told;
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::verb::WordAddr;
+use dlock_core::word_op::WordAddr;
 use dlock_core::words::LedgerEntry;
 
 #[derive(Default)]

@@ -17,7 +17,7 @@ use dlock_core::membership::{
 use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Values, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
 
 use crate::common::Memory;
 
@@ -311,12 +311,12 @@ impl Site {
     /// A chain of this client, executed by its fabric.
     pub fn execute(&mut self, peer: Peer, chain: &Chain) {
         let mut values = Values::new();
-        for verb in chain.verbs() {
-            values.push(match *verb {
-                Verb::Cas { addr, expect, swap } => self.memory.cas(addr, expect, swap),
-                Verb::Faa { addr, add } => self.memory.faa(addr, add),
-                Verb::Read { addr } => self.memory.read(addr),
-                Verb::Note { handle, value } => {
+        for word_op in chain.ops() {
+            values.push(match *word_op {
+                WordOp::Cas { addr, expect, swap } => self.memory.cas(addr, expect, swap),
+                WordOp::Faa { addr, add } => self.memory.faa(addr, add),
+                WordOp::Read { addr } => self.memory.read(addr),
+                WordOp::WriteLedger { handle, value } => {
                     let entry = dlock_core::words::LedgerEntry::from_bits(value);
                     self.memory.ledgers.insert((peer.id, handle), entry);
                     0

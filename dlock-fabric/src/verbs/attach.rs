@@ -4,7 +4,7 @@
 //! ```text
 //!   open the device, make queue pairs ─▶ Attach{endpoints} ──TCP──▶ primary: admit
 //!   rings, posters, connect ◀────────── Attached{endpoints, keys} ◀─┘
-//!   the connection stays open: the life line
+//!   the connection stays open: the liveness connection
 //! ```
 //! The primary's ends are connected before it answers; so the first message can follow at once.
 
@@ -16,20 +16,20 @@ use std::time::Instant;
 use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttach, VerbsAttached};
 use dlock_core::limits::VERBS_RING_SLOTS_MAX;
 
-use super::choice::choose;
 use super::completion::{Channel, Cq};
+use super::completion_pump::{CompletionPump, CompletionPumpParts, RING_VERBS, SEND_SLOTS};
 use super::device::{devices, Context};
 use super::error::VerbsError;
-use super::executor::{Memory, VerbsExecutor, VerbsWish};
-use super::flight::{Flight, FlightParts, RING_VERBS, SEND_SLOTS};
+use super::executor::{Memory, VerbsExecutor, VerbsOptions};
 use super::loopback::random_psn;
 use super::memory::Pd;
 use super::messages::{MessageSpec, Messages};
+use super::port_selection::choose;
 use super::poster::Poster;
 use super::qp::{Qp, QpSpec};
 use super::ring::Ring;
 use super::talk::Talk;
-use super::{MESSAGE_BYTES, RING_SLOTS, VERB_BYTES};
+use super::{MESSAGE_BYTES, RING_SLOTS, WORD_OP_BYTES};
 use crate::clock::{coarse_lag_ns, ClockEstimate};
 use crate::error::FabricError;
 use crate::fork::Owner;
@@ -55,9 +55,10 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn open(wish: &VerbsWish) -> Result<Self, FabricError> {
+    pub(super) fn open(options: &VerbsOptions) -> Result<Self, FabricError> {
         let found = devices()?;
-        let choice = choose(&found, wish.device.as_deref(), &wish.eid).map_err(VerbsError::from)?;
+        let choice =
+            choose(&found, options.device.as_deref(), &options.eid).map_err(VerbsError::from)?;
         let context = Context::open(&choice)?;
         let pd = Pd::new(&context)?;
         let queue = |entries| -> Result<_, VerbsError> {
@@ -78,15 +79,15 @@ impl Device {
             };
             Qp::new(&pd, spec)
         };
-        let (chains, messages) = if wish.shared_qp {
+        let (chains, messages) = if options.shared_qp {
             // Longer messages are fetched: hundreds of slots would have room for one.
-            let qp = qp(SEND_SLOTS + MESSAGE_SLOTS, RING_SLOTS, VERB_BYTES)?;
+            let qp = qp(SEND_SLOTS + MESSAGE_SLOTS, RING_SLOTS, WORD_OP_BYTES)?;
             (Arc::clone(&qp), qp)
         } else {
             let messages = qp(MESSAGE_SLOTS, RING_SLOTS, MESSAGE_BYTES)?;
-            (qp(SEND_SLOTS, 1, VERB_BYTES)?, messages)
+            (qp(SEND_SLOTS, 1, WORD_OP_BYTES)?, messages)
         };
-        let VerbsWish { shared_qp, sleep, until, .. } = *wish;
+        let VerbsOptions { shared_qp, sleep, until, .. } = *options;
         Ok(Self { sends, receives, chains, messages, shared_qp, sleep, until })
     }
 
@@ -97,13 +98,13 @@ impl Device {
         attach: &Attach,
         clock: ClockEstimate,
     ) -> Result<VerbsExecutor, FabricError> {
-        let wish = VerbsAttach {
+        let options = VerbsAttach {
             chains: self.chains.endpoint().into(),
             messages: (!self.shared_qp).then(|| self.messages.endpoint().into()),
             ring_slots: RING_SLOTS,
             message_bytes: MESSAGE_BYTES,
         };
-        let attach = Attach { fabric: FabricKind::Verbs, verbs: Some(wish), ..*attach };
+        let attach = Attach { fabric: FabricKind::Verbs, verbs: Some(options), ..*attach };
         let deadline = deadline_in(net::CONNECT_WAIT);
         let deadline = self.until.map_or(deadline, |until| until.min(deadline));
         let attached = handshake::attach_tcp(socket.as_fd(), &attach, deadline)?;
@@ -127,7 +128,7 @@ impl Device {
             bytes: primary.message_bytes.min(MESSAGE_BYTES),
         };
         let messages = Messages::new(&self.messages, spec)?;
-        let flight = Flight::new(FlightParts {
+        let pump = CompletionPump::new(CompletionPumpParts {
             chains: Arc::clone(&self.chains),
             ring_owner: ring.owner(),
             messages: (self.messages.qp_num(), messages.owners()[0]),
@@ -146,7 +147,7 @@ impl Device {
         }
         let talk = Talk::new(messages, self.receives, socket, Arc::clone(&broken), self.sleep);
         Ok(VerbsExecutor {
-            flight,
+            pump,
             ring: Mutex::new(Ring::new(ring)),
             talk,
             broken,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What an executor has posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VerbCounts {
+pub struct WordOpCounts {
     /// Compare-and-swaps and fetch-and-adds.
     pub atomics: u64,
     /// Reads.
@@ -55,10 +55,10 @@ impl Counts {
         self.sends.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn read(&self) -> VerbCounts {
+    pub(super) fn read(&self) -> WordOpCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let single_atomics = of(&self.single_atomics);
-        VerbCounts {
+        WordOpCounts {
             atomics: of(&self.atomics) + single_atomics,
             reads: of(&self.reads),
             notes: of(&self.notes),

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::choice::{
-    Atomics, Choice, DeviceInfo, Gid, GidInfo, GidKind, Link, NoPort, PortInfo, PortState,
-};
 use super::error::VerbsError;
 use super::ffi::{self, ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_port_attr};
 use super::library::{library, Library};
+use super::port_selection::{
+    Atomics, DeviceInfo, Gid, GidInfo, GidKind, Link, NoPort, PortInfo, PortSelection, PortState,
+};
 use crate::fork::Owner;
 
 /// Entries of a GID table that a queue pair can name.
@@ -53,7 +53,7 @@ impl Context {
     ///
     /// # Errors
     /// `Absent`; `NoPort` if the device or the port has gone since; `Call`.
-    pub fn open(choice: &Choice) -> Result<Arc<Self>, VerbsError> {
+    pub fn open(choice: &PortSelection) -> Result<Arc<Self>, VerbsError> {
         let lib = library().map_err(Clone::clone)?;
         let list = DeviceList::new(lib)?;
         let gone = |reason: &str| {

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::choice::{usable, PortState};
+use super::port_selection::{usable, PortState};
 use super::*;
 use crate::atomic::SharedWord;
 use crate::sys;
@@ -115,7 +115,7 @@ fn next(cq: &Cq) -> Completion {
 
 impl Client {
     /// Posts one chain, waits, and gives its values.
-    fn run(&mut self, chain: &[RemoteVerb]) -> Vec<u64> {
+    fn run(&mut self, chain: &[RemoteOp]) -> Vec<u64> {
         let list = self.poster.post(chain, Notify::Yes).unwrap();
         let completion = next(&self.cq);
         assert!(completion.is_success(), "{}", completion.status_text());
@@ -125,7 +125,7 @@ impl Client {
     }
 
     /// Posts one chain that fails; the status of its first completion.
-    fn fail(&mut self, chain: &[RemoteVerb]) -> u32 {
+    fn fail(&mut self, chain: &[RemoteOp]) -> u32 {
         self.poster.post(chain, Notify::Yes).unwrap();
         let completion = next(&self.cq);
         assert!(!completion.is_success());
@@ -136,8 +136,8 @@ impl Client {
     }
 }
 
-fn faa(region: RemoteRegion, index: u64, add: u64) -> RemoteVerb {
-    RemoteVerb::Faa { word: region.word(index).unwrap(), add }
+fn faa(region: RemoteRegion, index: u64, add: u64) -> RemoteOp {
+    RemoteOp::Faa { word: region.word(index).unwrap(), add }
 }
 
 #[test]
@@ -147,15 +147,15 @@ fn a_chain_gives_exact_values_in_order() {
     let (mut client, served) = primary.client(16);
     let (w0, note) = (served.slots.word(4).unwrap(), served.ledger.word(9).unwrap());
     let values = client.run(&[
-        RemoteVerb::Write { word: note, value: 1 },
-        RemoteVerb::Faa { word: w0, add: 5 },
-        RemoteVerb::Cas { word: w0, expect: 5, swap: u64::MAX },
-        RemoteVerb::Read { word: w0 },
-        RemoteVerb::Cas { word: w0, expect: 5, swap: 6 },
-        RemoteVerb::Faa { word: w0, add: 3 },
-        RemoteVerb::Read { word: note },
-        RemoteVerb::Write { word: note, value: 2 },
-        RemoteVerb::Read { word: w0 },
+        RemoteOp::Write { word: note, value: 1 },
+        RemoteOp::Faa { word: w0, add: 5 },
+        RemoteOp::Cas { word: w0, expect: 5, swap: u64::MAX },
+        RemoteOp::Read { word: w0 },
+        RemoteOp::Cas { word: w0, expect: 5, swap: 6 },
+        RemoteOp::Faa { word: w0, add: 3 },
+        RemoteOp::Read { word: note },
+        RemoteOp::Write { word: note, value: 2 },
+        RemoteOp::Read { word: w0 },
     ]);
     assert_eq!(values[1..7], [0, 5, u64::MAX, u64::MAX, u64::MAX, 1]);
     assert_eq!(values[8], 2, "an addition wraps");
@@ -175,9 +175,9 @@ fn a_batch_of_chains_is_one_completion() {
         for chain in 0..31 {
             let word = served.slots.word(chain).unwrap();
             batch.push(&faa(served.slots, chain, 1)).unwrap();
-            batch.push(&RemoteVerb::Read { word }).unwrap();
+            batch.push(&RemoteOp::Read { word }).unwrap();
             batch.push(&faa(served.slots, chain, 1)).unwrap();
-            batch.push(&RemoteVerb::Read { word }).unwrap();
+            batch.push(&RemoteOp::Read { word }).unwrap();
             batch.next_chain();
         }
         assert_eq!(batch.verbs(), 124);
@@ -202,7 +202,7 @@ fn lists_without_notice_take_effect_in_order_and_never_fill_the_queue() {
     let note = served.ledger.word(0).unwrap();
     let mut completions = 0;
     for value in 1..=500 {
-        let chain = [faa(served.slots, 0, 1), RemoteVerb::Write { word: note, value }];
+        let chain = [faa(served.slots, 0, 1), RemoteOp::Write { word: note, value }];
         while client.poster.post(&chain, Notify::No) == Err(PostError::Full) {
             let completion = next(&client.cq);
             assert!(client.poster.settle(&completion).success());
@@ -279,32 +279,32 @@ fn what_a_client_may_not_do_ends_its_queue_pair_and_harms_nobody() {
     let (_, stranger) = primary.client(4);
     let past =
         |region: RemoteRegion| RemoteWord { addr: region.base + region.bytes, rkey: region.rkey };
-    type Attack<'a> = (&'static str, Box<dyn Fn(&Served) -> RemoteVerb + 'a>);
+    type Attack<'a> = (&'static str, Box<dyn Fn(&Served) -> RemoteOp + 'a>);
     let word = |region: RemoteRegion| region.word(0).unwrap();
     let attacks: [Attack<'_>; 8] = [
         (
             "a wrong key",
             Box::new(|s| {
                 let RemoteWord { addr, rkey } = word(s.slots);
-                RemoteVerb::Faa { word: RemoteWord { addr, rkey: rkey ^ 0x55 }, add: 1 }
+                RemoteOp::Faa { word: RemoteWord { addr, rkey: rkey ^ 0x55 }, add: 1 }
             }),
         ),
         ("another client's key", Box::new(|_| faa(stranger.slots, 0, 1))),
         (
             "another client's ledger",
-            Box::new(|_| RemoteVerb::Write { word: word(stranger.ledger), value: 1 }),
+            Box::new(|_| RemoteOp::Write { word: word(stranger.ledger), value: 1 }),
         ),
-        ("past the end", Box::new(|s| RemoteVerb::Faa { word: past(s.slots), add: 1 })),
+        ("past the end", Box::new(|s| RemoteOp::Faa { word: past(s.slots), add: 1 })),
         (
             "before the beginning",
             Box::new(|s| {
                 let RemoteWord { addr, rkey } = word(s.slots);
-                RemoteVerb::Read { word: RemoteWord { addr: addr - 8, rkey } }
+                RemoteOp::Read { word: RemoteWord { addr: addr - 8, rkey } }
             }),
         ),
-        ("a write to a slot", Box::new(|s| RemoteVerb::Write { word: word(s.slots), value: 1 })),
+        ("a write to a slot", Box::new(|s| RemoteOp::Write { word: word(s.slots), value: 1 })),
         ("an atomic on a ledger", Box::new(|s| faa(s.ledger, 0, 1))),
-        ("a read past the ledger", Box::new(|s| RemoteVerb::Read { word: past(s.ledger) })),
+        ("a read past the ledger", Box::new(|s| RemoteOp::Read { word: past(s.ledger) })),
     ];
     for (what, attack) in attacks {
         let (mut client, served) = primary.client(4);
@@ -329,7 +329,7 @@ fn a_misaligned_word_is_refused_before_anything_is_posted() {
     let primary = Primary::new(&context);
     let (mut client, served) = primary.client(4);
     let RemoteWord { addr, rkey } = served.slots.word(0).unwrap();
-    let odd = RemoteVerb::Faa { word: RemoteWord { addr: addr + 4, rkey }, add: 1 };
+    let odd = RemoteOp::Faa { word: RemoteWord { addr: addr + 4, rkey }, add: 1 };
     let refused = client.poster.post(&[faa(served.slots, 0, 1), odd], Notify::Yes);
     assert_eq!(refused, Err(PostError::Misaligned));
     assert_eq!(client.run(&[faa(served.slots, 0, 1)]), [0]);
@@ -413,7 +413,7 @@ fn a_loopback_pair_and_a_client_are_atomic_with_each_other() {
         let mut seen = 0;
         let mut done = 0;
         while done < EACH / 4 {
-            let cas = RemoteVerb::Cas { word, expect: seen, swap: seen + 1 };
+            let cas = RemoteOp::Cas { word, expect: seen, swap: seen + 1 };
             let old = own.run(&[cas])[0];
             if old == seen {
                 done += 1;
@@ -579,7 +579,7 @@ fn the_doctor_finds_the_device_usable() {
     if device().is_none() {
         return;
     }
-    let report = doctor::report(&doctor::look(), &doctor::Wish::default());
+    let report = doctor::report(&doctor::look(), &doctor::PortOptions::default());
     let _ = writeln!(std::io::stderr(), "{report}");
     assert!(report.is_ready(), "{report}");
 }

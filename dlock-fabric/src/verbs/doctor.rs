@@ -9,11 +9,11 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use super::choice::{
-    choose, usable, Atomics, Choice, DeviceInfo, Gid, GidKind, Link, NoPort, PortState,
-};
 use super::device::devices;
 use super::error::VerbsError;
+use super::port_selection::{
+    choose, usable, Atomics, DeviceInfo, Gid, GidKind, Link, NoPort, PortSelection, PortState,
+};
 
 /// What was found on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Findings {
 
 /// What the configuration asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct PortOptions {
     /// `dev_name`.
     pub device: Option<String>,
     /// `eid`; all zero: none.
@@ -79,7 +79,7 @@ pub struct Report {
     /// In the order in which things depend on each other.
     pub lines: Vec<Line>,
     /// The port, or why there is none.
-    pub choice: Result<Choice, NoPort>,
+    pub choice: Result<PortSelection, NoPort>,
 }
 
 impl Report {
@@ -107,16 +107,16 @@ impl fmt::Display for Report {
 }
 
 /// The report on what was found.
-pub fn report(findings: &Findings, wish: &Wish) -> Report {
+pub fn report(findings: &Findings, options: &PortOptions) -> Report {
     let mut lines = Vec::new();
     library_lines(findings, &mut lines);
     kernel_lines(findings, &mut lines);
     for device in &findings.devices {
         device_lines(device, &mut lines);
     }
-    memory_lines(findings, wish, &mut lines);
-    let choice = choose(&findings.devices, wish.device.as_deref(), &wish.eid);
-    lines.push(choice_line(&choice, wish));
+    memory_lines(findings, options, &mut lines);
+    let choice = choose(&findings.devices, options.device.as_deref(), &options.eid);
+    lines.push(choice_line(&choice, options));
     Report { lines, choice }
 }
 
@@ -196,7 +196,7 @@ fn device_lines(device: &DeviceInfo, lines: &mut Vec<Line>) {
     });
 }
 
-fn port_line(device: &DeviceInfo, port: &super::choice::PortInfo) -> Line {
+fn port_line(device: &DeviceInfo, port: &super::port_selection::PortInfo) -> Line {
     let state = match port.state {
         PortState::Active => "active".into(),
         PortState::Down => "down".into(),
@@ -227,7 +227,7 @@ fn port_line(device: &DeviceInfo, port: &super::choice::PortInfo) -> Line {
     line(Level::Note, &device.name, text, None)
 }
 
-fn memory_lines(findings: &Findings, wish: &Wish, lines: &mut Vec<Line>) {
+fn memory_lines(findings: &Findings, options: &PortOptions, lines: &mut Vec<Line>) {
     let kib = |bytes: u64| format!("{} KiB", bytes.div_ceil(1_024));
     lines.push(match findings.memlock_bytes {
         None => line(Level::Good, "memory", "locked memory is not limited", None),
@@ -235,11 +235,11 @@ fn memory_lines(findings: &Findings, wish: &Wish, lines: &mut Vec<Line>) {
             let text = format!("locked memory is limited to {}, but not for root", kib(limit));
             line(Level::Good, "memory", text, None)
         }
-        Some(limit) if limit < wish.register_bytes => {
+        Some(limit) if limit < options.register_bytes => {
             let text = format!(
                 "{} may be locked in memory, {} are needed",
                 kib(limit),
-                kib(wish.register_bytes)
+                kib(options.register_bytes)
             );
             let remedy = "ulimit -l unlimited, LimitMEMLOCK=infinity in the systemd unit, or \
                           `* - memlock unlimited` in /etc/security/limits.conf";
@@ -251,22 +251,22 @@ fn memory_lines(findings: &Findings, wish: &Wish, lines: &mut Vec<Line>) {
     });
 }
 
-fn choice_line(choice: &Result<Choice, NoPort>, wish: &Wish) -> Line {
+fn choice_line(choice: &Result<PortSelection, NoPort>, options: &PortOptions) -> Line {
     match choice {
         Ok(choice) => {
-            let ignored = !Gid(wish.eid).is_none() && !choice.by_eid;
+            let ignored = !Gid(options.eid).is_none() && !choice.by_eid;
             let remedy =
                 ignored.then(|| "set eid to an address of a port above, or leave it".into());
             let (level, more) = match ignored {
                 true => (Level::Note, "; the eid given is no port's address"),
                 false => (Level::Good, ""),
             };
-            let Choice { device, port, gid, .. } = choice;
+            let PortSelection { device, port, gid, .. } = choice;
             let text = format!("verbs on {device} port {port}, {}{more}", gid.gid);
             line(level, "choice", text, remedy)
         }
         // A device that was named must be there; without one, the others serve.
-        Err(reason) if wish.device.is_some() => {
+        Err(reason) if options.device.is_some() => {
             let remedy = "name one of the devices above, or none".to_string();
             line(Level::Problem, "choice", reason.to_string(), Some(remedy))
         }
@@ -340,7 +340,7 @@ fn may_lock() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::choice::tests::roce;
+    use super::super::port_selection::tests::roce;
     use super::*;
 
     fn good() -> Findings {
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_host_with_everything_is_ready() {
-        let report = report(&good(), &Wish::default());
+        let report = report(&good(), &PortOptions::default());
         assert!(report.is_ready(), "{report}");
         let text = report.to_string();
         for word in ["IBV_ATOMIC_HCA", "10.0.0.1", "RoCE v2", "MTU 1024", "verbs on a0 port 1"] {
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn every_problem_has_a_remedy_and_none_is_ready() {
-        let wish = Wish { register_bytes: 1 << 20, ..Wish::default() };
+        let options = PortOptions { register_bytes: 1 << 20, ..PortOptions::default() };
         let absent = Findings {
             library_absent: Some("libibverbs.so.1: not found; install libibverbs1".into()),
             ..Findings::default()
@@ -392,7 +392,7 @@ mod tests {
             (locked, "LimitMEMLOCK"),
         ];
         for (findings, remedy) in cases {
-            let report = report(&findings, &wish);
+            let report = report(&findings, &options);
             assert!(!report.is_ready(), "{report}");
             let problems = problems(&report);
             assert!(problems.iter().all(|line| line.remedy.is_some()), "{report}");
@@ -404,36 +404,37 @@ mod tests {
     #[test]
     fn the_softroce_hint_names_an_interface_of_this_host() {
         let findings = Findings { interfaces: vec!["enp1s0".into()], ..Findings::default() };
-        let text = report(&findings, &Wish::default()).to_string();
+        let text = report(&findings, &PortOptions::default()).to_string();
         assert!(text.contains("modprobe rdma_rxe && rdma link add rxe0 type rxe netdev enp1s0"));
     }
 
     #[test]
     fn a_limit_counts_only_where_it_applies() {
-        let wish = Wish { register_bytes: 1 << 20, ..Wish::default() };
+        let options = PortOptions { register_bytes: 1 << 20, ..PortOptions::default() };
         let root = Findings { memlock_bytes: Some(1), memlock_exempt: true, ..good() };
-        assert!(report(&root, &wish).is_ready());
+        assert!(report(&root, &options).is_ready());
     }
 
     #[test]
     fn a_named_device_that_is_missing_is_a_problem_and_a_missing_wish_is_not() {
-        let named = Wish { device: Some("b0".into()), ..Wish::default() };
+        let named = PortOptions { device: Some("b0".into()), ..PortOptions::default() };
         assert_eq!(problems(&report(&good(), &named)).len(), 1);
-        let strange = Wish { device: Some("a0".into()), eid: [9; 16], ..Wish::default() };
+        let strange =
+            PortOptions { device: Some("a0".into()), eid: [9; 16], ..PortOptions::default() };
         let report = report(&good(), &strange);
         assert!(report.is_ready() && report.to_string().contains("the eid given"), "{report}");
     }
 
     #[test]
     fn an_eid_that_no_port_has_is_a_problem_that_names_the_ports() {
-        let strange = Wish { eid: [9; 16], ..Wish::default() };
+        let strange = PortOptions { eid: [9; 16], ..PortOptions::default() };
         let report = report(&good(), &strange);
         assert!(!report.is_ready() && report.to_string().contains("a0 port 1"), "{report}");
     }
 
     #[test]
     fn this_host_can_be_looked_at() {
-        let report = report(&look(), &Wish::default());
+        let report = report(&look(), &PortOptions::default());
         assert!(!report.lines.is_empty());
     }
 }

@@ -3,9 +3,9 @@
 
 use std::io;
 
-use super::choice::NoPort;
 use super::doctor::memlock_limit;
 use super::library::Absent;
+use super::port_selection::NoPort;
 
 /// Why a device, a registration or a queue pair could not be had: cause and remedy in one line.
 #[derive(Debug, thiserror::Error)]

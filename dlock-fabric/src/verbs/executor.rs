@@ -2,8 +2,8 @@
 //! The executor for clients with RDMA: the primary's device executes their verbs.
 //!
 //! ```text
-//!   execute, note, post ──▶ Flight ──one doorbell──▶ the primary's device ──▶ slots, my ledger
-//!   send, reply ──────────▶ Talk ──SEND/RECV──▶ the primary's command thread
+//!   execute, post ──▶ CompletionPump ──one doorbell──▶ the primary's device ──▶ slots, my ledger
+//!   send, reply ───▶ Talk ──SEND/RECV──▶ the primary's command thread
 //! ```
 //! The primary's process takes no part in a chain, and may be stopped meanwhile.
 //!
@@ -31,15 +31,15 @@ use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::{BATCH_MAX, VERBS_RING_SLOTS_MAX};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr, CHAIN_VERBS_MAX};
+use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX};
 use dlock_core::words::LedgerEntry;
 
-use super::counts::{Counts, VerbCounts};
-use super::flight::{Flight, Stop, SEND_SLOTS};
+use super::completion_pump::{CompletionPump, Stop, SEND_SLOTS};
+use super::counts::{Counts, WordOpCounts};
 use super::memory::{RemoteRegion, RemoteWord};
-use super::poster::{Notify, PostError, PostedList, Poster, RemoteAtomic, RemoteVerb};
+use super::poster::{Notify, PostError, PostedList, Poster, RemoteAtomic, RemoteOp};
+use super::poster_slot::Claim;
 use super::ring::{NoRoom, Ring};
-use super::station::Claim;
 use super::talk::Talk;
 use super::timing::effect_ns_max;
 use crate::clock::{boot_coarse_again_ns, boot_ns, ClockEstimate, Until};
@@ -62,7 +62,7 @@ pub const EFFECT_NS_MAX: u64 = effect_ns_max(SEND_SLOTS + VERBS_RING_SLOTS_MAX a
 
 /// Which device a client uses, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VerbsWish {
+pub struct VerbsOptions {
     /// The device's name; `None`: the first that is usable.
     pub device: Option<String>,
     /// A GID of the device, or its IPv4 address mapped; all zero: none given.
@@ -78,7 +78,7 @@ pub struct VerbsWish {
 /// One session's queue pairs.
 #[derive(Debug)]
 pub struct VerbsExecutor {
-    pub(super) flight: Flight,
+    pub(super) pump: CompletionPump,
     pub(super) ring: Mutex<Ring>,
     pub(super) talk: Talk,
     pub(super) broken: Arc<AtomicBool>,
@@ -111,13 +111,13 @@ impl VerbsExecutor {
     /// `Verbs`: this host has no device to use ([`FabricError::is_absent`]), or the two devices
     /// do not reach each other; `Connect`, `TimedOut`, `Refused`.
     pub fn attach(
-        wish: &VerbsWish,
+        options: &VerbsOptions,
         addr: SocketAddr,
         attach: &Attach,
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
-        let device = super::attach::Device::open(wish)?;
-        device.attach(OwnedFd::from(net::connect_until(addr, wish.until)?), attach, clock)
+        let device = super::attach::Device::open(options)?;
+        device.attach(OwnedFd::from(net::connect_until(addr, options.until)?), attach, clock)
     }
 
     /// Attaches over a connected stream socket.
@@ -125,12 +125,12 @@ impl VerbsExecutor {
     /// # Errors
     /// As [`attach`](Self::attach).
     pub fn attach_on(
-        wish: &VerbsWish,
+        options: &VerbsOptions,
         socket: OwnedFd,
         attach: &Attach,
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
-        super::attach::Device::open(wish)?.attach(socket, attach, clock)
+        super::attach::Device::open(options)?.attach(socket, attach, clock)
     }
 
     /// Whether the session stands as far as is known here: no system call.
@@ -138,11 +138,11 @@ impl VerbsExecutor {
         self.owner.is_here() && !self.broken.load(Ordering::SeqCst)
     }
 
-    /// As [`is_alive`](Self::is_alive), and looks at the life line: one system call.
+    /// As [`is_alive`](Self::is_alive), and looks at the liveness connection: one system call.
     pub fn probe(&self) -> bool {
         let alive = self.talk.probe();
         if !alive {
-            self.flight.fail();
+            self.pump.fail();
         }
         alive
     }
@@ -155,45 +155,45 @@ impl VerbsExecutor {
     }
 
     /// What was posted so far.
-    pub fn counters(&self) -> VerbCounts {
+    pub fn counters(&self) -> WordOpCounts {
         self.counts.read()
     }
 
     /// Nothing can be posted any more, nor will what is under way complete.
     #[cold]
     fn end(&self) {
-        self.flight.fail();
+        self.pump.fail();
         self.talk.break_off();
     }
 
-    /// A verb as the device executes it; `None`: its address is outside.
+    /// A word operation as the device executes it; `None`: its address is outside.
     #[inline]
-    fn remote(&self, verb: &Verb) -> Option<RemoteVerb> {
-        Some(match *verb {
-            Verb::Cas { addr, expect, swap } => {
-                RemoteVerb::Cas { word: self.memory.word(addr.index())?, expect, swap }
+    fn remote(&self, word_op: &WordOp) -> Option<RemoteOp> {
+        Some(match *word_op {
+            WordOp::Cas { addr, expect, swap } => {
+                RemoteOp::Cas { word: self.memory.word(addr.index())?, expect, swap }
             }
-            Verb::Faa { addr, add } => {
-                RemoteVerb::Faa { word: self.memory.word(addr.index())?, add }
+            WordOp::Faa { addr, add } => {
+                RemoteOp::Faa { word: self.memory.word(addr.index())?, add }
             }
-            Verb::Read { addr } => RemoteVerb::Read { word: self.memory.word(addr.index())? },
-            Verb::Note { handle, value } => {
-                RemoteVerb::Write { word: self.memory.entry(handle)?, value }
+            WordOp::Read { addr } => RemoteOp::Read { word: self.memory.word(addr.index())? },
+            WordOp::WriteLedger { handle, value } => {
+                RemoteOp::Write { word: self.memory.entry(handle)?, value }
             }
         })
     }
 
     #[inline]
     fn claim(&self, verbs: usize, until: Until) -> Result<Claim<'_>, Stop> {
-        match self.flight.claim_now(verbs) {
+        match self.pump.claim_now(verbs) {
             Some(claim) => Ok(claim),
-            None => self.flight.claim(verbs, until.instant()),
+            None => self.pump.claim(verbs, until.instant()),
         }
     }
 
     /// Posts what of a batch can be, marks the rest, and waits for it.
     fn run(&self, chains: &[Chain], outcomes: &mut [Outcome], until: Until) {
-        let verbs = chains.iter().map(|chain| chain.verbs().len()).sum();
+        let verbs = chains.iter().map(|chain| chain.ops().len()).sum();
         let mut claim = match self.claim(verbs, until) {
             Ok(claim) => claim,
             Err(stop) => return outcomes.fill(Outcome::Refused(stop.into())),
@@ -208,7 +208,7 @@ impl VerbsExecutor {
             }
         };
         if list.len == 0 {
-            return self.flight.release(claim);
+            return self.pump.release(claim);
         }
         let Some(mut claim) = self.executed(claim, list.seq, until) else { return };
         let poster = claim.poster();
@@ -216,10 +216,10 @@ impl VerbsExecutor {
         for (chain, outcome) in chains.iter().zip(outcomes) {
             if *outcome == Outcome::Unknown {
                 *outcome = values_of(chain, poster, seq);
-                seq = seq.wrapping_add(chain.verbs().len() as u32);
+                seq = seq.wrapping_add(chain.ops().len() as u32);
             }
         }
-        self.flight.release(claim);
+        self.pump.release(claim);
     }
 
     /// As [`run`](Self::run) for one atomic, whose way is the shortest there is.
@@ -229,7 +229,7 @@ impl VerbsExecutor {
             Ok(claim) => claim,
             Err(stop) => return Single::Refused(stop.into()),
         };
-        let strict = self.flight.is_strict() || self.flight.is_ring_busy();
+        let strict = self.pump.is_strict() || self.pump.is_ring_busy();
         let seq = match claim.poster().post_atomic(atomic, strict) {
             Ok(seq) => seq,
             Err(failed) => {
@@ -239,14 +239,14 @@ impl VerbsExecutor {
         self.counts.single_atomic();
         let Some(mut claim) = self.executed(claim, seq, until) else { return Single::Unknown };
         let value = claim.poster().value(seq);
-        self.flight.release(claim);
+        self.pump.release(claim);
         value.map_or(Single::Unknown, Single::Done)
     }
 
     #[cold]
-    fn run_one(&self, verb: &Verb, until: Until) -> Single {
+    fn run_one(&self, word_op: &WordOp, until: Until) -> Single {
         let mut outcome = [Outcome::Unknown];
-        self.run(&[Chain::one(*verb)], &mut outcome, until);
+        self.run(&[Chain::one(*word_op)], &mut outcome, until);
         Single::from(&outcome[0])
     }
 
@@ -260,23 +260,24 @@ impl VerbsExecutor {
         }
     }
 
-    /// Waits for a list that was posted. Gives its station back if it has not completed in time.
+    /// Waits for a list that was posted. Gives its poster slot back if it has not completed in
+    /// time.
     #[inline]
     fn executed<'a>(&self, mut claim: Claim<'a>, seq: u32, until: Until) -> Option<Claim<'a>> {
         claim.posted(seq);
-        let station = claim.station();
-        let mut ready = || station.is_done(seq).then_some(());
-        let done = match self.flight.look_for(&mut ready) {
+        let poster_slot = claim.poster_slot();
+        let mut ready = || poster_slot.is_done(seq).then_some(());
+        let done = match self.pump.look_for(&mut ready) {
             Some(()) => Ok(()),
-            None => self.flight.wait(until.instant(), ready),
+            None => self.pump.wait(until.instant(), ready),
         };
         match done {
             // A completion that is seen too late counts as lost: whoever asked counts its lease
             // by that.
             Ok(()) if !until.is_over(self.coarse_lag_ns) => return Some(claim),
-            Ok(()) | Err(Stop::TimedOut) => self.flight.abandon(claim),
+            Ok(()) | Err(Stop::TimedOut) => self.pump.abandon(claim),
             Err(Stop::Broken) => {
-                self.flight.abandon(claim);
+                self.pump.abandon(claim);
                 self.end();
             }
         }
@@ -293,23 +294,23 @@ impl VerbsExecutor {
         outcomes: &mut [Outcome],
     ) -> Result<PostedList, PostError> {
         let mut batch = poster.batch();
-        let strict = self.flight.is_strict() || self.flight.is_ring_busy();
+        let strict = self.pump.is_strict() || self.pump.is_ring_busy();
         batch.behind(strict, strict);
         let (mut atomics, mut reads, mut notes) = (0, 0, 0);
         for (chain, outcome) in chains.iter().zip(outcomes.iter_mut()) {
             *outcome = Outcome::Unknown;
-            if !chain.verbs().iter().all(|verb| self.remote(verb).is_some()) {
+            if !chain.ops().iter().all(|word_op| self.remote(word_op).is_some()) {
                 *outcome = Outcome::Refused(Status::Invalid);
                 continue;
             }
-            for verb in chain.verbs() {
-                match verb {
-                    Verb::Cas { .. } | Verb::Faa { .. } => atomics += 1,
-                    Verb::Read { .. } => reads += 1,
-                    Verb::Note { .. } => notes += 1,
+            for word_op in chain.ops() {
+                match word_op {
+                    WordOp::Cas { .. } | WordOp::Faa { .. } => atomics += 1,
+                    WordOp::Read { .. } => reads += 1,
+                    WordOp::WriteLedger { .. } => notes += 1,
                 }
-                if let Some(verb) = self.remote(verb) {
-                    batch.push(&verb)?;
+                if let Some(word_op) = self.remote(word_op) {
+                    batch.push(&word_op)?;
                 }
             }
             if reads == 0 && !strict {
@@ -328,12 +329,12 @@ impl VerbsExecutor {
         (!self.is_alive()).then_some(Status::BadResponse)
     }
 
-    fn post_to_ring(&self, verbs: &[RemoteVerb]) -> Result<u64, Status> {
+    fn post_to_ring(&self, verbs: &[RemoteOp]) -> Result<u64, Status> {
         let deadline = deadline_in(SEND_WAIT);
         loop {
             let front = {
                 let mut ring = lock(&self.ring);
-                match ring.post(&self.flight, verbs) {
+                match ring.post(&self.pump, verbs) {
                     Ok(number) => return Ok(number),
                     Err(NoRoom::TooMany) => return Err(Status::TimedOut),
                     Err(NoRoom::Broken) => None,
@@ -344,16 +345,16 @@ impl VerbsExecutor {
                 self.end();
                 return Err(Status::BadResponse);
             };
-            let done = || self.flight.is_ring_done(front).then_some(());
-            self.flight.wait(deadline, done).map_err(Status::from)?;
+            let done = || self.pump.is_ring_done(front).then_some(());
+            self.pump.wait(deadline, done).map_err(Status::from)?;
         }
     }
 
     fn send_message(&self, request: &Request, deadline: Instant) -> Result<Seq, Status> {
-        let sent = self.talk.send(request, &self.flight, deadline);
+        let sent = self.talk.send(request, &self.pump, deadline);
         match sent {
             Ok(_) => self.counts.message(),
-            Err(Status::BadResponse) => self.flight.fail(),
+            Err(Status::BadResponse) => self.pump.fail(),
             Err(_) => {}
         }
         sent
@@ -362,18 +363,18 @@ impl VerbsExecutor {
     /// Writes a word of this client's ledger without waiting. What cannot be posted for 5 s ends
     /// the session.
     fn write(&self, word: RemoteWord, value: u64) {
-        let Ok(mut claim) = self.flight.claim_for_note(deadline_in(SEND_WAIT)) else {
+        let Ok(mut claim) = self.pump.claim_for_note(deadline_in(SEND_WAIT)) else {
             return self.end();
         };
-        let strict = self.flight.is_strict() || self.flight.is_ring_busy();
+        let strict = self.pump.is_strict() || self.pump.is_ring_busy();
         let mut batch = claim.poster().batch();
         batch.behind(strict, strict);
-        let verb = RemoteVerb::Write { word, value };
-        match batch.push(&verb).and_then(|()| batch.ring(Notify::Yes)) {
+        let word_op = RemoteOp::Write { word, value };
+        match batch.push(&word_op).and_then(|()| batch.ring(Notify::Yes)) {
             Ok(list) => {
                 claim.posted(list.seq);
                 self.counts.add(0, 0, 1, 1);
-                self.flight.release(claim);
+                self.pump.release(claim);
             }
             Err(_) => self.end(),
         }
@@ -384,9 +385,9 @@ impl VerbsExecutor {
 #[inline]
 fn values_of(chain: &Chain, poster: &Poster, before: u32) -> Outcome {
     let mut values = Values::new();
-    for (seq, verb) in (1..).map(|i| before.wrapping_add(i)).zip(chain.verbs()) {
-        match (verb, poster.value(seq)) {
-            (Verb::Note { .. }, _) => values.push(0),
+    for (seq, word_op) in (1..).map(|i| before.wrapping_add(i)).zip(chain.ops()) {
+        match (word_op, poster.value(seq)) {
+            (WordOp::WriteLedger { .. }, _) => values.push(0),
             (_, Some(value)) => values.push(value),
             (_, None) => return Outcome::Unknown,
         }
@@ -431,17 +432,19 @@ impl Executor for VerbsExecutor {
     }
 
     #[inline]
-    fn execute_one(&self, verb: &Verb, until_ns: u64) -> Single {
+    fn execute_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
         if let Some(status) = self.refusal() {
             return Single::Refused(status);
         }
         let (until, word) = (Until::at(until_ns), |addr: WordAddr| self.memory.word(addr.index()));
-        let atomic = match *verb {
-            Verb::Cas { addr, expect, swap } => {
+        let atomic = match *word_op {
+            WordOp::Cas { addr, expect, swap } => {
                 word(addr).map(|word| RemoteAtomic::cas(word, expect, swap))
             }
-            Verb::Faa { addr, add } => word(addr).map(|word| RemoteAtomic::faa(word, add)),
-            Verb::Read { .. } | Verb::Note { .. } => return self.run_one(verb, until),
+            WordOp::Faa { addr, add } => word(addr).map(|word| RemoteAtomic::faa(word, add)),
+            WordOp::Read { .. } | WordOp::WriteLedger { .. } => {
+                return self.run_one(word_op, until)
+            }
         };
         match atomic {
             Some(atomic) => self.run_atomic(&atomic, until),
@@ -453,20 +456,19 @@ impl Executor for VerbsExecutor {
         if let Some(status) = self.refusal() {
             return Posted::Ready(Outcome::Refused(status));
         }
-        let mut list =
-            [RemoteVerb::Read { word: RemoteWord { addr: 0, rkey: 0 } }; CHAIN_VERBS_MAX];
-        for (to, verb) in list.iter_mut().zip(chain.verbs()) {
-            match self.remote(verb) {
-                Some(verb) => *to = verb,
+        let mut list = [RemoteOp::Read { word: RemoteWord { addr: 0, rkey: 0 } }; CHAIN_OPS_MAX];
+        for (to, word_op) in list.iter_mut().zip(chain.ops()) {
+            match self.remote(word_op) {
+                Some(word_op) => *to = word_op,
                 None => return Posted::Ready(Outcome::Refused(Status::Invalid)),
             }
         }
-        let list = &list[..chain.verbs().len()];
+        let list = &list[..chain.ops().len()];
         match self.post_to_ring(list) {
             Ok(number) => {
-                let count = |f: fn(&RemoteVerb) -> bool| list.iter().filter(|v| f(v)).count();
-                let reads = count(|verb| matches!(verb, RemoteVerb::Read { .. }));
-                let notes = count(|verb| matches!(verb, RemoteVerb::Write { .. }));
+                let count = |f: fn(&RemoteOp) -> bool| list.iter().filter(|v| f(v)).count();
+                let reads = count(|word_op| matches!(word_op, RemoteOp::Read { .. }));
+                let notes = count(|word_op| matches!(word_op, RemoteOp::Write { .. }));
                 let atomics = list.len() - reads - notes;
                 self.counts.add(atomics as u64, reads as u64, notes as u64, 1);
                 Posted::Pending(Seq(number))
@@ -483,9 +485,9 @@ impl Executor for VerbsExecutor {
         if !self.owner.is_here() {
             return Some(Outcome::Unknown);
         }
-        self.flight.look();
-        let outcome = lock(&self.ring).take(&self.flight, number);
-        if self.flight.is_broken() {
+        self.pump.look();
+        let outcome = lock(&self.ring).take(&self.pump, number);
+        if self.pump.is_broken() {
             self.end();
         }
         outcome
@@ -493,7 +495,7 @@ impl Executor for VerbsExecutor {
 
     /// A note that cannot be posted for 5 s ends the session: the primary must not
     /// believe an old one. An entry outside the ledger is ignored.
-    fn note(&self, handle: Handle, entry: LedgerEntry) {
+    fn write_ledger(&self, handle: Handle, entry: LedgerEntry) {
         if self.refusal().is_some() {
             return;
         }
@@ -511,12 +513,12 @@ impl Executor for VerbsExecutor {
         self.write(word, told[place]);
     }
 
-    fn publish(&self, wait: Duration) -> bool {
+    fn flush_ledger(&self, wait: Duration) -> bool {
         let deadline = deadline_in(wait);
         match self.refusal() {
             Some(_) => false,
             None => {
-                let is_settled = self.flight.settled(false, deadline).is_ok();
+                let is_settled = self.pump.settled(false, deadline).is_ok();
                 // one who only asks, without waiting, is never late
                 is_settled && (wait.is_zero() || Instant::now() <= deadline)
             }
@@ -528,7 +530,7 @@ impl Executor for VerbsExecutor {
             return Err(status);
         }
         let deadline = deadline_in(SEND_WAIT);
-        match self.flight.settled(true, deadline) {
+        match self.pump.settled(true, deadline) {
             Ok(()) => self.send_message(request, deadline),
             Err(Stop::TimedOut) => Err(Status::TimedOut),
             Err(Stop::Broken) => {

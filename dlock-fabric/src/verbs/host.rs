@@ -18,7 +18,6 @@ use dlock_core::control::{VerbsAttach, VerbsAttached, VerbsEndpoint};
 use dlock_core::ids::ClientId;
 use dlock_core::status::Status;
 
-use super::choice::{choose, Choice, Gid};
 use super::completion::{Channel, Completion, Cq};
 use super::device::{devices, Context};
 use super::error::VerbsError;
@@ -28,6 +27,7 @@ use super::memory::{Access, Mr, Pages, Pd, RemoteRegion};
 use super::messages::{MessageSpec, Messages};
 use super::nic_memory::{Ledgers, NicMemory};
 use super::peer::VerbsPeer;
+use super::port_selection::{choose, Gid, PortSelection};
 use super::qp::{Endpoint, Qp, QpSpec};
 use super::{MESSAGE_BYTES, RING_SLOTS};
 use crate::error::FabricError;
@@ -85,7 +85,7 @@ impl VerbsHost {
     ///
     /// # Errors
     /// `Verbs`, why there is none.
-    pub fn choose(device: Option<&str>, eid: &[u8; 16]) -> Result<Choice, FabricError> {
+    pub fn choose(device: Option<&str>, eid: &[u8; 16]) -> Result<PortSelection, FabricError> {
         let found = devices()?;
         Ok(choose(&found, device, eid).map_err(VerbsError::from)?)
     }
@@ -96,7 +96,7 @@ impl VerbsHost {
     /// # Errors
     /// `Verbs`; `TooManySlots`.
     pub fn open(
-        choice: &Choice,
+        choice: &PortSelection,
         slots: u32,
         ledger_entries: u32,
         shared_qp: bool,

@@ -22,12 +22,12 @@ use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb};
+use dlock_core::word_op::{Chain, Outcome, WordOp};
 use dlock_core::words::LedgerEntry;
 use parking_lot::Mutex;
 
-use super::counts::VerbCounts;
-use super::executor::{VerbsExecutor, VerbsWish};
+use super::counts::WordOpCounts;
+use super::executor::{VerbsExecutor, VerbsOptions};
 use crate::clock::{boot_coarse_ns, boot_ns, ClockEstimate};
 use crate::error::FabricError;
 use crate::shm::SEND_WAIT;
@@ -42,7 +42,7 @@ const REFUSED: Seq = Seq(u64::MAX);
 /// The way to attach, and what comes of it.
 #[derive(Debug)]
 pub struct VerbsPath {
-    wish: VerbsWish,
+    options: VerbsOptions,
     primary: SocketAddr,
     attach: Attach,
     clock: ClockEstimate,
@@ -66,7 +66,7 @@ impl VerbsPath {
     /// # Errors
     /// As [`VerbsExecutor::attach`], but that `NotReady` is none.
     pub fn open(
-        wish: VerbsWish,
+        options: VerbsOptions,
         primary: SocketAddr,
         attach: Attach,
         clock: ClockEstimate,
@@ -74,7 +74,7 @@ impl VerbsPath {
     ) -> Result<Self, FabricError> {
         let waiting = Waiting { asked: None, refusal: Status::NotReady, notes: HashMap::new() };
         let (attached, waiting) = (OnceLock::new(), Mutex::new(waiting));
-        let path = Self { wish, primary, attach, clock, attached, waiting };
+        let path = Self { options, primary, attach, clock, attached, waiting };
         if !recovering {
             match path.try_attach(None) {
                 Ok(executor) => drop(path.attached.set(executor)),
@@ -86,8 +86,8 @@ impl VerbsPath {
     }
 
     fn try_attach(&self, until: Option<Instant>) -> Result<VerbsExecutor, FabricError> {
-        let wish = VerbsWish { until, ..self.wish.clone() };
-        VerbsExecutor::attach(&wish, self.primary, &self.attach, self.clock)
+        let options = VerbsOptions { until, ..self.options.clone() };
+        VerbsExecutor::attach(&options, self.primary, &self.attach, self.clock)
     }
 
     /// Asks for the server clock, once the session is in use. The control channel told the time by
@@ -100,7 +100,7 @@ impl VerbsPath {
     }
 
     /// Verbs, messages and doorbells so far.
-    pub fn counters(&self) -> VerbCounts {
+    pub fn counters(&self) -> WordOpCounts {
         self.attached.get().map(VerbsExecutor::counters).unwrap_or_default()
     }
 
@@ -149,7 +149,7 @@ impl VerbsPath {
                     CLOCK_WAIT.min(until.saturating_duration_since(Instant::now())),
                 );
                 for (handle, entry) in waiting.notes.drain() {
-                    executor.note(handle, entry);
+                    executor.write_ledger(handle, entry);
                 }
                 Ok(self.attached.get_or_init(|| executor))
             }
@@ -186,12 +186,12 @@ impl Executor for VerbsPath {
     }
 
     #[inline]
-    fn execute_one(&self, verb: &Verb, until_ns: u64) -> Single {
+    fn execute_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
         if let Some(executor) = self.attached.get() {
-            return executor.execute_one(verb, until_ns);
+            return executor.execute_one(word_op, until_ns);
         }
         match self.attach_within(Duration::from_nanos(until_ns.saturating_sub(boot_ns()))) {
-            Ok((executor, _)) => executor.execute_one(verb, until_ns),
+            Ok((executor, _)) => executor.execute_one(word_op, until_ns),
             Err(status) => Single::Refused(status),
         }
     }
@@ -211,19 +211,19 @@ impl Executor for VerbsPath {
         }
     }
 
-    fn note(&self, handle: Handle, entry: LedgerEntry) {
+    fn write_ledger(&self, handle: Handle, entry: LedgerEntry) {
         if let Some(executor) = self.attached.get() {
-            return executor.note(handle, entry);
+            return executor.write_ledger(handle, entry);
         }
         let mut waiting = self.waiting.lock();
         match self.attached.get() {
-            Some(executor) => executor.note(handle, entry),
+            Some(executor) => executor.write_ledger(handle, entry),
             None => drop(waiting.notes.insert(handle, entry)),
         }
     }
 
-    fn publish(&self, wait: Duration) -> bool {
-        self.attached.get().is_some_and(|executor| executor.publish(wait))
+    fn flush_ledger(&self, wait: Duration) -> bool {
+        self.attached.get().is_some_and(|executor| executor.flush_ledger(wait))
     }
 
     fn send(&self, request: &Request) -> Result<Seq, Status> {

@@ -25,15 +25,15 @@ use super::device::Context;
 use super::error::VerbsError;
 use super::health::{Health, SLOW};
 use super::memory::{Access, Mr, Pages, Pd, RemoteRegion, RemoteWord};
-use super::poster::{Notify, Poster, RemoteVerb};
+use super::poster::{Notify, Poster, RemoteOp};
 use super::qp::{Qp, PSN_MASK};
 use super::timing::DEAD_PEER_MAX;
 
 /// Verbs of one list: a chain, and room to spare.
 pub(super) const LIST_MAX: usize = 8;
 /// How long a device that does not work may take until it works again, 15 s: no longer than one
-/// that does may take for a list, each verb of which may need all retries. By then every client
-/// that had a verb under way over the same link has seen it fail.
+/// that does may take for a list, each word operation of which may need all retries. By then every
+/// client that had a word operation under way over the same link has seen it fail.
 const REPAIR_MAX: Duration = DEAD_PEER_MAX.saturating_mul(LIST_MAX as u32);
 /// Time between two attempts to make a device work that does not.
 const REPAIR_PAUSE: Duration = Duration::from_millis(20);
@@ -55,7 +55,8 @@ struct Pair {
     poster: Poster,
     cq: Arc<Cq>,
     served: Arc<Qp>,
-    /// The number of the packet that the next verb goes out as; each verb is one packet.
+    /// The number of the packet that the next word operation goes out as; each word operation is
+    /// one packet.
     next_psn: u32,
     /// The device says how far it has come.
     tells: bool,
@@ -97,7 +98,7 @@ impl Loopback {
     /// One round trip within the device; about 20 s, 35 s for a list of eight, if the device
     /// fails and cannot be used.
     #[inline]
-    pub(super) fn run(&mut self, verbs: &[RemoteVerb]) -> Result<[u64; LIST_MAX], String> {
+    pub(super) fn run(&mut self, verbs: &[RemoteOp]) -> Result<[u64; LIST_MAX], String> {
         match self.pair.run(verbs, &self.health) {
             Ok(values) => Ok(values),
             Err(failed) => self.run_again(verbs, failed),
@@ -107,14 +108,14 @@ impl Loopback {
     #[cold]
     fn run_again(
         &mut self,
-        verbs: &[RemoteVerb],
+        verbs: &[RemoteOp],
         mut failed: Failed,
     ) -> Result<[u64; LIST_MAX], String> {
         self.health.fails();
         let until = Instant::now() + REPAIR_MAX;
         loop {
             let is_lost =
-                |verb: &RemoteVerb| matches!(verb, RemoteVerb::Cas { .. } | RemoteVerb::Faa { .. });
+                |word_op: &RemoteOp| matches!(word_op, RemoteOp::Cas { .. } | RemoteOp::Faa { .. });
             let executed = failed.executed.unwrap_or(verbs.len()).min(verbs.len());
             if verbs[..executed].iter().any(is_lost) {
                 return Err(failed.reason);
@@ -162,7 +163,7 @@ impl Pair {
         let mut pair = Self { poster, cq, served, next_psn: psn, tells: false };
         // The memory has a page at least.
         let first = RemoteWord { addr: slots.base, rkey: slots.rkey };
-        pair.run(&[RemoteVerb::Read { word: first }], health).map_err(|failed| {
+        pair.run(&[RemoteOp::Read { word: first }], health).map_err(|failed| {
             VerbsError::call("use a loopback queue pair", io::Error::other(failed.reason))
         })?;
         pair.tells = pair.served.expected_psn()? == pair.next_psn;
@@ -170,7 +171,7 @@ impl Pair {
     }
 
     #[inline]
-    fn run(&mut self, verbs: &[RemoteVerb], health: &Health) -> Result<[u64; LIST_MAX], Failed> {
+    fn run(&mut self, verbs: &[RemoteOp], health: &Health) -> Result<[u64; LIST_MAX], Failed> {
         let posted = self.poster.post(verbs, Notify::Yes).map_err(|error| error.to_string());
         let completion =
             posted.and_then(|_| self.completion(verbs.len(), health)).and_then(|completion| {

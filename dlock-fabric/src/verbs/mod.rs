@@ -7,7 +7,7 @@
 //!                              ▲          ▲
 //!                              └── Cq ◀── Qp ◀── Poster (chains), Messages (SEND/RECV)
 //!
-//!   client   VerbsExecutor ─▶ Flight ─▶ Stations, Ring ─▶ Posters       chains and notes
+//!   client   VerbsExecutor ─▶ CompletionPump ─▶ PosterSlots, Ring ─▶ Posters   chains, ledger
 //!                          └▶ Talk ─▶ Messages, Inbox                   requests and replies
 //!   primary  VerbsHost ─admit─▶ VerbsPeer ─▶ Messages, registrations    one per client
 //!            NicMemory ─▶ Loopback ─▶ Poster                            its own operations
@@ -22,8 +22,8 @@
 
 mod attach;
 mod bare;
-pub mod choice;
 mod completion;
+mod completion_pump;
 mod counts;
 mod credits;
 mod device;
@@ -31,7 +31,6 @@ pub mod doctor;
 mod error;
 mod executor;
 mod ffi;
-mod flight;
 mod health;
 mod host;
 mod late;
@@ -41,10 +40,11 @@ mod memory;
 mod messages;
 mod nic_memory;
 mod peer;
+pub mod port_selection;
 mod poster;
+mod poster_slot;
 mod qp;
 mod ring;
-mod station;
 mod talk;
 pub mod timing;
 
@@ -52,13 +52,12 @@ pub mod timing;
 mod device_tests;
 
 pub use bare::BareFaa;
-pub use choice::{choose, Choice, DeviceInfo, Gid, NoPort};
 pub use completion::{Channel, Completion, Cq, WorkId};
-pub use counts::VerbCounts;
+pub use counts::WordOpCounts;
 pub use credits::RING_SLOTS_MIN;
 pub use device::{devices, Context};
 pub use error::VerbsError;
-pub use executor::{VerbsExecutor, VerbsWish, EFFECT_NS_MAX};
+pub use executor::{VerbsExecutor, VerbsOptions, EFFECT_NS_MAX};
 pub use host::{Arrival, PeerId, VerbsHost, ARRIVALS_MAX};
 pub use late::VerbsPath;
 pub use library::{library, Absent, Library};
@@ -66,7 +65,8 @@ pub use memory::{Access, Mr, Pages, Pd, Region, RemoteRegion, RemoteWord};
 pub use messages::{Event, MessageError, MessageSpec, Messages};
 pub use nic_memory::{DeviceLost, NicMemory};
 pub use peer::VerbsPeer;
-pub use poster::{Batch, Notify, PostError, PostedList, Poster, RemoteVerb, Settled};
+pub use port_selection::{choose, DeviceInfo, Gid, NoPort, PortSelection};
+pub use poster::{Batch, Notify, PostError, PostedList, Poster, RemoteOp, Settled};
 pub use qp::{Endpoint, Qp, QpSpec};
 
 /// Receive buffers of a message ring: requests under way to a primary, or replies to a client.
@@ -74,4 +74,4 @@ pub const RING_SLOTS: u16 = 16;
 /// Bytes of a message buffer; the longest frame of the arbiter's has less than half of it.
 pub const MESSAGE_BYTES: u32 = 128;
 /// Bytes inline in a work request of verbs: the value of a write.
-const VERB_BYTES: u32 = 8;
+const WORD_OP_BYTES: u32 = 8;

@@ -14,11 +14,11 @@
 //! or is fenced. So the CPU may load it. The order in which the primary sees a word and a ledger
 //! is what the arbiter rests on: a client's chain writes its note before its addition, and the
 //! primary that sees the addition must see the note. It does: both are operations of one queue
-//! pair, executed by the device in order. The primary saw the addition by a verb of the same
-//! device, whose completion the device wrote to memory after the note; writes of one device that
-//! does not ask for relaxed ordering (nothing here does) become visible to the CPU in order, and
-//! the entry is loaded after the completion was. SoftRoCE executes in the kernel, where the same
-//! follows from the lock that its atomics take.
+//! pair, executed by the device in order. The primary saw the addition by a word operation of the
+//! same device, whose completion the device wrote to memory after the note; writes of one device
+//! that does not ask for relaxed ordering (nothing here does) become visible to the CPU in order,
+//! and the entry is loaded after the completion was. SoftRoCE executes in the kernel, where the
+//! same follows from the lock that its atomics take.
 
 use std::collections::hash_map::{Entry, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,14 +27,14 @@ use dlock_core::counters::{Told, TOLD_MAX};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr, CHAIN_VERBS_MAX};
+use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX};
 use dlock_core::words::LedgerEntry;
 
 use super::device::Context;
 use super::health::Health;
 use super::loopback::{Loopback, LIST_MAX};
 use super::memory::{Pages, RemoteWord};
-use super::poster::RemoteVerb;
+use super::poster::RemoteOp;
 use crate::error::FabricError;
 use crate::memory::SLOTS_LIMIT;
 
@@ -69,9 +69,9 @@ impl Ledgers {
     }
 }
 
-const _: () = assert!(CHAIN_VERBS_MAX <= LIST_MAX);
+const _: () = assert!(CHAIN_OPS_MAX <= LIST_MAX);
 /// What stands in a list behind its verbs.
-const NOTHING: RemoteVerb = RemoteVerb::Read { word: RemoteWord { addr: 0, rkey: 0 } };
+const NOTHING: RemoteOp = RemoteOp::Read { word: RemoteWord { addr: 0, rkey: 0 } };
 
 /// Slots and ledgers; operates on them with the atomics of the device.
 #[derive(Debug)]
@@ -150,21 +150,21 @@ impl NicMemory {
     /// # Latency
     /// One doorbell and one completion for every run of verbs between notes.
     pub fn execute_chain(&mut self, client: ClientId, chain: &Chain) -> Outcome {
-        let exists = |verb: &Verb| match *verb {
-            Verb::Cas { addr, .. } | Verb::Faa { addr, .. } | Verb::Read { addr } => {
+        let exists = |word_op: &WordOp| match *word_op {
+            WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } | WordOp::Read { addr } => {
                 self.word(addr).is_some()
             }
-            Verb::Note { handle, .. } => self.with_entry(client, handle, |_| ()).is_some(),
+            WordOp::WriteLedger { handle, .. } => self.with_entry(client, handle, |_| ()).is_some(),
         };
-        if !chain.verbs().iter().all(exists) {
+        if !chain.ops().iter().all(exists) {
             return Outcome::Refused(Status::Invalid);
         }
         let mut values = Values::new();
-        for run in chain.verbs().chunk_by(|a, b| is_note(a) == is_note(b)) {
+        for run in chain.ops().chunk_by(|a, b| is_note(a) == is_note(b)) {
             if is_note(&run[0]) {
-                for verb in run {
-                    let Verb::Note { handle, value } = *verb else { continue };
-                    self.note(client, handle, value.into());
+                for word_op in run {
+                    let WordOp::WriteLedger { handle, value } = *word_op else { continue };
+                    self.write_ledger(client, handle, value.into());
                     values.push(0);
                 }
             } else {
@@ -176,7 +176,7 @@ impl NicMemory {
 
     /// Writes an entry of a client's ledger for it, as a tcp client asks by a note; `false` if
     /// it has no such entry.
-    pub fn note(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) -> bool {
+    pub fn write_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) -> bool {
         self.with_entry(client, handle, |word| word.store(entry.into_bits())).is_some()
     }
 
@@ -186,18 +186,18 @@ impl NicMemory {
         &self.pages.words()[addr.index() as usize]
     }
 
-    fn execute_run(&mut self, run: &[Verb], values: &mut Values) {
+    fn execute_run(&mut self, run: &[WordOp], values: &mut Values) {
         let mut list = [NOTHING; LIST_MAX];
         let mut len = 0;
-        for verb in run {
-            list[len] = match *verb {
-                Verb::Cas { addr, expect, swap } => {
-                    RemoteVerb::Cas { word: self.own(addr), expect, swap }
+        for word_op in run {
+            list[len] = match *word_op {
+                WordOp::Cas { addr, expect, swap } => {
+                    RemoteOp::Cas { word: self.own(addr), expect, swap }
                 }
-                Verb::Faa { addr, add } => RemoteVerb::Faa { word: self.own(addr), add },
-                Verb::Read { addr } => RemoteVerb::Read { word: self.own(addr) },
+                WordOp::Faa { addr, add } => RemoteOp::Faa { word: self.own(addr), add },
+                WordOp::Read { addr } => RemoteOp::Read { word: self.own(addr) },
                 // The caller divided the chain at its notes.
-                Verb::Note { .. } => continue,
+                WordOp::WriteLedger { .. } => continue,
             };
             len += 1;
         }
@@ -205,7 +205,7 @@ impl NicMemory {
         found[..len].iter().for_each(|&value| values.push(value));
     }
 
-    fn run(&mut self, verbs: &[RemoteVerb]) -> [u64; LIST_MAX] {
+    fn run(&mut self, verbs: &[RemoteOp]) -> [u64; LIST_MAX] {
         match self.loopback.run(verbs) {
             Ok(values) => values,
             Err(reason) => DeviceLost::raise(reason),
@@ -239,32 +239,32 @@ impl NicMemory {
     }
 }
 
-fn is_note(verb: &Verb) -> bool {
-    matches!(verb, Verb::Note { .. })
+fn is_note(word_op: &WordOp) -> bool {
+    matches!(word_op, WordOp::WriteLedger { .. })
 }
 
 impl LockMemory for NicMemory {
     fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
         let word = self.own(addr);
-        self.run(&[RemoteVerb::Cas { word, expect, swap }])[0]
+        self.run(&[RemoteOp::Cas { word, expect, swap }])[0]
     }
     fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
         let word = self.own(addr);
-        self.run(&[RemoteVerb::Faa { word, add }])[0]
+        self.run(&[RemoteOp::Faa { word, add }])[0]
     }
     fn read(&mut self, addr: WordAddr) -> u64 {
         let word = self.own(addr);
-        self.run(&[RemoteVerb::Read { word }])[0]
+        self.run(&[RemoteOp::Read { word }])[0]
     }
     fn set(&mut self, addr: WordAddr, value: u64) {
         let word = self.own(addr);
-        self.run(&[RemoteVerb::Write { word, value }]);
+        self.run(&[RemoteOp::Write { word, value }]);
     }
     fn set_all(&mut self, words: &[(WordAddr, u64)]) {
         for words in words.chunks(LIST_MAX) {
             let mut list = [NOTHING; LIST_MAX];
             for (to, &(addr, value)) in list.iter_mut().zip(words) {
-                *to = RemoteVerb::Write { word: self.own(addr), value };
+                *to = RemoteOp::Write { word: self.own(addr), value };
             }
             self.run(&list[..words.len()]);
         }

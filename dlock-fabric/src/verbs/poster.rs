@@ -35,9 +35,9 @@ use super::ffi::{self, ibv_send_wr, ibv_sge};
 use super::memory::{Pages, RemoteWord};
 use super::qp::{PostFailed, Qp, Share};
 
-/// A verb on a word of the peer's memory.
+/// A word operation on a word of the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RemoteVerb {
+pub enum RemoteOp {
     /// Compare and swap; its value is the old word.
     Cas {
         /// The word.
@@ -68,7 +68,7 @@ pub enum RemoteVerb {
     },
 }
 
-impl RemoteVerb {
+impl RemoteOp {
     fn word(&self) -> RemoteWord {
         match *self {
             Self::Cas { word, .. }
@@ -249,10 +249,10 @@ impl Poster {
     /// # Errors
     /// As [`Batch::push`] and [`Batch::ring`].
     #[inline]
-    pub fn post(&mut self, chain: &[RemoteVerb], notify: Notify) -> Result<PostedList, PostError> {
+    pub fn post(&mut self, chain: &[RemoteOp], notify: Notify) -> Result<PostedList, PostError> {
         let mut batch = self.batch();
-        for verb in chain {
-            batch.push(verb)?;
+        for word_op in chain {
+            batch.push(word_op)?;
         }
         batch.ring(notify)
     }
@@ -278,7 +278,7 @@ impl Poster {
         Ok(seq)
     }
 
-    /// Whether a verb can be posted behind so many that are not posted yet.
+    /// Whether a word operation can be posted behind so many that are not posted yet.
     #[inline]
     fn may_take(&self, word: RemoteWord, len: u32) -> Result<(), PostError> {
         if self.broken {
@@ -300,27 +300,27 @@ impl Poster {
 
     /// Makes the request in a slot, and its scratch word. What the device does there comes after
     /// the doorbell, which orders the CPU's stores before it.
-    fn fill(&mut self, at: usize, verb: &RemoteVerb, flags: c_uint) {
-        let RemoteWord { addr: remote_addr, rkey } = verb.word();
-        match *verb {
-            RemoteVerb::Cas { word, expect, swap } => {
+    fn fill(&mut self, at: usize, word_op: &RemoteOp, flags: c_uint) {
+        let RemoteWord { addr: remote_addr, rkey } = word_op.word();
+        match *word_op {
+            RemoteOp::Cas { word, expect, swap } => {
                 self.fill_atomic(at, &RemoteAtomic::cas(word, expect, swap));
             }
-            RemoteVerb::Faa { word, add } => {
+            RemoteOp::Faa { word, add } => {
                 self.fill_atomic(at, &RemoteAtomic::faa(word, add));
             }
-            RemoteVerb::Read { .. } => {
+            RemoteOp::Read { .. } => {
                 self.requests[at].opcode = ffi::IBV_WR_RDMA_READ;
                 self.requests[at].wr.rdma = ffi::rdma { remote_addr, rkey };
                 self.scratch.words()[self.first + at].store_relaxed(self.blank);
             }
-            RemoteVerb::Write { value, .. } => {
+            RemoteOp::Write { value, .. } => {
                 self.requests[at].opcode = ffi::IBV_WR_RDMA_WRITE;
                 self.requests[at].wr.rdma = ffi::rdma { remote_addr, rkey };
                 self.scratch.words()[self.first + at].store_relaxed(value);
             }
         }
-        let inline = if matches!(verb, RemoteVerb::Write { .. }) { self.inline } else { 0 };
+        let inline = if matches!(word_op, RemoteOp::Write { .. }) { self.inline } else { 0 };
         self.requests[at].send_flags = flags | inline;
     }
 
@@ -366,8 +366,8 @@ impl Poster {
         }
     }
 
-    /// The value of the verb with this count, if its slot was not used again since. `None`: the
-    /// device said that it was executed, but brought no value.
+    /// The value of the word operation with this count, if its slot was not used again since.
+    /// `None`: the device said that it was executed, but brought no value.
     #[inline]
     pub(super) fn value(&self, seq: u32) -> Option<u64> {
         let at = (seq.wrapping_sub(1) & self.mask) as usize;
@@ -405,7 +405,7 @@ pub struct Batch<'a> {
     order: Order,
 }
 
-/// What of a chain may still be under way in front of its next verb.
+/// What of a chain may still be under way in front of its next word operation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Order {
     reads: bool,
@@ -413,15 +413,15 @@ struct Order {
 }
 
 impl Order {
-    /// Whether the next verb needs a fence, after which nothing before it is under way.
+    /// Whether the next word operation needs a fence, after which nothing before it is under way.
     #[inline]
-    fn fence(&mut self, verb: &RemoteVerb) -> bool {
-        let (fence, after) = match verb {
-            RemoteVerb::Read { .. } => (false, Self { reads: true, atomics: false }),
-            RemoteVerb::Cas { .. } | RemoteVerb::Faa { .. } => {
+    fn fence(&mut self, word_op: &RemoteOp) -> bool {
+        let (fence, after) = match word_op {
+            RemoteOp::Read { .. } => (false, Self { reads: true, atomics: false }),
+            RemoteOp::Cas { .. } | RemoteOp::Faa { .. } => {
                 (self.reads, Self { reads: false, atomics: true })
             }
-            RemoteVerb::Write { .. } => (self.reads || self.atomics, Self::default()),
+            RemoteOp::Write { .. } => (self.reads || self.atomics, Self::default()),
         };
         let before = if fence { Self::default() } else { *self };
         *self =
@@ -431,17 +431,17 @@ impl Order {
 }
 
 impl Batch<'_> {
-    /// Adds a verb to the chain.
+    /// Adds a word operation to the chain.
     ///
     /// # Errors
     /// `Full`, `Misaligned`, `Broken`.
     #[inline]
-    pub fn push(&mut self, verb: &RemoteVerb) -> Result<(), PostError> {
+    pub fn push(&mut self, word_op: &RemoteOp) -> Result<(), PostError> {
         let poster = &mut *self.poster;
-        poster.may_take(verb.word(), self.len)?;
-        let fence = if self.order.fence(verb) { poster.fence } else { 0 };
+        poster.may_take(word_op.word(), self.len)?;
+        let fence = if self.order.fence(word_op) { poster.fence } else { 0 };
         let at = poster.posted.wrapping_add(self.len) & poster.mask;
-        poster.fill(at as usize, verb, fence);
+        poster.fill(at as usize, word_op, fence);
         self.len += 1;
         Ok(())
     }
@@ -513,8 +513,8 @@ pub struct Settled<'a> {
 }
 
 impl Settled<'_> {
-    /// Whether every verb of it, and of all lists before it, was executed. If not, nothing is
-    /// known of what was not settled before, and the queue pair is in error.
+    /// Whether every word operation of it, and of all lists before it, was executed. If not,
+    /// nothing is known of what was not settled before, and the queue pair is in error.
     pub fn success(&self) -> bool {
         self.success
     }
@@ -543,10 +543,10 @@ mod tests {
     fn nothing_that_writes_overtakes_a_read_and_no_write_an_atomic() {
         let word = RemoteWord { addr: 0, rkey: 0 };
         let verbs = [
-            ('r', RemoteVerb::Read { word }),
-            ('c', RemoteVerb::Cas { word, expect: 0, swap: 0 }),
-            ('f', RemoteVerb::Faa { word, add: 0 }),
-            ('w', RemoteVerb::Write { word, value: 0 }),
+            ('r', RemoteOp::Read { word }),
+            ('c', RemoteOp::Cas { word, expect: 0, swap: 0 }),
+            ('f', RemoteOp::Faa { word, add: 0 }),
+            ('w', RemoteOp::Write { word, value: 0 }),
         ];
         // Upper case: fenced.
         for fenced in ["wf", "cfr", "rC", "rF", "rW", "cW", "fW", "rCW", "wwfWwf", "crFW", "rCrF"] {

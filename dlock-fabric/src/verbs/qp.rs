@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use super::choice::{Gid, Link};
 use super::completion::{Cq, WorkId};
 use super::error::VerbsError;
 use super::ffi::{
@@ -24,8 +23,9 @@ use super::ffi::{
     ibv_recv_wr, ibv_send_wr,
 };
 use super::memory::{Access, Mr, Pages, Pd};
+use super::port_selection::{Gid, Link};
 use super::timing;
-use super::VERB_BYTES;
+use super::WORD_OP_BYTES;
 
 /// Times that the move to RTR is tried: the neighbour's address may have to be resolved first,
 /// each of which blocks up to 1 s.
@@ -157,7 +157,7 @@ impl Qp {
     ) -> Result<(Arc<Self>, Arc<Self>), VerbsError> {
         let end = |send_slots, serves| {
             let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
-            let (recv_slots, inline_bytes) = (1, VERB_BYTES);
+            let (recv_slots, inline_bytes) = (1, WORD_OP_BYTES);
             let spec =
                 QpSpec { send_cq, recv_cq, send_slots, recv_slots, inline_bytes, serves, psn };
             Self::new(pd, spec)

@@ -10,10 +10,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use dlock_core::verb::{Outcome, Values};
+use dlock_core::word_op::{Outcome, Values};
 
-use super::flight::Flight;
-use super::poster::{Notify, PostError, Poster, RemoteVerb};
+use super::completion_pump::CompletionPump;
+use super::poster::{Notify, PostError, Poster, RemoteOp};
 use crate::inbox::PENDING_MAX;
 
 /// One chain that was posted.
@@ -22,7 +22,7 @@ struct List {
     /// The poster's count with it.
     seq: u32,
     verbs: u8,
-    /// Bit i: the verb i is a note, whose value is 0.
+    /// Bit i: the word operation i is a note, whose value is 0.
     notes: u8,
     taken: bool,
 }
@@ -56,25 +56,29 @@ impl Ring {
     }
 
     /// Posts one chain; its number.
-    pub(super) fn post(&mut self, flight: &Flight, verbs: &[RemoteVerb]) -> Result<u64, NoRoom> {
-        self.make_room(flight, verbs.len())?;
+    pub(super) fn post(
+        &mut self,
+        pump: &CompletionPump,
+        verbs: &[RemoteOp],
+    ) -> Result<u64, NoRoom> {
+        self.make_room(pump, verbs.len())?;
         let mut batch = self.poster.batch();
-        let reads = self.last_read.is_some_and(|seq| !flight.is_ring_done(seq));
-        batch.behind(reads || flight.is_strict(), flight.is_ring_busy() || flight.is_strict());
+        let reads = self.last_read.is_some_and(|seq| !pump.is_ring_done(seq));
+        batch.behind(reads || pump.is_strict(), pump.is_ring_busy() || pump.is_strict());
         let mut notes = 0;
-        for (i, verb) in verbs.iter().enumerate() {
-            batch.push(verb).map_err(|error| match error {
+        for (i, word_op) in verbs.iter().enumerate() {
+            batch.push(word_op).map_err(|error| match error {
                 PostError::Full => NoRoom::Busy,
                 _ => NoRoom::Broken,
             })?;
-            notes |= u8::from(matches!(verb, RemoteVerb::Write { .. })) << i;
+            notes |= u8::from(matches!(word_op, RemoteOp::Write { .. })) << i;
         }
         let posted = batch.ring(Notify::Yes).map_err(|_| NoRoom::Broken)?;
-        flight.ring_posted(posted.seq);
-        if verbs.iter().any(|verb| matches!(verb, RemoteVerb::Read { .. })) {
+        pump.ring_posted(posted.seq);
+        if verbs.iter().any(|word_op| matches!(word_op, RemoteOp::Read { .. })) {
             self.last_read = Some(posted.seq);
         }
-        // A chain has at most CHAIN_VERBS_MAX verbs.
+        // A chain has at most CHAIN_OPS_MAX verbs.
         let verbs = verbs.len() as u8;
         self.lists.push_back(List { seq: posted.seq, verbs, notes, taken: false });
         Ok(self.first + self.lists.len() as u64 - 1)
@@ -86,18 +90,18 @@ impl Ring {
     }
 
     /// The outcome of a chain, once; `None`: it is under way.
-    pub(super) fn take(&mut self, flight: &Flight, number: u64) -> Option<Outcome> {
+    pub(super) fn take(&mut self, pump: &CompletionPump, number: u64) -> Option<Outcome> {
         if let Some(outcome) = self.aside.remove(&number) {
             return Some(outcome);
         }
         // In this order: what completed before the session broke counts.
-        let broken = flight.is_broken();
+        let broken = pump.is_broken();
         let index = number.checked_sub(self.first).and_then(|i| usize::try_from(i).ok());
         let Some(list) = index.and_then(|i| self.lists.get(i)).filter(|list| !list.taken) else {
             // Not of this session, or asked for already.
             return Some(Outcome::Unknown);
         };
-        let outcome = match flight.is_ring_done(list.seq) {
+        let outcome = match pump.is_ring_done(list.seq) {
             true => self.outcome(list),
             false if broken => Outcome::Unknown,
             false => return None,
@@ -105,14 +109,14 @@ impl Ring {
         if let Some(list) = index.and_then(|i| self.lists.get_mut(i)) {
             list.taken = true;
         }
-        self.drop_front(flight);
+        self.drop_front(pump);
         Some(outcome)
     }
 
-    fn make_room(&mut self, flight: &Flight, verbs: usize) -> Result<(), NoRoom> {
-        self.drop_front(flight);
+    fn make_room(&mut self, pump: &CompletionPump, verbs: usize) -> Result<(), NoRoom> {
+        self.drop_front(pump);
         while self.poster.free() < verbs {
-            match self.lists.front().copied().filter(|list| flight.is_ring_done(list.seq)) {
+            match self.lists.front().copied().filter(|list| pump.is_ring_done(list.seq)) {
                 None => return Err(NoRoom::Busy),
                 Some(_) if self.aside.len() >= PENDING_MAX => return Err(NoRoom::TooMany),
                 Some(list) => {
@@ -125,9 +129,9 @@ impl Ring {
     }
 
     /// Frees the slots of the first lists that are done and taken.
-    fn drop_front(&mut self, flight: &Flight) {
+    fn drop_front(&mut self, pump: &CompletionPump) {
         while let Some(&list) = self.lists.front() {
-            if !list.taken || !flight.is_ring_done(list.seq) {
+            if !list.taken || !pump.is_ring_done(list.seq) {
                 return;
             }
             self.pop(list.seq);

@@ -4,10 +4,10 @@
 //! ```text
 //!   threads ──send──▶ Messages ──SEND, if there is credit──▶ the primary's ring
 //!   threads ◀─wait(seq)── Inbox ◀── the leader ◀── Cq of my ring, or its channel
-//!                                            └──── the life line: its end is the session's
+//!                                            └──── liveness connection: its end is the session's
 //! ```
-//! The life line is the TCP connection of the attach exchange. Nothing is said on it any more;
-//! a primary whose process has died cannot tell otherwise, since its device answers nothing.
+//! The liveness connection is the TCP connection of the attach exchange. Nothing is said on it any
+//! more; a primary whose process has died cannot tell otherwise, since its device answers nothing.
 //!
 //! Lock order: `rx` (held by the leader alone), `out`, `inbox`.
 
@@ -22,7 +22,7 @@ use dlock_core::message::Request;
 use dlock_core::status::Status;
 
 use super::completion::{Channel, Completion, Cq};
-use super::flight::Flight;
+use super::completion_pump::CompletionPump;
 use super::messages::{Event, Messages};
 use crate::clock::boot_ns;
 use crate::fork::{NotInherited, Owner};
@@ -45,7 +45,7 @@ pub(super) struct Talk {
     broken: Arc<AtomicBool>,
     /// How long to look before sleeping.
     spin: Duration,
-    life_line: NotInherited<OwnedFd>,
+    liveness: NotInherited<OwnedFd>,
     owner: Owner,
     channel: Arc<Channel>,
     cq: Arc<Cq>,
@@ -62,7 +62,7 @@ impl Talk {
     pub(super) fn new(
         messages: Messages,
         (cq, channel): (Arc<Cq>, Arc<Channel>),
-        life_line: OwnedFd,
+        liveness: OwnedFd,
         broken: Arc<AtomicBool>,
         sleep: bool,
     ) -> Self {
@@ -72,7 +72,7 @@ impl Talk {
             inbox: Mutex::default(),
             broken,
             spin: if sleep { Duration::ZERO } else { SPIN },
-            life_line: NotInherited::new(life_line),
+            liveness: NotInherited::new(liveness),
             owner: Owner::current(),
             channel,
             cq,
@@ -87,17 +87,17 @@ impl Talk {
     pub(super) fn send(
         &self,
         request: &Request,
-        flight: &Flight,
+        pump: &CompletionPump,
         deadline: Instant,
     ) -> Result<Seq, Status> {
         let expected = if request.has_reply() { Expected::Reply } else { Expected::Nothing };
         loop {
-            flight.look();
+            pump.look();
             if self.is_broken() {
                 return Err(Status::BadResponse);
             }
             let mut out = lock(&self.out);
-            out.messages.settle_sent(flight.messages_sent());
+            out.messages.settle_sent(pump.messages_sent());
             if out.messages.may_send() {
                 return self.send_now(&mut out, request, expected);
             }
@@ -176,18 +176,18 @@ impl Talk {
 
     fn shut_down(&self) {
         // SAFETY: a system call on a descriptor this owns, without pointers.
-        unsafe { libc::shutdown(self.life_line.as_raw_fd(), libc::SHUT_RDWR) };
+        unsafe { libc::shutdown(self.liveness.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
     /// Neither closed nor spoken on.
     fn is_line_alive(&self) -> bool {
-        matches!(receive_now(self.life_line.as_fd(), &mut [0]), Ok(None))
+        matches!(receive_now(self.liveness.as_fd(), &mut [0]), Ok(None))
     }
 
     fn sleep(&self, deadline: Instant) -> Result<(), Broken> {
-        let fds = [self.channel.as_fd(), self.life_line.as_fd()];
-        let [event, life_line] = sys::readable_until(fds, deadline).map_err(|_| Broken)?;
-        if life_line && !self.is_line_alive() {
+        let fds = [self.channel.as_fd(), self.liveness.as_fd()];
+        let [event, liveness] = sys::readable_until(fds, deadline).map_err(|_| Broken)?;
+        if liveness && !self.is_line_alive() {
             return Err(Broken);
         }
         if event {

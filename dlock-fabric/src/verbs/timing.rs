@@ -37,7 +37,8 @@ pub const fn effect_ns_max(requests: u32) -> u64 {
     HEAD_EFFECT_NS_MAX.saturating_mul(requests as u64)
 }
 
-/// As long as a peer that is gone can stay unnoticed by a verb on an otherwise empty queue.
+/// As long as a peer that is gone can stay unnoticed by a word operation on an otherwise empty
+/// queue.
 pub const DEAD_PEER_MAX: Duration = Duration::from_nanos(HEAD_EFFECT_NS_MAX);
 
 const _: () = {

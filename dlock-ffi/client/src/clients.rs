@@ -103,11 +103,11 @@ pub unsafe extern "C" fn client_init(client_id: *mut c_int, ip: *const c_char) -
 }
 
 fn new_client(ip: Option<String>) -> Result<c_int, c_int> {
-    let ground = library::ground().ok_or(code::ERROR)?;
+    let library_context = library::library_context().ok_or(code::ERROR)?;
     let ip = ip.ok_or(code::ERROR)?;
     for _ in 0..ID_TRIES_MAX {
-        let instance = Instance::init(&ground.config, &ip).map_err(Status::code)?;
-        match library::enter(&ground, Arc::new(instance)) {
+        let instance = Instance::init(&library_context.config, &ip).map_err(Status::code)?;
+        match library::enter(&library_context, Arc::new(instance)) {
             Entered::As(id) => return Ok(id),
             Entered::Gone => break,
             Entered::Taken(instance) => {

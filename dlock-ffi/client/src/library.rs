@@ -133,16 +133,16 @@ pub(crate) fn stop() {
 }
 
 /// What a client to be is configured with.
-pub(crate) struct Ground {
+pub(crate) struct LibraryContext {
     pub(crate) config: ClientConfig,
     incarnation: u64,
 }
 
 /// The configuration, if the library is initialised.
-pub(crate) fn ground() -> Option<Ground> {
+pub(crate) fn library_context() -> Option<LibraryContext> {
     let library = LIBRARY.read();
     let library = library.as_ref()?;
-    Some(Ground { config: library.config.clone(), incarnation: library.incarnation })
+    Some(LibraryContext { config: library.config.clone(), incarnation: library.incarnation })
 }
 
 /// What became of a new client.
@@ -156,9 +156,10 @@ pub(crate) enum Entered {
 }
 
 /// Makes a new client known.
-pub(crate) fn enter(ground: &Ground, instance: Arc<Instance>) -> Entered {
+pub(crate) fn enter(library_context: &LibraryContext, instance: Arc<Instance>) -> Entered {
     let mut library = LIBRARY.write();
-    let Some(library) = library.as_mut().filter(|l| l.incarnation == ground.incarnation) else {
+    let Some(library) = library.as_mut().filter(|l| l.incarnation == library_context.incarnation)
+    else {
         return Entered::Gone;
     };
     let Ok(id) = i32::try_from(instance.id().get()) else {

@@ -6,7 +6,7 @@ use dlock_core::counters::Counter;
 use dlock_core::fabric::Executes;
 use dlock_core::ids::{ClientId, Handle, Seq};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb};
+use dlock_core::word_op::{Chain, Outcome, WordOp};
 use dlock_core::words::LedgerEntry;
 use dlock_core::work::{self, FRAME_WORK};
 use mio::Token;
@@ -146,7 +146,7 @@ fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<Option<u32>, Fra
         }
         (Kind::Note, Executes::Primary) => match codec::decode(kind, payload)? {
             Frame::Note(handle, entry) => {
-                core.note(client, handle, entry)?;
+                core.write_ledger(client, handle, entry)?;
                 Ok(Some(FRAME_WORK + 1))
             }
             _ => Err(FrameError::Invalid("kind")),
@@ -203,16 +203,16 @@ impl Core {
 
     /// Writes an entry of a client's ledger for it. An entry of a lock that it has given back
     /// meanwhile is nobody's.
-    fn note(
+    fn write_ledger(
         &mut self,
         client: ClientId,
         handle: Handle,
         entry: LedgerEntry,
     ) -> Result<(), FrameError> {
-        if self.primary.check_note(client, handle).is_err() {
+        if self.primary.check_ledger_write(client, handle).is_err() {
             return Ok(());
         }
-        let chain = Chain::one(Verb::Note { handle, value: entry.into_bits() });
+        let chain = Chain::one(WordOp::WriteLedger { handle, value: entry.into_bits() });
         match self.memory.execute_chain(client, &chain) {
             Outcome::Done(values) => {
                 self.primary.executed(client, &chain, &values);
@@ -234,7 +234,7 @@ mod tests {
     use dlock_core::limits::BATCH_MAX;
     use dlock_core::message::{LockType, Request};
     use dlock_core::primary::{Primary, PrimaryConfig};
-    use dlock_core::verb::{Word, WordAddr};
+    use dlock_core::word_op::{Word, WordAddr};
     use dlock_core::work::QUANTUM;
     use dlock_fabric::frames::FrameBuffer;
     use dlock_fabric::CpuMemory;
@@ -296,7 +296,7 @@ mod tests {
 
         fn read(&self) -> Chain {
             let word = WordAddr::new(self.lock.slot, Word::W0);
-            Chain::one(Verb::Read { addr: word })
+            Chain::one(WordOp::Read { addr: word })
         }
 
         /// A turn; its work is bounded, whatever has come.

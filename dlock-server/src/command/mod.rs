@@ -42,7 +42,7 @@ use crate::capacity::Capacity;
 use crate::channel::Channel;
 use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause};
-use crate::mailbox::{Event, Inbox, Link, Opening};
+use crate::mailbox::{ConnectionHandle, Event, Inbox, Opening};
 use crate::memory::Memory;
 use crate::transport::{Fence, STALL_MAX};
 use spin::Spin;
@@ -106,11 +106,11 @@ impl Core {
 #[derive(Default)]
 struct Sockets {
     /// Its control connection.
-    control: Option<Arc<Link>>,
+    control: Option<Arc<ConnectionHandle>>,
     /// Its command channel.
     channel: Option<Token>,
     /// The control connection and the command channel of a session that is prepared.
-    next_control: Option<Arc<Link>>,
+    next_control: Option<Arc<ConnectionHandle>>,
     next_channel: Option<Token>,
     /// The processes that have mapped the memory for it.
     processes: Vec<Process>,
@@ -130,7 +130,7 @@ struct Process {
 /// A client that waits for a place.
 struct Waiting {
     request: ControlRequest,
-    link: Arc<Link>,
+    link: Arc<ConnectionHandle>,
     reply: Opening,
 }
 

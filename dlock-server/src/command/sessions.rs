@@ -20,7 +20,7 @@ use mio::{Interest, Token};
 use super::{Core, Process, Waiting, Worker};
 use crate::channel::Channel;
 use crate::log_limit::{limited, Cause};
-use crate::mailbox::{Link, Opening};
+use crate::mailbox::{ConnectionHandle, Opening};
 use crate::random::Random;
 use crate::transport::{Guest, Peer, Pump};
 
@@ -29,7 +29,12 @@ const OPEN_TRIES: usize = 2;
 
 impl Worker {
     /// `Init` or `Reinit`: lets a client in, perhaps not at once if room must be made for it.
-    pub(super) fn open(&mut self, request: ControlRequest, link: Arc<Link>, reply: Opening) {
+    pub(super) fn open(
+        &mut self,
+        request: ControlRequest,
+        link: Arc<ConnectionHandle>,
+        reply: Opening,
+    ) {
         for _ in 0..OPEN_TRIES {
             let opened = self.try_open(&request, &link);
             self.settle();
@@ -66,7 +71,11 @@ impl Worker {
         }
     }
 
-    fn try_open(&mut self, request: &ControlRequest, link: &Link) -> Result<Opened, Status> {
+    fn try_open(
+        &mut self,
+        request: &ControlRequest,
+        link: &ConnectionHandle,
+    ) -> Result<Opened, Status> {
         let mut random = Random::new().map_err(|error| {
             limited!(Cause::NoResource, Level::Error, "no client can be let in: {error}");
             Status::Error
@@ -80,7 +89,11 @@ impl Worker {
     }
 
     /// The client gets memory, and its answer.
-    fn enter(&mut self, admission: Admission, link: Arc<Link>) -> Result<Session, Status> {
+    fn enter(
+        &mut self,
+        admission: Admission,
+        link: Arc<ConnectionHandle>,
+    ) -> Result<Session, Status> {
         let client = admission.client;
         let sockets = self.sockets.entry(client).or_default();
         match admission.is_prepared {

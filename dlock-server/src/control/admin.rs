@@ -66,7 +66,7 @@ const IDLE_WAIT: Duration = Duration::from_secs(60);
 
 /// What does not change while the primary runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct ServerInfo {
     pub(crate) address: SocketAddr,
     pub(crate) epoch: Epoch,
     pub(crate) started: Instant,
@@ -92,7 +92,7 @@ enum Question {
 }
 
 struct Endpoint {
-    facts: Facts,
+    info: ServerInfo,
     table: Arc<Table>,
     mailbox: Arc<Mailbox>,
 }
@@ -100,11 +100,11 @@ struct Endpoint {
 /// Serves the admin socket.
 pub(super) async fn serve(
     listener: UnixListener,
-    facts: Facts,
+    info: ServerInfo,
     table: Arc<Table>,
     mailbox: Arc<Mailbox>,
 ) {
-    let endpoint = Arc::new(Endpoint { facts, table, mailbox });
+    let endpoint = Arc::new(Endpoint { info, table, mailbox });
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         // Never closed, so there is a permit some time.
@@ -189,9 +189,9 @@ impl Endpoint {
             "ok": true,
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
-            "address": self.facts.address.to_string(),
-            "epoch": self.facts.epoch.0,
-            "uptime_s": self.facts.started.elapsed().as_secs(),
+            "address": self.info.address.to_string(),
+            "epoch": self.info.epoch.0,
+            "uptime_s": self.info.started.elapsed().as_secs(),
             "recovering": recovering,
             "connections": self.table.len(),
             "clients": clients,
@@ -204,10 +204,10 @@ impl Endpoint {
         });
         // each fabric under its name: the device, or whether it is offered
         for kind in FabricKind::ALL {
-            answer[kind.name()] = match (self.facts.offers.detail(kind), kind.executes()) {
+            answer[kind.name()] = match (self.info.offers.detail(kind), kind.executes()) {
                 (Some(device), _) => json!(device),
                 (None, Executes::Device) => Value::Null,
-                (None, _) => json!(self.facts.offers.has(kind)),
+                (None, _) => json!(self.info.offers.has(kind)),
             };
         }
         Some(answer)

@@ -30,9 +30,9 @@ use tokio::sync::Notify;
 use crate::log_limit::{limited, Cause, LIMITS};
 use crate::mailbox::Mailbox;
 use crate::transport::{Opened, Transport, ADMISSIONS_MAX};
-pub(crate) use admin::Facts;
+pub(crate) use admin::ServerInfo;
 pub(crate) use table::CONNECTIONS_MAX;
-use table::{Seat, Table};
+use table::{ConnectionPermit, Table};
 pub(crate) use wire::refuse_attach;
 
 /// A client's host that does not answer is found dead after 60 s idle and 9 probes, 6 s apart.
@@ -48,7 +48,7 @@ pub(crate) struct Parts {
     pub(crate) transports: Vec<Opened>,
     pub(crate) admin: Option<UnixListener>,
     pub(crate) mailbox: Arc<Mailbox>,
-    pub(crate) facts: Facts,
+    pub(crate) info: ServerInfo,
     /// Connections at a time.
     pub(crate) connections_max: usize,
     /// Told to end.
@@ -64,7 +64,7 @@ pub(crate) struct Listeners {
     at_port: Arc<[Arc<dyn Transport>]>,
     admin: Option<tokio::net::UnixListener>,
     mailbox: Arc<Mailbox>,
-    facts: Facts,
+    info: ServerInfo,
     connections_max: usize,
     stop: Arc<Notify>,
 }
@@ -95,7 +95,7 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
         at_port: at_port.into(),
         admin: parts.admin.map(unix).transpose()?,
         mailbox: parts.mailbox,
-        facts: parts.facts,
+        info: parts.info,
         connections_max: parts.connections_max,
         stop: parts.stop,
     })
@@ -103,7 +103,7 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
 
 /// Serves until it is stopped. Dropping the runtime afterwards closes every connection.
 pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
-    let Listeners { tcp, own, at_port, admin, mailbox, facts, connections_max, stop } = listeners;
+    let Listeners { tcp, own, at_port, admin, mailbox, info, connections_max, stop } = listeners;
     let table = Table::new(connections_max);
     runtime.block_on(async {
         tokio::spawn(LIMITS.report());
@@ -112,7 +112,7 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
             tokio::spawn(accept_own(listener, table.clone(), mailbox.clone(), transport));
         }
         if let Some(admin) = admin {
-            tokio::spawn(admin::serve(admin, facts, table, mailbox));
+            tokio::spawn(admin::serve(admin, info, table, mailbox));
         }
         stop.notified().await;
     });
@@ -126,12 +126,12 @@ async fn accept_tcp(
 ) {
     loop {
         let accepted = listener.accept().await;
-        let Some((stream, seat)) = seated(accepted, &table).await else { continue };
+        let Some((stream, permit)) = seated(accepted, &table).await else { continue };
         if let Err(error) = set_options(&stream) {
             log::debug!("a connection was lost at once: {error}");
             continue;
         }
-        tokio::spawn(session::serve(Box::new(stream), seat, mailbox.clone(), at_port.clone()));
+        tokio::spawn(session::serve(Box::new(stream), permit, mailbox.clone(), at_port.clone()));
     }
 }
 
@@ -143,17 +143,20 @@ async fn accept_own(
 ) {
     loop {
         let accepted = listener.accept().await;
-        let Some((stream, seat)) = seated(accepted, &table).await else { continue };
-        tokio::spawn(session::attach(Box::new(stream), seat, mailbox.clone(), transport.clone()));
+        let Some((stream, permit)) = seated(accepted, &table).await else { continue };
+        tokio::spawn(session::attach(Box::new(stream), permit, mailbox.clone(), transport.clone()));
     }
 }
 
 /// An accepted connection with its place; `None`: it was refused, or could not be accepted.
-async fn seated<S, A>(accepted: io::Result<(S, A)>, table: &Arc<Table>) -> Option<(S, Seat)> {
+async fn seated<S, A>(
+    accepted: io::Result<(S, A)>,
+    table: &Arc<Table>,
+) -> Option<(S, ConnectionPermit)> {
     match accepted {
         Ok((stream, _)) => {
-            let seat = table.seat();
-            if seat.is_none() {
+            let permit = table.permit();
+            if permit.is_none() {
                 limited!(
                     Cause::TableFull,
                     Level::Warn,
@@ -161,7 +164,7 @@ async fn seated<S, A>(accepted: io::Result<(S, A)>, table: &Arc<Table>) -> Optio
                     table.len()
                 );
             }
-            Some((stream, seat?))
+            Some((stream, permit?))
         }
         Err(error) => {
             let freed = table.close_silent();

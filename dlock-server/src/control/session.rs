@@ -30,7 +30,7 @@ use dlock_fabric::fds::is_open;
 use log::Level;
 use tokio::time::timeout;
 
-use super::table::Seat;
+use super::table::ConnectionPermit;
 use super::wire::{self, Reader, WireError, FIRST_LEN_MAX, LEN_MAX};
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Mailbox};
@@ -42,14 +42,14 @@ const FIRST_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 /// Serves a connection of the port: a control connection, or a client of one of these transports.
 pub(super) async fn serve(
     mut stream: Box<dyn Conn>,
-    seat: Seat,
+    permit: ConnectionPermit,
     mailbox: Arc<Mailbox>,
     transports: Arc<[Arc<dyn Transport>]>,
 ) {
     let mut reader = Reader::default();
-    match first(&mut reader, &mut stream, &seat).await {
+    match first(&mut reader, &mut stream, &permit).await {
         Ok(Frame::Control(seq, request)) if opens(&request) => {
-            Session { stream, reader, seat, mailbox }.run(seq, request).await;
+            Session { stream, reader, permit, mailbox }.run(seq, request).await;
         }
         Ok(Frame::Attach(attach)) => {
             let transport = transports.iter().find(|one| one.kind() == attach.fabric);
@@ -78,17 +78,17 @@ pub(super) async fn serve(
 /// Serves a connection of a transport's own listener: it can only become a command channel.
 pub(super) async fn attach(
     stream: Box<dyn Conn>,
-    seat: Seat,
+    permit: ConnectionPermit,
     mailbox: Arc<Mailbox>,
     transport: Arc<dyn Transport>,
 ) {
     let accepted = tokio::select! {
         accepted = timeout(FIRST_WAIT, transport.accept(stream)) => accepted.ok().flatten(),
-        () = seat.link.closed() => None,
+        () = permit.link.closed() => None,
     };
     let Some(mut stream) = accepted else { return };
     let mut reader = Reader::default();
-    match first(&mut reader, &mut stream, &seat).await {
+    match first(&mut reader, &mut stream, &permit).await {
         Ok(Frame::Attach(attach)) => hand_over(stream, attach, &*transport, &mailbox).await,
         Ok(_) | Err(WireError::Frame(..)) => {
             mailbox.count(Counter::BadRequest);
@@ -102,13 +102,13 @@ pub(super) async fn attach(
 async fn first(
     reader: &mut Reader,
     stream: &mut (impl tokio::io::AsyncRead + Unpin),
-    seat: &Seat,
+    permit: &ConnectionPermit,
 ) -> Result<Frame, WireError> {
     tokio::select! {
-        first = timeout(FIRST_WAIT, reader.next(stream, FIRST_LEN_MAX, || seat.heard())) => {
+        first = timeout(FIRST_WAIT, reader.next(stream, FIRST_LEN_MAX, || permit.heard())) => {
             first.unwrap_or(Err(WireError::Slow))
         }
-        () = seat.link.closed() => Err(WireError::Ended),
+        () = permit.link.closed() => Err(WireError::Ended),
     }
 }
 
@@ -143,13 +143,13 @@ async fn hand_over(
 struct Session {
     stream: Box<dyn Conn>,
     reader: Reader,
-    seat: Seat,
+    permit: ConnectionPermit,
     mailbox: Arc<Mailbox>,
 }
 
 impl Session {
     async fn run(mut self, seq: Seq, request: ControlRequest) {
-        let link = self.seat.link.clone();
+        let link = self.permit.link.clone();
         let moves = matches!(request, ControlRequest::Reinit { .. });
         if self.mailbox.is_out() {
             return wire::refuse(&mut self.stream, seq, Status::NotReady).await;
@@ -165,7 +165,7 @@ impl Session {
         let answered = wire::answer(&mut self.stream, seq, ControlReply::Session(session)).await;
         let why = match answered {
             Ok(()) => {
-                let link = self.seat.link.clone();
+                let link = self.permit.link.clone();
                 tokio::select! {
                     () = link.closed() => Gone::Closed,
                     why = self.serve(client, moves) => why,
@@ -173,7 +173,7 @@ impl Session {
             }
             Err(error) => wire::gone_by(&error),
         };
-        let _ = self.mailbox.send(Event::Lost { client, link: self.seat.link.id, why }).await;
+        let _ = self.mailbox.send(Event::Lost { client, link: self.permit.link.id, why }).await;
     }
 
     /// Requests and replies, one at a time and in order, until either side ends it, and how.
@@ -212,7 +212,7 @@ impl Session {
                 return Gone::Closed;
             }
             let leaves = request == ControlRequest::Deinit;
-            let link = self.seat.link.id;
+            let link = self.permit.link.id;
             let is_heartbeat = request == ControlRequest::Heartbeat;
             let ask = |reply| Event::Control { client, link, request, reply };
             let reply = match is_heartbeat {

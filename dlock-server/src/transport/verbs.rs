@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Attach ─▶ MayAttach? (command thread) ─▶ queue pairs (a thread of the pool) ─▶ Guest
-//!   the TCP connection stays open as the life line: its end is the end of the channel
+//!   the TCP connection stays open as the liveness connection: its end is the end of the channel
 //! ```
 //! Making queue pairs takes milliseconds, and seconds if the client's address does not resolve:
 //! that is for neither of the two threads. A stranger costs nothing, a client a place in a short
@@ -114,7 +114,7 @@ impl Verbs {
     }
 }
 
-/// A client's queue pairs, and its life line.
+/// A client's queue pairs, and its liveness connection.
 #[derive(Debug)]
 struct VerbsPump {
     /// Nothing is sent on it after the answer, and its end is the end of the channel.

@@ -13,7 +13,7 @@ use dlock_core::control::{
 use dlock_core::ids::Seq;
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome};
+use dlock_core::word_op::{Chain, Outcome};
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 /// Longer than anything a healthy primary takes.

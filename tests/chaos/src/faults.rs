@@ -28,7 +28,7 @@ use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb};
+use dlock_core::word_op::{Chain, Outcome, WordOp};
 use dlock_core::words::LedgerEntry;
 use dlock_fabric::clock::boot_ns;
 use parking_lot::Mutex;
@@ -278,23 +278,23 @@ impl Executor for Faulty {
         self.execute_some((chains, outcomes), others, |&chain| chain, execute);
     }
 
-    fn execute_one(&self, verb: &Verb, until_ns: u64) -> Single {
+    fn execute_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
         let mut single = [Single::Unknown];
         let others = (Single::Unknown, Single::Refused(Status::BadResponse));
-        let execute = |verbs: &[Verb], singles: &mut [Single]| {
+        let execute = |verbs: &[WordOp], singles: &mut [Single]| {
             singles[0] = self.inner.execute_one(&verbs[0], until_ns);
         };
-        let verb = std::slice::from_ref(verb);
-        self.execute_some((verb, &mut single), others, |&verb| Chain::one(verb), execute);
+        let word_op = std::slice::from_ref(word_op);
+        self.execute_some((word_op, &mut single), others, |&word_op| Chain::one(word_op), execute);
         single[0]
     }
 
-    fn execute_singles(&self, verbs: &[Verb], singles: &mut [Single], wait: Duration) {
+    fn execute_singles(&self, verbs: &[WordOp], singles: &mut [Single], wait: Duration) {
         let others = (Single::Unknown, Single::Refused(Status::BadResponse));
-        let execute = |verbs: &[Verb], singles: &mut [Single]| {
+        let execute = |verbs: &[WordOp], singles: &mut [Single]| {
             self.inner.execute_singles(verbs, singles, wait);
         };
-        self.execute_some((verbs, singles), others, |&verb| Chain::one(verb), execute);
+        self.execute_some((verbs, singles), others, |&word_op| Chain::one(word_op), execute);
     }
 
     fn post(&self, chain: &Chain) -> Posted {
@@ -345,18 +345,18 @@ impl Executor for Faulty {
         Some(if state.lost.remove(&seq) { Outcome::Unknown } else { outcome })
     }
 
-    fn note(&self, handle: Handle, entry: LedgerEntry) {
+    fn write_ledger(&self, handle: Handle, entry: LedgerEntry) {
         self.catch_up();
         let is_lost = self.is_breaking.load(SeqCst) && !self.inner.reads_are_free();
         self.trace(|| format!("notes {handle:?} {entry:?}, lost: {is_lost}"));
         if !is_lost {
-            self.inner.note(handle, entry);
+            self.inner.write_ledger(handle, entry);
         }
     }
 
-    fn publish(&self, wait: Duration) -> bool {
+    fn flush_ledger(&self, wait: Duration) -> bool {
         self.delay();
-        let is_flushed = self.inner.publish(wait);
+        let is_flushed = self.inner.flush_ledger(wait);
         CHECKED.set(0);
         is_flushed && !self.is_breaking.load(SeqCst) && !self.chance(self.rates.late)
     }

@@ -15,7 +15,7 @@
 use dlock_core::exec::{Executor, LockMemory};
 use dlock_core::ids::{ClientId, Handle, Slot};
 use dlock_core::message::{Mode, Request, WaitNumber};
-use dlock_core::verb::{Word, WordAddr};
+use dlock_core::word_op::{Word, WordAddr};
 
 mod desk;
 pub mod primary;

@@ -300,7 +300,7 @@ impl Session {
                 Ok(())
             }
             (Some(client), Frame::Note(handle, entry)) => {
-                lock(&shared.memory).note(client, handle, entry);
+                lock(&shared.memory).write_ledger(client, handle, entry);
                 Ok(())
             }
             (Some(_), Frame::Request(seq, request)) => {

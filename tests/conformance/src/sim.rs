@@ -11,7 +11,7 @@ use dlock_core::exec::{Executor, LockMemory, Posted};
 use dlock_core::ids::{ClientId, Handle, Seq};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
 use crate::{Client, Fixture, Layout, HANDLES, SLOTS};
@@ -95,7 +95,7 @@ impl Executor for SimExecutor {
         }
     }
 
-    fn note(&self, handle: Handle, entry: LedgerEntry) {
+    fn write_ledger(&self, handle: Handle, entry: LedgerEntry) {
         if let Some(word) = self.fabric.state().entry(self.id, handle) {
             *word = entry.into_bits();
         }
@@ -161,25 +161,27 @@ impl State {
     }
 
     fn execute(&mut self, client: ClientId, chain: &Chain) -> Outcome {
-        let permitted = chain.verbs().iter().all(|verb| match *verb {
-            Verb::Cas { addr, .. } | Verb::Faa { addr, .. } | Verb::Read { addr } => {
+        let permitted = chain.ops().iter().all(|word_op| match *word_op {
+            WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } | WordOp::Read { addr } => {
                 self.word(addr).is_some()
             }
-            Verb::Note { handle, .. } => self.entry(client, handle).is_some(),
+            WordOp::WriteLedger { handle, .. } => self.entry(client, handle).is_some(),
         });
         if !permitted {
             return Outcome::Refused(Status::Invalid);
         }
         let mut values = Values::new();
-        for verb in chain.verbs() {
-            values.push(match *verb {
-                Verb::Cas { addr, expect, swap } => self.cas(addr, expect, swap),
-                Verb::Faa { addr, add } => self.faa(addr, add),
-                Verb::Read { addr } => self.read(addr),
-                Verb::Note { handle, value } => self.entry(client, handle).map_or(0, |word| {
-                    *word = value;
-                    0
-                }),
+        for word_op in chain.ops() {
+            values.push(match *word_op {
+                WordOp::Cas { addr, expect, swap } => self.cas(addr, expect, swap),
+                WordOp::Faa { addr, add } => self.faa(addr, add),
+                WordOp::Read { addr } => self.read(addr),
+                WordOp::WriteLedger { handle, value } => {
+                    self.entry(client, handle).map_or(0, |word| {
+                        *word = value;
+                        0
+                    })
+                }
             });
         }
         Outcome::Done(values)

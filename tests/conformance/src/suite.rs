@@ -11,7 +11,7 @@ use dlock_core::ids::Seq;
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 use dlock_fabric::clock::until_ns;
 
@@ -39,16 +39,16 @@ fn values(outcome: &Outcome) -> Vec<u64> {
     }
 }
 
-fn faa(addr: WordAddr, add: u64) -> Verb {
-    Verb::Faa { addr, add }
+fn faa(addr: WordAddr, add: u64) -> WordOp {
+    WordOp::Faa { addr, add }
 }
 
-fn cas(addr: WordAddr, expect: u64, swap: u64) -> Verb {
-    Verb::Cas { addr, expect, swap }
+fn cas(addr: WordAddr, expect: u64, swap: u64) -> WordOp {
+    WordOp::Cas { addr, expect, swap }
 }
 
-fn read(addr: WordAddr) -> Verb {
-    Verb::Read { addr }
+fn read(addr: WordAddr) -> WordOp {
+    WordOp::Read { addr }
 }
 
 fn word(fixture: &dyn Fixture, addr: WordAddr) -> u64 {
@@ -69,7 +69,7 @@ fn answered(executor: &dyn Executor, request: &Request) -> Reply {
     reply.expect("an answer in time")
 }
 
-/// Every verb has the effect and the value of its CPU instruction.
+/// Every word operation has the effect and the value of its CPU instruction.
 pub fn verbs_do_what_they_say(fixture: &dyn Fixture) {
     let client = fixture.client();
     let (exec, addr) = (&*client.executor, fixture.addr(3));
@@ -80,22 +80,22 @@ pub fn verbs_do_what_they_say(fixture: &dyn Fixture) {
     assert_eq!(run(exec, Chain::one(faa(addr, 5))), [7]);
     assert_eq!(run(exec, Chain::one(read(addr))), [12]);
     assert_eq!(word(fixture, addr), 12);
-    let note = Verb::Note { handle: fixture.handle(2), value: 1 << 60 };
+    let note = WordOp::WriteLedger { handle: fixture.handle(2), value: 1 << 60 };
     assert_eq!(run(exec, Chain::one(note)), [0]);
     assert_eq!(entry(fixture, &client, 2), 1 << 60);
     assert_eq!(word(fixture, fixture.addr(4)), 0, "neighbours are untouched");
 }
 
-/// A single verb does what a chain of one verb does.
+/// A single word operation does what a chain of one word operation does.
 pub fn a_single_verb_is_a_chain_of_one(fixture: &dyn Fixture) {
     let client = fixture.client();
     let (exec, addr) = (&*client.executor, fixture.addr(3));
-    let one = |verb| exec.execute_one(&verb, until_ns(PATIENCE));
+    let one = |word_op| exec.execute_one(&word_op, until_ns(PATIENCE));
     assert_eq!(one(cas(addr, 0, 7)), Single::Done(0));
     assert_eq!(one(cas(addr, 0, 8)), Single::Done(7));
     assert_eq!(one(faa(addr, 5)), Single::Done(7));
     assert_eq!(one(read(addr)), Single::Done(12));
-    let note = Verb::Note { handle: fixture.handle(2), value: 3 };
+    let note = WordOp::WriteLedger { handle: fixture.handle(2), value: 3 };
     assert_eq!(one(note), Single::Done(0));
     assert_eq!(entry(fixture, &client, 2), 3);
     assert!(matches!(one(faa(fixture.outside(), 1)), Single::Refused(_)));
@@ -147,11 +147,11 @@ pub fn notes_and_chains_of_one_thread_keep_their_order(fixture: &dyn Fixture) {
     let client = fixture.client();
     let (exec, handle) = (&*client.executor, fixture.handle(5));
     for round in 1..=100u64 {
-        let by_chain = Verb::Note { handle, value: round << 32 };
+        let by_chain = WordOp::WriteLedger { handle, value: round << 32 };
         run(exec, Chain::one(faa(fixture.addr(0), 1)).then(by_chain));
         assert_eq!(entry(fixture, &client, 5), round << 32);
-        exec.note(handle, LedgerEntry::from_bits(round));
-        exec.note(fixture.handle(6), LedgerEntry::from_bits(round));
+        exec.write_ledger(handle, LedgerEntry::from_bits(round));
+        exec.write_ledger(fixture.handle(6), LedgerEntry::from_bits(round));
         if round % 2 == 0 {
             run(exec, Chain::one(read(fixture.addr(0))));
         } else {
@@ -176,7 +176,7 @@ pub fn an_address_outside_is_refused_without_effect(fixture: &dyn Fixture) {
         assert!(matches!(outcomes[2], Outcome::Done(_)));
     }
     assert_eq!(word(fixture, addr), 6);
-    let note = Verb::Note { handle: dlock_core::ids::Handle(u32::MAX), value: 1 };
+    let note = WordOp::WriteLedger { handle: dlock_core::ids::Handle(u32::MAX), value: 1 };
     let mut outcomes = [Outcome::Unknown];
     exec.execute(&[good.then(note)], &mut outcomes, PATIENCE);
     assert!(matches!(outcomes[0], Outcome::Refused(_)), "{:?}", outcomes[0]);
@@ -187,8 +187,8 @@ pub fn an_address_outside_is_refused_without_effect(fixture: &dyn Fixture) {
 pub fn notes_reach_only_the_own_ledger(fixture: &dyn Fixture) {
     let clients = [fixture.client(), fixture.client(), fixture.client()];
     for (value, client) in (1..).zip(&clients) {
-        client.executor.note(fixture.handle(7), LedgerEntry::from_bits(value));
-        let note = Verb::Note { handle: fixture.handle(8), value: value + 10 };
+        client.executor.write_ledger(fixture.handle(7), LedgerEntry::from_bits(value));
+        let note = WordOp::WriteLedger { handle: fixture.handle(8), value: value + 10 };
         run(&*client.executor, Chain::one(note));
     }
     for (value, client) in (1..).zip(&clients) {

@@ -3,7 +3,7 @@
 //! pairs for whoever attaches, and answers to messages. No lock logic at all.
 //!
 //! ```text
-//!   acceptor    Attach ─▶ add_client, admit ─▶ Attached; then it watches the life line
+//!   acceptor    Attach ─▶ add_client, admit ─▶ Attached; then it watches the liveness connection
 //!   service     the device's arrivals ─▶ Desk ─▶ replies
 //! ```
 
@@ -23,7 +23,7 @@ use dlock_core::ids::ClientId;
 use dlock_core::status::Status;
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, MessageError, PeerId};
-use dlock_fabric::{handshake, net, NicMemory, VerbsExecutor, VerbsHost, VerbsPeer, VerbsWish};
+use dlock_fabric::{handshake, net, NicMemory, VerbsExecutor, VerbsHost, VerbsOptions, VerbsPeer};
 use mio::unix::SourceFd;
 
 use crate::desk::Desk;
@@ -109,8 +109,8 @@ fn attach_to(
     client: ClientId,
     shared_qp: bool,
 ) -> Result<VerbsExecutor, dlock_fabric::FabricError> {
-    let wish = VerbsWish { shared_qp, ..VerbsWish::default() };
-    VerbsExecutor::attach(&wish, addr, &attach(client), exact_clock())
+    let options = VerbsOptions { shared_qp, ..VerbsOptions::default() };
+    VerbsExecutor::attach(&options, addr, &attach(client), exact_clock())
 }
 
 /// Becomes a client of the primary that wrote this invitation, in another process.
@@ -149,8 +149,8 @@ impl Drop for VerbsPrimary {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        for (life_line, thread) in std::mem::take(&mut *lock(&self.shared.life_lines)) {
-            let _ = life_line.shutdown(Shutdown::Both); // closed already is closed, too
+        for (liveness, thread) in std::mem::take(&mut *lock(&self.shared.life_lines)) {
+            let _ = liveness.shutdown(Shutdown::Both); // closed already is closed, too
             let _ = thread.join();
         }
         lock(&self.shared.sessions).clear();
@@ -179,7 +179,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-/// Attaches one client, and fences it when its life line ends.
+/// Attaches one client, and fences it when its liveness connection ends.
 fn serve(shared: &Shared, stream: &mut TcpStream) -> io::Result<()> {
     let attach = first_frame(stream)?;
     let Some(verbs) = attach.verbs.filter(|_| attach.secret == SECRET) else {
@@ -266,7 +266,7 @@ fn service(shared: &Shared) -> io::Result<()> {
 }
 
 impl Session {
-    /// A client that is gone, or breaks the rules, has its life line for that.
+    /// A client that is gone, or breaks the rules, has its liveness connection for that.
     fn arrived(&mut self, arrival: &Arrival) {
         let mut frames = Vec::new();
         if self.peer.take(arrival, &mut frames).is_err() {

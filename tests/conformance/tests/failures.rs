@@ -18,7 +18,7 @@ use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::limits::FRAME_LEN_MAX;
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::{handshake, CpuMemory, FabricError, ShmExecutor, TcpExecutor};
@@ -36,7 +36,7 @@ fn addr() -> WordAddr {
 }
 
 fn faa() -> Chain {
-    Chain::one(Verb::Faa { addr: addr(), add: 1 })
+    Chain::one(WordOp::Faa { addr: addr(), add: 1 })
 }
 
 /// An executor, and the raw stream of the primary's end after a proper handshake.
@@ -114,7 +114,7 @@ fn a_lost_connection_ends_every_wait_at_once() {
         let mut outcomes = [Outcome::Unknown];
         executor.execute(&[faa()], &mut outcomes, PATIENCE);
         assert_eq!(outcomes, [Outcome::Refused(Status::BadResponse)]);
-        executor.note(Handle(0), LedgerEntry::new());
+        executor.write_ledger(Handle(0), LedgerEntry::new());
     }
 }
 
@@ -308,7 +308,7 @@ fn what_could_not_be_sent_at_once_is_sent_while_its_answer_is_waited_for() {
 /// Sends so many batches, or until there is no more room, to a primary that does not read; how
 /// many were sent.
 fn send_unread(executor: &dyn Executor, count_max: usize) -> usize {
-    let chains = [faa().then(Verb::Note { handle: Handle(1), value: u64::MAX }); 31];
+    let chains = [faa().then(WordOp::WriteLedger { handle: Handle(1), value: u64::MAX }); 31];
     for count in 0..count_max {
         let mut outcomes = [Outcome::Unknown; 31];
         let started = Instant::now();
@@ -368,7 +368,7 @@ fn an_evicted_client_is_refused_at_once_and_its_notes_are_not_written() {
     let evicted = primary.attach_shm(id);
     let other = primary.client();
     assert_eq!(run(&evicted, faa()), [0]);
-    evicted.note(Handle(3), LedgerEntry::from_bits(3));
+    evicted.write_ledger(Handle(3), LedgerEntry::from_bits(3));
     assert!(evicted.is_alive() && evicted.probe());
     primary.cpu_memory().revoke(id, Status::ClientRemoved);
     assert!(!evicted.is_alive());
@@ -376,7 +376,7 @@ fn an_evicted_client_is_refused_at_once_and_its_notes_are_not_written() {
     evicted.execute(&[faa()], &mut outcomes, PATIENCE);
     assert_eq!(outcomes, [Outcome::Refused(Status::ClientRemoved)]);
     assert_eq!(evicted.post(&faa()), Posted::Ready(outcomes[0]));
-    evicted.note(Handle(3), LedgerEntry::from_bits(4));
+    evicted.write_ledger(Handle(3), LedgerEntry::from_bits(4));
     assert_eq!(primary.cpu_memory().ledger(id, Handle(3)).into_bits(), 3);
     assert_eq!(run(&*other.executor, faa()), [1], "nobody else is concerned");
 }
@@ -390,7 +390,7 @@ fn a_closed_gate_refuses_chains_of_all_and_takes_notes() {
     let mut outcomes = [Outcome::Unknown];
     client.execute(&[faa()], &mut outcomes, PATIENCE);
     assert_eq!(outcomes, [Outcome::Refused(Status::NotReady)]);
-    client.note(Handle(0), LedgerEntry::from_bits(9));
+    client.write_ledger(Handle(0), LedgerEntry::from_bits(9));
     assert_eq!(primary.cpu_memory().ledger(id, Handle(0)).into_bits(), 9);
     primary.cpu_memory().set_gate(None);
     assert_eq!(run(&client, faa()), [0]);

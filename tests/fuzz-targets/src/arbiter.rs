@@ -22,7 +22,7 @@ use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
-use dlock_core::verb::{Chain, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
 
 use crate::memory::Memory;
@@ -115,7 +115,7 @@ impl World {
         match tape.below(16) {
             0..=5 => self.request(tape, at),
             6..=9 => self.chain(tape, at),
-            10 => self.note(tape, at),
+            10 => self.write_ledger(tape, at),
             11 | 12 => self.pass_time(tape),
             13 => match tape.below(4) {
                 0 | 1 => self.fence(at),
@@ -280,9 +280,9 @@ impl World {
     /// A chain, executed if the primary permits it, as for a tcp client.
     fn chain(&mut self, tape: &mut Tape<'_>, at: usize) {
         let Some(client) = self.clients[at].as_ref().map(|known| known.client) else { return };
-        let mut chain = Chain::one(self.verb(tape, at));
+        let mut chain = Chain::one(self.word_op(tape, at));
         for _ in 0..tape.below(4) {
-            chain = chain.then(self.verb(tape, at));
+            chain = chain.then(self.word_op(tape, at));
         }
         let checked = self.primary.check_chain(self.now, &mut self.memory, client, &chain);
         let Ok(tells) = checked else { return };
@@ -292,7 +292,7 @@ impl World {
         }
     }
 
-    fn verb(&self, tape: &mut Tape<'_>, at: usize) -> Verb {
+    fn word_op(&self, tape: &mut Tape<'_>, at: usize) -> WordOp {
         let which = tape.below(5);
         let known = self.clients[at].as_ref();
         let me = known.map_or(0, |known| known.client.get());
@@ -302,13 +302,16 @@ impl World {
         let addr = WordAddr::new(slot, word);
         let seen = self.memory.peek(addr);
         match tape.below(6) {
-            0 => Verb::Read { addr },
-            1 => Verb::Faa { addr, add: [1, u64::MAX, 1 << 16, 7][tape.below(4)] },
-            2 => Verb::Note { handle: self.handle(at, which), value: self.entry(tape).into_bits() },
-            3 => Verb::Cas { addr, expect: tape.u64(), swap: tape.u64() },
+            0 => WordOp::Read { addr },
+            1 => WordOp::Faa { addr, add: [1, u64::MAX, 1 << 16, 7][tape.below(4)] },
+            2 => WordOp::WriteLedger {
+                handle: self.handle(at, which),
+                value: self.entry(tape).into_bits(),
+            },
+            3 => WordOp::Cas { addr, expect: tape.u64(), swap: tape.u64() },
             _ => {
                 let expect = if tape.flip() { seen } else { 0 };
-                Verb::Cas { addr, expect, swap: self.plausible(tape, which, seen, me) }
+                WordOp::Cas { addr, expect, swap: self.plausible(tape, which, seen, me) }
             }
         }
     }
@@ -336,12 +339,12 @@ impl World {
         LedgerEntry::of_ticket(state, self.ticket(tape)).with_detail(u32::from(tape.u8()))
     }
 
-    fn note(&mut self, tape: &mut Tape<'_>, at: usize) {
+    fn write_ledger(&mut self, tape: &mut Tape<'_>, at: usize) {
         let handle = self.handle(at, tape.below(4));
         let entry = self.entry(tape);
         let Some(client) = self.clients[at].as_ref().map(|known| known.client) else { return };
-        if self.primary.check_note(client, handle).is_ok() {
-            let chain = Chain::one(Verb::Note { handle, value: entry.into_bits() });
+        if self.primary.check_ledger_write(client, handle).is_ok() {
+            let chain = Chain::one(WordOp::WriteLedger { handle, value: entry.into_bits() });
             let values = self.memory.execute(client, &chain);
             if tape.flip() {
                 self.primary.executed(client, &chain, &values);

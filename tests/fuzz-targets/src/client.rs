@@ -13,7 +13,7 @@ use dlock_core::lock::{EntryState, LockEntry, Op, OpResult, View};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started, STEPS_MAX};
 use dlock_core::status::Status;
-use dlock_core::verb::{Outcome, Values, Verb, CHAIN_VERBS_MAX};
+use dlock_core::word_op::{Outcome, Values, WordOp, CHAIN_OPS_MAX};
 use dlock_core::words::Ticket;
 
 use crate::tape::Tape;
@@ -77,7 +77,7 @@ impl World {
         if let Started::Running(operation) = started {
             self.carry_out(tape, operation);
         }
-        let _ = self.entry.take_note();
+        let _ = self.entry.take_ledger_write();
     }
 
     fn begin(&mut self, tape: &mut Tape<'_>, bounds: Bounds) -> Started {
@@ -94,10 +94,10 @@ impl World {
                         assert_eq!(result.status, Status::Success);
                         return Started::Done(result);
                     }
-                    None => self.execute(&[Verb::Read { addr: cas.addr }]),
+                    None => self.execute(&[WordOp::Read { addr: cas.addr }]),
                 }
             }
-            false => self.outcome(tape, &[cas.verb()]),
+            false => self.outcome(tape, &[cas.word_op()]),
         };
         self.pass_time(tape);
         Operation::after_fast(&mut self.entry, op, outcome, begun, self.now, bounds)
@@ -117,8 +117,8 @@ impl World {
                     return self.done(result);
                 }
                 Effect::Post { chain, .. } => {
-                    assert!((1..=CHAIN_VERBS_MAX).contains(&chain.verbs().len()));
-                    let outcome = self.outcome(tape, chain.verbs());
+                    assert!((1..=CHAIN_OPS_MAX).contains(&chain.ops().len()));
+                    let outcome = self.outcome(tape, chain.ops());
                     operation.outcome(&mut self.entry, outcome, self.now);
                 }
                 Effect::Flush { .. } => {
@@ -191,13 +191,13 @@ impl World {
         survives(Kind::Request, Frame::Request(Seq(1), *request));
     }
 
-    fn outcome(&mut self, tape: &mut Tape<'_>, verbs: &[Verb]) -> Outcome {
+    fn outcome(&mut self, tape: &mut Tape<'_>, verbs: &[WordOp]) -> Outcome {
         match tape.below(8) {
             0 => Outcome::Unknown,
             1 => Outcome::Refused(status(tape)),
             2 => {
                 let mut values = Values::new();
-                for _ in 0..tape.below(CHAIN_VERBS_MAX + 1) {
+                for _ in 0..tape.below(CHAIN_OPS_MAX + 1) {
                     values.push(self.any_word(tape));
                 }
                 Outcome::Done(values)
@@ -211,16 +211,16 @@ impl World {
     }
 
     /// What a memory of one word would answer.
-    fn execute(&mut self, verbs: &[Verb]) -> Outcome {
+    fn execute(&mut self, verbs: &[WordOp]) -> Outcome {
         let mut values = Values::new();
-        for verb in verbs {
+        for word_op in verbs {
             let old = self.word;
-            match *verb {
-                Verb::Cas { expect, swap, .. } if expect == old => self.word = swap,
-                Verb::Cas { .. } | Verb::Read { .. } | Verb::Note { .. } => {}
-                Verb::Faa { add, .. } => self.word = old.wrapping_add(add),
+            match *word_op {
+                WordOp::Cas { expect, swap, .. } if expect == old => self.word = swap,
+                WordOp::Cas { .. } | WordOp::Read { .. } | WordOp::WriteLedger { .. } => {}
+                WordOp::Faa { add, .. } => self.word = old.wrapping_add(add),
             }
-            values.push(if matches!(verb, Verb::Note { .. }) { 0 } else { old });
+            values.push(if matches!(word_op, WordOp::WriteLedger { .. }) { 0 } else { old });
         }
         Outcome::Done(values)
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::verb::{Chain, Values, Verb, WordAddr};
+use dlock_core::word_op::{Chain, Values, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
 /// Words and ledger entries are zero until they are set.
@@ -24,12 +24,12 @@ impl Memory {
     /// Executes a chain for a client.
     pub fn execute(&mut self, client: ClientId, chain: &Chain) -> Values {
         let mut values = Values::new();
-        for verb in chain.verbs() {
-            values.push(match *verb {
-                Verb::Cas { addr, expect, swap } => self.cas(addr, expect, swap),
-                Verb::Faa { addr, add } => self.faa(addr, add),
-                Verb::Read { addr } => self.read(addr),
-                Verb::Note { handle, value } => {
+        for word_op in chain.ops() {
+            values.push(match *word_op {
+                WordOp::Cas { addr, expect, swap } => self.cas(addr, expect, swap),
+                WordOp::Faa { addr, add } => self.faa(addr, add),
+                WordOp::Read { addr } => self.read(addr),
+                WordOp::WriteLedger { handle, value } => {
                     self.ledgers.insert((client, handle), LedgerEntry::from_bits(value));
                     0
                 }

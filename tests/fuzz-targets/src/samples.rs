@@ -11,7 +11,7 @@ use dlock_core::control::{
 use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request as Q, WaitNumber};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::words::{LedgerEntry, LedgerState, Ticket};
 
 const SEQ: Seq = Seq(0x0102);
@@ -173,15 +173,15 @@ fn data() -> Vec<Frame> {
     ];
     let addr = WordAddr::new(Slot(2), Word::W0);
     let entry = LedgerEntry::of_ticket(LedgerState::HeldShared, ticket).with_detail(9);
-    let chain = Chain::one(Verb::Cas { addr, expect: 1, swap: 2 })
-        .then(Verb::Faa { addr, add: 1 })
-        .then(Verb::Read { addr })
-        .then(Verb::Note { handle, value: entry.into_bits() });
+    let chain = Chain::one(WordOp::Cas { addr, expect: 1, swap: 2 })
+        .then(WordOp::Faa { addr, add: 1 })
+        .then(WordOp::Read { addr })
+        .then(WordOp::WriteLedger { handle, value: entry.into_bits() });
     let mut values = Values::new();
     values.push(word);
     let outcomes = vec![Outcome::Done(values), Outcome::Unknown, Outcome::Refused(Status::Invalid)];
     let mut frames = vec![
-        Frame::Batch(SEQ, vec![chain, Chain::one(Verb::Read { addr })]),
+        Frame::Batch(SEQ, vec![chain, Chain::one(WordOp::Read { addr })]),
         Frame::Outcomes(SEQ, outcomes),
         Frame::Note(handle, entry),
     ];

@@ -9,7 +9,7 @@ use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{Begin, LockEntry, Op, Step};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Outcome, Values, WordAddr};
+use dlock_core::word_op::{Outcome, Values, WordAddr};
 use dlock_core::words::{LedgerEntry, RwWord, Ticket};
 
 const HANDLE: Handle = Handle(0);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use dlock_core::codec::{self, Frame, FrameError, HEADER_LEN};
 use dlock_core::control::{ControlReply as C, ControlRequest as R};
 use dlock_core::message::{Reply, Request as Q};
-use dlock_core::verb::{Outcome, Verb};
+use dlock_core::word_op::{Outcome, WordOp};
 use dlock_fuzz_targets::samples;
 
 /// One variant: what it belongs to, and its number there.
@@ -21,7 +21,7 @@ const VARIANTS: [(&str, usize); 8] = [
     ("control reply", 8),
     ("request", 12),
     ("reply", 6),
-    ("verb", 4),
+    ("word_op", 4),
     ("outcome", 3),
     ("foreign", 3),
 ];
@@ -39,8 +39,8 @@ fn frame(frame: &Frame, seen: &mut Seen) {
         Frame::Attach(_) => 2,
         Frame::Attached(_) => 3,
         Frame::Batch(_, chains) => {
-            let verbs = chains.iter().flat_map(|chain| chain.verbs());
-            seen.extend(verbs.map(|v| ("verb", verb(v))));
+            let verbs = chains.iter().flat_map(|chain| chain.ops());
+            seen.extend(verbs.map(|v| ("word_op", word_op(v))));
             4
         }
         Frame::Outcomes(_, outcomes) => {
@@ -118,12 +118,12 @@ fn reply(reply: &Reply) -> usize {
     }
 }
 
-fn verb(verb: &Verb) -> usize {
-    match verb {
-        Verb::Cas { .. } => 0,
-        Verb::Faa { .. } => 1,
-        Verb::Read { .. } => 2,
-        Verb::Note { .. } => 3,
+fn word_op(word_op: &WordOp) -> usize {
+    match word_op {
+        WordOp::Cas { .. } => 0,
+        WordOp::Faa { .. } => 1,
+        WordOp::Read { .. } => 2,
+        WordOp::WriteLedger { .. } => 3,
     }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The words of the shared memory for `loom`: as `dlock_fabric::atomic::SharedWord`, verb by verb.
+//! The words of the shared memory for `loom`: as `dlock_fabric::atomic::SharedWord`, word operation
+//! by word operation.
 //!
 //! loom treats a sequentially consistent access as acquire and release only; a fence before and
 //! after each access gives it back what the language promises.
@@ -12,7 +13,7 @@ use dlock_core::lock::{LockEntry, Op};
 use dlock_core::message::Request;
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Values, WordOp, WordAddr};
 use dlock_core::words::LedgerEntry;
 use loom::sync::atomic::{fence, AtomicU64, Ordering};
 use loom::sync::Arc;
@@ -77,12 +78,12 @@ impl Shared {
     /// What the shm executor does with a chain.
     pub fn execute(&self, client: ClientId, chain: &Chain) -> Outcome {
         let mut values = Values::new();
-        for verb in chain.verbs() {
-            values.push(match *verb {
-                Verb::Cas { expect, swap, .. } => self.word.cas(expect, swap),
-                Verb::Faa { add, .. } => self.word.faa(add),
-                Verb::Read { .. } => self.word.load(),
-                Verb::Note { value, .. } => {
+        for word_op in chain.ops() {
+            values.push(match *word_op {
+                WordOp::Cas { expect, swap, .. } => self.word.cas(expect, swap),
+                WordOp::Faa { add, .. } => self.word.faa(add),
+                WordOp::Read { .. } => self.word.load(),
+                WordOp::WriteLedger { value, .. } => {
                     self.ledger_of(client).store(value);
                     0
                 }
@@ -92,7 +93,7 @@ impl Shared {
     }
 
     /// What the shm executor does with a note.
-    pub fn note(&self, client: ClientId, entry: LedgerEntry) {
+    pub fn write_ledger(&self, client: ClientId, entry: LedgerEntry) {
         self.ledger_of(client).store(entry.into_bits());
     }
 }
@@ -117,7 +118,7 @@ pub fn carry_out(
             Effect::Post { chain, .. } => {
                 operation.outcome(entry, shared.execute(me, &chain), now);
             }
-            Effect::WriteLedger(write) => shared.note(me, write),
+            Effect::WriteLedger(write) => shared.write_ledger(me, write),
             Effect::Flush { .. } => operation.flushed(entry, true, now),
             Effect::Ask { request, .. } => match goes_on(request) {
                 true => operation.reply(entry, Err(Status::BadResponse), now),

@@ -247,7 +247,7 @@ fn a_recount_is_not_fooled_by_a_reader_that_leaves_and_comes_back() {
         let shared = Shared::default();
         let mut first = held(&shared, LockType::Rw, SH);
         shared.word.faa(1);
-        shared.note(client(2), LedgerEntry::new().with_state(LedgerState::Intent));
+        shared.write_ledger(client(2), LedgerEntry::new().with_state(LedgerState::Intent));
         let mut memory = shared.clone();
         let reader = thread::spawn(move || {
             let unlocked = run(&shared, 1, &mut first, Op::Unlock);

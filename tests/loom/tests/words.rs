@@ -55,8 +55,8 @@ fn exclusion(lock_type: LockType, modes: [Mode; 2]) {
                 run(&shared, n, &mut entry, Op::Unlock);
             }
         };
-        let (other_shared, other_cell) = (shared.clone(), cell.clone());
-        let other = thread::spawn(move || one(2, modes[1], other_shared, other_cell));
+        let (other_shared, other_lock_slot) = (shared.clone(), cell.clone());
+        let other = thread::spawn(move || one(2, modes[1], other_shared, other_lock_slot));
         one(1, modes[0], shared, cell);
         other.join().unwrap();
     });
@@ -96,7 +96,7 @@ fn a_recount_never_takes_a_living_reader_off() {
         shared.word.faa(1);
         let entry_of_dead = dlock_core::words::LedgerEntry::new();
         let intent = dlock_core::words::LedgerState::Intent;
-        shared.note(client(2), entry_of_dead.with_state(intent));
+        shared.write_ledger(client(2), entry_of_dead.with_state(intent));
         let mut memory = shared.clone();
         let reader = thread::spawn(move || {
             let mut entry = entry(1, LockType::Rw);

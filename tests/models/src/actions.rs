@@ -22,7 +22,7 @@ const TIME_MAX: ServerTime = ServerTime(START.0 + 600 * NS);
 /// One thing that can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A client does its next verb, message or decision.
+    /// A client does its next word operation, message or decision.
     Step(usize),
     /// A waiter gives up.
     Cancel(usize),
@@ -38,7 +38,7 @@ pub enum Action {
     Forget(usize),
     /// The arbiter begins to look at what is due.
     Tick,
-    /// The arbiter's next verb.
+    /// The arbiter's next word operation.
     Arbiter,
     /// Time passes to the next moment that matters, while everybody is paused.
     Pause,

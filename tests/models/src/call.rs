@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A call of the arbiter, one verb at a time.
+//! A call of the arbiter, one word operation at a time.
 //!
 //! The arbiter is a plain function that calls its memory. To let clients run between two of its
 //! verbs, a call under way is kept as *the arbiter before it, and the values its verbs have had
-//! so far*. The next verb is found by calling a copy again with those values: the arbiter is
-//! pure, so it does what it did, and asks for one more. There it is left by unwinding.
+//! so far*. The next word operation is found by calling a copy again with those values: the arbiter
+//! is pure, so it does what it did, and asks for one more. There it is left by unwinding.
 
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
@@ -13,7 +13,7 @@ use dlock_core::clock::ServerTime;
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq};
 use dlock_core::message::{LockType, Request};
-use dlock_core::verb::WordAddr;
+use dlock_core::word_op::WordAddr;
 use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord};
 
 use crate::bug::Bug;
@@ -37,19 +37,20 @@ pub(crate) struct Call {
     pub(crate) values: Vec<u64>,
 }
 
-/// Thrown where the next verb would be.
+/// Thrown where the next word operation would be.
 struct Suspended;
 
 /// What became of a call.
 pub(crate) enum Advanced {
     Done(Vec<Sent>),
-    /// Its next verb is on the lock word.
+    /// Its next word operation is on the lock word.
     BeforeWord,
-    /// Its next verb reads or clears this client's ledger entry.
+    /// Its next word operation reads or clears this client's ledger entry.
     BeforeLedger(usize),
 }
 
-/// Replays values, executes one verb more, and stops at the one after it; or goes on to the end.
+/// Replays values, executes one word operation more, and stops at the one after it; or goes on to
+/// the end.
 struct Replay<'a> {
     state: &'a mut State,
     setup: &'a Setup,
@@ -60,7 +61,7 @@ struct Replay<'a> {
     first: [Option<u64>; CLIENTS],
     what: What,
     events: Vec<Event>,
-    /// Whose ledger entry the next verb is on.
+    /// Whose ledger entry the next word operation is on.
     ledger: Option<usize>,
     /// Nobody comes in between: no stop.
     whole: bool,
@@ -68,10 +69,10 @@ struct Replay<'a> {
 
 impl Replay<'_> {
     fn word(&mut self, execute: impl FnOnce(&mut State, &Setup) -> u64) -> u64 {
-        self.verb(None, execute)
+        self.word_op(None, execute)
     }
 
-    fn verb(
+    fn word_op(
         &mut self,
         ledger: Option<usize>,
         execute: impl FnOnce(&mut State, &Setup) -> u64,
@@ -163,14 +164,14 @@ impl LockMemory for Replay<'_> {
     }
     fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
         let i = client.get() as usize - 1;
-        let value = self.verb(Some(i), |state, _| state.ledgers[i].into_bits());
+        let value = self.word_op(Some(i), |state, _| state.ledgers[i].into_bits());
         let first = *self.first[i].get_or_insert(value);
         let once = self.setup.bug == Some(Bug::LedgersReadOnce);
         LedgerEntry::from_bits(if once { first } else { value })
     }
     fn clear_ledger(&mut self, client: ClientId, _: Handle) {
         let i = client.get() as usize - 1;
-        self.verb(Some(i), |state, _| {
+        self.word_op(Some(i), |state, _| {
             state.ledgers[i] = LedgerEntry::new();
             0
         });
@@ -196,7 +197,7 @@ fn call(arbiter: &mut Arbiter, memory: &mut Replay<'_>, call: &Call) -> Vec<Sent
     out
 }
 
-/// One verb more of the call under way, or all of it (`whole`).
+/// One word operation more of the call under way, or all of it (`whole`).
 pub(crate) fn advance(
     state: &mut State,
     setup: &Setup,

@@ -8,7 +8,7 @@ use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb};
+use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
 use dlock_core::words::{LedgerEntry, LedgerState};
 
 use crate::bug::Bug;
@@ -112,7 +112,7 @@ impl State {
         match std::mem::replace(&mut self.clients[i].doing, Doing::Nothing) {
             Doing::Nothing => self.begin(i, around),
             Doing::WriteLedger(write) => {
-                self.note(i, write, around);
+                self.write_ledger(i, write, around);
                 self.next(i, around);
             }
             Doing::Chain { chain, values } => self.chain(i, chain, values, around),
@@ -213,17 +213,17 @@ impl State {
         };
     }
 
-    fn note(&mut self, i: usize, note: LedgerEntry, around: &Around<'_>) {
+    fn write_ledger(&mut self, i: usize, note: LedgerEntry, around: &Around<'_>) {
         self.ledgers[i] = note;
         if around.setup.by_primary {
             self.arbiter.noted(crate::state::SLOT, id(i), note);
         }
     }
 
-    fn verb(&mut self, i: usize, verb: Verb, around: &Around<'_>) -> u64 {
+    fn word_op(&mut self, i: usize, word_op: WordOp, around: &Around<'_>) -> u64 {
         let old = self.word;
-        match verb {
-            Verb::Cas { expect, swap, .. } => {
+        match word_op {
+            WordOp::Cas { expect, swap, .. } => {
                 let unlocks = self.clients[i].entry.refs() > 0;
                 let blind = around.setup.bug == Some(Bug::BlindRelease) && unlocks;
                 if old == expect || blind {
@@ -233,10 +233,10 @@ impl State {
                     return expect;
                 }
             }
-            Verb::Faa { add, .. } => self.word = old.wrapping_add(add),
-            Verb::Read { .. } => {}
-            Verb::Note { value, .. } => {
-                self.note(i, LedgerEntry::from_bits(value), around);
+            WordOp::Faa { add, .. } => self.word = old.wrapping_add(add),
+            WordOp::Read { .. } => {}
+            WordOp::WriteLedger { value, .. } => {
+                self.write_ledger(i, LedgerEntry::from_bits(value), around);
                 return 0;
             }
         }
@@ -245,9 +245,9 @@ impl State {
 
     fn chain(&mut self, i: usize, chain: Chain, mut values: Values, around: &Around<'_>) {
         loop {
-            let verb = chain.verbs()[values.as_slice().len()];
-            values.push(self.verb(i, verb, around));
-            if values.as_slice().len() == chain.verbs().len() {
+            let word_op = chain.ops()[values.as_slice().len()];
+            values.push(self.word_op(i, word_op, around));
+            if values.as_slice().len() == chain.ops().len() {
                 break;
             }
             if !around.setup.by_primary {
@@ -260,8 +260,8 @@ impl State {
             return; // nobody is left to hear of it
         }
         let values = unbroken(values, &chain, around.setup);
-        let took_over = chain.verbs().iter().zip(values.as_slice()).any(|(verb, &old)| {
-            matches!(*verb, Verb::Cas { expect, swap, .. } if old == expect && expect != 0
+        let took_over = chain.ops().iter().zip(values.as_slice()).any(|(word_op, &old)| {
+            matches!(*word_op, WordOp::Cas { expect, swap, .. } if old == expect && expect != 0
                 && swap != 0 && around.setup.lock_type == LockType::Atomic)
         });
         if took_over && self.clients[i].entry.refs() == 0 {
@@ -271,8 +271,8 @@ impl State {
             operation.outcome(entry, Outcome::Done(values), now);
         });
         let Doing::Chain { chain: next, .. } = &self.clients[i].doing else { return };
-        let back = |v: &Verb| matches!(v, Verb::Faa { add: u64::MAX, .. });
-        if around.setup.lock_type == LockType::Rw && next.verbs().iter().any(back) {
+        let back = |v: &WordOp| matches!(v, WordOp::Faa { add: u64::MAX, .. });
+        if around.setup.lock_type == LockType::Rw && next.ops().iter().any(back) {
             (around.seen)(Event::SteppedBack);
         }
     }
@@ -283,9 +283,9 @@ impl State {
             let refs = [(id(i), HANDLE)];
             let (slot, lock_type) = (crate::state::SLOT, setup.lock_type);
             let lock = dlock_core::arbiter::LockRef { slot, lock_type, refs: &refs };
-            for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
-                if matches!(verb, Verb::Faa { .. } | Verb::Cas { .. }) {
-                    self.arbiter.executed_verb(lock, id(i), verb, old);
+            for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
+                if matches!(word_op, WordOp::Faa { .. } | WordOp::Cas { .. }) {
+                    self.arbiter.executed_word_op(lock, id(i), word_op, old);
                 }
             }
         }
@@ -349,9 +349,9 @@ impl State {
         self.losses -= 1;
         match std::mem::replace(&mut self.clients[i].doing, Doing::Nothing) {
             Doing::Chain { chain, mut values } => {
-                while all && values.as_slice().len() < chain.verbs().len() {
-                    let verb = chain.verbs()[values.as_slice().len()];
-                    values.push(self.verb(i, verb, around));
+                while all && values.as_slice().len() < chain.ops().len() {
+                    let word_op = chain.ops()[values.as_slice().len()];
+                    values.push(self.word_op(i, word_op, around));
                 }
                 if all {
                     self.executed(i, &chain, &values, around.setup);
@@ -441,20 +441,20 @@ impl State {
     }
 }
 
-fn is_intent(verb: &Verb) -> bool {
-    matches!(*verb, Verb::Note { value, .. }
+fn is_intent(word_op: &WordOp) -> bool {
+    matches!(*word_op, WordOp::WriteLedger { value, .. }
         if LedgerEntry::from_bits(value).state() == LedgerState::Intent)
 }
 
 /// The chain with the defect that was planted in it.
 fn broken(chain: Chain, state: EntryState, setup: &Setup) -> Chain {
-    let verbs = chain.verbs();
+    let verbs = chain.ops();
     match (setup.bug, verbs) {
         (Some(Bug::NoteAfterAdd), [note, add]) if is_intent(note) => Chain::one(*add).then(*note),
-        (Some(Bug::NoStepBack), [Verb::Faa { addr, add: u64::MAX }, note])
+        (Some(Bug::NoStepBack), [WordOp::Faa { addr, add: u64::MAX }, note])
             if state != EntryState::SharedLocked =>
         {
-            Chain::one(Verb::Read { addr: *addr }).then(*note)
+            Chain::one(WordOp::Read { addr: *addr }).then(*note)
         }
         _ => chain,
     }
@@ -462,7 +462,7 @@ fn broken(chain: Chain, state: EntryState, setup: &Setup) -> Chain {
 
 /// The values in the order of the chain that the machine asked for.
 fn unbroken(values: Values, chain: &Chain, setup: &Setup) -> Values {
-    let [_, second] = chain.verbs() else { return values };
+    let [_, second] = chain.ops() else { return values };
     if setup.bug != Some(Bug::NoteAfterAdd) || !is_intent(second) {
         return values;
     }
@@ -478,7 +478,7 @@ impl crate::state::Client {
         let doing = match &self.doing {
             Doing::Nothing => "-".to_string(),
             Doing::Chain { chain, values } => {
-                format!("{:x?} {}", chain.verbs(), values.as_slice().len())
+                format!("{:x?} {}", chain.ops(), values.as_slice().len())
             }
             Doing::WriteLedger(write) => format!("write {write:?}"),
             Doing::Flush => "flush".to_string(),

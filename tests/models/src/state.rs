@@ -10,7 +10,7 @@ use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::Operation;
-use dlock_core::verb::{Chain, Values};
+use dlock_core::word_op::{Chain, Values};
 use dlock_core::words::LedgerEntry;
 
 use crate::bug::Bug;
@@ -209,7 +209,7 @@ impl State {
     pub(crate) fn new(setup: &Setup) -> Self {
         let mut arbiter = Arbiter::new(0);
         if setup.by_primary {
-            (0..CLIENTS).for_each(|i| arbiter.relay(id(i)));
+            (0..CLIENTS).for_each(|i| arbiter.proxy(id(i)));
         }
         Self {
             clients: std::array::from_fn(|i| Client::new(i, setup)),

@@ -7,7 +7,7 @@ use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::limits::FAIR_GRACE_S;
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
-use dlock_core::verb::WordAddr;
+use dlock_core::word_op::WordAddr;
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 
 const HANDLE: Handle = Handle(0);

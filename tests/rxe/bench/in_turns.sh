@@ -28,8 +28,8 @@ for row in json.load(sys.stdin)["results"]:
     name = row["case"].replace(" ", "_").replace(",", "")
     print("dlock_" + name, row["times"]["p50_ns"] / 1e3)
     print("dlock_" + name + "_rate", row["operations_per_second"])
-    if row["floor"]:
-        print("dlock_" + name + "_floor", row["floor"]["times"]["p50_ns"] / 1e3)'
+    if row["baseline"]:
+        print("dlock_" + name + "_floor", row["baseline"]["times"]["p50_ns"] / 1e3)'
 }
 
 # A round has two of it: the mean counts.

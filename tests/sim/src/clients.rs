@@ -10,7 +10,7 @@ use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
 use crate::world::Action;
@@ -30,9 +30,9 @@ impl Memory {
     pub(crate) fn word(&mut self, addr: WordAddr) -> &mut u64 {
         self.words.entry(addr.index()).or_default()
     }
-    pub(crate) fn execute(&mut self, client: ClientId, verb: Verb) -> u64 {
-        match verb {
-            Verb::Cas { addr, expect, swap } => {
+    pub(crate) fn execute(&mut self, client: ClientId, word_op: WordOp) -> u64 {
+        match word_op {
+            WordOp::Cas { addr, expect, swap } => {
                 let word = self.word(addr);
                 let old = *word;
                 if old == expect {
@@ -40,14 +40,14 @@ impl Memory {
                 }
                 old
             }
-            Verb::Faa { addr, add } => {
+            WordOp::Faa { addr, add } => {
                 let word = self.word(addr);
                 let old = *word;
                 *word = old.wrapping_add(add);
                 old
             }
-            Verb::Read { addr } => *self.word(addr),
-            Verb::Note { handle, value } => {
+            WordOp::Read { addr } => *self.word(addr),
+            WordOp::WriteLedger { handle, value } => {
                 self.ledgers.insert((client, handle), value);
                 0
             }
@@ -146,7 +146,7 @@ impl Clients {
             Doing::Nothing => self.begin(i),
             Doing::Chain { chain, values } => self.chain(i, chain, values),
             Doing::WriteLedger(write) => {
-                self.note(i, write);
+                self.write_ledger(i, write);
                 self.next(i);
             }
             Doing::Flush => self.event(i, |operation, entry, now| {
@@ -168,10 +168,10 @@ impl Clients {
         }
     }
 
-    pub(crate) fn note(&mut self, i: usize, note: LedgerEntry) {
+    pub(crate) fn write_ledger(&mut self, i: usize, note: LedgerEntry) {
         let (id, handle) = (self.list[i].id, self.list[i].entry.handle());
-        let verb = Verb::Note { handle, value: note.into_bits() };
-        self.memory.execute(id, verb);
+        let word_op = WordOp::WriteLedger { handle, value: note.into_bits() };
+        self.memory.execute(id, word_op);
         self.log(|| format!("client {i} note {note:?}"));
         if self.by_primary {
             let values = {
@@ -179,7 +179,7 @@ impl Clients {
                 v.push(0);
                 v
             };
-            self.executed.push((id, Chain::one(verb), values));
+            self.executed.push((id, Chain::one(word_op), values));
         }
     }
 
@@ -246,11 +246,11 @@ impl Clients {
     fn chain(&mut self, i: usize, chain: Chain, mut values: Values) {
         let id = self.list[i].id;
         loop {
-            let verb = chain.verbs()[values.as_slice().len()];
-            let value = self.memory.execute(id, verb);
-            self.log(|| format!("client {i} {verb:x?} = {value:#x}"));
+            let word_op = chain.ops()[values.as_slice().len()];
+            let value = self.memory.execute(id, word_op);
+            self.log(|| format!("client {i} {word_op:x?} = {value:#x}"));
             values.push(value);
-            if values.as_slice().len() == chain.verbs().len() {
+            if values.as_slice().len() == chain.ops().len() {
                 break;
             }
             if !self.by_primary {

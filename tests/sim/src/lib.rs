@@ -2,7 +2,7 @@
 //! The core's lock algorithms under a scheduler that decides every step.
 //!
 //! ```text
-//!   Tape ──which step next?──▶ World: clients (one verb per step) · arbiter · clock
+//!   Tape ──which step next?──▶ World: clients (one word operation per step) · arbiter · clock
 //!                                       └─▶ checker: who believes to hold what, at every grant
 //! ```
 //! [`explore`] runs a scenario under *every* schedule, [`sample`] under schedules drawn from a

@@ -11,7 +11,7 @@ use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, LockId, Slot};
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::message::LockType;
-use dlock_core::verb::{Verb, WordAddr};
+use dlock_core::word_op::{WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
 use crate::clients::{Client, Clients, Doing, Memory};
@@ -127,7 +127,7 @@ impl World {
     /// A lock that everybody has got.
     pub fn new(scenario: &Scenario) -> Self {
         let mut memory = Memory::default();
-        let w0 = WordAddr::new(SLOT, dlock_core::verb::Word::W0);
+        let w0 = WordAddr::new(SLOT, dlock_core::word_op::Word::W0);
         *memory.word(w0) = scenario.start_word;
         let lock_type = scenario.lock_type;
         let list: Vec<Client> = scenario
@@ -176,7 +176,7 @@ impl World {
         };
         let mut arbiter = Arbiter::new(START.seconds());
         for client in clients.list.iter().filter(|_| scenario.by_primary) {
-            arbiter.relay(client.id);
+            arbiter.proxy(client.id);
         }
         let (time_passes, without_timers) = (scenario.time_passes, scenario.without_timers);
         Self { clients, arbiter, refs, time_passes, without_timers }
@@ -244,7 +244,7 @@ impl World {
     /// Whoever is queued is seen by everybody else.
     fn waiters_bit(&mut self) -> Result<(), String> {
         use dlock_core::words::{AtomicWord, RwWord};
-        let w0 = WordAddr::new(SLOT, dlock_core::verb::Word::W0);
+        let w0 = WordAddr::new(SLOT, dlock_core::word_op::Word::W0);
         let word = *self.clients.memory.word(w0);
         let bit = match self.clients.lock_type {
             LockType::Atomic => AtomicWord::from_bits(word).waiters(),
@@ -272,30 +272,30 @@ impl World {
     fn tell_executed(&mut self) {
         let lock = LockRef { slot: SLOT, lock_type: self.clients.lock_type, refs: &self.refs };
         for (client, chain, values) in std::mem::take(&mut self.clients.executed) {
-            for verb in chain.verbs() {
-                if let Verb::Note { value, .. } = *verb {
+            for word_op in chain.ops() {
+                if let WordOp::WriteLedger { value, .. } = *word_op {
                     let entry = dlock_core::words::LedgerEntry::from_bits(value);
                     self.arbiter.noted(SLOT, client, entry);
                 }
             }
-            for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
-                let took_effect = match *verb {
-                    Verb::Faa { .. } => true,
-                    Verb::Cas { expect, .. } => old == expect,
+            for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
+                let took_effect = match *word_op {
+                    WordOp::Faa { .. } => true,
+                    WordOp::Cas { expect, .. } => old == expect,
                     _ => false,
                 };
                 let is_plain = matches!(
-                    (lock.lock_type, verb),
-                    (LockType::Atomic, _) | (LockType::Rw, Verb::Cas { .. })
+                    (lock.lock_type, word_op),
+                    (LockType::Atomic, _) | (LockType::Rw, WordOp::Cas { .. })
                 );
                 if self.clients.by_primary && took_effect && !is_plain {
-                    let may = self.arbiter.may(SLOT, lock.lock_type, client, old, verb);
-                    assert_eq!(may, Ok(()), "{client} would have been refused {verb:?}");
+                    let may = self.arbiter.may(SLOT, lock.lock_type, client, old, word_op);
+                    assert_eq!(may, Ok(()), "{client} would have been refused {word_op:?}");
                 }
             }
-            for (verb, &old) in chain.verbs().iter().zip(values.as_slice()) {
-                if matches!(verb, Verb::Faa { .. } | Verb::Cas { .. }) {
-                    self.arbiter.executed_verb(lock, client, verb, old);
+            for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
+                if matches!(word_op, WordOp::Faa { .. } | WordOp::Cas { .. }) {
+                    self.arbiter.executed_word_op(lock, client, word_op, old);
                 }
             }
         }
@@ -375,7 +375,7 @@ impl World {
         let now = self.clients.now;
         let live = |c: &&Client| !c.gone && c.holds.is_some_and(|(_, end)| end > now);
         let holders = self.clients.list.iter().filter(live).count();
-        let w0 = WordAddr::new(SLOT, dlock_core::verb::Word::W0);
+        let w0 = WordAddr::new(SLOT, dlock_core::word_op::Word::W0);
         let word = *self.clients.memory.word(w0);
         let held = match self.clients.lock_type {
             LockType::Atomic => usize::from(AtomicWord::from_bits(word).client() != 0),

@@ -2,7 +2,7 @@
 use super::*;
 use crate::registry::testing::Memory;
 use crate::registry::{Registry, STALE_HANDLES_MAX};
-use crate::verb::Word;
+use crate::word_op::Word;
 
 const LEASE_S: u32 = 10;
 

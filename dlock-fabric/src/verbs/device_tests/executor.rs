@@ -10,7 +10,7 @@ use dlock_core::ids::{ClientId, Handle};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::Request;
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
 use super::session::*;
@@ -25,15 +25,15 @@ fn every_verb_is_executed_with_either_kind_of_queue_pairs() {
     for shared_qp in [false, true] {
         let Some(mut site) = Site::new(shared_qp) else { return };
         let session = site.join();
-        let chain = Chain::one(Verb::Note { handle: Handle(3), value: 9 })
-            .then(Verb::Faa { addr: w0(5), add: 7 })
-            .then(Verb::Cas { addr: w0(5), expect: 7, swap: 8 })
-            .then(Verb::Read { addr: w0(5) });
+        let chain = Chain::one(WordOp::WriteLedger { handle: Handle(3), value: 9 })
+            .then(WordOp::Faa { addr: w0(5), add: 7 })
+            .then(WordOp::Cas { addr: w0(5), expect: 7, swap: 8 })
+            .then(WordOp::Read { addr: w0(5) });
         assert_eq!(values(&session.run(chain)), [0, 0, 7, 8]);
         assert_eq!(site.memory.read(w0(5)), 8);
         let entry = site.memory.ledger(session.client, Handle(3));
         assert_eq!(entry.into_bits(), 9);
-        let miss = Verb::Cas { addr: w0(5), expect: 1, swap: 2 };
+        let miss = WordOp::Cas { addr: w0(5), expect: 1, swap: 2 };
         assert_eq!(session.exec.execute_one(&miss, until_ns(PATIENCE)), Single::Done(8));
         assert_eq!(site.memory.cas(w0(5), 8, 1), 8);
         assert_eq!(site.memory.faa(w0(5), u64::MAX), 1);
@@ -56,12 +56,13 @@ fn a_batch_is_one_doorbell_and_a_wrong_address_in_it_harms_only_its_chain() {
     let mut chains = [add(0, 1); BATCH_MAX];
     for (slot, chain) in (0..).zip(&mut chains) {
         *chain = add(slot, 1)
-            .then(Verb::Read { addr: w0(slot) })
-            .then(Verb::Faa { addr: w0(slot), add: 1 });
-        *chain = chain.then(Verb::Note { handle: Handle(slot), value: u64::from(slot) + 1 });
+            .then(WordOp::Read { addr: w0(slot) })
+            .then(WordOp::Faa { addr: w0(slot), add: 1 });
+        *chain =
+            chain.then(WordOp::WriteLedger { handle: Handle(slot), value: u64::from(slot) + 1 });
     }
-    chains[7] = add(0, 1).then(Verb::Read { addr: WordAddr::from_index(SLOTS * 4) });
-    chains[9] = add(0, 1).then(Verb::Note { handle: Handle(ENTRIES), value: 1 });
+    chains[7] = add(0, 1).then(WordOp::Read { addr: WordAddr::from_index(SLOTS * 4) });
+    chains[9] = add(0, 1).then(WordOp::WriteLedger { handle: Handle(ENTRIES), value: 1 });
     let mut outcomes = [Outcome::Unknown; BATCH_MAX + 1];
     let mut more = chains.to_vec();
     more.push(add(0, 1));
@@ -92,8 +93,8 @@ fn eight_threads_on_one_executor_get_exact_values() {
                     let own = u32::try_from(thread).unwrap() + 10;
                     let run = |i: u64| {
                         let note = LedgerEntry::from_bits(i);
-                        session.exec.note(Handle(own), note);
-                        let chain = add(1, 1).then(Verb::Faa { addr: w0(own), add: 1 });
+                        session.exec.write_ledger(Handle(own), note);
+                        let chain = add(1, 1).then(WordOp::Faa { addr: w0(own), add: 1 });
                         let values = values(&session.run(chain));
                         assert_eq!(values[1], i, "another thread's value");
                         values[0]
@@ -108,8 +109,8 @@ fn eight_threads_on_one_executor_get_exact_values() {
     });
     assert_eq!(seen.len() as u64, 8 * EACH, "an old value came twice");
     assert_eq!(site.memory.read(w0(1)), 8 * EACH);
-    assert!(session.exec.publish(PATIENCE));
-    assert!(session.exec.publish(std::time::Duration::ZERO), "asked again, without waiting");
+    assert!(session.exec.flush_ledger(PATIENCE));
+    assert!(session.exec.flush_ledger(std::time::Duration::ZERO), "asked again, without waiting");
     for own in 10..18 {
         let entry = site.memory.ledger(session.client, Handle(own));
         assert_eq!(entry.into_bits(), EACH - 1);
@@ -149,7 +150,7 @@ fn what_the_primary_does_by_its_loopback_is_atomic_with_its_clients_and_by_its_c
     };
     let sessions: Vec<_> = (0..2).map(|_| site.join()).collect();
     assert_eq!(lost_updates(&mut site, &sessions, by_loopback), 0);
-    if site.host.context().device().atomics == super::super::choice::Atomics::Global {
+    if site.host.context().device().atomics == super::super::port_selection::Atomics::Global {
         let _ = writeln!(std::io::stderr(), "skipped: this device is atomic with the CPU");
         return;
     }
@@ -193,10 +194,10 @@ fn a_client_whose_primary_is_gone_knows_nothing_and_then_refuses() {
         assert_eq!(outcome[0], REFUSED);
         assert_eq!(exec.post(&add(0, 1)), Posted::Ready(REFUSED));
         assert_eq!(exec.send(&Request::Ping), Err(Status::BadResponse));
-        assert!(!exec.publish(PATIENCE));
-        exec.note(Handle(0), LedgerEntry::new());
+        assert!(!exec.flush_ledger(PATIENCE));
+        exec.write_ledger(Handle(0), LedgerEntry::new());
         assert_eq!(site.memory.read(w0(0)), 2);
-        // The primary learns of it by the life line.
+        // The primary learns of it by the liveness connection.
         let mut one = [0];
         assert_eq!(std::io::Read::read(&mut &line, &mut one).unwrap(), 0);
     }
@@ -231,18 +232,18 @@ fn a_chain_that_is_not_waited_for_long_enough_is_unknown_and_its_slots_are_not_u
         if i % 2 == 0 {
             session.exec.execute(&[add(0, 1)], &mut outcome, Duration::ZERO);
         } else {
-            outcome = [session.exec.execute_one(&Verb::Faa { addr: w0(0), add: 1 }, i).into()];
+            outcome = [session.exec.execute_one(&WordOp::Faa { addr: w0(0), add: 1 }, i).into()];
         }
         match outcome[0] {
             Outcome::Unknown => unknown += 1,
-            // All stations may be taken by those that are under way.
+            // All poster slots may be taken by those that are under way.
             Outcome::Refused(Status::TimedOut) => {
                 assert_eq!(values(&session.run(add(3, 0))).len(), 1);
                 site.memory.faa(w0(0), 1);
             }
             other => panic!("{other:?} in no time"),
         }
-        let chain = add(1, 1).then(Verb::Faa { addr: w0(2), add: 5 });
+        let chain = add(1, 1).then(WordOp::Faa { addr: w0(2), add: 5 });
         assert_eq!(values(&session.run(chain)), [i, 5 * i]);
     }
     assert!(unknown > 0 && session.exec.is_alive());
@@ -275,8 +276,8 @@ fn posted_chains_are_many_at_once_and_asked_for_in_any_order() {
     }
     // Outcomes that nobody asks for hold up nobody.
     let left: Vec<_> = (0..1_000).map(|_| session.exec.post(&add(5, 1))).collect();
-    let chain = add(6, 3).then(Verb::Note { handle: Handle(1), value: 4 });
-    let last = session.exec.post(&chain.then(Verb::Read { addr: w0(6) }));
+    let chain = add(6, 3).then(WordOp::WriteLedger { handle: Handle(1), value: 4 });
+    let last = session.exec.post(&chain.then(WordOp::Read { addr: w0(6) }));
     assert_eq!(wait(left[999]), 999);
     assert_eq!(wait(left[0]), 0);
     assert_eq!(wait(last), 0);
@@ -287,16 +288,16 @@ fn posted_chains_are_many_at_once_and_asked_for_in_any_order() {
 #[test]
 fn a_sleepy_client_gets_what_a_busy_one_gets() {
     let Some(mut site) = Site::new(false) else { return };
-    let wish = VerbsWish { sleep: true, ..VerbsWish::default() };
-    let session = site.join_with(wish);
+    let options = VerbsOptions { sleep: true, ..VerbsOptions::default() };
+    let session = site.join_with(options);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| (0..200).for_each(|_| assert!(session.old(add(0, 1)) < 800)));
         }
     });
     assert_eq!(site.memory.read(w0(0)), 800);
-    session.exec.note(Handle(0), LedgerEntry::from_bits(5));
-    assert!(session.exec.publish(PATIENCE));
+    session.exec.write_ledger(Handle(0), LedgerEntry::from_bits(5));
+    assert!(session.exec.flush_ledger(PATIENCE));
     assert_eq!(site.memory.ledger(session.client, Handle(0)).into_bits(), 5);
 }
 
@@ -310,13 +311,13 @@ fn a_primary_that_does_nothing_stops_nobody() {
         let now = session.exec.now();
         assert!(now.uncertainty_ns < 1_000_000_000);
         assert_eq!(session.old(add(0, 1)), i);
-        session.exec.note(Handle(0), LedgerEntry::from_bits(i));
+        session.exec.write_ledger(Handle(0), LedgerEntry::from_bits(i));
         if i % 100 == 0 {
             // As if the last word of the server clock were old.
             session.exec.clock.age(2_000_000_000);
         }
     }
-    assert!(session.exec.publish(PATIENCE));
+    assert!(session.exec.flush_ledger(PATIENCE));
     assert!(start.elapsed() < PATIENCE);
     assert!(session.exec.counters().sends <= 1, "one question is enough");
     assert_eq!(site.memory.ledger(session.client, Handle(0)).into_bits(), 1_999);
@@ -328,11 +329,12 @@ fn an_attach_that_nobody_answers_ends_when_it_is_to() {
         return;
     }
     let began = Instant::now();
-    let wish = VerbsWish { until: Some(began + Duration::from_millis(500)), ..Default::default() };
+    let options =
+        VerbsOptions { until: Some(began + Duration::from_millis(500)), ..Default::default() };
     let (near, _silent) = UnixStream::pair().unwrap();
     let (client, secret) = (ClientId::new(1).unwrap(), Secret([7; 16]));
     let attach = Attach { client, secret, fabric: FabricKind::Tcp, verbs: None, version: None };
-    let attached = VerbsExecutor::attach_on(&wish, near.into(), &attach, exact_clock());
+    let attached = VerbsExecutor::attach_on(&options, near.into(), &attach, exact_clock());
     assert!(matches!(attached, Err(FabricError::TimedOut)), "{attached:?}");
     assert!(began.elapsed() < crate::net::CONNECT_WAIT, "it took as long as without that");
 }

@@ -9,13 +9,13 @@ use dlock_core::exec::{Executor, LockMemory};
 use dlock_core::ids::Handle;
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{Reply, Request};
-use dlock_core::verb::{Chain, Outcome, Verb};
+use dlock_core::word_op::{Chain, Outcome, WordOp};
 
 use super::session::*;
 use super::*;
 
 /// A site, and a wish for a device other than its own.
-fn apart() -> Option<(Site, VerbsWish)> {
+fn apart() -> Option<(Site, VerbsOptions)> {
     let site = Site::new(false)?;
     let own = site.host.context().device().name.clone();
     let found = devices().unwrap();
@@ -23,14 +23,14 @@ fn apart() -> Option<(Site, VerbsWish)> {
         let _ = writeln!(std::io::stderr(), "skipped: there is no second RDMA device");
         return None;
     };
-    Some((site, VerbsWish { device: Some(other.name.clone()), ..VerbsWish::default() }))
+    Some((site, VerbsOptions { device: Some(other.name.clone()), ..VerbsOptions::default() }))
 }
 
 #[test]
 fn nothing_is_lost_or_done_twice_between_two_devices() {
     const EACH: u32 = 60;
-    let Some((mut site, wish)) = apart() else { return };
-    let Session { exec, mut peer, client, line: _line } = site.join_with(wish);
+    let Some((mut site, options)) = apart() else { return };
+    let Session { exec, mut peer, client, line: _line } = site.join_with(options);
     let unknown = AtomicU32::new(0);
     // A value may be lost with its packet (see `poster`), an effect never.
     let known = |outcome: &Outcome| match outcome {
@@ -47,17 +47,17 @@ fn nothing_is_lost_or_done_twice_between_two_devices() {
     };
     let share = |thread: u32| {
         let handle = Handle(thread);
-        let note = |value| Verb::Note { handle, value };
+        let note = |value| WordOp::WriteLedger { handle, value };
         for i in 0..EACH {
             // As a read-write lock does, with what SoftRoCE cannot fence.
-            let enter = Chain::one(note(1)).then(Verb::Faa { addr: w0(0), add: 1 });
+            let enter = Chain::one(note(1)).then(WordOp::Faa { addr: w0(0), add: 1 });
             run(enter);
-            exec.note(handle, 2.into());
-            let leave = Chain::one(note(3)).then(Verb::Faa { addr: w0(0), add: u64::MAX });
+            exec.write_ledger(handle, 2.into());
+            let leave = Chain::one(note(3)).then(WordOp::Faa { addr: w0(0), add: u64::MAX });
             run(leave.then(note(u64::from(i) + 10)));
             // As an object does.
-            let counted = Chain::one(Verb::Read { addr: w0(1) });
-            let old = run(counted.then(Verb::Faa { addr: w0(2 + thread), add: 1 }));
+            let counted = Chain::one(WordOp::Read { addr: w0(1) });
+            let old = run(counted.then(WordOp::Faa { addr: w0(2 + thread), add: 1 }));
             assert!(old.is_none_or(|old| old == [0, u64::from(i)]));
             let seq = exec.send(&Request::Resolve { handle }).unwrap();
             let reply = exec.reply(seq, PATIENCE);
@@ -87,7 +87,7 @@ fn nothing_is_lost_or_done_twice_between_two_devices() {
     let took = start.elapsed();
     let _ = writeln!(std::io::stderr(), "between two devices: {took:?}, {unknown} unknown");
     assert!(unknown < 4 * EACH / 10);
-    assert!(exec.is_alive() && exec.publish(PATIENCE));
+    assert!(exec.is_alive() && exec.flush_ledger(PATIENCE));
     assert_eq!(site.memory.read(w0(0)), 0);
     assert_eq!(site.memory.read(w0(9)), 300);
     for thread in 0..4 {
@@ -123,17 +123,17 @@ fn a_primary_whose_link_is_down_goes_on_when_it_is_up_again() {
 
 #[test]
 fn no_request_overtakes_a_chain_that_was_given_up() {
-    let Some((mut site, wish)) = apart() else { return };
-    let session = site.join_with(wish);
+    let Some((mut site, options)) = apart() else { return };
+    let session = site.join_with(options);
     let chains = [add(9, 1); BATCH_MAX];
     let mut given_up = 0;
     // No more than the primary, which reads none, has buffers for.
     for _ in 0..crate::verbs::RING_SLOTS - 2 {
         let mut outcomes = [Outcome::Unknown; BATCH_MAX];
         session.exec.execute(&chains, &mut outcomes, Duration::ZERO);
-        given_up += session.exec.flight.abandoned().count();
+        given_up += session.exec.pump.abandoned().count();
         let seq = session.exec.send(&Request::Ping).unwrap();
-        assert_eq!(session.exec.flight.abandoned().count(), 0);
+        assert_eq!(session.exec.pump.abandoned().count(), 0);
         session.exec.forget(seq);
     }
     // On a quick network every chain may be executed before anybody looks.

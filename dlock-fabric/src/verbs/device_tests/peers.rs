@@ -6,7 +6,7 @@ use dlock_core::exec::{Executor, LockMemory};
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb};
+use dlock_core::word_op::{Chain, Outcome, WordOp};
 use dlock_core::words::LedgerEntry;
 
 use super::session::*;
@@ -30,13 +30,13 @@ fn requests_of_many_threads_are_answered_and_the_clock_is_kept_fresh() {
     for shared_qp in [false, true] {
         let Some(mut site) = Site::new(shared_qp) else { return };
         for sleep in [false, true] {
-            let wish = VerbsWish { sleep, ..VerbsWish::default() };
-            let Session { exec, mut peer, client, line: _line } = site.join_with(wish);
+            let options = VerbsOptions { sleep, ..VerbsOptions::default() };
+            let Session { exec, mut peer, client, line: _line } = site.join_with(options);
             let stale = |seconds: u64| exec.clock.age(seconds * 1_000_000_000);
             let talk = |thread: u32| {
                 for i in 0..60 {
                     let handle = thread * 1_000 + i;
-                    exec.note(Handle(thread), LedgerEntry::from_bits(i.into()));
+                    exec.write_ledger(Handle(thread), LedgerEntry::from_bits(i.into()));
                     let seq = exec.send(&resolve(handle)).unwrap();
                     assert_eq!(exec.reply(seq, PATIENCE), done(handle.into()));
                     exec.send(&wake(handle)).unwrap();
@@ -73,7 +73,7 @@ fn a_primary_that_takes_nothing_makes_requests_time_out_and_stops_no_chain() {
     let mut sent = Vec::new();
     let deadline = |ms| Instant::now() + Duration::from_millis(ms);
     let refused = loop {
-        match exec.talk.send(&resolve(sent.len() as u32), &exec.flight, deadline(50)) {
+        match exec.talk.send(&resolve(sent.len() as u32), &exec.pump, deadline(50)) {
             Ok(seq) => sent.push(seq),
             Err(status) => break status,
         }
@@ -132,7 +132,7 @@ fn nothing_of_a_client_takes_effect_after_its_fence_and_its_number_may_be_used_a
         let bystander = site.join();
         let Session { exec, mut peer, client, line } = site.join();
         let posted: Vec<_> = (0..200).map(|_| exec.post(&add(0, 1))).collect();
-        exec.note(Handle(0), LedgerEntry::from_bits(1));
+        exec.write_ledger(Handle(0), LedgerEntry::from_bits(1));
         peer.fence().unwrap();
         // From here on its holds may be undone.
         let at_fence = site.memory.read(w0(0));
@@ -141,7 +141,7 @@ fn nothing_of_a_client_takes_effect_after_its_fence_and_its_number_may_be_used_a
         assert!(peer.is_broken());
         let sent = peer.send(b"x");
         assert!(matches!(sent, Err(MessageError::Broken { .. })), "{sent:?}");
-        exec.note(Handle(0), LedgerEntry::from_bits(2));
+        exec.write_ledger(Handle(0), LedgerEntry::from_bits(2));
         let mut counted = 0;
         for posted in posted {
             let until = Instant::now() + PATIENCE;
@@ -194,13 +194,13 @@ impl Site {
         let chains = Qp::new(&Pd::new(&context).unwrap(), mine).unwrap();
         let messages = spec(&context, 32, RING_SLOTS.into(), false, 3);
         let messages = Qp::new(chains.pd(), messages).unwrap();
-        let wish = VerbsAttach {
+        let options = VerbsAttach {
             chains: chains.endpoint().into(),
             messages: (!self.shared_qp).then(|| messages.endpoint().into()),
             ring_slots: RING_SLOTS,
             message_bytes: MESSAGE_BYTES,
         };
-        let (peer, verbs) = self.host.admit(id, &wish).unwrap();
+        let (peer, verbs) = self.host.admit(id, &options).unwrap();
         chains.connect(&verbs.chains.into()).unwrap();
         let client = Client { cq, poster: Poster::new(&chains, 8).unwrap() };
         Hostile { client, peer, slots: verbs.slots.into(), ledger: verbs.ledger.into() }
@@ -229,17 +229,17 @@ fn a_hostile_client_ends_its_own_session_and_harms_nobody() {
         let Some(mut site) = Site::new(shared_qp) else { return };
         let ground = site.join();
         site.memory.set(w0(0), 11);
-        assert!(site.memory.note(ground.client, Handle(0), LedgerEntry::from_bits(22)));
+        assert!(site.memory.write_ledger(ground.client, Handle(0), LedgerEntry::from_bits(22)));
         let foreign = site.hostile(90);
-        type Attack = fn(&Hostile, &Hostile) -> RemoteVerb;
+        type Attack = fn(&Hostile, &Hostile) -> RemoteOp;
         let attacks: [(&str, Attack); 6] = [
-            ("a write to a slot", |me, _| RemoteVerb::Write {
+            ("a write to a slot", |me, _| RemoteOp::Write {
                 word: me.slots.word(0).unwrap(),
                 value: 1,
             }),
             ("an atomic on a ledger", |me, _| faa(me.ledger, 0, 1)),
             ("another's key", |_, other| faa(other.slots, 0, 1)),
-            ("another's ledger", |_, other| RemoteVerb::Write {
+            ("another's ledger", |_, other| RemoteOp::Write {
                 word: other.ledger.word(0).unwrap(),
                 value: 1,
             }),
@@ -253,8 +253,8 @@ fn a_hostile_client_ends_its_own_session_and_harms_nobody() {
         ];
         for (number, (what, attack)) in (100..).zip(attacks) {
             let mut hostile = site.hostile(number);
-            let verb = attack(&hostile, &foreign);
-            let status = hostile.client.fail(&[verb, faa(hostile.slots, 0, 1)]);
+            let word_op = attack(&hostile, &foreign);
+            let status = hostile.client.fail(&[word_op, faa(hostile.slots, 0, 1)]);
             assert_eq!(status, ffi::IBV_WC_REM_ACCESS_ERR, "{what}");
             is_noticed(&site, &mut hostile.peer);
             hostile.peer.fence().unwrap();
@@ -273,20 +273,20 @@ fn who_is_unknown_or_wants_other_queue_pairs_is_not_admitted() {
     let Some(mut site) = Site::new(false) else { return };
     let hostile = site.hostile(1);
     let endpoint = hostile.client.poster.qp().endpoint();
-    let wish = VerbsAttach {
+    let options = VerbsAttach {
         chains: endpoint.into(),
         messages: None,
         ring_slots: RING_SLOTS,
         message_bytes: MESSAGE_BYTES,
     };
     let known = ClientId::new(1).unwrap();
-    let refused = site.host.admit(known, &wish).map(drop);
+    let refused = site.host.admit(known, &options).map(drop);
     assert!(matches!(refused, Err(FabricError::Refused(Status::Invalid))), "{refused:?}");
-    let wish = VerbsAttach { messages: wish.chains.into(), ..wish };
-    let refused = site.host.admit(ClientId::new(2).unwrap(), &wish).map(drop);
+    let options = VerbsAttach { messages: options.chains.into(), ..options };
+    let refused = site.host.admit(ClientId::new(2).unwrap(), &options).map(drop);
     assert!(matches!(refused, Err(FabricError::Refused(Status::ClientRemoved))), "{refused:?}");
-    let none = dlock_core::control::VerbsEndpoint { gid: [0; 16], lid: 0, ..wish.chains };
-    let refused = site.host.admit(known, &VerbsAttach { chains: none, ..wish }).map(drop);
+    let none = dlock_core::control::VerbsEndpoint { gid: [0; 16], lid: 0, ..options.chains };
+    let refused = site.host.admit(known, &VerbsAttach { chains: none, ..options }).map(drop);
     assert!(matches!(refused, Err(FabricError::Verbs(VerbsError::Peer(_)))), "{refused:?}");
 }
 
@@ -331,16 +331,16 @@ fn what_the_primary_executes_for_others_is_one_with_its_clients() {
     let session = site.join();
     let tcp = ClientId::new(500).unwrap();
     site.memory.add_client(tcp).unwrap();
-    let chain = Chain::one(Verb::Note { handle: Handle(2), value: 5 })
-        .then(Verb::Faa { addr: w0(3), add: 2 })
-        .then(Verb::Read { addr: w0(3) })
-        .then(Verb::Note { handle: Handle(2), value: 6 });
+    let chain = Chain::one(WordOp::WriteLedger { handle: Handle(2), value: 5 })
+        .then(WordOp::Faa { addr: w0(3), add: 2 })
+        .then(WordOp::Read { addr: w0(3) })
+        .then(WordOp::WriteLedger { handle: Handle(2), value: 6 });
     assert_eq!(values(&site.memory.execute_chain(tcp, &chain)), [0, 0, 2, 0]);
     assert_eq!(session.old(add(3, 1)), 2);
     assert_eq!(site.memory.ledger(tcp, Handle(2)).into_bits(), 6);
-    let wrong = add(3, 1).then(Verb::Note { handle: Handle(ENTRIES), value: 1 });
+    let wrong = add(3, 1).then(WordOp::WriteLedger { handle: Handle(ENTRIES), value: 1 });
     assert_eq!(site.memory.execute_chain(tcp, &wrong), Outcome::Refused(Status::Invalid));
-    let wrong = add(3, 1).then(Verb::Read { addr: w0(SLOTS) });
+    let wrong = add(3, 1).then(WordOp::Read { addr: w0(SLOTS) });
     assert_eq!(site.memory.execute_chain(tcp, &wrong), Outcome::Refused(Status::Invalid));
     let stranger = ClientId::new(501).unwrap();
     assert_eq!(site.memory.execute_chain(stranger, &chain), Outcome::Refused(Status::Invalid));
@@ -359,12 +359,12 @@ fn a_forked_child_is_refused_and_ends_nothing_of_its_parents() {
     if child == 0 {
         let mut outcome = [Outcome::Unknown];
         exec.execute(&[add(0, 1)], &mut outcome, PATIENCE);
-        exec.note(Handle(0), LedgerEntry::from_bits(9));
+        exec.write_ledger(Handle(0), LedgerEntry::from_bits(9));
         let refused = outcome == [Outcome::Refused(Status::BadResponse)]
             && exec.send(&Request::Ping) == Err(Status::BadResponse)
             && exec.reply(seq, PATIENCE) == Err(Status::BadResponse)
             && exec.poll(posted) == Some(Outcome::Unknown)
-            && !(exec.publish(PATIENCE) || exec.is_alive() || exec.probe());
+            && !(exec.flush_ledger(PATIENCE) || exec.is_alive() || exec.probe());
         drop((exec, peer, line, site));
         // SAFETY: ends the child at once, without running anything of the test harness.
         unsafe { libc::_exit(if refused { 0 } else { 1 }) };

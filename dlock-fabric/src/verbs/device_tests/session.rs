@@ -11,7 +11,7 @@ use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, Seq, Slot};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 
 use super::*;
 use crate::clock::{boot_ns, ClockEstimate};
@@ -33,7 +33,7 @@ pub(super) struct Site {
 pub(super) struct Session {
     pub(super) exec: VerbsExecutor,
     pub(super) peer: VerbsPeer,
-    /// The primary's end of the life line.
+    /// The primary's end of the liveness connection.
     pub(super) line: UnixStream,
     pub(super) client: ClientId,
 }
@@ -47,20 +47,20 @@ impl Site {
     }
 
     pub(super) fn join(&mut self) -> Session {
-        self.join_with(VerbsWish::default())
+        self.join_with(VerbsOptions::default())
     }
 
-    pub(super) fn join_with(&mut self, wish: VerbsWish) -> Session {
+    pub(super) fn join_with(&mut self, options: VerbsOptions) -> Session {
         self.clients += 1;
         let client = ClientId::new(self.clients).unwrap();
         self.memory.add_client(client).unwrap();
-        let wish = VerbsWish { shared_qp: self.shared_qp, ..wish };
+        let options = VerbsOptions { shared_qp: self.shared_qp, ..options };
         let (near, line) = UnixStream::pair().unwrap();
         let fabric = FabricKind::Tcp; // the executor sets it right
         let attach = Attach { client, secret: Secret([7; 16]), fabric, verbs: None, version: None };
         std::thread::scope(|scope| {
             let exec = scope.spawn(move || {
-                VerbsExecutor::attach_on(&wish, near.into(), &attach, exact_clock()).unwrap()
+                VerbsExecutor::attach_on(&options, near.into(), &attach, exact_clock()).unwrap()
             });
             let peer = self.admit(client, &line);
             Session { exec: exec.join().unwrap(), peer, line, client }
@@ -104,7 +104,7 @@ pub(super) fn w0(slot: u32) -> WordAddr {
 }
 
 pub(super) fn add(slot: u32, add: u64) -> Chain {
-    Chain::one(Verb::Faa { addr: w0(slot), add })
+    Chain::one(WordOp::Faa { addr: w0(slot), add })
 }
 
 pub(super) fn values(outcome: &Outcome) -> Vec<u64> {

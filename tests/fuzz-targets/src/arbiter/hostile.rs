@@ -8,7 +8,7 @@ use dlock_core::exec::LockMemory;
 use dlock_core::ids::Seq;
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::Sent;
-use dlock_core::verb::{Chain, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::{
     AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, DETAIL_MAX,
 };
@@ -48,16 +48,16 @@ impl World {
         let ticket = match (lock_type, mode) {
             (LockType::Atomic, _) => {
                 let mine = AtomicWord::new().with_client(me).with_timeout(u32::MAX);
-                self.honest(HOLDER, Verb::Cas { addr, expect: 0, swap: mine.into_bits() });
+                self.honest(HOLDER, WordOp::Cas { addr, expect: 0, swap: mine.into_bits() });
                 Ticket { tx: 0, ts: 0 }
             }
             (LockType::Rw, Mode::Exclusive) => {
                 let mine = RwWord::new().with_client(me).into_bits();
-                self.honest(HOLDER, Verb::Cas { addr, expect: 0, swap: mine });
+                self.honest(HOLDER, WordOp::Cas { addr, expect: 0, swap: mine });
                 Ticket { tx: 0, ts: 0 }
             }
             (LockType::Rw, Mode::Shared) => {
-                self.honest(HOLDER, Verb::Faa { addr, add: 1 });
+                self.honest(HOLDER, WordOp::Faa { addr, add: 1 });
                 Ticket { tx: 0, ts: 0 }
             }
             (LockType::Fair, mode) => self.take_ticket(HOLDER, addr, mode, true),
@@ -77,12 +77,12 @@ impl World {
         self.check_victim();
     }
 
-    /// A verb that must be executed.
-    fn honest(&mut self, at: usize, verb: Verb) -> u64 {
+    /// A word operation that must be executed.
+    fn honest(&mut self, at: usize, word_op: WordOp) -> u64 {
         let client = self.clients[at].as_ref().map(|known| known.client).expect("it is there");
-        let chain = Chain::one(verb);
+        let chain = Chain::one(word_op);
         let checked = self.primary.check_chain(self.now, &mut self.memory, client, &chain);
-        assert!(checked.is_ok(), "an honest client's {verb:?}: {checked:?}");
+        assert!(checked.is_ok(), "an honest client's {word_op:?}: {checked:?}");
         let values = self.memory.execute(client, &chain);
         self.primary.executed(client, &chain, &values);
         values[0]
@@ -94,11 +94,11 @@ impl World {
             (Mode::Exclusive, false) => (FairWord::TAKE_EXCLUSIVE, LedgerState::TicketExclusive),
             (Mode::Shared, _) => (FairWord::TAKE_SHARED, LedgerState::HeldShared),
         };
-        let old = FairWord::from_bits(self.honest(at, Verb::Faa { addr, add }));
+        let old = FairWord::from_bits(self.honest(at, WordOp::Faa { addr, add }));
         let ticket = Ticket { tx: old.mx(), ts: old.ms() };
         let entry = LedgerEntry::of_ticket(state, ticket).with_detail(DETAIL_MAX);
         let handle = self.handle(at, LockType::Fair as usize);
-        self.honest(at, Verb::Note { handle, value: entry.into_bits() });
+        self.honest(at, WordOp::WriteLedger { handle, value: entry.into_bits() });
         ticket
     }
 
@@ -160,7 +160,7 @@ impl World {
         let slot = self.slot_of(victim.lock_type).expect("the honest clients stay");
         let addr = WordAddr::new(slot, Word::W0);
         if (victim.lock_type, victim.mode) == (LockType::Rw, Mode::Shared) {
-            self.honest(HOLDER, Verb::Faa { addr, add: u64::MAX });
+            self.honest(HOLDER, WordOp::Faa { addr, add: u64::MAX });
             self.request_of(HOLDER, Request::Wake { handle });
         } else {
             let ticket = (victim.lock_type == LockType::Fair).then_some(victim.ticket);

@@ -11,7 +11,7 @@
 use dlock_core::lock::Op;
 use dlock_core::operation::CHAIN_WAIT_NS;
 use dlock_core::status::Status;
-use dlock_core::verb::Outcome;
+use dlock_core::word_op::Outcome;
 
 use super::coverage::Action;
 use super::state::{Doing, Life, Sys};

@@ -16,7 +16,7 @@ use dlock_core::lock::{FastCas, LockEntry, Op};
 use dlock_core::message::{Reply, Request};
 use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values};
+use dlock_core::word_op::{Chain, Outcome, Values};
 
 use super::coverage::Action;
 use super::plan::Fabric;
@@ -154,7 +154,7 @@ impl Sys {
         let mut posts = Vec::new();
         if let Some(short) = &short {
             for (item, (_, cas)) in short.iter().enumerate() {
-                let (lock, chain) = (locks[item] as u8, Chain::one(cas.verb()));
+                let (lock, chain) = (locks[item] as u8, Chain::one(cas.word_op()));
                 posts.push(Post { item, lock, chain, values: Values::new(), outcome: None });
             }
         } else {
@@ -283,7 +283,7 @@ impl Sys {
             return self.step_after(c, run.leader, ns);
         }
         if self.clients[c].fabric == Fabric::Shm {
-            return self.verb_after(c, run.leader);
+            return self.word_op_after(c, run.leader);
         }
         let last = run.posts.len() - 1;
         let units = run.posts.iter().enumerate().map(|(i, post)| {
@@ -297,18 +297,18 @@ impl Sys {
     }
 
     /// The client's CPU executes the next word operation of the doorbell.
-    pub(super) fn batch_verb(&mut self, c: usize) {
+    pub(super) fn batch_word_op(&mut self, c: usize) {
         let Some(mut run) = self.clients[c].batch.take() else { return };
         let next = run.posts.iter_mut().find(|post| post.outcome.is_none());
         if let (Some(post), Some(id)) = (next, self.clients[c].id) {
             let epoch = self.clients[c].threads[usize::from(post.lock)].epoch;
-            let verb = post.chain.verbs()[post.values.as_slice().len()];
-            post.values.push(self.verb(epoch, id, &verb));
-            if post.values.as_slice().len() == post.chain.verbs().len() {
+            let word_op = post.chain.ops()[post.values.as_slice().len()];
+            post.values.push(self.word_op(epoch, id, &word_op));
+            if post.values.as_slice().len() == post.chain.ops().len() {
                 post.outcome = Some(Outcome::Done(post.values));
             }
             match run.posts.iter().any(|post| post.outcome.is_none()) {
-                true => self.verb_after(c, run.leader),
+                true => self.word_op_after(c, run.leader),
                 false => self.step_soon(c, run.leader),
             }
         }

@@ -2,8 +2,8 @@
 //! Command channels: everything of one client in order, nothing else in any order.
 //!
 //! ```text
-//!   client ──Batch, Note, Request──▶ up ──▶ tcp: the primary's inbox, a whole chain at a time
-//!                                      └──▶ verbs: the card, verb by verb; messages to the inbox
+//!   client ──Batch, Ledger, Request──▶ up ──▶ tcp: the primary's inbox, a whole chain at a time
+//!                                      └──▶ verbs: the card, one by one; messages to the inbox
 //!          ◀──Outcome, Reply──── down
 //! ```
 //! A channel has a number. What arrives under a number that the primary has closed is dropped,
@@ -11,7 +11,7 @@
 
 use dlock_core::ids::Seq;
 use dlock_core::primary::Sent;
-use dlock_core::verb::{Outcome, Verb};
+use dlock_core::word_op::{Outcome, WordOp};
 
 use super::plan::{Fabric, Fault};
 use super::state::{Arrived, Ev, Frame, Life, Session, Sys, Unit};
@@ -29,7 +29,7 @@ impl Sys {
             && self.rng.chance(60);
         let client = &mut self.clients[c];
         let verbs = match unit {
-            Unit::Batch { chain, .. } if client.fabric == Fabric::Verbs => chain.verbs().len(),
+            Unit::Batch { chain, .. } if client.fabric == Fabric::Verbs => chain.ops().len(),
             _ => 1,
         };
         let first = (self.now + ns).max(client.up_last + 1).max(client.blocked_up);
@@ -102,9 +102,9 @@ impl Sys {
         }
         match unit {
             Unit::Batch { lock, tok, chain, mut values, more } => {
-                let verb = chain.verbs()[values.as_slice().len()];
-                values.push(self.verb(self.epoch, id, &verb));
-                if values.as_slice().len() < chain.verbs().len() {
+                let word_op = chain.ops()[values.as_slice().len()];
+                values.push(self.word_op(self.epoch, id, &word_op));
+                if values.as_slice().len() < chain.ops().len() {
                     let rest = Unit::Batch { lock, tok, chain, values, more };
                     return self.clients[c].up.push_front((inc, gen, rest));
                 }
@@ -118,7 +118,11 @@ impl Sys {
                 }
             }
             Unit::Note { lock, tok, handle, entry } => {
-                self.verb(self.epoch, id, &Verb::Note { handle, value: entry.into_bits() });
+                self.word_op(
+                    self.epoch,
+                    id,
+                    &WordOp::WriteLedger { handle, value: entry.into_bits() },
+                );
                 self.send_down(c, inc, gen, Frame::Noted { lock, tok });
             }
             Unit::Request { .. } | Unit::End => {

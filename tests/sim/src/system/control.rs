@@ -522,7 +522,7 @@ impl Sys {
                         entry.lose();
                     }
                     entry.rebind(&grant, anchor_s);
-                    let write = entry.take_note();
+                    let write = entry.take_ledger_write();
                     (t.epoch, t.old_clock, t.gen, t.noted_acked) = (epoch, None, gen, t.noted);
                     self.takes_horizon(c, l);
                     if let Some(write) = write {

@@ -96,7 +96,7 @@ impl Sys {
         let Some(entry) = t.entry.as_mut() else { return };
         let is_waiting = matches!(t.doing, Doing::Reply { .. });
         let undo = session::resume(entry, is_waiting, now);
-        let write = if is_waiting { None } else { entry.take_note() };
+        let write = if is_waiting { None } else { entry.take_ledger_write() };
         if let Some(write) = write {
             self.write_ledger(c, l, write);
         }

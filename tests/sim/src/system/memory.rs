@@ -2,7 +2,7 @@
 //! Lock memory and ledgers of one epoch, as plain values.
 
 use dlock_core::ids::{ClientId, Handle};
-use dlock_core::verb::{Verb, WordAddr};
+use dlock_core::word_op::{WordAddr, WordOp};
 
 /// Handles a client may have in this simulator.
 pub const HANDLES: usize = 48;
@@ -45,7 +45,7 @@ impl Memory {
     }
 
     /// Writes an entry of a ledger, if it is there.
-    pub fn note(&mut self, client: ClientId, handle: Handle, value: u64) {
+    pub fn write_ledger(&mut self, client: ClientId, handle: Handle, value: u64) {
         if let Some(entry) = self.ledger(client).and_then(|l| l.get_mut(handle.0 as usize)) {
             *entry = value;
         }
@@ -56,10 +56,10 @@ impl Memory {
         &mut self.words[addr.index() as usize]
     }
 
-    /// Executes one verb of a client; its value.
-    pub fn execute(&mut self, client: ClientId, verb: &Verb) -> u64 {
-        match *verb {
-            Verb::Cas { addr, expect, swap } => {
+    /// Executes one word operation of a client; its value.
+    pub fn execute(&mut self, client: ClientId, word_op: &WordOp) -> u64 {
+        match *word_op {
+            WordOp::Cas { addr, expect, swap } => {
                 let word = self.word(addr);
                 let old = *word;
                 if old == expect {
@@ -67,15 +67,15 @@ impl Memory {
                 }
                 old
             }
-            Verb::Faa { addr, add } => {
+            WordOp::Faa { addr, add } => {
                 let word = self.word(addr);
                 let old = *word;
                 *word = old.wrapping_add(add);
                 old
             }
-            Verb::Read { addr } => *self.word(addr),
-            Verb::Note { handle, value } => {
-                self.note(client, handle, value);
+            WordOp::Read { addr } => *self.word(addr),
+            WordOp::WriteLedger { handle, value } => {
+                self.write_ledger(client, handle, value);
                 0
             }
         }

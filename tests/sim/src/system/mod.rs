@@ -41,7 +41,7 @@ use dlock_core::control::{LockGrant, Secret};
 use dlock_core::lock::Op;
 use dlock_core::session::Heartbeats;
 use dlock_core::status::Status;
-use dlock_core::verb::Outcome;
+use dlock_core::word_op::Outcome;
 
 #[cfg(feature = "planted")]
 pub use bugs::{plant, plantable};
@@ -282,7 +282,7 @@ impl Sys {
         let (kind, a) = match ev {
             Ev::Step(c, ..) => (1, c),
             Ev::Timer(c, ..) => (2, c),
-            Ev::Verb(c, ..) => (3, c),
+            Ev::WordOp(c, ..) => (3, c),
             Ev::Up(c) => (4, c),
             Ev::Down(c) => (5, c),
             Ev::ControlUp(c) => (6, c),
@@ -304,7 +304,7 @@ impl Sys {
     pub(crate) fn client_event(&mut self, ev: Ev) {
         let paused = |sys: &Sys, c: u8| sys.clients[usize::from(c)].paused_until;
         let process = match ev {
-            Ev::Step(c, inc, ..) | Ev::Timer(c, inc, ..) | Ev::Verb(c, inc, ..) => Some((c, inc)),
+            Ev::Step(c, inc, ..) | Ev::Timer(c, inc, ..) | Ev::WordOp(c, inc, ..) => Some((c, inc)),
             Ev::Control(c, inc, _) | Ev::Reset(c, inc, _) => Some((c, inc)),
             Ev::Down(c) | Ev::ControlDown(c) => Some((c, self.clients[usize::from(c)].inc)),
             _ => None,
@@ -324,7 +324,7 @@ impl Sys {
             }
         }
         match ev {
-            Ev::Step(c, _, l, tok) | Ev::Timer(c, _, l, tok) | Ev::Verb(c, _, l, tok) => {
+            Ev::Step(c, _, l, tok) | Ev::Timer(c, _, l, tok) | Ev::WordOp(c, _, l, tok) => {
                 let (c, l) = (usize::from(c), usize::from(l));
                 let object = self.object_of(l);
                 let current = match object {
@@ -338,10 +338,10 @@ impl Sys {
                 match (ev, object) {
                     (Ev::Step(..), None) => self.thread_steps(c, l),
                     (Ev::Timer(..), None) => self.timer(c, l),
-                    (_, None) => self.cpu_verb(c, l),
+                    (_, None) => self.cpu_word_op(c, l),
                     (Ev::Step(..), Some(o)) => self.object_steps(c, o),
                     (Ev::Timer(..), Some(o)) => self.object_outcome(c, o, Outcome::Unknown),
-                    (_, Some(o)) => self.object_cpu_verb(c, o),
+                    (_, Some(o)) => self.object_cpu_op(c, o),
                 }
             }
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}

@@ -3,7 +3,7 @@
 //! compare-and-swap, read, release, destroy.
 //!
 //! ```text
-//!   nothing ─create, get─▶ got ─one verb─▶ the value before | refused | no answer: unknown
+//!   nothing ─create, get─▶ got ─one word operation─▶ the value before | refused | unknown
 //!                           └─ release (everything before it is answered) ─▶ nothing
 //! ```
 //! Threads of objects are numbered behind those of the locks. Requests go by the control thread.
@@ -13,7 +13,7 @@ use dlock_core::control::{ControlReply, ControlRequest, ObjectGrant};
 use dlock_core::ids::ObjectId;
 use dlock_core::limits::LOCK_WAIT_S;
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb, Word, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 
 use super::coverage::Action;
 use super::object_oracle::{Change, Place};
@@ -253,10 +253,10 @@ impl Sys {
         let place: Place = (o, got.epoch, got.grant.generation.0);
         let op = self.oracle.objects.begin(place, change, self.now);
         let addr = WordAddr::new(got.grant.slot, Word::W0);
-        let verb = match change {
-            Change::Faa(add) => Verb::Faa { addr, add },
-            Change::Cas(expect, swap) => Verb::Cas { addr, expect, swap },
-            Change::Read => Verb::Read { addr },
+        let word_op = match change {
+            Change::Faa(add) => WordOp::Faa { addr, add },
+            Change::Cas(expect, swap) => WordOp::Cas { addr, expect, swap },
+            Change::Read => WordOp::Read { addr },
         };
         self.log(|| format!("client {c} object {o}: {change:x?}"));
         self.object_enters(c, o, Waits::Chain(op));
@@ -269,31 +269,31 @@ impl Sys {
         let (tok, lock) = (self.object(c, o).tok, self.object_index(o));
         if self.clients[c].fabric == Fabric::Shm {
             // reads are free: the generation tells whether the object still lives
-            let gen = Verb::Read { addr: WordAddr::new(got.grant.slot, Word::Gen) };
-            self.object(c, o).chain = Some((Chain::one(gen).then(verb), values));
-            return self.object_verb_after(c, o);
+            let gen = WordOp::Read { addr: WordAddr::new(got.grant.slot, Word::Gen) };
+            self.object(c, o).chain = Some((Chain::one(gen).then(word_op), values));
+            return self.object_op_after(c, o);
         }
-        self.send_up(c, Unit::Batch { lock, tok, chain: Chain::one(verb), values, more: false });
+        self.send_up(c, Unit::Batch { lock, tok, chain: Chain::one(word_op), values, more: false });
         let (inc, at) = (self.clients[c].inc, self.now + LOCK_WAIT_S * NS);
         self.at(at, Ev::Timer(c as u8, inc, lock, tok));
     }
 
-    fn object_verb_after(&mut self, c: usize, o: usize) {
+    fn object_op_after(&mut self, c: usize, o: usize) {
         let (ns, l) = (self.takes(50), self.object_index(o));
         let (inc, tok) = (self.clients[c].inc, self.object(c, o).tok);
-        self.after(ns, Ev::Verb(c as u8, inc, l, tok));
+        self.after(ns, Ev::WordOp(c as u8, inc, l, tok));
     }
 
-    /// The client's CPU executes the next verb of its chain.
-    pub(super) fn object_cpu_verb(&mut self, c: usize, o: usize) {
+    /// The client's CPU executes the next word operation of its chain.
+    pub(super) fn object_cpu_op(&mut self, c: usize, o: usize) {
         let t = &self.clients[c].objects[o];
         let (Some((chain, mut values)), Some(got)) = (t.chain, t.got) else { return };
         let Some(id) = self.clients[c].id else { return };
-        let verb = chain.verbs()[values.as_slice().len()];
-        values.push(self.verb(got.epoch, id, &verb));
-        if values.as_slice().len() < chain.verbs().len() {
+        let word_op = chain.ops()[values.as_slice().len()];
+        values.push(self.word_op(got.epoch, id, &word_op));
+        if values.as_slice().len() < chain.ops().len() {
             self.object(c, o).chain = Some((chain, values));
-            return self.object_verb_after(c, o);
+            return self.object_op_after(c, o);
         }
         self.object_outcome(c, o, Outcome::Done(values));
     }

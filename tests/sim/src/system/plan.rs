@@ -9,11 +9,12 @@ use super::rng::Rng;
 /// How a client's chains are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabric {
-    /// At once, by its own CPU, verb by verb.
+    /// At once, by its own CPU, word operation by word operation.
     Shm,
     /// As a frame, by the primary, one chain after the other.
     Tcp,
-    /// By the primary's network card, verb by verb, in the order of one queue pair.
+    /// By the primary's network card, word operation by word operation, in the order of one queue
+    /// pair.
     Verbs,
 }
 

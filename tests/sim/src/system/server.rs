@@ -13,7 +13,7 @@ use dlock_core::limits::FAIR_GRACE_S;
 use dlock_core::membership::{Membership, Orphans, Rules, State};
 use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
-use dlock_core::verb::{Chain, Outcome, Values, Verb};
+use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
 use dlock_core::words::{AtomicWord, RwWord};
 
 use super::control::Answer;
@@ -250,8 +250,9 @@ impl World {
                 sys.send_down(c, inc, gen, Frame::Outcome { lock, tok, outcome });
             }
             Unit::Note { handle, entry, .. } => {
-                if primary.check_note(id, handle).is_ok() {
-                    let chain = Chain::one(Verb::Note { handle, value: entry.into_bits() });
+                if primary.check_ledger_write(id, handle).is_ok() {
+                    let chain =
+                        Chain::one(WordOp::WriteLedger { handle, value: entry.into_bits() });
                     let values = execute(sys, id, &chain);
                     primary.executed(id, &chain, &values);
                 }
@@ -353,13 +354,13 @@ impl Sys {
 /// The primary's own processor executes a chain; others' verbs come between its verbs.
 fn execute(sys: &mut Sys, id: ClientId, chain: &Chain) -> Values {
     let mut values = Values::new();
-    for verb in chain.verbs() {
+    for word_op in chain.ops() {
         sys.others();
-        let value = match *verb {
-            Verb::Cas { addr, expect, swap } if sys.bugs.split_cas => {
+        let value = match *word_op {
+            WordOp::Cas { addr, expect, swap } if sys.bugs.split_cas => {
                 dlock_core::exec::LockMemory::cas(sys, addr, expect, swap)
             }
-            _ => sys.verb(sys.epoch, id, verb),
+            _ => sys.word_op(sys.epoch, id, word_op),
         };
         values.push(value);
     }

@@ -37,7 +37,7 @@ impl World {
             let asked = client.control_up.len() + client.control_down.len();
             (client.up_last, client.down_last) = (sys.now, sys.now);
             (client.control_up_last, client.control_down_last) = (sys.now, sys.now);
-            for i in 0..(queued * dlock_core::verb::CHAIN_VERBS_MAX) as u64 {
+            for i in 0..(queued * dlock_core::word_op::CHAIN_OPS_MAX) as u64 {
                 sys.up_at(c, sys.now + i); // whatever is late arrives now
                 sys.after(i, Ev::Down(c as u8));
             }

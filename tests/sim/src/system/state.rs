@@ -14,7 +14,7 @@ use dlock_core::message::{Reply, Request};
 use dlock_core::operation::{Bounds, Operation};
 use dlock_core::session::Heartbeats;
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 
 use super::clock::Clock;
@@ -32,8 +32,8 @@ pub(crate) enum Ev {
     Step(u8, u16, u8, u32),
     /// A client's thread has waited long enough.
     Timer(u8, u16, u8, u32),
-    /// The CPU of a client executes the next verb of its chain (shm).
-    Verb(u8, u16, u8, u32),
+    /// The CPU of a client executes the next word operation of its chain (shm).
+    WordOp(u8, u16, u8, u32),
     /// The next unit of a client's channel arrives at the primary.
     Up(u8),
     /// The next frame of a client's channel arrives at the client.
@@ -91,7 +91,7 @@ impl Unit {
     /// Verbs in it.
     pub fn verbs(&self) -> usize {
         match self {
-            Unit::Batch { chain, .. } => chain.verbs().len(),
+            Unit::Batch { chain, .. } => chain.ops().len(),
             _ => 1,
         }
     }
@@ -480,7 +480,8 @@ impl Sys {
         }
     }
 
-    /// Lets whoever is due before one verb of the primary go first; sometimes that is long.
+    /// Lets whoever is due before one word operation of the primary go first; sometimes that is
+    /// long.
     pub fn others(&mut self) {
         if !self.rng.chance(self.plan.interleave) || self.depth > 0 {
             return;
@@ -505,16 +506,16 @@ impl Sys {
     }
 
     pub fn w0(slot: Slot) -> WordAddr {
-        WordAddr::new(slot, dlock_core::verb::Word::W0)
+        WordAddr::new(slot, dlock_core::word_op::Word::W0)
     }
 
-    /// A verb on memory, as its client's executor has it executed.
-    pub fn verb(&mut self, epoch: u32, id: ClientId, verb: &Verb) -> u64 {
+    /// A word operation on memory, as its client's executor has it executed.
+    pub fn word_op(&mut self, epoch: u32, id: ClientId, word_op: &WordOp) -> u64 {
         let memory =
             if epoch == self.epoch && self.alive { &mut self.memory } else { &mut self.dead };
-        let value = memory.execute(id, verb);
+        let value = memory.execute(id, word_op);
         self.mix(value ^ u64::from(id.get()) << 32);
-        self.log(|| format!("  {} {verb:x?} = {value:#x}", id.get()));
+        self.log(|| format!("  {} {word_op:x?} = {value:#x}", id.get()));
         value
     }
 }
@@ -552,7 +553,7 @@ impl LockMemory for Sys {
         LedgerEntry::from_bits(self.memory.entry(client, handle))
     }
     fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
-        self.memory.note(client, handle, 0);
+        self.memory.write_ledger(client, handle, 0);
     }
 }
 

@@ -15,7 +15,7 @@ use dlock_core::lock::{FastCas, Op};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::status::Status;
-use dlock_core::verb::{Chain, Outcome, Values, Verb};
+use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
 use dlock_core::words::{LedgerEntry, RwWord};
 
 use super::coverage::Action;
@@ -117,7 +117,7 @@ impl Sys {
         let is_sync = t.async_until == 0;
         if let Some(cas) = entry.fast(op, now).filter(|_| uses_fast && is_sync) {
             let until_ns = bounds.chain_until_ns(now.local_ns);
-            let chain = Chain::one(cas.verb());
+            let chain = Chain::one(cas.word_op());
             return self.post(c, l, chain, until_ns, Doing::Fast { cas, begun: now, bounds });
         }
         let started = Operation::begin(entry, op, now, bounds);
@@ -359,7 +359,7 @@ impl Sys {
         }
         let (handle, epoch) = (entry.handle(), t.epoch);
         if client.fabric == Fabric::Shm {
-            self.verb(epoch, id, &Verb::Note { handle, value: write.into_bits() });
+            self.word_op(epoch, id, &WordOp::WriteLedger { handle, value: write.into_bits() });
             return;
         }
         // one that goes to a queue pair that is broken is never acknowledged
@@ -427,7 +427,7 @@ impl Sys {
             self.known_at_once(c, l, 1_000);
         } else if is_local {
             self.thread(c, l).chain = Some((chain, Values::new()));
-            self.verb_after(c, l);
+            self.word_op_after(c, l);
         } else if self.client_now(c).local_ns >= until_ns {
             self.thread(c, l).outcome = Some(Outcome::Unknown); // no time is left for it
             self.known_at_once(c, l, 20);
@@ -473,28 +473,28 @@ impl Sys {
         self.sessions.iter().any(|s| s.revoked && Some(s.id) == client.id && s.gen == 0)
     }
 
-    pub(super) fn verb_after(&mut self, c: usize, l: usize) {
+    pub(super) fn word_op_after(&mut self, c: usize, l: usize) {
         let ns = self.takes(50);
         let inc = self.clients[c].inc;
         let tok = self.thread(c, l).tok;
-        self.after(ns, Ev::Verb(c as u8, inc, l as u8, tok));
+        self.after(ns, Ev::WordOp(c as u8, inc, l as u8, tok));
     }
 
     /// The client's CPU executes the next word operation of its chain.
-    pub(super) fn cpu_verb(&mut self, c: usize, l: usize) {
+    pub(super) fn cpu_word_op(&mut self, c: usize, l: usize) {
         let client = &mut self.clients[c];
         let t = &mut client.threads[l];
         if t.doing == Doing::Batch {
-            return self.batch_verb(c);
+            return self.batch_word_op(c);
         }
         let (Some((chain, mut values)), Some(id)) = (t.chain, client.id) else { return };
         let epoch = t.epoch;
-        let verb = chain.verbs()[values.as_slice().len()];
-        values.push(self.verb(epoch, id, &verb));
+        let word_op = chain.ops()[values.as_slice().len()];
+        values.push(self.word_op(epoch, id, &word_op));
         let t = self.thread(c, l);
-        if values.as_slice().len() < chain.verbs().len() {
+        if values.as_slice().len() < chain.ops().len() {
             t.chain = Some((chain, values));
-            return self.verb_after(c, l);
+            return self.word_op_after(c, l);
         }
         (t.chain, t.outcome) = (None, Some(Outcome::Done(values)));
         self.known_at_once(c, l, 20);

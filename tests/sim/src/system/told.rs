@@ -6,7 +6,7 @@ use dlock_core::clock::{Now, ServerTime, DRIFT_PPM};
 use dlock_core::lock::{Op, OpResult, View};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
-use dlock_core::verb::{Word, WordAddr};
+use dlock_core::word_op::{Word, WordAddr};
 
 use super::state::{code, Sys};
 

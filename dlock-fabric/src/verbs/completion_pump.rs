@@ -2,9 +2,9 @@
 //! What a client has under way: posters, completions, and waiting for them.
 //!
 //! ```text
-//!   thread ─▶ Station (claimed) ─post─▶ Qp ─▶ device ─▶ Cq ◀─look── any thread that waits
-//!     ▲                                                        └─▶ files each completion on the
-//!     └──────────────── reads the board of its own station ◀───┘   board it belongs to
+//!   thread ─▶ PosterSlot (claimed) ─post─▶ Qp ─▶ device ─▶ Cq ◀─look── any thread that waits
+//!     ▲                                                        └─▶ files each completion in the
+//!     └─── reads the completion slot of its own poster slot ◀────── completion slot it belongs to
 //! ```
 //! A waiting thread first looks again and again. When that has taken longer than it is worth, one
 //! thread, the leader, sleeps on the completion channel, and the others until they are woken.
@@ -17,15 +17,15 @@ use dlock_core::status::Status;
 
 use super::completion::{Channel, Completion, Cq};
 use super::error::VerbsError;
+use super::poster_slot::{Claim, PosterSlot, Use};
 use super::qp::Qp;
-use super::station::{Claim, Station, Use};
 use crate::inbox::lock;
 
-/// Stations for chains, and the verbs of a list on each.
+/// Poster slots for chains, and the verbs of a list on each.
 const SMALL: (usize, u32) = (8, 16);
-/// Stations for batches: a batch has up to 31 chains of 4 verbs.
+/// Poster slots for batches: a batch has up to 31 chains of 4 verbs.
 const LARGE: (usize, u32) = (2, 128);
-/// Stations for notes.
+/// Poster slots for notes.
 const NOTES: (usize, u32) = (4, 32);
 /// Verbs of chains that are posted without waiting.
 pub(super) const RING_VERBS: u32 = 256;
@@ -43,7 +43,7 @@ const SPIN_PARTS: u32 = 32;
 const LOOKS: u32 = 32;
 /// Completions taken at a time.
 const POLLED: usize = 16;
-/// How long to sleep for a station at a time: nothing tells that an orphan has become free.
+/// How long to sleep for a poster slot at a time: nothing tells that an orphan has become free.
 const CLAIM_SLICE: Duration = Duration::from_millis(1);
 
 /// Why waiting has ended without what was waited for.
@@ -67,15 +67,15 @@ impl From<Stop> for Status {
 /// Where a completion belongs.
 #[derive(Clone, Copy, Debug)]
 enum Target {
-    Station(u16),
+    PosterSlot(u16),
     Ring,
     Nobody,
 }
 
 /// The send side of one session.
 #[derive(Debug)]
-pub(super) struct Flight {
-    stations: Box<[Station]>,
+pub(super) struct CompletionPump {
+    poster_slots: Box<[PosterSlot]>,
     /// By the owner's number on the queue pair of chains.
     targets: Box<[Target]>,
     chains_qp: u32,
@@ -105,9 +105,9 @@ struct Park {
     woken: Condvar,
 }
 
-/// What a [`Flight`] is made of.
+/// What a [`CompletionPump`] is made of.
 #[derive(Debug)]
-pub(super) struct FlightParts {
+pub(super) struct CompletionPumpParts {
     /// The queue pair of the chains.
     pub(super) chains: Arc<Qp>,
     /// The number of the poster that posts without waiting.
@@ -121,26 +121,26 @@ pub(super) struct FlightParts {
     pub(super) sleep: bool,
 }
 
-impl Flight {
-    pub(super) fn new(parts: FlightParts) -> Result<Self, VerbsError> {
-        let mut stations = Vec::new();
+impl CompletionPump {
+    pub(super) fn new(parts: CompletionPumpParts) -> Result<Self, VerbsError> {
+        let mut poster_slots = Vec::new();
         let uses = [(SMALL, Use::Chains), (LARGE, Use::Chains), (NOTES, Use::Notes)];
         for ((count, slots), usage) in uses {
             for _ in 0..count {
-                stations.push(Station::new(&parts.chains, slots, usage)?);
+                poster_slots.push(PosterSlot::new(&parts.chains, slots, usage)?);
             }
         }
-        let owners = stations.iter().map(Station::owner).chain([parts.ring_owner]);
+        let owners = poster_slots.iter().map(PosterSlot::owner).chain([parts.ring_owner]);
         let last = owners.max().unwrap_or(0);
         let mut targets = vec![Target::Nobody; usize::from(last) + 1];
-        for (i, station) in stations.iter().enumerate() {
-            targets[usize::from(station.owner())] = Target::Station(i as u16);
+        for (i, poster_slot) in poster_slots.iter().enumerate() {
+            targets[usize::from(poster_slot.owner())] = Target::PosterSlot(i as u16);
         }
         targets[usize::from(parts.ring_owner)] = Target::Ring;
         let spin = if parts.sleep { SPIN_SLEEPY } else { SPIN_MAX };
         let spin_max_ns = spin.as_nanos() as u32;
         Ok(Self {
-            stations: stations.into(),
+            poster_slots: poster_slots.into(),
             targets: targets.into(),
             chains_qp: parts.chains.qp_num(),
             ring_done: AtomicU32::new(0),
@@ -191,23 +191,23 @@ impl Flight {
         !self.is_ring_done(self.ring_posted.load(Ordering::SeqCst))
     }
 
-    /// Claims a station for a list of so many verbs, if one is free and the session stands.
+    /// Claims a poster slot for a list of so many verbs, if one is free and the session stands.
     #[inline]
     pub(super) fn claim_now(&self, verbs: usize) -> Option<Claim<'_>> {
         if self.is_broken() {
             return None;
         }
-        let fits = |s: &&Station| s.usage() == Use::Chains && s.slots() as usize >= verbs;
-        self.stations.iter().filter(fits).find_map(Station::claim)
+        let fits = |s: &&PosterSlot| s.usage() == Use::Chains && s.slots() as usize >= verbs;
+        self.poster_slots.iter().filter(fits).find_map(PosterSlot::claim)
     }
 
-    /// Claims a station for a list of so many verbs.
+    /// Claims a poster slot for a list of so many verbs.
     pub(super) fn claim(&self, verbs: usize, deadline: Instant) -> Result<Claim<'_>, Stop> {
-        let fits = |s: &&Station| s.usage() == Use::Chains && s.slots() as usize >= verbs;
+        let fits = |s: &&PosterSlot| s.usage() == Use::Chains && s.slots() as usize >= verbs;
         self.claim_if(fits, deadline)
     }
 
-    /// Claims a station for a note, with room for it.
+    /// Claims a poster slot for a note, with room for it.
     pub(super) fn claim_for_note(&self, deadline: Instant) -> Result<Claim<'_>, Stop> {
         let mut claim = self.claim_if(|s| s.usage() == Use::Notes, deadline)?;
         if claim.poster().free() == 0 {
@@ -219,12 +219,12 @@ impl Flight {
     #[inline]
     fn claim_if(
         &self,
-        fits: impl Fn(&&Station) -> bool,
+        fits: impl Fn(&&PosterSlot) -> bool,
         deadline: Instant,
     ) -> Result<Claim<'_>, Stop> {
         loop {
             // The first that is free: the fewer are in use, the fewer cache lines are.
-            match self.stations.iter().filter(&fits).find_map(Station::claim) {
+            match self.poster_slots.iter().filter(&fits).find_map(PosterSlot::claim) {
                 _ if self.is_broken() => return Err(Stop::Broken),
                 Some(claim) => return Ok(claim),
                 None => {}
@@ -244,14 +244,14 @@ impl Flight {
         self.strict.load(Ordering::SeqCst)
     }
 
-    /// Gives a station back whose list has not completed in time.
+    /// Gives a poster slot back whose list has not completed in time.
     #[cold]
     pub(super) fn abandon(&self, claim: Claim<'_>) {
         self.strict.store(true, Ordering::SeqCst);
         self.release(claim);
     }
 
-    /// Gives a station back.
+    /// Gives a poster slot back.
     #[inline]
     pub(super) fn release(&self, claim: Claim<'_>) {
         drop(claim);
@@ -262,25 +262,25 @@ impl Flight {
     /// chains that nobody waits for, too. One that was given up, and is not over now, ends the
     /// session: it must not take effect after the request that is to undo it.
     pub(super) fn settled(&self, chains: bool, deadline: Instant) -> Result<(), Stop> {
-        for station in self.stations.iter().filter(|s| s.usage() == Use::Notes) {
-            let posted = station.posted();
-            self.wait(deadline, || station.is_done(posted).then_some(()))?;
+        for poster_slot in self.poster_slots.iter().filter(|s| s.usage() == Use::Notes) {
+            let posted = poster_slot.posted();
+            self.wait(deadline, || poster_slot.is_done(posted).then_some(()))?;
         }
         if chains {
             let posted = self.ring_posted.load(Ordering::SeqCst);
             self.wait(deadline, || self.is_ring_done(posted).then_some(()))?;
-            for (station, posted) in self.abandoned() {
-                let over = self.wait(deadline, || station.is_done(posted).then_some(()));
+            for (poster_slot, posted) in self.abandoned() {
+                let over = self.wait(deadline, || poster_slot.is_done(posted).then_some(()));
                 over.map_err(|_| Stop::Broken)?;
             }
         }
         Ok(())
     }
 
-    /// Lists that were given up and may be under way, by station.
-    pub(super) fn abandoned(&self) -> impl Iterator<Item = (&Station, u32)> {
-        let stations = if self.is_strict() { &self.stations[..] } else { &[] };
-        stations.iter().filter_map(|station| Some((station, station.abandoned()?)))
+    /// Lists that were given up and may be under way, by poster slot.
+    pub(super) fn abandoned(&self) -> impl Iterator<Item = (&PosterSlot, u32)> {
+        let poster_slots = if self.is_strict() { &self.poster_slots[..] } else { &[] };
+        poster_slots.iter().filter_map(|poster_slot| Some((poster_slot, poster_slot.abandoned()?)))
     }
 
     /// Waits until `ready` gives something; it must become ready by a completion.
@@ -432,7 +432,7 @@ impl Flight {
             return;
         }
         match self.targets.get(usize::from(work.owner)) {
-            Some(&Target::Station(i)) => self.stations[usize::from(i)].completed(work.seq),
+            Some(&Target::PosterSlot(i)) => self.poster_slots[usize::from(i)].completed(work.seq),
             Some(Target::Ring) => self.ring_done.store(work.seq, Ordering::SeqCst),
             Some(Target::Nobody) | None => {}
         }

@@ -67,7 +67,7 @@ impl std::fmt::Debug for WordAddr {
 
 /// One operation on one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verb {
+pub enum WordOp {
     /// Compare and swap; its value is the old word, and it took effect iff that is `expect`.
     Cas {
         /// The word.
@@ -90,7 +90,7 @@ pub enum Verb {
         addr: WordAddr,
     },
     /// Write an entry of the client's own ledger; its value is 0.
-    Note {
+    WriteLedger {
         /// The entry.
         handle: Handle,
         /// What it gets.
@@ -99,45 +99,45 @@ pub enum Verb {
 }
 
 /// Verbs in one chain.
-pub const CHAIN_VERBS_MAX: usize = 4;
+pub const CHAIN_OPS_MAX: usize = 4;
 
 /// A short ordered list of verbs. Never empty once built; plain data, no allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Chain {
-    verbs: [Verb; CHAIN_VERBS_MAX],
+    ops: [WordOp; CHAIN_OPS_MAX],
     len: u8,
 }
 
 impl Chain {
-    /// A chain of one verb.
+    /// A chain of one word operation.
     #[inline]
-    pub fn one(verb: Verb) -> Self {
-        Self { verbs: [verb; CHAIN_VERBS_MAX], len: 1 }
+    pub fn one(word_op: WordOp) -> Self {
+        Self { ops: [word_op; CHAIN_OPS_MAX], len: 1 }
     }
 
-    /// The chain with one more verb at its end.
+    /// The chain with one more word operation at its end.
     ///
     /// # Panics
-    /// If the chain has [`CHAIN_VERBS_MAX`] verbs already: algorithms build chains of fixed length.
+    /// If the chain has [`CHAIN_OPS_MAX`] verbs already: algorithms build chains of fixed length.
     #[inline]
     #[must_use]
-    pub fn then(mut self, verb: Verb) -> Self {
-        self.verbs[self.len as usize] = verb;
+    pub fn then(mut self, word_op: WordOp) -> Self {
+        self.ops[self.len as usize] = word_op;
         self.len += 1;
         self
     }
 
     /// The verbs in order.
     #[inline]
-    pub fn verbs(&self) -> &[Verb] {
-        &self.verbs[..self.len as usize]
+    pub fn ops(&self) -> &[WordOp] {
+        &self.ops[..self.len as usize]
     }
 }
 
 /// The values of a chain's verbs, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Values {
-    values: [u64; CHAIN_VERBS_MAX],
+    values: [u64; CHAIN_OPS_MAX],
     len: u8,
 }
 
@@ -145,9 +145,9 @@ impl Values {
     /// No value yet.
     #[inline]
     pub fn new() -> Self {
-        Self { values: [0; CHAIN_VERBS_MAX], len: 0 }
+        Self { values: [0; CHAIN_OPS_MAX], len: 0 }
     }
-    /// Adds the value of the next verb.
+    /// Adds the value of the next word operation.
     #[inline]
     pub fn push(&mut self, value: u64) {
         self.values[self.len as usize] = value;
@@ -177,11 +177,11 @@ impl std::ops::Index<usize> for Values {
 /// What became of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every verb was executed; their values.
+    /// Every word operation was executed; their values.
     Done(Values),
     /// The completion was lost: any prefix of the chain may or may not have taken effect.
     Unknown,
-    /// Refused before any verb was executed: not an address this client may touch, or the
+    /// Refused before any word operation was executed: not an address this client may touch, or the
     /// primary is recovering.
     Refused(crate::status::Status),
 }

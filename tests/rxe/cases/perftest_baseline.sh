@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# The floor under every latency of dlock on verbs: perftest on one device.
+# The baseline of every latency of dlock on verbs: perftest on one device.
 # net: pair
 # here: yes
 # limit: 60
@@ -11,12 +11,12 @@ command -v ib_atomic_lat >/dev/null || { echo "SKIP: perftest is not installed";
 
 # Of the pair, the first one with itself.
 RXE_VM_DEV2='' RXE_VM_GID_INDEX2=''
-floor() { # name, program and arguments
+baseline() { # name, program and arguments
     name=$1
     shift
     line=$(perftest "$@")
     echo "  $name: median $(median "$line") us"
 }
-floor FAA ib_atomic_lat -A FETCH_AND_ADD -n 2000
-floor CAS ib_atomic_lat -A CMP_AND_SWAP -n 2000
-floor "SEND, half a round trip" ib_send_lat -n 2000
+baseline FAA ib_atomic_lat -A FETCH_AND_ADD -n 2000
+baseline CAS ib_atomic_lat -A CMP_AND_SWAP -n 2000
+baseline "SEND, half a round trip" ib_send_lat -n 2000

@@ -160,7 +160,7 @@ pub struct DeviceInfo {
 
 /// The port to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct PortSelection {
     /// The device.
     pub device: String,
     /// Its port.
@@ -225,7 +225,7 @@ pub fn choose(
     devices: &[DeviceInfo],
     device: Option<&str>,
     eid: &[u8; 16],
-) -> Result<Choice, NoPort> {
+) -> Result<PortSelection, NoPort> {
     let eid = Gid(*eid);
     let usable_devices = || devices.iter().filter(|device| usable(device).is_ok());
     let named = usable_devices().filter(|other| device == Some(other.name.as_str()));
@@ -267,7 +267,7 @@ fn ports_text(device: &DeviceInfo) -> impl Iterator<Item = String> + '_ {
 }
 
 /// The device's first active port with its best GID, or why the device cannot be used.
-pub fn usable(device: &DeviceInfo) -> Result<Choice, String> {
+pub fn usable(device: &DeviceInfo) -> Result<PortSelection, String> {
     if let Some(reason) = &device.unusable {
         return Err(reason.clone());
     }
@@ -292,7 +292,7 @@ pub fn usable(device: &DeviceInfo) -> Result<Choice, String> {
     })
 }
 
-fn by_address(device: &DeviceInfo, eid: Gid) -> Option<Choice> {
+fn by_address(device: &DeviceInfo, eid: Gid) -> Option<PortSelection> {
     if eid.is_none() {
         return None;
     }
@@ -304,8 +304,8 @@ fn by_address(device: &DeviceInfo, eid: Gid) -> Option<Choice> {
     Some(choice(device, port, *gid, true))
 }
 
-fn choice(device: &DeviceInfo, port: &PortInfo, gid: GidInfo, by_eid: bool) -> Choice {
-    Choice { device: device.name.clone(), port: port.number, gid, by_eid }
+fn choice(device: &DeviceInfo, port: &PortInfo, gid: GidInfo, by_eid: bool) -> PortSelection {
+    PortSelection { device: device.name.clone(), port: port.number, gid, by_eid }
 }
 
 fn best_gid(port: &PortInfo) -> Option<GidInfo> {

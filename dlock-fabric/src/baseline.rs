@@ -32,7 +32,7 @@ pub fn two_cas_ns(rounds: u32) -> f64 {
     started.elapsed().as_nanos() as f64 / f64::from(rounds.max(1))
 }
 
-/// A bare byte stream to a thread that sends back what it gets.
+/// A raw byte stream to a thread that sends back what it gets.
 #[derive(Debug)]
 pub struct Echo {
     near: Option<OwnedFd>,
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floors_are_measured_and_leave_no_thread_behind() {
+    fn baselines_are_measured_and_leave_no_thread_behind() {
         assert!(two_cas_ns(1_000) > 0.0);
         for mut echo in [Echo::unix(64).unwrap(), Echo::tcp(64).unwrap()] {
             for _ in 0..100 {

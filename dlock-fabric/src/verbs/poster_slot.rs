@@ -6,9 +6,9 @@
 //!                    └──dropped, verbs under way──▶ ORPHAN ──the last one completes──▶ FREE
 //!   notes: BUSY ──dropped──▶ FREE, whatever is under way
 //! ```
-//! A completion is filed on the station's board by whoever polled it; its owner reads the board.
-//! The scratch words of verbs under way are not used again: an orphan is nobody's until its last
-//! completion has come.
+//! A completion is filed on the poster slot's completion slot by whoever polled it; its owner reads
+//! the completion slot. The scratch words of verbs under way are not used again: an orphan is
+//! nobody's until its last completion has come.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
@@ -22,7 +22,7 @@ const FREE: u8 = 0;
 const BUSY: u8 = 1;
 const ORPHAN: u8 = 2;
 
-/// What a station is for.
+/// What a poster slot is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// One list at a time, whose values are wanted.
@@ -33,7 +33,7 @@ pub(super) enum Use {
 
 /// A poster, and what is known of its completions.
 #[derive(Debug)]
-pub(super) struct Station {
+pub(super) struct PosterSlot {
     state: AtomicU8,
     /// The poster's count with its last list.
     posted: AtomicU32,
@@ -47,9 +47,9 @@ pub(super) struct Station {
 
 // SAFETY: the poster is reached through a `Claim` alone (or by `reap`, which claims it): whoever
 // has changed `state` to BUSY, until it changes it back. Everything else is atomic or constant.
-unsafe impl Sync for Station {}
+unsafe impl Sync for PosterSlot {}
 
-impl Station {
+impl PosterSlot {
     pub(super) fn new(qp: &Arc<Qp>, slots: u32, usage: Use) -> Result<Self, VerbsError> {
         let poster = Poster::new(qp, slots)?;
         Ok(Self {
@@ -81,8 +81,8 @@ impl Station {
     #[inline]
     pub(super) fn claim(&self) -> Option<Claim<'_>> {
         let claimed = self.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed);
-        // Not `then_some`: a claim that is made and dropped gives the station back.
-        claimed.is_ok().then(|| Claim { station: self })
+        // Not `then_some`: a claim that is made and dropped gives the poster slot back.
+        claimed.is_ok().then(|| Claim { poster_slot: self })
     }
 
     /// Everything up to this count has completed. Called by one thread at a time, in order.
@@ -122,49 +122,49 @@ impl Station {
         let done = self.done.load(Ordering::SeqCst);
         let is_idle = done.wrapping_sub(self.posted()) as i32 >= 0;
         if is_idle && self.state.compare_exchange(ORPHAN, BUSY, from, to).is_ok() {
-            drop(Claim { station: self });
+            drop(Claim { poster_slot: self });
         }
     }
 }
 
-/// A station that is this thread's.
+/// A poster slot that is this thread's.
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
-    station: &'a Station,
+    poster_slot: &'a PosterSlot,
 }
 
 impl<'a> Claim<'a> {
-    pub(super) fn station(&self) -> &'a Station {
-        self.station
+    pub(super) fn poster_slot(&self) -> &'a PosterSlot {
+        self.poster_slot
     }
 
     /// The poster, with everything settled that has completed.
     #[inline]
     pub(super) fn poster(&mut self) -> &mut Poster {
-        // SAFETY: see `Station`: this claim alone reaches it, and is borrowed mutably.
-        let poster = unsafe { &mut *self.station.poster.get() };
-        poster.settle_to(self.station.done.load(Ordering::Acquire));
+        // SAFETY: see `PosterSlot`: this claim alone reaches it, and is borrowed mutably.
+        let poster = unsafe { &mut *self.poster_slot.poster.get() };
+        poster.settle_to(self.poster_slot.done.load(Ordering::Acquire));
         poster
     }
 
     /// A list was posted: the poster's count with it.
     #[inline]
     pub(super) fn posted(&mut self, seq: u32) {
-        self.station.posted.store(seq, Ordering::Release);
+        self.poster_slot.posted.store(seq, Ordering::Release);
     }
 }
 
 impl Drop for Claim<'_> {
     #[inline]
     fn drop(&mut self) {
-        let station = self.station;
-        if station.usage == Use::Notes || station.is_idle() {
+        let poster_slot = self.poster_slot;
+        if poster_slot.usage == Use::Notes || poster_slot.is_idle() {
             self.poster();
-            station.state.store(FREE, Ordering::Release);
+            poster_slot.state.store(FREE, Ordering::Release);
         } else {
-            station.state.store(ORPHAN, Ordering::SeqCst);
+            poster_slot.state.store(ORPHAN, Ordering::SeqCst);
             // Its last completion may have come before anybody could see that it is an orphan.
-            station.reap();
+            poster_slot.reap();
         }
     }
 }
