@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
-use dlock_client::{Client, ClientConfig, Error, Instance};
+use dlock_client::{Client, ClientConfig, Config, Error, Instance};
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::status::Status;
 
@@ -74,18 +74,17 @@ impl Address {
 /// A client of the primary.
 pub fn client(place: &Where) -> Result<Client, Failure> {
     let address = place.address.resolve()?;
-    Client::with_config(&config(address, place.fabric), &address.ip().to_string()).map_err(
-        |error| {
-            let cause = format!("no session with the primary at {}: {error}", place.address);
-            let remedy = match error {
-                Error::NotReady => "start one (dlockd), or say where it is: --address IP:PORT",
-                Error::NoResource => "the primary has its full number of clients: dlock clients",
-                Error::VersionMismatch => "install the same release on client and primary",
-                _ => "dlock -v tells more; dlock status asks the primary",
-            };
-            Failure::new(UNAVAILABLE, cause, remedy)
-        },
-    )
+    let config = Config::new().port(address.port()).fabric(place.fabric);
+    Client::with_config(&config, &address.ip().to_string()).map_err(|error| {
+        let cause = format!("no session with the primary at {}: {error}", place.address);
+        let remedy = match error {
+            Error::NotReady => "start one (dlockd), or say where it is: --address IP:PORT",
+            Error::NoResource => "the primary has its full number of clients: dlock clients",
+            Error::VersionMismatch => "install the same release on client and primary",
+            _ => "dlock -v tells more; dlock status asks the primary",
+        };
+        Failure::new(UNAVAILABLE, cause, remedy)
+    })
 }
 
 /// Whether this host has an RDMA port that `auto` takes.

@@ -9,36 +9,36 @@
 //! holds. When the last lock object of a name is dropped, the primary is told.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::control::LockDesc;
-use dlock_core::ids::{ClientId, LockId};
-use dlock_core::limits::{HEARTBEAT_S_MAX, LOCK_WAIT_S};
-use dlock_core::message::{LockType, Mode};
+use dlock_core::ids::ClientId;
+use dlock_core::limits::HEARTBEAT_S_MAX;
+use dlock_core::message::LockType;
 use dlock_core::status::Status;
 
-use crate::config::ClientConfig;
 use crate::error::Error;
-use crate::guard::{Guard, Hold, RwGuard};
 use crate::instance::Instance;
-use crate::reference::{Key, Reference, References};
+use crate::locks::{AtomicLock, FairLock, Named, RwLock};
+use crate::options::Config;
+use crate::reference::{Key, References};
 
 /// The longest lease. It never ends: deadlines saturate.
 pub const LEASE_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// The longest wait for a lock; longer ones end here.
-pub const WAIT_MAX: Duration = Duration::from_secs(24 * 3_600);
-
-/// How long `lock` waits.
-const WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
-
 /// A client of one primary. Clones share its session.
 ///
-/// ```no_run
+/// ```
 /// use std::time::Duration;
 ///
+/// use dlock_client::{Client, Config};
+///
 /// # fn main() -> Result<(), dlock_client::Error> {
-/// let client = dlock_client::Client::connect("127.0.0.1")?;
+/// # use dlock_server::{Server, ServerConfig, VerbsUse};
+/// # let free = ServerConfig { port: 0, verbs: VerbsUse::Off, ..Default::default() };
+/// # let server = Server::start(free).unwrap();
+/// # let port = server.local_addr().port();
+/// let client = Client::with_config(&Config::new().port(port), "127.0.0.1")?;
 /// let lock = client.atomic_lock("table 7")?;
 /// let guard = lock.lock(Duration::from_secs(10))?;
 /// // … nobody else is here …
@@ -61,18 +61,18 @@ impl Client {
     /// # Latency
     /// Two connections and two round trips; at most 10 s each.
     pub fn connect(ip: &str) -> Result<Self, Error> {
-        Self::with_config(&ClientConfig::default(), ip)
+        Self::with_config(&Config::new(), ip)
     }
 
     /// As [`connect`](Self::connect), with a configuration.
     ///
     /// # Errors
-    /// As `connect`.
+    /// As `connect`; `Invalid` (a value of the configuration is out of its bounds).
     ///
     /// # Latency
     /// As `connect`.
-    pub fn with_config(config: &ClientConfig, ip: &str) -> Result<Self, Error> {
-        let instance = Instance::init(&config.with_default_horizon(), ip).map_err(Error::of)?;
+    pub fn with_config(config: &Config, ip: &str) -> Result<Self, Error> {
+        let instance = Instance::init(&config.checked()?, ip).map_err(Error::of)?;
         Ok(Self { references: Arc::new(References::new(instance)) })
     }
 
@@ -133,7 +133,7 @@ impl Client {
             (status, _) => Err(Error::of(status)),
         })?;
         let Key::Lock(id) = reference.key() else { return Err(Error::Other(Status::Error)) };
-        Ok(Named { reference, id })
+        Ok(Named::new(reference, id))
     }
 
     /// Asks the primary whether it is there and knows this client. `timeout` is rounded up to
@@ -173,40 +173,6 @@ impl Client {
     }
 }
 
-/// A lock object of any type.
-#[derive(Clone, Debug)]
-struct Named {
-    reference: Arc<Reference>,
-    id: LockId,
-}
-
-impl Named {
-    #[inline]
-    fn try_hold(&self, mode: Mode, expire_s: u32) -> Result<Hold<'_>, Error> {
-        let instance = self.reference.instance();
-        let (result, number) = instance.try_guard(self.id, mode, expire_s);
-        match result.status {
-            Status::Success | Status::AlreadyLocked => {
-                Ok(Hold::new(instance, self.id, mode, number, result.view))
-            }
-            status => Err(Error::of(status)),
-        }
-    }
-
-    fn hold(&self, mode: Mode, expire_s: u32, wait: Duration) -> Result<Hold<'_>, Error> {
-        let instance = self.reference.instance();
-        let deadline = Instant::now() + wait.min(WAIT_MAX);
-        let (result, number) = instance.wait_guard(self.id, mode, expire_s, deadline);
-        match result.status {
-            Status::Success | Status::AlreadyLocked => {
-                Ok(Hold::new(instance, self.id, mode, number, result.view))
-            }
-            Status::Fail | Status::Again => Err(Error::TimedOut),
-            status => Err(Error::of(status)),
-        }
-    }
-}
-
 /// A duration in whole seconds, rounded up.
 fn whole_seconds(duration: Duration) -> Option<u32> {
     let up = u64::from(duration.subsec_nanos() > 0);
@@ -218,176 +184,6 @@ pub(crate) fn lease_s(lease: Duration) -> Result<u32, Error> {
     match whole_seconds(lease) {
         Some(seconds) if seconds > 0 => Ok(seconds),
         _ => Err(Error::Invalid("a lease lasts longer than nothing and at most 4294967295 s")),
-    }
-}
-
-/// Read-write locks have no lease; the operation has, and any will do.
-const NO_LEASE: u32 = 1;
-
-/// A lock with one holder and a lease. Clones are the same lock.
-#[derive(Clone, Debug)]
-pub struct AtomicLock(Named);
-
-impl AtomicLock {
-    /// The lock's id, the same for all clients while it exists.
-    pub fn id(&self) -> LockId {
-        self.0.id
-    }
-
-    /// Takes the lock if it is free. The lease is rounded up to whole seconds and is over 0, at
-    /// most [`LEASE_MAX`].
-    ///
-    /// # Errors
-    /// `ClientLock`, `Invalid`, `NotReady`, `Disconnected`, `Left`.
-    ///
-    /// # Latency
-    /// One round trip; 5 s at most.
-    #[inline]
-    pub fn try_lock(&self, lease: Duration) -> Result<Guard<'_>, Error> {
-        self.0.try_hold(Mode::Exclusive, lease_s(lease)?).map(Guard)
-    }
-
-    /// Takes the lock, waiting up to 5 s for it.
-    ///
-    /// # Errors
-    /// As [`try_lock`](Self::try_lock), but `TimedOut` for `ClientLock`.
-    ///
-    /// # Latency
-    /// A hand-over is one message in each direction.
-    pub fn lock(&self, lease: Duration) -> Result<Guard<'_>, Error> {
-        self.lock_timeout(lease, WAIT)
-    }
-
-    /// Takes the lock, waiting up to `timeout` (at most [`WAIT_MAX`]) for it.
-    ///
-    /// # Errors
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Latency
-    /// As `lock`.
-    pub fn lock_timeout(&self, lease: Duration, timeout: Duration) -> Result<Guard<'_>, Error> {
-        self.0.hold(Mode::Exclusive, lease_s(lease)?, timeout).map(Guard)
-    }
-}
-
-/// A lock with readers or one writer and no lease. Clones are the same lock.
-#[derive(Clone, Debug)]
-pub struct RwLock(Named);
-
-impl RwLock {
-    /// The lock's id, the same for all clients while it exists.
-    pub fn id(&self) -> LockId {
-        self.0.id
-    }
-
-    /// Takes the lock for reading, if no writer has it or waits for it.
-    ///
-    /// # Errors
-    /// `ClientLock`, `NotReady`, `Disconnected`, `Left`.
-    ///
-    /// # Latency
-    /// One round trip; 5 s at most. None if this client is reading already.
-    pub fn try_read(&self) -> Result<RwGuard<'_>, Error> {
-        self.0.try_hold(Mode::Shared, NO_LEASE).map(RwGuard)
-    }
-
-    /// Takes the lock for writing, if it is free.
-    ///
-    /// # Errors
-    /// As [`try_read`](Self::try_read).
-    ///
-    /// # Latency
-    /// One round trip; 5 s at most.
-    pub fn try_write(&self) -> Result<RwGuard<'_>, Error> {
-        self.0.try_hold(Mode::Exclusive, NO_LEASE).map(RwGuard)
-    }
-
-    /// Takes the lock for reading, waiting up to 5 s for it.
-    ///
-    /// # Errors
-    /// As [`try_read`](Self::try_read), but `TimedOut` for `ClientLock`.
-    ///
-    /// # Latency
-    /// A hand-over is one message in each direction.
-    pub fn read(&self) -> Result<RwGuard<'_>, Error> {
-        self.read_timeout(WAIT)
-    }
-
-    /// Takes the lock for writing, waiting up to 5 s for it.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
-    ///
-    /// # Latency
-    /// As `read`.
-    pub fn write(&self) -> Result<RwGuard<'_>, Error> {
-        self.write_timeout(WAIT)
-    }
-
-    /// As [`read`](Self::read), waiting up to `timeout` (at most [`WAIT_MAX`]).
-    ///
-    /// # Errors
-    /// As `read`.
-    pub fn read_timeout(&self, timeout: Duration) -> Result<RwGuard<'_>, Error> {
-        self.0.hold(Mode::Shared, NO_LEASE, timeout).map(RwGuard)
-    }
-
-    /// As [`write`](Self::write), waiting up to `timeout` (at most [`WAIT_MAX`]).
-    ///
-    /// # Errors
-    /// As `write`.
-    pub fn write_timeout(&self, timeout: Duration) -> Result<RwGuard<'_>, Error> {
-        self.0.hold(Mode::Exclusive, NO_LEASE, timeout).map(RwGuard)
-    }
-}
-
-/// A lock with readers or one writer, served in the order of their arrival, with a lease. Clones
-/// are the same lock.
-///
-/// Readers of one client share its place: a second reader of the same client does not queue.
-#[derive(Clone, Debug)]
-pub struct FairLock(Named);
-
-impl FairLock {
-    /// The lock's id, the same for all clients while it exists.
-    pub fn id(&self) -> LockId {
-        self.0.id
-    }
-
-    /// Takes the lock if it is free; leaves the queue again if it is not. The lease is rounded
-    /// up to whole seconds and is over 0, at most [`LEASE_MAX`].
-    ///
-    /// # Errors
-    /// `ClientLock`, `Invalid`, `NotReady`, `Disconnected`, `Left`.
-    ///
-    /// # Latency
-    /// One round trip; 5 s at most.
-    pub fn try_lock(&self, mode: Mode, lease: Duration) -> Result<Guard<'_>, Error> {
-        self.0.try_hold(mode, lease_s(lease)?).map(Guard)
-    }
-
-    /// Takes the lock, waiting up to 5 s for its turn; leaves the queue if it does not come.
-    ///
-    /// # Errors
-    /// As [`try_lock`](Self::try_lock), but `TimedOut` for `ClientLock`.
-    ///
-    /// # Latency
-    /// A hand-over is one message in each direction.
-    pub fn lock(&self, mode: Mode, lease: Duration) -> Result<Guard<'_>, Error> {
-        self.lock_timeout(mode, lease, WAIT)
-    }
-
-    /// As [`lock`](Self::lock), waiting up to `timeout` (at most [`WAIT_MAX`]).
-    ///
-    /// # Errors
-    /// As `lock`.
-    pub fn lock_timeout(
-        &self,
-        mode: Mode,
-        lease: Duration,
-        timeout: Duration,
-    ) -> Result<Guard<'_>, Error> {
-        self.0.hold(mode, lease_s(lease)?, timeout).map(Guard)
     }
 }
 

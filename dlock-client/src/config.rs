@@ -17,7 +17,8 @@ pub const HORIZON_VARIABLE: &str = "DLOCK_HORIZON_S";
 /// Seconds of the horizon of a [`Client`](crate::Client) for which none is named.
 pub const HORIZON_S_DEFAULT: u32 = 10;
 
-/// How to reach a primary.
+/// How an [`Instance`](crate::Instance) reaches its primary, as the C API says it. Rust programs
+/// use [`Config`](crate::Config).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
     /// The primary's control port; 0 stands for the default, 21616.
@@ -35,8 +36,7 @@ pub struct ClientConfig {
     /// The session's horizon in seconds, at most a day; 0: none. Silent for so long, this client
     /// neither operates on locks nor believes that it holds any, and the primary may end what it
     /// has without a lease. The library sends the heartbeats. `None`: what the environment
-    /// variable `DLOCK_HORIZON_S` says, else none; [`Client`](crate::Client) takes
-    /// [`HORIZON_S_DEFAULT`] then.
+    /// variable `DLOCK_HORIZON_S` says, else none.
     pub horizon_s: Option<u32>,
     /// Views of fair locks tell the readers inside even where the primary has to be asked for
     /// them (another round trip, only when readers and writers are queued): the C API's do.

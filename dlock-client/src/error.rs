@@ -42,6 +42,10 @@ pub enum Error {
     /// An asynchronous operation of the underlying [`Instance`](crate::Instance) is under way.
     #[error("an asynchronous operation is under way")]
     Busy,
+    /// So many futures of this client wait already
+    /// ([`FUTURES_MAX`](crate::FUTURES_MAX)).
+    #[error("too many futures of this client wait already")]
+    TooManyFutures,
     /// No object of this name exists.
     #[error("there is no object of this name")]
     NoObject,

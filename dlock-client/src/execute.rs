@@ -61,7 +61,7 @@ impl Limit {
 
     /// The bounds, from this moment on if nothing was waited for before.
     #[inline]
-    fn bounds(&self, now_ns: u64) -> Bounds {
+    pub(crate) fn bounds(&self, now_ns: u64) -> Bounds {
         Bounds::waiting(self.start_ns.unwrap_or(now_ns), self.grant_ns)
     }
 }
@@ -179,11 +179,11 @@ fn slowly(
 }
 
 /// A request whose reply is waited for.
-struct Asked {
-    seq: Seq,
-    exec: Arc<dyn Executor>,
+pub(crate) struct Asked {
+    pub(crate) seq: Seq,
+    pub(crate) exec: Arc<dyn Executor>,
     /// It waits for a grant: others may look at the lock meanwhile.
-    is_wait: bool,
+    pub(crate) is_wait: bool,
     /// The probe of the primary that is out.
     ping: Option<Seq>,
 }
@@ -200,9 +200,37 @@ pub(crate) fn carry_out(
     };
     let mut asked: Option<Asked> = None;
     loop {
-        let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+        match advance(guard, operation, &mut asked) {
+            Advanced::Done(result) => return result,
+            Advanced::Waits { until_ns } => {
+                if let Some(asked) = &mut asked {
+                    await_reply(lock_slot, guard, operation, asked, until_ns);
+                }
+            }
+        }
+    }
+}
+
+/// How far an operation has come.
+pub(crate) enum Advanced {
+    /// To its result.
+    Done(OpResult),
+    /// The reply to what was asked is to be waited for.
+    Waits { until_ns: u64 },
+}
+
+/// Carries an operation out until a reply is to be waited for; `asked` is that request.
+pub(crate) fn advance(
+    guard: &mut LockSlotGuard<'_>,
+    operation: &mut Operation,
+    asked: &mut Option<Asked>,
+) -> Advanced {
+    loop {
+        let Some(held) = guard.as_mut() else {
+            return Advanced::Done(OpResult::of(Status::LockNotGet));
+        };
         match operation.next(&mut held.entry) {
-            Effect::Done(result) => return result,
+            Effect::Done(result) => return Advanced::Done(result),
             Effect::Post { ref chain, until_ns } => {
                 let outcome = held.execute(chain, until_ns);
                 let now = held.clock_after(operation);
@@ -212,22 +240,18 @@ pub(crate) fn carry_out(
                 Ok(seq) => {
                     let is_wait = matches!(request, Request::Wait { .. });
                     let exec = Arc::clone(&held.exec);
-                    let asked = asked.insert(Asked { seq, exec, is_wait, ping: None });
-                    await_reply(lock_slot, guard, operation, asked, until_ns);
+                    *asked = Some(Asked { seq, exec, is_wait, ping: None });
+                    return Advanced::Waits { until_ns };
                 }
                 Err(status) => held.reply(operation, Err(status)),
             },
             Effect::Probe { until_ns } => {
-                if let Some(asked) = &mut asked {
+                if let Some(asked) = asked {
                     asked.ping = asked.exec.send(&Request::Ping).ok();
-                    await_reply(lock_slot, guard, operation, asked, until_ns);
                 }
+                return Advanced::Waits { until_ns };
             }
-            Effect::Await { until_ns } => {
-                if let Some(asked) = &mut asked {
-                    await_reply(lock_slot, guard, operation, asked, until_ns);
-                }
-            }
+            Effect::Await { until_ns } => return Advanced::Waits { until_ns },
             Effect::Forget => {
                 if let Some(asked) = asked.take() {
                     asked.exec.forget(asked.seq);
@@ -247,7 +271,7 @@ pub(crate) fn carry_out(
 }
 
 /// Waits for the reply to a request; to a grant without holding the lock slot's mutex.
-fn await_reply(
+pub(crate) fn await_reply(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     operation: &mut Operation,
@@ -263,6 +287,18 @@ fn await_reply(
             MutexGuard::unlocked(guard, wait)
         }
     };
+    answered(lock_slot, guard, operation, asked, reply);
+}
+
+/// The reply has come, or not come in time; if it was waited for without the lock slot's mutex,
+/// that is locked again.
+pub(crate) fn answered(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    operation: &mut Operation,
+    asked: &mut Asked,
+    reply: Result<Option<Reply>, Status>,
+) {
     let is_answered = asked.take_ping();
     let Some(held) = guard.as_mut() else { return };
     if asked.is_wait {
@@ -285,7 +321,7 @@ fn await_reply(
 
 impl Asked {
     /// Whether the probe that is out was answered; it is not waited for any longer.
-    fn take_ping(&mut self) -> bool {
+    pub(crate) fn take_ping(&mut self) -> bool {
         let Some(ping) = self.ping.take() else { return false };
         match self.exec.reply(ping, Duration::ZERO) {
             Ok(Some(_)) => true,

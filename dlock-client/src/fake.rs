@@ -66,6 +66,11 @@ impl Fake {
         *self.answers.lock() = Box::new(answers);
     }
 
+    /// Answers the first request, whatever was answered before.
+    pub(crate) fn deliver(&self, reply: Reply) {
+        self.replies.lock().insert(Seq(1), reply);
+    }
+
     pub(crate) fn word(&self, index: u32) -> u64 {
         self.words.lock().get(&index).copied().unwrap_or(0)
     }

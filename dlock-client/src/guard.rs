@@ -1,57 +1,117 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Guards: a lock is held as long as its guard lives, or until its lease ends.
+//!
+//! ```text
+//!   Guard<'a>, RwGuard<'a>        Hold<&'a Instance>       borrow their lock object
+//!   OwnedGuard, OwnedRwGuard      Hold<Arc<Reference>>     keep the lock got, and can be moved
+//! ```
+//! A hold belongs to the client, not to a thread: every guard is `Send` and `Sync`, and may be
+//! dropped by another thread than the one that took it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use dlock_core::clock::Now;
 use dlock_core::ids::LockId;
 use dlock_core::lock::View;
 use dlock_core::message::Mode;
+use dlock_core::operation::lease;
 use dlock_core::status::Status;
+use dlock_fabric::clock::boot_ns;
 
 use crate::client::lease_s;
 use crate::error::Error;
 use crate::instance::Instance;
+use crate::reference::Reference;
+
+/// What keeps an instance for as long as a guard lives.
+pub(crate) trait Keep {
+    fn instance(&self) -> &Instance;
+}
+
+impl Keep for &Instance {
+    #[inline]
+    fn instance(&self) -> &Instance {
+        self
+    }
+}
+
+impl Keep for Arc<Reference> {
+    #[inline]
+    fn instance(&self) -> &Instance {
+        Reference::instance(self)
+    }
+}
 
 /// What all guards are made of.
 #[derive(Debug)]
-pub(crate) struct Hold<'a> {
-    instance: &'a Instance,
+pub(crate) struct Hold<K: Keep> {
+    keep: K,
     lock: LockId,
     mode: Mode,
     /// Which hold of the instance's it is.
     number: u64,
     view: Option<View>,
+    is_released: bool,
 }
 
-impl<'a> Hold<'a> {
+impl<K: Keep> Hold<K> {
     #[inline]
-    pub(crate) fn new(
-        instance: &'a Instance,
-        lock: LockId,
-        mode: Mode,
-        number: u64,
-        view: Option<View>,
-    ) -> Self {
-        Self { instance, lock, mode, number, view }
+    pub(crate) fn new(keep: K, lock: LockId, mode: Mode, number: u64, view: Option<View>) -> Self {
+        Self { keep, lock, mode, number, view, is_released: false }
     }
 
     #[inline]
     fn release(&mut self) -> Result<(), Error> {
-        match self.instance.end_guard(self.lock, self.number) {
+        self.is_released = true;
+        match self.keep.instance().end_guard(self.lock, self.number) {
             Status::Success | Status::AlreadyLocked => Ok(()),
             status => Err(Error::of_holder(status)),
         }
     }
 
-    fn unlock(self) -> Result<(), Error> {
-        let mut this = std::mem::ManuallyDrop::new(self); // it owns nothing but the hold
-        this.release()
+    #[inline]
+    pub(crate) fn unlock(mut self) -> Result<(), Error> {
+        self.release()
+    }
+
+    fn deadline_s(&self) -> u32 {
+        self.lease_end_s().unwrap_or(0)
+    }
+
+    fn lease_end_s(&self) -> Option<u32> {
+        match self.view {
+            Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => Some(time_out),
+            Some(View::Rw { .. }) | None => None,
+        }
+    }
+
+    /// Whether a hold that was granted at the reading `read` may be told now.
+    pub(crate) fn may_be_told(&self, read: Now) -> bool {
+        let read = Now { horizon_ns: self.keep.instance().horizon_ns(), ..read };
+        lease::may_be_told(self.lease_end_s(), read, boot_ns())
+    }
+
+    fn extend_by(&mut self, expire_s: u32) -> Result<(), Error> {
+        let instance = self.keep.instance();
+        let result = instance.extend_guard(self.lock, self.number, self.mode, expire_s);
+        match result.status {
+            Status::Success => {
+                self.view = result.view;
+                Ok(())
+            }
+            Status::Invalid => Err(Error::Lost), // an earlier call found out
+            status => Err(Error::of_holder(status)),
+        }
     }
 }
 
-impl Drop for Hold<'_> {
+impl<K: Keep> Drop for Hold<K> {
     #[inline]
     fn drop(&mut self) {
+        if self.is_released {
+            return;
+        }
         if let Err(e) = self.release() {
             log::warn!("lock {}: {e}", self.lock);
         }
@@ -64,7 +124,7 @@ impl Drop for Hold<'_> {
 /// good, and from other clients until the lease ends.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped"]
-pub struct Guard<'a>(pub(crate) Hold<'a>);
+pub struct Guard<'a>(pub(crate) Hold<&'a Instance>);
 
 impl Guard<'_> {
     /// How the lock is held.
@@ -74,10 +134,7 @@ impl Guard<'_> {
 
     /// The end of the lease in seconds since 1970 on the server clock, as last granted.
     pub fn deadline_s(&self) -> u32 {
-        match self.0.view {
-            Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => time_out,
-            Some(View::Rw { .. }) | None => 0,
-        }
+        self.0.deadline_s()
     }
 
     /// Moves the end of the lease to `lease` from now, never back; rounded up to whole seconds.
@@ -88,7 +145,7 @@ impl Guard<'_> {
     /// # Latency
     /// One round trip; 5 s at most.
     pub fn extend(&mut self, lease: Duration) -> Result<(), Error> {
-        self.extend_by(lease_s(lease)?)
+        self.0.extend_by(lease_s(lease)?)
     }
 
     /// Asks whether the lock is still held.
@@ -99,20 +156,7 @@ impl Guard<'_> {
     /// # Latency
     /// As `extend`.
     pub fn check(&mut self) -> Result<(), Error> {
-        self.extend_by(0)
-    }
-
-    fn extend_by(&mut self, expire_s: u32) -> Result<(), Error> {
-        let Hold { instance, lock, mode, number, .. } = self.0;
-        let result = instance.extend_guard(lock, number, mode, expire_s);
-        match result.status {
-            Status::Success => {
-                self.0.view = result.view;
-                Ok(())
-            }
-            Status::Invalid => Err(Error::Lost), // an earlier call found out
-            status => Err(Error::of_holder(status)),
-        }
+        self.0.extend_by(0)
     }
 
     /// Releases the lock, and tells how it went.
@@ -129,12 +173,79 @@ impl Guard<'_> {
     }
 }
 
+/// A [`Guard`] that keeps its lock and its client, so that it can be moved into a thread, a task or
+/// a struct.
+#[derive(Debug)]
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct OwnedGuard(pub(crate) Hold<Arc<Reference>>);
+
+impl OwnedGuard {
+    /// How the lock is held.
+    pub fn mode(&self) -> Mode {
+        self.0.mode
+    }
+
+    /// The end of the lease in seconds since 1970 on the server clock, as last granted.
+    pub fn deadline_s(&self) -> u32 {
+        self.0.deadline_s()
+    }
+
+    /// Moves the end of the lease to `lease` from now, never back; rounded up to whole seconds.
+    ///
+    /// # Errors
+    /// As [`Guard::extend`].
+    ///
+    /// # Latency
+    /// As `Guard::extend`.
+    pub fn extend(&mut self, lease: Duration) -> Result<(), Error> {
+        self.0.extend_by(lease_s(lease)?)
+    }
+
+    /// Asks whether the lock is still held.
+    ///
+    /// # Errors
+    /// As [`Guard::extend`].
+    ///
+    /// # Latency
+    /// As `Guard::extend`.
+    pub fn check(&mut self) -> Result<(), Error> {
+        self.0.extend_by(0)
+    }
+
+    /// Releases the lock, and tells how it went.
+    ///
+    /// # Errors
+    /// As [`Guard::unlock`].
+    ///
+    /// # Latency
+    /// As `Guard::unlock`; a control round trip more, 10 s at most, if nothing else has the lock
+    /// got any more.
+    pub fn unlock(self) -> Result<(), Error> {
+        self.0.unlock()
+    }
+
+    /// As [`unlock`](Self::unlock), without blocking the thread: a drop does block it.
+    ///
+    /// # Errors
+    /// As [`Guard::unlock`].
+    ///
+    /// # Cancellation
+    /// The lock is released even if the future is dropped, once it was polled; before that the
+    /// guard is dropped with it, which releases the lock as well.
+    ///
+    /// # Latency
+    /// As `unlock`, and two switches of threads.
+    pub async fn unlock_async(self) -> Result<(), Error> {
+        release(self.0).await
+    }
+}
+
 /// A hold on a read-write lock. Dropping it releases the lock; errors are logged then.
 ///
 /// Forgetting a guard (`std::mem::forget`) keeps the lock for as long as the client lives.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped"]
-pub struct RwGuard<'a>(pub(crate) Hold<'a>);
+pub struct RwGuard<'a>(pub(crate) Hold<&'a Instance>);
 
 impl RwGuard<'_> {
     /// How the lock is held.
@@ -151,5 +262,62 @@ impl RwGuard<'_> {
     /// As `Guard::unlock`.
     pub fn unlock(self) -> Result<(), Error> {
         self.0.unlock()
+    }
+}
+
+/// A [`RwGuard`] that keeps its lock and its client, so that it can be moved into a thread, a task
+/// or a struct.
+#[derive(Debug)]
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct OwnedRwGuard(pub(crate) Hold<Arc<Reference>>);
+
+impl OwnedRwGuard {
+    /// How the lock is held.
+    pub fn mode(&self) -> Mode {
+        self.0.mode
+    }
+
+    /// Releases the lock, and tells how it went.
+    ///
+    /// # Errors
+    /// As [`Guard::unlock`].
+    ///
+    /// # Latency
+    /// As [`OwnedGuard::unlock`].
+    pub fn unlock(self) -> Result<(), Error> {
+        self.0.unlock()
+    }
+
+    /// As [`OwnedGuard::unlock_async`].
+    ///
+    /// # Errors
+    /// As [`Guard::unlock`].
+    ///
+    /// # Cancellation
+    /// As `OwnedGuard::unlock_async`.
+    ///
+    /// # Latency
+    /// As `OwnedGuard::unlock_async`.
+    pub async fn unlock_async(self) -> Result<(), Error> {
+        release(self.0).await
+    }
+}
+
+async fn release(hold: Hold<Arc<Reference>>) -> Result<(), Error> {
+    let tasks = Arc::clone(hold.keep.tasks());
+    tasks.release(hold).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guards_can_be_moved_to_and_dropped_by_other_threads() {
+        fn is_send_and_sync<T: Send + Sync>() {}
+        is_send_and_sync::<Guard<'static>>();
+        is_send_and_sync::<RwGuard<'static>>();
+        is_send_and_sync::<OwnedGuard>();
+        is_send_and_sync::<OwnedRwGuard>();
     }
 }

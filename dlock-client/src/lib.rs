@@ -2,14 +2,16 @@
 //! The dlock client.
 //!
 //! What this crate does not do: decide what a lock is (that is `dlock-core`), touch memory or
-//! sockets of the data path (`dlock-fabric`), start threads, or change anything of the process it
-//! lives in.
+//! sockets of the data path (`dlock-fabric`), or change anything of the process it lives in. It
+//! starts threads only for heartbeats and for futures.
 //!
 //! ```text
 //!   Client, guards ──▶ Instance ──▶ table of locks ──▶ core machines ──▶ executor (shm | tcp)
 //!   (Rust programs)    (C calls)       └──────────── control connection ──▶ primary
 //! ```
 //! * [`Client`] is for Rust programs: locks by name, guards that release on drop, typed errors.
+//!   Each acquire comes in three forms: the guard of `lock` borrows its lock object, that of
+//!   `lock_owned` keeps it, and `lock_async` is a future for any runtime.
 //! * [`Instance`] has the calls, codes and checks of the C API; the C library is built on it.
 #![forbid(unsafe_code)]
 
@@ -27,18 +29,21 @@ mod heartbeat;
 mod instance;
 #[cfg(test)]
 mod late;
+mod locks;
 mod object;
+mod options;
 mod reference;
 mod stats;
 mod table;
+mod tasks;
 
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use attach::Wrap;
-pub use client::{AtomicLock, Client, FairLock, RwLock, LEASE_MAX, WAIT_MAX};
-pub use config::{
-    ClientConfig, FabricChoice, FABRIC_VARIABLE, HORIZON_S_DEFAULT, HORIZON_VARIABLE,
-};
+pub use client::{Client, LEASE_MAX};
+#[doc(hidden)]
+pub use config::ClientConfig;
+pub use config::{FabricChoice, FABRIC_VARIABLE, HORIZON_S_DEFAULT, HORIZON_VARIABLE};
 pub use dlock_core::control::LockDesc;
 pub use dlock_core::counters::COUNTERS;
 pub use dlock_core::ids::{ClientId, LockId, ObjectId};
@@ -47,6 +52,9 @@ pub use dlock_core::message::{LockType, Mode};
 pub use dlock_core::status::Status;
 pub use dlock_fabric::verbs::WordOpCounts;
 pub use error::Error;
-pub use guard::{Guard, RwGuard};
+pub use guard::{Guard, OwnedGuard, OwnedRwGuard, RwGuard};
 pub use instance::{AsyncOp, Instance};
+pub use locks::{AtomicLock, FairLock, RwLock, WAIT_MAX};
 pub use object::Object;
+pub use options::{Config, QueuePairs, HORIZON_MAX};
+pub use tasks::FUTURES_MAX;

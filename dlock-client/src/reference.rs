@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::error::Error;
 use crate::instance::Instance;
+use crate::tasks::Tasks;
 
 /// What a reference is to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,11 +27,12 @@ pub(crate) enum Key {
 pub(crate) struct References {
     instance: Instance,
     live: Mutex<HashMap<Key, Weak<Reference>>>,
+    tasks: Arc<Tasks>,
 }
 
 impl References {
     pub(crate) fn new(instance: Instance) -> Self {
-        Self { instance, live: Mutex::default() }
+        Self { instance, live: Mutex::default(), tasks: Arc::new(Tasks::new()) }
     }
 
     pub(crate) fn instance(&self) -> &Instance {
@@ -65,6 +67,11 @@ impl Reference {
     #[inline]
     pub(crate) fn instance(&self) -> &Instance {
         &self.references.instance
+    }
+
+    /// The futures of the client.
+    pub(crate) fn tasks(&self) -> &Arc<Tasks> {
+        &self.references.tasks
     }
 
     pub(crate) fn key(&self) -> Key {

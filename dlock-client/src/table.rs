@@ -11,9 +11,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::{Now, ServerTime};
@@ -22,9 +21,10 @@ use dlock_core::ids::{Epoch, LockId};
 use dlock_core::limits::{HANDLES_MAX, LOCK_WAIT_S};
 use dlock_core::lock::LockEntry;
 use dlock_core::session::Binding;
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult};
 
 use crate::heartbeat::Pulse;
+use crate::tasks::Tasks;
 
 /// Longest time an operation waits for another thread's operation on the same lock: that one
 /// takes at most its own bound and a second for a cancel.
@@ -61,8 +61,10 @@ pub(crate) struct ClientLock {
     pub(crate) orphaned: bool,
     /// Counts the holds of guards, so that the guard of a lost hold cannot end a later one.
     pub(crate) hold: u64,
-    /// Threads that wait for a guard, in order.
-    pub(crate) queue: VecDeque<ThreadId>,
+    /// Threads and futures that wait for a guard, in order, by their turns.
+    pub(crate) queue: VecDeque<Turn>,
+    /// The turn that was given out last.
+    last_turn: Turn,
     /// The server clock as it was last read, for operations that need no fresh reading.
     pub(crate) last_now: Now,
 }
@@ -89,6 +91,7 @@ impl ClientLock {
             orphaned: false,
             hold: 0,
             queue: VecDeque::new(),
+            last_turn: 0,
             last_now,
         }
     }
@@ -106,6 +109,18 @@ impl ClientLock {
     pub(crate) fn refuse(&mut self, refuse: Arc<dyn Executor>) {
         self.is_local = refuse.reads_are_free();
         self.exec = refuse;
+    }
+
+    /// A place in the queue for a guard.
+    pub(crate) fn queue_up(&mut self) -> Turn {
+        self.last_turn += 1;
+        self.queue.push_back(self.last_turn);
+        self.last_turn
+    }
+
+    /// Gives a place in the queue up.
+    pub(crate) fn leave_queue(&mut self, turn: Turn) {
+        self.queue.retain(|&other| other != turn);
     }
 
     /// The server clock as this client knows it, and the horizon of its session.
@@ -127,13 +142,60 @@ impl ClientLock {
     }
 }
 
+/// A place in the queue of those that wait for a guard of one lock.
+pub(crate) type Turn = u64;
+
+/// Wakes threads when the state of a lock slot has changed, and the thread that carries out
+/// futures, if it waits for that.
+#[derive(Default)]
+pub(crate) struct Changed {
+    threads: Condvar,
+    /// How many futures wait; changed under the slot's mutex.
+    futures: AtomicU32,
+    /// Who carries them out: there is one of an instance.
+    tasks: OnceLock<Arc<Tasks>>,
+}
+
+impl Changed {
+    /// The state has changed, under the slot's mutex.
+    #[inline]
+    pub(crate) fn notify_all(&self) {
+        self.threads.notify_all();
+        if self.futures.load(Ordering::Relaxed) > 0 {
+            if let Some(tasks) = self.tasks.get() {
+                tasks.nudge();
+            }
+        }
+    }
+
+    /// Waits for a change.
+    pub(crate) fn wait_until(
+        &self,
+        guard: &mut LockSlotGuard<'_>,
+        deadline: Instant,
+    ) -> WaitTimeoutResult {
+        self.threads.wait_until(guard, deadline)
+    }
+
+    /// From now on a future waits for changes, too. Called under the slot's mutex.
+    pub(crate) fn watch(&self, tasks: &Arc<Tasks>) {
+        self.tasks.get_or_init(|| Arc::clone(tasks));
+        self.futures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A future waits no longer; called as often as [`watch`](Self::watch).
+    pub(crate) fn unwatch(&self) {
+        self.futures.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A place for one lock. On cache lines of its own: threads use neighbours at the same time.
 #[repr(align(128))]
 #[derive(Default)]
 pub(crate) struct LockSlot {
     held: Mutex<Option<ClientLock>>,
     /// Signalled when `busy` ends, and when a hold ends.
-    pub(crate) changed: Condvar,
+    pub(crate) changed: Changed,
 }
 
 pub(crate) type LockSlotGuard<'a> = MutexGuard<'a, Option<ClientLock>>;
@@ -143,6 +205,12 @@ impl LockSlot {
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<LockSlotGuard<'_>> {
         self.held.try_lock()
+    }
+
+    /// The lock slot, as soon as no other thread operates on it: for an operation that is under way
+    /// on it, so that the others only look.
+    pub(crate) fn lock(&self) -> LockSlotGuard<'_> {
+        self.held.lock()
     }
 
     /// The lock slot, as soon as no other thread operates on it; `None`: not until `deadline`.

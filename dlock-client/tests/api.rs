@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{client, fabrics, server};
-use dlock_client::{Error, Mode};
+use dlock_client::{Client, Config, Error, Mode};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -82,7 +82,7 @@ fn threads_of_one_client_count_without_losing_any() {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..EACH {
-                        let guard = lock.lock(Mode::Exclusive, LEASE).unwrap();
+                        let guard = lock.write(LEASE).unwrap();
                         // a read and a write that only the lock makes one
                         let seen = shared.load(std::sync::atomic::Ordering::Relaxed);
                         shared.store(seen + 1, std::sync::atomic::Ordering::Relaxed);
@@ -126,25 +126,25 @@ fn a_fair_lock_that_was_not_granted_leaves_no_ticket_behind() {
     for fabric in fabrics() {
         let (a, b) = (client(&server, fabric), client(&server, fabric));
         let (mine, other) = (a.fair_lock("fair").unwrap(), b.fair_lock("fair").unwrap());
-        let guard = mine.try_lock(Mode::Exclusive, LEASE).unwrap();
+        let guard = mine.try_write(LEASE).unwrap();
         let short = Duration::from_millis(30);
-        for mode in [Mode::Exclusive, Mode::Shared] {
-            assert_eq!(other.try_lock(mode, LEASE).unwrap_err(), Error::Held);
-            assert_eq!(other.lock_timeout(mode, LEASE, short).unwrap_err(), Error::TimedOut);
-        }
+        assert_eq!(other.try_write(LEASE).unwrap_err(), Error::Held);
+        assert_eq!(other.try_read(LEASE).unwrap_err(), Error::Held);
+        assert_eq!(other.write_timeout(LEASE, short).unwrap_err(), Error::TimedOut);
+        assert_eq!(other.read_timeout(LEASE, short).unwrap_err(), Error::TimedOut);
         guard.unlock().unwrap();
-        mine.lock(Mode::Exclusive, LEASE).unwrap().unlock().unwrap();
+        mine.write(LEASE).unwrap().unlock().unwrap();
         common::eventually(60, "abandoned tickets are skipped at once", || {
-            let guard = mine.try_lock(Mode::Exclusive, LEASE).unwrap();
-            assert_eq!(other.try_lock(Mode::Exclusive, LEASE).unwrap_err(), Error::Held);
+            let guard = mine.try_write(LEASE).unwrap();
+            assert_eq!(other.try_write(LEASE).unwrap_err(), Error::Held);
             let start = Instant::now();
             guard.unlock().unwrap();
-            mine.lock(Mode::Exclusive, LEASE).unwrap().unlock().unwrap();
+            mine.write(LEASE).unwrap().unlock().unwrap();
             start.elapsed() < Duration::from_secs(1)
         });
-        let r1 = mine.lock(Mode::Shared, LEASE).unwrap();
-        let r2 = other.lock(Mode::Shared, LEASE).unwrap();
-        assert_eq!(other.try_lock(Mode::Exclusive, LEASE).unwrap_err(), Error::Held);
+        let r1 = mine.read(LEASE).unwrap();
+        let r2 = other.read(LEASE).unwrap();
+        assert_eq!(other.try_write(LEASE).unwrap_err(), Error::Held);
         drop((r1, r2));
     }
 }
@@ -164,6 +164,85 @@ fn the_last_lock_object_gives_the_lock_back() {
         assert!(matches!(a.atomic_lock(""), Err(Error::Invalid(_))));
         a.leave().unwrap();
     }
+}
+
+#[test]
+fn fair_readers_share_and_writers_do_not() {
+    let server = server();
+    for fabric in fabrics() {
+        let (a, b) = (client(&server, fabric), client(&server, fabric));
+        let (mine, other) = (a.fair_lock("fair rw").unwrap(), b.fair_lock("fair rw").unwrap());
+        let (r1, r2) = (mine.try_read(LEASE).unwrap(), other.read(LEASE).unwrap());
+        assert_eq!((r1.mode(), r2.mode()), (Mode::Shared, Mode::Shared));
+        assert_eq!(other.try_write(LEASE).unwrap_err(), Error::Held);
+        r2.unlock().unwrap();
+        assert_eq!(other.try_write(LEASE).unwrap_err(), Error::Held);
+        r1.unlock().unwrap();
+        let writer = other.write(LEASE).unwrap();
+        assert_eq!(writer.mode(), Mode::Exclusive);
+        assert_eq!(mine.try_read(LEASE).unwrap_err(), Error::Held);
+        writer.unlock().unwrap();
+        assert!(matches!(mine.try_read(Duration::ZERO), Err(Error::Invalid(_))));
+    }
+}
+
+#[test]
+fn an_owned_guard_keeps_its_lock_and_its_client_and_releases_in_another_thread() {
+    let server = server();
+    for fabric in fabrics() {
+        let b = client(&server, fabric);
+        let other = b.atomic_lock("owned").unwrap();
+        let a = client(&server, fabric);
+        let lock = a.atomic_lock("owned").unwrap();
+        let mut guard = lock.try_lock_owned(LEASE).unwrap();
+        assert_eq!(lock.try_lock_owned(LEASE).unwrap_err(), Error::Held);
+        drop((lock, a)); // the guard is all there is
+        assert_eq!(other.try_lock(LEASE).unwrap_err(), Error::Held);
+        let thread = thread::spawn(move || {
+            guard.extend(LEASE * 2).unwrap();
+            guard.check().unwrap();
+            guard.unlock()
+        });
+        assert_eq!(thread.join().unwrap(), Ok(()));
+        drop(other.lock_owned(LEASE).unwrap());
+        other.try_lock_owned(LEASE).unwrap().unlock().unwrap();
+    }
+}
+
+#[test]
+fn owned_guards_share_and_exclude_as_borrowed_ones_do() {
+    let server = server();
+    let short = Duration::from_millis(30);
+    for fabric in fabrics() {
+        let (a, b) = (client(&server, fabric), client(&server, fabric));
+        let (mine, other) = (a.rw_lock("owned rw").unwrap(), b.rw_lock("owned rw").unwrap());
+        let readers = [mine.try_read_owned().unwrap(), other.read_owned().unwrap()];
+        assert_eq!(other.write_timeout_owned(short).unwrap_err(), Error::TimedOut);
+        assert_eq!(readers.map(|reader| reader.unlock()), [Ok(()), Ok(())]);
+        let writer = other.write_owned().unwrap();
+        assert_eq!(mine.read_timeout_owned(short).unwrap_err(), Error::TimedOut);
+        assert_eq!(
+            (mine.try_write_owned().unwrap_err(), writer.mode()),
+            (Error::Held, Mode::Exclusive)
+        );
+        drop(writer);
+        let (mine, other) = (a.fair_lock("owned f").unwrap(), b.fair_lock("owned f").unwrap());
+        let readers = [mine.try_read_owned(LEASE).unwrap(), other.read_owned(LEASE).unwrap()];
+        assert_eq!(mine.try_write_owned(LEASE).unwrap_err(), Error::Held);
+        assert_eq!(readers.map(|reader| reader.unlock()), [Ok(()), Ok(())]);
+        let writer = other.write_timeout_owned(LEASE, LEASE).unwrap();
+        assert_eq!(mine.read_timeout_owned(LEASE, short).unwrap_err(), Error::TimedOut);
+        assert!(writer.deadline_s() > 0);
+        drop(writer);
+        mine.write_owned(LEASE).unwrap().unlock().unwrap();
+    }
+}
+
+#[test]
+fn a_configuration_out_of_bounds_is_refused_before_anything_is_connected() {
+    let refused = |config: Config| Client::with_config(&config, "127.0.0.1").unwrap_err();
+    assert!(matches!(refused(Config::new().port(0)), Error::Invalid(_)));
+    assert!(matches!(refused(Config::new().horizon(Duration::ZERO)), Error::Invalid(_)));
 }
 
 #[test]

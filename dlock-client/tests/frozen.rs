@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use common::{fabrics, got, own_address, server_at, status, ChildPrimary, X};
 use dlock_client::{
-    AsyncOp, Client, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, ObjectId,
-    OpResult, Status, View,
+    AsyncOp, ClientConfig, Error, FabricChoice, Instance, LockId, LockType, ObjectId, OpResult,
+    Status, View,
 };
 use dlock_server::ServerConfig;
 use Status::*;
@@ -152,7 +152,7 @@ fn a_long_wait_ends_with_the_session_it_is_of() {
     for fabric in fabrics() {
         for leaves in [true, false] {
             let primary = Primary::start();
-            let join = || Client::with_config(&primary.config(fabric), "127.0.0.1").unwrap();
+            let join = || primary.0.client(fabric);
             let (holder, waiter) = (join(), join());
             let held = holder.atomic_lock("waited for").unwrap();
             let wanted = waiter.atomic_lock("waited for").unwrap();
@@ -186,7 +186,7 @@ fn a_long_wait_ends_with_the_session_it_is_of() {
 fn a_long_wait_that_cannot_even_begin_is_no_long_wait() {
     const LONG: Duration = Duration::from_secs(600);
     let primary = Primary::start();
-    let client = Client::with_config(&primary.config(FabricChoice::Tcp), "127.0.0.1").unwrap();
+    let client = primary.0.client(FabricChoice::Tcp);
     let locks = [client.atomic_lock("free").unwrap(), client.atomic_lock("another").unwrap()];
     primary.freeze();
     thread::scope(|scope| {

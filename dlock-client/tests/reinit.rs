@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{fabrics, got, status, ChildPrimary, X};
-use dlock_client::{Client, FabricChoice, Instance, LockId, LockType, Status};
+use dlock_client::{FabricChoice, Instance, LockId, LockType, Status};
 use Status::*;
 
 /// More messages than a reinit exchanges.
@@ -223,7 +223,7 @@ fn a_wait_goes_on_through_a_reinit_that_fails() {
     const LEASE: Duration = Duration::from_secs(600);
     for fabric in fabrics() {
         let primary = primary();
-        let join = || Client::with_config(&primary.config(fabric), "127.0.0.1").unwrap();
+        let join = || primary.client(fabric);
         let (holder, waiter) = (join(), join());
         let held = holder.atomic_lock("waited for").unwrap();
         let wanted = waiter.atomic_lock("waited for").unwrap();

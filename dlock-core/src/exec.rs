@@ -89,6 +89,18 @@ pub trait Executor: Send + Sync {
     /// The reply to this request is not wanted any more; it is dropped when it comes.
     fn forget(&self, seq: Seq);
 
+    /// Waits until an answer has come that no thread waits for, `wait` at most: a number that is
+    /// another one than `seen` if one has come since that was returned. One thread of a session
+    /// does so for those that look by themselves, with [`reply`](Self::reply) and no wait.
+    ///
+    /// # Errors
+    /// `BadResponse` if the session's connection is gone; `Invalid` if this executor cannot tell:
+    /// whoever waits has to look again and again.
+    fn listen(&self, seen: u64, wait: Duration) -> Result<u64, Status> {
+        let _ = (seen, wait);
+        Err(Status::Invalid)
+    }
+
     /// Why everything is refused just now, if it is: nothing of this client is under way then.
     fn refusal(&self) -> Option<Status> {
         None

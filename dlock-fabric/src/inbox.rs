@@ -8,7 +8,7 @@
 //! ```
 //! One of the waiting threads, the leader, receives for all; the others, its followers, sleep on
 //! condition variables of their own. A thread that leaves while nobody leads wakes one follower to
-//! lead.
+//! lead. One thread may listen instead: it is woken by answers that no thread waits for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,6 +24,9 @@ use crate::frames::FrameBuffer;
 
 /// Requests and batches without an answer that anybody has asked for.
 pub(crate) const PENDING_MAX: usize = 65_536;
+
+/// The number of no request: who waits for it listens to answers that nobody waits for.
+const LISTENER: Seq = Seq(u64::MAX);
 
 /// How long a follower helps before it looks for its answer again.
 const HELP: Duration = Duration::from_millis(10);
@@ -58,6 +61,10 @@ pub(crate) struct Inbox {
     spare: Vec<Arc<Condvar>>,
     /// Somebody receives.
     pub(crate) led: bool,
+    /// The number whose answer the leader waits for.
+    leader: Option<Seq>,
+    /// Counts the answers that came while no thread waited for them.
+    unclaimed: u64,
     /// The largest number given out.
     last_seq: u64,
 }
@@ -153,8 +160,39 @@ pub(crate) trait Receiver {
             } else if inbox.led {
                 inbox = inbox.follow(seq, deadline.saturating_duration_since(now));
             } else {
+                inbox.leader = Some(seq);
                 inbox = self.lead(inbox, deadline);
+                inbox.leader = None;
                 looked = true;
+            }
+        };
+        inbox.pass_on();
+        result
+    }
+
+    /// Waits until an answer has come that no thread waits for: how many have, if they are more
+    /// than `seen`. The same number: not by the deadline.
+    fn listen_until(&self, seen: u64, deadline: Instant) -> Result<u64, Broken> {
+        let mut inbox = lock(self.inbox());
+        let result = loop {
+            if inbox.unclaimed != seen {
+                break Ok(inbox.unclaimed);
+            }
+            if self.is_broken() {
+                break Err(Broken);
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                break Ok(seen);
+            }
+            if inbox.led && self.needs_help() {
+                drop(inbox);
+                self.help(deadline.min(now + HELP));
+                inbox = lock(self.inbox());
+            } else if inbox.led {
+                inbox = inbox.follow(LISTENER, deadline.saturating_duration_since(now));
+            } else {
+                inbox = self.lead(inbox, deadline);
             }
         };
         inbox.pass_on();
@@ -245,15 +283,21 @@ impl Inbox {
             }
             _ => return Err(NoAnswer),
         });
-        self.wake(seq);
+        if !self.wake(seq) && self.leader != Some(seq) {
+            self.unclaimed += 1;
+            self.wake(LISTENER);
+        }
         Ok(())
     }
 
-    /// Wakes those who wait for this number.
-    pub(crate) fn wake(&self, seq: Seq) {
+    /// Wakes those who wait for this number; whether there are any.
+    pub(crate) fn wake(&self, seq: Seq) -> bool {
+        let mut is_awaited = false;
         for (_, follower) in self.followers.iter().filter(|(waits_for, _)| *waits_for == seq) {
             follower.notify_all();
+            is_awaited = true;
         }
+        is_awaited
     }
 
     /// Wakes those who sleep, all of them.

@@ -206,6 +206,10 @@ impl Executor for ShmExecutor {
         }
     }
 
+    fn listen(&self, seen: u64, wait: Duration) -> Result<u64, Status> {
+        self.stream.listen(seen, deadline_in(wait)).map_err(|_| Status::BadResponse)
+    }
+
     fn forget(&self, seq: Seq) {
         self.stream.forget(seq);
     }

@@ -231,6 +231,10 @@ impl Executor for TcpExecutor {
         server_clock::reply(&self.clock, self.stream.wait(seq, deadline_in(wait)))
     }
 
+    fn listen(&self, seen: u64, wait: Duration) -> Result<u64, Status> {
+        self.stream.listen(seen, deadline_in(wait)).map_err(|_| Status::BadResponse)
+    }
+
     fn forget(&self, seq: Seq) {
         self.stream.forget(seq);
     }

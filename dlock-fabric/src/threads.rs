@@ -53,7 +53,7 @@ pub fn raise_file_limit() -> io::Result<u64> {
 ///
 /// # Errors
 /// What the system says (`EAGAIN`: the limit of threads is reached).
-pub fn spawn_without_signals(name: &str, run: fn()) -> io::Result<()> {
+pub fn spawn_without_signals(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: zero is a valid value of a signal set.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: as above.

@@ -135,8 +135,10 @@ impl Lock {
         match (self, mode) {
             (Lock::Atomic(lock), _) if once => lock.try_lock(lease).map(Held::Lease),
             (Lock::Atomic(lock), _) => lock.lock_timeout(lease, wait).map(Held::Lease),
-            (Lock::Fair(lock), _) if once => lock.try_lock(mode, lease).map(Held::Lease),
-            (Lock::Fair(lock), _) => lock.lock_timeout(mode, lease, wait).map(Held::Lease),
+            (Lock::Fair(lock), Mode::Shared) if once => lock.try_read(lease).map(Held::Lease),
+            (Lock::Fair(lock), Mode::Shared) => lock.read_timeout(lease, wait).map(Held::Lease),
+            (Lock::Fair(lock), Mode::Exclusive) if once => lock.try_write(lease).map(Held::Lease),
+            (Lock::Fair(lock), Mode::Exclusive) => lock.write_timeout(lease, wait).map(Held::Lease),
             (Lock::Rw(lock), Mode::Shared) if once => lock.try_read().map(Held::Session),
             (Lock::Rw(lock), Mode::Shared) => lock.read_timeout(wait).map(Held::Session),
             (Lock::Rw(lock), Mode::Exclusive) if once => lock.try_write().map(Held::Session),

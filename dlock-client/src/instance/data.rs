@@ -99,6 +99,18 @@ impl Instance {
         limit: &Limit,
     ) -> OpResult {
         let result = perform(lock_slot, guard, op, limit);
+        self.told(lock_slot, guard, op, result)
+    }
+
+    /// Counts a result, and wakes those who may go on after it.
+    #[inline]
+    pub(super) fn told(
+        &self,
+        lock_slot: &LockSlot,
+        guard: &mut LockSlotGuard<'_>,
+        op: Op,
+        result: OpResult,
+    ) -> OpResult {
         let is_success = result.status == Status::Success;
         if !is_success {
             if let Some(held) = guard.as_ref() {

@@ -20,7 +20,7 @@ use dlock_core::status::Status;
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC};
 use crate::execute::{Limit, DATA_WAIT};
-use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
+use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, Turn};
 
 /// A result and, if the lock is held now, the number of the hold.
 pub(crate) type Attempt = (OpResult, u64);
@@ -94,36 +94,46 @@ impl Instance {
         mode: Mode,
         deadline: Instant,
     ) -> Result<(), Status> {
-        let me = std::thread::current().id();
-        let mut queued = false;
+        let mut mine = None;
         let result = loop {
             let Some(held) = guard.as_mut().filter(|held| held.id == lock) else {
                 return Err(self.not_got());
             };
-            let is_next = held.queue.front().is_none_or(|&first| first == me);
-            let is_kept_out = in_the_way(held, mode) && !held.orphaned;
-            match held.busy {
-                Busy::No if is_next && !is_kept_out => break Ok(()),
-                Busy::Async => break Err(self.refuse(ASYNC)),
-                Busy::No | Busy::Waiting => {}
+            match self.is_turn(held, mode, mine) {
+                Ok(true) => break Ok(()),
+                Ok(false) => {}
+                Err(status) => break Err(status),
             }
-            if !queued {
-                queued = true;
-                held.queue.push_back(me);
-            }
+            mine.get_or_insert_with(|| held.queue_up());
             if lock_slot.changed.wait_until(guard, deadline).timed_out() {
                 break Err(Status::Fail);
             }
         };
-        if let Some(held) = guard.as_mut().filter(|_| queued) {
-            held.queue.retain(|&thread| thread != me);
+        if let (Some(held), Some(mine)) = (guard.as_mut(), mine) {
+            held.leave_queue(mine);
         }
         result
     }
 
+    /// Whether no other guard and nobody earlier in the queue is in the way.
+    pub(super) fn is_turn(
+        &self,
+        held: &ClientLock,
+        mode: Mode,
+        mine: Option<Turn>,
+    ) -> Result<bool, Status> {
+        let is_next = held.queue.front().is_none_or(|&first| Some(first) == mine);
+        let is_kept_out = in_the_way(held, mode) && !held.orphaned;
+        match held.busy {
+            Busy::No => Ok(is_next && !is_kept_out),
+            Busy::Waiting => Ok(false),
+            Busy::Async => Err(self.refuse(ASYNC)),
+        }
+    }
+
     /// Numbers a new hold, or gives the ticket up: without a guard there is none.
     #[inline]
-    fn attempted(
+    pub(super) fn attempted(
         &self,
         lock_slot: &LockSlot,
         guard: &mut LockSlotGuard<'_>,
@@ -196,7 +206,7 @@ impl Instance {
         }
     }
 
-    fn left_or(&self, status: Status) -> Status {
+    pub(super) fn left_or(&self, status: Status) -> Status {
         self.check(Call::Other).map_or_else(|left| left, |()| status)
     }
 
@@ -212,7 +222,7 @@ impl Instance {
 
     /// Releases the hold of a guard that could not do it itself.
     #[inline]
-    fn reclaim(
+    pub(super) fn reclaim(
         &self,
         lock_slot: &LockSlot,
         guard: &mut LockSlotGuard<'_>,

@@ -14,11 +14,14 @@ mod guards;
 mod locks;
 mod membership;
 mod objects;
+mod waits;
 
 #[cfg(test)]
 mod late_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod waits_tests;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -41,6 +44,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use data::has_ticket;
 
 pub use asynchronous::AsyncOp;
+pub(crate) use waits::GuardWait;
 
 use crate::attach::Wrap;
 use crate::config::ClientConfig;

@@ -19,12 +19,12 @@ use super::*;
 use crate::fake::Fake;
 use crate::table::ClientLock;
 
-const ME: u32 = 7;
+pub(super) const ME: u32 = 7;
 const OTHER: u32 = 8;
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
 
-fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
+pub(super) fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
     let fake = Arc::new(Fake::new());
     let exec: Arc<dyn Executor> = fake.clone();
     let link = SessionState {
@@ -69,7 +69,7 @@ fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
     (instance, fake)
 }
 
-fn others_hold() -> u64 {
+pub(super) fn others_hold() -> u64 {
     AtomicWord::new().with_client(OTHER).with_timeout(u32::MAX).into_bits()
 }
 

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use dlock_client::{
-    Client, ClientConfig, FabricChoice, Instance, LockDesc, LockId, LockType, Mode,
+    Client, ClientConfig, Config, FabricChoice, Instance, LockDesc, LockId, LockType, Mode,
 };
 use dlock_client::{OpResult, Status};
 use dlock_server::{Server, ServerConfig, VerbsUse};
@@ -75,7 +75,8 @@ pub fn join(server: &Server, fabric: FabricChoice) -> Instance {
 
 pub fn client(server: &Server, fabric: FabricChoice) -> Client {
     let addr = server.local_addr();
-    Client::with_config(&config(addr, fabric), &addr.ip().to_string()).expect("a client")
+    let config = Config::new().port(addr.port()).fabric(fabric);
+    Client::with_config(&config, &addr.ip().to_string()).expect("a client")
 }
 
 pub fn desc(name: &str, lock_type: LockType) -> LockDesc {
@@ -155,6 +156,11 @@ impl ChildPrimary {
         // every shell has it, not every system as a program
         let kill = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
+    pub fn client(&self, fabric: FabricChoice) -> Client {
+        let config = Config::new().port(self.port).fabric(fabric);
+        Client::with_config(&config, "127.0.0.1").expect("a client")
     }
 
     /// Kills it, and waits until it is gone.

@@ -75,6 +75,16 @@ pub(super) fn told(entry: &LockEntry, op: Op, result: OpResult, now: Now) -> OpR
     result
 }
 
+/// Whether a hold may still be told when the client's own clock says `local_ns`: its result was
+/// decided earlier, at the reading `read`, and its program asks only now (a future that was not
+/// polled). `deadline_s`: of its lease, if it has one.
+pub fn may_be_told(deadline_s: Option<u32>, read: Now, local_ns: u64) -> bool {
+    match deadline_s {
+        Some(deadline_s) => runs_coarsely(deadline_s, read, local_ns),
+        None => !read.at_local(local_ns).is_past_horizon(),
+    }
+}
+
 /// Whether a lease with this deadline runs for sure, judged from a reading of the clock before
 /// and a later coarse one of the client's own.
 #[inline]

@@ -544,6 +544,10 @@ impl Executor for VerbsExecutor {
         server_clock::reply(&self.clock, self.talk.wait(seq, deadline_in(wait)))
     }
 
+    fn listen(&self, seen: u64, wait: Duration) -> Result<u64, Status> {
+        self.talk.listen(seen, deadline_in(wait)).map_err(|_| Status::BadResponse)
+    }
+
     fn forget(&self, seq: Seq) {
         self.talk.forget(seq);
     }

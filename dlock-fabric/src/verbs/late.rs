@@ -241,6 +241,11 @@ impl Executor for VerbsPath {
         }
     }
 
+    fn listen(&self, seen: u64, wait: Duration) -> Result<u64, Status> {
+        let executor = self.attached.get().ok_or(Status::Invalid)?;
+        executor.listen(seen, wait)
+    }
+
     fn forget(&self, seq: Seq) {
         if let Some(executor) = self.attached.get() {
             if seq != REFUSED {

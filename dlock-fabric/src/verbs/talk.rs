@@ -144,6 +144,14 @@ impl Talk {
         }
     }
 
+    /// Waits for an answer that no thread waits for, as [`Receiver::listen_until`].
+    pub(super) fn listen(&self, seen: u64, deadline: Instant) -> Result<u64, Broken> {
+        match self.owner.is_here() {
+            true => self.listen_until(seen, deadline),
+            false => Err(Broken),
+        }
+    }
+
     /// The answer to `seq` is not wanted.
     pub(super) fn forget(&self, seq: Seq) {
         if self.owner.is_here() {

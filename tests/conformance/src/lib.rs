@@ -112,6 +112,7 @@ macro_rules! conformance {
                 posted_chains_finish_once_and_in_order,
                 a_ping_tells_the_time,
                 an_unexpected_number_is_never_waited_for,
+                an_answer_nobody_waits_for_is_heard_of,
                 replies_go_to_those_who_asked,
                 forgotten_replies_do_no_harm,
                 sums_are_exact_with_a_client_per_thread,

@@ -10,6 +10,7 @@ use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::Seq;
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{Reply, Request};
+use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 use dlock_fabric::clock::until_ns;
@@ -242,6 +243,30 @@ pub fn an_unexpected_number_is_never_waited_for(fixture: &dyn Fixture) {
     assert_eq!(client.executor.reply(Seq(u64::MAX), PATIENCE), Ok(None));
     client.executor.forget(Seq(u64::MAX));
     assert!(started.elapsed() < PATIENCE);
+}
+
+/// Who listens hears of an answer that nobody waits for, and the answer is there then. What it has
+/// heard of already it does not hear of again.
+pub fn an_answer_nobody_waits_for_is_heard_of(fixture: &dyn Fixture) {
+    let client = fixture.client();
+    let exec = &*client.executor;
+    if exec.listen(0, Duration::ZERO) == Err(Status::Invalid) {
+        return; // it cannot tell, and says so
+    }
+    let mut seen = 0;
+    for _ in 0..100 {
+        let seq = std::thread::scope(|scope| {
+            let listening = scope.spawn(move || exec.listen(seen, PATIENCE));
+            let seq = exec.send(&Request::Ping).unwrap();
+            let heard = listening.join().unwrap().unwrap();
+            assert_ne!(heard, seen, "not heard of in time");
+            seen = heard;
+            seq
+        });
+        assert!(matches!(exec.reply(seq, Duration::ZERO), Ok(Some(Reply::Pong { .. }))));
+        answered(exec, &Request::Ping); // waited for
+        assert_eq!(exec.listen(seen, Duration::ZERO), Ok(seen));
+    }
 }
 
 /// Eight threads of one client wait for eight different replies, each gets its own, and chains

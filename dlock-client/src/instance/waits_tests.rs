@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Waits of futures on an executor that answers when it is told to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::ids::LockId;
+use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::words::AtomicWord;
+
+use super::tests::{instance, others_hold, ME};
+use super::*;
+use crate::fake::Fake;
+use crate::tasks::Tasks;
+
+const LOCK: LockId = LockId(1);
+const X: Mode = Mode::Exclusive;
+const LONG: Duration = Duration::from_secs(600);
+const DEADLINE_S: u32 = 1_600;
+
+/// An instance whose wait is queued at the arbiter.
+fn waiting() -> (Instance, Arc<Fake>, GuardWait, Arc<Tasks>) {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    fake.words.lock().insert(0, others_hold());
+    fake.answer(|request| (!matches!(request, Request::Wait { .. })).then_some(DONE));
+    let (mut wait, tasks) = (GuardWait::new(LOCK, X, 5, LONG), Arc::new(Tasks::new()));
+    assert!(instance.advance_wait(&mut wait, &tasks).is_none());
+    assert!(instance.advance_wait(&mut wait, &tasks).is_none(), "nothing has come");
+    assert!(matches!(fake.requests.lock()[..], [Request::Wait { .. }]));
+    (instance, fake, wait, tasks)
+}
+
+const DONE: Reply = Reply::Done { word: 0 };
+
+fn mine() -> u64 {
+    AtomicWord::new().with_client(ME).with_timeout(DEADLINE_S).into_bits()
+}
+
+/// The arbiter grants the first wait.
+fn grant(fake: &Fake) {
+    fake.words.lock().insert(0, mine());
+    let at = ServerTime(1_000 * NS);
+    let granted = Reply::Granted { word: mine(), deadline_s: DEADLINE_S, at, ticket: None };
+    fake.deliver(granted);
+}
+
+#[test]
+fn a_grant_that_came_just_before_the_drop_is_released_by_the_word_itself() {
+    let (instance, fake, wait, _) = waiting();
+    grant(&fake);
+    instance.cancel_wait(wait);
+    assert_eq!(fake.word(0), 0, "the grant was taken, and released");
+    assert_eq!(fake.requests.lock().len(), 1, "nothing is in doubt");
+    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Success);
+}
+
+#[test]
+fn a_drop_just_before_the_grant_has_the_arbiter_undo_the_wait_before_anything_else() {
+    let (instance, fake, wait, _) = waiting();
+    instance.cancel_wait(wait);
+    grant(&fake); // it was on its way
+    let requests = fake.requests.lock().clone();
+    assert!(matches!(requests[..], [Request::Wait { .. }, Request::Resolve { .. }]));
+    assert_eq!(fake.forgotten.lock().len(), 2, "neither of the two is waited for");
+    // what the arbiter does then
+    fake.words.lock().clear();
+    let (taken, number) = instance.try_guard(LOCK, X, 5);
+    assert_eq!(taken.status, Status::Success);
+    let requests = fake.requests.lock().clone();
+    assert!(matches!(requests[2..], [Request::Resolve { .. }]), "and that it is done is asked");
+    assert_eq!(instance.end_guard(LOCK, number), Status::Success);
+}
+
+#[test]
+fn a_wait_that_is_granted_is_a_hold_of_its_own() {
+    let (instance, fake, mut wait, tasks) = waiting();
+    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Fail, "it is queued for");
+    grant(&fake);
+    let (result, number) = instance.advance_wait(&mut wait, &tasks).unwrap();
+    assert_eq!(result.status, Status::Success);
+    assert!(wait.read().is_some());
+    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Fail);
+    assert_eq!(instance.end_guard(LOCK, number), Status::Success);
+    assert_eq!(fake.word(0), 0);
+}
+
+#[test]
+fn a_wait_whose_time_is_up_is_cancelled_as_one_of_a_thread() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    fake.words.lock().insert(0, others_hold());
+    fake.answer(|request| match request {
+        Request::Wait { .. } => None,
+        Request::Ping => Some(Reply::Pong { at: ServerTime(1_000 * NS) }),
+        _ => Some(DONE),
+    });
+    let tasks = Arc::new(Tasks::new());
+    let mut wait = GuardWait::new(LOCK, X, 5, Duration::from_millis(1));
+    let start = Instant::now();
+    let is_cancelled = || fake.requests.lock().iter().any(|r| matches!(r, Request::Cancel { .. }));
+    while !is_cancelled() {
+        assert!(instance.advance_wait(&mut wait, &tasks).is_none());
+        assert!(start.elapsed() < LONG);
+    }
+    fake.deliver(Reply::Cancelled { word: others_hold() });
+    let (result, _) = instance.advance_wait(&mut wait, &tasks).unwrap();
+    assert_eq!(result.status, Status::Fail);
+    assert!(!fake.requests.lock().iter().any(|r| matches!(r, Request::Resolve { .. })));
+}
+
+#[test]
+fn a_dropped_wait_of_a_session_that_was_replaced_is_undone_at_the_new_one() {
+    let (instance, fake, wait, _) = waiting();
+    let other = Arc::new(Fake::new());
+    {
+        let (_, mut guard) = instance.opened(LOCK, Instant::now() + LONG).unwrap();
+        let held = guard.as_mut().unwrap();
+        let (exec, pulse) = (other.clone(), Arc::clone(&held.pulse));
+        held.go_over_to(exec, pulse);
+    }
+    instance.cancel_wait(wait);
+    assert_eq!(fake.requests.lock().len(), 1, "nothing is said to the old one");
+    assert!(matches!(other.requests.lock()[..], [Request::Resolve { .. }]));
+}
+
+#[test]
+fn a_wait_behind_a_guard_of_its_own_client_keeps_its_place_and_gives_it_up() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    let (taken, held) = instance.try_guard(LOCK, X, 5);
+    assert_eq!(taken.status, Status::Success);
+    let tasks = Arc::new(Tasks::new());
+    let [mut first, mut second] = [(); 2].map(|()| GuardWait::new(LOCK, X, 5, LONG));
+    assert!(instance.advance_wait(&mut first, &tasks).is_none());
+    assert!(instance.advance_wait(&mut second, &tasks).is_none());
+    assert_eq!(instance.end_guard(LOCK, held), Status::Success);
+    assert!(instance.advance_wait(&mut second, &tasks).is_none(), "it is the turn of the first");
+    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Fail, "nobody barges in");
+    instance.cancel_wait(first);
+    let (result, number) = instance.advance_wait(&mut second, &tasks).unwrap();
+    assert_eq!(result.status, Status::Success);
+    assert_eq!(instance.end_guard(LOCK, number), Status::Success);
+    assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Success, "the queue is empty");
+    assert!(fake.requests.lock().is_empty());
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How a Rust program says how to reach its primary.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use crate::config::{ClientConfig, FabricChoice};
+use crate::error::Error;
+
+/// The longest horizon of a session.
+pub const HORIZON_MAX: Duration = Duration::from_secs(86_400);
+
+/// The queue pairs that a client of an RDMA primary uses; the primary's own choice decides, and
+/// another one is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueuePairs {
+    /// One for lock words and one for messages.
+    #[default]
+    Separate,
+    /// One for both.
+    Shared,
+}
+
+/// How to reach a primary: made by [`Config::new`], changed by its methods.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use dlock_client::{Config, FabricChoice};
+///
+/// let config = Config::new()
+///     .port(30_000)
+///     .fabric(FabricChoice::Tcp)
+///     .horizon(Duration::from_secs(30));
+/// assert_ne!(config, Config::default());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    port: Option<u16>,
+    fabric: FabricChoice,
+    queue_pairs: QueuePairs,
+    device: Option<String>,
+    gid: Option<Ipv6Addr>,
+    horizon: Horizon,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Horizon {
+    /// What the environment says, else the default.
+    #[default]
+    Default,
+    None,
+    After(Duration),
+}
+
+impl Config {
+    /// The defaults: port 21616, the best fabric there is, a horizon of 10 s.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The primary's control port, not 0.
+    #[must_use]
+    pub fn port(self, port: u16) -> Self {
+        Self { port: Some(port), ..self }
+    }
+
+    /// The fabric wanted.
+    #[must_use]
+    pub fn fabric(self, fabric: FabricChoice) -> Self {
+        Self { fabric, ..self }
+    }
+
+    /// The queue pairs the primary is configured for.
+    #[must_use]
+    pub fn queue_pairs(self, queue_pairs: QueuePairs) -> Self {
+        Self { queue_pairs, ..self }
+    }
+
+    /// The RDMA device by its name, as `rdma link` prints it; it is not used over tcp or shared
+    /// memory.
+    #[must_use]
+    pub fn device(self, name: impl Into<String>) -> Self {
+        Self { device: Some(name.into()), ..self }
+    }
+
+    /// The RDMA port by its GID, which has the form of an IPv6 address (`::ffff:a.b.c.d` for a
+    /// RoCE
+    /// port with an IPv4 address); it is not used over tcp or shared memory.
+    #[must_use]
+    pub fn gid(self, gid: Ipv6Addr) -> Self {
+        Self { gid: Some(gid), ..self }
+    }
+
+    /// The session's horizon, in whole seconds rounded up, from 1 s to [`HORIZON_MAX`].
+    ///
+    /// A client that is silent for so long neither operates on locks nor believes that it holds
+    /// any, and the primary may end what it has without a lease. The library sends the heartbeats.
+    /// Where none is named, the environment variable `DLOCK_HORIZON_S` decides, else it is 10 s.
+    #[must_use]
+    pub fn horizon(self, horizon: Duration) -> Self {
+        Self { horizon: Horizon::After(horizon), ..self }
+    }
+
+    /// No horizon: a client relies on its locks for as long as its connection stands.
+    #[must_use]
+    pub fn without_horizon(self) -> Self {
+        Self { horizon: Horizon::None, ..self }
+    }
+
+    /// The same for the calls of the C API.
+    ///
+    /// # Errors
+    /// `Invalid`: a value is out of its bounds.
+    pub(crate) fn checked(&self) -> Result<ClientConfig, Error> {
+        let port = match self.port {
+            Some(0) => return Err(Error::Invalid("port 0 cannot be connected to")),
+            Some(port) => port,
+            None => ClientConfig::default().port,
+        };
+        let eid = match self.gid {
+            Some(Ipv6Addr::UNSPECIFIED) => return Err(Error::Invalid("GID :: is no port's")),
+            Some(gid) => gid.octets(),
+            None => [0; 16],
+        };
+        let horizon_s = match self.horizon {
+            Horizon::Default => None,
+            Horizon::None => Some(0),
+            Horizon::After(horizon) if horizon.is_zero() || horizon > HORIZON_MAX => {
+                return Err(Error::Invalid("a horizon lasts longer than nothing, a day at most"));
+            }
+            Horizon::After(horizon) => {
+                let up = u64::from(horizon.subsec_nanos() > 0);
+                u32::try_from(horizon.as_secs() + up).ok()
+            }
+        };
+        let tp_mode = match self.queue_pairs {
+            QueuePairs::Separate => 0,
+            QueuePairs::Shared => 1,
+        };
+        let device = self.device.clone();
+        let fabric = self.fabric;
+        let config =
+            ClientConfig { port, fabric, tp_mode, device, eid, horizon_s, exact_views: false };
+        Ok(config.with_default_horizon())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::HORIZON_S_DEFAULT;
+
+    #[test]
+    fn what_is_not_named_has_its_default() {
+        let config = Config::new().checked().unwrap();
+        assert_eq!(config, ClientConfig::default().with_default_horizon());
+        if std::env::var_os(crate::config::HORIZON_VARIABLE).is_none() {
+            assert_eq!(config.horizon_s, Some(HORIZON_S_DEFAULT));
+        }
+    }
+
+    #[test]
+    fn every_field_reaches_the_session() {
+        let gid = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0x0a00, 1);
+        let config = Config::new()
+            .port(7)
+            .fabric(FabricChoice::Verbs)
+            .queue_pairs(QueuePairs::Shared)
+            .device("mlx5_0")
+            .gid(gid)
+            .horizon(Duration::from_millis(2_001));
+        let expected = ClientConfig {
+            port: 7,
+            fabric: FabricChoice::Verbs,
+            tp_mode: 1,
+            device: Some("mlx5_0".into()),
+            eid: gid.octets(),
+            horizon_s: Some(3),
+            exact_views: false,
+        };
+        assert_eq!(config.checked(), Ok(expected));
+        assert_eq!(Config::new().without_horizon().checked().unwrap().horizon_s, Some(0));
+    }
+
+    #[test]
+    fn a_value_out_of_bounds_is_refused_and_not_replaced() {
+        let is_refused = |config: Config| matches!(config.checked(), Err(Error::Invalid(_)));
+        assert!(is_refused(Config::new().port(0)));
+        assert!(is_refused(Config::new().gid(Ipv6Addr::UNSPECIFIED)));
+        assert!(is_refused(Config::new().horizon(Duration::ZERO)));
+        assert!(is_refused(Config::new().horizon(HORIZON_MAX + Duration::from_nanos(1))));
+        assert_eq!(Config::new().horizon(HORIZON_MAX).checked().unwrap().horizon_s, Some(86_400));
+    }
+}
