@@ -2,10 +2,10 @@
 //! The lanes of a fair lock: counters that start again, and the parts of one lap.
 //!
 //! ```text
-//!   0 ............... DIVERT ........ RING ................ MASK
-//!   clients add        a client that   the arbiter alone     never
-//!   by themselves      did not know    gives numbers out     given out
-//!                      adds once more
+//!   0 ............... DIVERT ........ RING ................ RING END ........ MASK
+//!   clients add        a client that   the arbiter alone     room for each     never
+//!   by themselves      did not know    gives numbers out     client that       reached
+//!                      adds once more                        did not know
 //! ```
 //! A client that has seen a lane at [`divert`] or above asks the arbiter for its next ticket. The
 //! arbiter starts the exclusive lane again at 0 only when no client can still act on a number
@@ -20,6 +20,7 @@ struct Shape {
     mask: u16,
     divert: u16,
     ring: u16,
+    ring_end: u16,
     queue_divert: u16,
     queue_max: u16,
 }
@@ -28,6 +29,7 @@ const WIDE: Shape = Shape {
     mask: u16::MAX,
     divert: crate::limits::FAIR_LANE_DIVERT,
     ring: crate::limits::FAIR_LANE_MAX,
+    ring_end: crate::limits::FAIR_LANE_RING_END,
     queue_divert: crate::limits::FAIR_QUEUE_DIVERT,
     queue_max: crate::limits::FAIR_QUEUE_MAX,
 };
@@ -56,9 +58,14 @@ mod narrow {
         let mask = ((1_u32 << bits) - 1) as u16;
         SHAPE.set(match bits {
             16 => WIDE,
-            _ => {
-                Shape { mask, divert: 2, ring: 5, queue_divert: mask / 2 + 1, queue_max: mask - 1 }
-            }
+            _ => Shape {
+                mask,
+                divert: 2,
+                ring: 5,
+                ring_end: mask,
+                queue_divert: mask / 2 + 1,
+                queue_max: mask - 1,
+            },
         });
     }
 }
@@ -83,6 +90,11 @@ pub fn divert() -> u16 {
 #[inline]
 pub fn ring() -> u16 {
     shape().ring
+}
+/// The end of the numbers that the arbiter gives out.
+#[inline]
+pub fn ring_end() -> u16 {
+    shape().ring_end
 }
 /// With this many tickets open clients ask the arbiter for tickets.
 #[inline]

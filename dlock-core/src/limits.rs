@@ -30,7 +30,12 @@ const _: () = assert!((u16::MAX - FAIR_LANE_DIVERT) as usize >= 4 * CLIENTS_MAX)
 /// more additions for anybody, and a client that adds all the same has no ticket.
 pub const FAIR_LANE_MAX: u16 = 0xf800;
 const _: () = assert!((FAIR_LANE_MAX - FAIR_LANE_DIVERT) as usize >= CLIENTS_MAX);
-const _: () = assert!((u16::MAX - FAIR_LANE_MAX) as usize >= CLIENTS_MAX);
+/// The arbiter gives out exclusive numbers from [`FAIR_LANE_MAX`] to below this one, again and
+/// again: one for each client. The rest of the lane has room for one addition of each client that
+/// does not know where the lane is, so that no addition carries into the next lane.
+pub const FAIR_LANE_RING_END: u16 = 0xfbff;
+const _: () = assert!((FAIR_LANE_RING_END - FAIR_LANE_MAX) as usize >= CLIENTS_MAX);
+const _: () = assert!((u16::MAX - FAIR_LANE_RING_END) as usize >= CLIENTS_MAX);
 /// From this many tickets in a lane on they are taken through the arbiter, which refuses those
 /// beyond [`FAIR_QUEUE_MAX`]: a fetch-and-add cannot be refused, and twice as many could not be
 /// told apart from those that are done.

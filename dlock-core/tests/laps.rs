@@ -8,7 +8,9 @@ use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{LockDesc, LockGrant};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
-use dlock_core::limits::{FAIR_LANE_DIVERT, FAIR_LANE_MAX, HINDRANCE_S};
+use dlock_core::limits::{
+    CLIENTS_MAX, FAIR_LANE_DIVERT, FAIR_LANE_MAX, FAIR_LANE_RING_END, HINDRANCE_S,
+};
 use dlock_core::lock::{Begin, LockEntry, Op, Step};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
@@ -225,6 +227,22 @@ fn a_number_that_a_ledger_names_is_not_given_out_again() {
     }
     w.memory.ledgers.clear();
     assert_eq!(w.cycle(2).tx, 0, "the lane starts again");
+}
+
+/// A fetch-and-add that carried would change the next lane of the word.
+#[test]
+fn there_is_room_above_the_ring_for_an_addition_of_each_client_that_does_not_know() {
+    let mut w = World::new(LockType::Fair, 2);
+    w.writes(1, LedgerState::Intent, Ticket { tx: 7, ts: 1 }, 1);
+    w.memory.word = lanes_at(FAIR_LANE_DIVERT);
+    for _ in 0..5_000 {
+        w.cycle(2);
+        assert!(usize::from(u16::MAX - w.word().mx()) >= CLIENTS_MAX, "{:?}", w.word());
+    }
+    // they have added, and the arbiter's numbers go on in the ring
+    let above = FAIR_LANE_RING_END + 9;
+    w.memory.word = lanes_at(above);
+    assert!((FAIR_LANE_MAX..FAIR_LANE_RING_END).contains(&w.cycle(2).tx));
 }
 
 /// The message that says so would give up whoever has the number by then.

@@ -131,9 +131,9 @@ fn next_of_the_ring(word: FairWord, names: &Names) -> Option<u16> {
     };
     let is_idle = word.open_exclusive() == 0;
     let is_free = |n: u16| !word.is_open(n) && (is_idle || n + 1 != word.nx());
-    let numbers = lane::ring()..lane::mask();
-    let start = word.mx().clamp(lane::ring(), lane::mask());
-    let mut all = (start..lane::mask()).chain(numbers.start..start.min(numbers.end));
+    let (first, end) = (lane::ring(), lane::ring_end());
+    let start = word.mx().clamp(first, end);
+    let mut all = (start..end).chain(first..start);
     all.find(|&n| is_free(n) && !is_named(n))
 }
 
