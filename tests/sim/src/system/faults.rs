@@ -221,7 +221,13 @@ impl Sys {
         let x = x.saturating_sub(before).min(LAP_MAX).max(old.mx());
         let s = s.saturating_sub(before).min(LAP_MAX).max(old.ms());
         *word = FairWord::new().with_nx(x).with_mx(x).with_ns(s).with_ms(s).into_bits();
-        self.oracle.lapped(l);
+        // an entry may be old, and its slot another lock's by now
+        let names = |l: usize| {
+            let entries = self.clients.iter().filter_map(|c| c.threads[l].entry.as_ref());
+            entries.into_iter().any(|entry| entry.slot() == slot)
+        };
+        let lapped: Vec<usize> = (0..self.plan.locks.len()).filter(|&l| names(l)).collect();
+        lapped.into_iter().for_each(|l| self.oracle.lapped(l));
         self.log(|| format!("FAULT Lap of lock {l}: the next ticket is {x:#x}, {s:#x}"));
     }
 }

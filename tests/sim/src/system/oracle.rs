@@ -245,10 +245,10 @@ impl Oracle {
 /// Whether one number of the exclusive lane comes after another. Those of the ring, which the
 /// arbiter alone gives out, come round again and again.
 fn is_after(number: u16, last: u16) -> bool {
-    let ring = lane::ring();
-    let behind = number.wrapping_sub(last).wrapping_sub(1);
-    match number >= ring && last >= ring {
-        true => behind & (lane::mask() - ring) <= (lane::mask() - ring) / 2,
-        false => behind <= 0x7fff,
+    let ring = lane::ring()..lane::ring_end();
+    if ring.contains(&number) && ring.contains(&last) {
+        let len = ring.end - ring.start;
+        return (number - ring.start + len - (last - ring.start) - 1) % len <= len / 2;
     }
+    number.wrapping_sub(last).wrapping_sub(1) <= 0x7fff
 }
