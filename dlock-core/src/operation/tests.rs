@@ -591,3 +591,77 @@ fn an_item_without_a_lock_and_one_that_has_begun_take_their_places() {
     assert_eq!(run(&mut b, &mut rig, &mut [others_word()]), 0);
     assert_eq!(codes(&b), [Status::LockNotGet, Status::Fail]);
 }
+
+#[test]
+fn an_unlock_is_of_the_mode_that_is_held() {
+    for mode in [X, S] {
+        let mut e = entry(LockType::Fair);
+        let op = Op::TryLock { mode, expire_s: 5 };
+        let taken = finish(&mut e, op, 0);
+        assert_eq!(taken.status, Status::Success);
+        assert_eq!(mode_of(Op::Unlock, &e), mode);
+        assert_eq!(mode_of(op, &e), mode);
+    }
+}
+
+/// Every chain of the operation finds this word.
+fn finish(e: &mut LockEntry, op: Op, word: u64) -> OpResult {
+    let mut operation = begin(e, op);
+    loop {
+        match operation.next(e) {
+            Effect::Post { chain, .. } => {
+                operation.outcome(e, values(&vec![word; chain.ops().len()]), at(0));
+            }
+            Effect::Flush { .. } => operation.flushed(e, true, at(0)),
+            Effect::ReadClock => operation.clock(at(0)),
+            Effect::Done(result) => return result,
+            _ => {}
+        }
+    }
+}
+
+/// Where the word does not tell them, and the arbiter knows.
+#[test]
+fn readers_are_asked_for_where_others_may_be_inside_and_the_word_does_not_say() {
+    let fair = |nx, ns, mx, ms| FairWord::new().with_nx(nx).with_ns(ns).with_mx(mx).with_ms(ms);
+    let viewed = |status, w: FairWord| {
+        let (nx, ns, mx, ms) = (w.nx(), w.ns(), w.mx(), w.ms());
+        let view = View::Fair { nx, ns, mx, ms, time_out: 0, t_value: Some(0) };
+        OpResult { status, view: Some(view) }
+    };
+    for (old, wants) in
+        [(fair(4, 10, 4, 13), false), (fair(4, 10, 5, 13), true), (fair(4, 13, 5, 13), false)]
+    {
+        let mut e = entry(LockType::Fair);
+        let again = finish(&mut e, TAKE, old.into_bits());
+        assert_eq!(again.status, Status::Again);
+        assert!(!e.wants_readers(X, true, &again), "it is not asked for");
+        e.asks_readers(true);
+        assert_eq!(e.wants_readers(X, true, &again), wants, "{old:?}");
+    }
+    let mut e = entry(LockType::Fair);
+    let share = Op::TryLock { mode: S, expire_s: 5 };
+    assert_eq!(finish(&mut e, share, fair(0, 0, 0, 1).into_bits()).status, Status::Success);
+    e.asks_readers(true);
+    for (word, was_asked, wants) in [
+        (fair(0, 0, 0, 2), true, true),
+        (fair(0, 0, 0, 2), false, false),
+        (fair(0, 1, 0, 2), true, false),
+        (fair(0, 0, 1, 3), false, true),
+        (fair(0, 0, 1, 2), true, false),
+    ] {
+        let result = viewed(Status::Success, word);
+        assert_eq!(e.wants_readers(S, was_asked, &result), wants, "{word:?} {was_asked}");
+        assert!(!e.wants_readers(X, was_asked, &result));
+    }
+    let mut e = entry(LockType::Fair);
+    e.asks_readers(true);
+    for (word, wants) in [
+        (fair(0, 0, 1, 1), true),
+        (fair(0, 0, 1, 0), false),
+        (fair(0, 0, 0, 1), false),
+        (fair(0, 0, 0, 0), false),
+    ] {
+        assert_eq!(e.wants_readers(S, true, &viewed(Status::Success, word)), wants, "{word:?}");
+    }
+}
