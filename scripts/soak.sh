@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The long runs, which `make test` has short versions of: hours. Ends with a table and the sum.
 #   scripts/soak.sh            all
-#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec, chaos
+#   scripts/soak.sh NAME...    of: sim, fuzz, models, contention, exec, chaos, mutants
 #   SCHEDULES=N        of the simulator (10000000)      SEED=N   the first seed (1)
 #   FUZZ_SECONDS=N     for each fuzzer (3600)
 #   DURATION=SECONDS   of each contention test in C (600)
 # A new long run is a function and its name in `all`: one step each, with a limit in seconds.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-all=(exec chaos contention sim fuzz models)
+all=(exec chaos contention sim fuzz models mutants)
 
 soak_sim() {
     step "simulator, ${SCHEDULES:-10000000} schedules" 86400 \
@@ -53,6 +53,12 @@ soak_chaos() {
     step "clients silent for 10 minutes" 2400 scripts/chaos.sh silent 600 || true
     step "500 deaths of clients" 1200 scripts/chaos.sh dead 500 || true
     step "fair locks without a fault, 10 minutes" 3600 scripts/chaos.sh fair 600 || true
+}
+
+# A sample of mutants of the core, drawn by the seed, with those of the critical functions.
+soak_mutants() {
+    step "mutants of the core" 86400 scripts/mutants.sh --critical --sample 400 \
+        --seed "${SEED:-1}" --results "$scratch/mutants.txt" || true
 }
 
 if [ $# = 0 ]; then set -- "${all[@]}"; fi

@@ -264,9 +264,26 @@ mod tests {
     }
 
     #[test]
+    fn a_ticket_is_open_from_the_one_that_is_served_to_the_next() {
+        for nx in [5, u16::MAX - 1] {
+            let w = FairWord::new().with_nx(nx).with_mx(nx.wrapping_add(3)).with_ns(9).with_ms(11);
+            assert_eq!((w.open_exclusive(), w.open_shared()), (3, 2));
+            for (after, is_open, is_served) in
+                [(u16::MAX, false, true), (0, true, true), (2, true, false), (3, false, false)]
+            {
+                let tx = nx.wrapping_add(after);
+                assert_eq!(w.is_open(tx), is_open, "{after} after {nx}");
+                assert_eq!(w.is_served(tx), is_served, "{after} after {nx}");
+            }
+            assert!(w.is_served(nx.wrapping_add(4)));
+        }
+    }
+
+    #[test]
     fn lanes_compare_modulo_2_to_the_16() {
         assert!(before(0xffff, 0));
         assert!(!before(0, 0xffff));
         assert!(!before(7, 7));
+        assert!(before(0, 0x7fff) && !before(0, 0x8000));
     }
 }

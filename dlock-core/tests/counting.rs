@@ -58,3 +58,9 @@ fn told(events: u64) -> Told {
     told[Counter::Again.place().unwrap()] = events;
     told
 }
+
+#[test]
+fn the_counters_of_a_primary_are_the_same_whoever_asks() {
+    let primary = Primary::new(config());
+    assert!(std::sync::Arc::ptr_eq(primary.counters(), primary.counters()));
+}

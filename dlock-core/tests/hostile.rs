@@ -539,3 +539,23 @@ fn a_client_that_maps_the_memory_is_asked_for_tickets_of_its_own_too() {
     let out = w.ask(third, Request::Release { handle, mode: X, ticket: Some(thirds) });
     assert!(out.iter().any(|s| s.client == other.id), "{out:?}");
 }
+
+#[test]
+fn a_ticket_is_ended_by_a_chain_of_its_own_mode_and_number_alone() {
+    let (mut w, [a, b]) = World::peers(LockType::Fair);
+    let word = |mx, ms| FairWord::new().with_mx(mx).with_ms(ms);
+    // a has a share under the number that the exclusive ticket at the head has, too
+    w.add(a, FairWord::TAKE_SHARED).unwrap();
+    let head = word(1, 0);
+    let ended = head.exclusive_done();
+    assert_eq!(w.cas(a, head.into_bits(), ended.into_bits()), Err(Status::Invalid));
+    let share = word(0, 1);
+    let may = w.cas(b, share.into_bits(), share.shared_done(1).into_bits());
+    assert_eq!(may, Err(Status::Invalid), "b has none");
+    assert!(w.cas(a, share.into_bits(), share.shared_done(1).into_bits()).is_ok());
+    // b is second in the queue
+    w.add(a, FairWord::TAKE_EXCLUSIVE).unwrap();
+    w.add(b, FairWord::TAKE_EXCLUSIVE).unwrap();
+    assert_eq!(w.cas(b, head.into_bits(), ended.into_bits()), Err(Status::Invalid));
+    assert!(w.cas(a, head.into_bits(), ended.into_bits()).is_ok(), "it finds another word");
+}

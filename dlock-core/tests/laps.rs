@@ -1,171 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fair locks whose lanes start again, clients that stop half-way, and what one call may take.
 
-use std::collections::HashMap;
+#[path = "common/lock.rs"]
+mod lock;
 
-use dlock_core::arbiter::{Arbiter, Caller, LockRef, Sent, FAIR_WORK_MAX};
+use dlock_core::arbiter::FAIR_WORK_MAX;
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{LockDesc, LockGrant};
-use dlock_core::exec::LockMemory;
-use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
+use dlock_core::ids::{LockId, Slot};
 use dlock_core::limits::{
     CLIENTS_MAX, FAIR_LANE_DIVERT, FAIR_LANE_MAX, FAIR_LANE_RING_END, HINDRANCE_S,
 };
 use dlock_core::lock::{Begin, LockEntry, Op, Step};
-use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::message::{LockType, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
+use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
-
-const X: Mode = Mode::Exclusive;
-const S: Mode = Mode::Shared;
-const HANDLE: Handle = Handle(0);
-const START_S: u32 = 5_000;
-
-#[derive(Default)]
-struct Memory {
-    word: u64,
-    ledgers: HashMap<ClientId, LedgerEntry>,
-}
-
-impl LockMemory for Memory {
-    fn cas(&mut self, _: WordAddr, expect: u64, swap: u64) -> u64 {
-        let old = self.word;
-        self.word = if old == expect { swap } else { old };
-        old
-    }
-    fn faa(&mut self, _: WordAddr, add: u64) -> u64 {
-        self.word = self.word.wrapping_add(add);
-        self.word.wrapping_sub(add)
-    }
-    fn read(&mut self, _: WordAddr) -> u64 {
-        self.word
-    }
-    fn set(&mut self, _: WordAddr, value: u64) {
-        self.word = value;
-    }
-    fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
-        self.ledgers.get(&client).copied().unwrap_or_default()
-    }
-    fn clear_ledger(&mut self, client: ClientId, _: Handle) {
-        self.ledgers.remove(&client);
-    }
-}
-
-/// One lock, its arbiter, and clients that operate on the word themselves.
-struct World {
-    lock_type: LockType,
-    arbiter: Arbiter,
-    memory: Memory,
-    refs: Vec<(ClientId, Handle)>,
-    now: ServerTime,
-    seq: u64,
-    work: u64,
-}
-
-fn id(n: u32) -> ClientId {
-    ClientId::new(n).unwrap()
-}
-
-impl World {
-    fn new(lock_type: LockType, clients: u32) -> Self {
-        Self {
-            lock_type,
-            arbiter: Arbiter::new(START_S),
-            memory: Memory::default(),
-            refs: (1..=clients).map(|n| (id(n), HANDLE)).collect(),
-            now: ServerTime(u64::from(START_S) * NS),
-            seq: 0,
-            work: 0,
-        }
-    }
-
-    fn call(
-        &mut self,
-        f: impl FnOnce(&mut Arbiter, ServerTime, &mut Memory, LockRef<'_>, Seq, &mut Vec<Sent>),
-    ) -> Vec<Sent> {
-        self.seq += 1;
-        let refs = self.refs.clone();
-        let lock = LockRef { slot: Slot(0), lock_type: self.lock_type, refs: &refs };
-        let mut out = Vec::new();
-        f(&mut self.arbiter, self.now, &mut self.memory, lock, Seq(self.seq), &mut out);
-        self.work = self.work.max(self.arbiter.work());
-        out
-    }
-
-    fn ask(&mut self, n: u32, request: Request) -> Vec<Sent> {
-        self.call(|arbiter, now, memory, lock, seq, out| {
-            let from = Caller { client: id(n), handle: HANDLE, seq };
-            arbiter.request(now, memory, lock, from, request, out);
-        })
-    }
-
-    fn pass(&mut self, ns: u64) -> Vec<Sent> {
-        let end = self.now.plus_ns(ns);
-        let mut all = Vec::new();
-        while let Some(at) = self.arbiter.next_wakeup().filter(|&at| at <= end) {
-            self.now = self.now.max(at);
-            self.arbiter.pop_due(self.now);
-            all.extend(self.call(|arbiter, now, memory, lock, _, out| {
-                arbiter.tick(now, memory, lock, out);
-            }));
-        }
-        self.now = end;
-        all
-    }
-
-    /// The client is gone, and whatever it had is undone.
-    fn forget(&mut self, n: u32) -> Vec<Sent> {
-        self.refs.retain(|r| r.0 != id(n));
-        self.call(|arbiter, now, memory, lock, _, out| {
-            arbiter.forget(now, memory, lock, id(n), HANDLE, out);
-        })
-    }
-
-    fn word(&self) -> FairWord {
-        FairWord::from_bits(self.memory.word)
-    }
-
-    fn writes(&mut self, n: u32, state: LedgerState, ticket: Ticket, lease_s: u32) {
-        let entry = LedgerEntry::of_ticket(state, ticket).with_detail(lease_s);
-        self.memory.ledgers.insert(id(n), entry);
-    }
-
-    /// A ticket by fetch-and-add, and what the ledger says of it.
-    fn take(&mut self, n: u32, mode: Mode, state: LedgerState, lease_s: u32) -> Ticket {
-        let w = self.word();
-        self.memory.word = match mode {
-            X => w.exclusive_taken(),
-            S => w.shared_taken(),
-        }
-        .into_bits();
-        let ticket = Ticket { tx: w.mx(), ts: w.ms() };
-        self.writes(n, state, ticket, lease_s);
-        ticket
-    }
-
-    fn wait(&mut self, n: u32, mode: Mode, ticket: Ticket) -> Vec<Sent> {
-        let (wait, ticket) = (WaitNumber(1), Some(ticket));
-        self.ask(n, Request::Wait { handle: HANDLE, mode, expire_s: 30, wait, ticket })
-    }
-
-    /// One exclusive hold through the arbiter, which is released; its ticket.
-    fn cycle(&mut self, n: u32) -> Ticket {
-        let take = Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 30 };
-        let out = self.ask(n, take);
-        let Reply::Granted { ticket: Some(ticket), .. } = out[0].reply else { panic!("{out:?}") };
-        self.writes(n, LedgerState::HeldExclusive, ticket, 60);
-        let release = Request::Release { handle: HANDLE, mode: X, ticket: Some(ticket) };
-        let out = self.ask(n, release);
-        assert!(matches!(out[0].reply, Reply::Done { .. }), "{out:?}");
-        self.memory.ledgers.remove(&id(n));
-        ticket
-    }
-}
-
-fn is_granted(out: &[Sent], n: u32) -> bool {
-    out.iter().any(|s| s.client == id(n) && matches!(s.reply, Reply::Granted { .. }))
-}
+use lock::{id, is_granted, World, HANDLE, S, START_S, X};
 
 fn lanes_at(number: u16) -> u64 {
     FairWord::new().with_nx(number).with_mx(number).into_bits()

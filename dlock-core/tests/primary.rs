@@ -295,26 +295,30 @@ fn a_chain_changes_rw_and_fair_words_only_as_its_client_may() {
     let (rw, fair) = (w.get(a, "r", LockType::Rw), w.get(a, "f", LockType::Fair));
     let me = RwWord::new().with_client(a.get());
     let cas = |addr, expect, swap| WordOp::Cas { addr, expect, swap };
+    let (free, mx, ms) = (FairWord::new(), FairWord::with_mx, FairWord::with_ms);
+    let ends = |old: FairWord, new: FairWord| cas(w0(&fair), old.into_bits(), new.into_bits());
     let ok = [
         cas(w0(&rw), 0, me.into_bits()),
         cas(w0(&rw), me.with_rcount(2).into_bits(), RwWord::new().with_rcount(2).into_bits()),
         WordOp::Faa { addr: w0(&rw), add: 1 },
         WordOp::Faa { addr: w0(&fair), add: FairWord::TAKE_SHARED },
-        cas(
-            w0(&fair),
-            FairWord::new().with_mx(1).into_bits(),
-            FairWord::new().with_mx(1).with_nx(1).into_bits(),
-        ),
+        ends(mx(free, 1), mx(free, 1).with_nx(1)),
+        ends(ms(free, 63), ms(free, 63).with_ns(1)),
     ];
     let forged = [
         cas(w0(&rw), 0, RwWord::new().with_client(999).into_bits()),
         cas(w0(&rw), me.into_bits(), RwWord::new().with_rcount(5).into_bits()),
         cas(w0(&rw), me.with_waiters(true).into_bits(), 0),
+        cas(w0(&rw), RwWord::new().with_client(999).into_bits(), 0),
         WordOp::Faa { addr: w0(&rw), add: 2 },
         WordOp::Faa { addr: w0(&rw), add: u64::MAX },
         WordOp::Faa { addr: w0(&fair), add: 3 },
-        cas(w0(&fair), 0, FairWord::new().with_nx(1).into_bits()),
-        cas(w0(&fair), 0, 0),
+        ends(free, free.with_nx(1)),
+        ends(free, free),
+        ends(mx(free, 1), free),
+        ends(ms(free, 1), free),
+        ends(mx(free, 2), mx(free, 2).with_nx(1)),
+        ends(ms(free, 64), ms(free, 64).with_ns(1)),
     ];
     for word_op in ok {
         assert_eq!(w.check(a, word_op), Ok(()), "{word_op:?}");
@@ -322,6 +326,10 @@ fn a_chain_changes_rw_and_fair_words_only_as_its_client_may() {
     for word_op in forged {
         assert_eq!(w.check(a, word_op), Err(Status::Invalid), "{word_op:?}");
     }
+    let full = RwWord::new().with_rcount(u32::MAX);
+    w.memory.set(w0(&rw), full.into_bits());
+    let carry = WordOp::Faa { addr: w0(&rw), add: 1 };
+    assert_eq!(w.check(a, carry), Err(Status::Invalid), "it would make an owner");
 }
 
 #[test]

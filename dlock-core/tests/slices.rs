@@ -331,12 +331,14 @@ fn the_waits_of_an_ended_channel_are_dropped_in_steps_and_before_new_requests() 
     w.primary.attached(NOW, &mut w.memory, waiter, FabricKind::Tcp, &mut w.out);
     let last = mine.iter().max_by_key(|grant| grant.slot).unwrap();
     let again = w.wait(waiter, last, Mode::Exclusive);
-    let mut steps = 0;
+    let (mut steps, mut work) = (0, 0);
     while w.primary.next_wakeup().is_some_and(|at| at <= NOW) {
         let step = w.step(NOW, QUANTUM);
         assert!(step.work <= QUANTUM + 16, "{step:?}");
         steps += 1;
+        work += step.work;
     }
+    assert!(work >= 4 * 1_900, "each wait, its queue, and two words: {work}");
     assert!(steps > 50, "{steps}");
     assert_eq!((left(&w), w.primary.waiters(last.slot)), (1, 1));
     assert_eq!(w.primary.assert_consistent(), Ok(()));

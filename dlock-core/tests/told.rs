@@ -154,3 +154,101 @@ fn an_item_whose_lease_ends_while_the_others_take_long_is_told_as_failed() {
     let statuses: Vec<_> = batch.results().map(|(_, _, result)| result.status).collect();
     assert_eq!(statuses, [Status::Fail, Status::BadResponse]);
 }
+
+#[test]
+fn a_hold_that_was_extended_is_not_given_back_because_nobody_asked_for_the_result() {
+    let mut e = entry(LockType::Atomic);
+    taken(&mut e);
+    let extend = Op::Extend { mode: Mode::Exclusive, expire_s: 9 };
+    let started = Operation::begin(&mut e, extend, at(1), Bounds::since(at(1).local_ns));
+    let Started::Running(mut operation) = started else { panic!() };
+    let Effect::Post { chain, .. } = operation.next(&mut e) else { panic!() };
+    let dlock_core::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
+    operation.outcome(&mut e, old_word(expect), at(1));
+    assert_eq!(status(operation.next(&mut e)), Status::Success);
+    operation.give_up(&mut e, Status::BadResponse, at(1));
+    assert_eq!((e.refs(), e.in_doubt()), (1, false));
+}
+
+#[test]
+fn a_decision_needs_the_clock_unless_no_lease_and_no_horizon_is_in_it() {
+    let lock_types = [LockType::Atomic, LockType::Rw, LockType::Fair];
+    for (horizon_ns, is_local, acquire, release) in [
+        (u64::MAX, false, [true, false, true], [false, false, true]),
+        (9_000 * NS, false, [true, true, true], [true, true, true]),
+        (9_000 * NS, true, [true, true, true], [false, false, true]),
+    ] {
+        for (i, lock_type) in lock_types.into_iter().enumerate() {
+            let now = Now { horizon_ns, ..at(0) };
+            let mut e = entry(lock_type);
+            let begin = |e: &mut LockEntry, op| match Operation::begin(
+                e,
+                op,
+                now,
+                Bounds::since(now.local_ns),
+            ) {
+                Started::Running(operation) => operation,
+                Started::Done(result) => panic!("{result:?}"),
+            };
+            let mut operation = begin(&mut e, TRY);
+            assert_eq!(operation.needs_clock(&e, is_local), acquire[i], "{lock_type:?}");
+            for _ in 0..9 {
+                match operation.next(&mut e) {
+                    Effect::Post { chain, .. } => {
+                        let mut values = Values::new();
+                        chain.ops().iter().for_each(|_| values.push(0));
+                        operation.outcome(&mut e, Outcome::Done(values), now);
+                    }
+                    Effect::Flush { .. } => operation.flushed(&mut e, true, now),
+                    Effect::ReadClock => operation.clock(now),
+                    Effect::Done(_) => break,
+                    _ => {}
+                }
+            }
+            let operation = begin(&mut e, Op::Unlock);
+            assert_eq!(operation.needs_clock(&e, is_local), release[i], "{lock_type:?}");
+        }
+    }
+}
+
+/// An extend in the same batch finds that another client has taken the lock over.
+#[test]
+fn an_item_whose_hold_a_later_item_has_found_lost_is_told_as_failed() {
+    let mut locks = Locks(vec![entry(LockType::Atomic)], at(0));
+    let mut batch = Batch::new(Bounds::since(at(0).local_ns));
+    let place = batch.place(&locks.0[0]);
+    batch.push(TRY, place);
+    batch.push(Op::Extend { mode: Mode::Exclusive, expire_s: 9 }, place);
+    let others = dlock_core::words::AtomicWord::new().with_client(8).with_timeout(1_900);
+    for (item, old) in [(0, 0), (1, others.into_bits())] {
+        let Some((posted, Effect::Post { .. })) = batch.next(&mut locks) else { panic!() };
+        assert_eq!(posted, item);
+        assert!(batch.next(&mut locks).is_none());
+        batch.outcome(item, &mut locks.0[0], old_word(old), at(0));
+    }
+    while let Some((_, effect)) = batch.next(&mut locks) {
+        assert!(matches!(effect, Effect::Count(_)), "{effect:?}");
+    }
+    let told: Vec<Status> = batch.results().map(|(_, _, result)| result.status).collect();
+    assert_eq!(told, [Status::Fail; 2]);
+}
+
+#[test]
+fn a_hold_from_before_the_batch_is_entered_again_and_one_of_the_batch_is_not() {
+    for (was_held, second) in [(true, Status::AlreadyLocked), (false, Status::Fail)] {
+        let mut locks = Locks(vec![entry(LockType::Atomic)], at(0));
+        if was_held {
+            taken(&mut locks.0[0]);
+        }
+        let mut batch = Batch::new(Bounds::since(at(0).local_ns));
+        let place = batch.place(&locks.0[0]);
+        (0..2).for_each(|_| batch.push(TRY, place));
+        while let Some((item, effect)) = batch.next(&mut locks) {
+            let Effect::Post { chain, .. } = effect else { continue };
+            let dlock_core::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
+            batch.outcome(item, &mut locks.0[0], old_word(expect), at(0));
+        }
+        let told: Vec<Status> = batch.results().map(|(_, _, result)| result.status).collect();
+        assert_eq!(told[1], second);
+    }
+}

@@ -151,3 +151,69 @@ impl FairState {
         self.crowd = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{FAIR_LANE_DIVERT as DIVERT, FAIR_LANE_MAX as RING};
+    use Mode::{Exclusive, Shared};
+
+    fn word(nx: u16, mx: u16) -> FairWord {
+        FairWord::new().with_nx(nx).with_mx(mx)
+    }
+
+    fn names(all: &[(Mode, u16)]) -> Names {
+        let tickets = all.iter().map(|&(mode, tx)| (mode, Ticket { tx, ts: 0 })).collect();
+        Names { tickets, may_be_any: false }
+    }
+
+    #[test]
+    fn a_lap_begins_if_no_number_below_the_ring_is_open_or_named() {
+        for (nx, mx, may) in [
+            (DIVERT, DIVERT, true),
+            (DIVERT - 1, DIVERT, false),
+            (RING - 1, RING, false),
+            (RING, RING + 1, true),
+            (RING + 3, RING + 4, true),
+        ] {
+            assert_eq!(may_start_again(word(nx, mx), &names(&[])), may, "{nx:x}..{mx:x}");
+        }
+        let idle = word(RING, RING);
+        assert!(!may_start_again(idle, &names(&[(Exclusive, RING - 1)])));
+        assert!(!may_start_again(idle, &names(&[(Shared, 0)])));
+        assert!(may_start_again(idle, &names(&[(Exclusive, RING), (Shared, RING + 1)])));
+        assert!(!may_start_again(idle, &Names { may_be_any: true, ..names(&[]) }));
+    }
+
+    /// A shared ticket `tx` is served while `nx` is `tx`, so the exclusive number before it must
+    /// not be done once more; nor may `tx` itself, unless it is the next number anyway.
+    #[test]
+    fn the_next_number_of_the_ring_is_none_that_is_named() {
+        let next = |word, all: &[(Mode, u16)]| next_of_the_ring(word, &names(all));
+        let idle = word(RING + 3, RING + 3);
+        assert_eq!(next(word(DIVERT, DIVERT), &[]), Some(RING));
+        assert_eq!(next(idle, &[]), Some(RING + 3));
+        assert_eq!(next(idle, &[(Exclusive, RING + 3)]), Some(RING + 4));
+        assert_eq!(next(idle, &[(Exclusive, RING + 4)]), Some(RING + 3));
+        assert_eq!(next(idle, &[(Shared, RING + 3)]), Some(RING + 3), "it was taken just now");
+        assert_eq!(next(idle, &[(Shared, RING + 4)]), Some(RING + 5));
+        assert_eq!(next(idle, &[(Exclusive, RING + 3), (Shared, RING + 9)]), Some(RING + 4));
+        let last = u16::MAX;
+        let rest: Vec<_> = (RING + 3..last).map(|n| (Exclusive, n)).collect();
+        assert_eq!(next(idle, &rest), Some(RING), "round the ring");
+    }
+
+    /// With the number before the head taken, a full ring would look like an empty one.
+    #[test]
+    fn the_number_before_the_head_stays_free_while_the_queue_is_not_empty() {
+        let next = |word, free: u16| {
+            let others = (RING..u16::MAX).filter(|&n| n != free).map(|n| (Exclusive, n));
+            next_of_the_ring(word, &names(&others.collect::<Vec<_>>()))
+        };
+        let (open, idle) = (word(RING + 5, RING + 8), word(RING + 8, RING + 8));
+        assert_eq!(next(open, RING + 4), None);
+        assert_eq!(next(open, RING + 3), Some(RING + 3));
+        assert_eq!(next(open, RING + 6), None, "it is open");
+        assert_eq!(next(idle, RING + 7), Some(RING + 7));
+    }
+}

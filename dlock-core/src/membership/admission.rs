@@ -307,8 +307,8 @@ impl Membership {
             (Executes::Device, _) => Status::Success,
             // a process that cannot be told from others could never be fenced
             (Executes::Client, Some(JoiningProcess { pid, is_known: true })) => {
-                let is_full = member.processes.len() >= PROCESSES_MAX;
-                match is_full && !member.processes.iter().any(|p| p.pid == pid) {
+                let living = || member.processes.iter().filter(|p| !p.has_ended);
+                match living().count() >= PROCESSES_MAX && !living().any(|p| p.pid == pid) {
                     true => Status::ServerNoResource,
                     false => Status::Success,
                 }
@@ -382,7 +382,7 @@ impl Membership {
             if pid.is_none() || !member.processes.iter().any(is_same) {
                 self.processes += 1;
                 let number = self.processes;
-                member.processes.retain(|p| p.pid != pid || !p.has_ended);
+                member.processes.retain(|p| !p.has_ended); // they have the memory no more
                 member.processes.push(Process { number, pid, has_ended: false });
                 watch = Some(number);
             }

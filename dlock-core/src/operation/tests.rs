@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 mod counting;
 
+mod told;
+
 use super::*;
 use crate::clock::{ServerTime, NS};
 use crate::control::{LockDesc, LockGrant};
@@ -487,60 +489,6 @@ fn execute(word_op: &WordOp, word: &mut u64) -> u64 {
         WordOp::Cas { .. } | WordOp::Read { .. } => {}
     }
     old
-}
-
-/// The horizon is the end of what has no lease; a lease outlasts it.
-#[test]
-fn a_hold_without_a_lease_is_not_told_past_the_horizon() {
-    let until = |ns: u64| Now { horizon_ns: START + 10, ..at(ns) };
-    let endless = Op::TryLock { mode: X, expire_s: u32::MAX };
-    let told = [(LockType::Rw, TAKE), (LockType::Atomic, endless), (LockType::Atomic, TAKE)];
-    for (lock_type, op) in told {
-        let mut e = entry(lock_type);
-        let Started::Running(mut o) = Operation::begin(&mut e, op, until(0), bounds()) else {
-            panic!("it begins")
-        };
-        let _ = posted(o.next(&mut e));
-        o.outcome(&mut e, values(&[0]), until(9));
-        assert_eq!(done(o.next(&mut e)), Status::Success);
-        o.told_late(&e, until(10));
-        if (lock_type, op) == (LockType::Atomic, TAKE) {
-            assert_eq!(done(o.next(&mut e)), Status::Success, "its lease runs");
-            continue;
-        }
-        assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
-        assert_eq!(done(o.next(&mut e)), Status::Fail, "{lock_type:?}");
-    }
-}
-
-#[test]
-fn a_share_whose_ledger_write_lasts_past_the_horizon_is_given_back() {
-    let until = |ns: u64| Now { horizon_ns: START + 10, ..at(ns) };
-    let mut e = entry(LockType::Rw);
-    let share = Op::TryLock { mode: S, expire_s: 5 };
-    let Started::Running(mut o) = Operation::begin(&mut e, share, until(0), bounds()) else {
-        panic!("it begins")
-    };
-    let _ = posted(o.next(&mut e));
-    o.outcome(&mut e, values(&[0, 0]), until(9));
-    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
-    assert_eq!(o.next(&mut e), Effect::ReadClock);
-    o.clock(until(10));
-    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
-    assert_eq!(done(o.next(&mut e)), Status::Fail);
-}
-
-/// All of a batch are told together: another item may have taken longer than the horizon.
-#[test]
-fn a_batch_gives_back_what_the_horizon_has_ended_meanwhile() {
-    let (mut batch, mut rig) = batch(vec![entry(LockType::Rw)], &[(TAKE, 0)]);
-    rig.1.horizon_ns = START + 10;
-    let Some((0, Effect::Post { .. })) = batch.next(&mut rig) else { panic!("it posts") };
-    batch.outcome(0, rig.entry(0), values(&[0]), at(9));
-    rig.1.local_ns = START + 10;
-    assert_eq!(batch.next(&mut rig), Some((0, Effect::Tell(RESOLVE))));
-    assert_eq!(batch.next(&mut rig), None);
-    assert_eq!(codes(&batch), [Status::Fail]);
 }
 
 #[test]

@@ -67,6 +67,8 @@ fn a_session_is_that_of_the_client_that_asked() {
     assert_eq!(accept(ControlReply::Done, None), Err(Status::BadResponse));
     let refused = ControlReply::Error(Status::Success);
     assert_eq!(accept(refused, None), Err(Status::BadResponse), "a refusal is no success");
+    let refused = ControlReply::Error(Status::ServerNoResource);
+    assert_eq!(accept(refused, None), Err(Status::ServerNoResource), "why, is told");
     let newer = Session { version: VERSION + 1, ..session() };
     assert_eq!(accept(ControlReply::Session(newer), None), Err(Status::VersionMismatch));
 }
@@ -234,4 +236,133 @@ fn a_client_gives_up_before_its_primary_does_whatever_the_network_did() {
     assert_eq!(beats.horizon_ns(), 113 * NS - 105_000_500, "a late answer takes nothing back");
     let unlimited = Heartbeats::new(0, 100 * NS);
     assert_eq!((unlimited.next_ns(), unlimited.horizon_ns()), (u64::MAX, u64::MAX));
+}
+
+#[test]
+fn the_next_heartbeat_is_a_quarter_of_the_horizon_after_the_last_one_was_sent() {
+    let mut beats = Heartbeats::new(8 * NS, 100 * NS);
+    beats.answered(100 * NS);
+    assert_eq!(beats.next_ns(), 102 * NS);
+    beats.sent(103 * NS);
+    assert_eq!(beats.next_ns(), 105 * NS, "answered or not");
+    let mut short = Heartbeats::new(1, 100 * NS);
+    short.sent(101 * NS);
+    assert_eq!(short.next_ns(), 101 * NS + 1, "never at once again");
+}
+
+#[test]
+fn a_place_that_is_not_adopted_is_to_be_told_again() {
+    let mut claims = Claims::new(vec![(1, claim(false))], false);
+    assert!(claims.request().is_some());
+    assert!(claims.answered(Ok(ControlReply::Locks(vec![Ok(grant())]))).is_ok());
+    assert_eq!(claims.result(), Status::Success);
+    claims.not_adopted();
+    assert_eq!(claims.result(), Status::Again);
+}
+
+#[test]
+fn a_claim_has_a_ticket_if_the_lock_is_fair_and_nothing_if_nothing_is_held() {
+    let now = Now::exact(ServerTime(1_001 * NS));
+    let held = |entry: &LockEntry| entry.claim(now).held;
+    let atomic = held_until_1005(LockType::Atomic);
+    assert_eq!(held(&atomic).map(|h| (h.mode, h.fair)), Some((Mode::Exclusive, None)));
+    assert_eq!(held(&entry(LockType::Atomic)), None);
+    let fair = fair_after(LockType::Fair, 0);
+    let is_fair = |h: HeldClaim| h.mode == Mode::Exclusive && h.fair.is_some();
+    assert!(held(&fair).is_some_and(is_fair), "{:?}", held(&fair));
+    let ticket = fair_after(LockType::Fair, crate::words::FairWord::TAKE_EXCLUSIVE);
+    assert_eq!(held(&ticket), None, "a ticket is no hold");
+}
+
+/// A fair lock whose word was `old` when its ticket was taken, exclusively.
+fn fair_after(lock_type: LockType, old: u64) -> LockEntry {
+    let mut entry = entry(lock_type);
+    let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
+    let now = Now::exact(ServerTime(1_000 * NS));
+    let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(take, now) else { panic!() };
+    let mut values = Values::new();
+    chain.ops().iter().for_each(|_| values.push(old));
+    let Step::Confirm = machine.outcome(&mut entry, Outcome::Done(values), now) else { panic!() };
+    machine.outcome(&mut entry, Outcome::Done(Values::new()), now);
+    entry
+}
+
+/// The deadline in the word is one of the successor's clock only if the word is the client's.
+#[test]
+fn the_deadline_of_a_hold_is_taken_over_from_its_own_word_alone() {
+    use crate::words::AtomicWord;
+    let word = |client: u32| AtomicWord::new().with_client(client).with_timeout(9_000).into_bits();
+    let bound = |mut entry: LockEntry, client: u32| {
+        entry.rebind(&LockGrant { word: word(client), ..grant() }, 200);
+        entry.deadline_s()
+    };
+    assert_eq!(bound(held_until_1005(LockType::Atomic), 7), 9_000);
+    assert_eq!(bound(held_until_1005(LockType::Atomic), 8), 1_005, "another client's word");
+    assert_eq!(bound(entry(LockType::Atomic), 7), 0, "nothing is held");
+    assert_eq!(bound(fair_after(LockType::Fair, 0), 7), 1_005, "its deadline is in the ledger");
+}
+
+#[test]
+fn at_the_same_primary_holds_and_tickets_stay() {
+    let ticket = fair_after(LockType::Fair, crate::words::FairWord::TAKE_EXCLUSIVE);
+    for (epoch, is_kept) in [(Epoch(3), true), (Epoch(4), false)] {
+        let mut entry = ticket.clone();
+        Binding::new(Epoch(3)).bind(&mut entry, &grant(), (epoch, 0), false);
+        assert_eq!(entry.state() == ticket.state(), is_kept, "{epoch:?}");
+    }
+    let mut held = held_until_1005(LockType::Atomic);
+    Binding::new(Epoch(3)).bind(&mut held, &grant(), (Epoch(4), 0), false);
+    assert!(!held.in_doubt(), "what was granted again is held");
+    Binding::new(Epoch(3)).bind(&mut held, &grant(), (Epoch(3), 0), true);
+    assert!(!held.in_doubt(), "it is at this primary, which refuses no claims");
+}
+
+#[test]
+fn a_new_channel_carries_again_what_the_old_one_may_have_lost() {
+    let now = Now::exact(ServerTime(1_001 * NS));
+    let mut held = fair_after(LockType::Fair, 0);
+    let published = held.take_ledger_write();
+    assert_eq!(resume(&mut held, true, now), None);
+    assert_eq!(held.take_ledger_write(), None, "the operation does it at its end");
+    assert_eq!(resume(&mut held, false, now), None);
+    assert_eq!(held.take_ledger_write(), published);
+    held.give_back();
+    let undo = resume(&mut held, false, now);
+    assert_eq!(undo, Some(crate::message::Request::Resolve { handle: Handle(3) }));
+    assert_eq!(held.take_ledger_write(), None, "it is asked to be undone");
+}
+
+#[test]
+fn a_lock_is_at_one_incarnation() {
+    let binding = Binding::new(Epoch(3));
+    assert!(binding.is_at(Epoch(3)) && !binding.is_at(Epoch(4)));
+}
+
+#[test]
+fn objects_survive_at_the_same_incarnation_that_has_not_lost_them() {
+    assert!(objects_survive(Epoch(3), Epoch(3), false));
+    assert!(!objects_survive(Epoch(3), Epoch(3), true));
+    assert!(!objects_survive(Epoch(3), Epoch(4), false));
+}
+
+#[test]
+fn a_read_write_hold_that_is_entered_again_rests_on_the_session() {
+    let rests = |entry: &LockEntry, op| entry.rests_on_session(op);
+    let take = |expire_s| Op::TryLock { mode: Mode::Exclusive, expire_s };
+    let wait = Op::Lock { mode: Mode::Exclusive, expire_s: 5 };
+    let mut held = entry(LockType::Rw);
+    let now = Now::exact(ServerTime(1_000 * NS));
+    assert!(!rests(&held, take(5)), "nothing is held");
+    let cas = held.fast(take(5), now).unwrap();
+    held.fast_done(cas, now);
+    assert!(rests(&held, take(5)) && rests(&held, wait));
+    assert!(!rests(&held, take(0)) && !rests(&held, Op::Unlock));
+    assert!(!rests(&held_until_1005(LockType::Atomic), take(5)), "it has a lease");
+}
+
+#[test]
+fn a_release_that_is_told_twice_is_one() {
+    assert_eq!(released(Status::Error, true), Status::Success, "the first one was not answered");
+    assert_eq!(released(Status::Error, false), Status::Error);
+    assert_eq!(released(Status::NotReady, true), Status::NotReady);
 }

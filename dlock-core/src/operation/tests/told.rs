@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a caller is told: not past the horizon, and of readers that the word does not show.
+
+use super::*;
+
+/// The horizon is the end of what has no lease; a lease outlasts it.
+#[test]
+fn a_hold_without_a_lease_is_not_told_past_the_horizon() {
+    let until = |ns: u64| Now { horizon_ns: START + 10, ..at(ns) };
+    let endless = Op::TryLock { mode: X, expire_s: u32::MAX };
+    let told = [(LockType::Rw, TAKE), (LockType::Atomic, endless), (LockType::Atomic, TAKE)];
+    for (lock_type, op) in told {
+        let mut e = entry(lock_type);
+        let Started::Running(mut o) = Operation::begin(&mut e, op, until(0), bounds()) else {
+            panic!("it begins")
+        };
+        let _ = posted(o.next(&mut e));
+        o.outcome(&mut e, values(&[0]), until(9));
+        assert_eq!(done(o.next(&mut e)), Status::Success);
+        o.told_late(&e, until(10));
+        if (lock_type, op) == (LockType::Atomic, TAKE) {
+            assert_eq!(done(o.next(&mut e)), Status::Success, "its lease runs");
+            continue;
+        }
+        assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+        assert_eq!(done(o.next(&mut e)), Status::Fail, "{lock_type:?}");
+    }
+}
+
+#[test]
+fn a_share_whose_ledger_write_lasts_past_the_horizon_is_given_back() {
+    let until = |ns: u64| Now { horizon_ns: START + 10, ..at(ns) };
+    let mut e = entry(LockType::Rw);
+    let share = Op::TryLock { mode: S, expire_s: 5 };
+    let Started::Running(mut o) = Operation::begin(&mut e, share, until(0), bounds()) else {
+        panic!("it begins")
+    };
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0, 0]), until(9));
+    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
+    assert_eq!(o.next(&mut e), Effect::ReadClock);
+    o.clock(until(10));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::Fail);
+}
+
+/// All of a batch are told together: another item may have taken longer than the horizon.
+#[test]
+fn a_batch_gives_back_what_the_horizon_has_ended_meanwhile() {
+    let (mut batch, mut rig) = batch(vec![entry(LockType::Rw)], &[(TAKE, 0)]);
+    rig.1.horizon_ns = START + 10;
+    let Some((0, Effect::Post { .. })) = batch.next(&mut rig) else { panic!("it posts") };
+    batch.outcome(0, rig.entry(0), values(&[0]), at(9));
+    rig.1.local_ns = START + 10;
+    assert_eq!(batch.next(&mut rig), Some((0, Effect::Tell(RESOLVE))));
+    assert_eq!(batch.next(&mut rig), None);
+    assert_eq!(codes(&batch), [Status::Fail]);
+}
+
+#[test]
+fn an_unlock_is_of_the_mode_that_is_held() {
+    for mode in [X, S] {
+        let mut e = entry(LockType::Fair);
+        let op = Op::TryLock { mode, expire_s: 5 };
+        let taken = finish(&mut e, op, 0);
+        assert_eq!(taken.status, Status::Success);
+        assert_eq!(mode_of(Op::Unlock, &e), mode);
+        assert_eq!(mode_of(op, &e), mode);
+    }
+}
+
+/// Every chain of the operation finds this word.
+fn finish(e: &mut LockEntry, op: Op, word: u64) -> OpResult {
+    let mut operation = begin(e, op);
+    loop {
+        match operation.next(e) {
+            Effect::Post { chain, .. } => {
+                operation.outcome(e, values(&vec![word; chain.ops().len()]), at(0));
+            }
+            Effect::Flush { .. } => operation.flushed(e, true, at(0)),
+            Effect::ReadClock => operation.clock(at(0)),
+            Effect::Done(result) => return result,
+            _ => {}
+        }
+    }
+}
+
+/// Where the word does not tell them, and the arbiter knows.
+#[test]
+fn readers_are_asked_for_where_others_may_be_inside_and_the_word_does_not_say() {
+    let fair = |nx, ns, mx, ms| FairWord::new().with_nx(nx).with_ns(ns).with_mx(mx).with_ms(ms);
+    let viewed = |status, w: FairWord| {
+        let (nx, ns, mx, ms) = (w.nx(), w.ns(), w.mx(), w.ms());
+        let view = View::Fair { nx, ns, mx, ms, time_out: 0, t_value: Some(0) };
+        OpResult { status, view: Some(view) }
+    };
+    for (old, wants) in
+        [(fair(4, 10, 4, 13), false), (fair(4, 10, 5, 13), true), (fair(4, 13, 5, 13), false)]
+    {
+        let mut e = entry(LockType::Fair);
+        let again = finish(&mut e, TAKE, old.into_bits());
+        assert_eq!(again.status, Status::Again);
+        assert!(!e.wants_readers(X, true, &again), "it is not asked for");
+        e.asks_readers(true);
+        assert_eq!(e.wants_readers(X, true, &again), wants, "{old:?}");
+    }
+    let mut e = entry(LockType::Fair);
+    let share = Op::TryLock { mode: S, expire_s: 5 };
+    assert_eq!(finish(&mut e, share, fair(0, 0, 0, 1).into_bits()).status, Status::Success);
+    e.asks_readers(true);
+    for (word, was_asked, wants) in [
+        (fair(0, 0, 0, 2), true, true),
+        (fair(0, 0, 0, 2), false, false),
+        (fair(0, 1, 0, 2), true, false),
+        (fair(0, 0, 1, 3), false, true),
+        (fair(0, 0, 1, 2), true, false),
+    ] {
+        let result = viewed(Status::Success, word);
+        assert_eq!(e.wants_readers(S, was_asked, &result), wants, "{word:?} {was_asked}");
+        assert!(!e.wants_readers(X, was_asked, &result));
+    }
+    let mut e = entry(LockType::Fair);
+    e.asks_readers(true);
+    for (word, wants) in [
+        (fair(0, 0, 1, 1), true),
+        (fair(0, 0, 1, 0), false),
+        (fair(0, 0, 0, 1), false),
+        (fair(0, 0, 0, 0), false),
+    ] {
+        assert_eq!(e.wants_readers(S, true, &viewed(Status::Success, word)), wants, "{word:?}");
+    }
+}

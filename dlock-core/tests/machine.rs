@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a client's lock machines do with words and answers that are rare.
+
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::control::{LockDesc, LockGrant};
+use dlock_core::ids::{ClientId, Handle, LockId, Slot};
+use dlock_core::limits::{CAS_ROUNDS_MAX, FAIR_LANE_DIVERT, FAIR_QUEUE_DIVERT};
+use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, OpResult, Step, View};
+use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::status::Status;
+use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
+use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, RwWord, Ticket};
+
+const X: Mode = Mode::Exclusive;
+const S: Mode = Mode::Shared;
+const TRY: Op = Op::TryLock { mode: X, expire_s: 5 };
+const ME: u32 = 7;
+
+fn at(seconds: u64) -> Now {
+    Now::within(ServerTime((1_000 + seconds) * NS), 3)
+}
+
+fn entry_at(lock_type: LockType, word: u64) -> LockEntry {
+    let (handle, slot) = (Handle(3), Slot(9));
+    let grant = LockGrant { lock: LockId(5), handle, slot, word, already: false };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    LockEntry::new(ClientId::new(ME).unwrap(), 0, lock_type, &grant, desc)
+}
+
+fn entry(lock_type: LockType) -> LockEntry {
+    entry_at(lock_type, 0)
+}
+
+/// Every word_op of the chain finds this word.
+fn found(chain: &Chain, word: u64) -> Outcome {
+    let mut values = Values::new();
+    chain.ops().iter().for_each(|_| values.push(word));
+    Outcome::Done(values)
+}
+
+fn begin(entry: &mut LockEntry, op: Op, now: Now) -> (Machine, Step) {
+    match entry.begin(op, now) {
+        Begin::Run(machine, step) => (machine, step),
+        Begin::Local(result) => panic!("{result:?}"),
+    }
+}
+
+fn chain(step: Step) -> Chain {
+    match step {
+        Step::Chain(chain) => chain,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn done(step: Step) -> OpResult {
+    match step {
+        Step::Done(result) => result,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The lock is free but for what the word says, and is taken at once.
+fn taken(lock_type: LockType, mode: Mode, word: u64) -> LockEntry {
+    let mut e = entry(lock_type);
+    let (mut machine, step) = begin(&mut e, Op::TryLock { mode, expire_s: 5 }, at(0));
+    let mut step = machine.outcome(&mut e, found(&chain(step), word), at(0));
+    if step == Step::Confirm {
+        step = machine.outcome(&mut e, Outcome::Done(Values::new()), at(0));
+    }
+    assert_eq!(done(step).status, Status::Success);
+    e.take_ledger_write();
+    e
+}
+
+fn atomic(client: u32, timeout: u32) -> AtomicWord {
+    AtomicWord::new().with_client(client).with_timeout(timeout)
+}
+
+#[test]
+fn an_acquire_tries_so_often_and_then_says_that_another_has_the_lock() {
+    let mut e = entry(LockType::Atomic);
+    let (mut machine, mut step) = begin(&mut e, TRY, at(0));
+    for round in 1..=CAS_ROUNDS_MAX {
+        let chain = chain(step);
+        let [WordOp::Cas { expect, .. }] = *chain.ops() else { panic!("{chain:?}") };
+        // what it expects is never there: released and taken by others all the time
+        let word = if expect == 0 { atomic(8 + round, 900).into_bits() } else { 0 };
+        step = machine.outcome(&mut e, found(&chain, word), at(0));
+    }
+    assert_eq!(done(step).status, Status::Fail);
+}
+
+#[test]
+fn an_expired_hold_is_taken_over_unless_somebody_is_queued() {
+    let after = |word: AtomicWord, now: Now| {
+        let mut e = entry(LockType::Atomic);
+        let (mut machine, step) = begin(&mut e, TRY, now);
+        machine.outcome(&mut e, found(&chain(step), word.into_bits()), now)
+    };
+    let word = atomic(8, 900);
+    let step = after(word, at(0));
+    let [WordOp::Cas { expect, swap, .. }] = *chain(step).ops() else { panic!("{step:?}") };
+    assert_eq!((expect, AtomicWord::from_bits(swap).client()), (word.into_bits(), ME));
+    assert_eq!(done(after(word.with_waiters(true), at(0))).status, Status::Fail);
+    assert_eq!(done(after(atomic(8, 1_000), at(0))).status, Status::Fail, "it runs");
+    let perhaps = Now::within(ServerTime(1_001 * NS), 3);
+    let step = after(atomic(8, 1_000), perhaps);
+    assert!(matches!(step, Step::Request(Request::Steal { expire_s: 5, .. })), "{step:?}");
+}
+
+#[test]
+fn an_extend_tries_so_often_and_then_does_not_know() {
+    let mut e = taken(LockType::Atomic, X, 0);
+    let (mut machine, mut step) = begin(&mut e, Op::Extend { mode: X, expire_s: 9 }, at(1));
+    for round in 1..=CAS_ROUNDS_MAX {
+        let chain = chain(step);
+        let [WordOp::Cas { expect, .. }] = *chain.ops() else { panic!("{chain:?}") };
+        // the bit of those who wait comes and goes
+        let word = AtomicWord::from_bits(expect);
+        let word = word.with_waiters(!word.waiters()).with_timeout(1_005 + round);
+        step = machine.outcome(&mut e, found(&chain, word.into_bits()), at(1));
+    }
+    assert_eq!(done(step).status, Status::BadResponse);
+}
+
+#[test]
+fn a_query_moves_no_deadline() {
+    let query = Op::Extend { mode: X, expire_s: 0 };
+    for now in [at(1), at(20)] {
+        let mut e = taken(LockType::Atomic, X, 0);
+        let (_, step) = begin(&mut e, query, now);
+        let [WordOp::Cas { expect, swap, .. }] = *chain(step).ops() else { panic!("{step:?}") };
+        assert_eq!(expect, swap);
+    }
+    // a lease that does not end is not made one that does
+    let mut e = entry(LockType::Fair);
+    let (mut machine, step) = begin(&mut e, TRY, at(0));
+    machine.outcome(&mut e, found(&chain(step), 0), at(0));
+    machine.outcome(&mut e, Outcome::Done(Values::new()), at(0));
+    let (_, step) = begin(&mut e, query, at(4));
+    let [WordOp::WriteLedger { value, .. }, WordOp::Read { .. }] = *chain(step).ops() else {
+        panic!()
+    };
+    assert_eq!(LedgerEntry::from_bits(value).deadline_s(0), 1_005);
+}
+
+#[test]
+fn a_release_that_the_arbiter_denies_says_that_the_hold_is_lost() {
+    let mut e = taken(LockType::Atomic, X, 0);
+    let (mut machine, step) = begin(&mut e, Op::Unlock, at(1));
+    let word = atomic(ME, 1_005).with_waiters(true).into_bits();
+    let step = machine.outcome(&mut e, found(&chain(step), word), at(1));
+    assert!(matches!(step, Step::Request(Request::Release { .. })), "{step:?}");
+    let denied = Reply::Denied { status: Status::Fail, word: 0 };
+    let result = done(machine.reply(&mut e, Ok(denied), at(1)));
+    assert_eq!((result.status, e.state()), (Status::Fail, EntryState::Initialized));
+    assert!(!e.in_doubt());
+}
+
+#[test]
+fn an_exclusive_hold_is_lost_when_the_next_ticket_is_served_and_a_share_is_not() {
+    for (mode, is_lost) in [(X, true), (S, false)] {
+        let mut e = taken(LockType::Fair, mode, 0);
+        let (mut machine, step) = begin(&mut e, Op::Extend { mode, expire_s: 9 }, at(1));
+        let word = FairWord::new().with_nx(1).with_mx(1).with_ms(1).into_bits();
+        let result = done(machine.outcome(&mut e, found(&chain(step), word), at(1)));
+        assert_eq!(result.status == Status::Fail, is_lost, "{mode:?}");
+    }
+}
+
+#[test]
+fn who_is_next_is_told_how_many_readers_are_inside() {
+    let readers = |nx, ns, mx, ms| {
+        let word = FairWord::new().with_nx(nx).with_ns(ns).with_mx(mx).with_ms(ms);
+        let mut e = entry(LockType::Fair);
+        let (mut machine, step) = begin(&mut e, TRY, at(0));
+        machine.outcome(&mut e, found(&chain(step), word.into_bits()), at(0));
+        let step = machine.outcome(&mut e, Outcome::Done(Values::new()), at(0));
+        let OpResult { status: Status::Again, view } = done(step) else { panic!("{step:?}") };
+        let Some(View::Fair { t_value: Some(t), .. }) = view else { panic!("{view:?}") };
+        t >> 26
+    };
+    assert_eq!(readers(4, 10, 4, 13), 3);
+    assert_eq!(readers(4, 10, 5, 13), 0, "somebody is before it");
+}
+
+#[test]
+fn what_is_lost_is_not_claimed() {
+    let mut e = taken(LockType::Atomic, X, 0);
+    assert!(e.claim(at(1)).held.is_some());
+    e.lose();
+    assert_eq!(e.claim(at(1)).held, None);
+}
+
+#[test]
+fn tickets_come_from_the_arbiter_where_a_lane_nears_its_end_or_the_queue_is_long() {
+    let asks = |word: FairWord| {
+        let mut e = entry_at(LockType::Fair, word.into_bits());
+        matches!(begin(&mut e, TRY, at(0)).1, Step::Request(Request::TakeTicket { .. }))
+    };
+    let (end, long) = (FAIR_LANE_DIVERT, FAIR_QUEUE_DIVERT);
+    for (word, expected) in [
+        (FairWord::new(), false),
+        (FairWord::new().with_nx(end - 1).with_mx(end - 1), false),
+        (FairWord::new().with_nx(end).with_mx(end), true),
+        (FairWord::new().with_ns(end - 1).with_ms(end - 1), false),
+        (FairWord::new().with_ns(end).with_ms(end), true),
+        (FairWord::new().with_mx(long - 1), false),
+        (FairWord::new().with_mx(long), true),
+        (FairWord::new().with_ms(long - 1), false),
+        (FairWord::new().with_ms(long), true),
+    ] {
+        assert_eq!(asks(word), expected, "{word:?}");
+    }
+}
+
+/// It adds itself, finds an owner, and takes itself off again.
+#[test]
+fn a_reader_that_steps_back_wakes_those_whom_it_has_kept_out() {
+    let owned = RwWord::new().with_client(8);
+    for (left, wakes) in [
+        (RwWord::new().with_rcount(1).with_waiters(true), true),
+        (RwWord::new().with_rcount(2).with_waiters(true), false),
+        (owned.with_rcount(1).with_waiters(true), false),
+        (owned.with_rcount(1), false),
+    ] {
+        let mut e = entry(LockType::Rw);
+        let (mut machine, step) = begin(&mut e, Op::TryLock { mode: S, expire_s: 5 }, at(0));
+        let step = machine.outcome(&mut e, found(&chain(step), owned.into_bits()), at(0));
+        let back = chain(step);
+        assert!(matches!(back.ops()[0], WordOp::Faa { add: u64::MAX, .. }), "{back:?}");
+        match machine.outcome(&mut e, found(&back, left.into_bits()), at(0)) {
+            Step::Request(Request::Wake { .. }) => assert!(wakes),
+            step => assert_eq!((done(step).status, wakes), (Status::Fail, false)),
+        }
+        assert_eq!(e.state(), EntryState::Initialized);
+    }
+}
+
+#[test]
+fn a_release_tries_so_often_by_itself_and_then_asks_the_arbiter() {
+    let mut e = taken(LockType::Atomic, X, 0);
+    let (mut machine, mut step) = begin(&mut e, Op::Unlock, at(1));
+    for round in 1..=CAS_ROUNDS_MAX {
+        let word = atomic(ME, 1_005 + round).into_bits(); // extends that were lost come through
+        step = machine.outcome(&mut e, found(&chain(step), word), at(1));
+    }
+    assert!(matches!(step, Step::Request(Request::Release { .. })), "{step:?}");
+}
+
+#[test]
+fn no_two_chains_on_a_count_and_no_two_intents_look_the_same() {
+    for (lock_type, mode, chains) in [(LockType::Rw, S, 9), (LockType::Fair, X, 0x1_0002)] {
+        let mut e = entry(lock_type);
+        let intents: Vec<u64> = (0..chains)
+            .map(|_| {
+                let (_, step) = begin(&mut e, Op::TryLock { mode, expire_s: 5 }, at(0));
+                let WordOp::WriteLedger { value, .. } = chain(step).ops()[0] else {
+                    panic!("{step:?}")
+                };
+                value
+            })
+            .collect();
+        let all: std::collections::BTreeSet<_> = intents.iter().collect();
+        assert_eq!(all.len(), intents.len(), "{lock_type:?}");
+    }
+}
+
+#[test]
+fn as_many_readers_as_fit_are_served_at_once() {
+    for (inside, status) in [(62, Status::Success), (63, Status::Again)] {
+        let mut e = entry(LockType::Fair);
+        let (mut machine, step) = begin(&mut e, Op::TryLock { mode: S, expire_s: 5 }, at(0));
+        let word = FairWord::new().with_ms(inside).into_bits();
+        assert_eq!(machine.outcome(&mut e, found(&chain(step), word), at(0)), Step::Confirm);
+        let step = machine.outcome(&mut e, Outcome::Done(Values::new()), at(0));
+        assert_eq!(done(step).status, status, "{inside} are inside");
+    }
+}
+
+#[test]
+fn a_fair_lock_without_room_in_its_lanes_asks_the_arbiter_the_next_time() {
+    for (refusal, asks) in [(Status::Fail, true), (Status::NotReady, false)] {
+        let mut e = entry(LockType::Fair);
+        let (mut machine, _) = begin(&mut e, TRY, at(0));
+        let step = machine.outcome(&mut e, Outcome::Refused(refusal), at(0));
+        assert_eq!(done(step).status, refusal);
+        let (_, step) = begin(&mut e, TRY, at(0));
+        let is_asked = matches!(step, Step::Request(Request::TakeTicket { .. }));
+        assert_eq!(is_asked, asks, "{step:?}");
+    }
+}
+
+/// An entry that asks the arbiter for its ticket.
+fn asking(op: Op) -> (LockEntry, Machine) {
+    let high = FairWord::new().with_nx(FAIR_LANE_DIVERT).with_mx(FAIR_LANE_DIVERT);
+    let mut e = entry_at(LockType::Fair, high.into_bits());
+    let (machine, step) = begin(&mut e, op, at(0));
+    assert!(matches!(step, Step::Request(Request::TakeTicket { .. })), "{step:?}");
+    (e, machine)
+}
+
+#[test]
+fn a_reader_whose_ticket_is_served_already_asks_for_its_grant() {
+    for (nx, is_served) in [(4, true), (3, false)] {
+        let (mut e, mut machine) = asking(Op::TryLock { mode: S, expire_s: 5 });
+        let word = FairWord::new().with_nx(nx).with_mx(4).with_ms(1).into_bits();
+        let ticket = Ticket { tx: 4, ts: 0 };
+        match machine.reply(&mut e, Ok(Reply::Queued { word, ticket }), at(0)) {
+            Step::Request(Request::Poll { .. }) => assert!(is_served),
+            step => assert_eq!((done(step).status, is_served), (Status::Again, false)),
+        }
+    }
+}
+
+#[test]
+fn a_place_that_is_lost_is_taken_again_once_by_who_waits() {
+    let denied = || Ok(Reply::Denied { status: Status::Fail, word: 0 });
+    let (mut e, mut machine) = asking(TRY);
+    assert_eq!(done(machine.reply(&mut e, denied(), at(0))).status, Status::Fail);
+    let (mut e, mut machine) = asking(Op::Lock { mode: X, expire_s: 5 });
+    let again = machine.reply(&mut e, denied(), at(0));
+    assert!(matches!(again, Step::Request(Request::TakeTicket { .. })), "{again:?}");
+    assert_eq!(done(machine.reply(&mut e, denied(), at(0))).status, Status::Fail, "once");
+    // a hold that is entered again and is over by now is lost
+    let mut e = taken(LockType::Fair, X, 0);
+    let (mut machine, step) = begin(&mut e, Op::Lock { mode: X, expire_s: 5 }, at(9));
+    assert!(matches!(step, Step::Request(Request::Extend { .. })), "{step:?}");
+    assert_eq!(done(machine.reply(&mut e, denied(), at(9))).status, Status::Fail);
+}
+
+#[test]
+fn a_release_that_the_arbiter_carries_out_is_one() {
+    for (lock_type, word) in [
+        (LockType::Atomic, atomic(ME, 1_005).with_waiters(true).into_bits()),
+        (LockType::Rw, RwWord::new().with_client(ME).with_waiters(true).into_bits()),
+        (LockType::Fair, FairWord::new().with_mx(2).into_bits()),
+    ] {
+        let mut e = taken(lock_type, X, 0);
+        let (mut machine, step) = begin(&mut e, Op::Unlock, at(1));
+        let step = machine.outcome(&mut e, found(&chain(step), word), at(1));
+        assert!(matches!(step, Step::Request(Request::Release { .. })), "{step:?}");
+        let result = done(machine.reply(&mut e, Ok(Reply::Done { word: 0 }), at(1)));
+        assert_eq!((result.status, e.state()), (Status::Success, EntryState::Unlocked));
+    }
+}
+
+#[test]
+fn a_wait_for_a_read_write_lock_that_ends_without_a_grant_leaves_nothing() {
+    for reply in [Reply::Cancelled { word: 0 }, Reply::Denied { status: Status::Fail, word: 0 }] {
+        let mut e = entry(LockType::Rw);
+        let (mut machine, step) = begin(&mut e, Op::Lock { mode: X, expire_s: 5 }, at(0));
+        let other = RwWord::new().with_client(8).into_bits();
+        let step = machine.outcome(&mut e, found(&chain(step), other), at(0));
+        assert!(matches!(step, Step::Request(Request::Wait { .. })), "{step:?}");
+        assert!(e.take_ledger_write().is_some(), "its ledger says that it waits");
+        assert_eq!(done(machine.reply(&mut e, Ok(reply), at(0))).status, Status::Fail);
+        assert!(e.take_ledger_write().is_some(), "its ledger says that it waits no more");
+        assert!(!e.in_doubt());
+    }
+}
+
+#[test]
+fn a_release_of_a_stolen_ticket_fails_and_that_of_a_share_asks_the_arbiter() {
+    for (mode, fails) in [(X, true), (S, false)] {
+        let mut e = taken(LockType::Fair, mode, 0);
+        let (mut machine, step) = begin(&mut e, Op::Unlock, at(1));
+        let word = FairWord::new().with_nx(1).with_mx(1).with_ms(1).into_bits();
+        match machine.outcome(&mut e, found(&chain(step), word), at(1)) {
+            Step::Done(result) => assert_eq!((result.status, fails), (Status::Fail, true)),
+            Step::Request(Request::Release { .. }) => assert!(!fails),
+            step => panic!("{step:?}"),
+        }
+    }
+}
+
+#[test]
+fn fair_locks_alone_have_tickets() {
+    assert_eq!(entry(LockType::Fair).ticket(), None);
+    assert_eq!(taken(LockType::Atomic, X, 0).ticket(), None);
+    let second = FairWord::new().with_nx(3).with_mx(3);
+    let ticket = taken(LockType::Fair, X, second.into_bits()).ticket();
+    assert_eq!(ticket, Some(Ticket { tx: 3, ts: 0 }));
+}
+
+#[test]
+fn a_release_whose_answer_was_lost_is_one_when_it_is_resolved() {
+    let mut e = taken(LockType::Atomic, X, 0);
+    let (mut machine, _) = begin(&mut e, Op::Unlock, at(1));
+    let lost = done(machine.outcome(&mut e, Outcome::Unknown, at(1)));
+    assert_eq!((lost.status, e.in_doubt()), (Status::BadResponse, true));
+    let (mut machine, step) = begin(&mut e, Op::Unlock, at(1));
+    assert!(matches!(step, Step::Request(Request::Resolve { .. })), "{step:?}");
+    let result = done(machine.reply(&mut e, Ok(Reply::Done { word: 0 }), at(1)));
+    assert_eq!((result.status, e.in_doubt()), (Status::Success, false));
+}
+
+#[test]
+fn a_reader_is_told_how_many_are_inside() {
+    let mut e = entry(LockType::Fair);
+    let (mut machine, step) = begin(&mut e, Op::TryLock { mode: S, expire_s: 5 }, at(0));
+    let two = FairWord::new().with_ns(4).with_ms(6).into_bits();
+    machine.outcome(&mut e, found(&chain(step), two), at(0));
+    let step = machine.outcome(&mut e, Outcome::Done(Values::new()), at(0));
+    let Some(View::Fair { t_value: Some(t), .. }) = done(step).view else { panic!("{step:?}") };
+    assert_eq!(t >> 26, 3);
+    let mut e = taken(LockType::Rw, S, RwWord::new().with_rcount(2).into_bits());
+    let (mut machine, step) = begin(&mut e, Op::Unlock, at(1));
+    let three = RwWord::new().with_rcount(3).into_bits();
+    let step = machine.outcome(&mut e, found(&chain(step), three), at(1));
+    let Some(View::Rw { rcount, .. }) = done(step).view else { panic!("{step:?}") };
+    assert_eq!(rcount, 2);
+}
+
+#[test]
+fn a_number_of_the_ring_is_no_ticket_for_who_took_it_by_itself() {
+    use dlock_core::limits::FAIR_LANE_MAX as RING;
+    for (mode, nx, is_ticket) in [(X, RING, false), (X, RING - 1, true), (S, RING, true)] {
+        let mut e = entry(LockType::Fair);
+        let (mut machine, step) = begin(&mut e, Op::TryLock { mode, expire_s: 5 }, at(0));
+        let word = FairWord::new().with_nx(nx).with_mx(nx).into_bits();
+        match machine.outcome(&mut e, found(&chain(step), word), at(0)) {
+            Step::Confirm => assert!(is_ticket),
+            Step::Request(Request::TakeTicket { .. }) => assert!(!is_ticket),
+            step => panic!("{step:?}"),
+        }
+    }
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Readers of a fair lock at the arbiter: whose share is taken off, when, and how often.
+
+#[path = "common/lock.rs"]
+mod lock;
+
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, FAIR_READERS_MAX};
+use dlock_core::message::{LockType, Reply, Request};
+use dlock_core::words::{FairWord, LedgerState, Ticket};
+use lock::{expiry, id, is_denied, is_done, is_granted, World, HANDLE, RESOLVE, S, WAKE, X};
+
+#[test]
+fn a_share_is_released_once_and_by_its_client_alone() {
+    let served = |state| {
+        let mut w = World::new(LockType::Fair, 2);
+        let ticket = w.take(1, S, state, 60);
+        (w, ticket)
+    };
+    for state in [LedgerState::HeldShared, LedgerState::Leaving] {
+        let (mut w, ticket) = served(state);
+        let other = Ticket { ts: ticket.ts + 1, ..ticket };
+        assert!(is_denied(&w.release(1, S, other)), "another ticket");
+        assert!(is_denied(&w.release(2, S, ticket)), "another client");
+        assert!(is_done(&w.release(1, S, ticket), 1), "{state:?}");
+        assert_eq!(w.word().open_shared(), 0);
+        w.memory.word = w.word().shared_taken().into_bits();
+        assert!(is_denied(&w.release(1, S, ticket)), "once");
+    }
+    // a share that was not granted is none to release
+    let (mut w, ticket) = served(LedgerState::TicketShared);
+    assert!(is_denied(&w.release(1, S, ticket)));
+    let poll = Request::Poll { handle: HANDLE, mode: S, ticket, expire_s: 60 };
+    assert!(is_granted(&w.ask(1, poll), 1));
+    assert!(is_done(&w.release(1, S, ticket), 1), "granted, and not noted yet");
+    let (mut w, ticket) = served(LedgerState::GivenUpShared);
+    assert!(is_denied(&w.release(1, S, ticket)));
+}
+
+#[test]
+fn a_share_that_may_have_been_released_holds_the_next_up_until_its_lease_ends() {
+    let mut w = World::new(LockType::Fair, 2);
+    w.take(1, S, LedgerState::Leaving, 5);
+    let next = w.take(2, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, next).is_empty());
+    w.now = ServerTime(expiry(5) - 1);
+    assert!(w.ask(1, WAKE).is_empty());
+    assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * 2 * NS), 2));
+}
+
+#[test]
+fn a_reader_is_let_in_as_soon_as_one_of_the_most_that_may_be_inside_is_over() {
+    let mut w = World::new(LockType::Fair, 80);
+    let readers = u32::from(FAIR_READERS_MAX);
+    for n in 1..=readers {
+        w.take(n, S, LedgerState::HeldShared, 10 + n);
+    }
+    let next = w.take(70, S, LedgerState::TicketShared, 0);
+    assert!(w.wait(70, S, next).is_empty());
+    w.now = ServerTime(expiry(11) - 1);
+    assert!(w.ask(80, WAKE).is_empty());
+    assert!(is_granted(&w.pass(1), 70), "the lease of the first is over");
+    let more = w.take(71, S, LedgerState::TicketShared, 0);
+    assert!(w.wait(71, S, more).is_empty(), "no other one is");
+}
+
+#[test]
+fn a_ticket_that_nobody_claims_is_not_skipped_for_readers_in_front_of_it() {
+    let mut w = World::new(LockType::Fair, 80);
+    let readers = u32::from(FAIR_READERS_MAX);
+    for n in 1..=readers {
+        w.take(n, S, LedgerState::HeldShared, 600);
+    }
+    let next = w.take(70, S, LedgerState::TicketShared, 0);
+    w.take(71, X, LedgerState::Intent, 0);
+    assert!(w.wait(70, S, next).is_empty());
+    assert!(w.pass(60 * NS).is_empty());
+    assert_eq!(w.word().open_exclusive(), 1);
+}
+
+#[test]
+fn a_share_that_nobody_claims_makes_room_for_a_reader_after_a_grace() {
+    let mut w = World::new(LockType::Fair, 80);
+    let readers = u32::from(FAIR_READERS_MAX);
+    for n in 1..readers {
+        w.take(n, S, LedgerState::HeldShared, 600);
+    }
+    w.memory.word = w.word().shared_taken().into_bits();
+    let next = w.take(70, S, LedgerState::TicketShared, 0);
+    assert!(w.wait(70, S, next).is_empty());
+    assert!(w.pass(u64::from(FAIR_GRACE_S) * NS - 1).is_empty());
+    assert!(is_granted(&w.pass(1), 70));
+    assert_eq!(u32::from(w.word().open_shared()), readers);
+}
+
+/// It may be the one that was passed over, or another that nobody claims.
+#[test]
+fn a_share_that_may_have_been_passed_over_keeps_the_next_waiting_for_a_grace() {
+    let mut w = World::new(LockType::Fair, 5);
+    let late = w.take(1, S, LedgerState::Intent, 0);
+    let first = w.take(2, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, first).is_empty());
+    let grace_ns = u64::from(FAIR_GRACE_S) * NS;
+    assert!(is_granted(&w.pass(grace_ns + NS / 100), 2), "the share is passed over");
+    w.writes(2, LedgerState::HeldExclusive, first, 600);
+    // now its owner comes out with it; another share is lost behind it
+    w.writes(1, LedgerState::TicketShared, late, 0);
+    w.memory.word = w.word().shared_taken().into_bits();
+    let last = w.take(3, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(3, X, last).is_empty());
+    assert!(is_done(&w.release(2, X, first), 2));
+    w.memory.ledgers.remove(&id(2));
+    assert!(is_granted(&w.pass(3 * grace_ns), 3));
+    let poll = Request::Poll { handle: HANDLE, mode: S, ticket: late, expire_s: 9 };
+    assert!(is_denied(&w.ask(1, poll)), "it has come too late");
+}
+
+#[test]
+fn a_client_that_came_out_with_no_ticket_is_not_suspected_of_the_next() {
+    let mut w = World::new(LockType::Fair, 3);
+    w.take(1, S, LedgerState::Intent, 0);
+    let first = w.take(2, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, first).is_empty());
+    assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS + NS / 100), 2));
+    w.writes(2, LedgerState::HeldExclusive, first, 600);
+    w.memory.ledgers.remove(&id(1));
+    assert!(is_done(&w.release(2, X, first), 2));
+    w.memory.ledgers.remove(&id(2));
+    let ticket = w.take(1, S, LedgerState::TicketShared, 0);
+    let poll = Request::Poll { handle: HANDLE, mode: S, ticket, expire_s: 9 };
+    assert!(is_granted(&w.ask(1, poll), 1));
+}
+
+#[test]
+fn readers_at_the_end_of_a_lane_leave_it_where_it_can_start_again() {
+    let shared = |word: FairWord| {
+        let mut w = World::new(LockType::Fair, 3);
+        w.writes(3, LedgerState::HeldExclusive, Ticket { tx: 7, ts: 0 }, 1);
+        w.memory.word = word.into();
+        let out = w.ask(1, Request::TakeTicket { handle: HANDLE, mode: S, expire_s: 9 });
+        let Reply::Queued { ticket, .. } = out[0].reply else { panic!("{out:?}") };
+        ticket.tx
+    };
+    let at = |nx, mx| FairWord::new().with_nx(nx).with_mx(mx);
+    assert_eq!(shared(at(FAIR_LANE_DIVERT, FAIR_LANE_DIVERT)), FAIR_LANE_MAX);
+    let open = at(FAIR_LANE_DIVERT, FAIR_LANE_DIVERT + 1);
+    assert_eq!(shared(open), FAIR_LANE_DIVERT + 1, "behind the exclusive one");
+    let ring = at(FAIR_LANE_MAX + 2, FAIR_LANE_MAX + 2);
+    assert_eq!(shared(ring), FAIR_LANE_MAX + 2, "it is in the ring already");
+}
+
+#[test]
+fn a_share_that_is_given_up_is_taken_off_once() {
+    let mut w = World::new(LockType::Fair, 3);
+    let ticket = w.take(1, S, LedgerState::GivenUpShared, 0);
+    w.take(2, S, LedgerState::HeldShared, 600);
+    for _ in 0..3 {
+        w.ask(1, Request::Abandon { handle: HANDLE, mode: S, ticket });
+        w.ask(3, WAKE);
+        assert_eq!(w.word().open_shared(), 1, "the other one's");
+    }
+    w.ask(1, RESOLVE);
+    assert_eq!(w.word().open_shared(), 1);
+}
+
+/// As above.
+#[test]
+fn a_share_whose_lease_ends_is_taken_off_at_once() {
+    let mut w = World::new(LockType::Fair, 5);
+    w.writes(5, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, 0);
+    w.take(1, S, LedgerState::HeldShared, 0);
+    w.take(2, S, LedgerState::HeldShared, 0);
+    let next = w.take(3, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(3, X, next).is_empty());
+    assert!(w.pass(NS - 1).is_empty());
+    assert!(is_granted(&w.pass(1), 3));
+}
+
+#[test]
+fn the_shared_lane_starts_again_when_the_lock_is_idle() {
+    let end = FAIR_LANE_DIVERT;
+    let idle = |ms: u16| FairWord::new().with_ns(ms).with_ms(ms);
+    for (word, ts) in [
+        (idle(end), 0),
+        (idle(end - 1), end - 1),
+        (idle(5), 5),
+        (idle(end).with_ns(end - 1), end),
+        (idle(end).with_mx(1), end),
+    ] {
+        let mut w = World::new(LockType::Fair, 2);
+        w.memory.word = word.into();
+        let out = w.ask(1, Request::TakeTicket { handle: HANDLE, mode: S, expire_s: 9 });
+        let Reply::Queued { ticket, .. } = out[0].reply else { panic!("{out:?}") };
+        assert_eq!(ticket.ts, ts, "{word:?}");
+    }
+}
+
+/// Its share was passed over, so that the shares that are left are others'.
+#[test]
+fn a_hold_that_came_too_late_takes_no_share_off_when_its_lease_ends() {
+    let mut w = World::new(LockType::Fair, 5);
+    let late = w.take(1, S, LedgerState::Intent, 0);
+    let first = w.take(2, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, first).is_empty());
+    assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS + NS / 100), 2));
+    w.writes(2, LedgerState::HeldExclusive, first, 600);
+    w.writes(1, LedgerState::HeldShared, late, 20);
+    assert!(is_done(&w.release(2, X, first), 2));
+    w.memory.ledgers.remove(&id(2));
+    w.take(4, S, LedgerState::HeldShared, 600);
+    let next = w.take(3, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(3, X, next).is_empty());
+    assert!(w.pass(500 * NS).is_empty(), "another reader is inside");
+    assert_eq!(w.word().open_shared(), 1);
+    assert!(is_granted(&w.pass(200 * NS), 3));
+}
+
+#[test]
+fn the_arbiter_counts_the_readers_inside() {
+    let inside = |readers: u32| {
+        let mut w = World::new(LockType::Fair, 9);
+        (1..=readers).for_each(|n| _ = w.take(n, S, LedgerState::HeldShared, 60));
+        let out = w.ask(9, Request::CountReaders { handle: HANDLE });
+        let Reply::Done { word } = out[0].reply else { panic!("{out:?}") };
+        word
+    };
+    assert_eq!([1, 2, 3].map(inside), [1, 2, 3]);
+}
