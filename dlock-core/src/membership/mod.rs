@@ -35,7 +35,7 @@
 //! ¹ is always a new client. ² On a control connection that is not, or not any more, the client's.
 //! ³ As far as fabric, secret and recovery permit. ⁴ A client of version 1, which cannot be told
 //! of a lapse, is answered `ClientRemoved`. ⁵ In recovery `NotReady` and Success.
-//! ⁶ Beside the session that it has, which [`prepared`] tells the end of; a member with one
+//! ⁶ Beside the session that it has, which `prepared.rs` tells the end of; a member with one
 //! prepared keeps its place. A wrong secret is answered `Error` in every state.
 //!
 //! The horizon: every answer to `Init`, `Reinit`, `Attach` and `Heartbeat` of a client of version

@@ -55,7 +55,7 @@ impl Primary {
         }
     }
 
-    /// As [`collect`](Self::collect), before the driver forgets the ledger of a client that is
+    /// As `collect`, before the driver forgets the ledger of a client that is
     /// gone.
     pub fn collect_last(&mut self, mem: &mut dyn LockMemory, client: ClientId) {
         self.collect(mem, client);
