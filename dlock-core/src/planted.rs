@@ -43,7 +43,7 @@ bugs! {
         "stale-clock",
         "a fair lock's outcome is judged by a clock read after it came";
     NoRepublish =
-        "no-rewrite_ledger",
+        "no-ledger-rewrite",
         "a new channel carries again what the old one may have lost";
     ClaimOnNewClock =
         "claim-on-new-clock",
