@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock role keeper`: holds the lock for `dlock exec`, in a process of its own.
+//! `dlock role keeper`: the process that has the session and holds the lock for `dlock exec`.
 //!
 //! ```text
 //!   main thread:  connect ─▶ acquire ─▶ extend ─▶ "until …" ─▶ extend … ─▶ release, when told

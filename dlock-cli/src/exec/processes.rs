@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The processes that COMMAND consists of: all descendants of the supervisor but the keeper.
 //!
-//! The supervisor is their subreaper: a process whose parent ended becomes its child, whatever
-//! its process group and session are, so that none gets out of sight.
+//! The supervisor is a child subreaper (`PR_SET_CHILD_SUBREAPER`): a process of COMMAND whose
+//! parent has ended becomes its child, also if it has changed its process group or session.
 
 use std::collections::HashMap;
 use std::fs;

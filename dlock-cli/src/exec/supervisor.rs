@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The visible process of `dlock exec`: starts the keeper, then COMMAND; passes signals on; stops
-//! COMMAND before the lease that the keeper told of is over, whatever has become of the keeper.
+//! COMMAND before the end of the lease that the keeper reported last, also if the keeper has ended.
 //!
 //! ```text
 //!   wait for the lock ─▶ start COMMAND ─▶ watch ─ COMMAND ended ─▶ let the keeper release ─▶ exit
@@ -114,7 +114,7 @@ struct Supervisor<'a> {
     /// The keeper has ended: the primary may free the lock at once, without waiting for the end
     /// of the lease.
     is_alone: bool,
-    /// COMMAND has a process group of its own: there is no terminal whose job it could be.
+    /// COMMAND runs in its own process group. Not on a terminal: it would lose the job control.
     has_group: bool,
     /// Signals to pass on.
     signals: Vec<i32>,
