@@ -61,7 +61,9 @@ pub(super) fn place(
                 next_of_the_ring(word, &names).or(Some(word.mx()))
             }
             () if mode == Mode::Shared => Some(word.mx()),
-            () => next_of_the_ring(word, &names),
+            // a shared ticket with a number near the end would seem to lie behind the next ones
+            () => next_of_the_ring(word, &names)
+                .filter(|&next| next >= word.mx() || word.open_shared() == 0),
         };
         let next = next?;
         if next != word.mx() {
