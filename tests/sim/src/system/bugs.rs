@@ -52,6 +52,7 @@ const NOT_IN_ALL: &[dlock_core::planted::Bug] = &[
     dlock_core::planted::Bug::FairReleaseStale,
     dlock_core::planted::Bug::ShareOverOwner,
     dlock_core::planted::Bug::RevokedOnce,
+    dlock_core::planted::Bug::ReentryUndone,
 ];
 
 /// Everything that can be planted: its name and the rule that it breaks.
