@@ -2,14 +2,18 @@
 //! A server clock that turned out to be wrong (`Now::discontinuities` has changed): what was held
 //! by it is possibly over, and is asked for before it is believed again.
 
+#[path = "common/entry.rs"]
+mod entry;
+
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{LockDesc, LockGrant};
-use dlock_core::ids::{ClientId, Handle, LockId, Slot};
+use dlock_core::ids::Handle;
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Outcome, Values, WordOp};
+use dlock_core::word_op::WordOp;
+
+use entry::{entry, old_word};
 
 const X: Mode = Mode::Exclusive;
 const TRY: Op = Op::TryLock { mode: X, expire_s: 600 };
@@ -18,19 +22,6 @@ const EXTEND: Op = Op::Extend { mode: X, expire_s: 600 };
 /// The same moment, after so many discontinuities: no deadline has come near.
 fn after(discontinuities: u64) -> Now {
     Now { discontinuities, ..Now::within(ServerTime(1_000 * NS), 3) }
-}
-
-fn entry(lock_type: LockType) -> LockEntry {
-    let (handle, slot) = (Handle(3), Slot(9));
-    let grant = LockGrant { lock: LockId(5), handle, slot, word: 0, already: false };
-    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
-    LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
-}
-
-fn old_word(word: u64) -> Outcome {
-    let mut values = Values::new();
-    values.push(word);
-    Outcome::Done(values)
 }
 
 fn begin(entry: &mut LockEntry, op: Op, now: Now) -> Operation {

@@ -1,30 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A fair ticket whose note is published late, or by a client that knows the time badly.
 
+#[path = "common/entry.rs"]
+mod entry;
+
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{LockDesc, LockGrant};
-use dlock_core::ids::{ClientId, Handle, LockId, Slot};
 use dlock_core::lock::{Begin, LockEntry, Machine, Op, Step};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Outcome, Values};
 use dlock_core::words::{FairWord, LedgerState};
 
+use entry::{entry, old_word};
+
 const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 60 };
 const LOCK: Op = Op::Lock { mode: Mode::Exclusive, expire_s: 60 };
-
-fn entry() -> LockEntry {
-    let (lock_type, slot) = (LockType::Fair, Slot(9));
-    let grant = LockGrant { lock: LockId(5), handle: Handle(3), slot, word: 0, already: false };
-    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
-    LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
-}
-
-fn old_word(word: u64) -> Outcome {
-    let mut values = Values::new();
-    values.push(word);
-    Outcome::Done(values)
-}
 
 /// Takes the first ticket of a free lock, and publishes it at once.
 fn ticket(entry: &mut LockEntry, op: Op, now: Now) -> Machine {
@@ -44,7 +34,7 @@ fn status(step: Step) -> Status {
 #[test]
 fn who_knows_the_time_badly_publishes_in_time_all_the_same() {
     for op in [TRY, LOCK] {
-        let mut entry = entry();
+        let mut entry = entry(LockType::Fair);
         let rough = |ns| Now::within(ServerTime(1_000 * NS + ns), 3 * NS);
         let mut machine = ticket(&mut entry, op, rough(0));
         let published = Outcome::Done(Values::new());
@@ -55,7 +45,7 @@ fn who_knows_the_time_badly_publishes_in_time_all_the_same() {
 
 #[test]
 fn a_better_estimate_of_the_time_is_no_passing_of_time() {
-    let mut entry = entry();
+    let mut entry = entry(LockType::Fair);
     let before = Now::within(ServerTime(1_000 * NS), 9 * NS);
     let mut machine = ticket(&mut entry, TRY, before);
     // the same moment, as it turns out later
@@ -71,7 +61,7 @@ fn the_arbiter_is_asked_for_a_ticket_that_was_published_late_and_a_lock_takes_an
     let granted = Reply::Granted { word, deadline_s: 1_070, at: at(2).time, ticket: None };
     let denied = Reply::Denied { status: Status::Fail, word };
     for (reply, result) in [(granted, Status::Success), (denied, Status::Fail)] {
-        let mut tried = entry();
+        let mut tried = entry(LockType::Fair);
         let mut machine = ticket(&mut tried, TRY, at(0));
         let published = tried.take_ledger_write().map(|note| note.state());
         assert_eq!(published, Some(LedgerState::HeldExclusive));
@@ -82,7 +72,7 @@ fn the_arbiter_is_asked_for_a_ticket_that_was_published_late_and_a_lock_takes_an
         assert_eq!(status(machine.reply(&mut tried, Ok(reply), at(2))), result);
     }
     for (reply, is_granted) in [(granted, true), (denied, false)] {
-        let mut waiting = entry();
+        let mut waiting = entry(LockType::Fair);
         let mut machine = ticket(&mut waiting, LOCK, at(0));
         let step = machine.outcome(&mut waiting, Outcome::Done(Values::new()), at(2));
         assert!(matches!(step, Step::Request(Request::Wait { ticket: Some(_), .. })), "{step:?}");

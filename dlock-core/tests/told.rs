@@ -1,32 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a caller is told when time has passed since its operation was decided.
 
+#[path = "common/entry.rs"]
+mod entry;
+
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{LockDesc, LockGrant};
-use dlock_core::ids::{ClientId, Handle, LockId, Slot};
 use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation, Started};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Outcome, Values};
 
+use entry::{entry, old_word};
+
 const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 2 };
 
 fn at(seconds: u64) -> Now {
     Now::within(ServerTime((1_000 + seconds) * NS), 3)
-}
-
-fn entry(lock_type: LockType) -> LockEntry {
-    let (handle, slot) = (Handle(3), Slot(9));
-    let grant = LockGrant { lock: LockId(5), handle, slot, word: 0, already: false };
-    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
-    LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
-}
-
-fn old_word(word: u64) -> Outcome {
-    let mut values = Values::new();
-    values.push(word);
-    Outcome::Done(values)
 }
 
 /// A free atomic lock was taken, and its caller was not told.

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A client's entry of one lock, and the outcomes of its chains.
+
+#![allow(dead_code, reason = "every program uses a part of it")]
+
+use dlock_core::control::{LockDesc, LockGrant};
+use dlock_core::ids::{ClientId, Handle, LockId, Slot};
+use dlock_core::lock::LockEntry;
+use dlock_core::message::LockType;
+use dlock_core::word_op::{Outcome, Values};
+
+/// Of client 7, that has just got the lock; the word is 0.
+pub fn entry(lock_type: LockType) -> LockEntry {
+    let (handle, slot) = (Handle(3), Slot(9));
+    let grant = LockGrant { lock: LockId(5), handle, slot, word: 0, already: false };
+    let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+    LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
+}
+
+/// One word operation was executed, and found this.
+pub fn old_word(word: u64) -> Outcome {
+    let mut values = Values::new();
+    values.push(word);
+    Outcome::Done(values)
+}
