@@ -115,6 +115,33 @@ fn a_share_that_may_have_been_passed_over_keeps_the_next_waiting_for_a_grace() {
     assert!(is_denied(&w.ask(1, poll)), "it has come too late");
 }
 
+/// It came out with its share, was refused and has dropped it; then it asks what is left, or goes.
+#[test]
+fn a_share_that_was_passed_over_is_not_taken_off_with_its_owner() {
+    let ends: [fn(&mut World); 3] =
+        [|w| _ = w.ask(1, RESOLVE), |w| _ = w.forget(1), |w| _ = w.pass(60 * NS)];
+    for (n, end) in ends.into_iter().enumerate() {
+        let mut w = World::new(LockType::Fair, 5);
+        let late = w.take(1, S, LedgerState::Intent, 0);
+        let first = w.take(2, X, LedgerState::TicketExclusive, 0);
+        assert!(w.wait(2, X, first).is_empty());
+        assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS + NS / 100), 2));
+        w.writes(2, LedgerState::HeldExclusive, first, 600);
+        w.writes(1, LedgerState::TicketShared, late, 0);
+        let poll = Request::Poll { handle: HANDLE, mode: S, ticket: late, expire_s: 9 };
+        assert!(is_denied(&w.ask(1, poll)));
+        w.memory.ledgers.remove(&id(1));
+        let held = w.take(3, S, LedgerState::HeldShared, 600);
+        let next = w.take(4, X, LedgerState::TicketExclusive, 0);
+        assert!(w.wait(4, X, next).is_empty());
+        assert!(is_done(&w.release(2, X, first), 2));
+        w.memory.ledgers.remove(&id(2));
+        end(&mut w);
+        assert_eq!(w.word().open_shared(), 1, "way {n}: {:?}", w.word());
+        assert!(is_granted(&w.release(3, S, held), 4), "way {n}");
+    }
+}
+
 #[test]
 fn a_client_that_came_out_with_no_ticket_is_not_suspected_of_the_next() {
     let mut w = World::new(LockType::Fair, 3);

@@ -305,7 +305,12 @@ impl FairState {
                 (None, Some((_, ticket))) => *suspect = Some(ticket),
                 (None, None) if is_intent => {}
                 (Some(its), Some((_, ticket))) if its == ticket => {}
-                _ => drop(self.suspects.remove(&client)),
+                _ => {
+                    // what it asked for under that ticket may have been taken off, too
+                    let its = suspect.take();
+                    self.records.retain(|&c, r| c != client || Some(r.ticket) != its);
+                    self.suspects.remove(&client);
+                }
             }
         }
     }
