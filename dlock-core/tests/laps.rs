@@ -4,7 +4,7 @@
 #[path = "common/lock.rs"]
 mod lock;
 
-use dlock_core::arbiter::FAIR_WORK_MAX;
+use dlock_core::arbiter::{Sent, FAIR_WORK_MAX};
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{LockDesc, LockGrant};
 use dlock_core::ids::{LockId, Slot};
@@ -94,6 +94,83 @@ fn there_is_room_above_the_ring_for_an_addition_of_each_client_that_does_not_kno
     let above = FAIR_LANE_RING_END + 9;
     w.memory.word = lanes_at(above);
     assert!((FAIR_LANE_MAX..FAIR_LANE_RING_END).contains(&w.cycle(2).tx));
+}
+
+fn try_take_ticket(w: &mut World, n: u32) -> Option<Ticket> {
+    let out = w.ask(n, Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 9 });
+    let ticket = match out[..] {
+        [Sent { reply: Reply::Granted { ticket, .. }, .. }] => ticket,
+        [Sent { reply: Reply::Queued { ticket, .. }, .. }] => Some(ticket),
+        _ => None,
+    }?;
+    w.writes(n, LedgerState::TicketExclusive, ticket, 0);
+    Some(ticket)
+}
+
+fn take_ticket(w: &mut World, n: u32) -> Ticket {
+    try_take_ticket(w, n).unwrap()
+}
+
+/// With the head in the ring and the last ticket of a new lap, those of the ring's beginning would
+/// look done.
+#[test]
+fn a_queue_that_comes_round_in_the_ring_keeps_its_order() {
+    let mut w = World::new(LockType::Fair, 6);
+    w.memory.word = lanes_at(FAIR_LANE_RING_END - 2);
+    w.writes(6, LedgerState::HeldExclusive, Ticket { tx: 7, ts: 0 }, 1); // it stopped in its release
+    let mut tickets: Vec<Ticket> = (1..=4).map(|n| take_ticket(&mut w, n)).collect();
+    assert!(tickets[2].tx < tickets[1].tx, "round: {tickets:?}");
+    w.memory.ledgers.remove(&id(6));
+    tickets.push(take_ticket(&mut w, 5));
+    for n in 2..=5 {
+        assert!(w.wait(n, X, tickets[n as usize - 1]).is_empty(), "{n} of {tickets:?}");
+    }
+    for n in 1..5 {
+        let out = w.release(n, X, tickets[n as usize - 1]);
+        w.memory.ledgers.remove(&id(n));
+        assert!(is_granted(&out, n + 1), "{out:?} after {n} of {tickets:?}");
+    }
+}
+
+/// One reader stays while the numbers of the ring come round to its own, by requests and by clients
+/// that do not know where the lane is.
+#[test]
+fn a_share_is_inside_however_often_the_numbers_come_to_its_own() {
+    for n in 7..=10 {
+        let mut w = World::new(LockType::Fair, 4);
+        w.writes(4, LedgerState::HeldExclusive, Ticket { tx: 8, ts: 0 }, 1);
+        w.memory.word = lanes_at(FAIR_LANE_MAX + 9);
+        let share = w.take(1, S, LedgerState::HeldShared, 600);
+        take_ticket(&mut w, 3); // the arbiter sees the share at its turn
+        w.memory.ledgers.remove(&id(3));
+        let nx = FAIR_LANE_MAX + n;
+        w.memory.word = w.word().with_nx(nx).with_mx(nx).into_bits();
+        let ticket = w.take(2, X, LedgerState::TicketExclusive, 0);
+        w.memory.word = w.word().with_mx(nx + 4).into_bits(); // nobody's
+        assert!(w.wait(2, X, ticket).is_empty());
+        assert!(w.pass(100 * NS).is_empty(), "the share is taken off: {:?}", w.word());
+        assert_eq!(w.word().open_shared(), 1);
+        let out = w.release(1, S, share);
+        assert!(is_granted(&out, 2), "{out:?}");
+    }
+}
+
+/// Behind the last number of the ring, with others open, the share would seem to wait for them.
+#[test]
+fn the_ring_does_not_come_round_past_a_share_of_an_earlier_number() {
+    let mut w = World::new(LockType::Fair, 4);
+    let share = w.take(1, S, LedgerState::HeldShared, 600);
+    w.memory.word =
+        w.word().with_nx(FAIR_LANE_RING_END - 1).with_mx(FAIR_LANE_RING_END - 1).into_bits();
+    let last = take_ticket(&mut w, 2);
+    assert_eq!(last.tx, FAIR_LANE_RING_END - 1);
+    assert_eq!(try_take_ticket(&mut w, 3), None);
+    assert!(w.wait(2, X, last).is_empty());
+    assert!(w.pass(590 * NS).is_empty(), "{:?}", w.word());
+    let out = w.release(1, S, share);
+    w.memory.ledgers.remove(&id(1));
+    assert!(is_granted(&out, 2));
+    assert_eq!(take_ticket(&mut w, 3).tx, 0, "the lane starts again");
 }
 
 /// The message that says so would give up whoever has the number by then.

@@ -359,7 +359,7 @@ fn one_more_done(ctx: &mut Ctx<'_>, mode: Mode, ticket: Ticket) -> Option<u64> {
 /// Whether the client's share under this ticket is outstanding for sure.
 fn holds_share(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, ticket: Ticket) -> bool {
     let word = FairWord::from_bits(ctx.read());
-    if !word.is_served(ticket.tx)
+    if !state.fair.is_served(word, from.client, ticket)
         || !owns(ctx, &mut state.fair, from, Mode::Shared, ticket)
         || state.fair.is_suspect(from.client, Mode::Shared)
     {
@@ -415,7 +415,7 @@ fn extend(
     let w = FairWord::from_bits(word);
     let served = match mode {
         Mode::Exclusive => (w.nx(), w.ns()) == (ticket.tx, ticket.ts),
-        Mode::Shared => w.is_served(ticket.tx),
+        Mode::Shared => state.fair.is_served(w, from.client, ticket),
     };
     let old = by_record.max(by_ledger);
     let mine = owns(ctx, &mut state.fair, from, mode, ticket);

@@ -14,7 +14,10 @@
 //!
 //! The word is read before the ledgers and changed only from that very word: a ticket that is taken
 //! in between makes the arbiter look again, and one that is taken later has a new number.
-//! Shared tickets need no such rule: nothing is decided by their numbers alone.
+//!
+//! A queue is never longer than one round: the lane starts again only when the numbers of the ring
+//! have not come round in it. And no number is left out, with others open, that a shared ticket
+//! waits or waited for: it would seem to lie behind them (`FairWord::is_served`).
 
 use super::super::{Ctx, LockState};
 use super::{named, FairState};
@@ -61,9 +64,8 @@ pub(super) fn place(
                 next_of_the_ring(word, &names).or(Some(word.mx()))
             }
             () if mode == Mode::Shared => Some(word.mx()),
-            // a shared ticket with a number near the end would seem to lie behind the next ones
             () => next_of_the_ring(word, &names)
-                .filter(|&next| next >= word.mx() || word.open_shared() == 0),
+                .filter(|&next| next >= word.mx() || !may_be_share(word, &names)),
         };
         let next = next?;
         if next != word.mx() {
@@ -115,10 +117,25 @@ fn names(ctx: &mut Ctx<'_>, fair: &mut FairState, caller: ClientId) -> Names {
     names
 }
 
+/// Whether a client may come out with a share that nobody knows, of any number.
+fn may_be_share(word: FairWord, names: &Names) -> bool {
+    word.open_shared() != 0 && names.may_be_any
+}
+
+/// Whether going on at `next` would leave a number out that a share has, while others are open.
+fn leaves_out_a_share(word: FairWord, names: &Names, next: u16) -> bool {
+    let jump = lane::distance(word.mx(), next);
+    let is_left_out = |tx: u16| (1..=jump).contains(&lane::distance(word.mx(), tx));
+    let mut shares = names.tickets.iter().filter(|(mode, _)| *mode == Mode::Shared);
+    word.open_exclusive() != 0 && shares.any(|(_, t)| is_left_out(t.tx))
+}
+
 fn may_start_again(word: FairWord, names: &Names) -> bool {
-    let is_open_below = word.open_exclusive() != 0 && word.nx() < lane::ring();
+    let is_open_below_or_round =
+        word.open_exclusive() != 0 && (word.nx() < lane::ring() || word.nx() > word.mx());
     let is_named = names.tickets.iter().any(|(_, t)| t.tx < lane::ring());
-    !is_open_below
+    !is_open_below_or_round
+        && !leaves_out_a_share(word, names, 0)
         && (!is_named || planted::is(Bug::LapWithNames))
         && (!names.may_be_any || planted::is(Bug::LapWithIntents))
 }
@@ -136,7 +153,7 @@ fn next_of_the_ring(word: FairWord, names: &Names) -> Option<u16> {
     let (first, end) = (lane::ring(), lane::ring_end());
     let start = word.mx().clamp(first, end);
     let mut all = (start..end).chain(first..start);
-    all.find(|&n| is_free(n) && !is_named(n))
+    all.find(|&n| is_free(n) && !is_named(n)).filter(|&n| !leaves_out_a_share(word, names, n))
 }
 
 impl FairState {
@@ -177,6 +194,7 @@ mod tests {
             (RING - 1, RING, false),
             (RING, RING + 1, true),
             (RING + 3, RING + 4, true),
+            (RING + 3, RING + 1, false), // they have come round
         ] {
             assert_eq!(may_start_again(word(nx, mx), &names(&[])), may, "{nx:x}..{mx:x}");
         }

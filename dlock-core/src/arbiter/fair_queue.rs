@@ -59,6 +59,8 @@ struct Claim {
     mode: Mode,
     ticket: Ticket,
     kind: Kind,
+    /// Of a share: it is inside, or has its turn.
+    is_served: bool,
 }
 
 /// What ledgers and records say together, at a word that was read before.
@@ -73,8 +75,7 @@ struct Claims {
 impl Claims {
     /// Shares that are inside, or have their turn: the count of the word has each of them.
     fn served(&self) -> impl Iterator<Item = &Claim> {
-        let word = self.word;
-        self.all.iter().filter(move |c| c.mode == Mode::Shared && word.is_served(c.ticket.tx))
+        self.all.iter().filter(|c| c.mode == Mode::Shared && c.is_served)
     }
 
     fn is_wanted(&self) -> bool {
@@ -205,7 +206,13 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
             let caller = super::Caller { client, handle, seq: crate::ids::Seq(0) };
             fair.upsert(caller, mode, ticket);
         }
-        claims.all.push(Claim { client, mode, ticket, kind });
+        let is_served = mode == Mode::Shared && fair.is_served(word, client, ticket);
+        claims.all.push(Claim { client, mode, ticket, kind, is_served });
+    }
+    // where a number may soon be another's: what was taken after the word was read does not count
+    if word.mx() >= lane::divert() && ctx.read() == word.into_bits() {
+        let served = claims.served().map(|c| (c.client, c.ticket));
+        state.fair.have_their_turn(served);
     }
     claims
 }
@@ -343,7 +350,7 @@ fn unclaimed_head(
 ) -> bool {
     let word = claims.word;
     let is_of_the_ring = word.nx() >= lane::ring(); // nobody has it, whatever the intents
-    let is_behind = |c: &Claim| c.mode == Mode::Shared && !word.is_served(c.ticket.tx);
+    let is_behind = |c: &Claim| c.mode == Mode::Shared && !c.is_served;
     let behind = word.open_exclusive() > 1 || claims.all.iter().any(is_behind);
     if !behind || !(is_of_the_ring || is_nobodys(ctx, &state.fair, since)) {
         return false;

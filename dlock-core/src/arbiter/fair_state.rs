@@ -6,6 +6,7 @@
 //! | record | a client's ticket or hold, as requests and grants tell | it is done, or the next |
 //! | live | a proxied client's ticket or hold | it is done or given up |
 //! | given up | tickets that are skipped at their turn | then |
+//! | turn | a share that had its turn when the lanes were near their end | it is done |
 //! | gap | numbers that were left out | the queue comes there |
 //! | revoked | tickets that the arbiter ended | the client's ledger drops them |
 //! | settled | the ticket of a client's last `Abandon` | its ledger drops it |
@@ -61,6 +62,9 @@ pub(super) const GIVEN_UP_MAX: u16 = 4_096;
 /// given and has not written there yet.
 const REVOKED_MAX: usize = 2;
 
+/// Shared tickets, by the exclusive number that they wait for.
+type Shares = BTreeMap<u16, BTreeSet<(u16, ClientId)>>;
+
 /// Readers wait for other readers alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Crowd {
@@ -78,9 +82,11 @@ pub(in crate::arbiter) struct FairState {
     pub(in crate::arbiter) live: BTreeMap<ClientId, (Mode, Ticket)>,
     /// Exclusive tickets that were given up, by number.
     pub(super) given_up: BTreeMap<u16, ClientId>,
-    /// Shared tickets that were given up, by the exclusive number that they wait for.
-    pub(super) shares_given_up: BTreeMap<u16, BTreeSet<(u16, ClientId)>>,
+    /// Shared tickets that were given up.
+    pub(super) shares_given_up: Shares,
     given_up_by: BTreeMap<ClientId, u16>,
+    /// Shares that had their turn: the exclusive numbers may come to theirs once more.
+    turns: BTreeSet<(ClientId, Ticket)>,
     /// Exclusive numbers that were left out: the first of them, and the one behind the last.
     pub(super) gaps: BTreeMap<u16, u16>,
     pub(super) revoked: BTreeMap<ClientId, Vec<Revoked>>,
@@ -104,6 +110,7 @@ impl FairState {
             && self.live.is_empty()
             && self.given_up.is_empty()
             && self.shares_given_up.is_empty()
+            && self.turns.is_empty()
             && self.gaps.is_empty()
             && self.revoked.is_empty()
             && self.settled.is_empty()
@@ -320,6 +327,9 @@ impl FairState {
         let is_done = |mode: Mode, t: Ticket| mode == Mode::Exclusive && !word.is_open(t.tx);
         self.records.retain(|_, r| !is_done(r.mode, r.ticket));
         self.live.retain(|_, &mut (mode, ticket)| !is_done(mode, ticket));
+        if word.mx() < lane::divert() {
+            self.turns.clear();
+        }
         if self.head_since.is_some() && (self.head != word.nx() || word.open_exclusive() == 0) {
             self.head_since = None;
             self.head_intents.clear();
@@ -359,6 +369,17 @@ impl FairState {
         }
     }
 
+    /// Whether this share is inside, or has its turn.
+    pub(super) fn is_served(&self, word: FairWord, client: ClientId, ticket: Ticket) -> bool {
+        word.is_served(ticket.tx) || self.turns.contains(&(client, ticket))
+    }
+
+    /// These shares, and no others but those that are given up, have had their turn.
+    pub(super) fn have_their_turn(&mut self, served: impl Iterator<Item = (ClientId, Ticket)>) {
+        self.turns.retain(|&(client, ticket)| has_share(&self.shares_given_up, client, ticket));
+        self.turns.extend(served);
+    }
+
     /// Shared tickets that were given up and have their turn: at most `max`.
     pub(super) fn served_given_up(&self, word: FairWord, max: usize) -> Vec<(Ticket, ClientId)> {
         // those that wait lie between nx and mx
@@ -371,7 +392,9 @@ impl FairState {
         let tickets = served.into_iter().flatten().flat_map(|(&tx, shares)| {
             shares.iter().map(move |&(ts, client)| (Ticket { tx, ts }, client))
         });
-        tickets.filter(|(t, _)| word.is_served(t.tx)).take(max).collect()
+        let turns = self.turns.iter().map(|&(client, ticket)| (ticket, client));
+        let passed = turns.filter(|&(t, c)| !word.is_served(t.tx) && has_share(all, c, t));
+        tickets.filter(|(t, _)| word.is_served(t.tx)).chain(passed).take(max).collect()
     }
 
     /// These shares, which were given up, are taken off.
@@ -386,6 +409,10 @@ impl FairState {
             self.skipped(client);
         }
     }
+}
+
+fn has_share(shares: &Shares, client: ClientId, ticket: Ticket) -> bool {
+    shares.get(&ticket.tx).is_some_and(|same| same.contains(&(ticket.ts, client)))
 }
 
 #[cfg(test)]
