@@ -12,6 +12,8 @@
 use bitfield_struct::bitfield;
 
 use crate::lane;
+use crate::limits::FAIR_READERS_MAX;
+use crate::message::Mode;
 
 /// The word of an atomic lock. Zero: free.
 #[bitfield(u64)]
@@ -98,6 +100,20 @@ impl FairWord {
     pub fn is_served(self, tx: u16) -> bool {
         let after = lane::distance(self.nx(), tx);
         after == 0 || after > self.open_exclusive()
+    }
+    /// The ticket that is taken next.
+    #[must_use]
+    pub fn next(self) -> Ticket {
+        Ticket { tx: self.mx(), ts: self.ms() }
+    }
+    /// Whether that ticket would have its turn at once.
+    #[must_use]
+    pub fn serves_next(self, mode: Mode) -> bool {
+        let (exclusive, shared) = (self.open_exclusive(), self.open_shared());
+        match mode {
+            Mode::Exclusive => exclusive == 0 && shared == 0,
+            Mode::Shared => exclusive == 0 && shared < FAIR_READERS_MAX,
+        }
     }
     /// The word with one exclusive ticket more.
     #[must_use]

@@ -129,7 +129,7 @@ fn a_ticket_that_was_given_out_is_skipped_after_ten_seconds_and_not_before() {
     let addr = WordAddr::new(slot, Word::W0);
     w.call(|arbiter, _, memory, lock, _, _| {
         let word_op = WordOp::Faa { addr, add };
-        arbiter.executed_word_op(lock, id(1), &word_op, memory.word);
+        arbiter.executed_word_op(lock, id(1), LedgerEntry::new(), &word_op, memory.word);
         memory.word = FairWord::from_bits(memory.word).exclusive_taken().into_bits();
     });
     let next = w.take(2, X, LedgerState::TicketExclusive, 0);
@@ -222,7 +222,7 @@ fn a_share_of_a_client_with_a_ledger_is_not_remembered() {
     w.call(|arbiter, _, _, lock, _, _| {
         let addr = WordAddr::new(lock.slot, Word::W0);
         let word_op = WordOp::Faa { addr, add: 1 };
-        arbiter.executed_word_op(lock, id(1), &word_op, 0);
+        arbiter.executed_word_op(lock, id(1), LedgerEntry::new(), &word_op, 0);
     });
     // it has given the share back by itself
     assert!(is_granted(&w.ask(1, wait_as(1)), 1));
@@ -320,10 +320,46 @@ fn a_recount_counts_a_reader_whose_ledger_says_that_it_waits() {
 }
 
 fn executes(w: &mut World, n: u32, old: u64, word_op: impl FnOnce(WordAddr) -> WordOp) {
+    executes_noted(w, n, LedgerEntry::new(), old, word_op);
+}
+
+fn executes_noted(
+    w: &mut World,
+    n: u32,
+    noted: LedgerEntry,
+    old: u64,
+    word_op: impl FnOnce(WordAddr) -> WordOp,
+) {
     w.call(|arbiter, _, _, lock, _, _| {
         let word_op = word_op(WordAddr::new(lock.slot, Word::W0));
-        arbiter.executed_word_op(lock, id(n), &word_op, old);
+        arbiter.executed_word_op(lock, id(n), noted, &word_op, old);
     });
+}
+
+/// Its ledger write is stuck behind a broken connection, and its caller knows of its hold.
+#[test]
+fn a_client_that_was_served_at_once_keeps_the_lease_of_its_intent() {
+    let intent = LedgerEntry::new().with_state(LedgerState::Intent).with_detail(60);
+    for (mode, add) in [(X, FairWord::TAKE_EXCLUSIVE), (S, FairWord::TAKE_SHARED)] {
+        for other in [None, Some(X)] {
+            let mut w = World::new(LockType::Fair, 3);
+            w.arbiter.proxy(id(1));
+            if let Some(mode) = other {
+                w.take(3, mode, LedgerState::HeldExclusive, 5);
+            }
+            w.memory.ledgers.insert(id(1), intent);
+            let old = w.memory.word;
+            w.memory.word += add;
+            executes_noted(&mut w, 1, intent, old, |addr| WordOp::Faa { addr, add });
+            let next = w.take(2, X, LedgerState::TicketExclusive, 0);
+            assert!(w.wait(2, X, next).is_empty());
+            // in the queue it could not be told by the word alone
+            let granted_by = if other.is_none() { 60 } else { 5 + 10 };
+            let until = expiry(granted_by) - w.now.0;
+            assert!(w.pass(until - 1).is_empty(), "{mode:?} {other:?}");
+            assert!(is_granted(&w.pass(2 * NS), 2), "{mode:?} {other:?}");
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fair locks whose lanes start again, clients that stop half-way, and what one call may take.
 
+#[path = "common/entry.rs"]
+mod entry;
 #[path = "common/lock.rs"]
 mod lock;
 
@@ -14,8 +16,9 @@ use dlock_core::limits::{
 use dlock_core::lock::{Begin, LockEntry, Op, Step};
 use dlock_core::message::{LockType, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
+use dlock_core::word_op::{Outcome, Values, WordOp};
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use entry::executed;
 use lock::{id, is_granted, World, HANDLE, S, START_S, X};
 
 fn lanes_at(number: u16) -> u64 {
@@ -31,14 +34,6 @@ fn entry(lock_type: LockType) -> LockEntry {
 
 fn at(seconds: u64) -> Now {
     Now::exact(ServerTime((u64::from(START_S) + seconds) * NS))
-}
-
-fn executed(chain: &Chain, old: u64) -> Outcome {
-    let mut values = Values::new();
-    for word_op in chain.ops() {
-        values.push(if matches!(word_op, WordOp::WriteLedger { .. }) { 0 } else { old });
-    }
-    Outcome::Done(values)
 }
 
 /// An entry that has acquired the free lock for 5 s.

@@ -2,6 +2,8 @@
 //! The primary's membership: admission, horizons, fencing, eviction.
 
 mod common;
+#[path = "common/entry.rs"]
+mod entry;
 #[path = "common/site.rs"]
 mod site;
 
@@ -361,5 +363,34 @@ fn a_lapse_loses_what_has_no_lease_and_nothing_else() {
         let cas = entry.fast(op, Now::exact(START)).unwrap();
         entry.fast_done(cas, Now::exact(START));
         assert_eq!((entry.lapse(), entry.in_doubt()), (is_lost, is_lost), "{lock_type:?}");
+    }
+}
+
+/// Its caller relies on the first lease; the primary may have seen a hold without one, and ended it.
+#[test]
+fn a_hold_that_was_asked_to_last_for_ever_in_vain_is_lost_by_a_lapse() {
+    use dlock_core::clock::Now;
+    use dlock_core::lock::{Begin, Op, Step};
+    use dlock_core::message::Mode;
+    use dlock_core::word_op::{Outcome, Values};
+    let now = Now::exact(START);
+    for lock_type in [LockType::Atomic, LockType::Fair] {
+        for (expire_s, is_lost) in [(70, false), (u32::MAX, true)] {
+            let mut entry = entry::entry(lock_type);
+            let op = Op::TryLock { mode: Mode::Exclusive, expire_s: 60 };
+            let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(op, now) else {
+                panic!()
+            };
+            let old = entry::executed(&chain, 0);
+            let mut step = machine.outcome(&mut entry, old, now);
+            if step == Step::Confirm {
+                step = machine.outcome(&mut entry, Outcome::Done(Values::new()), now);
+            }
+            assert!(matches!(step, Step::Done(result) if result.status == Status::Success));
+            let op = Op::Extend { mode: Mode::Exclusive, expire_s };
+            let Begin::Run(mut machine, Step::Chain(_)) = entry.begin(op, now) else { panic!() };
+            machine.outcome(&mut entry, Outcome::Unknown, now);
+            assert_eq!(entry.lapse(), is_lost, "{lock_type:?} {expire_s}");
+        }
     }
 }

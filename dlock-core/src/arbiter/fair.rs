@@ -41,7 +41,7 @@ use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 pub(super) use queue::advance;
 pub use queue::WORK_MAX;
 pub(super) use state::FairState;
-use state::{Crowd, RecordStatus};
+use state::{Crowd, Record, RecordStatus};
 
 /// Whether a client may add this to a lock's word. `state`: of a proxied client.
 pub(super) fn may_take(
@@ -127,6 +127,13 @@ fn is_anothers(ctx: &mut Ctx<'_>, fair: &FairState, client: ClientId, ticket: Ti
             !revoked && is_same(named(entry))
         }
     })
+}
+
+/// What says the lease that a client may be told of by the word itself, which was `old` when it took
+/// its ticket: its intent, if the ticket had its turn at once.
+pub(super) fn lease_of(old: FairWord, mode: Mode, noted: LedgerEntry) -> Option<LedgerEntry> {
+    let may_be_told = noted.state() == LedgerState::Intent && old.serves_next(mode);
+    may_be_told.then_some(noted)
 }
 
 /// The mode and ticket a ledger entry of a fair lock names.
@@ -262,8 +269,7 @@ fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mod
     }
     let record = state.fair.upsert(from, mode, ticket);
     // a shared grant is only given to a client whose ledger names the ticket already
-    let is_served = old.open_exclusive() == 0 && old.open_shared() == 0;
-    if mode == Mode::Exclusive && is_served {
+    if mode == Mode::Exclusive && old.serves_next(mode) {
         let deadline_s = ctx.now.deadline(expire_s);
         record.status = RecordStatus::Granted { deadline_s };
         return ctx.granted(from, word.into_bits(), deadline_s, Some(ticket));
@@ -300,7 +306,7 @@ fn take_number(
             if let Some((start, end)) = place.gap {
                 state.fair.gaps.insert(start, end);
             }
-            return Some((old, taken, Ticket { tx: base.mx(), ts: base.ms() }));
+            return Some((old, taken, base.next()));
         }
     }
     None
@@ -543,7 +549,8 @@ pub(super) fn lapse(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, 
 /// A note of a tcp client arrived: its ledger says now what the record had to say before.
 pub(super) fn noted(state: &mut FairState, client: ClientId, entry: LedgerEntry) {
     state.noted(client, entry);
-    if state.records.get(&client).is_some_and(|r| r.status == RecordStatus::Issued) {
+    let is_issued = |r: &Record| matches!(r.status, RecordStatus::Issued { .. });
+    if state.records.get(&client).is_some_and(is_issued) {
         state.records.remove(&client);
     }
 }

@@ -182,9 +182,12 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
         let deadline_s = entry.deadline_s(ctx.anchor_s);
         let is_suspect = fair.is_suspect(client, mode);
         let by_record = match record.map(|r| r.status) {
-            Some(RecordStatus::Issued) => Kind::Issued,
+            Some(RecordStatus::Issued { deadline_s: None }) => Kind::Issued,
             Some(RecordStatus::Waiting) => Kind::Waiting,
-            Some(RecordStatus::Granted { deadline_s }) => Kind::Held { deadline_s },
+            Some(
+                RecordStatus::Granted { deadline_s }
+                | RecordStatus::Issued { deadline_s: Some(deadline_s) },
+            ) => Kind::Held { deadline_s },
             Some(RecordStatus::Queued) | None => Kind::Queued,
         };
         let kind = match (by_record, ledger.map(|_| entry.state())) {
@@ -313,7 +316,7 @@ fn outstayed(ctx: &mut Ctx<'_>, state: &mut LockState, claim: Claim) -> bool {
         return false;
     };
     let grace = match record.status {
-        RecordStatus::Issued => ISSUED_GRACE_NS,
+        RecordStatus::Issued { .. } => ISSUED_GRACE_NS,
         _ => GRACE_NS,
     };
     let since = *record.since.get_or_insert(now);

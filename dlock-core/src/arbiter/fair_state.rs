@@ -25,8 +25,11 @@ use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum RecordStatus {
-    /// A chain that this primary executed took it.
-    Issued,
+    /// A chain that this primary executed took it. If it had its turn at once, the client may have
+    /// been told so, with this deadline.
+    Issued {
+        deadline_s: Option<u32>,
+    },
     Queued,
     Waiting,
     Granted {
@@ -122,11 +125,13 @@ impl FairState {
         self.live.contains_key(&client) || self.records.contains_key(&client)
     }
 
-    /// The deadline of what was granted to the client last, as far as this arbiter remembers it.
+    /// The deadline of what was granted to the client last, by this arbiter as far as it remembers,
+    /// or by the word in a chain that this primary executed.
     pub(in crate::arbiter) fn granted_until(&self, client: ClientId) -> Option<u32> {
         match self.records.get(&client)?.status {
             RecordStatus::Granted { deadline_s } => Some(deadline_s),
-            RecordStatus::Issued | RecordStatus::Queued | RecordStatus::Waiting => None,
+            RecordStatus::Issued { deadline_s } => deadline_s,
+            RecordStatus::Queued | RecordStatus::Waiting => None,
         }
     }
 
@@ -136,13 +141,14 @@ impl FairState {
         client: ClientId,
         mode: Mode,
         ticket: Ticket,
+        deadline_s: Option<u32>,
         is_proxied: bool,
     ) {
         self.revoked.remove(&client);
         if is_proxied {
             self.has_taken(client, mode, ticket);
         }
-        let status = RecordStatus::Issued;
+        let status = RecordStatus::Issued { deadline_s };
         self.records.insert(client, Record { mode, ticket, status, since: None });
     }
 

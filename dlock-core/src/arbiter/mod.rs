@@ -338,11 +338,12 @@ impl Arbiter {
 
     /// The primary has executed a word operation on the word of a lock for this client (a tcp
     /// client), and found `old` there: what the client has taken or left is known from now on, even
-    /// before its note arrives.
+    /// before its note arrives. `noted`: what the same chain has written to its ledger before.
     pub fn executed_word_op(
         &mut self,
         lock: LockRef<'_>,
         client: ClientId,
+        noted: LedgerEntry,
         word_op: &WordOp,
         old: u64,
     ) {
@@ -361,10 +362,16 @@ impl Arbiter {
                     FairWord::TAKE_EXCLUSIVE => Mode::Exclusive,
                     _ => Mode::Shared,
                 };
-                let w = FairWord::from_bits(old);
-                let ticket = Ticket { tx: w.mx(), ts: w.ms() };
+                let deadline_s = fair::lease_of(FairWord::from_bits(old), mode, noted)
+                    .map(|noted| noted.deadline_s(self.anchor_s));
                 let state = self.locks.entry(lock.slot).or_default();
-                state.fair.issued(client, mode, ticket, proxied);
+                state.fair.issued(
+                    client,
+                    mode,
+                    FairWord::from_bits(old).next(),
+                    deadline_s,
+                    proxied,
+                );
             }
             (LockType::Fair, WordOp::Cas { expect, .. }) if proxied && old == expect => {
                 if let Some(state) = self.locks.get_mut(&lock.slot) {

@@ -210,13 +210,10 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
         e.diverted = true;
         return take_ticket(m, e, mode, expire_s);
     }
-    e.ticket = Ticket { tx: w.mx(), ts: w.ms() };
+    e.ticket = w.next();
     e.word = taken.into_bits();
-    let (exclusive, shared) = (w.open_exclusive(), w.open_shared());
-    let served = match mode {
-        Mode::Exclusive => exclusive == 0 && (shared == 0 || planted::is(Bug::FairBarge)),
-        Mode::Shared => exclusive == 0 && shared < FAIR_READERS_MAX,
-    };
+    let barges = w.open_exclusive() == 0 && planted::is(Bug::FairBarge);
+    let served = w.serves_next(mode) || mode == Mode::Exclusive && barges;
     let deadline = m.started.deadline(expire_s);
     m.target = u64::from(served);
     e.time_s = if served { deadline } else { m.started.time.seconds() };

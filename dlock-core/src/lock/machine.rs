@@ -161,6 +161,8 @@ impl Machine {
         let ticketed =
             matches!(e.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
         if !matches!(self.phase, Phase::Resolving) {
+            let is_held = matches!(e.state, EntryState::ExclusiveLocked | EntryState::SharedLocked);
+            e.may_be_endless |= is_held && self.expire_s() == u32::MAX;
             match self.op {
                 // asking again with the same ticket is idempotent, and so is a re-entry
                 _ if self.reentry || ticketed => {}

@@ -180,6 +180,8 @@ pub struct LockEntry {
     ticket: Ticket,
     cache: View,
     doubt: Doubt,
+    /// Held: it was asked to last for ever, and the answer was lost.
+    may_be_endless: bool,
     wait: u32,
     /// Read-write: changes with every chain that adds to or takes off the reader count, so
     /// that a ledger entry that reads the same twice has not moved in between. Fair: changes with
@@ -239,6 +241,7 @@ impl LockEntry {
             ticket: Ticket { tx: 0, ts: 0 },
             cache: View::zero(lock_type),
             doubt: Doubt::None,
+            may_be_endless: false,
             wait: 0,
             stamp: 0,
             asks_readers: false,
@@ -310,7 +313,8 @@ impl LockEntry {
         use EntryState as S;
         let has_nothing = matches!(self.state, S::Initialized | S::Unlocked);
         let is_held = matches!(self.state, S::ExclusiveLocked | S::SharedLocked);
-        if has_nothing || is_held && self.deadline_s() != u32::MAX {
+        let may_be_endless = self.may_be_endless || self.deadline_s() == u32::MAX;
+        if has_nothing || is_held && !may_be_endless {
             return false;
         }
         self.lose();
@@ -547,6 +551,7 @@ impl LockEntry {
         self.refs = 0;
         self.word = 0;
         self.doubt = Doubt::None;
+        self.may_be_endless = false;
         self.cache = View::zero(self.lock_type);
     }
 

@@ -89,12 +89,15 @@ impl Primary {
     /// The driver has executed a chain that was checked. (A note that came on its own is a chain
     /// of one.)
     pub fn executed(&mut self, client: ClientId, chain: &Chain, values: &Values) {
+        let mut noted = None;
         for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
             match *word_op {
                 WordOp::WriteLedger { handle, value } => {
                     let known = self.known(client);
                     if let Some(entry) = known.and_then(|known| known.handle(handle)) {
-                        self.arbiter.noted(entry.slot, client, LedgerEntry::from_bits(value));
+                        let value = LedgerEntry::from_bits(value);
+                        noted = Some((entry.slot, value));
+                        self.arbiter.noted(entry.slot, client, value);
                     }
                 }
                 WordOp::Faa { addr, .. } | WordOp::Cas { addr, .. } => {
@@ -102,7 +105,9 @@ impl Primary {
                     let what = self.what(known, addr.slot());
                     if let Ok(What::Lock(_, LockType::Rw | LockType::Fair)) = what {
                         if let Some(lock) = lock_ref(&self.registry, addr.slot()) {
-                            self.arbiter.executed_word_op(lock, client, word_op, old);
+                            let noted = noted.filter(|noted| noted.0 == lock.slot);
+                            let noted = noted.map_or_else(LedgerEntry::new, |noted| noted.1);
+                            self.arbiter.executed_word_op(lock, client, noted, word_op, old);
                         }
                     }
                 }

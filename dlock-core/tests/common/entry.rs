@@ -7,7 +7,7 @@ use dlock_core::control::{LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Handle, LockId, Slot};
 use dlock_core::lock::LockEntry;
 use dlock_core::message::LockType;
-use dlock_core::word_op::{Outcome, Values};
+use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
 
 /// Of client 7, that has just got the lock; the word is 0.
 pub fn entry(lock_type: LockType) -> LockEntry {
@@ -15,6 +15,15 @@ pub fn entry(lock_type: LockType) -> LockEntry {
     let grant = LockGrant { lock: LockId(5), handle, slot, word: 0, already: false };
     let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
     LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
+}
+
+/// A chain was executed: its word operations found this.
+pub fn executed(chain: &Chain, old: u64) -> Outcome {
+    let mut values = Values::new();
+    for word_op in chain.ops() {
+        values.push(if matches!(word_op, WordOp::WriteLedger { .. }) { 0 } else { old });
+    }
+    Outcome::Done(values)
 }
 
 /// One word operation was executed, and found this.

@@ -283,9 +283,14 @@ impl State {
             let refs = [(id(i), HANDLE)];
             let (slot, lock_type) = (crate::state::SLOT, setup.lock_type);
             let lock = dlock_core::arbiter::LockRef { slot, lock_type, refs: &refs };
+            let mut noted = LedgerEntry::new();
             for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
-                if matches!(word_op, WordOp::Faa { .. } | WordOp::Cas { .. }) {
-                    self.arbiter.executed_word_op(lock, id(i), word_op, old);
+                match word_op {
+                    WordOp::WriteLedger { value, .. } => noted = LedgerEntry::from_bits(*value),
+                    WordOp::Faa { .. } | WordOp::Cas { .. } => {
+                        self.arbiter.executed_word_op(lock, id(i), noted, word_op, old);
+                    }
+                    WordOp::Read { .. } => {}
                 }
             }
         }

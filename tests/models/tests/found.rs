@@ -73,7 +73,7 @@ impl World {
             Mode::Exclusive => FairWord::TAKE_EXCLUSIVE,
             Mode::Shared => FairWord::TAKE_SHARED,
         };
-        let ticket = Ticket { tx: old.mx(), ts: old.ms() };
+        let ticket = old.next();
         let entry = LedgerEntry::of_ticket(state, ticket).with_deadline_s(2_000, 1_000);
         self.memory.1[n - 1] = entry;
         ticket

@@ -293,9 +293,14 @@ impl World {
                     assert_eq!(may, Ok(()), "{client} would have been refused {word_op:?}");
                 }
             }
+            let mut noted = LedgerEntry::new();
             for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
-                if matches!(word_op, WordOp::Faa { .. } | WordOp::Cas { .. }) {
-                    self.arbiter.executed_word_op(lock, client, word_op, old);
+                match word_op {
+                    WordOp::WriteLedger { value, .. } => noted = LedgerEntry::from_bits(*value),
+                    WordOp::Faa { .. } | WordOp::Cas { .. } => {
+                        self.arbiter.executed_word_op(lock, client, noted, word_op, old);
+                    }
+                    WordOp::Read { .. } => {}
                 }
             }
         }

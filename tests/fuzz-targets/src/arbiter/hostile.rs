@@ -95,7 +95,7 @@ impl World {
             (Mode::Shared, _) => (FairWord::TAKE_SHARED, LedgerState::HeldShared),
         };
         let old = FairWord::from_bits(self.honest(at, WordOp::Faa { addr, add }));
-        let ticket = Ticket { tx: old.mx(), ts: old.ms() };
+        let ticket = old.next();
         let entry = LedgerEntry::of_ticket(state, ticket).with_detail(DETAIL_MAX);
         let handle = self.handle(at, LockType::Fair as usize);
         self.honest(at, WordOp::WriteLedger { handle, value: entry.into_bits() });

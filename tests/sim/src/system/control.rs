@@ -524,6 +524,7 @@ impl Sys {
                     entry.rebind(&grant, anchor_s);
                     let write = entry.take_ledger_write();
                     (t.epoch, t.old_clock, t.gen, t.noted_acked) = (epoch, None, gen, t.noted);
+                    self.oracle.confirmed(l, who);
                     self.takes_horizon(c, l);
                     if let Some(write) = write {
                         self.write_ledger(c, l, write);

@@ -8,9 +8,7 @@ use dlock_core::control::{
 };
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Draws, Effect, Fencing, Gone, Joining, MemberMemory, Opened};
-use dlock_core::message::LockType;
 use dlock_core::status::Status;
-use dlock_core::words::{LedgerEntry, LedgerState};
 
 use super::control::{desc, Answer};
 use super::plan::Fabric;
@@ -79,7 +77,6 @@ impl World {
                 self.members.looked(client, has_something);
             }
             Effect::Lapse { client } => {
-                self.sys.end_untold_leases(client);
                 let Some(primary) = &mut self.primary else { return };
                 let mut lapse = primary.begin_lapse(client);
                 while !primary.lapse(now, &mut self.sys, &mut lapse, &mut self.out) {}
@@ -384,26 +381,6 @@ impl Sys {
         for l in 0..self.plan.locks.len() {
             if let Err(why) = self.oracle.horizon(l, who, self.now, until) {
                 self.fail(why);
-            }
-        }
-    }
-
-    /// A lease on a fair lock is a promise once the primary knows of it. That of a tcp client whose
-    /// ledger write has not arrived is not: it ends at the horizon, as what has no lease.
-    fn end_untold_leases(&mut self, id: ClientId) {
-        let Some(s) = self.session(id).copied() else { return };
-        let c = usize::from(s.client);
-        if self.clients[c].fabric != Fabric::Tcp || self.clients[c].inc != s.inc {
-            return;
-        }
-        let who = u64::from(s.client) << 32 | u64::from(s.inc);
-        for l in 0..self.plan.locks.len() {
-            let entry = self.clients[c].threads[l].entry.as_ref();
-            let Some(handle) = entry.map(|entry| entry.handle()) else { continue };
-            let noted = LedgerEntry::from_bits(self.memory.entry(id, handle)).state();
-            let is_told = matches!(noted, LedgerState::HeldExclusive | LedgerState::HeldShared);
-            if self.plan.locks[l] == LockType::Fair && !is_told {
-                self.oracle.ended(l, who);
             }
         }
     }

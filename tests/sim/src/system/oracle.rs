@@ -4,7 +4,8 @@
 //! ```text
 //!   granted ──────────── service interval ────────────┐ the first of: the call of the release,
 //!                                                     │ its own lease end, being told of the loss,
-//!                                                     ┘ without a lease: the session's horizon
+//!                                                     │ the session's horizon, if it has no lease or
+//!                                                     ┘ none that a primary knows
 //! ```
 //! It knows nothing of words, ledgers or queues: only what clients were told, and when.
 
@@ -26,6 +27,8 @@ pub struct Service {
     pub until: u64,
     /// It may have become one without a lease: it ends with the session's horizon, too.
     pub may_be_endless: bool,
+    /// The primary that knew of it has ended, and the successor has not been told: as above.
+    pub is_unclaimed: bool,
 }
 
 /// A lease that was told to its holder: nobody else is granted before its end.
@@ -71,7 +74,8 @@ impl Oracle {
         horizons.iter().find(|h| h.0 == who).map_or(u64::MAX, |h| h.1)
     }
 
-    /// A client was told that it holds the lock, or that its hold goes on, until `until`.
+    /// A client was told that it holds the lock, or that its hold goes on, until `until`. `is_known`:
+    /// by the primary of now.
     ///
     /// # Errors
     /// If another one relies on it now, and one of them exclusively.
@@ -82,6 +86,7 @@ impl Oracle {
         mode: Mode,
         now: u64,
         until: u64,
+        is_known: bool,
     ) -> Result<(), String> {
         self.grants += 1;
         let services = &mut self.locks[lock].services;
@@ -90,7 +95,8 @@ impl Oracle {
             return Ok(());
         }
         let may_be_endless = until == u64::MAX;
-        services.push(Service { who, mode, from: now, until, may_be_endless });
+        let is_unclaimed = !is_known;
+        services.push(Service { who, mode, from: now, until, may_be_endless, is_unclaimed });
         self.check(lock, who, now)
     }
 
@@ -103,6 +109,20 @@ impl Oracle {
         let horizon = self.horizon_of(lock, who);
         for lease in self.locks[lock].leases.iter_mut().filter(|lease| lease.who == who) {
             lease.end = lease.end.min(horizon);
+        }
+    }
+
+    /// The primary has ended: of the leases that it knew the next one hears from their holders alone.
+    pub fn primary_ended(&mut self) {
+        for service in self.locks.iter_mut().flat_map(|lock| &mut lock.services) {
+            service.is_unclaimed = true;
+        }
+    }
+
+    /// A successor has confirmed what this client has of the lock.
+    pub fn confirmed(&mut self, lock: usize, who: u64) {
+        for service in self.locks[lock].services.iter_mut().filter(|s| s.who == who) {
+            service.is_unclaimed = false;
         }
     }
 
@@ -153,10 +173,11 @@ impl Oracle {
         self.check(lock, who, now)
     }
 
-    /// A lease is relied on until its end, whatever the session; what has none, until the session's
-    /// horizon.
+    /// A lease is relied on until its end, whatever the session, while the primary lives that knows
+    /// of it; what has none, until the session's horizon.
     fn is_live(&self, lock: usize, s: &Service, now: u64) -> bool {
-        s.until > now && (!s.may_be_endless || self.horizon_of(lock, s.who) > now)
+        let ends_with_horizon = s.may_be_endless || s.is_unclaimed;
+        s.until > now && (!ends_with_horizon || self.horizon_of(lock, s.who) > now)
     }
 
     /// Whether what this client relies on now excludes somebody else's reliance.

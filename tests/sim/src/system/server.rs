@@ -78,6 +78,7 @@ impl World {
         let sys = &mut self.sys;
         self.primary = None;
         sys.alive = false;
+        sys.oracle.primary_ended();
         sys.inbox.clear();
         sys.sessions.clear();
         sys.dead = std::mem::take(&mut sys.memory);
@@ -276,7 +277,10 @@ impl World {
     pub fn nobody_sleeps_before_a_free_lock(&mut self) {
         let Some(primary) = &self.primary else { return };
         let sys = &self.sys;
+        // of a client that is to unmap the memory everything is undone when it has
+        let is_leaving = sys.sessions.iter().any(|s| s.revoked && s.mapped);
         if !sys.inbox.is_empty()
+            || is_leaving
             || sys.serve_pending
             || sys.clients.iter().any(|c| !c.up.is_empty())
         {

@@ -113,9 +113,9 @@ impl Sys {
         let refs = self.clients[c].threads[l].entry.as_ref().map_or(0, |e| e.refs());
         let expiry = time_out.map(ServerTime::expiry_of);
         let until = expiry.map_or(u64::MAX, |at| self.clients[c].clock.gives_up_at(at));
-        self.oracle.granted(l, who, mode, self.now, until)?;
         // the clock of a successor does not tell when a lease of its predecessor ends
         let is_of_epoch = self.clients[c].threads[l].called.0 == self.epoch;
+        self.oracle.granted(l, who, mode, self.now, until, is_of_epoch && self.alive)?;
         if let Some(at) = expiry.filter(|_| is_of_epoch) {
             let end = if at.0 == u64::MAX { u64::MAX } else { self.true_time(at) };
             self.oracle.leased(l, who, mode, self.now, end)?;
