@@ -394,3 +394,26 @@ fn a_hold_that_was_asked_to_last_for_ever_in_vain_is_lost_by_a_lapse() {
         }
     }
 }
+
+/// The memory is taken from it, and it may come back to what it has.
+#[test]
+fn a_release_that_is_refused_while_the_client_is_removed_releases_nothing() {
+    use dlock_core::clock::Now;
+    use dlock_core::lock::{Begin, EntryState, Op, Step};
+    use dlock_core::message::Mode;
+    use dlock_core::word_op::Outcome;
+    let now = Now::exact(START);
+    for (refused, is_held) in [(Status::ClientRemoved, true), (Status::LockNotGet, false)] {
+        let mut entry = entry::entry(LockType::Rw);
+        let op = Op::TryLock { mode: Mode::Exclusive, expire_s: 60 };
+        let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(op, now) else { panic!() };
+        machine.outcome(&mut entry, entry::executed(&chain, 0), now);
+        let Begin::Run(mut machine, Step::Chain(_)) = entry.begin(Op::Unlock, now) else {
+            panic!()
+        };
+        let step = machine.outcome(&mut entry, Outcome::Refused(refused), now);
+        assert!(matches!(step, Step::Done(result) if result.status != Status::Success), "{step:?}");
+        let held = entry.state() == EntryState::ExclusiveLocked && !entry.in_doubt();
+        assert_eq!(held, is_held, "{refused:?}");
+    }
+}

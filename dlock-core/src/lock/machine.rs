@@ -181,7 +181,9 @@ impl Machine {
 
     /// Refused before anything was executed.
     pub(super) fn refused(&mut self, e: &mut LockEntry, status: Status) -> Step {
-        if status != Status::NotReady && matches!(self.op, Op::Unlock) && e.refs > 0 {
+        // nobody says what became of the hold: the client may come back to it
+        let is_untold = matches!(status, Status::NotReady | Status::ClientRemoved);
+        if !is_untold && matches!(self.op, Op::Unlock) && e.refs > 0 {
             e.clear_ledger_entry();
             return e.lost();
         }

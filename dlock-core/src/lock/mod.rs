@@ -415,7 +415,11 @@ impl LockEntry {
             return Some(local);
         }
         if self.doubt == Doubt::Lost {
+            let may_be_there = self.may_be_endless;
             self.end(EntryState::Initialized);
+            if may_be_there {
+                self.doubt = Doubt::Acquire; // if the primary did not see that it was asked for
+            }
             return Some(OpResult::of(Status::Fail));
         }
         None
