@@ -20,7 +20,7 @@ use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, 
 use site::{w0, Peer, Site, START};
 
 use common::Memory;
-use FabricKind::{Shm, Tcp};
+use FabricKind::{Shm, Tcp, Verbs};
 
 fn has_something(site: &mut Site, peer: Peer) -> bool {
     site.primary.has_something(site.now, &mut site.memory, peer.id)
@@ -118,6 +118,49 @@ fn what_counts_as_something_of_a_fair_lock() {
     }
     site.execute(b, &Chain::one(WordOp::Faa { addr: w0(&grant), add: FairWord::TAKE_EXCLUSIVE }));
     assert!(has_something(&mut site, b), "known without its ledger: {ungiven:?}");
+}
+
+/// The arbiter granted the first one for ever, and was not told of its release.
+#[test]
+fn a_hold_is_not_taken_for_the_one_before_it() {
+    let mut site = Site::new();
+    let a = site.join(Shm, 0);
+    let grant = site.get(a, "l", LockType::Fair);
+    let (handle, mode, expire_s) = (grant.handle, Mode::Exclusive, u32::MAX);
+    let request = Request::TakeTicket { handle, mode, expire_s };
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.command(now, &mut site.memory, a.id, Seq(1), request, out);
+    site.memory.set(w0(&grant), FairWord::new().with_nx(1).with_mx(2).into_bits());
+    let next = Ticket { tx: 1, ts: 0 };
+    let entry = LedgerEntry::of_ticket(LedgerState::HeldExclusive, next).with_detail(60);
+    site.memory.ledgers.insert((a.id, grant.handle), entry);
+    let mut at = |now: ServerTime| {
+        site.now = now;
+        has_something(&mut site, a)
+    };
+    let end = ServerTime::expiry_of(entry.deadline_s(START.seconds()));
+    assert!(at(ServerTime(end.0 - 1)));
+    assert!(!at(end), "its lease is over");
+}
+
+/// The ledger still names the ticket that was given up before it.
+#[test]
+fn a_grant_that_the_ledger_does_not_show_yet_keeps_its_lease() {
+    let mut site = Site::new();
+    let a = site.join(Verbs, 10);
+    let grant = site.get(a, "l", LockType::Fair);
+    let (handle, mode, expire_s) = (grant.handle, Mode::Exclusive, 90);
+    let given_up = LedgerEntry::of_ticket(LedgerState::GivenUpExclusive, Ticket { tx: 0, ts: 0 });
+    site.memory.ledgers.insert((a.id, grant.handle), given_up);
+    site.memory.set(w0(&grant), FairWord::new().with_nx(1).with_mx(1).into_bits());
+    let request = Request::TakeTicket { handle, mode, expire_s };
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.command(now, &mut site.memory, a.id, Seq(1), request, out);
+    let mut lapse = site.primary.begin_lapse(a.id);
+    while !site.primary.lapse(now, &mut site.memory, &mut lapse, &mut site.out) {}
+    let end = ServerTime::expiry_of(START.seconds() + expire_s);
+    assert_eq!(lapse.lapsed().until, Some(end));
+    assert_eq!(FairWord::from_bits(site.word(&grant)).open_exclusive(), 1);
 }
 
 #[test]

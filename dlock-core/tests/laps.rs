@@ -16,7 +16,7 @@ use dlock_core::limits::{
 use dlock_core::lock::{Begin, LockEntry, Op, Step};
 use dlock_core::message::{LockType, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Outcome, Values, WordOp};
+use dlock_core::word_op::{Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
 use entry::executed;
 use lock::{id, is_granted, World, HANDLE, S, START_S, X};
@@ -89,6 +89,10 @@ fn there_is_room_above_the_ring_for_an_addition_of_each_client_that_does_not_kno
     let above = FAIR_LANE_RING_END + 9;
     w.memory.word = lanes_at(above);
     assert!((FAIR_LANE_MAX..FAIR_LANE_RING_END).contains(&w.cycle(2).tx));
+}
+
+fn w0(slot: Slot) -> WordAddr {
+    WordAddr::new(slot, Word::W0)
 }
 
 fn try_take_ticket(w: &mut World, n: u32) -> Option<Ticket> {
@@ -166,6 +170,25 @@ fn the_ring_does_not_come_round_past_a_share_of_an_earlier_number() {
     w.memory.ledgers.remove(&id(1));
     assert!(is_granted(&out, 2));
     assert_eq!(take_ticket(&mut w, 3).tx, 0, "the lane starts again");
+}
+
+/// Of a client whose chains the primary executes it knows the share without its ledger.
+#[test]
+fn the_lane_does_not_start_again_past_a_share_that_no_ledger_names() {
+    let mut w = World::new(LockType::Fair, 3);
+    w.arbiter.proxy(id(1));
+    w.memory.word = lanes_at(FAIR_LANE_RING_END - 9);
+    let old = w.memory.word;
+    w.memory.word = w.word().shared_taken().into_bits();
+    w.call(|arbiter, _, _, lock, _, _| {
+        let word_op = WordOp::Faa { addr: w0(lock.slot), add: FairWord::TAKE_SHARED };
+        arbiter.executed_word_op(lock, id(1), LedgerEntry::new(), &word_op, old);
+    });
+    w.memory.word = w.word().with_nx(FAIR_LANE_MAX).with_mx(FAIR_LANE_MAX).into_bits();
+    let head = take_ticket(&mut w, 2);
+    assert!(w.wait(2, X, head).is_empty(), "the share is inside");
+    assert_eq!(take_ticket(&mut w, 3).tx, head.tx + 1);
+    assert_eq!(w.word().open_shared(), 1);
 }
 
 /// The message that says so would give up whoever has the number by then.

@@ -39,6 +39,8 @@ pub(super) struct Place {
 #[derive(Default)]
 struct Names {
     tickets: Vec<(Mode, Ticket)>,
+    /// Shared tickets of proxied clients: they act on nothing by their numbers.
+    shares: Vec<Ticket>,
     may_be_any: bool,
 }
 
@@ -114,6 +116,8 @@ fn names(ctx: &mut Ctx<'_>, fair: &mut FairState, caller: ClientId) -> Names {
     names.tickets.extend(fair.records.values().map(|r| (r.mode, r.ticket)));
     let ended = fair.revoked.values().flatten().filter(|r| !r.is_proxied);
     names.tickets.extend(ended.map(|r| (r.mode, r.ticket)));
+    let shares = fair.live.values().filter(|(mode, _)| *mode == Mode::Shared);
+    names.shares.extend(shares.map(|(_, ticket)| *ticket));
     names
 }
 
@@ -126,8 +130,8 @@ fn may_be_share(word: FairWord, names: &Names) -> bool {
 fn leaves_out_a_share(word: FairWord, names: &Names, next: u16) -> bool {
     let jump = lane::distance(word.mx(), next);
     let is_left_out = |tx: u16| (1..=jump).contains(&lane::distance(word.mx(), tx));
-    let mut shares = names.tickets.iter().filter(|(mode, _)| *mode == Mode::Shared);
-    word.open_exclusive() != 0 && shares.any(|(_, t)| is_left_out(t.tx))
+    let named = names.tickets.iter().filter(|(mode, _)| *mode == Mode::Shared).map(|(_, t)| t);
+    word.open_exclusive() != 0 && named.chain(&names.shares).any(|t| is_left_out(t.tx))
 }
 
 fn may_start_again(word: FairWord, names: &Names) -> bool {
@@ -183,7 +187,7 @@ mod tests {
 
     fn names(all: &[(Mode, u16)]) -> Names {
         let tickets = all.iter().map(|&(mode, tx)| (mode, Ticket { tx, ts: 0 })).collect();
-        Names { tickets, may_be_any: false }
+        Names { tickets, ..Names::default() }
     }
 
     #[test]

@@ -213,7 +213,7 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
         claims.all.push(Claim { client, mode, ticket, kind, is_served });
     }
     // where a number may soon be another's: what was taken after the word was read does not count
-    if word.mx() >= lane::divert() && ctx.read() == word.into_bits() {
+    if word.nx().max(word.mx()) >= lane::divert() && ctx.read() == word.into_bits() {
         let served = claims.served().map(|c| (c.client, c.ticket));
         state.fair.have_their_turn(served);
     }

@@ -127,8 +127,17 @@ impl FairState {
 
     /// The deadline of what was granted to the client last, by this arbiter as far as it remembers,
     /// or by the word in a chain that this primary executed.
-    pub(in crate::arbiter) fn granted_until(&self, client: ClientId) -> Option<u32> {
-        match self.records.get(&client)?.status {
+    /// `named`: the ticket that its ledger names, if it does; a record of another is an older one.
+    pub(in crate::arbiter) fn granted_until(
+        &self,
+        client: ClientId,
+        named: Option<(Mode, Ticket)>,
+    ) -> Option<u32> {
+        let record = self.records.get(&client)?;
+        if named.is_some_and(|named| named != (record.mode, record.ticket)) {
+            return None;
+        }
+        match record.status {
             RecordStatus::Granted { deadline_s } => Some(deadline_s),
             RecordStatus::Issued { deadline_s } => deadline_s,
             RecordStatus::Queued | RecordStatus::Waiting => None,
@@ -333,7 +342,7 @@ impl FairState {
         let is_done = |mode: Mode, t: Ticket| mode == Mode::Exclusive && !word.is_open(t.tx);
         self.records.retain(|_, r| !is_done(r.mode, r.ticket));
         self.live.retain(|_, &mut (mode, ticket)| !is_done(mode, ticket));
-        if word.mx() < lane::divert() {
+        if word.mx() < lane::divert() && word.nx() <= word.mx() {
             self.turns.clear();
         }
         if self.head_since.is_some() && (self.head != word.nx() || word.open_exclusive() == 0) {

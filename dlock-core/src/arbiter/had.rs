@@ -68,7 +68,8 @@ fn fair_had(
     let fair = &state.fair;
     let live = fair.live.get(&client).copied();
     let known = fair.knows(client);
-    let is_told = match (fair::named(entry), is_proxied) {
+    let named = fair::named(entry);
+    let is_told = match (named, is_proxied) {
         (None, _) => false,
         (Some(named), true) => live == Some(named),
         (Some((mode, ticket)), false) => !fair.is_revoked(client, mode, ticket),
@@ -78,7 +79,10 @@ fn fair_had(
     let is_doubtful = entry.state() == LedgerState::Intent || fair::is_given_up(entry);
     let noted_s = (is_held && is_told).then(|| entry.deadline_s(anchor_s));
     // its ledger may not say yet what this arbiter has granted or extended
-    match noted_s.max(fair.granted_until(client)) {
+    // one that it gave up may be followed by one that it has not written there yet
+    let named = named.filter(|_| !fair::is_given_up(entry));
+    let named = if is_proxied { live } else { named };
+    match noted_s.max(fair.granted_until(client, named)) {
         Some(deadline_s) => leased_until(now, deadline_s),
         None if is_told || known || is_doubtful => Had::Unleased,
         None => Had::Nothing,

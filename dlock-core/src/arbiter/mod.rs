@@ -73,7 +73,6 @@ pub struct Caller {
 const ROUNDS_MAX: u32 = 100_000;
 /// Time between two attempts at a recount, nanoseconds.
 const RECOUNT_EVERY_NS: u64 = 1_000_000;
-
 /// Somebody who is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Waiter {
