@@ -57,6 +57,9 @@ pub const LOCK_WAIT_S: u64 = 5;
 pub const CONTROL_WAIT_S: u64 = 10;
 /// Seconds after which a head ticket of a fair lock that nobody claims is skipped.
 pub const FAIR_GRACE_S: u32 = 2;
+/// Seconds between two looks at a read-write lock that somebody is queued for: the wake-up of a
+/// client that leaves is lost if its session ends in between.
+pub const RW_LOOK_S: u32 = 1;
 /// Seconds that a client may stay between two verbs of one operation while others wait for what it
 /// is about to do; then it must be fenced.
 pub const HINDRANCE_S: u32 = 10;

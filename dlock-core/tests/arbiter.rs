@@ -5,7 +5,7 @@
 mod lock;
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX};
+use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, RW_LOOK_S};
 use dlock_core::message::{LockType, Reply, Request, WaitNumber};
 use dlock_core::word_op::{Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
@@ -213,6 +213,17 @@ fn a_ticket_that_nobody_has_is_skipped_for_readers_behind_it() {
     w.memory.word = w.word().exclusive_taken().into_bits();
     let next = w.take(2, S, LedgerState::TicketShared, 0);
     assert!(is_granted(&w.wait(2, S, next), 2));
+}
+
+/// Its session was lost before it sent its wake-up.
+#[test]
+fn a_reader_that_left_without_a_word_keeps_nobody_waiting() {
+    let mut w = World::new(LockType::Rw, 2);
+    w.memory.word = RwWord::new().with_rcount(1).into_bits();
+    assert!(w.ask(2, wait_as(2)).is_empty());
+    w.memory.word = RwWord::from_bits(w.memory.word).with_rcount(0).into_bits();
+    assert!(w.pass(u64::from(RW_LOOK_S) * NS - 1).is_empty());
+    assert!(is_granted(&w.pass(1), 2));
 }
 
 /// Its ledger is what is known of a client that may map the memory.
