@@ -62,6 +62,7 @@ impl World {
                 self.sys.sessions.extend(prepared.map(|s| Session { process, mapped, ..s }));
             }
             Effect::Fence { client } => {
+                self.sys.was_fenced = true;
                 self.close_channel(client);
                 let mapped = self.sys.is_mapped(client);
                 self.members.fence_tried(client, Fencing { unfenced: false, mapped });
@@ -350,7 +351,9 @@ impl World {
             let Some(primary) = &mut self.primary else { return };
             self.sys.log(|| format!("client {c} ({}) is lost: {why:?}", s.id.get()));
             self.members.control_ended(now, primary, (s.id, s.conn.into()), why);
-            self.sys.has_no_horizon(c, inc, why);
+            if why != Gone::Silent {
+                self.sys.has_no_horizon(c, inc, self.sys.now + self.sys.plan.grace_ns);
+            }
             if conn == EXITED && s.process != 0 {
                 self.members.process_ended(s.id, s.process);
             }
@@ -369,13 +372,13 @@ impl Sys {
         }
     }
 
-    /// Of a client without a horizon whose host has closed its connection nothing is promised
-    /// beyond the grace but its leases. It cannot know; see docs/leases.md.
-    fn has_no_horizon(&mut self, c: usize, inc: u16, why: Gone) {
+    /// Of a client without a horizon nothing is promised but its leases beyond the grace after its
+    /// host has closed its connection, and once it has kept others waiting in the midst of an
+    /// operation. It cannot know; see docs/leases.md.
+    pub(super) fn has_no_horizon(&mut self, c: usize, inc: u16, until: u64) {
         let who = (c as u64) << 32 | u64::from(inc);
-        let until = self.now + self.plan.grace_ns;
         let is_here = self.clients[c].inc == inc && self.clients[c].fabric != Fabric::Shm;
-        if self.plan.horizon_s > 0 || why == Gone::Silent || !is_here {
+        if self.plan.horizon_s > 0 || !is_here {
             return;
         }
         for l in 0..self.plan.locks.len() {

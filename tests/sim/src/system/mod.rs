@@ -315,12 +315,8 @@ impl Sys {
             }
             let until = paused(self, c);
             if until > self.now {
-                // the pause may be healed earlier, and then this is not asked for again
-                let at = match ev {
-                    Ev::Reset(..) => until.min(self.now + NS),
-                    _ => until,
-                };
-                return self.at(at, ev);
+                // the pause may be healed earlier
+                return self.at(until.min(self.now + NS), ev);
             }
         }
         match ev {

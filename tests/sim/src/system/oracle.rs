@@ -205,6 +205,13 @@ impl Oracle {
         mine.any(|s| self.is_live(lock, s, now))
     }
 
+    /// A client that relies on nothing by its own clock gives up what is left of its lease.
+    pub fn gives_up(&mut self, lock: usize, who: u64, now: u64) {
+        if !self.relies(lock, who, now) {
+            self.locks[lock].leases.retain(|lease| lease.who != who);
+        }
+    }
+
     /// A client does not rely on the lock any more.
     pub fn ended(&mut self, lock: usize, who: u64) {
         self.locks[lock].services.retain(|s| s.who != who);

@@ -9,7 +9,7 @@
 use dlock_core::clock::NS;
 use dlock_core::fabric::FabricSet;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
-use dlock_core::limits::FAIR_GRACE_S;
+use dlock_core::limits::{FAIR_GRACE_S, RW_LOOK_S};
 use dlock_core::membership::{Membership, Orphans, Rules, State};
 use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
@@ -30,13 +30,16 @@ pub(crate) struct World {
     /// Sessions that are prepared.
     pub prepared: Vec<super::state::Session>,
     pub out: Vec<Sent>,
-    /// Fair locks that are free, and whose waiters sleep: since when, and the word.
+    /// Locks that are free, and whose waiters sleep: since when, and the word.
     asleep: Vec<Option<(u64, u64)>>,
 }
 
 /// A free fair lock whose waiters sleep is passed on within this time: the grace of a ticket that
 /// nobody claims, and a margin.
 const FAIR_SLEEP_NS_MAX: u64 = FAIR_GRACE_S as u64 * NS + NS / 2;
+
+/// The same of a read-write lock whose wake-up was lost with the session of its sender.
+const RW_SLEEP_NS_MAX: u64 = RW_LOOK_S as u64 * NS + NS / 10;
 
 /// The rules of a primary of this plan.
 fn rules(sys: &Sys) -> Rules {
@@ -218,6 +221,9 @@ impl World {
         let goes = |client| !members.state(client).is_some_and(may_go);
         if let Some(client) = primary.as_ref().and_then(|primary| primary.hinderer(now, &goes)) {
             self.members.hinders(client);
+            if let Some(s) = self.sys.session(client).copied() {
+                self.sys.has_no_horizon(s.client.into(), s.inc, self.sys.now);
+            }
         }
         self.finish_turn();
         self.schedule_tick();
@@ -277,10 +283,7 @@ impl World {
     pub fn nobody_sleeps_before_a_free_lock(&mut self) {
         let Some(primary) = &self.primary else { return };
         let sys = &self.sys;
-        // of a client that is to unmap the memory everything is undone when it has
-        let is_leaving = sys.sessions.iter().any(|s| s.revoked && s.mapped);
         if !sys.inbox.is_empty()
-            || is_leaving
             || sys.serve_pending
             || sys.clients.iter().any(|c| !c.up.is_empty())
         {
@@ -315,8 +318,12 @@ impl World {
                 None => sys.now,
             };
             self.asleep[l] = sleeps.then_some((since, word));
-            let is_fair = sys.plan.locks[l] == LockType::Fair;
-            if sleeps && (!is_fair || sys.now - since > FAIR_SLEEP_NS_MAX) {
+            let max_ns = match sys.plan.locks[l] {
+                LockType::Fair => FAIR_SLEEP_NS_MAX,
+                _ if sys.was_fenced => RW_SLEEP_NS_MAX,
+                _ => 0,
+            };
+            if sleeps && (max_ns == 0 || sys.now - since > max_ns) {
                 let why = format!("liveness: lock {l} is free, and its waiters are asleep");
                 return self.sys.fail(why);
             }

@@ -354,6 +354,8 @@ pub(crate) struct Sys {
     pub epoch: u32,
     pub alive: bool,
     pub recovering: bool,
+    /// A client was fenced: what it has sent, or was about to send, may be lost.
+    pub was_fenced: bool,
     /// Server clock minus true time.
     pub offset: i64,
     pub clients: Vec<Client>,
@@ -394,6 +396,7 @@ impl Sys {
             epoch: 1,
             alive: true,
             recovering: false,
+            was_fenced: false,
             offset,
             clients: Vec::new(),
             sessions: Vec::new(),

@@ -394,6 +394,7 @@ impl Sys {
         if matches!(request, Request::Resolve { .. }) {
             self.thread(c, l).action = Action::Resolve;
             self.cover(Action::Resolve, c);
+            self.oracle.gives_up(l, self.who(c), self.now);
         }
         Ok(self.send_request(c, request))
     }
