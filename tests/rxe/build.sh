@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # Builds on this machine what the cases run in the virtual machine: FOLDER, then holds
-#   dlock, dlockd          debug builds
+#   dlock, dlockd, chaos   debug builds
 #   tests/NAME             the test programs of the crates, by their target's name
 #   verbs_smoke            if <infiniband/verbs.h> is here
 #   prefix                 the installed C libraries: $PREFIX if it is set, else built
@@ -19,7 +19,10 @@ exec </dev/null
 # The whole workspace with its default features, as `make test` has built it.
 rm -rf "$bin/tests"
 mkdir "$bin/tests"
-cargo test --workspace --lib --bins --tests --no-run --locked --message-format json |
+{
+    cargo test --workspace --lib --bins --tests --no-run --locked --message-format json
+    cargo build -p dlock-chaos --example chaos --locked --message-format json
+} |
     python3 -c '
 import json, os, sys
 folder = sys.argv[1]
@@ -38,7 +41,7 @@ for line in sys.stdin:
     if message["profile"]["test"]:
         package = os.path.basename(os.path.dirname(message["manifest_path"]))
         link(message["executable"], "tests/%s-%s" % (package, name))
-    elif name in ("dlock", "dlockd"):
+    elif name in ("dlock", "dlockd", "chaos"):
         link(message["executable"], name)
 ' "$bin"
 [ -e "$bin/dlock" ] && [ -e "$bin/dlockd" ]

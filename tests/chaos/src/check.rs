@@ -148,7 +148,7 @@ impl Checker<'_> {
             self.violated(|| format!("a lease is shorter than what was asked for: {granted:?}"));
         }
         self.leases.insert((who, lock), until);
-        if let Err(why) = self.oracle.granted(lock, who, mode, after, until) {
+        if let Err(why) = self.oracle.granted(lock, who, mode, after, until, true) {
             self.violated(|| format!("{why}; told last: {granted:?}"));
         }
         if let Some(ticket) = granted.ticket.filter(|_| self.oracle.relies(lock, who, after)) {

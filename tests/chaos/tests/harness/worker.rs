@@ -169,7 +169,10 @@ impl<'a> Client<'a> {
         let instance = Instance::init_wrapped(&config, "127.0.0.1", Arc::new(wrap));
         let instance = match instance {
             Ok(instance) => instance,
-            Err(_) => {
+            Err(status) => {
+                if self.joined == 1 {
+                    eprintln!("a worker cannot join: {status:?}");
+                }
                 thread::sleep(Duration::from_millis(20)); // the primary may be stopped
                 return None;
             }
