@@ -31,6 +31,17 @@ pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }).map(drop)
 }
 
+/// The calling thread runs only while a CPU has nothing else to run (`SCHED_IDLE`).
+///
+/// # Errors
+/// What the system says.
+pub fn yield_current_thread_to_all() -> io::Result<()> {
+    // SAFETY: zero is a valid value, and the priority that `SCHED_IDLE` asks for.
+    let param: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: `param` is valid for reads; 0 means the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) }).map(drop)
+}
+
 /// Raises this process's soft limit of open files to its hard limit, and returns it. For
 /// programs; a library leaves its host's limits alone.
 ///

@@ -5,7 +5,8 @@
 //!   innocent: one `trylock` at a time, over tcp ─┐
 //!   load: idle │ well-behaved │ idle │ heavy │ … ┴▶ primary      in turns of 100 ms
 //! ```
-//! The well-behaved load is the same kind of work from clients with one request at a time.
+//! The well-behaved load is the same kind of work from clients with one request at a time. Both run
+//! on what the primary and the innocent client leave of the CPUs.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use dlock_client::Instance;
 use dlock_core::ids::LockId;
 use dlock_core::message::{LockType, Mode};
-use rustix::process::{getrlimit, nice, setrlimit, Resource, Rlimit};
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use super::loads::{Batches, Connections, Control, Leaver, Load, Waiters};
 use super::sample::{Baseline, Samples, Times};
@@ -36,8 +37,6 @@ const SETTLE: Duration = Duration::from_millis(5);
 const LEASE_S: u32 = 3_600;
 /// Clients that wait for one lock.
 const WAITERS: usize = 990;
-/// How much the threads of a load step back where CPUs are few.
-const NICE: i32 = 10;
 
 const IDLE: u8 = 0;
 const WELL_BEHAVED: u8 = 1;
@@ -176,8 +175,10 @@ fn one_turn(
 }
 
 fn play(mut load: Box<dyn Load>, stage: &Stage) -> Result<(), Failure> {
-    // of this thread alone: what is measured is the primary, not who gets a CPU
-    let _ = nice(NICE);
+    // what is measured is the primary, not who gets a CPU
+    dlock_fabric::threads::yield_current_thread_to_all().map_err(|e| {
+        Failure::plain(format!("bench: the load cannot step back for the others: {e}"))
+    })?;
     let played = play_on(load.as_mut(), stage);
     stage.over.store(true, Ordering::SeqCst); // however it has ended
     played
