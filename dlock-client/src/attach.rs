@@ -93,8 +93,8 @@ mod tests {
 
     use super::*;
 
-    /// A primary that answers one attach over shared memory with this status, and offers tcp where
-    /// nobody listens.
+    /// A primary that answers one attach over shared memory with this status. It offers tcp, too,
+    /// on a port that is closed.
     fn refusing(status: Status, name: &str) -> (Session, JoinHandle<()>) {
         let name = format!("dlock-attach-{name}-{}", std::process::id()).into_bytes();
         let listener = dlock_fabric::net::listen_abstract(&name).unwrap();

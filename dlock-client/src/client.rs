@@ -55,7 +55,7 @@ impl Client {
     /// Connects to the primary at `ip` (IPv4 or IPv6, in digits), on the default port.
     ///
     /// # Errors
-    /// `NotReady` (nobody listens there, or the primary is recovering), `NoResource`,
+    /// `NotReady` (no process listens there, or the primary is recovering), `NoResource`,
     /// `VersionMismatch`, `Disconnected`, `Other` (the cause is logged).
     ///
     /// # Latency

@@ -150,7 +150,7 @@ impl Control {
     /// Connects, waiting at most [`CONTROL_WAIT`].
     ///
     /// # Errors
-    /// `NotReady` if nobody listens there, `Error` for everything else.
+    /// `NotReady` if no process listens there, `Error` for everything else.
     pub(crate) fn connect(peer: SocketAddr) -> Result<Self, Status> {
         let stream = TcpStream::connect_timeout(&peer, CONTROL_WAIT).map_err(|e| {
             log::warn!("no connection to the primary at {peer}: {e}");

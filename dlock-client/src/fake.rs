@@ -66,7 +66,7 @@ impl Fake {
         *self.answers.lock() = Box::new(answers);
     }
 
-    /// Answers the first request, whatever was answered before.
+    /// Answers the first request, in place of an earlier answer.
     pub(crate) fn deliver(&self, reply: Reply) {
         self.replies.lock().insert(Seq(1), reply);
     }

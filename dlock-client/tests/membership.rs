@@ -157,7 +157,7 @@ fn an_unknown_client_is_told_that_it_was_removed() {
     let (port, ip) = (first.local_addr().port(), bind.to_string());
     first.stop();
     assert_eq!(a.heartbeat(1), BadResponse);
-    assert_eq!(a.reinit(&ip), NotReady, "nobody listens");
+    assert_eq!(a.reinit(&ip), NotReady, "the port is closed");
     let _third = common::server_at(port, ServerConfig { bind, ..Default::default() });
     assert_eq!(a.reinit(&ip), ClientRemoved);
 }

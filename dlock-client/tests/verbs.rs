@@ -414,7 +414,7 @@ fn a_session_whose_life_line_ends_answers_bad_response_and_comes_back_by_reinit(
     server.stop();
     assert_eq!(status(a.extend(id, X, 0)), BadResponse);
     assert_eq!(status(a.unlock(free)), BadResponse);
-    assert_eq!(a.reinit("127.0.0.1"), NotReady, "nobody listens");
+    assert_eq!(a.reinit("127.0.0.1"), NotReady, "the port is closed");
     let _next = common::server_at(port, ServerConfig::default());
     assert_eq!(a.reinit("127.0.0.1"), ClientRemoved);
 }

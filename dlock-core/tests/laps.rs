@@ -116,7 +116,7 @@ fn take_ticket(w: &mut World, n: u32) -> Ticket {
 fn a_queue_that_comes_round_in_the_ring_keeps_its_order() {
     let mut w = World::new(LockType::Fair, 6);
     w.memory.word = lanes_at(FAIR_LANE_RING_END - 2);
-    w.writes(6, LedgerState::HeldExclusive, Ticket { tx: 7, ts: 0 }, 1); // it stopped in its release
+    w.writes(6, LedgerState::HeldExclusive, Ticket { tx: 7, ts: 0 }, 1); // in its release
     let mut tickets: Vec<Ticket> = (1..=4).map(|n| take_ticket(&mut w, n)).collect();
     assert!(tickets[2].tx < tickets[1].tx, "round: {tickets:?}");
     w.memory.ledgers.remove(&id(6));

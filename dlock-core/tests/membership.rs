@@ -366,7 +366,7 @@ fn a_lapse_loses_what_has_no_lease_and_nothing_else() {
     }
 }
 
-/// Its caller relies on the first lease; the primary may have seen a hold without one, and ended it.
+/// Its caller relies on the first lease; the primary may have seen a hold without one and ended it.
 #[test]
 fn a_hold_that_was_asked_to_last_for_ever_in_vain_is_lost_by_a_lapse() {
     use dlock_core::clock::Now;

@@ -71,7 +71,7 @@ impl Memory {
     }
 
     /// Refuses the chains of all shm clients with this status, or permits them. In the NIC domain
-    /// nobody is let near the memory before recovery has ended, so there is nobody to refuse.
+    /// no client has access to the memory before recovery has ended, so there is none to refuse.
     pub(crate) fn set_gate(&mut self, status: Option<Status>) {
         if let Self::Cpu(memory) = self {
             memory.set_gate(status);

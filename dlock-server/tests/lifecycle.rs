@@ -86,7 +86,7 @@ fn thirty_two_primaries_run_at_once_and_each_starts_and_stops_within_a_second() 
         server.stop();
         stops.push(asked.elapsed());
         assert_eq!(peer.receive(), None);
-        assert!(TcpStream::connect(addr).is_err(), "nobody listens any more");
+        assert!(TcpStream::connect(addr).is_err(), "the port is closed");
     }
     drop(silent);
     // Others use this machine, too: most of them, and none takes long.

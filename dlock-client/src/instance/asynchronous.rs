@@ -147,7 +147,7 @@ impl Instance {
             return code(Status::NoAsync);
         };
         if !pending.exec.is_clock_ready() {
-            return code(Status::AsyncAgain); // whatever has come is judged by it
+            return code(Status::AsyncAgain); // the answers that have come are judged by the time
         }
         let result = match pending.check(&mut guard) {
             Some(result) => result,

@@ -115,7 +115,7 @@ impl Instance {
         result
     }
 
-    /// Whether no other guard and nobody earlier in the queue is in the way.
+    /// Whether neither another guard nor an earlier place in the queue excludes this one.
     pub(super) fn is_turn(
         &self,
         held: &ClientLock,

@@ -42,7 +42,7 @@ impl Instance {
     ///
     /// # Errors
     /// `Error` (configuration, address, no connection, no data path, other `tp_mode`),
-    /// `NotReady` (nobody listens there, or the primary is recovering), `ServerNoResource`,
+    /// `NotReady` (no process listens there, or the primary is recovering), `ServerNoResource`,
     /// `VersionMismatch`, `BadResponse` (the answer is not a dlock primary's).
     ///
     /// # Latency

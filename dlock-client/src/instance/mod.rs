@@ -224,7 +224,7 @@ impl Instance {
         }
     }
 
-    /// The lock slot of a got lock, whatever is under way on it.
+    /// The lock slot of a got lock, also while an asynchronous operation is under way on it.
     fn opened(
         &self,
         id: LockId,

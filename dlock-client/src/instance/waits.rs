@@ -230,7 +230,7 @@ impl Instance {
         attempt
     }
 
-    /// Ends a wait that nobody wants any more: a grant that has come is released, and what is
+    /// Ends a wait whose caller has gone: a grant that has come is released, and what is
     /// queued is taken out, at the arbiter by a message that is sent before this returns.
     pub(crate) fn cancel_wait(&self, mut wait: GuardWait) {
         let mut attempt = match std::mem::replace(&mut wait.stage, Stage::Over) {

@@ -28,7 +28,7 @@ use crate::guard::{Guard, OwnedGuard};
 /// let lock = client.fair_lock("table 7")?;
 /// # runtime.block_on(async {
 /// let guard = lock.write_async(Duration::from_secs(10)).await?;
-/// // … nobody else reads or writes …
+/// // … no other client reads or writes …
 /// guard.unlock_async().await?;
 /// # Ok::<(), dlock_client::Error>(())
 /// # })?;

@@ -129,8 +129,8 @@ fn is_anothers(ctx: &mut Ctx<'_>, fair: &FairState, client: ClientId, ticket: Ti
     })
 }
 
-/// What says the lease that a client may be told of by the word itself, which was `old` when it took
-/// its ticket: its intent, if the ticket had its turn at once.
+/// What says the lease that a client may be told of by the word itself, which was `old` when it
+/// took its ticket: its intent, if the ticket had its turn at once.
 pub(super) fn lease_of(old: FairWord, mode: Mode, noted: LedgerEntry) -> Option<LedgerEntry> {
     let may_be_told = noted.state() == LedgerState::Intent && old.serves_next(mode);
     may_be_told.then_some(noted)

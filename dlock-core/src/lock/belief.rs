@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! By which clock a lease was judged: whether its holder may believe by itself that it runs.
+//! What a client may believe by itself of what it holds: by which clock a lease was judged, and
+//! what the end of a session leaves of it.
 //!
 //! ```text
 //!   granted, extended, confirmed ─▶ the entry remembers the clock's number of discontinuities
 //!   another number, or another session ─▶ the hold may be over: extend and release ask for it
 //! ```
 
-use super::LockEntry;
+use super::{Doubt, EntryState, LockEntry};
 use crate::clock::{Now, ServerTime, NS};
 use crate::planted::{self, Bug};
 
@@ -24,6 +25,30 @@ impl LockEntry {
     /// Whether the hold may be over, as far as the client can tell by itself.
     pub(super) fn maybe_over(&self, now: Now) -> bool {
         now.maybe_expired(self.time_s) || self.is_of_another_clock(now)
+    }
+
+    /// The hold or the ticket did not survive: a recovering primary has refused the claim. Who
+    /// believes to hold the lock is told by the next operation.
+    pub fn lose(&mut self) {
+        match self.state {
+            EntryState::ExclusiveLocked | EntryState::SharedLocked => self.doubt = Doubt::Lost,
+            _ => self.end(EntryState::Initialized),
+        }
+        self.ledger_write = None;
+    }
+
+    /// The primary has ended what this client had without a lease: holds of read-write locks,
+    /// holds for ever, tickets. Whether this one was among them; it is lost then.
+    pub fn lapse(&mut self) -> bool {
+        use EntryState as S;
+        let has_nothing = matches!(self.state, S::Initialized | S::Unlocked);
+        let is_held = matches!(self.state, S::ExclusiveLocked | S::SharedLocked);
+        let may_be_endless = self.may_be_endless || self.deadline_s() == u32::MAX;
+        if has_nothing || is_held && !may_be_endless {
+            return false;
+        }
+        self.lose();
+        true
     }
 }
 

@@ -297,30 +297,6 @@ impl LockEntry {
         self.ledger_write = Some(entry);
     }
 
-    /// The hold or the ticket did not survive: a recovering primary has refused the claim. Who
-    /// believes to hold the lock is told by the next operation.
-    pub fn lose(&mut self) {
-        match self.state {
-            EntryState::ExclusiveLocked | EntryState::SharedLocked => self.doubt = Doubt::Lost,
-            _ => self.end(EntryState::Initialized),
-        }
-        self.ledger_write = None;
-    }
-
-    /// The primary has ended what this client had without a lease: holds of read-write locks,
-    /// holds for ever, tickets. Whether this one was among them; it is lost then.
-    pub fn lapse(&mut self) -> bool {
-        use EntryState as S;
-        let has_nothing = matches!(self.state, S::Initialized | S::Unlocked);
-        let is_held = matches!(self.state, S::ExclusiveLocked | S::SharedLocked);
-        let may_be_endless = self.may_be_endless || self.deadline_s() == u32::MAX;
-        if has_nothing || is_held && !may_be_endless {
-            return false;
-        }
-        self.lose();
-        true
-    }
-
     /// The public id.
     pub fn lock(&self) -> LockId {
         self.lock

@@ -375,7 +375,7 @@ impl Sys {
         }
     }
 
-    /// A request on a control connection arrives; without a primary, nobody listens.
+    /// A request on a control connection arrives; without a primary it is lost.
     fn control_arrives(&mut self, c: usize) {
         let client = &mut self.clients[c];
         let Some((to, inc, conn, number, ask)) = client.control_up.pop_front() else { return };

@@ -4,8 +4,8 @@
 //! ```text
 //!   granted ──────────── service interval ────────────┐ the first of: the call of the release,
 //!                                                     │ its own lease end, being told of the loss,
-//!                                                     │ the session's horizon, if it has no lease or
-//!                                                     ┘ none that a primary knows
+//!                                                     │ the session's horizon, if it has no lease,
+//!                                                     ┘ or none that a primary knows
 //! ```
 //! It knows nothing of words, ledgers or queues: only what clients were told, and when.
 
@@ -74,8 +74,8 @@ impl Oracle {
         horizons.iter().find(|h| h.0 == who).map_or(u64::MAX, |h| h.1)
     }
 
-    /// A client was told that it holds the lock, or that its hold goes on, until `until`. `is_known`:
-    /// by the primary of now.
+    /// A client was told that it holds the lock, or that its hold goes on, until `until`.
+    /// `is_known`: by the primary of now.
     ///
     /// # Errors
     /// If another one relies on it now, and one of them exclusively.
@@ -112,7 +112,8 @@ impl Oracle {
         }
     }
 
-    /// The primary has ended: of the leases that it knew the next one hears from their holders alone.
+    /// The primary has ended: of the leases that it knew the next one hears from their holders
+    /// alone.
     pub fn primary_ended(&mut self) {
         for service in self.locks.iter_mut().flat_map(|lock| &mut lock.services) {
             service.is_unclaimed = true;

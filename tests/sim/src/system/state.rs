@@ -308,7 +308,7 @@ pub(crate) struct Client {
     pub down: VecDeque<(u16, u32, Frame)>,
     pub down_last: u64,
     pub conn: u32,
-    /// With the epoch of the primary that the connection is to; 0: nobody listens yet.
+    /// With the epoch of the primary that the connection is to; 0: there is no primary yet.
     pub control_up: VecDeque<(u32, u16, u32, u32, Ask)>,
     pub control_down: VecDeque<(u16, u32, u32, super::control::Answer)>,
     pub control_up_last: u64,

@@ -372,9 +372,8 @@ impl Sys {
 
     /// Whether all ledger writes so far have taken effect, or will before what follows.
     pub(super) fn is_flushed(&self, c: usize, l: usize) -> bool {
-        let client = &self.clients[c];
-        let t = &client.threads[l];
-        client.fabric != Fabric::Verbs || t.noted == t.noted_acked
+        let t = &self.clients[c].threads[l];
+        self.clients[c].fabric != Fabric::Verbs || t.noted == t.noted_acked
     }
 
     /// Sends a request whose reply is waited for; the answer that is known at once, if there is.
