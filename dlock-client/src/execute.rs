@@ -97,7 +97,7 @@ pub(crate) fn perform(
     let single = held.exec.execute_one(&cas.word_op(), now.local_ns + DATA_WAIT_NS);
     if single == Single::Done(cas.expect) {
         let ClientLock { entry, exec, .. } = held;
-        if let Some(result) = entry.fast_end(cas, now, || exec.local_coarse_ns()) {
+        if let Some(result) = entry.fast_end(cas, now, || exec.local_coarse_ns(now.local_ns)) {
             return result;
         }
     }
@@ -135,7 +135,7 @@ fn perform_remotely(
     let single = held.exec.execute_one(&cas.word_op(), until_ns);
     if single == Single::Done(cas.expect) {
         let ClientLock { entry, exec, .. } = held;
-        if let Some(result) = entry.fast_end(cas, now, || exec.local_coarse_ns()) {
+        if let Some(result) = entry.fast_end(cas, now, || exec.local_coarse_ns(now.local_ns)) {
             return result;
         }
     }
@@ -373,7 +373,8 @@ impl ClientLock {
     /// The client's own clock as of the last tick, for what decides nothing by the server's.
     #[inline]
     fn local_coarse(&self) -> Now {
-        let local_ns = self.exec.local_coarse_ns().max(self.last_now.local_ns);
+        let before_ns = self.last_now.local_ns;
+        let local_ns = self.exec.local_coarse_ns(before_ns).max(before_ns);
         self.within_horizon(Now { local_ns, ..self.last_now })
     }
 

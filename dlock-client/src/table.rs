@@ -132,7 +132,7 @@ impl ClientLock {
     /// The same once more in one operation.
     #[inline]
     pub(crate) fn now_again(&self) -> Now {
-        self.within_horizon(self.exec.now_again())
+        self.within_horizon(self.exec.now_again(self.last_now))
     }
 
     /// The same with the horizon of the session.

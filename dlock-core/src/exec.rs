@@ -131,8 +131,9 @@ pub trait Executor: Send + Sync {
         (now.local_ns, now)
     }
 
-    /// As [`now`](Self::now), for a thread that has called it before in the same operation.
-    fn now_again(&self) -> Now {
+    /// As [`now`](Self::now). `before`: what was read last, which is quick to confirm.
+    fn now_again(&self, before: Now) -> Now {
+        let _ = before;
         self.now()
     }
 
@@ -143,9 +144,10 @@ pub trait Executor: Send + Sync {
     }
 
     /// This host's CLOCK_BOOTTIME as [`Now::local_ns`] has it, late by at most
-    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX), and cheap to read for a thread that has
-    /// called [`now`](Self::now) in the same operation.
-    fn local_coarse_ns(&self) -> u64 {
+    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX), and cheap to read. `before_ns`: what was
+    /// read last, which is quicker to confirm.
+    fn local_coarse_ns(&self, before_ns: u64) -> u64 {
+        let _ = before_ns;
         self.now().local_ns
     }
 

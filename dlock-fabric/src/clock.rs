@@ -18,9 +18,9 @@
 //! wrong but the next reading takes longer. Only a wall clock that is set back by exactly the
 //! suspended nanoseconds, before anything was read, would go unnoticed.
 //!
-//! Most readings fall into the tick of the reading before them. The second reading of one operation
-//! ([`boot_coarse_again_ns`]) asks for CLOCK_REALTIME_COARSE alone: every tick and every suspend
-//! changes it, so where it is as it was, the first reading still stands. A leap second sets it back
+//! Most readings fall into the tick of the reading before them. Whether that one still stands
+//! ([`boot_coarse_again_ns`]) CLOCK_REALTIME_COARSE alone tells: every tick and every suspend
+//! changes it, and it is ahead of CLOCK_BOOTTIME by what was measured. A leap second sets it back
 //! by a second; a tick that falls on the very nanosecond of one a second before hides that second,
 //! which is less than the shortest lease ([`dlock_core::operation::lease`]).
 
@@ -59,11 +59,10 @@ pub fn boot_coarse_ns() -> u64 {
     SUSPENDED.boot_coarse_ns(read)
 }
 
-/// As [`boot_coarse_ns`], for a thread that has read it before in the same operation: twice as
-/// quick.
+/// As [`boot_coarse_ns`], and twice as quick where it still is what it was `before`.
 #[inline]
-pub fn boot_coarse_again_ns() -> u64 {
-    SUSPENDED.boot_coarse_again_ns(read)
+pub fn boot_coarse_again_ns(before_ns: u64) -> u64 {
+    SUSPENDED.boot_coarse_again_ns(before_ns, read)
 }
 
 static SUSPENDED: Suspended = Suspended::new();
@@ -73,13 +72,11 @@ struct Suspended {
     /// CLOCK_REALTIME − CLOCK_MONOTONIC when it was measured (0: never), and CLOCK_BOOTTIME −
     /// CLOCK_MONOTONIC; modulo 2^64.
     known: Published<2>,
-    /// CLOCK_REALTIME_COARSE at the last tick that was read (0: none), and the coarse clock then.
-    tick: Published<2>,
 }
 
 impl Suspended {
     const fn new() -> Self {
-        Self { known: Published::zero(), tick: Published::zero() }
+        Self { known: Published::zero() }
     }
 
     #[inline]
@@ -91,18 +88,16 @@ impl Suspended {
         if apart_ns != known_apart_ns || apart_ns == 0 {
             return self.measure(read);
         }
-        let boot_ns = monotonic_ns.wrapping_add(suspended_ns);
-        if self.tick.get() != [real_ns, boot_ns] {
-            self.tick.update(|_| (Some([real_ns, boot_ns]), ()));
-        }
-        boot_ns
+        monotonic_ns.wrapping_add(suspended_ns)
     }
 
     #[inline]
-    fn boot_coarse_again_ns(&self, read: impl Fn(libc::clockid_t) -> u64) -> u64 {
-        let [real_ns, boot_ns] = self.tick.get();
-        if real_ns != 0 && read(libc::CLOCK_REALTIME_COARSE) == real_ns {
-            return boot_ns;
+    fn boot_coarse_again_ns(&self, before_ns: u64, read: impl Fn(libc::clockid_t) -> u64) -> u64 {
+        let [apart_ns, suspended_ns] = self.known.get();
+        let is_ahead_ns = apart_ns.wrapping_sub(suspended_ns);
+        let real_ns = read(libc::CLOCK_REALTIME_COARSE);
+        if apart_ns != 0 && real_ns == before_ns.wrapping_add(is_ahead_ns) {
+            return before_ns;
         }
         self.boot_coarse_ns(read)
     }
@@ -285,7 +280,7 @@ mod tests {
                 kernel.suspends(1 + (random >> 24) % (3_600 * NS));
             }
             let before_ns = kernel.boot_ns();
-            let again_ns = suspended.boot_coarse_again_ns(|clock| kernel.read(clock));
+            let again_ns = suspended.boot_coarse_again_ns(coarse_ns, |clock| kernel.read(clock));
             assert!(again_ns <= kernel.boot_ns(), "ahead");
             assert!(again_ns + lag_ns >= before_ns, "{} ns behind", before_ns - again_ns);
         }
@@ -316,7 +311,7 @@ mod tests {
         suspended.boot_coarse_ns(|clock| kernel.read(clock));
         let first_ns = suspended.boot_coarse_ns(|clock| kernel.read(clock));
         let asked = Cell::new(0);
-        let again_ns = suspended.boot_coarse_again_ns(|clock| {
+        let again_ns = suspended.boot_coarse_again_ns(first_ns, |clock| {
             asked.set(asked.get() + 1);
             kernel.read(clock)
         });

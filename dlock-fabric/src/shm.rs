@@ -228,13 +228,13 @@ impl Executor for ShmExecutor {
     }
 
     #[inline]
-    fn now_again(&self) -> Now {
-        self.now_at(clock::boot_coarse_again_ns())
+    fn now_again(&self, before: Now) -> Now {
+        self.now_at(clock::boot_coarse_again_ns(before.local_ns))
     }
 
     #[inline]
-    fn local_coarse_ns(&self) -> u64 {
-        clock::boot_coarse_again_ns()
+    fn local_coarse_ns(&self, before_ns: u64) -> u64 {
+        clock::boot_coarse_again_ns(before_ns)
     }
 
     fn reads_are_free(&self) -> bool {

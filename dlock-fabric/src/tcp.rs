@@ -22,7 +22,7 @@ use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, WordOp};
 use dlock_core::words::LedgerEntry;
 
-use crate::clock::{boot_coarse_again_ns, boot_ns, ClockEstimate, Until};
+use crate::clock::{boot_coarse_ns, boot_ns, ClockEstimate, Until};
 use crate::error::FabricError;
 use crate::handshake;
 use crate::inbox::{Answer, Expected};
@@ -277,8 +277,8 @@ impl Executor for TcpExecutor {
     }
 
     #[inline]
-    fn local_coarse_ns(&self) -> u64 {
-        boot_coarse_again_ns()
+    fn local_coarse_ns(&self, _: u64) -> u64 {
+        boot_coarse_ns()
     }
 
     fn name(&self) -> &'static str {

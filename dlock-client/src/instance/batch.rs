@@ -156,7 +156,7 @@ impl Instance {
             false => left_ns(bounds.until_ns),
         };
         exec.execute_singles(&verbs[..count], &mut singles[..count], wait);
-        let local_ns = exec.local_coarse_ns();
+        let local_ns = exec.local_coarse_ns(now.local_ns);
         let mut ended = [false; BATCH_MAX];
         for (i, (place, out)) in places.iter_mut().zip(&mut *out).enumerate() {
             let cas = cases[i];

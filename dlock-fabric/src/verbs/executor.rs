@@ -42,7 +42,7 @@ use super::poster_slot::Claim;
 use super::ring::{NoRoom, Ring};
 use super::talk::Talk;
 use super::timing::effect_ns_max;
-use crate::clock::{boot_coarse_again_ns, boot_ns, ClockEstimate, Until};
+use crate::clock::{boot_coarse_ns, boot_ns, ClockEstimate, Until};
 use crate::error::FabricError;
 use crate::fork::Owner;
 use crate::inbox::lock;
@@ -586,8 +586,8 @@ impl Executor for VerbsExecutor {
     }
 
     #[inline]
-    fn local_coarse_ns(&self) -> u64 {
-        boot_coarse_again_ns()
+    fn local_coarse_ns(&self, _: u64) -> u64 {
+        boot_coarse_ns()
     }
 
     fn name(&self) -> &'static str {

@@ -297,7 +297,7 @@ impl Executor for VerbsPath {
     }
 
     #[inline]
-    fn local_coarse_ns(&self) -> u64 {
+    fn local_coarse_ns(&self, _: u64) -> u64 {
         boot_coarse_ns()
     }
 

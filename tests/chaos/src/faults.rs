@@ -450,8 +450,8 @@ impl Executor for Faulty {
         (called_ns, now)
     }
 
-    fn local_coarse_ns(&self) -> u64 {
-        let now_ns = self.inner.local_coarse_ns();
+    fn local_coarse_ns(&self, before_ns: u64) -> u64 {
+        let now_ns = self.inner.local_coarse_ns(before_ns);
         CHECKED.set(now_ns);
         now_ns
     }
