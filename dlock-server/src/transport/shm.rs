@@ -14,17 +14,12 @@ use dlock_core::control::{Attach, Attached, FabricKind};
 use dlock_core::ids::ClientId;
 use dlock_core::status::Status;
 use dlock_fabric::fds::{Credentials, PeerProcess};
-use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::handshake;
 use log::Level;
-use mio::{Registry, Token};
 
 use super::connection::listen_unix;
 use super::stream::StreamPump;
-use super::{
-    Accepting, Admitted, Admitting, Conn, Fence, Line, Opened, Output, Peer, Pump, Setting,
-    Transport,
-};
+use super::{Accepting, Admitted, Admitting, Conn, Line, Opened, Peer, Pump, Setting, Transport};
 use crate::control::refuse_attach;
 use crate::error::StartError;
 use crate::log_limit::{limited, Cause};
@@ -68,7 +63,7 @@ impl Transport for Shm {
         let process = Arc::new(PeerProcess::of_peer(connection.socket()));
         let pid = Credentials::of_peer(connection.socket()).ok().and_then(|peer| peer.pid);
         let pump = Box::new(|line: Box<dyn Line>| -> Box<dyn Pump> {
-            Box::new(ShmPump { stream: StreamPump::new(line) })
+            Box::new(StreamPump::with_welcome(line, welcome))
         });
         let process = Some(Peer { pid, process });
         Box::pin(std::future::ready(Ok(Admitted { process, pump })))
@@ -100,58 +95,20 @@ async fn may_share(mut connection: Box<dyn Conn>) -> Option<Box<dyn Conn>> {
     }
 }
 
-/// A stream whose first frame brings the memory.
-#[derive(Debug)]
-struct ShmPump {
-    stream: StreamPump,
-}
-
-impl Pump for ShmPump {
-    fn open(&mut self, token: Token, registry: &Registry) -> io::Result<()> {
-        self.stream.open(token, registry)
+/// The first frame brings the memory.
+fn welcome(
+    line: &mut dyn Line,
+    attached: &Attached,
+    client: ClientId,
+    memory: &mut Memory,
+) -> io::Result<()> {
+    let shared = match memory.share(client) {
+        Some(shared) => shared.map_err(io::Error::other)?,
+        None => return Err(io::Error::other("there is no memory to map")),
+    };
+    let sent = handshake::answer(line.as_fd(), attached, Some(&shared), Instant::now());
+    if sent.is_err() {
+        memory.unshare(client);
     }
-
-    fn is_open(&self) -> bool {
-        self.stream.is_open()
-    }
-
-    fn answer(
-        &mut self,
-        attached: &Attached,
-        client: ClientId,
-        memory: &mut Memory,
-    ) -> io::Result<()> {
-        if attached.status != Status::Success {
-            return self.stream.answer(attached, client, memory);
-        }
-        let shared = match memory.share(client) {
-            Some(shared) => shared.map_err(io::Error::other)?,
-            None => return Err(io::Error::other("there is no memory to map")),
-        };
-        let sent = handshake::answer(self.stream.socket(), attached, Some(&shared), Instant::now());
-        if sent.is_err() {
-            memory.unshare(client);
-        }
-        sent
-    }
-
-    fn event(&mut self, event: &mio::event::Event) {
-        self.stream.event(event);
-    }
-
-    fn receive(&mut self, input: &mut FrameBuffer) -> io::Result<bool> {
-        self.stream.receive(input)
-    }
-
-    fn peek(&mut self, input: &mut FrameBuffer) -> bool {
-        self.stream.peek(input)
-    }
-
-    fn send(&mut self, output: &mut Output, registry: &Registry) -> io::Result<()> {
-        self.stream.send(output, registry)
-    }
-
-    fn close(self: Box<Self>, registry: &Registry) -> Option<Box<dyn Fence>> {
-        Box::new(self.stream).close(registry)
-    }
+    sent
 }

@@ -2,11 +2,12 @@
 //! Frames over a stream socket: what tcp and shm have in common.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::Attached;
 use dlock_core::ids::ClientId;
+use dlock_core::status::Status;
 use dlock_fabric::fds::is_open;
 use dlock_fabric::frames::FrameBuffer;
 use mio::unix::SourceFd;
@@ -15,10 +16,14 @@ use mio::{Interest, Registry, Token};
 use super::{Fence, Line, Output, Pump};
 use crate::memory::Memory;
 
+/// Tells the client that it is attached; what it shares of the memory it brings along.
+pub(super) type Welcome = fn(&mut dyn Line, &Attached, ClientId, &mut Memory) -> io::Result<()>;
+
 /// A connection and what the poll has told of it.
 #[derive(Debug)]
 pub(crate) struct StreamPump {
     line: Box<dyn Line>,
+    welcome: Welcome,
     token: Token,
     /// There may be bytes to receive.
     readable: bool,
@@ -31,12 +36,13 @@ pub(crate) struct StreamPump {
 impl StreamPump {
     /// Of a nonblocking connection.
     pub(crate) fn new(line: Box<dyn Line>) -> Self {
-        Self { line, token: Token(0), readable: true, closing: false, wants_room: false }
+        Self::with_welcome(line, |line, attached, _, _| say(line, attached))
     }
 
-    /// Its socket, to send descriptors on.
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.line.as_fd()
+    /// The same of one that is welcomed so.
+    pub(super) fn with_welcome(line: Box<dyn Line>, welcome: Welcome) -> Self {
+        let (token, readable, closing, wants_room) = (Token(0), true, false, false);
+        Self { line, welcome, token, readable, closing, wants_room }
     }
 
     /// Looks for the end of a connection that carries no frames.
@@ -72,6 +78,12 @@ impl StreamPump {
     }
 }
 
+fn say(line: &mut dyn Line, attached: &Attached) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    codec::encode(&Frame::Attached(*attached), &mut bytes);
+    line.write_all(&bytes)
+}
+
 impl Pump for StreamPump {
     fn open(&mut self, token: Token, registry: &Registry) -> io::Result<()> {
         self.token = token;
@@ -83,10 +95,16 @@ impl Pump for StreamPump {
         is_open(self.line.as_fd())
     }
 
-    fn answer(&mut self, attached: &Attached, _: ClientId, _: &mut Memory) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        codec::encode(&Frame::Attached(*attached), &mut bytes);
-        self.line.write_all(&bytes)
+    fn answer(
+        &mut self,
+        attached: &Attached,
+        client: ClientId,
+        memory: &mut Memory,
+    ) -> io::Result<()> {
+        match attached.status {
+            Status::Success => (self.welcome)(&mut *self.line, attached, client, memory),
+            _ => say(&mut *self.line, attached),
+        }
     }
 
     fn event(&mut self, event: &mio::event::Event) {
