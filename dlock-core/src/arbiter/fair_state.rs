@@ -457,4 +457,19 @@ mod tests {
         fair.noted(client, LedgerEntry::new());
         assert!(fair.is_empty());
     }
+
+    /// It took another ticket, which was ended, too; its ledger names the first one.
+    #[test]
+    fn two_ended_tickets_of_a_proxied_client_are_remembered() {
+        let client = ClientId::new(7).unwrap();
+        let [first, second] = [0, 1].map(|ts| Ticket { tx: 0, ts });
+        let mut fair = FairState::default();
+        fair.has_taken(client, Mode::Shared, first);
+        fair.has_taken(client, Mode::Shared, second);
+        fair.revoke(client, Mode::Shared, second, true);
+        fair.unproxy(client); // the notes were lost with its channel
+        let entry = LedgerEntry::of_ticket(LedgerState::TicketShared, first);
+        fair.told(client, entry);
+        assert!(fair.is_revoked(client, Mode::Shared, first));
+    }
 }
