@@ -143,6 +143,46 @@ fn a_hold_is_not_taken_for_the_one_before_it() {
     assert!(!at(end), "its lease is over");
 }
 
+fn lapses(site: &mut Site, peer: Peer) -> dlock_core::primary::Lapsed {
+    let mut lapse = site.primary.begin_lapse(peer.id);
+    while !site.primary.lapse(site.now, &mut site.memory, &mut lapse, &mut site.out) {}
+    lapse.lapsed()
+}
+
+/// A fair lock that its only client holds exclusively, as its ledger says.
+fn held(site: &mut Site, lease_s: u32) -> (Peer, LockGrant) {
+    let a = site.join(Verbs, 10);
+    let grant = site.get(a, "l", LockType::Fair);
+    let entry = LedgerEntry::of_ticket(LedgerState::HeldExclusive, Ticket { tx: 0, ts: 0 });
+    site.memory.ledgers.insert((a.id, grant.handle), entry.with_detail(lease_s));
+    site.memory.set(w0(&grant), FairWord::new().with_mx(1).into_bits());
+    (a, grant)
+}
+
+/// Its client has not written the new deadline yet.
+#[test]
+fn a_lease_that_the_arbiter_has_extended_lasts_as_long() {
+    let mut site = Site::new();
+    let (a, grant) = held(&mut site, 60);
+    let (handle, mode, ticket) = (grant.handle, Mode::Exclusive, Ticket { tx: 0, ts: 0 });
+    let request = Request::Extend { handle, mode, ticket, expire_s: 90 };
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.command(now, &mut site.memory, a.id, Seq(1), request, out);
+    let end = ServerTime::expiry_of(now.seconds() + 90);
+    assert_eq!(lapses(&mut site, a).until, Some(end));
+    assert_eq!(FairWord::from_bits(site.word(&grant)).open_exclusive(), 1);
+}
+
+#[test]
+fn a_hold_whose_lease_is_over_ends_with_what_has_none() {
+    let mut site = Site::new();
+    let (a, grant) = held(&mut site, 5);
+    site.now = START.plus_ns(6 * NS);
+    let lapsed = lapses(&mut site, a);
+    assert_eq!((lapsed.ended, lapsed.until), (true, None));
+    assert_eq!(FairWord::from_bits(site.word(&grant)).open_exclusive(), 0);
+}
+
 /// The ledger still names the ticket that was given up before it.
 #[test]
 fn a_grant_that_the_ledger_does_not_show_yet_keeps_its_lease() {
@@ -156,10 +196,8 @@ fn a_grant_that_the_ledger_does_not_show_yet_keeps_its_lease() {
     let request = Request::TakeTicket { handle, mode, expire_s };
     let (now, out) = (site.now, &mut site.out);
     site.primary.command(now, &mut site.memory, a.id, Seq(1), request, out);
-    let mut lapse = site.primary.begin_lapse(a.id);
-    while !site.primary.lapse(now, &mut site.memory, &mut lapse, &mut site.out) {}
     let end = ServerTime::expiry_of(START.seconds() + expire_s);
-    assert_eq!(lapse.lapsed().until, Some(end));
+    assert_eq!(lapses(&mut site, a).until, Some(end));
     assert_eq!(FairWord::from_bits(site.word(&grant)).open_exclusive(), 1);
 }
 
