@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use dlock_core::clock::NS;
+use dlock_core::clock::{Now, NS};
 use dlock_core::control::{ControlReply, ControlRequest, LockGrant, Session, VERSION, VERSION_MIN};
 use dlock_core::exec::Executor;
 use dlock_core::ids::{ClientId, LockId};
@@ -173,7 +173,7 @@ impl Instance {
         let has_lapsed = link.epoch == old.epoch && link.lapses != old.lapses;
         let refuse: Arc<dyn Executor> = Arc::new(Refuse);
         // the old session may have to be asked for the time, in vain
-        let clock = old.exec.now();
+        let clock = Now { horizon_ns: old.pulse.horizon_ns(), ..old.exec.now() };
         if link.epoch != old.epoch {
             old.exec.end(); // its primary may be stopped, and a wait there last for hours
         }
@@ -284,9 +284,9 @@ impl Instance {
         let mut is_partial = false;
         for &(id, index) in locks {
             match self.table.lock_slot(index).lock_until(|| Instant::now() + LOCK_SLOT_WAIT) {
-                Some(guard) => {
-                    if let Some(held) = guard.as_ref().filter(|held| held.id == id) {
-                        claims.push(((id, index), held.binding.claim(&held.entry, now)));
+                Some(mut guard) => {
+                    if let Some(held) = guard.as_mut().filter(|held| held.id == id) {
+                        claims.push(((id, index), held.binding.claim(&mut held.entry, now)));
                     }
                 }
                 None => is_partial = true,

@@ -13,8 +13,8 @@ use crate::planted::{self, Bug};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     epoch: Epoch,
-    /// The clock of the primary that the deadlines are of, as it was when its session ended;
-    /// `None`: it is that of the session.
+    /// The clock of the primary that the deadlines are of, and its session's horizon, as they were
+    /// when the session ended; `None`: they are those of the session.
     old_clock: Option<Now>,
 }
 
@@ -39,11 +39,15 @@ impl Binding {
         false
     }
 
-    /// What the successor is told. `now` is the clock of the session.
-    pub fn claim(&self, entry: &LockEntry, now: Now) -> Claim {
+    /// What the successor is told. `now` is the clock of the session. What has no lease is lost if
+    /// the old session's horizon has passed: its primary may have given it to another client.
+    pub fn claim(&self, entry: &mut LockEntry, now: Now) -> Claim {
+        let old = self.old_clock.map(|old| old.at_local(now.local_ns));
+        if old.is_some_and(Now::is_past_horizon) {
+            entry.lapse();
+        }
         let on_new = planted::is(Bug::ClaimOnNewClock);
-        let clock = self.old_clock.filter(|_| !on_new);
-        entry.claim(clock.map_or(now, |old| old.at_local(now.local_ns)))
+        entry.claim(old.filter(|_| !on_new).unwrap_or(now))
     }
 
     /// Adopts the place that the successor gave. `is_lost`: it has refused what was held. Tickets

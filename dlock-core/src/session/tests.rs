@@ -47,6 +47,12 @@ fn entry(lock_type: LockType) -> LockEntry {
 }
 
 fn held_until_1005(lock_type: LockType) -> LockEntry {
+    let entry = held(lock_type);
+    assert_eq!(entry.deadline_s(), 1_005);
+    entry
+}
+
+fn held(lock_type: LockType) -> LockEntry {
     let mut entry = entry(lock_type);
     let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
     let now = Now::exact(ServerTime(1_000 * NS));
@@ -54,7 +60,6 @@ fn held_until_1005(lock_type: LockType) -> LockEntry {
     let mut values = Values::new();
     values.push(0);
     let Step::Done(_) = machine.outcome(&mut entry, Outcome::Done(values), now) else { panic!() };
-    assert_eq!(entry.deadline_s(), 1_005);
     entry
 }
 
@@ -159,19 +164,39 @@ fn every_choice_has_a_name_that_is_read_again() {
 
 #[test]
 fn a_lock_at_a_successor_is_claimed_on_the_clock_its_deadline_is_of() {
-    let entry = held_until_1005(LockType::Atomic);
+    let mut entry = held_until_1005(LockType::Atomic);
     let mut binding = Binding::new(Epoch(3));
     let old = Now { local_ns: 50 * NS, ..Now::exact(ServerTime(1_002 * NS)) };
     assert!(binding.moves_to(Epoch(3), old), "the same incarnation");
     assert!(!binding.moves_to(Epoch(4), old));
     // the successor's clock is far ahead, and a second has passed on the client's own
     let new = Now { local_ns: 51 * NS, ..Now::exact(ServerTime(9_000 * NS)) };
-    let claim = binding.claim(&entry, new);
+    let claim = binding.claim(&mut entry, new);
     // deadline 1005, valid through its second; now 1003 there, and a little more for drift
     assert_eq!(claim.held.map(|held| held.remaining_s), Some(4));
     // a second failover before it was claimed: still the clock of the first
     assert!(!binding.moves_to(Epoch(5), new));
-    assert_eq!(binding.claim(&entry, new).held, claim.held);
+    assert_eq!(binding.claim(&mut entry, new).held, claim.held);
+}
+
+/// The predecessor may have given it to another client before it ended.
+#[test]
+fn what_has_no_lease_is_not_claimed_past_the_horizon() {
+    for (lock_type, horizon_ns, is_claimed) in [
+        (LockType::Rw, 52 * NS, true),
+        (LockType::Rw, 51 * NS, false),
+        (LockType::Rw, u64::MAX, true),
+        (LockType::Atomic, 51 * NS, true),
+    ] {
+        let mut entry = held(lock_type);
+        let mut binding = Binding::new(Epoch(3));
+        let clock = Now::exact(ServerTime(1_002 * NS));
+        binding.moves_to(Epoch(4), Now { local_ns: 50 * NS, horizon_ns, ..clock });
+        let new = Now { local_ns: 51 * NS, ..Now::exact(ServerTime(9_000 * NS)) };
+        let claim = binding.claim(&mut entry, new);
+        assert_eq!(claim.held.is_some(), is_claimed, "{lock_type:?} {horizon_ns}");
+        assert_eq!(entry.in_doubt(), !is_claimed);
+    }
 }
 
 #[test]

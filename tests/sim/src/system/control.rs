@@ -285,20 +285,24 @@ impl Sys {
     }
 
     fn claims(&mut self, c: usize) -> Vec<(u8, dlock_core::control::Claim)> {
-        let new = self.client_now(c);
-        let at = self.now;
-        let threads = self.clients[c].threads.iter().enumerate();
+        let (new, at, who) = (self.client_now(c), self.now, self.who(c));
         let epoch = self.clients[c].epoch;
-        let old = threads.filter(|(_, t)| t.epoch != epoch);
-        old.filter_map(|(l, t)| {
+        let mut claims = Vec::new();
+        for (l, t) in self.clients[c].threads.iter_mut().enumerate() {
+            let Some(entry) = t.entry.as_mut().filter(|_| t.epoch != epoch) else { continue };
             let mut binding = Binding::new(Epoch(t.epoch.into()));
             if let Some(clock) = t.old_clock {
-                let old = Now { local_ns: new.local_ns, ..clock.now(at) };
+                let (local_ns, horizon_ns) = (new.local_ns, t.horizon_ns);
+                let old = Now { local_ns, horizon_ns, ..clock.now(at) };
                 binding.moves_to(Epoch(epoch.into()), old);
             }
-            Some((l as u8, binding.claim(t.entry.as_ref()?, new)))
-        })
-        .collect()
+            let knew = entry.in_doubt();
+            claims.push((l as u8, binding.claim(entry, new)));
+            if entry.in_doubt() && !knew {
+                self.oracle.ended(l, who); // it has no lease, and the horizon has passed
+            }
+        }
+        claims
     }
 
     /// The next answer arrives.

@@ -365,8 +365,12 @@ impl World {
 }
 
 impl Sys {
-    /// What this client has is ended, and it may live and believe to have it.
+    /// What this client has is ended, and it may live and believe to have it: without a horizon it
+    /// cannot know.
     fn is_unaware_of_it(&mut self, id: ClientId) {
+        if self.plan.horizon_s > 0 {
+            return;
+        }
         if let Some(client) = self.clients.iter_mut().find(|client| client.id == Some(id)) {
             client.is_unaware = true;
         }
