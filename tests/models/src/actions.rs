@@ -192,8 +192,8 @@ impl LockModel {
         self.call(state, What::Forget(i));
     }
 
-    /// When the arbiter wants to be called. The look at a read-write lock that makes good for a lost
-    /// wake-up is left out: nobody is to depend on it.
+    /// When the arbiter wants to be called. The look at a read-write lock that makes good for a
+    /// lost wake-up is left out: nobody is to depend on it.
     fn due(&self, state: &State) -> Option<ServerTime> {
         let told = self.setup.bug != Some(Bug::TimersLost);
         let look = self.arbiter_at(state).plus_ns(u64::from(RW_LOOK_S) * NS / 2);
