@@ -211,7 +211,7 @@ fn the_shared_lane_starts_again_when_the_lock_is_idle() {
         (idle(end), 0),
         (idle(end - 1), end - 1),
         (idle(5), 5),
-        (idle(end).with_ns(end - 1), end),
+        (idle(end).with_ns(end - 1), 1),
         (idle(end).with_mx(1), end),
     ] {
         let mut w = World::new(LockType::Fair, 2);

@@ -39,8 +39,11 @@ pub(super) struct Place {
 #[derive(Default)]
 struct Names {
     tickets: Vec<(Mode, Ticket)>,
-    /// Shared tickets of proxied clients: they act on nothing by their numbers.
+    /// Shared tickets of proxied clients: they act on nothing by their numbers, but where the
+    /// numbers come to one of them, it seems to wait.
     shares: Vec<Ticket>,
+    /// A shared ticket below the ring was given up and has not been skipped yet.
+    may_be_skipped: bool,
     may_be_any: bool,
 }
 
@@ -82,8 +85,10 @@ pub(super) fn place(
         }
     }
     let base = &mut place.base;
-    if base.ms() >= lane::divert() && base.open_exclusive() == 0 && base.open_shared() == 0 {
-        base.set_ms(0);
+    // no exclusive ticket waits for the number of a share
+    if base.ms() >= lane::divert() && base.open_exclusive() == 0 {
+        let open = base.open_shared();
+        base.set_ms(open);
         base.set_ns(0);
     }
     // of a word that nobody forged they are less than a lap together
@@ -118,6 +123,7 @@ fn names(ctx: &mut Ctx<'_>, fair: &mut FairState, caller: ClientId) -> Names {
     names.tickets.extend(ended.map(|r| (r.mode, r.ticket)));
     let shares = fair.live.values().filter(|(mode, _)| *mode == Mode::Shared);
     names.shares.extend(shares.map(|(_, ticket)| *ticket));
+    names.may_be_skipped = fair.shares_given_up.range(..lane::ring()).next().is_some();
     names
 }
 
@@ -137,8 +143,10 @@ fn leaves_out_a_share(word: FairWord, names: &Names, next: u16) -> bool {
 fn may_start_again(word: FairWord, names: &Names) -> bool {
     let is_open_below_or_round =
         word.open_exclusive() != 0 && (word.nx() < lane::ring() || word.nx() > word.mx());
-    let is_named = names.tickets.iter().any(|(_, t)| t.tx < lane::ring());
+    let tickets = names.tickets.iter().map(|(_, ticket)| ticket);
+    let is_named = tickets.chain(&names.shares).any(|t| t.tx < lane::ring());
     !is_open_below_or_round
+        && !names.may_be_skipped
         && !leaves_out_a_share(word, names, 0)
         && (!is_named || planted::is(Bug::LapWithNames))
         && (!names.may_be_any || planted::is(Bug::LapWithIntents))
