@@ -30,6 +30,8 @@ pub(crate) struct Fake {
     pub(crate) publishes: AtomicU64,
     /// The connection is gone.
     pub(crate) gone: AtomicBool,
+    /// The server clock is not known yet, and is being asked for.
+    pub(crate) clockless: AtomicBool,
     pub(crate) requests: Mutex<Vec<Request>>,
     pub(crate) forgotten: Mutex<Vec<Seq>>,
     pub(crate) executes: AtomicU64,
@@ -48,6 +50,7 @@ impl Fake {
             mute: AtomicBool::new(false),
             publishes: AtomicU64::new(0),
             gone: AtomicBool::new(false),
+            clockless: AtomicBool::new(false),
             requests: Mutex::default(),
             forgotten: Mutex::default(),
             executes: AtomicU64::new(0),
@@ -109,6 +112,10 @@ impl Fake {
 }
 
 impl Executor for Fake {
+    fn is_clock_ready(&self) -> bool {
+        !self.clockless.load(SeqCst)
+    }
+
     fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
         self.executes.fetch_add(1, SeqCst);
         std::thread::sleep(Duration::from_nanos(self.delay_ns.load(SeqCst)));

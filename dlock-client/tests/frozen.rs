@@ -326,9 +326,12 @@ fn wall_clock_s() -> u64 {
 fn success_means_a_running_lease_however_long_the_primary_stood_still() {
     const LEASE_S: u32 = 1;
     let primary = Primary::start();
-    for lock_type in [LockType::Atomic, LockType::Fair] {
+    // seconds past the lease: less than a call lasts, and more
+    for (lock_type, past_s) in
+        [(LockType::Atomic, 2), (LockType::Fair, 2), (LockType::Atomic, 5), (LockType::Fair, 5)]
+    {
         let (a, b) = (primary.join(), primary.join());
-        let name = format!("{lock_type:?}");
+        let name = format!("{lock_type:?} {past_s}");
         let (mine, theirs) = (got(&a, &name, lock_type), got(&b, &name, lock_type));
         for reenters in [false, true] {
             if reenters {
@@ -337,7 +340,7 @@ fn success_means_a_running_lease_however_long_the_primary_stood_still() {
             primary.freeze();
             let result = thread::scope(|scope| {
                 let call = scope.spawn(|| (a.trylock(mine, X, LEASE_S), wall_clock_s()));
-                thread::sleep(Duration::from_secs(u64::from(LEASE_S) + 5));
+                thread::sleep(Duration::from_secs(u64::from(LEASE_S) + past_s));
                 primary.thaw();
                 call.join().unwrap()
             });
@@ -347,7 +350,8 @@ fn success_means_a_running_lease_however_long_the_primary_stood_still() {
                 (Success | AlreadyLocked, Some(View::Fair { time_out, .. })) => {
                     // this thread may have been late in reading its clock
                     assert!(result.1 <= u64::from(time_out) + 2, "{name}: {result:?}");
-                    assert_eq!(status(a.unlock(mine)), Success);
+                    let unlocked = [(); 2].map(|()| status(a.unlock(mine)));
+                    assert!(unlocked.contains(&Success), "{name}: {unlocked:?}");
                 }
                 other => panic!("{name}: {other:?}"),
             }

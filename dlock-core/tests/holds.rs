@@ -374,6 +374,21 @@ fn a_client_that_claimed_a_share_and_goes_on_by_tcp_can_give_it_back_once() {
     }
 }
 
+/// It goes over from the primary's execution to memory of its own, and back.
+#[test]
+fn a_client_that_changes_its_fabric_is_known_by_its_ledger_from_then_on() {
+    let mut site = Site::new();
+    let a = site.join(Tcp, 0);
+    let grant = site.get(a, "l", LockType::Rw);
+    notes(&mut site, a, &grant, LedgerState::HeldShared);
+    assert!(!has_something(&mut site, a), "the primary has executed nothing of the kind");
+    for fabric in [Shm, Tcp] {
+        let (now, out) = (site.now, &mut site.out);
+        site.primary.attached(now, &mut site.memory, a.id, fabric, out);
+        assert!(has_something(&mut site, a), "{fabric:?}");
+    }
+}
+
 /// A client with many handles is still being looked at: what it has may be claimed by nobody else.
 #[test]
 fn a_recovery_is_not_over_before_the_lapse_of_its_last_client_is() {

@@ -36,12 +36,12 @@ impl Running {
         (running, address)
     }
 
-    /// With so many descriptors; also for how many clients it says that there is room.
-    fn start_with_files(files: u32, arguments: &str) -> (Self, SocketAddr, usize) {
+    /// With this limit of `ulimit`; also for how many clients it says that there is room.
+    fn start_limited(limit: &str, arguments: &str) -> (Self, SocketAddr, usize) {
         let mut shell = Command::new("sh");
         shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let program = env!("CARGO_BIN_EXE_dlockd");
-        shell.args(["-c", &format!("ulimit -n {files}; exec {program} --port=0 {arguments}")]);
+        shell.args(["-c", &format!("ulimit {limit}; exec {program} --port=0 {arguments}")]);
         let (running, address, line) = Self::by(&mut shell);
         let (_, room) = line.rsplit_once("room for ").expect("how many clients fit");
         let room = room.trim_end().strip_suffix(" clients").expect("how many clients fit");
@@ -221,7 +221,7 @@ fn mapped(address: SocketAddr) -> Result<(Peer, ShmExecutor), Status> {
 
 #[test]
 fn a_client_that_does_not_fit_is_told_so_and_the_log_names_the_limit_and_the_remedy() {
-    let (running, address, room) = Running::start_with_files(120, "");
+    let (running, address, room) = Running::start_limited("-n 120", "");
     assert!((5..100).contains(&room), "room for {room}");
     let mut clients: Vec<_> =
         (0..room).map(|_| mapped(address).expect("it says that it has room")).collect();
@@ -253,6 +253,15 @@ fn a_client_that_does_not_fit_is_told_so_and_the_log_names_the_limit_and_the_rem
     assert_eq!(code, Some(0), "{errors}");
     let told = "a client is refused: the limit of 120 open files allows";
     assert!(errors.contains(told) && errors.contains("LimitNOFILE="), "{errors}");
+}
+
+#[test]
+fn the_soft_limit_of_open_files_is_raised_to_the_hard_one() {
+    let (running, _, room) = Running::start_limited("-S -n 120", "");
+    let (_hard, _, few) = Running::start_limited("-n 120", "");
+    assert!(room > few, "room for {room}, and for {few} where the hard limit is as low");
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().0, Some(0));
 }
 
 #[test]

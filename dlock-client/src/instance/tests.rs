@@ -345,6 +345,19 @@ fn an_asynchronous_operation_that_cannot_be_sent_is_not_pending() {
 }
 
 #[test]
+fn the_result_of_an_asynchronous_operation_is_not_looked_at_while_the_time_is_asked_for() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    let take = AsyncOp::TryLock { mode: X, expire_s: 5 };
+    assert_eq!(instance.request_async(LockId(1), take), Status::Success);
+    fake.clockless.store(true, SeqCst);
+    for _ in 0..3 {
+        assert_eq!(instance.result_check().status, Status::AsyncAgain);
+    }
+    fake.clockless.store(false, SeqCst);
+    assert_eq!(instance.result_check().status, Status::Success);
+}
+
+#[test]
 fn a_client_that_has_left_answers_so_everywhere() {
     let (instance, _fake) = instance(&[LockType::Atomic]);
     assert_eq!(instance.deinit(), Status::BadResponse, "there is no control connection");
@@ -378,6 +391,23 @@ fn a_lock_whose_place_is_not_known_refuses_and_keeps_its_state() {
         assert_eq!(instance.release_lock(LockId(id)), Status::Error, "it is still held");
     }
     assert_eq!(instance.stats()[34], 3);
+}
+
+#[test]
+fn a_lock_is_not_given_back_to_a_primary_that_recovers_and_no_id_is_changed() {
+    let (instance, _fake) = instance(&[LockType::Atomic, LockType::Rw, LockType::Fair]);
+    for id in 1..=3 {
+        let (_, mut guard) = instance.at_once(LockId(id)).unwrap();
+        let (refuse, pulse) = (Arc::new(dlock_fabric::Refuse), Arc::new(Pulse::new(0, 0)));
+        guard.as_mut().unwrap().go_over_to(refuse, pulse);
+    }
+    let mut ids = [1, 2, 3];
+    assert_eq!(instance.batch_release_lock(&mut ids), Status::NotReady);
+    assert_eq!(ids, [1, 2, 3]);
+    for id in ids {
+        assert_eq!(instance.release_lock(LockId(id)), Status::NotReady);
+        assert!(instance.at_once(LockId(id)).unwrap().1.is_some(), "it is still got");
+    }
 }
 
 /// A reinit may take longer than any other call, and nobody may wait for it beyond his own bound.
