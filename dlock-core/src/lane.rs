@@ -111,6 +111,11 @@ pub fn queue_max() -> u16 {
 pub fn plus(number: u16, n: u16) -> u16 {
     number.wrapping_add(n) & mask()
 }
+/// Whether `number` comes before `other`, if less than half a lane lies between them.
+#[inline]
+pub fn is_before(number: u16, other: u16) -> bool {
+    (1..=mask() / 2).contains(&distance(number, other))
+}
 /// How many places `to` is after `from`.
 #[inline]
 pub fn distance(from: u16, to: u16) -> u16 {

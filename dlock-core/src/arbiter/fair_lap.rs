@@ -69,8 +69,7 @@ pub(super) fn place(
                 next_of_the_ring(word, &names).or(Some(word.mx()))
             }
             () if mode == Mode::Shared => Some(word.mx()),
-            () => next_of_the_ring(word, &names)
-                .filter(|&next| next >= word.mx() || !may_be_share(word, &names)),
+            () => next_of_the_ring(word, &names),
         };
         let next = next?;
         if next != word.mx() {
@@ -125,11 +124,6 @@ fn names(ctx: &mut Ctx<'_>, fair: &mut FairState, caller: ClientId) -> Names {
     names.shares.extend(shares.map(|(_, ticket)| *ticket));
     names.may_be_skipped = fair.shares_given_up.range(..lane::ring()).next().is_some();
     names
-}
-
-/// Whether a client may come out with a share that nobody knows, of any number.
-fn may_be_share(word: FairWord, names: &Names) -> bool {
-    word.open_shared() != 0 && names.may_be_any
 }
 
 /// Whether going on at `next` would leave a number out that a share has, while others are open.

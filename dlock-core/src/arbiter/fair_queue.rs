@@ -212,6 +212,12 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
         let is_served = mode == Mode::Shared && fair.is_served(word, client, ticket);
         claims.all.push(Claim { client, mode, ticket, kind, is_served });
     }
+    // taken before the head: it has its turn, wherever the exclusive numbers are by now
+    if let Some(head) = claims.head() {
+        for claim in claims.all.iter_mut().filter(|c| c.mode == Mode::Shared) {
+            claim.is_served |= lane::is_before(claim.ticket.ts, head.ticket.ts);
+        }
+    }
     // where a number may soon be another's: what was taken after the word was read does not count
     if word.nx().max(word.mx()) >= lane::divert() && ctx.read() == word.into_bits() {
         let served = claims.served().map(|c| (c.client, c.ticket));
