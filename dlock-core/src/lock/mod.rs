@@ -391,11 +391,8 @@ impl LockEntry {
             return Some(local);
         }
         if self.doubt == Doubt::Lost {
-            let may_be_there = self.may_be_endless;
             self.end(EntryState::Initialized);
-            if may_be_there {
-                self.doubt = Doubt::Acquire; // if the primary did not see that it was asked for
-            }
+            self.doubt = Doubt::Acquire; // the primary may have it still, or again: a lost answer
             return Some(OpResult::of(Status::Fail));
         }
         None
