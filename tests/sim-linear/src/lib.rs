@@ -126,7 +126,7 @@ pub fn is_exclusive(history: &[Line]) -> bool {
                     Some(LockOp::TryShared(_)) => Mode::Shared,
                     _ => continue,
                 };
-                if oracle.granted(0, who.into(), mode, now, u64::MAX).is_err() {
+                if oracle.granted(0, who.into(), mode, now, u64::MAX, true).is_err() {
                     return false;
                 }
             }
