@@ -374,7 +374,7 @@ fn a_client_that_claimed_a_share_and_goes_on_by_tcp_can_give_it_back_once() {
     }
 }
 
-/// It goes over from the primary's execution to memory of its own, and back.
+/// The client goes over from tcp, where the primary executes its chains, to shared memory and back.
 #[test]
 fn a_client_that_changes_its_fabric_is_known_by_its_ledger_from_then_on() {
     let mut site = Site::new();

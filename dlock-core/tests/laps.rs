@@ -145,7 +145,7 @@ fn a_share_is_inside_however_often_the_numbers_come_to_its_own() {
         let nx = FAIR_LANE_MAX + n;
         w.memory.word = w.word().with_nx(nx).with_mx(nx).into_bits();
         let ticket = w.take(2, X, LedgerState::TicketExclusive, 0);
-        w.memory.word = w.word().with_mx(nx + 4).into_bits(); // nobody's
+        w.memory.word = w.word().with_mx(nx + 4).into_bits(); // of no client
         assert!(w.wait(2, X, ticket).is_empty());
         assert!(w.pass(100 * NS).is_empty(), "the share is taken off: {:?}", w.word());
         assert_eq!(w.word().open_shared(), 1);

@@ -115,18 +115,25 @@ fn a_share_that_may_have_been_passed_over_keeps_the_next_waiting_for_a_grace() {
     assert!(is_denied(&w.ask(1, poll)), "it has come too late");
 }
 
+/// The share of client 1, who has not come out with it, was passed over; client 2 holds the lock.
+/// Their tickets.
+fn passed_over() -> (World, Ticket, Ticket) {
+    let mut w = World::new(LockType::Fair, 5);
+    let late = w.take(1, S, LedgerState::Intent, 0);
+    let first = w.take(2, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, first).is_empty());
+    assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS + NS / 100), 2));
+    w.writes(2, LedgerState::HeldExclusive, first, 600);
+    (w, late, first)
+}
+
 /// It came out with its share, was refused and has dropped it; then it asks what is left, or goes.
 #[test]
 fn a_share_that_was_passed_over_is_not_taken_off_with_its_owner() {
     let ends: [fn(&mut World); 3] =
         [|w| _ = w.ask(1, RESOLVE), |w| _ = w.forget(1), |w| _ = w.pass(60 * NS)];
     for (n, end) in ends.into_iter().enumerate() {
-        let mut w = World::new(LockType::Fair, 5);
-        let late = w.take(1, S, LedgerState::Intent, 0);
-        let first = w.take(2, X, LedgerState::TicketExclusive, 0);
-        assert!(w.wait(2, X, first).is_empty());
-        assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS + NS / 100), 2));
-        w.writes(2, LedgerState::HeldExclusive, first, 600);
+        let (mut w, late, first) = passed_over();
         w.writes(1, LedgerState::TicketShared, late, 0);
         let poll = Request::Poll { handle: HANDLE, mode: S, ticket: late, expire_s: 9 };
         assert!(is_denied(&w.ask(1, poll)));
@@ -225,12 +232,7 @@ fn the_shared_lane_starts_again_when_the_lock_is_idle() {
 /// Its share was passed over, so that the shares that are left are others'.
 #[test]
 fn a_hold_that_came_too_late_takes_no_share_off_when_its_lease_ends() {
-    let mut w = World::new(LockType::Fair, 5);
-    let late = w.take(1, S, LedgerState::Intent, 0);
-    let first = w.take(2, X, LedgerState::TicketExclusive, 0);
-    assert!(w.wait(2, X, first).is_empty());
-    assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS + NS / 100), 2));
-    w.writes(2, LedgerState::HeldExclusive, first, 600);
+    let (mut w, late, first) = passed_over();
     w.writes(1, LedgerState::HeldShared, late, 20);
     assert!(is_done(&w.release(2, X, first), 2));
     w.memory.ledgers.remove(&id(2));

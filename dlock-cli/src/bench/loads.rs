@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | batches | one client with 32 batches of 31 under way | 4 clients with one each |
 //! | leaver | a client with all locks leaves | locks are released 31 at a time |
-//! | waiters | 990 clients pass one lock on in their order | each takes a lock of its own |
+//! | waiters | 990 clients queue for one lock | each takes a lock of its own |
 //! | control | 3 clients get and release 31 locks each | the same, one lock at a time |
 //! | connections | 16 clients come and go at once | one after the other |
 

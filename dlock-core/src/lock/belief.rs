@@ -30,9 +30,9 @@ impl LockEntry {
     /// The hold or the ticket did not survive: a recovering primary has refused the claim. Who
     /// believes to hold the lock is told by the next operation.
     pub fn lose(&mut self) {
-        match self.state {
-            EntryState::ExclusiveLocked | EntryState::SharedLocked => self.doubt = Doubt::Lost,
-            _ => self.end(EntryState::Initialized),
+        match self.state.is_held() {
+            true => self.doubt = Doubt::Lost,
+            false => self.end(EntryState::Initialized),
         }
         self.ledger_write = None;
     }
@@ -42,9 +42,8 @@ impl LockEntry {
     pub fn lapse(&mut self) -> bool {
         use EntryState as S;
         let has_nothing = matches!(self.state, S::Initialized | S::Unlocked);
-        let is_held = matches!(self.state, S::ExclusiveLocked | S::SharedLocked);
         let may_be_endless = self.may_be_endless || self.deadline_s() == u32::MAX;
-        if has_nothing || is_held && !may_be_endless {
+        if has_nothing || self.state.is_held() && !may_be_endless {
             return false;
         }
         self.lose();

@@ -161,8 +161,7 @@ impl Machine {
         let ticketed =
             matches!(e.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
         if !matches!(self.phase, Phase::Resolving) {
-            let is_held = matches!(e.state, EntryState::ExclusiveLocked | EntryState::SharedLocked);
-            e.may_be_endless |= is_held && self.expire_s() == u32::MAX;
+            e.may_be_endless |= e.state.is_held() && self.expire_s() == u32::MAX;
             match self.op {
                 // asking again with the same ticket is idempotent, and so is a re-entry
                 _ if self.reentry || ticketed => {}
@@ -181,7 +180,7 @@ impl Machine {
 
     /// Refused before anything was executed.
     pub(super) fn refused(&mut self, e: &mut LockEntry, status: Status) -> Step {
-        // nobody says what became of the hold: the client may come back to it
+        // these do not tell what became of the hold: the client may come back to it
         let is_untold = matches!(status, Status::NotReady | Status::ClientRemoved);
         if !is_untold && matches!(self.op, Op::Unlock) && e.refs > 0 {
             e.clear_ledger_entry();

@@ -146,6 +146,13 @@ pub enum EntryState {
     SharedTicketed = 5,
 }
 
+impl EntryState {
+    /// Whether the lock is held, exclusively or shared.
+    pub(crate) fn is_held(self) -> bool {
+        matches!(self, Self::ExclusiveLocked | Self::SharedLocked)
+    }
+}
+
 /// What is not known about an entry because an answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Doubt {
@@ -440,7 +447,7 @@ impl LockEntry {
     fn decide(&mut self, op: Op) -> Option<OpResult> {
         use EntryState as S;
         let code = |s| Some(OpResult::of(s));
-        let held = matches!(self.state, S::ExclusiveLocked | S::SharedLocked);
+        let held = self.state.is_held();
         match op {
             Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s } => {
                 if self.lock_type == LockType::Atomic && mode == Mode::Shared {

@@ -193,7 +193,7 @@ impl LockModel {
     }
 
     /// When the arbiter wants to be called. The look at a read-write lock that makes good for a
-    /// lost wake-up is left out: nobody is to depend on it.
+    /// lost wake-up is left out: no client may depend on it.
     fn due(&self, state: &State) -> Option<ServerTime> {
         let told = self.setup.bug != Some(Bug::TimersLost);
         let look = self.arbiter_at(state).plus_ns(u64::from(RW_LOOK_S) * NS / 2);

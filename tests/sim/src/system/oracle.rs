@@ -174,8 +174,8 @@ impl Oracle {
         self.check(lock, who, now)
     }
 
-    /// A lease is relied on until its end, whatever the session, while the primary lives that knows
-    /// of it; what has none, until the session's horizon.
+    /// A lease is relied on until its end, also past the session's horizon, as long as the primary
+    /// that granted it lives; a hold without a lease, until the horizon.
     fn is_live(&self, lock: usize, s: &Service, now: u64) -> bool {
         let ends_with_horizon = s.may_be_endless || s.is_unclaimed;
         s.until > now && (!ends_with_horizon || self.horizon_of(lock, s.who) > now)
