@@ -52,6 +52,7 @@ pub fn run(role: &Role) -> Result<u8, Failure> {
 }
 
 fn primary(config: ServerConfig) -> Result<u8, Failure> {
+    dlock_fabric::threads::free_memory_as_it_goes();
     let server = Server::start(config).map_err(Failure::plain)?;
     out::line(&format!("listening {}", server.local_addr()));
     for line in io::stdin().lock().lines() {

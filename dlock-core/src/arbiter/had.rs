@@ -22,7 +22,7 @@ impl Arbiter {
         handle: Handle,
     ) -> Had {
         let nothing = LockState::default();
-        let state = self.locks.get(&lock.slot).unwrap_or(&nothing);
+        let state = self.locks.get(&lock.slot).map_or(&nothing, |state| &**state);
         let is_queued = state.queue.iter().any(|w| w.caller.client == client);
         let w0 = WordAddr::new(lock.slot, Word::W0);
         let had = match lock.lock_type {

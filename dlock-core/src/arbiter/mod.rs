@@ -16,7 +16,7 @@ mod had;
 mod rw;
 mod waits;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
 use waits::{cancel_wait, drop_waits, end_earlier_wait, no_wait};
@@ -105,7 +105,8 @@ impl LockState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arbiter {
     anchor_s: u32,
-    locks: HashMap<Slot, LockState>,
+    /// Boxed, so that what a tree moves when it grows is little.
+    locks: BTreeMap<Slot, Box<LockState>>,
     due: BTreeSet<(ServerTime, Slot)>,
     /// Clients whose every word operation this primary executes itself: what they have is known for
     /// sure, and what they note counts only as far as it agrees.
@@ -135,9 +136,7 @@ impl Eq for Work {}
 /// For model checkers, whose states are copied, compared and hashed.
 impl Hash for Arbiter {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let mut locks: Vec<_> = self.locks.iter().collect();
-        locks.sort_unstable_by_key(|&(slot, _)| *slot);
-        (self.anchor_s, locks, &self.due).hash(state);
+        (self.anchor_s, &self.locks, &self.due).hash(state);
     }
 }
 
@@ -214,7 +213,7 @@ impl Arbiter {
     pub fn new(anchor_s: u32) -> Self {
         Self {
             anchor_s,
-            locks: HashMap::new(),
+            locks: BTreeMap::new(),
             due: BTreeSet::new(),
             proxied: BTreeSet::new(),
             claimants: BTreeSet::new(),

@@ -9,8 +9,7 @@
 //!         └─object freed by others──▶ Stale(id) ──release, or superseded──▶ gone
 //! ```
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::ids::{Generation, Handle, LockId, ObjectId, Slot};
 use crate::limits::HANDLES_MAX;
@@ -39,22 +38,6 @@ pub struct HandleEntry {
     pub slot: Slot,
     /// What the client got.
     pub what: What,
-}
-
-/// Hashes slot numbers, which this primary gives out itself: nobody can choose colliding ones.
-#[derive(Debug, Default)]
-pub(super) struct SlotHasher(u64);
-
-impl Hasher for SlotHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u32(u32::from(byte)));
-    }
-    fn write_u32(&mut self, n: u32) {
-        self.0 = (self.0 ^ u64::from(n)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
 }
 
 /// The first handle of an object: they have no ledger entries, which a device must keep in memory.
@@ -98,8 +81,7 @@ impl Numbers {
 pub(super) struct Handles {
     locks: Numbers,
     objects: Numbers,
-    /// Only looked up, never walked: its order must not matter.
-    by_slot: HashMap<Slot, Handle, BuildHasherDefault<SlotHasher>>,
+    by_slot: BTreeMap<Slot, Handle>,
     /// The oldest first, never an empty list.
     stale: BTreeMap<ObjectId, VecDeque<Handle>>,
 }

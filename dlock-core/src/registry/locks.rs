@@ -8,12 +8,11 @@
 //! The caller frees the slot of a destroyed lock (`Slots::free`) after it has dropped everything
 //! it keeps under that slot itself, and before the next lock is created.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::BuildHasherDefault;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use super::handles::{HandleEntry, SlotHasher, What};
+use super::handles::{HandleEntry, What};
 use super::ids::Ids;
+use super::names::Names;
 use super::{Clients, Tables};
 use crate::control::{LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
@@ -30,7 +29,7 @@ const FENCE_PLAUSIBLE_MAX: u64 = 1 << 47;
 #[derive(Debug)]
 pub struct LockRecord {
     id: LockId,
-    name: Arc<[u8]>,
+    name: Box<[u8]>,
     lock_type: LockType,
     lease_s: u32,
     slot: Slot,
@@ -82,10 +81,9 @@ pub struct Released {
 #[derive(Debug)]
 pub struct Locks {
     by_id: BTreeMap<LockId, LockRecord>,
-    /// Only looked up, never walked: its order must not matter.
-    by_name: HashMap<Arc<[u8]>, LockId>,
-    /// Only looked up, never walked.
-    by_slot: HashMap<Slot, LockId, BuildHasherDefault<SlotHasher>>,
+    by_name: Names,
+    /// By the number of the slot.
+    by_slot: Vec<Option<LockId>>,
     ids: Ids,
     locks_max: usize,
     /// The highest fence counter of the locks that were destroyed: a lock of the same name must
@@ -94,12 +92,12 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Room for so many locks.
-    pub fn new(locks_max: usize) -> Self {
+    /// Room for so many locks, in memory of so many slots.
+    pub fn new(locks_max: usize, slots: usize) -> Self {
         Self {
             by_id: BTreeMap::new(),
-            by_name: HashMap::new(),
-            by_slot: HashMap::default(),
+            by_name: Names::default(),
+            by_slot: vec![None; slots],
             ids: Ids::new(),
             locks_max,
             fence_floor: 0,
@@ -165,11 +163,13 @@ impl Locks {
     }
     /// The lock in this slot.
     pub fn by_slot(&self, slot: Slot) -> Option<&LockRecord> {
-        self.by_id.get(self.by_slot.get(&slot)?)
+        let lock = (*self.by_slot.get(slot.0 as usize)?)?;
+        self.by_id.get(&lock)
     }
     /// The lock of this name.
     pub fn by_name(&self, name: &[u8]) -> Option<&LockRecord> {
-        self.by_id.get(self.by_name.get(name)?)
+        let has_name = |id| self.by_id.get(&LockId(id)).is_some_and(|r| *r.name == *name);
+        self.by_id.get(&LockId(self.by_name.find(name, has_name)?))
     }
     /// Who has got the lock in this slot, and under which of its handles.
     pub fn refs(&self, slot: Slot) -> &[(ClientId, Handle)] {
@@ -196,9 +196,9 @@ impl Locks {
         wished: Option<LockId>,
     ) -> Result<LockGrant, Status> {
         let has_room = t.clients.has_lock_room(client)?;
-        let known = self.by_name.get(desc.name.as_slice()).copied();
-        let known = known.map(|lock| (lock, &self.by_id[&lock]));
-        if let Some((lock, record)) = known {
+        let known = self.by_name(&desc.name);
+        if let Some(record) = known {
+            let lock = record.id;
             if record.lock_type != desc.lock_type {
                 return Err(Status::Error);
             }
@@ -212,7 +212,7 @@ impl Locks {
             return Err(Status::ServerNoResource);
         }
         let lock = match known {
-            Some((lock, _)) => lock,
+            Some(record) => record.id,
             None => self.create(t, desc, wished).ok_or(Status::ServerNoResource)?,
         };
         // The lock was found or created just now.
@@ -240,10 +240,10 @@ impl Locks {
         let is_used = |id| by_id.contains_key(&LockId(id));
         let id = self.ids.pick(wished.map(|l| l.0), &desc.name, by_id.len(), is_used)?;
         let (slot, _) = t.slots.give(t.mem, 0, self.fence_floor)?;
-        let (id, name) = (LockId(id), Arc::<[u8]>::from(desc.name.as_slice()));
+        self.by_name.insert(&desc.name, id);
+        let (id, name) = (LockId(id), Box::from(desc.name.as_slice()));
         let (lock_type, lease_s) = (desc.lock_type, desc.lease_s);
-        self.by_name.insert(Arc::clone(&name), id);
-        self.by_slot.insert(slot, id);
+        self.by_slot[slot.0 as usize] = Some(id);
         let record = LockRecord { id, name, lock_type, lease_s, slot, refs: Vec::new() };
         self.by_id.insert(id, record);
         Some(id)
@@ -275,8 +275,8 @@ impl Locks {
 
     fn destroy(&mut self, t: &mut Tables<'_>, lock: LockId) {
         if let Some(record) = self.by_id.remove(&lock) {
-            self.by_name.remove(&record.name);
-            self.by_slot.remove(&record.slot);
+            self.by_name.remove(&record.name, lock.0);
+            self.by_slot[record.slot.0 as usize] = None;
             let fence = t.mem.read(WordAddr::new(record.slot, Word::Fence));
             if fence <= FENCE_PLAUSIBLE_MAX {
                 self.fence_floor = self.fence_floor.max(fence);
@@ -289,12 +289,12 @@ impl Locks {
     pub(super) fn assert_consistent(&self, clients: &Clients, handles: usize) {
         assert!(self.by_id.len() <= self.locks_max);
         assert_eq!(self.by_name.len(), self.by_id.len());
-        assert_eq!(self.by_slot.len(), self.by_id.len());
+        assert_eq!(self.by_slot.iter().flatten().count(), self.by_id.len());
         let mut refs = 0;
         for (&id, record) in &self.by_id {
             assert!(id.0 > 0 && id == record.id);
-            assert_eq!(self.by_name.get(&record.name), Some(&id));
-            assert_eq!(self.by_slot.get(&record.slot), Some(&id));
+            assert_eq!(self.by_name(&record.name).map(LockRecord::id), Some(id));
+            assert_eq!(self.by_slot(record.slot).map(LockRecord::id), Some(id));
             assert!(!record.refs.is_empty(), "{id:?} has no reference");
             for &(client, handle) in &record.refs {
                 let entry = clients.get(client).and_then(|c| c.handle(handle));

@@ -15,6 +15,7 @@ mod clients;
 mod handles;
 mod ids;
 mod locks;
+mod names;
 mod objects;
 mod slots;
 
@@ -66,7 +67,7 @@ impl Registry {
             // Objects that are freed keep their slots while a client has a stale handle of them.
             clients: Clients::new(clients_max, locks_max, slots),
             slots: Slots::new(slots),
-            locks: Locks::new(locks_max),
+            locks: Locks::new(locks_max, slots),
             objects: Objects::new(objects_max),
         }
     }

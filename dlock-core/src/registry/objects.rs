@@ -15,11 +15,11 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::handles::{HandleEntry, What};
 use super::ids::Ids;
+use super::names::Names;
 use super::{Clients, Tables};
 use crate::clock::{ServerTime, NS};
 use crate::control::ObjectGrant;
@@ -42,7 +42,7 @@ pub struct ObjectRef {
 #[derive(Debug)]
 pub struct ObjectRecord {
     id: ObjectId,
-    name: Arc<[u8]>,
+    name: Box<[u8]>,
     slot: Slot,
     generation: Generation,
     owner: Option<ClientId>,
@@ -97,8 +97,7 @@ impl ObjectRecord {
 #[derive(Debug)]
 pub struct Objects {
     by_id: BTreeMap<ObjectId, ObjectRecord>,
-    /// Only looked up, never walked: its order must not matter.
-    by_name: HashMap<Arc<[u8]>, ObjectId>,
+    by_name: Names,
     owned: BTreeSet<(ClientId, ObjectId)>,
     /// Clients that have left what they own to everybody.
     disowned: BTreeSet<ClientId>,
@@ -113,7 +112,7 @@ impl Objects {
     pub fn new(objects_max: usize) -> Self {
         Self {
             by_id: BTreeMap::new(),
-            by_name: HashMap::new(),
+            by_name: Names::default(),
             owned: BTreeSet::new(),
             disowned: BTreeSet::new(),
             quarantine: BTreeMap::new(),
@@ -139,7 +138,7 @@ impl Objects {
     ) -> Result<ObjectId, Status> {
         t.clients.get(client).ok_or(Status::ClientRemoved)?;
         let lease_end = lease_end(now, lease_s);
-        let Some(&id) = self.by_name.get(name) else {
+        let Some(id) = self.id_of(name) else {
             return self.create_new(t, client, name, lease_end, init);
         };
         // Names and ids stand in both tables or in none.
@@ -172,7 +171,7 @@ impl Objects {
         lease_s: u32,
     ) -> Result<ObjectGrant, Status> {
         let has_room = t.clients.has_object_room(client)?;
-        let object = *self.by_name.get(name).ok_or(Status::ObjectNotCreate)?;
+        let object = self.id_of(name).ok_or(Status::ObjectNotCreate)?;
         // Names and ids stand in both tables or in none.
         let record = self.by_id.get_mut(&object).expect("an object with a name");
         if record.destroyed {
@@ -332,6 +331,11 @@ impl Objects {
         self.owned.range(range).map(|&(_, object)| object)
     }
 
+    fn id_of(&self, name: &[u8]) -> Option<ObjectId> {
+        let has_name = |id| self.by_id.get(&ObjectId(id)).is_some_and(|r| *r.name == *name);
+        self.by_name.find(name, has_name).map(ObjectId)
+    }
+
     /// The object of this id.
     pub fn by_id(&self, object: ObjectId) -> Option<&ObjectRecord> {
         self.by_id.get(&object)
@@ -373,8 +377,8 @@ impl Objects {
         let is_used = |id| by_id.contains_key(&ObjectId(id));
         let id = self.ids.pick(None, name, by_id.len(), is_used).ok_or(Status::ObjectTooMany)?;
         let given = t.slots.give(t.mem, init, 0).ok_or(Status::ObjectTooMany)?;
-        let ((slot, generation), id, name) = (given, ObjectId(id), Arc::<[u8]>::from(name));
-        self.by_name.insert(Arc::clone(&name), id);
+        self.by_name.insert(name, id);
+        let ((slot, generation), id, name) = (given, ObjectId(id), Box::from(name));
         self.owned.insert((client, id));
         let (owner, destroyed, refs) = (Some(client), false, Vec::new());
         let record = ObjectRecord { id, name, slot, generation, owner, destroyed, lease_end, refs };
@@ -410,7 +414,7 @@ impl Objects {
 
     fn free(&mut self, t: &mut Tables<'_>, object: ObjectId) {
         if let Some(record) = self.by_id.remove(&object) {
-            self.by_name.remove(&record.name);
+            self.by_name.remove(&record.name, object.0);
             if let Some(owner) = record.owner {
                 self.owned.remove(&(owner, object));
             }
@@ -457,7 +461,7 @@ impl Objects {
         let (mut refs, mut owned) = (0, 0);
         for (&id, record) in &self.by_id {
             assert!(id.0 > 0 && id == record.id);
-            assert_eq!(self.by_name.get(&record.name), Some(&id));
+            assert_eq!(self.id_of(&record.name), Some(id));
             assert!(!record.destroyed || !record.refs.is_empty(), "{id:?} is not freed");
             if let Some(owner) = record.owner {
                 assert!(clients.get(owner).is_some() && self.owned.contains(&(owner, id)));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A lock memory for the tests of the tables.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
@@ -11,8 +11,8 @@ use crate::words::LedgerEntry;
 /// Words are zero until they are set; ledger entries can be written by tests.
 #[derive(Default)]
 pub struct Memory {
-    words: HashMap<u32, u64>,
-    pub ledgers: HashMap<(ClientId, Handle), LedgerEntry>,
+    words: BTreeMap<u32, u64>,
+    pub ledgers: BTreeMap<(ClientId, Handle), LedgerEntry>,
 }
 
 impl Memory {

@@ -91,6 +91,21 @@ pub fn stray_unsafe(files: &[File]) -> Vec<String> {
     offences
 }
 
+/// Hash tables where the primary's state is kept: when one grows, a single insertion moves all of
+/// it, and everybody waits. Trees and lists by number grow in small steps.
+pub fn tables_that_move(files: &[File]) -> Vec<String> {
+    let mut offences = Vec::new();
+    for file in files.iter().filter(|f| f.path.starts_with("dlock-core/src/")) {
+        for (number, line) in file.text.lines().take(code_lines(&file.text)).enumerate() {
+            let code = line.split("//").next().unwrap_or("");
+            if code.contains("HashMap") || code.contains("HashSet") {
+                offences.push(format!("{}:{}: a hash table", file.path, number + 1));
+            }
+        }
+    }
+    offences
+}
+
 /// The keyword as code: neither in a comment nor in a string.
 fn has_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or("");
@@ -196,6 +211,15 @@ mod tests {
         let text = format!("{keyword} fn f() {{}}");
         assert_eq!(stray_unsafe(&file("dlock-core/src/a.rs", &text)).len(), 1);
         assert!(stray_unsafe(&file("dlock-fabric/src/a.rs", &text)).is_empty());
+    }
+
+    #[test]
+    fn a_hash_table_is_found_in_the_core_and_not_in_its_tests() {
+        let table = concat!("x: Hash", "Map<u32, u32>,\n");
+        assert_eq!(tables_that_move(&file("dlock-core/src/a.rs", table)).len(), 1);
+        assert!(tables_that_move(&file("dlock-client/src/a.rs", table)).is_empty());
+        let in_test = format!("#[cfg(test)]\nmod tests {{ {table} }}");
+        assert!(tables_that_move(&file("dlock-core/src/a.rs", &in_test)).is_empty());
     }
 
     #[test]

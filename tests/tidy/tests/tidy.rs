@@ -34,6 +34,11 @@ fn unsafe_code_is_in_fabric_and_ffi_only() {
 }
 
 #[test]
+fn no_table_of_the_core_moves_as_a_whole() {
+    none(source::tables_that_move(&tree::files(&tree::root())));
+}
+
+#[test]
 fn no_file_names_the_machine_it_was_written_on() {
     let root = tree::root();
     none(source::machine_traces(&tree::files(&root), &root));

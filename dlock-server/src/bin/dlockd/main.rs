@@ -44,6 +44,7 @@ fn main() -> ExitCode {
 }
 
 fn run(settings: file::Settings) -> Result<(), String> {
+    threads::free_memory_as_it_goes();
     if let Err(error) = threads::raise_file_limit() {
         log::warn!("the limit of open files cannot be raised: {error}");
     }
