@@ -347,3 +347,44 @@ fn the_waits_of_an_ended_channel_are_dropped_in_steps_and_before_new_requests() 
     assert!(w.granted(again), "and is granted");
     assert_eq!(w.out.len(), 1, "nothing else was answered: {:?}", w.out);
 }
+
+#[test]
+fn a_client_with_many_locks_maps_the_memory_and_they_are_told_in_short_steps() {
+    const MANY: usize = 5_000;
+    for leaves_at_once in [false, true] {
+        let mut w = World::new(10);
+        let reader = w.client(5, FabricKind::Tcp);
+        let grants = w.get(reader, &names(MANY), LockType::Rw);
+        let last = grants[MANY - 1];
+        let request = Request::Wait {
+            handle: last.handle,
+            mode: Mode::Shared,
+            expire_s: LEASE_S,
+            wait: WaitNumber(1),
+            ticket: None,
+        };
+        w.primary.command(NOW, &mut w.memory, reader, Seq(1), request, &mut w.out);
+        assert!(w.granted(Seq(1)), "the primary itself gives it the share");
+
+        w.primary.attached(NOW, &mut w.memory, reader, FabricKind::Shm, &mut w.out);
+        let more = |w: &World| w.primary.next_wakeup().is_some_and(|at| at <= NOW);
+        assert!(more(&w), "most locks are told later");
+        let writer = w.client(6, FabricKind::Shm);
+        let its = w.get(writer, &names(MANY)[MANY - 1..], LockType::Rw)[0];
+        w.seq = 1;
+        let wait = w.wait(writer, &its, Mode::Exclusive); // the share counts, told or not
+        let mut steps = 0;
+        while !leaves_at_once && more(&w) {
+            w.step(NOW, QUANTUM);
+            steps += 1;
+        }
+        assert!(leaves_at_once || steps >= MANY / QUANTUM as usize, "{steps}");
+        assert!(!w.granted(wait));
+        w.primary.fenced(reader);
+        while w.primary.is_leaving(reader) {
+            w.step(NOW, QUANTUM);
+        }
+        assert!(w.granted(wait), "the share went with its client");
+        assert_eq!(w.primary.assert_consistent(), Ok(()));
+    }
+}

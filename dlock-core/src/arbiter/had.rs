@@ -21,8 +21,13 @@ impl Arbiter {
         client: ClientId,
         handle: Handle,
     ) -> Had {
-        let nothing = LockState::default();
-        let state = self.locks.get(&lock.slot).map_or(&nothing, |state| &**state);
+        let (nothing, mut told) = (LockState::default(), LockState::default());
+        let mut state = self.locks.get(&lock.slot).map_or(&nothing, |state| &**state);
+        if self.is_changing(client) {
+            told.clone_from(state);
+            self.proxied.tell(&mut told);
+            state = &told;
+        }
         let is_queued = state.queue.iter().any(|w| w.caller.client == client);
         let w0 = WordAddr::new(lock.slot, Word::W0);
         let had = match lock.lock_type {
@@ -35,7 +40,7 @@ impl Arbiter {
             }
             LockType::Rw => {
                 let owns = RwWord::from_bits(mem.read(w0)).client() == client.get();
-                let noted = match self.proxied.contains(&client) {
+                let noted = match self.proxied.contains(client) {
                     true => false,
                     false => mem.ledger(client, handle).state() != LedgerState::None,
                 };
@@ -46,7 +51,7 @@ impl Arbiter {
             }
             LockType::Fair => {
                 let entry = mem.ledger(client, handle);
-                let is_proxied = self.proxied.contains(&client);
+                let is_proxied = self.proxied.contains(client);
                 fair_had(now, state, self.anchor_s, client, entry, is_proxied)
             }
         };

@@ -13,6 +13,7 @@
 mod atomic;
 mod fair;
 mod had;
+mod proxied;
 mod rw;
 mod waits;
 
@@ -32,6 +33,7 @@ use crate::words::{FairWord, LedgerEntry, Ticket};
 pub use fair::WORK_MAX as FAIR_WORK_MAX;
 
 use fair::FairState;
+use proxied::Proxied;
 use rw::RwState;
 
 /// A reply on its way to a client's command channel.
@@ -108,11 +110,7 @@ pub struct Arbiter {
     /// Boxed, so that what a tree moves when it grows is little.
     locks: BTreeMap<Slot, Box<LockState>>,
     due: BTreeSet<(ServerTime, Slot)>,
-    /// Clients whose every word operation this primary executes itself: what they have is known for
-    /// sure, and what they note counts only as far as it agrees.
-    proxied: BTreeSet<ClientId>,
-    /// Clients some of whose shares are known from a claim, and no chain.
-    claimants: BTreeSet<ClientId>,
+    proxied: Proxied,
     /// The locks each client is queued for, and perhaps some for which it no longer is: where
     /// to look when it does not wait any more.
     waits: BTreeMap<ClientId, BTreeSet<Slot>>,
@@ -147,7 +145,7 @@ struct Ctx<'a> {
     lock: LockRef<'a>,
     anchor_s: u32,
     out: &'a mut Vec<Sent>,
-    proxied: &'a BTreeSet<ClientId>,
+    proxied: &'a Proxied,
     /// When this lock wants to be looked at again.
     due: Option<ServerTime>,
     /// Ledger entries and records looked at, and tickets skipped.
@@ -156,7 +154,7 @@ struct Ctx<'a> {
 
 impl Ctx<'_> {
     fn is_proxied(&self, client: ClientId) -> bool {
-        self.proxied.contains(&client)
+        self.proxied.contains(client)
     }
     fn w0(&self) -> WordAddr {
         WordAddr::new(self.lock.slot, Word::W0)
@@ -215,8 +213,7 @@ impl Arbiter {
             anchor_s,
             locks: BTreeMap::new(),
             due: BTreeSet::new(),
-            proxied: BTreeSet::new(),
-            claimants: BTreeSet::new(),
+            proxied: Proxied::default(),
             waits: BTreeMap::new(),
             hindered: BTreeSet::new(),
             work: Work(0),
@@ -281,27 +278,6 @@ impl Arbiter {
         self.with(now, mem, lock, out, |ctx, state| undo(ctx, state, client, handle, fair::lapse));
     }
 
-    /// From now on every word operation of this client is executed by the primary (a tcp client
-    /// that has never mapped the memory), so that what it has is known without its ledger.
-    pub fn proxy(&mut self, client: ClientId) {
-        if self.proxied.insert(client) && self.claimants.remove(&client) {
-            self.locks.values_mut().for_each(|state| state.rw.proxy(client));
-        }
-    }
-
-    /// The client operates on the words itself, or is gone: its ledger is what is known of it.
-    pub fn unproxy(&mut self, client: ClientId) {
-        if !self.proxied.remove(&client) {
-            return; // its shares and its tickets are known from its ledger
-        }
-        self.claimants.insert(client);
-        self.locks.retain(|_, state| {
-            state.rw.unproxy(client);
-            state.fair.unproxy(client);
-            !state.is_empty() || state.due.is_some()
-        });
-    }
-
     /// Whether a client may have this word operation executed on the word of a read-write or fair
     /// lock, which is `seen` now.
     ///
@@ -316,10 +292,10 @@ impl Arbiter {
         seen: u64,
         word_op: &WordOp,
     ) -> Result<(), Status> {
-        let (state, proxied) = (self.locks.get(&slot), self.proxied.contains(&client));
+        let (state, proxied) = (self.locks.get(&slot), self.proxied.contains(client));
         match (lock_type, *word_op) {
             (LockType::Rw, WordOp::Faa { add, .. }) => {
-                let has_share = state.is_some_and(|s| s.rw.shares.contains(&client));
+                let has_share = state.is_some_and(|s| s.rw.knows(client));
                 rw::may_add(seen, add, proxied.then_some(has_share))
             }
             (LockType::Fair, WordOp::Faa { add, .. }) => {
@@ -345,10 +321,10 @@ impl Arbiter {
         word_op: &WordOp,
         old: u64,
     ) {
-        let proxied = self.proxied.contains(&client);
+        let proxied = self.proxied.contains(client);
         match (lock.lock_type, *word_op) {
             (LockType::Rw, WordOp::Faa { add, .. }) if proxied => {
-                let state = self.locks.entry(lock.slot).or_default();
+                let state = self.state(lock.slot);
                 match add {
                     1 => _ = state.rw.shares.insert(client),
                     _ => state.rw.gave_back(client),
@@ -362,7 +338,7 @@ impl Arbiter {
                 };
                 let deadline_s = fair::lease_of(FairWord::from_bits(old), mode, noted)
                     .map(|noted| noted.deadline_s(self.anchor_s));
-                let state = self.locks.entry(lock.slot).or_default();
+                let state = self.state(lock.slot);
                 state.fair.issued(
                     client,
                     mode,
@@ -372,13 +348,18 @@ impl Arbiter {
                 );
             }
             (LockType::Fair, WordOp::Cas { expect, .. }) if proxied && old == expect => {
-                if let Some(state) = self.locks.get_mut(&lock.slot) {
-                    state.fair.finished(client);
-                }
+                self.state(lock.slot).fair.finished(client);
                 self.drop_if_empty(lock.slot);
             }
             _ => {}
         }
+    }
+
+    /// What is remembered of a lock, to be changed; the caller drops it if it is empty then.
+    fn state(&mut self, slot: Slot) -> &mut LockState {
+        let state = self.locks.entry(slot).or_default();
+        self.proxied.tell(state);
+        state
     }
 
     fn drop_if_empty(&mut self, slot: Slot) {
@@ -389,8 +370,7 @@ impl Arbiter {
 
     /// The client is gone, and every lock it had got has forgotten it.
     pub fn gone(&mut self, client: ClientId) {
-        self.proxied.remove(&client);
-        self.claimants.remove(&client);
+        self.proxied.forget(client);
         self.waits.remove(&client);
     }
 
@@ -421,17 +401,16 @@ impl Arbiter {
     /// A note of a client whose notes this primary executes has taken effect.
     pub fn noted(&mut self, slot: Slot, client: ClientId, entry: LedgerEntry) {
         if let Some(state) = self.locks.get_mut(&slot) {
+            self.proxied.tell(state);
             fair::noted(&mut state.fair, client, entry);
         }
     }
 
     /// A share of this client on a read-write lock was installed in recovery.
     pub(crate) fn claimed(&mut self, slot: Slot, client: ClientId) {
-        let proxied = self.proxied.contains(&client);
-        if !proxied {
-            self.claimants.insert(client);
-        }
-        self.locks.entry(slot).or_default().rw.claimed(client, proxied);
+        self.proxied.claims(client);
+        let proxied = self.proxied.contains(client);
+        self.state(slot).rw.claimed(client, proxied);
     }
 
     /// The lock is gone, and nobody knows it any more.
@@ -530,6 +509,7 @@ impl Arbiter {
         f: impl FnOnce(&mut Ctx<'_>, &mut LockState),
     ) {
         let state = self.locks.entry(lock.slot).or_default();
+        self.proxied.tell(state);
         let (proxied, before) = (&self.proxied, out.len());
         let mut ctx =
             Ctx { now, mem, lock, anchor_s: self.anchor_s, out, proxied, due: None, work: 0 };

@@ -86,6 +86,9 @@ pub struct Primary {
     leaving: Leaving,
     /// Waits of clients whose channel has ended, still to be dropped.
     deaf: BTreeMap<ClientId, BTreeSet<Slot>>,
+    /// Clients whose word operations are executed elsewhere from now on, and their next handle
+    /// whose lock is to be told.
+    changing: BTreeMap<ClientId, Handle>,
     /// Work units since the last [`take_work`](Primary::take_work).
     work: u32,
     counters: Arc<Counters>,
@@ -108,6 +111,7 @@ impl Primary {
             claimed: BTreeSet::new(),
             leaving: Leaving::default(),
             deaf: BTreeMap::new(),
+            changing: BTreeMap::new(),
             work: 0,
             counters: Arc::default(),
             told: BTreeMap::new(),
@@ -166,6 +170,7 @@ impl Primary {
         let is_remote = fabric.executes() == Executes::Primary;
         if !self.one_sided.contains(&client) || planted::is(Bug::RelayTooSoon) && is_remote {
             self.arbiter.proxy(client);
+            self.changes(client);
         }
     }
 
@@ -176,6 +181,7 @@ impl Primary {
             self.one_sided.insert(client);
             if !planted::is(Bug::RelayKept) {
                 self.arbiter.unproxy(client);
+                self.changes(client);
             }
         }
     }
@@ -408,7 +414,7 @@ impl Primary {
     }
 
     fn next_step(&self) -> Option<ServerTime> {
-        match self.is_undoing() || !self.deaf.is_empty() {
+        match self.is_undoing() || !self.deaf.is_empty() || !self.changing.is_empty() {
             true => Some(ServerTime(0)),
             false => self.arbiter.next_wakeup(),
         }

@@ -8,6 +8,9 @@
 //!                       locks ─▶ objects ─▶ what it owns
 //!   detached ──▶ deaf: what it waited for it does not wait for any more, lock by lock
 //! ```
+//! In the same way the locks of a client are told that somebody else executes its word operations
+//! from now on; a lock that is used before is told then.
+//!
 //! Between two steps everybody else is served. A lock of the leaving client is free, or its next
 //! waiter's, as soon as the reference to it was undone. Until the last one is, the client is
 //! known: its id, its ledger and its place are nobody else's.
@@ -27,6 +30,8 @@ use crate::work::Metered;
 /// Waits of an ended channel that are dropped at once: who waits for little is
 /// queued for nothing any more when the call returns.
 const DEAF_AT_ONCE: usize = 16;
+/// Handles whose locks are told of a change at once: most clients attach before they get any.
+const TOLD_AT_ONCE: usize = 1;
 
 /// What a [`step`](Primary::step) did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +80,7 @@ impl Primary {
         let has_nothing = known.handles_len() == 0 && !self.registry.objects.owns_any(client);
         self.reinits.remove(&client);
         self.deaf.remove(&client); // a reference is undone with its wait
+        self.changing.remove(&client); // and told before
         if self.recovering {
             self.removed.insert(client);
             self.has_told(client); // it has nothing left to claim
@@ -112,8 +118,9 @@ impl Primary {
         while gone.is_none() && mem.work() < budget {
             let looked = self.look(now, &mut mem, out);
             let dropped = self.drop_next_deaf_wait(now, &mut mem, out);
+            let told = self.tell_next(&mut mem);
             let Some((client, at)) = self.leaving.turn() else {
-                if looked || dropped {
+                if looked || dropped || told {
                     continue;
                 }
                 break;
@@ -176,6 +183,47 @@ impl Primary {
         mem.visited(1 + self.arbiter.waiters(slot));
         self.drop_deaf_wait(now, mem, client, slot, out);
         true
+    }
+
+    /// Somebody else executes the client's word operations from now on. If it has much,
+    /// [`step`](Self::step) tells most of its locks.
+    pub(super) fn changes(&mut self, client: ClientId) {
+        if !self.arbiter.is_changing(client) {
+            return;
+        }
+        let mut next = Some(Handle(0));
+        for _ in 0..TOLD_AT_ONCE {
+            next = next.and_then(|next| self.tell_one(client, next));
+        }
+        self.told_until(client, next);
+    }
+
+    fn tell_next(&mut self, mem: &mut Metered<'_>) -> bool {
+        let Some((&client, &next)) = self.changing.first_key_value() else { return false };
+        mem.visited(2);
+        let next = self.tell_one(client, next);
+        self.told_until(client, next);
+        true
+    }
+
+    fn told_until(&mut self, client: ClientId, next: Option<Handle>) {
+        match next {
+            Some(next) => _ = self.changing.insert(client, next),
+            None => {
+                self.changing.remove(&client);
+                self.arbiter.settled(client);
+            }
+        }
+    }
+
+    /// Tells the lock of one handle, from this one on; the one after it, `None`: there was none.
+    fn tell_one(&mut self, client: ClientId, at: Handle) -> Option<Handle> {
+        let known = self.registry.clients.get(client)?;
+        let handle = known.handle_from(at)?;
+        if let Some(entry) = known.handle(handle) {
+            self.arbiter.tell(entry.slot);
+        }
+        Some(Handle(handle.0 + 1))
     }
 
     /// Drops the wait of an ended channel for this lock, if there is one: before anything that
