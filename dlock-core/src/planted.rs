@@ -155,6 +155,9 @@ bugs! {
     RelayKept =
         "proxy-kept",
         "of a client that goes over to memory of its own the ledger tells what it has";
+    UsedUntold =
+        "used-untold",
+        "a lock that is used knows who executes its clients' word operations";
     EndedProxiedForgotten =
         "ended-proxied-forgotten",
         "what was ended of a proxied client is not undone again when its ledger counts";

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 
 use super::{Arbiter, LockState};
 use crate::ids::{ClientId, Slot};
+use crate::planted::{self, Bug};
 
 /// Who is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,12 @@ impl Proxied {
 
     /// Tells a lock of all whose change it may not know.
     pub fn tell(&self, state: &mut LockState) {
+        if !planted::is(Bug::UsedUntold) {
+            self.tell_now(state);
+        }
+    }
+
+    fn tell_now(&self, state: &mut LockState) {
         for &client in &self.changing {
             if self.contains(client) {
                 state.rw.proxy(client);
@@ -81,7 +88,7 @@ impl Arbiter {
     /// Tells this lock of the clients that are changing.
     pub fn tell(&mut self, slot: Slot) {
         if let Some(state) = self.locks.get_mut(&slot) {
-            self.proxied.tell(state);
+            self.proxied.tell_now(state);
         }
         self.drop_if_empty(slot);
     }

@@ -189,11 +189,16 @@ impl World {
         let due = [primary.next_wakeup(), self.members.next_wakeup()];
         // what nothing notifies of is looked at from time to time
         let again = self.members.has_quarantined().then(|| now.plus_ns(NS));
-        let is_undoing = primary.is_undoing();
+        let has_slices = primary.next_wakeup().is_some_and(|at| at <= now);
         if let Some(at) = due.into_iter().chain([again]).flatten().min() {
             let mut at = self.sys.true_time(at).max(self.sys.now).max(self.sys.frozen_until);
-            if is_undoing {
-                at += self.sys.takes(2_000); // others are served between two slices
+            if has_slices {
+                // others are served between two slices, now and then many
+                at += match self.sys.rng.below(16) {
+                    0 => self.sys.takes(200_000_000),
+                    1..=4 => self.sys.takes(2_000_000),
+                    _ => self.sys.takes(2_000),
+                };
             }
             if self.sys.tick_at.is_none_or(|known| known > at) {
                 self.sys.tick_at = Some(at);
@@ -232,7 +237,10 @@ impl World {
     /// A slice of what the primary has to do by itself; small ones, so that others come between.
     pub(super) fn step(&mut self) {
         let Some(primary) = &mut self.primary else { return };
-        let budget = 1 + self.sys.rng.below(30) as u32;
+        let budget = match self.sys.rng.below(2) {
+            0 => 1,
+            _ => 1 + self.sys.rng.below(30) as u32,
+        };
         let step = primary.step(self.sys.server_now(), &mut self.sys, budget, &mut self.out);
         if let Some(client) = step.gone {
             self.members.undone(client);
