@@ -84,9 +84,9 @@ impl Sys {
     /// The control thread looks around soon.
     pub(super) fn control_soon(&mut self, c: usize, slowly: bool) {
         let ns = match slowly && !self.calm {
-            true => match self.rng.below(4) {
-                0 => self.rng.below(2 * self.plan.grace_ns),
-                1 => self.rng.below(200_000_000),
+            true if self.rng.chance(self.plan.late) => self.rng.below(2 * self.plan.grace_ns),
+            true => match self.rng.below(3) {
+                0 => self.rng.below(200_000_000),
                 _ => self.rng.below(1_000_000),
             },
             false => self.takes(20_000),

@@ -386,6 +386,8 @@ impl Sys {
             return;
         }
         for l in 0..self.plan.locks.len() {
+            // one that has passed comes again with a session that carries the lock, and not before
+            let until = until.min(self.oracle.horizon_of(l, who));
             if let Err(why) = self.oracle.horizon(l, who, self.now, until) {
                 self.fail(why);
             }

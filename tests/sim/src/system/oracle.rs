@@ -69,7 +69,7 @@ impl Oracle {
     }
 
     /// When this client's own clock comes to the horizon of its session.
-    fn horizon_of(&self, lock: usize, who: u64) -> u64 {
+    pub fn horizon_of(&self, lock: usize, who: u64) -> u64 {
         let horizons = &self.locks[lock].horizons;
         horizons.iter().find(|h| h.0 == who).map_or(u64::MAX, |h| h.1)
     }

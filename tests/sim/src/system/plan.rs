@@ -110,6 +110,8 @@ pub struct Scenario {
     many: bool,
     /// Of a thousand sessions, up to so many are asked for over another fabric.
     roams: u32,
+    /// Programs rest, and whoever has lost its session comes back late: mostly without a horizon.
+    quiet: bool,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -135,6 +137,7 @@ const CALM: Scenario = Scenario {
     objects: &[0, 0, 0, 1],
     many: false,
     roams: 0,
+    quiet: false,
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -318,6 +321,16 @@ pub const SCENARIOS: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
+    // what a client has ends while it is away, and it cannot know
+    Scenario {
+        name: "quiet",
+        types: &[Rw, Rw, Rw, Atomic, Fair],
+        fabrics: REMOTE,
+        faults: &[F::BreakControl, F::BreakControl, F::BreakControl, F::CrashPrimary],
+        fault_every: 25,
+        quiet: true,
+        ..CALM
+    },
     // ledgers and clients with ticket numbers that are a lap old
     Scenario {
         name: "laps",
@@ -359,6 +372,12 @@ pub struct Plan {
     pub overstay: u32,
     /// A ticket is given up, a wait is short.
     pub impatience: u32,
+    /// Of a thousand moments without a ticket, so many last seconds: the program rests.
+    pub rests: u32,
+    /// Of a thousand leases, so many have no end.
+    pub endless: u32,
+    /// Of a thousand clients that lost their session, so many come back late.
+    pub late: u32,
     /// A reference is given back while nothing is held.
     pub churn: u32,
     /// Of a thousand messages, so many take milliseconds to seconds.
@@ -427,6 +446,7 @@ impl Plan {
         let grace_ns = rng.range(2, 12) * NS;
         let horizon_s = match rng.below(4) {
             0 => 0,
+            1 | 2 if s.quiet => 0,
             1 => (grace_ns / NS) as u32,
             _ => rng.range(1, 12) as u32,
         };
@@ -444,6 +464,9 @@ impl Plan {
             reentry: rng.pick(&rates[..3]),
             overstay: s.overstay,
             impatience: rng.pick(&rates[..4]),
+            rests: rng.pick(if s.quiet { &[100, 300, 300, 500] } else { &[0, 0, 50, 300] }),
+            endless: rng.pick(&[10, 10, 10, 500]),
+            late: if s.quiet { 800 } else { 250 },
             churn: s.churn,
             tail: rng.pick(&[0, 5, 30, 100]),
             interleave: rng.pick(&[20, 100, 300, 600]),

@@ -8,6 +8,7 @@ use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Word, WordAddr};
 
+use super::clock::Clock;
 use super::state::{code, Sys};
 
 impl Sys {
@@ -101,6 +102,13 @@ impl Sys {
         }
     }
 
+    /// The clock that the deadline of a result on this lock is of.
+    fn clock_of(&self, c: usize, l: usize) -> Clock {
+        let (client, t) = (&self.clients[c], &self.clients[c].threads[l]);
+        let is_old = t.moves && t.epoch != client.epoch;
+        t.old_clock.filter(|_| is_old).unwrap_or(client.clock)
+    }
+
     fn relies(
         &mut self,
         c: usize,
@@ -112,7 +120,7 @@ impl Sys {
         let who = self.who(c);
         let refs = self.clients[c].threads[l].entry.as_ref().map_or(0, |e| e.refs());
         let expiry = time_out.map(ServerTime::expiry_of);
-        let until = expiry.map_or(u64::MAX, |at| self.clients[c].clock.gives_up_at(at));
+        let until = expiry.map_or(u64::MAX, |at| self.clock_of(c, l).gives_up_at(at));
         // the clock of a successor does not tell when a lease of its predecessor ends
         let is_of_epoch = self.clients[c].threads[l].called.0 == self.epoch;
         self.oracle.granted(l, who, mode, self.now, until, is_of_epoch && self.alive)?;
