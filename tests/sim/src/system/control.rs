@@ -432,7 +432,7 @@ impl Sys {
         // what is lost is lost before the session's new horizon counts
         let has_lapsed = !anew && lapses != self.clients[c].lapses;
         self.clients[c].lapses = lapses;
-        self.clients[c].is_unaware &= anew; // it is told now, but not by a successor
+        self.clients[c].is_unaware &= anew || recovering; // it is told now, but not by a successor
         for l in 0..self.clients[c].threads.len() {
             if has_lapsed && self.clients[c].threads[l].epoch == epoch {
                 self.lapse(c, l);
