@@ -110,8 +110,14 @@ pub struct Scenario {
     many: bool,
     /// Of a thousand sessions, up to so many are asked for over another fabric.
     roams: u32,
-    /// Programs rest, and whoever has lost its session comes back late: mostly without a horizon.
+    /// Programs rest, and whoever has lost its session comes back late.
     quiet: bool,
+    /// The session horizon is one of these; empty: any, or none.
+    horizons: &'static [u32],
+    /// Of a thousand leases, so many have no end: one of these.
+    endless: &'static [u32],
+    /// Of a thousand operations that do not wait, so many are asynchronous: one of these.
+    asynchronous: &'static [u32],
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -138,6 +144,9 @@ const CALM: Scenario = Scenario {
     many: false,
     roams: 0,
     quiet: false,
+    horizons: &[],
+    endless: &[10, 10, 10, 500],
+    asynchronous: &[0, 0, 0, 100],
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -324,11 +333,37 @@ pub const SCENARIOS: &[Scenario] = &[
     // what a client has ends while it is away, and it cannot know
     Scenario {
         name: "quiet",
-        types: &[Rw, Rw, Rw, Atomic, Fair],
+        types: &[Rw],
         fabrics: REMOTE,
-        faults: &[F::BreakControl, F::BreakControl, F::BreakControl, F::CrashPrimary],
-        fault_every: 25,
+        faults: &[F::BreakControl, F::BreakControl, F::CrashPrimary],
+        fault_every: 15,
         quiet: true,
+        few: true,
+        horizons: &[0],
+        ..CALM
+    },
+    // what has no lease ends with the session's horizon, which moves on when it has just passed
+    Scenario {
+        name: "horizon",
+        types: &[Atomic, Fair],
+        fabrics: REMOTE,
+        faults: &[F::Freeze, F::PartitionBoth, F::PartitionUp, F::Pause],
+        fault_every: 40,
+        few: true,
+        horizons: &[1, 1, 2, 3],
+        endless: &[900],
+        asynchronous: &[300, 700],
+        ..CALM
+    },
+    // tickets are given up and taken anew, and the ledger tells of what the primary knew before
+    Scenario {
+        name: "roaming",
+        roams: 700,
+        types: &[Fair],
+        fabrics: &[&[Shm, Tcp], &[Tcp], &[Verbs, Tcp]],
+        faults: &[F::BreakCommand, F::BreakCommand, F::BreakControl, F::Slow],
+        fault_every: 25,
+        overstay: 200,
         ..CALM
     },
     // ledgers and clients with ticket numbers that are a lap old
@@ -445,8 +480,8 @@ impl Plan {
         };
         let grace_ns = rng.range(2, 12) * NS;
         let horizon_s = match rng.below(4) {
+            _ if !s.horizons.is_empty() => rng.pick(s.horizons),
             0 => 0,
-            1 | 2 if s.quiet => 0,
             1 => (grace_ns / NS) as u32,
             _ => rng.range(1, 12) as u32,
         };
@@ -465,7 +500,7 @@ impl Plan {
             overstay: s.overstay,
             impatience: rng.pick(&rates[..4]),
             rests: rng.pick(if s.quiet { &[100, 300, 300, 500] } else { &[0, 0, 50, 300] }),
-            endless: rng.pick(&[10, 10, 10, 500]),
+            endless: rng.pick(s.endless),
             late: if s.quiet { 800 } else { 250 },
             churn: s.churn,
             tail: rng.pick(&[0, 5, 30, 100]),
@@ -482,7 +517,7 @@ impl Plan {
                 (_, 1) => 0,
                 _ => rng.pick(&[0, 0, 200]),
             },
-            asynchronous: rng.pick(&[0, 0, 0, 100]),
+            asynchronous: rng.pick(s.asynchronous),
             drift: s.drift,
             limits: s.limits,
             roams: rng.pick(&[0, s.roams]),
