@@ -383,7 +383,10 @@ impl Sys {
         let client = &mut self.clients[c];
         let horizon_ns = client.beats.horizon_ns();
         client.threads[l].horizon_ns = horizon_ns;
-        let until = client.clock.when(horizon_ns);
+        let until = match client.cut {
+            (conn, until) if conn == client.conn && horizon_ns == u64::MAX => until,
+            _ => client.clock.when(horizon_ns),
+        };
         if let Err(why) = self.oracle.horizon(l, who, now, until) {
             self.fail(why);
         }

@@ -196,6 +196,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         anchor_s: 0,
         lapses: 0,
         is_unaware: false,
+        cut: (0, u64::MAX),
         gen: 0,
         seq: 0,
         up: Default::default(),
