@@ -354,7 +354,10 @@ fn a_resolve_that_is_refused_leaves_the_ledger_to_the_next_one() {
         let mode = if lock_type == LockType::Atomic { X } else { S };
         let op = Op::TryLock { mode, expire_s: 5 };
         let (mut machine, _) = begin(&mut e, op, at(0));
-        assert_eq!(done(machine.outcome(&mut e, Outcome::Unknown, at(0))).status, Status::BadResponse);
+        assert_eq!(
+            done(machine.outcome(&mut e, Outcome::Unknown, at(0))).status,
+            Status::BadResponse
+        );
         let (mut machine, step) = begin(&mut e, op, at(1));
         assert!(matches!(step, Step::Request(Request::Resolve { .. })), "{step:?}");
         let refused = Ok(Reply::Denied { status: Status::NotReady, word: 0 });

@@ -384,7 +384,7 @@ impl Sys {
         let horizon_ns = client.beats.horizon_ns();
         client.threads[l].horizon_ns = horizon_ns;
         let until = match client.cut {
-            (conn, until) if conn == client.conn && horizon_ns == u64::MAX => until,
+            (conn, until) if conn == client.session_conn && horizon_ns == u64::MAX => until,
             _ => client.clock.when(horizon_ns),
         };
         if let Err(why) = self.oracle.horizon(l, who, now, until) {
@@ -426,6 +426,7 @@ impl Sys {
         }
         (client.id, client.secret, client.gen) = (Some(id), secret, gen);
         (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);
+        client.session_conn = client.conn;
         self.goes_over(c);
         let client = &mut self.clients[c];
         client.life = Life::Up;

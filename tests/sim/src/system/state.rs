@@ -299,6 +299,8 @@ pub(crate) struct Client {
     pub lapses: u32,
     /// A connection that the primary has lost, and when it ends what has no lease.
     pub cut: (u32, u64),
+    /// The connection of its last session.
+    pub session_conn: u32,
     /// The primary has ended something that this client may believe to have.
     pub is_unaware: bool,
     pub gen: u32,
