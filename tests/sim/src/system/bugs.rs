@@ -45,11 +45,6 @@ driver_bugs! {
         "a reference whose release was not answered is not used any more";
 }
 
-/// No schedule finds it: what the caller had has run out by its own clock when the rule acts, so
-/// nobody else's grant contradicts it. See `docs/verification.md`.
-#[cfg(feature = "planted")]
-const NOT_FOUND: &[dlock_core::planted::Bug] = &[dlock_core::planted::Bug::ReentryUndone];
-
 /// What is too rare in `all`, and the scenario that has what it needs.
 #[cfg(feature = "planted")]
 const ELSEWHERE: &[(&str, &str)] = &[("share-over-owner", "quiet"), ("revoked-once", "roaming")];
@@ -63,8 +58,7 @@ pub fn scenario_of(name: &str) -> &'static str {
 /// Everything that can be planted: its name and the rule that it breaks.
 #[cfg(feature = "planted")]
 pub fn plantable() -> Vec<(&'static str, &'static str)> {
-    let is_simulated =
-        |bug| !dlock_core::planted::OF_LAPS.contains(&bug) && !NOT_FOUND.contains(&bug);
+    let is_simulated = |bug| !dlock_core::planted::OF_LAPS.contains(&bug);
     let core = dlock_core::planted::BUGS.iter().filter(|bug| is_simulated(bug.0));
     let core = core.map(|&(_, name, rule)| (name, rule));
     core.chain(DRIVER_BUGS.iter().copied()).collect()

@@ -206,6 +206,11 @@ impl Oracle {
         mine.any(|s| self.is_live(lock, s, now))
     }
 
+    /// Whether this client was told that it has the lock, and not that it has lost it since.
+    pub fn was_told(&self, lock: usize, who: u64) -> bool {
+        self.locks[lock].services.iter().any(|s| s.who == who)
+    }
+
     /// A client that relies on nothing by its own clock gives up what is left of its lease.
     pub fn gives_up(&mut self, lock: usize, who: u64, now: u64) {
         if !self.relies(lock, who, now) {
