@@ -4,9 +4,10 @@
 
 use dlock_core::clock::{Now, ServerTime, DRIFT_PPM};
 use dlock_core::lock::{Op, OpResult, View};
-use dlock_core::message::{LockType, Mode};
+use dlock_core::message::{LockType, Mode, Request};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Word, WordAddr};
+use dlock_core::word_op::{Outcome, Word, WordAddr};
+use dlock_core::words::RwWord;
 
 use super::clock::Clock;
 use super::state::{code, Sys};
@@ -49,6 +50,16 @@ impl Sys {
             .and_then(|()| self.relies(c, l, op, mode, time_out));
         if let Err(why) = verdict {
             self.fail(why);
+        }
+    }
+
+    /// What the program was told that it has is undone after it was told that it has lost it. (Of
+    /// a batch the items are told together: `told.rs` of the core's tests has its rules.)
+    pub(super) fn is_told_first(&mut self, c: usize, l: usize, request: Request) {
+        let is_alone = self.thread(c, l).operation.is_some();
+        let is_undo = is_alone && matches!(request, Request::Resolve { .. });
+        if is_undo && self.oracle.was_told(l, self.who(c)) {
+            self.fail(format!("told: client {c} has lock {l} undone, and does not know that yet"));
         }
     }
 
@@ -147,4 +158,12 @@ impl Sys {
         let generation = *self.memory.word(WordAddr::new(entry.slot(), Word::Gen));
         self.oracle.served(l, (self.epoch, generation), mode, ticket.tx)
     }
+}
+
+/// A reader's chain found the waiters bit.
+pub(super) fn shared_past_a_queue(op: Op, outcome: &Outcome) -> bool {
+    let shared =
+        matches!(op, Op::TryLock { mode: Mode::Shared, .. } | Op::Lock { mode: Mode::Shared, .. });
+    let Outcome::Done(values) = outcome else { return false };
+    shared && values.as_slice().get(1).is_some_and(|&old| RwWord::from_bits(old).waiters())
 }
