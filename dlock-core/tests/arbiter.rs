@@ -54,6 +54,29 @@ fn a_turn_that_is_over_lasts_until_somebody_waits_for_the_next() {
     assert!(is_granted(&w.wait(2, X, next), 2));
 }
 
+/// A client that has operated on the words itself took a share over tcp; the note was lost with the
+/// channel, and it released the share itself again. A share that nobody claims is not taken for it.
+#[test]
+fn a_share_that_the_primary_took_for_a_client_is_over_when_its_ledger_has_dropped_it() {
+    let mut w = World::new(LockType::Fair, 2);
+    w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, 600);
+    let (noted, old) = (w.memory.ledgers[&id(1)], w.memory.word);
+    w.memory.word = w.word().shared_taken().into_bits();
+    w.call(|arbiter, _, _, lock, _, _| {
+        let addr = WordAddr::new(lock.slot, Word::W0);
+        let add = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
+        arbiter.executed_word_op(lock, id(1), noted, &add, old);
+    });
+    let nobodys = w.word().shared_taken();
+    w.memory.word = nobodys.into_bits();
+    let next = w.take(2, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, next).is_empty(), "the share may be known to its client");
+    w.memory.word = w.word().shared_done(1).into_bits();
+    w.memory.ledgers.remove(&id(1));
+    let out = w.pass((u64::from(FAIR_GRACE_S) + 3) * NS);
+    assert!(is_granted(&out, 2), "{out:?} {:?}", w.word());
+}
+
 #[test]
 fn an_exclusive_hold_whose_release_is_in_doubt_is_ended_by_its_resolve() {
     let mut w = World::new(LockType::Fair, 5);

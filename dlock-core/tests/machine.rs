@@ -345,6 +345,27 @@ fn a_release_that_the_arbiter_carries_out_is_one() {
     }
 }
 
+/// What is in doubt is undone by what the ledger says: a reader's entry that is written anew would
+/// say that it has taken itself off the count.
+#[test]
+fn a_resolve_that_is_refused_leaves_the_ledger_to_the_next_one() {
+    for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+        let mut e = entry(lock_type);
+        let mode = if lock_type == LockType::Atomic { X } else { S };
+        let op = Op::TryLock { mode, expire_s: 5 };
+        let (mut machine, _) = begin(&mut e, op, at(0));
+        assert_eq!(
+            done(machine.outcome(&mut e, Outcome::Unknown, at(0))).status,
+            Status::BadResponse
+        );
+        let (mut machine, step) = begin(&mut e, op, at(1));
+        assert!(matches!(step, Step::Request(Request::Resolve { .. })), "{step:?}");
+        let refused = Ok(Reply::Denied { status: Status::NotReady, word: 0 });
+        assert_eq!(done(machine.reply(&mut e, refused, at(1))).status, Status::NotReady);
+        assert_eq!((e.take_ledger_write(), e.in_doubt()), (None, true), "{lock_type:?}");
+    }
+}
+
 #[test]
 fn a_wait_for_a_read_write_lock_that_ends_without_a_grant_leaves_nothing() {
     for reply in [Reply::Cancelled { word: 0 }, Reply::Denied { status: Status::Fail, word: 0 }] {

@@ -162,8 +162,13 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
             .filter(|&(mode, t)| !fair.is_revoked(client, mode, t));
         let record = fair.records.get(&client).copied();
         // what the ledger names is newer than a record of another ticket, and a share that was
-        // granted, and that the ledger has dropped, is released
-        let is_granted = |status| matches!(status, RecordStatus::Granted { .. });
+        // granted, and that the ledger has dropped, is released; so is one that a chain took, once
+        // something else has followed that chain's intent
+        let is_granted = |status| match status {
+            RecordStatus::Granted { .. } => true,
+            RecordStatus::Issued { .. } => !is_intent,
+            RecordStatus::Queued | RecordStatus::Waiting => false,
+        };
         let record = record.filter(|r| match ledger {
             Some(named) => named == (r.mode, r.ticket),
             None => {

@@ -189,7 +189,9 @@ impl Machine {
         if matches!(self.phase, Phase::StepBack) {
             return self.lose_track(e);
         }
-        if matches!(e.lock_type, LockType::Rw) && e.refs == 0 {
+        // what is in doubt is undone by what the ledger says: by its silence, too, of a claim
+        let is_in_doubt = matches!(self.phase, Phase::Resolving);
+        if matches!(e.lock_type, LockType::Rw) && e.refs == 0 && !is_in_doubt {
             e.clear_ledger_entry();
         }
         if status == Status::Fail && e.lock_type == LockType::Fair {

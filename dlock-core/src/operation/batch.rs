@@ -162,7 +162,9 @@ impl Batch {
             for item in here.filter(|item| !matches!(item.op, Op::Unlock)) {
                 item.run = Run::Done(OpResult::of(Status::Fail));
             }
-            let was_held = lease::was_held(entry, op);
+            // of a hold that another item has ended the entry knows no more
+            let was_known = is_lost && !self.places[place].was_free;
+            let was_held = lease::was_held(entry, op) || was_known;
             if is_over {
                 entry.give_back();
             }

@@ -11,19 +11,19 @@ pub const RUNS: u64 = 1;
 
 /// The first seed at or after `from` whose schedule finds the bug, and what it violates.
 pub fn search(name: &str, from: u64, schedules_max: u64) -> Option<(u64, String)> {
-    let bugs = system::plant(name)?;
+    let (bugs, scenario) = (system::plant(name)?, system::scenario_of(name));
     let found = (from..from + schedules_max).find_map(|seed| {
-        let run = system::run("all", seed, bugs, false)?;
+        let run = system::run(scenario, seed, bugs, false)?;
         run.violation.map(|violation| (seed, violation))
     });
     system::plant("");
     found
 }
 
-/// The seed's schedule with all rules on; what it violates.
-pub fn with_all_rules(seed: u64) -> Option<String> {
+/// The schedule of the seed that finds this bug, with all rules on; what it violates.
+pub fn with_all_rules(name: &str, seed: u64) -> Option<String> {
     let bugs = system::plant("")?;
-    system::run("all", seed, bugs, false)?.violation
+    system::run(system::scenario_of(name), seed, bugs, false)?.violation
 }
 
 /// Where the searches begin that a median is taken of.
@@ -51,5 +51,8 @@ pub fn row(name: &str, rule: &str) -> String {
         return format!("{name}, never, never, -, {rule}");
     };
     let kind = violation.split([':', ',']).next().unwrap_or("");
-    format!("{name}, {seed}, {median}, {kind}, {rule}")
+    match system::scenario_of(name) {
+        "all" => format!("{name}, {seed}, {median}, {kind}, {rule}"),
+        scenario => format!("{name}, {seed}, {median}, {kind}, {rule} (of `{scenario}`)"),
+    }
 }

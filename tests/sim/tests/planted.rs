@@ -47,7 +47,7 @@ fn every_planted_bug_is_found_and_its_seed_passes_with_all_rules() {
                     let found = planted::search(name, *seed, 1).or_else(|| planted::find(name));
                     let verdict = match found {
                         None => Some(format!("{name} is not found any more")),
-                        Some((seed, _)) => planted::with_all_rules(seed)
+                        Some((seed, _)) => planted::with_all_rules(name, seed)
                             .map(|why| format!("{name}: seed {seed} fails with all rules: {why}")),
                     };
                     lost.lock().expect("no panic holds it").extend(verdict);

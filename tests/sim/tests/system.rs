@@ -30,7 +30,7 @@ fn no_schedule_violates_a_property_and_every_action_meets_every_fault() {
 }
 
 /// Seeds that once led to a violation of the core: each has its bug's fix behind it.
-const REGRESSIONS: [(&str, u64); 14] = [
+const REGRESSIONS: [(&str, u64); 16] = [
     ("atomic", 2513),   // an extend while a release is still on its way
     ("fair", 3789),     // a passed-over shared ticket is published late
     ("fair", 602),      // a shared ticket is ended, then given up
@@ -44,6 +44,8 @@ const REGRESSIONS: [(&str, u64); 14] = [
     ("all", 1160843),   // who was fenced in a recovery is adopted again, without its claims
     ("all", 1217436),   // the same: it has not got the locks that it believes to have
     ("all", 37147),     // a claimed share that was given back is undone
+    ("roaming", 24510), // a share taken over tcp is released by the card
+    ("roaming", 23012), // the same
     ("recovery", 2444), // a lease outlives two primaries whose clocks differ
 ];
 

@@ -84,9 +84,9 @@ impl Sys {
     /// The control thread looks around soon.
     pub(super) fn control_soon(&mut self, c: usize, slowly: bool) {
         let ns = match slowly && !self.calm {
-            true => match self.rng.below(4) {
-                0 => self.rng.below(2 * self.plan.grace_ns),
-                1 => self.rng.below(200_000_000),
+            true if self.rng.chance(self.plan.late) => self.rng.below(2 * self.plan.grace_ns),
+            true => match self.rng.below(3) {
+                0 => self.rng.below(200_000_000),
                 _ => self.rng.below(1_000_000),
             },
             false => self.takes(20_000),
@@ -383,7 +383,10 @@ impl Sys {
         let client = &mut self.clients[c];
         let horizon_ns = client.beats.horizon_ns();
         client.threads[l].horizon_ns = horizon_ns;
-        let until = client.clock.when(horizon_ns);
+        let until = match client.cut {
+            (conn, until) if conn == client.session_conn && horizon_ns == u64::MAX => until,
+            _ => client.clock.when(horizon_ns),
+        };
         if let Err(why) = self.oracle.horizon(l, who, now, until) {
             self.fail(why);
         }
@@ -423,6 +426,7 @@ impl Sys {
         }
         (client.id, client.secret, client.gen) = (Some(id), secret, gen);
         (client.epoch, client.anchor_s, client.seq) = (epoch, anchor_s, 0);
+        client.session_conn = client.conn;
         self.goes_over(c);
         let client = &mut self.clients[c];
         client.life = Life::Up;
@@ -432,7 +436,7 @@ impl Sys {
         // what is lost is lost before the session's new horizon counts
         let has_lapsed = !anew && lapses != self.clients[c].lapses;
         self.clients[c].lapses = lapses;
-        self.clients[c].is_unaware &= anew; // it is told now, but not by a successor
+        self.clients[c].is_unaware &= anew || recovering; // it is told now, but not by a successor
         for l in 0..self.clients[c].threads.len() {
             if has_lapsed && self.clients[c].threads[l].epoch == epoch {
                 self.lapse(c, l);

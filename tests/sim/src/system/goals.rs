@@ -11,6 +11,8 @@ use super::state::{Doing, Goal, Life, Sys};
 
 /// Attempts of one acquire after the faults are over: a place may have been lost before.
 const ATTEMPTS_MAX: u32 = 4;
+/// A program that rests asks for nothing for at most this long.
+const REST_NS_MAX: u64 = 10_000_000_000;
 
 /// What a lock is to its client, as far as the client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,10 +58,10 @@ impl Sys {
     }
 
     fn lease(&mut self) -> u32 {
-        match self.rng.below(100) {
-            0 => u32::MAX,
-            1 => 0,
-            _ => self.rng.range(1, self.plan.lease_max_s.into()) as u32,
+        match self.rng.chance(self.plan.endless) {
+            true => u32::MAX,
+            false if self.rng.below(100) == 0 => 0,
+            false => self.rng.range(1, self.plan.lease_max_s.into()) as u32,
         }
     }
 
@@ -169,7 +171,9 @@ impl Sys {
             Some(at.saturating_sub(sys.now))
         };
         let overstays = self.rng.chance(self.plan.overstay);
+        let rests = self.rng.chance(self.plan.rests);
         let ns = match self.has(c, l) {
+            Has::Hold(_) | Has::Nothing if rests => self.rng.below(REST_NS_MAX),
             Has::Hold(_) if overstays => match self.rng.below(3) {
                 0 => self.rng.below(1_500_000_000 * u64::from(self.plan.lease_max_s)),
                 _ => near(self).unwrap_or(500_000_000),

@@ -352,7 +352,7 @@ impl World {
             self.sys.log(|| format!("client {c} ({}) is lost: {why:?}", s.id.get()));
             self.members.control_ended(now, primary, (s.id, s.conn.into()), why);
             if why != Gone::Silent {
-                self.sys.has_no_horizon(c, inc, self.sys.now + self.sys.plan.grace_ns);
+                self.sys.has_no_horizon(c, (inc, s.conn), self.sys.now + self.sys.plan.grace_ns);
             }
             if conn == EXITED && s.process != 0 {
                 self.members.process_ended(s.id, s.process);
@@ -379,13 +379,16 @@ impl Sys {
     /// Of a client without a horizon nothing is promised but its leases beyond the grace after its
     /// host has closed its connection, and once it has kept others waiting in the midst of an
     /// operation. It cannot know; see docs/leases.md.
-    pub(super) fn has_no_horizon(&mut self, c: usize, inc: u16, until: u64) {
+    pub(super) fn has_no_horizon(&mut self, c: usize, (inc, conn): (u16, u32), until: u64) {
         let who = (c as u64) << 32 | u64::from(inc);
         let is_here = self.clients[c].inc == inc && self.clients[c].fabric != Fabric::Shm;
         if self.plan.horizon_s > 0 || !is_here {
             return;
         }
+        self.clients[c].cut = (conn, until);
         for l in 0..self.plan.locks.len() {
+            // one that has passed comes again with a session that carries the lock, and not before
+            let until = until.min(self.oracle.horizon_of(l, who));
             if let Err(why) = self.oracle.horizon(l, who, self.now, until) {
                 self.fail(why);
             }

@@ -44,7 +44,7 @@ use dlock_core::status::Status;
 use dlock_core::word_op::Outcome;
 
 #[cfg(feature = "planted")]
-pub use bugs::{plant, plantable};
+pub use bugs::{plant, plantable, scenario_of};
 pub use bugs::{Bugs, DRIVER_BUGS};
 pub use clock::{Clock, DRIFT_PPM};
 pub use coverage::{Action, Coverage, ACTIONS};
@@ -196,6 +196,8 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         anchor_s: 0,
         lapses: 0,
         is_unaware: false,
+        cut: (0, u64::MAX),
+        session_conn: 0,
         gen: 0,
         seq: 0,
         up: Default::default(),

@@ -69,7 +69,7 @@ impl Oracle {
     }
 
     /// When this client's own clock comes to the horizon of its session.
-    fn horizon_of(&self, lock: usize, who: u64) -> u64 {
+    pub fn horizon_of(&self, lock: usize, who: u64) -> u64 {
         let horizons = &self.locks[lock].horizons;
         horizons.iter().find(|h| h.0 == who).map_or(u64::MAX, |h| h.1)
     }
@@ -204,6 +204,11 @@ impl Oracle {
     pub fn relies(&self, lock: usize, who: u64, now: u64) -> bool {
         let mut mine = self.locks[lock].services.iter().filter(|s| s.who == who);
         mine.any(|s| self.is_live(lock, s, now))
+    }
+
+    /// Whether this client was told that it has the lock, and not that it has lost it since.
+    pub fn was_told(&self, lock: usize, who: u64) -> bool {
+        self.locks[lock].services.iter().any(|s| s.who == who)
     }
 
     /// A client that relies on nothing by its own clock gives up what is left of its lease.

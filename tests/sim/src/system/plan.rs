@@ -110,6 +110,14 @@ pub struct Scenario {
     many: bool,
     /// Of a thousand sessions, up to so many are asked for over another fabric.
     roams: u32,
+    /// Programs rest, and whoever has lost its session comes back late.
+    quiet: bool,
+    /// The session horizon is one of these; empty: any, or none.
+    horizons: &'static [u32],
+    /// Of a thousand leases, so many have no end: one of these.
+    endless: &'static [u32],
+    /// Of a thousand operations that do not wait, so many are asynchronous: one of these.
+    asynchronous: &'static [u32],
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -135,6 +143,10 @@ const CALM: Scenario = Scenario {
     objects: &[0, 0, 0, 1],
     many: false,
     roams: 0,
+    quiet: false,
+    horizons: &[],
+    endless: &[10, 10, 10, 500],
+    asynchronous: &[0, 0, 0, 100],
 };
 const ANYTHING: &[Fault] = &[
     F::Crash,
@@ -318,6 +330,42 @@ pub const SCENARIOS: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
+    // what a client has ends while it is away, and it cannot know
+    Scenario {
+        name: "quiet",
+        types: &[Rw],
+        fabrics: REMOTE,
+        faults: &[F::BreakControl, F::BreakControl, F::CrashPrimary],
+        fault_every: 15,
+        quiet: true,
+        few: true,
+        horizons: &[0],
+        ..CALM
+    },
+    // what has no lease ends with the session's horizon, which moves on when it has just passed
+    Scenario {
+        name: "horizon",
+        types: &[Atomic, Fair],
+        fabrics: REMOTE,
+        faults: &[F::Freeze, F::PartitionBoth, F::PartitionUp, F::Pause],
+        fault_every: 40,
+        few: true,
+        horizons: &[1, 1, 2, 3],
+        endless: &[900],
+        asynchronous: &[300, 700],
+        ..CALM
+    },
+    // tickets are given up and taken anew, and the ledger tells of what the primary knew before
+    Scenario {
+        name: "roaming",
+        roams: 700,
+        types: &[Fair],
+        fabrics: &[&[Shm, Tcp], &[Tcp], &[Verbs, Tcp]],
+        faults: &[F::BreakCommand, F::BreakCommand, F::BreakControl, F::Slow],
+        fault_every: 25,
+        overstay: 200,
+        ..CALM
+    },
     // ledgers and clients with ticket numbers that are a lap old
     Scenario {
         name: "laps",
@@ -359,6 +407,12 @@ pub struct Plan {
     pub overstay: u32,
     /// A ticket is given up, a wait is short.
     pub impatience: u32,
+    /// Of a thousand moments without a ticket, so many last seconds: the program rests.
+    pub rests: u32,
+    /// Of a thousand leases, so many have no end.
+    pub endless: u32,
+    /// Of a thousand clients that lost their session, so many come back late.
+    pub late: u32,
     /// A reference is given back while nothing is held.
     pub churn: u32,
     /// Of a thousand messages, so many take milliseconds to seconds.
@@ -426,6 +480,7 @@ impl Plan {
         };
         let grace_ns = rng.range(2, 12) * NS;
         let horizon_s = match rng.below(4) {
+            _ if !s.horizons.is_empty() => rng.pick(s.horizons),
             0 => 0,
             1 => (grace_ns / NS) as u32,
             _ => rng.range(1, 12) as u32,
@@ -444,6 +499,9 @@ impl Plan {
             reentry: rng.pick(&rates[..3]),
             overstay: s.overstay,
             impatience: rng.pick(&rates[..4]),
+            rests: rng.pick(if s.quiet { &[100, 300, 300, 500] } else { &[0, 0, 50, 300] }),
+            endless: rng.pick(s.endless),
+            late: if s.quiet { 800 } else { 250 },
             churn: s.churn,
             tail: rng.pick(&[0, 5, 30, 100]),
             interleave: rng.pick(&[20, 100, 300, 600]),
@@ -459,7 +517,7 @@ impl Plan {
                 (_, 1) => 0,
                 _ => rng.pick(&[0, 0, 200]),
             },
-            asynchronous: rng.pick(&[0, 0, 0, 100]),
+            asynchronous: rng.pick(s.asynchronous),
             drift: s.drift,
             limits: s.limits,
             roams: rng.pick(&[0, s.roams]),

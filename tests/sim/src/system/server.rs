@@ -227,7 +227,7 @@ impl World {
         if let Some(client) = primary.as_ref().and_then(|primary| primary.hinderer(now, &goes)) {
             self.members.hinders(client);
             if let Some(s) = self.sys.session(client).copied() {
-                self.sys.has_no_horizon(s.client.into(), s.inc, self.sys.now);
+                self.sys.has_no_horizon(s.client.into(), (s.inc, s.conn), self.sys.now);
             }
         }
         self.finish_turn();

@@ -297,6 +297,10 @@ pub(crate) struct Client {
     pub anchor_s: u32,
     /// How often the primary has ended what it had without a lease.
     pub lapses: u32,
+    /// A connection that the primary has lost, and when it ends what has no lease.
+    pub cut: (u32, u64),
+    /// The connection of its last session.
+    pub session_conn: u32,
     /// The primary has ended something that this client may believe to have.
     pub is_unaware: bool,
     pub gen: u32,

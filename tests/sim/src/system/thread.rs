@@ -12,15 +12,16 @@
 use dlock_core::clock::{Now, ServerTime, COARSE_NS_MAX};
 use dlock_core::ids::Seq;
 use dlock_core::lock::{FastCas, Op};
-use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
-use dlock_core::words::{LedgerEntry, RwWord};
+use dlock_core::words::LedgerEntry;
 
 use super::coverage::Action;
 use super::plan::Fabric;
 use super::state::{Asked, Doing, Ev, Frame, Life, Sys, Thread, Unit};
+use super::told::shared_past_a_queue;
 
 impl Sys {
     pub(super) fn who(&self, c: usize) -> u64 {
@@ -400,6 +401,7 @@ impl Sys {
 
     /// Sends a request whose reply nobody waits for.
     pub(super) fn tell(&mut self, c: usize, l: usize, request: Request) {
+        self.is_told_first(c, l, request);
         if self.clients[c].threads[l].epoch != self.clients[c].epoch || !self.is_connected(c, l) {
             return;
         }
@@ -589,12 +591,4 @@ impl Sys {
             }
         }
     }
-}
-
-/// A reader's chain found the waiters bit.
-fn shared_past_a_queue(op: Op, outcome: &Outcome) -> bool {
-    let shared =
-        matches!(op, Op::TryLock { mode: Mode::Shared, .. } | Op::Lock { mode: Mode::Shared, .. });
-    let Outcome::Done(values) = outcome else { return false };
-    shared && values.as_slice().get(1).is_some_and(|&old| RwWord::from_bits(old).waiters())
 }

@@ -4,10 +4,12 @@
 
 use dlock_core::clock::{Now, ServerTime, DRIFT_PPM};
 use dlock_core::lock::{Op, OpResult, View};
-use dlock_core::message::{LockType, Mode};
+use dlock_core::message::{LockType, Mode, Request};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Word, WordAddr};
+use dlock_core::word_op::{Outcome, Word, WordAddr};
+use dlock_core::words::RwWord;
 
+use super::clock::Clock;
 use super::state::{code, Sys};
 
 impl Sys {
@@ -48,6 +50,16 @@ impl Sys {
             .and_then(|()| self.relies(c, l, op, mode, time_out));
         if let Err(why) = verdict {
             self.fail(why);
+        }
+    }
+
+    /// What the program was told that it has is undone after it was told that it has lost it. (Of
+    /// a batch the items are told together: `told.rs` of the core's tests has its rules.)
+    pub(super) fn is_told_first(&mut self, c: usize, l: usize, request: Request) {
+        let is_alone = self.thread(c, l).operation.is_some();
+        let is_undo = is_alone && matches!(request, Request::Resolve { .. });
+        if is_undo && self.oracle.was_told(l, self.who(c)) {
+            self.fail(format!("told: client {c} has lock {l} undone, and does not know that yet"));
         }
     }
 
@@ -101,6 +113,13 @@ impl Sys {
         }
     }
 
+    /// The clock that the deadline of a result on this lock is of.
+    fn clock_of(&self, c: usize, l: usize) -> Clock {
+        let (client, t) = (&self.clients[c], &self.clients[c].threads[l]);
+        let is_old = t.moves && t.epoch != client.epoch;
+        t.old_clock.filter(|_| is_old).unwrap_or(client.clock)
+    }
+
     fn relies(
         &mut self,
         c: usize,
@@ -112,7 +131,7 @@ impl Sys {
         let who = self.who(c);
         let refs = self.clients[c].threads[l].entry.as_ref().map_or(0, |e| e.refs());
         let expiry = time_out.map(ServerTime::expiry_of);
-        let until = expiry.map_or(u64::MAX, |at| self.clients[c].clock.gives_up_at(at));
+        let until = expiry.map_or(u64::MAX, |at| self.clock_of(c, l).gives_up_at(at));
         // the clock of a successor does not tell when a lease of its predecessor ends
         let is_of_epoch = self.clients[c].threads[l].called.0 == self.epoch;
         self.oracle.granted(l, who, mode, self.now, until, is_of_epoch && self.alive)?;
@@ -139,4 +158,12 @@ impl Sys {
         let generation = *self.memory.word(WordAddr::new(entry.slot(), Word::Gen));
         self.oracle.served(l, (self.epoch, generation), mode, ticket.tx)
     }
+}
+
+/// A reader's chain found the waiters bit.
+pub(super) fn shared_past_a_queue(op: Op, outcome: &Outcome) -> bool {
+    let shared =
+        matches!(op, Op::TryLock { mode: Mode::Shared, .. } | Op::Lock { mode: Mode::Shared, .. });
+    let Outcome::Done(values) = outcome else { return false };
+    shared && values.as_slice().get(1).is_some_and(|&old| RwWord::from_bits(old).waiters())
 }
