@@ -15,8 +15,8 @@
 //! with the pointers of the C library lies in the header. Mappings are not inherited by forked
 //! children, so that a process that is gone is gone with all its accesses.
 //!
-//! A *gate* is 0 while chains may be executed, else the status to refuse them with. It stops
-//! those that look; it is no fence for those that have looked already.
+//! A *gate* is 0 while chains may be executed, else the status to refuse them with, by its number
+//! in the protocol. It stops those that look; it is no fence for those that have looked already.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -24,6 +24,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+use dlock_core::codec::{status_from_wire, status_to_wire};
 use dlock_core::counters::{Counter, Told, TOLD_MAX};
 use dlock_core::ids::Handle;
 use dlock_core::status::Status;
@@ -298,13 +299,13 @@ fn gate_of(word: &SharedWord) -> Option<Status> {
     if raw == 0 {
         return None;
     }
-    // A code that is none still means "closed".
-    Some(Status::from_code(raw as u32 as i32).unwrap_or(Status::BadResponse))
+    // A number that is no status still means "closed".
+    Some(status_from_wire(raw as u32 as i32).unwrap_or(Status::BadResponse))
 }
 
 fn gate_word(status: Option<Status>) -> u64 {
     // The upper half tells a closed gate from an open one for every status, `Success` too.
-    status.map_or(0, |status| 1 << 32 | u64::from(status.code() as u32))
+    status.map_or(0, |status| 1 << 32 | u64::from(status_to_wire(status) as u32))
 }
 
 /// No file of ours changes its size, or its seals.

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlock_client::FABRIC_VARIABLE;
+use dlock_core::codec::status_from_wire;
 use dlock_core::status::Status;
 use rustix::process::{kill_process, Pid, Signal};
 
@@ -96,7 +97,7 @@ impl Process {
         let mut words = line.split_whitespace();
         let code = words.next().and_then(|w| u32::from_str_radix(w, 16).ok());
         let status = code
-            .and_then(|c| Status::from_code(c as i32))
+            .and_then(|c| status_from_wire(c as i32))
             .ok_or_else(|| Failure::plain(format!("process {} says '{line}'", self.child.id())))?;
         Ok(Answer { at, status, numbers: words.filter_map(|w| w.parse().ok()).collect() })
     }

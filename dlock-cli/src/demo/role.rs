@@ -3,7 +3,8 @@
 //! that none outlives the process that started it.
 //!
 //! A *primary* says `listening ADDRESS` and serves. A *client* reads one command per line and
-//! answers each with one line, `STATUS` or `STATUS number…`, STATUS being hexadecimal:
+//! answers each with one line, `STATUS` or `STATUS number…`, STATUS being the protocol's number
+//! of it, hexadecimal:
 //!
 //! ```text
 //!   get NAME TYPE        try|lock|extend MODE LEASE_S        unlock
@@ -18,6 +19,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use dlock_client::Instance;
+use dlock_core::codec::status_to_wire;
 use dlock_core::control::LockDesc;
 use dlock_core::ids::LockId;
 use dlock_core::message::{LockType, Mode};
@@ -84,7 +86,7 @@ fn client(place: &Where) -> Result<u8, Failure> {
 
 fn answer(status: Status, numbers: &[u64]) -> String {
     let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
-    format!("{:x} {}", status.code(), numbers.join(" "))
+    format!("{:x} {}", status_to_wire(status), numbers.join(" "))
 }
 
 struct Player {

@@ -31,6 +31,7 @@
 mod attach;
 mod control;
 mod data;
+mod statuses;
 mod wire;
 
 #[cfg(test)]
@@ -45,6 +46,8 @@ use crate::message::{Reply, Request};
 use crate::word_op::{Chain, Outcome, WordOp};
 use crate::words::LedgerEntry;
 use wire::{Reader, Writer};
+
+pub use statuses::{status_from_wire, status_to_wire};
 
 /// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 8;

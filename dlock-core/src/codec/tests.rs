@@ -542,7 +542,7 @@ fn a_client_of_another_version_can_be_told_so() {
 #[test]
 fn a_primary_of_another_version_can_say_so() {
     let mut bytes = b"DL\x09\x81\x0d\0\0\0\x2a\0\0\0\0\0\0\0\0".to_vec();
-    bytes.extend_from_slice(&Status::VersionMismatch.code().to_le_bytes());
+    bytes.extend_from_slice(&status_to_wire(Status::VersionMismatch).to_le_bytes());
     let expected = ControlReply::Error(Status::VersionMismatch);
     assert_eq!(decoded(&bytes), Ok(Frame::ControlReply(Seq(42), expected)));
     bytes[16] = 2;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The primitives of the wire format: checked reading, plain writing.
 
-use super::FrameError;
+use super::{status_from_wire, status_to_wire, FrameError};
 use crate::ids::{ClientId, Generation, Handle, LockId, ObjectId, Seq, Slot};
 use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
 use crate::message::Mode;
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn status(&mut self) -> Read<Status> {
-        Status::from_code(self.i32()?).ok_or(FrameError::Invalid("status"))
+        status_from_wire(self.i32()?).ok_or(FrameError::Invalid("status"))
     }
     pub fn mode(&mut self) -> Read<Mode> {
         match self.u8()? {
@@ -209,7 +209,7 @@ impl<'a> Writer<'a> {
     }
 
     pub fn status(&mut self, status: Status) {
-        self.i32(status.code());
+        self.i32(status_to_wire(status));
     }
     pub fn mode(&mut self, mode: Mode) {
         self.u8(mode as u8);

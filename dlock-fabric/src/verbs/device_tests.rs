@@ -16,7 +16,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::port_selection::{usable, PortState};
+use super::device::ffi;
+use super::device::port_selection::{usable, PortState};
 use super::*;
 use crate::atomic::SharedWord;
 use crate::sys;

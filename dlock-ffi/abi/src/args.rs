@@ -8,8 +8,8 @@ use std::os::raw::{c_char, c_int, c_void};
 
 use dlock_core::limits::DESC_LEN_MAX;
 use dlock_core::lock::{OpResult, View};
-use dlock_core::status::Status;
 
+use crate::code;
 use crate::types::{FairState, LockOpRes, SslCfg};
 
 /// Bytes of a path, address, cpuset or device name that a caller passes, at most.
@@ -116,16 +116,6 @@ fn pair(first: u16, second: u16) -> u32 {
     u32::from_ne_bytes([a[0], a[1], b[0], b[1]])
 }
 
-/// The code of a data-path call. There the C API has no code for a client that its primary has
-/// removed: such a client finds that nobody answers.
-#[inline]
-pub fn data_code(status: Status) -> c_int {
-    match status {
-        Status::ClientRemoved => Status::BadResponse.code(),
-        status => status.code(),
-    }
-}
-
 /// Writes what an operation says of its lock, no more than the type's own bytes, and returns
 /// the operation's code.
 ///
@@ -153,7 +143,7 @@ pub unsafe fn finish(op: OpResult, result: *mut c_void) -> c_int {
             }
         }
     }
-    data_code(op.status)
+    code::on_data_path(op.status)
 }
 
 /// Writes the result of one item of a batch.
@@ -171,6 +161,8 @@ pub unsafe fn finish_item(op: OpResult, results: *mut c_void, index: usize) {
 
 #[cfg(test)]
 mod tests {
+    use dlock_core::status::Status;
+
     use super::*;
 
     #[test]
@@ -219,7 +211,7 @@ mod tests {
         // SAFETY: the buffer holds two items.
         unsafe { finish_item(OpResult::of(Status::Fail), buffer.as_mut_ptr().cast(), 1) };
         assert!(buffer[..36].iter().all(|&b| b == 0xEE));
-        assert_eq!(buffer[36..], 0x2006i32.to_ne_bytes());
+        assert_eq!(buffer[36..], code::FAIL.to_ne_bytes());
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn item_id(item: Result<LockId, Status>) -> c_int {
     match item {
         Ok(id) => id.0,
         Err(Status::Error) => code::ERROR,
-        Err(status) => -status.code(),
+        Err(status) => -code::of(status),
     }
 }
 
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn batch_get_lock(
             Ok(client) => client,
         };
         match client.batch_get_lock(copies) {
-            Err(status) => status.code(),
+            Err(status) => code::of(status),
             Ok(ids) => {
                 for (i, id) in ids.into_iter().take(n).enumerate() {
                     // SAFETY: not null, so it points to n ints.
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn batch_release_lock(
             // SAFETY: as above.
             unsafe { args::store(lock_ids.add(i), id) };
         }
-        status.code()
+        code::of(status)
     })
 }
 
@@ -196,5 +196,5 @@ unsafe fn finish(
             unsafe { args::finish_item(item, results, i) };
         }
     }
-    args::data_code(status)
+    code::on_data_path(status)
 }

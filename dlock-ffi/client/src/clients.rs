@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use dlock_client::{ClientConfig, Instance};
 use dlock_core::limits::HEARTBEAT_S_MAX;
-use dlock_core::status::Status;
 use dlock_ffi_abi::args::{self, Ssl};
 use dlock_ffi_abi::types::{ClientCfg, DebugStats};
 use dlock_ffi_abi::{code, guard, logging};
@@ -68,7 +67,7 @@ unsafe fn configuration(
         exact_views: true,
         ..ClientConfig::default()
     };
-    config.check().map_err(Status::code)?;
+    config.check().map_err(code::of)?;
     if matches!(ssl, Ssl::Enabled) {
         log::error!("ssl_enable is set, but this build has no TLS: nothing is sent in the clear");
         return Err(code::ERROR);
@@ -106,7 +105,7 @@ fn new_client(ip: Option<String>) -> Result<c_int, c_int> {
     let library_context = library::library_context().ok_or(code::ERROR)?;
     let ip = ip.ok_or(code::ERROR)?;
     for _ in 0..ID_TRIES_MAX {
-        let instance = Instance::init(&library_context.config, &ip).map_err(Status::code)?;
+        let instance = Instance::init(&library_context.config, &ip).map_err(code::of)?;
         match library::enter(&library_context, Arc::new(instance)) {
             Entered::As(id) => return Ok(id),
             Entered::Gone => break,
@@ -131,7 +130,7 @@ pub unsafe extern "C" fn client_reinit(client_id: c_int, ip: *const c_char) -> c
             // SAFETY: not null, so it is a terminated string.
             Ok(client) => match unsafe { args::text(ip) } {
                 None => code::ERROR,
-                Some(ip) => client.reinit(&ip).code(),
+                Some(ip) => code::of(client.reinit(&ip)),
             },
         }
     })
@@ -142,7 +141,7 @@ pub unsafe extern "C" fn client_reinit(client_id: c_int, ip: *const c_char) -> c
 pub extern "C" fn client_reinit_done(client_id: c_int) -> c_int {
     guard::call("client_reinit_done", code::ERROR, || match library::find(client_id) {
         Err(missing) => missing.or(code::ERROR, code::CLIENT_NOT_INIT),
-        Ok(client) => client.reinit_done().code(),
+        Ok(client) => code::of(client.reinit_done()),
     })
 }
 
@@ -151,7 +150,7 @@ pub extern "C" fn client_reinit_done(client_id: c_int) -> c_int {
 pub extern "C" fn update_all_locks(client_id: c_int) -> c_int {
     guard::call("update_all_locks", code::ERROR, || match library::find(client_id) {
         Err(missing) => missing.or(code::ERROR, code::CLIENT_NOT_INIT),
-        Ok(client) => client.update_all_locks().code(),
+        Ok(client) => code::of(client.update_all_locks()),
     })
 }
 
@@ -160,7 +159,7 @@ pub extern "C" fn update_all_locks(client_id: c_int) -> c_int {
 pub extern "C" fn client_deinit(client_id: c_int) -> c_int {
     guard::call("client_deinit", code::ERROR, || match library::remove(client_id) {
         Err(_) => code::ERROR,
-        Ok(client) => client.deinit().code(),
+        Ok(client) => code::of(client.deinit()),
     })
 }
 
@@ -176,7 +175,7 @@ pub extern "C" fn client_heartbeat(client_id: c_int, timeout_s: c_uint) -> c_int
         }
         match library::find(client_id) {
             Err(missing) => missing.or(code::ERROR, code::EINVAL),
-            Ok(client) => client.heartbeat(timeout_s).code(),
+            Ok(client) => code::of(client.heartbeat(timeout_s)),
         }
     })
 }

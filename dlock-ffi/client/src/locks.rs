@@ -83,7 +83,7 @@ pub unsafe extern "C" fn get_lock(
             // SAFETY: as above.
             unsafe { args::store(lock_id, id.0) };
         }
-        status.code()
+        code::of(status)
     })
 }
 
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn get_lock(
 pub extern "C" fn release_lock(client_id: c_int, lock_id: c_int) -> c_int {
     guard::call("release_lock", code::ERROR, || match library::find(client_id) {
         Err(_) => code::ERROR,
-        Ok(client) => client.release_lock(LockId(lock_id)).code(),
+        Ok(client) => code::of(client.release_lock(LockId(lock_id))),
     })
 }
 
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn lock_request_async(client_id: c_int, req: *const LockRe
         };
         match library::find(client_id) {
             Err(missing) => missing.code(),
-            Ok(client) => args::data_code(client.request_async(LockId(req.lock_id), op)),
+            Ok(client) => code::on_data_path(client.request_async(LockId(req.lock_id), op)),
         }
     })
 }

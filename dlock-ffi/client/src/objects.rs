@@ -31,7 +31,7 @@ unsafe fn description(desc: *const ObjectDesc) -> Option<(Vec<u8>, u32)> {
 fn on_client(client_id: c_int, act: impl FnOnce(&Instance) -> Status) -> c_int {
     match library::find(client_id) {
         Err(missing) => missing.code(),
-        Ok(client) => args::data_code(act(&client)),
+        Ok(client) => code::on_data_path(act(&client)),
     }
 }
 

@@ -2,9 +2,9 @@
 //! Compares dlock's binding of libibverbs with `<infiniband/verbs.h>`, and with `ibverbs-sys`.
 //!
 //! ```text
-//!   dlock-fabric/src/verbs/ffi.rs ──▶ [`ours`] ──┬── a C program, made from the same table and
-//!                                                │   compiled against the installed header
-//!                                                └── `ibverbs-sys` (feature of that name)
+//!   verbs/device/ffi.rs ──▶ [`ours`] ──┬── a C program, made from the same table and compiled
+//!   of dlock-fabric                    │   against the installed header
+//!                                      └── `ibverbs-sys` (feature of that name)
 //! ```
 //! A table names every structure and every field; a field that is missing on one side does not
 //! compile.
@@ -12,7 +12,7 @@
 
 use std::fmt::Write;
 
-#[path = "../../../dlock-fabric/src/verbs/ffi.rs"]
+#[path = "../../../dlock-fabric/src/verbs/device/ffi.rs"]
 mod ffi;
 
 /// A size (`ibv_qp`) or an offset (`ibv_qp.qp_num`) in bytes, or the value of a constant.

@@ -150,7 +150,7 @@ fn what_the_primary_does_by_its_loopback_is_atomic_with_its_clients_and_by_its_c
     };
     let sessions: Vec<_> = (0..2).map(|_| site.join()).collect();
     assert_eq!(lost_updates(&mut site, &sessions, by_loopback), 0);
-    if site.host.context().device().atomics == super::super::port_selection::Atomics::Global {
+    if site.host.context().device().atomics == crate::verbs::port_selection::Atomics::Global {
         let _ = writeln!(std::io::stderr(), "skipped: this device is atomic with the CPU");
         return;
     }

@@ -566,5 +566,5 @@ impl LockMemory for Sys {
 
 /// A status as a number of the trace.
 pub(crate) fn code(status: Status) -> u64 {
-    status.code() as u64
+    dlock_core::codec::status_to_wire(status) as u64
 }

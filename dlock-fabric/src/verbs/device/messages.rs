@@ -18,6 +18,11 @@ use super::ffi::{self, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use super::memory::{Access, Mr, Pages};
 use super::qp::Qp;
 
+/// Receive buffers of a message ring: requests under way to a primary, or replies to a client.
+pub const RING_SLOTS: u16 = 16;
+/// Bytes of a message buffer; the longest frame of the arbiter's has less than half of it.
+pub const MESSAGE_BYTES: u32 = 128;
+
 /// The sizes of a pair of rings; both ends must agree on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageSpec {
@@ -149,7 +154,7 @@ impl Messages {
 
     /// Claims to owe credits, as a hostile peer may.
     #[cfg(test)]
-    pub(super) fn forge(&mut self, credits: u32) {
+    pub(in crate::verbs) fn forge(&mut self, credits: u32) {
         for _ in 0..credits {
             let _ = self.credits.receive(0);
         }
@@ -157,7 +162,7 @@ impl Messages {
 
     /// Takes note that messages have left up to this count, where somebody else takes the
     /// completions of the send queue.
-    pub(super) fn settle_sent(&mut self, seq: u32) {
+    pub(in crate::verbs) fn settle_sent(&mut self, seq: u32) {
         if seq.wrapping_sub(self.settled) <= self.posted.wrapping_sub(self.settled) {
             self.settled = seq;
         }

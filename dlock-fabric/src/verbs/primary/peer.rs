@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use dlock_core::ids::ClientId;
 
-use super::error::VerbsError;
 use super::host::{Arrival, PeerId, Queues};
-use super::memory::Mr;
-use super::messages::{Event, MessageError, Messages};
-use super::qp::{Qp, CANARY};
+use crate::verbs::device::error::VerbsError;
+use crate::verbs::device::memory::Mr;
+use crate::verbs::device::messages::{Event, MessageError, Messages};
+use crate::verbs::device::qp::{Qp, CANARY};
 
 /// A client's end of the primary; owned by one thread. It is fenced when it is dropped.
 #[derive(Debug)]

@@ -18,19 +18,17 @@ use dlock_core::control::{VerbsAttach, VerbsAttached, VerbsEndpoint};
 use dlock_core::ids::ClientId;
 use dlock_core::status::Status;
 
-use super::completion::{Channel, Completion, Cq};
-use super::device::{devices, Context};
-use super::error::VerbsError;
 use super::health::Health;
-use super::loopback::random_psn;
-use super::memory::{Access, Mr, Pages, Pd, RemoteRegion};
-use super::messages::{MessageSpec, Messages};
 use super::nic_memory::{Ledgers, NicMemory};
 use super::peer::VerbsPeer;
-use super::port_selection::{choose, Gid, PortSelection};
-use super::qp::{Endpoint, Qp, QpSpec};
-use super::{MESSAGE_BYTES, RING_SLOTS};
 use crate::error::FabricError;
+use crate::verbs::device::completion::{Channel, Completion, Cq};
+use crate::verbs::device::context::{devices, Context};
+use crate::verbs::device::error::VerbsError;
+use crate::verbs::device::memory::{Access, Mr, Pages, Pd, RemoteRegion};
+use crate::verbs::device::messages::{MessageSpec, Messages, MESSAGE_BYTES, RING_SLOTS};
+use crate::verbs::device::port_selection::{choose, Gid, PortSelection};
+use crate::verbs::device::qp::{random_psn, Endpoint, Qp, QpSpec};
 
 /// Completions of one queue; a device may permit fewer.
 const QUEUE_ENTRIES: u32 = 4_096;

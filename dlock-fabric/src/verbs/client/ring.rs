@@ -13,8 +13,8 @@ use std::collections::{HashMap, VecDeque};
 use dlock_core::word_op::{Outcome, Values};
 
 use super::completion_pump::CompletionPump;
-use super::poster::{Notify, PostError, Poster, RemoteOp};
 use crate::inbox::PENDING_MAX;
+use crate::verbs::device::poster::{Notify, PostError, Poster, RemoteOp};
 
 /// One chain that was posted.
 #[derive(Clone, Copy, Debug)]

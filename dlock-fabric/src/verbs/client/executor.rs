@@ -36,12 +36,9 @@ use dlock_core::words::LedgerEntry;
 
 use super::completion_pump::{CompletionPump, Stop, SEND_SLOTS};
 use super::counts::{Counts, WordOpCounts};
-use super::memory::{RemoteRegion, RemoteWord};
-use super::poster::{Notify, PostError, PostedList, Poster, RemoteAtomic, RemoteOp};
 use super::poster_slot::Claim;
 use super::ring::{NoRoom, Ring};
 use super::talk::Talk;
-use super::timing::effect_ns_max;
 use crate::clock::{boot_coarse_ns, boot_ns, ClockEstimate, Until};
 use crate::error::FabricError;
 use crate::fork::Owner;
@@ -50,6 +47,9 @@ use crate::net;
 use crate::server_clock::{self, Ping, SharedEstimate};
 use crate::shm::SEND_WAIT;
 use crate::sys::deadline_in;
+use crate::verbs::device::memory::{RemoteRegion, RemoteWord};
+use crate::verbs::device::poster::{Notify, PostError, PostedList, Poster, RemoteAtomic, RemoteOp};
+use crate::verbs::device::timing::effect_ns_max;
 
 /// How long a reading of the server clock is waited for. A primary that is stopped must not stop
 /// those who operate on its memory.
@@ -78,12 +78,12 @@ pub struct VerbsOptions {
 /// One session's queue pairs.
 #[derive(Debug)]
 pub struct VerbsExecutor {
-    pub(super) pump: CompletionPump,
+    pub(in crate::verbs) pump: CompletionPump,
     pub(super) ring: Mutex<Ring>,
-    pub(super) talk: Talk,
+    pub(in crate::verbs) talk: Talk,
     pub(super) broken: Arc<AtomicBool>,
     pub(super) memory: Memory,
-    pub(super) clock: SharedEstimate,
+    pub(in crate::verbs) clock: SharedEstimate,
     /// How far the coarse clock is behind at most.
     pub(super) coarse_lag_ns: u64,
     /// A `Ping` that was not answered in time.

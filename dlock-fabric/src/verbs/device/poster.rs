@@ -81,7 +81,7 @@ impl RemoteOp {
 
 /// A compare-and-swap or a fetch-and-add, as the device wants it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RemoteAtomic {
+pub(in crate::verbs) struct RemoteAtomic {
     word: RemoteWord,
     opcode: c_uint,
     compare_add: u64,
@@ -90,12 +90,12 @@ pub(super) struct RemoteAtomic {
 
 impl RemoteAtomic {
     #[inline]
-    pub(super) fn cas(word: RemoteWord, expect: u64, swap: u64) -> Self {
+    pub(in crate::verbs) fn cas(word: RemoteWord, expect: u64, swap: u64) -> Self {
         Self { word, opcode: ffi::IBV_WR_ATOMIC_CMP_AND_SWP, compare_add: expect, swap }
     }
 
     #[inline]
-    pub(super) fn faa(word: RemoteWord, add: u64) -> Self {
+    pub(in crate::verbs) fn faa(word: RemoteWord, add: u64) -> Self {
         Self { word, opcode: ffi::IBV_WR_ATOMIC_FETCH_AND_ADD, compare_add: add, swap: 0 }
     }
 }
@@ -234,7 +234,7 @@ impl Poster {
 
     /// Counts on from here, as after that many requests.
     #[cfg(test)]
-    pub(super) fn start_at(&mut self, seq: u32) {
+    pub(in crate::verbs) fn start_at(&mut self, seq: u32) {
         assert_eq!(self.posted, 0);
         (self.posted, self.settled, self.signalled) = (seq, seq, seq);
     }
@@ -260,7 +260,7 @@ impl Poster {
     /// Posts one atomic with a completion, `behind` others that may be under way: the shortest
     /// way there is, and otherwise as [`post`](Self::post). The count with it.
     #[inline]
-    pub(super) fn post_atomic(
+    pub(in crate::verbs) fn post_atomic(
         &mut self,
         atomic: &RemoteAtomic,
         behind: bool,
@@ -360,7 +360,7 @@ impl Poster {
     /// Takes note that everything up to this count was executed, as [`settle`](Self::settle) does
     /// of one completion; older news than what is known already is ignored.
     #[inline]
-    pub(super) fn settle_to(&mut self, seq: u32) {
+    pub(in crate::verbs) fn settle_to(&mut self, seq: u32) {
         if seq.wrapping_sub(self.settled) <= self.under_way() {
             self.settled = seq;
         }
@@ -369,7 +369,7 @@ impl Poster {
     /// The value of the word operation with this count, if its slot was not used again since.
     /// `None`: the device said that it was executed, but brought no value.
     #[inline]
-    pub(super) fn value(&self, seq: u32) -> Option<u64> {
+    pub(in crate::verbs) fn value(&self, seq: u32) -> Option<u64> {
         let at = (seq.wrapping_sub(1) & self.mask) as usize;
         let value = self.scratch.words()[self.first + at].load();
         (value != self.blank).then_some(value)
@@ -448,7 +448,7 @@ impl Batch<'_> {
 
     /// Reads or atomics that were posted before may still be under way, and must not be overtaken.
     #[inline]
-    pub(super) fn behind(&mut self, reads: bool, atomics: bool) {
+    pub(in crate::verbs) fn behind(&mut self, reads: bool, atomics: bool) {
         self.order = Order { reads, atomics };
     }
 

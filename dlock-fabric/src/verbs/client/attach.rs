@@ -16,20 +16,10 @@ use std::time::Instant;
 use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttach, VerbsAttached};
 use dlock_core::limits::VERBS_RING_SLOTS_MAX;
 
-use super::completion::{Channel, Cq};
 use super::completion_pump::{CompletionPump, CompletionPumpParts, RING_VERBS, SEND_SLOTS};
-use super::device::{devices, Context};
-use super::error::VerbsError;
 use super::executor::{Memory, VerbsExecutor, VerbsOptions};
-use super::loopback::random_psn;
-use super::memory::Pd;
-use super::messages::{MessageSpec, Messages};
-use super::port_selection::choose;
-use super::poster::Poster;
-use super::qp::{Qp, QpSpec};
 use super::ring::Ring;
 use super::talk::Talk;
-use super::{MESSAGE_BYTES, RING_SLOTS, WORD_OP_BYTES};
 use crate::clock::{coarse_lag_ns, ClockEstimate};
 use crate::error::FabricError;
 use crate::fork::Owner;
@@ -37,6 +27,14 @@ use crate::handshake;
 use crate::net;
 use crate::server_clock::SharedEstimate;
 use crate::sys::deadline_in;
+use crate::verbs::device::completion::{Channel, Cq};
+use crate::verbs::device::context::{devices, Context};
+use crate::verbs::device::error::VerbsError;
+use crate::verbs::device::memory::Pd;
+use crate::verbs::device::messages::{MessageSpec, Messages, MESSAGE_BYTES, RING_SLOTS};
+use crate::verbs::device::port_selection::choose;
+use crate::verbs::device::poster::Poster;
+use crate::verbs::device::qp::{random_psn, Qp, QpSpec, WORD_OP_BYTES};
 
 /// Send slots for messages: the primary's ring may be as large as that.
 const MESSAGE_SLOTS: u32 = VERBS_RING_SLOTS_MAX as u32;

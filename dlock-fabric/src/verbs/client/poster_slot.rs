@@ -14,9 +14,9 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
 use std::sync::Arc;
 
-use super::error::VerbsError;
-use super::poster::Poster;
-use super::qp::Qp;
+use crate::verbs::device::error::VerbsError;
+use crate::verbs::device::poster::Poster;
+use crate::verbs::device::qp::Qp;
 
 const FREE: u8 = 0;
 const BUSY: u8 = 1;
@@ -33,7 +33,7 @@ pub(super) enum Use {
 
 /// A poster, and what is known of its completions.
 #[derive(Debug)]
-pub(super) struct PosterSlot {
+pub(in crate::verbs) struct PosterSlot {
     state: AtomicU8,
     /// The poster's count with its last list.
     posted: AtomicU32,

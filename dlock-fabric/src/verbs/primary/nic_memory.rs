@@ -30,13 +30,13 @@ use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX};
 use dlock_core::words::LedgerEntry;
 
-use super::device::Context;
 use super::health::Health;
 use super::loopback::{Loopback, LIST_MAX};
-use super::memory::{Pages, RemoteWord};
-use super::poster::RemoteOp;
 use crate::error::FabricError;
 use crate::memory::SLOTS_LIMIT;
+use crate::verbs::device::context::Context;
+use crate::verbs::device::memory::{Pages, RemoteWord};
+use crate::verbs::device::poster::RemoteOp;
 
 /// What a thread ends with (by `std::panic::resume_unwind`, so that nothing is printed) when the
 /// memory cannot be operated on any more: its device is gone. There is no value that an operation
@@ -182,7 +182,7 @@ impl NicMemory {
 
     /// The word itself, for a test to break the rule with.
     #[cfg(test)]
-    pub(super) fn cpu_word(&self, addr: WordAddr) -> &crate::atomic::SharedWord {
+    pub(in crate::verbs) fn cpu_word(&self, addr: WordAddr) -> &crate::atomic::SharedWord {
         &self.pages.words()[addr.index() as usize]
     }
 

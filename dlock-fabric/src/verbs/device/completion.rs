@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::device::Context;
+use super::context::Context;
 use super::error::VerbsError;
 use super::ffi::{self, ibv_comp_channel, ibv_cq, ibv_wc};
 use super::library::library;
@@ -193,7 +193,7 @@ impl Cq {
     }
 
     /// Completions it has room for.
-    pub(super) fn entries(&self) -> u32 {
+    pub(in crate::verbs) fn entries(&self) -> u32 {
         self.entries
     }
 
@@ -278,7 +278,7 @@ impl Channel {
     }
 
     /// Takes one event if one is there.
-    pub(super) fn take_event(&self) -> Result<bool, VerbsError> {
+    pub(in crate::verbs) fn take_event(&self) -> Result<bool, VerbsError> {
         let lib = self.context.here()?;
         let (mut cq, mut cookie) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: a live channel and two places for the answer.

@@ -15,19 +15,18 @@
 //! of the word: the memory has failed. So it has if the device does not work again in time. Until
 //! then the thread that asked can do nothing else; the others see by [`Health`] that it waits.
 
-use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::completion::{Completion, Cq};
-use super::device::Context;
-use super::error::VerbsError;
 use super::health::{Health, SLOW};
-use super::memory::{Access, Mr, Pages, Pd, RemoteRegion, RemoteWord};
-use super::poster::{Notify, Poster, RemoteOp};
-use super::qp::{Qp, PSN_MASK};
-use super::timing::DEAD_PEER_MAX;
+use crate::verbs::device::completion::{Completion, Cq};
+use crate::verbs::device::context::Context;
+use crate::verbs::device::error::VerbsError;
+use crate::verbs::device::memory::{Access, Mr, Pages, Pd, RemoteRegion, RemoteWord};
+use crate::verbs::device::poster::{Notify, Poster, RemoteOp};
+use crate::verbs::device::qp::{random_psn, Qp, PSN_MASK};
+use crate::verbs::device::timing::DEAD_PEER_MAX;
 
 /// Verbs of one list: a chain, and room to spare.
 pub(super) const LIST_MAX: usize = 8;
@@ -236,10 +235,4 @@ impl Pair {
         });
         Failed { reason, executed: executed.filter(|_| self.tells) }
     }
-}
-
-/// The number of a first packet.
-pub(super) fn random_psn() -> u32 {
-    // The standard library seeds it from the system, and differently each time.
-    std::collections::hash_map::RandomState::new().build_hasher().finish() as u32
 }

@@ -11,7 +11,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::device::Context;
+use super::context::Context;
 use super::error::{VerbsError, REGISTER};
 use super::ffi::{self, ibv_mr, ibv_pd};
 use crate::atomic::{self, SharedWord};

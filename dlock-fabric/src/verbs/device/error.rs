@@ -51,7 +51,7 @@ impl VerbsError {
         source.raw_os_error().is_some_and(|code| codes.contains(&code))
     }
 
-    pub(super) fn call(what: &'static str, source: io::Error) -> Self {
+    pub(in crate::verbs) fn call(what: &'static str, source: io::Error) -> Self {
         Self::Call { what, source }
     }
 

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use dlock_core::status::Status;
 
-use super::completion::{Channel, Completion, Cq};
-use super::error::VerbsError;
 use super::poster_slot::{Claim, PosterSlot, Use};
-use super::qp::Qp;
 use crate::inbox::lock;
+use crate::verbs::device::completion::{Channel, Completion, Cq};
+use crate::verbs::device::error::VerbsError;
+use crate::verbs::device::qp::Qp;
 
 /// Poster slots for chains, and the verbs of a list on each.
 const SMALL: (usize, u32) = (8, 16);
@@ -74,7 +74,7 @@ enum Target {
 
 /// The send side of one session.
 #[derive(Debug)]
-pub(super) struct CompletionPump {
+pub(in crate::verbs) struct CompletionPump {
     poster_slots: Box<[PosterSlot]>,
     /// By the owner's number on the queue pair of chains.
     targets: Box<[Target]>,
@@ -278,7 +278,7 @@ impl CompletionPump {
     }
 
     /// Lists that were given up and may be under way, by poster slot.
-    pub(super) fn abandoned(&self) -> impl Iterator<Item = (&PosterSlot, u32)> {
+    pub(in crate::verbs) fn abandoned(&self) -> impl Iterator<Item = (&PosterSlot, u32)> {
         let poster_slots = if self.is_strict() { &self.poster_slots[..] } else { &[] };
         poster_slots.iter().filter_map(|poster_slot| Some((poster_slot, poster_slot.abandoned()?)))
     }

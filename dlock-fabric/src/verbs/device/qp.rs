@@ -6,10 +6,13 @@
 //!                 └── receive buffers may be posted from here on        drop: destroyed ◀──┘
 //! ```
 //! A queue pair never leaves ERR: a new session makes a new one. Its send queue is divided into
-//! fixed shares, one per [`Poster`](super::Poster) or [`Messages`](super::Messages), each with its
-//! own account, so that no two threads count together, and a queue never overruns.
+//! fixed shares, one per [`Poster`](crate::verbs::Poster) or
+//! [`Messages`](crate::verbs::Messages), each with its own account, so that no two threads count
+//! together, and a queue never overruns.
 
+use std::collections::hash_map::RandomState;
 use std::ffi::{c_int, c_uint};
+use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,7 +28,6 @@ use super::ffi::{
 use super::memory::{Access, Mr, Pages, Pd};
 use super::port_selection::{Gid, Link};
 use super::timing;
-use super::WORD_OP_BYTES;
 
 /// Times that the move to RTR is tried: the neighbour's address may have to be resolved first,
 /// each of which blocks up to 1 s.
@@ -34,12 +36,14 @@ const RTR_ATTEMPTS_MAX: u32 = 3;
 const HOP_LIMIT: u8 = 64;
 /// Reads and atomics under way per queue pair, if both devices permit as many.
 const READS_MAX: u8 = 16;
+/// Bytes inline in a work request of verbs: the value of a write.
+pub(in crate::verbs) const WORD_OP_BYTES: u32 = 8;
 /// Packet sequence numbers have 24 bits.
-pub(super) const PSN_MASK: u32 = 0xff_ffff;
+pub(in crate::verbs) const PSN_MASK: u32 = 0xff_ffff;
 
 /// The owner of the receive that [`Qp::post_canary`] posts; no share has that number, since shares
 /// are counted from 0 and have at least two slots.
-pub(super) const CANARY: u16 = u16::MAX;
+pub(in crate::verbs) const CANARY: u16 = u16::MAX;
 
 /// What a queue pair is made for.
 #[derive(Clone, Debug)]
@@ -149,7 +153,7 @@ impl Qp {
     ///
     /// # Errors
     /// As [`new`](Self::new) and [`connect`](Self::connect).
-    pub(super) fn loopback(
+    pub(in crate::verbs) fn loopback(
         pd: &Arc<Pd>,
         cq: &Arc<Cq>,
         send_slots: u32,
@@ -271,7 +275,7 @@ impl Qp {
 
     /// As [`connect`](Self::connect), but it does not begin to resolve the address again after
     /// that moment; one attempt takes up to 1 s.
-    pub(super) fn connect_until(
+    pub(in crate::verbs) fn connect_until(
         &self,
         peer: &Endpoint,
         until: Option<Instant>,
@@ -369,7 +373,7 @@ impl Qp {
     ///
     /// # Errors
     /// `Call` if the device has failed; `Forked`.
-    pub(super) fn destroy(&mut self) -> Result<(), VerbsError> {
+    pub(in crate::verbs) fn destroy(&mut self) -> Result<(), VerbsError> {
         let lib = self.pd.context().here()?;
         if self.destroyed {
             return Ok(());
@@ -385,7 +389,7 @@ impl Qp {
 
     /// Posts a receive without a buffer: a completion of it tells that the queue pair has failed,
     /// or that the peer sends messages where there are none.
-    pub(super) fn post_canary(&self) -> Result<(), VerbsError> {
+    pub(in crate::verbs) fn post_canary(&self) -> Result<(), VerbsError> {
         let mut request = ibv_recv_wr {
             wr_id: WorkId { owner: CANARY, len: 1, seq: 0 }.bits(),
             next: std::ptr::null_mut(),
@@ -409,7 +413,7 @@ impl Qp {
     }
 
     /// The number of the next packet that it will execute for the peer, as the device says.
-    pub(super) fn expected_psn(&self) -> Result<u32, VerbsError> {
+    pub(in crate::verbs) fn expected_psn(&self) -> Result<u32, VerbsError> {
         Ok(self.query(ffi::IBV_QP_RQ_PSN)?.rq_psn & PSN_MASK)
     }
 
@@ -558,4 +562,10 @@ unsafe extern "C" fn no_recv(
     _: *mut *mut ibv_recv_wr,
 ) -> c_int {
     libc::ENOSYS
+}
+
+/// The number of a first packet.
+pub(in crate::verbs) fn random_psn() -> u32 {
+    // The standard library seeds it from the system, and differently each time.
+    RandomState::new().build_hasher().finish() as u32
 }

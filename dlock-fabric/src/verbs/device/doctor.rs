@@ -9,7 +9,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use super::device::devices;
+use super::context::devices;
 use super::error::VerbsError;
 use super::port_selection::{
     choose, usable, Atomics, DeviceInfo, Gid, GidKind, Link, NoPort, PortSelection, PortState,

@@ -21,13 +21,13 @@ use dlock_core::ids::Seq;
 use dlock_core::message::Request;
 use dlock_core::status::Status;
 
-use super::completion::{Channel, Completion, Cq};
 use super::completion_pump::CompletionPump;
-use super::messages::{Event, Messages};
 use crate::clock::boot_ns;
 use crate::fork::{NotInherited, Owner};
 use crate::inbox::{lock, Answer, Broken, Expected, Follow, Inbox, Receiver};
 use crate::sys::{self, receive_now, SPIN};
+use crate::verbs::device::completion::{Channel, Completion, Cq};
+use crate::verbs::device::messages::{Event, Messages};
 
 /// How long to wait for credit before looking after the send queue again.
 const HELP: Duration = Duration::from_millis(10);
@@ -38,7 +38,7 @@ const POLLED: usize = 8;
 
 /// The message side of one session.
 #[derive(Debug)]
-pub(super) struct Talk {
+pub(in crate::verbs) struct Talk {
     rx: Mutex<Vec<u8>>,
     out: Mutex<Out>,
     inbox: Mutex<Inbox>,
@@ -84,7 +84,7 @@ impl Talk {
     /// # Errors
     /// `BadResponse`: the session has ended; `TimedOut`: the primary takes nothing, or too many
     /// answers are outstanding. Nothing was sent, nor will be.
-    pub(super) fn send(
+    pub(in crate::verbs) fn send(
         &self,
         request: &Request,
         pump: &CompletionPump,

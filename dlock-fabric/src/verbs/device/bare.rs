@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::completion::{Completion, Cq};
-use super::device::{devices, Context};
+use super::context::{devices, Context};
 use super::error::VerbsError;
 use super::ffi::{self, ibv_send_wr, ibv_sge};
-use super::loopback::random_psn;
 use super::memory::{Access, Mr, Pages, Pd};
 use super::port_selection::choose;
-use super::qp::Qp;
+use super::qp::{random_psn, Qp};
 use crate::error::FabricError;
 
 /// How long one may take.

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A client's end: chains, ledger writes and messages over the queue pairs of one session.
+//!
+//! ```text
+//!   VerbsPath ─attach─▶ VerbsExecutor ─▶ CompletionPump ─▶ PosterSlots, Ring   chains, ledger
+//!                                     └▶ Talk                                  requests, replies
+//! ```
+
+mod attach;
+mod completion_pump;
+pub(super) mod counts;
+pub(super) mod executor;
+pub(super) mod late;
+mod poster_slot;
+mod ring;
+mod talk;
