@@ -227,21 +227,23 @@ fn an_item_whose_hold_a_later_item_has_found_lost_is_told_as_failed() {
 /// lock before the batch, is told of that before anything is undone.
 #[test]
 fn a_hold_from_before_the_batch_is_not_undone_before_all_items_are_told() {
-    let mut locks = Locks(vec![entry(LockType::Atomic)], at(0));
-    assert_eq!(status(taken(&mut locks.0[0]).next(&mut locks.0[0])), Status::Success);
-    let mut batch = Batch::new(Bounds::since(at(0).local_ns));
-    let place = batch.place(&locks.0[0]);
-    (0..2).for_each(|_| batch.push(TRY, place));
-    while let Some((item, effect)) = batch.next(&mut locks) {
-        assert!(!matches!(effect, Effect::Tell(_)), "{effect:?}");
-        let Effect::Post { chain, .. } = effect else { continue };
-        let dlock_core::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
-        let now = if item == 0 { at(0) } else { at(9) };
-        batch.outcome(item, &mut locks.0[0], old_word(expect), now);
+    for late_from in [1, 0] {
+        let mut locks = Locks(vec![entry(LockType::Atomic)], at(0));
+        assert_eq!(status(taken(&mut locks.0[0]).next(&mut locks.0[0])), Status::Success);
+        let mut batch = Batch::new(Bounds::since(at(0).local_ns));
+        let place = batch.place(&locks.0[0]);
+        (0..2).for_each(|_| batch.push(TRY, place));
+        while let Some((item, effect)) = batch.next(&mut locks) {
+            assert!(!matches!(effect, Effect::Tell(_) | Effect::Ask { .. }), "{effect:?}");
+            let Effect::Post { chain, .. } = effect else { continue };
+            let dlock_core::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
+            let now = if item < late_from { at(0) } else { at(9) };
+            batch.outcome(item, &mut locks.0[0], old_word(expect), now);
+        }
+        let told: Vec<Status> = batch.results().map(|(_, _, result)| result.status).collect();
+        assert_eq!(told, [Status::Fail; 2]);
+        assert!(locks.0[0].in_doubt(), "its next operation asks for the undo");
     }
-    let told: Vec<Status> = batch.results().map(|(_, _, result)| result.status).collect();
-    assert_eq!(told, [Status::Fail; 2]);
-    assert!(locks.0[0].in_doubt(), "its next operation asks for the undo");
 }
 
 #[test]

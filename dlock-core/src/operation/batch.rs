@@ -190,6 +190,11 @@ impl Batch {
             item.run = Run::Done(result);
             return;
         }
+        if self.has_lost_untold(i, entries) {
+            self.items[i].run = Run::Done(OpResult::of(Status::Fail));
+            return;
+        }
+        let item = &mut self.items[i];
         let now = entries.now(item.place);
         match Operation::begin(entries.entry(item.place), item.op, now, self.bounds) {
             Started::Done(result) => self.finish(i, result),
@@ -214,8 +219,23 @@ impl Batch {
 
     /// A later item has found that what an earlier one was granted is lost.
     fn has_lost(&self, place: usize, entry: &LockEntry) -> bool {
-        let releases = |item: &Item| item.place == place && matches!(item.op, Op::Unlock);
-        !lease::is_held(entry) && !self.items.iter().any(releases)
+        !lease::is_held(entry) && !self.releases(place)
+    }
+
+    /// An earlier item has found that what the caller had before the batch is lost, and this one
+    /// would have it undone: the caller is told first, and may ask anew then.
+    fn has_lost_untold(&self, i: usize, entries: &mut impl Entries) -> bool {
+        let Item { op, place, .. } = self.items[i];
+        let (entry, was_held) = (entries.entry(place), !self.places[place].was_free);
+        let takes = matches!(op, Op::TryLock { expire_s, .. } if expire_s > 0);
+        let is_lost = self.has_lost(place, entry) && entry.in_doubt();
+        let is_untold = was_held && self.places[place].turn == Turn::Later;
+        takes && is_lost && is_untold && !planted::is(Bug::ReentryUndone)
+    }
+
+    /// Whether an item of this batch releases the lock.
+    fn releases(&self, place: usize) -> bool {
+        self.items.iter().any(|item| item.place == place && matches!(item.op, Op::Unlock))
     }
 
     /// As [`Operation::outcome`].
