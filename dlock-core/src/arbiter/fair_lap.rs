@@ -242,4 +242,28 @@ mod tests {
         assert_eq!(next(open, RING + 6), None, "it is open");
         assert_eq!(next(idle, RING + 7), Some(RING + 7));
     }
+
+    /// It would seem to lie behind them. One that is next anyway was taken behind them.
+    #[test]
+    fn a_share_is_left_out_up_to_the_number_at_which_others_go_on() {
+        let word = word(RING + 5, RING + 8);
+        for (tx, is_left_out) in [(8, false), (9, true), (10, true), (11, false), (5, false)] {
+            let names = names(&[(Shared, RING + tx)]);
+            assert_eq!(leaves_out_a_share(word, &names, RING + 10), is_left_out, "{tx}");
+        }
+    }
+
+    /// Whatever has made the word pass them.
+    #[test]
+    fn what_was_given_up_and_is_done_counts_for_nobody_in_the_next_lap() {
+        let (mut fair, client) = (FairState::default(), ClientId::new(7).unwrap());
+        for tx in [5, RING + 1] {
+            fair.give_up(client, Exclusive, Ticket { tx, ts: 0 });
+        }
+        let open = word(RING + 1, RING + 2);
+        fair.starts_again(open);
+        assert_eq!(fair.next_after_skipped(open, 2), Some(RING + 2), "it is open");
+        fair.has_skipped(open, RING + 2);
+        assert!(fair == FairState::default(), "{fair:?}");
+    }
 }

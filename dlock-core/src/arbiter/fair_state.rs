@@ -472,4 +472,16 @@ mod tests {
         fair.told(client, entry);
         assert!(fair.is_revoked(client, Mode::Shared, first));
     }
+
+    /// It has noted nothing since.
+    #[test]
+    fn a_ticket_of_a_proxied_client_is_not_taken_for_one_of_an_earlier_lap_that_was_ended() {
+        let client = ClientId::new(7).unwrap();
+        let ticket = Ticket { tx: 0, ts: 1 };
+        let mut fair = FairState::default();
+        fair.has_taken(client, Mode::Shared, ticket);
+        fair.revoke(client, Mode::Shared, ticket, true);
+        fair.has_taken(client, Mode::Shared, ticket);
+        assert!(!fair.is_revoked(client, Mode::Shared, ticket));
+    }
 }
