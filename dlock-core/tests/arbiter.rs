@@ -362,6 +362,26 @@ fn a_recount_counts_a_reader_whose_ledger_says_that_it_waits() {
     assert_eq!((word.rcount(), word.waiters()), (1, false));
 }
 
+/// Its ledger does not say so yet when it begins to operate on the word itself.
+#[test]
+fn a_granted_share_that_was_given_back_is_not_counted_again() {
+    let mut w = World::new(LockType::Rw, 2);
+    w.arbiter.proxy(id(1));
+    let waiting = LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(1);
+    w.memory.ledgers.insert(id(1), waiting);
+    let wait =
+        Request::Wait { handle: HANDLE, mode: S, expire_s: 9, wait: WaitNumber(1), ticket: None };
+    assert!(is_granted(&w.ask(1, wait), 1));
+    let old = std::mem::take(&mut w.memory.word);
+    executes(&mut w, 1, old, |addr| WordOp::Faa { addr, add: u64::MAX });
+    w.arbiter.unproxy(id(1));
+    let leaving = LedgerEntry::new().with_state(LedgerState::Leaving).with_detail(3);
+    w.memory.ledgers.insert(id(2), leaving);
+    w.memory.word = RwWord::new().with_rcount(1).into_bits();
+    w.forget(2);
+    assert_eq!(w.memory.word, 0, "nobody is inside");
+}
+
 fn executes(w: &mut World, n: u32, old: u64, word_op: impl FnOnce(WordAddr) -> WordOp) {
     executes_noted(w, n, LedgerEntry::new(), old, word_op);
 }
@@ -441,25 +461,20 @@ fn a_ticket_that_its_ledger_gives_up_is_skipped_at_once() {
 }
 
 #[test]
-fn a_client_whose_wait_was_dropped_or_cancelled_loses_its_turn_after_a_grace() {
-    for is_dropped in [true, false] {
-        let mut w = World::new(LockType::Fair, 3);
-        let held = w.take(1, X, LedgerState::HeldExclusive, 600);
-        for n in [2, 3] {
-            let ticket = w.take(n, X, LedgerState::TicketExclusive, 0);
-            assert!(w.wait(n, X, ticket).is_empty());
-        }
-        match is_dropped {
-            true => w.call(|arbiter, now, memory, lock, _, out| {
-                arbiter.drop_waits(now, memory, lock, id(2), out);
-            }),
-            false => w.ask(2, Request::Cancel { handle: HANDLE, wait: WaitNumber(1) }),
-        };
-        assert!(is_done(&w.release(1, X, held), 1));
-        w.memory.ledgers.remove(&id(1));
-        assert!(w.pass(u64::from(FAIR_GRACE_S) * NS - 1).is_empty());
-        assert!(is_granted(&w.pass(1), 3), "dropped: {is_dropped}");
+fn a_client_whose_wait_was_dropped_loses_its_turn_after_a_grace() {
+    let mut w = World::new(LockType::Fair, 3);
+    let held = w.take(1, X, LedgerState::HeldExclusive, 600);
+    for n in [2, 3] {
+        let ticket = w.take(n, X, LedgerState::TicketExclusive, 0);
+        assert!(w.wait(n, X, ticket).is_empty());
     }
+    w.call(|arbiter, now, memory, lock, _, out| {
+        arbiter.drop_waits(now, memory, lock, id(2), out);
+    });
+    assert!(is_done(&w.release(1, X, held), 1));
+    w.memory.ledgers.remove(&id(1));
+    assert!(w.pass(u64::from(FAIR_GRACE_S) * NS - 1).is_empty());
+    assert!(is_granted(&w.pass(1), 3));
 }
 
 #[test]
@@ -514,17 +529,23 @@ fn a_ticket_that_was_ended_is_forgotten_when_its_ledger_has_dropped_it() {
 }
 
 #[test]
-fn a_client_whose_wait_was_dropped_keeps_nobody_waiting_when_a_lease_ends() {
-    let mut w = World::new(LockType::Fair, 3);
-    w.take(1, X, LedgerState::HeldExclusive, 5);
-    for n in [2, 3] {
-        let ticket = w.take(n, X, LedgerState::TicketExclusive, 0);
-        assert!(w.wait(n, X, ticket).is_empty());
+fn a_client_that_waits_no_more_keeps_nobody_waiting_when_a_lease_ends() {
+    for is_dropped in [true, false] {
+        let mut w = World::new(LockType::Fair, 3);
+        w.take(1, X, LedgerState::HeldExclusive, 5);
+        for n in [2, 3] {
+            let ticket = w.take(n, X, LedgerState::TicketExclusive, 0);
+            assert!(w.wait(n, X, ticket).is_empty());
+        }
+        match is_dropped {
+            true => w.call(|arbiter, now, memory, lock, _, out| {
+                arbiter.drop_waits(now, memory, lock, id(2), out);
+            }),
+            false => w.ask(2, Request::Cancel { handle: HANDLE, wait: WaitNumber(1) }),
+        };
+        let out = w.pass((6 + u64::from(FAIR_GRACE_S)) * NS);
+        assert!(is_granted(&out, 3), "dropped: {is_dropped}");
     }
-    w.call(|arbiter, now, memory, lock, _, out| {
-        arbiter.drop_waits(now, memory, lock, id(2), out);
-    });
-    assert!(is_granted(&w.pass((6 + u64::from(FAIR_GRACE_S)) * NS), 3));
 }
 
 /// What it may do is decided here, so that it cannot act on the old number.

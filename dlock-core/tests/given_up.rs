@@ -5,10 +5,12 @@
 #[path = "common/lock.rs"]
 mod lock;
 
-use dlock_core::ids::Slot;
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Handle, Slot};
 use dlock_core::limits::{FAIR_LANE_DIVERT, FAIR_LANE_MAX};
 use dlock_core::message::{LockType, Mode, Reply, Request};
-use dlock_core::words::{FairWord, LedgerState, Ticket};
+use dlock_core::word_op::WordAddr;
+use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 use lock::{expiry, id, is_denied, is_granted, World, HANDLE, S, START_S, WAKE, X};
 
 fn lanes_at(number: u16) -> u64 {
@@ -122,6 +124,55 @@ fn a_share_that_had_its_turn_is_taken_off_as_soon_as_it_is_given_up() {
     assert!(!w.word().is_served(ticket.tx));
     w.ask(1, Request::Abandon { handle: HANDLE, mode: S, ticket });
     assert_eq!(w.word().open_shared(), 0);
+}
+
+/// Between the reading of the word and that of the ledgers a writer and a reader behind it come.
+struct Racing<'a> {
+    memory: &'a mut lock::Memory,
+    then: Option<(FairWord, LedgerEntry)>,
+}
+
+impl LockMemory for Racing<'_> {
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        let word = self.memory.read(addr);
+        if let Some((word, entry)) = self.then.take() {
+            self.memory.word = word.into_bits();
+            self.memory.ledgers.insert(id(1), entry);
+        }
+        word
+    }
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        self.memory.cas(addr, expect, swap)
+    }
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
+        self.memory.faa(addr, add)
+    }
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        self.memory.set(addr, value);
+    }
+    fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
+        self.memory.ledger(client, handle)
+    }
+    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
+        self.memory.clear_ledger(client, handle);
+    }
+}
+
+#[test]
+fn a_share_that_was_taken_after_the_arbiter_read_the_word_has_not_had_its_turn() {
+    let mut w = World::new(LockType::Fair, 2);
+    w.memory.word = lanes_at(FAIR_LANE_MAX + 5);
+    let held = w.word().next();
+    let taken = w.word().exclusive_taken();
+    let share = taken.next();
+    let entry = LedgerEntry::of_ticket(LedgerState::TicketShared, share);
+    w.writes(2, LedgerState::HeldExclusive, held, 600);
+    w.call(|arbiter, now, memory, lock, _, out| {
+        let mut racing = Racing { memory, then: Some((taken.shared_taken(), entry)) };
+        arbiter.tick(now, &mut racing, lock, out);
+    });
+    assert!(w.wait(1, S, share).is_empty(), "it is behind a writer");
+    assert!(is_granted(&w.release(2, X, held), 1));
 }
 
 /// It has the answer to its request on its way, and its ledger names what it has given up before.

@@ -463,3 +463,24 @@ fn a_number_of_the_ring_that_nobody_claims_is_skipped_at_once() {
     assert_eq!(next.tx, FAIR_LANE_MAX + 3);
     assert!(is_granted(&w.wait(2, X, next), 2));
 }
+
+/// Each of its chains writes another stamp.
+#[test]
+fn a_client_that_goes_on_slowly_is_not_fenced_for_the_others() {
+    let mut w = World::new(LockType::Rw, 3);
+    let between = |stamp| LedgerEntry::new().with_state(LedgerState::Intent).with_detail(stamp);
+    let leaving = LedgerEntry::new().with_state(LedgerState::Leaving).with_detail(3);
+    w.memory.ledgers.extend([(id(1), between(1)), (id(2), leaving)]);
+    w.memory.word = RwWord::new().with_rcount(1).into_bits();
+    w.forget(2);
+    let wait = WaitNumber(1);
+    w.ask(3, Request::Wait { handle: HANDLE, mode: X, expire_s: 9, wait, ticket: None });
+    let most = u64::from(HINDRANCE_S) * NS * 3 / 4;
+    for stamp in 2..5 {
+        w.pass(most);
+        assert_eq!(w.arbiter.hinderer(w.now, &|_| false), None, "it has moved");
+        w.memory.ledgers.insert(id(1), between(stamp));
+    }
+    w.pass(2 * most);
+    assert_eq!(w.arbiter.hinderer(w.now, &|_| false), Some(id(1)));
+}
