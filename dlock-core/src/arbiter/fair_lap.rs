@@ -15,6 +15,12 @@
 //! The word is read before the ledgers and changed only from that very word: a ticket that is taken
 //! in between makes the arbiter look again, and one that is taken later has a new number.
 //!
+//! The shared lane starts again when no exclusive ticket is open, and comes round when one is open for
+//! long. An exclusive number is left out then: no two shares of one lap of the exclusive lane have
+//! both numbers in common, so that a share which was ended, and which its client's ledger names for
+//! as long as that client is stopped, is not taken for the client's next one. Where the exclusive
+//! lane nears its end, no share is served but by the arbiter, which refuses the second one.
+//!
 //! A queue is never longer than one round: the lane starts again only when the numbers of the ring
 //! have not come round in it. And no number is left out, with others open, that a shared ticket
 //! waits or waited for: it would seem to lie behind them (`FairWord::is_served`).
@@ -84,11 +90,22 @@ pub(super) fn place(
         }
     }
     let base = &mut place.base;
+    let is_idle = base.open_exclusive() == 0;
     // no exclusive ticket waits for the number of a share
-    if base.ms() >= lane::divert() && base.open_exclusive() == 0 {
+    let starts_again = base.ms() >= lane::divert() && is_idle;
+    if starts_again {
         let open = base.open_shared();
         base.set_ms(open);
         base.set_ns(0);
+    }
+    let comes_round = mode == Mode::Shared && base.ms() == lane::mask();
+    if (starts_again || comes_round) && base.mx() < lane::divert() {
+        let (left_out, next) = (base.mx(), lane::plus(base.mx(), 1));
+        base.set_mx(next);
+        match is_idle {
+            true => base.set_nx(next),
+            false => place.gap = Some((left_out, next)),
+        }
     }
     // of a word that nobody forged they are less than a lap together
     let left_out = |sum: u16, (&a, &b): (&u16, &u16)| sum.saturating_add(lane::distance(a, b));
