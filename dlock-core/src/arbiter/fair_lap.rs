@@ -15,11 +15,11 @@
 //! The word is read before the ledgers and changed only from that very word: a ticket that is taken
 //! in between makes the arbiter look again, and one that is taken later has a new number.
 //!
-//! The shared lane starts again when no exclusive ticket is open, and comes round when one is open for
-//! long. An exclusive number is left out then: no two shares of one lap of the exclusive lane have
-//! both numbers in common, so that a share which was ended, and which its client's ledger names for
-//! as long as that client is stopped, is not taken for the client's next one. Where the exclusive
-//! lane nears its end, no share is served but by the arbiter, which refuses the second one.
+//! The shared lane starts again when no exclusive ticket is open, and comes round when one is open
+//! for long. An exclusive number is left out then: no two shares of one lap of the exclusive lane
+//! have both numbers in common, so that a share which was ended, and which its client's ledger names
+//! for as long as that client is stopped, is not taken for the client's next one. Where the
+//! exclusive lane nears its end, only the arbiter serves shares, and it refuses such a second one.
 //!
 //! A queue is never longer than one round: the lane starts again only when the numbers of the ring
 //! have not come round in it. And no number is left out, with others open, that a shared ticket
