@@ -455,8 +455,12 @@ fn a_claimed_share_counts_as_something_before_its_ledger_says_so() {
     let (mut primary, mut memory) = recovering(2);
     let (a, b) = (back(&mut primary, 5), back(&mut primary, 6));
     for (client, mode) in [(a, Some(Mode::Shared)), (b, None)] {
-        update(&mut primary, &mut memory, client, vec![claim(9, LockType::Rw, mode)]).unwrap();
+        let claims = vec![claim(9, LockType::Rw, mode)];
+        let grant = update(&mut primary, &mut memory, client, claims).unwrap()[0].unwrap();
         assert_eq!(primary.has_something(START, &mut memory, client), mode.is_some());
+        let stamp = LedgerEntry::new().with_detail(3);
+        memory.ledgers.insert((client, grant.handle), stamp);
+        assert!(!primary.has_something(START, &mut memory, client), "it has left by itself");
     }
 }
 
