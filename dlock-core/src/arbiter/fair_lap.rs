@@ -16,8 +16,8 @@
 //! in between makes the arbiter look again, and one that is taken later has a new number.
 //!
 //! The shared lane starts again when no exclusive ticket is open, and comes round when one is open
-//! for long. An exclusive number is left out then, so that no two shares of one lap of the exclusive
-//! lane have both numbers in common: a share that was ended, and that its client's ledger names for
+//! for long. An exclusive number is left out then, so that no two shares of one exclusive lap have
+//! both numbers in common: a share that was ended, and that its client's ledger names for
 //! as long as that client is stopped, must not be taken for the client's next one. Where the
 //! exclusive lane nears its end, only the arbiter serves shares, and it refuses such a second one.
 //!
