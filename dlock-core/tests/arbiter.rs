@@ -142,6 +142,11 @@ fn an_extend_never_shortens_and_is_for_the_holder_alone() {
     let first = w.take(1, S, LedgerState::HeldShared, 50);
     w.take(1, S, LedgerState::HeldShared, 50);
     assert_eq!(w.extend(1, S, first, 70), None);
+    // a reader before it is inside
+    let mut w = World::new(LockType::Fair, 3);
+    w.take(2, S, LedgerState::HeldShared, 600);
+    let not_held = w.take(1, X, LedgerState::HeldExclusive, 50);
+    assert_eq!(w.extend(1, X, not_held, 70), None);
 }
 
 /// What a primary executed and its client has not noted yet may take long on tcp.
@@ -295,19 +300,23 @@ fn a_lane_starts_again_only_if_no_ledger_can_bring_an_old_number_back() {
 /// The arbiter ends it before its client's ledger names it.
 #[test]
 fn a_ticket_that_was_ended_stays_ended_when_its_ledger_comes_late() {
-    let mut w = World::new(LockType::Fair, 3);
-    let take = Request::TakeTicket { handle: HANDLE, mode: S, expire_s: 9 };
-    let out = w.ask(1, take);
-    let Reply::Queued { ticket: late, .. } = out[0].reply else { panic!("{out:?}") };
-    let next = w.take(2, X, LedgerState::TicketExclusive, 0);
-    assert!(w.wait(2, X, next).is_empty());
-    assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS), 2));
-    w.writes(2, LedgerState::HeldExclusive, next, 600);
-    w.ask(3, WAKE);
-    w.writes(1, LedgerState::TicketShared, late, 0);
-    let poll = Request::Poll { handle: HANDLE, mode: S, ticket: late, expire_s: 9 };
-    assert!(is_denied(&w.ask(1, poll)));
-    assert!(is_denied(&w.release(1, S, late)));
+    for before in [LedgerState::None, LedgerState::GivenUpExclusive] {
+        let mut w = World::new(LockType::Fair, 3);
+        w.memory.word = FairWord::new().with_nx(5).with_mx(5).into();
+        w.writes(1, before, Ticket { tx: 4, ts: 0 }, 0);
+        let take = Request::TakeTicket { handle: HANDLE, mode: S, expire_s: 9 };
+        let out = w.ask(1, take);
+        let Reply::Queued { ticket: late, .. } = out[0].reply else { panic!("{out:?}") };
+        let next = w.take(2, X, LedgerState::TicketExclusive, 0);
+        assert!(w.wait(2, X, next).is_empty());
+        assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS), 2));
+        w.writes(2, LedgerState::HeldExclusive, next, 600);
+        w.ask(3, WAKE);
+        w.writes(1, LedgerState::TicketShared, late, 0);
+        let poll = Request::Poll { handle: HANDLE, mode: S, ticket: late, expire_s: 9 };
+        assert!(is_denied(&w.ask(1, poll)), "after {before:?}");
+        assert!(is_denied(&w.release(1, S, late)), "after {before:?}");
+    }
 }
 
 #[test]
@@ -351,6 +360,26 @@ fn a_recount_counts_a_reader_whose_ledger_says_that_it_waits() {
     w.forget(3);
     let word = RwWord::from_bits(w.memory.word);
     assert_eq!((word.rcount(), word.waiters()), (1, false));
+}
+
+/// Its ledger does not say so yet when it begins to operate on the word itself.
+#[test]
+fn a_granted_share_that_was_given_back_is_not_counted_again() {
+    let mut w = World::new(LockType::Rw, 2);
+    w.arbiter.proxy(id(1));
+    let waiting = LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(1);
+    w.memory.ledgers.insert(id(1), waiting);
+    let wait =
+        Request::Wait { handle: HANDLE, mode: S, expire_s: 9, wait: WaitNumber(1), ticket: None };
+    assert!(is_granted(&w.ask(1, wait), 1));
+    let old = std::mem::take(&mut w.memory.word);
+    executes(&mut w, 1, old, |addr| WordOp::Faa { addr, add: u64::MAX });
+    w.arbiter.unproxy(id(1));
+    let leaving = LedgerEntry::new().with_state(LedgerState::Leaving).with_detail(3);
+    w.memory.ledgers.insert(id(2), leaving);
+    w.memory.word = RwWord::new().with_rcount(1).into_bits();
+    w.forget(2);
+    assert_eq!(w.memory.word, 0, "nobody is inside");
 }
 
 fn executes(w: &mut World, n: u32, old: u64, word_op: impl FnOnce(WordAddr) -> WordOp) {
@@ -500,17 +529,23 @@ fn a_ticket_that_was_ended_is_forgotten_when_its_ledger_has_dropped_it() {
 }
 
 #[test]
-fn a_client_whose_wait_was_dropped_keeps_nobody_waiting_when_a_lease_ends() {
-    let mut w = World::new(LockType::Fair, 3);
-    w.take(1, X, LedgerState::HeldExclusive, 5);
-    for n in [2, 3] {
-        let ticket = w.take(n, X, LedgerState::TicketExclusive, 0);
-        assert!(w.wait(n, X, ticket).is_empty());
+fn a_client_that_waits_no_more_keeps_nobody_waiting_when_a_lease_ends() {
+    for is_dropped in [true, false] {
+        let mut w = World::new(LockType::Fair, 3);
+        w.take(1, X, LedgerState::HeldExclusive, 5);
+        for n in [2, 3] {
+            let ticket = w.take(n, X, LedgerState::TicketExclusive, 0);
+            assert!(w.wait(n, X, ticket).is_empty());
+        }
+        match is_dropped {
+            true => w.call(|arbiter, now, memory, lock, _, out| {
+                arbiter.drop_waits(now, memory, lock, id(2), out);
+            }),
+            false => w.ask(2, Request::Cancel { handle: HANDLE, wait: WaitNumber(1) }),
+        };
+        let out = w.pass((6 + u64::from(FAIR_GRACE_S)) * NS);
+        assert!(is_granted(&out, 3), "dropped: {is_dropped}");
     }
-    w.call(|arbiter, now, memory, lock, _, out| {
-        arbiter.drop_waits(now, memory, lock, id(2), out);
-    });
-    assert!(is_granted(&w.pass((6 + u64::from(FAIR_GRACE_S)) * NS), 3));
 }
 
 /// What it may do is decided here, so that it cannot act on the old number.

@@ -143,6 +143,25 @@ fn a_hold_is_not_taken_for_the_one_before_it() {
     assert!(!at(end), "its lease is over");
 }
 
+/// The note in its ledger is of an earlier one, since the next is still on its way.
+#[test]
+fn a_grant_of_a_client_without_a_ledger_keeps_its_lease_whatever_it_has_noted() {
+    let mut site = Site::new();
+    let a = site.join(Tcp, 0);
+    let grant = site.get(a, "l", LockType::Fair);
+    let (handle, mode) = (grant.handle, Mode::Exclusive);
+    site.memory.set(w0(&grant), FairWord::new().with_nx(1).with_mx(1).into_bits());
+    notes(&mut site, a, &grant, LedgerState::TicketExclusive); // number 0
+    let request = Request::TakeTicket { handle, mode, expire_s: 60 };
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.command(now, &mut site.memory, a.id, Seq(1), request, out);
+    let end = ServerTime::expiry_of(START.seconds() + 60);
+    for (now, has) in [(ServerTime(end.0 - 1), true), (end, false)] {
+        site.now = now;
+        assert_eq!(has_something(&mut site, a), has);
+    }
+}
+
 fn lapses(site: &mut Site, peer: Peer) -> dlock_core::primary::Lapsed {
     let mut lapse = site.primary.begin_lapse(peer.id);
     while !site.primary.lapse(site.now, &mut site.memory, &mut lapse, &mut site.out) {}
@@ -436,9 +455,37 @@ fn a_claimed_share_counts_as_something_before_its_ledger_says_so() {
     let (mut primary, mut memory) = recovering(2);
     let (a, b) = (back(&mut primary, 5), back(&mut primary, 6));
     for (client, mode) in [(a, Some(Mode::Shared)), (b, None)] {
-        update(&mut primary, &mut memory, client, vec![claim(9, LockType::Rw, mode)]).unwrap();
+        let claims = vec![claim(9, LockType::Rw, mode)];
+        let grant = update(&mut primary, &mut memory, client, claims).unwrap()[0].unwrap();
         assert_eq!(primary.has_something(START, &mut memory, client), mode.is_some());
+        let stamp = LedgerEntry::new().with_detail(3);
+        memory.ledgers.insert((client, grant.handle), stamp);
+        assert!(!primary.has_something(START, &mut memory, client), "it has left by itself");
     }
+}
+
+/// Then a recount takes it off, and grants.
+#[test]
+fn a_client_that_waits_has_no_share_left_that_it_claimed() {
+    let (mut primary, mut memory) = recovering(2);
+    let (a, b) = (back(&mut primary, 5), back(&mut primary, 6));
+    let [of_a, of_b] = [a, b].map(|client| {
+        let claims = vec![claim(9, LockType::Rw, Some(Mode::Shared))];
+        update(&mut primary, &mut memory, client, claims).unwrap()[0].unwrap()
+    });
+    for client in [a, b] {
+        primary.control(START, &mut memory, client, ControlRequest::ReinitDone, &mut Vec::new());
+        primary.attached(START, &mut memory, client, Shm, &mut Vec::new());
+    }
+    let (handle, wait) = (of_a.handle, WaitNumber(1));
+    let wait = Request::Wait { handle, mode: Mode::Exclusive, expire_s: 9, wait, ticket: None };
+    primary.command(START, &mut memory, a, Seq(1), wait, &mut Vec::new());
+    let leaving = LedgerEntry::new().with_state(LedgerState::Leaving).with_detail(1);
+    memory.ledgers.insert((b, of_b.handle), leaving);
+    primary.fenced(b);
+    primary.tick(START, &mut memory, &mut Vec::new());
+    let word = RwWord::from_bits(memory.read(w0(&of_a)));
+    assert_eq!(word, RwWord::new().with_client(a.get()));
 }
 
 #[test]
@@ -532,4 +579,21 @@ fn what_the_arbiter_denies_is_counted() {
     site.memory.set(w0(&fair), FairWord::new().with_mx(0x7fff).into_bits());
     let take = Request::TakeTicket { handle, mode: Mode::Exclusive, expire_s };
     assert_eq!(counted(&mut site, take), Some(21), "there is no room");
+}
+
+#[test]
+fn the_intent_of_another_lock_gives_a_ticket_no_lease() {
+    for is_its_own in [true, false] {
+        let mut site = Site::new();
+        let a = site.join(Tcp, 0);
+        let grants = ["f", "g"].map(|name| site.get(a, name, LockType::Fair));
+        let handle = grants[usize::from(!is_its_own)].handle;
+        let intent = LedgerEntry::new().with_state(LedgerState::Intent).with_detail(60);
+        let intent = WordOp::WriteLedger { handle, value: intent.into_bits() };
+        let add = WordOp::Faa { addr: w0(&grants[0]), add: FairWord::TAKE_EXCLUSIVE };
+        site.execute(a, &Chain::one(intent).then(add));
+        site.memory.ledgers.clear();
+        site.now = START.plus_ns(100 * NS);
+        assert_eq!(has_something(&mut site, a), !is_its_own, "its lease is over, or it has none");
+    }
 }

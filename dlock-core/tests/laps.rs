@@ -386,3 +386,101 @@ fn a_client_that_stops_between_two_verbs_must_be_fenced() {
         }
     }
 }
+
+/// Somebody forged the word, so that it has passed a number that was given up.
+#[test]
+fn a_number_that_was_given_up_in_an_earlier_lap_is_not_skipped_in_the_next() {
+    let mut w = World::new(LockType::Fair, 3);
+    w.take(1, X, LedgerState::HeldExclusive, 600);
+    let ticket = w.take(2, X, LedgerState::TicketExclusive, 0);
+    w.ask(2, Request::Abandon { handle: HANDLE, mode: X, ticket });
+    w.memory.ledgers.clear();
+    w.memory.word = lanes_at(FAIR_LANE_DIVERT);
+    assert_eq!(w.cycle(3).tx, 0, "the lane starts again");
+    assert_eq!(w.take(3, X, LedgerState::HeldExclusive, 600).tx, ticket.tx);
+    w.ask(1, Request::Wake { handle: HANDLE });
+    assert_eq!(w.word().open_exclusive(), 1);
+}
+
+/// The answer to its request may be on its way, also when its ticket was ended meanwhile.
+#[test]
+fn a_lane_does_not_start_again_while_a_client_may_yet_write_down_an_old_ticket() {
+    for is_ended in [false, true] {
+        let mut w = World::new(LockType::Fair, 3);
+        w.ask(1, Request::TakeTicket { handle: HANDLE, mode: S, expire_s: 9 });
+        if is_ended {
+            let next = w.take(2, X, LedgerState::TicketExclusive, 0);
+            assert!(w.wait(2, X, next).is_empty());
+            assert!(is_granted(&w.pass(60 * NS), 2), "nobody claims the share");
+            w.release(2, X, next);
+            w.memory.ledgers.remove(&id(2));
+        }
+        let end = FAIR_LANE_DIVERT;
+        w.memory.word = w.word().with_nx(end).with_mx(end).into_bits();
+        assert_eq!(take_ticket(&mut w, 2).tx, FAIR_LANE_MAX, "ended: {is_ended}");
+    }
+}
+
+#[test]
+fn a_lane_starts_again_for_a_client_that_has_released_its_share_by_itself() {
+    let mut w = World::new(LockType::Fair, 2);
+    let ticket = w.take(1, S, LedgerState::TicketShared, 0);
+    let poll = Request::Poll { handle: HANDLE, mode: S, ticket, expire_s: 60 };
+    assert!(is_granted(&w.ask(1, poll), 1));
+    w.memory.ledgers.remove(&id(1));
+    w.memory.word = w.word().shared_done(1).into_bits();
+    let end = FAIR_LANE_DIVERT;
+    w.memory.word = w.word().with_nx(end).with_mx(end).into_bits();
+    assert_eq!(take_ticket(&mut w, 1).tx, 0);
+}
+
+/// Nobody knew of it while the numbers came round to its own.
+#[test]
+fn a_share_that_was_taken_before_the_head_has_its_turn_whatever_its_number() {
+    let mut w = World::new(LockType::Fair, 2);
+    w.memory.word = lanes_at(FAIR_LANE_MAX + 9);
+    let share = w.take(1, S, LedgerState::Intent, 0);
+    let nx = FAIR_LANE_MAX + 8;
+    w.memory.word = w.word().with_nx(nx).with_mx(nx).into_bits();
+    let head = w.take(2, X, LedgerState::TicketExclusive, 0);
+    assert!(!w.word().is_served(share.tx), "by the numbers alone");
+    assert!(w.wait(2, X, head).is_empty());
+    w.writes(1, LedgerState::TicketShared, share, 0);
+    let poll = Request::Poll { handle: HANDLE, mode: S, ticket: share, expire_s: 60 };
+    assert!(is_granted(&w.ask(1, poll), 1));
+    w.writes(1, LedgerState::HeldShared, share, 60);
+    assert!(is_granted(&w.release(1, S, share), 2));
+}
+
+/// No client takes it for its own, so nobody may come out with it.
+#[test]
+fn a_number_of_the_ring_that_nobody_claims_is_skipped_at_once() {
+    let mut w = World::new(LockType::Fair, 3);
+    w.writes(3, LedgerState::Intent, Ticket { tx: 7, ts: 1 }, 1);
+    w.memory.word = lanes_at(FAIR_LANE_MAX + 2);
+    w.memory.word = w.word().exclusive_taken().into_bits(); // by an addition
+    let next = take_ticket(&mut w, 2);
+    assert_eq!(next.tx, FAIR_LANE_MAX + 3);
+    assert!(is_granted(&w.wait(2, X, next), 2));
+}
+
+/// Each of its chains writes another stamp.
+#[test]
+fn a_client_that_goes_on_slowly_is_not_fenced_for_the_others() {
+    let mut w = World::new(LockType::Rw, 3);
+    let between = |stamp| LedgerEntry::new().with_state(LedgerState::Intent).with_detail(stamp);
+    let leaving = LedgerEntry::new().with_state(LedgerState::Leaving).with_detail(3);
+    w.memory.ledgers.extend([(id(1), between(1)), (id(2), leaving)]);
+    w.memory.word = RwWord::new().with_rcount(1).into_bits();
+    w.forget(2);
+    let wait = WaitNumber(1);
+    w.ask(3, Request::Wait { handle: HANDLE, mode: X, expire_s: 9, wait, ticket: None });
+    let most = u64::from(HINDRANCE_S) * NS * 3 / 4;
+    for stamp in 2..5 {
+        w.pass(most);
+        assert_eq!(w.arbiter.hinderer(w.now, &|_| false), None, "it has moved");
+        w.memory.ledgers.insert(id(1), between(stamp));
+    }
+    w.pass(2 * most);
+    assert_eq!(w.arbiter.hinderer(w.now, &|_| false), Some(id(1)));
+}

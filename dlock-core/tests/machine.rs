@@ -447,3 +447,58 @@ fn a_number_of_the_ring_is_no_ticket_for_who_took_it_by_itself() {
         }
     }
 }
+
+/// Those behind it sleep at the arbiter, and nobody else would tell them.
+#[test]
+fn an_exclusive_release_with_somebody_behind_it_goes_to_the_arbiter() {
+    let alone = FairWord::new().with_mx(1);
+    for (word, is_asked) in [(alone, false), (alone.with_mx(2), true), (alone.with_ms(1), true)] {
+        let mut e = taken(LockType::Fair, X, 0);
+        let (mut machine, step) = begin(&mut e, Op::Unlock, at(1));
+        match machine.outcome(&mut e, found(&chain(step), word.into_bits()), at(1)) {
+            Step::Request(Request::Release { .. }) => assert!(is_asked, "{word:?}"),
+            step => assert_eq!((done(step).status, is_asked), (Status::Success, false), "{word:?}"),
+        }
+    }
+}
+
+/// A chain would take it out of the ledger, perhaps before the request that gives it up is served.
+#[test]
+fn after_a_ticket_was_given_up_the_next_comes_from_the_arbiter() {
+    for mode in [X, S] {
+        let mut e = entry(LockType::Fair);
+        let op = Op::TryLock { mode, expire_s: 5 };
+        let (mut machine, step) = begin(&mut e, op, at(0));
+        let held = FairWord::new().with_mx(1).into_bits();
+        machine.outcome(&mut e, found(&chain(step), held), at(0));
+        let step = machine.outcome(&mut e, Outcome::Done(Values::new()), at(0));
+        assert_eq!(done(step).status, Status::Again);
+        let (_, step) = begin(&mut e, Op::Unlock, at(1));
+        assert!(matches!(step, Step::Request(Request::Abandon { .. })), "{step:?}");
+        let (_, step) = begin(&mut e, op, at(1));
+        assert!(matches!(step, Step::Request(Request::TakeTicket { .. })), "{mode:?} {step:?}");
+    }
+}
+
+#[test]
+fn an_extend_by_the_client_itself_never_shortens() {
+    for (expire_s, until) in [(2, 1_005), (9, 1_010)] {
+        let mut e = taken(LockType::Fair, X, 0);
+        let (_, step) = begin(&mut e, Op::Extend { mode: X, expire_s }, at(1));
+        let WordOp::WriteLedger { value, .. } = chain(step).ops()[0] else { panic!("{step:?}") };
+        assert_eq!(LedgerEntry::from_bits(value).deadline_s(0), until);
+    }
+}
+
+/// It may have it still, or again: an answer to a claim may be lost.
+#[test]
+fn after_a_hold_was_lost_the_primary_is_asked_what_is_left_of_it() {
+    for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+        let mut e = taken(lock_type, X, 0);
+        e.lose();
+        let told = e.begin(Op::Unlock, at(1));
+        assert!(matches!(told, Begin::Local(result) if result.status == Status::Fail), "{told:?}");
+        let (_, step) = begin(&mut e, TRY, at(1));
+        assert!(matches!(step, Step::Request(Request::Resolve { .. })), "{lock_type:?} {step:?}");
+    }
+}

@@ -395,6 +395,35 @@ fn a_hold_that_was_asked_to_last_for_ever_in_vain_is_lost_by_a_lapse() {
     }
 }
 
+#[test]
+fn a_hold_is_not_lost_by_a_lapse_because_the_one_before_it_was_asked_to_last_for_ever() {
+    use dlock_core::clock::Now;
+    use dlock_core::lock::{Begin, Op, Step};
+    use dlock_core::message::Mode;
+    use dlock_core::word_op::Outcome;
+    let now = Now::exact(START);
+    let mut entry = entry::entry(LockType::Atomic);
+    let held = AtomicWord::new().with_client(7).with_timeout(START.seconds() + 60).into_bits();
+    let mode = Mode::Exclusive;
+    let take = Op::TryLock { mode, expire_s: 60 };
+    for (op, found) in [
+        (take, Some(0)),
+        (Op::Extend { mode, expire_s: u32::MAX }, None),
+        (Op::Unlock, Some(held)),
+        (take, Some(0)),
+    ] {
+        let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(op, now) else {
+            panic!("{op:?}")
+        };
+        let outcome = found.map_or(Outcome::Unknown, |old| entry::executed(&chain, old));
+        let step = machine.outcome(&mut entry, outcome, now);
+        let Step::Done(result) = step else { panic!("{op:?} {step:?}") };
+        let status = if found.is_some() { Status::Success } else { Status::BadResponse };
+        assert_eq!(result.status, status, "{op:?}");
+    }
+    assert!(!entry.lapse(), "it has a lease");
+}
+
 /// The memory is taken from it, and it may come back to what it has.
 #[test]
 fn a_release_that_is_refused_while_the_client_is_removed_releases_nothing() {

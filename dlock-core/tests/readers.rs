@@ -183,18 +183,58 @@ fn readers_at_the_end_of_a_lane_leave_it_where_it_can_start_again() {
     assert_eq!(shared(ring), FAIR_LANE_MAX + 2, "it is in the ring already");
 }
 
+/// By a message, or by its client's ledger alone.
 #[test]
 fn a_share_that_is_given_up_is_taken_off_once() {
-    let mut w = World::new(LockType::Fair, 3);
-    let ticket = w.take(1, S, LedgerState::GivenUpShared, 0);
-    w.take(2, S, LedgerState::HeldShared, 600);
-    for _ in 0..3 {
-        w.ask(1, Request::Abandon { handle: HANDLE, mode: S, ticket });
-        w.ask(3, WAKE);
+    for is_told in [true, false] {
+        let mut w = World::new(LockType::Fair, 3);
+        let ticket = w.take(1, S, LedgerState::GivenUpShared, 0);
+        w.take(2, S, LedgerState::HeldShared, 600);
+        for _ in 0..3 {
+            if is_told {
+                w.ask(1, Request::Abandon { handle: HANDLE, mode: S, ticket });
+            }
+            w.ask(3, WAKE);
+            assert_eq!(w.word().open_shared(), 1, "the other one's");
+        }
+        w.ask(1, RESOLVE);
+        assert_eq!(w.word().open_shared(), 1);
+    }
+}
+
+/// Its ledger names it for as long as it has not looked.
+#[test]
+fn a_share_that_was_ended_is_not_taken_off_with_its_owner() {
+    let ends: [fn(&mut World); 2] = [|w| _ = w.ask(1, RESOLVE), |w| _ = w.forget(1)];
+    for end in ends {
+        let mut w = World::new(LockType::Fair, 3);
+        w.take(1, S, LedgerState::HeldShared, 5);
+        let next = w.take(2, X, LedgerState::TicketExclusive, 0);
+        assert!(w.wait(2, X, next).is_empty());
+        assert!(is_granted(&w.pass(7 * NS), 2), "its lease is over");
+        assert!(is_done(&w.release(2, X, next), 2));
+        w.memory.ledgers.remove(&id(2));
+        w.take(3, S, LedgerState::HeldShared, 600);
+        end(&mut w);
         assert_eq!(w.word().open_shared(), 1, "the other one's");
     }
-    w.ask(1, RESOLVE);
-    assert_eq!(w.word().open_shared(), 1);
+}
+
+#[test]
+fn a_share_that_lapsed_is_not_believed_when_its_client_comes_back() {
+    let mut w = World::new(LockType::Fair, 3);
+    let lapsed = w.take(1, S, LedgerState::HeldShared, 60);
+    let held = w.take(2, S, LedgerState::HeldShared, 600);
+    w.call(|arbiter, now, memory, lock, _, out| {
+        arbiter.lapse(now, memory, lock, id(1), HANDLE, out);
+    });
+    let next = w.take(3, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(3, X, next).is_empty());
+    // its ledger says still what it said
+    assert!(is_denied(&w.release(1, S, lapsed)));
+    assert!(w.pass(100 * NS).is_empty());
+    assert_eq!(w.word().open_shared(), 1, "the other one's");
+    assert!(is_granted(&w.release(2, S, held), 3));
 }
 
 /// As above.
@@ -242,6 +282,36 @@ fn a_hold_that_came_too_late_takes_no_share_off_when_its_lease_ends() {
     assert!(w.pass(500 * NS).is_empty(), "another reader is inside");
     assert_eq!(w.word().open_shared(), 1);
     assert!(is_granted(&w.pass(200 * NS), 3));
+}
+
+#[test]
+fn a_hold_that_came_too_late_takes_no_share_off_with_its_owner() {
+    let ends: [fn(&mut World); 2] = [|w| _ = w.ask(1, RESOLVE), |w| _ = w.forget(1)];
+    for end in ends {
+        let (mut w, late, first) = passed_over();
+        w.writes(1, LedgerState::HeldShared, late, 20);
+        assert!(is_done(&w.release(2, X, first), 2));
+        w.memory.ledgers.remove(&id(2));
+        w.take(4, S, LedgerState::HeldShared, 600);
+        end(&mut w);
+        assert_eq!(w.word().open_shared(), 1, "the other one's");
+    }
+}
+
+/// It came out with its share while the others waited for it.
+#[test]
+fn a_share_that_was_claimed_within_the_grace_makes_no_room_for_a_reader() {
+    let mut w = World::new(LockType::Fair, 80);
+    let readers = u32::from(FAIR_READERS_MAX);
+    for n in 1..readers {
+        w.take(n, S, LedgerState::HeldShared, 600);
+    }
+    let late = w.take(readers, S, LedgerState::Intent, 0);
+    let next = w.take(70, S, LedgerState::TicketShared, 0);
+    assert!(w.wait(70, S, next).is_empty());
+    w.writes(readers, LedgerState::HeldShared, late, 600);
+    assert!(w.pass(3 * u64::from(FAIR_GRACE_S) * NS).is_empty());
+    assert_eq!(u32::from(w.word().open_shared()), readers + 1);
 }
 
 #[test]

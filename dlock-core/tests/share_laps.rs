@@ -10,7 +10,7 @@ use dlock_core::limits::FAIR_LANE_DIVERT;
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::word_op::{Word, WordAddr, WordOp};
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket};
-use lock::{id, is_granted, World, HANDLE, S, START_S, X};
+use lock::{id, is_done, is_granted, World, HANDLE, S, START_S, X};
 
 /// A ticket of client `n`, by itself or from the arbiter, as it is to be.
 fn take_exclusive(w: &mut World, n: u32) -> Ticket {
@@ -163,4 +163,99 @@ fn the_lane_does_not_start_again_past_a_noted_share_of_a_proxied_client() {
     assert!(w.wait(2, X, head).is_empty(), "the share is inside");
     assert_eq!(take_exclusive(&mut w, 3).tx, head.tx + 1);
     assert_eq!(w.word().open_shared(), 1);
+}
+
+/// A client stops before its ledger says that its share was released, and its next one, which
+/// nobody looks at in between, has the same place in the shared lane.
+#[test]
+fn a_share_is_not_taken_for_one_that_was_released_a_lap_of_the_shared_lane_before() {
+    let mut w = World::new(LockType::Fair, 3);
+    w.memory.word = FairWord::new().with_ns(9).with_ms(9).into_bits();
+    let first = w.take(1, S, LedgerState::HeldShared, 600);
+    assert!(is_done(&w.release(1, S, first), 1));
+    let mut has_started_again = false;
+    while !has_started_again || w.word().ms() != first.ts {
+        if w.word().ms() < FAIR_LANE_DIVERT {
+            w.memory.word = w.word().shared_taken().shared_done(1).into_bits();
+            continue;
+        }
+        has_started_again = true;
+        let out = w.ask(2, Request::TakeTicket { handle: HANDLE, mode: S, expire_s: 30 });
+        let Reply::Queued { ticket, .. } = out[0].reply else { panic!("{out:?}") };
+        w.writes(2, LedgerState::TicketShared, ticket, 0);
+        assert!(is_granted(&w.wait(2, S, ticket), 2));
+        assert!(is_done(&w.release(2, S, ticket), 2));
+        w.memory.ledgers.remove(&id(2));
+    }
+    let again = w.take(1, S, LedgerState::HeldShared, 600);
+    assert_eq!(again.ts, first.ts);
+    let next = w.take(3, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(3, X, next).is_empty(), "granted beside a share whose lease runs: {again:?}");
+    assert!(is_granted(&w.release(1, S, again), 3));
+}
+
+/// Its client asks for what it had before the exclusive lane has moved on.
+#[test]
+fn shares_stay_inside_when_the_shared_lane_starts_again() {
+    let mut w = World::new(LockType::Fair, 3);
+    w.memory.word = FairWord::new().with_ns(FAIR_LANE_DIVERT).with_ms(FAIR_LANE_DIVERT).into_bits();
+    let share = w.take(1, S, LedgerState::HeldShared, 600);
+    w.ask(2, Request::TakeTicket { handle: HANDLE, mode: S, expire_s: 30 });
+    let word = w.word();
+    assert_eq!((word.ns(), word.ms(), word.open_exclusive()), (0, 2, 0));
+    assert!(word.is_served(share.tx));
+    assert_eq!(w.extend(1, S, share, 700), Some(700));
+    assert!(is_done(&w.release(1, S, share), 1));
+}
+
+/// The lane starts again while exclusive tickets of the ring are open, the numbers of the ring have
+/// come round to the share's own, and more than half a lap of readers has come and gone.
+#[test]
+fn a_share_stays_inside_when_the_lane_starts_again_behind_a_queue() {
+    use dlock_core::limits::FAIR_LANE_MAX;
+    let mut w = World::new(LockType::Fair, 4);
+    w.arbiter.proxy(id(1));
+    w.memory.word =
+        FairWord::new().with_nx(FAIR_LANE_MAX + 9).with_mx(FAIR_LANE_MAX + 9).into_bits();
+    let share = take_share_by_chain(&mut w, 1, 600);
+    w.ask(2, lock::WAKE); // the arbiter sees it at its turn
+    w.memory.word = w
+        .word()
+        .with_nx(FAIR_LANE_MAX + 8)
+        .with_mx(FAIR_LANE_MAX + 8)
+        .with_ns(40_000)
+        .with_ms(40_001)
+        .into_bits();
+    w.writes(4, LedgerState::HeldExclusive, Ticket { tx: 7, ts: 0 }, 1); // in its release
+    let head = take_exclusive(&mut w, 2);
+    assert_eq!(head.tx + 1, share.tx);
+    w.memory.ledgers.remove(&id(4));
+    assert_eq!(take_exclusive(&mut w, 3).tx, 0, "the lane starts again");
+    assert!(w.wait(2, X, head).is_empty(), "granted beside a share whose lease runs");
+    assert!(w.pass(500 * NS).is_empty());
+    assert!(is_granted(&w.release(1, S, share), 2));
+}
+
+/// As the test before the last, with a writer that holds the lock while the lane comes to its end.
+#[test]
+fn no_two_shares_are_the_same_where_the_shared_lane_comes_round_behind_a_writer() {
+    let mut w = World::new(LockType::Fair, 4);
+    w.memory.word = FairWord::new().with_ns(u16::MAX - 1).with_ms(u16::MAX - 1).into_bits();
+    let held = w.take(4, X, LedgerState::HeldExclusive, 600);
+    let shares = [1, 2, 3].map(|n| {
+        let out = w.ask(n, Request::TakeTicket { handle: HANDLE, mode: S, expire_s: 30 });
+        let Reply::Queued { ticket, .. } = out[0].reply else { panic!("{out:?}") };
+        w.writes(n, LedgerState::TicketShared, ticket, 0);
+        assert!(w.wait(n, S, ticket).is_empty());
+        ticket
+    });
+    assert_eq!(shares.map(|t| t.ts), [u16::MAX - 1, u16::MAX, 0]);
+    assert_ne!(shares[0].tx, shares[2].tx);
+    let out = w.release(4, X, held);
+    assert!([1, 2, 3].iter().all(|&n| is_granted(&out, n)), "{out:?}");
+    assert_eq!(w.word().open_exclusive(), 0);
+    for (n, share) in (1..).zip(shares) {
+        assert!(is_done(&w.release(n, S, share), n));
+    }
+    assert_eq!(w.word().open_shared(), 0);
 }

@@ -15,6 +15,12 @@
 //! The word is read before the ledgers and changed only from that very word: a ticket that is taken
 //! in between makes the arbiter look again, and one that is taken later has a new number.
 //!
+//! The shared lane starts again when no exclusive ticket is open, and comes round when one is open
+//! for long. An exclusive number is left out then, so that no two shares of one exclusive lap have
+//! both numbers in common: a share that was ended, and that its client's ledger names for
+//! as long as that client is stopped, must not be taken for the client's next one. Where the
+//! exclusive lane nears its end, only the arbiter serves shares, and it refuses such a second one.
+//!
 //! A queue is never longer than one round: the lane starts again only when the numbers of the ring
 //! have not come round in it. And no number is left out, with others open, that a shared ticket
 //! waits or waited for: it would seem to lie behind them (`FairWord::is_served`).
@@ -84,11 +90,22 @@ pub(super) fn place(
         }
     }
     let base = &mut place.base;
+    let is_idle = base.open_exclusive() == 0;
     // no exclusive ticket waits for the number of a share
-    if base.ms() >= lane::divert() && base.open_exclusive() == 0 {
+    let starts_again = base.ms() >= lane::divert() && is_idle;
+    if starts_again {
         let open = base.open_shared();
         base.set_ms(open);
         base.set_ns(0);
+    }
+    let comes_round = mode == Mode::Shared && base.ms() == lane::mask();
+    if (starts_again || comes_round) && base.mx() < lane::divert() {
+        let (left_out, next) = (base.mx(), lane::plus(base.mx(), 1));
+        base.set_mx(next);
+        match is_idle {
+            true => base.set_nx(next),
+            false => place.gap = Some((left_out, next)),
+        }
     }
     // of a word that nobody forged they are less than a lap together
     let left_out = |sum: u16, (&a, &b): (&u16, &u16)| sum.saturating_add(lane::distance(a, b));
@@ -241,5 +258,29 @@ mod tests {
         assert_eq!(next(open, RING + 3), Some(RING + 3));
         assert_eq!(next(open, RING + 6), None, "it is open");
         assert_eq!(next(idle, RING + 7), Some(RING + 7));
+    }
+
+    /// It would seem to lie behind them. One that is next anyway was taken behind them.
+    #[test]
+    fn a_share_is_left_out_up_to_the_number_at_which_others_go_on() {
+        let word = word(RING + 5, RING + 8);
+        for (tx, is_left_out) in [(8, false), (9, true), (10, true), (11, false), (5, false)] {
+            let names = names(&[(Shared, RING + tx)]);
+            assert_eq!(leaves_out_a_share(word, &names, RING + 10), is_left_out, "{tx}");
+        }
+    }
+
+    /// Whatever has made the word pass them.
+    #[test]
+    fn what_was_given_up_and_is_done_counts_for_nobody_in_the_next_lap() {
+        let (mut fair, client) = (FairState::default(), ClientId::new(7).unwrap());
+        for tx in [5, RING + 1] {
+            fair.give_up(client, Exclusive, Ticket { tx, ts: 0 });
+        }
+        let open = word(RING + 1, RING + 2);
+        fair.starts_again(open);
+        assert_eq!(fair.next_after_skipped(open, 2), Some(RING + 2), "it is open");
+        fair.has_skipped(open, RING + 2);
+        assert!(fair == FairState::default(), "{fair:?}");
     }
 }

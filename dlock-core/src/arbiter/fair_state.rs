@@ -153,7 +153,6 @@ impl FairState {
         deadline_s: Option<u32>,
         is_proxied: bool,
     ) {
-        self.revoked.remove(&client);
         if is_proxied {
             self.has_taken(client, mode, ticket);
         }
@@ -471,5 +470,42 @@ mod tests {
         let entry = LedgerEntry::of_ticket(LedgerState::TicketShared, first);
         fair.told(client, entry);
         assert!(fair.is_revoked(client, Mode::Shared, first));
+    }
+
+    /// The chain that took another ticket wrote nothing to its ledger.
+    #[test]
+    fn what_was_ended_of_a_proxied_client_is_remembered_for_as_long_as_its_ledger_names_it() {
+        let client = ClientId::new(7).unwrap();
+        let [first, second] = [0, 1].map(|ts| Ticket { tx: 0, ts });
+        let mut fair = FairState::default();
+        fair.has_taken(client, Mode::Shared, first);
+        fair.revoke(client, Mode::Shared, first, true);
+        fair.issued(client, Mode::Shared, second, None, true);
+        fair.unproxy(client);
+        fair.told(client, LedgerEntry::of_ticket(LedgerState::HeldShared, first));
+        assert!(fair.is_revoked(client, Mode::Shared, first));
+    }
+
+    #[test]
+    fn what_was_seen_at_the_head_does_not_count_for_a_later_ticket_of_its_number() {
+        let since = Some(ServerTime(9));
+        let mut fair = FairState { head_since: since, head: 5, ..FairState::default() };
+        let word = FairWord::new().with_nx(5).with_mx(6);
+        fair.drop_done(word);
+        assert_eq!(fair.head_since, since);
+        fair.drop_done(word.with_mx(5));
+        assert_eq!(fair.head_since, None);
+    }
+
+    /// It has noted nothing since.
+    #[test]
+    fn a_ticket_of_a_proxied_client_is_not_taken_for_one_of_an_earlier_lap_that_was_ended() {
+        let client = ClientId::new(7).unwrap();
+        let ticket = Ticket { tx: 0, ts: 1 };
+        let mut fair = FairState::default();
+        fair.has_taken(client, Mode::Shared, ticket);
+        fair.revoke(client, Mode::Shared, ticket, true);
+        fair.has_taken(client, Mode::Shared, ticket);
+        assert!(!fair.is_revoked(client, Mode::Shared, ticket));
     }
 }

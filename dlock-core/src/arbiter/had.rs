@@ -40,11 +40,14 @@ impl Arbiter {
             }
             LockType::Rw => {
                 let owns = RwWord::from_bits(mem.read(w0)).client() == client.get();
-                let noted = match self.proxied.contains(client) {
-                    true => false,
-                    false => mem.ledger(client, handle).state() != LedgerState::None,
+                let entry = match self.proxied.contains(client) {
+                    true => LedgerEntry::new(),
+                    false => mem.ledger(client, handle),
                 };
-                match owns || noted || state.rw.knows(client) {
+                let noted = entry.state() != LedgerState::None;
+                // one that has written since has a share if its ledger says so
+                let has_untold = entry == LedgerEntry::new() && state.rw.knows(client);
+                match owns || noted || has_untold {
                     true => Had::Unleased,
                     false => Had::Nothing,
                 }
