@@ -247,6 +247,22 @@ fn a_hold_from_before_the_batch_is_not_undone_before_all_items_are_told() {
 }
 
 #[test]
+fn a_hold_whose_extend_was_given_up_is_not_undone_before_its_caller_is_told() {
+    let mut e = entry(LockType::Atomic);
+    taken(&mut e);
+    let extend = Op::Extend { mode: Mode::Exclusive, expire_s: 2 };
+    let started = Operation::begin(&mut e, extend, at(0), Bounds::since(at(0).local_ns));
+    let Started::Running(mut operation) = started else { panic!() };
+    let Effect::Post { chain, .. } = operation.next(&mut e) else { panic!() };
+    let dlock_core::word_op::WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!() };
+    operation.outcome(&mut e, old_word(expect), at(9));
+    assert_eq!(status(operation.next(&mut e)), Status::Fail, "it came too late");
+    operation.give_up(&mut e, Status::TimedOut, at(9));
+    assert_eq!(status(operation.next(&mut e)), Status::TimedOut);
+    assert!(e.in_doubt(), "its next operation asks for the undo");
+}
+
+#[test]
 fn a_hold_from_before_the_batch_is_entered_again_and_one_of_the_batch_is_not() {
     for (was_held, second) in [(true, Status::AlreadyLocked), (false, Status::Fail)] {
         let mut locks = Locks(vec![entry(LockType::Atomic)], at(0));

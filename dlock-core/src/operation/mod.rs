@@ -28,6 +28,7 @@
 
 mod batch;
 mod bounds;
+mod end;
 pub mod lease;
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,7 @@ pub use bounds::{
 
 use crate::clock::Now;
 use crate::counters::Counter;
-use crate::lock::{Begin, EntryState, FastCas, LockEntry, Machine, Op, OpResult, Step};
+use crate::lock::{EntryState, FastCas, LockEntry, Machine, Op, OpResult, Step};
 use crate::message::{LockType, Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
@@ -523,36 +524,6 @@ impl Operation {
         }
     }
 
-    /// Ends the operation although its answer is out: what it did is undone. The executor drops
-    /// what it waits for, and carries out the effects that are left.
-    pub fn give_up(&mut self, entry: &mut LockEntry, status: Status, now: Now) {
-        match self.stage {
-            Stage::Undo(_) => return,
-            Stage::Done(result) => {
-                self.untold(entry, &result, now);
-                self.stage = Stage::Undo(OpResult::of(status));
-                return;
-            }
-            _ => self.now = now,
-        }
-        if !planted::is(Bug::GivenUpKept) {
-            self.machine.abandon(entry);
-        }
-        self.stage = Stage::Undo(OpResult::of(status));
-    }
-
-    /// The result is not told to anybody: a hold that nobody knows of is given back.
-    fn untold(&mut self, entry: &mut LockEntry, result: &OpResult, now: Now) {
-        let takes = matches!(self.op, Op::TryLock { .. } | Op::Lock { .. });
-        if !takes || !lease::is_grant(entry, self.op, result) || planted::is(Bug::GivenUpKept) {
-            return;
-        }
-        match entry.refs() {
-            0 | 1 => entry.give_back(),
-            _ => drop(entry.begin(Op::Unlock, now)), // one hold less, and nothing to be sent
-        }
-    }
-
     /// Whether the last effect is one that is to be reported, and was not.
     pub fn is_waiting(&self) -> bool {
         matches!(
@@ -570,41 +541,6 @@ impl Operation {
     /// Whether nothing is waited for any more: only effects that end it are left.
     pub fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Undo(_) | Stage::Done(_))
-    }
-
-    /// The machine has a result. A grant whose lease may be over is given back.
-    fn finish(&mut self, entry: &mut LockEntry, result: OpResult) {
-        if !lease::is_over(entry, self.op, &result, self.now) {
-            let result = lease::told(entry, self.op, result, self.now);
-            self.stage = match result.status {
-                Status::BadResponse => Stage::Undo(result),
-                _ if self.replaced => Stage::Undo(result),
-                _ => Stage::Done(result),
-            };
-            return;
-        }
-        if lease::was_held(entry, self.op) {
-            // the caller may rely on its hold until it is told: what is left of it is undone by
-            // its next operation, or ends with its lease
-            entry.give_back();
-            self.stage = Stage::Done(OpResult::of(Status::Fail));
-            return;
-        }
-        entry.give_back();
-        self.late_grants += 1;
-        let has_time = self.now.local_ns < self.bounds.grant_until_ns.min(self.now.horizon_ns);
-        let waits = matches!(self.op, Op::Lock { .. });
-        if waits && has_time && self.late_grants <= LATE_GRANTS_MAX {
-            match entry.begin(self.op, self.now) {
-                Begin::Run(machine, step) => {
-                    self.machine = machine;
-                    self.stage = Stage::Step(step);
-                    return;
-                }
-                Begin::Local(_) => {}
-            }
-        }
-        self.stage = Stage::Undo(OpResult::of(Status::Fail));
     }
 }
 

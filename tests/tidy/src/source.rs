@@ -51,7 +51,10 @@ pub fn too_long(files: &[File]) -> Vec<String> {
 /// The lines before a test module that ends the file.
 fn code_lines(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().collect();
-    lines.iter().position(|l| l.starts_with("#[cfg(test)]")).unwrap_or(lines.len())
+    let is_module = |pair: &[&str]| {
+        pair[0].starts_with("#[cfg(test)]") && pair[1].starts_with("mod ") && pair[1].ends_with('{')
+    };
+    lines.windows(2).position(is_module).unwrap_or(lines.len())
 }
 
 /// Lines of Rust that are too wide.
@@ -196,7 +199,7 @@ mod tests {
     fn only_code_before_the_test_module_counts() {
         let long = "x\n".repeat(CODE_LINES_MAX);
         assert!(
-            too_long(&file("a.rs", &format!("{long}#[cfg(test)]\nmod tests {{}}\n"))).is_empty()
+            too_long(&file("a.rs", &format!("{long}#[cfg(test)]\nmod tests {{\n}}\n"))).is_empty()
         );
         assert_eq!(too_long(&file("a.rs", &format!("{long}y\n"))).len(), 1);
     }
@@ -218,7 +221,7 @@ mod tests {
         let table = concat!("x: Hash", "Map<u32, u32>,\n");
         assert_eq!(tables_that_move(&file("dlock-core/src/a.rs", table)).len(), 1);
         assert!(tables_that_move(&file("dlock-client/src/a.rs", table)).is_empty());
-        let in_test = format!("#[cfg(test)]\nmod tests {{ {table} }}");
+        let in_test = format!("#[cfg(test)]\nmod tests {{\n {table} }}");
         assert!(tables_that_move(&file("dlock-core/src/a.rs", &in_test)).is_empty());
     }
 

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How an operation ends: its result, or its being given up, and what is given back then.
+
+use super::bounds::LATE_GRANTS_MAX;
+use super::{lease, Operation, Stage};
+use crate::clock::Now;
+use crate::lock::{Begin, LockEntry, Op, OpResult};
+use crate::planted::{self, Bug};
+use crate::status::Status;
+
+impl Operation {
+    /// Ends the operation although its answer is out: what it did is undone. The executor drops
+    /// what it waits for, and carries out the effects that are left.
+    pub fn give_up(&mut self, entry: &mut LockEntry, status: Status, now: Now) {
+        match self.stage {
+            Stage::Undo(_) => return,
+            Stage::Done(result) => {
+                let result_of = OpResult::of(status);
+                self.stage = match self.untold(entry, &result, now) {
+                    true => Stage::Undo(result_of),
+                    // what the caller had before is undone once it knows that it was lost
+                    false => Stage::Done(result_of),
+                };
+                return;
+            }
+            _ => self.now = now,
+        }
+        if !planted::is(Bug::GivenUpKept) {
+            self.machine.abandon(entry);
+        }
+        self.stage = Stage::Undo(OpResult::of(status));
+    }
+
+    /// The result is not told to anybody: a hold that nobody knows of is given back. `true`: it
+    /// is to be undone.
+    fn untold(&mut self, entry: &mut LockEntry, result: &OpResult, now: Now) -> bool {
+        let takes = matches!(self.op, Op::TryLock { .. } | Op::Lock { .. });
+        if !takes || !lease::is_grant(entry, self.op, result) || planted::is(Bug::GivenUpKept) {
+            return false;
+        }
+        if entry.refs() > 1 {
+            let _ = entry.begin(Op::Unlock, now); // one hold less, and nothing to be sent
+            return false;
+        }
+        entry.give_back();
+        true
+    }
+
+    /// The machine has a result. A grant whose lease may be over is given back.
+    pub(super) fn finish(&mut self, entry: &mut LockEntry, result: OpResult) {
+        if !lease::is_over(entry, self.op, &result, self.now) {
+            let result = lease::told(entry, self.op, result, self.now);
+            self.stage = match result.status {
+                Status::BadResponse => Stage::Undo(result),
+                _ if self.replaced => Stage::Undo(result),
+                _ => Stage::Done(result),
+            };
+            return;
+        }
+        if lease::was_held(entry, self.op) {
+            // the caller may rely on its hold until it is told: what is left of it is undone by
+            // its next operation, or ends with its lease
+            entry.give_back();
+            self.stage = Stage::Done(OpResult::of(Status::Fail));
+            return;
+        }
+        entry.give_back();
+        self.late_grants += 1;
+        let has_time = self.now.local_ns < self.bounds.grant_until_ns.min(self.now.horizon_ns);
+        let waits = matches!(self.op, Op::Lock { .. });
+        if waits && has_time && self.late_grants <= LATE_GRANTS_MAX {
+            match entry.begin(self.op, self.now) {
+                Begin::Run(machine, step) => {
+                    self.machine = machine;
+                    self.stage = Stage::Step(step);
+                    return;
+                }
+                Begin::Local(_) => {}
+            }
+        }
+        self.stage = Stage::Undo(OpResult::of(Status::Fail));
+    }
+}
