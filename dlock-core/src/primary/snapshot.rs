@@ -43,7 +43,7 @@ impl Primary {
         after: LockId,
         max: usize,
     ) -> Vec<LockSnapshot> {
-        let page = self.registry.locks.iter().filter(|record| record.id() > after).take(max);
+        let page = self.registry.locks.after(after).take(max);
         page.map(|record| LockSnapshot {
             lock: record.id(),
             name: record.name().to_vec(),

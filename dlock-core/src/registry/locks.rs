@@ -9,6 +9,7 @@
 //! it keeps under that slot itself, and before the next lock is created.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::handles::{HandleEntry, What};
 use super::ids::Ids;
@@ -178,6 +179,11 @@ impl Locks {
     /// All locks in the order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = &LockRecord> + '_ {
         self.by_id.values()
+    }
+    /// Those with ids above this one, in order.
+    pub fn after(&self, lock: LockId) -> impl Iterator<Item = &LockRecord> + '_ {
+        let above = (Bound::Excluded(lock), Bound::Unbounded);
+        self.by_id.range(above).map(|(_, record)| record)
     }
     /// How many locks there are.
     pub fn len(&self) -> usize {
@@ -373,6 +379,21 @@ mod tests {
         assert_eq!((record.id(), record.name(), record.lease_s()), (a.lock, &d.name[..], 5));
         assert_eq!(w.reg.locks.by_name(&d.name).unwrap().lock_type(), LockType::Atomic);
         w.reg.assert_consistent();
+    }
+
+    #[test]
+    fn locks_are_listed_from_any_id_on() {
+        let mut w = World::new(9);
+        for name in ["a", "b", "c"] {
+            w.get(1, &desc(name, LockType::Atomic)).unwrap();
+        }
+        let all: Vec<LockId> = w.reg.locks.iter().map(LockRecord::id).collect();
+        for (i, &lock) in all.iter().enumerate() {
+            let after: Vec<LockId> = w.reg.locks.after(lock).map(LockRecord::id).collect();
+            assert_eq!(after, all[i + 1..]);
+        }
+        assert_eq!(w.reg.locks.after(LockId(i32::MAX)).count(), 0);
+        assert_eq!(w.reg.locks.after(LockId(i32::MIN)).count(), 3);
     }
 
     #[test]
