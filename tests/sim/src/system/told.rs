@@ -54,8 +54,8 @@ impl Sys {
     }
 
     /// What the program was told that it has is undone after it was told that it has lost it.
-    /// (Not of batches: where a session is replaced amid one, an item may still have a hold undone
-    /// whose lease is over, before the batch is told; `docs/verification.md`.)
+    /// (Not of batches: an earlier item may have found that the hold is lost, and a later one has
+    /// its own attempt undone, before the batch is told.)
     pub(super) fn is_told_first(&mut self, c: usize, l: usize, request: Request) {
         let is_alone = self.thread(c, l).operation.is_some();
         let is_undo = is_alone && matches!(request, Request::Resolve { .. });
