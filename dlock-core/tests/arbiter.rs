@@ -566,3 +566,29 @@ fn a_lane_starts_again_although_a_ticket_of_a_client_without_a_ledger_was_ended(
     let Reply::Granted { ticket: Some(ticket), .. } = out[0].reply else { panic!("{out:?}") };
     assert_eq!(ticket.tx, 0);
 }
+
+/// The chain's note was lost, and its client went back to memory of its own.
+#[test]
+fn a_share_that_its_client_released_by_itself_is_not_taken_off_with_a_later_one() {
+    for named in [true, false] {
+        let mut w = World::new(LockType::Fair, 2);
+        w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, 600);
+        let (noted, old) = (w.memory.ledgers[&id(1)], w.memory.word);
+        w.memory.word = w.word().shared_taken().into_bits();
+        w.call(|arbiter, _, _, lock, _, _| {
+            let addr = WordAddr::new(lock.slot, Word::W0);
+            let add = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
+            arbiter.executed_word_op(lock, id(1), noted, &add, old);
+        });
+        w.memory.word = w.word().shared_done(1).into_bits();
+        w.take(2, S, LedgerState::HeldShared, 600);
+        if named {
+            w.take(1, S, LedgerState::HeldShared, 600);
+        } else {
+            w.memory.ledgers.remove(&id(1)); // it has taken none since
+        }
+        assert_eq!(w.word().open_shared(), 1 + u16::from(named));
+        w.ask(1, Request::Resolve { handle: HANDLE });
+        assert_eq!(w.word().open_shared(), 1, "the other reader's is left");
+    }
+}

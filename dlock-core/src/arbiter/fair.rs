@@ -491,6 +491,10 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
     };
     let by_ledger = named(entry).filter(|&(m, t)| !is_over(m, t) && !is_kept(fair, m, t));
     let by_record = fair.records.get(&client).copied().filter(|r| !is_over(r.mode, r.ticket));
+    let ledger = named(entry).filter(|_| !is_given_up(entry));
+    let ledger = ledger.filter(|&(m, t)| !is_over(m, t) && !fair.is_revoked(client, m, t));
+    let is_intent = entry.state() == LedgerState::Intent;
+    let is_current = by_record.is_some_and(|r| fair.is_current(client, &r, ledger, is_intent));
     if let Some((mode, ticket)) = by_ledger {
         let is_granted = by_record.is_some_and(|r| {
             (r.mode, r.ticket) == (mode, ticket) && matches!(r.status, RecordStatus::Granted { .. })
@@ -509,7 +513,10 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
         }
     }
     fair.forget(client);
-    let Some(r) = by_record.filter(|r| Some((r.mode, r.ticket)) != named(entry)) else { return };
+    let Some(r) = by_record.filter(|r| is_current && Some((r.mode, r.ticket)) != named(entry))
+    else {
+        return;
+    };
     match r.status {
         // an exclusive grant the ledger does not show yet; one that it has dropped has passed
         RecordStatus::Granted { .. } if r.mode == Mode::Exclusive => {

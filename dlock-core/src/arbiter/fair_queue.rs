@@ -161,22 +161,7 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
             .filter(|&(mode, t)| mode == Mode::Shared || word.is_open(t.tx))
             .filter(|&(mode, t)| !fair.is_revoked(client, mode, t));
         let record = fair.records.get(&client).copied();
-        // what the ledger names is newer than a record of another ticket, and a share that was
-        // granted, and that the ledger has dropped, is released; so is one that a chain took, once
-        // something else has followed that chain's intent
-        let is_granted = |status| match status {
-            RecordStatus::Granted { .. } => true,
-            RecordStatus::Issued { .. } => !is_intent,
-            RecordStatus::Queued | RecordStatus::Waiting => false,
-        };
-        let record = record.filter(|r| match ledger {
-            Some(named) => named == (r.mode, r.ticket),
-            None => {
-                r.mode == Mode::Exclusive
-                    || !is_granted(r.status)
-                    || fair.live.get(&client) == Some(&(r.mode, r.ticket))
-            }
-        });
+        let record = record.filter(|r| fair.is_current(client, r, ledger, is_intent));
         if record.is_none() {
             fair.records.remove(&client);
         }

@@ -262,6 +262,31 @@ impl FairState {
     }
 
     /// Whether this client's share may have been taken off already, as one that nobody claimed.
+    /// Whether a record still tells something, beside a ledger that names `ledger`. What that names
+    /// is newer than a record of another ticket. A share that was granted, and that the ledger
+    /// has dropped, is released; so is one that a chain took, once something else has followed
+    /// that chain's intent.
+    pub(super) fn is_current(
+        &self,
+        client: ClientId,
+        record: &Record,
+        ledger: Option<(Mode, Ticket)>,
+        is_intent: bool,
+    ) -> bool {
+        let its = (record.mode, record.ticket);
+        let is_passed = match record.status {
+            RecordStatus::Granted { .. } => true,
+            RecordStatus::Issued { .. } => !is_intent,
+            RecordStatus::Queued | RecordStatus::Waiting => false,
+        };
+        match ledger {
+            Some(named) => named == its,
+            None => {
+                record.mode == Mode::Exclusive || !is_passed || self.live.get(&client) == Some(&its)
+            }
+        }
+    }
+
     pub(super) fn is_suspect(&self, client: ClientId, mode: Mode) -> bool {
         mode == Mode::Shared && self.suspects.contains_key(&client)
     }
