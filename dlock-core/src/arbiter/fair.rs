@@ -491,8 +491,7 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
     };
     let by_ledger = named(entry).filter(|&(m, t)| !is_over(m, t) && !is_kept(fair, m, t));
     let by_record = fair.records.get(&client).copied().filter(|r| !is_over(r.mode, r.ticket));
-    let ledger = named(entry).filter(|_| !is_given_up(entry));
-    let ledger = ledger.filter(|&(m, t)| !is_over(m, t) && !fair.is_revoked(client, m, t));
+    let ledger = fair.counts(client, entry, word);
     let is_intent = entry.state() == LedgerState::Intent;
     let is_current = by_record.is_some_and(|r| fair.is_current(client, &r, ledger, is_intent));
     if let Some((mode, ticket)) = by_ledger {

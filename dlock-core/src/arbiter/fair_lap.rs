@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    /// Whatever has made the word pass them.
+    /// However the word came to pass their numbers.
     #[test]
     fn what_was_given_up_and_is_done_counts_for_nobody_in_the_next_lap() {
         let (mut fair, client) = (FairState::default(), ClientId::new(7).unwrap());

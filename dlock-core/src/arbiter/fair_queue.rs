@@ -14,7 +14,7 @@
 //! it; a call makes [`PASSES_MAX`] passes and goes on at the next tick. See [`WORK_MAX`].
 
 use super::super::{Ctx, LockState};
-use super::{gives_up_by_ledger, is_given_up, named, told, Crowd, FairState, RecordStatus};
+use super::{gives_up_by_ledger, is_given_up, told, Crowd, FairState, RecordStatus};
 use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
 use crate::lane;
@@ -147,7 +147,6 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
     let mut claims = Claims { word, all: Vec::with_capacity(refs.len()), intents: Vec::new() };
     for &(client, handle) in refs {
         let entry = told(ctx, fair, client, handle);
-        let ledger = named(entry);
         let is_intent = entry.state() == LedgerState::Intent;
         fair.told(client, entry);
         if is_intent {
@@ -156,10 +155,7 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
         if is_given_up(entry) && !ctx.is_proxied(client) {
             gives_up_by_ledger(ctx, fair, client, entry);
         }
-        let ledger = ledger
-            .filter(|_| !is_given_up(entry))
-            .filter(|&(mode, t)| mode == Mode::Shared || word.is_open(t.tx))
-            .filter(|&(mode, t)| !fair.is_revoked(client, mode, t));
+        let ledger = fair.counts(client, entry, word);
         let record = fair.records.get(&client).copied();
         let record = record.filter(|r| fair.is_current(client, r, ledger, is_intent));
         if record.is_none() {

@@ -261,9 +261,22 @@ impl FairState {
         revoked.is_some_and(|all| all.iter().any(|r| (r.mode, r.ticket) == (mode, ticket)))
     }
 
-    /// Whether this client's share may have been taken off already, as one that nobody claimed.
-    /// Whether a record still tells something, beside a ledger that names `ledger`. What that names
-    /// is newer than a record of another ticket. A share that was granted, and that the ledger
+    /// The ticket that a client's ledger names, if it counts: it is not given up, not done, and was
+    /// not ended.
+    pub(super) fn counts(
+        &self,
+        client: ClientId,
+        entry: LedgerEntry,
+        word: FairWord,
+    ) -> Option<(Mode, Ticket)> {
+        named(entry)
+            .filter(|_| !is_given_up(entry))
+            .filter(|&(mode, t)| mode == Mode::Shared || word.is_open(t.tx))
+            .filter(|&(mode, t)| !self.is_revoked(client, mode, t))
+    }
+
+    /// Whether a record still tells something, beside a ledger that names `ledger` (as it
+    /// [counts](Self::counts)). What that names is newer than a record of another ticket. A share that was granted, and that the ledger
     /// has dropped, is released; so is one that a chain took, once something else has followed
     /// that chain's intent.
     pub(super) fn is_current(
@@ -287,6 +300,7 @@ impl FairState {
         }
     }
 
+    /// Whether this client's share may have been taken off already, as one that nobody claimed.
     pub(super) fn is_suspect(&self, client: ClientId, mode: Mode) -> bool {
         mode == Mode::Shared && self.suspects.contains_key(&client)
     }

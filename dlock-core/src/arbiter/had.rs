@@ -21,13 +21,16 @@ impl Arbiter {
         client: ClientId,
         handle: Handle,
     ) -> Had {
-        let (nothing, mut told) = (LockState::default(), LockState::default());
-        let mut state = self.locks.get(&lock.slot).map_or(&nothing, |state| &**state);
-        if self.is_changing(client) {
-            told.clone_from(state);
-            self.proxied.tell(&mut told);
-            state = &told;
-        }
+        let mut copy = LockState::default();
+        let state = match self.locks.get(&lock.slot) {
+            Some(state) if !self.is_changing(client) => state,
+            Some(state) => {
+                copy.clone_from(state);
+                self.proxied.tell(&mut copy);
+                &copy
+            }
+            None => &copy,
+        };
         let is_queued = state.queue.iter().any(|w| w.caller.client == client);
         let w0 = WordAddr::new(lock.slot, Word::W0);
         let had = match lock.lock_type {

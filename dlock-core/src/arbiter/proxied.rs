@@ -6,8 +6,8 @@
 //!   a client becomes one, or is none any more ──▶ changing ──all its locks told──▶ settled
 //! ```
 //! What is known of a client stands with each lock, and it may have got all of them: they are
-//! told one by one, and one that is used before is told then. To be told twice changes nothing,
-//! as nobody becomes one again who was none any more.
+//! told one by one, and a lock that is used before is told then. A lock may be told twice: a client
+//! that has gone over to memory of its own never becomes proxied again.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::planted::{self, Bug};
 /// Who is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Proxied {
-    pub clients: BTreeSet<ClientId>,
+    clients: BTreeSet<ClientId>,
     /// Clients some of whose shares are known from a claim, and no chain.
     claimants: BTreeSet<ClientId>,
     /// Clients some of whose locks may not have been told.

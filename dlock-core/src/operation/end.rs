@@ -12,14 +12,14 @@ impl Operation {
     /// Ends the operation although its answer is out: what it did is undone. The executor drops
     /// what it waits for, and carries out the effects that are left.
     pub fn give_up(&mut self, entry: &mut LockEntry, status: Status, now: Now) {
+        let given_up = OpResult::of(status);
         match self.stage {
             Stage::Undo(_) => return,
             Stage::Done(result) => {
-                let result_of = OpResult::of(status);
                 self.stage = match self.untold(entry, &result, now) {
-                    true => Stage::Undo(result_of),
+                    true => Stage::Undo(given_up),
                     // what the caller had before is undone once it knows that it was lost
-                    false => Stage::Done(result_of),
+                    false => Stage::Done(given_up),
                 };
                 return;
             }
@@ -28,11 +28,11 @@ impl Operation {
         if !planted::is(Bug::GivenUpKept) {
             self.machine.abandon(entry);
         }
-        self.stage = Stage::Undo(OpResult::of(status));
+        self.stage = Stage::Undo(given_up);
     }
 
-    /// The result is not told to anybody: a hold that nobody knows of is given back. `true`: it
-    /// is to be undone.
+    /// The caller is not told this result, so a hold that it was granted is given back. Whether that
+    /// is to be undone at the primary.
     fn untold(&mut self, entry: &mut LockEntry, result: &OpResult, now: Now) -> bool {
         let takes = matches!(self.op, Op::TryLock { .. } | Op::Lock { .. });
         if !takes || !lease::is_grant(entry, self.op, result) || planted::is(Bug::GivenUpKept) {
