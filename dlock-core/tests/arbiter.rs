@@ -67,8 +67,8 @@ fn executes_a_share(w: &mut World) {
 }
 
 /// A client that has operated on the words itself took a share over tcp; the note was lost with the
-/// channel, and it released the share itself again. Another share, which nobody claims, does not pass
-/// for it.
+/// channel, and it released the share itself again. Another share, which nobody claims, does not
+/// pass for it.
 #[test]
 fn a_share_that_the_primary_took_for_a_client_is_over_when_its_ledger_has_dropped_it() {
     let mut w = World::new(LockType::Fair, 2);

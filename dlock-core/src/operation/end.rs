@@ -31,8 +31,8 @@ impl Operation {
         self.stage = Stage::Undo(given_up);
     }
 
-    /// The caller is not told this result, so a hold that it was granted is given back. Whether that
-    /// is to be undone at the primary.
+    /// The caller is not told this result, so a hold that it was granted is given back. Whether
+    /// that is to be undone at the primary.
     fn untold(&mut self, entry: &mut LockEntry, result: &OpResult, now: Now) -> bool {
         let takes = matches!(self.op, Op::TryLock { .. } | Op::Lock { .. });
         if !takes || !lease::is_grant(entry, self.op, result) || planted::is(Bug::GivenUpKept) {
