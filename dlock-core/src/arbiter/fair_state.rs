@@ -276,9 +276,9 @@ impl FairState {
     }
 
     /// Whether a record still tells something, beside a ledger that names `ledger` (as it
-    /// [counts](Self::counts)). What that names is newer than a record of another ticket. A share that was granted, and that the ledger
-    /// has dropped, is released; so is one that a chain took, once something else has followed
-    /// that chain's intent.
+    /// [counts](Self::counts)). What that names is newer than a record of another ticket. A share
+    /// that was granted, and that the ledger has dropped, is released; so is one that a chain took,
+    /// once something else has followed that chain's intent.
     pub(super) fn is_current(
         &self,
         client: ClientId,
