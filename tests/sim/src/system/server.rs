@@ -17,7 +17,7 @@ use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
 use dlock_core::words::{AtomicWord, RwWord};
 
 use super::control::Answer;
-use super::state::{Arrived, Client, Doing, Ev, Frame, Life, Sys, Thread, Unit};
+use super::state::{Arrived, Client, Doing, Ev, Frame, Life, Session, Sys, Thread, Unit};
 
 /// The connection number that stands for every connection of a process that has ended.
 pub(crate) const EXITED: u32 = u32::MAX - 1;
@@ -28,7 +28,7 @@ pub(crate) struct World {
     pub primary: Option<Primary>,
     pub members: Membership,
     /// Sessions that are prepared.
-    pub prepared: Vec<super::state::Session>,
+    pub prepared: Vec<Session>,
     pub out: Vec<Sent>,
     /// Locks that are free, and whose waiters sleep: since when, and the word.
     asleep: Vec<Option<(u64, u64)>>,
@@ -299,7 +299,7 @@ impl World {
         }
         for l in (0..sys.plan.locks.len()).filter(|&l| sys.plan.locks[l] != LockType::Atomic) {
             let threads = || sys.clients.iter().map(|c| &c.threads[l]);
-            let Some(slot) = sys.slot_of(l) else { continue };
+            let Some(slot) = sys.slot_of(l, primary) else { continue };
             let word = sys.memory.words[Sys::w0(slot).index() as usize];
             let free = RwWord::from_bits(word).with_waiters(false) == RwWord::new();
             let asleep = |t: &Thread| match t.doing {
@@ -343,7 +343,7 @@ impl World {
     fn waiters_bits(&mut self) {
         let Some(primary) = &self.primary else { return };
         for l in 0..self.sys.plan.locks.len() {
-            let Some(slot) = self.sys.slot_of(l) else { continue };
+            let Some(slot) = self.sys.slot_of(l, primary) else { continue };
             let word = *self.sys.memory.word(Sys::w0(slot));
             let queued = primary.waiters(slot);
             let bit = match self.sys.plan.locks[l] {
@@ -360,10 +360,12 @@ impl World {
 }
 
 impl Sys {
-    /// Where the lock is now, told by somebody who has got it and whom the primary knows: whose
-    /// lock was destroyed unknowingly may remember a place that another lock has now.
-    fn slot_of(&self, l: usize) -> Option<Slot> {
-        let knows = |c: &&Client| self.sessions.iter().any(|s| Some(s.id) == c.id && !s.left);
+    /// Where the lock is now, told by somebody who has got it and whom the primary knows and is
+    /// not about to forget: whose lock was destroyed unknowingly may remember a place that another
+    /// lock or an object has now.
+    fn slot_of(&self, l: usize, primary: &Primary) -> Option<Slot> {
+        let stays = |s: &Session| !s.left && !primary.is_leaving(s.id);
+        let knows = |c: &&Client| self.sessions.iter().any(|s| Some(s.id) == c.id && stays(s));
         let threads = self.clients.iter().filter(knows).map(|c| &c.threads[l]);
         let bound = |t: &&Thread| t.epoch == self.epoch && t.doing != Doing::Control;
         threads.filter(bound).find_map(|t| Some(t.entry.as_ref()?.slot()))
