@@ -492,8 +492,7 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
     let by_ledger = named(entry).filter(|&(m, t)| !is_over(m, t) && !is_kept(fair, m, t));
     let by_record = fair.records.get(&client).copied().filter(|r| !is_over(r.mode, r.ticket));
     let ledger = fair.counts(client, entry, word);
-    let is_intent = entry.state() == LedgerState::Intent;
-    let is_current = by_record.is_some_and(|r| fair.is_current(client, &r, ledger, is_intent));
+    let is_current = by_record.is_some_and(|r| fair.is_current(client, &r, entry, ledger));
     if let Some((mode, ticket)) = by_ledger {
         let is_granted = by_record.is_some_and(|r| {
             (r.mode, r.ticket) == (mode, ticket) && matches!(r.status, RecordStatus::Granted { .. })

@@ -147,9 +147,8 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
     let mut claims = Claims { word, all: Vec::with_capacity(refs.len()), intents: Vec::new() };
     for &(client, handle) in refs {
         let entry = told(ctx, fair, client, handle);
-        let is_intent = entry.state() == LedgerState::Intent;
         fair.told(client, entry);
-        if is_intent {
+        if entry.state() == LedgerState::Intent {
             claims.intents.push((client, entry));
         }
         if is_given_up(entry) && !ctx.is_proxied(client) {
@@ -157,7 +156,7 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
         }
         let ledger = fair.counts(client, entry, word);
         let record = fair.records.get(&client).copied();
-        let record = record.filter(|r| fair.is_current(client, r, ledger, is_intent));
+        let record = record.filter(|r| fair.is_current(client, r, entry, ledger));
         if record.is_none() {
             fair.records.remove(&client);
         }
@@ -168,11 +167,11 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
         let deadline_s = entry.deadline_s(ctx.anchor_s);
         let is_suspect = fair.is_suspect(client, mode);
         let by_record = match record.map(|r| r.status) {
-            Some(RecordStatus::Issued { deadline_s: None }) => Kind::Issued,
+            Some(RecordStatus::Issued { deadline_s: None, .. }) => Kind::Issued,
             Some(RecordStatus::Waiting) => Kind::Waiting,
             Some(
                 RecordStatus::Granted { deadline_s }
-                | RecordStatus::Issued { deadline_s: Some(deadline_s) },
+                | RecordStatus::Issued { deadline_s: Some(deadline_s), .. },
             ) => Kind::Held { deadline_s },
             Some(RecordStatus::Queued) | None => Kind::Queued,
         };

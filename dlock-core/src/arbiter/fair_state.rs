@@ -29,6 +29,8 @@ pub(super) enum RecordStatus {
     /// been told so, with this deadline.
     Issued {
         deadline_s: Option<u32>,
+        /// What the chain wrote to the ledger before.
+        intent: LedgerEntry,
     },
     Queued,
     Waiting,
@@ -139,24 +141,24 @@ impl FairState {
         }
         match record.status {
             RecordStatus::Granted { deadline_s } => Some(deadline_s),
-            RecordStatus::Issued { deadline_s } => deadline_s,
+            RecordStatus::Issued { deadline_s, .. } => deadline_s,
             RecordStatus::Queued | RecordStatus::Waiting => None,
         }
     }
 
-    /// A chain of a tcp client took a ticket.
+    /// A chain of a tcp client took a ticket, after it wrote this to the ledger.
     pub(in crate::arbiter) fn issued(
         &mut self,
         client: ClientId,
-        mode: Mode,
-        ticket: Ticket,
+        (mode, ticket): (Mode, Ticket),
         deadline_s: Option<u32>,
+        intent: LedgerEntry,
         is_proxied: bool,
     ) {
         if is_proxied {
             self.has_taken(client, mode, ticket);
         }
-        let status = RecordStatus::Issued { deadline_s };
+        let status = RecordStatus::Issued { deadline_s, intent };
         self.records.insert(client, Record { mode, ticket, status, since: None });
     }
 
@@ -275,21 +277,23 @@ impl FairState {
             .filter(|&(mode, t)| !self.is_revoked(client, mode, t))
     }
 
-    /// Whether a record still tells something, beside a ledger that names `ledger` (as it
+    /// Whether a record still tells something, beside a ledger `entry` that names `ledger` (as it
     /// [counts](Self::counts)). What that names is newer than a record of another ticket. A share
     /// that was granted, and that the ledger has dropped, is released; so is one that a chain took,
-    /// once something else has followed that chain's intent.
+    /// once something else has followed that chain's intent (no two of a client are the same).
     pub(super) fn is_current(
         &self,
         client: ClientId,
         record: &Record,
+        entry: LedgerEntry,
         ledger: Option<(Mode, Ticket)>,
-        is_intent: bool,
     ) -> bool {
         let its = (record.mode, record.ticket);
         let is_passed = match record.status {
             RecordStatus::Granted { .. } => true,
-            RecordStatus::Issued { .. } => !is_intent,
+            RecordStatus::Issued { intent, .. } => {
+                entry.state() != LedgerState::Intent || entry != intent
+            }
             RecordStatus::Queued | RecordStatus::Waiting => false,
         };
         match ledger {
@@ -519,7 +523,7 @@ mod tests {
         let mut fair = FairState::default();
         fair.has_taken(client, Mode::Shared, first);
         fair.revoke(client, Mode::Shared, first, true);
-        fair.issued(client, Mode::Shared, second, None, true);
+        fair.issued(client, (Mode::Shared, second), None, LedgerEntry::new(), true);
         fair.unproxy(client);
         fair.told(client, LedgerEntry::of_ticket(LedgerState::HeldShared, first));
         assert!(fair.is_revoked(client, Mode::Shared, first));

@@ -338,14 +338,9 @@ impl Arbiter {
                 };
                 let deadline_s = fair::lease_of(FairWord::from_bits(old), mode, noted)
                     .map(|noted| noted.deadline_s(self.anchor_s));
+                let taken = (mode, FairWord::from_bits(old).next());
                 let state = self.state(lock.slot);
-                state.fair.issued(
-                    client,
-                    mode,
-                    FairWord::from_bits(old).next(),
-                    deadline_s,
-                    proxied,
-                );
+                state.fair.issued(client, taken, deadline_s, noted, proxied);
             }
             (LockType::Fair, WordOp::Cas { expect, .. }) if proxied && old == expect => {
                 self.state(lock.slot).fair.finished(client);
