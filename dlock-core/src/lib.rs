@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The dlock protocol, pure: no I/O, no clock, no randomness, no threads, no `unsafe`.
+//! The dlock protocol, pure: no I/O, no clock, no threads, no `unsafe`.
 //!
 //! What this crate does not do: talk to anybody. It turns operations into [chains](word_op::Chain)
 //! and [messages](message::Request), and outcomes and replies into results; somebody else
