@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   perform ─▶ fast: one word operation ─▶ result
+//!           ├▶ at_once: First, one chain ─▶ result
 //!           └▶ Operation ─next─▶ effect ─executor─▶ event ─▶ next ─▶ …
 //!   While a Wait is out the lock slot's mutex is free: other threads see `Busy::Waiting`.
 //! ```
@@ -14,9 +15,9 @@ use dlock_core::clock::Now;
 use dlock_core::exec::{Executor, Single};
 use dlock_core::ids::Seq;
 use dlock_core::limits::LOCK_WAIT_S;
-use dlock_core::lock::{Op, OpResult};
+use dlock_core::lock::{Op, OpResult, Step};
 use dlock_core::message::{LockType, Reply, Request};
-use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
+use dlock_core::operation::{Bounds, Effect, First, Follows, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::session;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome};
@@ -92,7 +93,7 @@ pub(crate) fn perform(
     let now = held.clock(op);
     let Some(cas) = held.entry.fast(op, now) else {
         let now = held.clock_of_bounds(op, now);
-        return slowly(lock_slot, guard, op, now, limit.bounds(now.local_ns));
+        return at_once(lock_slot, guard, op, now, limit.bounds(now.local_ns));
     };
     let single = held.exec.execute_one(&cas.word_op(), now.local_ns + DATA_WAIT_NS);
     if single == Single::Done(cas.expect) {
@@ -159,6 +160,47 @@ fn interfered(
     let outcome = Outcome::from(single);
     let started = Operation::after_fast(&mut held.entry, op, outcome, begun, now, bounds);
     carry_out(lock_slot, guard, started)
+}
+
+/// On memory of this host, where most operations are decided by their first chain.
+#[inline(never)]
+fn at_once(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    op: Op,
+    mut now: Now,
+    bounds: Bounds,
+) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    if !held.entry.is_settled() || held.is_unfounded(op) {
+        return slowly(lock_slot, guard, op, now, bounds);
+    }
+    let mut first = match First::of(&mut held.entry, op, now, bounds) {
+        Ok(first) => first,
+        Err(result) => return result,
+    };
+    let step = first.step(&mut held.entry, now);
+    let chain = match &step {
+        Step::Chain(chain) if !held.entry.has_ledger_write() => chain,
+        _ => return carry_out(lock_slot, guard, Started::Running(first.run(step, now))),
+    };
+    let outcome = held.execute(chain, bounds.chain_until_ns(now.local_ns));
+    if first.needs_clock(&held.entry, now) {
+        now = held.clock_again();
+    }
+    let mut follows = first.outcome(&mut held.entry, outcome, now);
+    while let Follows::Write(write) = follows {
+        held.exec.write_ledger(held.entry.handle(), write);
+        if first.needs_clock(&held.entry, now) {
+            now = held.clock_again();
+        }
+        follows = first.written(&mut held.entry, now);
+    }
+    match follows {
+        Follows::Running(operation) => carry_out(lock_slot, guard, Started::Running(operation)),
+        Follows::Done(result) => result,
+        Follows::Write(_) => unreachable!("it was written"),
+    }
 }
 
 /// The general case.
@@ -374,18 +416,33 @@ impl ClientLock {
     #[inline]
     fn local_coarse(&self) -> Now {
         let before_ns = self.last_now.local_ns;
-        let local_ns = self.exec.local_coarse_ns(before_ns).max(before_ns);
-        self.within_horizon(Now { local_ns, ..self.last_now })
+        let local_ns = self.exec.local_coarse_ns(before_ns);
+        self.within_horizon(match local_ns > before_ns {
+            true => self.last_now.at_local(local_ns),
+            false => self.last_now,
+        })
     }
 
     /// The clock for what follows an outcome.
     fn clock_after(&mut self, operation: &Operation) -> Now {
-        if operation.needs_clock(&self.entry, self.is_local) {
-            self.last_now = match self.entry.lock_type() {
-                LockType::Rw => self.local_coarse(),
-                LockType::Atomic | LockType::Fair => self.now_again(),
-            };
+        match operation.needs_clock(&self.entry, self.is_local) {
+            true => self.clock_again(),
+            false => self.last_now,
         }
+    }
+
+    /// The clock once more in one operation, as its kind of lock needs it.
+    #[inline]
+    fn clock_again(&mut self) -> Now {
+        let before_ns = self.last_now.local_ns;
+        let is_same_tick = self.is_local && self.exec.local_coarse_ns(before_ns) == before_ns;
+        if is_same_tick && self.last_now.horizon_ns == self.pulse.horizon_ns() {
+            return self.last_now; // most often, and nothing is written
+        }
+        self.last_now = match self.entry.lock_type() {
+            LockType::Rw => self.local_coarse(),
+            LockType::Atomic | LockType::Fair => self.now_again(),
+        };
         self.last_now
     }
 

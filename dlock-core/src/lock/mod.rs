@@ -356,6 +356,12 @@ impl LockEntry {
         self.ledger_write.take()
     }
 
+    /// Whether something is to be written to the ledger.
+    #[inline]
+    pub fn has_ledger_write(&self) -> bool {
+        self.ledger_write.is_some()
+    }
+
     /// What to tell a recovering primary.
     pub fn claim(&self, now: Now) -> Claim {
         let mode = match self.state {

@@ -29,6 +29,7 @@
 mod batch;
 mod bounds;
 mod end;
+mod first;
 pub mod lease;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ pub use batch::{Batch, Entries};
 pub use bounds::{
     Bounds, CANCEL_WAIT_NS, CHAIN_WAIT_NS, FLUSH_WAIT_NS, LATE_GRANTS_MAX, PROBE_NS, STEPS_MAX,
 };
+pub use first::{First, Follows};
 
 use crate::clock::Now;
 use crate::counters::Counter;
@@ -173,19 +175,13 @@ impl Operation {
     /// Begins an operation. `now` is from before anything is posted: leases count from there.
     /// A call that has no time left, or whose session is past its horizon, does not begin.
     pub fn begin(entry: &mut LockEntry, op: Op, now: Now, bounds: Bounds) -> Started {
-        if bounds.until_ns <= now.local_ns || now.is_past_horizon() {
-            return Started::Done(OpResult::of(Status::BadResponse));
+        match First::of(entry, op, now, bounds) {
+            Ok(mut first) => {
+                let step = first.step(entry, now);
+                Started::Running(first.run(step, now))
+            }
+            Err(result) => Started::Done(result),
         }
-        if let Some(result) = entry.decided(op) {
-            return Started::Done(lease::told(entry, op, result, now));
-        }
-        let mut started =
-            Started::Running(Self::new(op, Machine::of(op, now), Stage::Posted, now, bounds));
-        if let Started::Running(operation) = &mut started {
-            operation.mode = mode_of(op, entry);
-            operation.stage = Stage::Step(entry.first_step(&mut operation.machine, now));
-        }
-        started
     }
 
     /// Goes on from the outcome of the [first effect](LockEntry::fast) of an operation, which did
@@ -252,13 +248,7 @@ impl Operation {
     /// a release that it has executed has taken effect, however late it is.
     #[inline]
     pub fn needs_clock(&self, entry: &LockEntry, is_local: bool) -> bool {
-        if planted::is(Bug::StaleClock) {
-            return self.now.horizon_ns != u64::MAX;
-        }
-        match self.op.is_timeless(entry.lock_type()) {
-            true => !is_local && self.now.horizon_ns != u64::MAX,
-            false => entry.lock_type() != LockType::Rw || self.now.horizon_ns != u64::MAX,
-        }
+        needs_clock(self.op, entry.lock_type(), self.now, is_local)
     }
 
     /// The next effect. After one that waits for something, only once that was reported.
@@ -444,17 +434,7 @@ impl Operation {
             return;
         }
         self.read(now);
-        // a session that was gone before the chain was sent has refused nothing
-        let outcome = match outcome {
-            Outcome::Refused(Status::BadResponse | Status::TimedOut)
-                if !planted::is(Bug::DoorbellLost) =>
-            {
-                Outcome::Unknown
-            }
-            // what it did may have been undone before it came
-            _ if now.is_past_horizon() => Outcome::Unknown,
-            outcome => outcome,
-        };
+        let outcome = believed(outcome, now);
         self.stage = Stage::Step(self.machine.outcome(entry, outcome, now));
     }
 
@@ -541,6 +521,35 @@ impl Operation {
     /// Whether nothing is waited for any more: only effects that end it are left.
     pub fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Undo(_) | Stage::Done(_))
+    }
+}
+
+/// Whether what follows an event needs the clock as it is then; `last` is the last reading.
+#[inline]
+fn needs_clock(op: Op, lock_type: LockType, last: Now, is_local: bool) -> bool {
+    let has_horizon = last.horizon_ns != u64::MAX;
+    if planted::is(Bug::StaleClock) {
+        return has_horizon;
+    }
+    match op.is_timeless(lock_type) {
+        true => !is_local && has_horizon,
+        false => lock_type != LockType::Rw || has_horizon,
+    }
+}
+
+/// What the outcome of a chain is worth that comes `now`.
+#[inline]
+fn believed(outcome: Outcome, now: Now) -> Outcome {
+    match outcome {
+        // a session that was gone before the chain was sent has refused nothing
+        Outcome::Refused(Status::BadResponse | Status::TimedOut)
+            if !planted::is(Bug::DoorbellLost) =>
+        {
+            Outcome::Unknown
+        }
+        // what it did may have been undone before it came
+        _ if now.is_past_horizon() => Outcome::Unknown,
+        outcome => outcome,
     }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 mod counting;
+mod first;
 
 mod told;
 

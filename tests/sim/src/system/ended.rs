@@ -16,7 +16,7 @@ impl Sys {
         let who = self.who(c);
         let t = self.thread(c, l);
         let Some(entry) = t.entry.as_mut() else { return };
-        if t.operation.is_some() {
+        if t.operation.is_some() || t.first.is_some() {
             let has = !matches!(entry.state(), EntryState::Initialized | EntryState::Unlocked);
             t.lapse |= has;
             if has && entry.deadline_s() == u32::MAX {
@@ -33,7 +33,7 @@ impl Sys {
         self.oracle.ended(l, who);
         self.enter(c, l, Doing::Nothing);
         let t = self.thread(c, l);
-        (t.entry, t.operation, t.lapse) = (None, None, false);
+        (t.entry, t.operation, t.first, t.lapse) = (None, None, None, false);
         self.clients[c].releases.retain(|&r| usize::from(r) != l);
     }
 
@@ -61,7 +61,7 @@ impl Sys {
     pub(super) fn finish(&mut self, c: usize, l: usize, result: OpResult) {
         self.told(c, l, result);
         let t = self.thread(c, l);
-        (t.operation, t.chain, t.outcome) = (None, None, None);
+        (t.operation, t.first, t.chain, t.outcome) = (None, None, None, None);
         (t.asked, t.answer, t.ping, t.pinged) = (None, None, None, false);
         (t.async_until, t.polled, t.judged) = (0, false, false);
         (t.at_once, t.past_queue) = (false, false);

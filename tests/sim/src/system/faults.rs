@@ -107,7 +107,8 @@ impl Sys {
         client.objects.iter_mut().for_each(super::object::ObjectThread::reset);
         for t in &mut client.threads {
             t.tok = t.tok.wrapping_add(1);
-            (t.entry, t.operation, t.chain, t.outcome) = (None, None, None, None);
+            (t.entry, t.operation, t.first) = (None, None, None);
+            (t.chain, t.outcome) = (None, None);
             (t.asked, t.answer, t.ping, t.async_until) = (None, None, None, 0);
             (t.polled, t.judged, t.at_once, t.moves) = (false, false, false, false);
             t.lapse = false;

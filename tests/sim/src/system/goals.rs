@@ -41,6 +41,8 @@ impl Sys {
             Doing::Idle if self.goal == Goal::Any => self.anything(c, l),
             Doing::Idle => self.towards_goal(c, l),
             Doing::Effect => self.effect(c, l),
+            Doing::Writes(write) => self.writes(c, l, write),
+            Doing::Written => self.written(c, l),
             Doing::Batch => self.batch_steps(c),
             Doing::Untold => self.polled(c, l),
             _ if t.async_until > 0 && t.chain.is_none() && !t.at_once => self.polled(c, l),

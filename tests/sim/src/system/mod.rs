@@ -20,6 +20,7 @@ mod control;
 mod coverage;
 mod ended;
 mod faults;
+mod first;
 mod goals;
 mod members;
 mod memory;
@@ -157,6 +158,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         horizon_ns: u64::MAX,
         doing: Doing::Nothing,
         operation: None,
+        first: None,
         op: Op::Unlock,
         tok: 0,
         called: (0, ServerTime(0)),

@@ -11,7 +11,7 @@ use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::lock::{FastCas, LockEntry, Op};
 pub(crate) use dlock_core::membership::Gone;
 use dlock_core::message::{Reply, Request};
-use dlock_core::operation::{Bounds, Operation};
+use dlock_core::operation::{Bounds, First, Operation};
 use dlock_core::session::Heartbeats;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
@@ -179,6 +179,11 @@ pub(crate) enum Doing {
         begun: Now,
         bounds: Bounds,
     },
+    /// The first chain of a call on memory of its host, what is to be written to the ledger after
+    /// it, and that it is written.
+    First,
+    Writes(LedgerEntry),
+    Written,
     Chain,
     Flush,
     Reply {
@@ -222,6 +227,8 @@ pub(crate) struct Thread {
     pub horizon_ns: u64,
     pub doing: Doing,
     pub operation: Option<Operation>,
+    /// An operation up to its first chain.
+    pub first: Option<First>,
     pub op: Op,
     /// The number of the step that is waited for.
     pub tok: u32,

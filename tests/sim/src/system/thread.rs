@@ -105,6 +105,7 @@ impl Sys {
         self.log(|| format!("client {c} lock {l}: {op:?}"));
         self.calls(c, l, op);
         let (fresh, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
+        let is_local = self.clients[c].fabric == Fabric::Shm;
         let t = &mut self.clients[c].threads[l];
         let Some(entry) = t.entry.as_mut() else { return };
         // a release of these decides nothing by the clock: an older reading will do
@@ -120,6 +121,9 @@ impl Sys {
             let until_ns = bounds.chain_until_ns(now.local_ns);
             let chain = Chain::one(cas.word_op());
             return self.post(c, l, chain, until_ns, Doing::Fast { cas, begun: now, bounds });
+        }
+        if uses_fast && is_sync && is_local && entry.is_settled() {
+            return self.first(c, l, op, now, bounds);
         }
         let started = Operation::begin(entry, op, now, bounds);
         self.started(c, l, started);
@@ -144,7 +148,7 @@ impl Sys {
         }
     }
 
-    fn started(&mut self, c: usize, l: usize, started: Started) {
+    pub(super) fn started(&mut self, c: usize, l: usize, started: Started) {
         match started {
             Started::Done(result) => self.finish(c, l, result),
             Started::Running(operation) => {
@@ -246,7 +250,7 @@ impl Sys {
     pub(super) fn has_event(&self, c: usize, l: usize) -> bool {
         let t = &self.clients[c].threads[l];
         match t.doing {
-            Doing::Fast { .. } | Doing::Chain => t.outcome.is_some(),
+            Doing::Fast { .. } | Doing::First | Doing::Chain => t.outcome.is_some(),
             Doing::Flush => t.outcome.is_some() || self.is_flushed(c, l),
             Doing::Reply { .. } => t.answer.is_some(),
             _ => false,
@@ -262,6 +266,9 @@ impl Sys {
         let doing = t.doing;
         if let Doing::Fast { cas, begun, bounds } = doing {
             return self.fast_ended(c, l, (cas, begun, bounds));
+        }
+        if doing == Doing::First {
+            return self.first_ended(c, l);
         }
         let (Some(operation), Some(entry)) = (t.operation.as_mut(), t.entry.as_mut()) else {
             return;
@@ -325,7 +332,9 @@ impl Sys {
         let now = self.thread_now(c, l);
         let t = &mut self.clients[c].threads[l];
         match t.doing {
-            Doing::Fast { .. } | Doing::Chain | Doing::Flush if t.outcome.is_none() => {
+            Doing::Fast { .. } | Doing::First | Doing::Chain | Doing::Flush
+                if t.outcome.is_none() =>
+            {
                 t.outcome = Some(Outcome::Unknown);
                 self.step_soon(c, l);
             }
@@ -421,7 +430,7 @@ impl Sys {
         seq
     }
 
-    fn post(&mut self, c: usize, l: usize, chain: Chain, until_ns: u64, doing: Doing) {
+    pub(super) fn post(&mut self, c: usize, l: usize, chain: Chain, until_ns: u64, doing: Doing) {
         let tok = self.enter(c, l, doing);
         let is_local = self.clients[c].fabric == Fabric::Shm;
         if let Some(outcome) = self.refuses_lock(c, l) {
@@ -514,7 +523,9 @@ impl Sys {
                 }
                 let t = self.thread(c, lock.into());
                 match t.doing {
-                    Doing::Fast { .. } | Doing::Chain if t.tok == tok && t.outcome.is_none() => {
+                    Doing::Fast { .. } | Doing::First | Doing::Chain
+                        if t.tok == tok && t.outcome.is_none() =>
+                    {
                         t.outcome = Some(outcome);
                         self.arrived(c, lock.into());
                     }
@@ -568,7 +579,9 @@ impl Sys {
             let is_flushed = self.is_flushed(c, l);
             let t = self.thread(c, l);
             match t.doing {
-                Doing::Fast { .. } | Doing::Chain if t.chain.is_none() && t.outcome.is_none() => {
+                Doing::Fast { .. } | Doing::First | Doing::Chain
+                    if t.chain.is_none() && t.outcome.is_none() =>
+                {
                     t.outcome = Some(Outcome::Unknown);
                     self.arrived(c, l);
                 }

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An operation on memory of this host, where a chain is executed at once: most are decided by
+//! their first chain, and need no [`Operation`].
+//!
+//! ```text
+//!   of ─▶ step ─▶ Chain ─ executed ─▶ outcome ─▶ Done
+//!           │                           ├▶ Write ─ written ─▶ the same three
+//!           └▶ anything else: run       └▶ Running
+//! ```
+//! It decides exactly what the operation would: it is made of the same parts, and what is not the
+//! usual it leaves to it. The chain stays where the caller has it. A ledger write is a store here,
+//! which nothing can hold up; the clock is read after it nevertheless.
+
+use super::{believed, lease, mode_of, needs_clock, Bounds, Operation, Stage};
+use crate::clock::Now;
+use crate::lock::{LockEntry, Machine, Op, OpResult, Step};
+use crate::message::Mode;
+use crate::planted::{self, Bug};
+use crate::status::Status;
+use crate::word_op::{Outcome, Values};
+use crate::words::LedgerEntry;
+
+/// An operation up to the outcome of its first chain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct First {
+    machine: Machine,
+    bounds: Bounds,
+    op: Op,
+    mode: Mode,
+    /// Decided, and its ledger write is being carried out.
+    result: Option<OpResult>,
+}
+
+/// What follows the first chain.
+#[allow(clippy::large_enum_variant)] // nothing is allocated
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Follows {
+    /// The operation is over.
+    Done(OpResult),
+    /// Write this to the ledger, and report [`First::written`].
+    Write(LedgerEntry),
+    /// Ask it for its effects.
+    Running(Operation),
+}
+
+impl First {
+    /// Begins an operation as [`Operation::begin`] does.
+    ///
+    /// # Errors
+    /// The result, if it is decided without a chain.
+    #[inline]
+    pub fn of(entry: &mut LockEntry, op: Op, now: Now, bounds: Bounds) -> Result<Self, OpResult> {
+        if bounds.until_ns <= now.local_ns || now.is_past_horizon() {
+            return Err(OpResult::of(Status::BadResponse));
+        }
+        if let Some(result) = entry.decided(op) {
+            return Err(lease::told(entry, op, result, now));
+        }
+        let mode = mode_of(op, entry);
+        Ok(Self { machine: Machine::of(op, now), bounds, op, mode, result: None })
+    }
+
+    /// The first step. A chain that nothing is to be written [before](LockEntry::has_ledger_write)
+    /// is executed; with anything else the operation [runs](Self::run).
+    #[inline]
+    pub fn step(&mut self, entry: &mut LockEntry, now: Now) -> Step {
+        entry.first_step(&mut self.machine, now)
+    }
+
+    /// The operation from this step on.
+    pub fn run(&self, step: Step, now: Now) -> Operation {
+        let mut operation =
+            Operation::new(self.op, self.machine, Stage::Step(step), now, self.bounds);
+        operation.mode = self.mode;
+        operation
+    }
+
+    /// Whether the decision needs the clock as it is after the chain, or the ledger write; where
+    /// not, an older reading will do. See [`Operation::needs_clock`].
+    #[inline]
+    pub fn needs_clock(&self, entry: &LockEntry, last: Now) -> bool {
+        needs_clock(self.op, entry.lock_type(), last, true)
+    }
+
+    /// The outcome of the chain; `now` as for [`Operation::outcome`].
+    #[inline]
+    pub fn outcome(&mut self, entry: &mut LockEntry, outcome: Outcome, now: Now) -> Follows {
+        let step = self.machine.outcome(entry, believed(outcome, now), now);
+        self.follow(entry, step, now)
+    }
+
+    /// The ledger write has taken effect; `now` was read after it, if it is
+    /// [needed](Self::needs_clock).
+    #[inline]
+    pub fn written(&mut self, entry: &mut LockEntry, now: Now) -> Follows {
+        match self.result {
+            Some(result) => self.ends(entry, result, now),
+            None => self.outcome(entry, Outcome::Done(Values::new()), now), // it is confirmed
+        }
+    }
+
+    #[inline]
+    fn follow(&mut self, entry: &mut LockEntry, step: Step, now: Now) -> Follows {
+        let result = match step {
+            Step::Done(result) if self.is_usual(entry, &result, now) => Some(result),
+            Step::Confirm => None,
+            step => return self.goes_on(step, now),
+        };
+        match (entry.take_ledger_write(), result) {
+            (Some(write), _) => {
+                self.result = result;
+                Follows::Write(write)
+            }
+            (None, Some(result)) => self.ends(entry, result, now),
+            (None, None) => self.goes_on(step, now),
+        }
+    }
+
+    #[inline]
+    fn is_usual(&self, entry: &LockEntry, result: &OpResult, now: Now) -> bool {
+        let has_time = now.local_ns < self.bounds.until_ns;
+        matches!(result.status, Status::Success)
+            && !(has_time && entry.wants_readers(self.mode, false, result))
+    }
+
+    #[inline]
+    fn ends(&self, entry: &LockEntry, result: OpResult, now: Now) -> Follows {
+        if lease::is_over(entry, self.op, &result, now) && !planted::is(Bug::ToldLate) {
+            return self.goes_on(Step::Done(result), now);
+        }
+        Follows::Done(lease::told(entry, self.op, result, now))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn goes_on(&self, step: Step, now: Now) -> Follows {
+        Follows::Running(self.run(step, now))
+    }
+}
+
+impl LockEntry {
+    /// Whether an operation on it may begin with [`First`]: nothing is in doubt, and nothing is to
+    /// be written before.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        !self.in_doubt() && !self.has_ledger_write()
+    }
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! [`First`] and [`Operation`], side by side: the same chains, ledger entries, requests, results and
+//! readings of the clock, whatever is found on the way.
+
+use super::super::{First, Follows};
+use super::*;
+use crate::message::Reply;
+use crate::words::RwWord;
+
+/// A word, a ledger entry and a clock that moves with everything that is done.
+#[derive(Clone, Debug, PartialEq)]
+struct World {
+    word: u64,
+    ledger: u64,
+    at_ns: u64,
+    horizon_ns: u64,
+    /// How long each thing takes, by turns.
+    takes_ns: [u64; 5],
+    /// What a primary answers.
+    answer: Result<Reply, Status>,
+    log: Vec<String>,
+}
+
+impl World {
+    fn now(&self) -> Now {
+        Now { horizon_ns: self.horizon_ns, ..at(self.at_ns) }
+    }
+
+    fn does(&mut self, what: String) {
+        self.at_ns += self.takes_ns[self.log.len() % self.takes_ns.len()];
+        self.log.push(what);
+    }
+
+    fn execute(&mut self, chain: &Chain) -> Outcome {
+        self.does(format!("{chain:?}"));
+        let mut values = Values::new();
+        for word_op in chain.ops() {
+            let old = self.word;
+            match *word_op {
+                WordOp::Cas { expect, swap, .. } if old == expect => self.word = swap,
+                WordOp::Cas { .. } | WordOp::Read { .. } => {}
+                WordOp::Faa { add, .. } => self.word = old.wrapping_add(add),
+                WordOp::WriteLedger { value, .. } => self.ledger = value,
+            }
+            values.push(old);
+        }
+        Outcome::Done(values)
+    }
+
+    fn write(&mut self, entry: LedgerEntry) {
+        self.does(format!("{entry:?}"));
+        self.ledger = entry.into_bits();
+    }
+}
+
+/// From effect to effect.
+fn carry_out(w: &mut World, e: &mut LockEntry, mut o: Operation, mut last: Now) -> OpResult {
+    loop {
+        match o.next(e) {
+            Effect::Done(result) => return result,
+            Effect::Post { chain, .. } => {
+                let outcome = w.execute(&chain);
+                if o.needs_clock(e, true) {
+                    last = w.now();
+                }
+                o.outcome(e, outcome, last);
+            }
+            Effect::WriteLedger(entry) => w.write(entry),
+            Effect::Flush { .. } => o.flushed(e, true, w.now()),
+            Effect::ReadClock => o.clock(w.now()),
+            Effect::Ask { request, .. } => {
+                w.does(format!("{request:?}"));
+                o.reply(e, w.answer, w.now());
+            }
+            Effect::Tell(request) => w.does(format!("{request:?}")),
+            Effect::Count(counter) => w.log.push(format!("{counter:?}")),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn by_operation(w: &mut World, e: &mut LockEntry, op: Op) -> OpResult {
+    let now = w.now();
+    match Operation::begin(e, op, now, Bounds::since(now.local_ns)) {
+        Started::Done(result) => result,
+        Started::Running(operation) => carry_out(w, e, operation, now),
+    }
+}
+
+/// As the client's executor does.
+fn by_first(w: &mut World, e: &mut LockEntry, op: Op) -> OpResult {
+    if !e.is_settled() {
+        return by_operation(w, e, op);
+    }
+    let mut now = w.now();
+    let mut first = match First::of(e, op, now, Bounds::since(now.local_ns)) {
+        Ok(first) => first,
+        Err(result) => return result,
+    };
+    let step = first.step(e, now);
+    let chain = match &step {
+        Step::Chain(chain) if !e.has_ledger_write() => chain,
+        _ => {
+            let operation = first.run(step, now);
+            return carry_out(w, e, operation, now);
+        }
+    };
+    let outcome = w.execute(chain);
+    if first.needs_clock(e, now) {
+        now = w.now();
+    }
+    let mut follows = first.outcome(e, outcome, now);
+    loop {
+        follows = match follows {
+            Follows::Done(result) => return result,
+            Follows::Running(operation) => return carry_out(w, e, operation, now),
+            Follows::Write(entry) => {
+                w.write(entry);
+                if first.needs_clock(e, now) {
+                    now = w.now();
+                }
+                first.written(e, now)
+            }
+        };
+    }
+}
+
+/// Numbers that look random, and are the same in every run.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % n
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+}
+
+/// What others may have made of a word.
+fn meddled(draw: &mut Draw, lock_type: LockType, word: u64) -> u64 {
+    match (lock_type, draw.below(6)) {
+        (LockType::Atomic, 0) => others_word(),
+        (LockType::Atomic, 1) => AtomicWord::from_bits(word).with_waiters(true).into_bits(),
+        (LockType::Rw, 0) => RwWord::new().with_client(8).into_bits(),
+        (LockType::Rw, 1) => RwWord::from_bits(word).with_waiters(true).into_bits(),
+        (LockType::Fair, 0) => FairWord::from_bits(word).shared_taken().into_bits(),
+        (LockType::Fair, 1) => word.wrapping_add(FairWord::TAKE_EXCLUSIVE),
+        (LockType::Fair, 2) => FairWord::new().with_mx(crate::limits::FAIR_LANE_DIVERT).into_bits(),
+        (_, 3) => 0,
+        _ => word,
+    }
+}
+
+#[test]
+fn what_one_chain_decides_is_decided_as_by_an_operation() {
+    let mut draw = Draw(1);
+    let mut ways = [0_u32; 2]; // how often the log was the same, and not empty, by success
+    for round in 0..60_000 {
+        let lock_type = draw.of(&[LockType::Atomic, LockType::Rw, LockType::Fair]);
+        let denied = Reply::Denied { status: Status::Fail, word: 0 };
+        let mut w = World {
+            word: 0,
+            ledger: 0,
+            at_ns: 0,
+            horizon_ns: draw.of(&[u64::MAX, u64::MAX, START + 2 * NS]),
+            takes_ns: [(); 5].map(|()| draw.of(&[1, 1, 1, NS / 10, NS, 6 * NS])),
+            answer: draw.of(&[Err(Status::BadResponse), Ok(denied), Ok(Reply::Done { word: 0 })]),
+            log: Vec::new(),
+        };
+        let mut e = entry(lock_type);
+        for _ in 0..4 {
+            let mode = draw.of(&[X, S]);
+            let op = match draw.below(6) {
+                0 | 1 => Op::TryLock { mode, expire_s: 5 },
+                2 => Op::Lock { mode, expire_s: 1 },
+                3 => Op::Extend { mode, expire_s: 7 },
+                _ => Op::Unlock,
+            };
+            w.word = meddled(&mut draw, lock_type, w.word);
+            w.log.clear();
+            let (mut other_w, mut other_e) = (w.clone(), e.clone());
+            let results =
+                [by_first(&mut w, &mut e, op), by_operation(&mut other_w, &mut other_e, op)];
+            let why = format!("round {round}: {op:?} on {lock_type:?}");
+            assert_eq!(results[0], results[1], "{why}");
+            assert_eq!((&w, &e), (&other_w, &other_e), "{why}");
+            ways[usize::from(results[0].status == Status::Success)] += u32::from(!w.log.is_empty());
+        }
+    }
+    assert!(ways.iter().all(|&n| n > 10_000), "{ways:?}");
+}
+
+/// A process that stood still between the chain and its ledger entry is not told that it holds what
+/// it has lost.
+#[test]
+fn a_grant_that_was_written_too_late_is_undone() {
+    let mut e = entry(LockType::Fair);
+    let mut first = First::of(&mut e, TAKE, at(0), bounds()).unwrap();
+    let Step::Chain(_) = first.step(&mut e, at(0)) else { panic!("a ticket is taken") };
+    let Follows::Write(entry) = first.outcome(&mut e, values(&[0, 0]), at(1)) else {
+        panic!("the ledger comes first")
+    };
+    assert_eq!(entry.state(), LedgerState::HeldExclusive);
+    assert!(first.needs_clock(&e, at(1)));
+    let Follows::Running(mut operation) = first.written(&mut e, at(6 * NS)) else {
+        panic!("its lease is over")
+    };
+    assert_ne!(operation.next(&mut e), Effect::Done(OpResult::of(Status::Success)));
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Operations on memory of the client's host, up to their first chain: what the library does there
+//! before it builds an [`Operation`](dlock_core::operation::Operation).
+//!
+//! ```text
+//!   begin ─▶ First: the chain ─▶ Writes: a ledger entry ─▶ Written: the clock ─▶ told
+//! ```
+
+use dlock_core::clock::Now;
+use dlock_core::lock::{Op, Step};
+use dlock_core::operation::{Bounds, First, Follows, Started};
+use dlock_core::words::LedgerEntry;
+
+use super::state::{Doing, Sys};
+use super::told::shared_past_a_queue;
+
+impl Sys {
+    /// As the library begins on memory of its host.
+    pub(super) fn first(&mut self, c: usize, l: usize, op: Op, now: Now, bounds: Bounds) {
+        let t = &mut self.clients[c].threads[l];
+        let Some(entry) = t.entry.as_mut() else { return };
+        let mut first = match First::of(entry, op, now, bounds) {
+            Ok(first) => first,
+            Err(result) => return self.finish(c, l, result),
+        };
+        match first.step(entry, now) {
+            Step::Chain(chain) if !entry.has_ledger_write() => {
+                t.first = Some(first);
+                let until_ns = bounds.chain_until_ns(now.local_ns);
+                self.post(c, l, chain, until_ns, Doing::First);
+            }
+            step => self.started(c, l, Started::Running(first.run(step, now))),
+        }
+    }
+
+    /// The first chain has been executed.
+    pub(super) fn first_ended(&mut self, c: usize, l: usize) {
+        let now = self.thread_now(c, l);
+        let t = self.thread(c, l);
+        let (Some(first), Some(entry)) = (t.first.as_mut(), t.entry.as_mut()) else { return };
+        let Some(outcome) = t.outcome.take() else { return };
+        if first.needs_clock(entry, t.last_now) {
+            t.last_now = now;
+        }
+        t.past_queue = shared_past_a_queue(t.op, &outcome);
+        let follows = first.outcome(entry, outcome, t.last_now);
+        self.follow(c, l, follows);
+    }
+
+    /// What the library does after the first chain.
+    fn follow(&mut self, c: usize, l: usize, follows: Follows) {
+        match follows {
+            Follows::Done(result) => self.finish(c, l, result),
+            Follows::Write(write) => {
+                self.enter(c, l, Doing::Writes(write));
+                self.step_soon(c, l);
+            }
+            Follows::Running(operation) => {
+                self.thread(c, l).first = None;
+                self.started(c, l, Started::Running(operation));
+            }
+        }
+    }
+
+    /// The ledger is written; others may come before the clock is read.
+    pub(super) fn writes(&mut self, c: usize, l: usize, write: LedgerEntry) {
+        self.write_ledger(c, l, write);
+        self.enter(c, l, Doing::Written);
+        self.step_soon(c, l);
+    }
+
+    pub(super) fn written(&mut self, c: usize, l: usize) {
+        let now = self.thread_now(c, l);
+        let t = self.thread(c, l);
+        let (Some(first), Some(entry)) = (t.first.as_mut(), t.entry.as_mut()) else { return };
+        if first.needs_clock(entry, t.last_now) {
+            t.last_now = now;
+        }
+        let follows = first.written(entry, t.last_now);
+        self.follow(c, l, follows);
+    }
+}
