@@ -5,8 +5,10 @@
 mod lock;
 
 use dlock_core::clock::{ServerTime, NS};
+use dlock_core::ids::Slot;
 use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, FAIR_READERS_MAX};
 use dlock_core::message::{LockType, Reply, Request};
+use dlock_core::word_op::{Word, WordAddr, WordOp};
 use dlock_core::words::{FairWord, LedgerState, Ticket};
 use lock::{expiry, id, is_denied, is_done, is_granted, World, HANDLE, RESOLVE, S, WAKE, X};
 
@@ -324,4 +326,47 @@ fn the_arbiter_counts_the_readers_inside() {
         word
     };
     assert_eq!([1, 2, 3].map(inside), [1, 2, 3]);
+}
+
+/// A chain took it, the note was lost with the channel, and the client was away when its lease
+/// ended. Its ledger names the share when it has come back over another fabric.
+#[test]
+fn a_share_that_ended_before_a_lapse_or_in_it_is_not_ended_again_when_its_client_comes_back() {
+    for (is_proxied, is_wanted) in [(true, true), (false, true), (true, false), (false, false)] {
+        let mut w = World::new(LockType::Fair, 3);
+        if is_proxied {
+            w.arbiter.proxy(id(1));
+        }
+        w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, 1);
+        let (noted, old) = (w.memory.ledgers[&id(1)], w.memory.word);
+        w.memory.word = w.word().shared_taken().into_bits();
+        w.call(|arbiter, _, _, lock, _, _| {
+            let addr = WordAddr::new(Slot(0), Word::W0);
+            let add = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
+            arbiter.executed_word_op(lock, id(1), noted, &add, old);
+        });
+        let share = FairWord::from_bits(old).next();
+        let other = w.take(2, S, LedgerState::HeldShared, 600);
+        let next = w.take(3, X, LedgerState::TicketExclusive, 0);
+        if is_wanted {
+            assert!(w.wait(3, X, next).is_empty());
+        }
+        assert!(w.pass(9 * NS).is_empty());
+        assert_eq!(w.word().open_shared(), 2 - u16::from(is_wanted), "ended for the one behind");
+        w.refs.retain(|r| r.0 != id(1));
+        w.call(|arbiter, now, memory, lock, _, out| {
+            arbiter.lapse(now, memory, lock, id(1), HANDLE, out);
+        });
+        w.memory.ledgers.remove(&id(1));
+        w.refs.push((id(1), HANDLE));
+        assert_eq!(w.word().open_shared(), 1);
+        w.arbiter.unproxy(id(1));
+        w.writes(1, LedgerState::HeldShared, share, 1);
+        if !is_wanted {
+            assert!(w.wait(3, X, next).is_empty(), "proxied: {is_proxied}");
+        }
+        assert!(w.pass(500 * NS).is_empty(), "proxied: {is_proxied}, wanted: {is_wanted}");
+        assert_eq!(w.word().open_shared(), 1, "the other reader's is left");
+        assert!(is_granted(&w.release(2, S, other), 3));
+    }
 }
