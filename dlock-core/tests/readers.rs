@@ -5,7 +5,6 @@
 mod lock;
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::ids::Slot;
 use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, FAIR_READERS_MAX};
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::word_op::{Word, WordAddr, WordOp};
@@ -337,15 +336,7 @@ fn a_share_that_ended_before_a_lapse_or_in_it_is_not_ended_again_when_its_client
         if is_proxied {
             w.arbiter.proxy(id(1));
         }
-        w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, 1);
-        let (noted, old) = (w.memory.ledgers[&id(1)], w.memory.word);
-        w.memory.word = w.word().shared_taken().into_bits();
-        w.call(|arbiter, _, _, lock, _, _| {
-            let addr = WordAddr::new(Slot(0), Word::W0);
-            let add = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
-            arbiter.executed_word_op(lock, id(1), noted, &add, old);
-        });
-        let share = FairWord::from_bits(old).next();
+        let share = executes_a_share(&mut w, 1);
         let other = w.take(2, S, LedgerState::HeldShared, 600);
         let next = w.take(3, X, LedgerState::TicketExclusive, 0);
         if is_wanted {
@@ -368,5 +359,52 @@ fn a_share_that_ended_before_a_lapse_or_in_it_is_not_ended_again_when_its_client
         assert!(w.pass(500 * NS).is_empty(), "proxied: {is_proxied}, wanted: {is_wanted}");
         assert_eq!(w.word().open_shared(), 1, "the other reader's is left");
         assert!(is_granted(&w.release(2, S, other), 3));
+    }
+}
+
+/// A chain of client 1, which the primary executes, takes a share; its note is lost.
+fn executes_a_share(w: &mut World, lease_s: u32) -> Ticket {
+    w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, lease_s);
+    let (noted, old) = (w.memory.ledgers[&id(1)], w.memory.word);
+    w.memory.word = w.word().shared_taken().into_bits();
+    w.call(|arbiter, _, _, lock, _, _| {
+        let addr = WordAddr::new(lock.slot, Word::W0);
+        let add = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
+        arbiter.executed_word_op(lock, id(1), noted, &add, old);
+    });
+    FairWord::from_bits(old).next()
+}
+
+/// The chain's note was lost, and the client went back to shared memory.
+#[test]
+fn a_share_that_its_client_released_by_itself_is_not_taken_off_with_a_later_one() {
+    enum Since {
+        Nothing,
+        Named,
+        Intent,
+    }
+    for since in [Since::Nothing, Since::Named, Since::Intent] {
+        let mut w = World::new(LockType::Fair, 2);
+        executes_a_share(&mut w, 600);
+        w.memory.word = w.word().shared_done(1).into_bits();
+        w.take(2, S, LedgerState::HeldShared, 600);
+        let taken = match since {
+            Since::Named => {
+                w.take(1, S, LedgerState::HeldShared, 600);
+                1
+            }
+            Since::Nothing => {
+                w.memory.ledgers.remove(&id(1));
+                0
+            }
+            // it stopped before its ticket
+            Since::Intent => {
+                w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 2 }, 600);
+                0
+            }
+        };
+        assert_eq!(w.word().open_shared(), 1 + taken);
+        w.ask(1, RESOLVE);
+        assert_eq!(w.word().open_shared(), 1, "the other reader's is left");
     }
 }
