@@ -11,6 +11,11 @@ echo "== ${SCHEDULES:-100000} schedules"
 cargo run -q --release --locked -p dlock-sim --bin sim -- \
     --seed "${SEED:-1}" --schedules "${SCHEDULES:-100000}" --report
 
+for scenario in rounds strays; do # `all` does not draw these
+    cargo run -q --release --locked -p dlock-sim --bin sim -- \
+        --seed "${SEED:-1}" --schedules 20000 --scenario "$scenario"
+done
+
 echo "== planted bugs, traces of the release build"
 # A folder of its own: no other crate is ever built with the planted bugs.
 cargo test -q --release --locked -p dlock-sim --features planted --target-dir target/planted \

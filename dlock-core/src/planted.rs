@@ -86,6 +86,18 @@ bugs! {
     LapWithIntents =
         "lap-with-intents",
         "a lane starts again when nobody is between an intent and its publication";
+    SharesComeRound =
+        "shares-come-round",
+        "no two shares of a lap of the exclusive lane have both numbers in common";
+    IssuedAnyIntent =
+        "issued-any-intent",
+        "a share that a chain took counts only beside that chain's own intent";
+    OldShareUndone =
+        "old-share-undone",
+        "a share that its client released by itself is not undone with a later one";
+    LapseForgets =
+        "lapse-forgets",
+        "what was ended before a lapse or in it is not believed when its client comes back";
     AskedAgainShort =
         "asked-again-short",
         "a fair grant that is asked for again lasts as long as is asked";

@@ -572,37 +572,3 @@ fn a_lane_starts_again_although_a_ticket_of_a_client_without_a_ledger_was_ended(
     let Reply::Granted { ticket: Some(ticket), .. } = out[0].reply else { panic!("{out:?}") };
     assert_eq!(ticket.tx, 0);
 }
-
-/// The chain's note was lost, and the client went back to shared memory.
-#[test]
-fn a_share_that_its_client_released_by_itself_is_not_taken_off_with_a_later_one() {
-    enum Since {
-        Nothing,
-        Named,
-        Intent,
-    }
-    for since in [Since::Nothing, Since::Named, Since::Intent] {
-        let mut w = World::new(LockType::Fair, 2);
-        executes_a_share(&mut w);
-        w.memory.word = w.word().shared_done(1).into_bits();
-        w.take(2, S, LedgerState::HeldShared, 600);
-        let taken = match since {
-            Since::Named => {
-                w.take(1, S, LedgerState::HeldShared, 600);
-                1
-            }
-            Since::Nothing => {
-                w.memory.ledgers.remove(&id(1));
-                0
-            }
-            // it stopped before its ticket
-            Since::Intent => {
-                w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 2 }, 600);
-                0
-            }
-        };
-        assert_eq!(w.word().open_shared(), 1 + taken);
-        w.ask(1, Request::Resolve { handle: HANDLE });
-        assert_eq!(w.word().open_shared(), 1, "the other reader's is left");
-    }
-}

@@ -7,6 +7,7 @@ mod lock;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, FAIR_READERS_MAX};
 use dlock_core::message::{LockType, Reply, Request};
+use dlock_core::word_op::{Word, WordAddr, WordOp};
 use dlock_core::words::{FairWord, LedgerState, Ticket};
 use lock::{expiry, id, is_denied, is_done, is_granted, World, HANDLE, RESOLVE, S, WAKE, X};
 
@@ -324,4 +325,86 @@ fn the_arbiter_counts_the_readers_inside() {
         word
     };
     assert_eq!([1, 2, 3].map(inside), [1, 2, 3]);
+}
+
+/// A chain took it, the note was lost with the channel, and the client was away when its lease
+/// ended. Its ledger names the share when it has come back over another fabric.
+#[test]
+fn a_share_that_ended_before_a_lapse_or_in_it_is_not_ended_again_when_its_client_comes_back() {
+    for (is_proxied, is_wanted) in [(true, true), (false, true), (true, false), (false, false)] {
+        let mut w = World::new(LockType::Fair, 3);
+        if is_proxied {
+            w.arbiter.proxy(id(1));
+        }
+        let share = executes_a_share(&mut w, 1);
+        let other = w.take(2, S, LedgerState::HeldShared, 600);
+        let next = w.take(3, X, LedgerState::TicketExclusive, 0);
+        if is_wanted {
+            assert!(w.wait(3, X, next).is_empty());
+        }
+        assert!(w.pass(9 * NS).is_empty());
+        assert_eq!(w.word().open_shared(), 2 - u16::from(is_wanted), "ended for the one behind");
+        w.refs.retain(|r| r.0 != id(1));
+        w.call(|arbiter, now, memory, lock, _, out| {
+            arbiter.lapse(now, memory, lock, id(1), HANDLE, out);
+        });
+        w.memory.ledgers.remove(&id(1));
+        w.refs.push((id(1), HANDLE));
+        assert_eq!(w.word().open_shared(), 1);
+        w.arbiter.unproxy(id(1));
+        w.writes(1, LedgerState::HeldShared, share, 1);
+        if !is_wanted {
+            assert!(w.wait(3, X, next).is_empty(), "proxied: {is_proxied}");
+        }
+        assert!(w.pass(500 * NS).is_empty(), "proxied: {is_proxied}, wanted: {is_wanted}");
+        assert_eq!(w.word().open_shared(), 1, "the other reader's is left");
+        assert!(is_granted(&w.release(2, S, other), 3));
+    }
+}
+
+/// A chain of client 1, which the primary executes, takes a share; its note is lost.
+fn executes_a_share(w: &mut World, lease_s: u32) -> Ticket {
+    w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, lease_s);
+    let (noted, old) = (w.memory.ledgers[&id(1)], w.memory.word);
+    w.memory.word = w.word().shared_taken().into_bits();
+    w.call(|arbiter, _, _, lock, _, _| {
+        let addr = WordAddr::new(lock.slot, Word::W0);
+        let add = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
+        arbiter.executed_word_op(lock, id(1), noted, &add, old);
+    });
+    FairWord::from_bits(old).next()
+}
+
+/// The chain's note was lost, and the client went back to shared memory.
+#[test]
+fn a_share_that_its_client_released_by_itself_is_not_taken_off_with_a_later_one() {
+    enum Since {
+        Nothing,
+        Named,
+        Intent,
+    }
+    for since in [Since::Nothing, Since::Named, Since::Intent] {
+        let mut w = World::new(LockType::Fair, 2);
+        executes_a_share(&mut w, 600);
+        w.memory.word = w.word().shared_done(1).into_bits();
+        w.take(2, S, LedgerState::HeldShared, 600);
+        let taken = match since {
+            Since::Named => {
+                w.take(1, S, LedgerState::HeldShared, 600);
+                1
+            }
+            Since::Nothing => {
+                w.memory.ledgers.remove(&id(1));
+                0
+            }
+            // it stopped before its ticket
+            Since::Intent => {
+                w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 2 }, 600);
+                0
+            }
+        };
+        assert_eq!(w.word().open_shared(), 1 + taken);
+        w.ask(1, RESOLVE);
+        assert_eq!(w.word().open_shared(), 1, "the other reader's is left");
+    }
 }

@@ -492,7 +492,8 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
     let by_ledger = named(entry).filter(|&(m, t)| !is_over(m, t) && !is_kept(fair, m, t));
     let by_record = fair.records.get(&client).copied().filter(|r| !is_over(r.mode, r.ticket));
     let ledger = fair.counts(client, entry, word);
-    let is_current = by_record.is_some_and(|r| fair.is_current(client, &r, entry, ledger));
+    let is_current = planted::is(Bug::OldShareUndone)
+        || by_record.is_some_and(|r| fair.is_current(client, &r, entry, ledger));
     if let Some((mode, ticket)) = by_ledger {
         let is_granted = by_record.is_some_and(|r| {
             (r.mode, r.ticket) == (mode, ticket) && matches!(r.status, RecordStatus::Granted { .. })
@@ -537,15 +538,22 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId,
 }
 
 /// The client was away, and what it has of this lock is ended; it may come back. What it has named
-/// in its ledger it may name again: that is not believed.
+/// in its ledger, or has not come to write there, or what was ended before, it may name again: that
+/// is not believed.
 pub(super) fn lapse(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
     let is_proxied = ctx.is_proxied(client);
     let had = match is_proxied {
         true => state.fair.live.get(&client).copied(),
         false => named(ctx.mem.ledger(client, handle)),
     };
+    let (mut record, mut ended) = (None, None);
+    if !planted::is(Bug::LapseForgets) {
+        record = state.fair.records.get(&client).map(|r| (r.mode, r.ticket));
+        ended = state.fair.revoked.get(&client).cloned();
+    }
     undo(ctx, state, client, handle);
-    if let Some((mode, ticket)) = had {
+    state.fair.revoked.extend(ended.map(|ended| (client, ended)));
+    for (mode, ticket) in had.into_iter().chain(record) {
         state.fair.revoke(client, mode, ticket, is_proxied);
     }
     advance(ctx, state);

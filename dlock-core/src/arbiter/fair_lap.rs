@@ -99,7 +99,8 @@ pub(super) fn place(
         base.set_ns(0);
     }
     let comes_round = mode == Mode::Shared && base.ms() == lane::mask();
-    if (starts_again || comes_round) && base.mx() < lane::divert() {
+    let is_left_out = base.mx() < lane::divert() && !planted::is(Bug::SharesComeRound);
+    if (starts_again || comes_round) && is_left_out {
         let (left_out, next) = (base.mx(), lane::plus(base.mx(), 1));
         base.set_mx(next);
         match is_idle {

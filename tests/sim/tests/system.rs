@@ -29,6 +29,21 @@ fn no_schedule_violates_a_property_and_every_action_meets_every_fault() {
     assert_eq!(coverage.missing(), [], "{}", coverage.report());
 }
 
+/// `scripts/sim.sh` runs 20,000 of each.
+#[test]
+fn no_schedule_of_a_scenario_that_is_run_by_itself_violates_a_property() {
+    for scenario in system::APART {
+        let mut grants = 0;
+        for seed in 1..=SCHEDULES / 2 {
+            let name = scenario.name;
+            let run = system::run(name, seed, Bugs::default(), false).expect("the scenario");
+            assert_eq!(run.violation, None, "sim --scenario {name} --seed {seed} --schedules 1");
+            grants += run.grants;
+        }
+        assert!(grants > 20 * SCHEDULES / 2, "{}: {grants} grants", scenario.name);
+    }
+}
+
 /// Seeds that once led to a violation of the core: each has its bug's fix behind it.
 const REGRESSIONS: [(&str, u64); 16] = [
     ("atomic", 2513),   // an extend while a release is still on its way

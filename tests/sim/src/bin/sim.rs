@@ -68,7 +68,8 @@ fn parse() -> Option<Args> {
             _ => return None,
         }
     }
-    let known = system::SCENARIOS.iter().any(|s| s.name == args.scenario);
+    let mut all = system::SCENARIOS.iter().chain(system::APART);
+    let known = all.any(|s| s.name == args.scenario);
     (known || args.scenario == "all").then_some(args)
 }
 

@@ -47,7 +47,14 @@ driver_bugs! {
 
 /// What is too rare in `all`, and the scenario that has what it needs.
 #[cfg(feature = "planted")]
-const ELSEWHERE: &[(&str, &str)] = &[("share-over-owner", "quiet"), ("revoked-once", "roaming")];
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("share-over-owner", "quiet"),
+    ("revoked-once", "roaming"),
+    ("shares-come-round", "rounds"),
+    ("issued-any-intent", "strays"),
+    ("old-share-undone", "strays"),
+    ("lapse-forgets", "strays"),
+];
 
 /// The scenario in which this bug is looked for.
 #[cfg(feature = "planted")]

@@ -2,13 +2,15 @@
 //! Faults: what each does to the world.
 
 use dlock_core::clock::NS;
+use dlock_core::lane;
+use dlock_core::lock::LockEntry;
 use dlock_core::message::LockType;
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState};
 
 use super::coverage::Action;
 use super::plan::{Fabric, Fault};
 use super::server::{World, EXITED};
-use super::state::{Doing, Ev, Life, Sys};
+use super::state::{Doing, Ev, Life, Sys, Unit};
 
 /// A lap goes no further than this number.
 const LAP_MAX: u16 = 0xfbff;
@@ -98,6 +100,7 @@ impl Sys {
         client.inc += 1;
         (client.id, client.gen, client.life) = (None, 0, Life::Dead);
         (client.lapses, client.is_unaware) = (0, false);
+        client.strayed = false;
         client.releases.clear();
         client.control = super::control::Stage::Sleep;
         client.control_tok += 1;
@@ -233,6 +236,87 @@ impl Sys {
     }
 }
 
+impl Sys {
+    /// Readers have come and gone, until the shared lane is to start again, or until it comes to a
+    /// number that a ledger names, beside the exclusive number that is the next one. The client of
+    /// that ledger stands still until then. No number is passed that the lane has not come to.
+    fn round(&mut self) {
+        let l = self.rng.below(self.plan.locks.len() as u64) as usize;
+        if self.plan.locks[l] != LockType::Fair || !self.alive {
+            return;
+        }
+        let named = |c: usize| {
+            let client = &self.clients[c];
+            let entry = client.threads[l].entry.as_ref()?;
+            let note = LedgerEntry::from_bits(self.memory.entry(client.id?, entry.handle()));
+            let is_share = matches!(note.state(), LedgerState::HeldShared | LedgerState::Leaving);
+            is_share.then(|| (c, entry.slot(), note.ticket()))
+        };
+        let named: Vec<_> = (0..self.clients.len()).filter_map(named).collect();
+        if named.is_empty() {
+            return;
+        }
+        let (c, slot, ticket) = self.rng.pick(&named);
+        let before = self.rng.below(2) as u16;
+        let pause_ns = self.rng.pick(&[10_000, 300_000, 20_000_000]);
+        let word = self.memory.word(Sys::w0(slot));
+        let old = FairWord::from_bits(*word);
+        if old.open_exclusive() > 0 || old.mx() != ticket.tx || old.ns() > old.ms() {
+            return;
+        }
+        let comes_again = old.ms() <= ticket.ts;
+        let to = match comes_again {
+            true => ticket.ts.saturating_sub(before).max(old.ms()),
+            false => lane::divert().max(old.ms()),
+        };
+        let passed = to - old.ms();
+        *word = old.with_ns(old.ns() + passed).with_ms(to).into_bits();
+        let now = self.now;
+        let paused_until = &mut self.clients[c].paused_until;
+        *paused_until = match comes_again {
+            true => now,
+            false => now.max(*paused_until) + pause_ns,
+        };
+        self.log(|| format!("FAULT Round of lock {l}: the next share is {to:#x}, {c} names one"));
+    }
+}
+
+impl Sys {
+    /// A client is hit where it hurts: the note of a share that its chain took is lost with the
+    /// channel, or its ledger announces a ticket.
+    fn stray(&mut self, c: usize) {
+        let client = &self.clients[c];
+        let is_share = |unit: &Unit| match unit {
+            Unit::Note { entry, .. } => entry.state() == LedgerState::HeldShared,
+            _ => false,
+        };
+        let at = client.up.iter().position(|(.., unit)| is_share(unit));
+        if let Some(at) = at.filter(|_| client.life == Life::Up && !client.strayed) {
+            self.clients[c].up.truncate(at);
+            self.clients[c].strayed = true;
+            self.break_command(c);
+            if self.plan.rests > 0 && self.rng.chance(600) {
+                self.stands_still(Fault::Standstill, c);
+            }
+            return;
+        }
+        let announces = |entry: &LockEntry| {
+            let note = client.id.map(|id| self.memory.entry(id, entry.handle()));
+            let state = note.map(|bits| LedgerEntry::from_bits(bits).state());
+            entry.lock_type() == LockType::Fair && state == Some(LedgerState::Intent)
+        };
+        let mut entries = client.threads.iter().filter_map(|t| t.entry.as_ref());
+        if !client.strayed || client.fabric == Fabric::Tcp || !entries.any(announces) {
+            return;
+        }
+        self.clients[c].strayed = false;
+        match self.rng.below(3) {
+            0 => self.exit(c),
+            _ => self.clients[c].paused_until = self.now + self.outage(),
+        }
+    }
+}
+
 impl World {
     /// Whether a successor would hear of every client: none is being told that it was removed.
     fn everybody_comes(&self) -> bool {
@@ -278,6 +362,8 @@ impl World {
                 sys.stands_still(fault, c);
             }
             Fault::Lap => sys.lap(),
+            Fault::Round => sys.round(),
+            Fault::Stray if may_go => sys.stray(c),
             Fault::Freeze if sys.alive => {
                 let ns = sys.outage();
                 sys.struck(fault, c);

@@ -50,7 +50,7 @@ pub use bugs::{Bugs, DRIVER_BUGS};
 pub use clock::{Clock, DRIFT_PPM};
 pub use coverage::{Action, Coverage, ACTIONS};
 pub use oracle::{Oracle, Service};
-pub use plan::{Fabric, Fault, Plan, Scenario, FAULTS, SCENARIOS};
+pub use plan::{Fabric, Fault, Plan, Scenario, APART, FAULTS, SCENARIOS};
 pub use rng::Rng;
 
 use server::World;
@@ -190,6 +190,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         life: Life::Joining,
         fabric,
         next_fabric: fabric,
+        strayed: false,
         id: None,
         secret: Secret([0; 16]),
         clock: Clock { ppm, base, bound_ppm, ..Clock::default() },

@@ -61,6 +61,13 @@ pub enum Fault {
     /// Most numbers of a fair lock's tickets are used up, while somebody stood still whose ledger
     /// entry names an old one (only in the scenario `laps`).
     Lap,
+    /// So many readers of a fair lock have come and gone that its shared lane is to start again,
+    /// while somebody stood still whose ledger entry names a share; or, once it has, that the lane
+    /// comes to that share's number (only in the scenario `rounds`).
+    Round,
+    /// The note of a share is lost with its channel; or a client is stopped, or ends, before the
+    /// ticket that its ledger announces (only in the scenario `strays`).
+    Stray,
 }
 
 /// Every fault, in the order of the report.
@@ -102,6 +109,8 @@ pub struct Scenario {
     limits: bool,
     drift: bool,
     high_lanes: bool,
+    /// Most acquires are shared.
+    reads: bool,
     /// Two clients on one or two locks: a lock is destroyed, and its slot reused, all the time.
     few: bool,
     /// How many names of objects there are: one of these.
@@ -139,6 +148,7 @@ const CALM: Scenario = Scenario {
     limits: false,
     drift: false,
     high_lanes: false,
+    reads: false,
     few: false,
     objects: &[0, 0, 0, 1],
     many: false,
@@ -378,6 +388,35 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
+/// Scenarios that `all` does not draw: each is run by itself, for what it alone can come to.
+pub const APART: &[Scenario] = &[
+    // the shared lane of a fair lock comes to a number once more that a stopped reader's ledger
+    // names
+    Scenario {
+        name: "rounds",
+        types: &[Fair],
+        faults: &[F::Round, F::Round, F::Round, F::Pause, F::BreakCommand, F::Crash],
+        fault_every: 12,
+        overstay: 400,
+        reads: true,
+        few: true,
+        ..CALM
+    },
+    // shares that a primary took for clients which have released them by themselves since
+    Scenario {
+        name: "strays",
+        roams: 1_000,
+        types: &[Fair],
+        fabrics: &[&[Shm, Tcp], &[Tcp], &[Verbs, Tcp]],
+        faults: &[F::Stray],
+        fault_every: 2,
+        overstay: 300,
+        reads: true,
+        horizons: &[1, 1, 2, 6],
+        ..CALM
+    },
+];
+
 /// Everything that is drawn before a schedule begins.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -456,7 +495,7 @@ impl Plan {
     pub fn draw(scenario: &str, rng: &mut Rng) -> Option<Plan> {
         let s = match scenario {
             "all" => &SCENARIOS[rng.below(SCENARIOS.len() as u64) as usize],
-            name => SCENARIOS.iter().find(|s| s.name == name)?,
+            name => SCENARIOS.iter().chain(APART).find(|s| s.name == name)?,
         };
         let (clients, locks) = match s.few {
             _ if s.many => (rng.pick(&[2, 2, 3]), rng.pick(&[3, 4, 6, 8, 31])),
@@ -493,7 +532,7 @@ impl Plan {
             faults: s.faults,
             fault_every: s.fault_every,
             lease_max_s: rng.pick(&[1, 2, 3, 5, 9]),
-            shared: rng.pick(&[0, 300, 500, 700, 950]),
+            shared: rng.pick(if s.reads { &[700, 900] } else { &[0, 300, 500, 700, 950] }),
             wait: rng.pick(&[100, 500, 800, 1000]),
             extend: rng.pick(&rates[..3]),
             reentry: rng.pick(&rates[..3]),

@@ -295,6 +295,8 @@ pub(crate) struct Client {
     pub fabric: Fabric,
     /// The fabric of the session that it asks for.
     pub next_fabric: Fabric,
+    /// The note of a share was lost (of the fault `Stray`).
+    pub strayed: bool,
     pub id: Option<ClientId>,
     pub secret: Secret,
     pub clock: Clock,
