@@ -23,6 +23,9 @@ use crate::locks::{AtomicLock, FairLock, Named, RwLock};
 use crate::options::Config;
 use crate::reference::{Key, References};
 
+/// Rounds of claims at a successor that takes some of them only.
+const CLAIM_TRIES: u32 = 3;
+
 /// The longest lease. It never ends: deadlines saturate.
 pub const LEASE_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -149,15 +152,29 @@ impl Client {
         Error::check(self.instance().heartbeat(seconds))
     }
 
-    /// Comes back to the primary, or to its successor at `ip`, with all locks.
+    /// Comes back to the primary, or to its successor at `ip`, with all locks. A successor that
+    /// waits for its clients is told what this one holds; at one that does not, holds are lost, and
+    /// locks are `NotReady` until they are made anew.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); `Removed` (the primary does not know this client).
     ///
     /// # Latency
-    /// As `connect`.
+    /// As `connect`; at a successor that waits, another round trip for every 31 locks, and one.
     pub fn reconnect(&self, ip: &str) -> Result<(), Error> {
-        Error::check(self.instance().reinit(ip))
+        let instance = self.instance();
+        Error::check(instance.reinit(ip))?;
+        if !instance.is_awaited() {
+            return Ok(());
+        }
+        for _ in 0..CLAIM_TRIES {
+            match instance.update_all_locks() {
+                Status::Again => {}
+                Status::Success => break,
+                status => return Error::check(status),
+            }
+        }
+        Error::check(instance.reinit_done())
     }
 
     /// Leaves: the primary releases whatever this client and its clones hold, at once. Dropping

@@ -172,7 +172,7 @@ fn at_once(
     bounds: Bounds,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    if !held.entry.is_settled() || held.is_unfounded(op) {
+    if !held.entry.is_settled() || held.unfounded(op).is_some() {
         return slowly(lock_slot, guard, op, now, bounds);
     }
     let mut first = match First::of(&mut held.entry, op, now, bounds) {
@@ -213,8 +213,8 @@ fn slowly(
     bounds: Bounds,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    if held.is_unfounded(op) {
-        return OpResult::of(Status::BadResponse);
+    if let Some(status) = held.unfounded(op) {
+        return OpResult::of(status);
     }
     let started = Operation::begin(&mut held.entry, op, now, bounds);
     carry_out(lock_slot, guard, started)
@@ -383,11 +383,11 @@ pub(crate) fn tell(exec: &dyn Executor, request: &Request) {
 }
 
 impl ClientLock {
-    /// Whether this operation would be decided by a hold that the primary may have ended: it has
-    /// no lease, and the connection is gone.
+    /// Why this operation must not be decided by a hold that the primary may have ended.
     #[inline]
-    pub(crate) fn is_unfounded(&self, op: Op) -> bool {
-        self.entry.rests_on_session(op) && self.exec.is_cut_off()
+    pub(crate) fn unfounded(&self, op: Op) -> Option<Status> {
+        let is_cut_off = || self.exec.is_cut_off() || boot_ns() >= self.pulse.horizon_ns();
+        self.entry.unfounded(op, is_cut_off, || self.exec.refusal())
     }
 
     /// The server clock, as fresh as the operation needs it.

@@ -55,8 +55,6 @@ pub(crate) struct ClientLock {
     /// Where `entry`'s handle and slot are.
     pub(crate) binding: Binding,
     pub(crate) busy: Busy,
-    /// A release of it was sent, and not answered: the primary may not know it any more.
-    pub(crate) release_unanswered: bool,
     /// Its guard is gone, but could not release it.
     pub(crate) orphaned: bool,
     /// Counts the holds of guards, so that the guard of a lost hold cannot end a later one.
@@ -87,7 +85,6 @@ impl ClientLock {
             pulse,
             binding: Binding::new(epoch),
             busy: Busy::No,
-            release_unanswered: false,
             orphaned: false,
             hold: 0,
             queue: VecDeque::new(),

@@ -42,6 +42,12 @@ bugs! {
     StaleClock =
         "stale-clock",
         "a fair lock's outcome is judged by a clock read after it came";
+    LeftUsed =
+        "left-used",
+        "a lock that may be released is not operated on, and is got where the primary has it";
+    EnteredCutOff =
+        "entered-cut-off",
+        "a hold without a lease is not entered again once its session is over";
     NoRepublish =
         "no-ledger-rewrite",
         "a new channel carries again what the old one may have lost";

@@ -210,8 +210,8 @@ enum Start {
 }
 
 fn start(held: &mut ClientLock, op: Op) -> Start {
-    if held.is_unfounded(op) {
-        return Start::Decided(code(Status::BadResponse));
+    if let Some(status) = held.unfounded(op) {
+        return Start::Decided(code(status));
     }
     let had_ticket = has_ticket(held.entry.state());
     let now = held.now();

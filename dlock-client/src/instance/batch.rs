@@ -227,10 +227,10 @@ impl Instance {
         }
         for (id, op) in ops {
             match found.iter().find(|(found, _)| *found == id) {
-                Some(&(_, Ok(place))) if places[place].held().is_unfounded(op) => {
-                    batch.push_decided(op, code(Status::BadResponse));
-                }
-                Some(&(_, Ok(place))) => batch.push(op, place),
+                Some(&(_, Ok(place))) => match places[place].held().unfounded(op) {
+                    Some(status) => batch.push_decided(op, code(status)),
+                    None => batch.push(op, place),
+                },
                 Some(&(_, Err(status))) => batch.push_decided(op, code(status)),
                 None => batch.push_decided(op, code(self.not_got())),
             }

@@ -19,6 +19,13 @@ use crate::table::{Busy, ClientLock, Known, LockSlotGuard, LockSlotIndex};
 /// A lock's id and whether it is new to this client, or why there is none.
 type GotLock = Result<(LockId, bool), Status>;
 
+/// What became of a granted lock.
+enum Adopted {
+    Got(GotLock),
+    /// It is known here, and another thread has its lock slot.
+    InUse(LockSlotIndex),
+}
+
 impl Instance {
     /// Gets a lock by its name; it is created if nobody has it. The id is the same for all
     /// clients while the lock exists.
@@ -67,39 +74,80 @@ impl Instance {
         self.check(Call::Locks)?;
         let deadline = Instant::now() + CONTROL_WAIT;
         let _lifecycle = self.lifecycle_until(deadline)?;
+        let mut got: Vec<Option<GotLock>> = vec![None; descs.len()];
+        while let Some(index) = self.get_those_left(&descs, &mut got, deadline)? {
+            // another thread operates on that one, or releases it
+            let lock_slot = self.table.lock_slot(index);
+            drop(lock_slot.lock_until(|| deadline).ok_or(Status::BadResponse)?);
+        }
+        Ok(got.into_iter().flatten().collect())
+    }
+
+    /// Gets those that have no answer yet. One that is known here is compared with what is known of
+    /// it; if it is in use, this tells which it is, and it is to be got once more.
+    fn get_those_left(
+        &self,
+        descs: &[LockDesc],
+        got: &mut [Option<GotLock>],
+        deadline: Instant,
+    ) -> Result<Option<LockSlotIndex>, Status> {
+        let left: Vec<usize> = (0..got.len()).filter(|&i| got[i].is_none()).collect();
         // held until the locks are in the table, so that no release comes between
         let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
-        let request = ControlRequest::GetLocks(descs.clone());
-        let ControlReply::Locks(grants) = call_on(control, request, deadline)? else {
-            return Err(Status::BadResponse);
-        };
-        if grants.len() != descs.len() {
+        let wanted = left.iter().map(|&i| descs[i].clone()).collect();
+        let reply = call_on(control, ControlRequest::GetLocks(wanted), deadline)?;
+        let ControlReply::Locks(grants) = reply else { return Err(Status::BadResponse) };
+        if grants.len() != left.len() {
             return Err(Status::BadResponse);
         }
-        let adopt = |(grant, desc): (Result<LockGrant, Status>, LockDesc)| match grant {
-            Ok(grant) if grant.lock.0 > 0 => self.adopt(&grant, desc),
-            Ok(_) => Err(Status::Error),
-            Err(status) => Err(refusal(status)),
-        };
-        Ok(grants.into_iter().zip(descs).map(adopt).collect())
+        let mut in_use = None;
+        for (grant, i) in grants.into_iter().zip(left) {
+            got[i] = match grant {
+                Ok(grant) if grant.lock.0 > 0 => match self.adopt(&grant, descs[i].clone()) {
+                    Adopted::Got(got) => Some(got),
+                    Adopted::InUse(index) => {
+                        in_use = Some(index);
+                        None
+                    }
+                },
+                Ok(_) => Some(Err(Status::Error)),
+                Err(status) => Some(Err(refusal(status))),
+            };
+        }
+        Ok(in_use)
     }
 
     /// Takes a granted lock into the table. A lock the primary has given before, but whose reply
     /// was lost, is new here.
-    fn adopt(&self, grant: &LockGrant, desc: LockDesc) -> GotLock {
-        match self.table.known(grant.lock) {
-            Known::As(id) => return Ok((id, false)),
-            Known::Clash => return Err(Status::Error),
-            Known::No => {}
-        }
+    fn adopt(&self, grant: &LockGrant, desc: LockDesc) -> Adopted {
         let link = self.link.load();
-        let mut entry = LockEntry::new(self.id, link.anchor_s, desc.lock_type, grant, desc);
-        entry.asks_readers(link.asks_readers);
-        let exec = Arc::clone(&link.exec);
-        let pulse = Arc::clone(&link.pulse);
-        self.table.insert(ClientLock::new(grant.lock, entry, exec, pulse, link.epoch));
-        Ok((grant.lock, true))
+        let (exec, pulse) = (Arc::clone(&link.exec), Arc::clone(&link.pulse));
+        let id = match self.table.known(grant.lock) {
+            Known::As(id) => id,
+            Known::Clash => return Adopted::Got(Err(Status::Error)),
+            Known::No => {
+                let mut entry = LockEntry::new(self.id, link.anchor_s, desc.lock_type, grant, desc);
+                entry.asks_readers(link.asks_readers);
+                self.table.insert(ClientLock::new(grant.lock, entry, exec, pulse, link.epoch));
+                return Adopted::Got(Ok((grant.lock, true)));
+            }
+        };
+        let Some(index) = self.table.find(id) else { return Adopted::Got(Err(Status::Error)) };
+        // not waited for: who releases it has locked it, and waits for the control channel
+        let Some(mut guard) = self.table.lock_slot(index).try_lock() else {
+            return Adopted::InUse(index);
+        };
+        let Some(held) = guard.as_mut().filter(|held| held.id == id) else {
+            return Adopted::InUse(index);
+        };
+        let at = (link.epoch, link.anchor_s);
+        let is_new = held.binding.adopt(&mut held.entry, self.id, grant, desc, at);
+        if is_new {
+            held.entry.asks_readers(link.asks_readers);
+            held.go_over_to(exec, pulse);
+        }
+        Adopted::Got(Ok((id, is_new)))
     }
 
     /// Releases a lock that is not held.
@@ -138,8 +186,9 @@ impl Instance {
                     return status;
                 }
                 let request = ControlRequest::ReleaseLocks(vec![at_primary]);
-                let status = self.release_at_primary(request, 1, deadline, |_, _| {});
-                self.release_answered(index, &mut guard, status)
+                self.release_at_primary(request, 1, deadline, |_, answer| {
+                    self.release_answered(index, &mut guard, answer)
+                })
             }
         };
         self.table.lock_slot(index).changed.notify_all();
@@ -155,10 +204,11 @@ impl Instance {
         status: Status,
     ) -> Status {
         let Some(held) = guard.as_mut() else { return status };
-        let was_unanswered = held.release_unanswered;
-        held.release_unanswered |= status == Status::BadResponse;
+        let was_unanswered = held.entry.has_left();
         if is_decided(status) {
             self.table.remove(index, guard);
+        } else if status == Status::BadResponse {
+            held.entry.leaves();
         }
         released(status, was_unanswered)
     }
@@ -187,31 +237,29 @@ impl Instance {
         }
     }
 
-    /// Sends a release and reports each item's status while nothing else is on the channel.
+    /// Sends a release and reports each item's status while nothing else is on the channel; of
+    /// none, if it was not sent. The first that is no success.
     fn release_at_primary(
         &self,
         request: ControlRequest,
         items: usize,
         deadline: Instant,
-        mut each: impl FnMut(usize, Status),
+        mut each: impl FnMut(usize, Status) -> Status,
     ) -> Status {
         let Some(mut control) = self.control.try_lock_until(deadline) else {
             return Status::BadResponse;
         };
         let Some(control) = control.as_mut() else { return Status::BadResponse };
-        match call_on(control, request, deadline) {
-            Ok(ControlReply::Statuses(statuses)) if statuses.len() == items => {
-                for (i, &status) in statuses.iter().enumerate() {
-                    each(i, status);
-                }
-                statuses.iter().copied().find(|&s| s != Status::Success).unwrap_or(Status::Success)
-            }
-            Ok(_) => Status::BadResponse,
-            Err(status) => {
-                (0..items).for_each(|i| each(i, status));
-                status
-            }
-        }
+        let statuses = match call_on(control, request, deadline) {
+            Ok(ControlReply::Statuses(statuses)) if statuses.len() == items => statuses,
+            Ok(_) => vec![Status::BadResponse; items],
+            Err(status) => vec![status; items],
+        };
+        let told = statuses.into_iter().enumerate().map(|(i, status)| each(i, status));
+        told.fold(Status::Success, |first, status| match first {
+            Status::Success => status,
+            first => first,
+        })
     }
 
     /// Releases up to 31 locks in one round trip. Items that cannot be released (asynchronous
@@ -269,17 +317,10 @@ impl Instance {
         }
         let items = locks.len();
         let request = ControlRequest::ReleaseLocks(locks);
-        let mut decided = [false; BATCH_MAX];
-        let status = self.release_at_primary(request, items, deadline, |i, status| {
+        let status = self.release_at_primary(request, items, deadline, |i, answer| {
             let (index, guard) = &mut lock_slots[i];
-            decided[i] = true;
-            self.release_answered(*index, guard, status);
+            self.release_answered(*index, guard, answer)
         });
-        for ((_, guard), _) in lock_slots.iter_mut().zip(decided).filter(|(_, decided)| !decided) {
-            if let Some(held) = guard.as_mut() {
-                held.release_unanswered = true;
-            }
-        }
         match status {
             Status::NotReady | Status::BadResponse => status,
             _ => Status::Success,

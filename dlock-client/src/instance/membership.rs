@@ -203,6 +203,11 @@ impl Instance {
         self.stats.clear();
     }
 
+    /// Whether the primary waits for what this client claims.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.link.load().recovering
+    }
+
     /// Tells a recovering primary that all claims are made.
     ///
     /// # Errors

@@ -7,9 +7,11 @@
 //!   another number, or another session ─▶ the hold may be over: extend and release ask for it
 //! ```
 
-use super::{Doubt, EntryState, LockEntry};
+use super::{Doubt, EntryState, LockEntry, Op};
 use crate::clock::{Now, ServerTime, NS};
+use crate::message::LockType;
 use crate::planted::{self, Bug};
+use crate::status::Status;
 
 /// The number of no clock, so that a hold counts as one of another clock.
 pub(super) const NO_CLOCK: u64 = u64::MAX;
@@ -30,11 +32,64 @@ impl LockEntry {
     /// The hold or the ticket did not survive: a recovering primary has refused the claim. Who
     /// believes to hold the lock is told by the next operation.
     pub fn lose(&mut self) {
+        if self.has_left() {
+            return; // nothing is held, and that it is left is not forgotten
+        }
         match self.state.is_held() {
             true => self.doubt = Doubt::Lost,
             false => self.end(EntryState::Initialized),
         }
         self.ledger_write = None;
+    }
+
+    /// The lock, of which nothing is held, was to be released altogether, and the primary has not
+    /// answered. Whatever is done to it before it is got again might be done to another lock.
+    pub fn leaves(&mut self) {
+        self.end(EntryState::Initialized);
+        self.ledger_write = None;
+        self.doubt = Doubt::Left;
+    }
+
+    /// Whether it is known what the client has of it, and nothing is to be written: an operation
+    /// may begin with its chain.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.doubt == Doubt::None && self.ledger_write.is_none()
+    }
+
+    /// Whether it was to be released, and the primary has not answered.
+    pub fn has_left(&self) -> bool {
+        self.doubt == Doubt::Left
+    }
+
+    /// Whether this operation would be decided from what this client remembers of a hold that has
+    /// no lease: whose session is over must not rely on it.
+    fn rests_on_session(&self, op: Op) -> bool {
+        let takes = match op {
+            Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. } => expire_s > 0,
+            Op::Unlock | Op::Extend { .. } => false,
+        };
+        takes && self.lock_type == LockType::Rw && self.refs > 0
+    }
+
+    /// Why an operation is not decided from what this client remembers: its session is over, as
+    /// far as it can tell, and the primary may have given the lock to another. `is_cut_off`: the
+    /// [executor](crate::exec::Executor::is_cut_off) says so, or the horizon has passed; `refusal`
+    /// is its, too.
+    #[inline]
+    pub fn unfounded(
+        &self,
+        op: Op,
+        is_cut_off: impl FnOnce() -> bool,
+        refusal: impl FnOnce() -> Option<Status>,
+    ) -> Option<Status> {
+        if !self.rests_on_session(op) || planted::is(Bug::EnteredCutOff) {
+            return None;
+        }
+        match is_cut_off() {
+            true => Some(Status::BadResponse),
+            false => refusal(),
+        }
     }
 
     /// The primary has ended what this client had without a lease: holds of read-write locks,

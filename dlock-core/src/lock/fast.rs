@@ -10,7 +10,7 @@
 //! ```
 //! It decides exactly what the machine would; it only spares building one.
 
-use super::{Doubt, EntryState, LockEntry, Op, OpResult, View};
+use super::{EntryState, LockEntry, Op, OpResult, View};
 use crate::clock::Now;
 use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
@@ -48,7 +48,7 @@ impl LockEntry {
     /// less.
     #[inline]
     pub fn fast(&self, op: Op, now: Now) -> Option<FastCas> {
-        if self.doubt != Doubt::None || self.ledger_write.is_some() || now.is_past_horizon() {
+        if !self.is_settled() || now.is_past_horizon() {
             return None;
         }
         let (expect, swap, deadline_s) = match (self.lock_type, op) {

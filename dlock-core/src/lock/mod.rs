@@ -163,6 +163,9 @@ enum Doubt {
     Release,
     /// The hold did not survive its primary; the caller's next operation on it says `Fail`.
     Lost,
+    /// The lock was to be released altogether, and the primary has not answered: its place and its
+    /// handle may be another lock's by now.
+    Left,
 }
 
 /// One lock as one client knows it.
@@ -267,6 +270,9 @@ impl LockEntry {
         self.anchor_s = anchor_s;
         self.clock = NO_CLOCK;
         // the same lease, on the clock of this primary: the next one is told what is left of it
+        if self.has_left() {
+            self.doubt = Doubt::Acquire; // got, but of before the release something may be left
+        }
         let word = AtomicWord::from_bits(grant.word);
         let holds = self.lock_type == LockType::Atomic && self.state == EntryState::ExclusiveLocked;
         if holds && word.client() == self.me.get() {
@@ -348,7 +354,7 @@ impl LockEntry {
     }
     /// An earlier operation's answer was lost, and what it did was not undone yet.
     pub fn in_doubt(&self) -> bool {
-        self.doubt != Doubt::None
+        !matches!(self.doubt, Doubt::None | Doubt::Left)
     }
 
     /// The ledger entry to write now, once.
@@ -378,16 +384,6 @@ impl LockEntry {
         Claim { lock: self.lock, desc: self.desc.clone(), held }
     }
 
-    /// Whether this operation would be decided from what this client remembers of a hold that has
-    /// no lease: who is [cut off](crate::exec::Executor::is_cut_off) must not rely on it.
-    pub fn rests_on_session(&self, op: Op) -> bool {
-        let takes = match op {
-            Op::TryLock { expire_s, .. } | Op::Lock { expire_s, .. } => expire_s > 0,
-            Op::Unlock | Op::Extend { .. } => false,
-        };
-        takes && self.lock_type == LockType::Rw && self.refs > 0
-    }
-
     /// Begins an operation: decides it locally, or says what it takes.
     pub fn begin(&mut self, op: Op, now: Now) -> Begin {
         if let Some(local) = self.decided(op) {
@@ -400,6 +396,9 @@ impl LockEntry {
 
     /// The result of an operation that needs no primary.
     pub(crate) fn decided(&mut self, op: Op) -> Option<OpResult> {
+        if self.has_left() && !planted::is(Bug::LeftUsed) {
+            return Some(OpResult::of(Status::LockNotGet));
+        }
         if let Some(local) = self.decide(op) {
             return Some(local);
         }
@@ -416,7 +415,7 @@ impl LockEntry {
         let op = machine.op;
         // also for an extend: a release that was asked for may still be carried out
         let undoubted = planted::is(Bug::ExtendInDoubt) && matches!(op, Op::Extend { .. });
-        if self.doubt != Doubt::None && !undoubted {
+        if self.in_doubt() && !undoubted {
             machine.phase = Phase::Resolving;
             Step::Request(Request::Resolve { handle: self.handle })
         } else {

@@ -137,12 +137,3 @@ impl First {
         Follows::Running(self.run(step, now))
     }
 }
-
-impl LockEntry {
-    /// Whether an operation on it may begin with [`First`]: nothing is in doubt, and nothing is to
-    /// be written before.
-    #[inline]
-    pub fn is_settled(&self) -> bool {
-        !self.in_doubt() && !self.has_ledger_write()
-    }
-}

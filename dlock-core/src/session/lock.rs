@@ -3,8 +3,8 @@
 //! deadlines stand.
 
 use crate::clock::Now;
-use crate::control::{Claim, LockGrant};
-use crate::ids::Epoch;
+use crate::control::{Claim, LockDesc, LockGrant};
+use crate::ids::{ClientId, Epoch};
 use crate::lock::{EntryState, LockEntry};
 use crate::message::Request;
 use crate::planted::{self, Bug};
@@ -66,6 +66,36 @@ impl Binding {
         }
         entry.rebind(grant, anchor_s);
         *self = Self::new(epoch);
+    }
+
+    /// The primary has given, to a get by its name, a lock that is known here already. Whether it
+    /// is new to the caller: it was not claimed at this incarnation, or an earlier release of it
+    /// was not answered. A hold of it is lost then, or is undone before the next operation.
+    ///
+    /// Only for the answer to a request that was sent after the last release of the lock, on the
+    /// same channel or on one that has replaced it: what it says is the truth then.
+    pub fn adopt(
+        &mut self,
+        entry: &mut LockEntry,
+        me: ClientId,
+        grant: &LockGrant,
+        desc: LockDesc,
+        (epoch, anchor_s): (Epoch, u32),
+    ) -> bool {
+        let is_same = grant.already && self.is_at(epoch) && !entry.has_left();
+        if is_same || planted::is(Bug::LeftUsed) {
+            return false;
+        }
+        let is_of_name = entry.desc().name == desc.name && entry.lock_type() == desc.lock_type;
+        match is_of_name && (grant.already || entry.state().is_held()) {
+            true => {
+                entry.lose();
+                entry.rebind(grant, anchor_s);
+            }
+            false => *entry = LockEntry::new(me, anchor_s, desc.lock_type, grant, desc),
+        }
+        *self = Self::new(epoch);
+        true
     }
 }
 

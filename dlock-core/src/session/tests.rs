@@ -5,8 +5,8 @@ use crate::control::{
     Claim, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Offers, Secret,
 };
 use crate::ids::{Handle, LockId, Slot};
-use crate::lock::{Begin, LockEntry, Op, Step};
-use crate::message::{LockType, Mode};
+use crate::lock::{Begin, EntryState, LockEntry, Op, Step};
+use crate::message::{LockType, Mode, Request};
 use crate::word_op::{Outcome, Values};
 
 fn client() -> ClientId {
@@ -372,7 +372,8 @@ fn objects_survive_at_the_same_incarnation_that_has_not_lost_them() {
 
 #[test]
 fn a_read_write_hold_that_is_entered_again_rests_on_the_session() {
-    let rests = |entry: &LockEntry, op| entry.rests_on_session(op);
+    let cut_off = Some(Status::BadResponse);
+    let rests = |entry: &LockEntry, op| entry.unfounded(op, || true, || None) == cut_off;
     let take = |expire_s| Op::TryLock { mode: Mode::Exclusive, expire_s };
     let wait = Op::Lock { mode: Mode::Exclusive, expire_s: 5 };
     let mut held = entry(LockType::Rw);
@@ -383,6 +384,76 @@ fn a_read_write_hold_that_is_entered_again_rests_on_the_session() {
     assert!(rests(&held, take(5)) && rests(&held, wait));
     assert!(!rests(&held, take(0)) && !rests(&held, Op::Unlock));
     assert!(!rests(&held_until_1005(LockType::Atomic), take(5)), "it has a lease");
+    let refused = held.unfounded(wait, || false, || Some(Status::NotReady));
+    assert_eq!(refused, Some(Status::NotReady), "its executor refuses everything");
+    assert_eq!(held.unfounded(wait, || false, || None), None, "the session stands");
+}
+
+/// Its place may be another lock's.
+#[test]
+fn a_lock_whose_release_was_not_answered_is_neither_operated_on_nor_written_of() {
+    for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+        let now = Now::exact(ServerTime(1_000 * NS));
+        let mut left = entry(lock_type);
+        left.leaves();
+        assert!(left.has_left() && !left.in_doubt() && !left.is_settled());
+        let take = |expire_s| Op::TryLock { mode: Mode::Exclusive, expire_s };
+        let extend = Op::Extend { mode: Mode::Exclusive, expire_s: 5 };
+        for op in [take(5), take(0), Op::Unlock, extend] {
+            assert_eq!(left.fast(op, now), None);
+            let Begin::Local(result) = left.begin(op, now) else {
+                panic!("{op:?} on {lock_type:?}")
+            };
+            assert_eq!(result.status, Status::LockNotGet);
+        }
+        assert_eq!(resume(&mut left, false, now), None);
+        assert_eq!(left.take_ledger_write(), None);
+        assert!(left.undo(now).is_none());
+        assert!(!left.lapse());
+        left.lose();
+        assert!(left.has_left(), "that it is left is not forgotten");
+        assert_eq!(Binding::new(Epoch(3)).claim(&mut left, now).held, None);
+        left.rebind(&grant(), 0);
+        let Begin::Run(_, Step::Request(request)) = left.begin(take(5), now) else { panic!() };
+        assert_eq!(request, Request::Resolve { handle: Handle(3) }, "what was before is undone");
+    }
+}
+
+#[test]
+fn a_lock_that_is_got_again_is_where_the_primary_says() {
+    let at = |slot, already| LockGrant { slot: Slot(slot), already, ..grant() };
+    let desc = |name| LockDesc { name: vec![name], lock_type: LockType::Atomic, lease_s: 0 };
+    let adopt = |entry: &mut LockEntry, bound, grant: &LockGrant, name| {
+        let mut binding = Binding::new(Epoch(bound));
+        let is_new = binding.adopt(entry, client(), grant, desc(name), (Epoch(3), 0));
+        assert!(binding.is_at(Epoch(3)));
+        is_new
+    };
+    let mut known = held(LockType::Atomic);
+    assert!(!adopt(&mut known, 3, &at(9, true), 1), "it was got before");
+    assert_eq!(known.state(), EntryState::ExclusiveLocked, "and is held");
+    let left = || {
+        let mut left = entry(LockType::Atomic);
+        left.leaves();
+        left
+    };
+    let mut again = left();
+    assert!(adopt(&mut again, 3, &at(9, true), 1), "the release did not arrive");
+    assert!(again.in_doubt(), "something may be left of before");
+    let mut anew = left();
+    assert!(adopt(&mut anew, 3, &at(12, false), 1), "the release was carried out");
+    assert!(!anew.in_doubt() && !anew.has_left() && anew.slot() == Slot(12));
+    let mut others = left();
+    assert!(adopt(&mut others, 3, &at(12, true), 2), "its id is another lock's");
+    assert_eq!(others.desc().name, [2]);
+    for already in [false, true] {
+        let mut lost = held(LockType::Atomic);
+        assert!(adopt(&mut lost, 2, &at(12, already), 1), "it was not claimed at this epoch");
+        assert!(lost.slot() == Slot(12) && lost.in_doubt());
+        let now = Now::exact(ServerTime(1_000 * NS));
+        let Begin::Local(told) = lost.begin(Op::Unlock, now) else { panic!("it is told") };
+        assert_eq!(told.status, Status::Fail, "the hold is lost");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@
 use dlock_core::clock::Now;
 use dlock_core::ids::Seq;
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::lock::{FastCas, LockEntry, Op};
+use dlock_core::lock::{FastCas, LockEntry, Op, OpResult};
 use dlock_core::message::{Reply, Request};
 use dlock_core::operation::{Batch, Bounds, Effect, Entries, Operation};
 use dlock_core::status::Status;
@@ -161,7 +161,15 @@ impl Sys {
             for entry in locks.iter().filter_map(|&l| threads[l].entry.as_ref()) {
                 batch.place(entry);
             }
-            items.iter().for_each(|&(place, op)| batch.push(op, place));
+            for &(place, op) in items {
+                let l = locks[place];
+                let entry = self.clients[c].threads[l].entry.as_ref();
+                let is_cut_off = || !self.is_connected(c, l) || now.is_past_horizon();
+                match entry.and_then(|entry| entry.unfounded(op, is_cut_off, || None)) {
+                    Some(status) => batch.push_decided(op, OpResult::of(status)),
+                    None => batch.push(op, place),
+                }
+            }
         }
         self.clients[c].batch = Some(BatchRun {
             batch,
@@ -514,9 +522,8 @@ impl Sys {
                     self.thread(c, l).op = op;
                     self.finish(c, l, result);
                 }
-                None => {
-                    self.enter(c, l, Doing::Idle);
-                }
+                // it was decided before the batch began
+                None => self.finish(c, l, OpResult::of(Status::BadResponse)),
             }
         }
     }

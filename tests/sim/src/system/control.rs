@@ -24,6 +24,8 @@ use super::plan::Fabric;
 use super::state::{Ask, Doing, Ev, Life, Sys};
 
 const CONTROL_WAIT_NS: u64 = CONTROL_WAIT_S * NS;
+/// Releases of a thousand whose answer the program does not wait for.
+const UNANSWERED: u32 = 150;
 
 /// What a control thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,7 +222,10 @@ impl Sys {
             client.beats.sent(local_ns);
             return self.ask(c, Ask::Heartbeat);
         }
-        let lacks = |t: &super::state::Thread| t.entry.is_none();
+        let lacks = |t: &super::state::Thread| match &t.entry {
+            None => true,
+            Some(entry) => entry.has_left() && t.doing == Doing::Control,
+        };
         let claims = client.threads.iter().any(|t| t.entry.is_some() && t.epoch != epoch);
         if claims {
             // what is held is told when no operation is under way on the lock
@@ -242,7 +247,11 @@ impl Sys {
             let entry = client.threads[l as usize].entry.as_ref();
             if let Some(lock) = entry.map(|e| e.lock()) {
                 self.cover(Action::Release, c);
-                return self.ask(c, Ask::Release(l, lock));
+                self.ask(c, Ask::Release(l, lock));
+                if self.rng.chance(UNANSWERED) {
+                    self.release_unanswered(c, l.into());
+                }
+                return;
             }
         }
         if let Some((o, action, request)) = self.clients[c].object_asks.pop_front() {
@@ -489,7 +498,13 @@ impl Sys {
             };
             let (lock_type, desc) = (self.plan.locks[l], desc(self, l));
             let t = self.thread(c, l);
-            t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc));
+            match &mut t.entry {
+                None => t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc)),
+                Some(entry) => {
+                    let mut binding = Binding::new(Epoch(t.epoch.into()));
+                    binding.adopt(entry, id, &grant, desc, (Epoch(epoch.into()), anchor_s));
+                }
+            }
             (t.epoch, t.old_clock, t.gen, t.noted_acked) = (epoch, None, gen, t.noted);
             t.doing = Doing::Idle;
             self.takes_horizon(c, l);
@@ -517,6 +532,7 @@ impl Sys {
         let gen = self.clients[c].gen;
         for (l, _, grant) in grants {
             let l = usize::from(l);
+            let releases = self.clients[c].releases.contains(&(l as u8));
             let t = self.thread(c, l);
             let is_free =
                 matches!(t.doing, Doing::Idle | Doing::Control | Doing::Reply { is_wait: true });
@@ -529,13 +545,19 @@ impl Sys {
                     if ticketed {
                         entry.lose();
                     }
+                    let was_left = entry.has_left();
                     entry.rebind(&grant, anchor_s);
                     let write = entry.take_ledger_write();
+                    let is_to_be_got = was_left && t.doing == Doing::Control && !releases;
                     (t.epoch, t.old_clock, t.gen, t.noted_acked) = (epoch, None, gen, t.noted);
                     self.oracle.confirmed(l, who);
                     self.takes_horizon(c, l);
                     if let Some(write) = write {
                         self.write_ledger(c, l, write);
+                    }
+                    if is_to_be_got {
+                        self.enter(c, l, Doing::Idle); // it is got by that
+                        self.step_soon(c, l);
                     }
                 }
                 Err(Status::Fail) => {

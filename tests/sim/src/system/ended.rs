@@ -2,10 +2,11 @@
 //! What a client's thread does when an operation is over, or what it has was ended.
 
 use dlock_core::clock::Now;
-use dlock_core::lock::{EntryState, OpResult};
+use dlock_core::lock::{EntryState, LockEntry, OpResult};
 use dlock_core::session;
 use dlock_core::status::Status;
 
+use super::control::Stage as ControlStage;
 use super::coverage::Action;
 use super::state::{Doing, Sys};
 
@@ -35,6 +36,20 @@ impl Sys {
         let t = self.thread(c, l);
         (t.entry, t.operation, t.first, t.lapse) = (None, None, None, false);
         self.clients[c].releases.retain(|&r| usize::from(r) != l);
+    }
+
+    /// The program does not wait for the answer any longer. The primary may have the release or
+    /// not; what comes after it on this connection is read after it.
+    pub(super) fn release_unanswered(&mut self, c: usize, l: usize) {
+        let t = self.thread(c, l);
+        if let Some(entry) = &mut t.entry {
+            entry.leaves();
+        }
+        t.doing = Doing::Idle;
+        let ns = self.rng.pick(&[1_000, 100_000, 50_000_000]);
+        self.step_after(c, l, ns);
+        self.clients[c].control = ControlStage::Sleep;
+        self.control_soon(c, false);
     }
 
     /// The operation has a result. That of an asynchronous one is told when the program asks, and
@@ -73,7 +88,10 @@ impl Sys {
             self.moves(c, l);
         }
         if result.status == Status::LockNotGet {
-            self.forget_lock(c, l);
+            match self.thread(c, l).entry.as_ref().is_some_and(LockEntry::has_left) {
+                true => _ = self.enter(c, l, Doing::Control), // it is got again
+                false => self.forget_lock(c, l),
+            }
             return self.control_wake(c);
         }
         self.finished(c, l, result.status);
@@ -85,6 +103,9 @@ impl Sys {
         let (gen, epoch, now) = (self.clients[c].gen, self.clients[c].epoch, self.thread_now(c, l));
         let t = self.thread(c, l);
         if t.epoch != epoch {
+            if let Some(asked) = &mut t.asked {
+                asked.gen = u32::MAX; // whatever the old session has answered does not count
+            }
             return;
         }
         (t.gen, t.noted_acked) = (gen, t.noted);

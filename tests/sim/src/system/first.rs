@@ -7,8 +7,9 @@
 //! ```
 
 use dlock_core::clock::Now;
-use dlock_core::lock::{Op, Step};
-use dlock_core::operation::{Bounds, First, Follows, Started};
+use dlock_core::lock::{FastCas, Op, Step};
+use dlock_core::operation::{Bounds, First, Follows, Operation, Started};
+use dlock_core::word_op::Outcome;
 use dlock_core::words::LedgerEntry;
 
 use super::state::{Doing, Sys};
@@ -78,5 +79,20 @@ impl Sys {
         }
         let follows = first.written(entry, t.last_now);
         self.follow(c, l, follows);
+    }
+
+    /// The first word operation has been executed, or not.
+    pub(super) fn fast_ended(&mut self, c: usize, l: usize, fast: (FastCas, Now, Bounds)) {
+        let (cas, begun, bounds) = fast;
+        let (now, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
+        let t = &mut self.clients[c].threads[l];
+        let (Some(outcome), Some(entry)) = (t.outcome.take(), t.entry.as_mut()) else { return };
+        if matches!(outcome, Outcome::Done(values) if values[0] == cas.expect) {
+            if let Some(result) = entry.fast_end(cas, begun, || coarse) {
+                return self.finish(c, l, result);
+            }
+        }
+        let started = Operation::after_fast(entry, t.op, outcome, begun, now, bounds);
+        self.started(c, l, started);
     }
 }

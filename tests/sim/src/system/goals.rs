@@ -2,7 +2,7 @@
 //! What a thread does next: anything while there are faults, then what proves that nothing is
 //! stuck and nothing is left behind.
 
-use dlock_core::lock::{EntryState, Op};
+use dlock_core::lock::{EntryState, LockEntry, Op};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
 
@@ -92,7 +92,9 @@ impl Sys {
         }
         let op = match self.has(c, l) {
             Has::Nothing => {
-                if life == Life::Up && self.may_release(c, l) {
+                let has_left = self.thread(c, l).entry.as_ref().is_some_and(LockEntry::has_left);
+                let releases_again = has_left && self.rng.chance(300);
+                if life == Life::Up && (releases_again || self.may_release(c, l)) {
                     self.thread(c, l).doing = Doing::Control;
                     self.clients[c].releases.push_back(l as u8);
                     return self.control_wake(c);

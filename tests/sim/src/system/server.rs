@@ -10,6 +10,7 @@ use dlock_core::clock::NS;
 use dlock_core::fabric::FabricSet;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
 use dlock_core::limits::{FAIR_GRACE_S, RW_LOOK_S};
+use dlock_core::lock::LockEntry;
 use dlock_core::membership::{Membership, Orphans, Rules, State};
 use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
@@ -368,7 +369,8 @@ impl Sys {
         let knows = |c: &&Client| self.sessions.iter().any(|s| Some(s.id) == c.id && stays(s));
         let threads = self.clients.iter().filter(knows).map(|c| &c.threads[l]);
         let bound = |t: &&Thread| t.epoch == self.epoch && t.doing != Doing::Control;
-        threads.filter(bound).find_map(|t| Some(t.entry.as_ref()?.slot()))
+        let entries = threads.filter(bound).filter_map(|t| t.entry.as_ref());
+        { entries }.find(|entry| !entry.has_left()).map(LockEntry::slot)
     }
 }
 

@@ -11,7 +11,7 @@
 
 use dlock_core::clock::{Now, ServerTime, COARSE_NS_MAX};
 use dlock_core::ids::Seq;
-use dlock_core::lock::{FastCas, Op};
+use dlock_core::lock::{Op, OpResult};
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::status::Status;
@@ -106,6 +106,7 @@ impl Sys {
         self.calls(c, l, op);
         let (fresh, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
         let is_local = self.clients[c].fabric == Fabric::Shm;
+        let is_cut_off = !self.is_connected(c, l);
         let t = &mut self.clients[c].threads[l];
         let Some(entry) = t.entry.as_mut() else { return };
         // a release of these decides nothing by the clock: an older reading will do
@@ -115,6 +116,10 @@ impl Sys {
             false => fresh,
         };
         t.last_now = now;
+        let cut_off = is_cut_off || now.is_past_horizon();
+        if let Some(status) = entry.unfounded(op, || cut_off, || None) {
+            return self.finish(c, l, OpResult::of(status));
+        }
         let bounds = Bounds::waiting(now.local_ns, patience);
         let is_sync = t.async_until == 0;
         if let Some(cas) = entry.fast(op, now).filter(|_| uses_fast && is_sync) {
@@ -301,21 +306,6 @@ impl Sys {
             _ => return,
         }
         self.effect(c, l);
-    }
-
-    /// The first word operation has been executed, or not.
-    fn fast_ended(&mut self, c: usize, l: usize, fast: (FastCas, Now, Bounds)) {
-        let (cas, begun, bounds) = fast;
-        let (now, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
-        let t = &mut self.clients[c].threads[l];
-        let (Some(outcome), Some(entry)) = (t.outcome.take(), t.entry.as_mut()) else { return };
-        if matches!(outcome, Outcome::Done(values) if values[0] == cas.expect) {
-            if let Some(result) = entry.fast_end(cas, begun, || coarse) {
-                return self.finish(c, l, result);
-            }
-        }
-        let started = Operation::after_fast(entry, t.op, outcome, begun, now, bounds);
-        self.started(c, l, started);
     }
 
     /// The client's own clock, late by as much as a coarse reading may be.

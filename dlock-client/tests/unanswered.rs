@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A release that was not answered: the primary may carry it out later, and give the lock's place
+//! to another one.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{desc, eventually, fabrics, got, status, ChildPrimary, X};
+use dlock_client::{Client, Config, Error, FabricChoice, Instance, LockType, Status::*};
+
+/// Not a test by itself: the primary that is stopped.
+#[test]
+fn child_that_serves_until_its_input_ends() {
+    common::serve_as_child();
+}
+
+const TYPES: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
+
+fn on_every_fabric(test: impl Fn(FabricChoice) + Sync) {
+    std::thread::scope(|scope| {
+        for fabric in fabrics() {
+            let test = &test;
+            scope.spawn(move || test(fabric));
+        }
+    });
+}
+
+#[test]
+fn a_lock_whose_release_was_not_answered_is_got_again_before_it_is_used() {
+    on_every_fabric(|fabric| {
+        let primary = ChildPrimary::start("child_that_serves_until_its_input_ends");
+        let join = || Instance::init(&primary.config(fabric), "127.0.0.1").unwrap();
+        let (a, b) = (join(), join());
+        let of_a = TYPES.map(|kind| got(&a, &format!("{kind:?}"), kind));
+        primary.freeze();
+        let mut ids = of_a.map(|id| id.0);
+        assert_eq!(a.batch_release_lock(&mut ids), BadResponse);
+        primary.thaw();
+        assert_eq!(ids, of_a.map(|id| id.0), "they can be released again");
+        // a's next request is read after its release
+        let new = got(&a, "new", LockType::Fair);
+        for (kind, old) in TYPES.into_iter().zip(of_a) {
+            let why = format!("{fabric:?} {kind:?}");
+            let of_b = got(&b, &format!("{kind:?}"), kind);
+            assert_eq!(status(b.trylock(of_b, X, 600)), Success, "{why}");
+            assert_eq!(status(a.trylock(old, X, 600)), LockNotGet, "{why}");
+            assert_eq!(status(a.unlock(old)), LockNotGet, "{why}");
+            let (said, again) = a.get_lock(desc(&format!("{kind:?}"), kind));
+            assert_eq!(said, Success, "{why}");
+            let again = again.expect("its id");
+            assert!(matches!(status(a.trylock(again, X, 600)), Fail | Again), "{why}");
+            assert_eq!(status(b.unlock(of_b)), Success, "{why}");
+        }
+        assert_eq!(status(a.trylock(new, X, 600)), Success, "{fabric:?}: nobody else has taken it");
+    });
+}
+
+#[test]
+fn a_lock_whose_release_was_not_answered_can_be_released_again() {
+    on_every_fabric(|fabric| {
+        let primary = ChildPrimary::start("child_that_serves_until_its_input_ends");
+        let a = Instance::init(&primary.config(fabric), "127.0.0.1").unwrap();
+        let id = got(&a, "lock", LockType::Fair);
+        assert_eq!(status(a.trylock(id, X, 600)), Success);
+        assert_eq!(status(a.unlock(id)), Success);
+        primary.freeze();
+        assert_eq!(a.release_lock(id), BadResponse);
+        primary.thaw();
+        assert_eq!(a.release_lock(id), Success, "{fabric:?}");
+        assert_eq!(status(a.trylock(id, X, 600)), LockNotGet);
+        let id = got(&a, "lock", LockType::Fair);
+        assert_eq!(status(a.trylock(id, X, 600)), Success, "{fabric:?}");
+    });
+}
+
+#[test]
+fn a_lock_object_that_was_dropped_without_an_answer_and_made_anew_guards_the_same_lock() {
+    on_every_fabric(|fabric| {
+        let primary = ChildPrimary::start("child_that_serves_until_its_input_ends");
+        // its horizon does not pass while the primary stands still
+        let config = Config::new().port(primary.port).fabric(fabric).without_horizon();
+        let connect = || Client::with_config(&config, "127.0.0.1").unwrap();
+        let (a, b) = (connect(), connect());
+        let lock = a.atomic_lock("lock").unwrap();
+        drop(lock.try_lock(Duration::from_secs(60)).unwrap());
+        primary.freeze();
+        drop(lock); // a line in the log
+        primary.thaw();
+        let mut of_b = None;
+        eventually(10, "got", || {
+            of_b = b.atomic_lock("lock").ok();
+            of_b.is_some()
+        });
+        let of_b = of_b.expect("it was got");
+        let guard = of_b.try_lock(Duration::from_secs(60)).unwrap();
+        let of_a = a.atomic_lock("lock").unwrap();
+        assert!(matches!(of_a.try_lock(Duration::from_secs(60)), Err(Error::Held)), "{fabric:?}");
+        drop(guard);
+        assert!(of_a.try_lock(Duration::from_secs(60)).is_ok(), "{fabric:?}");
+    });
+}
