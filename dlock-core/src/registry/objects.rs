@@ -22,7 +22,7 @@ use super::ids::Ids;
 use super::names::Names;
 use super::{Clients, Tables};
 use crate::clock::{ServerTime, NS};
-use crate::control::ObjectGrant;
+use crate::control::{ControlRequest, ObjectGrant};
 use crate::ids::{ClientId, Generation, Handle, ObjectId, Slot};
 use crate::planted::{self, Bug};
 use crate::status::Status;
@@ -334,6 +334,17 @@ impl Objects {
     fn id_of(&self, name: &[u8]) -> Option<ObjectId> {
         let has_name = |id| self.by_id.get(&ObjectId(id)).is_some_and(|r| *r.name == *name);
         self.by_name.find(name, has_name).map(ObjectId)
+    }
+
+    /// How many have got the object that is asked about.
+    pub(crate) fn refs_of(&self, request: &ControlRequest) -> usize {
+        use ControlRequest as R;
+        let object = match request {
+            R::ObjectCreate { name, .. } | R::ObjectGet { name, .. } => self.id_of(name),
+            R::ObjectRelease(object) | R::ObjectDestroy(object) => Some(*object),
+            _ => None,
+        };
+        object.and_then(|object| self.by_id.get(&object)).map_or(0, |record| record.refs.len())
     }
 
     /// The object of this id.
