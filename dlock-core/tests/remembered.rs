@@ -6,12 +6,12 @@ mod common;
 #[path = "common/world.rs"]
 mod world;
 
+use dlock_core::arbiter::Arbiter;
 use dlock_core::control::{
     Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
 };
 use dlock_core::ids::{ClientId, LockId};
 use dlock_core::message::{LockType, Mode};
-use dlock_core::word_op::Word;
 use dlock_core::words::RwWord;
 use dlock_core::work::QUANTUM;
 use world::{names, w0, World, NOW};
@@ -102,6 +102,18 @@ fn a_client_that_goes_while_its_locks_are_told_leaves_nothing_to_tell() {
     assert!(is_quiet(&w), "its fabric has not changed");
 }
 
+/// As above, of what the arbiter itself keeps.
+#[test]
+fn the_arbiter_forgets_that_a_client_was_changing_when_it_is_gone() {
+    let (mut arbiter, client) = (Arbiter::new(0), ClientId::new(7).unwrap());
+    arbiter.proxy(client);
+    assert!(!arbiter.is_changing(client), "it has nothing that a lock knows");
+    arbiter.unproxy(client);
+    assert!(arbiter.is_changing(client));
+    arbiter.gone(client);
+    assert!(!arbiter.is_changing(client));
+}
+
 /// It claims before it has a channel, and goes on over tcp.
 #[test]
 fn a_claimed_share_of_a_client_that_becomes_proxied_ends_with_it() {
@@ -135,7 +147,7 @@ fn a_claimed_share_of_a_client_that_becomes_proxied_ends_with_it() {
         w.primary.fenced(reader);
         steps(&mut w);
         let word = RwWord::from_bits(w.memory.words[&w0(&last).index()]);
-        assert_eq!(word.rcount(), 0, "{count} claims, {:?}", Word::W0);
+        assert_eq!(word.rcount(), 0, "{count} claims");
         assert!(w.granted(wait));
     }
 }

@@ -53,7 +53,7 @@ impl Deaf {
     /// Whether it was still to be dropped: it is not any more.
     pub fn take(&mut self, client: ClientId, slot: Slot) -> bool {
         let Some(sets) = self.0.get_mut(&client) else { return false };
-        let was_deaf = sets.iter_mut().fold(false, |was, set| set.remove(&slot) || was);
+        let was_deaf = sets.iter_mut().any(|set| set.remove(&slot)); // no two have one slot
         sets.retain(|set| !set.is_empty());
         if sets.is_empty() {
             self.0.remove(&client);
