@@ -12,6 +12,7 @@ use dlock_core::limits::{CLIENTS_MAX, LOCKS_MAX};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, WordOp};
+use dlock_core::words::{LedgerEntry, LedgerState};
 use dlock_core::work::{GRANTS_PER_LOOK, ITEM_WORK_MAX, QUANTUM};
 use world::{names, w0, World, LEASE_S, NOW};
 
@@ -410,4 +411,36 @@ fn waits_of_many_ended_channels_are_put_together_in_bounded_work() {
         w.step(NOW, QUANTUM);
     }
     assert_eq!(mine.iter().map(|g| w.primary.waiters(g.slot)).sum::<usize>(), 0);
+}
+
+/// A lapse looks at everybody who has got the same locks.
+#[test]
+fn a_slice_of_a_lapse_is_bounded_work_however_many_have_got_the_same_locks() {
+    for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+        let mut w = World::new(CLIENTS_MAX);
+        let names = names(31);
+        let client = w.client(1, FabricKind::Shm);
+        let grants = w.get(client, &names, lock_type);
+        for id in 2..=CLIENTS_MAX as u32 {
+            let other = w.client(id, FabricKind::Shm);
+            w.get(other, &names, lock_type);
+        }
+        for grant in &grants {
+            let entry = LedgerEntry::new().with_state(LedgerState::Intent);
+            w.memory.ledgers.insert((client, grant.handle), entry);
+        }
+        let mut lapse = w.primary.begin_lapse(client);
+        let (mut slices, mut work) = (0, 0);
+        loop {
+            let is_done = w.primary.lapse(NOW, &mut w.memory, &mut lapse, &mut w.out);
+            assert!(lapse.work() <= 2 * ITEM_WORK_MAX, "{lock_type:?}: {}", lapse.work());
+            work += lapse.work();
+            slices += 1;
+            if is_done {
+                break;
+            }
+        }
+        assert!(work >= (names.len() * CLIENTS_MAX) as u32, "{lock_type:?}: {work}");
+        assert!(slices >= names.len() / 6, "{lock_type:?}: {slices}");
+    }
 }
