@@ -9,9 +9,8 @@
 //! | ticket, wait, hold that is not known for sure | yes | |
 //! | reference of a lock without a hold | kept, as long as anything else is | |
 //!
-//! A lapse is taken in slices of [`LAPSE_SLICE`] handles, or fewer if their locks have many clients:
-//! the driver calls [`Primary::lapse`]
-//! until it is done, and serves others between.
+//! A lapse is taken in slices of [`LAPSE_SLICE`] handles, or fewer if their locks have many
+//! clients: the driver calls [`Primary::lapse`] until it is done, and serves others between.
 
 use super::{lock_ref, Primary};
 use crate::arbiter::{LockRef, Sent};
