@@ -2,117 +2,19 @@
 //! Leaving, expiry and hand-over happen in steps of bounded work, counted and not timed.
 
 mod common;
+#[path = "common/world.rs"]
+mod world;
 
-use common::Memory;
-use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant};
-use dlock_core::exec::LockMemory;
-use dlock_core::ids::{ClientId, Epoch, Seq};
-use dlock_core::limits::{BATCH_MAX, CLIENTS_MAX, LOCKS_MAX};
+use dlock_core::clock::NS;
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind};
+use dlock_core::ids::{ClientId, Seq};
+use dlock_core::limits::{CLIENTS_MAX, LOCKS_MAX};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::primary::{Primary, PrimaryConfig, Sent, Step};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, RwWord};
+use dlock_core::word_op::{Chain, WordOp};
+use dlock_core::words::{LedgerEntry, LedgerState};
 use dlock_core::work::{GRANTS_PER_LOOK, ITEM_WORK_MAX, QUANTUM};
-
-const NOW: ServerTime = ServerTime(5_000 * NS);
-const LEASE_S: u32 = 60;
-
-struct World {
-    primary: Primary,
-    memory: Memory,
-    seq: u64,
-    out: Vec<Sent>,
-}
-
-impl World {
-    fn new(clients_max: usize) -> Self {
-        let config = PrimaryConfig {
-            epoch: Epoch(1),
-            anchor_s: 5_000,
-            tp_mode: 0,
-            recovery_clients: 0,
-            clients_max,
-            locks_max: LOCKS_MAX,
-            objects_max: 1_000,
-            absent_grace_ns: None,
-        };
-        let (primary, memory) = (Primary::new(config), Memory::default());
-        Self { primary, memory, seq: 0, out: Vec::new() }
-    }
-
-    fn admit(&mut self, id: u32) -> Result<ClientId, Status> {
-        let client = ClientId::new(id).unwrap();
-        self.primary.add_client(client).map(|()| client)
-    }
-
-    /// A client of a fabric whose verbs the primary does not see.
-    fn client(&mut self, id: u32, fabric: FabricKind) -> ClientId {
-        let client = self.admit(id).unwrap();
-        self.primary.attached(NOW, &mut self.memory, client, fabric, &mut self.out);
-        client
-    }
-
-    fn control(&mut self, client: ClientId, request: ControlRequest) -> ControlReply {
-        self.primary.control(NOW, &mut self.memory, client, request, &mut self.out)
-    }
-
-    fn get(&mut self, client: ClientId, names: &[String], lock_type: LockType) -> Vec<LockGrant> {
-        let desc = |name: &String| LockDesc { name: name.clone().into(), lock_type, lease_s: 0 };
-        let mut grants = Vec::new();
-        for batch in names.chunks(BATCH_MAX) {
-            let descs = batch.iter().map(desc).collect();
-            match self.control(client, ControlRequest::GetLocks(descs)) {
-                ControlReply::Locks(locks) => grants.extend(locks.into_iter().map(Result::unwrap)),
-                other => panic!("{other:?}"),
-            }
-        }
-        grants
-    }
-
-    /// Takes a free lock by hand.
-    fn take(&mut self, client: ClientId, grant: &LockGrant, lock_type: LockType) {
-        let swap = match lock_type {
-            LockType::Atomic => AtomicWord::new()
-                .with_client(client.get())
-                .with_timeout(NOW.seconds() + LEASE_S)
-                .into_bits(),
-            _ => RwWord::new().with_client(client.get()).into_bits(),
-        };
-        assert_eq!(self.memory.cas(w0(grant), 0, swap), 0);
-    }
-
-    fn wait(&mut self, client: ClientId, grant: &LockGrant, mode: Mode) -> Seq {
-        self.seq += 1;
-        let (seq, wait) = (Seq(self.seq), WaitNumber(1));
-        let request =
-            Request::Wait { handle: grant.handle, mode, expire_s: LEASE_S, wait, ticket: None };
-        let before = self.out.len();
-        self.primary.command(NOW, &mut self.memory, client, seq, request, &mut self.out);
-        assert_eq!(self.out.len(), before, "it has to wait");
-        seq
-    }
-
-    fn step(&mut self, now: ServerTime, budget: u32) -> Step {
-        let step = self.primary.step(now, &mut self.memory, budget, &mut self.out);
-        assert!(step.work <= budget + ITEM_WORK_MAX, "{step:?} of {budget}");
-        step
-    }
-
-    fn granted(&self, seq: Seq) -> bool {
-        let is = |sent: &&Sent| sent.seq == seq && matches!(sent.reply, Reply::Granted { .. });
-        self.out.iter().any(|sent| is(&sent))
-    }
-}
-
-fn w0(grant: &LockGrant) -> WordAddr {
-    WordAddr::new(grant.slot, Word::W0)
-}
-
-fn names(count: usize) -> Vec<String> {
-    (0..count).map(|i| format!("lock {i}")).collect()
-}
+use world::{names, w0, World, LEASE_S, NOW};
 
 #[test]
 fn a_client_with_all_locks_leaves_in_short_steps_and_others_are_served_between() {
@@ -386,5 +288,159 @@ fn a_client_with_many_locks_maps_the_memory_and_they_are_told_in_short_steps() {
         }
         assert!(w.granted(wait), "the share went with its client");
         assert_eq!(w.primary.assert_consistent(), Ok(()));
+    }
+}
+
+/// One object that everybody has got.
+fn shared_object() -> (World, ClientId, Vec<ClientId>) {
+    let mut w = World::new(CLIENTS_MAX);
+    let owner = w.client(1, FabricKind::Tcp);
+    let name = b"shared".to_vec();
+    let create = ControlRequest::ObjectCreate { name: name.clone(), lease_s: 9, init: 1 };
+    assert!(matches!(w.control(owner, create), ControlReply::Created(_)));
+    let others = (2..=CLIENTS_MAX as u32).map(|id| {
+        let client = w.client(id, FabricKind::Tcp);
+        let get = ControlRequest::ObjectGet { name: name.clone(), lease_s: 9 };
+        assert!(matches!(w.control(client, get), ControlReply::Object(_)));
+        client
+    });
+    let others = others.collect();
+    (w, owner, others)
+}
+
+/// Who has got the object is searched for the client, and all of them for what is left.
+#[test]
+fn undoing_an_object_is_as_much_work_as_its_references() {
+    let (mut w, owner, others) = shared_object();
+    let all = others.len() as u32;
+    w.primary.fenced(others[0]);
+    let worst = |w: &mut World| {
+        let mut worst = 0;
+        while w.primary.is_undoing() {
+            worst = worst.max(w.step(NOW, 1).work);
+        }
+        worst
+    };
+    let reference = worst(&mut w);
+    assert!((all..ITEM_WORK_MAX).contains(&reference), "{reference}");
+    w.primary.fenced(owner);
+    let owned = worst(&mut w);
+    assert!((all..ITEM_WORK_MAX).contains(&owned), "{owned}");
+}
+
+#[test]
+fn a_request_about_an_object_is_as_much_work_as_its_references() {
+    let (mut w, owner, others) = shared_object();
+    let name = b"shared".to_vec();
+    w.primary.take_work();
+    let mut work = |client, request| {
+        let reply = w.control(client, request);
+        (reply, w.primary.take_work())
+    };
+    let all = others.len() as u32;
+    let get = ControlRequest::ObjectGet { name: name.clone(), lease_s: 9 };
+    let (ControlReply::Object(grant), get) = work(others[0], get) else { panic!("not got") };
+    let release = work(others[0], ControlRequest::ObjectRelease(grant.object)).1;
+    let destroy = work(owner, ControlRequest::ObjectDestroy(grant.object)).1;
+    let create = ControlRequest::ObjectCreate { name, lease_s: 9, init: 1 };
+    let create = work(owner, create).1;
+    for (what, work) in [get, release, destroy, create].into_iter().enumerate() {
+        assert!((all - 1..ITEM_WORK_MAX).contains(&work), "{what}: {work}");
+    }
+}
+
+/// As it is searched when the lock is handed over.
+#[test]
+fn looking_at_a_lock_whose_lease_is_over_is_as_much_work_as_its_queue() {
+    let (mut w, _) = crowd(LockType::Atomic, Mode::Exclusive, FabricKind::Shm);
+    let later = NOW.plus_ns(u64::from(LEASE_S + 1) * NS);
+    let step = w.step(later, 1);
+    assert!(step.work > CLIENTS_MAX as u32, "{step:?}");
+    assert_eq!(w.out.len(), 1, "it is handed over");
+}
+
+/// Its client waits for much with others before it, on one channel after the other.
+#[test]
+fn the_end_of_a_channel_is_bounded_work_whatever_its_client_waited_for() {
+    let mut w = World::new(CLIENTS_MAX);
+    let holder = w.client(1, FabricKind::Shm);
+    let names = names(20);
+    let grants = w.get(holder, &names, LockType::Atomic);
+    grants.iter().for_each(|grant| w.take(holder, grant, LockType::Atomic));
+    let mut last = holder;
+    for id in 2..=CLIENTS_MAX as u32 {
+        last = w.client(id, FabricKind::Shm);
+        for grant in w.get(last, &names, LockType::Atomic) {
+            w.wait(last, &grant, Mode::Exclusive);
+        }
+    }
+    w.primary.take_work();
+    w.primary.detached(NOW, &mut w.memory, last, &mut w.out);
+    let work = w.primary.take_work();
+    assert!(work >= CLIENTS_MAX as u32, "a queue was searched: {work}");
+    assert!(work <= 2 * ITEM_WORK_MAX, "not {} queues: {work}", names.len());
+    let queued = |w: &World| grants.iter().map(|g| w.primary.waiters(g.slot)).sum::<usize>();
+    while w.primary.next_wakeup().is_some_and(|at| at <= NOW) {
+        w.step(NOW, QUANTUM);
+    }
+    assert_eq!(queued(&w), names.len() * (CLIENTS_MAX - 2));
+    assert_eq!(w.primary.assert_consistent(), Ok(()));
+}
+
+/// However they are kept, no step moves them all.
+#[test]
+fn waits_of_many_ended_channels_are_put_together_in_bounded_work() {
+    const CHANNELS: usize = 12;
+    let mut w = World::new(10);
+    let (holder, waiter) = (w.client(1, FabricKind::Shm), w.client(2, FabricKind::Shm));
+    let names = names(LOCKS_MAX / 2);
+    let grants = w.get(holder, &names, LockType::Atomic);
+    grants.iter().for_each(|grant| w.take(holder, grant, LockType::Atomic));
+    let mine = w.get(waiter, &names, LockType::Atomic);
+    let mut worst = 0;
+    for waits in mine.chunks(mine.len().div_ceil(CHANNELS)) {
+        waits.iter().for_each(|grant| _ = w.wait(waiter, grant, Mode::Exclusive));
+        w.primary.take_work();
+        w.primary.detached(NOW, &mut w.memory, waiter, &mut w.out);
+        worst = worst.max(w.primary.take_work());
+        w.primary.attached(NOW, &mut w.memory, waiter, FabricKind::Shm, &mut w.out);
+    }
+    assert!(worst > 1_000, "what is moved is counted: {worst}");
+    assert!(worst <= ITEM_WORK_MAX, "{worst}");
+    while w.primary.next_wakeup().is_some_and(|at| at <= NOW) {
+        w.step(NOW, QUANTUM);
+    }
+    assert_eq!(mine.iter().map(|g| w.primary.waiters(g.slot)).sum::<usize>(), 0);
+}
+
+/// A lapse looks at everybody who has got the same locks.
+#[test]
+fn a_slice_of_a_lapse_is_bounded_work_however_many_have_got_the_same_locks() {
+    for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+        let mut w = World::new(CLIENTS_MAX);
+        let names = names(31);
+        let client = w.client(1, FabricKind::Shm);
+        let grants = w.get(client, &names, lock_type);
+        for id in 2..=CLIENTS_MAX as u32 {
+            let other = w.client(id, FabricKind::Shm);
+            w.get(other, &names, lock_type);
+        }
+        for grant in &grants {
+            let entry = LedgerEntry::new().with_state(LedgerState::Intent);
+            w.memory.ledgers.insert((client, grant.handle), entry);
+        }
+        let mut lapse = w.primary.begin_lapse(client);
+        let (mut slices, mut work) = (0, 0);
+        loop {
+            let is_done = w.primary.lapse(NOW, &mut w.memory, &mut lapse, &mut w.out);
+            assert!(lapse.work() <= 2 * ITEM_WORK_MAX, "{lock_type:?}: {}", lapse.work());
+            work += lapse.work();
+            slices += 1;
+            if is_done {
+                break;
+            }
+        }
+        assert!(work >= (names.len() * CLIENTS_MAX) as u32, "{lock_type:?}: {work}");
+        assert!(slices >= names.len() / 6, "{lock_type:?}: {slices}");
     }
 }

@@ -281,3 +281,64 @@ fn a_hold_from_before_the_batch_is_entered_again_and_one_of_the_batch_is_not() {
         assert_eq!(told[1], second);
     }
 }
+
+/// What each item of a batch on one atomic lock is told. `outcomes`: what each chain finds, and
+/// when; the primary undoes what it is asked to undo.
+fn told_of(e: LockEntry, ops: &[Op], mut outcomes: Vec<(Outcome, Now)>) -> Vec<Status> {
+    let mut locks = Locks(vec![e], at(0));
+    let mut batch = Batch::new(Bounds::since(at(0).local_ns));
+    let place = batch.place(&locks.0[0]);
+    ops.iter().for_each(|&op| batch.push(op, place));
+    while let Some((item, effect)) = batch.next(&mut locks) {
+        match effect {
+            Effect::Post { .. } => {
+                let (outcome, now) = outcomes.remove(0);
+                batch.outcome(item, &mut locks.0[0], outcome, now);
+            }
+            Effect::Ask { request, .. } => {
+                assert!(matches!(request, Request::Resolve { .. }), "{request:?}");
+                batch.reply(item, &mut locks.0[0], Ok(Reply::Done { word: 0 }), at(0));
+            }
+            _ => {}
+        }
+    }
+    assert!(batch.is_done() && outcomes.is_empty(), "{outcomes:?}");
+    batch.results().map(|(_, _, result)| result.status).collect()
+}
+
+/// Of an atomic lock that client 7 took in the first test's second.
+fn own_word(e: &LockEntry) -> u64 {
+    let word = dlock_core::words::AtomicWord::new().with_client(7);
+    word.with_timeout(e.deadline_s()).into_bits()
+}
+
+/// Its extend finds another client's word: that is told, and nothing is left to be undone.
+#[test]
+fn an_item_takes_a_lock_anew_that_an_earlier_one_has_found_lost_for_sure() {
+    let mut e = entry(LockType::Atomic);
+    assert_eq!(status(taken(&mut e).next(&mut e)), Status::Success);
+    let others = dlock_core::words::AtomicWord::new().with_client(8).with_timeout(1_900);
+    let extend = Op::Extend { mode: Mode::Exclusive, expire_s: 9 };
+    let outcomes = vec![(old_word(others.into_bits()), at(0)), (old_word(0), at(0))];
+    assert_eq!(told_of(e, &[extend, TRY], outcomes), [Status::Fail, Status::Success]);
+}
+
+/// A lock that was free before the batch: nobody relies on what the first item may have got.
+#[test]
+fn an_item_takes_a_lock_anew_of_which_an_earlier_one_does_not_know_whether_it_took_it() {
+    let outcomes = vec![(Outcome::Unknown, at(0)), (old_word(0), at(0))];
+    let told = told_of(entry(LockType::Atomic), &[TRY, TRY], outcomes);
+    assert_eq!(told, [Status::BadResponse, Status::Success]);
+}
+
+/// The re-entry before it came too late: the hold is lost, and in doubt.
+#[test]
+fn a_query_is_answered_though_an_earlier_item_has_found_the_hold_lost() {
+    let query = Op::TryLock { mode: Mode::Exclusive, expire_s: 0 };
+    let mut e = entry(LockType::Atomic);
+    assert_eq!(status(taken(&mut e).next(&mut e)), Status::Success);
+    let own = own_word(&e);
+    let outcomes = vec![(old_word(own), at(9))];
+    let told = told_of(e.clone(), &[TRY, query], outcomes);
+    assert_eq!(told, [Status::Fail, Status::Success]);
+}

@@ -540,6 +540,12 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId,
 /// The client was away, and what it has of this lock is ended; it may come back. What it has named
 /// in its ledger, or has not come to write there, or what was ended before, it may name again: that
 /// is not believed.
+///
+/// A *suspect* is forgotten. Its share may have been passed over; if its ledger names it, or a
+/// record does, it is revoked here. If neither does, then its client took it by itself, and comes
+/// back without it: such a client holds nothing before its note was flushed, its notes cannot land
+/// after it was fenced, and an operation whose note fails leaves a doubt, or a ticket, which ends
+/// in the lapse (`LockEntry::lapse`). So there is nothing that it could name.
 pub(super) fn lapse(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
     let is_proxied = ctx.is_proxied(client);
     let had = match is_proxied {

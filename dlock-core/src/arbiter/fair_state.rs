@@ -530,6 +530,18 @@ mod tests {
         assert!(fair.is_revoked(client, Mode::Shared, first));
     }
 
+    /// As by a lapse, which ends what a client has and what is recorded of it.
+    #[test]
+    fn a_ticket_that_is_ended_twice_leaves_room_for_the_one_before() {
+        let client = ClientId::new(7).unwrap();
+        let [first, second] = [0, 1].map(|ts| Ticket { tx: 0, ts });
+        let mut fair = FairState::default();
+        for ticket in [first, second, second] {
+            fair.revoke(client, Mode::Shared, ticket, false);
+        }
+        assert!([first, second].iter().all(|&t| fair.is_revoked(client, Mode::Shared, t)));
+    }
+
     #[test]
     fn what_was_seen_at_the_head_does_not_count_for_a_later_ticket_of_its_number() {
         let since = Some(ServerTime(9));

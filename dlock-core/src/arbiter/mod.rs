@@ -490,6 +490,17 @@ impl Arbiter {
         }
     }
 
+    /// How many clients a lock is told of.
+    pub(crate) fn changing_len(&self) -> usize {
+        self.proxied.changing_len()
+    }
+
+    /// Records that a call about this lock searches, apart from its references: who is queued, and
+    /// who may be told of.
+    pub(crate) fn searched(&self, slot: Slot) -> usize {
+        self.waiters(slot) + self.changing_len()
+    }
+
     /// How many are queued for this lock.
     pub fn waiters(&self, slot: Slot) -> usize {
         self.locks.get(&slot).map_or(0, |state| state.queue.len())

@@ -37,6 +37,11 @@ impl Proxied {
         }
     }
 
+    /// How many a lock is told of.
+    pub fn changing_len(&self) -> usize {
+        self.changing.len()
+    }
+
     /// Tells a lock of all whose change it may not know.
     pub fn tell(&self, state: &mut LockState) {
         if !planted::is(Bug::UsedUntold) {

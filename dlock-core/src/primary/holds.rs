@@ -9,8 +9,8 @@
 //! | ticket, wait, hold that is not known for sure | yes | |
 //! | reference of a lock without a hold | kept, as long as anything else is | |
 //!
-//! A lapse is taken in slices of [`LAPSE_SLICE`] handles: the driver calls [`Primary::lapse`]
-//! until it is done, and serves others between.
+//! A lapse is taken in slices of [`LAPSE_SLICE`] handles, or fewer if their locks have many
+//! clients: the driver calls [`Primary::lapse`] until it is done, and serves others between.
 
 use super::{lock_ref, Primary};
 use crate::arbiter::{LockRef, Sent};
@@ -19,6 +19,7 @@ use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle};
 use crate::planted::{self, Bug};
 use crate::registry::What;
+use crate::work::{Metered, ITEM_WORK_MAX};
 
 /// Handles looked at by one call of [`Primary::lapse`].
 pub const LAPSE_SLICE: usize = 128;
@@ -32,6 +33,8 @@ pub struct Lapse {
     client: ClientId,
     rest: Vec<Handle>,
     lapsed: Lapsed,
+    /// Work units of the last slice.
+    work: u32,
 }
 
 /// What is left after a lapse.
@@ -47,6 +50,11 @@ impl Lapse {
     /// Whose it is.
     pub fn client(&self) -> ClientId {
         self.client
+    }
+    /// The work units of its last slice: at most one
+    /// [`ITEM_WORK_MAX`](crate::work::ITEM_WORK_MAX), and one lock or object more.
+    pub fn work(&self) -> u32 {
+        self.work
     }
     /// What has come out so far: everything, if it is done.
     pub fn lapsed(&self) -> Lapsed {
@@ -88,10 +96,11 @@ impl Primary {
     pub fn begin_lapse(&self, client: ClientId) -> Lapse {
         let known = self.registry.clients.get(client);
         let rest = known.map(|c| c.handles().map(|(handle, _)| handle).collect());
-        Lapse { client, rest: rest.unwrap_or_default(), lapsed: Lapsed::default() }
+        Lapse { client, rest: rest.unwrap_or_default(), lapsed: Lapsed::default(), work: 0 }
     }
 
-    /// Goes on with a lapse, by at most [`LAPSE_SLICE`] handles; whether it is done.
+    /// Goes on with a lapse, by at most [`LAPSE_SLICE`] handles and some
+    /// [work](Lapse::work); whether it is done.
     pub fn lapse(
         &mut self,
         now: ServerTime,
@@ -100,9 +109,14 @@ impl Primary {
         out: &mut Vec<Sent>,
     ) -> bool {
         let client = lapse.client;
+        let mut mem = Metered::new(mem);
         for _ in 0..LAPSE_SLICE {
+            if mem.work() >= ITEM_WORK_MAX {
+                break;
+            }
             let Some(handle) = lapse.rest.pop() else { break };
-            let had = match self.had(now, mem, client, handle) {
+            mem.visited(1 + self.searched(client, handle));
+            let had = match self.had(now, &mut mem, client, handle) {
                 Had::Leased(_) if planted::is(Bug::LeaseLapses) => Had::Unleased,
                 had => had,
             };
@@ -113,16 +127,30 @@ impl Primary {
                 // a client that was not told of its grant believes in its ticket still
                 Had::Unleased | Had::Expired => {
                     lapse.lapsed.ended = true;
-                    self.forget_hold(now, mem, client, handle, out);
+                    self.forget_hold(now, &mut mem, client, handle, out);
                 }
                 Had::Nothing => {}
             }
         }
+        lapse.work = mem.work();
         let is_done = lapse.rest.is_empty();
         if is_done && self.recovering {
             self.has_told(client); // what it claims from now on, it claims as one that is back
         }
         is_done
+    }
+
+    /// Records that ending what the client has under this handle searches.
+    fn searched(&self, client: ClientId, handle: Handle) -> usize {
+        let known = self.registry.clients.get(client);
+        let Some(entry) = known.and_then(|known| known.handle(handle)) else { return 0 };
+        match entry.what {
+            What::Object(object, _) => {
+                let record = self.registry.objects.by_id(object);
+                record.map_or(0, |record| record.refs().len())
+            }
+            _ => self.registry.locks.refs(entry.slot).len() + self.arbiter.searched(entry.slot),
+        }
     }
 
     /// Undoes what the client has of a lock, and keeps its reference.

@@ -15,6 +15,7 @@
 mod chain;
 mod claims;
 mod counting;
+mod deaf;
 mod holds;
 mod snapshot;
 mod undo;
@@ -41,6 +42,7 @@ use crate::planted::{self, Bug};
 use crate::registry::{Client, Registry, What};
 use crate::status::Status;
 use crate::work::{Metered, FRAME_WORK};
+use deaf::Deaf;
 use undo::Leaving;
 
 /// How a primary is set up.
@@ -85,7 +87,7 @@ pub struct Primary {
     claimed: BTreeSet<(ClientId, LockId)>,
     leaving: Leaving,
     /// Waits of clients whose channel has ended, still to be dropped.
-    deaf: BTreeMap<ClientId, BTreeSet<Slot>>,
+    deaf: Deaf,
     /// Clients whose word operations are executed elsewhere from now on, and their next handle
     /// whose lock is to be told.
     changing: BTreeMap<ClientId, Handle>,
@@ -110,7 +112,7 @@ impl Primary {
             removed: BTreeSet::new(),
             claimed: BTreeSet::new(),
             leaving: Leaving::default(),
-            deaf: BTreeMap::new(),
+            deaf: Deaf::default(),
             changing: BTreeMap::new(),
             work: 0,
             counters: Arc::default(),
@@ -261,11 +263,13 @@ impl Primary {
     fn object(
         &mut self,
         now: ServerTime,
-        mem: &mut dyn LockMemory,
+        mem: &mut Metered<'_>,
         client: ClientId,
         request: ControlRequest,
     ) -> ControlReply {
         use ControlRequest as R;
+        // who has got the object is searched for the client, and for the last lease
+        mem.visited(2 * self.registry.objects.refs_of(&request));
         let (mut t, _, objects) = self.registry.split(mem);
         let named = |name: &[u8], lease_s| valid_name(name) && lease_s > 0;
         let done = |result: Result<(), Status>| match result {
@@ -367,8 +371,9 @@ impl Primary {
         }
         let handle = request.handle().unwrap_or(Handle(u32::MAX));
         let entry = self.known(client).and_then(|c| c.handle(handle));
+        let mut mem = Metered::new(mem);
         if let Some(entry) = entry {
-            self.drop_deaf_wait(now, mem, client, entry.slot, out);
+            self.drop_deaf_wait(now, &mut mem, client, entry.slot, out);
         }
         let slot = entry.filter(|e| matches!(e.what, What::Lock(..))).map(|e| e.slot);
         let lock = slot.and_then(|slot| lock_ref(&self.registry, slot));
@@ -386,9 +391,7 @@ impl Primary {
         let lock_type = lock.lock_type;
         let before = out.len();
         let from = Caller { client, handle, seq };
-        let mut mem = Metered::new(mem);
-        // the queue is searched for the client
-        mem.visited(1 + self.arbiter.waiters(lock.slot));
+        mem.visited(1 + self.arbiter.searched(lock.slot)); // for the client
         self.arbiter.request(now, &mut mem, lock, from, request, out);
         self.work = self.work.saturating_add(mem.work());
         for sent in &out[before..] {
@@ -436,9 +439,7 @@ impl Primary {
             return Err("something is remembered of a client that is gone".to_string());
         }
         let refs = |slot| self.registry.locks.refs(slot);
-        let is_deaf = |client, slot| {
-            self.is_leaving(client) || self.deaf.get(&client).is_some_and(|s| s.contains(&slot))
-        };
+        let is_deaf = |client, slot| self.is_leaving(client) || self.deaf.contains(client, slot);
         self.arbiter.assert_consistent(&refs, &is_deaf)
     }
 

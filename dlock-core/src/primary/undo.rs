@@ -25,11 +25,13 @@ use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
 use crate::planted::{self, Bug};
 use crate::registry::{Released, What};
-use crate::work::Metered;
+use crate::work::{Metered, QUANTUM};
 
 /// Waits of an ended channel that are dropped at once: who waits for little is
 /// queued for nothing any more when the call returns.
 const DEAF_AT_ONCE: usize = 16;
+/// The work of that, unless the last of them is more.
+const DEAF_WORK: u32 = 4 * QUANTUM;
 /// Handles whose locks are told of a change at once: most clients attach before they get any.
 const TOLD_AT_ONCE: usize = 1;
 
@@ -79,7 +81,7 @@ impl Primary {
         let Some(known) = self.known(client) else { return false };
         let has_nothing = known.handles_len() == 0 && !self.registry.objects.owns_any(client);
         self.reinits.remove(&client);
-        self.deaf.remove(&client); // a reference is undone with its wait
+        self.deaf.forget(client); // a reference is undone with its wait
         self.changing.remove(&client); // and told before
         if self.recovering {
             self.removed.insert(client);
@@ -139,7 +141,7 @@ impl Primary {
     /// Looks at the next lock whose time has come; `false`: there is none.
     fn look(&mut self, now: ServerTime, mem: &mut Metered<'_>, out: &mut Vec<Sent>) -> bool {
         let Some(slot) = self.arbiter.pop_due(now) else { return false };
-        mem.visited(1 + self.arbiter.waiters(slot));
+        mem.visited(1 + self.arbiter.searched(slot));
         match lock_ref(&self.registry, slot) {
             Some(lock) => self.arbiter.tick(now, mem, lock, out),
             None => self.arbiter.destroyed(slot),
@@ -155,19 +157,17 @@ impl Primary {
         client: ClientId,
         out: &mut Vec<Sent>,
     ) {
+        let mut mem = Metered::new(mem);
         let mut waits = self.arbiter.take_waits(client);
         for _ in 0..DEAF_AT_ONCE {
-            let Some(slot) = waits.pop_first() else { return };
-            self.drop_wait(now, mem, client, slot, out);
+            if mem.work() >= DEAF_WORK {
+                break;
+            }
+            let Some(slot) = waits.pop_first() else { break };
+            self.drop_wait(now, &mut mem, client, slot, out);
         }
-        let mut before = self.deaf.remove(&client).unwrap_or_default();
-        if before.len() > waits.len() {
-            std::mem::swap(&mut before, &mut waits);
-        }
-        waits.extend(before);
-        if !waits.is_empty() {
-            self.deaf.insert(client, waits);
-        }
+        mem.visited(self.deaf.add(client, waits));
+        self.work = self.work.saturating_add(mem.work());
     }
 
     fn drop_next_deaf_wait(
@@ -176,11 +176,7 @@ impl Primary {
         mem: &mut Metered<'_>,
         out: &mut Vec<Sent>,
     ) -> bool {
-        let next = self.deaf.first_key_value();
-        let Some((client, slot)) = next.and_then(|(c, slots)| Some((*c, *slots.first()?))) else {
-            return false;
-        };
-        mem.visited(1 + self.arbiter.waiters(slot));
+        let Some((client, slot)) = self.deaf.next() else { return false };
         self.drop_deaf_wait(now, mem, client, slot, out);
         true
     }
@@ -200,7 +196,7 @@ impl Primary {
 
     fn tell_next(&mut self, mem: &mut Metered<'_>) -> bool {
         let Some((&client, &next)) = self.changing.first_key_value() else { return false };
-        mem.visited(2);
+        mem.visited(1 + self.arbiter.changing_len());
         let next = self.tell_one(client, next);
         self.told_until(client, next);
         true
@@ -231,34 +227,25 @@ impl Primary {
     pub(super) fn drop_deaf_wait(
         &mut self,
         now: ServerTime,
-        mem: &mut dyn LockMemory,
+        mem: &mut Metered<'_>,
         client: ClientId,
         slot: Slot,
         out: &mut Vec<Sent>,
     ) {
-        if self.take_deaf_wait(client, slot) {
+        if self.deaf.take(client, slot) {
             self.drop_wait(now, mem, client, slot, out);
         }
-    }
-
-    /// Whether a wait of an ended channel was still to be dropped: the caller does that now.
-    fn take_deaf_wait(&mut self, client: ClientId, slot: Slot) -> bool {
-        let Some(slots) = self.deaf.get_mut(&client) else { return false };
-        let was_deaf = slots.remove(&slot);
-        if slots.is_empty() {
-            self.deaf.remove(&client);
-        }
-        was_deaf
     }
 
     fn drop_wait(
         &mut self,
         now: ServerTime,
-        mem: &mut dyn LockMemory,
+        mem: &mut Metered<'_>,
         client: ClientId,
         slot: Slot,
         out: &mut Vec<Sent>,
     ) {
+        mem.visited(1 + self.arbiter.searched(slot));
         if let Some(lock) = lock_ref(&self.registry, slot) {
             self.arbiter.drop_waits(now, mem, lock, client, out);
         }
@@ -343,9 +330,9 @@ impl Primary {
     ) {
         // the references and the queue are searched for the client
         let refs = self.registry.locks.refs(released.slot).len();
-        mem.visited(1 + refs + self.arbiter.waiters(released.slot));
+        mem.visited(1 + refs + self.arbiter.searched(released.slot));
         self.claimed.remove(&(client, released.lock));
-        self.take_deaf_wait(client, released.slot);
+        self.deaf.take(client, released.slot);
         self.arbiter.waits_no_more(client, released.slot);
         if released.destroyed {
             self.arbiter.destroyed(released.slot);

@@ -2,15 +2,25 @@
 //! How locks and objects get their numbers: from their names where possible, so that programs
 //! find the ids they know (the rule of the C API).
 
+use std::collections::BTreeMap;
+
 /// The hash of a name that ids are derived from: djb2, seed 5381, `h * 33 + byte` modulo 2^32.
 pub fn name_hash(name: &[u8]) -> u32 {
     name.iter().fold(5381, |h: u32, &byte| h.wrapping_mul(33).wrapping_add(u32::from(byte)))
 }
 
-/// The numbers for names whose hash cannot be their id.
+/// The numbers that are used, and which one comes next.
+///
+/// Clients choose names, and so hashes: whatever numbers are used, the next free one is found
+/// without walking them.
 #[derive(Debug)]
 pub(super) struct Ids {
     next: i32,
+    /// Used numbers, as ranges that do not touch each other: the first of each, and the last.
+    used: BTreeMap<i32, i32>,
+    /// Ranges looked up since it was made.
+    #[cfg(test)]
+    looks: std::cell::Cell<u32>,
 }
 
 impl Ids {
@@ -18,34 +28,77 @@ impl Ids {
     const FIRST: i32 = 2;
 
     pub fn new() -> Self {
-        Self { next: Self::FIRST }
+        Self {
+            next: Self::FIRST,
+            used: BTreeMap::new(),
+            #[cfg(test)]
+            looks: std::cell::Cell::new(0),
+        }
     }
 
-    /// A positive number that is not used. `wished` is preferred to the hash of the name, and
-    /// the hash to the counter. Of the counter's values at most `used_len` are used.
-    pub fn pick(
-        &mut self,
-        wished: Option<i32>,
-        name: &[u8],
-        used_len: usize,
-        is_used: impl Fn(i32) -> bool,
-    ) -> Option<i32> {
+    /// A positive number that is not used, and is not [used](Self::uses) yet. `wished` is preferred
+    /// to the hash of the name, and the hash to the counter.
+    pub fn pick(&mut self, wished: Option<i32>, name: &[u8]) -> Option<i32> {
         let named = [wished, Some(name_hash(name) as i32)];
-        let named = named.into_iter().flatten().find(|&id| id > 0 && !is_used(id));
-        named.or_else(|| (0..=used_len).map(|_| self.count()).find(|&id| !is_used(id)))
+        let named = named.into_iter().flatten().find(|&id| id > 0 && self.range_of(id).is_none());
+        named.or_else(|| self.count())
     }
 
-    fn count(&mut self) -> i32 {
-        let id = self.next;
+    /// This number is used from now on.
+    pub fn uses(&mut self, id: i32) {
+        debug_assert!(id > 0 && self.range_of(id).is_none());
+        let first = match self.range_of(id - 1) {
+            Some((first, _)) => first,
+            None => id,
+        };
+        let after = id.checked_add(1).and_then(|after| self.used.remove(&after));
+        self.used.insert(first, after.unwrap_or(id));
+    }
+
+    /// This number is free again.
+    pub fn frees(&mut self, id: i32) {
+        let Some((first, last)) = self.range_of(id) else { return };
+        match first == id {
+            true => _ = self.used.remove(&first),
+            false => _ = self.used.insert(first, id - 1),
+        }
+        if id < last {
+            self.used.insert(id + 1, last);
+        }
+    }
+
+    /// Whether these numbers, which are in order, are the used ones: for tests and the simulator.
+    pub fn are(&self, mut ids: impl Iterator<Item = i32>) -> bool {
+        self.used.iter().flat_map(|(&first, &last)| first..=last).eq(ids.by_ref())
+    }
+
+    /// The next free number from the counter on; after the last one it starts again.
+    fn count(&mut self) -> Option<i32> {
+        let id = self.free_from(self.next).or_else(|| self.free_from(Self::FIRST))?;
         self.next = id.checked_add(1).unwrap_or(Self::FIRST);
-        id
+        Some(id)
+    }
+
+    fn free_from(&self, id: i32) -> Option<i32> {
+        match self.range_of(id) {
+            Some((_, last)) => last.checked_add(1), // ranges do not touch
+            None => Some(id),
+        }
+    }
+
+    /// The range of used numbers that this one is in.
+    fn range_of(&self, id: i32) -> Option<(i32, i32)> {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
+        let (&first, &last) = self.used.range(..=id).next_back()?;
+        (id <= last).then_some((first, last))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
+    use std::collections::BTreeSet;
 
     #[test]
     fn the_hash_is_the_one_programs_know() {
@@ -56,10 +109,9 @@ mod tests {
     #[test]
     fn an_id_is_the_hash_if_positive_and_free_else_counted_from_2() {
         let mut ids = Ids::new();
-        let mut used = HashSet::new();
         let mut pick = |wished, name: &[u8]| {
-            let id = ids.pick(wished, name, used.len(), |id| used.contains(&id)).unwrap();
-            used.insert(id);
+            let id = ids.pick(wished, name).unwrap();
+            ids.uses(id);
             id
         };
         let hash = name_hash(b"lock desc 1") as i32;
@@ -75,8 +127,60 @@ mod tests {
 
     #[test]
     fn the_counter_starts_again_after_its_last_value() {
-        let mut ids = Ids { next: i32::MAX };
-        assert_eq!(ids.pick(None, b"abcdef", 2, |id| id > 100), Some(2));
-        assert_eq!(Ids::new().pick(None, b"a", 3, |_| true), None);
+        let mut ids = Ids { next: i32::MAX, ..Ids::new() };
+        assert_eq!(ids.pick(None, b"buffer"), Some(i32::MAX));
+        ids.uses(i32::MAX);
+        assert_eq!(ids.pick(None, b"buffer"), Some(2));
+        let mut ids = Ids { next: i32::MAX, used: [(i32::MAX, i32::MAX)].into(), ..Ids::new() };
+        assert_eq!(ids.pick(None, b"buffer"), Some(2));
+        let mut all = Ids { used: [(1, i32::MAX)].into(), ..Ids::new() };
+        assert_eq!(all.pick(None, b"a"), None);
+    }
+
+    /// Clients choose names: one of them may use all numbers from where the counter stands.
+    #[test]
+    fn a_number_is_found_in_a_bounded_number_of_looks_whatever_numbers_are_used() {
+        for step in [1, 2, 3] {
+            let mut ids = Ids::new();
+            let crafted = (2..).step_by(step).take(51_160);
+            crafted.clone().for_each(|id| ids.uses(id));
+            for _ in 0..100 {
+                ids.looks.set(0);
+                let id = ids.pick(Some(2), b"buffer").unwrap();
+                ids.uses(id);
+                assert!(ids.looks.get() <= 8, "{} looks", ids.looks.get());
+                ids.looks.set(0);
+                ids.frees(id);
+                assert!(ids.looks.get() <= 1);
+            }
+            assert!(ids.are(crafted));
+        }
+    }
+
+    /// As a set of numbers and a counter that is tried until its number is free.
+    #[test]
+    fn the_numbers_are_those_of_a_plain_set() {
+        let (mut ids, mut set, mut next) = (Ids::new(), BTreeSet::new(), Ids::FIRST);
+        let mut draw = 1_u64;
+        for round in 0..20_000 {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let wished = (draw >> 40) as i32 % 64 - 4;
+            if draw >> 63 == 0 && set.remove(&wished) {
+                ids.frees(wished);
+            } else {
+                let is_free = |id: &i32| *id > 0 && !set.contains(id);
+                let id = Some(wished).filter(is_free).unwrap_or_else(|| {
+                    while set.contains(&next) {
+                        next += 1;
+                    }
+                    next += 1;
+                    next - 1
+                });
+                assert_eq!(ids.pick(Some(wished), b"buffer"), Some(id), "round {round}");
+                ids.uses(id);
+                set.insert(id);
+            }
+            assert!(ids.are(set.iter().copied()), "round {round}");
+        }
     }
 }

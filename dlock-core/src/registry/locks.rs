@@ -242,10 +242,9 @@ impl Locks {
         if self.by_id.len() >= self.locks_max {
             return None;
         }
-        let by_id = &self.by_id;
-        let is_used = |id| by_id.contains_key(&LockId(id));
-        let id = self.ids.pick(wished.map(|l| l.0), &desc.name, by_id.len(), is_used)?;
+        let id = self.ids.pick(wished.map(|l| l.0), &desc.name)?;
         let (slot, _) = t.slots.give(t.mem, 0, self.fence_floor)?;
+        self.ids.uses(id);
         self.by_name.insert(&desc.name, id);
         let (id, name) = (LockId(id), Box::from(desc.name.as_slice()));
         let (lock_type, lease_s) = (desc.lock_type, desc.lease_s);
@@ -281,6 +280,7 @@ impl Locks {
 
     fn destroy(&mut self, t: &mut Tables<'_>, lock: LockId) {
         if let Some(record) = self.by_id.remove(&lock) {
+            self.ids.frees(lock.0);
             self.by_name.remove(&record.name, lock.0);
             self.by_slot[record.slot.0 as usize] = None;
             let fence = t.mem.read(WordAddr::new(record.slot, Word::Fence));
@@ -295,6 +295,7 @@ impl Locks {
     pub(super) fn assert_consistent(&self, clients: &Clients, handles: usize) {
         assert!(self.by_id.len() <= self.locks_max);
         assert_eq!(self.by_name.len(), self.by_id.len());
+        assert!(self.ids.are(self.by_id.keys().map(|id| id.0)));
         assert_eq!(self.by_slot.iter().flatten().count(), self.by_id.len());
         let mut refs = 0;
         for (&id, record) in &self.by_id {

@@ -22,7 +22,7 @@ use super::ids::Ids;
 use super::names::Names;
 use super::{Clients, Tables};
 use crate::clock::{ServerTime, NS};
-use crate::control::ObjectGrant;
+use crate::control::{ControlRequest, ObjectGrant};
 use crate::ids::{ClientId, Generation, Handle, ObjectId, Slot};
 use crate::planted::{self, Bug};
 use crate::status::Status;
@@ -336,6 +336,17 @@ impl Objects {
         self.by_name.find(name, has_name).map(ObjectId)
     }
 
+    /// How many have got the object that is asked about.
+    pub(crate) fn refs_of(&self, request: &ControlRequest) -> usize {
+        use ControlRequest as R;
+        let object = match request {
+            R::ObjectCreate { name, .. } | R::ObjectGet { name, .. } => self.id_of(name),
+            R::ObjectRelease(object) | R::ObjectDestroy(object) => Some(*object),
+            _ => None,
+        };
+        object.and_then(|object| self.by_id.get(&object)).map_or(0, |record| record.refs.len())
+    }
+
     /// The object of this id.
     pub fn by_id(&self, object: ObjectId) -> Option<&ObjectRecord> {
         self.by_id.get(&object)
@@ -373,10 +384,9 @@ impl Objects {
         if !self.has_room() {
             return Err(Status::ObjectTooMany);
         }
-        let by_id = &self.by_id;
-        let is_used = |id| by_id.contains_key(&ObjectId(id));
-        let id = self.ids.pick(None, name, by_id.len(), is_used).ok_or(Status::ObjectTooMany)?;
+        let id = self.ids.pick(None, name).ok_or(Status::ObjectTooMany)?;
         let given = t.slots.give(t.mem, init, 0).ok_or(Status::ObjectTooMany)?;
+        self.ids.uses(id);
         self.by_name.insert(name, id);
         let ((slot, generation), id, name) = (given, ObjectId(id), Box::from(name));
         self.owned.insert((client, id));
@@ -414,6 +424,7 @@ impl Objects {
 
     fn free(&mut self, t: &mut Tables<'_>, object: ObjectId) {
         if let Some(record) = self.by_id.remove(&object) {
+            self.ids.frees(object.0);
             self.by_name.remove(&record.name, object.0);
             if let Some(owner) = record.owner {
                 self.owned.remove(&(owner, object));
@@ -458,6 +469,7 @@ impl Objects {
     pub(super) fn assert_consistent(&self, clients: &Clients, handles: usize, stale: usize) {
         assert!(self.by_id.len() + self.quarantine.len() <= self.objects_max);
         assert_eq!(self.by_name.len(), self.by_id.len());
+        assert!(self.ids.are(self.by_id.keys().map(|id| id.0)));
         let (mut refs, mut owned) = (0, 0);
         for (&id, record) in &self.by_id {
             assert!(id.0 > 0 && id == record.id);

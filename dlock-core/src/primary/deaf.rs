@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Waits of ended channels that are still to be dropped.
+//!
+//! A client may wait for all locks on one channel after the other. What each channel leaves behind
+//! is kept as it came; only where there are more than [`SETS_MAX`] of a client are the two smallest
+//! put together, so that no end of a channel moves more than a ninth of all locks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{ClientId, Slot};
+
+/// Sets of one client.
+const SETS_MAX: usize = 8;
+
+/// The slots of the locks that each client was queued for. No set is empty.
+#[derive(Debug, Default)]
+pub(super) struct Deaf(BTreeMap<ClientId, Vec<BTreeSet<Slot>>>);
+
+impl Deaf {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn contains(&self, client: ClientId, slot: Slot) -> bool {
+        self.0.get(&client).is_some_and(|sets| sets.iter().any(|set| set.contains(&slot)))
+    }
+
+    /// What a channel of this client leaves behind; how many were moved.
+    pub fn add(&mut self, client: ClientId, waits: BTreeSet<Slot>) -> usize {
+        if waits.is_empty() {
+            return 0;
+        }
+        let sets = self.0.entry(client).or_default();
+        sets.push(waits);
+        if sets.len() <= SETS_MAX {
+            return 0;
+        }
+        sets.sort_unstable_by_key(|set| std::cmp::Reverse(set.len()));
+        let smallest = sets.pop().unwrap_or_default();
+        let moved = smallest.len();
+        if let Some(set) = sets.last_mut() {
+            set.extend(smallest);
+        }
+        moved
+    }
+
+    /// The next one to be dropped.
+    pub fn next(&self) -> Option<(ClientId, Slot)> {
+        let (&client, sets) = self.0.first_key_value()?;
+        Some((client, *sets.last()?.first()?))
+    }
+
+    /// Whether it was still to be dropped: it is not any more.
+    pub fn take(&mut self, client: ClientId, slot: Slot) -> bool {
+        let Some(sets) = self.0.get_mut(&client) else { return false };
+        let was_deaf = sets.iter_mut().any(|set| set.remove(&slot)); // no two have one slot
+        sets.retain(|set| !set.is_empty());
+        if sets.is_empty() {
+            self.0.remove(&client);
+        }
+        was_deaf
+    }
+
+    /// None of this client's is to be dropped.
+    pub fn forget(&mut self, client: ClientId) {
+        self.0.remove(&client);
+    }
+}
