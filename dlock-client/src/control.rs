@@ -24,6 +24,7 @@ use dlock_core::codec::{self, Frame};
 use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
+use dlock_core::session::was_heard;
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fork::NotInherited;
@@ -184,6 +185,7 @@ impl Control {
         request: ControlRequest,
         deadline: Instant,
     ) -> Result<ControlReply, CallError> {
+        self.beat_if_due();
         if self.broken || !self.stream.is_here() {
             return Err(CallError::Transport);
         }
@@ -197,8 +199,7 @@ impl Control {
         let sent_ns = boot_ns();
         let answer = self.send(&bytes, deadline).and_then(|()| self.answer_to(seq, deadline));
         match (&answer, &self.pulse) {
-            (Ok(ControlReply::Error(_)), _) => {} // of one whom it does not know
-            (Ok(_), Some(pulse)) => pulse.answered(sent_ns),
+            (Ok(reply), Some(pulse)) if was_heard(reply) => pulse.answered(sent_ns),
             (Err(CallError::Foreign), _) => {
                 self.broken = true;
                 let peer = self.peer;
@@ -213,6 +214,17 @@ impl Control {
     /// From now on answers extend this.
     pub(crate) fn extends(&mut self, pulse: &Arc<Pulse>) {
         self.pulse = Some(Arc::clone(pulse));
+    }
+
+    /// Sends the heartbeat of the session if it is due. Every call does so before its own request:
+    /// calls that let each other go on without a pause leave the heartbeat thread no turn.
+    fn beat_if_due(&mut self) {
+        let Some(pulse) = self.pulse.clone() else { return };
+        let now_ns = boot_ns();
+        if pulse.is_due(now_ns) {
+            pulse.sent(now_ns);
+            self.beat();
+        }
     }
 
     /// Sends a heartbeat whose answer is not waited for, if there is room for it.

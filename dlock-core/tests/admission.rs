@@ -192,6 +192,8 @@ fn lapsing(site: &mut Site) -> Peer {
     let peer = site.join(Tcp, 10);
     let members = &mut site.members;
     members.tick(START.plus_ns(10 * NS));
+    members.listened();
+    members.tick(START.plus_ns(10 * NS));
     let fencing = Fencing { unfenced: false, mapped: false };
     while let Some(effect) = members.poll() {
         if matches!(effect, Effect::Fence { .. }) {

@@ -275,6 +275,7 @@ impl Worker {
                 let _ = reply.send(self.may_attach_now(&attach));
             }
             Event::Attach(guest) => self.attach(guest),
+            Event::Listened => self.members.listened(),
             Event::Ask(look) => look(&mut self.core.primary, &mut self.core.memory),
         }
     }
@@ -330,6 +331,10 @@ impl Worker {
         };
         let tokens: Vec<Token> = self.blocked.iter().copied().filter(stalled).collect();
         for token in tokens {
+            self.send(token); // its client may have read on while this process stood still
+            if !self.channels.get(&token).is_some_and(|c| c.stalls_at().is_some_and(|at| at <= now)) {
+                continue;
+            }
             self.end_channel(token, &format!("it has read nothing for {STALL_MAX:?}"));
         }
     }
