@@ -410,6 +410,39 @@ mod tests {
         server.join().unwrap();
     }
 
+    const NS: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_refusal_extends_the_horizon_unless_the_primary_may_not_know_the_client() {
+        for (status, extends) in [(Status::ObjectNotCreate, true), (Status::Error, false)] {
+            let (addr, server) = scripted(vec![reply(1, ControlReply::Error(status))]);
+            let mut control = Control::connect(addr).unwrap();
+            let pulse = Arc::new(Pulse::new(400 * NS, boot_ns()));
+            let before = pulse.horizon_ns();
+            control.extends(&pulse);
+            let answer = control.call(ControlRequest::ReinitDone, soon());
+            assert_eq!(answer, Ok(ControlReply::Error(status)));
+            assert_eq!(pulse.horizon_ns() > before, extends, "{status}");
+            server.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_call_sends_the_heartbeat_that_is_due_before_its_own_request() {
+        let now = dlock_core::clock::ServerTime(1);
+        let alive = reply(1, ControlReply::Alive { now, recovering: false, until: None });
+        let refused = ControlReply::Error(Status::Error); // extends nothing
+        let (addr, server) = scripted(vec![alive, reply(2, refused.clone())]);
+        let mut control = Control::connect(addr).unwrap();
+        let pulse = Arc::new(Pulse::new(4 * NS, boot_ns().saturating_sub(2 * NS)));
+        let before = pulse.horizon_ns();
+        control.extends(&pulse);
+        assert!(pulse.is_due(boot_ns()));
+        assert_eq!(control.call(ControlRequest::ReinitDone, soon()), Ok(refused));
+        assert!(pulse.horizon_ns() > before && !pulse.is_due(boot_ns()));
+        server.join().unwrap();
+    }
+
     #[test]
     fn a_forked_child_does_not_speak_on_its_parents_connection() {
         let (addr, server) = scripted(vec![reply(1, ControlReply::Done)]);

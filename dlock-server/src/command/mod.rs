@@ -332,7 +332,8 @@ impl Worker {
         let tokens: Vec<Token> = self.blocked.iter().copied().filter(stalled).collect();
         for token in tokens {
             self.send(token); // its client may have read on while this process stood still
-            if !self.channels.get(&token).is_some_and(|c| c.stalls_at().is_some_and(|at| at <= now)) {
+            if !self.channels.get(&token).is_some_and(|c| c.stalls_at().is_some_and(|at| at <= now))
+            {
                 continue;
             }
             self.end_channel(token, &format!("it has read nothing for {STALL_MAX:?}"));

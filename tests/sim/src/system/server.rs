@@ -152,7 +152,7 @@ impl World {
             Arrived::Unit { client, inc, gen, unit } => {
                 self.unit_arrived(client.into(), inc, gen, unit);
             }
-            Arrived::Control { client, inc, conn, number, ask } => {
+            Arrived::Control { client, inc, conn, number, ask, .. } => {
                 let c = usize::from(client);
                 if let Some(answer) = self.control(c, (inc, conn), ask) {
                     answer_control(&mut self.sys, c, (inc, conn, number), answer);
@@ -244,19 +244,21 @@ impl World {
         self.schedule_tick();
     }
 
-    /// A client whose request has come, and is not served, was not silent.
+    /// A client whose request had come before its horizon, and is not served, was not silent.
     fn nobody_is_ended_unheard(&mut self, before: &[(ClientId, State)]) {
         let is_silent = |state| state == State::Ending(Ending::Lapse(Exit::Horizon));
         for &(id, state) in before {
             let ends = self.members.state(id).is_some_and(is_silent) && !is_silent(state);
             let Some(s) = self.sys.session(id).filter(|_| ends).copied() else { continue };
-            let is_of = |arrived: &Arrived| match arrived {
-                Arrived::Control { client, inc, conn, .. } => {
-                    (*client, *inc, *conn) == (s.client, s.inc, s.conn)
+            let until = self.members.until(id);
+            let is_in_time = |arrived: &Arrived| match arrived {
+                Arrived::Control { at, client, inc, conn, .. } => {
+                    let is_of = (*client, *inc, *conn) == (s.client, s.inc, s.conn);
+                    is_of && Some(*at) <= until
                 }
                 _ => false,
             };
-            if self.sys.inbox.iter().any(is_of) {
+            if self.sys.inbox.iter().any(is_in_time) {
                 let c = s.client;
                 self.sys.fail(format!("session: client {c} is ended, and its request has come"));
             }
