@@ -326,18 +326,21 @@ impl Worker {
     }
 
     fn drop_stalled(&mut self, now: Instant) {
-        let stalled = |token: &Token| {
-            self.channels.get(token).is_some_and(|c| c.stalls_at().is_some_and(|at| at <= now))
-        };
-        let tokens: Vec<Token> = self.blocked.iter().copied().filter(stalled).collect();
+        let tokens: Vec<Token> = self.blocked.iter().copied().collect();
         for token in tokens {
-            self.send(token); // its client may have read on while this process stood still
-            if !self.channels.get(&token).is_some_and(|c| c.stalls_at().is_some_and(|at| at <= now))
-            {
+            if !self.is_stalled(token, now) {
                 continue;
             }
-            self.end_channel(token, &format!("it has read nothing for {STALL_MAX:?}"));
+            self.send(token); // its client may have read on while this process stood still
+            if self.is_stalled(token, now) {
+                self.end_channel(token, &format!("it has read nothing for {STALL_MAX:?}"));
+            }
         }
+    }
+
+    fn is_stalled(&self, token: Token, now: Instant) -> bool {
+        let stalls_at = self.channels.get(&token).and_then(Channel::stalls_at);
+        stalls_at.is_some_and(|at| at <= now)
     }
 
     /// How long the poll may wait: not at all while there is work or something is expected soon.
