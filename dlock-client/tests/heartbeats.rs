@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The library's heartbeats keep a session alive, whatever the primary and the program do meanwhile.
+//! Heartbeats of the library keep a session alive, whatever primary and program do meanwhile.
 
 mod common;
 
