@@ -24,6 +24,7 @@ use dlock_core::codec::{self, Frame};
 use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
+use dlock_core::session::was_heard;
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fork::NotInherited;
@@ -184,6 +185,7 @@ impl Control {
         request: ControlRequest,
         deadline: Instant,
     ) -> Result<ControlReply, CallError> {
+        self.beat_if_due();
         if self.broken || !self.stream.is_here() {
             return Err(CallError::Transport);
         }
@@ -197,8 +199,7 @@ impl Control {
         let sent_ns = boot_ns();
         let answer = self.send(&bytes, deadline).and_then(|()| self.answer_to(seq, deadline));
         match (&answer, &self.pulse) {
-            (Ok(ControlReply::Error(_)), _) => {} // of one whom it does not know
-            (Ok(_), Some(pulse)) => pulse.answered(sent_ns),
+            (Ok(reply), Some(pulse)) if was_heard(reply) => pulse.answered(sent_ns),
             (Err(CallError::Foreign), _) => {
                 self.broken = true;
                 let peer = self.peer;
@@ -213,6 +214,17 @@ impl Control {
     /// From now on answers extend this.
     pub(crate) fn extends(&mut self, pulse: &Arc<Pulse>) {
         self.pulse = Some(Arc::clone(pulse));
+    }
+
+    /// Sends the heartbeat of the session if it is due. Every call does so before its own request:
+    /// calls that let each other go on without a pause leave the heartbeat thread no turn.
+    fn beat_if_due(&mut self) {
+        let Some(pulse) = self.pulse.clone() else { return };
+        let now_ns = boot_ns();
+        if pulse.is_due(now_ns) {
+            pulse.sent(now_ns);
+            self.beat();
+        }
     }
 
     /// Sends a heartbeat whose answer is not waited for, if there is room for it.
@@ -395,6 +407,39 @@ mod tests {
         let short = Instant::now() + Duration::from_secs(1); // for the request to be sent
         assert_eq!(control.call(ControlRequest::Heartbeat, short), Err(CallError::Transport));
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Ok(ControlReply::Done));
+        server.join().unwrap();
+    }
+
+    const NS: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_refusal_extends_the_horizon_unless_the_primary_may_not_know_the_client() {
+        for (status, extends) in [(Status::ObjectNotCreate, true), (Status::Error, false)] {
+            let (addr, server) = scripted(vec![reply(1, ControlReply::Error(status))]);
+            let mut control = Control::connect(addr).unwrap();
+            let pulse = Arc::new(Pulse::new(400 * NS, boot_ns()));
+            let before = pulse.horizon_ns();
+            control.extends(&pulse);
+            let answer = control.call(ControlRequest::ReinitDone, soon());
+            assert_eq!(answer, Ok(ControlReply::Error(status)));
+            assert_eq!(pulse.horizon_ns() > before, extends, "{status}");
+            server.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_call_sends_the_heartbeat_that_is_due_before_its_own_request() {
+        let now = dlock_core::clock::ServerTime(1);
+        let alive = reply(1, ControlReply::Alive { now, recovering: false, until: None });
+        let refused = ControlReply::Error(Status::Error); // extends nothing
+        let (addr, server) = scripted(vec![alive, reply(2, refused.clone())]);
+        let mut control = Control::connect(addr).unwrap();
+        let pulse = Arc::new(Pulse::new(4 * NS, boot_ns().saturating_sub(2 * NS)));
+        let before = pulse.horizon_ns();
+        control.extends(&pulse);
+        assert!(pulse.is_due(boot_ns()));
+        assert_eq!(control.call(ControlRequest::ReinitDone, soon()), Ok(refused));
+        assert!(pulse.horizon_ns() > before && !pulse.is_due(boot_ns()));
         server.join().unwrap();
     }
 

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   thread ─ due? ─▶ control connection, if no call is under way on it ─▶ Heartbeat frame
+//!   call   ─ due? ─▶ before its own request: calls one after the other leave the thread no turn
 //!            answers are read by the thread, or by the call that comes next; neither is waited for
 //!   answered ─▶ Pulse: the horizon on this host's local clock, read by every operation
 //! ```
@@ -58,7 +59,8 @@ impl Pulse {
         self.horizon_ns.store(beats.horizon_ns(), Ordering::Relaxed);
     }
 
-    fn is_due(&self, now_ns: u64) -> bool {
+    /// Whether its next heartbeat is due.
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         self.beats.lock().next_ns() <= now_ns
     }
 
@@ -66,7 +68,8 @@ impl Pulse {
         self.beats.lock().next_ns()
     }
 
-    fn sent(&self, at_ns: u64) {
+    /// A heartbeat was sent, or could not be.
+    pub(crate) fn sent(&self, at_ns: u64) {
         self.beats.lock().sent(at_ns);
     }
 }

@@ -160,6 +160,9 @@ bugs! {
     GraceBeforeHorizon =
         "grace-before-horizon",
         "a connection that ends does not cut the horizon short that its client knows";
+    SilenceUnheard =
+        "silence-unheard",
+        "silence is acted on when everything that has come was heard";
     HorizonIgnored = "horizon-ignored", "a client past its horizon neither posts nor believes";
     LeaseLapses = "lease-lapses", "a hold with a lease ends at the lease's end, and not before";
     LapseUntold =

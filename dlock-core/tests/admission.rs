@@ -6,17 +6,17 @@ mod common;
 mod site;
 
 use dlock_core::clock::NS;
-use dlock_core::control::{Attach, FabricKind};
+use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind};
 use dlock_core::exec::LockMemory;
-use dlock_core::ids::ClientId;
+use dlock_core::ids::{ClientId, Seq};
 use dlock_core::membership::{
     Effect, Ending, Exit, Fencing, Gone, Joining, Membership, Opened, Orphans, Rules, State,
     EVICTION_LOOKS_MAX, PROCESSES_MAX,
 };
-use dlock_core::message::LockType;
+use dlock_core::message::{LockType, Mode, Request, WaitNumber};
 use dlock_core::primary::Lapsed;
 use dlock_core::status::Status;
-use dlock_core::words::AtomicWord;
+use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
 use site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 
 use FabricKind::{Shm, Tcp, Verbs};
@@ -192,6 +192,8 @@ fn lapsing(site: &mut Site) -> Peer {
     let peer = site.join(Tcp, 10);
     let members = &mut site.members;
     members.tick(START.plus_ns(10 * NS));
+    members.listened();
+    members.tick(START.plus_ns(10 * NS));
     let fencing = Fencing { unfenced: false, mapped: false };
     while let Some(effect) = members.poll() {
         if matches!(effect, Effect::Fence { .. }) {
@@ -320,6 +322,39 @@ fn an_id_has_31_bits_and_is_nobody_elses() {
         assert_eq!((admission.client.get(), members.len()), (id, len));
     }
     assert!(!members.is_empty());
+}
+
+/// It operates on the memory by itself, and may have gone on while the primary stood still.
+#[test]
+fn nobody_hinders_others_before_a_primary_that_stood_still_has_looked_again() {
+    for goes_on in [true, false] {
+        let mut site = Site::new();
+        let [slow, gone, waits] = [Verbs; 3].map(|fabric| site.join(fabric, 0));
+        let [grant, gones, theirs] =
+            [slow, gone, waits].map(|peer| site.get(peer, "rw", LockType::Rw));
+        let notes = |site: &mut Site, peer: Peer, handle, state| {
+            let entry = LedgerEntry::new().with_state(state).with_detail(1);
+            site.memory.ledgers.insert((peer.id, handle), entry);
+        };
+        notes(&mut site, slow, grant.handle, LedgerState::Intent);
+        notes(&mut site, gone, gones.handle, LedgerState::Leaving);
+        site.memory.set(w0(&grant), RwWord::new().with_rcount(1).into_bits());
+        assert_eq!(site.control(gone, ControlRequest::Deinit), ControlReply::Done);
+        let (handle, wait, mode) = (theirs.handle, WaitNumber(1), Mode::Exclusive);
+        let wait = Request::Wait { handle, mode, expire_s: 9, wait, ticket: None };
+        let (now, out) = (site.now, &mut site.out);
+        site.primary.command(now, &mut site.memory, waits.id, Seq(1), wait, out);
+        site.until(START.plus_ns(NS));
+        if goes_on {
+            notes(&mut site, slow, grant.handle, LedgerState::HeldShared);
+        }
+        let at = START.plus_ns(60 * NS);
+        let hinderer = |site: &Site| site.primary.hinderer(at, &|_| false);
+        assert_eq!(hinderer(&site), None, "it was not looked at for so long");
+        site.now = at;
+        site.primary.tick(at, &mut site.memory, &mut site.out);
+        assert_eq!(hinderer(&site), (!goes_on).then_some(slow.id));
+    }
 }
 
 #[test]

@@ -108,6 +108,61 @@ fn every_answer_that_says_so_extends_the_horizon_and_silence_ends_at_it() {
 }
 
 #[test]
+fn a_primary_that_stood_still_ends_nobody_who_was_heard_when_it_listened_again() {
+    let mut site = Site::new();
+    site.deaf = true;
+    let [loud, queued, silent] = [Tcp; 3].map(|fabric| site.join(fabric, 10));
+    [loud, queued, silent].into_iter().for_each(|peer| _ = take_rw(&mut site, peer));
+    site.until(START.plus_ns(25 * NS));
+    let all = |site: &Site| [loud, queued, silent].map(|peer| site.state(peer));
+    assert_eq!(all(&site), [Some(State::Present); 3], "what has come was not heard yet");
+    assert!(site.members.next_wakeup().is_none_or(|at| at > site.now), "nothing to do until then");
+    let reply = site.control(loud, ControlRequest::Heartbeat);
+    let until = site.now.plus_ns(10 * NS);
+    assert!(matches!(reply, ControlReply::Alive { until: Some(u), .. } if u == until), "{reply:?}");
+    site.members.heard(site.now, queued.id, queued.control);
+    site.members.heard(site.now, silent.id, loud.control); // no connection of its own
+    assert_eq!(site.members.until(queued.id), Some(until), "it waits for its turn");
+    site.listened();
+    site.settle();
+    assert_eq!(all(&site), [Some(State::Present), Some(State::Present), None]);
+    assert_eq!(site.exits(silent), [Exit::Horizon]);
+}
+
+/// What comes due while the primary listens is not judged by that listening.
+#[test]
+fn a_listening_tells_of_silence_up_to_its_beginning_alone() {
+    let mut site = Site::new();
+    site.deaf = true;
+    let [first, second] = [10, 12].map(|horizon_s| site.join(Tcp, horizon_s));
+    site.until(START.plus_ns(10 * NS));
+    site.until(START.plus_ns(13 * NS));
+    site.listened();
+    site.settle();
+    assert_eq!((site.state(first), site.state(second)), (None, Some(State::Present)));
+    site.listened();
+    site.settle();
+    assert_eq!(site.state(second), None, "nothing was heard of it the second time, either");
+}
+
+/// Its `Reinit` may lie in a socket as well.
+#[test]
+fn the_grace_of_an_absent_client_ends_when_the_primary_has_listened() {
+    let mut site = Site::new();
+    site.deaf = true;
+    let [back, away] = [Verbs; 2].map(|fabric| site.join(fabric, 0));
+    for peer in [back, away] {
+        take_rw(&mut site, peer);
+        site.lose(peer, Gone::Closed);
+    }
+    site.until(START.plus_ns(2 * GRACE_S * NS));
+    let back = site.come_back(back).unwrap();
+    site.listened();
+    site.settle();
+    assert_eq!((site.state(back), site.state(away)), (Some(State::Present), None));
+}
+
+#[test]
 fn without_a_horizon_silence_ends_nothing() {
     let mut site = Site::new();
     let peer = site.join(Tcp, 0);

@@ -83,6 +83,8 @@ pub(crate) enum Event {
     Attach(Guest),
     /// Something to look up in the primary.
     Ask(Query),
+    /// Everything that had come when the command thread asked ([`Inbox::listen`]) is before this.
+    Listened,
 }
 
 /// The sending side; shared.
@@ -102,6 +104,8 @@ struct Shared {
     waker: mio::Waker,
     sleeping: AtomicBool,
     stop: AtomicBool,
+    /// The command thread wants to know what has come.
+    listen: Notify,
 }
 
 impl Shared {
@@ -129,6 +133,7 @@ pub(crate) fn mailbox(
         waker,
         sleeping: AtomicBool::new(false),
         stop: AtomicBool::new(false),
+        listen: Notify::new(),
     });
     let mailbox = Mailbox { queue: sender, shared: shared.clone(), counters, device };
     (mailbox, Inbox { queue: receiver, shared })
@@ -177,6 +182,11 @@ impl Mailbox {
         Ok(None)
     }
 
+    /// Waits until the command thread asks what has come; [`Event::Listened`] is the answer.
+    pub(crate) async fn asked_to_listen(&self) {
+        self.shared.listen.notified().await;
+    }
+
     /// Counts one event, without asking the command thread.
     pub(crate) fn count(&self, counter: Counter) {
         self.counters.count(counter);
@@ -215,6 +225,11 @@ impl Inbox {
         let event = self.queue.try_recv().ok()?;
         self.shared.room.add_permits(1);
         Some(event)
+    }
+
+    /// Asks for [`Event::Listened`], behind everything that has come by now.
+    pub(crate) fn listen(&self) {
+        self.shared.listen.notify_one();
     }
 
     /// Whether the command thread is to end.

@@ -7,6 +7,10 @@ use crate::ids::ClientId;
 /// Something to be done outside, in the order in which it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
+    /// Hand in everything that has come by now on any connection, and report by
+    /// [`listened`](super::Membership::listened). Requests that wait for their turn are told by
+    /// [`heard`](super::Membership::heard).
+    Listen,
     /// Close this control connection.
     CloseControl {
         /// Whose.

@@ -45,6 +45,12 @@
 //! but queue places, and a connection that the client's host has closed ends with the grace what
 //! has no lease.
 //!
+//! Silence counts only as far as the primary has listened: whatever is due waits until everything
+//! is heard that had come when it was found to be due ([`Effect::Listen`]). Of a primary that stood
+//! still, the clients have not been silent if their requests lie in its sockets. So what is due is
+//! done by the end of the first listening that begins after that time, however long the primary
+//! stood still before; nothing is done earlier than it is due.
+//!
 //! The driver executes [`Effect`]s in order ([`Membership::poll`]) after every call, before it
 //! answers anybody, and reports what became of them.
 
@@ -147,6 +153,10 @@ pub struct Membership {
     members: BTreeMap<ClientId, Member>,
     /// When something is to be done for a member without anybody's asking.
     due: BTreeSet<(ServerTime, ClientId)>,
+    /// Everything that had come by this time was heard.
+    listened: ServerTime,
+    /// When the driver was asked to listen, until it has.
+    listens: Option<ServerTime>,
     effects: VecDeque<Effect>,
     /// The next absent client to look at if room is needed has an id above this one.
     looked_at: Option<ClientId>,
@@ -161,6 +171,8 @@ impl Membership {
             rules,
             members: BTreeMap::new(),
             due: BTreeSet::new(),
+            listened: ServerTime(0),
+            listens: None,
             effects: VecDeque::new(),
             looked_at: None,
             processes: 0,
@@ -329,28 +341,57 @@ impl Membership {
         self.effects.extend(clients.map(|(&client, _)| Effect::Fence { client }));
     }
 
-    /// When [`tick`](Self::tick) has something to do.
-    pub fn next_wakeup(&self) -> Option<ServerTime> {
-        self.due.first().map(|&(at, _)| at)
+    /// A request has come on this control connection of a client; it is served in its turn. That
+    /// the client waits for its turn is no silence of it.
+    pub fn heard(&mut self, now: ServerTime, client: ClientId, control: u64) {
+        self.with(client, |member| {
+            let is_prepared = member.prepared.is_some_and(|prepared| prepared.control == control);
+            if member.control == Some(control) || is_prepared {
+                member.heard(now);
+            }
+        });
     }
 
-    /// Does what is due, for at most [`TICK_MAX`] members.
+    /// [`Effect::Listen`] was done.
+    pub fn listened(&mut self) {
+        if let Some(asked) = self.listens.take() {
+            self.listened = self.listened.max(asked);
+        }
+    }
+
+    /// When [`tick`](Self::tick) has something to do.
+    pub fn next_wakeup(&self) -> Option<ServerTime> {
+        let &(first, _) = self.due.first()?;
+        // whatever is due waits for the listening that is under way
+        (self.listens.is_none() || first <= self.listened).then_some(first)
+    }
+
+    /// Does what was due when everything was heard the last time, for at most [`TICK_MAX`] members,
+    /// and asks the driver to listen if more is due.
     pub fn tick(&mut self, now: ServerTime) {
+        if planted::is(Bug::SilenceUnheard) {
+            self.listened = now;
+        }
         for _ in 0..TICK_MAX {
             match self.due.first() {
-                Some(&(at, client)) if at <= now => self.is_due(now, client),
+                Some(&(at, client)) if at <= self.listened => self.is_due(self.listened, client),
+                Some(&(at, _)) if at <= now && self.listens.is_none() => {
+                    self.listens = Some(now);
+                    return self.effects.push_back(Effect::Listen);
+                }
                 _ => return,
             }
         }
     }
 
-    fn is_due(&mut self, now: ServerTime, client: ClientId) {
-        if self.give_up_late(now, client) {
+    /// `at`: everything that had come by then was heard.
+    fn is_due(&mut self, at: ServerTime, client: ClientId) {
+        if self.give_up_late(at, client) {
             return;
         }
         let Some(member) = self.members.get(&client) else { return };
         let channel = member.channel;
-        let is_past_horizon = acts_at(member) <= now;
+        let is_past_horizon = acts_at(member) <= at;
         match member.state {
             State::Present | State::Absent { .. } if is_past_horizon => {
                 self.end(client, Ending::Lapse(Exit::Horizon));

@@ -97,6 +97,17 @@ pub fn refusal(status: Status) -> Status {
     }
 }
 
+/// Whether an answer proves that the primary has heard this client, and counts its silence anew
+/// from there: all of them do, whatever they say, but those of one that does not know the client
+/// (any more), and those that may have come without the request being looked at.
+pub fn was_heard(reply: &ControlReply) -> bool {
+    use Status as S;
+    let may_be_unheard = |status: &Status| {
+        matches!(status, S::Error | S::ClientRemoved | S::NotReady | S::VersionMismatch)
+    };
+    !matches!(reply, ControlReply::Error(status) if may_be_unheard(status))
+}
+
 /// Whether handles of objects survive a reinit: not at another incarnation, nor at a recovering
 /// one, which has lost them.
 pub fn objects_survive(old: Epoch, new: Epoch, recovering: bool) -> bool {

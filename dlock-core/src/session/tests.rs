@@ -264,6 +264,17 @@ fn a_client_gives_up_before_its_primary_does_whatever_the_network_did() {
 }
 
 #[test]
+fn an_answer_proves_that_the_client_was_heard_unless_the_primary_may_not_know_of_it() {
+    use ControlReply as R;
+    let refused = [Status::ObjectNotCreate, Status::ObjectExisted, Status::Invalid, Status::Fail];
+    assert!(refused.iter().all(|&status| was_heard(&R::Error(status))), "a refusal is an answer");
+    assert!(was_heard(&R::Done) && was_heard(&R::Locks(vec![Err(Status::ServerNoResource)])));
+    // a connection that is not the client's, a primary that waits for its device, a wrong frame
+    let unheard = [Status::Error, Status::ClientRemoved, Status::NotReady, Status::VersionMismatch];
+    assert!(unheard.iter().all(|&status| !was_heard(&R::Error(status))));
+}
+
+#[test]
 fn the_next_heartbeat_is_a_quarter_of_the_horizon_after_the_last_one_was_sent() {
     let mut beats = Heartbeats::new(8 * NS, 100 * NS);
     beats.answered(100 * NS);

@@ -51,6 +51,8 @@ pub struct Site {
     pub dead: HashSet<ClientId>,
     /// Undoing takes until the test says that it is done.
     pub slow: bool,
+    /// Nothing that has come is handed in before the test says so.
+    pub deaf: bool,
     pub undoing: Vec<ClientId>,
     pub controls: u64,
     /// The command channel of each client's session, and of the one that is prepared.
@@ -87,6 +89,7 @@ impl Site {
             dead: HashSet::new(),
             watched: HashMap::new(),
             slow: false,
+            deaf: false,
             undoing: Vec::new(),
             controls: 0,
             channels: HashMap::new(),
@@ -99,8 +102,15 @@ impl Site {
     /// Does what membership asks for, and checks the order of fencing and undoing.
     pub fn settle(&mut self) {
         while let Some(effect) = self.members.poll() {
+            if effect == Effect::Listen {
+                if !self.deaf {
+                    self.listened();
+                }
+                continue;
+            }
             self.effects.push(effect);
             match effect {
+                Effect::Listen => {}
                 Effect::CloseControl { .. } => {}
                 Effect::CloseChannel { client, channel } => {
                     let unfenced = self.unfenced.contains(&client);
@@ -157,6 +167,12 @@ impl Site {
         }
         assert_eq!(self.members.assert_consistent(), Ok(()));
         assert_eq!(self.primary.assert_consistent(), Ok(()));
+    }
+
+    /// Everything that has come was handed in: what is due is done.
+    pub fn listened(&mut self) {
+        self.members.listened();
+        self.members.tick(self.now);
     }
 
     /// `Init` or `Reinit` on a new control connection.

@@ -86,7 +86,7 @@ impl Worker {
     }
 
     /// Sends what a channel has to send, and ends the channel if that cannot be.
-    fn send(&mut self, token: Token) {
+    pub(super) fn send(&mut self, token: Token) {
         let Some(channel) = self.channels.get_mut(&token) else { return };
         match channel.send(self.poll.registry()) {
             Ok(()) if channel.stalls_at().is_some() => {

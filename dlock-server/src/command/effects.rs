@@ -24,6 +24,7 @@ impl Worker {
 
     fn execute(&mut self, effect: Effect) {
         match effect {
+            Effect::Listen => self.inbox.listen(),
             Effect::CloseControl { client, control } => {
                 let Some(sockets) = self.sockets.get_mut(&client) else { return };
                 for link in [&mut sockets.control, &mut sockets.next_control] {

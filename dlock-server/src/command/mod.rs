@@ -275,6 +275,7 @@ impl Worker {
                 let _ = reply.send(self.may_attach_now(&attach));
             }
             Event::Attach(guest) => self.attach(guest),
+            Event::Listened => self.members.listened(),
             Event::Ask(look) => look(&mut self.core.primary, &mut self.core.memory),
         }
     }
@@ -325,13 +326,21 @@ impl Worker {
     }
 
     fn drop_stalled(&mut self, now: Instant) {
-        let stalled = |token: &Token| {
-            self.channels.get(token).is_some_and(|c| c.stalls_at().is_some_and(|at| at <= now))
-        };
-        let tokens: Vec<Token> = self.blocked.iter().copied().filter(stalled).collect();
+        let tokens: Vec<Token> = self.blocked.iter().copied().collect();
         for token in tokens {
-            self.end_channel(token, &format!("it has read nothing for {STALL_MAX:?}"));
+            if !self.is_stalled(token, now) {
+                continue;
+            }
+            self.send(token); // its client may have read on while this process stood still
+            if self.is_stalled(token, now) {
+                self.end_channel(token, &format!("it has read nothing for {STALL_MAX:?}"));
+            }
         }
+    }
+
+    fn is_stalled(&self, token: Token, now: Instant) -> bool {
+        let stalls_at = self.channels.get(&token).and_then(Channel::stalls_at);
+        stalls_at.is_some_and(|at| at <= now)
     }
 
     /// How long the poll may wait: not at all while there is work or something is expected soon.

@@ -84,6 +84,10 @@ impl Turns {
 impl Worker {
     /// Puts an event of the control thread into the queue of whom it is from.
     pub(super) fn queue(&mut self, event: Event) {
+        if let Event::Control { client, link, .. } = event {
+            let now = self.core.now();
+            self.members.heard(now, client, link); // it may wait long for its turn
+        }
         match event {
             Event::Control { client, .. } | Event::Lost { client, .. }
                 if self.sockets.contains_key(&client) =>

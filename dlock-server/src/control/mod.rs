@@ -28,7 +28,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 use crate::log_limit::{limited, Cause, LIMITS};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Event, Mailbox};
 use crate::transport::{Opened, Transport, ADMISSIONS_MAX};
 pub(crate) use admin::ServerInfo;
 pub(crate) use table::CONNECTIONS_MAX;
@@ -41,6 +41,13 @@ const KEEPALIVE_PROBES: u32 = 9;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(6);
 /// Pause after a failed accept: the system has no room, and none appears by asking at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A listening: the sockets are polled so often, with such a pause before each. A connection that
+/// waits to be accepted is accepted by the first, its request is read by the second, and there are
+/// two for more connections than one poll tells of. So long after its horizon a silent client is
+/// acted on.
+const LISTEN_POLLS: u32 = 4;
+const LISTEN_PAUSE: Duration = Duration::from_millis(25);
 
 /// What the control thread is made of. The listeners are nonblocking.
 pub(crate) struct Parts {
@@ -107,6 +114,7 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
     let table = Table::new(connections_max);
     runtime.block_on(async {
         tokio::spawn(LIMITS.report());
+        tokio::spawn(listen(mailbox.clone()));
         tokio::spawn(accept_tcp(tcp, table.clone(), mailbox.clone(), at_port));
         for (listener, transport) in own {
             tokio::spawn(accept_own(listener, table.clone(), mailbox.clone(), transport));
@@ -116,6 +124,21 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
         }
         stop.notified().await;
     });
+}
+
+/// Tells the command thread, whenever it asks, that it has everything that had come. The runtime
+/// polls the sockets before it looks at a timer, and lets the tasks go on whose sockets it has
+/// found readable before those whose time has come: they have sent their events by then.
+async fn listen(mailbox: Arc<Mailbox>) {
+    loop {
+        mailbox.asked_to_listen().await;
+        for _ in 0..LISTEN_POLLS {
+            tokio::time::sleep(LISTEN_PAUSE).await;
+        }
+        if mailbox.send(Event::Listened).await.is_err() {
+            return; // the command thread has ended
+        }
+    }
 }
 
 async fn accept_tcp(

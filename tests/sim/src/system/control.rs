@@ -15,7 +15,7 @@ use dlock_core::control::{
 use dlock_core::ids::{ClientId, Epoch};
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::lock::{EntryState, LockEntry};
-use dlock_core::session::{Binding, Heartbeats};
+use dlock_core::session::{was_heard, Binding, Heartbeats};
 use dlock_core::status::Status;
 
 use super::clock::DRIFT_PPM;
@@ -71,7 +71,7 @@ impl Answer {
             Answer::Joined { .. } | Answer::Attached | Answer::Left => false,
             Answer::Refused(_) | Answer::Closed => false,
             Answer::Released(_, status) => *status == Status::Success,
-            Answer::Object(_, reply) => !matches!(reply, ControlReply::Error(_)),
+            Answer::Object(_, reply) => was_heard(reply),
             Answer::Locks(_) | Answer::Updated(_) | Answer::Alive(..) | Answer::Done => true,
         }
     }

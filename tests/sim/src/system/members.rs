@@ -40,6 +40,11 @@ impl World {
         self.sys.log(|| format!("membership: {effect:?}"));
         let now = self.sys.server_now();
         match effect {
+            // the last of what has come is served before it is told
+            Effect::Listen => match self.sys.inbox.len() {
+                0 => self.members.listened(),
+                unheard => self.unheard = unheard,
+            },
             Effect::CloseControl { client, control } => {
                 if let Some(s) = self.sys.session(client).filter(|s| u64::from(s.conn) == control) {
                     s.conn = 0;

@@ -387,8 +387,8 @@ impl Sys {
         // no connection outlives its primary; one that is being made does not outlive its process
         let reaches = to == self.epoch || to == 0 && client.inc == inc;
         if self.alive && reaches {
-            let client = c as u8;
-            return self.queue(state::Arrived::Control { client, inc, conn, number, ask });
+            let (at, client) = (self.server_now(), c as u8);
+            return self.queue(state::Arrived::Control { at, client, inc, conn, number, ask });
         }
         let at = (self.now + 20_000).max(self.clients[c].control_down_last + 1);
         self.clients[c].control_down_last = at;

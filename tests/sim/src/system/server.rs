@@ -11,7 +11,7 @@ use dlock_core::fabric::FabricSet;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
 use dlock_core::limits::{FAIR_GRACE_S, RW_LOOK_S};
 use dlock_core::lock::LockEntry;
-use dlock_core::membership::{Membership, Orphans, Rules, State};
+use dlock_core::membership::{Ending, Exit, Membership, Orphans, Rules, State};
 use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
@@ -31,6 +31,8 @@ pub(crate) struct World {
     /// Sessions that are prepared.
     pub prepared: Vec<Session>,
     pub out: Vec<Sent>,
+    /// What had come when membership asked, and is still to be served before that is told.
+    pub unheard: usize,
     /// Locks that are free, and whose waiters sleep: since when, and the word.
     asleep: Vec<Option<(u64, u64)>>,
 }
@@ -58,7 +60,7 @@ impl World {
         let members = Membership::new(rules(&sys));
         let (prepared, out) = (Vec::new(), Vec::new());
         let asleep = vec![None; sys.plan.locks.len()];
-        let mut world = Self { sys, primary: None, members, prepared, out, asleep };
+        let mut world = Self { sys, primary: None, members, prepared, out, unheard: 0, asleep };
         world.primary = Some(world.fresh_primary(0));
         world
     }
@@ -118,6 +120,7 @@ impl World {
         self.primary = Some(primary);
         self.members = Membership::new(rules(&self.sys));
         self.prepared.clear();
+        self.unheard = 0;
         self.schedule_tick();
     }
 
@@ -127,7 +130,12 @@ impl World {
         if self.primary.is_some() {
             if let Some(arrived) = self.sys.inbox.pop_front() {
                 self.sys.serve_pending = true; // whatever arrives meanwhile waits its turn
+                let before = self.unheard;
                 self.arrived(arrived);
+                if before == 1 {
+                    self.members.listened();
+                }
+                self.unheard = before.saturating_sub(1);
                 self.finish_turn();
             }
         }
@@ -145,7 +153,7 @@ impl World {
             Arrived::Unit { client, inc, gen, unit } => {
                 self.unit_arrived(client.into(), inc, gen, unit);
             }
-            Arrived::Control { client, inc, conn, number, ask } => {
+            Arrived::Control { client, inc, conn, number, ask, .. } => {
                 let c = usize::from(client);
                 if let Some(answer) = self.control(c, (inc, conn), ask) {
                     answer_control(&mut self.sys, c, (inc, conn, number), answer);
@@ -221,7 +229,9 @@ impl World {
         self.sys.mix(0x71c ^ now.0);
         self.step();
         self.members.retry();
+        let before: Vec<_> = self.members.iter().collect();
         self.members.tick(now);
+        self.nobody_is_ended_unheard(&before);
         let (members, primary) = (&self.members, &self.primary);
         let may_go = |state| matches!(state, State::Present | State::Absent { .. });
         let goes = |client| !members.state(client).is_some_and(may_go);
@@ -233,6 +243,27 @@ impl World {
         }
         self.finish_turn();
         self.schedule_tick();
+    }
+
+    /// A client whose request had come before its horizon, and is not served, was not silent.
+    fn nobody_is_ended_unheard(&mut self, before: &[(ClientId, State)]) {
+        let is_silent = |state| state == State::Ending(Ending::Lapse(Exit::Horizon));
+        for &(id, state) in before {
+            let ends = self.members.state(id).is_some_and(is_silent) && !is_silent(state);
+            let Some(s) = self.sys.session(id).filter(|_| ends).copied() else { continue };
+            let until = self.members.until(id);
+            let is_in_time = |arrived: &Arrived| match arrived {
+                Arrived::Control { at, client, inc, conn, .. } => {
+                    let is_of = (*client, *inc, *conn) == (s.client, s.inc, s.conn);
+                    is_of && Some(*at) <= until
+                }
+                _ => false,
+            };
+            if self.sys.inbox.iter().any(is_in_time) {
+                let c = s.client;
+                self.sys.fail(format!("session: client {c} is ended, and its request has come"));
+            }
+        }
     }
 
     /// A slice of what the primary has to do by itself; small ones, so that others come between.

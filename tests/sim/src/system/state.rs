@@ -137,9 +137,27 @@ pub(crate) enum Ask {
 /// What arrived at the primary and is not handled.
 #[derive(Debug)]
 pub(crate) enum Arrived {
-    Unit { client: u8, inc: u16, gen: u32, unit: Unit },
-    Control { client: u8, inc: u16, conn: u32, number: u32, ask: Ask },
-    Lost { client: u8, inc: u16, conn: u32, why: Gone },
+    Unit {
+        client: u8,
+        inc: u16,
+        gen: u32,
+        unit: Unit,
+    },
+    /// With the true server clock at its arrival.
+    Control {
+        at: ServerTime,
+        client: u8,
+        inc: u16,
+        conn: u32,
+        number: u32,
+        ask: Ask,
+    },
+    Lost {
+        client: u8,
+        inc: u16,
+        conn: u32,
+        why: Gone,
+    },
 }
 
 /// A client as the primary's driver knows it.
