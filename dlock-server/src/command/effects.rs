@@ -5,7 +5,6 @@
 use dlock_core::control::FabricKind;
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Effect, Exit, Fencing, MemberMemory};
-use dlock_core::primary::LAPSE_SLICE;
 use dlock_core::status::Status;
 use mio::unix::SourceFd;
 use std::os::fd::AsRawFd;
@@ -74,13 +73,15 @@ impl Worker {
         let Some(mut lapse) = self.lapses.pop_front() else { return 0 };
         let now = self.core.now();
         let Core { primary, memory, sent, .. } = &mut self.core;
-        match primary.lapse(now, memory, &mut lapse, sent) {
+        let is_over = primary.lapse(now, memory, &mut lapse, sent);
+        let work = lapse.work();
+        match is_over {
             true => self.members.lapsed(now, lapse.client(), lapse.lapsed()),
             false => self.lapses.push_back(lapse),
         }
         self.settle();
         self.set_gate(); // a recovery does not wait for it any more
-        LAPSE_SLICE as u32
+        work
     }
 
     /// Closes the client's channels whose numbers are among these.
