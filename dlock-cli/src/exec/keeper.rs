@@ -35,7 +35,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 const ALIVE: Duration = Duration::from_secs(5);
 /// Pause between attempts to reach a primary that went away.
 const RECONNECT_EVERY: Duration = Duration::from_secs(1);
-/// How much longer than it may take a recovery waits for the end of a COMMAND whose hold it refused.
+/// How much longer than it may take to stop a COMMAND whose hold a recovery refused that waits.
 const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// A lock of any kind.

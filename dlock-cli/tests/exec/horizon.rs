@@ -9,7 +9,7 @@ use rustix::process::{kill_process, Pid, Signal};
 
 use super::common::{code, text, Primary};
 use super::proxy::{Proxy, Stall};
-use super::{eventually, Exec, Scene};
+use super::{eventually, is_file_locked, Exec, Scene};
 
 const ALL: Stall = Stall { chunk: 0, half: false, one_way: false };
 
@@ -152,6 +152,25 @@ fn a_lock_without_a_lease_outlasts_a_primary_that_is_stopped_for_less_than_the_l
         assert_eq!(second.code(mode), Some(0), "{mode}");
         scene.assert_no_overlap(mode);
     }
+}
+
+/// The operator has started it without recovery: it gives the lock to whoever comes first.
+#[test]
+fn command_ends_when_a_primary_says_that_it_knows_of_no_lock() {
+    let scene = Scene::new("unknown");
+    let mut primary = Primary::start_exactly("unknown-1", &[]);
+    let proxy = Proxy::start(&primary.address, None);
+    let options = ["lock", "--type", "rw", "--fabric", "tcp", "--lease", "30"];
+    let mut exec = scene.exec(&proxy.address.to_string(), &options, "a", "never");
+    eventually("it runs", || scene.has("begin.a"));
+    let other = Primary::start_exactly("unknown-2", &[]);
+    proxy.lead_to(&other.address);
+    primary.child.kill().unwrap();
+    primary.child.wait().unwrap();
+    assert_eq!(exec.code("without its primary"), Some(76));
+    let said = std::fs::read_to_string(scene.at("stderr.a")).unwrap();
+    assert!(said.contains("the primary has removed this client"), "{said}");
+    assert!(!is_file_locked(&scene), "all its processes are dead");
 }
 
 /// A successor takes holds of atomic and read-write locks over, and refuses those of fair ones.
