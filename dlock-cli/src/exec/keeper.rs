@@ -205,7 +205,12 @@ impl Held<'_> {
 
 /// Comes back to the primary, or to its successor, and tells it of the lock if it wants to know.
 fn come_back(client: &Client, ip: &str, held: &Held<'_>) -> Result<Back, Error> {
-    client.reconnect(ip)?;
+    // not `reconnect`: a successor that refuses the lock would go on before COMMAND is dead
+    match client.instance().reinit(ip) {
+        Status::Success => {}
+        Status::ClientRemoved => return Err(Error::Removed),
+        status => return Err(Error::Other(status)),
+    }
     match client.instance().update_all_locks() {
         Status::Success if held.is_known_lost() => return Ok(Back::Refused),
         Status::Success => {}
