@@ -80,10 +80,11 @@ Without RDMA hardware, any network interface of Linux can play the device (SoftR
   modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0      as root";
 
 const EXEC_HELP: &str = "\
-The lock is extended while the command runs and released when it ends. If it is lost (the
-primary was away for longer than the lease, or an administrator broke it), the command is ended
-with SIGTERM, then with SIGKILL, in time before the lease is over: SIGTERM comes a sixth of the
-lease (1.5 s to 5 s) and another half second before its end. --on-lost warn lets it run on.
+The lock is extended while the command runs and released when it ends. If the primary is away for
+longer than the lease, the command is ended with SIGTERM, then with SIGKILL, in time before the
+lease is over: SIGTERM comes a sixth of the lease (1.5 s to 5 s) and another half second before its
+end. If the lock is lost (an administrator broke it), SIGKILL comes at once. --on-lost warn lets
+the command run on.
 SIGINT, SIGTERM and SIGHUP are passed on to the command.
 
 Examples:

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
+use std::time::Duration;
 
 use dlock_client::{Client, ClientConfig, Config, Error, Instance};
 use dlock_core::limits::PORT_DEFAULT;
@@ -71,10 +72,10 @@ impl Address {
     }
 }
 
-/// A client of the primary.
-pub fn client(place: &Where) -> Result<Client, Failure> {
+/// A client of the primary, with this horizon of its session.
+pub fn client(place: &Where, horizon: Duration) -> Result<Client, Failure> {
     let address = place.address.resolve()?;
-    let config = Config::new().port(address.port()).fabric(place.fabric);
+    let config = Config::new().port(address.port()).fabric(place.fabric).horizon(horizon);
     Client::with_config(&config, &address.ip().to_string()).map_err(|error| {
         let cause = format!("no session with the primary at {}: {error}", place.address);
         let remedy = match error {

@@ -16,6 +16,7 @@ use dlock_core::ids::ClientId;
 use dlock_core::limits::HEARTBEAT_S_MAX;
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
+use dlock_fabric::clock::boot_ns;
 
 use crate::error::Error;
 use crate::instance::Instance;
@@ -150,6 +151,15 @@ impl Client {
     pub fn heartbeat(&self, timeout: Duration) -> Result<(), Error> {
         let seconds = whole_seconds(timeout).unwrap_or(u32::MAX).clamp(1, HEARTBEAT_S_MAX);
         Error::check(self.instance().heartbeat(seconds))
+    }
+
+    /// For how long this client may rely on what it holds if it hears no more of its primary: until
+    /// the session's horizon. `None`: the session has none.
+    pub fn horizon_left(&self) -> Option<Duration> {
+        match self.instance().horizon_ns() {
+            u64::MAX => None,
+            horizon_ns => Some(Duration::from_nanos(horizon_ns.saturating_sub(boot_ns()))),
+        }
     }
 
     /// Comes back to the primary, or to its successor at `ip`, with all locks. A successor that

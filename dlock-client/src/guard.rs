@@ -92,6 +92,13 @@ impl<K: Keep> Hold<K> {
         lease::may_be_told(self.lease_end_s(), read, boot_ns())
     }
 
+    fn known(&self) -> Result<(), Error> {
+        match self.keep.instance().known_of_guard(self.lock, self.number) {
+            Status::Success => Ok(()),
+            status => Err(Error::of_holder(status)),
+        }
+    }
+
     fn extend_by(&mut self, expire_s: u32) -> Result<(), Error> {
         let instance = self.keep.instance();
         let result = instance.extend_guard(self.lock, self.number, self.mode, expire_s);
@@ -157,6 +164,15 @@ impl Guard<'_> {
     /// As `extend`.
     pub fn check(&mut self) -> Result<(), Error> {
         self.0.extend_by(0)
+    }
+
+    /// Whether this client has learnt that the hold is lost, as from a successor of its primary
+    /// that has refused it. Nobody is asked: see [`check`](Self::check).
+    ///
+    /// # Latency
+    /// None; 5 s at most while another thread is busy with the lock.
+    pub fn is_known_lost(&self) -> bool {
+        self.0.known() == Err(Error::Lost)
     }
 
     /// Releases the lock, and tells how it went.
@@ -251,6 +267,20 @@ impl RwGuard<'_> {
     /// How the lock is held.
     pub fn mode(&self) -> Mode {
         self.0.mode
+    }
+
+    /// Whether the lock is held until the session's horizon, as far as this client knows; nobody is
+    /// asked. The primary ends a hold without a lease when it ends the session, and says so when
+    /// the client comes back ([`Client::reconnect`](crate::Client::reconnect)).
+    ///
+    /// # Errors
+    /// `Lost`, `NotReady` (a successor of the primary was not told of it yet), `Disconnected` (the
+    /// horizon has passed), `Left`.
+    ///
+    /// # Latency
+    /// None; 5 s at most while another thread is busy with the lock.
+    pub fn check(&self) -> Result<(), Error> {
+        self.0.known()
     }
 
     /// Releases the lock, and tells how it went.

@@ -6,6 +6,8 @@
 //!                    ▲                     │                     └ "lost …" ─▶ ─┘
 //!                    └─ the lease was over ┘
 //! ```
+//! No answer: it comes back to the primary or to its successor, tells that of the lock, and asks
+//! whether it has survived, before it lets the successor go on without it.
 //! All of these may wait for the primary. What must not, is in `keeper_watch.rs`.
 
 use std::ffi::OsStr;
@@ -16,11 +18,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlock_client::{AtomicLock, Client, Error, FairLock, Guard, Mode, RwGuard, RwLock};
+use dlock_core::status::Status;
 
 use super::keeper_watch::Watch;
 use super::times;
 use super::{lease, LOST, UNTIL};
-use crate::args::{Exec, Keeper, Type};
+use crate::args::{Exec, Keeper, OnLost, Type};
 use crate::connect;
 use crate::failure::{self, Failure};
 
@@ -32,6 +35,8 @@ const LONG: Duration = Duration::from_secs(3_600);
 const ALIVE: Duration = Duration::from_secs(5);
 /// Pause between attempts to reach a primary that went away.
 const RECONNECT_EVERY: Duration = Duration::from_secs(1);
+/// How much longer than it may take to stop a COMMAND whose hold a recovery refused that waits.
+const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// A lock of any kind.
 enum Lock {
@@ -46,12 +51,20 @@ enum Held<'a> {
     Session(RwGuard<'a>),
 }
 
+/// What became of the lock while the primary was away.
+enum Back {
+    /// It is as it was, as far as is known: extending it tells.
+    Here,
+    /// A successor has refused it. It gives it to nobody before this client has told all.
+    Refused,
+}
+
 /// Runs the keeper; the exit code, which says why there is no lock.
 pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
     let exec = &keeper.exec;
     let (watch, stop) = Watch::start(keeper).map_err(Failure::plain)?;
     let ip = exec.place.address.resolve()?.ip().to_string();
-    let client = connect::client(&exec.place)?;
+    let client = connect::client(&exec.place, times::horizon(lease(exec)))?;
     let lock = find(&client, exec)?;
     let result = acquire(&lock, &client, exec).map(|(held, end_ns)| {
         watch.until(end_ns);
@@ -152,8 +165,9 @@ impl Held<'_> {
     /// shared memory can be changed without it, but a successor would not know of it. Until when
     /// the lock is surely held, counted from before the request.
     ///
-    /// A read-write lock has no lease. It is held as long as the primary hears of this client,
-    /// and for its grace (`absent_grace_s`) after that.
+    /// A read-write lock has no lease: it is held until the session's horizon, unless it was lost
+    /// while this client was away. Past the horizon no lease counts either: a successor of the
+    /// primary does not know of it.
     fn extend(&mut self, client: &Client, lease: Duration) -> Result<u64, Error> {
         let mut asked_ns = times::now_ns();
         client.heartbeat(ALIVE)?;
@@ -161,7 +175,24 @@ impl Held<'_> {
             asked_ns = times::now_ns();
             guard.extend(lease)?;
         }
-        Ok(times::lease_end_ns(asked_ns, lease))
+        let now_ns = times::now_ns(); // before it is asked how much is left
+        let horizon_ns = match (client.horizon_left(), &*self) {
+            (Some(left), _) => now_ns.saturating_add(times::ns(left)),
+            (None, Held::Lease(_)) => u64::MAX,
+            // the primary may end it whenever it likes, and could not tell
+            (None, Held::Session(_)) => return Err(Error::VersionMismatch),
+        };
+        if let Held::Session(guard) = self {
+            guard.check()?; // last: it was held until now, and so it is until that horizon
+        }
+        Ok(times::held_until_ns(asked_ns, lease, horizon_ns))
+    }
+
+    fn is_known_lost(&self) -> bool {
+        match self {
+            Held::Lease(guard) => guard.is_known_lost(),
+            Held::Session(guard) => guard.check() == Err(Error::Lost),
+        }
     }
 
     fn release(self) -> Result<(), Error> {
@@ -173,13 +204,43 @@ impl Held<'_> {
 }
 
 /// Comes back to the primary, or to its successor, and tells it of the lock if it wants to know.
-fn come_back(client: &Client, ip: &str) -> Result<(), Error> {
-    client.reconnect(ip)?;
-    // A primary that is not in recovery refuses these two, and knows the lock.
-    let claimed = client.instance().update_all_locks();
+fn come_back(client: &Client, ip: &str, held: &Held<'_>) -> Result<Back, Error> {
+    // not `reconnect`: a successor that refuses the lock would go on before COMMAND is dead
+    match client.instance().reinit(ip) {
+        Status::Success => {}
+        Status::ClientRemoved => return Err(Error::Removed),
+        status => return Err(Error::Other(status)),
+    }
+    match client.instance().update_all_locks() {
+        Status::Success if held.is_known_lost() => return Ok(Back::Refused),
+        Status::Success => {}
+        // it is not in recovery, and knows the lock or has ended it
+        Status::Error if held.is_known_lost() => return Err(Error::Lost),
+        Status::Error => return Ok(Back::Here),
+        // not all was told: others must not be served yet
+        status => return Err(Error::Other(status)),
+    }
     let done = client.instance().reinit_done();
-    log::debug!("back at the primary: claims: {claimed}; done: {done}");
-    Ok(())
+    log::debug!("back at a successor of the primary, which has taken the lock: {done}");
+    Ok(Back::Here)
+}
+
+/// A recovering successor has refused the lock, as it does with every fair one. COMMAND is stopped
+/// as at the end of a lease. After that the recovery goes on, and the lock is free. Whether COMMAND
+/// has ended.
+fn give_up(client: &Client, exec: &Exec, end_ns: u64, stop: &Receiver<()>, watch: &Watch) -> bool {
+    let stop_time = times::stop_time(lease(exec));
+    let mut has_ended = false;
+    if exec.on_lost == OnLost::Kill {
+        let end_ns = end_ns.min(times::now_ns() + times::ns(stop_time));
+        watch.until(end_ns);
+        tell(UNTIL, end_ns);
+        // COMMAND may not be killable
+        has_ended = stop.recv_timeout(stop_time + LATE_MAX) != Err(RecvTimeoutError::Timeout);
+    }
+    let done = client.instance().reinit_done();
+    log::info!("the primary's successor has refused the lock; done: {done}");
+    has_ended
 }
 
 /// Extends the lock until told to stop, then releases it; tells when it is lost.
@@ -204,16 +265,24 @@ fn keep(
             }
             // The primary is away: it may come back before the lease is over.
             Err(Error::NotReady | Error::Disconnected) if times::now_ns() < end_ns => {
-                match come_back(client, ip) {
-                    Ok(()) => log::info!("the primary is back"),
+                match come_back(client, ip, &held) {
+                    Ok(Back::Here) => log::info!("the primary is back"),
+                    Ok(Back::Refused) => {
+                        if !give_up(client, exec, end_ns, stop, watch) {
+                            lost(Error::Lost, stop, watch);
+                        }
+                        break;
+                    }
+                    Err(error @ (Error::Lost | Error::Removed)) => {
+                        lost(error, stop, watch);
+                        break;
+                    }
                     Err(error) => log::info!("the primary is away: {error}"),
                 }
                 pause = RECONNECT_EVERY.min(times::extend_every(lease(exec)));
             }
             Err(error) => {
-                watch.lost();
-                tell(LOST, error);
-                let _ = stop.recv(); // COMMAND is still there: its end is waited for
+                lost(error, stop, watch);
                 break;
             }
         }
@@ -221,6 +290,13 @@ fn keep(
     if let Err(error) = held.release() {
         log::warn!("the lock could not be released: {error}");
     }
+}
+
+/// Has COMMAND stopped at once, and waits for its end.
+fn lost(error: Error, stop: &Receiver<()>, watch: &Watch) {
+    watch.lost();
+    tell(LOST, error);
+    let _ = stop.recv(); // COMMAND is still there
 }
 
 /// Tells the supervisor; one that is gone does not hear it.

@@ -64,11 +64,9 @@ impl Watch {
         self.set(&mut self.times.lock(), StopTimes::of(end_ns, self.lease));
     }
 
-    /// The lock is lost.
+    /// The lock may be another's.
     pub fn lost(&self) {
-        let mut times = self.times.lock();
-        let known = times.unwrap_or(StopTimes::of(0, self.lease));
-        self.set(&mut times, known.brought_forward(times::now_ns(), self.lease));
+        self.until(times::now_ns());
     }
 
     fn set(&self, times: &mut Option<StopTimes>, new: StopTimes) {

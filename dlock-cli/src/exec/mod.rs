@@ -10,7 +10,9 @@
 //! ```
 //!
 //! The lease, on CLOCK_BOOTTIME, which also counts the time that the machine is suspended; it is
-//! counted from before the request that extended it was sent (`times.rs`):
+//! counted from before the request that extended it was sent (`times.rs`). A read-write lock has
+//! none: it is held until the session's horizon, which is no shorter than `--lease`, and nothing
+//! is relied on past that. After every reconnection it is asked whether the lock survived:
 //!
 //! ```text
 //!   asked ──────── extends, three attempts ────────▶ SIGTERM ── grace ──▶ SIGKILL ─ reserve ─▶ end
@@ -23,6 +25,8 @@
 //! | fault | what ends COMMAND |
 //! |---|---|
 //! | no answer from the primary | supervisor: SIGTERM, then SIGKILL to all its descendants |
+//! | the primary says that the lock is lost | supervisor: SIGKILL at once |
+//! | a successor refuses it (fair locks) | supervisor: SIGTERM, SIGKILL; the recovery waits |
 //! | supervisor stopped (SIGSTOP, Ctrl-Z) | keeper extends as before; it kills if it cannot |
 //! | supervisor killed | PR_SET_PDEATHSIG, and the keeper: SIGKILL to its group, then release |
 //! | keeper stopped | supervisor: as without an answer |
@@ -50,9 +54,9 @@ use crate::failure::{self, Failure};
 pub use keeper::run as keeper;
 pub use start::run as start;
 
-/// What the keeper says: the lease lasts at least until then, CLOCK_BOOTTIME in nanoseconds.
+/// What the keeper says: the lock is held at least until then, CLOCK_BOOTTIME in nanoseconds.
 const UNTIL: &str = "until";
-/// What the keeper says: the lock is lost, and why.
+/// What the keeper says: the lock is lost, may be another's now, and why.
 const LOST: &str = "lost";
 /// What the supervisor says: COMMAND runs as this process and this group (0: not its own).
 const STARTED: &str = "started";

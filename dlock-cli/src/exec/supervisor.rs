@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   wait for the lock ─▶ start COMMAND ─▶ watch ─ COMMAND ended ─▶ let the keeper release ─▶ exit
-//!     keeper ended: its code     │          └ term_ns, lost ─▶ SIGTERM ─▶ kill_ns ─▶ SIGKILL ─┘
+//!     keeper ended: its code     │          └ term_ns ─▶ SIGTERM ─ kill_ns, lost ─▶ SIGKILL ──┘
 //!     lost, or too late: 75 ◀────┘
 //! ```
 //! It sleeps in one `poll`: on the keeper's standard output, on signals and on the timer.
@@ -218,13 +218,15 @@ impl<'a> Supervisor<'a> {
     /// Stops COMMAND, also if the primary answers meanwhile. Says so when it is dead: until then
     /// nothing is done here that may block.
     fn stop(&mut self, times: StopTimes) -> Result<u8, Failure> {
-        if !self.is_alone {
+        if self.lost.is_none() {
             self.processes().signal(Signal::TERM);
             self.processes().signal(Signal::CONT); // what is stopped does not see SIGTERM
         }
         loop {
             let now_ns = times::now_ns();
-            let is_due = self.is_alone || self.status.is_some() || now_ns >= times.kill_ns;
+            // a lost lock may be another's now
+            let has_ended = self.lost.is_some() || self.status.is_some();
+            let is_due = has_ended || now_ns >= times.kill_ns;
             if is_due && self.kill(times) {
                 self.tell_loss("COMMAND was stopped");
                 return Ok(failure::LOST);

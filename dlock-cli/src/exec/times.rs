@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use dlock_client::HORIZON_MAX;
 use rustix::time::{
     clock_gettime, timerfd_create, timerfd_settime, ClockId, Itimerspec, TimerfdClockId,
     TimerfdFlags, TimerfdTimerFlags, Timespec,
@@ -26,6 +27,10 @@ const EXTENDS_PER_LEASE: u32 = 3;
 /// What is given up of a lease, since this host's clock may be slower than the primary's: a
 /// thousandth, twice the 500 ppm that the client library reckons with.
 const DRIFT: u32 = 1_000;
+
+/// How much longer than the lease the horizon is, so that it cuts no lease short: the client
+/// library subtracts a margin, and counts from a request before that for the lease.
+const HORIZON_RESERVE: Duration = Duration::from_secs(1);
 
 /// Nanoseconds of CLOCK_BOOTTIME.
 pub fn now_ns() -> u64 {
@@ -57,6 +62,18 @@ pub fn lease_end_ns(asked_ns: u64, lease: Duration) -> u64 {
     asked_ns.saturating_add(ns(lease - lease / DRIFT))
 }
 
+/// The horizon of the session that a lock with this lease is held in. It is no shorter: the
+/// primary may end what has no lease at the horizon, and a successor that has not heard of a lease.
+pub fn horizon(lease: Duration) -> Duration {
+    (lease + HORIZON_RESERVE).min(HORIZON_MAX)
+}
+
+/// Until when a lock is surely held: a lease of it, or an answer that counts as one, was asked for
+/// at `asked_ns`, and the session has this horizon (`u64::MAX`: none).
+pub fn held_until_ns(asked_ns: u64, lease: Duration, horizon_ns: u64) -> u64 {
+    lease_end_ns(asked_ns, lease).min(horizon_ns)
+}
+
 /// When a COMMAND whose lease ends at `end_ns` gets which signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopTimes {
@@ -78,7 +95,7 @@ impl StopTimes {
         }
     }
 
-    /// The same for a COMMAND that is to be stopped now: no later than before.
+    /// The same for a COMMAND that is to get SIGTERM now: no later than before.
     pub fn brought_forward(self, now_ns: u64, lease: Duration) -> Self {
         let kill_ns = self.kill_ns.min(now_ns.saturating_add(ns(grace(lease))));
         Self { term_ns: self.term_ns.min(now_ns), kill_ns, ..self }
@@ -117,6 +134,8 @@ impl AsFd for Timer {
 
 #[cfg(test)]
 mod tests {
+    use dlock_core::session::Heartbeats;
+
     use super::*;
 
     #[test]
@@ -130,6 +149,18 @@ mod tests {
             assert!(1_000 + 2 * ns(extend_every(lease)) < times.term_ns, "{seconds}");
         }
         assert_eq!(stop_time(LEASE_MIN), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_lock_is_relied_on_up_to_the_horizon_which_cuts_no_lease_short() {
+        for seconds in [2, 4, 5, 9, 30, 1_800, 3_600, 86_400] {
+            let lease = Duration::from_secs(seconds);
+            let beats = Heartbeats::new(ns(horizon(lease)), 1_000);
+            let lease_ns = lease_end_ns(1_000, lease);
+            assert_eq!(held_until_ns(1_000, lease, beats.horizon_ns()), lease_ns, "{seconds}");
+            assert_eq!(held_until_ns(1_000, lease, lease_ns - 1), lease_ns - 1, "{seconds}");
+            assert_eq!(held_until_ns(1_000, lease, u64::MAX), lease_ns, "{seconds}");
+        }
     }
 
     #[test]

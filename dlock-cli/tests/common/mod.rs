@@ -42,11 +42,16 @@ impl Primary {
     }
 
     pub fn start_with(name: &str, options: &[&str]) -> Self {
+        Self::start_exactly(name, &[&["--grace-ms=200"], options].concat())
+    }
+
+    /// With these options and no others: what has a lease ends with that, and not with a grace.
+    pub fn start_exactly(name: &str, options: &[&str]) -> Self {
         let folder = std::env::temp_dir().join(format!("dlock-cli-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let socket = folder.join("admin");
         let mut child = Command::new(DLOCK)
-            .args(["role", "primary", "--grace-ms=200", "--admin-socket"])
+            .args(["role", "primary", "--admin-socket"])
             .arg(&socket)
             .args(options)
             .stdin(Stdio::piped())

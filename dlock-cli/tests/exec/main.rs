@@ -6,6 +6,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod horizon;
 mod proxy;
 
 use std::fs;
@@ -221,7 +222,7 @@ fn a_network_that_stops_at_any_stage_never_lets_two_commands_run() {
     const AT_ONCE: usize = 16;
     let primary = Primary::start("stalls");
     let mut trials = Vec::new();
-    for kind in ["atomic", "fair"] {
+    for kind in ["atomic", "fair", "rw"] {
         let start = chunks_until_start(&primary.address, kind);
         assert!(start >= 8, "{kind}: at least init, attach, get_lock and lock: {start}");
         let early = (0..start + EXTENSION_CHUNKS).map(|chunk| (chunk, false));

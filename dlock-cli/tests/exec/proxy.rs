@@ -23,7 +23,10 @@ struct State {
     stall: Option<Stall>,
     is_stalled: bool,
     is_lifted: bool,
+    is_over: bool,
     streams: Vec<TcpStream>,
+    /// Where new connections go.
+    primary: String,
 }
 
 #[derive(Default)]
@@ -44,10 +47,15 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared::default());
         shared.state.lock().unwrap().stall = stall;
-        let (ours, primary) = (Arc::clone(&shared), primary.to_string());
+        shared.state.lock().unwrap().primary = primary.to_string();
+        let ours = Arc::clone(&shared);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let Ok(other) = TcpStream::connect(&primary) else { return };
+                if ours.state.lock().unwrap().is_over {
+                    return;
+                }
+                let primary = ours.state.lock().unwrap().primary.clone();
+                let Ok(other) = TcpStream::connect(&primary) else { continue };
                 for stream in [&stream, &other] {
                     stream.set_nodelay(true).unwrap();
                     ours.state.lock().unwrap().streams.push(stream.try_clone().unwrap());
@@ -56,9 +64,6 @@ impl Proxy {
                 for (from, to) in both.map(|(a, b)| (a.try_clone(), b.try_clone())) {
                     let (shared, from, to) = (Arc::clone(&ours), from.unwrap(), to.unwrap());
                     thread::spawn(move || shared.pump(from, to));
-                }
-                if ours.state.lock().unwrap().streams.is_empty() {
-                    return;
                 }
             }
         });
@@ -74,6 +79,21 @@ impl Proxy {
     pub fn arm(&self, stall: Stall) {
         let mut state = self.shared.state.lock().unwrap();
         state.stall = Some(Stall { chunk: state.chunks + stall.chunk, ..stall });
+    }
+
+    /// Closes every connection at both ends; the next ones stall.
+    pub fn reset(&self) {
+        let mut state = self.shared.state.lock().unwrap();
+        state.stall = Some(Stall { chunk: 0, half: false, one_way: false });
+        state.is_stalled = true;
+        for stream in &state.streams {
+            let _ = stream.shutdown(Shutdown::Both); // it may be closed
+        }
+    }
+
+    /// New connections go to this primary.
+    pub fn lead_to(&self, primary: &str) {
+        self.shared.state.lock().unwrap().primary = primary.to_string();
     }
 
     /// Waits until it has stalled; false: not in this time.
@@ -93,9 +113,12 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.lift();
-        for stream in std::mem::take(&mut self.shared.state.lock().unwrap().streams) {
+        let mut state = self.shared.state.lock().unwrap();
+        state.is_over = true;
+        for stream in &state.streams {
             let _ = stream.shutdown(Shutdown::Both); // it may be closed
         }
+        drop(state);
         let _ = TcpStream::connect(self.address); // for the listener to look
     }
 }

@@ -9,6 +9,7 @@
 //! Threads of one client that wait for the same lock are served in order, by at most one place
 //! in the primary's queue.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::ids::LockId;
@@ -16,6 +17,7 @@ use dlock_core::lock::{EntryState, Op, OpResult};
 use dlock_core::message::Mode;
 use dlock_core::session::Call;
 use dlock_core::status::Status;
+use dlock_fabric::clock::boot_ns;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC};
@@ -185,6 +187,28 @@ impl Instance {
                 self.run(lock_slot, &mut guard, Op::Extend { mode, expire_s }, &limit)
             }
             Err(status) => code(self.left_or(status)),
+        }
+    }
+
+    /// What this client knows of the hold of the guard with this number, and of its session.
+    /// Nobody is asked.
+    ///
+    /// # Errors
+    /// `AlreadyUnlocked`, `Fail` (it was lost), `NotReady` (a successor was not told of it yet),
+    /// `BadResponse` (the session is past its horizon, or the lock is in doubt).
+    pub(crate) fn known_of_guard(&self, lock: LockId, hold: u64) -> Status {
+        let (_lock_slot, guard, _) = match self.of_guard(lock, hold) {
+            Ok(found) => found,
+            Err(status) => return self.left_or(status),
+        };
+        let Some(held) = guard.as_ref() else { return Status::AlreadyUnlocked };
+        match &held.entry {
+            entry if entry.is_lost() => Status::Fail,
+            // it goes over to the session once a successor has taken the claim
+            _ if !Arc::ptr_eq(&held.pulse, &self.link.load().pulse) => Status::NotReady,
+            entry if entry.in_doubt() => Status::BadResponse,
+            _ if held.pulse.horizon_ns() <= boot_ns() => Status::BadResponse,
+            _ => Status::Success,
         }
     }
 

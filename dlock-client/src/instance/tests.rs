@@ -509,6 +509,37 @@ fn past_its_horizon_a_client_posts_nothing_and_believes_nothing() {
 }
 
 #[test]
+fn what_a_guard_knows_of_its_hold_and_session_is_told_without_asking() {
+    let (instance, fake) = instance(&[LockType::Rw]);
+    let id = LockId(1);
+    let (taken, hold) = instance.try_guard(id, X, u32::MAX);
+    assert_eq!(taken.status, Status::Success);
+    let executes = fake.executes.load(SeqCst);
+    let pulse = || {
+        let guard = instance.table.lock_slot(0).lock_until(Instant::now).unwrap();
+        Arc::clone(&guard.as_ref().unwrap().pulse)
+    };
+    let sessions_is_the_locks = || {
+        let link = instance.link.load_full();
+        let (exec, pulse) = (Arc::clone(&link.exec), pulse());
+        instance.link.store(Arc::new(SessionState { exec, verbs: None, pulse, ..*link }));
+    };
+    silent_since(&instance, 1_000, 10);
+    assert_eq!(instance.known_of_guard(id, hold), Status::NotReady, "it is another session's");
+    sessions_is_the_locks();
+    assert_eq!(instance.known_of_guard(id, hold), Status::Success);
+    assert_eq!(instance.known_of_guard(id, hold + 1), Status::AlreadyUnlocked);
+    silent_since(&instance, 1_000, 1_001);
+    sessions_is_the_locks();
+    assert_eq!(instance.known_of_guard(id, hold), Status::BadResponse, "past the horizon");
+    silent_since(&instance, 1_000, 10);
+    let slot = instance.table.lock_slot(0);
+    assert!(slot.lock_until(Instant::now).unwrap().as_mut().unwrap().entry.lapse());
+    assert_eq!(instance.known_of_guard(id, hold), Status::Fail, "lost");
+    assert_eq!(fake.executes.load(SeqCst), executes);
+}
+
+#[test]
 fn an_outcome_that_comes_after_the_horizon_is_unknown() {
     let (instance, fake) = instance(&[LockType::Atomic, LockType::Rw]);
     for id in [LockId(1), LockId(2)] {

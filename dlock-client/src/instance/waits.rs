@@ -89,7 +89,8 @@ impl GuardWait {
 }
 
 impl Instance {
-    /// Until when this client may rely on what it holds, on the monotonic clock.
+    /// Until when this client may rely on what it holds, on the local clock (`boot_ns`);
+    /// `u64::MAX`: without end.
     pub(crate) fn horizon_ns(&self) -> u64 {
         self.link.load().pulse.horizon_ns()
     }

@@ -42,6 +42,11 @@ impl LockEntry {
         self.ledger_write = None;
     }
 
+    /// Whether what the caller believes to hold was lost, and it was not told yet.
+    pub fn is_lost(&self) -> bool {
+        self.doubt == Doubt::Lost
+    }
+
     /// The lock, of which nothing is held, was to be released altogether, and the primary has not
     /// answered. Whatever is done to it before it is got again might be done to another lock.
     pub fn leaves(&mut self) {
