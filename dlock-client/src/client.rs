@@ -24,9 +24,6 @@ use crate::locks::{AtomicLock, FairLock, Named, RwLock};
 use crate::options::Config;
 use crate::reference::{Key, References};
 
-/// Rounds of claims at a successor that takes some of them only.
-const CLAIM_TRIES: u32 = 3;
-
 /// The longest lease. It never ends: deadlines saturate.
 pub const LEASE_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -162,29 +159,18 @@ impl Client {
         }
     }
 
-    /// Comes back to the primary, or to its successor at `ip`, with all locks. A successor that
-    /// waits for its clients is told what this one holds; at one that does not, holds are lost, and
-    /// locks are `NotReady` until they are made anew.
+    /// Comes back to the primary, or to its successor at `ip`. At the same primary all locks are as
+    /// they were. A successor is to be told of them: [`Instance::update_all_locks`], and
+    /// [`Instance::reinit_done`] once nobody relies on what it has refused; until then locks are
+    /// `NotReady`.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); `Removed` (the primary does not know this client).
     ///
     /// # Latency
-    /// As `connect`; at a successor that waits, another round trip for every 31 locks, and one.
+    /// As `connect`.
     pub fn reconnect(&self, ip: &str) -> Result<(), Error> {
-        let instance = self.instance();
-        Error::check(instance.reinit(ip))?;
-        if !instance.is_awaited() {
-            return Ok(());
-        }
-        for _ in 0..CLAIM_TRIES {
-            match instance.update_all_locks() {
-                Status::Again => {}
-                Status::Success => break,
-                status => return Error::check(status),
-            }
-        }
-        Error::check(instance.reinit_done())
+        Error::check(self.instance().reinit(ip))
     }
 
     /// Leaves: the primary releases whatever this client and its clones hold, at once. Dropping

@@ -203,11 +203,6 @@ impl Instance {
         self.stats.clear();
     }
 
-    /// Whether the primary waits for what this client claims.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.link.load().recovering
-    }
-
     /// Tells a recovering primary that all claims are made.
     ///
     /// # Errors

@@ -145,6 +145,7 @@ impl World {
         let (now, mut out) = (self.now, Vec::new());
         while let Some(effect) = self.members.poll() {
             match effect {
+                Effect::Listen => self.members.listened(), // what has come was taken in order
                 Effect::CloseControl { client, control } => {
                     for link in self.links.iter_mut().filter(|l| **l == Some((client, control))) {
                         *link = None;
