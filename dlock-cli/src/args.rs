@@ -120,7 +120,7 @@ pub struct Where {
 
 fn fabric_help() -> String {
     let order = listed(FabricKind::ALL, "and");
-    format!("How lock operations travel; auto: the first of {order} that primary and host allow")
+    format!("How lock operations travel; auto: the first of {order} that works from here")
 }
 
 /// Reads the name of a fabric.
