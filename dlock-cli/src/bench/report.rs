@@ -50,7 +50,8 @@ pub fn table(rows: &[Samples], skipped: &[(String, String)]) -> String {
     let longest = rows.iter().max_by_key(|row| row.per_sample);
     if let Some(Samples { fabric, per_sample: blocks @ 2.., .. }) = longest {
         out.push_str(&format!(
-            " On {fabric} a sample is the mean of {blocks} operations: its percentiles are of means.\n"
+            " On {fabric} a sample is the mean of {blocks} operations: \
+             its percentiles are of means.\n"
         ));
     }
     out
