@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use dlock_core::fabric::FabricKind;
 use dlock_core::words::FairWord;
 use serde_json::{json, Value};
 
@@ -137,22 +138,35 @@ fn cell(value: &Value) -> String {
 
 fn status_rows(status: &Value) -> Vec<Vec<String>> {
     let of = |what: &str, max: &str| format!("{} of {}", cell(&status[what]), cell(&status[max]));
-    let on = |what: &str| if status[what].as_bool() == Some(true) { "yes" } else { "no" };
-    let state = if on("recovering") == "yes" { "recovering: waits for clients" } else { "ready" };
-    vec![
+    let state = match status["recovering"].as_bool() {
+        Some(true) => "recovering: waits for clients",
+        _ => "ready",
+    };
+    let mut rows = vec![
         row(&["state", state]),
         row(&["address", &cell(&status["address"])]),
         row(&["version", &cell(&status["version"])]),
         row(&["process", &cell(&status["pid"])]),
         row(&["epoch", &cell(&status["epoch"])]),
         row(&["up", &format!("{} s", cell(&status["uptime_s"]))]),
-        row(&["shared memory", on("shm")]),
-        row(&["tcp", on("tcp")]),
+    ];
+    rows.extend(FabricKind::ALL.map(|kind| row(&[kind.name(), &offer(&status[kind.name()])])));
+    rows.extend([
         row(&["connections", &cell(&status["connections"])]),
         row(&["clients", &of("clients", "clients_max")]),
         row(&["locks", &of("locks", "locks_max")]),
         row(&["objects", &of("objects", "objects_max")]),
-    ]
+    ]);
+    rows
+}
+
+/// Whether a fabric is offered, or on which device.
+fn offer(offered: &Value) -> String {
+    match offered {
+        Value::Bool(true) => "yes".into(),
+        Value::Bool(false) | Value::Null => "no".into(),
+        device => cell(device),
+    }
 }
 
 fn lock_rows(locks: &Value, now_s: i64) -> Vec<Vec<String>> {
@@ -222,6 +236,23 @@ mod tests {
         let word = FairWord::new().with_mx(2).with_nx(1).into_bits();
         let lock = json!({ "type": "fair", "holder": null, "word": word });
         assert_eq!(state(lock), "1 exclusive, 0 shared tickets");
+    }
+
+    #[test]
+    fn the_status_has_a_row_for_every_fabric() {
+        let mut status = json!({ "recovering": false });
+        let rows = |status: &Value, name| {
+            let found = status_rows(status).into_iter().find(|row| row[0] == name);
+            found.map(|row| row[1].clone())
+        };
+        for kind in FabricKind::ALL {
+            assert_eq!(rows(&status, kind.name()), Some("no".into()), "an older primary");
+            let said = [(json!(true), "yes"), (json!(false), "no"), (json!("mlx5_0"), "mlx5_0")];
+            for (value, shown) in said {
+                status[kind.name()] = value;
+                assert_eq!(rows(&status, kind.name()), Some(shown.into()), "{kind}");
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 pub use dlock_client::FabricChoice as Fabric;
+use dlock_core::fabric::{listed, FabricKind};
 use dlock_core::message::{LockType, Mode};
 
 use crate::connect::Address;
@@ -107,10 +108,20 @@ pub struct Where {
         help = "Address of the primary: IP, IP:PORT, [IPv6]:PORT or HOST:PORT"
     )]
     pub address: Address,
-    /// How lock operations travel; auto: RDMA verbs, if primary and this host have them, else
-    /// shared memory on the primary's own host, else TCP.
-    #[arg(long, env = "DLOCK_FABRIC", value_parser = fabric_name(), default_value = "auto")]
+    /// How lock operations travel.
+    #[arg(
+        long,
+        env = "DLOCK_FABRIC",
+        value_parser = fabric_name(),
+        default_value = "auto",
+        help = fabric_help()
+    )]
     pub fabric: Fabric,
+}
+
+fn fabric_help() -> String {
+    let order = listed(FabricKind::ALL, "and");
+    format!("How lock operations travel; auto: the first of {order} that works from here")
 }
 
 /// Reads the name of a fabric.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use dlock_client::{Client, ClientConfig, Config, Error, Instance};
+use dlock_core::fabric::{Executes, FabricKind};
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::status::Status;
 
@@ -89,8 +90,15 @@ pub fn client(place: &Where, horizon: Duration) -> Result<Client, Failure> {
 }
 
 /// Whether this host has an RDMA port that `auto` takes.
-pub fn has_device() -> bool {
+fn has_device() -> bool {
     dlock_fabric::VerbsHost::choose(None, &[0; 16]).is_ok()
+}
+
+/// The fabrics that a primary and a client on this host can use, in the order of `auto`.
+pub fn usable() -> Vec<FabricKind> {
+    let has_device = has_device();
+    let usable = |kind: &FabricKind| has_device || kind.executes() != Executes::Device;
+    FabricKind::ALL.into_iter().filter(usable).collect()
 }
 
 /// A session with the primary at an address, with the calls of the C API.

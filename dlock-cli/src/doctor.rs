@@ -7,6 +7,7 @@
 //! ```
 //! Everything that is decided is decided in `dlock_fabric::verbs::doctor`; this prints it.
 
+use dlock_core::fabric::{listed, FabricKind};
 use dlock_core::limits::{HANDLES_MAX, SLOTS_MAX};
 use dlock_fabric::verbs::doctor::{look, report, Findings, Level, PortOptions, Report};
 use dlock_fabric::verbs::port_selection::{
@@ -84,7 +85,10 @@ fn document(findings: &Findings, report: &Report) -> Value {
     });
     json!({
         "ready": report.is_ready(),
-        "auto": if choice.is_some() { "verbs" } else { "shm or tcp" },
+        "auto": match choice {
+            Some(_) => FabricKind::Verbs.name().to_string(),
+            None => listed(FabricKind::without_device(), "or"),
+        },
         "choice": choice,
         "no_choice_because": report.choice.as_ref().err().map(ToString::to_string),
         "library": findings.library_absent.is_none(),
@@ -156,7 +160,7 @@ mod tests {
         let document = document(&nothing(), &report);
         assert_eq!((&document["ready"], &document["library"]), (&json!(false), &json!(false)));
         assert_eq!(document["choice"], Value::Null);
-        assert_eq!(document["auto"], "shm or tcp");
+        assert_eq!(document["auto"], listed(FabricKind::without_device(), "or"));
     }
 
     #[test]

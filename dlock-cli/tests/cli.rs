@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{code, dlock, first_line, own_address, text, Primary, DLOCK};
+use dlock_core::fabric::{Executes, FabricKind};
 
 /// A `dlock exec` whose command says that it runs, and then waits for its input to end.
 fn holder(primary: &Primary, options: &[&str]) -> (Child, ChildStdin) {
@@ -176,7 +177,7 @@ fn a_running_primary_tells_its_locks_and_clients() {
 
 #[test]
 fn the_tour_holds_on_every_executor() {
-    for fabric in ["shm", "tcp"] {
+    for fabric in FabricKind::without_device().map(FabricKind::name) {
         let output = dlock(&["demo", "--fast", "--fabric", fabric]);
         let said = text(&output.stdout);
         assert_eq!(code(&output), 0, "{fabric}:\n{said}\n{}", text(&output.stderr));
@@ -194,6 +195,12 @@ fn the_benchmark_measures_a_case_and_its_baseline() {
     let results = value["results"].as_array().unwrap();
     assert!(results.iter().any(|r| r["fabric"] == "shm" && r["ratio"].as_f64() > Some(1.0)));
     assert!(results.iter().any(|r| r["fabric"] == "tcp" && r["case"] == "atomic acquire"));
+    for kind in FabricKind::without_device() {
+        let of_it: Vec<_> = results.iter().filter(|r| r["fabric"] == kind.name()).collect();
+        let one_by_one = of_it.iter().any(|r| r["case"] == "atomic acquire");
+        let by_client = kind.executes() == Executes::Client;
+        assert!(!of_it.is_empty() && one_by_one != by_client, "{kind}: {of_it:?}");
+    }
     assert!(!value["skipped"].as_array().unwrap().is_empty(), "the C program was not given");
     assert_eq!(code(&dlock(&["bench", "--only", "no such case"])), 2);
 }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use dlock_core::fabric::Executes;
 use dlock_core::limits::PORT_DEFAULT;
 pub use dlock_core::session::PathChoice as FabricChoice;
 use dlock_core::status::Status;
@@ -28,7 +29,7 @@ pub struct ClientConfig {
     /// `trans_mode_t` of the C API, 0 or 1: must be the primary's.
     pub tp_mode: u8,
     /// An RDMA device by name, if `eid` names no port; one that does not exist is an error,
-    /// unless `fabric` or the environment demands `Shm` or `Tcp`. `None`: any.
+    /// unless `fabric` or the environment demands one that needs no device. `None`: any.
     pub device: Option<String>,
     /// An RDMA port by its GID, network order; all zero: any. One that no port has is an error
     /// if this host has ports that can be used and no device is named, with the same exception.
@@ -74,7 +75,10 @@ impl ClientConfig {
         }
         let fabric = self.effective_fabric()?;
         let names_a_port = self.device.is_some() || self.eid != [0; 16];
-        let may_use_a_port = matches!(fabric, FabricChoice::Auto | FabricChoice::Verbs);
+        let may_use_a_port = match fabric {
+            FabricChoice::Auto => true,
+            FabricChoice::Only(kind) => kind.executes() == Executes::Device,
+        };
         if names_a_port && !may_use_a_port {
             log::info!("device and eid are not used: {fabric} is demanded");
             return Ok(());
@@ -171,6 +175,7 @@ fn device_exists(devices: &Path, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use dlock_core::fabric::FabricKind;
     use dlock_fabric::verbs::Gid;
 
     use super::*;
@@ -187,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_does_not_exist_does_not_matter_to_shm_and_tcp() {
-        for fabric in [FabricChoice::Shm, FabricChoice::Tcp] {
+    fn a_device_that_does_not_exist_does_not_matter_to_fabrics_without_one() {
+        for fabric in FabricKind::without_device().map(FabricChoice::from) {
             for eid in [[0; 16], [9; 16]] {
                 let device = Some("no-such-device".into());
                 let config = ClientConfig { device, eid, fabric, ..Default::default() };

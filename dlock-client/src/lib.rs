@@ -6,7 +6,7 @@
 //! starts threads only for heartbeats and for futures.
 //!
 //! ```text
-//!   Client, guards ──▶ Instance ──▶ table of locks ──▶ core machines ──▶ executor (shm | tcp)
+//!   Client, guards ──▶ Instance ──▶ table of locks ──▶ core machines ──▶ executor
 //!   (Rust programs)    (C calls)       └──────────── control connection ──▶ primary
 //! ```
 //! * [`Client`] is for Rust programs: locks by name, guards that release on drop, typed errors.
@@ -46,6 +46,7 @@ pub use config::ClientConfig;
 pub use config::{FabricChoice, FABRIC_VARIABLE, HORIZON_S_DEFAULT, HORIZON_VARIABLE};
 pub use dlock_core::control::LockDesc;
 pub use dlock_core::counters::COUNTERS;
+pub use dlock_core::fabric::FabricKind;
 pub use dlock_core::ids::{ClientId, LockId, ObjectId};
 pub use dlock_core::lock::{OpResult, View};
 pub use dlock_core::message::{LockType, Mode};

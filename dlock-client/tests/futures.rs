@@ -12,7 +12,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use common::{client, eventually, fabrics, server};
-use dlock_client::{AtomicLock, Client, Error, FairLock, OwnedGuard, RwLock};
+use dlock_client::{AtomicLock, Client, Error, FabricChoice, FairLock, OwnedGuard, RwLock};
 
 const LEASE: Duration = Duration::from_secs(600);
 const LONG: Duration = Duration::from_secs(300);
@@ -428,7 +428,7 @@ fn futures_at_a_frozen_primary_end_and_can_be_dropped() {
 fn the_futures_can_be_spawned_on_any_runtime() {
     fn is_send<T: Send>(_: &T) {}
     let server = server();
-    let a = client(&server, fabrics()[1]);
+    let a = client(&server, FabricChoice::Tcp);
     let lock = a.fair_lock("send").unwrap();
     let future = lock.read_async(LEASE);
     is_send(&future);

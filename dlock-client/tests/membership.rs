@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{config, fabrics, got, join, server, server_with, status, ChildPrimary, S, X};
-use dlock_client::{AsyncOp, ClientConfig, FabricChoice, Instance, LockType, Status};
+use dlock_client::{AsyncOp, ClientConfig, FabricChoice, FabricKind, Instance, LockType, Status};
 use dlock_server::{Orphans, ServerConfig};
 use Status::*;
 
@@ -80,21 +80,18 @@ fn a_peer_that_is_no_primary_is_an_error_and_spoils_no_client() {
 
 #[test]
 fn a_forced_executor_that_is_not_offered_is_an_error_and_auto_takes_the_other() {
-    let one_sided = common::name(fabrics()[0]);
-    let other = if common::on_verbs() { "verbs" } else { "tcp" };
-    let server = server_with(ServerConfig { shm: false, ..Default::default() });
-    let addr = server.local_addr();
-    let init = |fabric| Instance::init(&config(addr, fabric), "127.0.0.1");
-    assert_eq!(init(FabricChoice::Shm).map(|_| ()).unwrap_err(), Error);
-    assert_eq!(init(FabricChoice::Auto).unwrap().fabric(), other);
-    let verbs = init(FabricChoice::Verbs).map(|instance| instance.fabric());
-    assert_eq!(verbs.is_ok(), common::on_verbs());
-    drop(server);
-    let server = server_with(ServerConfig { tcp: false, ..Default::default() });
-    let addr = server.local_addr();
-    let init = |fabric| Instance::init(&config(addr, fabric), "127.0.0.1");
-    assert_eq!(init(FabricChoice::Tcp).map(|_| ()).unwrap_err(), Error);
-    assert_eq!(init(FabricChoice::Auto).unwrap().fabric(), one_sided);
+    for off in FabricKind::without_device() {
+        let server = server_with(ServerConfig::default().without(off));
+        let addr = server.local_addr();
+        let init = |fabric| Instance::init(&config(addr, fabric), "127.0.0.1");
+        let off = FabricChoice::Only(off);
+        assert_eq!(init(off).map(|_| ()).unwrap_err(), Error, "{off}");
+        let first = fabrics().into_iter().find(|&other| other != off);
+        let taken = init(FabricChoice::Auto).unwrap().fabric();
+        assert_eq!(Some(taken), first.map(FabricChoice::name), "without {off}");
+        let verbs = init(FabricChoice::Verbs).map(|instance| instance.fabric());
+        assert_eq!(verbs.is_ok(), common::on_verbs());
+    }
 }
 
 #[test]

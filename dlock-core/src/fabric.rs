@@ -74,6 +74,21 @@ impl FabricKind {
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
+
+    /// All that need no device, in the order in which a client tries them.
+    pub fn without_device() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|kind| kind.executes() != Executes::Device)
+    }
+}
+
+/// The names of these as a sentence has them; `last` joins the last two: `verbs, shm and tcp`.
+pub fn listed(kinds: impl IntoIterator<Item = FabricKind>, last: &str) -> String {
+    let names: Vec<&str> = kinds.into_iter().map(FabricKind::name).collect();
+    match names.split_last() {
+        Some((end, [])) => end.to_string(),
+        Some((end, others)) => format!("{} {last} {end}", others.join(", ")),
+        None => String::new(),
+    }
 }
 
 impl fmt::Display for FabricKind {
@@ -180,6 +195,22 @@ mod tests {
             assert!((kind as u8) < 64, "a set has 64 bits");
         }
         assert_eq!((FabricKind::numbered(63), FabricKind::named("auto")), (None, None));
+    }
+
+    #[test]
+    fn names_are_listed_as_in_a_sentence() {
+        use FabricKind::{Shm, Tcp, Verbs};
+        assert_eq!(listed([], "and"), "");
+        assert_eq!(listed([Tcp], "and"), "tcp");
+        assert_eq!(listed([Shm, Tcp], "or"), "shm or tcp");
+        assert_eq!(listed([Verbs, Shm, Tcp], "and"), "verbs, shm and tcp");
+    }
+
+    #[test]
+    fn a_fabric_needs_a_device_or_not() {
+        let (shm, verbs) = (FabricKind::Shm, FabricKind::Verbs);
+        let without: Vec<_> = FabricKind::without_device().collect();
+        assert!(without.contains(&shm) && !without.contains(&verbs));
     }
 
     #[test]

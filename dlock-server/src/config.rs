@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dlock_core::fabric::{listed, FabricKind};
 use dlock_core::limits;
 pub use dlock_core::membership::Orphans;
 
@@ -132,10 +133,33 @@ impl ServerConfig {
                 let mode = self.tp_mode;
                 (mode > 1).then(|| format!("tp_mode is {mode}: it must be 0 or 1"))
             })
-            .or_else(|| {
-                let none = !self.shm && !self.tcp && self.verbs == VerbsUse::Off;
-                none.then(|| "verbs, shm and tcp are all off: clients need one".to_string())
-            })
+            .or_else(|| self.no_fabric())
+    }
+
+    /// Whether clients may come over this fabric, if this host can offer it.
+    pub fn allows(&self, kind: FabricKind) -> bool {
+        match kind {
+            FabricKind::Verbs => self.verbs != VerbsUse::Off,
+            FabricKind::Shm => self.shm,
+            FabricKind::Tcp => self.tcp,
+        }
+    }
+
+    /// The same, with this fabric turned off.
+    #[must_use]
+    pub fn without(mut self, kind: FabricKind) -> Self {
+        match kind {
+            FabricKind::Verbs => self.verbs = VerbsUse::Off,
+            FabricKind::Shm => self.shm = false,
+            FabricKind::Tcp => self.tcp = false,
+        }
+        self
+    }
+
+    /// What to say if every fabric is turned off, as the end of a sentence.
+    pub fn no_fabric(&self) -> Option<String> {
+        let none = !FabricKind::ALL.into_iter().any(|kind| self.allows(kind));
+        none.then(|| format!("{} are all off: clients need one", listed(FabricKind::ALL, "and")))
     }
 }
 
@@ -165,9 +189,20 @@ mod tests {
             ServerConfig { objects_max: usize::MAX, ..good.clone() },
             ServerConfig { recovery_clients: 1_001, ..good.clone() },
             ServerConfig { tp_mode: 2, ..good.clone() },
-            ServerConfig { shm: false, tcp: false, verbs: VerbsUse::Off, ..good.clone() },
+            FabricKind::ALL.into_iter().fold(good.clone(), ServerConfig::without),
         ] {
             assert!(wrong.out_of_range().is_some(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn each_fabric_has_a_switch_and_one_that_is_on_is_enough() {
+        let good = ServerConfig::default();
+        for kind in FabricKind::ALL {
+            assert!(good.allows(kind) && !good.clone().without(kind).allows(kind), "{kind}");
+            let others = FabricKind::ALL.into_iter().filter(|&other| other != kind);
+            let alone = others.fold(good.clone(), ServerConfig::without);
+            assert!(alone.allows(kind) && alone.out_of_range().is_none(), "{kind}");
         }
     }
 }

@@ -6,14 +6,16 @@
 //!   an eid that is a port's GID  that port
 //!   a device named               that one, or no start
 //!   an eid that is no port's     no start, if this host has a port that can be used
-//!   otherwise                    the first active port; none: shm and tcp, or, with verbs
-//!                                demanded, no start
+//!   otherwise                    the first active port; none: the fabrics that need no device,
+//!                                or, with verbs demanded, no start
 //! ```
-//! `DLOCK_FABRIC` decides where the configuration leaves it open: `verbs` demands them, `shm` and
-//! `tcp` turn them off.
+//! `DLOCK_FABRIC` decides where the configuration leaves it open: `verbs` demands them, a fabric
+//! that needs no device turns them off.
 
 use std::path::Path;
 
+use dlock_core::fabric::Executes;
+use dlock_core::session::PathChoice;
 use dlock_fabric::verbs::port_selection::NoPort;
 use dlock_fabric::verbs::{PortSelection, VerbsError};
 use dlock_fabric::FabricError;
@@ -52,11 +54,11 @@ fn exists(devices: &Path, name: &str) -> bool {
 pub(crate) enum Need {
     /// It does not start.
     Must,
-    /// It serves over shared memory and TCP.
+    /// It serves over the fabrics that need no device.
     May,
 }
 
-/// The port to serve on, and how badly; `None`: shared memory and TCP.
+/// The port to serve on, and how badly; `None`: the fabrics that need no device.
 ///
 /// # Errors
 /// `Verbs` if a device is named, or verbs are demanded, and there is none that can be used; or
@@ -73,14 +75,15 @@ fn effective_of(config: &ServerConfig) -> VerbsUse {
 
 /// What the configuration says, or else the environment.
 fn effective(configured: VerbsUse, variable: Option<&str>) -> VerbsUse {
-    match (configured, variable) {
-        (VerbsUse::Auto, Some("verbs")) => VerbsUse::On,
-        (VerbsUse::Auto, Some("shm" | "tcp")) => VerbsUse::Off,
-        (VerbsUse::Auto, Some(other)) if other != "auto" => {
-            log::warn!("{VARIABLE}={other} is none of auto, shm, tcp and verbs: ignored");
+    let (VerbsUse::Auto, Some(variable)) = (configured, variable) else { return configured };
+    match variable.parse() {
+        Ok(PathChoice::Auto) => VerbsUse::Auto,
+        Ok(PathChoice::Only(kind)) if kind.executes() == Executes::Device => VerbsUse::On,
+        Ok(PathChoice::Only(_)) => VerbsUse::Off,
+        Err(error) => {
+            log::warn!("{VARIABLE}={variable}: {error}; ignored");
             VerbsUse::Auto
         }
-        (configured, _) => configured,
     }
 }
 
@@ -120,6 +123,7 @@ fn is_wrong_address(error: &FabricError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dlock_core::fabric::FabricKind;
     use dlock_fabric::verbs::port_selection::{GidInfo, GidKind};
     use dlock_fabric::verbs::Gid;
 
@@ -161,6 +165,10 @@ mod tests {
             (On, Some("tcp"), On),
         ] {
             assert_eq!(effective(configured, variable), wanted, "{configured:?} {variable:?}");
+        }
+        for kind in FabricKind::ALL {
+            let wanted = if kind.executes() == Executes::Device { On } else { Off };
+            assert_eq!(effective(Auto, Some(kind.name())), wanted, "{kind}");
         }
     }
 

@@ -58,10 +58,10 @@ pub enum StartError {
         source: io::Error,
     },
     /// The name is of no RDMA device.
-    #[error("there is no RDMA device `{}`; leave the device name out to serve over shared memory and TCP", .0.escape_debug())]
+    #[error("there is no RDMA device `{}`; leave the device name out to serve without it", .0.escape_debug())]
     NoDevice(String),
     /// Verbs are demanded, or a device was named, and it cannot be used.
-    #[error("{0}; or serve over shared memory and TCP: name no device, and turn verbs off")]
+    #[error("{0}; or serve without RDMA: name no device, and turn verbs off")]
     Verbs(FabricError),
     /// Lock memory or the socket for sharing it.
     #[error(transparent)]

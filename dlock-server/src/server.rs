@@ -317,10 +317,6 @@ fn memory(config: &ServerConfig) -> Result<(Memory, Option<Device>), StartError>
             Err(error) => log::warn!("RDMA device {name} is not used: {error}"),
         }
     }
-    if !config.shm && !config.tcp {
-        let why = "shm and tcp are off, and there is no RDMA device: clients need one of them";
-        return Err(StartError::Config(why.to_string()));
-    }
     Ok((Memory::Cpu(CpuMemory::create(slots, HANDLES_MAX as u32)?), None))
 }
 

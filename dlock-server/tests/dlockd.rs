@@ -202,7 +202,11 @@ fn exit_codes_are_as_the_help_says() {
         assert!(help.contains(part), "{part} is missing in the help");
     }
     assert_eq!(output(&["--no-such-option"]).0, Some(2));
-    assert_eq!(output(&["--verbs=off", "--no-shm", "--no-tcp"]).0, Some(2));
+    let others = FabricKind::ALL.into_iter().filter(|&kind| kind != FabricKind::Verbs);
+    let off = others.map(|kind| format!("--no-{kind}")).chain(["--verbs=off".to_string()]);
+    let off: Vec<String> = off.collect();
+    let (code, _, errors) = output(&off.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(code == Some(2) && errors.contains("are all off"), "{code:?} {errors}");
     assert_eq!(output(&["--cmd-cpuset=-1"]).0, Some(2));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();

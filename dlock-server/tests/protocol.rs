@@ -290,6 +290,17 @@ fn a_fabric_that_is_off_is_not_offered_and_refused() {
 }
 
 #[test]
+fn a_primary_with_one_fabric_alone_starts_and_offers_that() {
+    for alone in FabricKind::without_device() {
+        let others = FabricKind::ALL.into_iter().filter(|&kind| kind != alone);
+        let config = others.fold(ServerConfig::default(), ServerConfig::without);
+        let server = server(config);
+        let offered = FabricKind::ALL.into_iter().filter(|&kind| server.offers().has(kind));
+        assert_eq!(offered.collect::<Vec<_>>(), [alone]);
+    }
+}
+
+#[test]
 fn a_recovering_primary_lets_nobody_new_in_and_serves_after_the_last_has_come_back() {
     let server = server(ServerConfig { recovery_clients: 2, ..ServerConfig::default() });
     let addr = server.local_addr();

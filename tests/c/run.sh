@@ -5,7 +5,7 @@
 #
 #   tests/c/run.sh PREFIX [NAME...]      NAME: only tests whose name contains it
 #
-#   FABRIC=auto|shm|tcp    which executor the clients use; default: shm, then tcp
+#   FABRIC=NAME            which executor the clients use, or auto; default: each that needs no device
 #   DURATION=SECONDS       of each contention test (4; what the issue wants to see is 40)
 #   VALGRIND=1             run the programs under valgrind instead, the long ones left out
 #   JOBS=N                 compilations at a time
@@ -241,9 +241,8 @@ run_on() { # FABRIC
     test_case "$fabric/examples" examples_work dlock_primary_test dlock_client_test \
         dlock_client_object_test row_locks work_queue connection_server leader_election
     test_case "$fabric/examples_linked_apart" examples_work link_server link_client
-    case $fabric in
-    shm | tcp) test_case "$fabric/options" "$here/options.sh" "$prefix" ;;
-    esac
+    [ "$fabric" = auto ] || [ "$fabric" = verbs ] ||
+        test_case "$fabric/options" "$here/options.sh" "$prefix"
     test_case "$fabric/failover" failover_works
     test_case "$fabric/contention_threads" "$built/contention" -t 8 -p 1 -d "$duration"
     test_case "$fabric/contention_processes" "$built/contention" -t 1 -p 4 -d "$duration"
@@ -273,14 +272,21 @@ if [ -z "${VALGRIND:-}${BUILT:-}" ]; then
     test_case library/pkg_config pkg_config_works
     test_case package_version package_version
 fi
+# Those of the core's list whose chains no device executes.
+fabrics() {
+    sed -nE 's/^ *[A-Z][A-Za-z]* = [0-9]+, "([a-z]+)", (Client|Primary);$/\1/p' \
+        "$root/dlock-core/src/fabric.rs"
+}
+
 # Under valgrind one processor works at a time: a fabric for each of two.
 fabrics_together() {
     local fabric log count
-    for fabric in shm tcp; do
+    for fabric in $(fabrics); do
         FABRIC=$fabric BUILT=$built "$here/run.sh" "$prefix" "${only[@]}" >"$work/$fabric.log" 2>&1 &
     done
     wait
-    for log in "$work"/{shm,tcp}.log; do
+    for fabric in $(fabrics); do
+        log=$work/$fabric.log
         grep -v ' passed, .* skipped$' "$log"
         count=$(grep ' passed, .* skipped$' "$log" || echo "0 passed, 1 failed, 0 skipped")
         read -r count _ <<<"$count" # passed
@@ -301,7 +307,7 @@ if [ -n "${BUILT:-}" ] || build_all; then
     if [ -n "${VALGRIND:-}" ] && [ -z "${FABRIC:-}" ]; then
         fabrics_together
     else
-        for fabric in ${FABRIC:-shm tcp}; do
+        for fabric in ${FABRIC:-$(fabrics)}; do
             run_on "$fabric"
         done
     fi

@@ -4,9 +4,10 @@
 
 use std::process::Command;
 
+use dlock_core::fabric::{Executes, FabricKind};
+
 use super::sample::{Baseline, Samples, Times};
 use super::{name, Run};
-use crate::args::Fabric;
 use crate::failure::Failure;
 
 /// Cycles behind one sample; the C program is told.
@@ -15,7 +16,7 @@ const BLOCK: u32 = 256;
 const SAMPLES: u32 = 10_000;
 
 /// Measures it on one executor, or notes why not.
-pub fn run(run: &mut Run<'_>, fabric: Fabric) -> Result<(), Failure> {
+pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     let case = "atomic acquire+release, C API";
     if !run.wants(case, fabric) {
         return Ok(());
@@ -25,10 +26,11 @@ pub fn run(run: &mut Run<'_>, fabric: Fabric) -> Result<(), Failure> {
         run.skipped.push((format!("{case} on {}", name(fabric)), reason.into()));
         return Ok(());
     };
-    let (block, samples) = match fabric {
-        Fabric::Shm => (BLOCK, run.samples(SAMPLES)),
-        _ => (1, run.samples(SAMPLES)),
+    let block = match fabric.executes() {
+        Executes::Client => BLOCK,
+        Executes::Primary | Executes::Device => 1,
     };
+    let samples = run.samples(SAMPLES);
     let output = Command::new(program)
         .args([run.primary.ip().to_string(), run.primary.port().to_string()])
         .args([block.to_string(), samples.to_string()])
@@ -47,7 +49,7 @@ pub fn run(run: &mut Run<'_>, fabric: Fabric) -> Result<(), Failure> {
 }
 
 /// Lines of two numbers: nanoseconds of a cycle, nanoseconds of two raw compare-and-swaps.
-fn read(case: &str, fabric: Fabric, block: u32, lines: &str) -> Result<Samples, Failure> {
+fn read(case: &str, fabric: FabricKind, block: u32, lines: &str) -> Result<Samples, Failure> {
     let mut samples = Samples::new(case, name(fabric), block);
     let mut baseline = Times::new();
     for line in lines.lines() {
@@ -58,7 +60,7 @@ fn read(case: &str, fabric: Fabric, block: u32, lines: &str) -> Result<Samples, 
         samples.times.record(cycle);
         baseline.record(raw);
     }
-    if fabric == Fabric::Shm {
+    if fabric.executes() == Executes::Client {
         samples.baseline = Some(Baseline { name: "two raw CAS", times: baseline });
     }
     Ok(samples.rate_from_mean())
@@ -70,8 +72,8 @@ mod tests {
 
     #[test]
     fn lines_of_the_c_program_are_read_and_others_refused() {
-        let samples = read("x", Fabric::Shm, 2, "100.0 10.0\n100.0 10.0\n").unwrap();
+        let samples = read("x", FabricKind::Shm, 2, "100.0 10.0\n100.0 10.0\n").unwrap();
         assert!((samples.ratio().unwrap() - 10.0).abs() < 0.1);
-        assert!(read("x", Fabric::Shm, 2, "hello\n").is_err());
+        assert!(read("x", FabricKind::Shm, 2, "hello\n").is_err());
     }
 }

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlock_client::Instance;
+use dlock_core::fabric::{Executes, FabricKind};
 use dlock_core::ids::LockId;
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
@@ -14,7 +15,6 @@ use dlock_fabric::baseline::Echo;
 use super::cycles::{chain_bytes, echo, round_trip};
 use super::sample::{Baseline, Samples, Times};
 use super::{lock_of, must, name, Run};
-use crate::args::Fabric;
 use crate::failure::Failure;
 
 /// Clients that contend.
@@ -27,7 +27,7 @@ const HOLD: Duration = Duration::from_micros(200);
 const LEASE_S: u32 = 3_600;
 
 /// Measures both on one executor.
-pub fn run(run: &mut Run<'_>, fabric: Fabric) -> Result<(), Failure> {
+pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     for (kind, lock_type) in
         [("atomic", LockType::Atomic), ("rw", LockType::Rw), ("fair", LockType::Fair)]
     {
@@ -46,7 +46,7 @@ pub fn run(run: &mut Run<'_>, fabric: Fabric) -> Result<(), Failure> {
 
 fn clients(
     run: &Run<'_>,
-    fabric: Fabric,
+    fabric: FabricKind,
     count: usize,
     lock: &str,
     lock_type: LockType,
@@ -71,7 +71,7 @@ fn acquire(instance: &Instance, lock: LockId) -> Result<(), Failure> {
 
 fn contended(
     run: &Run<'_>,
-    fabric: Fabric,
+    fabric: FabricKind,
     case: &str,
     lock_type: LockType,
 ) -> Result<Samples, Failure> {
@@ -110,7 +110,7 @@ fn contended(
 /// Two clients pass a lock to and fro; a sample lasts from before the unlock of one until the
 /// blocked `lock` of the other returns. The baseline is a raw round trip of a message of this
 /// executor, taken by the new holder each time.
-fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
+fn hand_over(run: &Run<'_>, fabric: FabricKind) -> Result<Samples, Failure> {
     let clients = clients(run, fabric, 2, "bench hand-over", LockType::Atomic)?;
     let base = Instant::now();
     // nanoseconds after base, and in the lowest bit by whom; 0: not yet
@@ -167,10 +167,12 @@ fn hand_over(run: &Run<'_>, fabric: Fabric) -> Result<Samples, Failure> {
     Ok(samples.rate_from_mean())
 }
 
-fn message_echo(fabric: Fabric) -> Result<Echo, Failure> {
+fn message_echo(fabric: FabricKind) -> Result<Echo, Failure> {
     let bytes = chain_bytes(1);
-    match fabric {
-        Fabric::Tcp | Fabric::Verbs => echo(bytes),
-        _ => Echo::unix(bytes).map_err(|e| Failure::plain(format!("bench: echo: {e}"))),
+    match fabric.executes() {
+        Executes::Primary | Executes::Device => echo(bytes),
+        Executes::Client => {
+            Echo::unix(bytes).map_err(|e| Failure::plain(format!("bench: echo: {e}")))
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use dlock_client::Instance;
 use dlock_core::control::LockDesc;
+use dlock_core::fabric::{Executes, FabricKind};
 use dlock_core::ids::{ClientId, LockId, Seq, Slot};
 use dlock_core::limits::{BATCH_MAX, LOCKS_MAX};
 use dlock_core::message::{LockType, Mode};
@@ -17,16 +18,16 @@ use dlock_fabric::verbs::BareFaa;
 
 use super::sample::{in_long_turns, in_turns, Baseline, Measure, Samples, Times};
 use super::{client, lock_of, must, name, Run};
-use crate::args::Fabric;
 use crate::failure::Failure;
 
 /// The lease of every acquire: no deadline passes during a measurement.
 const LEASE_S: u32 = 3_600;
-/// Cycles behind one sample on shared memory, where one costs as much as a clock reading.
+/// Cycles behind one sample where the client executes them itself: one costs as much as a clock
+/// reading.
 const BLOCK: u32 = 256;
 /// Samples of a full run.
-const SAMPLES_SHM: u32 = 4_000;
-const SAMPLES_TCP: u32 = 20_000;
+const SAMPLES_IN_BLOCKS: u32 = 4_000;
+const SAMPLES_ONE_BY_ONE: u32 = 20_000;
 
 /// The kinds of hold that are measured.
 const HOLDS: [(&str, LockType, Mode); 5] = [
@@ -38,17 +39,17 @@ const HOLDS: [(&str, LockType, Mode); 5] = [
 ];
 
 /// Measures all of them on one executor.
-pub fn run(run: &mut Run<'_>, fabric: Fabric) -> Result<(), Failure> {
+pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     let instance = run.client(fabric)?;
     for (kind, lock_type, mode) in HOLDS {
         let case = format!("{kind} acquire+release");
         if run.wants(&case, fabric) {
             let lock = lock_of(&instance, &format!("bench {kind}"), lock_type)?;
-            let rows = match fabric {
-                Fabric::Tcp | Fabric::Verbs => {
+            let rows = match fabric.executes() {
+                Executes::Primary | Executes::Device => {
                     one_by_one(run, fabric, &instance, kind, lock, mode)?
                 }
-                _ => vec![over_shm(run, &instance, kind, lock, mode)?],
+                Executes::Client => vec![in_blocks(run, fabric, &instance, kind, lock, mode)?],
             };
             run.rows.extend(rows);
             instance.release_lock(lock);
@@ -66,14 +67,16 @@ pub fn run(run: &mut Run<'_>, fabric: Fabric) -> Result<(), Failure> {
     Ok(())
 }
 
-fn over_shm(
+/// Where the client executes its chains itself.
+fn in_blocks(
     run: &Run<'_>,
+    fabric: FabricKind,
     instance: &Instance,
     kind: &str,
     lock: LockId,
     mode: Mode,
 ) -> Result<Samples, Failure> {
-    let mut samples = Samples::new(&format!("{kind} acquire+release"), "shm", BLOCK);
+    let mut samples = Samples::new(&format!("{kind} acquire+release"), name(fabric), BLOCK);
     let mut case = || {
         let start = Instant::now();
         for _ in 0..BLOCK {
@@ -83,7 +86,13 @@ fn over_shm(
         Ok(start.elapsed().as_nanos() as f64 / f64::from(BLOCK))
     };
     let mut baseline = || Ok(two_cas_ns(BLOCK));
-    in_turns(&mut samples, run.samples(SAMPLES_SHM), "two raw CAS", &mut case, &mut baseline)?;
+    in_turns(
+        &mut samples,
+        run.samples(SAMPLES_IN_BLOCKS),
+        "two raw CAS",
+        &mut case,
+        &mut baseline,
+    )?;
     Ok(samples.rate_from_mean())
 }
 
@@ -106,10 +115,11 @@ pub fn round_trip(echo: &mut Echo) -> Result<f64, Failure> {
     ns.map(|ns| ns as f64).map_err(|e| Failure::plain(format!("bench: raw round trip: {e}")))
 }
 
-/// Over tcp or verbs, where an operation takes much longer than a reading of the clock.
+/// Where the primary or a device executes the chains: an operation takes much longer than a
+/// reading of the clock.
 fn one_by_one(
     run: &Run<'_>,
-    fabric: Fabric,
+    fabric: FabricKind,
     instance: &Instance,
     kind: &str,
     lock: LockId,
@@ -129,9 +139,9 @@ fn one_by_one(
         must("unlock", gone)?;
         Ok((acquired_ns - start_ns) as f64)
     };
-    one_with_its_baseline(&mut acquire, run.samples(SAMPLES_TCP), fabric, &mut case)?;
+    one_with_its_baseline(&mut acquire, run.samples(SAMPLES_ONE_BY_ONE), fabric, &mut case)?;
     cycle.times = cycles;
-    if let (Fabric::Verbs, Some(baseline)) = (fabric, &acquire.baseline) {
+    if let (Executes::Device, Some(baseline)) = (fabric.executes(), &acquire.baseline) {
         cycle.baseline = Some(Baseline { name: baseline.name, times: baseline.times.clone() });
     }
     Ok(vec![acquire.rate_from_mean(), cycle.rate_from_mean()])
@@ -141,10 +151,10 @@ fn one_by_one(
 fn one_with_its_baseline(
     samples: &mut Samples,
     count: u32,
-    fabric: Fabric,
+    fabric: FabricKind,
     case: Measure<'_>,
 ) -> Result<(), Failure> {
-    if fabric == Fabric::Verbs {
+    if fabric.executes() == Executes::Device {
         let failed = |e| Failure::plain(format!("bench: a raw fetch-and-add: {e}"));
         let mut raw = BareFaa::new(None).map_err(failed)?;
         let mut baseline = || {
@@ -162,7 +172,7 @@ fn one_with_its_baseline(
 }
 
 /// 31 locks in one call; the baseline is an acquire of one lock.
-fn batch(run: &Run<'_>, instance: &Instance, fabric: Fabric) -> Result<Samples, Failure> {
+fn batch(run: &Run<'_>, instance: &Instance, fabric: FabricKind) -> Result<Samples, Failure> {
     let locks = (0..=BATCH_MAX)
         .map(|i| lock_of(instance, &format!("bench batch {i}"), LockType::Atomic))
         .collect::<Result<Vec<_>, _>>()?;
@@ -186,18 +196,25 @@ fn batch(run: &Run<'_>, instance: &Instance, fabric: Fabric) -> Result<Samples, 
         must("unlock", instance.unlock(*one).status)?;
         Ok(took)
     };
-    in_turns(&mut samples, run.samples(SAMPLES_TCP), "acquire of one", &mut case, &mut baseline)?;
+    in_turns(
+        &mut samples,
+        run.samples(SAMPLES_ONE_BY_ONE),
+        "acquire of one",
+        &mut case,
+        &mut baseline,
+    )?;
     for lock in &locks {
         instance.release_lock(*lock);
     }
     Ok(samples.rate_from_mean())
 }
 
-fn object(run: &Run<'_>, instance: &Instance, fabric: Fabric) -> Result<Samples, Failure> {
+fn object(run: &Run<'_>, instance: &Instance, fabric: FabricKind) -> Result<Samples, Failure> {
     let refused = |status| Failure::refused("bench: the object", status);
     instance.object_create(b"bench object", LEASE_S, 0).map_err(refused)?;
     let object = instance.object_get(b"bench object", LEASE_S).map_err(refused)?;
-    let per_sample = if fabric == Fabric::Shm { BLOCK } else { 1 };
+    let in_blocks = fabric.executes() == Executes::Client;
+    let per_sample = if in_blocks { BLOCK } else { 1 };
     let mut samples = Samples::new("object faa", name(fabric), per_sample);
     let mut case = || {
         let start_ns = boot_ns();
@@ -206,15 +223,15 @@ fn object(run: &Run<'_>, instance: &Instance, fabric: Fabric) -> Result<Samples,
         }
         Ok((boot_ns() - start_ns) as f64 / f64::from(per_sample))
     };
-    let count = run.samples(SAMPLES_TCP);
-    if fabric == Fabric::Shm {
+    let count = run.samples(SAMPLES_ONE_BY_ONE);
+    if in_blocks {
         let mut baseline = || Ok(two_cas_ns(BLOCK) / 2.0);
         in_turns(&mut samples, count, "one raw CAS", &mut case, &mut baseline)?;
     } else {
         one_with_its_baseline(&mut samples, count, fabric, &mut case)?;
     }
     let mut samples = samples.rate_from_mean();
-    if fabric == Fabric::Verbs {
+    if fabric.executes() == Executes::Device {
         // As perftest counts: nothing between two verbs.
         let start = Instant::now();
         for _ in 0..count {
@@ -228,7 +245,7 @@ fn object(run: &Run<'_>, instance: &Instance, fabric: Fabric) -> Result<Samples,
 }
 
 /// As many locks as a primary has, got by one client in batches; one sample per batch.
-pub fn get_all_locks(primary: SocketAddr, fabric: Fabric) -> Result<Samples, Failure> {
+pub fn get_all_locks(primary: SocketAddr, fabric: FabricKind) -> Result<Samples, Failure> {
     let instance = client(primary, fabric)?;
     let mut samples = Samples::new("get locks, batches of 31", name(fabric), 1);
     let start = Instant::now();

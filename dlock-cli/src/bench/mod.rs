@@ -26,12 +26,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use dlock_client::Instance;
 use dlock_core::control::LockDesc;
+use dlock_core::fabric::{Executes, FabricKind};
 use dlock_core::ids::LockId;
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
 
 use crate::args::{Bench, Fabric};
-use crate::connect::{has_device, open};
+use crate::connect::{open, usable};
 use crate::demo::Primary;
 use crate::failure::{self, Failure};
 use crate::out;
@@ -51,28 +52,27 @@ struct Run<'a> {
 
 /// Runs the benchmark; the exit code.
 pub fn run(bench: &Bench) -> Result<u8, Failure> {
-    let fabrics: &[Fabric] = match bench.fabric {
-        Fabric::Auto if has_device() => &[Fabric::Verbs, Fabric::Shm, Fabric::Tcp],
-        Fabric::Auto => &[Fabric::Shm, Fabric::Tcp],
-        only => &[only],
+    let fabrics = match bench.fabric {
+        Fabric::Auto => usable(),
+        Fabric::Only(kind) => vec![kind],
     };
-    // shm and tcp share a primary; that of verbs has its memory in another domain
-    let mut primary = Primary::start(ANY_PORT, 0, None, fabrics[0])?;
+    // those without a device share a primary; that of a device has its memory in another domain
+    let mut primary = Primary::start(ANY_PORT, 0, None, fabrics[0].into())?;
     let mut run = Run { bench, primary: primary.address, rows: Vec::new(), skipped: Vec::new() };
     for (i, &fabric) in fabrics.iter().enumerate() {
-        if i > 0 && fabrics[i - 1] == Fabric::Verbs {
-            primary = Primary::start(ANY_PORT, 0, None, fabric)?;
+        if i > 0 && needs_device(fabrics[i - 1]) != needs_device(fabric) {
+            primary = Primary::start(ANY_PORT, 0, None, fabric.into())?;
             run.primary = primary.address;
         }
         cycles::run(&mut run, fabric)?;
         c_api::run(&mut run, fabric)?;
         crowd::run(&mut run, fabric)?;
-        if fabric == Fabric::Verbs {
+        if fabric == FabricKind::Verbs {
             stopped::run(&mut run, &primary)?;
         }
     }
     if run.wants("get locks", fabrics[0]) {
-        let fresh = Primary::start(ANY_PORT, 0, None, fabrics[0])?;
+        let fresh = Primary::start(ANY_PORT, 0, None, fabrics[0].into())?;
         run.rows.push(cycles::get_all_locks(fresh.address, fabrics[0])?);
     }
     neighbours::run(&mut run)?;
@@ -91,9 +91,13 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
     Ok(failure::OK)
 }
 
+fn needs_device(fabric: FabricKind) -> bool {
+    fabric.executes() == Executes::Device
+}
+
 impl Run<'_> {
     /// Whether the case is to be measured; says so, as it takes a while.
-    fn wants(&self, case: &str, fabric: Fabric) -> bool {
+    fn wants(&self, case: &str, fabric: FabricKind) -> bool {
         let wanted = self.bench.only.as_ref().is_none_or(|text| case.contains(text.as_str()));
         if wanted {
             eprintln!("dlock: measuring {case} on {}", name(fabric));
@@ -110,16 +114,17 @@ impl Run<'_> {
         }
     }
 
-    fn client(&self, fabric: Fabric) -> Result<Instance, Failure> {
+    fn client(&self, fabric: FabricKind) -> Result<Instance, Failure> {
         client(self.primary, fabric)
     }
 }
 
-fn client(primary: SocketAddr, fabric: Fabric) -> Result<Instance, Failure> {
-    open(primary, fabric).map_err(|s| Failure::refused("no session with the bench's primary", s))
+fn client(primary: SocketAddr, fabric: FabricKind) -> Result<Instance, Failure> {
+    open(primary, fabric.into())
+        .map_err(|s| Failure::refused("no session with the bench's primary", s))
 }
 
-fn name(fabric: Fabric) -> &'static str {
+fn name(fabric: FabricKind) -> &'static str {
     fabric.name()
 }
 

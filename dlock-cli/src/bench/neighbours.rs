@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dlock_client::Instance;
+use dlock_core::fabric::FabricKind;
 use dlock_core::ids::LockId;
 use dlock_core::message::{LockType, Mode};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
@@ -21,7 +22,6 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use super::loads::{Batches, Connections, Control, Leaver, Load, Waiters};
 use super::sample::{Baseline, Samples, Times};
 use super::{lock_of, must, name, Run};
-use crate::args::Fabric;
 use crate::demo::Primary;
 use crate::failure::Failure;
 
@@ -71,8 +71,8 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
     ];
     for (kind, make) in kinds {
         let case = format!("{GROUP}: {kind}");
-        if run.wants(&case, Fabric::Tcp) {
-            let primary = Primary::start(super::ANY_PORT, 0, None, Fabric::Tcp)?;
+        if run.wants(&case, FabricKind::Tcp) {
+            let primary = Primary::start(super::ANY_PORT, 0, None, FabricKind::Tcp.into())?;
             let row = beside(run, &primary, &case, make)?;
             run.rows.push(row);
         }
@@ -93,7 +93,7 @@ fn raise_descriptor_limit() {
 }
 
 fn beside(run: &Run<'_>, primary: &Primary, case: &str, make: Make) -> Result<Samples, Failure> {
-    let innocent = super::client(primary.address, Fabric::Tcp)?;
+    let innocent = super::client(primary.address, FabricKind::Tcp)?;
     let lock = lock_of(&innocent, "bench innocent", LockType::Atomic)?;
     let loads = make(primary.address)?;
     let stages: Vec<Stage> = loads.iter().map(|_| Stage::default()).collect();
@@ -123,7 +123,7 @@ fn beside(run: &Run<'_>, primary: &Primary, case: &str, make: Make) -> Result<Sa
         done.sum::<u64>() as f64 / (f64::from(turns) * (TURN + SETTLE).as_secs_f64())
     };
     let [alone, well_behaved, heavy] = times;
-    let mut samples = Samples::new(case, name(Fabric::Tcp), 1);
+    let mut samples = Samples::new(case, name(FabricKind::Tcp), 1);
     samples.note = format!(
         "99%: {:.0} us beside {:.0} us; longest {:.0} beside {:.0} us; alone {:.0} us, 99% {:.0}; \
          load {:.0}/s beside {:.0}/s",

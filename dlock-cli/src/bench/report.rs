@@ -47,10 +47,11 @@ pub fn table(rows: &[Samples], skipped: &[(String, String)]) -> String {
     out.push_str(
         " t_typical is the median; ratio = t_typical / baseline, of samples taken in turns.\n",
     );
-    let blocks = rows.iter().map(|r| r.per_sample).max().unwrap_or(1);
-    if blocks > 1 {
+    let longest = rows.iter().max_by_key(|row| row.per_sample);
+    if let Some(Samples { fabric, per_sample: blocks @ 2.., .. }) = longest {
         out.push_str(&format!(
-            " On shm a sample is the mean of {blocks} operations: its percentiles are of means.\n"
+            " On {fabric} a sample is the mean of {blocks} operations: \
+             its percentiles are of means.\n"
         ));
     }
     out

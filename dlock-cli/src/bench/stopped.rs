@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use dlock_core::fabric::FabricKind;
 use dlock_core::message::{LockType, Mode};
 
 use super::sample::Samples;
 use super::{lock_of, must, name, Run};
-use crate::args::Fabric;
 use crate::demo::Primary;
 use crate::failure::Failure;
 
@@ -22,12 +22,12 @@ const STOP_WAIT: Duration = Duration::from_secs(30);
 /// Measures cycles of a stopped primary's client, and the CPU time that they cost the primary.
 pub fn run(run: &mut Run<'_>, primary: &Primary) -> Result<(), Failure> {
     let case = "atomic acquire+release, primary stopped";
-    if !run.wants(case, Fabric::Verbs) {
+    if !run.wants(case, FabricKind::Verbs) {
         return Ok(());
     }
-    let instance = run.client(Fabric::Verbs)?;
+    let instance = run.client(FabricKind::Verbs)?;
     let lock = lock_of(&instance, "bench stopped", LockType::Atomic)?;
-    let mut samples = Samples::new(case, name(Fabric::Verbs), 1);
+    let mut samples = Samples::new(case, name(FabricKind::Verbs), 1);
     primary.process.freeze(true);
     await_stop(primary.process.id())?;
     let before = cpu_ticks(primary.process.id())?;

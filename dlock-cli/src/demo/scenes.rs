@@ -5,12 +5,13 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use dlock_core::fabric::{Executes, FabricKind};
 use dlock_core::status::Status;
 
 use super::process::{uninvited, Answer, Process};
 use super::{client, Primary, Tour};
 use crate::args::Fabric;
-use crate::connect::has_device;
+use crate::connect::usable;
 use crate::failure::Failure;
 
 /// Clients that contend in the first scenes.
@@ -65,14 +66,21 @@ fn primary_starts(tour: &mut Tour) -> Result<Primary, Failure> {
          clients change them with atomic operations: {}.",
         primary.process.id(),
         primary.address,
-        match tour.fabric {
-            Fabric::Tcp => "here by messages over TCP, one round trip each",
-            Fabric::Auto | Fabric::Verbs if has_device() =>
-                "here of an RDMA device, without any work for the primary",
-            _ => "here in shared memory, without any message",
-        }
+        how(match tour.fabric {
+            Fabric::Auto => usable()[0],
+            Fabric::Only(kind) => kind,
+        })
     ));
     Ok(primary)
+}
+
+/// How clients change the words over this fabric.
+fn how(fabric: FabricKind) -> String {
+    match fabric.executes() {
+        Executes::Client => "here in shared memory, without any message".into(),
+        Executes::Device => "here of an RDMA device, without any work for the primary".into(),
+        Executes::Primary => format!("here by messages over {fabric}, one round trip each"),
+    }
 }
 
 fn number_in(file: &str) -> u64 {
@@ -257,4 +265,18 @@ fn successor(tour: &mut Tour, primary: &mut Primary) -> Result<(), Failure> {
     let passed_on = unlocked.status == Status::Success && got.status == Status::Success;
     tour.check("until the survivor unlocks it", passed_on);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mapped_memory_is_said_to_need_no_message() {
+        for kind in FabricKind::ALL {
+            let silent = how(kind).contains("without any message");
+            assert_eq!(silent, kind.executes() == Executes::Client, "{kind}: {}", how(kind));
+        }
+        assert!(how(FabricKind::Tcp).contains("messages over tcp"));
+    }
 }

@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{code, dlock, text, Primary, DLOCK};
+use dlock_core::fabric::FabricKind;
 use proxy::{Proxy, Stall};
 use rustix::process::{kill_process, Pid, Signal};
 
@@ -266,12 +267,15 @@ fn a_lease_too_short_to_stop_command_is_refused_with_the_reason() {
     assert!(said.contains(reason) && said.contains("remedy:"), "{said}");
 }
 
-/// Both fabrics, since only shared memory proves the death of a process to the primary.
-const FABRICS: [&str; 2] = ["tcp", "shm"];
+/// All fabrics of a host without a device, since only shared memory proves the death of a process
+/// to the primary.
+fn fabrics() -> impl Iterator<Item = &'static str> {
+    FabricKind::without_device().map(FabricKind::name)
+}
 
 #[test]
 fn command_and_its_children_do_not_outlive_an_exec_that_is_killed() {
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let primary = Primary::start(&format!("killed-{fabric}"));
         let scene = Scene::new(&format!("killed-{fabric}"));
         let options = ["killed", "--fabric", fabric, "--lease", "60", "--wait", "60"];
@@ -290,7 +294,7 @@ fn command_and_its_children_do_not_outlive_an_exec_that_is_killed() {
 
 #[test]
 fn command_ends_when_the_keeper_of_its_lock_is_killed() {
-    for fabric in FABRICS {
+    for fabric in fabrics() {
         let primary = Primary::start(&format!("keeper-{fabric}"));
         let scene = Scene::new(&format!("keeper-{fabric}"));
         let options = ["keeper", "--fabric", fabric, "--lease", "60"];

@@ -9,9 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use dlock_client::{
-    Client, ClientConfig, Config, FabricChoice, Instance, LockDesc, LockId, LockType, Mode,
+    Client, ClientConfig, Config, FabricChoice, FabricKind, Instance, LockDesc, LockId, LockType,
+    Mode,
 };
 use dlock_client::{OpResult, Status};
+use dlock_core::fabric::Executes;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 pub const X: Mode = Mode::Exclusive;
@@ -21,11 +23,15 @@ pub fn on_verbs() -> bool {
     std::env::var(dlock_client::FABRIC_VARIABLE).is_ok_and(|fabric| fabric == "verbs")
 }
 
-/// The executors that a primary here offers: one whose clients operate on the memory themselves,
-/// and tcp.
-pub fn fabrics() -> [FabricChoice; 2] {
-    let one_sided = if on_verbs() { FabricChoice::Verbs } else { FabricChoice::Shm };
-    [one_sided, FabricChoice::Tcp]
+/// The executors that a primary here offers, in the order in which `auto` tries them: first one
+/// whose clients operate on the memory themselves.
+pub fn fabrics() -> Vec<FabricChoice> {
+    let offered = |kind: &FabricKind| match kind.executes() {
+        Executes::Device => on_verbs(),
+        Executes::Client => !on_verbs(),
+        Executes::Primary => true,
+    };
+    FabricKind::ALL.into_iter().filter(offered).map(FabricChoice::from).collect()
 }
 
 /// The name of an executor, for a child process.

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   named in the configuration    that one, or no session
-//!   auto                          verbs, if the primary offers them and this host has a port
-//!                                 that can be used; else shared memory; else tcp
+//!   auto                          the first in the order of `FabricKind::ALL` that the primary
+//!                                 offers and that works from this host
 //! ```
 //! A device that was named must work if the primary offers verbs, and an eid must be a port's if
 //! this host has ports that can be used.
@@ -15,12 +15,14 @@ use crate::status::Status;
 
 /// Which fabric a client's data path is to run over.
 ///
-/// In programs and on command lines it has a name: `auto`, or that of a fabric.
+/// In programs and on command lines it has a name: `auto`, or that of a fabric. Of every
+/// [`FabricKind`] there is one: `Only(kind)`, or `kind.into()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChoice {
-    /// RDMA verbs if the primary offers them and this host has a port that can be used, else
-    /// shared memory if the primary is on this host and permits it, else tcp. The environment
-    /// variable `DLOCK_FABRIC` overrides it.
+    /// The first of [`FabricKind::ALL`] that the primary offers and that works from this host:
+    /// RDMA verbs where this host has a port that can be used, shared memory where the primary is
+    /// on this host and permits it, tcp from everywhere. The environment variable `DLOCK_FABRIC`
+    /// overrides it.
     #[default]
     Auto,
     /// This one, or no session.
@@ -35,6 +37,13 @@ impl PathChoice {
     pub const Tcp: Self = Self::Only(FabricKind::Tcp);
     /// RDMA verbs, or no session.
     pub const Verbs: Self = Self::Only(FabricKind::Verbs);
+}
+
+impl From<FabricKind> for PathChoice {
+    /// This one, or no session.
+    fn from(kind: FabricKind) -> Self {
+        Self::Only(kind)
+    }
 }
 
 impl PathChoice {

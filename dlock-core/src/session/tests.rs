@@ -159,7 +159,9 @@ fn every_choice_has_a_name_that_is_read_again() {
         assert_eq!(choice.to_string().parse(), Ok(choice));
     }
     assert_eq!("rdma".parse::<PathChoice>(), Err(UnknownPath));
-    assert!(UnknownPath.to_string().starts_with("must be one of auto, verbs, shm, tcp"));
+    let names: Vec<&str> = FabricKind::ALL.into_iter().map(FabricKind::name).collect();
+    assert_eq!(UnknownPath.to_string(), format!("must be one of auto, {}", names.join(", ")));
+    assert!(FabricKind::ALL.into_iter().all(|kind| PathChoice::from(kind).name() == kind.name()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The admin endpoint: what runs, for a person or a program on this host.
 //!
-//! A Unix stream socket (mode 0600; the same user, or root). One line of JSON in, one line of
+//! A Unix stream socket (mode 0600: the primary's user, or root). One line of JSON in, one line of
 //! JSON out, as often as one likes. Numbers are decimal; names are bytes, so a lock has its
 //! `name` as text (bytes that are no UTF-8 replaced) and as `name_hex`.
 //!

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::control::{Attach, Attached, FabricKind};
-use dlock_core::fabric::Offers;
+use dlock_core::fabric::{listed, Offers};
 use dlock_core::ids::ClientId;
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::membership::Joining;
@@ -75,13 +75,21 @@ pub(crate) struct Opened {
     pub(crate) listener: Option<UnixListener>,
 }
 
-/// Opens all that this primary offers.
+/// Opens all that this primary offers, at least one.
 ///
 /// # Errors
-/// A transport that is to be offered cannot be.
+/// A transport that is to be offered cannot be, or none is: no client could come.
 pub(crate) fn open_all(setting: &Setting<'_>) -> Result<Vec<Opened>, StartError> {
     let opened = LIST.iter().map(|open| open(setting));
-    opened.filter_map(Result::transpose).collect()
+    let opened: Vec<Opened> = opened.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+    if opened.is_empty() {
+        let (on, off): (Vec<_>, Vec<_>) =
+            FabricKind::ALL.into_iter().partition(|&kind| setting.config.allows(kind));
+        let (on, off) = (listed(on, "and"), listed(off, "and"));
+        let why = format!("{off} are off, and {on} cannot be used here: clients need one of them");
+        return Err(StartError::Config(why));
+    }
+    Ok(opened)
 }
 
 /// What clients are told of.
@@ -255,24 +263,47 @@ pub(crate) trait Fence: Debug + Send {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::VerbsUse;
     use dlock_core::control::Secret;
     use std::os::unix::net::UnixStream;
 
-    fn kinds(shm: bool, tcp: bool) -> Vec<FabricKind> {
-        let config = ServerConfig { shm, tcp, verbs: VerbsUse::Off, ..Default::default() };
-        let opened = open_all(&Setting { config: &config, device: None }).unwrap();
-        let offers = offers(&opened);
-        assert_eq!(offers.place(FabricKind::Shm).is_some_and(|place| !place.is_empty()), shm);
-        let of_old = [FabricKind::Verbs, FabricKind::Shm, FabricKind::Tcp];
-        of_old.into_iter().filter(|&kind| offers.has(kind)).collect()
+    fn open_on_a_host_without_a_device(config: &ServerConfig) -> Result<Offers, StartError> {
+        open_all(&Setting { config, device: None }).map(|opened| offers(&opened))
     }
 
     #[test]
     fn what_the_configuration_turns_off_is_not_opened() {
-        assert_eq!(kinds(true, true), [FabricKind::Shm, FabricKind::Tcp]);
-        assert_eq!(kinds(false, true), [FabricKind::Tcp]);
-        assert_eq!(kinds(true, false), [FabricKind::Shm]);
+        let offered = |config: &ServerConfig| {
+            let offers = open_on_a_host_without_a_device(config).unwrap();
+            FabricKind::ALL.into_iter().filter(|&kind| offers.has(kind)).collect::<Vec<_>>()
+        };
+        let all: Vec<FabricKind> = FabricKind::without_device().collect();
+        assert_eq!(offered(&ServerConfig::default()), all);
+        for off in FabricKind::ALL {
+            let left: Vec<_> = all.iter().copied().filter(|&kind| kind != off).collect();
+            assert_eq!(offered(&ServerConfig::default().without(off)), left, "without {off}");
+        }
+    }
+
+    #[test]
+    fn the_place_of_shared_memory_is_a_socket() {
+        let offers = open_on_a_host_without_a_device(&ServerConfig::default()).unwrap();
+        assert!(offers.place(FabricKind::Shm).is_some_and(|place| !place.is_empty()));
+    }
+
+    #[test]
+    fn any_fabric_is_enough_to_start_and_none_is_refused() {
+        let without = |kinds: Vec<FabricKind>| {
+            let config = kinds.into_iter().fold(ServerConfig::default(), ServerConfig::without);
+            open_on_a_host_without_a_device(&config)
+        };
+        for alone in FabricKind::without_device() {
+            let others = FabricKind::ALL.into_iter().filter(|&kind| kind != alone).collect();
+            assert!(without(others).unwrap().has(alone), "{alone}");
+        }
+        let error = without(FabricKind::without_device().collect()).unwrap_err().to_string();
+        let off = listed(FabricKind::without_device(), "and");
+        let said = format!("{off} are off, and verbs cannot be used here");
+        assert!(error.starts_with(&said), "{error}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! shm: clients on this host map the lock memory, and execute their chains themselves.
 //!
 //! ```text
-//!   abstract Unix socket ─▶ the same user, or root? ─▶ Attach ─▶ the memory, as descriptors
+//!   abstract Unix socket ─▶ the same user, or either is root? ─▶ Attach ─▶ the memory, as
+//!                                                                          descriptors
 //!   the socket stays open: messages; its client is fenced when its process has ended
 //! ```
 

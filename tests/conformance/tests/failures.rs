@@ -23,7 +23,11 @@ use dlock_core::words::LedgerEntry;
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::{handshake, CpuMemory, FabricError, ShmExecutor, TcpExecutor};
 
-const KINDS: [FabricKind; 2] = [FabricKind::Shm, FabricKind::Tcp];
+/// All of which the primary's end can be played here.
+fn kinds() -> impl Iterator<Item = FabricKind> {
+    FabricKind::without_device()
+}
+
 /// Much less than [`PATIENCE`], which a call that is not ended would take.
 const PROMPTLY: Duration = Duration::from_secs(20);
 
@@ -51,10 +55,10 @@ fn with_rogue_on(
     let primary = std::thread::spawn(move || rogue_handshake(kind, far));
     let executor: Box<dyn Executor> = match kind {
         FabricKind::Shm => Box::new(ShmExecutor::attach_on(near, &attach(me())).expect("shm")),
-        FabricKind::Tcp => {
-            Box::new(TcpExecutor::attach_on(near, &attach(me()), exact_clock()).expect("tcp"))
+        _ => {
+            let attached = TcpExecutor::attach_over(kind, near, &attach(me()), exact_clock());
+            Box::new(attached.expect("frames over a stream"))
         }
-        _ => unreachable!("not one of KINDS"),
     };
     (executor, primary.join().expect("a handshake"))
 }
@@ -83,7 +87,7 @@ fn rogue_handshake(kind: FabricKind, far: OwnedFd) -> std::fs::File {
 
 #[test]
 fn a_lost_connection_ends_every_wait_at_once() {
-    for kind in KINDS {
+    for kind in kinds() {
         let (executor, stream) = with_rogue(kind);
         let executor = &*executor;
         let started = Instant::now();
@@ -175,7 +179,7 @@ fn garbage() -> Vec<Vec<u8>> {
 
 #[test]
 fn garbage_breaks_the_session_and_nothing_else() {
-    for kind in KINDS {
+    for kind in kinds() {
         for bytes in garbage() {
             let (executor, mut stream) = with_rogue(kind);
             let started = Instant::now();
@@ -209,7 +213,7 @@ fn the_wrong_number_of_outcomes_breaks_the_session() {
 
 #[test]
 fn an_answer_in_pieces_and_answers_in_heaps_are_understood() {
-    for kind in KINDS {
+    for kind in kinds() {
         let (executor, mut stream) = with_rogue(kind);
         let pong = Reply::Pong { at: dlock_core::clock::ServerTime(5) };
         let seqs: Vec<Seq> = (0..100).map(|_| executor.send(&Request::Ping).unwrap()).collect();
@@ -236,7 +240,7 @@ fn an_answer_in_pieces_and_answers_in_heaps_are_understood() {
 
 #[test]
 fn whoever_reads_for_all_hands_over_when_it_leaves() {
-    for kind in KINDS {
+    for kind in kinds() {
         let (executor, mut stream) = with_rogue(kind);
         let executor = &*executor;
         let pong = Reply::Pong { at: dlock_core::clock::ServerTime(5) };

@@ -110,14 +110,14 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     })?;
     set(&mut server.tp_mode, keys.tp_mode, |mode| within(mode, 0, 1).map(|mode| mode as u8))?;
     set(&mut server.verbs, keys.verbs, |word| verbs_use(&word))?;
-    let no_fabric =
-        |off: &Option<Spanned<bool>>| off.as_ref().filter(|off| !*off.get_ref()).map(Spanned::span);
-    let no_verbs = server.verbs == VerbsUse::Off;
-    if let (true, Some(_), Some(tcp)) = (no_verbs, no_fabric(&keys.shm), no_fabric(&keys.tcp)) {
-        return Err((Some(tcp), "verbs, shm and tcp are all off: clients need one".to_string()));
+    let mut last = None;
+    for (switch, key) in [(&mut server.shm, keys.shm), (&mut server.tcp, keys.tcp)] {
+        last = key.as_ref().map(Spanned::span).or(last);
+        *switch = key.map_or(*switch, Spanned::into_inner);
     }
-    server.shm = keys.shm.map_or(server.shm, Spanned::into_inner);
-    server.tcp = keys.tcp.map_or(server.tcp, Spanned::into_inner);
+    if let Some(what) = server.no_fabric() {
+        return Err((last, what));
+    }
     set(&mut server.absent_grace, keys.absent_grace_s, |grace| match grace {
         Grace::Seconds(seconds) => Ok(Some(Duration::from_secs(seconds))),
         Grace::Word(word) if word == "forever" => Ok(None),
@@ -201,6 +201,7 @@ fn position(text: &str, at: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dlock_core::fabric::FabricKind;
 
     const EXAMPLE: &str = include_str!("../../../dlockd.toml");
 
@@ -246,7 +247,6 @@ mod tests {
             ("clients_max = 1001\n", (1, 15), "1 to 1000"),
             ("clients_max = 0\n", (1, 15), "1 to 1000"),
             ("tp_mode = 2\n", (1, 11), "0 to 1"),
-            ("verbs = \"off\"\nshm = false\ntcp = false\n", (3, 7), "all off"),
             ("verbs = true\n", (1, 9), "string"),
             ("verbs = \"yes\"\n", (1, 9), "none of auto"),
             ("absent_grace_s = \"never\"\n", (1, 18), "forever"),
@@ -265,6 +265,20 @@ mod tests {
             assert!(message.contains(what), "{text:?}: {message}");
             assert!(!message.contains('\n'), "{text:?}: {message}");
         }
+    }
+
+    #[test]
+    fn a_file_that_turns_every_fabric_off_is_refused_at_the_last() {
+        let others = FabricKind::ALL.into_iter().filter(|&kind| kind != FabricKind::Verbs);
+        let lines = others.map(|kind| format!("{kind} = false\n"));
+        let text = lines.fold("verbs = \"off\"\n".to_string(), |text, line| text + &line);
+        let (found, message) = parse(&text).unwrap_err();
+        let (_, column) = position(&text, text.rfind("false").unwrap());
+        let place = (FabricKind::ALL.len(), column);
+        assert_eq!(found.map(|found| position(&text, found.start)), Some(place), "{message}");
+        assert!(message.contains("all off"), "{message}");
+        let on = text.replacen("false", "true", 1);
+        assert!(parse(&on).is_ok(), "{on}");
     }
 
     #[test]
