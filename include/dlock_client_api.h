@@ -110,6 +110,8 @@ int get_lock(int client_id, const struct lock_desc *desc, int *lock_id);
  *   DLOCK_EASYNC            an asynchronous operation on it is pending
  *   -1                      not got; still held
  *   DLOCK_TICKET_TO_UNLOCK  queued for: unlock() first
+ *   DLOCK_BAD_RESPONSE      no answer: it may be released or not; until it is released or got
+ *                           again, operations on it are DLOCK_LOCK_NOT_GET
  *   0 */
 int release_lock(int client_id, int lock_id);
 
