@@ -9,9 +9,9 @@ use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::codec::{self, Frame, Kind, HEADER_LEN};
 use dlock_core::control::{ControlRequest, LockDesc, LockGrant};
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
-use dlock_core::lock::{EntryState, LockEntry, Op, OpResult, View};
+use dlock_core::lock::{EntryState, LockEntry, Op, OpResult, Step, View};
 use dlock_core::message::{LockType, Mode, Reply, Request};
-use dlock_core::operation::{Bounds, Effect, Operation, Started, STEPS_MAX};
+use dlock_core::operation::{Bounds, Effect, First, Follows, Operation, Started, STEPS_MAX};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Outcome, Values, WordOp, CHAIN_OPS_MAX};
 use dlock_core::words::Ticket;
@@ -60,8 +60,15 @@ impl World {
             0 => Bounds::since(self.now.local_ns.wrapping_sub(tape.u64())),
             _ => Bounds::since(self.now.local_ns),
         };
-        let started = match tape.below(12) {
+        let started = match tape.below(14) {
             0 => return self.entry.lose(),
+            12 => {
+                if !self.entry_is_held() {
+                    self.entry.leaves();
+                }
+                return;
+            }
+            13 => return self.first(tape, bounds),
             1 => match Operation::undo(&mut self.entry, self.now, bounds) {
                 Some(operation) => Started::Running(operation),
                 None => return,
@@ -101,6 +108,34 @@ impl World {
         };
         self.pass_time(tape);
         Operation::after_fast(&mut self.entry, op, outcome, begun, self.now, bounds)
+    }
+
+    /// Begins with the first chain alone, as on memory of this host.
+    fn first(&mut self, tape: &mut Tape<'_>, bounds: Bounds) {
+        let op = op(tape);
+        let mut first = match First::of(&mut self.entry, op, self.now, bounds) {
+            Ok(first) => first,
+            Err(result) => return self.done(result),
+        };
+        let step = first.step(&mut self.entry, self.now);
+        let chain = match step {
+            Step::Chain(chain) if !self.entry.has_ledger_write() => chain,
+            step => return self.carry_out(tape, first.run(step, self.now)),
+        };
+        let outcome = self.outcome(tape, chain.ops());
+        self.pass_time(tape);
+        let mut follows = first.outcome(&mut self.entry, outcome, self.now);
+        for _ in 0..EFFECTS_MAX {
+            follows = match follows {
+                Follows::Done(result) => return self.done(result),
+                Follows::Running(operation) => return self.carry_out(tape, operation),
+                Follows::Write(_) => {
+                    self.pass_time(tape);
+                    first.written(&mut self.entry, self.now)
+                }
+            };
+        }
+        panic!("no end: {first:?}");
     }
 
     /// Carries the effects out, as no primary or a hostile one would have them answered.
