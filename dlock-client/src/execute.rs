@@ -26,6 +26,8 @@ use parking_lot::MutexGuard;
 
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
+/// The longest that an executor waits for the server clock.
+pub(crate) const CLOCK_WAIT: Duration = Duration::from_secs(1);
 /// The bound of a data-path call.
 pub(crate) const DATA_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
 /// The same in nanoseconds.
@@ -58,6 +60,14 @@ impl Limit {
     /// The same, from now on if nothing was waited for yet.
     pub(crate) fn started(&self) -> Self {
         Self { start_ns: Some(self.start_ns.unwrap_or_else(boot_ns)), ..*self }
+    }
+
+    /// How much time is left.
+    fn left(&self) -> Duration {
+        match self.start_ns {
+            Some(start_ns) => left_ns(Bounds::waiting(start_ns, self.grant_ns).until_ns),
+            None => Duration::MAX,
+        }
     }
 
     /// The bounds, from this moment on if nothing was waited for before.
@@ -116,7 +126,12 @@ fn perform_remotely(
     limit: &Limit,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let (came_ns, now) = match op.is_timeless(held.entry.lock_type()) {
+    let (left, is_timeless) = (limit.left(), op.is_timeless(held.entry.lock_type()));
+    let may_ask = is_timeless || left >= CLOCK_WAIT || held.exec.is_clock_ready();
+    if left.is_zero() || !may_ask {
+        return OpResult::of(Status::BadResponse); // the clock is not waited for either
+    }
+    let (came_ns, now) = match is_timeless {
         true => (None, held.clock(op)),
         false => {
             let (came_ns, now) = held.exec.now_since();
@@ -156,8 +171,11 @@ fn interfered(
     single: Single,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let now = held.now();
     let outcome = Outcome::from(single);
+    let now = match outcome {
+        Outcome::Unknown => held.clock_unanswered(),
+        _ => held.now(),
+    };
     let started = Operation::after_fast(&mut held.entry, op, outcome, begun, now, bounds);
     carry_out(lock_slot, guard, started)
 }
@@ -275,7 +293,10 @@ pub(crate) fn advance(
             Effect::Done(result) => return Advanced::Done(result),
             Effect::Post { ref chain, until_ns } => {
                 let outcome = held.execute(chain, until_ns);
-                let now = held.clock_after(operation);
+                let now = match outcome {
+                    Outcome::Unknown => held.clock_unanswered(),
+                    _ => held.clock_after(operation),
+                };
                 operation.outcome(&mut held.entry, outcome, now);
             }
             Effect::Ask { request, until_ns } => match held.exec.send(&request) {
@@ -301,7 +322,10 @@ pub(crate) fn advance(
             }
             Effect::Flush { until_ns } => {
                 let is_flushed = held.is_local || held.exec.flush_ledger(left_ns(until_ns));
-                let now = held.now_again();
+                let now = match is_flushed {
+                    true => held.now_again(),
+                    false => held.clock_unanswered(),
+                };
                 operation.flushed(&mut held.entry, is_flushed, now);
             }
             Effect::WriteLedger(entry) => held.exec.write_ledger(held.entry.handle(), entry),
@@ -347,14 +371,14 @@ pub(crate) fn answered(
         held.busy = Busy::No;
         lock_slot.changed.notify_all();
         if !Arc::ptr_eq(&held.exec, &asked.exec) {
-            let now = held.within_horizon(Now { local_ns: boot_ns(), ..held.last_now });
+            let now = held.clock_unanswered();
             return operation.replaced(&mut held.entry, now); // a reinit came between
         }
     }
     match reply {
         Ok(Some(reply)) => held.reply(operation, Ok(reply)),
         Ok(None) => {
-            let now = held.within_horizon(Now { local_ns: boot_ns(), ..held.last_now });
+            let now = held.clock_unanswered();
             operation.deadline(&held.entry, is_answered, now);
         }
         Err(status) => held.reply(operation, Err(status)),
@@ -421,6 +445,11 @@ impl ClientLock {
             true => self.last_now.at_local(local_ns),
             false => self.last_now,
         })
+    }
+
+    /// The clock where no answer has come: the primary is not asked for it, too, and waited for.
+    pub(crate) fn clock_unanswered(&self) -> Now {
+        self.within_horizon(self.last_now.at_local(boot_ns()))
     }
 
     /// The clock for what follows an outcome.

@@ -24,7 +24,7 @@ use dlock_core::word_op::{Chain, Outcome};
 use dlock_fabric::clock::boot_ns;
 
 use super::{code, Instance};
-use crate::execute::{left_ns, tell, DATA_WAIT};
+use crate::execute::{left_ns, tell, CLOCK_WAIT, DATA_WAIT};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, LockSlotIndex};
 
 impl Instance {
@@ -186,7 +186,11 @@ impl Instance {
         ops: impl Iterator<Item = (LockId, Op)>,
         out: &mut [OpResult],
     ) -> Status {
-        let now = places[0].held().now();
+        let is_answered = singles[..places.len()].iter().any(|&s| s != Single::Unknown);
+        let now = match is_answered {
+            true => places[0].held().now(),
+            false => places[0].held().clock_unanswered(),
+        };
         let mut batch = Batch::new(bounds);
         for (i, ((_, op), place)) in ops.zip(&mut places).enumerate() {
             let entry = &mut place.held().entry;
@@ -288,6 +292,8 @@ impl Place<'_> {
 struct Places<'r, 'a> {
     places: &'r mut [Place<'a>],
     clock: Option<(*const (), Now)>,
+    /// Until when the batch may take: a clock that is not there in time is not waited for.
+    until_ns: u64,
 }
 
 impl Entries for Places<'_, '_> {
@@ -300,6 +306,9 @@ impl Entries for Places<'_, '_> {
         let session = Arc::as_ptr(&held.exec).cast::<()>();
         let now = match self.clock {
             Some((same, now)) if same == session => now,
+            _ if left_ns(self.until_ns) < CLOCK_WAIT && !held.exec.is_clock_ready() => {
+                held.clock_unanswered()
+            }
             _ => held.now(),
         };
         self.clock = Some((session, now));
@@ -315,7 +324,7 @@ type On = (usize, Arc<dyn Executor>);
 fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
     let mut asked: Vec<Option<(Seq, u64)>> = vec![None; BATCH_MAX];
     loop {
-        let mut on = Places { places, clock: None };
+        let mut on = Places { places, clock: None, until_ns: batch.bounds().until_ns };
         let mut posts: Vec<(On, Chain, u64)> = Vec::new();
         let mut flushes: Vec<(On, u64)> = Vec::new();
         while let Some((i, effect)) = batch.next(&mut on) {
@@ -377,11 +386,16 @@ fn execute(batch: &mut Batch, places: &mut [Place<'_>], mut posts: Vec<(On, Chai
         if !wait.is_zero() {
             exec.execute(&chains, &mut outcomes, wait);
         }
-        let now = exec.now(); // what is decided now needs the time of now
+        // what is decided now needs the time of now, which a primary that is silent does not tell
+        let is_answered = outcomes.iter().any(|&outcome| outcome != Outcome::Unknown);
+        let now = is_answered.then(|| exec.now());
         for (((i, _), _, _), outcome) in here.into_iter().zip(outcomes) {
             if let Some(place) = batch.place_of(i) {
                 let held = places[place].held();
-                let now = held.within_horizon(now);
+                let now = match now {
+                    Some(now) => held.within_horizon(now),
+                    None => held.clock_unanswered(),
+                };
                 batch.outcome(i, &mut held.entry, outcome, now);
             }
         }

@@ -75,6 +75,11 @@ enum Turn {
 const NOWHERE: usize = usize::MAX;
 
 impl Batch {
+    /// How long it may take.
+    pub fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
     /// A batch without items.
     pub fn new(bounds: Bounds) -> Self {
         Self { bounds, items: Vec::new(), places: Vec::new(), judged: 0 }
