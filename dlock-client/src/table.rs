@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -234,6 +234,8 @@ const HINT_TABLES: usize = 10;
 
 /// All locks of one instance.
 pub(crate) struct Table {
+    /// Some lock may be got anew under another id: see [`Binding::may_be_got_anew`].
+    pub(crate) has_strays: AtomicBool,
     segments: [OnceLock<Box<[LockSlot]>>; SEGMENTS],
     hints: [OnceLock<Box<[AtomicU64]>>; HINT_TABLES],
     hint_table: AtomicUsize,
@@ -266,6 +268,7 @@ pub(crate) type LockSlotIndex = u32;
 impl Table {
     pub(crate) fn new() -> Self {
         Self {
+            has_strays: AtomicBool::new(false),
             segments: [const { OnceLock::new() }; SEGMENTS],
             hints: [const { OnceLock::new() }; HINT_TABLES],
             hint_table: AtomicUsize::new(0),

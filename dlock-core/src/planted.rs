@@ -45,9 +45,6 @@ bugs! {
     LeftUsed =
         "left-used",
         "a lock that may be released is not operated on, and is got where the primary has it";
-    EnteredCutOff =
-        "entered-cut-off",
-        "a hold without a lease is not entered again once its session is over";
     NoRepublish =
         "no-ledger-rewrite",
         "a new channel carries again what the old one may have lost";
@@ -101,9 +98,6 @@ bugs! {
     OldShareUndone =
         "old-share-undone",
         "a share that its client released by itself is not undone with a later one";
-    LapseForgets =
-        "lapse-forgets",
-        "what was ended before a lapse or in it is not believed when its client comes back";
     AskedAgainShort =
         "asked-again-short",
         "a fair grant that is asked for again lasts as long as is asked";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Getting and releasing locks: the life cycle on the control channel.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -127,13 +128,53 @@ impl Instance {
             Known::As(id) => id,
             Known::Clash => return Adopted::Got(Err(Status::Error)),
             Known::No => {
+                match self.stray(&desc) {
+                    Ok(None) => {}
+                    Ok(Some((id, index))) => return self.adopt_as(id, index, grant, desc),
+                    Err(index) => return Adopted::InUse(index),
+                }
                 let mut entry = LockEntry::new(self.id, link.anchor_s, desc.lock_type, grant, desc);
                 entry.asks_readers(link.asks_readers);
                 self.table.insert(ClientLock::new(grant.lock, entry, exec, pulse, link.epoch));
                 return Adopted::Got(Ok((grant.lock, true)));
             }
         };
-        let Some(index) = self.table.find(id) else { return Adopted::Got(Err(Status::Error)) };
+        match self.table.find(id) {
+            Some(index) => self.adopt_as(id, index, grant, desc),
+            None => Adopted::Got(Err(Status::Error)),
+        }
+    }
+
+    /// A lock of this name that may be got anew under another id; or one that is in use, so that it
+    /// is not known whether there is one.
+    fn stray(&self, desc: &LockDesc) -> Result<Option<(LockId, LockSlotIndex)>, LockSlotIndex> {
+        if !self.table.has_strays.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let epoch = self.link.load().epoch;
+        for (id, index) in self.table.indices() {
+            let guard = self.table.lock_slot(index).try_lock().ok_or(index)?;
+            let is_it = |held: &&ClientLock| {
+                held.id == id
+                    && held.entry.desc().name == desc.name
+                    && held.binding.may_be_got_anew(&held.entry, epoch)
+            };
+            if guard.as_ref().filter(is_it).is_some() {
+                return Ok(Some((id, index)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The lock is known here by this id.
+    fn adopt_as(
+        &self,
+        id: LockId,
+        index: LockSlotIndex,
+        grant: &LockGrant,
+        desc: LockDesc,
+    ) -> Adopted {
+        let link = self.link.load();
         // not waited for: who releases it has locked it, and waits for the control channel
         let Some(mut guard) = self.table.lock_slot(index).try_lock() else {
             return Adopted::InUse(index);
@@ -142,10 +183,12 @@ impl Instance {
             return Adopted::InUse(index);
         };
         let at = (link.epoch, link.anchor_s);
-        let is_new = held.binding.adopt(&mut held.entry, self.id, grant, desc, at);
+        let adopted = held.binding.adopt(&mut held.entry, self.id, grant, desc, at);
+        let Some(is_new) = adopted else { return Adopted::Got(Err(Status::Error)) };
         if is_new {
             held.entry.asks_readers(link.asks_readers);
-            held.go_over_to(exec, pulse);
+            held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
+            self.table.rename(id, grant.lock);
         }
         Adopted::Got(Ok((id, is_new)))
     }
@@ -175,6 +218,10 @@ impl Instance {
         };
         let Some(held) = guard.as_ref() else { return Status::Error };
         let at_primary = held.entry.lock();
+        if self.was_left_elsewhere(&guard) {
+            self.table.remove(index, &mut guard);
+            return Status::Success;
+        }
         let status = match held.entry.state() {
             EntryState::ExclusiveLocked | EntryState::SharedLocked => return Status::Error,
             EntryState::ExclusiveTicketed | EntryState::SharedTicketed => {
@@ -195,6 +242,14 @@ impl Instance {
         status
     }
 
+    /// Whether its release was not answered by another incarnation of the primary: it was never got
+    /// at this one, which may know another lock by its id.
+    fn was_left_elsewhere(&self, guard: &LockSlotGuard<'_>) -> bool {
+        let epoch = self.link.load().epoch;
+        let is_it = |held: &ClientLock| held.entry.has_left() && !held.binding.is_at(epoch);
+        guard.as_ref().is_some_and(is_it)
+    }
+
     /// A lock that the primary has decided about is gone here. That it is not got there is the
     /// answer to an earlier release, if that one was not answered.
     fn release_answered(
@@ -209,6 +264,7 @@ impl Instance {
             self.table.remove(index, guard);
         } else if status == Status::BadResponse {
             held.entry.leaves();
+            self.table.has_strays.store(true, Ordering::Relaxed);
         }
         released(status, was_unanswered)
     }
@@ -297,6 +353,7 @@ impl Instance {
         let mut lock_slots: Vec<(LockSlotIndex, LockSlotGuard<'_>)> =
             Vec::with_capacity(wanted.len());
         let mut locks: Vec<LockId> = Vec::with_capacity(wanted.len());
+        let mut has_released = false;
         for (index, i) in wanted {
             let guard = self.releasable(LockId(ids[i]), index, until).ok();
             let guard = guard.filter(|g| g.as_ref().is_some_and(|held| held.entry.refs() == 0));
@@ -304,6 +361,10 @@ impl Instance {
                 settle(self.table.lock_slot(index), &mut guard, until).map(|()| guard)
             });
             match settled {
+                Some(Ok(mut guard)) if self.was_left_elsewhere(&guard) => {
+                    self.table.remove(index, &mut guard);
+                    has_released = true;
+                }
                 Some(Ok(guard)) => {
                     locks.extend(guard.as_ref().map(|held| held.entry.lock()));
                     lock_slots.push((index, guard));
@@ -313,7 +374,7 @@ impl Instance {
             }
         }
         if lock_slots.is_empty() {
-            return Status::Error;
+            return if has_released { Status::Success } else { Status::Error };
         }
         let items = locks.len();
         let request = ControlRequest::ReleaseLocks(locks);

@@ -195,7 +195,10 @@ impl Instance {
                         }
                         held.resume();
                     }
-                    false => held.refuse(Arc::clone(&refuse)),
+                    false => {
+                        self.table.has_strays.store(true, Ordering::Relaxed);
+                        held.refuse(Arc::clone(&refuse));
+                    }
                 }
             }
         }
@@ -285,7 +288,11 @@ impl Instance {
         for &(id, index) in locks {
             match self.table.lock_slot(index).lock_until(|| Instant::now() + LOCK_SLOT_WAIT) {
                 Some(mut guard) => {
-                    if let Some(held) = guard.as_mut().filter(|held| held.id == id) {
+                    // one that may be released is not known to be got: it is got anew
+                    let is_got = |held: &&mut crate::table::ClientLock| {
+                        held.id == id && !held.entry.has_left()
+                    };
+                    if let Some(held) = guard.as_mut().filter(is_got) {
                         claims.push(((id, index), held.binding.claim(&mut held.entry, now)));
                     }
                 }

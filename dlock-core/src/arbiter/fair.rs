@@ -552,11 +552,8 @@ pub(super) fn lapse(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, 
         true => state.fair.live.get(&client).copied(),
         false => named(ctx.mem.ledger(client, handle)),
     };
-    let (mut record, mut ended) = (None, None);
-    if !planted::is(Bug::LapseForgets) {
-        record = state.fair.records.get(&client).map(|r| (r.mode, r.ticket));
-        ended = state.fair.revoked.get(&client).cloned();
-    }
+    let record = state.fair.records.get(&client).map(|r| (r.mode, r.ticket));
+    let ended = state.fair.revoked.get(&client).cloned();
     undo(ctx, state, client, handle);
     state.fair.revoked.extend(ended.map(|ended| (client, ended)));
     for (mode, ticket) in had.into_iter().chain(record) {

@@ -71,6 +71,7 @@ impl Binding {
     /// The primary has given, to a get by its name, a lock that is known here already. Whether it
     /// is new to the caller: it was not claimed at this incarnation, or an earlier release of it
     /// was not answered. A hold of it is lost then, or is undone before the next operation.
+    /// `None`: the caller knows a lock of another name by this id.
     ///
     /// Only for the answer to a request that was sent after the last release of the lock, on the
     /// same channel or on one that has replaced it: what it says is the truth then.
@@ -81,13 +82,16 @@ impl Binding {
         grant: &LockGrant,
         desc: LockDesc,
         (epoch, anchor_s): (Epoch, u32),
-    ) -> bool {
+    ) -> Option<bool> {
+        if entry.desc().name != desc.name {
+            return None; // the caller knows another lock by this id, and may go on using it
+        }
         let is_same = grant.already && self.is_at(epoch) && !entry.has_left();
         if is_same || planted::is(Bug::LeftUsed) {
-            return false;
+            return Some(false);
         }
-        let is_of_name = entry.desc().name == desc.name && entry.lock_type() == desc.lock_type;
-        match is_of_name && (grant.already || entry.state().is_held()) {
+        let is_of_type = entry.lock_type() == desc.lock_type;
+        match is_of_type && (grant.already || entry.state().is_held()) {
             true => {
                 entry.lose();
                 entry.rebind(grant, anchor_s);
@@ -95,7 +99,14 @@ impl Binding {
             false => *entry = LockEntry::new(me, anchor_s, desc.lock_type, grant, desc),
         }
         *self = Self::new(epoch);
-        true
+        Some(true)
+    }
+
+    /// Whether the lock is one that a get of its name may be about although the primary gives it
+    /// another id: it was not claimed at this incarnation, or was released without an answer. There
+    /// is one entry of a name, so that nothing is done to one that is meant for the other.
+    pub fn may_be_got_anew(&self, entry: &LockEntry, epoch: Epoch) -> bool {
+        entry.has_left() || !self.is_at(epoch)
     }
 }
 

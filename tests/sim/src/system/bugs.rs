@@ -53,7 +53,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("shares-come-round", "rounds"),
     ("issued-any-intent", "strays"),
     ("old-share-undone", "strays"),
-    ("lapse-forgets", "strays"),
 ];
 
 /// The scenario in which this bug is looked for.

@@ -425,8 +425,17 @@ impl Sys {
             return self.control_soon(c, true); // that primary has died: it was never one of its
         }
         let old_clock = self.clients[c].clock;
+        let anew = self.clients[c].epoch != epoch;
+        for l in 0..self.clients[c].threads.len() {
+            let has_left = |t: &super::state::Thread| {
+                let is_idle = matches!(t.doing, Doing::Idle | Doing::Control);
+                is_idle && t.entry.as_ref().is_some_and(LockEntry::has_left)
+            };
+            if anew && has_left(&self.clients[c].threads[l]) {
+                self.forget_lock(c, l); // it is not claimed, but got anew
+            }
+        }
         let client = &mut self.clients[c];
-        let anew = client.epoch != epoch;
         if anew {
             for t in client.threads.iter_mut().filter(|t| t.entry.is_some()) {
                 t.old_clock = t.old_clock.or(Some(old_clock));

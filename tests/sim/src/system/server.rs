@@ -255,7 +255,7 @@ impl World {
             let is_in_time = |arrived: &Arrived| match arrived {
                 Arrived::Control { at, client, inc, conn, .. } => {
                     let is_of = (*client, *inc, *conn) == (s.client, s.inc, s.conn);
-                    is_of && Some(*at) <= until
+                    is_of && until.is_some_and(|until| *at < until) // what came then may be unheard
                 }
                 _ => false,
             };

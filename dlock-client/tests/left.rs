@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A lock whose release was not answered, or that was not claimed, and that the primary gives
+//! another id when it is got again: there is one lock of a name, whatever its ids.
+
+mod common;
+
+use common::{desc, fabrics, got, server_at, status, ChildPrimary, X};
+use dlock_client::{ClientConfig, FabricChoice, Instance, LockId, LockType, Status::*};
+use dlock_server::{Server, ServerConfig};
+
+/// Not a test by itself: the primary that is stopped.
+#[test]
+fn child_that_serves_until_its_input_ends() {
+    common::serve_as_child();
+}
+
+/// Half of all names have a hash that is no positive number: their ids are counted, and a lock of
+/// such a name that is made anew has another one.
+const NAME: &str = "zzzzzzz1";
+
+fn hash(name: &str) -> i32 {
+    let add = |h: u32, b: u8| h.wrapping_mul(33).wrapping_add(u32::from(b));
+    name.bytes().fold(5381, add) as i32
+}
+
+fn name() -> String {
+    (0..).map(|i| format!("{NAME}{i}")).find(|name| hash(name) <= 0).unwrap()
+}
+
+fn join(port: u16, fabric: FabricChoice) -> Instance {
+    let config = ClientConfig { port, fabric, horizon_s: Some(0), ..Default::default() };
+    Instance::init(&config, "127.0.0.1").unwrap()
+}
+
+/// One that has an unanswered release of the old id behind it, holds the lock under its new id,
+/// and has claimed at a successor.
+fn recovered(fabric: FabricChoice, kind: LockType) -> (Server, Instance, LockId, LockId) {
+    let first = ChildPrimary::start("child_that_serves_until_its_input_ends");
+    let port = first.port;
+    let a = join(port, fabric);
+    let old = got(&a, &name(), kind);
+    first.freeze();
+    assert_eq!(a.release_lock(old), BadResponse);
+    first.thaw();
+    let new = got(&a, &name(), kind);
+    assert_eq!(old, new, "it has another id at the primary, and is known by its old one");
+    assert_eq!(status(a.trylock(new, X, 600)), Success);
+    drop(first);
+    let second = server_at(port, ServerConfig { recovery_clients: 1, ..Default::default() });
+    assert_eq!(a.reinit("127.0.0.1"), Success);
+    assert_eq!(a.update_all_locks(), Success);
+    assert_eq!(a.reinit_done(), Success);
+    (second, a, old, new)
+}
+
+fn nobody_else_gets_it(port: u16, fabric: FabricChoice, kind: LockType, a: &Instance, new: LockId) {
+    let b = join(port, fabric);
+    let of_b = b.get_lock(desc(&name(), kind)).1.unwrap();
+    let of_b = status(b.trylock(of_b, X, 600));
+    let of_a = status(a.unlock(new));
+    assert_ne!(of_b, Success, "{fabric:?} {kind:?}: two holders; a's unlock says {of_a:?}");
+    assert_eq!(of_a, Success, "{fabric:?} {kind:?}");
+}
+
+fn on_all(test: impl Fn(FabricChoice, LockType) + Sync) {
+    std::thread::scope(|scope| {
+        for fabric in fabrics() {
+            for kind in [LockType::Atomic, LockType::Rw] {
+                let test = &test;
+                scope.spawn(move || test(fabric, kind));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_hold_survives_the_next_reconnection_whatever_was_released_before_without_an_answer() {
+    on_all(|fabric, kind| {
+        let (second, a, _old, new) = recovered(fabric, kind);
+        assert_eq!(a.reinit("127.0.0.1"), Success); // the connection was lost for a moment
+        let port = second.local_addr().port();
+        nobody_else_gets_it(port, fabric, kind, &a, new);
+    });
+}
+
+#[test]
+fn a_hold_survives_the_repetition_of_a_release_of_its_old_id() {
+    on_all(|fabric, kind| {
+        let (second, a, old, new) = recovered(fabric, kind);
+        assert_eq!(a.release_lock(old), Error, "{fabric:?} {kind:?}: it is held");
+        let port = second.local_addr().port();
+        nobody_else_gets_it(port, fabric, kind, &a, new);
+    });
+}
+
+fn own(port: u16, recovery_clients: u32) -> Server {
+    let config =
+        ServerConfig { bind: common::own_address(), recovery_clients, ..Default::default() };
+    server_at(port, config)
+}
+
+/// Nothing is released without an answer here: a lock that was not claimed at a successor is got
+/// anew there, under another id, as `unclaimed.rs` allows. The next successor is told of both.
+#[test]
+fn a_lock_that_was_got_anew_is_not_claimed_twice_at_the_next_successor() {
+    on_all(|fabric, kind| {
+        let ip = common::own_address().to_string();
+        let first = own(0, 0);
+        let port = first.local_addr().port();
+        let config = ClientConfig { port, fabric, horizon_s: Some(0), ..Default::default() };
+        let a = Instance::init(&config, &ip).unwrap();
+        got(&a, "aaaaaaaaaaa", kind); // so that the counter goes another way
+        let old = got(&a, &name(), kind);
+        assert_eq!(status(a.trylock(old, X, 600)), Success);
+        drop(first);
+        let second = own(port, 1);
+        assert_eq!(a.reinit(&ip), Success);
+        assert_eq!(a.reinit_done(), Success); // `update_all_locks` was left out
+        let b = Instance::init(&config, &ip).unwrap();
+        // another client's lock takes the number
+        let others = (0..).map(|i| format!("b{NAME}{i}")).filter(|name| hash(name) <= 0);
+        for name in others.take(4) {
+            got(&b, &name, kind);
+        }
+        let new = got(&a, &name(), kind);
+        assert_eq!(old, new);
+        assert_eq!(status(a.extend(new, X, 600)), lost(kind), "the hold was lost");
+        if kind == LockType::Rw {
+            assert_eq!(status(a.trylock(new, X, 600)), Fail, "the hold was lost");
+        }
+        assert_eq!(status(a.trylock(new, X, 600)), Success);
+        drop(second);
+        let _third = own(port, 1);
+        assert_eq!(a.reinit(&ip), Success);
+        assert_eq!(a.update_all_locks(), Success);
+        assert_eq!(a.reinit_done(), Success);
+        let c = Instance::init(&config, &ip).unwrap();
+        let of_c = got(&c, &name(), kind);
+        let of_c = status(c.trylock(of_c, X, 600));
+        assert_eq!((of_c, status(a.unlock(new))), (Fail, Success), "{fabric:?} {kind:?}");
+    });
+}
+
+/// What an extend says of a hold that was lost: one of a read-write lock cannot be extended.
+fn lost(kind: LockType) -> dlock_client::Status {
+    if kind == LockType::Rw {
+        Invalid
+    } else {
+        Fail
+    }
+}
+
+/// A lock object of a lock that was not claimed, whose id is another lock's at the successor.
+#[test]
+fn a_lock_object_never_stands_for_a_lock_of_another_name() {
+    use dlock_client::{Client, Config};
+    use std::time::Duration;
+    for fabric in fabrics() {
+        let ip = common::own_address().to_string();
+        let first = own(0, 0);
+        let port = first.local_addr().port();
+        let config = Config::new().port(port).fabric(fabric).without_horizon();
+        let connect = || Client::with_config(&config, &ip).unwrap();
+        let lease = Duration::from_secs(60);
+        let a = connect();
+        let lock_a = a.atomic_lock(name()).unwrap();
+        drop(first);
+        let _second = own(port, 1);
+        a.reconnect(&ip).unwrap();
+        assert_eq!(a.instance().reinit_done(), Success); // `update_all_locks` was left out
+        let b = connect();
+        let other = (0..).map(|i| format!("b{NAME}{i}")).find(|name| hash(name) <= 0).unwrap();
+        let _of_b = b.atomic_lock(other.as_str()).unwrap(); // has the number that `lock_a` had
+        let of_b = b.atomic_lock(name()).unwrap();
+        let _guard = of_b.try_lock(lease).unwrap();
+        assert!(lock_a.try_lock(lease).is_err(), "{fabric:?}: it was not claimed");
+        let _other = a.atomic_lock(other.as_str());
+        assert!(lock_a.try_lock(lease).is_err(), "{fabric:?}: b holds the lock of that name");
+    }
+}
