@@ -388,8 +388,7 @@ impl Sys {
 
     /// The horizon of this lock is that of the client's session.
     pub(super) fn takes_horizon(&mut self, c: usize, l: usize) {
-        let (now, who) = (self.now, self.who(c));
-        let client = &mut self.clients[c];
+        let (now, who, client) = (self.now, self.who(c), &mut self.clients[c]);
         let horizon_ns = client.beats.horizon_ns();
         client.threads[l].horizon_ns = horizon_ns;
         let until = match client.cut {
@@ -427,11 +426,9 @@ impl Sys {
         let old_clock = self.clients[c].clock;
         let anew = self.clients[c].epoch != epoch;
         for l in 0..self.clients[c].threads.len() {
-            let has_left = |t: &super::state::Thread| {
-                let is_idle = matches!(t.doing, Doing::Idle | Doing::Control);
-                is_idle && t.entry.as_ref().is_some_and(LockEntry::has_left)
-            };
-            if anew && has_left(&self.clients[c].threads[l]) {
+            let t = &self.clients[c].threads[l];
+            let is_idle = matches!(t.doing, Doing::Idle | Doing::Control);
+            if anew && is_idle && t.entry.as_ref().is_some_and(LockEntry::has_left) {
                 self.forget_lock(c, l); // it is not claimed, but got anew
             }
         }
