@@ -160,9 +160,9 @@ impl Client {
     }
 
     /// Comes back to the primary, or to its successor at `ip`. At the same primary all locks are as
-    /// they were. A successor is to be told of them: [`Instance::update_all_locks`], and
-    /// [`Instance::reinit_done`] once nobody relies on what it has refused; until then locks are
-    /// `NotReady`.
+    /// they were. At a successor call [`Instance::update_all_locks`], which claims them, and
+    /// [`Instance::reinit_done`] once the program does not rely any more on the holds that were
+    /// refused; until then locks are `NotReady`.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); `Removed` (the primary does not know this client).

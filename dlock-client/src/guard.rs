@@ -167,7 +167,7 @@ impl Guard<'_> {
     }
 
     /// Whether this client has learnt that the hold is lost, as from a successor of its primary
-    /// that has refused it. Nobody is asked: see [`check`](Self::check).
+    /// that has refused it. No message is sent.
     ///
     /// # Latency
     /// None; 5 s at most while another thread is busy with the lock.
@@ -269,9 +269,9 @@ impl RwGuard<'_> {
         self.0.mode
     }
 
-    /// Whether the lock is held until the session's horizon, as far as this client knows; nobody is
-    /// asked. The primary ends a hold without a lease when it ends the session, and says so when
-    /// the client comes back ([`Client::reconnect`](crate::Client::reconnect)).
+    /// Whether the lock is held until the session's horizon, as far as this client knows. No
+    /// message is sent. The primary ends a hold without a lease when it ends the session, and says
+    /// so when the client comes back ([`Client::reconnect`](crate::Client::reconnect)).
     ///
     /// # Errors
     /// `Lost`, `NotReady` (a successor of the primary was not told of it yet), `Disconnected` (the

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Heartbeats of the library keep a session alive, whatever primary and program do meanwhile.
+//! Heartbeats of the library keep a session alive while the primary stands still, or the
+//! program's control calls fail.
 
 mod common;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A lock whose release was not answered, or that was not claimed, and that the primary gives
-//! another id when it is got again: there is one lock of a name, whatever its ids.
+//! another id when it is got again: the client has one lock of each name, under its first id.
 
 mod common;
 

@@ -54,25 +54,13 @@ fn a_turn_that_is_over_lasts_until_somebody_waits_for_the_next() {
     assert!(is_granted(&w.wait(2, X, next), 2));
 }
 
-/// The primary executes the chain by which client 1, behind its intent, takes a share.
-fn executes_a_share(w: &mut World) {
-    w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, 600);
-    let (noted, old) = (w.memory.ledgers[&id(1)], w.memory.word);
-    w.memory.word = w.word().shared_taken().into_bits();
-    w.call(|arbiter, _, _, lock, _, _| {
-        let addr = WordAddr::new(lock.slot, Word::W0);
-        let add = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
-        arbiter.executed_word_op(lock, id(1), noted, &add, old);
-    });
-}
-
 /// A client that has operated on the words itself took a share over tcp; the note was lost with the
 /// channel, and it released the share itself again. Another share, which nobody claims, does not
 /// pass for it.
 #[test]
 fn a_share_that_the_primary_took_for_a_client_is_over_when_its_ledger_has_dropped_it() {
     let mut w = World::new(LockType::Fair, 2);
-    executes_a_share(&mut w);
+    w.executes_a_share(1, 600);
     let nobodys = w.word().shared_taken();
     w.memory.word = nobodys.into_bits();
     let next = w.take(2, X, LedgerState::TicketExclusive, 0);

@@ -6,7 +6,7 @@
 mod lock;
 
 use dlock_core::clock::NS;
-use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX};
+use dlock_core::limits::{FAIR_LANE_DIVERT, FAIR_LANE_MAX};
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::words::{FairWord, LedgerState, Ticket};
 use lock::{id, is_done, is_granted, World, HANDLE, RESOLVE, S, WAKE, X};
@@ -97,12 +97,7 @@ fn the_number_that_is_left_out_for_a_share_is_skipped_at_once() {
 #[test]
 fn a_share_that_was_passed_over_is_not_taken_off_after_a_lapse_of_its_client() {
     for ends in 0..3 {
-        let mut w = World::new(LockType::Fair, 5);
-        let late = w.take(1, S, LedgerState::Intent, 0);
-        let first = w.take(2, X, LedgerState::TicketExclusive, 0);
-        assert!(w.wait(2, X, first).is_empty());
-        assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS + NS / 100), 2));
-        w.writes(2, LedgerState::HeldExclusive, first, 600);
+        let (mut w, late, first) = World::passed_over();
         assert!(is_done(&w.release(2, X, first), 2));
         w.memory.ledgers.remove(&id(2));
         let held = w.take(3, S, LedgerState::HeldShared, 600);
@@ -125,12 +120,7 @@ fn a_share_that_was_passed_over_is_not_taken_off_after_a_lapse_of_its_client() {
 /// It came out with another share since, and nobody has looked.
 #[test]
 fn a_share_after_one_that_was_passed_over_is_taken_off_with_its_owner() {
-    let mut w = World::new(LockType::Fair, 5);
-    let late = w.take(1, S, LedgerState::Intent, 0);
-    let first = w.take(2, X, LedgerState::TicketExclusive, 0);
-    assert!(w.wait(2, X, first).is_empty());
-    assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS + NS / 100), 2));
-    w.writes(2, LedgerState::HeldExclusive, first, 600);
+    let (mut w, late, first) = World::passed_over();
     w.writes(1, LedgerState::TicketShared, late, 0);
     assert!(is_done(&w.release(2, X, first), 2));
     w.memory.ledgers.remove(&id(2));

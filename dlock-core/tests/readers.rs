@@ -7,7 +7,6 @@ mod lock;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, FAIR_READERS_MAX};
 use dlock_core::message::{LockType, Reply, Request};
-use dlock_core::word_op::{Word, WordAddr, WordOp};
 use dlock_core::words::{FairWord, LedgerState, Ticket};
 use lock::{expiry, id, is_denied, is_done, is_granted, World, HANDLE, RESOLVE, S, WAKE, X};
 
@@ -116,25 +115,13 @@ fn a_share_that_may_have_been_passed_over_keeps_the_next_waiting_for_a_grace() {
     assert!(is_denied(&w.ask(1, poll)), "it has come too late");
 }
 
-/// The share of client 1, who has not come out with it, was passed over; client 2 holds the lock.
-/// Their tickets.
-fn passed_over() -> (World, Ticket, Ticket) {
-    let mut w = World::new(LockType::Fair, 5);
-    let late = w.take(1, S, LedgerState::Intent, 0);
-    let first = w.take(2, X, LedgerState::TicketExclusive, 0);
-    assert!(w.wait(2, X, first).is_empty());
-    assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS + NS / 100), 2));
-    w.writes(2, LedgerState::HeldExclusive, first, 600);
-    (w, late, first)
-}
-
 /// It came out with its share, was refused and has dropped it; then it asks what is left, or goes.
 #[test]
 fn a_share_that_was_passed_over_is_not_taken_off_with_its_owner() {
     let ends: [fn(&mut World); 3] =
         [|w| _ = w.ask(1, RESOLVE), |w| _ = w.forget(1), |w| _ = w.pass(60 * NS)];
     for (n, end) in ends.into_iter().enumerate() {
-        let (mut w, late, first) = passed_over();
+        let (mut w, late, first) = World::passed_over();
         w.writes(1, LedgerState::TicketShared, late, 0);
         let poll = Request::Poll { handle: HANDLE, mode: S, ticket: late, expire_s: 9 };
         assert!(is_denied(&w.ask(1, poll)));
@@ -273,7 +260,7 @@ fn the_shared_lane_starts_again_when_the_lock_is_idle() {
 /// Its share was passed over, so that the shares that are left are others'.
 #[test]
 fn a_hold_that_came_too_late_takes_no_share_off_when_its_lease_ends() {
-    let (mut w, late, first) = passed_over();
+    let (mut w, late, first) = World::passed_over();
     w.writes(1, LedgerState::HeldShared, late, 20);
     assert!(is_done(&w.release(2, X, first), 2));
     w.memory.ledgers.remove(&id(2));
@@ -289,7 +276,7 @@ fn a_hold_that_came_too_late_takes_no_share_off_when_its_lease_ends() {
 fn a_hold_that_came_too_late_takes_no_share_off_with_its_owner() {
     let ends: [fn(&mut World); 2] = [|w| _ = w.ask(1, RESOLVE), |w| _ = w.forget(1)];
     for end in ends {
-        let (mut w, late, first) = passed_over();
+        let (mut w, late, first) = World::passed_over();
         w.writes(1, LedgerState::HeldShared, late, 20);
         assert!(is_done(&w.release(2, X, first), 2));
         w.memory.ledgers.remove(&id(2));
@@ -336,7 +323,7 @@ fn a_share_that_ended_before_a_lapse_or_in_it_is_not_ended_again_when_its_client
         if is_proxied {
             w.arbiter.proxy(id(1));
         }
-        let share = executes_a_share(&mut w, 1);
+        let share = w.executes_a_share(1, 1);
         let other = w.take(2, S, LedgerState::HeldShared, 600);
         let next = w.take(3, X, LedgerState::TicketExclusive, 0);
         if is_wanted {
@@ -362,19 +349,6 @@ fn a_share_that_ended_before_a_lapse_or_in_it_is_not_ended_again_when_its_client
     }
 }
 
-/// A chain of client 1, which the primary executes, takes a share; its note is lost.
-fn executes_a_share(w: &mut World, lease_s: u32) -> Ticket {
-    w.writes(1, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, lease_s);
-    let (noted, old) = (w.memory.ledgers[&id(1)], w.memory.word);
-    w.memory.word = w.word().shared_taken().into_bits();
-    w.call(|arbiter, _, _, lock, _, _| {
-        let addr = WordAddr::new(lock.slot, Word::W0);
-        let add = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
-        arbiter.executed_word_op(lock, id(1), noted, &add, old);
-    });
-    FairWord::from_bits(old).next()
-}
-
 /// The chain's note was lost, and the client went back to shared memory.
 #[test]
 fn a_share_that_its_client_released_by_itself_is_not_taken_off_with_a_later_one() {
@@ -385,7 +359,7 @@ fn a_share_that_its_client_released_by_itself_is_not_taken_off_with_a_later_one(
     }
     for since in [Since::Nothing, Since::Named, Since::Intent] {
         let mut w = World::new(LockType::Fair, 2);
-        executes_a_share(&mut w, 600);
+        w.executes_a_share(1, 600);
         w.memory.word = w.word().shared_done(1).into_bits();
         w.take(2, S, LedgerState::HeldShared, 600);
         let taken = match since {

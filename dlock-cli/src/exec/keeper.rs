@@ -55,7 +55,8 @@ enum Held<'a> {
 enum Back {
     /// It is as it was, as far as is known: extending it tells.
     Here,
-    /// A successor has refused it. It gives it to nobody before this client has told all.
+    /// A successor has refused the claim. It gives the lock to no client before this one has sent
+    /// `ReinitDone`.
     Refused,
 }
 

@@ -154,7 +154,8 @@ fn a_lock_without_a_lease_outlasts_a_primary_that_is_stopped_for_less_than_the_l
     }
 }
 
-/// The operator has started it without recovery: it gives the lock to whoever comes first.
+/// The operator has started the primary without recovery: it gives the lock to the first client
+/// that asks.
 #[test]
 fn command_ends_when_a_primary_says_that_it_knows_of_no_lock() {
     let scene = Scene::new("unknown");

@@ -191,7 +191,7 @@ impl Instance {
     }
 
     /// What this client knows of the hold of the guard with this number, and of its session.
-    /// Nobody is asked.
+    /// No message is sent.
     ///
     /// # Errors
     /// `AlreadyUnlocked`, `Fail` (it was lost), `NotReady` (a successor was not told of it yet),

@@ -7,7 +7,7 @@
 //! ```
 //! What is known of a client stands with each lock, and it may have got all of them: they are
 //! told one by one, and a lock that is used before is told then. A lock may be told twice: a client
-//! that has gone over to memory of its own never becomes proxied again.
+//! that has mapped the shared memory never becomes proxied again.
 
 use std::collections::BTreeSet;
 

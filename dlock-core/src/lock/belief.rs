@@ -48,7 +48,7 @@ impl LockEntry {
     }
 
     /// The lock, of which nothing is held, was to be released altogether, and the primary has not
-    /// answered. Whatever is done to it before it is got again might be done to another lock.
+    /// answered. An operation on its place, before it is got again, might change another lock.
     pub fn leaves(&mut self) {
         self.end(EntryState::Initialized);
         self.ledger_write = None;

@@ -45,11 +45,11 @@
 //! but queue places, and a connection that the client's host has closed ends with the grace what
 //! has no lease.
 //!
-//! Silence counts only as far as the primary has listened: whatever is due waits until everything
-//! is heard that had come when it was found to be due ([`Effect::Listen`]). Of a primary that stood
-//! still, the clients have not been silent if their requests lie in its sockets. So what is due is
-//! done by the end of the first listening that begins after that time, however long the primary
-//! stood still before; nothing is done earlier than it is due.
+//! The primary counts a client's silence only up to when it has read its sockets: an end that is
+//! due waits until every request is heard that had come when it was found due
+//! ([`Effect::Listen`]). If the primary itself stood still, its clients' requests may lie in its
+//! sockets. So what is due is done by the end of the first listening that begins after that time,
+//! however long the primary stood still before; nothing is done earlier than it is due.
 //!
 //! The driver executes [`Effect`]s in order ([`Membership::poll`]) after every call, before it
 //! answers anybody, and reports what became of them.

@@ -8,8 +8,9 @@ use dlock_core::arbiter::{Arbiter, Caller, LockRef, Sent};
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
+use dlock_core::limits::FAIR_GRACE_S;
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::word_op::WordAddr;
+use dlock_core::word_op::{Word, WordAddr, WordOp};
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 
 pub const X: Mode = Mode::Exclusive;
@@ -70,6 +71,32 @@ pub fn id(n: u32) -> ClientId {
 }
 
 impl World {
+    /// A fair lock. The share of client 1, which has not come out with it, was passed over;
+    /// client 2 holds the lock. Their tickets.
+    pub fn passed_over() -> (Self, Ticket, Ticket) {
+        let mut w = Self::new(LockType::Fair, 5);
+        let late = w.take(1, S, LedgerState::Intent, 0);
+        let first = w.take(2, X, LedgerState::TicketExclusive, 0);
+        assert!(w.wait(2, X, first).is_empty());
+        assert!(is_granted(&w.pass(u64::from(FAIR_GRACE_S) * NS + NS / 100), 2));
+        w.writes(2, LedgerState::HeldExclusive, first, 600);
+        (w, late, first)
+    }
+
+    /// The primary executes the chain by which client `n`, behind its intent, takes a share; its
+    /// note is lost.
+    pub fn executes_a_share(&mut self, n: u32, lease_s: u32) -> Ticket {
+        self.writes(n, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, lease_s);
+        let (noted, old) = (self.memory.ledgers[&id(n)], self.memory.word);
+        self.memory.word = self.word().shared_taken().into_bits();
+        self.call(|arbiter, _, _, lock, _, _| {
+            let addr = WordAddr::new(lock.slot, Word::W0);
+            let add = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
+            arbiter.executed_word_op(lock, id(n), noted, &add, old);
+        });
+        FairWord::from_bits(old).next()
+    }
+
     pub fn new(lock_type: LockType, clients: u32) -> Self {
         Self {
             lock_type,

@@ -52,7 +52,7 @@ use crate::memory::Memory;
 use crate::server::Offers;
 
 /// Connections at a time.
-const CONNECTIONS_MAX: usize = 16;
+pub(super) const CONNECTIONS_MAX: usize = 16;
 /// Bytes of a request line.
 const LINE_MAX: u64 = 4 * 1024;
 /// Bytes that are read of a longer one after its answer.

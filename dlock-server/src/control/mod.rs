@@ -44,10 +44,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A listening: the sockets are polled so often, with such a pause before each. A connection that
 /// waits to be accepted is accepted by the first, its request is read by the second, and there are
-/// two for more connections than one poll tells of. So long after its horizon a silent client is
-/// acted on.
+/// two more for a host that is busy. So long after its horizon a silent client is acted on.
 const LISTEN_POLLS: u32 = 4;
 const LISTEN_PAUSE: Duration = Duration::from_millis(25);
+/// One poll tells of every connection, of those of operators and of the listeners.
+const EVENTS_A_POLL: usize = CONNECTIONS_MAX + admin::CONNECTIONS_MAX + 16;
 
 /// What the control thread is made of. The listeners are nonblocking.
 pub(crate) struct Parts {
@@ -80,6 +81,7 @@ pub(crate) struct Listeners {
 pub(crate) fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(ADMISSIONS_MAX)
+        .max_io_events_per_tick(EVENTS_A_POLL)
         .enable_io()
         .enable_time()
         .build()
