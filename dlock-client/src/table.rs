@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -234,8 +234,6 @@ const HINT_TABLES: usize = 10;
 
 /// All locks of one instance.
 pub(crate) struct Table {
-    /// Some lock may be got anew under another id: see [`Binding::may_be_got_anew`].
-    pub(crate) has_strays: AtomicBool,
     segments: [OnceLock<Box<[LockSlot]>>; SEGMENTS],
     hints: [OnceLock<Box<[AtomicU64]>>; HINT_TABLES],
     hint_table: AtomicUsize,
@@ -245,6 +243,7 @@ pub(crate) struct Table {
 #[derive(Default)]
 struct Map {
     index: HashMap<LockId, u32, BuildHasherDefault<IdHasher>>,
+    names: HashMap<Vec<u8>, LockId>,
     free: Vec<u32>,
     used: u32,
     /// Locks a recovered primary knows by another id than the application: its id to ours.
@@ -268,7 +267,6 @@ pub(crate) type LockSlotIndex = u32;
 impl Table {
     pub(crate) fn new() -> Self {
         Self {
-            has_strays: AtomicBool::new(false),
             segments: [const { OnceLock::new() }; SEGMENTS],
             hints: [const { OnceLock::new() }; HINT_TABLES],
             hint_table: AtomicUsize::new(0),
@@ -313,7 +311,7 @@ impl Table {
 
     /// Adds a lock that is not in the table.
     pub(crate) fn insert(&self, held: ClientLock) -> LockSlotIndex {
-        let id = held.id;
+        let (id, name) = (held.id, held.entry.desc().name.clone());
         let mut map = self.map.write();
         let index = map.free.pop().unwrap_or_else(|| {
             map.used += 1;
@@ -323,6 +321,7 @@ impl Table {
         *self.lock_slot(index).held.lock() = Some(held);
         let before = map.index.insert(id, index);
         assert!(before.is_none(), "a lock is in the table once");
+        map.names.insert(name, id);
         self.set_hint(id, index);
         index
     }
@@ -345,9 +344,15 @@ impl Table {
         if let Some(held) = guard.take() {
             let mut map = self.map.write();
             map.index.remove(&held.id);
+            map.names.remove(&held.entry.desc().name);
             map.renamed.retain(|_, known_as| *known_as != held.id);
             map.free.push(index);
         }
+    }
+
+    /// The lock of this name, whatever id the primary has for it now.
+    pub(crate) fn named(&self, name: &[u8]) -> Option<LockId> {
+        self.map.read().names.get(name).copied()
     }
 
     /// What an id of the primary's means here.
@@ -466,7 +471,9 @@ mod tests {
         table.rename(LockId(5), LockId(9));
         assert_eq!(table.known(LockId(9)), Known::As(LockId(5)));
         assert_eq!(table.known(LockId(5)), Known::Clash);
+        assert_eq!(table.named(&[1]), Some(LockId(5)));
         table.remove(index, &mut table.lock_slot(index).lock_until(Instant::now).unwrap());
+        assert_eq!(table.named(&[1]), None);
         assert_eq!(table.known(LockId(9)), Known::No);
     }
 

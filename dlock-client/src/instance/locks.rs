@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Getting and releasing locks: the life cycle on the control channel.
 
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -124,15 +123,14 @@ impl Instance {
     fn adopt(&self, grant: &LockGrant, desc: LockDesc) -> Adopted {
         let link = self.link.load();
         let (exec, pulse) = (Arc::clone(&link.exec), Arc::clone(&link.pulse));
-        let id = match self.table.known(grant.lock) {
+        let known = match self.table.known(grant.lock) {
+            Known::No => self.table.named(&desc.name).map_or(Known::No, Known::As),
+            known => known,
+        };
+        let id = match known {
             Known::As(id) => id,
             Known::Clash => return Adopted::Got(Err(Status::Error)),
             Known::No => {
-                match self.stray(&desc) {
-                    Ok(None) => {}
-                    Ok(Some((id, index))) => return self.adopt_as(id, index, grant, desc),
-                    Err(index) => return Adopted::InUse(index),
-                }
                 let mut entry = LockEntry::new(self.id, link.anchor_s, desc.lock_type, grant, desc);
                 entry.asks_readers(link.asks_readers);
                 self.table.insert(ClientLock::new(grant.lock, entry, exec, pulse, link.epoch));
@@ -141,29 +139,8 @@ impl Instance {
         };
         match self.table.find(id) {
             Some(index) => self.adopt_as(id, index, grant, desc),
-            None => Adopted::Got(Err(Status::Error)),
+            None => self.adopt(grant, desc), // another thread has released it
         }
-    }
-
-    /// A lock of this name that may be got anew under another id; or one that is in use, so that it
-    /// is not known whether there is one.
-    fn stray(&self, desc: &LockDesc) -> Result<Option<(LockId, LockSlotIndex)>, LockSlotIndex> {
-        if !self.table.has_strays.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
-        let epoch = self.link.load().epoch;
-        for (id, index) in self.table.indices() {
-            let guard = self.table.lock_slot(index).try_lock().ok_or(index)?;
-            let is_it = |held: &&ClientLock| {
-                held.id == id
-                    && held.entry.desc().name == desc.name
-                    && held.binding.may_be_got_anew(&held.entry, epoch)
-            };
-            if guard.as_ref().filter(is_it).is_some() {
-                return Ok(Some((id, index)));
-            }
-        }
-        Ok(None)
     }
 
     /// The lock is known here by this id.
@@ -264,7 +241,6 @@ impl Instance {
             self.table.remove(index, guard);
         } else if status == Status::BadResponse {
             held.entry.leaves();
-            self.table.has_strays.store(true, Ordering::Relaxed);
         }
         released(status, was_unanswered)
     }

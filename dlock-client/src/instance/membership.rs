@@ -195,10 +195,7 @@ impl Instance {
                         }
                         held.resume();
                     }
-                    false => {
-                        self.table.has_strays.store(true, Ordering::Relaxed);
-                        held.refuse(Arc::clone(&refuse));
-                    }
+                    false => held.refuse(Arc::clone(&refuse)),
                 }
             }
         }

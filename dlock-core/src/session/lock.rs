@@ -73,6 +73,9 @@ impl Binding {
     /// was not answered. A hold of it is lost then, or is undone before the next operation.
     /// `None`: the caller knows a lock of another name by this id.
     ///
+    /// There is one entry of a name, whatever id the primary gives it, so that nothing is done to
+    /// one that is meant for the other.
+    ///
     /// Only for the answer to a request that was sent after the last release of the lock, on the
     /// same channel or on one that has replaced it: what it says is the truth then.
     pub fn adopt(
@@ -100,13 +103,6 @@ impl Binding {
         }
         *self = Self::new(epoch);
         Some(true)
-    }
-
-    /// Whether the lock is one that a get of its name may be about although the primary gives it
-    /// another id: it was not claimed at this incarnation, or was released without an answer. There
-    /// is one entry of a name, so that nothing is done to one that is meant for the other.
-    pub fn may_be_got_anew(&self, entry: &LockEntry, epoch: Epoch) -> bool {
-        entry.has_left() || !self.is_at(epoch)
     }
 }
 
