@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{desc, fabrics, got, server_at, status, ChildPrimary, X};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{desc, fabrics, got, own_address, server_at, status, ChildPrimary, X};
 use dlock_client::{ClientConfig, FabricChoice, Instance, LockId, LockType, Status::*};
 use dlock_server::{Server, ServerConfig};
 
@@ -176,5 +178,40 @@ fn a_lock_object_never_stands_for_a_lock_of_another_name() {
         assert!(lock_a.try_lock(lease).is_err(), "{fabric:?}: it was not claimed");
         let _other = a.atomic_lock(other.as_str());
         assert!(lock_a.try_lock(lease).is_err(), "{fabric:?}: b holds the lock of that name");
+    }
+}
+
+/// Threads that operate on locks of their own hold their entries most of the time.
+#[test]
+fn a_new_lock_is_got_after_a_failover_whatever_threads_do_with_other_locks() {
+    for fabric in fabrics() {
+        let (ip, bind) = (own_address().to_string(), own_address());
+        let first = server_at(0, ServerConfig { bind, ..Default::default() });
+        let port = first.local_addr().port();
+        let config = ClientConfig { port, fabric, horizon_s: Some(0), ..Default::default() };
+        let a = Instance::init(&config, &ip).unwrap();
+        let own = ["a", "b", "c", "d"].map(|name| got(&a, name, LockType::Rw));
+        drop(first);
+        let _second =
+            server_at(port, ServerConfig { bind, recovery_clients: 1, ..Default::default() });
+        assert_eq!(a.reinit(&ip), Success);
+        assert_eq!(a.update_all_locks(), Success);
+        assert_eq!(a.reinit_done(), Success);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for lock in own {
+                let (a, stop) = (&a, &stop);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        assert_eq!(status(a.trylock(lock, X, 600)), Success);
+                        assert_eq!(status(a.unlock(lock)), Success);
+                    }
+                });
+            }
+            let new = |i| a.get_lock(desc(&format!("new{i}"), LockType::Atomic)).0;
+            let refused = (0..20).map(new).find(|&status| status != Success);
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(refused, None, "{fabric:?}");
+        });
     }
 }
