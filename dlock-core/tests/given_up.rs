@@ -11,7 +11,7 @@ use dlock_core::limits::{FAIR_LANE_DIVERT, FAIR_LANE_MAX};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::word_op::WordAddr;
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket};
-use lock::{expiry, id, is_denied, is_granted, World, HANDLE, S, START_S, WAKE, X};
+use lock::{expiry, id, is_denied, is_done, is_granted, World, HANDLE, S, START_S, WAKE, X};
 
 fn lanes_at(number: u16) -> u64 {
     FairWord::new().with_nx(number).with_mx(number).into_bits()
@@ -205,4 +205,19 @@ fn an_abandon_that_was_served_gives_up_nothing_more() {
     assert_eq!((word.nx(), word.mx()), (0, 1), "the lane has started again");
     w.ask(1, abandon);
     assert_eq!(w.word(), word);
+}
+
+/// Its ledger has said so before, and the ticket was skipped by then.
+#[test]
+fn who_gives_a_ticket_up_does_not_wait_for_it_any_more() {
+    let mut w = World::new(LockType::Fair, 2);
+    let held = w.take(1, X, LedgerState::HeldExclusive, 600);
+    let ticket = w.take(2, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, ticket).is_empty());
+    w.writes(2, LedgerState::GivenUpExclusive, ticket, 0);
+    assert!(is_done(&w.release(1, X, held), 1));
+    assert!(!w.word().is_open(ticket.tx), "it is skipped");
+    let told = w.ask(2, Request::Abandon { handle: HANDLE, mode: X, ticket });
+    assert!(matches!(told[0].reply, Reply::Cancelled { .. }), "{told:?}");
+    assert_eq!(w.arbiter.waiters(Slot(0)), 0);
 }

@@ -452,10 +452,14 @@ fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
         true => fair.live.get(&from.client) == Some(&(mode, ticket)),
         false => is_its_own && !is_over,
     };
+    // one for another ticket, which it took since, has a record that says so
+    let waits = fair.records.get(&from.client).is_some_and(|r| r.status == RecordStatus::Waiting);
+    if is_its_own || !waits {
+        end_earlier_wait(ctx, state, from.client);
+    }
     if !is_its_own {
         return;
     }
-    end_earlier_wait(ctx, state, from.client);
     let fair = &mut state.fair;
     let status = fair.record(from.client, mode, ticket).map(|r| r.status);
     let is_granted = matches!(status, Some(RecordStatus::Granted { .. }));
