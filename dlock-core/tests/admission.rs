@@ -14,7 +14,7 @@ use dlock_core::membership::{
     EVICTION_LOOKS_MAX, PROCESSES_MAX,
 };
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
-use dlock_core::primary::Lapsed;
+use dlock_core::primary::{Lapsed, LOOKS_MAX};
 use dlock_core::status::Status;
 use dlock_core::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
 use site::{init, reinit, w0, Peer, Site, GRACE_S, START};
@@ -52,6 +52,27 @@ fn all_absent_clients_are_looked_at_in_turn_until_one_has_nothing() {
         assert!(went, "client {free} of {clients} is found after {tries} rounds");
         assert_eq!(site.exits(peers[free]), [Exit::Evicted]);
     }
+}
+
+/// A stranger that asks again and again makes the primary look at a bounded number of handles.
+#[test]
+fn absent_clients_with_many_handles_are_looked_at_one_at_a_time() {
+    let mut site = Site::with(None, Orphans::Lease, 3);
+    let mut peers: Vec<Peer> = (0..3).map(|_| site.join(Tcp, 0)).collect();
+    peers.sort_by_key(|peer| peer.id);
+    for (i, &peer) in peers.iter().enumerate() {
+        let grants: Vec<_> = (0..LOOKS_MAX)
+            .map(|n| site.get(peer, &format!("{i}, {n}"), LockType::Atomic))
+            .collect();
+        if i < 2 {
+            let held = AtomicWord::new().with_client(peer.id.get()).with_timeout(u32::MAX);
+            site.memory.set(w0(&grants[0]), held.into_bits());
+        }
+        site.lose(peer, Gone::Closed);
+    }
+    let opened: Vec<_> = (0..3).map(|_| site.open(&init(0))).collect();
+    let full = Err(Status::ServerNoResource);
+    assert_eq!(opened, [full, full, Ok(Opened::Wait)]);
 }
 
 #[test]

@@ -560,3 +560,21 @@ fn a_lane_starts_again_although_a_ticket_of_a_client_without_a_ledger_was_ended(
     let Reply::Granted { ticket: Some(ticket), .. } = out[0].reply else { panic!("{out:?}") };
     assert_eq!(ticket.tx, 0);
 }
+
+/// A client between two verbs keeps the count from being known.
+#[test]
+fn a_client_in_doubt_is_waited_for_once_however_often_it_asks() {
+    let mut w = World::new(LockType::Rw, 2);
+    w.memory.word = RwWord::new().with_rcount(1).into_bits();
+    let intent = |n: u32| LedgerEntry::new().with_state(LedgerState::Intent).with_detail(n);
+    w.memory.ledgers.insert(id(1), intent(1));
+    w.memory.ledgers.insert(id(2), intent(2));
+    assert!(w.ask(2, RESOLVE).is_empty());
+    for _ in 0..3 {
+        let told = w.ask(2, RESOLVE);
+        assert!(told.len() == 1 && matches!(told[0].reply, Reply::Cancelled { .. }), "{told:?}");
+    }
+    w.memory.ledgers.insert(id(1), LedgerEntry::new());
+    let told = w.pass(u64::from(RW_LOOK_S) * NS);
+    assert!(is_done(&told, 2) && told.len() == 1, "{told:?}");
+}

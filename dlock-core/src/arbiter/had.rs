@@ -31,7 +31,7 @@ impl Arbiter {
             }
             None => &copy,
         };
-        let is_queued = state.queue.iter().any(|w| w.caller.client == client);
+        let is_queued = self.waits.get(&client).is_some_and(|slots| slots.contains(&lock.slot));
         let w0 = WordAddr::new(lock.slot, Word::W0);
         let had = match lock.lock_type {
             LockType::Atomic => {

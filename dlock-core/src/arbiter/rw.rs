@@ -45,8 +45,9 @@ pub(super) struct RwState {
     /// the count leaves a stamp there.
     claimed: BTreeSet<ClientId>,
     suspect: bool,
-    /// In doubt: they count as holding nothing, and are answered after the recount.
-    resolving: Vec<Caller>,
+    /// In doubt: they count as holding nothing, and are answered after the recount. Each asks once
+    /// at a time.
+    resolving: BTreeMap<ClientId, Caller>,
     /// Clients that a recount waits for: what their ledgers say, and since when.
     between: BTreeMap<ClientId, (LedgerEntry, ServerTime)>,
 }
@@ -292,7 +293,7 @@ fn recount(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     });
     state.rw.suspect = false;
     let word = ctx.read();
-    for caller in std::mem::take(&mut state.rw.resolving) {
+    for caller in std::mem::take(&mut state.rw.resolving).into_values() {
         ctx.mem.clear_ledger(caller.client, caller.handle);
         ctx.answer(caller, Reply::Done { word });
     }
@@ -307,7 +308,7 @@ fn is_between(entry: LedgerEntry) -> bool {
 fn entries(ctx: &mut Ctx<'_>, state: &LockState) -> Vec<(ClientId, LedgerEntry)> {
     let mut entries = Vec::with_capacity(ctx.lock.refs.len());
     for &(client, handle) in ctx.lock.refs {
-        if state.rw.resolving.iter().any(|r| r.client == client) {
+        if state.rw.resolving.contains_key(&client) {
             continue;
         }
         let entry = match ctx.is_proxied(client) {
@@ -334,7 +335,10 @@ fn resolve(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller) {
         let word = ctx.read();
         ctx.answer(from, Reply::Done { word });
     } else {
-        state.rw.resolving.push(from);
+        if let Some(earlier) = state.rw.resolving.insert(from.client, from) {
+            let word = ctx.read();
+            ctx.answer(earlier, Reply::Cancelled { word });
+        }
         suspect(ctx, state);
     }
 }
@@ -370,7 +374,7 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
 }
 
 pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
-    state.rw.resolving.retain(|r| r.client != client);
+    state.rw.resolving.remove(&client);
     state.rw.between.remove(&client);
     if !undo(ctx, state, client, handle) {
         suspect(ctx, state);

@@ -12,7 +12,7 @@ use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN
 use crate::fabric::{Executes, FabricKind};
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
-use crate::primary::Primary;
+use crate::primary::{Primary, LOOKS_MAX};
 use crate::status::Status;
 
 /// Randomness of one admission.
@@ -247,7 +247,8 @@ impl Membership {
     }
 
     /// Whether room for one more client is being made. A place is taken from an absent client that
-    /// has nothing, and from nobody else: the first by id of the next [`EVICTION_LOOKS_MAX`].
+    /// has nothing, and from nobody else: the first by id of the next [`EVICTION_LOOKS_MAX`], or of
+    /// those that have [`LOOKS_MAX`] handles together.
     fn makes_room<M: MemberMemory>(
         &mut self,
         now: ServerTime,
@@ -267,8 +268,13 @@ impl Membership {
         let absent = self.members.iter().filter(|(_, member)| is_absent(member));
         let ids: Vec<ClientId> = absent.map(|(&client, _)| client).collect();
         let first = ids.partition_point(|&client| Some(client) <= above) % ids.len().max(1);
+        let mut looks = 0;
         for turn in 0..ids.len().min(EVICTION_LOOKS_MAX) {
             let client = ids[(first + turn) % ids.len()];
+            looks += primary.looks(client);
+            if turn > 0 && looks > LOOKS_MAX {
+                break;
+            }
             let lives = mem.is_mapped(client) && !self.members[&client].all_processes_ended();
             let has_something = primary.has_something(now, mem, client);
             if !lives && (!has_something || planted::is(Bug::EvictsHolder)) {

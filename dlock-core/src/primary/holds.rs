@@ -92,6 +92,16 @@ impl Primary {
         handles.any(|handle| is_something(self.had(now, mem, client, handle)))
     }
 
+    /// Handles that [`has_something`](Self::has_something) looks at.
+    pub(crate) fn looks(&self, client: ClientId) -> usize {
+        let handles = self.registry.clients.get(client).map_or(0, |known| known.handles_len());
+        if handles > LOOKS_MAX {
+            1
+        } else {
+            handles
+        }
+    }
+
     /// Begins to end what this client has without a lease. It is fenced.
     pub fn begin_lapse(&self, client: ClientId) -> Lapse {
         let known = self.registry.clients.get(client);
