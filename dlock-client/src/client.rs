@@ -128,11 +128,12 @@ impl Client {
 
     fn lock_of(&self, name: &[u8], lock_type: LockType) -> Result<Named, Error> {
         let desc = LockDesc { name: name.to_vec(), lock_type, lease_s: 0 };
-        let reference = self.references.obtain(|instance| match instance.get_lock(desc) {
-            (Status::Success | Status::Error, Some(id)) => Ok(Key::Lock(id)),
-            (Status::Invalid, _) => Err(Error::Invalid("a lock's name has 1 to 512 bytes")),
-            (status, _) => Err(Error::of(status)),
-        })?;
+        let reference =
+            self.references.obtain(|instance| match instance.get_lock(desc.clone()) {
+                (Status::Success | Status::Error, Some(id)) => Ok(Key::Lock(id)),
+                (Status::Invalid, _) => Err(Error::Invalid("a lock's name has 1 to 512 bytes")),
+                (status, _) => Err(Error::of(status)),
+            })?;
         let Key::Lock(id) = reference.key() else { return Err(Error::Other(Status::Error)) };
         Ok(Named::new(reference, id))
     }

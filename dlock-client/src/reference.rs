@@ -2,12 +2,13 @@
 //! The locks and objects a client has got, counted: an instance has one reference to each, which
 //! all lock objects of the same name share. The last one to be dropped gives it back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use dlock_core::ids::{LockId, ObjectId};
 use dlock_core::status::Status;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::error::Error;
 use crate::instance::Instance;
@@ -22,37 +23,76 @@ pub(crate) enum Key {
     Object(ObjectId),
 }
 
+/// Longest time that a get waits for other threads that give the same back.
+const GIVEN_BACK_WAIT: Duration = Duration::from_secs(10);
+
 /// An instance, and what of it is in use.
 #[derive(Debug)]
 pub(crate) struct References {
     instance: Instance,
-    live: Mutex<HashMap<Key, Weak<Reference>>>,
+    live: Mutex<Live>,
+    /// Something was given back.
+    given_back: Condvar,
     tasks: Arc<Tasks>,
+}
+
+/// No call to the primary is made under its mutex: one may take 10 s.
+#[derive(Debug, Default)]
+struct Live {
+    references: HashMap<Key, Weak<Reference>>,
+    /// What is being given back.
+    going: HashSet<Key>,
+    /// What was begun to be given back while something is got: a get may have come before it.
+    gone: Vec<Key>,
+    /// Gets under way.
+    gets: usize,
 }
 
 impl References {
     pub(crate) fn new(instance: Instance) -> Self {
-        Self { instance, live: Mutex::default(), tasks: Arc::new(Tasks::new()) }
+        let (live, given_back) = (Mutex::default(), Condvar::new());
+        Self { instance, live, given_back, tasks: Arc::new(Tasks::new()) }
     }
 
     pub(crate) fn instance(&self) -> &Instance {
         &self.instance
     }
 
-    /// Gets something of the primary and counts the reference. One at a time, so that no last
-    /// drop comes between.
+    /// Gets something of the primary and counts the reference. It is got once more if another
+    /// thread has given it back meanwhile.
     pub(crate) fn obtain(
         self: &Arc<Self>,
-        get: impl FnOnce(&Instance) -> Result<Key, Error>,
+        get: impl Fn(&Instance) -> Result<Key, Error>,
     ) -> Result<Arc<Reference>, Error> {
-        let mut live = self.live.lock();
-        let key = get(&self.instance)?;
-        if let Some(reference) = live.get(&key).and_then(Weak::upgrade) {
-            return Ok(reference);
+        let until = Instant::now() + GIVEN_BACK_WAIT;
+        loop {
+            let gone = {
+                let mut live = self.live.lock();
+                live.gets += 1;
+                live.gone.len()
+            };
+            let key = get(&self.instance);
+            let mut live = self.live.lock();
+            live.gets -= 1;
+            let was_given_back = key.as_ref().is_ok_and(|key| live.gone[gone..].contains(key));
+            if live.gets == 0 {
+                live.gone.clear();
+            }
+            let key = key?;
+            if !was_given_back && !live.going.contains(&key) {
+                if let Some(reference) = live.references.get(&key).and_then(Weak::upgrade) {
+                    return Ok(reference);
+                }
+                let reference = Arc::new(Reference { references: Arc::clone(self), key });
+                live.references.insert(key, Arc::downgrade(&reference));
+                return Ok(reference);
+            }
+            while live.going.contains(&key) {
+                if self.given_back.wait_until(&mut live, until).timed_out() {
+                    return Err(Error::Disconnected);
+                }
+            }
         }
-        let reference = Arc::new(Reference { references: Arc::clone(self), key });
-        live.insert(key, Arc::downgrade(&reference));
-        Ok(reference)
     }
 }
 
@@ -81,17 +121,24 @@ impl Reference {
 
 impl Drop for Reference {
     fn drop(&mut self) {
-        let mut live = self.references.live.lock();
-        let is_mine = live.get(&self.key).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), self));
-        if !is_mine {
+        let references = &self.references;
+        let mut live = references.live.lock();
+        let its = live.references.get(&self.key);
+        if !its.is_some_and(|weak| std::ptr::eq(weak.as_ptr(), self)) {
             return; // got anew in the meantime
         }
-        live.remove(&self.key);
+        live.references.remove(&self.key);
+        live.going.insert(self.key);
+        if live.gets > 0 {
+            live.gone.push(self.key);
+        }
+        drop(live);
         let (what, status) = match self.key {
-            Key::Lock(id) => (id.0, self.references.instance.release_guarded(id)),
-            Key::Object(id) => (id.0, self.references.instance.object_release(id)),
+            Key::Lock(id) => (id.0, references.instance.release_guarded(id)),
+            Key::Object(id) => (id.0, references.instance.object_release(id)),
         };
-        drop(live); // whoever reads the log may get something
+        references.live.lock().going.remove(&self.key);
+        references.given_back.notify_all();
         let is_harmless = matches!(status, Status::Success | Status::Error | Status::ClientNotInit);
         if !is_harmless {
             log::warn!("{what} was not given back: {status}");

@@ -246,23 +246,22 @@ struct Map {
     names: HashMap<Vec<u8>, LockId>,
     free: Vec<u32>,
     used: u32,
-    /// Locks a recovered primary knows by another id than the application: its id to ours.
-    renamed: HashMap<LockId, LockId, BuildHasherDefault<IdHasher>>,
-}
-
-/// What an id of the primary's means here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// Nothing yet.
-    No,
-    /// The lock the application knows by this id.
-    As(LockId),
-    /// The application knows another lock by this id.
-    Clash,
+    /// By which id the application knows the lock that the primary knows by this one. They are the
+    /// same unless a recovered primary has another, or the application knows another lock by it.
+    at_primary: HashMap<LockId, LockId, BuildHasherDefault<IdHasher>>,
 }
 
 /// The index of a lock's lock slot.
 pub(crate) type LockSlotIndex = u32;
+
+impl Map {
+    /// The primary does not know this lock by this id any more, which may be another's by now.
+    fn leaves(&mut self, id: LockId, at_primary: LockId) {
+        if self.at_primary.get(&at_primary) == Some(&id) {
+            self.at_primary.remove(&at_primary);
+        }
+    }
+}
 
 impl Table {
     pub(crate) fn new() -> Self {
@@ -309,10 +308,15 @@ impl Table {
         }
     }
 
-    /// Adds a lock that is not in the table.
-    pub(crate) fn insert(&self, held: ClientLock) -> LockSlotIndex {
-        let (id, name) = (held.id, held.entry.desc().name.clone());
+    /// Adds a lock of a name that is not in the table, under the id that the primary has for it, or
+    /// another one if the application knows another lock by that.
+    pub(crate) fn insert(&self, mut held: ClientLock) -> (LockId, LockSlotIndex) {
+        let (at_primary, name) = (held.entry.lock(), held.entry.desc().name.clone());
         let mut map = self.map.write();
+        let others = (1..=i32::MAX).rev().map(LockId);
+        let mut free = std::iter::once(at_primary).chain(others);
+        let id = free.find(|id| !map.index.contains_key(id)).expect("fewer locks than ids");
+        held.id = id;
         let index = map.free.pop().unwrap_or_else(|| {
             map.used += 1;
             map.used - 1
@@ -322,8 +326,9 @@ impl Table {
         let before = map.index.insert(id, index);
         assert!(before.is_none(), "a lock is in the table once");
         map.names.insert(name, id);
+        map.at_primary.insert(at_primary, id);
         self.set_hint(id, index);
-        index
+        (id, index)
     }
 
     fn make_room(&self, index: LockSlotIndex, locks: usize) {
@@ -345,7 +350,7 @@ impl Table {
             let mut map = self.map.write();
             map.index.remove(&held.id);
             map.names.remove(&held.entry.desc().name);
-            map.renamed.retain(|_, known_as| *known_as != held.id);
+            map.leaves(held.id, held.entry.lock());
             map.free.push(index);
         }
     }
@@ -355,27 +360,18 @@ impl Table {
         self.map.read().names.get(name).copied()
     }
 
-    /// What an id of the primary's means here.
-    pub(crate) fn known(&self, at_primary: LockId) -> Known {
-        let map = self.map.read();
-        if let Some(&id) = map.renamed.get(&at_primary) {
-            return Known::As(id);
-        }
-        if !map.index.contains_key(&at_primary) {
-            return Known::No;
-        }
-        match map.renamed.values().any(|&id| id == at_primary) {
-            true => Known::Clash,
-            false => Known::As(at_primary),
-        }
+    /// The lock that the primary knows by this id.
+    pub(crate) fn known(&self, at_primary: LockId) -> Option<LockId> {
+        self.map.read().at_primary.get(&at_primary).copied()
     }
 
-    /// Remembers the id the primary has for a lock of this table.
-    pub(crate) fn rename(&self, id: LockId, at_primary: LockId) {
+    /// The primary has the id `now` for a lock of this table, and no longer `before`; `None`: it
+    /// has none for it.
+    pub(crate) fn rename(&self, id: LockId, before: LockId, now: Option<LockId>) {
         let mut map = self.map.write();
-        map.renamed.retain(|_, known_as| *known_as != id);
-        if id != at_primary {
-            map.renamed.insert(at_primary, id);
+        map.leaves(id, before);
+        if let Some(now) = now {
+            map.at_primary.insert(now, id);
         }
     }
 
@@ -433,7 +429,7 @@ mod tests {
 
     fn held(id: i32) -> ClientLock {
         let lock_type = LockType::Atomic;
-        let desc = LockDesc { name: vec![1], lock_type, lease_s: 0 };
+        let desc = LockDesc { name: vec![id as u8], lock_type, lease_s: 0 };
         let (handle, slot) = (Handle(0), Slot(0));
         let grant = LockGrant { lock: LockId(id), handle, slot, word: 0, already: false };
         let me = ClientId::new(7).unwrap();
@@ -466,24 +462,32 @@ mod tests {
     #[test]
     fn an_id_the_primary_changed_means_the_old_lock() {
         let table = Table::new();
-        let index = table.insert(held(5));
-        assert_eq!(table.known(LockId(5)), Known::As(LockId(5)));
-        table.rename(LockId(5), LockId(9));
-        assert_eq!(table.known(LockId(9)), Known::As(LockId(5)));
-        assert_eq!(table.known(LockId(5)), Known::Clash);
-        assert_eq!(table.named(&[1]), Some(LockId(5)));
+        let (id, index) = table.insert(held(5));
+        assert_eq!((id, table.known(LockId(5))), (LockId(5), Some(LockId(5))));
+        table.rename(id, LockId(5), Some(LockId(9)));
+        assert_eq!((table.known(LockId(9)), table.known(LockId(5))), (Some(id), None));
+        let (other, _) = table.insert(held(5));
+        assert_ne!(other, id);
+        assert_eq!((table.known(LockId(9)), table.known(LockId(5))), (Some(id), Some(other)));
+        assert_eq!((table.find(id), table.named(&[5])), (Some(index), Some(other)));
+    }
+
+    #[test]
+    fn what_is_removed_is_not_known_by_any_id_or_name() {
+        let table = Table::new();
+        let (id, index) = table.insert(held(5));
+        assert_eq!((table.known(LockId(5)), table.named(&[5])), (Some(id), Some(id)));
         table.remove(index, &mut table.lock_slot(index).lock_until(Instant::now).unwrap());
-        assert_eq!(table.named(&[1]), None);
-        assert_eq!(table.known(LockId(9)), Known::No);
+        assert_eq!((table.known(LockId(5)), table.named(&[5])), (None, None));
     }
 
     #[test]
     fn a_released_cell_is_used_again_and_its_old_hint_is_seen_to_be_wrong() {
         let table = Table::new();
-        let index = table.insert(held(5));
+        let (_, index) = table.insert(held(5));
         table.remove(index, &mut table.lock_slot(index).lock_until(Instant::now).unwrap());
         assert!(table.is_empty());
-        assert_eq!(table.insert(held(6)), index);
+        assert_eq!(table.insert(held(6)), (LockId(6), index));
         assert_eq!(table.hint(LockId(5)).and_then(|i| id_in(&table, i)), Some(LockId(6)));
         assert_eq!(table.find(LockId(5)), None);
     }

@@ -361,3 +361,30 @@ fn success_means_a_running_lease_however_long_the_primary_stood_still() {
         }
     }
 }
+
+/// Each takes 10 s to be given back.
+#[test]
+fn a_get_waits_for_no_lock_object_that_is_dropped() {
+    let fabrics = fabrics();
+    thread::scope(|scope| {
+        for fabric in fabrics {
+            scope.spawn(move || {
+                let primary = ChildPrimary::start("child_that_serves_until_its_input_ends");
+                let a = primary.client(fabric);
+                let locks = [1, 2, 3].map(|n| a.atomic_lock(format!("lock {n}")).unwrap());
+                primary.freeze();
+                thread::scope(|scope| {
+                    for lock in locks {
+                        scope.spawn(move || drop(lock));
+                    }
+                    thread::sleep(Duration::from_millis(200));
+                    let start = Instant::now();
+                    assert_eq!(a.atomic_lock("other").err(), Some(Error::Disconnected));
+                    let took = start.elapsed();
+                    assert!(took < Duration::from_secs(20), "{fabric:?}: {took:?}");
+                });
+                primary.thaw();
+            });
+        }
+    });
+}

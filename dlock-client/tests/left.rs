@@ -215,3 +215,85 @@ fn a_new_lock_is_got_after_a_failover_whatever_threads_do_with_other_locks() {
         });
     }
 }
+
+/// Half of all names have counted ids, and a successor counts from the start.
+#[test]
+fn another_lock_with_the_id_of_one_that_was_left_is_got_beside_it() {
+    let names: Vec<_> =
+        (0..).map(|i| format!("{NAME}{i}")).filter(|name| hash(name) <= 0).take(3).collect();
+    on_all(|fabric, kind| {
+        let mut first = ChildPrimary::start("child_that_serves_until_its_input_ends");
+        let port = first.port;
+        let a = join(port, fabric);
+        let left = got(&a, &names[0], kind);
+        first.kill();
+        assert_eq!(a.release_lock(left), BadResponse);
+        let _second = server_at(port, ServerConfig { recovery_clients: 1, ..Default::default() });
+        assert_eq!(a.reinit("127.0.0.1"), Success);
+        assert_eq!(a.update_all_locks(), Success);
+        assert_eq!(a.reinit_done(), Success);
+        let others = [&names[1], &names[2]].map(|name| got(&a, name, kind));
+        assert!(!others.contains(&left), "{others:?}");
+        for other in others {
+            assert_eq!(status(a.trylock(other, X, 600)), Success);
+        }
+        assert_eq!(status(a.trylock(left, X, 600)), LockNotGet);
+        assert_eq!(a.release_lock(left), Success);
+        let b = join(port, fabric);
+        for (name, other) in [&names[1], &names[2]].into_iter().zip(others) {
+            assert_ne!(status(b.trylock(got(&b, name, kind), X, 5)), Success, "it is held");
+            assert_eq!(status(a.unlock(other)), Success);
+            assert_eq!(a.release_lock(other), Success);
+        }
+        assert_eq!(a.release_lock(got(&a, &names[0], kind)), Success);
+    });
+}
+
+/// The primary has done the release, and gives the id to another name of the same hash.
+#[test]
+fn a_lock_that_has_got_the_id_of_one_that_was_left_is_not_released_with_it() {
+    let (one, two) = ("aB", "b!");
+    assert_eq!(hash(one), hash(two));
+    on_all(|fabric, kind| {
+        let primary = ChildPrimary::start("child_that_serves_until_its_input_ends");
+        let (a, b) = (join(primary.port, fabric), join(primary.port, fabric));
+        let left = got(&a, one, kind);
+        primary.freeze();
+        assert_eq!(a.release_lock(left), BadResponse);
+        primary.thaw();
+        let of_b = got(&b, two, kind);
+        let other = got(&a, two, kind);
+        assert_ne!(other, left);
+        assert_eq!(status(a.trylock(other, X, 600)), Success);
+        assert_eq!(status(a.trylock(left, X, 600)), LockNotGet);
+        assert_eq!(a.release_lock(left), Success);
+        assert_ne!(status(b.trylock(of_b, X, 5)), Success, "it is held");
+        let again = got(&a, one, kind);
+        assert_eq!(status(a.trylock(again, X, 600)), Success);
+        for lock in [again, other] {
+            assert_eq!(status(a.unlock(lock)), Success);
+            assert_eq!(a.release_lock(lock), Success);
+        }
+    });
+}
+
+/// Who repeats a batch that was not answered gets rid of all of it.
+#[test]
+fn a_batch_release_after_a_failover_releases_what_was_left_and_the_others() {
+    on_all(|fabric, kind| {
+        let mut first = ChildPrimary::start("child_that_serves_until_its_input_ends");
+        let port = first.port;
+        let a = join(port, fabric);
+        let [left, other] = ["left", "other"].map(|name| got(&a, name, kind));
+        first.kill();
+        assert_eq!(a.batch_release_lock(&mut [left.0]), BadResponse);
+        let _second = server_at(port, ServerConfig { recovery_clients: 1, ..Default::default() });
+        assert_eq!(a.reinit("127.0.0.1"), Success);
+        assert_eq!(a.update_all_locks(), Success);
+        assert_eq!(a.reinit_done(), Success);
+        let mut ids = [left.0, other.0];
+        assert_eq!(a.batch_release_lock(&mut ids), Success);
+        assert_eq!(ids, [left.0, other.0]);
+        assert_eq!(status(a.trylock(other, X, 5)), LockNotGet);
+    });
+}

@@ -14,7 +14,7 @@ use dlock_core::status::Status;
 use super::{call_on, Instance};
 use crate::control::CONTROL_WAIT;
 use crate::execute::{settle, DATA_WAIT};
-use crate::table::{Busy, ClientLock, Known, LockSlotGuard, LockSlotIndex};
+use crate::table::{Busy, ClientLock, LockSlotGuard, LockSlotIndex};
 
 /// A lock's id and whether it is new to this client, or why there is none.
 type GotLock = Result<(LockId, bool), Status>;
@@ -122,24 +122,19 @@ impl Instance {
     /// was lost, is new here.
     fn adopt(&self, grant: &LockGrant, desc: LockDesc) -> Adopted {
         let link = self.link.load();
-        let (exec, pulse) = (Arc::clone(&link.exec), Arc::clone(&link.pulse));
-        let known = match self.table.known(grant.lock) {
-            Known::No => self.table.named(&desc.name).map_or(Known::No, Known::As),
-            known => known,
-        };
-        let id = match known {
-            Known::As(id) => id,
-            Known::Clash => return Adopted::Got(Err(Status::Error)),
-            Known::No => {
+        // one of this name, which was not claimed, or was released without an answer
+        let known = self.table.known(grant.lock).or_else(|| self.table.named(&desc.name));
+        match known.map(|id| (id, self.table.find(id))) {
+            Some((id, Some(index))) => self.adopt_as(id, index, grant, desc),
+            Some((_, None)) => self.adopt(grant, desc), // another thread has released it
+            None => {
                 let mut entry = LockEntry::new(self.id, link.anchor_s, desc.lock_type, grant, desc);
                 entry.asks_readers(link.asks_readers);
-                self.table.insert(ClientLock::new(grant.lock, entry, exec, pulse, link.epoch));
-                return Adopted::Got(Ok((grant.lock, true)));
+                let (exec, pulse) = (Arc::clone(&link.exec), Arc::clone(&link.pulse));
+                let lock = ClientLock::new(grant.lock, entry, exec, pulse, link.epoch);
+                let (id, _) = self.table.insert(lock);
+                Adopted::Got(Ok((id, true)))
             }
-        };
-        match self.table.find(id) {
-            Some(index) => self.adopt_as(id, index, grant, desc),
-            None => self.adopt(grant, desc), // another thread has released it
         }
     }
 
@@ -160,12 +155,19 @@ impl Instance {
             return Adopted::InUse(index);
         };
         let at = (link.epoch, link.anchor_s);
+        let before = held.entry.lock();
+        if held.entry.desc().name != desc.name && held.binding.is_displaced(&held.entry, link.epoch)
+        {
+            self.table.rename(id, grant.lock, None);
+            drop(guard);
+            return self.adopt(grant, desc);
+        }
         let adopted = held.binding.adopt(&mut held.entry, self.id, grant, desc, at);
         let Some(is_new) = adopted else { return Adopted::Got(Err(Status::Error)) };
         if is_new {
             held.entry.asks_readers(link.asks_readers);
             held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
-            self.table.rename(id, grant.lock);
+            self.table.rename(id, before, Some(grant.lock));
         }
         Adopted::Got(Ok((id, is_new)))
     }
@@ -333,20 +335,22 @@ impl Instance {
         for (index, i) in wanted {
             let guard = self.releasable(LockId(ids[i]), index, until).ok();
             let guard = guard.filter(|g| g.as_ref().is_some_and(|held| held.entry.refs() == 0));
-            let settled = guard.map(|mut guard| {
-                settle(self.table.lock_slot(index), &mut guard, until).map(|()| guard)
-            });
-            match settled {
-                Some(Ok(mut guard)) if self.was_left_elsewhere(&guard) => {
-                    self.table.remove(index, &mut guard);
-                    has_released = true;
-                }
-                Some(Ok(guard)) => {
+            let Some(mut guard) = guard else {
+                ids[i] = 0;
+                continue;
+            };
+            if self.was_left_elsewhere(&guard) {
+                self.table.remove(index, &mut guard);
+                has_released = true;
+                continue;
+            }
+            match settle(self.table.lock_slot(index), &mut guard, until) {
+                Ok(()) => {
                     locks.extend(guard.as_ref().map(|held| held.entry.lock()));
                     lock_slots.push((index, guard));
                 }
-                Some(Err(Status::NotReady)) => return Status::NotReady,
-                Some(Err(_)) | None => ids[i] = 0,
+                Err(Status::NotReady) => return Status::NotReady,
+                Err(_) => ids[i] = 0,
             }
         }
         if lock_slots.is_empty() {

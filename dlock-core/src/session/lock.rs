@@ -18,6 +18,9 @@ pub struct Binding {
     old_clock: Option<Now>,
 }
 
+/// The incarnation of a lock that is at none.
+const NOWHERE: Epoch = Epoch(u64::MAX);
+
 impl Binding {
     /// Of a lock that was just got.
     pub fn new(epoch: Epoch) -> Self {
@@ -103,6 +106,19 @@ impl Binding {
         }
         *self = Self::new(epoch);
         Some(true)
+    }
+
+    /// The primary has given the id that it had for this lock to another one. Whether that can be:
+    /// this one was not claimed at this incarnation, or its release, which was not answered, was
+    /// done. It is at no incarnation then, until it is got again.
+    pub fn is_displaced(&mut self, entry: &LockEntry, epoch: Epoch) -> bool {
+        if !self.is_at(epoch) {
+            return true;
+        }
+        if entry.has_left() {
+            self.epoch = NOWHERE;
+        }
+        entry.has_left()
     }
 }
 

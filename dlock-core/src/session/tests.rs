@@ -376,6 +376,21 @@ fn a_lock_is_at_one_incarnation() {
     assert!(binding.is_at(Epoch(3)) && !binding.is_at(Epoch(4)));
 }
 
+/// The primary gives its id to another one.
+#[test]
+fn only_a_lock_that_was_left_or_not_claimed_has_no_place_any_more() {
+    let mut binding = Binding::new(Epoch(3));
+    let mut known = entry(LockType::Atomic);
+    assert!(!binding.is_displaced(&known, Epoch(3)), "the primary is wrong");
+    assert!(binding.is_at(Epoch(3)));
+    assert!(binding.is_displaced(&known, Epoch(4)), "it was not claimed");
+    assert!(binding.is_at(Epoch(3)), "its claim says where it was");
+    known.leaves();
+    assert!(binding.is_displaced(&known, Epoch(3)), "its release was done");
+    assert!(!binding.is_at(Epoch(3)));
+    assert!(binding.is_displaced(&known, Epoch(3)));
+}
+
 #[test]
 fn objects_survive_at_the_same_incarnation_that_has_not_lost_them() {
     assert!(objects_survive(Epoch(3), Epoch(3), false));
