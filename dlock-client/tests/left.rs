@@ -297,3 +297,23 @@ fn a_batch_release_after_a_failover_releases_what_was_left_and_the_others() {
         assert_eq!(status(a.trylock(other, X, 5)), LockNotGet);
     });
 }
+
+/// The successor would keep it for a client that has released it.
+#[test]
+fn a_lock_that_was_left_is_not_claimed() {
+    let (one, two) = ("aB", "b!");
+    on_all(|fabric, kind| {
+        let mut first = ChildPrimary::start("child_that_serves_until_its_input_ends");
+        let port = first.port;
+        let a = join(port, fabric);
+        let left = got(&a, one, kind);
+        first.kill();
+        assert_eq!(a.release_lock(left), BadResponse);
+        let _second = server_at(port, ServerConfig { recovery_clients: 1, ..Default::default() });
+        assert_eq!(a.reinit("127.0.0.1"), Success);
+        assert_eq!(a.update_all_locks(), Success);
+        assert_eq!(a.reinit_done(), Success);
+        let b = join(port, fabric);
+        assert_eq!(got(&b, two, kind).0, hash(two), "its id is free for a name of the same hash");
+    });
+}

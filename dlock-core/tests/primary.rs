@@ -409,6 +409,8 @@ fn recovery_counts_clients_and_not_messages() {
         assert_eq!(w.control(a, ControlRequest::ReinitDone), ControlReply::Done);
     }
     assert!(w.primary.is_recovering());
+    let late = w.control(a, ControlRequest::UpdateLocks(Vec::new()));
+    assert_eq!(late, ControlReply::Error(Status::Error), "it has said that it has told all");
     let heartbeat = w.control(a, ControlRequest::Heartbeat);
     assert_eq!(heartbeat, ControlReply::Error(Status::NotReady));
     assert_eq!(w.admit(&reinit(b, 7)), Ok(b));

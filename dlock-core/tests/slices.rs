@@ -349,6 +349,21 @@ fn a_request_about_an_object_is_as_much_work_as_its_references() {
     }
 }
 
+/// Its queue and its references are searched.
+#[test]
+fn a_request_about_a_lock_is_as_much_work_as_its_queue() {
+    for kind in [LockType::Atomic, LockType::Rw] {
+        let (mut w, asks) = crowd(kind, Mode::Exclusive, FabricKind::Shm);
+        let handle = w.get(asks, &names(1), kind)[0].handle;
+        w.primary.take_work();
+        w.seq += 1;
+        let wake = Request::Wake { handle };
+        w.primary.command(NOW, &mut w.memory, asks, Seq(w.seq), wake, &mut w.out);
+        let work = w.primary.take_work();
+        assert!((CLIENTS_MAX as u32 - 2..ITEM_WORK_MAX).contains(&work), "{kind:?}: {work}");
+    }
+}
+
 /// As it is searched when the lock is handed over.
 #[test]
 fn looking_at_a_lock_whose_lease_is_over_is_as_much_work_as_its_queue() {

@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -128,9 +128,11 @@ impl ChildPrimary {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ports = lines.filter_map(|line| line.unwrap().strip_prefix("port ")?.parse().ok());
-        let port = { ports }.next().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let port_of = |line: io::Result<String>| line.unwrap().strip_prefix("port ")?.parse().ok();
+        let port = lines.by_ref().find_map(port_of).unwrap();
+        // the test that it is says so every minute, and would end if nobody read it
+        std::thread::spawn(move || lines.for_each(drop));
         Self { child, port }
     }
 
