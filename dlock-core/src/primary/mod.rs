@@ -393,7 +393,7 @@ impl Primary {
         let lock_type = lock.lock_type;
         let before = out.len();
         let from = Caller { client, handle, seq };
-        // for the client
+        mem.visited(1 + self.arbiter.searched(lock.slot)); // for the client
         self.arbiter.request(now, &mut mem, lock, from, request, out);
         self.work = self.work.saturating_add(mem.work());
         for sent in &out[before..] {
