@@ -184,17 +184,14 @@ impl Sys {
         }
     }
 
-    /// The session's fabric is the client's from now on; memory of the old one is unmapped.
+    /// The session's fabric is the client's from now on; memory of the old one is unmapped when the
+    /// operations end that are under way there.
     fn goes_over(&mut self, c: usize) {
         let fabric = self.clients[c].next_fabric;
         if self.clients[c].fabric != fabric {
             self.log(|| format!("client {c} goes over to {fabric:?}"));
         }
         let client = &mut self.clients[c];
-        if client.fabric != fabric {
-            // what the old channel carried counts for nothing on this one
-            client.threads.iter_mut().for_each(|t| t.noted_acked = t.noted);
-        }
         client.fabric = fabric;
         client.clock.bound_ppm = if fabric == Fabric::Shm { 0 } else { DRIFT_PPM };
         let id = client.id;
@@ -239,6 +236,10 @@ impl Sys {
             if client.threads.iter().any(acts) || self.claims_last(c) {
                 return self.control_after(c, 1_000_000);
             }
+            if !self.clients[c].claims_open {
+                self.gives_claims_up(c);
+                return self.control_soon(c, false);
+            }
             self.cover(Action::Claim, c);
             let claims = self.claims(c);
             return self.ask(c, Ask::Update(claims));
@@ -280,17 +281,6 @@ impl Sys {
         if at < u64::MAX {
             self.control_after(c, at.saturating_sub(now).max(1));
         }
-    }
-
-    /// Without fencing tokens a successor believes the claim that comes first. So whoever has lost
-    /// something to another client, and was not told, claims here when the others have.
-    fn claims_last(&self, c: usize) -> bool {
-        let is_open = |client: &super::state::Client| {
-            let holds = |t: &super::state::Thread| t.entry.is_some() && t.epoch != self.epoch;
-            let comes = matches!(client.life, Life::Up | Life::Broken);
-            comes && !client.is_unaware && client.threads.iter().any(holds)
-        };
-        self.clients[c].is_unaware && self.clients.iter().any(is_open)
     }
 
     fn claims(&mut self, c: usize) -> Vec<(u8, dlock_core::control::Claim)> {
@@ -343,7 +333,11 @@ impl Sys {
                 }
             }
             Answer::Refused(Status::ClientRemoved) => self.start_anew(c),
-            Answer::Refused(_) => self.control_soon(c, true),
+            Answer::Refused(status) => {
+                // of claims: the recovery is over
+                self.clients[c].claims_open &= status != Status::Error;
+                self.control_soon(c, true);
+            }
             Answer::Locks(grants) => self.got(c, grants),
             Answer::Released(l, status) => self.released(c, l.into(), status),
             Answer::Updated(grants) => self.updated(c, grants),
@@ -494,7 +488,7 @@ impl Sys {
         let (Some(id), anchor_s, epoch) = (client.id, client.anchor_s, client.epoch) else {
             return;
         };
-        let gen = client.gen;
+        let (gen, fabric) = (client.gen, client.fabric);
         let mut refused = false;
         for (l, grant) in grants {
             let l = usize::from(l);
@@ -511,7 +505,8 @@ impl Sys {
                     binding.adopt(entry, id, &grant, desc, (Epoch(epoch.into()), anchor_s));
                 }
             }
-            (t.epoch, t.old_clock, t.gen, t.noted_acked) = (epoch, None, gen, t.noted);
+            (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
+            (t.fabric, t.noted_acked) = (fabric, t.noted);
             t.doing = Doing::Idle;
             self.takes_horizon(c, l);
             let ns = self.takes(1_000);
@@ -535,7 +530,7 @@ impl Sys {
     /// The successor's places; a hold that it refuses is lost, and claimed again without.
     fn updated(&mut self, c: usize, grants: Vec<(u8, bool, Result<LockGrant, Status>)>) {
         let (epoch, anchor_s, who) = (self.clients[c].epoch, self.clients[c].anchor_s, self.who(c));
-        let gen = self.clients[c].gen;
+        let (gen, fabric) = (self.clients[c].gen, self.clients[c].fabric);
         for (l, _, grant) in grants {
             let l = usize::from(l);
             let releases = self.clients[c].releases.contains(&(l as u8));
@@ -555,7 +550,8 @@ impl Sys {
                     entry.rebind(&grant, anchor_s);
                     let write = entry.take_ledger_write();
                     let is_to_be_got = was_left && t.doing == Doing::Control && !releases;
-                    (t.epoch, t.old_clock, t.gen, t.noted_acked) = (epoch, None, gen, t.noted);
+                    (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
+                    (t.fabric, t.noted_acked) = (fabric, t.noted);
                     self.oracle.confirmed(l, who);
                     self.takes_horizon(c, l);
                     if let Some(write) = write {

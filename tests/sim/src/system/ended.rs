@@ -8,7 +8,7 @@ use dlock_core::status::Status;
 
 use super::control::Stage as ControlStage;
 use super::coverage::Action;
-use super::state::{Doing, Sys};
+use super::state::{Doing, Life, Sys};
 
 impl Sys {
     /// The primary has ended what this client had without a lease. Of an operation under way on
@@ -36,6 +36,28 @@ impl Sys {
         let t = self.thread(c, l);
         (t.entry, t.operation, t.first, t.lapse) = (None, None, None, false);
         self.clients[c].releases.retain(|&r| usize::from(r) != l);
+    }
+
+    /// The recovery is over: the program gets anew what it has not claimed.
+    pub(super) fn gives_claims_up(&mut self, c: usize) {
+        let epoch = self.clients[c].epoch;
+        for l in 0..self.clients[c].threads.len() {
+            let t = &self.clients[c].threads[l];
+            if t.entry.is_some() && t.epoch != epoch {
+                self.forget_lock(c, l);
+            }
+        }
+    }
+
+    /// Without fencing tokens a successor believes the claim that comes first. So whoever has lost
+    /// something to another client, and was not told, claims here when the others have.
+    pub(super) fn claims_last(&self, c: usize) -> bool {
+        let is_open = |client: &super::state::Client| {
+            let holds = |t: &super::state::Thread| t.entry.is_some() && t.epoch != self.epoch;
+            let comes = matches!(client.life, Life::Up | Life::Broken);
+            comes && !client.is_unaware && client.threads.iter().any(holds)
+        };
+        self.clients[c].is_unaware && self.clients.iter().any(is_open)
     }
 
     /// The program does not wait for the answer any longer. The primary may have the release or
@@ -101,6 +123,7 @@ impl Sys {
     /// ledger is told again what the client has, and what is in doubt is undone.
     pub(super) fn moves(&mut self, c: usize, l: usize) {
         let (gen, epoch, now) = (self.clients[c].gen, self.clients[c].epoch, self.thread_now(c, l));
+        let fabric = self.clients[c].fabric;
         let t = self.thread(c, l);
         if t.epoch != epoch {
             if let Some(asked) = &mut t.asked {
@@ -108,7 +131,7 @@ impl Sys {
             }
             return;
         }
-        (t.gen, t.noted_acked) = (gen, t.noted);
+        (t.gen, t.fabric, t.noted_acked) = (gen, fabric, t.noted);
         if t.entry.is_some() {
             self.takes_horizon(c, l);
         }

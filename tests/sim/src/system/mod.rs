@@ -176,6 +176,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         answer: None,
         noted: 0,
         noted_acked: 0,
+        fabric: Fabric::Shm,
         async_until: 0,
         polled: false,
         judged: false,

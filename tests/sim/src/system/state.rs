@@ -268,6 +268,8 @@ pub(crate) struct Thread {
     pub pinged: bool,
     /// Its answer, which the thread has not looked at.
     pub answer: Option<Result<Reply, Status>>,
+    /// What carries its chains and ledger writes: its session's, to the end of an operation.
+    pub fabric: Fabric,
     /// Ledger writes sent, and the last that is known to have taken effect.
     pub noted: u32,
     pub noted_acked: u32,

@@ -105,7 +105,7 @@ impl Sys {
         self.log(|| format!("client {c} lock {l}: {op:?}"));
         self.calls(c, l, op);
         let (fresh, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
-        let is_local = self.clients[c].fabric == Fabric::Shm;
+        let is_local = self.clients[c].threads[l].fabric == Fabric::Shm;
         let is_cut_off = !self.is_connected(c, l);
         let t = &mut self.clients[c].threads[l];
         let Some(entry) = t.entry.as_mut() else { return };
@@ -265,7 +265,7 @@ impl Sys {
     /// The thread looks at what it has waited for, and reads its clock.
     pub(super) fn event(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
-        let is_local = self.clients[c].fabric == Fabric::Shm;
+        let is_local = self.clients[c].threads[l].fabric == Fabric::Shm;
         let t = &mut self.clients[c].threads[l];
         t.at_once = false;
         let doing = t.doing;
@@ -358,7 +358,7 @@ impl Sys {
             return;
         }
         let (handle, epoch) = (entry.handle(), t.epoch);
-        if client.fabric == Fabric::Shm {
+        if t.fabric == Fabric::Shm {
             self.word_op(epoch, id, &WordOp::WriteLedger { handle, value: write.into_bits() });
             return;
         }
@@ -373,7 +373,7 @@ impl Sys {
     /// Whether all ledger writes so far have taken effect, or will before what follows.
     pub(super) fn is_flushed(&self, c: usize, l: usize) -> bool {
         let t = &self.clients[c].threads[l];
-        self.clients[c].fabric != Fabric::Verbs || t.noted == t.noted_acked
+        t.fabric != Fabric::Verbs || t.noted == t.noted_acked
     }
 
     /// Sends a request whose reply is waited for; the answer that is known at once, if there is.
@@ -422,7 +422,7 @@ impl Sys {
 
     pub(super) fn post(&mut self, c: usize, l: usize, chain: Chain, until_ns: u64, doing: Doing) {
         let tok = self.enter(c, l, doing);
-        let is_local = self.clients[c].fabric == Fabric::Shm;
+        let is_local = self.clients[c].threads[l].fabric == Fabric::Shm;
         if let Some(outcome) = self.refuses_lock(c, l) {
             self.thread(c, l).outcome = Some(outcome);
             self.known_at_once(c, l, 1_000);
