@@ -204,6 +204,17 @@ fn a_cancel_ends_the_wait_that_it_names_and_no_other() {
 }
 
 #[test]
+fn a_cancelled_wait_for_a_read_write_lock_is_granted_to_nobody() {
+    let mut w = World::new(LockType::Rw, 2);
+    w.memory.word = RwWord::new().with_client(1).into_bits();
+    assert!(w.ask(2, wait_as(1)).is_empty());
+    let out = w.ask(2, Request::Cancel { handle: HANDLE, wait: WaitNumber(1) });
+    assert!(is_cancelled(&out, 2) && is_done(&out, 2), "{out:?}");
+    assert!(is_done(&w.release(1, X, Ticket { tx: 0, ts: 0 }), 1));
+    assert_eq!(w.memory.word, 0);
+}
+
+#[test]
 fn a_cancelled_wait_for_a_fair_lock_keeps_its_ticket() {
     let mut w = World::new(LockType::Fair, 2);
     let held = w.take(1, X, LedgerState::HeldExclusive, 60);

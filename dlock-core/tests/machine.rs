@@ -193,6 +193,37 @@ fn what_is_lost_is_not_claimed() {
 }
 
 #[test]
+fn a_hold_is_claimed_in_its_mode_and_nothing_else_is() {
+    for lock_type in [LockType::Rw, LockType::Fair] {
+        for mode in [X, S] {
+            let e = taken(lock_type, mode, 0);
+            assert_eq!(e.claim(at(1)).held.map(|held| held.mode), Some(mode), "{lock_type:?}");
+        }
+        assert_eq!(entry(lock_type).claim(at(1)).held, None);
+    }
+}
+
+#[test]
+fn a_hold_is_lost_until_its_caller_was_told() {
+    let mut e = taken(LockType::Atomic, X, 0);
+    assert!(!e.is_lost());
+    e.lose();
+    assert!(e.is_lost());
+    let Begin::Local(told) = e.begin(TRY, at(1)) else { panic!("it is told at once") };
+    assert_eq!(told.status, Status::Fail);
+    assert!(!e.is_lost() && e.in_doubt());
+}
+
+#[test]
+fn there_is_something_to_write_to_the_ledger_until_it_was_taken() {
+    let mut e = entry(LockType::Fair);
+    assert!(!e.has_ledger_write());
+    e.rewrite_ledger();
+    assert!(e.has_ledger_write());
+    assert!(e.take_ledger_write().is_some() && !e.has_ledger_write());
+}
+
+#[test]
 fn tickets_come_from_the_arbiter_where_a_lane_nears_its_end_or_the_queue_is_long() {
     let asks = |word: FairWord| {
         let mut e = entry_at(LockType::Fair, word.into_bits());

@@ -361,3 +361,28 @@ fn queue_pairs_of_an_attempt_that_was_given_up_end_no_session() {
     assert_eq!(site.attach(next), Status::Error);
     assert!(is_served(&mut site, old));
 }
+
+#[test]
+fn a_session_with_a_shorter_horizon_cuts_no_promise_short() {
+    let mut site = Site::new();
+    let old = site.join(Tcp, 60);
+    let admission = site.open_twice(&reinit(old, 2, 5)).unwrap();
+    let new = site.peer(admission, Tcp);
+    assert_eq!(site.attach(new), Status::Success);
+    assert!(is_served(&mut site, new));
+    assert_eq!(site.members.until(new.id), Some(at(60)));
+}
+
+#[test]
+fn a_request_that_waits_on_either_connection_is_no_silence_and_one_on_another_is_nothing() {
+    let mut site = Site::new();
+    let old = site.join(Tcp, 60);
+    let new = site.ask_back(old).unwrap();
+    let stranger = new.control + 1;
+    for (seconds, control, until) in
+        [(1, old.control, 61), (2, stranger, 61), (3, new.control, 63), (4, stranger, 63)]
+    {
+        site.members.heard(at(seconds), old.id, control);
+        assert_eq!(site.members.until(old.id), Some(at(until)), "{seconds}");
+    }
+}

@@ -379,6 +379,21 @@ fn an_operation_takes_a_bounded_number_of_steps_whatever_it_is_told() {
 }
 
 #[test]
+fn a_chain_is_a_step_that_is_not_taken_past_their_bound() {
+    for (steps, is_taken) in [(STEPS_MAX - 1, true), (STEPS_MAX, false)] {
+        let mut e = entry(LockType::Atomic);
+        let mut o = begin(&mut e, TAKE);
+        o.steps = steps;
+        let effect = o.next(&mut e);
+        assert_eq!(matches!(effect, Effect::Post { .. }), is_taken, "{effect:?}");
+        if !is_taken {
+            assert_eq!(effect, Effect::Tell(RESOLVE));
+            assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+        }
+    }
+}
+
+#[test]
 fn a_call_without_time_or_past_its_horizon_does_not_begin() {
     let mut e = entry(LockType::Rw);
     let bad = Started::Done(OpResult::of(Status::BadResponse));

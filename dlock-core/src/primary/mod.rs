@@ -468,3 +468,34 @@ fn lock_ref(registry: &Registry, slot: Slot) -> Option<LockRef<'_>> {
     let record = registry.locks.by_slot(slot)?;
     Some(LockRef { slot, lock_type: record.lock_type(), refs: record.refs() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_of_a_client_that_is_not_known_does_not_fit() {
+        let config = PrimaryConfig {
+            epoch: Epoch(1),
+            anchor_s: 0,
+            tp_mode: 0,
+            recovery_clients: 0,
+            clients_max: 2,
+            locks_max: 2,
+            objects_max: 2,
+            absent_grace_ns: None,
+        };
+        let [known, gone] = [1, 2].map(|id| ClientId::new(id).unwrap());
+        for remember in [
+            |primary: &mut Primary, client| _ = primary.last_seq.insert(client, Seq(1)),
+            |primary: &mut Primary, client| _ = primary.claimed.insert((client, LockId(1))),
+        ] {
+            let mut primary = Primary::new(config.clone());
+            primary.add_client(known).unwrap();
+            remember(&mut primary, known);
+            assert_eq!(primary.assert_consistent(), Ok(()));
+            remember(&mut primary, gone);
+            assert!(primary.assert_consistent().is_err());
+        }
+    }
+}

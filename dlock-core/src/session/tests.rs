@@ -490,3 +490,13 @@ fn a_release_that_is_told_twice_is_one() {
     assert_eq!(released(Status::Error, false), Status::Error);
     assert_eq!(released(Status::NotReady, true), Status::NotReady);
 }
+
+#[test]
+fn a_release_is_decided_by_every_answer_but_that_it_is_to_be_asked_for_again() {
+    for status in [Status::Success, Status::Error, Status::ClientRemoved] {
+        assert!(is_decided(status), "{status:?}");
+    }
+    for status in [Status::NotReady, Status::BadResponse] {
+        assert!(!is_decided(status), "{status:?}");
+    }
+}

@@ -210,3 +210,33 @@ fn a_grant_that_was_written_too_late_is_undone() {
     };
     assert_ne!(operation.next(&mut e), Effect::Done(OpResult::of(Status::Success)));
 }
+
+#[test]
+fn what_its_first_chain_decides_needs_no_operation() {
+    for lock_type in [LockType::Atomic, LockType::Rw] {
+        let mut e = entry(lock_type);
+        for op in [TAKE, Op::Unlock] {
+            let word = expected(&mut e.clone(), op);
+            let mut first = First::of(&mut e, op, at(0), bounds()).unwrap();
+            let Step::Chain(_) = first.step(&mut e, at(0)) else { panic!("{op:?}") };
+            let mut follows = first.outcome(&mut e, values(&[word]), at(1));
+            if let Follows::Write(_) = follows {
+                follows = first.written(&mut e, at(1));
+            }
+            let Follows::Done(result) = follows else { panic!("{lock_type:?} {op:?}") };
+            assert_eq!(result.status, Status::Success);
+        }
+    }
+}
+
+/// The word that the first chain of this operation expects.
+fn expected(e: &mut LockEntry, op: Op) -> u64 {
+    let mut first = First::of(e, op, at(0), bounds()).unwrap();
+    match first.step(e, at(0)) {
+        Step::Chain(chain) => match chain.ops()[0] {
+            WordOp::Cas { expect, .. } => expect,
+            _ => 0,
+        },
+        other => panic!("{other:?}"),
+    }
+}

@@ -130,3 +130,37 @@ fn readers_are_asked_for_where_others_may_be_inside_and_the_word_does_not_say() 
         assert_eq!(e.wants_readers(S, true, &viewed(Status::Success, word)), wants, "{word:?}");
     }
 }
+
+#[test]
+fn what_is_given_up_twice_was_given_up_for_the_first_reason() {
+    let mut e = entry(LockType::Atomic);
+    let mut o = begin(&mut e, TAKE);
+    let _ = posted(o.next(&mut e));
+    o.give_up(&mut e, Status::TimedOut, at(1));
+    o.give_up(&mut e, Status::BadResponse, at(2));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::TimedOut);
+}
+
+#[test]
+fn a_re_entry_that_is_given_up_before_it_is_told_leaves_the_hold_before_it() {
+    let mut e = held(LockType::Fair);
+    let mut o = begin(&mut e, Op::TryLock { mode: X, expire_s: 9 });
+    loop {
+        match o.next(&mut e) {
+            Effect::Post { chain, .. } => {
+                let word = FairWord::new().exclusive_taken().into_bits();
+                o.outcome(&mut e, values(&vec![word; chain.ops().len()]), at(3));
+            }
+            Effect::Done(result) => {
+                assert_eq!((result.status, e.refs()), (Status::AlreadyLocked, 2));
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    o.give_up(&mut e, Status::TimedOut, at(4));
+    assert_eq!(done(o.next(&mut e)), Status::TimedOut);
+    assert_eq!((e.state(), e.refs()), (EntryState::ExclusiveLocked, 1));
+    assert!(!e.in_doubt());
+}
