@@ -99,7 +99,8 @@ impl Client {
     /// `Disconnected`, `Left`, `Other` (there is a lock of another type with this name).
     ///
     /// # Latency
-    /// One control round trip; 10 s at most.
+    /// One control round trip; 10 s at most, and another 10 s while other threads give the same
+    /// lock back.
     pub fn atomic_lock(&self, name: impl AsRef<[u8]>) -> Result<AtomicLock, Error> {
         self.lock_of(name.as_ref(), LockType::Atomic).map(AtomicLock)
     }

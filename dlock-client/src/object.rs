@@ -27,7 +27,8 @@ impl Client {
     /// lease is 0), `NotReady`, `Disconnected`, `Left`.
     ///
     /// # Latency
-    /// One control round trip; 10 s at most.
+    /// One control round trip; 10 s at most, and another 10 s while other threads give the same
+    /// object back.
     pub fn object(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Object, Error> {
         let lease_s = lease_s(lease)?;
         let reference = self.references().obtain(|instance| {

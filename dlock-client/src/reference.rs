@@ -87,10 +87,11 @@ impl References {
                 live.references.insert(key, Arc::downgrade(&reference));
                 return Ok(reference);
             }
-            while live.going.contains(&key) {
-                if self.given_back.wait_until(&mut live, until).timed_out() {
-                    return Err(Error::Disconnected);
-                }
+            while live.going.contains(&key) && Instant::now() < until {
+                self.given_back.wait_until(&mut live, until);
+            }
+            if Instant::now() >= until {
+                return Err(Error::Disconnected);
             }
         }
     }

@@ -281,3 +281,23 @@ fn a_client_that_left_says_so() {
         b.atomic_lock("left").unwrap().try_lock(LEASE).unwrap().unlock().unwrap();
     }
 }
+
+/// Who gets a lock while another thread gives back the last reference to it has got it.
+#[test]
+fn a_lock_that_is_got_while_another_thread_drops_it_can_be_used() {
+    let server = server();
+    for fabric in fabrics() {
+        let a = client(&server, fabric);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let lock = a.atomic_lock("same").unwrap();
+                        let held = lock.try_lock(LEASE).err();
+                        assert!(matches!(held, None | Some(Error::Held)), "{fabric:?}: {held:?}");
+                    }
+                });
+            }
+        });
+    }
+}
