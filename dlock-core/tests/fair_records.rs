@@ -148,3 +148,16 @@ fn a_ticket_that_was_given_out_is_its_clients_whatever_its_ledger_names() {
     w.memory.ledgers.remove(&id(2));
     assert!(is_granted(&w.wait(1, X, ticket), 1));
 }
+
+#[test]
+fn a_grant_whose_client_goes_before_it_has_written_it_down_is_ended() {
+    let mut w = World::new(LockType::Fair, 3);
+    let held = w.take(1, X, LedgerState::HeldExclusive, 600);
+    let ticket = w.take(2, X, LedgerState::TicketExclusive, 0);
+    let next = w.take(3, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, ticket).is_empty() && w.wait(3, X, next).is_empty());
+    assert!(is_granted(&w.release(1, X, held), 2));
+    w.memory.ledgers.remove(&id(1));
+    w.memory.ledgers.remove(&id(2));
+    assert!(is_granted(&w.forget(2), 3));
+}

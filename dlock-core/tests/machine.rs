@@ -533,3 +533,42 @@ fn after_a_hold_was_lost_the_primary_is_asked_what_is_left_of_it() {
         assert!(matches!(step, Step::Request(Request::Resolve { .. })), "{lock_type:?} {step:?}");
     }
 }
+
+#[test]
+fn who_is_denied_an_expired_hold_knows_that_it_has_nothing() {
+    let perhaps = Now::within(ServerTime(1_001 * NS), 3);
+    let mut e = entry(LockType::Atomic);
+    let (mut machine, step) = begin(&mut e, TRY, perhaps);
+    let word = atomic(8, 1_000).into_bits();
+    let step = machine.outcome(&mut e, found(&chain(step), word), perhaps);
+    assert!(matches!(step, Step::Request(Request::Steal { .. })), "{step:?}");
+    let denied = Reply::Denied { status: Status::Fail, word };
+    let result = done(machine.reply(&mut e, Ok(denied), perhaps));
+    assert_eq!((result.status, e.in_doubt()), (Status::Fail, false));
+}
+
+#[test]
+fn a_reader_that_leaves_is_told_how_many_are_left() {
+    let mut e = taken(LockType::Fair, S, FairWord::new().with_ns(4).with_ms(6).into_bits());
+    let (mut machine, step) = begin(&mut e, Op::Unlock, at(1));
+    let chain = chain(step);
+    let expect = chain.ops().iter().find_map(|op| match op {
+        WordOp::Cas { expect, .. } => Some(*expect),
+        _ => None,
+    });
+    let step = machine.outcome(&mut e, found(&chain, expect.unwrap()), at(1));
+    let Some(View::Fair { t_value: Some(t), .. }) = done(step).view else { panic!("{step:?}") };
+    assert_eq!(t >> 26, 2);
+}
+
+/// Each may have been carried out.
+#[test]
+fn a_hold_that_may_last_for_ever_is_lost_by_a_lapse_however_often_that_was_asked_for() {
+    let mut e = taken(LockType::Atomic, X, 0);
+    for _ in 0..2 {
+        let (mut machine, _) = begin(&mut e, Op::Extend { mode: X, expire_s: u32::MAX }, at(1));
+        let lost = done(machine.outcome(&mut e, Outcome::Unknown, at(1)));
+        assert_eq!(lost.status, Status::BadResponse);
+        assert!(e.clone().lapse());
+    }
+}

@@ -66,3 +66,20 @@ impl Deaf {
         self.0.remove(&client);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_client_that_is_gone_nothing_is_left_to_be_dropped() {
+        let [a, b] = [1, 2].map(|id| ClientId::new(id).unwrap());
+        let mut deaf = Deaf::default();
+        for client in [a, b] {
+            deaf.add(client, BTreeSet::from([Slot(3)]));
+        }
+        deaf.forget(a);
+        assert_eq!(deaf.next(), Some((b, Slot(3))));
+        assert!(!deaf.contains(a, Slot(3)) && deaf.take(b, Slot(3)) && deaf.is_empty());
+    }
+}

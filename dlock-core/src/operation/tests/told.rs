@@ -164,3 +164,15 @@ fn a_re_entry_that_is_given_up_before_it_is_told_leaves_the_hold_before_it() {
     assert_eq!((e.state(), e.refs()), (EntryState::ExclusiveLocked, 1));
     assert!(!e.in_doubt());
 }
+
+/// A future that is polled late.
+#[test]
+fn a_hold_is_told_later_only_while_its_lease_or_its_session_lasts() {
+    use crate::operation::lease::may_be_told;
+    let read = Now { horizon_ns: START + 50 * NS, ..at(0) };
+    let deadline_s = read.deadline(5);
+    assert!(may_be_told(Some(deadline_s), read, read.local_ns));
+    assert!(!may_be_told(Some(deadline_s), read, read.local_ns + 6 * NS));
+    assert!(may_be_told(None, read, START + 49 * NS));
+    assert!(!may_be_told(None, read, START + 50 * NS));
+}
