@@ -151,7 +151,8 @@ fn a_ticket_that_was_given_out_is_its_clients_whatever_its_ledger_names() {
 
 #[test]
 fn a_grant_whose_client_goes_before_it_has_written_it_down_is_ended() {
-    let mut w = World::new(LockType::Fair, 3);
+    let mut w = World::new(LockType::Fair, 4);
+    w.writes(4, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, 0); // its ticket may be the next
     let held = w.take(1, X, LedgerState::HeldExclusive, 600);
     let ticket = w.take(2, X, LedgerState::TicketExclusive, 0);
     let next = w.take(3, X, LedgerState::TicketExclusive, 0);
