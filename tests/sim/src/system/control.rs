@@ -445,7 +445,10 @@ impl Sys {
         // what is lost is lost before the session's new horizon counts
         let has_lapsed = !anew && lapses != self.clients[c].lapses;
         self.clients[c].lapses = lapses;
-        self.clients[c].is_unaware &= anew || recovering; // it is told now, but not by a successor
+        let client = &mut self.clients[c];
+        // it is told now, but not by a successor; who has nothing has lost nothing
+        client.is_unaware &= anew || recovering;
+        client.is_unaware &= client.threads.iter().any(|t| t.entry.is_some());
         for l in 0..self.clients[c].threads.len() {
             if has_lapsed && self.clients[c].threads[l].epoch == epoch {
                 self.lapse(c, l);
