@@ -355,7 +355,7 @@ impl Table {
         }
     }
 
-    /// The lock of this name, whatever id the primary has for it now.
+    /// The lock of this name; the primary may have another id for it by now.
     pub(crate) fn named(&self, name: &[u8]) -> Option<LockId> {
         self.map.read().names.get(name).copied()
     }

@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{desc, fabrics, got, own_address, server_at, status, ChildPrimary, X};
+use common::{desc, fabrics, got, hash, own_address, server_at, status, ChildPrimary, X};
 use dlock_client::{ClientConfig, FabricChoice, Instance, LockId, LockType, Status::*};
 use dlock_server::{Server, ServerConfig};
 
@@ -20,11 +20,6 @@ fn child_that_serves_until_its_input_ends() {
 /// such a name that is made anew has another one.
 const NAME: &str = "zzzzzzz1";
 
-fn hash(name: &str) -> i32 {
-    let add = |h: u32, b: u8| h.wrapping_mul(33).wrapping_add(u32::from(b));
-    name.bytes().fold(5381, add) as i32
-}
-
 fn name() -> String {
     (0..).map(|i| format!("{NAME}{i}")).find(|name| hash(name) <= 0).unwrap()
 }
@@ -32,6 +27,15 @@ fn name() -> String {
 fn join(port: u16, fabric: FabricChoice) -> Instance {
     let config = ClientConfig { port, fabric, horizon_s: Some(0), ..Default::default() };
     Instance::init(&config, "127.0.0.1").unwrap()
+}
+
+/// A successor of the primary that has died, where the client has claimed its locks.
+fn succeeded(port: u16, a: &Instance) -> Server {
+    let second = server_at(port, ServerConfig { recovery_clients: 1, ..Default::default() });
+    assert_eq!(a.reinit("127.0.0.1"), Success);
+    assert_eq!(a.update_all_locks(), Success);
+    assert_eq!(a.reinit_done(), Success);
+    second
 }
 
 /// One that has an unanswered release of the old id behind it, holds the lock under its new id,
@@ -48,11 +52,7 @@ fn recovered(fabric: FabricChoice, kind: LockType) -> (Server, Instance, LockId,
     assert_eq!(old, new, "it has another id at the primary, and is known by its old one");
     assert_eq!(status(a.trylock(new, X, 600)), Success);
     drop(first);
-    let second = server_at(port, ServerConfig { recovery_clients: 1, ..Default::default() });
-    assert_eq!(a.reinit("127.0.0.1"), Success);
-    assert_eq!(a.update_all_locks(), Success);
-    assert_eq!(a.reinit_done(), Success);
-    (second, a, old, new)
+    (succeeded(port, &a), a, old, new)
 }
 
 fn nobody_else_gets_it(port: u16, fabric: FabricChoice, kind: LockType, a: &Instance, new: LockId) {
@@ -228,10 +228,7 @@ fn another_lock_with_the_id_of_one_that_was_left_is_got_beside_it() {
         let left = got(&a, &names[0], kind);
         first.kill();
         assert_eq!(a.release_lock(left), BadResponse);
-        let _second = server_at(port, ServerConfig { recovery_clients: 1, ..Default::default() });
-        assert_eq!(a.reinit("127.0.0.1"), Success);
-        assert_eq!(a.update_all_locks(), Success);
-        assert_eq!(a.reinit_done(), Success);
+        let _second = succeeded(port, &a);
         let others = [&names[1], &names[2]].map(|name| got(&a, name, kind));
         assert!(!others.contains(&left), "{others:?}");
         for other in others {
@@ -287,10 +284,7 @@ fn a_batch_release_after_a_failover_releases_what_was_left_and_the_others() {
         let [left, other] = ["left", "other"].map(|name| got(&a, name, kind));
         first.kill();
         assert_eq!(a.batch_release_lock(&mut [left.0]), BadResponse);
-        let _second = server_at(port, ServerConfig { recovery_clients: 1, ..Default::default() });
-        assert_eq!(a.reinit("127.0.0.1"), Success);
-        assert_eq!(a.update_all_locks(), Success);
-        assert_eq!(a.reinit_done(), Success);
+        let _second = succeeded(port, &a);
         let mut ids = [left.0, other.0];
         assert_eq!(a.batch_release_lock(&mut ids), Success);
         assert_eq!(ids, [left.0, other.0]);
@@ -309,10 +303,7 @@ fn a_lock_that_was_left_is_not_claimed() {
         let left = got(&a, one, kind);
         first.kill();
         assert_eq!(a.release_lock(left), BadResponse);
-        let _second = server_at(port, ServerConfig { recovery_clients: 1, ..Default::default() });
-        assert_eq!(a.reinit("127.0.0.1"), Success);
-        assert_eq!(a.update_all_locks(), Success);
-        assert_eq!(a.reinit_done(), Success);
+        let _second = succeeded(port, &a);
         let b = join(port, fabric);
         assert_eq!(got(&b, two, kind).0, hash(two), "its id is free for a name of the same hash");
     });

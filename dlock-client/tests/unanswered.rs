@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{desc, eventually, fabrics, got, own_address, status, ChildPrimary, X};
+use common::{desc, eventually, fabrics, got, hash, own_address, status, ChildPrimary, X};
 use dlock_client::{Client, Config, Error, FabricChoice, Instance, LockType, Status::*};
 
 /// Not a test by itself: the primary that is stopped.
@@ -136,7 +136,6 @@ fn line_to(port: u16) -> Arc<AtomicBool> {
 /// id.
 #[test]
 fn a_release_that_the_primary_never_saw_is_sent_when_it_is_repeated() {
-    let hash = |name: &str| name.bytes().fold(5381, |h: i32, b| h * 33 + i32::from(b));
     let (one, two) = ("aB", "b!");
     assert_eq!(hash(one), hash(two));
     for fabric in fabrics() {

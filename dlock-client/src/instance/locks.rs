@@ -156,14 +156,15 @@ impl Instance {
         };
         let at = (link.epoch, link.anchor_s);
         let before = held.entry.lock();
-        if held.entry.desc().name != desc.name && held.binding.is_displaced(&held.entry, link.epoch)
-        {
+        let Some(is_new) = held.binding.adopt(&mut held.entry, self.id, grant, &desc, at) else {
+            // a lock of another name has the id that the primary had for this one
+            if !held.binding.loses_place(&held.entry, link.epoch) {
+                return Adopted::Got(Err(Status::Error));
+            }
             self.table.rename(id, grant.lock, None);
             drop(guard);
             return self.adopt(grant, desc);
-        }
-        let adopted = held.binding.adopt(&mut held.entry, self.id, grant, desc, at);
-        let Some(is_new) = adopted else { return Adopted::Got(Err(Status::Error)) };
+        };
         if is_new {
             held.entry.asks_readers(link.asks_readers);
             held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));

@@ -60,6 +60,12 @@ pub fn server_at(port: u16, config: ServerConfig) -> Server {
     Server::start(ServerConfig { port, verbs, ..config }).expect("the primary starts")
 }
 
+/// The id that the primary gives a lock of this name, if it is positive and free.
+pub fn hash(name: &str) -> i32 {
+    let add = |h: u32, b: u8| h.wrapping_mul(33).wrapping_add(u32::from(b));
+    name.bytes().fold(5381, add) as i32
+}
+
 /// A loopback address of this process's own, for who comes back to a port that was free for a
 /// moment: nobody else takes one there.
 pub fn own_address() -> IpAddr {
@@ -131,7 +137,8 @@ impl ChildPrimary {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let port_of = |line: io::Result<String>| line.unwrap().strip_prefix("port ")?.parse().ok();
         let port = lines.by_ref().find_map(port_of).unwrap();
-        // the test that it is says so every minute, and would end if nobody read it
+        // the test framework prints a line about a test that takes more than a minute: the child
+        // would end if nobody read it
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, port }
     }

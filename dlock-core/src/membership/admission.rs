@@ -246,9 +246,9 @@ impl Membership {
         self.end(client, Ending::All(Exit::NoMemory));
     }
 
-    /// Whether room for one more client is being made. A place is taken from an absent client that
-    /// has nothing, and from nobody else: the first by id of the next [`EVICTION_LOOKS_MAX`], or of
-    /// those that have [`LOOKS_MAX`] handles together.
+    /// Whether room for one more client is being made. Only an absent client that has nothing loses
+    /// its place. One call looks at the next [`EVICTION_LOOKS_MAX`] absent clients in the order of
+    /// their ids, and at fewer if they have more than [`LOOKS_MAX`] handles together.
     fn makes_room<M: MemberMemory>(
         &mut self,
         now: ServerTime,

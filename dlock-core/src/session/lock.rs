@@ -76,8 +76,8 @@ impl Binding {
     /// was not answered. A hold of it is lost then, or is undone before the next operation.
     /// `None`: the caller knows a lock of another name by this id.
     ///
-    /// There is one entry of a name, whatever id the primary gives it, so that nothing is done to
-    /// one that is meant for the other.
+    /// A client has one entry of each name, also when the primary gives the lock another id: an
+    /// operation on a second entry would not know what the first one holds.
     ///
     /// Only for the answer to a request that was sent after the last release of the lock, on the
     /// same channel or on one that has replaced it: what it says is the truth then.
@@ -86,7 +86,7 @@ impl Binding {
         entry: &mut LockEntry,
         me: ClientId,
         grant: &LockGrant,
-        desc: LockDesc,
+        desc: &LockDesc,
         (epoch, anchor_s): (Epoch, u32),
     ) -> Option<bool> {
         if entry.desc().name != desc.name {
@@ -102,7 +102,7 @@ impl Binding {
                 entry.lose();
                 entry.rebind(grant, anchor_s);
             }
-            false => *entry = LockEntry::new(me, anchor_s, desc.lock_type, grant, desc),
+            false => *entry = LockEntry::new(me, anchor_s, desc.lock_type, grant, desc.clone()),
         }
         *self = Self::new(epoch);
         Some(true)
@@ -111,7 +111,7 @@ impl Binding {
     /// The primary has given the id that it had for this lock to another one. Whether that can be:
     /// this one was not claimed at this incarnation, or its release, which was not answered, was
     /// done. It is at no incarnation then, until it is got again.
-    pub fn is_displaced(&mut self, entry: &LockEntry, epoch: Epoch) -> bool {
+    pub fn loses_place(&mut self, entry: &LockEntry, epoch: Epoch) -> bool {
         if !self.is_at(epoch) {
             return true;
         }

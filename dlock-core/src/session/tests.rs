@@ -381,14 +381,14 @@ fn a_lock_is_at_one_incarnation() {
 fn only_a_lock_that_was_left_or_not_claimed_has_no_place_any_more() {
     let mut binding = Binding::new(Epoch(3));
     let mut known = entry(LockType::Atomic);
-    assert!(!binding.is_displaced(&known, Epoch(3)), "the primary is wrong");
+    assert!(!binding.loses_place(&known, Epoch(3)), "the primary is wrong");
     assert!(binding.is_at(Epoch(3)));
-    assert!(binding.is_displaced(&known, Epoch(4)), "it was not claimed");
+    assert!(binding.loses_place(&known, Epoch(4)), "it was not claimed");
     assert!(binding.is_at(Epoch(3)), "its claim says where it was");
     known.leaves();
-    assert!(binding.is_displaced(&known, Epoch(3)), "its release was done");
+    assert!(binding.loses_place(&known, Epoch(3)), "its release was done");
     assert!(!binding.is_at(Epoch(3)));
-    assert!(binding.is_displaced(&known, Epoch(3)));
+    assert!(binding.loses_place(&known, Epoch(3)));
 }
 
 #[test]
@@ -453,7 +453,7 @@ fn a_lock_that_is_got_again_is_where_the_primary_says() {
     let desc = |name| LockDesc { name: vec![name], lock_type: LockType::Atomic, lease_s: 0 };
     let adopt = |entry: &mut LockEntry, bound, grant: &LockGrant, name| {
         let mut binding = Binding::new(Epoch(bound));
-        let is_new = binding.adopt(entry, client(), grant, desc(name), (Epoch(3), 0));
+        let is_new = binding.adopt(entry, client(), grant, &desc(name), (Epoch(3), 0));
         assert!(is_new.is_none() || binding.is_at(Epoch(3)));
         is_new
     };

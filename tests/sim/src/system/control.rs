@@ -505,7 +505,7 @@ impl Sys {
                 None => t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc)),
                 Some(entry) => {
                     let mut binding = Binding::new(Epoch(t.epoch.into()));
-                    binding.adopt(entry, id, &grant, desc, (Epoch(epoch.into()), anchor_s));
+                    binding.adopt(entry, id, &grant, &desc, (Epoch(epoch.into()), anchor_s));
                 }
             }
             (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);

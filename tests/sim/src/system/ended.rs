@@ -49,8 +49,8 @@ impl Sys {
         }
     }
 
-    /// Without fencing tokens a successor believes the claim that comes first. So whoever has lost
-    /// something to another client, and was not told, claims here when the others have.
+    /// Without fencing tokens a successor believes the first claim of a lock. So a client that has
+    /// lost a lock to another one, and was not told, claims here after the others.
     pub(super) fn claims_last(&self, c: usize) -> bool {
         let is_open = |client: &super::state::Client| {
             let holds = |t: &super::state::Thread| t.entry.is_some() && t.epoch != self.epoch;
