@@ -59,6 +59,13 @@ impl Pulse {
         self.horizon_ns.store(beats.horizon_ns(), Ordering::Relaxed);
     }
 
+    /// As [`Heartbeats::end`].
+    pub(crate) fn end(&self) {
+        let mut beats = self.beats.lock();
+        beats.end();
+        self.horizon_ns.store(beats.horizon_ns(), Ordering::Relaxed);
+    }
+
     /// Whether its next heartbeat is due.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         self.beats.lock().next_ns() <= now_ns
@@ -176,5 +183,7 @@ mod tests {
     fn a_session_without_a_horizon_has_none_and_needs_no_heartbeats() {
         let pulse = Pulse::new(0, 0);
         assert_eq!((pulse.horizon_ns(), pulse.next_ns()), (u64::MAX, u64::MAX));
+        pulse.end();
+        assert_eq!(pulse.horizon_ns(), 0, "until it is replaced after a lapse");
     }
 }

@@ -10,8 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::line::Line;
 use common::{config, fabrics, got, join, server, server_with, status, ChildPrimary, S, X};
-use dlock_client::{AsyncOp, ClientConfig, FabricChoice, FabricKind, Instance, LockType, Status};
+use dlock_client::{
+    AsyncOp, ClientConfig, FabricChoice, FabricKind, Instance, LockType, OpResult, Status,
+};
 use dlock_server::{Orphans, ServerConfig};
 use Status::*;
 
@@ -478,4 +481,38 @@ fn a_hold_past_its_horizon_is_lost_at_a_successor() {
     assert_eq!(status(a.trylock(rw, X, 60)), Success);
     assert_eq!(a.deinit(), Success);
     drop(second);
+}
+
+/// Without a horizon a client goes on believing in a lock that the primary has ended meanwhile,
+/// but what a batch tells when its client has come back knows of it.
+#[test]
+fn a_batch_under_way_does_not_tell_a_hold_that_ended_while_its_client_was_away() {
+    let grace = Some(Duration::from_millis(50));
+    let rules = ServerConfig { absent_grace: grace, orphans: Orphans::Lease, ..Default::default() };
+    let server = server_with(rules);
+    let line = Line::to(server.local_addr().port());
+    let tcp = config(server.local_addr(), FabricChoice::Tcp);
+    let a = Instance::init(&tcp, &common::own_address().to_string()).unwrap();
+    let b = Instance::init(&tcp, "127.0.0.1").unwrap();
+    let [rw, other] =
+        [("ends", LockType::Rw), ("other", LockType::Atomic)].map(|l| got(&a, l.0, l.1));
+    let of_b = got(&b, "ends", LockType::Rw);
+    assert_eq!(status(a.trylock(rw, S, 600)), Success);
+    let kept = got(&a, "has a lease", LockType::Atomic);
+    assert_eq!(status(a.trylock(kept, X, 600)), Success, "so the client is not forgotten");
+    thread::scope(|scope| {
+        line.cut_half();
+        let batch = scope.spawn(|| {
+            let mut results = [OpResult::of(Invalid); 2];
+            assert_eq!(a.batch_trylock(&[(rw, S, 600), (other, X, 600)], &mut results), Success);
+            results.map(|result| result.status)
+        });
+        common::eventually(60, "the primary has ended it", || {
+            status(b.trylock(of_b, X, 600)) == Success
+        });
+        assert_eq!(a.reinit("127.0.0.1"), Success);
+        assert_eq!(batch.join().unwrap(), [Fail, BadResponse]);
+    });
+    assert_eq!(status(a.trylock(rw, S, 600)), Fail);
+    assert_eq!(status(a.trylock(other, X, 600)), Success);
 }

@@ -4,12 +4,9 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
 use std::time::Duration;
 
+use common::line::Line;
 use common::{desc, eventually, fabrics, got, hash, own_address, status, ChildPrimary, X};
 use dlock_client::{Client, Config, Error, FabricChoice, Instance, LockType, Status::*};
 
@@ -105,33 +102,6 @@ fn a_lock_object_that_was_dropped_without_an_answer_and_made_anew_guards_the_sam
     });
 }
 
-/// Passes on what comes to `own_address()` at this port, until the flag is set; then it closes.
-fn line_to(port: u16) -> Arc<AtomicBool> {
-    let listener = TcpListener::bind((own_address(), port)).unwrap();
-    let is_cut = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&is_cut);
-    std::thread::spawn(move || {
-        for near in listener.incoming().map_while(Result::ok) {
-            let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
-            for (from, to) in [(&near, &far), (&far, &near)] {
-                let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                let is_cut = Arc::clone(&flag);
-                std::thread::spawn(move || {
-                    let mut bytes = [0; 4096];
-                    while let Ok(n @ 1..) = from.read(&mut bytes) {
-                        if is_cut.load(Ordering::SeqCst) || to.write_all(&bytes[..n]).is_err() {
-                            break;
-                        }
-                    }
-                    _ = to.shutdown(std::net::Shutdown::Both);
-                    _ = from.shutdown(std::net::Shutdown::Both);
-                });
-            }
-        }
-    });
-    is_cut
-}
-
 /// The primary has the lock until it is told again: another name of the same hash does not get its
 /// id.
 #[test]
@@ -140,10 +110,10 @@ fn a_release_that_the_primary_never_saw_is_sent_when_it_is_repeated() {
     assert_eq!(hash(one), hash(two));
     for fabric in fabrics() {
         let primary = ChildPrimary::start("child_that_serves_until_its_input_ends");
-        let is_cut = line_to(primary.port);
+        let line = Line::to(primary.port);
         let a = Instance::init(&primary.config(fabric), &own_address().to_string()).unwrap();
         let lock = got(&a, one, LockType::Atomic);
-        is_cut.store(true, Ordering::SeqCst);
+        line.cut();
         assert_eq!(a.release_lock(lock), BadResponse, "{fabric:?}");
         assert_eq!(a.reinit("127.0.0.1"), Success, "{fabric:?}");
         assert_eq!(status(a.trylock(lock, X, 5)), LockNotGet);

@@ -174,6 +174,9 @@ impl Instance {
         let refuse: Arc<dyn Executor> = Arc::new(Refuse);
         // the old session may have to be asked for the time, in vain
         let clock = Now { horizon_ns: old.pulse.horizon_ns(), ..old.exec.now() };
+        if has_lapsed {
+            old.pulse.end(); // what is under way there tells of no hold that was ended
+        }
         if link.epoch != old.epoch {
             old.exec.end(); // its primary may be stopped, and a wait there last for hours
         }

@@ -20,12 +20,13 @@ pub struct Heartbeats {
     horizon_ns: u64,
     heard_ns: u64,
     next_ns: u64,
+    has_ended: bool,
 }
 
 impl Heartbeats {
     /// Of a session that was asked for at `sent_ns`, with this horizon (0: none).
     pub fn new(horizon_ns: u64, sent_ns: u64) -> Self {
-        let mut beats = Self { horizon_ns, heard_ns: sent_ns, next_ns: u64::MAX };
+        let mut beats = Self { horizon_ns, heard_ns: sent_ns, next_ns: u64::MAX, has_ended: false };
         beats.schedule(sent_ns);
         beats
     }
@@ -52,9 +53,18 @@ impl Heartbeats {
         self.heard_ns = self.heard_ns.max(sent_ns);
     }
 
+    /// The primary has ended what this client had without a lease, and another session has begun:
+    /// an operation of this one that is still under way must not tell that it holds such a lock.
+    pub fn end(&mut self) {
+        self.has_ended = true;
+    }
+
     /// Until when this client may rely on what it holds, as a coarse reading of its clock tells
-    /// ([`COARSE_NS_MAX`]); `u64::MAX`: without end.
+    /// ([`COARSE_NS_MAX`]); `u64::MAX`: without end; 0: no more.
     pub fn horizon_ns(&self) -> u64 {
+        if self.has_ended {
+            return 0;
+        }
         if self.horizon_ns == 0 {
             return u64::MAX;
         }

@@ -261,8 +261,13 @@ fn a_client_gives_up_before_its_primary_does_whatever_the_network_did() {
     assert_eq!(beats.horizon_ns(), 113 * NS - 105_000_500, "from before it was sent");
     beats.answered(101 * NS);
     assert_eq!(beats.horizon_ns(), 113 * NS - 105_000_500, "a late answer takes nothing back");
-    let unlimited = Heartbeats::new(0, 100 * NS);
+    let mut unlimited = Heartbeats::new(0, 100 * NS);
     assert_eq!((unlimited.next_ns(), unlimited.horizon_ns()), (u64::MAX, u64::MAX));
+    for beats in [&mut beats, &mut unlimited] {
+        beats.end();
+        beats.answered(200 * NS);
+        assert_eq!(beats.horizon_ns(), 0, "an answer to a session that was replaced");
+    }
 }
 
 #[test]

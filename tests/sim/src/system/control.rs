@@ -441,7 +441,8 @@ impl Sys {
         client.life = Life::Up;
         client.claims_open = recovering;
         let sent_ns = client.clock.local(sent).max(0) as u64;
-        client.beats = Heartbeats::new(u64::from(horizon_s) * NS, sent_ns);
+        let beats = Heartbeats::new(u64::from(horizon_s) * NS, sent_ns);
+        let mut old_beats = std::mem::replace(&mut client.beats, beats);
         // what is lost is lost before the session's new horizon counts
         let has_lapsed = !anew && lapses != self.clients[c].lapses;
         self.clients[c].lapses = lapses;
@@ -462,14 +463,10 @@ impl Sys {
         }
         self.forget_async(c);
         self.objects_rejoin(c, anew || recovering);
-        for l in 0..self.clients[c].threads.len() {
-            let t = self.thread(c, l);
-            match t.doing {
-                Doing::Nothing | Doing::Idle | Doing::Control => self.moves(c, l),
-                Doing::Reply { is_wait: true } if t.async_until == 0 => self.moves(c, l),
-                _ => t.moves = true, // when its operation is over
-            }
+        if has_lapsed {
+            old_beats.end();
         }
+        self.move_all(c, old_beats);
         let bound = |t: &super::state::Thread| t.entry.is_none() || t.epoch == epoch;
         let bound = self.clients[c].threads.iter().all(bound);
         if recovering && bound {

@@ -3,7 +3,7 @@
 
 use dlock_core::clock::Now;
 use dlock_core::lock::{EntryState, LockEntry, OpResult};
-use dlock_core::session;
+use dlock_core::session::{self, Heartbeats};
 use dlock_core::status::Status;
 
 use super::control::Stage as ControlStage;
@@ -117,6 +117,24 @@ impl Sys {
             return self.control_wake(c);
         }
         self.finished(c, l, result.status);
+    }
+
+    /// A new session has taken the place of the one with these heartbeats.
+    pub(super) fn move_all(&mut self, c: usize, old: Heartbeats) {
+        let epoch = self.clients[c].epoch;
+        for l in 0..self.clients[c].threads.len() {
+            let t = self.thread(c, l);
+            match t.doing {
+                Doing::Nothing | Doing::Idle | Doing::Control => self.moves(c, l),
+                Doing::Reply { is_wait: true } if t.async_until == 0 => self.moves(c, l),
+                _ => {
+                    t.moves = true; // when its operation is over
+                    if t.epoch == epoch {
+                        t.horizon_ns = old.horizon_ns();
+                    }
+                }
+            }
+        }
     }
 
     /// A new session with the same primary, and no operation is under way on this lock: the
