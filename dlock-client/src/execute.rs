@@ -107,8 +107,9 @@ pub(crate) fn perform(
     };
     let single = held.exec.execute_one(&cas.word_op(), now.local_ns + DATA_WAIT_NS);
     if single == Single::Done(cas.expect) {
+        let begun = held.within_horizon(now); // as it is by now
         let ClientLock { entry, exec, .. } = held;
-        if let Some(result) = entry.fast_end(cas, now, || exec.local_coarse_ns(now.local_ns)) {
+        if let Some(result) = entry.fast_end(cas, begun, || exec.local_coarse_ns(now.local_ns)) {
             return result;
         }
     }
@@ -150,8 +151,9 @@ fn perform_remotely(
     }
     let single = held.exec.execute_one(&cas.word_op(), until_ns);
     if single == Single::Done(cas.expect) {
+        let begun = held.within_horizon(now); // as it is by now
         let ClientLock { entry, exec, .. } = held;
-        if let Some(result) = entry.fast_end(cas, now, || exec.local_coarse_ns(now.local_ns)) {
+        if let Some(result) = entry.fast_end(cas, begun, || exec.local_coarse_ns(now.local_ns)) {
             return result;
         }
     }
@@ -203,15 +205,11 @@ fn at_once(
         _ => return carry_out(lock_slot, guard, Started::Running(first.run(step, now))),
     };
     let outcome = held.execute(chain, bounds.chain_until_ns(now.local_ns));
-    if first.needs_clock(&held.entry, now) {
-        now = held.clock_again();
-    }
+    now = held.clock_after(first.needs_clock(&held.entry, now));
     let mut follows = first.outcome(&mut held.entry, outcome, now);
     while let Follows::Write(write) = follows {
         held.exec.write_ledger(held.entry.handle(), write);
-        if first.needs_clock(&held.entry, now) {
-            now = held.clock_again();
-        }
+        now = held.clock_after(first.needs_clock(&held.entry, now));
         follows = first.written(&mut held.entry, now);
     }
     match follows {
@@ -295,7 +293,7 @@ pub(crate) fn advance(
                 let outcome = held.execute(chain, until_ns);
                 let now = match outcome {
                     Outcome::Unknown => held.clock_unanswered(),
-                    _ => held.clock_after(operation),
+                    _ => held.clock_after(operation.needs_clock(&held.entry, held.is_local)),
                 };
                 operation.outcome(&mut held.entry, outcome, now);
             }
@@ -452,11 +450,13 @@ impl ClientLock {
         self.within_horizon(self.last_now.at_local(boot_ns()))
     }
 
-    /// The clock for what follows an outcome.
-    fn clock_after(&mut self, operation: &Operation) -> Now {
-        match operation.needs_clock(&self.entry, self.is_local) {
+    /// The clock for what follows an outcome; where it need not be as it is after it, an older one,
+    /// but for the horizon.
+    #[inline]
+    fn clock_after(&mut self, is_needed: bool) -> Now {
+        match is_needed {
             true => self.clock_again(),
-            false => self.last_now,
+            false => self.within_horizon(self.last_now),
         }
     }
 

@@ -163,7 +163,9 @@ impl Instance {
             if singles[i] != Single::Done(cas.expect) {
                 continue;
             }
-            if let Some(result) = place.held().entry.fast_end(cas, now, || local_ns) {
+            let held = place.held();
+            let begun = held.within_horizon(now); // as it is by now
+            if let Some(result) = held.entry.fast_end(cas, begun, || local_ns) {
                 (*out, ended[i]) = (result, true);
                 if cas.deadline_s.is_none() {
                     place.lock_slot.changed.notify_all();

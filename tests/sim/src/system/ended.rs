@@ -17,9 +17,10 @@ impl Sys {
         let who = self.who(c);
         let t = self.thread(c, l);
         let Some(entry) = t.entry.as_mut() else { return };
-        if t.operation.is_some() || t.first.is_some() {
+        let begins = t.first.is_some() || matches!(t.doing, Doing::Fast { .. });
+        if t.operation.is_some() || begins {
             let has = !matches!(entry.state(), EntryState::Initialized | EntryState::Unlocked);
-            t.lapse |= has;
+            t.lapse |= has || begins;
             if has && entry.deadline_s() == u32::MAX {
                 self.oracle.ended(l, who);
             }

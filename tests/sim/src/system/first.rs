@@ -43,8 +43,9 @@ impl Sys {
         if first.needs_clock(entry, t.last_now) {
             t.last_now = now;
         }
+        let last_now = Now { horizon_ns: t.horizon_ns, ..t.last_now };
         t.past_queue = shared_past_a_queue(t.op, &outcome);
-        let follows = first.outcome(entry, outcome, t.last_now);
+        let follows = first.outcome(entry, outcome, last_now);
         self.follow(c, l, follows);
     }
 
@@ -77,7 +78,8 @@ impl Sys {
         if first.needs_clock(entry, t.last_now) {
             t.last_now = now;
         }
-        let follows = first.written(entry, t.last_now);
+        let last_now = Now { horizon_ns: t.horizon_ns, ..t.last_now };
+        let follows = first.written(entry, last_now);
         self.follow(c, l, follows);
     }
 
@@ -87,6 +89,7 @@ impl Sys {
         let (now, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
         let t = &mut self.clients[c].threads[l];
         let (Some(outcome), Some(entry)) = (t.outcome.take(), t.entry.as_mut()) else { return };
+        let begun = Now { horizon_ns: t.horizon_ns, ..begun };
         if matches!(outcome, Outcome::Done(values) if values[0] == cas.expect) {
             if let Some(result) = entry.fast_end(cas, begun, || coarse) {
                 return self.finish(c, l, result);

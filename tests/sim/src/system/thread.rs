@@ -285,7 +285,8 @@ impl Sys {
                     t.last_now = now;
                 }
                 t.past_queue = shared_past_a_queue(t.op, &outcome);
-                operation.outcome(entry, outcome, t.last_now);
+                let last_now = Now { horizon_ns: t.horizon_ns, ..t.last_now };
+                operation.outcome(entry, outcome, last_now);
             }
             Doing::Flush => {
                 let is_flushed = t.outcome.take().is_none();
