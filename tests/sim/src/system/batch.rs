@@ -391,9 +391,9 @@ impl Sys {
         for (post, &(_, cas)) in posts.iter().zip(&short) {
             let t = &mut threads[usize::from(post.lock)];
             let was = matches!(post.outcome, Some(Outcome::Done(v)) if v[0] == cas.expect);
-            let begun = Now { horizon_ns: t.horizon_ns, ..begun };
+            let as_of_now = Now { horizon_ns: t.horizon_ns, ..begun };
             let entry = t.entry.as_mut().filter(|_| was);
-            ended.push(entry.and_then(|entry| entry.fast_end(cas, begun, || coarse)));
+            ended.push(entry.and_then(|entry| entry.fast_end(cas, as_of_now, || coarse)));
         }
         for (post, (&(op, _), ended)) in posts.iter().zip(short.iter().zip(&ended)) {
             let Some(entry) = threads[usize::from(post.lock)].entry.as_mut() else { continue };

@@ -89,9 +89,9 @@ impl Sys {
         let (now, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
         let t = &mut self.clients[c].threads[l];
         let (Some(outcome), Some(entry)) = (t.outcome.take(), t.entry.as_mut()) else { return };
-        let begun = Now { horizon_ns: t.horizon_ns, ..begun };
+        let as_of_now = Now { horizon_ns: t.horizon_ns, ..begun };
         if matches!(outcome, Outcome::Done(values) if values[0] == cas.expect) {
-            if let Some(result) = entry.fast_end(cas, begun, || coarse) {
+            if let Some(result) = entry.fast_end(cas, as_of_now, || coarse) {
                 return self.finish(c, l, result);
             }
         }
