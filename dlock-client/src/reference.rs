@@ -2,7 +2,7 @@
 //! The locks and objects a client has got, counted: an instance has one reference to each, which
 //! all lock objects of the same name share. The last one to be dropped gives it back.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -23,35 +23,85 @@ pub(crate) enum Key {
     Object(ObjectId),
 }
 
-/// Longest time that a get waits for other threads that give the same back.
-const GIVEN_BACK_WAIT: Duration = Duration::from_secs(10);
+/// Longest time that a get waits for other threads that give the same back, which takes them two
+/// calls: a get that they wait for, and their own.
+const GIVEN_BACK_WAIT: Duration = Duration::from_secs(20);
 
 /// An instance, and what of it is in use.
 #[derive(Debug)]
 pub(crate) struct References {
     instance: Instance,
     live: Mutex<Live>,
-    /// Something was given back.
-    given_back: Condvar,
+    /// A get has ended, or something was given back.
+    changed: Condvar,
     tasks: Arc<Tasks>,
 }
 
 /// No call to the primary is made under its mutex: one may take 10 s.
+///
+/// ```text
+///   get   begins ── call ── ends: it takes what is kept
+///   drop  it is kept until the gets that began before have ended ── call: it is going ── gone
+/// ```
+/// So a get of what nobody drops when it begins has got it, whatever other threads drop later. Of
+/// what a get is, its end tells.
 #[derive(Debug, Default)]
 struct Live {
     references: HashMap<Key, Weak<Reference>>,
     /// What is being given back.
     going: HashSet<Key>,
-    /// What was begun to be given back while something is got: a get may have come before it.
-    gone: Vec<Key>,
+    /// What is to be given back, and by which drop.
+    kept: HashMap<Key, u64>,
     /// Gets under way.
-    gets: usize,
+    gets: BTreeSet<u64>,
+    /// The number of the next get or drop.
+    next: u64,
+}
+
+impl Live {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn is_dropped(&self, key: Key) -> bool {
+        self.going.contains(&key) || self.kept.contains_key(&key)
+    }
+}
+
+/// A get under way.
+struct Get<'a> {
+    references: &'a References,
+    number: u64,
+    before: Before,
+}
+
+/// What was going, and what was kept, when a get began: that does not wait for it.
+#[derive(Default)]
+struct Before {
+    going: HashSet<Key>,
+    kept: HashMap<Key, u64>,
+}
+
+impl Before {
+    /// Whether what the get has got was not given back since.
+    fn has_got(&self, key: Key, live: &Live) -> bool {
+        let kept = self.kept.get(&key);
+        !self.going.contains(&key) && (kept.is_none() || live.kept.get(&key) == kept)
+    }
+}
+
+impl Drop for Get<'_> {
+    fn drop(&mut self) {
+        self.references.live.lock().gets.remove(&self.number);
+        self.references.changed.notify_all();
+    }
 }
 
 impl References {
     pub(crate) fn new(instance: Instance) -> Self {
-        let (live, given_back) = (Mutex::default(), Condvar::new());
-        Self { instance, live, given_back, tasks: Arc::new(Tasks::new()) }
+        let (live, changed) = (Mutex::default(), Condvar::new());
+        Self { instance, live, changed, tasks: Arc::new(Tasks::new()) }
     }
 
     pub(crate) fn instance(&self) -> &Instance {
@@ -59,41 +109,45 @@ impl References {
     }
 
     /// Gets something of the primary and counts the reference. It is got once more if another
-    /// thread has given it back meanwhile.
+    /// thread was giving it back.
     pub(crate) fn obtain(
         self: &Arc<Self>,
         get: impl Fn(&Instance) -> Result<Key, Error>,
     ) -> Result<Arc<Reference>, Error> {
-        let until = Instant::now() + GIVEN_BACK_WAIT;
+        let mut got = None;
         loop {
-            let gone = {
-                let mut live = self.live.lock();
-                live.gets += 1;
-                live.gone.len()
-            };
-            let key = get(&self.instance);
+            let under_way = self.begin(got)?;
+            let key = get(&self.instance)?;
             let mut live = self.live.lock();
-            live.gets -= 1;
-            let was_given_back = key.as_ref().is_ok_and(|key| live.gone[gone..].contains(key));
-            if live.gets == 0 {
-                live.gone.clear();
-            }
-            let key = key?;
-            if !was_given_back && !live.going.contains(&key) {
+            if under_way.before.has_got(key, &live) {
+                live.kept.remove(&key);
                 if let Some(reference) = live.references.get(&key).and_then(Weak::upgrade) {
+                    drop(live);
                     return Ok(reference);
                 }
                 let reference = Arc::new(Reference { references: Arc::clone(self), key });
                 live.references.insert(key, Arc::downgrade(&reference));
+                drop(live);
                 return Ok(reference);
             }
-            while live.going.contains(&key) && Instant::now() < until {
-                self.given_back.wait_until(&mut live, until);
-            }
-            if Instant::now() >= until {
+            drop(live);
+            got = Some(key);
+        }
+    }
+
+    /// Begins a get, if it is known of what, when that is not going.
+    fn begin(&self, of: Option<Key>) -> Result<Get<'_>, Error> {
+        let until = Instant::now() + GIVEN_BACK_WAIT;
+        let mut live = self.live.lock();
+        while of.is_some_and(|key| live.is_dropped(key)) {
+            if self.changed.wait_until(&mut live, until).timed_out() {
                 return Err(Error::Disconnected);
             }
         }
+        let number = live.number();
+        live.gets.insert(number);
+        let before = Before { going: live.going.clone(), kept: live.kept.clone() };
+        Ok(Get { references: self, number, before })
     }
 }
 
@@ -129,20 +183,52 @@ impl Drop for Reference {
             return; // got anew in the meantime
         }
         live.references.remove(&self.key);
-        live.going.insert(self.key);
-        if live.gets > 0 {
-            live.gone.push(self.key);
+        let number = live.number();
+        live.kept.insert(self.key, number);
+        while live.gets.first().is_some_and(|&get| get < number) {
+            references.changed.wait(&mut live);
         }
+        if live.kept.get(&self.key) != Some(&number) {
+            return; // a get has taken it
+        }
+        live.kept.remove(&self.key);
+        live.going.insert(self.key);
         drop(live);
         let (what, status) = match self.key {
             Key::Lock(id) => (id.0, references.instance.release_guarded(id)),
             Key::Object(id) => (id.0, references.instance.object_release(id)),
         };
         references.live.lock().going.remove(&self.key);
-        references.given_back.notify_all();
+        references.changed.notify_all();
         let is_harmless = matches!(status, Status::Success | Status::Error | Status::ClientNotInit);
         if !is_harmless {
             log::warn!("{what} was not given back: {status}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_get_has_got_what_nobody_gave_back_after_it_began() {
+        let key = Key::Lock(LockId(7));
+        let kept = |by: Option<u64>| by.map(|by| (key, by)).into_iter().collect::<HashMap<_, _>>();
+        for (was_going, was_kept, is_kept, has_got) in [
+            (false, None, None, true),
+            (false, None, Some(2), true), // by a drop that waits for it
+            (true, None, None, false),
+            (true, None, Some(2), false), // got by another thread meanwhile
+            (false, Some(1), Some(1), true),
+            (false, Some(1), None, false), // it is going, or gone
+            (false, Some(1), Some(2), false),
+        ] {
+            let going = was_going.then_some(key).into_iter().collect();
+            let before = Before { going, kept: kept(was_kept) };
+            let live = Live { kept: kept(is_kept), ..Live::default() };
+            let case = (was_going, was_kept, is_kept);
+            assert_eq!(before.has_got(key, &live), has_got, "{case:?}");
         }
     }
 }
