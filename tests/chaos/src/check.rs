@@ -21,7 +21,8 @@ use dlock_core::clock::ServerTime;
 use crate::oracle::Oracle;
 use crate::record::{Granted, Record};
 
-/// A client may say a lease's end early by its uncertainty of the server clock.
+/// A client may say a lease's end early by twice its uncertainty of the server clock, which grows
+/// by little where no answer comes.
 const LOSS_EARLY_NS: u64 = 100_000_000;
 /// Violations told in one verdict.
 const VIOLATIONS_MAX: usize = 20;
@@ -104,11 +105,12 @@ impl Checker<'_> {
                 self.leases.remove(&(who, lock));
                 self.oracle.ended(lock, who);
             }
-            Record::Lost { who, lock, at } => {
+            Record::Lost { who, lock, at, unsure_ns } => {
                 self.verdict.losses += 1;
                 self.oracle.ended(lock, who);
                 let end = self.leases.remove(&(who, lock));
-                if end.is_some_and(|end| end > at.saturating_add(LOSS_EARLY_NS)) {
+                let early_ns = unsure_ns.saturating_mul(2).saturating_add(LOSS_EARLY_NS);
+                if end.is_some_and(|end| end > at.saturating_add(early_ns)) {
                     self.violated(|| format!("a lease was cut short: {record:?}, end {end:?}"));
                 }
             }
@@ -218,10 +220,13 @@ mod tests {
         let asked = |asked_s| Record::Granted(Granted { asked_s, before: NS, after: NS, ..hold });
         assert_eq!(found(&[asked(10)]), "");
         assert!(found(&[asked(11)]).contains("shorter"));
-        let lost = |at| Record::Lost { who: 1, lock: 0, at };
+        let unsure = |at, unsure_ns| Record::Lost { who: 1, lock: 0, at, unsure_ns };
+        let lost = |at| unsure(at, 0);
         assert!(found(&[Record::Granted(hold), lost(5 * NS)]).contains("cut short"));
         assert_eq!(found(&[Record::Granted(hold), lost(11 * NS)]), "");
         assert_eq!(found(&[Record::Granted(hold), ended(1, 2 * NS), lost(5 * NS)]), "");
+        assert_eq!(found(&[Record::Granted(hold), unsure(10 * NS, NS / 2)]), "");
+        assert!(found(&[Record::Granted(hold), unsure(9 * NS, NS / 2)]).contains("cut short"));
     }
 
     #[test]

@@ -45,11 +45,24 @@ const SWALLOWED: u64 = 1 << 62;
 thread_local! {
     /// What the library has read of its clock since the last answer; 0: nothing.
     static CHECKED: Cell<u64> = const { Cell::new(0) };
+    /// The largest uncertainty of the server clock that it has read.
+    static UNSURE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// What this thread's library has read of its clock last, if that was after its last answer.
 pub fn checked_ns() -> u64 {
     CHECKED.get()
+}
+
+/// The largest uncertainty of the server clock that this thread's library has read since this was
+/// called last, nanoseconds.
+pub fn take_unsure_ns() -> u64 {
+    UNSURE.take()
+}
+
+fn has_read(now: &Now) {
+    CHECKED.set(now.local_ns);
+    UNSURE.set(UNSURE.get().max(now.uncertainty_ns));
 }
 
 /// How often what is injected, in thousandths.
@@ -440,13 +453,13 @@ impl Executor for Faulty {
 
     fn now(&self) -> Now {
         let now = self.inner.now();
-        CHECKED.set(now.local_ns);
+        has_read(&now);
         now
     }
 
     fn now_since(&self) -> (u64, Now) {
         let (called_ns, now) = self.inner.now_since();
-        CHECKED.set(now.local_ns);
+        has_read(&now);
         (called_ns, now)
     }
 

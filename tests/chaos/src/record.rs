@@ -54,6 +54,8 @@ pub enum Record {
         lock: usize,
         /// When the call that told it returned.
         at: u64,
+        /// The largest uncertainty of the server clock that the library has read in the call.
+        unsure_ns: u64,
     },
     /// A call that took long.
     Long {
@@ -119,7 +121,9 @@ impl Record {
                 })
             }
             ("ended", &[who, ref l, at, 0]) => Self::Ended { who, lock: lock(l)?, at },
-            ("lost", &[who, ref l, at, 0]) => Self::Lost { who, lock: lock(l)?, at },
+            ("lost", &[who, ref l, at, unsure_ns, 0]) => {
+                Self::Lost { who, lock: lock(l)?, at, unsure_ns }
+            }
             ("long", &[who, ref l, before, after, 0]) => {
                 Self::Long { who, lock: lock(l)?, before, after }
             }
@@ -150,7 +154,9 @@ impl fmt::Display for Record {
                 write!(f, "{asked_s} {ticket} {checked} 0")
             }
             Self::Ended { who, lock, at } => write!(f, "ended {who} {lock} {at} 0"),
-            Self::Lost { who, lock, at } => write!(f, "lost {who} {lock} {at} 0"),
+            Self::Lost { who, lock, at, unsure_ns } => {
+                write!(f, "lost {who} {lock} {at} {unsure_ns} 0")
+            }
             Self::Long { who, lock, before, after } => {
                 write!(f, "long {who} {lock} {before} {after} 0")
             }
@@ -181,7 +187,7 @@ mod tests {
             Record::Granted(granted),
             Record::Granted(Granted { time_out: None, ticket: Some(7), ..granted }),
             Record::Ended { who: 8, lock: 9, at: 10 },
-            Record::Lost { who: 8, lock: 9, at: 10 },
+            Record::Lost { who: 8, lock: 9, at: 10, unsure_ns: 11 },
             Record::Long { who: 8, lock: 9, before: 10, after: 11 },
             Record::Waited { who: 8, lock: 9, from: 10, to: 11 },
             Record::Gone { who: 12, at: 1_000 },

@@ -85,7 +85,7 @@ fn holds(records: &[Record]) -> Vec<Hold> {
             Record::Granted(Granted { who, lock, after, .. }) => {
                 open.entry((who, lock)).or_insert(after);
             }
-            Record::Ended { who, lock, at } | Record::Lost { who, lock, at } => {
+            Record::Ended { who, lock, at } | Record::Lost { who, lock, at, .. } => {
                 if let Some(from) = open.remove(&(who, lock)) {
                     holds.push(Hold { who, lock, from, to: at });
                 }

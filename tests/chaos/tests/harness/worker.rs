@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use dlock_chaos::faults::{checked_ns, Faulty, Rates};
+use dlock_chaos::faults::{checked_ns, take_unsure_ns, Faulty, Rates};
 use dlock_chaos::record::{Granted, Record};
 use dlock_chaos::rng::Rng;
 use dlock_client::{
@@ -84,6 +84,16 @@ const ONES: [(Way, Keep); 6] = [
     (Way::Async, Keep::Idle),
     (Way::Batch, Keep::Idle),
 ];
+
+/// When a call began and returned, and what the library read of its clock.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    before: u64,
+    after: u64,
+    /// As [`Granted::checked`](dlock_chaos::record::Granted).
+    checked: u64,
+    unsure_ns: u64,
+}
 
 /// What one client knows of one lock.
 #[derive(Clone, Copy, Debug)]
@@ -389,11 +399,13 @@ impl<'a> Client<'a> {
                 self.write(Record::Ended { who, lock, at: before });
             }
         }
+        take_unsure_ns();
         let results = self.call(instance, way, ops);
         // right after the call
         let (after, checked) = (boot_ns(), checked_ns());
+        let at = Times { before, after, checked, unsure_ns: take_unsure_ns() };
         for (&(n, op), result) in ops.iter().zip(results) {
-            self.told(n, op, &result, (before, after, checked));
+            self.told(n, op, &result, at);
         }
     }
 
@@ -456,8 +468,8 @@ impl<'a> Client<'a> {
     }
 
     /// Logs what a call has told.
-    fn told(&mut self, n: usize, op: Op, result: &OpResult, at: (u64, u64, u64)) {
-        let (before, after, _) = at;
+    fn told(&mut self, n: usize, op: Op, result: &OpResult, at: Times) {
+        let Times { before, after, unsure_ns, .. } = at;
         let (who, lock) = (self.who(), self.job.locks.0 + n);
         if after - before > LONG_NS {
             self.write(Record::Long { who, lock, before, after });
@@ -494,7 +506,7 @@ impl<'a> Client<'a> {
             }
             (_, Status::Fail | Status::AlreadyUnlocked) => {
                 if was_held {
-                    self.write(Record::Lost { who, lock, at: after });
+                    self.write(Record::Lost { who, lock, at: after, unsure_ns });
                 }
                 self.hands[n].ticket = None;
                 ends(&mut self.hands[n]);
@@ -517,7 +529,7 @@ impl<'a> Client<'a> {
         (n, mode, asked_s): (usize, Mode, u32),
         view: Option<View>,
         is_first: bool,
-        (before, after, checked): (u64, u64, u64),
+        Times { before, after, checked, .. }: Times,
     ) {
         let (who, lock) = (self.who(), self.job.locks.0 + n);
         let lock_type = type_of(self.job.style, lock);
