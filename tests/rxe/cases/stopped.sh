@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# 1,000,000 uncontended operations over verbs while the primary's process is stopped; it uses no
+# 200,000 uncontended operations over verbs while the primary's process is stopped; it uses no
 # CPU time meanwhile.
 # net: pair
 # here: yes
@@ -9,7 +9,7 @@ set -e
 # shellcheck source=tests/rxe/guest/hosts.sh
 . tests/rxe/guest/hosts.sh
 begin --verbs on --device "$RXE_VM_DEV"
-DLOCK_FABRIC=verbs "$RXE_BIN/stopped" "$RXE_VM_IP" $port "$primary" "${OPERATIONS:-1000000}" ||
+DLOCK_FABRIC=verbs "$RXE_BIN/stopped" "$RXE_VM_IP" $port "$primary" "${OPERATIONS:-200000}" ||
     { logs; exit 1; }
 kill "$primary"
 wait "$primary"
