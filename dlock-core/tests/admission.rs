@@ -57,22 +57,24 @@ fn all_absent_clients_are_looked_at_in_turn_until_one_has_nothing() {
 /// A stranger that asks again and again makes the primary look at a bounded number of handles.
 #[test]
 fn absent_clients_with_many_handles_are_looked_at_one_at_a_time() {
-    let mut site = Site::with(None, Orphans::Lease, 3);
-    let mut peers: Vec<Peer> = (0..3).map(|_| site.join(Tcp, 0)).collect();
-    peers.sort_by_key(|peer| peer.id);
-    for (i, &peer) in peers.iter().enumerate() {
-        let grants: Vec<_> = (0..LOOKS_MAX)
-            .map(|n| site.get(peer, &format!("{i}, {n}"), LockType::Atomic))
-            .collect();
-        if i < 2 {
-            let held = AtomicWord::new().with_client(peer.id.get()).with_timeout(u32::MAX);
-            site.memory.set(w0(&grants[0]), held.into_bits());
+    for handles in [LOOKS_MAX, LOOKS_MAX - 1] {
+        let mut site = Site::with(None, Orphans::Lease, 3);
+        let mut peers: Vec<Peer> = (0..3).map(|_| site.join(Tcp, 0)).collect();
+        peers.sort_by_key(|peer| peer.id);
+        for (i, &peer) in peers.iter().enumerate() {
+            let grants: Vec<_> = (0..handles)
+                .map(|n| site.get(peer, &format!("{i}, {n}"), LockType::Atomic))
+                .collect();
+            if i < 2 {
+                let held = AtomicWord::new().with_client(peer.id.get()).with_timeout(u32::MAX);
+                site.memory.set(w0(&grants[0]), held.into_bits());
+            }
+            site.lose(peer, Gone::Closed);
         }
-        site.lose(peer, Gone::Closed);
+        let opened: Vec<_> = (0..3).map(|_| site.open(&init(0))).collect();
+        let full = Err(Status::ServerNoResource);
+        assert_eq!(opened, [full, full, Ok(Opened::Wait)]);
     }
-    let opened: Vec<_> = (0..3).map(|_| site.open(&init(0))).collect();
-    let full = Err(Status::ServerNoResource);
-    assert_eq!(opened, [full, full, Ok(Opened::Wait)]);
 }
 
 #[test]
@@ -263,6 +265,7 @@ fn queue_pairs_that_could_not_be_fenced_are_remembered_until_they_are() {
     let mut site = Site::new();
     let peer = site.join(Verbs, 0);
     site.members.channel_ended(peer.id, 1, true);
+    site.members.channel_ended(peer.id, 1, true); // told twice, it is as true
     let attach = attach_of(peer);
     let finish =
         |site: &mut Site| site.members.finish_attach(&attach, Joining::over(Verbs)).map(drop);

@@ -162,3 +162,21 @@ fn a_grant_whose_client_goes_before_it_has_written_it_down_is_ended() {
     w.memory.ledgers.remove(&id(2));
     assert!(is_granted(&w.forget(2), 3));
 }
+
+#[test]
+fn an_exclusive_grant_whose_answer_was_lost_is_released_by_a_resolve() {
+    let mut w = World::new(LockType::Fair, 2);
+    let take = Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 30 };
+    assert!(is_granted(&w.ask(1, take), 1));
+    assert!(is_done(&w.ask(1, RESOLVE), 1), "its ledger does not show it yet");
+    assert_eq!(w.word().nx(), w.word().mx(), "the lock is free");
+    assert!(is_granted(&w.ask(2, take), 2));
+}
+
+#[test]
+fn a_share_that_nobody_took_is_not_released() {
+    let mut w = World::new(LockType::Fair, 2);
+    w.writes(1, LedgerState::HeldShared, Ticket { tx: 0, ts: 0 }, 60);
+    assert!(is_done(&w.ask(1, RESOLVE), 1));
+    assert_eq!(w.memory.word, 0, "no more shares are done than were taken");
+}

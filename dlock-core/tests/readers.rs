@@ -7,7 +7,7 @@ mod lock;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, FAIR_READERS_MAX};
 use dlock_core::message::{LockType, Reply, Request};
-use dlock_core::words::{FairWord, LedgerState, Ticket};
+use dlock_core::words::{FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
 use lock::{expiry, id, is_denied, is_done, is_granted, World, HANDLE, RESOLVE, S, WAKE, X};
 
 #[test]
@@ -397,4 +397,35 @@ fn a_share_that_its_client_released_by_itself_is_not_taken_off_with_a_later_one(
         w.ask(1, RESOLVE);
         assert_eq!(w.word().open_shared(), 1, "the other reader's is left");
     }
+}
+
+/// They get their turn together, when the writer before them leaves.
+#[test]
+fn of_readers_that_wait_together_only_as_many_as_fit_are_let_in() {
+    let mut w = World::new(LockType::Fair, 80);
+    let readers = u32::from(FAIR_READERS_MAX);
+    let held = w.take(80, X, LedgerState::HeldExclusive, 600);
+    for n in 1..=readers + 1 {
+        let ticket = w.take(n, S, LedgerState::TicketShared, 0);
+        assert!(w.wait(n, S, ticket).is_empty());
+    }
+    let out = w.release(80, X, held);
+    let granted = (1..=readers + 1).filter(|&n| is_granted(&out, n));
+    assert_eq!(granted.count() as u32, readers);
+}
+
+/// It counts again: by what it has seen first, the share that was left behind is the reader's own.
+#[test]
+fn a_recount_does_not_count_a_reader_that_leaves_meanwhile() {
+    let mut w = World::new(LockType::Rw, 3);
+    let shares = |n| RwWord::new().with_waiters(true).with_rcount(n).into_bits();
+    let noted = |state| LedgerEntry::new().with_state(state).with_detail(3);
+    w.memory.ledgers.insert(id(2), noted(LedgerState::HeldShared));
+    w.memory.ledgers.insert(id(3), noted(LedgerState::Leaving));
+    w.memory.word = shares(2);
+    w.memory.moves = Some((id(2), noted(LedgerState::None), shares(1)));
+    w.forget(3);
+    assert_eq!(w.memory.moves, None);
+    w.pass(NS);
+    assert_eq!(w.memory.word, 0);
 }

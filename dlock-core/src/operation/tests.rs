@@ -36,6 +36,22 @@ fn bounds() -> Bounds {
     Bounds::since(START)
 }
 
+/// Every chain of the operation finds this word.
+fn finish(e: &mut LockEntry, op: Op, word: u64) -> OpResult {
+    let mut operation = begin(e, op);
+    loop {
+        match operation.next(e) {
+            Effect::Post { chain, .. } => {
+                operation.outcome(e, values(&vec![word; chain.ops().len()]), at(0));
+            }
+            Effect::Flush { .. } => operation.flushed(e, true, at(0)),
+            Effect::ReadClock => operation.clock(at(0)),
+            Effect::Done(result) => return result,
+            _ => {}
+        }
+    }
+}
+
 fn begin(entry: &mut LockEntry, op: Op) -> Operation {
     match Operation::begin(entry, op, at(0), bounds()) {
         Started::Running(operation) => operation,

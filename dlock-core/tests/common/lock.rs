@@ -29,6 +29,8 @@ pub fn expiry(deadline_s: u32) -> u64 {
 pub struct Memory {
     pub word: u64,
     pub ledgers: HashMap<ClientId, LedgerEntry>,
+    /// Once this client's entry was looked at, the client moves: to this entry, and this word.
+    pub moves: Option<(ClientId, LedgerEntry, u64)>,
 }
 
 impl LockMemory for Memory {
@@ -48,7 +50,12 @@ impl LockMemory for Memory {
         self.word = value;
     }
     fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
-        self.ledgers.get(&client).copied().unwrap_or_default()
+        let entry = self.ledgers.get(&client).copied().unwrap_or_default();
+        if let Some((_, next, word)) = self.moves.take_if(|moves| moves.0 == client) {
+            self.ledgers.insert(client, next);
+            self.word = word;
+        }
+        entry
     }
     fn clear_ledger(&mut self, client: ClientId, _: Handle) {
         self.ledgers.remove(&client);

@@ -134,3 +134,31 @@ fn a_fair_lock_without_a_queue_asks_for_nothing() {
         }
     }
 }
+
+/// The first grant comes too late; the second wait is denied by the arbiter, which counts it.
+#[test]
+fn what_the_arbiter_was_asked_for_twice_it_counts_itself() {
+    let mut e = entry(LockType::Atomic);
+    let (mut o, _) = waiting(&mut e, Bounds::waiting(START, 100 * NS));
+    let word = AtomicWord::new().with_client(7).with_timeout(1_005).into_bits();
+    let late = Reply::Granted { word, deadline_s: 1_005, at: ServerTime(START), ticket: None };
+    o.reply(&mut e, Ok(late), at(20 * NS));
+    let mut waits = 1;
+    loop {
+        match o.next(&mut e) {
+            Effect::Ask { request: RESOLVE, .. } => {
+                o.reply(&mut e, Ok(Reply::Done { word: 0 }), at(20 * NS));
+            }
+            Effect::Ask { .. } => {
+                waits += 1;
+                let denied = Reply::Denied { status: Status::Fail, word: 0 };
+                o.reply(&mut e, Ok(denied), at(20 * NS));
+            }
+            Effect::Post { .. } => o.outcome(&mut e, values(&[others_word()]), at(20 * NS)),
+            Effect::WriteLedger(_) | Effect::Tell(_) => {}
+            Effect::Done(result) => break assert_eq!(result.status, Status::Fail),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(waits, 2);
+}

@@ -229,6 +229,23 @@ fn what_its_first_chain_decides_needs_no_operation() {
     }
 }
 
+/// Others may be inside behind a writer that waits: the primary is asked for them.
+#[test]
+fn a_view_that_wants_the_readers_needs_an_operation_while_there_is_time() {
+    let word = FairWord::new().with_mx(1).with_ms(3).into_bits();
+    for (at_ns, wants) in [(1, true), (CHAIN_WAIT_NS, false)] {
+        let mut e = entry(LockType::Fair);
+        let share = Op::TryLock { mode: S, expire_s: 100 };
+        assert_eq!(finish(&mut e, share, 0).status, Status::Success);
+        e.asks_readers(true);
+        let op = Op::Extend { mode: S, expire_s: 100 };
+        let mut first = First::of(&mut e, op, at(0), bounds()).unwrap();
+        let Step::Chain(_) = first.step(&mut e, at(0)) else { panic!("it reads the word") };
+        let follows = first.outcome(&mut e, values(&[0, word]), at(at_ns));
+        assert_eq!(matches!(follows, Follows::Running(_)), wants, "{follows:?}");
+    }
+}
+
 /// The word that the first chain of this operation expects.
 fn expected(e: &mut LockEntry, op: Op) -> u64 {
     let mut first = First::of(e, op, at(0), bounds()).unwrap();

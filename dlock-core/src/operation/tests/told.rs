@@ -69,22 +69,6 @@ fn an_unlock_is_of_the_mode_that_is_held() {
     }
 }
 
-/// Every chain of the operation finds this word.
-fn finish(e: &mut LockEntry, op: Op, word: u64) -> OpResult {
-    let mut operation = begin(e, op);
-    loop {
-        match operation.next(e) {
-            Effect::Post { chain, .. } => {
-                operation.outcome(e, values(&vec![word; chain.ops().len()]), at(0));
-            }
-            Effect::Flush { .. } => operation.flushed(e, true, at(0)),
-            Effect::ReadClock => operation.clock(at(0)),
-            Effect::Done(result) => return result,
-            _ => {}
-        }
-    }
-}
-
 /// Where the word does not tell them, and the arbiter knows.
 #[test]
 fn readers_are_asked_for_where_others_may_be_inside_and_the_word_does_not_say() {
@@ -175,4 +159,35 @@ fn a_hold_is_told_later_only_while_its_lease_or_its_session_lasts() {
     assert!(!may_be_told(Some(deadline_s), read, read.local_ns + 6 * NS));
     assert!(may_be_told(None, read, START + 49 * NS));
     assert!(!may_be_told(None, read, START + 50 * NS));
+}
+
+#[test]
+fn a_result_that_is_told_late_is_counted_once() {
+    let mut e = entry(LockType::Atomic);
+    let mut o = begin(&mut e, TAKE);
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[others_word()]), at(1));
+    assert_eq!(o.next(&mut e), Effect::Count(Counter::AtomicTryLockFail));
+    assert_eq!(done(o.next(&mut e)), Status::Fail);
+    o.told_late(&e, at(2));
+    assert_eq!(done(o.next(&mut e)), Status::Fail);
+}
+
+/// A grant that was late comes to a call that has no time left, or 1 ns.
+#[test]
+fn a_late_grant_is_waited_for_anew_only_while_there_is_time() {
+    for (left_ns, is_asked) in [(1, true), (0, false)] {
+        let mut e = entry(LockType::Atomic);
+        let until = Bounds::waiting(START, 100 * NS);
+        let Started::Running(mut o) = Operation::begin(&mut e, LOCK, at(0), until) else {
+            panic!("it begins")
+        };
+        let _ = posted(o.next(&mut e));
+        let now = at(until.grant_until_ns - START - left_ns);
+        o.outcome(&mut e, values(&[0]), now);
+        match o.next(&mut e) {
+            Effect::Ask { request: RESOLVE, .. } => assert!(is_asked),
+            other => assert_eq!((other, is_asked), (Effect::Tell(RESOLVE), false)),
+        }
+    }
 }
