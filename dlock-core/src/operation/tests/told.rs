@@ -191,3 +191,69 @@ fn a_late_grant_is_waited_for_anew_only_while_there_is_time() {
         }
     }
 }
+
+/// What is decided and not told yet is no grant of this operation: it was had before.
+#[test]
+fn an_extension_that_is_given_up_before_it_is_told_leaves_the_hold() {
+    let mut e = held(LockType::Atomic);
+    let mut o = begin(&mut e, Op::Extend { mode: X, expire_s: 9 });
+    let WordOp::Cas { expect, .. } = posted(o.next(&mut e))[0] else { panic!("it moves the end") };
+    o.outcome(&mut e, values(&[expect]), at(3));
+    assert_eq!(done(o.next(&mut e)), Status::Success);
+    o.give_up(&mut e, Status::TimedOut, at(4));
+    assert_eq!(done(o.next(&mut e)), Status::TimedOut);
+    assert_eq!((e.state(), e.in_doubt()), (EntryState::ExclusiveLocked, false));
+}
+
+#[test]
+fn a_refusal_that_is_given_up_before_it_is_told_leaves_nothing_in_doubt() {
+    let mut e = entry(LockType::Atomic);
+    let mut o = begin(&mut e, TAKE);
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[others_word()]), at(1));
+    assert!(matches!(o.next(&mut e), Effect::Count(_)));
+    assert_eq!(done(o.next(&mut e)), Status::Fail);
+    o.give_up(&mut e, Status::TimedOut, at(2));
+    assert_eq!(done(o.next(&mut e)), Status::TimedOut);
+    assert!(!e.in_doubt());
+}
+
+/// The old channel may have lost what was written last.
+#[test]
+fn who_asked_for_the_readers_on_a_session_that_was_replaced_writes_its_ledger_again() {
+    let mut e = entry(LockType::Fair);
+    let share = Op::TryLock { mode: S, expire_s: 5 };
+    assert_eq!(finish(&mut e, share, 0).status, Status::Success);
+    e.asks_readers(true);
+    let mut o = begin(&mut e, Op::Extend { mode: S, expire_s: 5 });
+    let _ = posted(o.next(&mut e));
+    let word = FairWord::new().with_mx(1).with_ms(3).into_bits();
+    o.outcome(&mut e, values(&[0, word]), at(1));
+    let asked = o.next(&mut e);
+    assert!(
+        matches!(asked, Effect::Ask { request: Request::CountReaders { .. }, .. }),
+        "{asked:?}"
+    );
+    o.replaced(&mut e, at(2));
+    let written = o.next(&mut e);
+    let Effect::WriteLedger(written) = written else { panic!("{written:?}") };
+    assert_eq!(written.state(), LedgerState::HeldShared);
+    assert_eq!(done(o.next(&mut e)), Status::Success);
+}
+
+/// The one before it in the batch has released what was held before.
+#[test]
+fn what_a_batch_has_taken_anew_and_cannot_tell_is_undone_at_once() {
+    let e = held(LockType::Atomic);
+    let (mut batch, mut rig) = batch(vec![e], &[(Op::Unlock, 0), (TAKE, 0)]);
+    for found in [None, Some(0)] {
+        let Some((i, Effect::Post { chain, .. })) = batch.next(&mut rig) else {
+            panic!("it posts")
+        };
+        let WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!("{chain:?}") };
+        batch.outcome(i, rig.entry(0), values(&[found.unwrap_or(expect)]), at(9));
+    }
+    rig.1 = at(100 * NS);
+    assert_eq!(batch.next(&mut rig), Some((1, Effect::Tell(RESOLVE))));
+    assert_eq!(batch.next(&mut rig), None);
+}
