@@ -77,7 +77,7 @@ fn every_reason_to_remove_a_client_has_a_sentence_of_its_own() {
     assert_eq!(told.len(), all.len());
 }
 
-/// Of a fair lock that is free; what it finds is what it was told.
+/// A fair lock that was free, and is held with a lease of 5 s.
 fn held(mode: Mode) -> LockEntry {
     let mut e = entry(LockType::Fair);
     let (mut machine, step) = begin(&mut e, Op::TryLock { mode, expire_s: 5 });

@@ -260,7 +260,7 @@ fn no_two_shares_are_the_same_where_the_shared_lane_comes_round_behind_a_writer(
     assert_eq!(w.word().open_shared(), 0);
 }
 
-/// A share that comes after it is none of those that clients take by themselves.
+/// From there on only the arbiter serves shares.
 #[test]
 fn no_number_is_left_out_for_a_share_where_the_exclusive_lane_nears_its_end() {
     for (mx, left_out) in [(FAIR_LANE_DIVERT - 1, 1), (FAIR_LANE_DIVERT, 0)] {

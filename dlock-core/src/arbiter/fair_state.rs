@@ -565,20 +565,6 @@ mod tests {
         assert!(!fair.is_revoked(client, Mode::Shared, ticket));
     }
 
-    /// From there on the exclusive numbers may come to its own once more.
-    #[test]
-    fn a_share_that_had_its_turn_keeps_it_until_the_lanes_have_started_again() {
-        let (client, ticket) = (ClientId::new(7).unwrap(), Ticket { tx: 9, ts: 1 });
-        let mut fair = FairState::default();
-        fair.have_their_turn([(client, ticket)].into_iter());
-        let ahead = FairWord::new().with_nx(5).with_mx(lane::divert());
-        fair.drop_done(ahead);
-        assert!(fair.is_served(ahead, client, ticket));
-        let again = ahead.with_mx(lane::divert() - 1);
-        fair.drop_done(again);
-        assert!(!fair.is_served(again, client, ticket));
-    }
-
     #[test]
     fn the_end_of_a_ticket_leaves_a_proxied_client_the_one_that_it_took_since() {
         let client = ClientId::new(7).unwrap();
