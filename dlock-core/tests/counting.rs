@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What clients count for the primary in their ledgers.
+//! What the primary counts, what clients count for it in their ledgers, and when it is full.
 
 mod common;
+#[path = "common/world.rs"]
+mod world;
 
 use common::Memory;
+use dlock_core::clock::ServerTime;
+use dlock_core::control::FabricKind;
 use dlock_core::counters::{Counter, Told};
 use dlock_core::ids::{ClientId, Epoch};
+use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig};
+use dlock_core::status::Status;
+use dlock_core::word_op::{Chain, Values, WordOp};
+use dlock_core::words::AtomicWord;
 
 struct World {
     primary: Primary,
@@ -63,4 +71,36 @@ fn told(events: u64) -> Told {
 fn the_counters_of_a_primary_are_the_same_whoever_asks() {
     let primary = Primary::new(config());
     assert!(std::sync::Arc::ptr_eq(primary.counters(), primary.counters()));
+}
+
+/// Its client asks once more; before, it is told that the lock is held.
+#[test]
+fn an_atomic_lock_that_is_found_held_is_counted_until_the_lease_is_over_and_no_longer() {
+    let mut w = world::World::new(2);
+    let thief = w.client(1, FabricKind::Tcp);
+    let grant = w.get(thief, &world::names(1), LockType::Atomic)[0];
+    let deadline_s = world::NOW.seconds() + 5;
+    let found = AtomicWord::new().with_client(2).with_timeout(deadline_s).into_bits();
+    let swap = AtomicWord::new().with_client(1).with_timeout(deadline_s + 9).into_bits();
+    let chain = Chain::one(WordOp::Cas { addr: world::w0(&grant), expect: 0, swap });
+    let mut values = Values::new();
+    values.push(found);
+    let end = ServerTime::expiry_of(deadline_s).0;
+    for (now, counted) in [(end - 1, 1), (end, 0), (end + 1, 0)] {
+        w.primary.clear_stats(&mut w.memory);
+        w.primary.count_chain(ServerTime(now), thief, &chain, &values);
+        let all: u64 = w.primary.stats(&mut w.memory).iter().sum();
+        assert_eq!(all, counted, "{}", now as i64 - end as i64);
+    }
+}
+
+#[test]
+fn a_primary_is_full_with_as_many_clients_as_it_may_have_and_says_so() {
+    let mut w = world::World::new(2);
+    for id in [1, 2] {
+        assert!(!w.primary.is_full());
+        w.admit(id).unwrap();
+    }
+    assert!(w.primary.is_full());
+    assert_eq!(w.admit(3), Err(Status::ServerNoResource));
 }

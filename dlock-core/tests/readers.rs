@@ -429,3 +429,15 @@ fn a_recount_does_not_count_a_reader_that_leaves_meanwhile() {
     w.pass(NS);
     assert_eq!(w.memory.word, 0);
 }
+
+#[test]
+fn what_has_no_reply_is_not_answered() {
+    for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+        let ticket = Ticket { tx: 0, ts: 0 };
+        for request in [WAKE, Request::Abandon { handle: HANDLE, mode: S, ticket }] {
+            assert!(!request.has_reply());
+            let mut w = World::new(lock_type, 1);
+            assert!(w.ask(1, request).is_empty(), "{lock_type:?} {request:?}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ mod lock;
 
 use dlock_core::clock::NS;
 use dlock_core::ids::Slot;
-use dlock_core::limits::FAIR_LANE_DIVERT;
+use dlock_core::limits::{FAIR_LANE_DIVERT, FAIR_LANE_MAX};
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::word_op::{Word, WordAddr, WordOp};
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket};
@@ -258,4 +258,31 @@ fn no_two_shares_are_the_same_where_the_shared_lane_comes_round_behind_a_writer(
         assert!(is_done(&w.release(n, S, share), n));
     }
     assert_eq!(w.word().open_shared(), 0);
+}
+
+/// From there on only the arbiter serves shares.
+#[test]
+fn no_number_is_left_out_for_a_share_where_the_exclusive_lane_nears_its_end() {
+    for (mx, left_out) in [(FAIR_LANE_DIVERT - 1, 1), (FAIR_LANE_DIVERT, 0)] {
+        let mut w = World::new(LockType::Fair, 2);
+        let last = FairWord::new().with_ns(u16::MAX).with_ms(u16::MAX);
+        w.memory.word = last.with_nx(mx - 1).with_mx(mx - 1).into_bits();
+        w.take(1, X, LedgerState::HeldExclusive, 60);
+        let out = w.ask(2, Request::TakeTicket { handle: HANDLE, mode: S, expire_s: 30 });
+        let Reply::Queued { ticket, .. } = out[0].reply else { panic!("{out:?}") };
+        assert_eq!(ticket, Ticket { tx: mx + left_out, ts: u16::MAX });
+        assert_eq!(w.word().mx(), mx + left_out);
+    }
+}
+
+/// Its number may be an ended exclusive ticket's that a ledger still names.
+#[test]
+fn a_share_is_taken_where_the_lane_is_once_that_is_in_the_ring() {
+    let mut w = World::new(LockType::Fair, 3);
+    w.memory.word = FairWord::new().with_nx(FAIR_LANE_MAX).with_mx(FAIR_LANE_MAX).into_bits();
+    w.writes(1, LedgerState::GivenUpExclusive, Ticket { tx: FAIR_LANE_MAX - 1, ts: 0 }, 0);
+    w.writes(2, LedgerState::GivenUpExclusive, Ticket { tx: FAIR_LANE_MAX, ts: 0 }, 0);
+    let out = w.ask(3, Request::TakeTicket { handle: HANDLE, mode: S, expire_s: 30 });
+    let Reply::Queued { ticket, .. } = out[0].reply else { panic!("{out:?}") };
+    assert_eq!(ticket, Ticket { tx: FAIR_LANE_MAX, ts: 0 });
 }

@@ -284,4 +284,18 @@ mod tests {
         fair.has_skipped(open, RING + 2);
         assert!(fair == FairState::default(), "{fair:?}");
     }
+
+    /// Until then the exclusive numbers may come to its own once more.
+    #[test]
+    fn a_share_that_had_its_turn_keeps_it_until_the_lanes_have_started_again() {
+        let (client, ticket) = (ClientId::new(7).unwrap(), Ticket { tx: 9, ts: 1 });
+        let mut fair = FairState::default();
+        fair.have_their_turn([(client, ticket)].into_iter());
+        let ahead = word(5, DIVERT);
+        fair.drop_done(ahead);
+        assert!(fair.is_served(ahead, client, ticket));
+        let again = word(5, DIVERT - 1);
+        fair.drop_done(again);
+        assert!(!fair.is_served(again, client, ticket));
+    }
 }

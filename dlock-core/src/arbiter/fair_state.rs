@@ -564,4 +564,30 @@ mod tests {
         fair.has_taken(client, Mode::Shared, ticket);
         assert!(!fair.is_revoked(client, Mode::Shared, ticket));
     }
+
+    #[test]
+    fn the_end_of_a_ticket_leaves_a_proxied_client_the_one_that_it_took_since() {
+        let client = ClientId::new(7).unwrap();
+        let [first, second] = [0, 1].map(|ts| Ticket { tx: 0, ts });
+        let mut fair = FairState::default();
+        fair.has_taken(client, Mode::Shared, first);
+        fair.has_taken(client, Mode::Shared, second);
+        fair.revoke(client, Mode::Shared, first, true);
+        assert_eq!(fair.live.get(&client), Some(&(Mode::Shared, second)));
+        fair.revoke(client, Mode::Shared, second, true);
+        assert_eq!(fair.live.get(&client), None);
+    }
+
+    #[test]
+    fn a_ticket_that_is_skipped_makes_room_for_one_that_is_given_up_and_no_more() {
+        let client = ClientId::new(7).unwrap();
+        let mut fair = FairState::default();
+        for tx in 0..=GIVEN_UP_MAX {
+            fair.give_up(client, Mode::Exclusive, Ticket { tx, ts: 0 });
+        }
+        fair.skipped(client);
+        assert!(fair.has_given_up_too_many(client));
+        fair.skipped(client);
+        assert!(!fair.has_given_up_too_many(client));
+    }
 }

@@ -197,3 +197,36 @@ impl Member {
 pub(super) fn is_same(a: Secret, b: Secret) -> bool {
     a.0.iter().zip(b.0).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_that_has_ended_is_forgotten_by_the_session_whose_it_is_alone() {
+        let secret = Secret([7; 16]);
+        let mut member = Member::new(secret, 2, 1);
+        let (until, ends) = (UNLIMITED, UNLIMITED);
+        member.channel = Some(1);
+        member.prepared = Some(Prepared {
+            control: 2,
+            secret,
+            proof: secret,
+            version: 2,
+            horizon_s: 0,
+            until,
+            ends,
+            channel: Some(2),
+            fabric: None,
+        });
+        let channels = |m: &Member| (m.channel, m.prepared.and_then(|p| p.channel));
+        for ended in [None, Some(3)] {
+            member.forget_channel(ended);
+            assert_eq!(channels(&member), (Some(1), Some(2)));
+        }
+        member.forget_channel(Some(1));
+        assert_eq!(channels(&member), (None, Some(2)));
+        member.forget_channel(Some(2));
+        assert_eq!(channels(&member), (None, None));
+    }
+}
