@@ -276,6 +276,32 @@ fn queue_pairs_that_could_not_be_fenced_are_remembered_until_they_are() {
     assert!(finish(&mut site).is_ok());
 }
 
+/// A frame with a horizon is one of version 2.
+#[test]
+fn a_channel_tells_its_horizon_to_a_client_that_has_one() {
+    for version in [1, 2] {
+        let mut site = Site::new();
+        let init = ControlRequest::Init {
+            version_min: 1,
+            version_max: version,
+            tp_mode: 0,
+            horizon_s: (version == 2).then_some(3),
+        };
+        let session = site.open_twice(&init).unwrap();
+        let (client, secret) = (session.client, session.secret);
+        let attach = Attach {
+            client,
+            secret,
+            fabric: Tcp,
+            verbs: None,
+            version: (version == 2).then_some(2),
+        };
+        let channel = site.members.finish_attach(&attach, Joining::over(Tcp)).unwrap();
+        assert_eq!(channel.until, session.terms.map(|terms| terms.until), "version {version}");
+        assert_eq!(channel.until.is_some(), version == 2);
+    }
+}
+
 fn attach_of(peer: Peer) -> Attach {
     let Peer { id: client, secret, fabric, .. } = peer;
     Attach { client, secret, fabric, verbs: None, version: Some(2) }

@@ -6,9 +6,9 @@ mod common;
 mod world;
 
 use dlock_core::clock::NS;
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind};
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind, LockDesc};
 use dlock_core::ids::{ClientId, Seq};
-use dlock_core::limits::{CLIENTS_MAX, LOCKS_MAX};
+use dlock_core::limits::{BATCH_MAX, CLIENTS_MAX, LOCKS_MAX};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, WordOp};
@@ -458,4 +458,106 @@ fn a_slice_of_a_lapse_is_bounded_work_however_many_have_got_the_same_locks() {
         assert!(work >= (names.len() * CLIENTS_MAX) as u32, "{lock_type:?}: {work}");
         assert!(slices >= names.len() / 6, "{lock_type:?}: {slices}");
     }
+}
+
+/// Two locks whose leases are over, the waits of a channel that has ended, or the locks of a client
+/// that operates on them itself from now on: what is due, and nothing else.
+#[test]
+fn a_step_with_budget_enough_does_all_that_is_due_and_one_without_nothing() {
+    let due = [
+        |w: &mut World| {
+            let (holder, waiter) = (w.client(1, FabricKind::Shm), w.client(2, FabricKind::Shm));
+            for grant in w.get(holder, &names(2), LockType::Atomic) {
+                w.take(holder, &grant, LockType::Atomic);
+            }
+            for grant in w.get(waiter, &names(2), LockType::Atomic) {
+                w.wait(waiter, &grant, Mode::Exclusive);
+            }
+        },
+        |w: &mut World| {
+            let (holder, waiter) = (w.client(1, FabricKind::Shm), w.client(2, FabricKind::Shm));
+            for grant in w.get(holder, &names(60), LockType::Rw) {
+                w.take(holder, &grant, LockType::Rw);
+            }
+            for grant in w.get(waiter, &names(60), LockType::Rw) {
+                w.wait(waiter, &grant, Mode::Exclusive);
+            }
+            w.primary.detached(NOW, &mut w.memory, waiter, &mut w.out);
+        },
+        |w: &mut World| {
+            let client = w.client(1, FabricKind::Tcp);
+            w.get(client, &names(60), LockType::Atomic);
+            w.primary.will_attach(client, FabricKind::Shm);
+        },
+    ];
+    for (case, make) in due.into_iter().enumerate() {
+        let mut w = World::new(10);
+        make(&mut w);
+        let at = NOW.plus_ns(u64::from(LEASE_S + 9) * NS);
+        let mut work = w.step(at, 0);
+        assert_eq!((work.work, work.more), (0, true), "case {case}");
+        work = w.step(at, 10_000);
+        assert!(work.work > 0 && !work.more, "case {case}: {work:?}");
+    }
+}
+
+/// The client's place among all who have got the lock, or the object, and among those who wait.
+#[test]
+fn who_is_searched_for_among_many_is_charged_for_them() {
+    const CLIENTS: usize = 200;
+    let mut w = World::new(CLIENTS);
+    let clients: Vec<_> = (1..=CLIENTS as u32).map(|id| w.client(id, FabricKind::Shm)).collect();
+    let create = ControlRequest::ObjectCreate { name: b"o".to_vec(), lease_s: LEASE_S, init: 0 };
+    w.control(clients[0], create);
+    let mut work = 0;
+    for &client in &clients {
+        w.primary.take_work();
+        let get = ControlRequest::ObjectGet { name: b"o".to_vec(), lease_s: LEASE_S };
+        assert!(matches!(w.control(client, get), ControlReply::Object(_)));
+        work = w.primary.take_work();
+    }
+    assert!(work >= 2 * CLIENTS as u32 - 2, "for the client, and for the last lease: {work}");
+
+    let mut mine = None;
+    for &client in &clients {
+        let grant = w.get(client, &names(1), LockType::Atomic)[0];
+        match mine {
+            None => w.take(client, &grant, LockType::Atomic),
+            Some(_) => _ = w.wait(client, &grant, Mode::Exclusive),
+        }
+        mine.get_or_insert(grant);
+    }
+    let mut lapse = w.primary.begin_lapse(clients[0]);
+    assert!(w.primary.lapse(NOW, &mut w.memory, &mut lapse, &mut w.out));
+    assert!(lapse.work() >= 2 * CLIENTS as u32 - 1, "references and queue: {}", lapse.work());
+}
+
+#[test]
+fn too_many_locks_or_a_bad_name_among_them_are_refused_alone() {
+    let mut w = World::new(1);
+    let client = w.client(1, FabricKind::Tcp);
+    let desc = |name: Vec<u8>| LockDesc { name, lock_type: LockType::Rw, lease_s: 0 };
+    let many = (0..=BATCH_MAX as u8).map(|n| desc(vec![n])).collect();
+    let unnamed = vec![desc(vec![1]), desc(Vec::new())];
+    for descs in [many, unnamed] {
+        let reply = w.control(client, ControlRequest::GetLocks(descs));
+        assert_eq!(reply, ControlReply::Error(Status::Invalid));
+    }
+    assert_eq!(w.primary.totals(), (1, 0, 0));
+}
+
+#[test]
+fn what_was_waited_for_is_forgotten_with_the_reference() {
+    let mut w = World::new(10);
+    let (holder, waiter) = (w.client(1, FabricKind::Shm), w.client(2, FabricKind::Shm));
+    for grant in w.get(holder, &names(31), LockType::Rw) {
+        w.take(holder, &grant, LockType::Rw);
+    }
+    let grants = w.get(waiter, &names(31), LockType::Rw);
+    grants.iter().for_each(|grant| _ = w.wait(waiter, grant, Mode::Exclusive));
+    let locks = grants.iter().map(|grant| grant.lock).collect();
+    w.control(waiter, ControlRequest::ReleaseLocks(locks));
+    w.primary.detached(NOW, &mut w.memory, waiter, &mut w.out);
+    let is_due = w.primary.next_wakeup().is_some_and(|at| at <= NOW);
+    assert!(!is_due, "there is no wait to be dropped");
 }

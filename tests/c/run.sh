@@ -278,7 +278,7 @@ fabrics() {
         "$root/dlock-core/src/fabric.rs"
 }
 
-# Under valgrind one processor works at a time: a fabric for each of two.
+# Most programs wait, or work on one processor at a time: a fabric for each of two.
 fabrics_together() {
     local fabric log count
     for fabric in $(fabrics); do
@@ -304,7 +304,7 @@ if [ -n "${BUILT:-}" ] || build_all; then
             test_case "$name" "$built/$name"
         done
     fi
-    if [ -n "${VALGRIND:-}" ] && [ -z "${FABRIC:-}" ]; then
+    if [ -z "${FABRIC:-}" ]; then
         fabrics_together
     else
         for fabric in ${FABRIC:-$(fabrics)}; do

@@ -402,11 +402,26 @@ fn a_chain_is_a_step_that_is_not_taken_past_their_bound() {
         o.steps = steps;
         let effect = o.next(&mut e);
         assert_eq!(matches!(effect, Effect::Post { .. }), is_taken, "{effect:?}");
+        if is_taken {
+            assert_eq!(o.steps, STEPS_MAX);
+        }
         if !is_taken {
             assert_eq!(effect, Effect::Tell(RESOLVE));
             assert_eq!(done(o.next(&mut e)), Status::BadResponse);
         }
     }
+}
+
+/// The next operation asks again.
+#[test]
+fn what_was_not_undone_is_not_asked_for_twice() {
+    let mut e = entry(LockType::Atomic);
+    e.give_back();
+    let mut o = begin(&mut e, TAKE);
+    assert!(matches!(o.next(&mut e), Effect::Ask { request, .. } if request == RESOLVE));
+    o.reply(&mut e, Ok(Reply::Denied { status: Status::NotReady, word: 0 }), at(1));
+    assert_eq!(done(o.next(&mut e)), Status::NotReady);
+    assert!(e.in_doubt());
 }
 
 #[test]

@@ -110,6 +110,19 @@ fn readers_that_the_word_does_not_tell_are_asked_for_if_wanted() {
 }
 
 #[test]
+fn readers_are_not_asked_for_when_the_time_is_up() {
+    let until_ns = bounds().until_ns;
+    for (local_ns, asks) in [(until_ns - 1, true), (until_ns, false), (until_ns + 1, false)] {
+        let mut e = entry(LockType::Fair);
+        e.asks_readers(true);
+        let mut o = behind_a_writer(&mut e);
+        o.now = Now { local_ns, ..at(2) };
+        let effect = o.next(&mut e);
+        assert_eq!(matches!(effect, Effect::Ask { .. }), asks, "{effect:?}");
+    }
+}
+
+#[test]
 fn a_fair_lock_without_a_queue_asks_for_nothing() {
     for mode in [X, S] {
         let mut e = entry(LockType::Fair);
