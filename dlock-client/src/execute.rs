@@ -265,6 +265,55 @@ pub(crate) fn carry_out(
                     await_reply(lock_slot, guard, operation, asked, until_ns);
                 }
             }
+            Advanced::Pauses { pause_ns } => pause(lock_slot, guard, operation, pause_ns),
+        }
+    }
+}
+
+/// Pauses before another try. Without the lock slot's mutex, as a wait: other threads are told that
+/// this one waits.
+fn pause(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    operation: &mut Operation,
+    pause_ns: u64,
+) {
+    let Some(held) = guard.as_mut() else { return };
+    let exec = Arc::clone(&held.exec);
+    held.busy = Busy::Waiting;
+    MutexGuard::unlocked(guard, || pass(Duration::from_nanos(pause_ns)));
+    let Some(held) = guard.as_mut() else { return };
+    held.busy = Busy::No;
+    lock_slot.changed.notify_all();
+    match Arc::ptr_eq(&held.exec, &exec) {
+        true => {
+            let now = held.now_again();
+            operation.paused(&mut held.entry, now);
+        }
+        false => {
+            let now = held.clock_unanswered();
+            operation.replaced(&mut held.entry, now); // a reinit came between
+        }
+    }
+}
+
+/// Lets so much time pass, a little more at most where others want the processor.
+fn pass(time: Duration) {
+    /// Shorter than it takes to give the processor away and get it back.
+    const SPIN_MAX: Duration = Duration::from_micros(2);
+    /// Shorter than the timer of a sleep is sure of.
+    const YIELD_MAX: Duration = Duration::from_micros(100);
+    if time > YIELD_MAX {
+        return std::thread::sleep(time);
+    }
+    let start = Instant::now();
+    loop {
+        match time > SPIN_MAX {
+            true => std::thread::yield_now(),
+            false => std::hint::spin_loop(),
+        }
+        if start.elapsed() >= time {
+            return;
         }
     }
 }
@@ -275,6 +324,8 @@ pub(crate) enum Advanced {
     Done(OpResult),
     /// The reply to what was asked is to be waited for.
     Waits { until_ns: u64 },
+    /// Another try comes after so many nanoseconds.
+    Pauses { pause_ns: u64 },
 }
 
 /// Carries an operation out until a reply is to be waited for; `asked` is that request.
@@ -313,6 +364,7 @@ pub(crate) fn advance(
                 return Advanced::Waits { until_ns };
             }
             Effect::Await { until_ns } => return Advanced::Waits { until_ns },
+            Effect::Pause { pause_ns } => return Advanced::Pauses { pause_ns },
             Effect::Forget => {
                 if let Some(asked) = asked.take() {
                     asked.exec.forget(asked.seq);

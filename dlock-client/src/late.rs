@@ -182,6 +182,10 @@ impl Executor for Late {
         (called_ns, self.now())
     }
 
+    fn is_one_sided(&self) -> bool {
+        self.inner.is_one_sided()
+    }
+
     fn reads_are_free(&self) -> bool {
         self.inner.reads_are_free()
     }

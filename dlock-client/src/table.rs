@@ -70,11 +70,12 @@ pub(crate) struct ClientLock {
 impl ClientLock {
     pub(crate) fn new(
         id: LockId,
-        entry: LockEntry,
+        mut entry: LockEntry,
         exec: Arc<dyn Executor>,
         pulse: Arc<Pulse>,
         epoch: Epoch,
     ) -> Self {
+        entry.may_try(exec.is_one_sided());
         let last_now = Now::exact(ServerTime(0));
         let is_local = exec.reads_are_free();
         Self {
@@ -95,6 +96,7 @@ impl ClientLock {
 
     /// Another session carries its operations from here on.
     pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>, pulse: Arc<Pulse>) {
+        self.entry.may_try(exec.is_one_sided());
         self.is_local = exec.reads_are_free();
         self.exec = exec;
         self.pulse = pulse;

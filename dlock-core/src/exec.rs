@@ -161,6 +161,13 @@ pub trait Executor: Send + Sync {
         let _ = counter;
     }
 
+    /// Whether chains reach the words without the primary: then who waits for a lock may
+    /// [try again](crate::lock::LockEntry::may_try) before it queues there. Where the primary
+    /// executes them, it may as well wait.
+    fn is_one_sided(&self) -> bool {
+        false
+    }
+
     /// Reads are free here, so that chains may carry more of them than they need.
     fn reads_are_free(&self) -> bool {
         false

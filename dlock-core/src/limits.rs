@@ -65,6 +65,16 @@ pub const RW_LOOK_S: u32 = 1;
 pub const HINDRANCE_S: u32 = 10;
 /// Compare-and-swap rounds of one operation before it is handed to the arbiter.
 pub const CAS_ROUNDS_MAX: u32 = 8;
+/// Holds of others that a waiting operation finds, try by try, before it queues. Of 8 clients that
+/// are equally lucky one in 5,000 operations loses so often.
+pub const TRIES_HOLDS_MAX: u16 = 64;
+/// Tries of one operation before it queues, whatever it finds, and whatever its clock says.
+pub const TRIES_MAX: u16 = 1_024;
+/// Nanoseconds for which an operation finds the same hold before it queues (10 ms): longer than it
+/// takes to wake whoever was granted the lock in the queue, so that a queue, once there, drains.
+pub const TRY_SAME_HOLD_NS_MAX: u64 = 10_000_000;
+/// Nanoseconds between two tries at most (400 µs).
+pub const TRY_PAUSE_NS_MAX: u64 = 400_000;
 /// Largest heartbeat timeout in seconds (C API).
 pub const HEARTBEAT_S_MAX: u32 = 300;
 /// Largest `recovery_client_num` (C API).

@@ -18,6 +18,9 @@ bugs! {
     AtomicReleaseUnchecked =
         "atomic-release-unchecked",
         "a release takes effect only on the releaser's own word";
+    TriesForEver =
+        "tries-for-ever",
+        "who has lost against many holds of others queues, and is not passed";
     StealPastQueue = "steal-past-queue", "nobody takes an expired hold over past a queue";
     LeaseFromAfter = "lease-from-after", "a lease counts from before the chain was posted";
     ThiefWithoutEpsilon = "thief-without-epsilon", "a thief waits for its clock's uncertainty";

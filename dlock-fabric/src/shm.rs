@@ -237,6 +237,10 @@ impl Executor for ShmExecutor {
         clock::boot_coarse_again_ns(before_ns)
     }
 
+    fn is_one_sided(&self) -> bool {
+        true
+    }
+
     fn reads_are_free(&self) -> bool {
         true
     }

@@ -271,6 +271,7 @@ fn advance(held: &mut ClientLock, operation: &mut Operation, mut asked: Option<S
             Effect::Tell(request) => tell(&*held.exec, &request),
             Effect::ReadClock => operation.clock(held.now()),
             Effect::Count(counter) => held.exec.count(counter),
+            Effect::Pause { .. } => operation.queues(&mut held.entry),
         }
     }
 }

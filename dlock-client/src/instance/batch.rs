@@ -341,6 +341,7 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
                 Effect::Tell(request) => tell(&*exec, &request),
                 Effect::ReadClock => batch.clock(i, held.now()),
                 Effect::Count(counter) => exec.count(counter),
+                Effect::Pause { .. } => batch.queues(i, &mut held.entry),
                 Effect::Ask { request, until_ns } => match exec.send(&request) {
                     Ok(seq) => asked[i] = Some((seq, until_ns)),
                     Err(status) => {

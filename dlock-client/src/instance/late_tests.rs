@@ -142,6 +142,9 @@ fn a_reinit_in_place_leaves_the_ledger_of_a_wait_alone() {
         let b = join(&server, fabric);
         let id = got(&a, "granted late", LockType::Rw);
         got(&b, "granted late", LockType::Rw);
+        if let Ok((_, mut guard)) = a.opened(id, Instant::now() + DATA_WAIT) {
+            guard.as_mut().unwrap().entry.may_try(false); // it queues at once
+        }
         assert_eq!(b.trylock(id, X, 600).status, Status::Success);
         late.hold(Point::Reply, 0);
         thread::scope(|scope| {

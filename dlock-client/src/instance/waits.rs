@@ -197,6 +197,13 @@ impl Instance {
             let until_ns = match advance(guard, &mut operation, &mut asked) {
                 Advanced::Done(result) => return Some(self.ended(lock_slot, guard, wait, result)),
                 Advanced::Waits { until_ns } => until_ns,
+                Advanced::Pauses { .. } => {
+                    // whoever polls this future has others to poll
+                    if let Some(held) = guard.as_mut() {
+                        operation.queues(&mut held.entry);
+                    }
+                    continue;
+                }
             };
             match asked.take() {
                 Some(asked) if asked.is_wait => {

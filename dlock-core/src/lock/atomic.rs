@@ -2,7 +2,7 @@
 //! The atomic lock, client side.
 //!
 //! ```text
-//!   acquire   Cas(0 → me|deadline) ─ held ─▶ Fail, or Wait ─ granted ─▶ held
+//!   acquire   Cas(0 → me|deadline) ─ held ─▶ Fail, or again, or Wait ─ granted ─▶ held
 //!                                  └ expired for sure ─▶ Cas(seen → me|deadline)
 //!                                  └ expired perhaps  ─▶ Steal
 //!   extend    Cas(mine → mine with a later deadline)
@@ -97,13 +97,13 @@ fn acquired_or(m: &mut Machine, e: &mut LockEntry, old: u64, expire_s: u32, now:
             return m.ask(Request::Steal { handle: e.handle, expire_s });
         }
     }
-    held_by_another(m, e)
+    held_by_another(m, e, old)
 }
 
-fn held_by_another(m: &mut Machine, e: &mut LockEntry) -> Step {
+fn held_by_another(m: &mut Machine, e: &mut LockEntry, found: u64) -> Step {
     e.word = 0;
     if m.waits() {
-        m.wait(e, None)
+        m.again_or_wait(e, found)
     } else {
         m.done(Status::Fail)
     }
@@ -171,7 +171,8 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
         }
         (Op::TryLock { .. }, Reply::Denied { .. }) => m.done(Status::Fail),
         (Op::Lock { .. }, Reply::Denied { .. }) if matches!(m.phase, Phase::Ask) => {
-            held_by_another(m, e)
+            e.word = 0;
+            m.queues(e)
         }
         (Op::Lock { .. }, Reply::Cancelled { .. } | Reply::Denied { .. }) => m.done(Status::Fail),
         _ => m.lose_track(e),

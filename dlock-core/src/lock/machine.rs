@@ -3,8 +3,10 @@
 //!
 //! ```text
 //!   [Resolving ─▶] Try ─▶ Takeover | StepBack | Publish | Wait | Ask | Told ─▶ Done
+//!                   └◀─ [Look] ◀─ pause ◀─┘
 //! ```
 
+use super::tries::Tries;
 use super::{atomic, fair, rw, Doubt, EntryState, LockEntry, Op, OpResult, Step, View};
 use crate::clock::Now;
 use crate::message::{LockType, Mode, Reply, Request, WaitNumber};
@@ -28,6 +30,8 @@ pub struct Machine {
     pub(super) started: Now,
     /// A lost place in the queue was taken anew already.
     pub(super) requeued: bool,
+    /// Of a lock that another client holds.
+    pub(super) tries: Tries,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +44,8 @@ pub(super) enum Phase {
     Takeover,
     /// Stepping back from a read-write lock.
     StepBack,
+    /// Looking whether a read-write lock is still held.
+    Look,
     /// A note is being published.
     Flush,
     /// Queued at the arbiter.
@@ -62,7 +68,16 @@ impl Machine {
     }
 
     pub(super) fn new(op: Op, phase: Phase, now: Now) -> Self {
-        Self { op, reentry: false, phase, rounds: 0, target: 0, started: now, requeued: false }
+        Self {
+            op,
+            reentry: false,
+            phase,
+            rounds: 0,
+            target: 0,
+            started: now,
+            requeued: false,
+            tries: Tries::default(),
+        }
     }
 
     /// The operation itself, once nothing is in doubt.

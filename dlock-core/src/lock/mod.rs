@@ -6,6 +6,7 @@
 //!            └──▶ Run(machine, step)   step = Chain   ─executor─▶ machine.outcome(..) ─▶ step
 //!                                           | Request ─executor─▶ machine.reply(..)   ─▶ step
 //!                                           | Confirm ──────────▶ machine.outcome(..) ─▶ step
+//!                                           | Again   ──pause───▶ machine.paused(..)  ─▶ step
 //!                                           | Done(result)
 //! ```
 //! After `begin`, `outcome` and `reply` the driver first executes what
@@ -24,6 +25,7 @@ mod fair;
 mod fast;
 mod machine;
 mod rw;
+mod tries;
 
 pub use fast::FastCas;
 pub use machine::Machine;
@@ -199,6 +201,8 @@ pub struct LockEntry {
     stamp: u32,
     /// Fair: the primary is asked for the readers inside where the word does not tell them.
     asks_readers: bool,
+    /// Who waits may try again before it queues.
+    may_try: bool,
     /// Fair: the lanes are high or the queue is long, tickets come from the arbiter.
     diverted: bool,
     ledger_write: Option<LedgerEntry>,
@@ -220,6 +224,11 @@ pub enum Step {
     Chain(Chain),
     /// Send this request and call [`Machine::reply`].
     Request(Request),
+    /// Pause for so long and call [`Machine::paused`], or [`Machine::queues`] at once.
+    Again {
+        /// Nanoseconds.
+        pause_ns: u64,
+    },
     /// Call [`Machine::outcome`] at once with a fresh reading of the clock and no values.
     Confirm,
     /// Finished.
@@ -255,6 +264,7 @@ impl LockEntry {
             wait: 0,
             stamp: 0,
             asks_readers: false,
+            may_try: false,
             diverted: false,
             ledger_write: None,
         };

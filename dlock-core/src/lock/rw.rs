@@ -3,8 +3,9 @@
 //!
 //! ```text
 //!   shared     [Ledger(Intent), Faa(+1)] ─ free ─▶ Ledger(HeldShared)
-//!                                      └ owner, waiters ─▶ [Faa(−1), Ledger(None)] ─▶ Fail, Wait
-//!   exclusive  Cas(0 → me) ─ held ─▶ Fail, or Wait
+//!                                      └ owner, waiters ─▶ [Faa(−1), Ledger(None)]
+//!                                                            ─▶ Fail, or Read again, or Wait
+//!   exclusive  Cas(0 → me) ─ held ─▶ Fail, or again, or Wait
 //!   release    shared     [Ledger(Leaving), Faa(−1), Ledger(None)]
 //!              exclusive  Cas(me|r → 0|r) or Release
 //! ```
@@ -77,6 +78,7 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
         Op::TryLock { mode, .. } | Op::Lock { mode, .. } => match (mode, m.phase) {
             (Mode::Exclusive, _) => exclusive_or(m, e, values[0], now),
             (Mode::Shared, Phase::StepBack) => stepped_back(m, e, values[0]),
+            (Mode::Shared, Phase::Look) => looked(m, e, values[0], now),
             (Mode::Shared, _) => match last_faa(1) {
                 Some(old) => shared_or_step_back(m, e, old, now),
                 None => m.lose_track(e),
@@ -97,12 +99,12 @@ fn exclusive_or(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step 
         e.word = RwWord::new().with_client(e.me.get()).into_bits();
         return granted(e, Mode::Exclusive, 0, now.time.seconds());
     }
-    held_by_another(m, e)
+    held_by_another(m, e, old)
 }
 
-fn held_by_another(m: &mut Machine, e: &mut LockEntry) -> Step {
+fn held_by_another(m: &mut Machine, e: &mut LockEntry, found: u64) -> Step {
     if m.waits() {
-        m.wait(e, None)
+        m.again_or_wait(e, found)
     } else {
         m.done(Status::Fail)
     }
@@ -132,13 +134,30 @@ fn left_free_with_waiters(old: RwWord) -> bool {
 fn stepped_back(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
     let wake = left_free_with_waiters(RwWord::from_bits(old));
     if m.waits() {
-        // the arbiter looks at the word when the wait arrives, so this is a wake-up, too
-        return m.wait(e, None);
+        return match wake && !planted::is(Bug::NoStepBackWake) {
+            // the arbiter looks at the word when the wait arrives, so this is a wake-up, too
+            true => m.queues(e),
+            false => m.again_or_wait(e, without_readers(old)),
+        };
     }
     if wake && !planted::is(Bug::NoStepBackWake) {
         return m.tell(Request::Wake { handle: e.handle }, OpResult::of(Status::Fail));
     }
     m.done(Status::Fail)
+}
+
+/// Readers come and go without being in each other's way.
+fn without_readers(word: u64) -> u64 {
+    RwWord::from_bits(word).with_rcount(0).into_bits()
+}
+
+/// A reader looks again before it adds itself.
+fn looked(m: &mut Machine, e: &mut LockEntry, found: u64, now: Now) -> Step {
+    let word = RwWord::from_bits(found);
+    match word.client() == 0 && !word.waiters() {
+        true => m.start(e, now),
+        false => m.again_or_wait(e, without_readers(found)),
+    }
 }
 
 fn granted(e: &mut LockEntry, mode: Mode, rcount: u32, time_s: u32) -> Step {

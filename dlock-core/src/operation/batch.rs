@@ -257,6 +257,13 @@ impl Batch {
         }
     }
 
+    /// As [`Operation::queues`]: nothing of a batch waits for one lock alone.
+    pub fn queues(&mut self, item: usize, e: &mut LockEntry) {
+        if let Some(operation) = self.active(item) {
+            operation.queues(e);
+        }
+    }
+
     /// As [`Operation::reply`].
     pub fn reply(&mut self, item: usize, e: &mut LockEntry, r: Result<Reply, Status>, now: Now) {
         if let Some(operation) = self.active(item) {

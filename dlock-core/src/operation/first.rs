@@ -13,7 +13,7 @@
 
 use super::{believed, lease, mode_of, needs_clock, Bounds, Operation, Stage};
 use crate::clock::Now;
-use crate::lock::{LockEntry, Machine, Op, OpResult, Step};
+use crate::lock::{FastCas, LockEntry, Machine, Op, OpResult, Step};
 use crate::message::Mode;
 use crate::planted::{self, Bug};
 use crate::status::Status;
@@ -135,5 +135,25 @@ impl First {
     #[inline(never)]
     fn goes_on(&self, step: Step, now: Now) -> Follows {
         Follows::Running(self.run(step, now))
+    }
+}
+
+/// The first effect of an operation and what it decides: see [`LockEntry::fast`].
+impl LockEntry {
+    /// The word was as `cas` expected: the operation is done, if its lease still runs when
+    /// `local_ns` (the client's own clock, late by at most
+    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX)) is read now. `None`: go on by
+    /// [`Operation::after_fast`].
+    #[inline]
+    pub fn fast_end(
+        &mut self,
+        cas: FastCas,
+        begun: Now,
+        local_ns: impl FnOnce() -> u64,
+    ) -> Option<OpResult> {
+        match cas.deadline_s {
+            Some(deadline_s) if !lease::runs_coarsely(deadline_s, begun, local_ns()) => None,
+            _ => Some(self.fast_done(cas, begun)),
+        }
     }
 }

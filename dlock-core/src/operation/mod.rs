@@ -7,11 +7,11 @@
 //!   Post ─ outcome ▶   Flush ─ flushed ▶   Ask, Probe, Await ─ reply | deadline ▶   Done
 //!   WriteLedger, Tell, Forget, Count: carried out at once, then `next` again
 //! ```
-//! [`Operation::next`] tells the one effect that the executor carries out next. `Post`, `Flush`,
-//! `Ask`, `Probe` and `Await` wait for something: the executor reports it by an event and calls
-//! `next` again. All rules of the protocol that lie between a call and its result are here, for
-//! blocking calls, [batches](Batch), asynchronous calls, the simulator, the models and the
-//! fuzzers alike:
+//! [`Operation::next`] tells the one effect that the executor carries out next. `Post`, `Pause`,
+//! `Flush`, `Ask`, `Probe`, `ReadClock` and `Await` wait for something: the executor reports it by
+//! an event and calls `next` again. All rules of the protocol that lie between a call and its
+//! result are here, for blocking calls, [batches](Batch), asynchronous calls, the simulator, the
+//! models and the fuzzers alike:
 //!
 //! * A ledger entry is written before the chain or request that follows it.
 //! * A chain that was refused because its session is over has an unknown outcome, and so has
@@ -24,13 +24,15 @@
 //!   asked to undo the grant, and the call fails or goes on waiting.
 //! * What a lost answer may have left behind is undone ([`Request::Resolve`]): at once, without
 //!   waiting for it, and for sure before the next operation on the lock.
-//! * An operation takes at most [`STEPS_MAX`] steps, and no longer than its [`Bounds`].
+//! * An operation takes at most [`STEPS_MAX`] steps, and no longer than its [`Bounds`]. Tries of a
+//!   lock that another client holds are counted apart ([`Effect::Pause`]).
 
 mod batch;
 mod bounds;
 mod end;
 mod first;
 pub mod lease;
+mod pause;
 #[cfg(test)]
 mod tests;
 
@@ -42,7 +44,7 @@ pub use first::{First, Follows};
 
 use crate::clock::Now;
 use crate::counters::Counter;
-use crate::lock::{EntryState, FastCas, LockEntry, Machine, Op, OpResult, Step};
+use crate::lock::{EntryState, LockEntry, Machine, Op, OpResult, Step};
 use crate::message::{LockType, Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
@@ -86,6 +88,12 @@ pub enum Effect {
         /// Until when.
         until_ns: u64,
     },
+    /// Another client holds the lock, and may release it soon: wait for so long, and report
+    /// [`Operation::paused`]; or report [`Operation::queues`] at once.
+    Pause {
+        /// Nanoseconds.
+        pause_ns: u64,
+    },
     /// Send a request whose reply, if it has one, nobody waits for.
     Tell(Request),
     /// Read the clock and report [`Operation::clock`]: a grant is to be told, and what was carried
@@ -106,6 +114,7 @@ enum Stage {
     /// The machine's step is to be turned into an effect.
     Step(Step),
     Posted,
+    Pausing,
     Flushing,
     /// A reply is waited for. `wait`: it is that of a `Wait`, which can be cancelled.
     Asked {
@@ -284,6 +293,10 @@ impl Operation {
                     }
                     self.finish(entry, result);
                 }
+                Stage::Step(Step::Again { pause_ns }) => {
+                    self.stage = Stage::Pausing;
+                    return Effect::Pause { pause_ns };
+                }
                 Stage::Step(step) => {
                     if let Some(effect) = self.follow(entry, step) {
                         return effect;
@@ -331,6 +344,7 @@ impl Operation {
                     };
                 }
                 Stage::Posted
+                | Stage::Pausing
                 | Stage::Flushing
                 | Stage::Asked { .. }
                 | Stage::Counting(_)
@@ -358,7 +372,9 @@ impl Operation {
         }
         let until_ns = self.bounds.chain_until_ns(self.now.local_ns);
         match step {
-            Step::Chain(_) | Step::Done(_) => unreachable!("`next` has done it"),
+            Step::Chain(_) | Step::Done(_) | Step::Again { .. } => {
+                unreachable!("`next` has done it")
+            }
             Step::Confirm if planted::is(Bug::FlushSkipped) => {
                 let published = Outcome::Done(Values::new());
                 self.stage = Stage::Step(self.machine.outcome(entry, published, self.now));
@@ -487,9 +503,14 @@ impl Operation {
         };
     }
 
-    /// The session was replaced while a reply was waited for: that reply may not count.
+    /// The session was replaced while a reply was waited for, which may not count, or in a pause.
     pub fn replaced(&mut self, entry: &mut LockEntry, now: Now) {
         self.replaced = true;
+        if matches!(self.stage, Stage::Pausing) {
+            self.read(now);
+            self.stage = Stage::Step(self.machine.reply(entry, Err(Status::BadResponse), now));
+            return;
+        }
         self.reply(entry, Err(Status::BadResponse), now);
     }
 
@@ -509,6 +530,7 @@ impl Operation {
         matches!(
             self.stage,
             Stage::Posted
+                | Stage::Pausing
                 | Stage::Flushing
                 | Stage::Asked { .. }
                 | Stage::Counting(_)
@@ -559,25 +581,5 @@ fn mode_of(op: Op, entry: &LockEntry) -> Mode {
         Op::TryLock { mode, .. } | Op::Lock { mode, .. } | Op::Extend { mode, .. } => mode,
         Op::Unlock if entry.state() == EntryState::SharedLocked => Mode::Shared,
         Op::Unlock => Mode::Exclusive,
-    }
-}
-
-/// The first effect of an operation and what it decides: see [`LockEntry::fast`].
-impl LockEntry {
-    /// The word was as `cas` expected: the operation is done, if its lease still runs when
-    /// `local_ns` (the client's own clock, late by at most
-    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX)) is read now. `None`: go on by
-    /// [`Operation::after_fast`].
-    #[inline]
-    pub fn fast_end(
-        &mut self,
-        cas: FastCas,
-        begun: Now,
-        local_ns: impl FnOnce() -> u64,
-    ) -> Option<OpResult> {
-        match cas.deadline_s {
-            Some(deadline_s) if !lease::runs_coarsely(deadline_s, begun, local_ns()) => None,
-            _ => Some(self.fast_done(cas, begun)),
-        }
     }
 }

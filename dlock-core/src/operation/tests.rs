@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 mod counting;
 mod first;
-
 mod told;
+mod tries;
 
 use super::*;
 use crate::clock::{ServerTime, NS};
@@ -389,6 +389,7 @@ fn an_operation_takes_a_bounded_number_of_steps_whatever_it_is_told() {
             Effect::ReadClock => o.clock(at(9)),
             Effect::Count(_) => {}
             Effect::Done(_) => break,
+            Effect::Pause { .. } => o.paused(&mut e, at(u64::from(step))),
             Effect::WriteLedger(_) | Effect::Tell(_) | Effect::Forget => {}
         }
     }

@@ -469,6 +469,10 @@ impl Executor for Faulty {
         now_ns
     }
 
+    fn is_one_sided(&self) -> bool {
+        self.inner.is_one_sided()
+    }
+
     fn reads_are_free(&self) -> bool {
         self.inner.reads_are_free()
     }

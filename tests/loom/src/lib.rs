@@ -127,6 +127,7 @@ pub fn carry_out(
             Effect::Tell(request) if !goes_on(request) => return None,
             Effect::Tell(_) | Effect::Forget | Effect::Count(_) => {}
             Effect::ReadClock => operation.clock(now),
+            Effect::Pause { .. } => operation.queues(entry),
             Effect::Probe { .. } | Effect::Await { .. } => operation.deadline(entry, false, now),
         }
     }

@@ -41,7 +41,7 @@ impl State {
             // the primary does one thing at a time
             Doing::Chain { .. } if setup.by_primary => self.call.is_none(),
             Doing::Await { seq, .. } => c.inbox.iter().any(|(s, _)| s == seq),
-            Doing::Chain { .. } | Doing::WriteLedger(_) | Doing::Flush => true,
+            Doing::Chain { .. } | Doing::WriteLedger(_) | Doing::Flush | Doing::Pause => true,
             Doing::Ask(_) | Doing::Tell(_) | Doing::Finish(_) => true,
         }
     }
@@ -116,6 +116,7 @@ impl State {
                 self.next(i, around);
             }
             Doing::Chain { chain, values } => self.chain(i, chain, values, around),
+            Doing::Pause => self.event(i, around, Operation::paused),
             Doing::Flush => self.event(i, around, |operation, entry, now| {
                 operation.flushed(entry, true, now);
             }),
@@ -155,6 +156,7 @@ impl State {
         if c.entry.in_doubt() {
             (around.seen)(Event::Resolved);
         }
+        c.tries = around.setup.tries;
         match Operation::begin(&mut c.entry, op, now, BOUNDS) {
             Started::Done(result) => self.finish(i, result, around),
             Started::Running(operation) => {
@@ -198,6 +200,14 @@ impl State {
             },
             Effect::ReadClock => {
                 operation.clock(now);
+                return self.next(i, around);
+            }
+            Effect::Pause { .. } if c.tries > 0 => {
+                c.tries -= 1;
+                Doing::Pause
+            }
+            Effect::Pause { .. } => {
+                operation.queues(&mut c.entry);
                 return self.next(i, around);
             }
             Effect::Probe { .. } => {
@@ -487,6 +497,7 @@ impl crate::state::Client {
             }
             Doing::WriteLedger(write) => format!("write {write:?}"),
             Doing::Flush => "flush".to_string(),
+            Doing::Pause => "pause".to_string(),
             Doing::Ask(request) | Doing::Tell(request) => format!("send {request:?}"),
             Doing::Await { request, cancelled, .. } => format!("await {request:?} {cancelled}"),
             Doing::Finish(result) => format!("finish {:?}", result.status),

@@ -51,6 +51,7 @@ fn setup(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 3]) -> Setu
         pauses: 0,
         losses: 0,
         impatient: false,
+        tries: 0,
         by_primary: false,
         sometimes: Vec::new(),
         bug: None,
@@ -78,6 +79,12 @@ pub fn small() -> Vec<Setup> {
             ..setup("atomic: crash, expiry", Atomic, [shortly(X), cycle(X), try_cycle(X)])
         },
         Setup {
+            pauses: 1,
+            tries: 2,
+            sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::TakenOver, E::Expired],
+            ..setup("atomic: crash, expiry, again", Atomic, [shortly(X), cycle(X), cycle(X)])
+        },
+        Setup {
             sometimes: vec![
                 E::SharedTogether,
                 E::GrantAfterWait,
@@ -93,6 +100,11 @@ pub fn small() -> Vec<Setup> {
         Setup {
             sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::SteppedBack, E::Woken],
             ..setup("read-write: crash, tries", Rw, [cycle(X), try_cycle(S), cycle(X)])
+        },
+        Setup {
+            tries: 2,
+            sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::SteppedBack],
+            ..setup("read-write: crash, again", Rw, [cycle(X), cycle(S), cycle(X)])
         },
         Setup {
             sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::TicketSkipped],

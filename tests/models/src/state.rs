@@ -45,6 +45,8 @@ pub struct Setup {
     pub losses: u8,
     /// A waiter may give up at any moment.
     pub impatient: bool,
+    /// Who finds the lock held tries so often again before it queues.
+    pub tries: u8,
     /// Chains are executed by the primary, as for tcp clients: whole, and tickets are known.
     pub by_primary: bool,
     /// What must be seen to happen, or the model proves less than it seems to.
@@ -123,6 +125,7 @@ pub(crate) enum Doing {
     Chain { chain: Chain, values: Values },
     WriteLedger(LedgerEntry),
     Flush,
+    Pause,
     Ask(Request),
     Tell(Request),
     Await { seq: Seq, request: Request, cancelled: bool },
@@ -136,6 +139,8 @@ pub(crate) struct Client {
     pub(crate) at: usize,
     pub(crate) doing: Doing,
     pub(crate) operation: Option<Operation>,
+    /// Tries that its operation has left.
+    pub(crate) tries: u8,
     /// The request whose reply is waited for.
     pub(crate) asked: Option<(Seq, Request)>,
     /// What is on its way to the arbiter.
@@ -180,11 +185,14 @@ impl Client {
         let (lock_type, word) = (setup.lock_type, setup.start_word);
         let grant = LockGrant { lock: LockId(1), handle: HANDLE, slot: SLOT, word, already: false };
         let desc = LockDesc { name: Vec::new(), lock_type, lease_s: 0 };
+        let mut entry = LockEntry::new(id(i), 0, lock_type, &grant, desc);
+        entry.may_try(setup.tries > 0);
         Self {
-            entry: LockEntry::new(id(i), 0, lock_type, &grant, desc),
+            entry,
             at: 0,
             doing: Doing::Nothing,
             operation: None,
+            tries: 0,
             asked: None,
             sent: VecDeque::new(),
             inbox: VecDeque::new(),

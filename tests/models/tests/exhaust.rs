@@ -23,8 +23,10 @@ macro_rules! models {
 }
 models! {
     atomic_crash_and_expiry: "atomic: crash, expiry",
+    atomic_crash_expiry_and_tries: "atomic: crash, expiry, again",
     read_write_crash_readers: "read-write: crash, readers",
     read_write_crash_tries: "read-write: crash, tries",
+    read_write_crash_tries_again: "read-write: crash, again",
     fair_crash: "fair: crash",
     fair_expiry_two_clients: "fair: expiry, two clients",
     fair_crash_tickets_given_up: "fair: crash, tickets given up",

@@ -234,6 +234,9 @@ impl Clients {
             Effect::ReadClock => {
                 return self.event(i, |operation, _, now| operation.clock(now));
             }
+            Effect::Pause { .. } => {
+                return self.event(i, |operation, entry, _| operation.queues(entry));
+            }
             Effect::Probe { .. } => {
                 return self.event(i, |operation, entry, now| {
                     operation.deadline(entry, true, now); // the primary is there

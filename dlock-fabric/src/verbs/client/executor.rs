@@ -590,6 +590,10 @@ impl Executor for VerbsExecutor {
         boot_coarse_ns()
     }
 
+    fn is_one_sided(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> &'static str {
         "verbs"
     }

@@ -301,6 +301,10 @@ impl Executor for VerbsPath {
         boot_coarse_ns()
     }
 
+    fn is_one_sided(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> &'static str {
         "verbs"
     }

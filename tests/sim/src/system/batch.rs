@@ -248,6 +248,11 @@ impl Sys {
             Effect::WriteLedger(write) => self.write_ledger(c, l, write),
             Effect::Tell(request) => self.tell(c, l, request),
             Effect::ReadClock => run.batch.clock(i, now),
+            Effect::Pause { .. } => {
+                if let Some(entry) = self.thread(c, l).entry.as_mut() {
+                    run.batch.queues(i, entry);
+                }
+            }
             Effect::Ask { request, until_ns } => self.batch_asks(c, run, (i, l), request, until_ns),
             Effect::Probe { until_ns } | Effect::Await { until_ns } => {
                 if let Some(asked) = &mut run.asked[i] {

@@ -229,7 +229,7 @@ impl Sys {
             let acts = |t: &super::state::Thread| {
                 let is_free = matches!(
                     t.doing,
-                    Doing::Idle | Doing::Control | Doing::Reply { is_wait: true }
+                    Doing::Idle | Doing::Control | Doing::Pause(_) | Doing::Reply { is_wait: true }
                 );
                 t.entry.is_some() && t.epoch != epoch && !is_free
             };
@@ -506,7 +506,7 @@ impl Sys {
                 }
             }
             (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
-            (t.fabric, t.noted_acked) = (fabric, t.noted);
+            t.is_carried_by(fabric);
             t.doing = Doing::Idle;
             self.takes_horizon(c, l);
             let ns = self.takes(1_000);
@@ -551,7 +551,7 @@ impl Sys {
                     let write = entry.take_ledger_write();
                     let is_to_be_got = was_left && t.doing == Doing::Control && !releases;
                     (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
-                    (t.fabric, t.noted_acked) = (fabric, t.noted);
+                    t.is_carried_by(fabric);
                     self.oracle.confirmed(l, who);
                     self.takes_horizon(c, l);
                     if let Some(write) = write {

@@ -150,7 +150,8 @@ impl Sys {
             }
             return;
         }
-        (t.gen, t.fabric, t.noted_acked) = (gen, fabric, t.noted);
+        t.gen = gen;
+        t.is_carried_by(fabric);
         if t.entry.is_some() {
             self.takes_horizon(c, l);
         }

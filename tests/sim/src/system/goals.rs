@@ -43,6 +43,7 @@ impl Sys {
             Doing::Effect => self.effect(c, l),
             Doing::Writes(write) => self.writes(c, l, write),
             Doing::Written => self.written(c, l),
+            Doing::Pause(gen) => self.paused(c, l, gen),
             Doing::Batch => self.batch_steps(c),
             Doing::Untold => self.polled(c, l),
             _ if t.async_until > 0 && t.chain.is_none() && !t.at_once => self.polled(c, l),

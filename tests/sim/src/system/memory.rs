@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lock memory and ledgers of one epoch, as plain values.
+//! Lock memory and ledgers of one epoch, as plain values, and the primary's access to them.
 
+use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle};
 use dlock_core::word_op::{WordAddr, WordOp};
+use dlock_core::words::LedgerEntry;
+
+use super::state::Sys;
 
 /// Handles a client may have in this simulator.
 pub const HANDLES: usize = 48;
@@ -79,5 +83,43 @@ impl Memory {
                 0
             }
         }
+    }
+}
+
+/// The primary's access.
+impl LockMemory for Sys {
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        self.others();
+        let old = *self.memory.word(addr);
+        if self.bugs.split_cas {
+            self.others(); // the card's atomics do not see this processor's
+        }
+        if old == expect {
+            *self.memory.word(addr) = swap;
+        }
+        self.mix(old);
+        self.log(|| format!("  primary cas {addr:?} {expect:#x} → {swap:#x}: {old:#x}"));
+        old
+    }
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
+        self.others();
+        let word = self.memory.word(addr);
+        let old = *word;
+        *word = old.wrapping_add(add);
+        old
+    }
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        self.others();
+        *self.memory.word(addr)
+    }
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        *self.memory.word(addr) = value;
+    }
+    fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
+        self.others();
+        LedgerEntry::from_bits(self.memory.entry(client, handle))
+    }
+    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
+        self.memory.write_ledger(client, handle, 0);
     }
 }

@@ -27,6 +27,7 @@ mod memory;
 mod object;
 mod object_oracle;
 mod oracle;
+mod pause;
 mod plan;
 mod rng;
 mod server;
@@ -181,6 +182,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         polled: false,
         judged: false,
         at_once: false,
+        pauses: 0,
         past_queue: false,
         chain: None,
         outcome: None,

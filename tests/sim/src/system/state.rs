@@ -6,7 +6,6 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use dlock_core::clock::{Now, ServerTime};
 use dlock_core::control::{Claim, ControlRequest, Secret};
-use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::lock::{FastCas, LockEntry, Op};
 pub(crate) use dlock_core::membership::Gone;
@@ -204,6 +203,8 @@ pub(crate) enum Doing {
     Written,
     Chain,
     Flush,
+    /// Before another try, and the session that it began with.
+    Pause(u32),
     Reply {
         is_wait: bool,
     },
@@ -281,6 +282,8 @@ pub(crate) struct Thread {
     pub judged: bool,
     /// What it waits for is decided on this side, and no program is waited for.
     pub at_once: bool,
+    /// How often its operation has paused.
+    pub pauses: u16,
     /// Its last chain found that others are queued.
     pub past_queue: bool,
     /// What it is about, to the coverage report.
@@ -553,43 +556,6 @@ impl Sys {
         self.mix(value ^ u64::from(id.get()) << 32);
         self.log(|| format!("  {} {word_op:x?} = {value:#x}", id.get()));
         value
-    }
-}
-
-impl LockMemory for Sys {
-    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
-        self.others();
-        let old = *self.memory.word(addr);
-        if self.bugs.split_cas {
-            self.others(); // the card's atomics do not see this processor's
-        }
-        if old == expect {
-            *self.memory.word(addr) = swap;
-        }
-        self.mix(old);
-        self.log(|| format!("  primary cas {addr:?} {expect:#x} → {swap:#x}: {old:#x}"));
-        old
-    }
-    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
-        self.others();
-        let word = self.memory.word(addr);
-        let old = *word;
-        *word = old.wrapping_add(add);
-        old
-    }
-    fn read(&mut self, addr: WordAddr) -> u64 {
-        self.others();
-        *self.memory.word(addr)
-    }
-    fn set(&mut self, addr: WordAddr, value: u64) {
-        *self.memory.word(addr) = value;
-    }
-    fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
-        self.others();
-        LedgerEntry::from_bits(self.memory.entry(client, handle))
-    }
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
-        self.memory.write_ledger(client, handle, 0);
     }
 }
 

@@ -139,6 +139,7 @@ impl Sys {
         let (server_now, epoch, who) = (self.server_now(), self.epoch, self.who(c));
         let t = self.thread(c, l);
         (t.op, t.called, t.past_queue) = (op, (epoch, server_now), false);
+        t.pauses = 0;
         if op == Op::Unlock && t.entry.as_ref().is_some_and(|e| e.refs() <= 1) {
             self.oracle.ended(l, who);
         }
@@ -191,6 +192,7 @@ impl Sys {
                 self.effect(c, l);
             }
             Effect::Count(_) => self.effect(c, l),
+            Effect::Pause { pause_ns } => self.pause(c, l, pause_ns),
             Effect::Forget => {
                 (t.asked, t.answer) = (None, None);
                 self.effect_next(c, l);

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tries: who finds a lock held asks for it again before it queues.
+//!
+//! ```text
+//!   chain ─ held by another ─▶ Again ─▶ pause ─▶ paused ─▶ the chain again
+//!                 └ tried for long enough ─────────────┴─▶ Wait
+//! ```
+//! While nobody sleeps in the queue, a release is one compare-and-swap and an acquire another, and
+//! no message is sent. Who is queued is not passed: the word is not free then until the arbiter
+//! has handed the lock to each of them. So an operation that has lost against [`TRIES_HOLDS_MAX`]
+//! holds of others queues, and has its turn. One that found the same hold for
+//! [`TRY_SAME_HOLD_NS_MAX`] queues, too: it sleeps as long as the hold may last.
+
+use super::machine::Phase;
+use super::{LockEntry, Machine, Step};
+use crate::clock::Now;
+use crate::limits::{TRIES_HOLDS_MAX, TRIES_MAX, TRY_PAUSE_NS_MAX, TRY_SAME_HOLD_NS_MAX};
+use crate::message::{LockType, Mode};
+use crate::planted::{self, Bug};
+use crate::word_op::{Chain, WordOp};
+
+/// What an operation has found, try by try.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Tries {
+    /// How often the lock was found held.
+    lost: u16,
+    /// In how many different ways.
+    holds: u16,
+    /// The word that was found last.
+    found: u64,
+    /// When that was first found, on the client's own clock; `None`: just now.
+    since_ns: Option<u64>,
+    /// For how long it has been there.
+    held_ns: u64,
+}
+
+impl Tries {
+    /// How long to pause: the longer the hold has lasted, the longer it may last.
+    fn pause_ns(&self) -> u64 {
+        (self.held_ns / 4).min(TRY_PAUSE_NS_MAX)
+    }
+}
+
+impl Machine {
+    /// The lock was found held by another, in this word: begin anew after a pause, or queue.
+    pub(super) fn again_or_wait(&mut self, e: &mut LockEntry, found: u64) -> Step {
+        let tries = &mut self.tries;
+        tries.lost = tries.lost.saturating_add(1);
+        if tries.holds == 0 || found != tries.found {
+            tries.holds += 1;
+            (tries.found, tries.since_ns, tries.held_ns) = (found, None, 0);
+        }
+        let may_try = e.may_try && tries.lost < TRIES_MAX && tries.holds < TRIES_HOLDS_MAX;
+        match may_try || e.may_try && planted::is(Bug::TriesForEver) {
+            true => Step::Again { pause_ns: tries.pause_ns() },
+            false => self.wait(e, None),
+        }
+    }
+
+    /// The pause before another try is over; `now` was read after it.
+    pub fn paused(&mut self, e: &mut LockEntry, now: Now) -> Step {
+        let since_ns = *self.tries.since_ns.get_or_insert(now.local_ns);
+        self.tries.held_ns = now.local_ns.saturating_sub(since_ns);
+        let is_long = self.tries.held_ns >= TRY_SAME_HOLD_NS_MAX;
+        if is_long && !planted::is(Bug::TriesForEver) {
+            return self.queues(e);
+        }
+        match (e.lock_type, self.mode()) {
+            // a reader that adds itself to a held lock disturbs its owner
+            (LockType::Rw, Mode::Shared) => {
+                self.phase = Phase::Look;
+                Step::Chain(Chain::one(WordOp::Read { addr: e.w0() }))
+            }
+            _ => {
+                self.rounds = 0;
+                self.start(e, now)
+            }
+        }
+    }
+
+    /// Instead of another try.
+    pub fn queues(&mut self, e: &mut LockEntry) -> Step {
+        self.wait(e, None)
+    }
+}
+
+impl LockEntry {
+    /// Whether an operation that waits for the lock may try again before it queues: where its
+    /// chains reach the word without the primary.
+    pub fn may_try(&mut self, may: bool) {
+        self.may_try = may;
+    }
+}

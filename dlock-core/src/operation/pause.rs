@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The pause before another try of a lock that another client holds.
+
+use super::{Operation, Stage};
+use crate::clock::Now;
+use crate::lock::LockEntry;
+use crate::status::Status;
+
+impl Operation {
+    /// The pause is over; `now` was read after it.
+    pub fn paused(&mut self, entry: &mut LockEntry, now: Now) {
+        if !matches!(self.stage, Stage::Pausing) {
+            return;
+        }
+        self.read(now);
+        self.steps = 0; // the tries have a bound of their own
+        let has_time = now.local_ns < self.bounds.grant_until_ns;
+        self.stage = Stage::Step(match has_time {
+            _ if now.is_past_horizon() => self.machine.reply(entry, Err(Status::BadResponse), now),
+            true => self.machine.paused(entry, now),
+            false => self.machine.queues(entry),
+        });
+    }
+
+    /// There is no pause, and no other try.
+    pub fn queues(&mut self, entry: &mut LockEntry) {
+        if matches!(self.stage, Stage::Pausing) {
+            self.stage = Stage::Step(self.machine.queues(entry));
+        }
+    }
+}
