@@ -484,3 +484,18 @@ fn a_client_that_goes_on_slowly_is_not_fenced_for_the_others() {
     w.pass(2 * most);
     assert_eq!(w.arbiter.hinderer(w.now, &|_| false), Some(id(1)));
 }
+
+/// A client that did not know better has added to the lane: it leaves the number, and asks for one
+/// that it may have. Where no more are left, that one is in the way of all.
+#[test]
+fn a_number_of_the_ring_that_nobody_was_given_is_skipped_though_nobody_waits() {
+    let mut w = World::new(LockType::Fair, 2);
+    w.memory.word =
+        FairWord::new().with_nx(FAIR_LANE_MAX + 5).with_mx(FAIR_LANE_MAX + 6).into_bits();
+    assert!(w.ask(1, lock::WAKE).is_empty());
+    assert_eq!(w.word().open_exclusive(), 0);
+    // one below the ring may be its owner's still
+    w.memory.word = FairWord::new().with_mx(1).into_bits();
+    assert!(w.ask(1, lock::WAKE).is_empty());
+    assert_eq!(w.word().open_exclusive(), 1);
+}

@@ -80,6 +80,7 @@ impl Instance {
             gate: AtomicU8::new(OPEN),
             table: Table::new(),
             link: ArcSwap::from_pointee(joined.link),
+            earlier: Mutex::default(),
             line: Mutex::new(Some(joined.control.line())),
             control: Arc::new(Mutex::new(Some(joined.control))),
             lifecycle: RwLock::new(()),
@@ -174,9 +175,15 @@ impl Instance {
         let refuse: Arc<dyn Executor> = Arc::new(Refuse);
         // the old session may have to be asked for the time, in vain
         let clock = Now { horizon_ns: old.pulse.horizon_ns(), ..old.exec.now() };
+        let mut earlier = self.earlier.lock();
+        earlier.retain(|(_, pulse)| pulse.strong_count() > 0);
+        earlier.push((old.epoch, Arc::downgrade(&old.pulse)));
         if has_lapsed {
-            old.pulse.end(); // what is under way there tells of no hold that was ended
+            // what is under way there, or on a session before, tells of no hold that was ended
+            let same = earlier.iter().filter(|(epoch, _)| *epoch == link.epoch);
+            same.filter_map(|(_, pulse)| pulse.upgrade()).for_each(|pulse| pulse.end());
         }
+        drop(earlier);
         if link.epoch != old.epoch {
             old.exec.end(); // its primary may be stopped, and a wait there last for hours
         }

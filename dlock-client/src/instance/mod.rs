@@ -26,7 +26,7 @@ mod waits_tests;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -100,6 +100,8 @@ pub struct Instance {
     table: Table,
     link: ArcSwap<SessionState>,
     control: SharedControl,
+    /// Of earlier sessions, by the primary's incarnation: operations may be under way on them.
+    earlier: Mutex<Vec<(Epoch, Weak<Pulse>)>>,
     /// That connection, for who must not wait for a call under way.
     line: Mutex<Option<ShutdownHandle>>,
     lifecycle: RwLock<()>,

@@ -47,6 +47,7 @@ pub(super) fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
         table: Table::new(),
         link: ArcSwap::from_pointee(link),
         control: SharedControl::default(),
+        earlier: Mutex::default(),
         line: Mutex::new(None),
         lifecycle: RwLock::new(()),
         pending: Mutex::new(None),

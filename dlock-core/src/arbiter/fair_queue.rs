@@ -128,7 +128,7 @@ fn pass(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     state.fair.crowd = None;
     let since = head_since(ctx, &mut state.fair, &claims);
     let Some(head) = claims.head() else {
-        return claims.is_wanted() && unclaimed_head(ctx, state, &claims, since);
+        return unclaimed_head(ctx, state, &claims, since);
     };
     // a turn ends when somebody asks for the next one: a slow client has it until then
     let wanted = claims.is_wanted();
@@ -343,10 +343,13 @@ fn unclaimed_head(
     since: ServerTime,
 ) -> bool {
     let word = claims.word;
-    let is_of_the_ring = word.nx() >= lane::ring(); // nobody has it, whatever the intents
     let is_behind = |c: &Claim| c.mode == Mode::Shared && !c.is_served;
     let behind = word.open_exclusive() > 1 || claims.all.iter().any(is_behind);
-    if !behind || !(is_of_the_ring || is_nobodys(ctx, &state.fair, since)) {
+    // a number of the ring that was given out is known: this one is nobody's, whatever the intents,
+    // and where the ring is full of those no other is given out
+    let is_of_the_ring = word.nx() >= lane::ring();
+    let may_be_wanted = claims.is_wanted() && behind;
+    if !is_of_the_ring && !(may_be_wanted && is_nobodys(ctx, &state.fair, since)) {
         return false;
     }
     if ctx.cas(word.into_bits(), word.exclusive_done().into_bits()) {

@@ -504,6 +504,7 @@ fn run(batch: &mut Batch, rig: &mut Rig, words: &mut [u64]) -> usize {
         while let Some((i, effect)) = batch.next(rig) {
             match effect {
                 Effect::WriteLedger(_) | Effect::Tell(_) | Effect::Forget => {}
+                Effect::ReadClock => batch.clock(i, at(1)),
                 effect => reports.push((i, effect)),
             }
         }

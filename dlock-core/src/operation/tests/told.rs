@@ -44,6 +44,26 @@ fn a_share_whose_ledger_write_lasts_past_the_horizon_is_given_back() {
     assert_eq!(done(o.next(&mut e)), Status::Fail);
 }
 
+/// The client has no horizon; its session was replaced after a lapse while the ledger was written.
+#[test]
+fn a_share_of_a_session_that_has_ended_is_given_back() {
+    for (horizon_ns, status) in [(u64::MAX, Status::Success), (0, Status::Fail)] {
+        let mut e = entry(LockType::Rw);
+        let mut o = begin(&mut e, Op::TryLock { mode: S, expire_s: 5 });
+        let _ = posted(o.next(&mut e));
+        o.outcome(&mut e, values(&[0, 0]), at(1));
+        assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
+        assert_eq!(o.next(&mut e), Effect::ReadClock);
+        o.clock(Now { horizon_ns, ..at(2) });
+        let mut effect = o.next(&mut e);
+        if status == Status::Fail {
+            assert_eq!(effect, Effect::Tell(RESOLVE));
+            effect = o.next(&mut e);
+        }
+        assert_eq!(done(effect), status);
+    }
+}
+
 /// All of a batch are told together: another item may have taken longer than the horizon.
 #[test]
 fn a_batch_gives_back_what_the_horizon_has_ended_meanwhile() {

@@ -40,6 +40,7 @@ fn tries(o: &mut Operation, e: &mut LockEntry, word: u64) -> Effect {
                 o.outcome(e, values(&vec![word; chain.ops().len()]), at(1));
             }
             Effect::WriteLedger(_) => {}
+            Effect::ReadClock => o.clock(at(1)),
             effect => return effect,
         }
     }

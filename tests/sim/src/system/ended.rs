@@ -129,8 +129,9 @@ impl Sys {
                 Doing::Nothing | Doing::Idle | Doing::Control => self.moves(c, l),
                 Doing::Reply { is_wait: true } if t.async_until == 0 => self.moves(c, l),
                 _ => {
-                    t.moves = true; // when its operation is over
-                    if t.epoch == epoch {
+                    // when its operation is over, which may be of an earlier session than the last
+                    let is_of_the_last = !std::mem::replace(&mut t.moves, true);
+                    if t.epoch == epoch && (is_of_the_last || old.horizon_ns() == 0) {
                         t.horizon_ns = old.horizon_ns();
                     }
                 }
