@@ -348,8 +348,9 @@ fn unclaimed_head(
     // a number of the ring that was given out is known: this one is nobody's, whatever the intents,
     // and where the ring is full of those no other is given out
     let is_of_the_ring = word.nx() >= lane::ring();
-    let may_be_wanted = claims.is_wanted() && behind;
-    if !is_of_the_ring && !(may_be_wanted && is_nobodys(ctx, &state.fair, since)) {
+    let is_wanted = claims.is_wanted() && behind;
+    let is_over = is_of_the_ring || is_wanted && is_nobodys(ctx, &state.fair, since);
+    if !is_over {
         return false;
     }
     if ctx.cas(word.into_bits(), word.exclusive_done().into_bits()) {

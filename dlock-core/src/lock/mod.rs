@@ -209,6 +209,7 @@ pub struct LockEntry {
 }
 
 /// The first step of an operation.
+#[allow(clippy::large_enum_variant)] // nothing is allocated
 #[derive(Debug)]
 pub enum Begin {
     /// Decided without the primary.
