@@ -79,7 +79,8 @@ impl Sys {
     /// The next unit of a client's channel arrives. What was sent over another fabric may take
     /// more events on this one.
     pub(super) fn arrive(&mut self, c: usize) {
-        self.clients[c].up_events -= 1;
+        let events = &mut self.clients[c].up_events;
+        *events = events.saturating_sub(1);
         self.arrive_now(c);
         if self.clients[c].up_events == 0 && !self.clients[c].up.is_empty() {
             let ns = self.takes(100);

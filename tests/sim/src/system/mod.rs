@@ -374,8 +374,11 @@ impl Sys {
             }
             Ev::Reset(c, _, gen) => {
                 let c = usize::from(c);
-                if self.clients[c].gen == gen && gen != 0 {
+                let client = &self.clients[c];
+                if client.gen == gen && gen != 0 {
                     self.break_command(c);
+                } else if client.conn == gen && client.session.is_some() {
+                    self.after(1_000, ev); // it finds that out when it has been attached
                 }
             }
             Ev::Restart(c) => self.restart(c.into()),

@@ -36,6 +36,7 @@ impl World {
             let queued = client.up.len() + client.down.len();
             let asked = client.control_up.len() + client.control_down.len();
             (client.up_last, client.down_last) = (sys.now, sys.now);
+            client.up_events = 0; // those that are far away bring nothing in time
             (client.control_up_last, client.control_down_last) = (sys.now, sys.now);
             for i in 0..(queued * dlock_core::word_op::CHAIN_OPS_MAX) as u64 {
                 sys.up_at(c, sys.now + i); // whatever is late arrives now
