@@ -57,9 +57,9 @@ pub const LOCK_WAIT_S: u64 = 5;
 pub const CONTROL_WAIT_S: u64 = 10;
 /// Seconds after which a head ticket of a fair lock that nobody claims is skipped.
 pub const FAIR_GRACE_S: u32 = 2;
-/// Seconds between two looks at a read-write lock that somebody is queued for: the wake-up of a
-/// client that leaves is lost if its session ends in between.
-pub const RW_LOOK_S: u32 = 1;
+/// Seconds between two looks at a read-write or fair lock that somebody is queued for: the wake-up
+/// of a client that leaves is lost if its session ends in between.
+pub const LOOK_S: u32 = 1;
 /// Seconds that a client may stay between two verbs of one operation while others wait for what it
 /// is about to do; then it must be fenced.
 pub const HINDRANCE_S: u32 = 10;
@@ -75,6 +75,9 @@ pub const TRIES_MAX: u16 = 1_024;
 pub const TRY_SAME_HOLD_NS_MAX: u64 = 10_000_000;
 /// Nanoseconds between two tries at most (400 µs).
 pub const TRY_PAUSE_NS_MAX: u64 = 400_000;
+/// Seconds of the longest lease that a waiter claims ahead of its turn: who stops for ever while it
+/// waits keeps the lock from others for so long at its turn, as any holder does.
+pub const CLAIM_LEASE_S_MAX: u32 = 60;
 /// Largest heartbeat timeout in seconds (C API).
 pub const HEARTBEAT_S_MAX: u32 = 300;
 /// Largest `recovery_client_num` (C API).

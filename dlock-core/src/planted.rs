@@ -21,6 +21,12 @@ bugs! {
     TriesForEver =
         "tries-for-ever",
         "who has lost against many holds of others queues, and is not passed";
+    SleepersUntold =
+        "sleepers-untold",
+        "the companion word of a fair lock says that somebody sleeps before the word is looked at";
+    NoFairWake = "no-fair-wake", "who hands a fair lock on wakes the arbiter if somebody sleeps";
+    ClaimNotHeld = "claim-not-held", "a claimed ticket is held at its turn, until its deadline";
+    ClaimLapses = "claim-lapses", "a claimed ticket at its turn outlasts a session as a hold does";
     StealPastQueue = "steal-past-queue", "nobody takes an expired hold over past a queue";
     LeaseFromAfter = "lease-from-after", "a lease counts from before the chain was posted";
     ThiefWithoutEpsilon = "thief-without-epsilon", "a thief waits for its clock's uncertainty";

@@ -95,6 +95,11 @@ impl FairWord {
     pub fn is_open(self, tx: u16) -> bool {
         lane::distance(self.nx(), tx) < self.open_exclusive()
     }
+    /// Whether this exclusive ticket has its turn: every ticket before it is done.
+    #[inline]
+    pub fn is_turn_of(self, ticket: Ticket) -> bool {
+        self.is_open(ticket.tx) && (self.nx(), self.ns()) == (ticket.tx, ticket.ts)
+    }
     /// Whether a shared ticket with this `tx` has its turn: no exclusive ticket before it is open.
     #[inline]
     pub fn is_served(self, tx: u16) -> bool {
@@ -165,7 +170,8 @@ pub enum LedgerState {
     Waiting = 5,
     /// A shared ticket, not yet served (fair).
     TicketShared = 6,
-    /// An exclusive ticket, not yet served (fair).
+    /// An exclusive ticket (fair). With a deadline it is claimed: its owner looks for its turn by
+    /// itself, and holds the lock from the moment at which it reads that it is served.
     TicketExclusive = 7,
     /// A shared ticket that is given up (fair).
     GivenUpShared = 8,
@@ -199,7 +205,8 @@ impl LedgerState {
 #[bitfield(u64)]
 #[derive(PartialEq, Eq, Hash)]
 pub struct LedgerEntry {
-    /// Fair, held: deadline in seconds after the epoch's anchor ([`DETAIL_MAX`]: never expires).
+    /// Fair, held or claimed: deadline in seconds after the epoch's anchor ([`DETAIL_MAX`]: never
+    /// expires).
     /// Waiting: the wait number. Read-write otherwise: a stamp, new for every chain.
     #[bits(28)]
     pub detail: u32,
@@ -225,6 +232,10 @@ impl LedgerEntry {
     /// An entry with a ticket.
     pub fn of_ticket(state: LedgerState, ticket: Ticket) -> Self {
         Self::new().with_state(state).with_tx(ticket.tx).with_ts(ticket.ts)
+    }
+    /// Whether it claims an exclusive ticket ahead of its turn.
+    pub fn is_claim(self) -> bool {
+        self.state() == LedgerState::TicketExclusive && self.detail() != 0
     }
     /// The deadline as seconds since 1970, given the epoch's anchor in the same unit.
     pub fn deadline_s(self, anchor_s: u32) -> u32 {

@@ -5,7 +5,7 @@
 mod lock;
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, RW_LOOK_S};
+use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, LOOK_S};
 use dlock_core::message::{LockType, Reply, Request, WaitNumber};
 use dlock_core::word_op::{Word, WordAddr, WordOp};
 use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
@@ -125,7 +125,7 @@ fn an_extend_never_shortens_and_is_for_the_holder_alone() {
         let behind = w.take(1, mode, held, 50);
         assert_eq!(w.extend(1, mode, behind, 70), None, "not its turn");
         let mut w = World::new(LockType::Fair, 3);
-        let not_granted = w.take(1, mode, queued, 50);
+        let not_granted = w.take(1, mode, queued, 0);
         assert_eq!(w.extend(1, mode, not_granted, 70), None);
         let poll = Request::Poll { handle: HANDLE, mode, ticket: not_granted, expire_s: 40 };
         assert!(is_granted(&w.ask(1, poll), 1));
@@ -255,7 +255,7 @@ fn a_reader_that_left_without_a_word_keeps_nobody_waiting() {
     w.memory.word = RwWord::new().with_rcount(1).into_bits();
     assert!(w.ask(2, wait_as(2)).is_empty());
     w.memory.word = RwWord::from_bits(w.memory.word).with_rcount(0).into_bits();
-    assert!(w.pass(u64::from(RW_LOOK_S) * NS - 1).is_empty());
+    assert!(w.pass(u64::from(LOOK_S) * NS - 1).is_empty());
     assert!(is_granted(&w.pass(1), 2));
 }
 
@@ -586,6 +586,6 @@ fn a_client_in_doubt_is_waited_for_once_however_often_it_asks() {
         assert!(told.len() == 1 && matches!(told[0].reply, Reply::Cancelled { .. }), "{told:?}");
     }
     w.memory.ledgers.insert(id(1), LedgerEntry::new());
-    let told = w.pass(u64::from(RW_LOOK_S) * NS);
+    let told = w.pass(u64::from(LOOK_S) * NS);
     assert!(is_done(&told, 2) && told.len() == 1, "{told:?}");
 }

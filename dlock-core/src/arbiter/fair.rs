@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | Issued | a chain this primary executed | with the client's next note |
 //! | Queued | ledger, or a request | granted by `Poll`; passed over after a grace at its turn |
+//! | Claimed | ledger, at its turn | released, or taken over after its deadline and a grace |
 //! | Waiting | `Wait` | granted by push |
 //! | Granted | this arbiter | released, or taken over after its deadline |
 //! | given up | `Abandon`, its client's ledger, a gone client | skipped at its turn |
@@ -415,7 +416,9 @@ fn extend(
         Some(RecordStatus::Granted { deadline_s }) => Some(deadline_s),
         _ => None,
     };
-    let held = matches!(entry.state(), LedgerState::HeldExclusive | LedgerState::HeldShared);
+    // a claim counts at its turn, which is demanded of any exclusive ticket below
+    let held = matches!(entry.state(), LedgerState::HeldExclusive | LedgerState::HeldShared)
+        || entry.is_claim() && !ctx.is_proxied(from.client);
     let by_ledger =
         (held && named(entry) == Some((mode, ticket))).then(|| entry.deadline_s(ctx.anchor_s));
     let w = FairWord::from_bits(word);

@@ -13,13 +13,13 @@
 //! A pass looks once at each client of the lock, and at what was given up only as far as it skips
 //! it; a call makes [`PASSES_MAX`] passes and goes on at the next tick. See [`WORK_MAX`].
 
-use super::super::{Ctx, LockState};
+use super::super::{Ctx, LockState, Waiter};
 use super::{gives_up_by_ledger, is_given_up, told, Crowd, FairState, RecordStatus};
 use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
 use crate::lane;
-use crate::limits::{CLIENTS_MAX, FAIR_GRACE_S, FAIR_READERS_MAX};
-use crate::message::Mode;
+use crate::limits::{CLIENTS_MAX, FAIR_GRACE_S, FAIR_READERS_MAX, LOOK_S};
+use crate::message::{Mode, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 
@@ -32,6 +32,9 @@ const SKIPPED_MAX: usize = 512;
 /// lane nears its end.
 pub const WORK_MAX: u64 = ((PASSES_MAX + 2) * (4 * CLIENTS_MAX + 2 * SKIPPED_MAX)) as u64;
 const GRACE_NS: u64 = FAIR_GRACE_S as u64 * NS;
+/// Time between two looks at a lock that somebody sleeps for, if nothing else is due, nanoseconds:
+/// who has handed it on may have died before it told so.
+const LOOK_NS: u64 = LOOK_S as u64 * NS;
 /// Time between two looks at clients that may come out with a ticket at the head, nanoseconds.
 const INTENTS_EVERY_NS: u64 = 1_000_000;
 /// A ticket that this primary handed to a tcp client itself, and whose note does not come.
@@ -47,6 +50,10 @@ enum Kind {
     },
     /// Released or not.
     Leaving {
+        deadline_s: u32,
+    },
+    /// At its turn: its owner holds it as soon as it has seen that, until the deadline at most.
+    Claimed {
         deadline_s: u32,
     },
     /// Not held, and perhaps passed over already.
@@ -86,7 +93,9 @@ impl Claims {
     /// makes, the one that holds it longest: neither ends the other's hold.
     fn head(&self) -> Option<Claim> {
         let rank = |kind: Kind| match kind {
-            Kind::Held { deadline_s } | Kind::Leaving { deadline_s } => (2, deadline_s),
+            Kind::Held { deadline_s }
+            | Kind::Leaving { deadline_s }
+            | Kind::Claimed { deadline_s } => (2, deadline_s),
             Kind::Waiting => (1, 1),
             Kind::Issued | Kind::Queued | Kind::Doubtful => (1, 0),
         };
@@ -96,13 +105,47 @@ impl Claims {
 }
 
 pub(in super::super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
+    wants_to_be_told(ctx, state);
     for _ in 0..PASSES_MAX {
-        if !pass(ctx, state) {
-            return;
+        let is_changed = pass(ctx, state);
+        // what was to be skipped when the word was looked at may have become one since
+        if !wants_to_be_told(ctx, state) && !is_changed {
+            return rests(ctx, state);
         }
     }
     let soon = ctx.now.plus_ns(1);
     ctx.wake_at(soon);
+}
+
+/// Whether a release by a client itself is to be told here: then there is somebody to be woken, or
+/// something to be skipped.
+fn is_to_be_told(state: &LockState) -> bool {
+    let sleeps = |waiter: &Waiter| waiter.wait != WaitNumber(0);
+    (state.queue.iter().any(sleeps) || state.fair.has_to_skip())
+        && !planted::is(Bug::SleepersUntold)
+}
+
+/// The companion word tells whoever releases the lock by itself: it is set *before* the word is
+/// looked at, and read after it was changed. Whether it was not set yet.
+fn wants_to_be_told(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
+    let is_new = !state.is_told && is_to_be_told(state);
+    if is_new {
+        ctx.set_companion(true);
+        state.is_told = true;
+    }
+    is_new
+}
+
+/// Nothing is due now.
+fn rests(ctx: &mut Ctx<'_>, state: &mut LockState) {
+    if state.is_told && !is_to_be_told(state) {
+        ctx.set_companion(false);
+        state.is_told = false;
+    }
+    if ctx.due.is_none() && !state.queue.is_empty() {
+        let look = ctx.now.plus_ns(LOOK_NS);
+        ctx.wake_at(look);
+    }
 }
 
 /// Readers that are inside: those that were granted, or have found by themselves that they are
@@ -166,6 +209,7 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
         };
         let deadline_s = entry.deadline_s(ctx.anchor_s);
         let is_suspect = fair.is_suspect(client, mode);
+        let is_proxied = ctx.is_proxied(client);
         let by_record = match record.map(|r| r.status) {
             Some(RecordStatus::Issued { deadline_s: None, .. }) => Kind::Issued,
             Some(RecordStatus::Waiting) => Kind::Waiting,
@@ -186,6 +230,9 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
                 Kind::Held { deadline_s: a.max(deadline_s) }
             }
             (_, Some(LedgerState::HeldShared)) => Kind::Held { deadline_s },
+            (Kind::Queued, Some(_)) if is_claimed_turn(entry, word) && !is_proxied => {
+                Kind::Claimed { deadline_s }
+            }
             (_, Some(LedgerState::TicketShared)) if is_suspect => Kind::Doubtful,
             (kind, _) => kind,
         };
@@ -209,6 +256,12 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
         state.fair.have_their_turn(served);
     }
     claims
+}
+
+/// Whether the ticket is claimed and has its turn, so that its owner may hold it. Of a proxied
+/// client it is known what it has.
+fn is_claimed_turn(entry: LedgerEntry, word: FairWord) -> bool {
+    entry.is_claim() && word.is_turn_of(entry.ticket())
 }
 
 /// Skips what was given up and is next; true if the word was not as it was, or is not.
@@ -241,7 +294,7 @@ fn serve_shared(ctx: &mut Ctx<'_>, state: &mut LockState, claims: &Claims) {
         Kind::Held { deadline_s } | Kind::Leaving { deadline_s } => {
             now >= ServerTime::expiry_of(deadline_s)
         }
-        Kind::Waiting | Kind::Queued | Kind::Doubtful => true,
+        Kind::Waiting | Kind::Queued | Kind::Claimed { .. } | Kind::Doubtful => true,
         Kind::Issued => false,
     };
     let outside = claims.served().filter(is_outside).count() as u16;
@@ -375,6 +428,14 @@ fn served_head(
             let early = u32::from(planted::is(Bug::FairTakeoverEarly));
             let expiry = ServerTime::expiry_of(deadline_s - early);
             reached(ctx, expiry) && wanted && end(ctx, state, word, &[head])
+        }
+        Kind::Claimed { deadline_s } => {
+            let has_outstayed = outstayed(ctx, state, head); // from the first look at it on
+            let is_over = reached(ctx, ServerTime::expiry_of(deadline_s));
+            has_outstayed
+                && (is_over || planted::is(Bug::ClaimNotHeld))
+                && wanted
+                && end(ctx, state, word, &[head])
         }
         Kind::Queued | Kind::Issued | Kind::Doubtful => {
             outstayed(ctx, state, head) && wanted && end(ctx, state, word, &[head])

@@ -339,6 +339,11 @@ impl FairState {
         revoked.push(Revoked { mode, ticket, seen: false, is_proxied });
     }
 
+    /// Whether there are tickets that are skipped at their turn.
+    pub(super) fn has_to_skip(&self) -> bool {
+        !self.given_up.is_empty() || !self.shares_given_up.is_empty() || !self.gaps.is_empty()
+    }
+
     /// Nothing is remembered of this client but what it has given up.
     pub(super) fn forget(&mut self, client: ClientId) {
         self.records.remove(&client);

@@ -6,9 +6,10 @@ use crate::clock::ServerTime;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle};
 use crate::message::LockType;
+use crate::planted::{self, Bug};
 use crate::primary::Had;
 use crate::word_op::{Word, WordAddr};
-use crate::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
+use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord};
 
 impl Arbiter {
     /// What the client has of this lock. Something of which it is not known what it is counts as
@@ -58,6 +59,14 @@ impl Arbiter {
             LockType::Fair => {
                 let entry = mem.ledger(client, handle);
                 let is_proxied = self.proxied.contains(client);
+                // a claim that has its turn is held, as far as can be known
+                let may_be_held = !is_proxied && !planted::is(Bug::ClaimLapses);
+                let entry = match entry.is_claim() && may_be_held {
+                    true if FairWord::from_bits(mem.read(w0)).is_turn_of(entry.ticket()) => {
+                        entry.with_state(LedgerState::HeldExclusive)
+                    }
+                    _ => entry,
+                };
                 fair_had(now, state, self.anchor_s, client, entry, is_proxied)
             }
         };

@@ -90,6 +90,8 @@ struct LockState {
     queue: VecDeque<Waiter>,
     fair: FairState,
     rw: RwState,
+    /// Fair: the companion word says that a release is to be told here.
+    is_told: bool,
     due: Option<ServerTime>,
 }
 
@@ -99,7 +101,7 @@ impl LockState {
     }
 
     fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.fair.is_empty() && self.rw.is_empty()
+        self.queue.is_empty() && self.fair.is_empty() && self.rw.is_empty() && !self.is_told
     }
 }
 
@@ -180,6 +182,10 @@ impl Ctx<'_> {
     fn cas(&mut self, expect: u64, swap: u64) -> bool {
         let addr = self.w0();
         self.mem.cas(addr, expect, swap) == expect
+    }
+    fn set_companion(&mut self, value: bool) {
+        let addr = WordAddr::new(self.lock.slot, Word::W1);
+        self.mem.set(addr, value.into());
     }
     fn worked(&mut self, units: usize) {
         self.work += units as u64;

@@ -4,22 +4,26 @@
 //! ```text
 //!   acquire  [Ledger(Intent), Faa(take a ticket)] ─ served ─▶ Ledger(Held) ─ in time ─▶ held
 //!                               │              └ not served ─▶ Ledger(Ticket) ─▶ Again, or Wait
+//!                               │                  └ exclusive, one-sided ─▶ look for it: [`turn`]
 //!                               └ a number of the ring: no ticket ─▶ TakeTicket
 //!   ask      Poll{ticket} ─▶ Granted · Queued · Denied (place lost)
 //!   extend   [Ledger(Held, later), Read] while surely unexpired, else Extend
 //!   release  Cas(nx+1) or [Ledger(Leaving), Cas(ns+1)] if nobody is behind and the lease surely
-//!            runs, else Release{ticket}
+//!            runs; handed on to the next exclusive ticket ([`turn`]); else Release{ticket}
 //!   give up  Ledger(GivenUp), Abandon{ticket}; the next ticket comes from the arbiter
 //! ```
 //! A ticket that no ledger names at the head of the queue is skipped by the arbiter: at once if no
 //! client is between its intent and its publication, else after a grace. So the owner of a ticket
 //! that was not published within half of that grace asks the arbiter whether it has its place.
-//! Only a first acquire is decided by the client; once queued, the arbiter decides.
+//! Only a first acquire is decided by the client; once queued at the arbiter, that decides.
 //!
 //! From its intent until nothing of a ticket can take effect any more, the ledger names the ticket,
 //! or says that there may be one: this is what the arbiter's lap rule rests on. So a ticket that is
 //! given up stays named until the request that says so was served, and a hold until its release
 //! has taken effect.
+
+#[path = "fair_turn.rs"]
+pub(super) mod turn;
 
 use super::machine::{Phase, LEDGER_FLUSH_NS_MAX};
 use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, View};
@@ -58,6 +62,7 @@ fn take_ticket(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) ->
         return m.ask(Request::TakeTicket { handle: e.handle, mode, expire_s });
     }
     m.phase = Phase::Try;
+    m.unserved_ns = m.started.local_ns;
     let add = match mode {
         Mode::Exclusive => FairWord::TAKE_EXCLUSIVE,
         Mode::Shared => FairWord::TAKE_SHARED,
@@ -154,8 +159,12 @@ fn release(m: &mut Machine, e: &LockEntry, mode: Mode, now: Now) -> Step {
     };
     let nobody_behind = nobody_behind || planted::is(Bug::FairReleaseStale) && m.rounds > 0;
     let is_late = e.maybe_over(now);
-    if !is_at_its_turn || !nobody_behind || is_late || m.rounds >= CAS_ROUNDS_MAX {
+    let is_handed_on = nobody_behind || turn::may_hand_over(e, mode);
+    if !is_at_its_turn || !is_handed_on || is_late || m.rounds >= CAS_ROUNDS_MAX {
         return m.ask(Request::Release { handle: e.handle, mode, ticket: Some(e.ticket) });
+    }
+    if !nobody_behind {
+        return turn::hand_over(m, e, word);
     }
     m.phase = Phase::Try;
     let cas = WordOp::Cas { addr: e.w0(), expect: e.word, swap: done(word, mode).into_bits() };
@@ -182,6 +191,8 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
     let last = values.as_slice().last().copied();
     match (m.op, m.phase) {
         (Op::TryLock { .. } | Op::Lock { .. }, Phase::Flush) => published(m, e, now),
+        (Op::TryLock { .. } | Op::Lock { .. }, Phase::Look) => turn::looked(m, e, values, now),
+        (Op::Unlock, Phase::HandOver) => turn::handed_over(m, e, values, now),
         (Op::Unlock, _) => released_or(m, e, last, now),
         (Op::Extend { mode, expire_s }, _) => extended_or(m, e, last, mode, expire_s, now),
         (Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s }, _) => {
@@ -215,6 +226,10 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
     let barges = w.open_exclusive() == 0 && planted::is(Bug::FairBarge);
     let served = w.serves_next(mode) || mode == Mode::Exclusive && barges;
     let deadline = m.started.deadline(expire_s);
+    if !served && turn::may_look(m, e, mode) {
+        e.time_s = m.started.time.seconds();
+        return turn::look_for(m, e);
+    }
     m.target = u64::from(served);
     e.time_s = if served { deadline } else { m.started.time.seconds() };
     e.clock = m.started.discontinuities;
@@ -229,7 +244,7 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
 
 /// The note is out. Was it in time?
 fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    let took = now.local_ns.saturating_sub(m.started.local_ns);
+    let took = now.local_ns.saturating_sub(m.unserved_ns);
     if took >= LEDGER_FLUSH_NS_MAX && !planted::is(Bug::PublishLateIgnored) {
         // the arbiter may have skipped the ticket: it knows, and decides
         let (mode, expire_s) = (m.mode(), m.expire_s());
@@ -353,12 +368,18 @@ fn released_or(m: &mut Machine, e: &mut LockEntry, old: Option<u64>, now: Now) -
         e.word = done(FairWord::from_bits(old), mode).into_bits();
         return released(e, mode, now);
     }
-    if mode == Mode::Exclusive && FairWord::from_bits(old).nx() != e.ticket.tx {
+    released_otherwise(m, e, old, now)
+}
+
+/// The word was not as expected, but `found`.
+fn released_otherwise(m: &mut Machine, e: &mut LockEntry, found: u64, now: Now) -> Step {
+    let mode = held_mode(e);
+    if mode == Mode::Exclusive && FairWord::from_bits(found).nx() != e.ticket.tx {
         e.clear_ledger_entry();
         return e.lost();
     }
     m.rounds += 1;
-    e.word = old;
+    e.word = found;
     release(m, e, mode, now)
 }
 

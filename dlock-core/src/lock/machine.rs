@@ -24,10 +24,13 @@ pub struct Machine {
     pub(super) phase: Phase,
     /// Compare-and-swap rounds so far.
     pub(super) rounds: u32,
-    /// Atomic: the word the last `Cas` tries to set.
+    /// Atomic: the word the last `Cas` tries to set. Fair: what was noted of the ticket last, while
+    /// its turn is looked for; then, whether it is served.
     pub(super) target: u64,
     /// The clock before the chain that takes the lock was posted.
     pub(super) started: Now,
+    /// Fair: when that chain was posted which showed last that it was not this ticket's turn.
+    pub(super) unserved_ns: u64,
     /// A lost place in the queue was taken anew already.
     pub(super) requeued: bool,
     /// Of a lock that another client holds.
@@ -44,8 +47,10 @@ pub(super) enum Phase {
     Takeover,
     /// Stepping back from a read-write lock.
     StepBack,
-    /// Looking whether a read-write lock is still held.
+    /// Looking whether a read-write lock is still held, or whether a ticket has its turn.
     Look,
+    /// A fair lock is handed on to the next ticket.
+    HandOver,
     /// A note is being published.
     Flush,
     /// Queued at the arbiter.
@@ -75,6 +80,7 @@ impl Machine {
             rounds: 0,
             target: 0,
             started: now,
+            unserved_ns: now.local_ns,
             requeued: false,
             tries: Tries::default(),
         }

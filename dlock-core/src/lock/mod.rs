@@ -237,7 +237,7 @@ pub enum Step {
 }
 
 impl LockEntry {
-    /// An entry for a lock that was just got.
+    /// An entry for a lock that was just got. Of one that was got before something may be left.
     pub fn new(
         me: ClientId,
         anchor_s: u32,
@@ -260,7 +260,7 @@ impl LockEntry {
             clock: NO_CLOCK,
             ticket: Ticket { tx: 0, ts: 0 },
             cache: View::zero(lock_type),
-            doubt: Doubt::None,
+            doubt: if grant.already { Doubt::Acquire } else { Doubt::None },
             may_be_endless: false,
             wait: 0,
             stamp: 0,
@@ -281,8 +281,8 @@ impl LockEntry {
         self.anchor_s = anchor_s;
         self.clock = NO_CLOCK;
         // the same lease, on the clock of this primary: the next one is told what is left of it
-        if self.has_left() {
-            self.doubt = Doubt::Acquire; // got, but of before the release something may be left
+        if self.has_left() || grant.already && self.doubt == Doubt::None && !self.state.is_held() {
+            self.doubt = Doubt::Acquire; // got, but of before something may be left
         }
         let word = AtomicWord::from_bits(grant.word);
         let holds = self.lock_type == LockType::Atomic && self.state == EntryState::ExclusiveLocked;

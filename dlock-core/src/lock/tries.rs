@@ -12,12 +12,14 @@
 //! [`TRY_SAME_HOLD_NS_MAX`] queues, too: it sleeps as long as the hold may last.
 
 use super::machine::Phase;
-use super::{LockEntry, Machine, Step};
+use super::{fair, LockEntry, Machine, Step};
 use crate::clock::Now;
+use crate::lane;
 use crate::limits::{TRIES_HOLDS_MAX, TRIES_MAX, TRY_PAUSE_NS_MAX, TRY_SAME_HOLD_NS_MAX};
 use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::word_op::{Chain, WordOp};
+use crate::words::FairWord;
 
 /// What an operation has found, try by try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -32,12 +34,36 @@ pub(super) struct Tries {
     since_ns: Option<u64>,
     /// For how long it has been there.
     held_ns: u64,
+    /// Fair: how long each of the last turns has taken.
+    turn_ns: u64,
 }
 
 impl Tries {
     /// How long to pause: the longer the hold has lasted, the longer it may last.
     fn pause_ns(&self) -> u64 {
         (self.held_ns / 4).min(TRY_PAUSE_NS_MAX)
+    }
+
+    /// How often the lock was found held.
+    pub(super) fn lost(&self) -> u16 {
+        self.lost
+    }
+
+    /// Of a fair lock `w` was found, and so many exclusive tickets have their turn before this one:
+    /// how long to pause. Who is next looks often, and the others when they may be the next.
+    pub(super) fn sees_turn(&mut self, w: FairWord, ahead: u16, now: Now) -> u64 {
+        self.lost = self.lost.saturating_add(1);
+        let found = w.with_mx(0).with_ms(0).into_bits();
+        let before = FairWord::from_bits(self.found);
+        if self.since_ns.is_none() || found != self.found {
+            let turns = u64::from(lane::distance(before.nx(), w.nx())).max(1);
+            let took_ns = self.since_ns.map(|since_ns| now.local_ns.saturating_sub(since_ns));
+            self.turn_ns = took_ns.unwrap_or(0) / turns;
+            (self.found, self.since_ns) = (found, Some(now.local_ns));
+        }
+        self.held_ns = now.local_ns.saturating_sub(self.since_ns.unwrap_or(now.local_ns));
+        let before_next = u64::from(ahead.saturating_sub(1)).saturating_mul(self.turn_ns);
+        before_next.saturating_add(self.held_ns / 4).min(TRY_PAUSE_NS_MAX)
     }
 }
 
@@ -59,6 +85,9 @@ impl Machine {
 
     /// The pause before another try is over; `now` was read after it.
     pub fn paused(&mut self, e: &mut LockEntry, now: Now) -> Step {
+        if e.lock_type == LockType::Fair && self.tries.lost == 0 {
+            return fair::turn::look(self, e, now);
+        }
         let since_ns = *self.tries.since_ns.get_or_insert(now.local_ns);
         self.tries.held_ns = now.local_ns.saturating_sub(since_ns);
         let is_long = self.tries.held_ns >= TRY_SAME_HOLD_NS_MAX;
@@ -66,6 +95,7 @@ impl Machine {
             return self.queues(e);
         }
         match (e.lock_type, self.mode()) {
+            (LockType::Fair, _) => fair::turn::look(self, e, now),
             // a reader that adds itself to a held lock disturbs its owner
             (LockType::Rw, Mode::Shared) => {
                 self.phase = Phase::Look;
@@ -80,7 +110,10 @@ impl Machine {
 
     /// Instead of another try.
     pub fn queues(&mut self, e: &mut LockEntry) -> Step {
-        self.wait(e, None)
+        match e.lock_type {
+            LockType::Fair => fair::turn::queues(self, e),
+            LockType::Atomic | LockType::Rw => self.wait(e, None),
+        }
     }
 }
 

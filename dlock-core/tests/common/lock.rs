@@ -28,6 +28,8 @@ pub fn expiry(deadline_s: u32) -> u64 {
 #[derive(Default)]
 pub struct Memory {
     pub word: u64,
+    /// Whether a release is to be told to the arbiter.
+    pub companion: u64,
     pub ledgers: HashMap<ClientId, LedgerEntry>,
     /// Once this client's entry was looked at, the client moves: to this entry, and this word.
     pub moves: Option<(ClientId, LedgerEntry, u64)>,
@@ -46,8 +48,11 @@ impl LockMemory for Memory {
     fn read(&mut self, _: WordAddr) -> u64 {
         self.word
     }
-    fn set(&mut self, _: WordAddr, value: u64) {
-        self.word = value;
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        match addr.word() {
+            Word::W1 => self.companion = value,
+            _ => self.word = value,
+        }
     }
     fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
         let entry = self.ledgers.get(&client).copied().unwrap_or_default();

@@ -13,7 +13,7 @@ use dlock_core::lock::{LockEntry, Op};
 use dlock_core::message::Request;
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, WordOp, WordAddr};
+use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
 use loom::sync::atomic::{fence, AtomicU64, Ordering};
 use loom::sync::Arc;
@@ -59,6 +59,8 @@ impl SharedWord {
 pub struct Shared {
     /// `w0` of the slot.
     pub word: Arc<SharedWord>,
+    /// Its companion.
+    pub companion: Arc<SharedWord>,
     /// The ledgers.
     pub ledgers: Arc<[SharedWord; 2]>,
 }
@@ -66,7 +68,8 @@ pub struct Shared {
 impl Default for Shared {
     fn default() -> Self {
         let ledgers = [SharedWord::new(0), SharedWord::new(0)];
-        Self { word: Arc::new(SharedWord::new(0)), ledgers: Arc::new(ledgers) }
+        let [word, companion] = [(); 2].map(|()| Arc::new(SharedWord::new(0)));
+        Self { word, companion, ledgers: Arc::new(ledgers) }
     }
 }
 
@@ -82,6 +85,7 @@ impl Shared {
             values.push(match *word_op {
                 WordOp::Cas { expect, swap, .. } => self.word.cas(expect, swap),
                 WordOp::Faa { add, .. } => self.word.faa(add),
+                WordOp::Read { addr } if addr.word() == Word::W1 => self.companion.load(),
                 WordOp::Read { .. } => self.word.load(),
                 WordOp::WriteLedger { value, .. } => {
                     self.ledger_of(client).store(value);
@@ -144,8 +148,9 @@ impl LockMemory for Shared {
     fn read(&mut self, _: WordAddr) -> u64 {
         self.word.load()
     }
-    fn set(&mut self, _: WordAddr, value: u64) {
-        self.word.store(value);
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        assert_eq!(addr.word(), Word::W1, "the companion of a lock in use");
+        self.companion.store(value);
     }
     fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
         LedgerEntry::from_bits(self.ledger_of(client).load())

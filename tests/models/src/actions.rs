@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dlock_core::arbiter::Sent;
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::limits::{FAIR_GRACE_S, RW_LOOK_S};
+use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
 use dlock_core::lock::EntryState;
 use dlock_core::message::{LockType, Reply, Request};
 use stateright::{Model, Property};
@@ -130,8 +130,13 @@ impl LockModel {
     fn run_alone(&self, state: &mut State) {
         let whole = self.setup.by_primary || !self.somebody_runs(state);
         loop {
+            let at = state.call.as_ref().map(|call| call.at);
             match advance(state, &self.setup, whole, |event| self.note(event)) {
-                Some(Advanced::Done(out)) => return self.deliver(state, out),
+                Some(Advanced::Done(out)) => {
+                    let look = at.map(|at| at.plus_ns(u64::from(LOOK_S) * NS));
+                    state.is_look = look.is_some() && state.arbiter.next_wakeup() == look;
+                    return self.deliver(state, out);
+                }
                 // nobody but this client writes it, and it cannot until the call is over
                 Some(Advanced::BeforeLedger(i))
                     if !state.can_step(i, &self.setup) && !state.can_lose(i, &self.setup) => {}
@@ -192,13 +197,11 @@ impl LockModel {
         self.call(state, What::Forget(i));
     }
 
-    /// When the arbiter wants to be called. The look at a read-write lock that makes good for a
-    /// lost wake-up is left out: no client may depend on it.
+    /// When the arbiter wants to be called. The look that makes good for a lost wake-up is left
+    /// out: no client may depend on it.
     fn due(&self, state: &State) -> Option<ServerTime> {
         let told = self.setup.bug != Some(Bug::TimersLost);
-        let look = self.arbiter_at(state).plus_ns(u64::from(RW_LOOK_S) * NS / 2);
-        let is_look = |at: ServerTime| self.setup.lock_type == LockType::Rw && at > look;
-        state.arbiter.next_wakeup().filter(|&at| told && !is_look(at))
+        state.arbiter.next_wakeup().filter(|_| told && !state.is_look)
     }
 
     /// Those that are possible without time passing for want of anything else.
@@ -356,5 +359,6 @@ fn sometimes(event: Event) -> Property<LockModel> {
         Resolved,
         TicketByArbiter,
         ArbiterRaced,
+        SawTurn,
     )
 }

@@ -13,7 +13,7 @@ use dlock_core::clock::ServerTime;
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq};
 use dlock_core::message::{LockType, Request};
-use dlock_core::word_op::WordAddr;
+use dlock_core::word_op::{Word, WordAddr};
 use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord};
 
 use crate::bug::Bug;
@@ -156,9 +156,10 @@ impl LockMemory for Replay<'_> {
     fn read(&mut self, _: WordAddr) -> u64 {
         self.word(|state, _| state.word)
     }
-    fn set(&mut self, _: WordAddr, value: u64) {
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        assert_eq!(addr.word(), Word::W1, "nobody else writes the word of a lock that is in use");
         self.word(|state, _| {
-            state.word = value;
+            state.companion = value;
             0
         });
     }

@@ -8,10 +8,11 @@ use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
+use dlock_core::word_op::{Chain, Outcome, Values, Word, WordOp};
 use dlock_core::words::{LedgerEntry, LedgerState};
 
 use crate::bug::Bug;
+use crate::check;
 use crate::state::{id, Doing, Event, Setup, State, HANDLE};
 
 /// Deadlines are actions of the model: no call has one of its own.
@@ -244,6 +245,7 @@ impl State {
                 }
             }
             WordOp::Faa { add, .. } => self.word = old.wrapping_add(add),
+            WordOp::Read { addr } if addr.word() == Word::W1 => return self.companion,
             WordOp::Read { .. } => {}
             WordOp::WriteLedger { value, .. } => {
                 self.write_ledger(i, LedgerEntry::from_bits(value), around);
@@ -277,9 +279,17 @@ impl State {
         if took_over && self.clients[i].entry.refs() == 0 {
             (around.seen)(Event::TakenOver);
         }
+        let looked = self.clients[i].entry.state() == EntryState::ExclusiveTicketed;
         self.event(i, around, |operation, entry, now| {
             operation.outcome(entry, Outcome::Done(values), now);
         });
+        if looked && self.clients[i].entry.state() == EntryState::ExclusiveLocked {
+            (around.seen)(Event::SawTurn);
+            let ticket = self.clients[i].entry.ticket();
+            if let Some(ticket) = ticket.filter(|_| around.setup.lane_bits == 16) {
+                check::overtakes(self, i, Mode::Exclusive, ticket);
+            }
+        }
         let Doing::Chain { chain: next, .. } = &self.clients[i].doing else { return };
         let back = |v: &WordOp| matches!(v, WordOp::Faa { add: u64::MAX, .. });
         if around.setup.lock_type == LockType::Rw && next.ops().iter().any(back) {

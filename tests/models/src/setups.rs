@@ -13,6 +13,8 @@ const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
 /// Longer than any pause.
 const LONG_S: u32 = 200;
+/// The same, and short enough to be claimed ahead of a turn.
+const CLAIMED_S: u32 = 60;
 /// Ends within the pauses of a model.
 const SHORT_S: u32 = 1;
 
@@ -27,6 +29,9 @@ fn try_lock(mode: Mode) -> Op {
 }
 fn cycle(mode: Mode) -> Vec<Op> {
     vec![lock(mode), Op::Unlock]
+}
+fn claimed(mode: Mode) -> Vec<Op> {
+    vec![Op::Lock { mode, expire_s: CLAIMED_S }, Op::Unlock]
 }
 fn try_cycle(mode: Mode) -> Vec<Op> {
     vec![try_lock(mode), Op::Unlock]
@@ -109,6 +114,19 @@ pub fn small() -> Vec<Setup> {
         Setup {
             sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::TicketSkipped],
             ..setup("fair: crash", Fair, [cycle(X), cycle(X), cycle(X)])
+        },
+        Setup {
+            tries: 2,
+            pauses: 1,
+            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::DiedHolding, E::Woken],
+            ..setup("fair: crash, hand-over", Fair, [claimed(X), claimed(X), vec![]])
+        },
+        Setup {
+            mortal: None,
+            pauses: 1,
+            tries: 2,
+            sometimes: vec![E::SawTurn, E::Expired, E::LateRelease],
+            ..setup("fair: expiry, hand-over", Fair, [shortly(X), shortly(X), vec![]])
         },
         Setup {
             mortal: None,
@@ -195,6 +213,24 @@ pub fn large() -> Vec<Setup> {
             ..setup("fair: crash, cancel, tcp", Fair, [cycle(X), cycle(S), cycle(X)])
         },
         Setup {
+            tries: 1,
+            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::DiedHolding, E::Woken],
+            ..setup("fair: crash, hand-over to three", Fair, [claimed(X), claimed(X), cycle(X)])
+        },
+        Setup {
+            mortal: None,
+            tries: 1,
+            pauses: 1,
+            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::Expired, E::LateRelease, E::Woken],
+            ..setup("fair: expiry, hand-over to three", Fair, [stay(X), shortly(X), cycle(X)])
+        },
+        Setup {
+            mortal: None,
+            tries: 1,
+            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::Woken, E::SharedTogether],
+            ..setup("fair: hand-over, readers", Fair, [claimed(X), cycle(S), cycle(S)])
+        },
+        Setup {
             mortal: None,
             pauses: 1,
             sometimes: vec![E::GrantAfterWait, E::Expired, E::LateRelease, E::TicketSkipped],
@@ -269,6 +305,8 @@ pub fn laps() -> Vec<Setup> {
         start_word: FairWord::new().with_nx(1).with_mx(1).into_bits(),
         ..setup(name, LockType::Fair, scripts)
     };
+    let claimed_twice = || [claimed(X), claimed(X)].concat();
+    let claimed_thrice = || [claimed(X), claimed(X), cycle(X)].concat();
     let twice = |mode| [cycle(mode), cycle(mode)].concat();
     let thrice = |mode| [cycle(mode), cycle(mode), cycle(mode)].concat();
     vec![
@@ -285,6 +323,12 @@ pub fn laps() -> Vec<Setup> {
             pauses: 0,
             sometimes: vec![E::TicketByArbiter, E::DiedHolding],
             ..narrow("laps: crash", [twice(X), thrice(X), vec![]])
+        },
+        Setup {
+            tries: 1,
+            pauses: 0,
+            sometimes: vec![E::TicketByArbiter, E::SawTurn],
+            ..narrow("laps: hand-over", [claimed_twice(), claimed_thrice(), vec![]])
         },
         Setup {
             sometimes: vec![E::TicketByArbiter],

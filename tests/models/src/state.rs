@@ -113,10 +113,12 @@ pub enum Event {
     TicketByArbiter,
     /// A compare-and-swap of the arbiter met a word that a client had changed.
     ArbiterRaced,
+    /// A client saw its turn by itself.
+    SawTurn,
 }
 
 /// All events.
-pub(crate) const EVENTS: u32 = Event::ArbiterRaced as u32 + 1;
+pub(crate) const EVENTS: u32 = Event::SawTurn as u32 + 1;
 
 /// What a client does next: the effect of its operation that it carries out, or that it waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -162,6 +164,8 @@ pub(crate) struct Client {
 pub struct State {
     pub(crate) clients: [Client; CLIENTS],
     pub(crate) word: u64,
+    /// The companion word: whether the arbiter is to be told of a release.
+    pub(crate) companion: u64,
     pub(crate) ledgers: [LedgerEntry; CLIENTS],
     /// Before the call under way, if there is one.
     pub(crate) arbiter: Arbiter,
@@ -171,6 +175,8 @@ pub struct State {
     pub(crate) losses: u8,
     /// [`Bug::ServedTwice`]: requests that may still be served again.
     pub(crate) repeats: u8,
+    /// The arbiter wants to be called for a look alone that makes good for a lost wake-up.
+    pub(crate) is_look: bool,
     pub(crate) violation: Option<&'static str>,
 }
 
@@ -222,6 +228,7 @@ impl State {
         Self {
             clients: std::array::from_fn(|i| Client::new(i, setup)),
             word: setup.start_word,
+            companion: 0,
             ledgers: [LedgerEntry::new(); CLIENTS],
             arbiter,
             call: None,
@@ -229,6 +236,7 @@ impl State {
             pauses: setup.pauses,
             losses: setup.losses,
             repeats: u8::from(setup.bug == Some(Bug::ServedTwice)),
+            is_look: false,
             violation: None,
         }
     }

@@ -28,6 +28,8 @@ models! {
     read_write_crash_tries: "read-write: crash, tries",
     read_write_crash_tries_again: "read-write: crash, again",
     fair_crash: "fair: crash",
+    fair_crash_hand_over: "fair: crash, hand-over",
+    fair_expiry_hand_over: "fair: expiry, hand-over",
     fair_expiry_two_clients: "fair: expiry, two clients",
     fair_crash_tickets_given_up: "fair: crash, tickets given up",
     fair_crash_tickets_given_up_tcp: "fair: crash, given up, tcp",

@@ -7,7 +7,7 @@ use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::limits::FAIR_GRACE_S;
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
-use dlock_core::word_op::WordAddr;
+use dlock_core::word_op::{Word, WordAddr};
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 
 const HANDLE: Handle = Handle(0);
@@ -29,8 +29,8 @@ impl LockMemory for Memory {
     fn read(&mut self, _: WordAddr) -> u64 {
         self.0
     }
-    fn set(&mut self, _: WordAddr, value: u64) {
-        self.0 = value;
+    fn set(&mut self, addr: WordAddr, _: u64) {
+        assert_eq!(addr.word(), Word::W1, "the companion of a lock in use");
     }
     fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
         self.1[client.get() as usize - 1]

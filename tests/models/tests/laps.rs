@@ -28,6 +28,11 @@ fn laps_with_a_crash() {
 }
 
 #[test]
+fn laps_with_a_hand_over() {
+    passes("laps: hand-over");
+}
+
+#[test]
 fn laps_with_tries() {
     passes("laps: tries");
 }

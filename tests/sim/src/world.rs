@@ -111,6 +111,7 @@ impl LockMemory for Interleaved<'_> {
         *self.clients.memory.word(addr)
     }
     fn set(&mut self, addr: WordAddr, value: u64) {
+        self.others();
         *self.clients.memory.word(addr) = value;
     }
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {

@@ -113,6 +113,7 @@ impl LockMemory for Sys {
         *self.memory.word(addr)
     }
     fn set(&mut self, addr: WordAddr, value: u64) {
+        self.others();
         *self.memory.word(addr) = value;
     }
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {

@@ -346,7 +346,7 @@ pub const SCENARIOS: &[Scenario] = &[
         types: &[Rw],
         fabrics: REMOTE,
         faults: &[F::BreakControl, F::BreakControl, F::CrashPrimary],
-        fault_every: 15,
+        fault_every: 25,
         quiet: true,
         few: true,
         horizons: &[0],

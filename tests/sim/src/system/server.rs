@@ -9,13 +9,13 @@
 use dlock_core::clock::NS;
 use dlock_core::fabric::FabricSet;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
-use dlock_core::limits::{FAIR_GRACE_S, RW_LOOK_S};
+use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
 use dlock_core::lock::LockEntry;
 use dlock_core::membership::{Ending, Exit, Membership, Orphans, Rules, State};
 use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
-use dlock_core::words::{AtomicWord, RwWord};
+use dlock_core::words::{AtomicWord, FairWord, RwWord};
 
 use super::control::Answer;
 use super::state::{Arrived, Client, Doing, Ev, Frame, Life, Session, Sys, Thread, Unit};
@@ -35,14 +35,20 @@ pub(crate) struct World {
     pub unheard: usize,
     /// Locks that are free, and whose waiters sleep: since when, and the word.
     asleep: Vec<Option<(u64, u64)>>,
+    /// Fair locks whose next owner sleeps at its turn: since when, and the word.
+    untold: Vec<Option<(u64, u64)>>,
 }
 
 /// A free fair lock whose waiters sleep is passed on within this time: the grace of a ticket that
 /// nobody claims, and a margin.
 const FAIR_SLEEP_NS_MAX: u64 = FAIR_GRACE_S as u64 * NS + NS / 2;
 
+/// Who sleeps at its turn is told by whoever has handed the lock on, and not by the arbiter's next
+/// look.
+const TURN_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS / 2;
+
 /// The same of a read-write lock whose wake-up was lost with the session of its sender.
-const RW_SLEEP_NS_MAX: u64 = RW_LOOK_S as u64 * NS + NS / 10;
+const RW_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS + NS / 10;
 
 /// The rules of a primary of this plan.
 fn rules(sys: &Sys) -> Rules {
@@ -59,8 +65,9 @@ impl World {
     pub fn new(sys: Sys) -> Self {
         let members = Membership::new(rules(&sys));
         let (prepared, out) = (Vec::new(), Vec::new());
-        let asleep = vec![None; sys.plan.locks.len()];
-        let mut world = Self { sys, primary: None, members, prepared, out, unheard: 0, asleep };
+        let none = vec![None; sys.plan.locks.len()];
+        let (primary, unheard, asleep, untold) = (None, 0, none.clone(), none);
+        let mut world = Self { sys, primary, members, prepared, out, unheard, asleep, untold };
         world.primary = Some(world.fresh_primary(0));
         world
     }
@@ -358,6 +365,26 @@ impl World {
                 None => sys.now,
             };
             self.asleep[l] = sleeps.then_some((since, word));
+            // the one whose turn it is sleeps, and nobody else does anything
+            let turn = FairWord::from_bits(word);
+            let has_its_turn = |t: &Thread| {
+                let ticket = t.entry.as_ref().filter(|_| asleep(t)).and_then(|e| e.ticket());
+                let waits = matches!(t.doing, Doing::Reply { is_wait: true });
+                waits && ticket.is_some_and(|ticket| turn.is_turn_of(ticket))
+            };
+            let is_untold = sys.plan.locks[l] == LockType::Fair
+                && threads().any(has_its_turn)
+                && threads().all(asleep)
+                && sys.clients.iter().all(|c| c.down.is_empty());
+            let since_turn = match self.untold[l].filter(|since| is_untold && since.1 == word) {
+                Some((since, _)) => since,
+                None => sys.now,
+            };
+            self.untold[l] = is_untold.then_some((since_turn, word));
+            if is_untold && !sys.was_fenced && sys.now - since_turn > TURN_SLEEP_NS_MAX {
+                let why = format!("liveness: lock {l} is handed on, and nobody is told");
+                return self.sys.fail(why);
+            }
             let max_ns = match sys.plan.locks[l] {
                 LockType::Fair => FAIR_SLEEP_NS_MAX,
                 _ if sys.was_fenced => RW_SLEEP_NS_MAX,
