@@ -257,6 +257,7 @@ pub(crate) fn carry_out(
         Started::Running(operation) => operation,
     };
     let mut asked: Option<Asked> = None;
+    let mut trying: Option<Instant> = None;
     loop {
         match advance(guard, operation, &mut asked) {
             Advanced::Done(result) => return result,
@@ -265,7 +266,10 @@ pub(crate) fn carry_out(
                     await_reply(lock_slot, guard, operation, asked, until_ns);
                 }
             }
-            Advanced::Pauses { pause_ns } => pause(lock_slot, guard, operation, pause_ns),
+            Advanced::Pauses { pause_ns } => {
+                let since = *trying.get_or_insert_with(Instant::now);
+                pause(lock_slot, guard, operation, (since, pause_ns));
+            }
         }
     }
 }
@@ -276,12 +280,12 @@ fn pause(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     operation: &mut Operation,
-    pause_ns: u64,
+    (since, pause_ns): (Instant, u64),
 ) {
     let Some(held) = guard.as_mut() else { return };
     let exec = Arc::clone(&held.exec);
     held.busy = Busy::Waiting;
-    MutexGuard::unlocked(guard, || pass(Duration::from_nanos(pause_ns)));
+    MutexGuard::unlocked(guard, || pass(Duration::from_nanos(pause_ns), since));
     let Some(held) = guard.as_mut() else { return };
     held.busy = Busy::No;
     lock_slot.changed.notify_all();
@@ -297,16 +301,19 @@ fn pause(
     }
 }
 
-/// Lets so much time pass, a little more at most where others want the processor.
-fn pass(time: Duration) {
+/// Lets so much time pass, a little more at most where others want the processor. Who has tried
+/// `since` long ago lets the processor sleep.
+fn pass(time: Duration, since: Instant) {
     /// Shorter than it takes to give the processor away and get it back.
     const SPIN_MAX: Duration = Duration::from_micros(2);
     /// Shorter than the timer of a sleep is sure of.
     const YIELD_MAX: Duration = Duration::from_micros(100);
-    if time > YIELD_MAX {
+    /// A hold is short, or is slept through.
+    const AWAKE_MAX: Duration = Duration::from_millis(2);
+    let start = Instant::now();
+    if time > YIELD_MAX && start.duration_since(since) >= AWAKE_MAX {
         return std::thread::sleep(time);
     }
-    let start = Instant::now();
     loop {
         match time > SPIN_MAX {
             true => std::thread::yield_now(),

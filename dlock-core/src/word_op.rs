@@ -37,7 +37,7 @@ impl WordAddr {
         Self(slot.0 * 4 + word as u32)
     }
     /// From an index that came from outside; its bound is checked by whoever executes it.
-    pub fn from_index(index: u32) -> Self {
+    pub const fn from_index(index: u32) -> Self {
         Self(index)
     }
     /// The index of the word, counted from the first slot.

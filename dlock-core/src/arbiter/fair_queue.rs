@@ -18,7 +18,7 @@ use super::{gives_up_by_ledger, is_given_up, told, Crowd, FairState, RecordStatu
 use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
 use crate::lane;
-use crate::limits::{CLIENTS_MAX, FAIR_GRACE_S, FAIR_READERS_MAX, LOOK_S};
+use crate::limits::{CLIENTS_MAX, FAIR_GRACE_S, FAIR_READERS_MAX};
 use crate::message::{Mode, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
@@ -32,9 +32,6 @@ const SKIPPED_MAX: usize = 512;
 /// lane nears its end.
 pub const WORK_MAX: u64 = ((PASSES_MAX + 2) * (4 * CLIENTS_MAX + 2 * SKIPPED_MAX)) as u64;
 const GRACE_NS: u64 = FAIR_GRACE_S as u64 * NS;
-/// Time between two looks at a lock that somebody sleeps for, if nothing else is due, nanoseconds:
-/// who has handed it on may have died before it told so.
-const LOOK_NS: u64 = LOOK_S as u64 * NS;
 /// Time between two looks at clients that may come out with a ticket at the head, nanoseconds.
 const INTENTS_EVERY_NS: u64 = 1_000_000;
 /// A ticket that this primary handed to a tcp client itself, and whose note does not come.
@@ -142,9 +139,8 @@ fn rests(ctx: &mut Ctx<'_>, state: &mut LockState) {
         ctx.set_companion(false);
         state.is_told = false;
     }
-    if ctx.due.is_none() && !state.queue.is_empty() {
-        let look = ctx.now.plus_ns(LOOK_NS);
-        ctx.wake_at(look);
+    if !state.queue.is_empty() {
+        ctx.looks_again();
     }
 }
 

@@ -22,9 +22,10 @@ use std::hash::{Hash, Hasher};
 
 use waits::{cancel_wait, drop_waits, end_earlier_wait, no_wait};
 
-use crate::clock::ServerTime;
+use crate::clock::{ServerTime, NS};
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Seq, Slot};
+use crate::limits::LOOK_S;
 use crate::message::{LockType, Mode, Reply, Request, WaitNumber};
 use crate::status::Status;
 use crate::word_op::{Word, WordAddr, WordOp};
@@ -92,7 +93,9 @@ struct LockState {
     rw: RwState,
     /// Fair: the companion word says that a release is to be told here.
     is_told: bool,
+    /// When it is to be looked at; the same if no wake-up were ever lost.
     due: Option<ServerTime>,
+    needed: Option<ServerTime>,
 }
 
 impl LockState {
@@ -148,8 +151,9 @@ struct Ctx<'a> {
     anchor_s: u32,
     out: &'a mut Vec<Sent>,
     proxied: &'a Proxied,
-    /// When this lock wants to be looked at again.
+    /// When this lock wants to be looked at again, and in case that a wake-up was lost.
     due: Option<ServerTime>,
+    look: Option<ServerTime>,
     /// Ledger entries and records looked at, and tickets skipped.
     work: u64,
 }
@@ -209,6 +213,10 @@ impl Ctx<'_> {
         if at.0 != u64::MAX {
             self.due = Some(self.due.map_or(at, |due| due.min(at)));
         }
+    }
+    /// Whoever is to tell of a release may die before.
+    fn looks_again(&mut self) {
+        self.look = Some(self.now.plus_ns(u64::from(LOOK_S) * NS));
     }
 }
 
@@ -459,6 +467,12 @@ impl Arbiter {
         states.into_iter().find_map(|state| state.rw.hinderer(now, skip))
     }
 
+    /// When the next lock would have to be looked at if no wake-up were ever lost: for models, none
+    /// of whose clients may depend on that.
+    pub fn next_need(&self) -> Option<ServerTime> {
+        self.locks.values().filter_map(|state| state.needed).min()
+    }
+
     /// When the next lock wants to be looked at.
     pub fn next_wakeup(&self) -> Option<ServerTime> {
         self.due.first().map(|&(at, _)| at)
@@ -523,11 +537,22 @@ impl Arbiter {
         let state = self.locks.entry(lock.slot).or_default();
         self.proxied.tell(state);
         let (proxied, before) = (&self.proxied, out.len());
-        let mut ctx =
-            Ctx { now, mem, lock, anchor_s: self.anchor_s, out, proxied, due: None, work: 0 };
+        let mut ctx = Ctx {
+            now,
+            mem,
+            lock,
+            anchor_s: self.anchor_s,
+            out,
+            proxied,
+            due: None,
+            look: None,
+            work: 0,
+        };
         f(&mut ctx, state);
         // every path ends in an `advance`, which says anew when it wants to be called again
-        let (due, work) = (ctx.due, ctx.work);
+        let (needed, look, work) = (ctx.due, ctx.look, ctx.work);
+        let due = needed.into_iter().chain(look).min();
+        state.needed = needed;
         for answered in &out[before..] {
             if !state.has_queued(answered.client) {
                 no_wait(&mut self.waits, answered.client, lock.slot);

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::clock::{ServerTime, NS};
 use crate::ids::{ClientId, Handle};
-use crate::limits::{HINDRANCE_S, LOOK_S};
+use crate::limits::HINDRANCE_S;
 use crate::message::{Mode, Reply, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
@@ -213,8 +213,7 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
         }
         granted += 1;
         let Some(word) = grant(ctx, &waiter) else {
-            let again = ctx.now.plus_ns(u64::from(LOOK_S) * NS);
-            return ctx.wake_at(again);
+            return ctx.looks_again();
         };
         state.queue.pop_front();
         let client = waiter.caller.client;

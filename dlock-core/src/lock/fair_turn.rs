@@ -25,6 +25,7 @@ use super::{EntryState, LockEntry, Machine, OpResult, Phase, Step, LEDGER_FLUSH_
 use crate::clock::Now;
 use crate::lane;
 use crate::limits::{CLAIM_LEASE_S_MAX, TRIES_MAX};
+use crate::lock::tries::before_turn_ns;
 use crate::message::{Mode, Request};
 use crate::planted::{self, Bug};
 use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
@@ -44,7 +45,8 @@ pub(super) fn look_for(m: &mut Machine, e: &mut LockEntry) -> Step {
     e.doubt = crate::lock::Doubt::None;
     e.cache = super::ticket_view(e);
     m.target = NOT_NOTED;
-    Step::Again { pause_ns: 0 }
+    let ahead = lane::distance(FairWord::from_bits(e.word).nx(), e.ticket.tx);
+    Step::Again { pause_ns: before_turn_ns(ahead, e.turn_ns, 0) }
 }
 
 /// After the pause: is it my turn?
@@ -99,7 +101,7 @@ pub(super) fn looked(m: &mut Machine, e: &mut LockEntry, values: Values, now: No
 
 fn look_again(m: &mut Machine, e: &mut LockEntry, w: FairWord, now: Now) -> Step {
     let ahead = lane::distance(w.nx(), e.ticket.tx);
-    let pause_ns = m.tries.sees_turn(w, ahead, now);
+    let pause_ns = m.tries.sees_turn(w, ahead, now, &mut e.turn_ns);
     match m.tries.lost() < TRIES_MAX {
         true => Step::Again { pause_ns },
         false => queues(m, e),

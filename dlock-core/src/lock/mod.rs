@@ -26,9 +26,11 @@ mod fast;
 mod machine;
 mod rw;
 mod tries;
+mod view;
 
 pub use fast::FastCas;
 pub use machine::Machine;
+pub use view::View;
 
 use belief::{remaining_s, NO_CLOCK};
 use machine::Phase;
@@ -93,42 +95,6 @@ impl OpResult {
     pub fn of(status: Status) -> Self {
         Self { status, view: None }
     }
-}
-
-/// The public state of a lock (`atomic_state`, `rw_state`, `fairlock_state` of the C API).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum View {
-    /// `atomic_state`, 8 bytes.
-    Atomic {
-        /// Owner or 0.
-        client_id: u32,
-        /// Deadline, seconds since 1970.
-        time_out: u32,
-    },
-    /// The first 12 bytes of `rw_state`.
-    Rw {
-        /// Time of the acquire, seconds since 1970.
-        time_out: u32,
-        /// Exclusive owner or 0.
-        client_id: u32,
-        /// Readers.
-        rcount: u32,
-    },
-    /// `fairlock_state`: 12 bytes, or 16 with `t_value`.
-    Fair {
-        /// Exclusive tickets done.
-        nx: u16,
-        /// Shared tickets done.
-        ns: u16,
-        /// Next exclusive ticket, or mine.
-        mx: u16,
-        /// Next shared ticket, or mine.
-        ms: u16,
-        /// Deadline, or the time of queuing.
-        time_out: u32,
-        /// `rms`, `rflag`, `rcnt`; `None`: not written.
-        t_value: Option<u32>,
-    },
 }
 
 /// The client's state of a lock (the C API's cached state).
@@ -203,6 +169,8 @@ pub struct LockEntry {
     asks_readers: bool,
     /// Who waits may try again before it queues.
     may_try: bool,
+    /// Fair: nanoseconds that a turn of the queue has taken lately.
+    turn_ns: u64,
     /// Fair: the lanes are high or the queue is long, tickets come from the arbiter.
     diverted: bool,
     ledger_write: Option<LedgerEntry>,
@@ -266,6 +234,7 @@ impl LockEntry {
             stamp: 0,
             asks_readers: false,
             may_try: false,
+            turn_ns: 0,
             diverted: false,
             ledger_write: None,
         };
@@ -574,27 +543,5 @@ impl LockEntry {
     fn write_waiting(&mut self, wait: WaitNumber) {
         self.ledger_write =
             Some(LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(wait.0));
-    }
-}
-
-impl View {
-    fn zero(lock_type: LockType) -> Self {
-        match lock_type {
-            LockType::Atomic => View::Atomic { client_id: 0, time_out: 0 },
-            LockType::Rw => View::Rw { time_out: 0, client_id: 0, rcount: 0 },
-            LockType::Fair => {
-                View::Fair { nx: 0, ns: 0, mx: 0, ms: 0, time_out: 0, t_value: Some(0) }
-            }
-        }
-    }
-
-    /// The view as it is read from the cache: a fair lock's last 4 bytes are not written.
-    fn without_t(self) -> Self {
-        match self {
-            View::Fair { nx, ns, mx, ms, time_out, .. } => {
-                View::Fair { nx, ns, mx, ms, time_out, t_value: None }
-            }
-            other => other,
-        }
     }
 }

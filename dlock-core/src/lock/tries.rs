@@ -34,8 +34,6 @@ pub(super) struct Tries {
     since_ns: Option<u64>,
     /// For how long it has been there.
     held_ns: u64,
-    /// Fair: how long each of the last turns has taken.
-    turn_ns: u64,
 }
 
 impl Tries {
@@ -50,21 +48,45 @@ impl Tries {
     }
 
     /// Of a fair lock `w` was found, and so many exclusive tickets have their turn before this one:
-    /// how long to pause. Who is next looks often, and the others when they may be the next.
-    pub(super) fn sees_turn(&mut self, w: FairWord, ahead: u16, now: Now) -> u64 {
+    /// how long to pause. `turn_ns`: how long a turn has taken lately.
+    pub(super) fn sees_turn(
+        &mut self,
+        w: FairWord,
+        ahead: u16,
+        now: Now,
+        turn_ns: &mut u64,
+    ) -> u64 {
         self.lost = self.lost.saturating_add(1);
         let found = w.with_mx(0).with_ms(0).into_bits();
         let before = FairWord::from_bits(self.found);
         if self.since_ns.is_none() || found != self.found {
-            let turns = u64::from(lane::distance(before.nx(), w.nx())).max(1);
-            let took_ns = self.since_ns.map(|since_ns| now.local_ns.saturating_sub(since_ns));
-            self.turn_ns = took_ns.unwrap_or(0) / turns;
+            if let Some(since_ns) = self.since_ns {
+                let turns = u64::from(lane::distance(before.nx(), w.nx())).max(1);
+                let took_ns = now.local_ns.saturating_sub(since_ns) / turns;
+                let took_ns = took_ns.min(TRY_SAME_HOLD_NS_MAX);
+                *turn_ns = match *turn_ns {
+                    0 => took_ns,
+                    lately_ns => (lately_ns + took_ns).div_ceil(2),
+                };
+            }
             (self.found, self.since_ns) = (found, Some(now.local_ns));
         }
         self.held_ns = now.local_ns.saturating_sub(self.since_ns.unwrap_or(now.local_ns));
-        let before_next = u64::from(ahead.saturating_sub(1)).saturating_mul(self.turn_ns);
-        before_next.saturating_add(self.held_ns / 4).min(TRY_PAUSE_NS_MAX)
+        before_turn_ns(ahead, *turn_ns, self.held_ns)
     }
+}
+
+/// How long not to look, with so many turns before one's own, of which the first has lasted for
+/// `held_ns`: until most of them may be over, then often, and less often if they take longer.
+pub(super) fn before_turn_ns(ahead: u16, turn_ns: u64, held_ns: u64) -> u64 {
+    let turns_ns = u64::from(ahead).saturating_mul(turn_ns);
+    let most_ns = turns_ns / 4 * 3;
+    let pause_ns = match held_ns {
+        held_ns if held_ns < most_ns => most_ns - held_ns,
+        held_ns if held_ns < 2 * most_ns => turns_ns / 8,
+        _ => held_ns / 4,
+    };
+    pause_ns.min(TRY_PAUSE_NS_MAX)
 }
 
 impl Machine {

@@ -3,6 +3,7 @@ mod counting;
 mod first;
 mod told;
 mod tries;
+mod turn;
 
 use super::*;
 use crate::clock::{ServerTime, NS};

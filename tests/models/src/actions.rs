@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dlock_core::arbiter::Sent;
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
+use dlock_core::limits::FAIR_GRACE_S;
 use dlock_core::lock::EntryState;
 use dlock_core::message::{LockType, Reply, Request};
 use stateright::{Model, Property};
@@ -130,13 +130,8 @@ impl LockModel {
     fn run_alone(&self, state: &mut State) {
         let whole = self.setup.by_primary || !self.somebody_runs(state);
         loop {
-            let at = state.call.as_ref().map(|call| call.at);
             match advance(state, &self.setup, whole, |event| self.note(event)) {
-                Some(Advanced::Done(out)) => {
-                    let look = at.map(|at| at.plus_ns(u64::from(LOOK_S) * NS));
-                    state.is_look = look.is_some() && state.arbiter.next_wakeup() == look;
-                    return self.deliver(state, out);
-                }
+                Some(Advanced::Done(out)) => return self.deliver(state, out),
                 // nobody but this client writes it, and it cannot until the call is over
                 Some(Advanced::BeforeLedger(i))
                     if !state.can_step(i, &self.setup) && !state.can_lose(i, &self.setup) => {}
@@ -147,7 +142,7 @@ impl LockModel {
 
     fn deliver(&self, state: &mut State, out: Vec<Sent>) {
         let rw = self.setup.lock_type == LockType::Rw;
-        if rw && state.arbiter.next_wakeup().is_some() {
+        if rw && state.arbiter.next_need().is_some() {
             self.note(Event::RecountPutOff);
         }
         for sent in out {
@@ -201,7 +196,7 @@ impl LockModel {
     /// out: no client may depend on it.
     fn due(&self, state: &State) -> Option<ServerTime> {
         let told = self.setup.bug != Some(Bug::TimersLost);
-        state.arbiter.next_wakeup().filter(|_| told && !state.is_look)
+        state.arbiter.next_need().filter(|_| told)
     }
 
     /// Those that are possible without time passing for want of anything else.

@@ -175,8 +175,6 @@ pub struct State {
     pub(crate) losses: u8,
     /// [`Bug::ServedTwice`]: requests that may still be served again.
     pub(crate) repeats: u8,
-    /// The arbiter wants to be called for a look alone that makes good for a lost wake-up.
-    pub(crate) is_look: bool,
     pub(crate) violation: Option<&'static str>,
 }
 
@@ -236,7 +234,6 @@ impl State {
             pauses: setup.pauses,
             losses: setup.losses,
             repeats: u8::from(setup.bug == Some(Bug::ServedTwice)),
-            is_look: false,
             violation: None,
         }
     }

@@ -47,7 +47,7 @@ const FAIR_SLEEP_NS_MAX: u64 = FAIR_GRACE_S as u64 * NS + NS / 2;
 /// look.
 const TURN_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS / 2;
 
-/// The same of a read-write lock whose wake-up was lost with the session of its sender.
+/// The same of a lock whose wake-up was lost with the session of its sender.
 const RW_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS + NS / 10;
 
 /// The rules of a primary of this plan.
@@ -381,7 +381,11 @@ impl World {
                 None => sys.now,
             };
             self.untold[l] = is_untold.then_some((since_turn, word));
-            if is_untold && !sys.was_fenced && sys.now - since_turn > TURN_SLEEP_NS_MAX {
+            let max_ns = match sys.was_fenced || sys.was_broken {
+                true => RW_SLEEP_NS_MAX, // the wake-up may be lost
+                false => TURN_SLEEP_NS_MAX,
+            };
+            if is_untold && sys.now - since_turn > max_ns {
                 let why = format!("liveness: lock {l} is handed on, and nobody is told");
                 return self.sys.fail(why);
             }

@@ -392,6 +392,8 @@ pub(crate) struct Sys {
     pub recovering: bool,
     /// A client was fenced: what it has sent, or was about to send, may be lost.
     pub was_fenced: bool,
+    /// A client has given its channel up: the same.
+    pub was_broken: bool,
     /// Server clock minus true time.
     pub offset: i64,
     pub clients: Vec<Client>,
@@ -433,6 +435,7 @@ impl Sys {
             alive: true,
             recovering: false,
             was_fenced: false,
+            was_broken: false,
             offset,
             clients: Vec::new(),
             sessions: Vec::new(),

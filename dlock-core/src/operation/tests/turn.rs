@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The turn of an exclusive ticket of a fair lock, seen and handed on without the arbiter.
+
+use super::*;
+use crate::limits::{CLAIM_LEASE_S_MAX, FAIR_GRACE_S, TRIES_MAX, TRY_SAME_HOLD_NS_MAX};
+use crate::word_op::{Word, WordAddr};
+use crate::words::{LedgerEntry, Ticket};
+
+const W0: WordAddr = WordAddr::from_index(9 * 4);
+const LATE_NS: u64 = FAIR_GRACE_S as u64 * NS / 2;
+/// Mine: the second of two that are open.
+const TICKET: Ticket = Ticket { tx: 4, ts: 7 };
+const READ: WordOp = WordOp::Read { addr: W0 };
+
+/// `nx` is served, and so many tickets are taken.
+fn word(nx: u16, mx: u16) -> u64 {
+    FairWord::new().with_nx(nx).with_mx(mx).with_ns(7).with_ms(7).into_bits()
+}
+
+fn ticket(deadline_s: u32) -> LedgerEntry {
+    LedgerEntry::of_ticket(LedgerState::TicketExclusive, TICKET).with_deadline_s(deadline_s, 0)
+}
+
+fn claim(deadline_s: u32) -> WordOp {
+    WordOp::WriteLedger { handle: Handle(3), value: ticket(deadline_s).into_bits() }
+}
+
+/// It has taken its ticket behind another one, and pauses.
+fn queued(lease_s: u32) -> (LockEntry, Operation) {
+    queued_at(0, lease_s)
+}
+
+fn queued_at(ns: u64, lease_s: u32) -> (LockEntry, Operation) {
+    let mut e = entry(LockType::Fair);
+    e.may_try(true);
+    let op = Op::Lock { mode: X, expire_s: lease_s };
+    let Started::Running(mut o) = Operation::begin(&mut e, op, at(ns), bounds()) else {
+        panic!("it is not decided")
+    };
+    assert!(matches!(posted(o.next(&mut e))[..], [WordOp::WriteLedger { .. }, WordOp::Faa { .. }]));
+    o.outcome(&mut e, values(&[0, word(3, 4)]), at(ns + 1));
+    (e, o)
+}
+
+/// Pauses, and looks at `ns`; what is posted.
+fn looks(e: &mut LockEntry, o: &mut Operation, ns: u64) -> Vec<WordOp> {
+    assert!(matches!(o.next(e), Effect::Pause { .. }));
+    o.paused(e, at(ns));
+    posted(o.next(e))
+}
+
+/// Holds the lock, by a claim, with this word.
+fn holder(word: u64) -> LockEntry {
+    let (mut e, mut o) = queued(5);
+    assert_eq!(looks(&mut e, &mut o, 2), [claim(1_005), READ]);
+    o.outcome(&mut e, values(&[0, word]), at(3));
+    assert_eq!(done(o.next(&mut e)), Status::Success);
+    e
+}
+
+/// What follows, but for what is counted.
+fn end(o: &mut Operation, e: &mut LockEntry) -> Effect {
+    let mut effects = std::iter::repeat_with(|| o.next(e));
+    effects.find(|effect| !matches!(effect, Effect::Count(_))).expect("they never end")
+}
+
+fn releases(e: &mut LockEntry) -> (Operation, Vec<WordOp>) {
+    let mut o = begin(e, Op::Unlock);
+    let posted = posted(o.next(e));
+    (o, posted)
+}
+
+#[test]
+fn a_turn_is_claimed_before_it_is_looked_for_and_seen_without_anybody_else() {
+    let before = NS - 10;
+    let (mut e, mut o) = queued_at(before, 5);
+    assert_eq!(looks(&mut e, &mut o, before + 2), [claim(1_005), READ]);
+    o.outcome(&mut e, values(&[0, word(3, 5)]), at(before + 3));
+    assert_eq!(looks(&mut e, &mut o, before + 4), [READ], "it is claimed until then already");
+    o.outcome(&mut e, values(&[word(3, 5)]), at(before + 5));
+    assert_eq!(looks(&mut e, &mut o, NS), [claim(1_006), READ], "the lease counts from this look");
+    o.outcome(&mut e, values(&[0, word(4, 5)]), at(NS + 1));
+    let Effect::Done(result) = o.next(&mut e) else { panic!("nothing more is to be done") };
+    assert_eq!(result.status, Status::Success);
+    let Some(View::Fair { nx: 4, mx: 5, time_out: 1_006, .. }) = result.view else {
+        panic!("{result:?}")
+    };
+    assert_eq!((e.deadline_s(), e.ticket()), (1_006, Some(TICKET)));
+}
+
+#[test]
+fn readers_before_a_ticket_have_their_turn_first() {
+    let (mut e, mut o) = queued(5);
+    let _ = looks(&mut e, &mut o, 2);
+    let readers = FairWord::from_bits(word(4, 5)).with_ns(6).into_bits();
+    o.outcome(&mut e, values(&[0, readers]), at(3));
+    assert_eq!(looks(&mut e, &mut o, 4), [READ]);
+}
+
+/// An earlier claim may be over, and the ticket with it.
+#[test]
+fn who_has_not_looked_for_a_second_asks_the_arbiter() {
+    for (ns, is_late) in [(LATE_NS - 1, false), (LATE_NS, true)] {
+        for looked_before in [false, true] {
+            let (mut e, mut o) = queued(5);
+            let mut base = 0;
+            if looked_before {
+                base = 500;
+                let _ = looks(&mut e, &mut o, base);
+                o.outcome(&mut e, values(&[0, word(3, 5)]), at(base + 1));
+            }
+            let _ = looks(&mut e, &mut o, base + 7);
+            o.outcome(&mut e, values(&[word(4, 5)]), at(base + ns));
+            if !is_late {
+                assert_eq!(done(o.next(&mut e)), Status::Success);
+                continue;
+            }
+            assert_eq!(o.next(&mut e), Effect::WriteLedger(ticket(0)), "it is claimed no more");
+            let Effect::Ask { request: Request::Wait { ticket, .. }, .. } = o.next(&mut e) else {
+                panic!("it asks");
+            };
+            assert_eq!(ticket, Some(TICKET));
+        }
+    }
+}
+
+#[test]
+fn a_long_lease_is_noted_at_the_turn_and_the_note_is_waited_for() {
+    for (lease_s, late) in
+        [(CLAIM_LEASE_S_MAX + 1, false), (CLAIM_LEASE_S_MAX + 1, true), (u32::MAX, false)]
+    {
+        let (mut e, mut o) = queued(lease_s);
+        assert_eq!(looks(&mut e, &mut o, 2), [claim(0), READ], "named, and not claimed");
+        o.outcome(&mut e, values(&[0, word(4, 5)]), at(3));
+        let Effect::WriteLedger(noted) = o.next(&mut e) else { panic!("the note first") };
+        let deadline_s = 1_000_u32.saturating_add(lease_s);
+        assert_eq!((noted.state(), noted.ticket()), (LedgerState::HeldExclusive, TICKET));
+        assert_eq!(noted.deadline_s(0), deadline_s);
+        assert!(matches!(o.next(&mut e), Effect::Flush { .. }));
+        o.flushed(&mut e, true, at(if late { LATE_NS } else { 4 }));
+        match late {
+            false => assert_eq!(done(o.next(&mut e)), Status::Success),
+            true => {
+                assert_eq!(o.next(&mut e), Effect::WriteLedger(ticket(0)));
+                assert!(matches!(o.next(&mut e), Effect::Ask { .. }), "it asks");
+            }
+        }
+    }
+    let (mut e, mut o) = queued(CLAIM_LEASE_S_MAX);
+    assert_eq!(looks(&mut e, &mut o, 2), [claim(1_060), READ], "the longest that is claimed");
+}
+
+#[test]
+fn a_ticket_that_was_skipped_is_taken_anew_once() {
+    let (mut e, mut o) = queued(5);
+    let _ = looks(&mut e, &mut o, 2);
+    o.outcome(&mut e, values(&[0, word(5, 6)]), at(3));
+    assert!(matches!(o.next(&mut e), Effect::WriteLedger(entry) if entry == LedgerEntry::new()));
+    assert!(matches!(posted(o.next(&mut e))[..], [WordOp::WriteLedger { .. }, WordOp::Faa { .. }]));
+    o.outcome(&mut e, values(&[0, word(5, 6)]), at(4));
+    let _ = looks(&mut e, &mut o, 5);
+    o.outcome(&mut e, values(&[0, word(7, 8)]), at(6));
+    assert!(matches!(o.next(&mut e), Effect::WriteLedger(entry) if entry == LedgerEntry::new()));
+    assert_eq!(done(end(&mut o, &mut e)), Status::Fail);
+}
+
+#[test]
+fn a_lost_look_leaves_the_ticket() {
+    let (mut e, mut o) = queued(5);
+    let _ = looks(&mut e, &mut o, 2);
+    o.outcome(&mut e, Outcome::Unknown, at(3));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    assert_eq!((e.state(), e.ticket()), (EntryState::ExclusiveTicketed, Some(TICKET)));
+    e.rewrite_ledger();
+    assert_eq!(e.take_ledger_write(), Some(ticket(0)), "a new channel does not claim it");
+}
+
+#[test]
+fn who_sees_the_same_turn_for_long_or_looks_too_often_sleeps() {
+    let (mut e, mut o) = queued(5);
+    let _ = looks(&mut e, &mut o, 2);
+    o.outcome(&mut e, values(&[0, word(3, 5)]), at(3));
+    let _ = looks(&mut e, &mut o, TRY_SAME_HOLD_NS_MAX + 2);
+    o.outcome(&mut e, values(&[word(3, 5)]), at(TRY_SAME_HOLD_NS_MAX + 2));
+    assert!(matches!(o.next(&mut e), Effect::Pause { .. }));
+    o.paused(&mut e, at(TRY_SAME_HOLD_NS_MAX + 3));
+    assert_eq!(o.next(&mut e), Effect::WriteLedger(ticket(0)));
+    assert!(matches!(o.next(&mut e), Effect::Ask { .. }));
+    let (mut e, mut o) = queued(5);
+    for _ in 0..TRIES_MAX {
+        let _ = looks(&mut e, &mut o, 2); // by a clock that stands still
+        o.outcome(&mut e, values(&[word(3, 5)]), at(2));
+    }
+    assert_eq!(o.next(&mut e), Effect::WriteLedger(ticket(0)));
+    assert!(matches!(o.next(&mut e), Effect::Ask { .. }));
+}
+
+#[test]
+fn who_knows_how_long_a_turn_takes_looks_when_most_of_the_turns_before_it_may_be_over() {
+    use crate::limits::TRY_PAUSE_NS_MAX;
+    let (mut e, mut o) = queued(5);
+    let pause = |e: &mut LockEntry, o: &mut Operation, ns, nx| {
+        let _ = looks(e, o, ns);
+        o.outcome(e, values(&[word(nx, 9)]), at(ns));
+        let Effect::Pause { pause_ns } = o.next(e) else { panic!("not yet") };
+        o.paused(e, at(ns)); // earlier than told
+        let _ = posted(o.next(e));
+        o.outcome(e, values(&[word(nx, 9)]), at(ns));
+        pause_ns
+    };
+    // its number is 4: 65534 to 3 come first
+    assert_eq!(pause(&mut e, &mut o, 1_000, 0xfffe), 0, "it knows nothing yet");
+    assert_eq!(pause(&mut e, &mut o, 1_800, 0xfffe), 200);
+    assert_eq!(pause(&mut e, &mut o, 9_000, 2), 3 * 1_000, "4 turns took 8,000: 2 are left");
+    assert_eq!(pause(&mut e, &mut o, 11_999, 2), 1);
+    assert_eq!(pause(&mut e, &mut o, 12_000, 2), 500, "they may be over");
+    assert_eq!(pause(&mut e, &mut o, 15_000, 2), 1_500, "they take longer");
+    assert_eq!(pause(&mut e, &mut o, 9_000_000, 2), TRY_PAUSE_NS_MAX);
+}
+
+#[test]
+fn a_lock_is_handed_on_though_another_ticket_was_taken_meanwhile() {
+    let done_of = |expect: u64| {
+        let swap = FairWord::from_bits(expect).exclusive_done().into_bits();
+        WordOp::Cas { addr: W0, expect, swap }
+    };
+    let (seen, more) = (word(4, 6), word(4, 7));
+    let told = WordOp::Read { addr: WordAddr::new(Slot(9), Word::W1) };
+    let old = [[seen, word(5, 6), 0], [more, more, 0], [seen, word(5, 6), 1], [more, more, 1]];
+    for old in old {
+        let mut e = holder(seen);
+        let (mut o, posted) = releases(&mut e);
+        assert_eq!(posted, [done_of(seen), done_of(more), told]);
+        o.outcome(&mut e, values(&old), at(5));
+        assert_eq!(o.next(&mut e), Effect::WriteLedger(LedgerEntry::new()));
+        if old[2] != 0 {
+            let wake = Request::Wake { handle: Handle(3) };
+            assert_eq!(o.next(&mut e), Effect::Tell(wake), "somebody sleeps");
+        }
+        let Effect::Done(result) = o.next(&mut e) else { panic!("it is done") };
+        let mx = if old[0] == seen { 6 } else { 7 };
+        assert!(matches!(result.view, Some(View::Fair { nx: 5, mx: m, .. }) if m == mx));
+        assert_eq!((result.status, e.state()), (Status::Success, EntryState::Unlocked));
+    }
+}
+
+#[test]
+fn who_is_overtaken_hands_the_lock_on_from_the_word_that_it_has_found() {
+    let mut e = holder(word(4, 6));
+    let (mut o, _) = releases(&mut e);
+    o.outcome(&mut e, values(&[word(4, 9), word(4, 9), 0]), at(5));
+    assert!(matches!(posted(o.next(&mut e))[..],
+        [WordOp::Cas { expect, .. }, _, _] if expect == word(4, 9)));
+    o.outcome(&mut e, values(&[word(5, 9), word(5, 9), 0]), at(6));
+    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
+    assert_eq!(done(end(&mut o, &mut e)), Status::Fail, "its hold was over");
+}
+
+#[test]
+fn only_a_surely_running_lease_of_a_one_sided_client_is_handed_on() {
+    let asks = |e: &mut LockEntry, ns| {
+        let bounds = Bounds::since(START + ns);
+        let Started::Running(mut o) = Operation::begin(e, Op::Unlock, at(ns), bounds) else {
+            panic!("it is not decided")
+        };
+        matches!(o.next(e), Effect::Ask { request: Request::Release { .. }, .. })
+    };
+    assert!(!asks(&mut holder(word(4, 6)), 4));
+    assert!(asks(&mut holder(word(4, 6)), 4 * NS + 2 * NS), "the lease may be over");
+    let mut e = holder(word(4, 6));
+    e.may_try(false);
+    assert!(asks(&mut e, 4), "it is not one-sided any more");
+    e = holder(word(4, 5));
+    e.may_try(false);
+    assert!(!asks(&mut e, 4), "nobody is behind it");
+}
