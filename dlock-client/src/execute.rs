@@ -24,6 +24,7 @@ use dlock_core::word_op::{Chain, Outcome};
 use dlock_fabric::clock::boot_ns;
 use parking_lot::MutexGuard;
 
+use crate::pass::pass;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
 /// The longest that an executor waits for the server clock.
@@ -297,30 +298,6 @@ fn pause(
         false => {
             let now = held.clock_unanswered();
             operation.replaced(&mut held.entry, now); // a reinit came between
-        }
-    }
-}
-
-/// Lets so much time pass, a little more at most where others want the processor. Who has tried
-/// `since` long ago lets the processor sleep.
-fn pass(time: Duration, since: Instant) {
-    /// Shorter than it takes to give the processor away and get it back.
-    const SPIN_MAX: Duration = Duration::from_micros(2);
-    /// Shorter than the timer of a sleep is sure of.
-    const YIELD_MAX: Duration = Duration::from_micros(100);
-    /// A hold is short, or is slept through.
-    const AWAKE_MAX: Duration = Duration::from_millis(2);
-    let start = Instant::now();
-    if time > YIELD_MAX && start.duration_since(since) >= AWAKE_MAX {
-        return std::thread::sleep(time);
-    }
-    loop {
-        match time > SPIN_MAX {
-            true => std::thread::yield_now(),
-            false => std::hint::spin_loop(),
-        }
-        if start.elapsed() >= time {
-            return;
         }
     }
 }

@@ -32,6 +32,7 @@ mod late;
 mod locks;
 mod object;
 mod options;
+mod pass;
 mod reference;
 mod stats;
 mod table;

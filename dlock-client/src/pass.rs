@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The pause before another try of a lock that another client holds.
+
+use std::time::{Duration, Instant};
+
+/// Lets so much time pass, a little more at most where others want the processor. Who has tried
+/// `since` long ago lets the processor sleep.
+pub(crate) fn pass(time: Duration, since: Instant) {
+    /// Shorter than it takes to give the processor away and get it back.
+    const SPIN_MAX: Duration = Duration::from_micros(2);
+    /// Shorter than the timer of a sleep is sure of.
+    const YIELD_MAX: Duration = Duration::from_micros(100);
+    /// A hold is short, or is slept through.
+    const AWAKE_MAX: Duration = Duration::from_millis(2);
+    let start = Instant::now();
+    if time > YIELD_MAX && start.duration_since(since) >= AWAKE_MAX {
+        return std::thread::sleep(time);
+    }
+    loop {
+        match time > SPIN_MAX {
+            true => std::thread::yield_now(),
+            false => std::hint::spin_loop(),
+        }
+        if start.elapsed() >= time {
+            return;
+        }
+    }
+}
