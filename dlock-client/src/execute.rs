@@ -24,7 +24,7 @@ use dlock_core::word_op::{Chain, Outcome};
 use dlock_fabric::clock::boot_ns;
 use parking_lot::MutexGuard;
 
-use crate::pass::pass;
+use crate::pass::{pass, Pause};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
 /// The longest that an executor waits for the server clock.
@@ -267,9 +267,9 @@ pub(crate) fn carry_out(
                     await_reply(lock_slot, guard, operation, asked, until_ns);
                 }
             }
-            Advanced::Pauses { pause_ns } => {
+            Advanced::Pauses { pause } => {
                 let since = *trying.get_or_insert_with(Instant::now);
-                pause(lock_slot, guard, operation, (since, pause_ns));
+                pauses(lock_slot, guard, operation, pause, since);
             }
         }
     }
@@ -277,16 +277,17 @@ pub(crate) fn carry_out(
 
 /// Pauses before another try. Without the lock slot's mutex, as a wait: other threads are told that
 /// this one waits.
-fn pause(
+fn pauses(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     operation: &mut Operation,
-    (since, pause_ns): (Instant, u64),
+    pause: Pause,
+    since: Instant,
 ) {
     let Some(held) = guard.as_mut() else { return };
     let exec = Arc::clone(&held.exec);
     held.busy = Busy::Waiting;
-    MutexGuard::unlocked(guard, || pass(Duration::from_nanos(pause_ns), since));
+    MutexGuard::unlocked(guard, || pass(pause, since));
     let Some(held) = guard.as_mut() else { return };
     held.busy = Busy::No;
     lock_slot.changed.notify_all();
@@ -308,8 +309,8 @@ pub(crate) enum Advanced {
     Done(OpResult),
     /// The reply to what was asked is to be waited for.
     Waits { until_ns: u64 },
-    /// Another try comes after so many nanoseconds.
-    Pauses { pause_ns: u64 },
+    /// Another try comes after a pause.
+    Pauses { pause: Pause },
 }
 
 /// Carries an operation out until a reply is to be waited for; `asked` is that request.
@@ -348,7 +349,10 @@ pub(crate) fn advance(
                 return Advanced::Waits { until_ns };
             }
             Effect::Await { until_ns } => return Advanced::Waits { until_ns },
-            Effect::Pause { pause_ns } => return Advanced::Pauses { pause_ns },
+            Effect::Pause { pause_ns, is_far } => {
+                let pause = Pause { time: Duration::from_nanos(pause_ns), is_far };
+                return Advanced::Pauses { pause };
+            }
             Effect::Forget => {
                 if let Some(asked) = asked.take() {
                     asked.exec.forget(asked.seq);

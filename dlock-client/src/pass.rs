@@ -3,17 +3,28 @@
 
 use std::time::{Duration, Instant};
 
+/// A pause before another try.
+#[derive(Clone, Copy)]
+pub(crate) struct Pause {
+    pub(crate) time: Duration,
+    /// Others are sure to have the lock before.
+    pub(crate) is_far: bool,
+}
+
 /// Lets so much time pass, a little more at most where others want the processor. Who has tried
-/// `since` long ago lets the processor sleep.
-pub(crate) fn pass(time: Duration, since: Instant) {
+/// `since` long ago, or has others before it, lets the processor sleep.
+pub(crate) fn pass(Pause { time, is_far }: Pause, since: Instant) {
     /// Shorter than it takes to give the processor away and get it back.
     const SPIN_MAX: Duration = Duration::from_micros(2);
     /// Shorter than the timer of a sleep is sure of.
     const YIELD_MAX: Duration = Duration::from_micros(100);
+    /// So is it, if little depends on it.
+    const FAR_YIELD_MAX: Duration = Duration::from_micros(300);
     /// A hold is short, or is slept through.
     const AWAKE_MAX: Duration = Duration::from_millis(2);
     let start = Instant::now();
-    if time > YIELD_MAX && start.duration_since(since) >= AWAKE_MAX {
+    let awake_max = if is_far { FAR_YIELD_MAX } else { YIELD_MAX };
+    if time > awake_max && (is_far || start.duration_since(since) >= AWAKE_MAX) {
         return std::thread::sleep(time);
     }
     loop {

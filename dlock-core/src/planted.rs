@@ -26,6 +26,9 @@ bugs! {
         "the companion word of a fair lock says that somebody sleeps before the word is looked at";
     NoFairWake = "no-fair-wake", "who hands a fair lock on wakes the arbiter if somebody sleeps";
     ClaimNotHeld = "claim-not-held", "a claimed ticket is held at its turn, until its deadline";
+    IntentIgnored = "intent-ignored", "what an intent claims is kept until the intent's deadline";
+    IntentLapses = "intent-lapses", "what an intent claims outlasts a session as a hold does";
+    SuspectExtends = "suspect-extends", "a share that may have been passed over is not extended";
     ClaimLapses = "claim-lapses", "a claimed ticket at its turn outlasts a session as a hold does";
     StealPastQueue = "steal-past-queue", "nobody takes an expired hold over past a queue";
     LeaseFromAfter = "lease-from-after", "a lease counts from before the chain was posted";

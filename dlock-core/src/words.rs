@@ -233,6 +233,19 @@ impl LedgerEntry {
     pub fn of_ticket(state: LedgerState, ticket: Ticket) -> Self {
         Self::new().with_state(state).with_tx(ticket.tx).with_ts(ticket.ts)
     }
+    /// Of a client that is about to take a ticket. Two entries with different stamps, below 2^30,
+    /// are not the same. `claims`: if the ticket has its turn at once, then its client holds the
+    /// lock without a word more, until the deadline that is put in.
+    pub fn intent(mode: Mode, claims: bool, stamp: u32) -> Self {
+        let kind = u16::from(mode == Mode::Shared) << 15 | u16::from(claims) << 14;
+        let stamp = Ticket { tx: kind | (stamp >> 16) as u16 & 0x3fff, ts: stamp as u16 };
+        Self::of_ticket(LedgerState::Intent, stamp)
+    }
+    /// Whether it is an [intent](Self::intent) that claims a turn in this mode.
+    pub fn is_claim_by_intent(self, mode: Mode) -> bool {
+        let kind = Self::intent(mode, true, 0).tx();
+        self.state() == LedgerState::Intent && self.tx() & 0xc000 == kind
+    }
     /// Whether it claims an exclusive ticket ahead of its turn.
     pub fn is_claim(self) -> bool {
         self.state() == LedgerState::TicketExclusive && self.detail() != 0

@@ -13,8 +13,9 @@ use dlock_core::words::{FairWord, LedgerState};
 
 use entry::{entry, old_word};
 
-const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 60 };
-const LOCK: Op = Op::Lock { mode: Mode::Exclusive, expire_s: 60 };
+// a shorter lease is claimed by the intent, and its note not waited for
+const TRY: Op = Op::TryLock { mode: Mode::Exclusive, expire_s: 61 };
+const LOCK: Op = Op::Lock { mode: Mode::Exclusive, expire_s: 61 };
 
 /// Takes the first ticket of a free lock, and publishes it at once.
 fn ticket(entry: &mut LockEntry, op: Op, now: Now) -> Machine {

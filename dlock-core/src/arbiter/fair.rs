@@ -44,6 +44,9 @@ pub use queue::WORK_MAX;
 pub(super) use state::FairState;
 use state::{Crowd, Record, RecordStatus};
 
+/// Clients that were between intent and publication, and what their ledgers said.
+type Intents = std::collections::BTreeMap<ClientId, LedgerEntry>;
+
 /// Whether a client may add this to a lock's word. `state`: of a proxied client.
 pub(super) fn may_take(
     state: Option<&FairState>,
@@ -427,7 +430,9 @@ fn extend(
         Mode::Shared => state.fair.is_served(w, from.client, ticket),
     };
     let old = by_record.max(by_ledger);
-    let mine = owns(ctx, &mut state.fair, from, mode, ticket);
+    // a suspect's lease was over when shares were passed over, and its own may be one of them
+    let is_suspect = state.fair.is_suspect(from.client, mode) && !planted::is(Bug::SuspectExtends);
+    let mine = owns(ctx, &mut state.fair, from, mode, ticket) && !is_suspect;
     let (Some(old), true, true) = (old, served, mine) else {
         return ctx.denied(from, Status::Fail);
     };
@@ -550,9 +555,10 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId,
 ///
 /// A *suspect* is forgotten. Its share may have been passed over; if its ledger names it, or a
 /// record does, it is revoked here. If neither does, then its client took it by itself, and comes
-/// back without it: such a client holds nothing before its note was flushed, its notes cannot land
-/// after it was fenced, and an operation whose note fails leaves a doubt, or a ticket, which ends
-/// in the lapse (`LockEntry::lapse`). So there is nothing that it could name.
+/// back without it: such a client holds nothing before its note was flushed, or by an intent whose
+/// lease was over then; its notes cannot land after it was fenced, and an operation whose note
+/// fails leaves a doubt, or a ticket, which ends in the lapse (`LockEntry::lapse`). So there is
+/// nothing that it could name.
 pub(super) fn lapse(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
     let is_proxied = ctx.is_proxied(client);
     let had = match is_proxied {

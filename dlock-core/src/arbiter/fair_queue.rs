@@ -14,7 +14,7 @@
 //! it; a call makes [`PASSES_MAX`] passes and goes on at the next tick. See [`WORK_MAX`].
 
 use super::super::{Ctx, LockState, Waiter};
-use super::{gives_up_by_ledger, is_given_up, told, Crowd, FairState, RecordStatus};
+use super::{gives_up_by_ledger, is_given_up, told, Crowd, FairState, Intents, RecordStatus};
 use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
 use crate::lane;
@@ -34,6 +34,8 @@ pub const WORK_MAX: u64 = ((PASSES_MAX + 2) * (4 * CLIENTS_MAX + 2 * SKIPPED_MAX
 const GRACE_NS: u64 = FAIR_GRACE_S as u64 * NS;
 /// Time between two looks at clients that may come out with a ticket at the head, nanoseconds.
 const INTENTS_EVERY_NS: u64 = 1_000_000;
+/// The same once they had a grace.
+const INTENTS_LATE_EVERY_NS: u64 = 10_000_000;
 /// A ticket that this primary handed to a tcp client itself, and whose note does not come.
 const ISSUED_GRACE_NS: u64 = 10 * NS;
 
@@ -73,13 +75,18 @@ struct Claims {
     /// At most one of each client.
     all: Vec<Claim>,
     /// Clients that may have a ticket which they do not name yet, and what their ledgers say.
-    intents: Vec<(ClientId, LedgerEntry)>,
+    intents: Intents,
 }
 
 impl Claims {
     /// Shares that are inside, or have their turn: the count of the word has each of them.
     fn served(&self) -> impl Iterator<Item = &Claim> {
         self.all.iter().filter(|c| c.mode == Mode::Shared && c.is_served)
+    }
+
+    /// Whether the client's ledger still says what it said then.
+    fn intends(&self, client: ClientId, intent: LedgerEntry) -> bool {
+        self.intents.get(&client) == Some(&intent)
     }
 
     fn is_wanted(&self) -> bool {
@@ -183,12 +190,12 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
     ctx.worked(fair.records.len() + fair.live.len());
     fair.drop_done(word);
     let refs = ctx.lock.refs;
-    let mut claims = Claims { word, all: Vec::with_capacity(refs.len()), intents: Vec::new() };
+    let mut claims = Claims { word, all: Vec::with_capacity(refs.len()), intents: Intents::new() };
     for &(client, handle) in refs {
         let entry = told(ctx, fair, client, handle);
         fair.told(client, entry);
         if entry.state() == LedgerState::Intent {
-            claims.intents.push((client, entry));
+            claims.intents.insert(client, entry);
         }
         if is_given_up(entry) && !ctx.is_proxied(client) {
             gives_up_by_ledger(ctx, fair, client, entry);
@@ -368,21 +375,39 @@ fn outstayed(ctx: &mut Ctx<'_>, state: &mut LockState, claim: Claim) -> bool {
 /// stamp of its own.
 fn head_since(ctx: &mut Ctx<'_>, fair: &mut FairState, claims: &Claims) -> ServerTime {
     match fair.head_since {
-        Some(_) => fair.head_intents.retain(|intent| claims.intents.contains(intent)),
+        Some(_) => fair.head_intents.retain(|&client, intent| claims.intends(client, *intent)),
         None => fair.head_intents.clone_from(&claims.intents),
     }
     fair.head = claims.word.nx();
     *fair.head_since.get_or_insert(ctx.now)
 }
 
-/// Whether tickets that nobody claims are nobody's: no client may come out with one any more, or
-/// those that may had a grace.
-fn is_nobodys(ctx: &mut Ctx<'_>, fair: &FairState, since: ServerTime) -> bool {
+/// Whether tickets of this mode that nobody claims are nobody's: no client may come out with one
+/// any more, or those that may had a grace, and hold nothing by their intents.
+fn is_nobodys(ctx: &mut Ctx<'_>, fair: &FairState, mode: Mode, since: ServerTime) -> bool {
     if fair.head_intents.is_empty() || planted::is(Bug::FairNoGrace) {
         return true;
     }
-    let again = ctx.now.plus_ns(INTENTS_EVERY_NS);
-    reached(ctx, since.plus_ns(GRACE_NS)) || reached(ctx, again)
+    let had_grace = reached(ctx, since.plus_ns(GRACE_NS));
+    let all = fair.head_intents.iter();
+    let running = all.filter_map(|(_, &intent)| claimed_until(ctx, intent, mode)).max();
+    if had_grace && running.is_none() {
+        return true;
+    }
+    let every_ns = if had_grace { INTENTS_LATE_EVERY_NS } else { INTENTS_EVERY_NS };
+    let again = ctx.now.plus_ns(every_ns);
+    ctx.wake_at(running.map_or(again, |until| until.min(again)));
+    false
+}
+
+/// Until when the client of this ledger entry may hold the lock in this mode by its intent alone;
+/// `None`: it does not, or not any more.
+fn claimed_until(ctx: &Ctx<'_>, intent: LedgerEntry, mode: Mode) -> Option<ServerTime> {
+    if !intent.is_claim_by_intent(mode) || planted::is(Bug::IntentIgnored) {
+        return None;
+    }
+    let until = ServerTime::expiry_of(intent.deadline_s(ctx.anchor_s));
+    (ctx.now < until).then_some(until)
 }
 
 fn unclaimed_head(
@@ -398,7 +423,8 @@ fn unclaimed_head(
     // and where the ring is full of those no other is given out
     let is_of_the_ring = word.nx() >= lane::ring();
     let is_wanted = claims.is_wanted() && behind;
-    let is_over = is_of_the_ring || is_wanted && is_nobodys(ctx, &state.fair, since);
+    let is_over =
+        is_of_the_ring || is_wanted && is_nobodys(ctx, &state.fair, Mode::Exclusive, since);
     if !is_over {
         return false;
     }
@@ -481,21 +507,28 @@ fn blocked_head(
         return true;
     }
     let unclaimed = need.saturating_sub(shares.len() as u16);
-    if unclaimed > 0 && is_nobodys(ctx, &state.fair, since) {
-        return pass_over(ctx, state, claims, unclaimed);
+    if unclaimed > 0 && is_nobodys(ctx, &state.fair, Mode::Shared, since) {
+        let suspects: Vec<_> = state.fair.head_intents.keys().copied().collect();
+        return pass_over(ctx, state, claims.word, unclaimed, &suspects);
     }
     let again = ctx.now.plus_ns(GRACE_NS);
     ctx.wake_at(again);
     false
 }
 
-/// Takes shares off that nobody claims. A client that comes out with one later has none.
-fn pass_over(ctx: &mut Ctx<'_>, state: &mut LockState, claims: &Claims, n: u16) -> bool {
-    let word = claims.word;
+/// Takes shares off that nobody claims. If one of these clients comes out with one later, it has
+/// none.
+fn pass_over(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    word: FairWord,
+    n: u16,
+    suspects: &[ClientId],
+) -> bool {
     if ctx.cas(word.into_bits(), word.shared_done(n).into_bits())
         && !planted::is(Bug::PassedOverForgotten)
     {
-        state.fair.suspects.extend(claims.intents.iter().map(|&(client, _)| (client, None)));
+        state.fair.suspects.extend(suspects.iter().map(|&client| (client, None)));
     }
     true
 }
@@ -521,10 +554,18 @@ fn crowd(ctx: &mut Ctx<'_>, state: &mut LockState, claims: &Claims) -> bool {
         since: ctx.now,
         unclaimed: claims.word.open_shared().saturating_sub(known().count() as u16),
         known: known().collect(),
+        intents: claims.intents.clone(),
     });
     let (since, unclaimed) = (crowd.since, crowd.unclaimed);
     // whoever has claimed one since may have claimed one of those
-    let claimed = known().filter(|one| !crowd.known.contains(one)).count() as u16;
+    let claimed = known().filter(|one| !crowd.known.contains(one)).count();
+    // so may one that has released it already, and one that holds it by its intent
+    let is_suspect = |(&client, &intent): &(&ClientId, &LedgerEntry)| {
+        claims.intends(client, intent) && claimed_until(ctx, intent, Mode::Shared).is_none()
+    };
+    let suspects = crowd.intents.iter().filter(is_suspect);
+    let suspects: Vec<_> = suspects.map(|(&client, _)| client).collect();
+    let claimed = (claimed + crowd.intents.len() - suspects.len()) as u16;
     if !reached(ctx, since.plus_ns(GRACE_NS)) {
         return false;
     }
@@ -535,6 +576,6 @@ fn crowd(ctx: &mut Ctx<'_>, state: &mut LockState, claims: &Claims) -> bool {
             ctx.wake_at(again);
             false
         }
-        n => pass_over(ctx, state, claims, n),
+        n => pass_over(ctx, state, claims.word, n, &suspects),
     }
 }

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Caller;
-use super::{is_given_up, named};
+use super::{is_given_up, named, Intents};
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::lane;
@@ -78,6 +78,8 @@ pub(super) struct Crowd {
     pub(super) unclaimed: u16,
     /// Who claimed one then.
     pub(super) known: BTreeSet<(ClientId, Ticket)>,
+    /// Clients that were between intent and publication then.
+    pub(super) intents: Intents,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -106,7 +108,7 @@ pub(in crate::arbiter) struct FairState {
     pub(super) head_since: Option<ServerTime>,
     pub(super) head: u16,
     /// Clients that were between intent and publication then, and still are.
-    pub(super) head_intents: Vec<(ClientId, LedgerEntry)>,
+    pub(super) head_intents: Intents,
 }
 
 impl FairState {

@@ -5,7 +5,7 @@ use super::{fair, Arbiter, LockRef, LockState};
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle};
-use crate::message::LockType;
+use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::primary::Had;
 use crate::word_op::{Word, WordAddr};
@@ -32,7 +32,7 @@ impl Arbiter {
             }
             None => &copy,
         };
-        let is_queued = self.waits.get(&client).is_some_and(|slots| slots.contains(&lock.slot));
+        let is_queued = self.is_queued(lock.slot, client);
         let w0 = WordAddr::new(lock.slot, Word::W0);
         let had = match lock.lock_type {
             LockType::Atomic => {
@@ -97,6 +97,11 @@ fn fair_had(
     let is_held = matches!(entry.state(), LedgerState::HeldExclusive | LedgerState::HeldShared);
     // a ticket may have been taken, or is still to be given up
     let is_doubtful = entry.state() == LedgerState::Intent || fair::is_given_up(entry);
+    let may_hold = [Mode::Exclusive, Mode::Shared].map(|mode| entry.is_claim_by_intent(mode));
+    let may_hold = may_hold != [false; 2] && !is_proxied && !planted::is(Bug::IntentLapses);
+    if may_hold && now < ServerTime::expiry_of(entry.deadline_s(anchor_s)) {
+        return Had::Leased(ServerTime::expiry_of(entry.deadline_s(anchor_s)));
+    }
     let noted_s = (is_held && is_told).then(|| entry.deadline_s(anchor_s));
     // its ledger may not say yet what this arbiter has granted or extended
     // one that it gave up may be followed by one that it has not written there yet

@@ -521,6 +521,11 @@ impl Arbiter {
         self.waiters(slot) + self.changing_len()
     }
 
+    /// Whether this client is queued for this lock.
+    pub fn is_queued(&self, slot: Slot, client: ClientId) -> bool {
+        self.waits.get(&client).is_some_and(|slots| slots.contains(&slot))
+    }
+
     /// How many are queued for this lock.
     pub fn waiters(&self, slot: Slot) -> usize {
         self.locks.get(&slot).map_or(0, |state| state.queue.len())

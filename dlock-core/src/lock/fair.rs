@@ -2,7 +2,7 @@
 //! The fair lock, client side.
 //!
 //! ```text
-//!   acquire  [Ledger(Intent), Faa(take a ticket)] ─ served ─▶ Ledger(Held) ─ in time ─▶ held
+//!   acquire  [Ledger(Intent), Faa(take a ticket)] ─ served, in time ─▶ Ledger(Held), held
 //!                               │              └ not served ─▶ Ledger(Ticket) ─▶ Again, or Wait
 //!                               │                  └ exclusive, one-sided ─▶ look for it: [`turn`]
 //!                               └ a number of the ring: no ticket ─▶ TakeTicket
@@ -13,8 +13,11 @@
 //!   give up  Ledger(GivenUp), Abandon{ticket}; the next ticket comes from the arbiter
 //! ```
 //! A ticket that no ledger names at the head of the queue is skipped by the arbiter: at once if no
-//! client is between its intent and its publication, else after a grace. So the owner of a ticket
-//! that was not published within half of that grace asks the arbiter whether it has its place.
+//! client is between its intent and its publication, else after a grace, and not before the
+//! deadlines of the intents that claim the turn. So a hold needs no publication before it is used;
+//! one with a lease above [`CLAIM_LEASE_S_MAX`] does, so that nobody waits for long for a client
+//! that is stopped half-way. The owner of a ticket that was not published, or seen to have its
+//! turn, within half of the grace asks the arbiter whether it has its place.
 //! Only a first acquire is decided by the client; once queued at the arbiter, that decides.
 //!
 //! From its intent until nothing of a ticket can take effect any more, the ledger names the ticket,
@@ -29,7 +32,7 @@ use super::machine::{Phase, LEDGER_FLUSH_NS_MAX};
 use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::Now;
 use crate::lane;
-use crate::limits::{CAS_ROUNDS_MAX, FAIR_GRACE_S, FAIR_READERS_MAX};
+use crate::limits::{CAS_ROUNDS_MAX, CLAIM_LEASE_S_MAX, FAIR_GRACE_S, FAIR_READERS_MAX};
 use crate::message::{Mode, Reply, Request};
 use crate::planted::{self, Bug};
 use crate::status::Status;
@@ -70,15 +73,20 @@ fn take_ticket(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) ->
     let deadline = m.started.deadline(expire_s);
     // no two intents look the same
     e.stamp = e.stamp.wrapping_add(1);
-    let stamp = Ticket { tx: (e.stamp >> 16) as u16, ts: e.stamp as u16 };
-    let intent =
-        LedgerEntry::of_ticket(LedgerState::Intent, stamp).with_deadline_s(deadline, e.anchor_s);
+    let intent = LedgerEntry::intent(mode, claims(expire_s), e.stamp);
+    let intent = intent.with_deadline_s(deadline, e.anchor_s);
     let add = WordOp::Faa { addr: e.w0(), add };
     if planted::is(Bug::FairNoIntent) {
         return Step::Chain(Chain::one(add));
     }
     let intent = WordOp::WriteLedger { handle: e.handle, value: intent.into_bits() };
     Step::Chain(Chain::one(intent).then(add))
+}
+
+/// Whether the intent claims the turn, so that the note which follows need not be waited for: then
+/// the arbiter skips a ticket that nobody names not before the intent's deadline.
+fn claims(expire_s: u32) -> bool {
+    expire_s <= CLAIM_LEASE_S_MAX
 }
 
 /// After a ticket was lost.
@@ -200,7 +208,7 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
                 return extended_or(m, e, last, mode, expire_s, now);
             }
             match last {
-                Some(old) => ticket_taken(m, e, old, mode, expire_s),
+                Some(old) => ticket_taken(m, e, old, now),
                 None => m.lose_track(e),
             }
         }
@@ -208,7 +216,8 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
 }
 
 /// `old` is the word before my ticket was added.
-fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire_s: u32) -> Step {
+fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step {
+    let (mode, expire_s) = (m.mode(), m.expire_s());
     let w = FairWord::from_bits(old);
     let taken = match mode {
         Mode::Exclusive => w.exclusive_taken(),
@@ -227,6 +236,7 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
     let served = w.serves_next(mode) || mode == Mode::Exclusive && barges;
     let deadline = m.started.deadline(expire_s);
     if !served && turn::may_look(m, e, mode) {
+        e.pace.looked(now.local_ns.saturating_sub(m.started.local_ns));
         e.time_s = m.started.time.seconds();
         return turn::look_for(m, e);
     }
@@ -238,6 +248,9 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, mode: Mode, expire
         (false, Mode::Exclusive) => LedgerEntry::of_ticket(LedgerState::TicketExclusive, e.ticket),
         (false, Mode::Shared) => LedgerEntry::of_ticket(LedgerState::TicketShared, e.ticket),
     });
+    if served && claims(expire_s) {
+        return published(m, e, now);
+    }
     m.phase = Phase::Flush;
     Step::Confirm
 }

@@ -25,7 +25,6 @@ use super::{EntryState, LockEntry, Machine, OpResult, Phase, Step, LEDGER_FLUSH_
 use crate::clock::Now;
 use crate::lane;
 use crate::limits::{CLAIM_LEASE_S_MAX, TRIES_MAX};
-use crate::lock::tries::before_turn_ns;
 use crate::message::{Mode, Request};
 use crate::planted::{self, Bug};
 use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
@@ -46,7 +45,7 @@ pub(super) fn look_for(m: &mut Machine, e: &mut LockEntry) -> Step {
     e.cache = super::ticket_view(e);
     m.target = NOT_NOTED;
     let ahead = lane::distance(FairWord::from_bits(e.word).nx(), e.ticket.tx);
-    Step::Again { pause_ns: before_turn_ns(ahead, e.turn_ns, 0) }
+    Step::Again { pause_ns: e.pace.before_turn_ns(ahead, 0), is_far: ahead > 1 }
 }
 
 /// After the pause: is it my turn?
@@ -68,6 +67,7 @@ pub(in crate::lock) fn look(m: &mut Machine, e: &LockEntry, now: Now) -> Step {
 
 /// The word as it was after the claim was written.
 pub(super) fn looked(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
+    e.pace.looked(now.local_ns.saturating_sub(m.started.local_ns));
     let Some(&word) = values.as_slice().last() else { return m.lose_track(e) };
     let w = FairWord::from_bits(word);
     e.see_lanes(word);
@@ -94,6 +94,7 @@ pub(super) fn looked(m: &mut Machine, e: &mut LockEntry, values: Values, now: No
         return granted(m, e);
     }
     e.ledger_write = Some(held(Mode::Exclusive, e.ticket, e.time_s, e.anchor_s));
+    e.state = EntryState::Initialized; // asked again with the ticket, it would wait for itself
     m.target = 1; // served
     m.phase = Phase::Flush;
     Step::Confirm
@@ -101,9 +102,9 @@ pub(super) fn looked(m: &mut Machine, e: &mut LockEntry, values: Values, now: No
 
 fn look_again(m: &mut Machine, e: &mut LockEntry, w: FairWord, now: Now) -> Step {
     let ahead = lane::distance(w.nx(), e.ticket.tx);
-    let pause_ns = m.tries.sees_turn(w, ahead, now, &mut e.turn_ns);
+    let pause_ns = m.tries.sees_turn(w, ahead, now, &mut e.pace);
     match m.tries.lost() < TRIES_MAX {
-        true => Step::Again { pause_ns },
+        true => Step::Again { pause_ns, is_far: ahead > 1 },
         false => queues(m, e),
     }
 }

@@ -34,6 +34,7 @@ pub use view::View;
 
 use belief::{remaining_s, NO_CLOCK};
 use machine::Phase;
+use tries::Pace;
 
 use crate::clock::Now;
 use crate::control::{Claim, HeldClaim, LockDesc, LockGrant};
@@ -169,8 +170,8 @@ pub struct LockEntry {
     asks_readers: bool,
     /// Who waits may try again before it queues.
     may_try: bool,
-    /// Fair: nanoseconds that a turn of the queue has taken lately.
-    turn_ns: u64,
+    /// Fair: how long turns and looks have taken lately.
+    pace: Pace,
     /// Fair: the lanes are high or the queue is long, tickets come from the arbiter.
     diverted: bool,
     ledger_write: Option<LedgerEntry>,
@@ -197,6 +198,8 @@ pub enum Step {
     Again {
         /// Nanoseconds.
         pause_ns: u64,
+        /// Others are sure to come before.
+        is_far: bool,
     },
     /// Call [`Machine::outcome`] at once with a fresh reading of the clock and no values.
     Confirm,
@@ -234,7 +237,7 @@ impl LockEntry {
             stamp: 0,
             asks_readers: false,
             may_try: false,
-            turn_ns: 0,
+            pace: Pace::default(),
             diverted: false,
             ledger_write: None,
         };

@@ -15,7 +15,9 @@ use super::machine::Phase;
 use super::{fair, LockEntry, Machine, Step};
 use crate::clock::Now;
 use crate::lane;
-use crate::limits::{TRIES_HOLDS_MAX, TRIES_MAX, TRY_PAUSE_NS_MAX, TRY_SAME_HOLD_NS_MAX};
+use crate::limits::{
+    FAR_PAUSE_NS_MAX, TRIES_HOLDS_MAX, TRIES_MAX, TRY_PAUSE_NS_MAX, TRY_SAME_HOLD_NS_MAX,
+};
 use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::word_op::{Chain, WordOp};
@@ -48,14 +50,8 @@ impl Tries {
     }
 
     /// Of a fair lock `w` was found, and so many exclusive tickets have their turn before this one:
-    /// how long to pause. `turn_ns`: how long a turn has taken lately.
-    pub(super) fn sees_turn(
-        &mut self,
-        w: FairWord,
-        ahead: u16,
-        now: Now,
-        turn_ns: &mut u64,
-    ) -> u64 {
+    /// how long to pause.
+    pub(super) fn sees_turn(&mut self, w: FairWord, ahead: u16, now: Now, pace: &mut Pace) -> u64 {
         self.lost = self.lost.saturating_add(1);
         let found = w.with_mx(0).with_ms(0).into_bits();
         let before = FairWord::from_bits(self.found);
@@ -63,31 +59,56 @@ impl Tries {
             if let Some(since_ns) = self.since_ns {
                 let turns = u64::from(lane::distance(before.nx(), w.nx())).max(1);
                 let took_ns = now.local_ns.saturating_sub(since_ns) / turns;
-                let took_ns = took_ns.min(TRY_SAME_HOLD_NS_MAX);
-                *turn_ns = match *turn_ns {
-                    0 => took_ns,
-                    lately_ns => (lately_ns + took_ns).div_ceil(2),
-                };
+                pace.turn_ns = lately(pace.turn_ns, took_ns);
             }
             (self.found, self.since_ns) = (found, Some(now.local_ns));
         }
         self.held_ns = now.local_ns.saturating_sub(self.since_ns.unwrap_or(now.local_ns));
-        before_turn_ns(ahead, *turn_ns, self.held_ns)
+        pace.before_turn_ns(ahead, self.held_ns)
     }
 }
 
-/// How long not to look, with so many turns before one's own, of which the first has lasted for
-/// `held_ns`: until most of them may be over, then often, and less often if they take longer.
-pub(super) fn before_turn_ns(ahead: u16, turn_ns: u64, held_ns: u64) -> u64 {
-    let turns_ns = u64::from(ahead).saturating_mul(turn_ns);
-    let most_ns = turns_ns / 4 * 3;
-    let pause_ns = match held_ns {
-        held_ns if held_ns < most_ns => most_ns - held_ns,
-        held_ns if held_ns < 2 * most_ns => turns_ns / 8,
-        _ => held_ns / 4,
-    };
-    pause_ns.min(TRY_PAUSE_NS_MAX)
+/// What has been seen of a fair lock lately, nanoseconds; 0: nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Pace {
+    /// A turn.
+    turn_ns: u64,
+    /// A look, from the post to the answer.
+    look_ns: u64,
 }
+
+/// What is seen late seems longer than it was: the shortest counts, for a while.
+fn lately(lately_ns: u64, took_ns: u64) -> u64 {
+    match lately_ns {
+        0 => took_ns,
+        _ => took_ns.min(lately_ns + lately_ns.div_ceil(8)),
+    }
+}
+
+impl Pace {
+    /// A look has taken so long.
+    pub(super) fn looked(&mut self, took_ns: u64) {
+        self.look_ns = lately(self.look_ns, took_ns);
+    }
+
+    /// How long not to look, with so many turns before one's own, of which the first has lasted for
+    /// `held_ns`. Who is next looks all the time, and less often if the hold lasts. Who is not need
+    /// not look before the others can have come to see their turns; where holds last longer than
+    /// that, before half of their turns may be over.
+    pub(super) fn before_turn_ns(self, ahead: u16, held_ns: u64) -> u64 {
+        let often_ns = (held_ns / 16).min(TRY_PAUSE_NS_MAX);
+        let others = u64::from(ahead.saturating_sub(1));
+        let turns_ns = match self.turn_ns > self.look_ns.saturating_mul(LONG_TURN_LOOKS) {
+            true => (others.saturating_mul(self.turn_ns) / 2).saturating_sub(held_ns),
+            false => 0,
+        };
+        let far_ns = others.saturating_mul(self.look_ns).max(turns_ns);
+        often_ns.max(far_ns.min(FAR_PAUSE_NS_MAX))
+    }
+}
+
+/// Turns that take more looks than this are mostly holds.
+const LONG_TURN_LOOKS: u64 = 8;
 
 impl Machine {
     /// The lock was found held by another, in this word: begin anew after a pause, or queue.
@@ -100,7 +121,7 @@ impl Machine {
         }
         let may_try = e.may_try && tries.lost < TRIES_MAX && tries.holds < TRIES_HOLDS_MAX;
         match may_try || e.may_try && planted::is(Bug::TriesForEver) {
-            true => Step::Again { pause_ns: tries.pause_ns() },
+            true => Step::Again { pause_ns: tries.pause_ns(), is_far: false },
             false => self.wait(e, None),
         }
     }

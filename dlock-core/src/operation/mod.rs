@@ -93,6 +93,8 @@ pub enum Effect {
     Pause {
         /// Nanoseconds.
         pause_ns: u64,
+        /// Others are sure to have the lock before: the processor is better left to them.
+        is_far: bool,
     },
     /// Send a request whose reply, if it has one, nobody waits for.
     Tell(Request),
@@ -293,9 +295,9 @@ impl Operation {
                     }
                     self.finish(entry, result);
                 }
-                Stage::Step(Step::Again { pause_ns }) => {
+                Stage::Step(Step::Again { pause_ns, is_far }) => {
                     self.stage = Stage::Pausing;
-                    return Effect::Pause { pause_ns };
+                    return Effect::Pause { pause_ns, is_far };
                 }
                 Stage::Step(step) => {
                     if let Some(effect) = self.follow(entry, step) {

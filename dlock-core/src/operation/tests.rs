@@ -9,14 +9,17 @@ use super::*;
 use crate::clock::{ServerTime, NS};
 use crate::control::{LockDesc, LockGrant};
 use crate::ids::{ClientId, Handle, LockId, Slot};
+use crate::limits::CLAIM_LEASE_S_MAX;
 use crate::lock::{EntryState, View};
 use crate::message::{Mode, WaitNumber};
 use crate::word_op::WordOp;
-use crate::words::{AtomicWord, FairWord, LedgerState};
+use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState};
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
 const TAKE: Op = Op::TryLock { mode: X, expire_s: 5 };
+/// A fair lock's note is waited for.
+const TAKE_LONG: Op = Op::TryLock { mode: X, expire_s: CLAIM_LEASE_S_MAX + 1 };
 const LOCK: Op = Op::Lock { mode: X, expire_s: 5 };
 /// The moment at which every test begins.
 const START: u64 = 1_000 * NS;
@@ -93,7 +96,7 @@ fn held(lock_type: LockType) -> LockEntry {
     loop {
         match o.next(&mut e) {
             Effect::WriteLedger(_) => {}
-            Effect::Flush { .. } => o.flushed(&mut e, true, at(2)),
+            Effect::ReadClock => o.clock(at(2)),
             Effect::Done(result) => {
                 assert_eq!(result.status, Status::Success);
                 return e;
@@ -104,33 +107,6 @@ fn held(lock_type: LockType) -> LockEntry {
 }
 
 const RESOLVE: Request = Request::Resolve { handle: Handle(3) };
-
-#[test]
-fn a_ledger_entry_is_written_before_it_is_flushed_and_flushed_before_the_grant_is_told() {
-    let mut e = entry(LockType::Fair);
-    let mut o = begin(&mut e, TAKE);
-    assert!(matches!(posted(o.next(&mut e))[..], [WordOp::WriteLedger { .. }, WordOp::Faa { .. }]));
-    o.outcome(&mut e, values(&[0]), at(1));
-    let Effect::WriteLedger(entry) = o.next(&mut e) else { panic!("the ledger first") };
-    assert_eq!(entry.state(), LedgerState::HeldExclusive);
-    assert_eq!(o.next(&mut e), Effect::Flush { until_ns: START + CHAIN_WAIT_NS });
-    o.flushed(&mut e, true, at(2));
-    assert_eq!(done(o.next(&mut e)), Status::Success);
-}
-
-#[test]
-fn a_ledger_write_that_is_not_flushed_makes_no_grant_and_is_undone() {
-    let mut e = entry(LockType::Fair);
-    let mut o = begin(&mut e, TAKE);
-    let _ = posted(o.next(&mut e));
-    o.outcome(&mut e, values(&[0]), at(1));
-    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
-    assert!(matches!(o.next(&mut e), Effect::Flush { .. }));
-    o.flushed(&mut e, false, at(FLUSH_WAIT_NS));
-    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
-    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
-    assert!(e.in_doubt());
-}
 
 #[test]
 fn a_lost_outcome_is_undone_at_once_and_for_sure_before_the_next_operation() {
@@ -273,20 +249,19 @@ fn success_means_a_running_lease() {
             let mut e = entry(lock_type);
             let mut o = begin(&mut e, TAKE);
             let _ = posted(o.next(&mut e));
-            let flushed_at = if lock_type == LockType::Fair { at(1) } else { at(ns) };
-            o.outcome(&mut e, values(&[0]), flushed_at);
+            let answered_at = if lock_type == LockType::Fair { at(1) } else { at(ns) };
+            o.outcome(&mut e, values(&[0]), answered_at);
             let told = loop {
                 match o.next(&mut e) {
                     Effect::WriteLedger(_) => {}
-                    // a flush that took so long costs the ticket; here the telling did
-                    Effect::Flush { .. } => o.flushed(&mut e, true, at(2)),
+                    // an answer that took so long costs the ticket; here the telling did
+                    Effect::ReadClock => o.clock(at(ns)),
                     Effect::Tell(request) => assert_eq!(request, RESOLVE),
                     Effect::Done(result) => break result.status,
                     other => panic!("{other:?}"),
                 }
             };
-            let expected = if lock_type == LockType::Fair { Status::Success } else { status };
-            assert_eq!(told, expected, "{lock_type:?} {ns}");
+            assert_eq!(told, status, "{lock_type:?} {ns}");
             assert_eq!(e.in_doubt(), told == Status::Fail);
         }
     }
@@ -457,7 +432,7 @@ fn whatever_comes_after_the_horizon_is_unknown() {
     assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
     assert_eq!(done(o.next(&mut e)), Status::BadResponse);
     let mut e = entry(LockType::Fair);
-    let Started::Running(mut o) = Operation::begin(&mut e, TAKE, now(0), bounds()) else {
+    let Started::Running(mut o) = Operation::begin(&mut e, TAKE_LONG, now(0), bounds()) else {
         panic!()
     };
     let _ = posted(o.next(&mut e));
@@ -545,7 +520,7 @@ fn execute(word_op: &WordOp, word: &mut u64) -> u64 {
 fn items_on_different_locks_advance_side_by_side() {
     let types = [LockType::Fair, LockType::Fair, LockType::Atomic];
     let entries = types.map(entry).to_vec();
-    let (mut b, mut rig) = batch(entries, &[(TAKE, 0), (TAKE, 1), (TAKE, 2)]);
+    let (mut b, mut rig) = batch(entries, &[(TAKE, 0), (TAKE_LONG, 1), (TAKE, 2)]);
     assert_eq!(run(&mut b, &mut rig, &mut [0; 3]), 2, "one post for all, one flush");
     assert_eq!(codes(&b), [Status::Success; 3]);
 }

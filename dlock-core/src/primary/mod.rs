@@ -445,6 +445,11 @@ impl Primary {
         self.arbiter.assert_consistent(&refs, &is_deaf)
     }
 
+    /// Whether this client is queued for the lock of this slot.
+    pub fn is_queued(&self, slot: Slot, client: ClientId) -> bool {
+        self.arbiter.is_queued(slot, client)
+    }
+
     /// How many are queued for the lock of this slot.
     pub fn waiters(&self, slot: Slot) -> usize {
         self.arbiter.waiters(slot)

@@ -303,3 +303,47 @@ fn a_read_write_lock_that_a_batch_has_taken_exclusively_is_taken() {
         assert_eq!(rig.entry(0).refs(), 1);
     }
 }
+
+#[test]
+fn a_ledger_entry_is_written_before_the_grant_is_told() {
+    let mut e = entry(LockType::Fair);
+    let mut o = begin(&mut e, TAKE);
+    let [WordOp::WriteLedger { value, .. }, WordOp::Faa { .. }] = posted(o.next(&mut e))[..] else {
+        panic!("the intent, then the ticket")
+    };
+    let intent = LedgerEntry::from_bits(value);
+    assert!(intent.is_claim_by_intent(X) && !intent.is_claim_by_intent(S), "{intent:?}");
+    o.outcome(&mut e, values(&[0]), at(1));
+    let Effect::WriteLedger(note) = o.next(&mut e) else { panic!("the ledger first") };
+    assert_eq!((note.state(), note.detail()), (LedgerState::HeldExclusive, intent.detail()));
+    assert_eq!(o.next(&mut e), Effect::ReadClock);
+    o.clock(at(2));
+    assert_eq!(done(o.next(&mut e)), Status::Success);
+}
+
+#[test]
+fn of_a_long_lease_the_ledger_entry_is_flushed_before_the_grant_is_told() {
+    let mut e = entry(LockType::Fair);
+    let mut o = begin(&mut e, TAKE_LONG);
+    assert!(matches!(posted(o.next(&mut e))[..], [WordOp::WriteLedger { .. }, WordOp::Faa { .. }]));
+    o.outcome(&mut e, values(&[0]), at(1));
+    let Effect::WriteLedger(entry) = o.next(&mut e) else { panic!("the ledger first") };
+    assert_eq!(entry.state(), LedgerState::HeldExclusive);
+    assert_eq!(o.next(&mut e), Effect::Flush { until_ns: START + CHAIN_WAIT_NS });
+    o.flushed(&mut e, true, at(2));
+    assert_eq!(done(o.next(&mut e)), Status::Success);
+}
+
+#[test]
+fn a_ledger_write_that_is_not_flushed_makes_no_grant_and_is_undone() {
+    let mut e = entry(LockType::Fair);
+    let mut o = begin(&mut e, TAKE_LONG);
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0]), at(1));
+    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
+    assert!(matches!(o.next(&mut e), Effect::Flush { .. }));
+    o.flushed(&mut e, false, at(FLUSH_WAIT_NS));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    assert!(e.in_doubt());
+}

@@ -23,7 +23,7 @@ fn hold(lock_type: LockType, number: u64) -> u64 {
 
 fn pause_ns(effect: Effect) -> u64 {
     match effect {
-        Effect::Pause { pause_ns } => pause_ns,
+        Effect::Pause { pause_ns, .. } => pause_ns,
         other => panic!("{other:?} is no pause"),
     }
 }

@@ -2,9 +2,11 @@
 //! The turn of an exclusive ticket of a fair lock, seen and handed on without the arbiter.
 
 use super::*;
-use crate::limits::{CLAIM_LEASE_S_MAX, FAIR_GRACE_S, TRIES_MAX, TRY_SAME_HOLD_NS_MAX};
+use crate::limits::{
+    FAIR_GRACE_S, FAR_PAUSE_NS_MAX, TRIES_MAX, TRY_PAUSE_NS_MAX, TRY_SAME_HOLD_NS_MAX,
+};
 use crate::word_op::{Word, WordAddr};
-use crate::words::{LedgerEntry, Ticket};
+use crate::words::Ticket;
 
 const W0: WordAddr = WordAddr::from_index(9 * 4);
 const LATE_NS: u64 = FAIR_GRACE_S as u64 * NS / 2;
@@ -150,6 +152,20 @@ fn a_long_lease_is_noted_at_the_turn_and_the_note_is_waited_for() {
     assert_eq!(looks(&mut e, &mut o, 2), [claim(1_060), READ], "the longest that is claimed");
 }
 
+/// The ledger may say that it is held: asked again with the ticket, it would wait for itself.
+#[test]
+fn a_lost_note_of_a_long_lease_leaves_a_doubt() {
+    let (mut e, mut o) = queued(u32::MAX);
+    let _ = looks(&mut e, &mut o, 2);
+    o.outcome(&mut e, values(&[0, word(4, 5)]), at(3));
+    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
+    assert!(matches!(o.next(&mut e), Effect::Flush { .. }));
+    o.flushed(&mut e, false, at(4));
+    assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    assert!(e.in_doubt());
+}
+
 #[test]
 fn a_ticket_that_was_skipped_is_taken_anew_once() {
     let (mut e, mut o) = queued(5);
@@ -195,27 +211,59 @@ fn who_sees_the_same_turn_for_long_or_looks_too_often_sleeps() {
     assert!(matches!(o.next(&mut e), Effect::Ask { .. }));
 }
 
+/// Looks from `from_ns` to `ns`, and finds `nx` served; its number is 4.
+fn pause_after(e: &mut LockEntry, o: &mut Operation, (from_ns, ns): (u64, u64), nx: u16) -> Effect {
+    let _ = looks(e, o, from_ns);
+    o.outcome(e, values(&[word(nx, 9)]), at(ns));
+    let effect = o.next(e);
+    o.paused(e, at(ns));
+    let _ = posted(o.next(e));
+    o.outcome(e, values(&[word(nx, 9)]), at(ns)); // so that the next look begins with a pause
+    effect
+}
+
+fn pause(pause_ns: u64, is_far: bool) -> Effect {
+    Effect::Pause { pause_ns, is_far }
+}
+
 #[test]
-fn who_knows_how_long_a_turn_takes_looks_when_most_of_the_turns_before_it_may_be_over() {
-    use crate::limits::TRY_PAUSE_NS_MAX;
+fn who_is_next_looks_all_the_time_and_less_often_if_the_hold_lasts() {
     let (mut e, mut o) = queued(5);
-    let pause = |e: &mut LockEntry, o: &mut Operation, ns, nx| {
-        let _ = looks(e, o, ns);
-        o.outcome(e, values(&[word(nx, 9)]), at(ns));
-        let Effect::Pause { pause_ns } = o.next(e) else { panic!("not yet") };
-        o.paused(e, at(ns)); // earlier than told
-        let _ = posted(o.next(e));
-        o.outcome(e, values(&[word(nx, 9)]), at(ns));
-        pause_ns
+    assert_eq!(pause_after(&mut e, &mut o, (1_000, 1_000), 3), pause(0, false));
+    assert_eq!(pause_after(&mut e, &mut o, (1_160, 1_160), 3), pause(10, false));
+    assert_eq!(pause_after(&mut e, &mut o, (17_000, 17_000), 3), pause(1_000, false));
+    let long_ns = 16 * TRY_PAUSE_NS_MAX + 2_000;
+    assert_eq!(pause_after(&mut e, &mut o, (long_ns, long_ns), 3), pause(TRY_PAUSE_NS_MAX, false));
+}
+
+#[test]
+fn who_is_not_next_need_not_look_before_the_others_can_have_looked() {
+    let (mut e, mut o) = queued(5);
+    // the shortest look lately: 1 ns, when the ticket was taken
+    assert_eq!(pause_after(&mut e, &mut o, (1_000, 1_400), 1), pause(2 * 2, true));
+    let (mut e, mut o) = queued(5);
+    for n in 0..64 {
+        let _ = pause_after(&mut e, &mut o, (1_000 + 400 * n, 1_400 + 400 * n), 1);
+    }
+    let Effect::Pause { pause_ns, is_far } = pause_after(&mut e, &mut o, (27_000, 27_400), 1)
+    else {
+        panic!("not yet")
     };
-    // its number is 4: 65534 to 3 come first
-    assert_eq!(pause(&mut e, &mut o, 1_000, 0xfffe), 0, "it knows nothing yet");
-    assert_eq!(pause(&mut e, &mut o, 1_800, 0xfffe), 200);
-    assert_eq!(pause(&mut e, &mut o, 9_000, 2), 3 * 1_000, "4 turns took 8,000: 2 are left");
-    assert_eq!(pause(&mut e, &mut o, 11_999, 2), 1);
-    assert_eq!(pause(&mut e, &mut o, 12_000, 2), 500, "they may be over");
-    assert_eq!(pause(&mut e, &mut o, 15_000, 2), 1_500, "they take longer");
-    assert_eq!(pause(&mut e, &mut o, 9_000_000, 2), TRY_PAUSE_NS_MAX);
+    assert!(is_far && (790..=1_700).contains(&pause_ns), "two looks: {pause_ns}");
+}
+
+#[test]
+fn where_holds_last_half_of_the_turns_before_the_next_one_are_slept_through() {
+    let (mut e, mut o) = queued(5);
+    let _ = pause_after(&mut e, &mut o, (1_000, 1_000), 0);
+    // one turn has taken 100,000 ns
+    assert_eq!(pause_after(&mut e, &mut o, (101_000, 101_000), 1), pause(100_000, true));
+    assert_eq!(pause_after(&mut e, &mut o, (131_000, 131_000), 1), pause(70_000, true));
+    assert_eq!(pause_after(&mut e, &mut o, (301_000, 301_000), 1), pause(12_500, true));
+    let (mut e, mut o) = queued(5);
+    let _ = pause_after(&mut e, &mut o, (1_000, 1_000), 0);
+    let most = pause_after(&mut e, &mut o, (9_999_000, 9_999_000), 1);
+    assert_eq!(most, pause(FAR_PAUSE_NS_MAX, true));
 }
 
 #[test]

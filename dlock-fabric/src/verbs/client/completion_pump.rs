@@ -34,7 +34,7 @@ pub(super) const SEND_SLOTS: u32 =
     SMALL.0 as u32 * SMALL.1 + LARGE.0 as u32 * LARGE.1 + NOTES.0 as u32 * NOTES.1 + RING_VERBS;
 
 /// How long a thread looks again and again at most, before it sleeps: a sleep costs some 20 µs.
-const SPIN_MAX: Duration = Duration::from_micros(200);
+const SPIN_MAX: Duration = Duration::from_millis(1);
 /// The same of a client that wants to sleep.
 const SPIN_SLEEPY: Duration = Duration::from_micros(2);
 /// How long it looks when that was of no use lately: this part of the longest time.

@@ -49,7 +49,10 @@ driver_bugs! {
 #[cfg(feature = "planted")]
 const ELSEWHERE: &[(&str, &str)] = &[
     ("share-over-owner", "quiet"),
-    ("revoked-once", "roaming"),
+    ("intent-lapses", "handover"),
+    ("claim-lapses", "verbs"),
+    ("suspect-extends", "verbs"),
+    ("revoked-once", "storm"),
     ("shares-come-round", "rounds"),
     ("issued-any-intent", "strays"),
     ("old-share-undone", "strays"),

@@ -367,7 +367,8 @@ impl World {
             Fault::Freeze if sys.alive => {
                 let ns = sys.outage();
                 sys.struck(fault, c);
-                sys.frozen_until = sys.now + ns;
+                sys.frozen_until = sys.frozen_until.max(sys.now + ns);
+                sys.put_off_until = sys.put_off_until.max(sys.frozen_until);
                 sys.lasts(fault, sys.now + ns);
             }
             Fault::PartitionUp | Fault::PartitionDown | Fault::PartitionBoth if remote => {

@@ -22,6 +22,7 @@ mod ended;
 mod faults;
 mod first;
 mod goals;
+mod kept;
 mod members;
 mod memory;
 mod object;
@@ -280,6 +281,7 @@ impl World {
             }
             ev => self.sys.client_event(ev),
         }
+        self.nobody_is_kept_waiting();
         true
     }
 }

@@ -376,6 +376,26 @@ pub const SCENARIOS: &[Scenario] = &[
         overstay: 200,
         ..CALM
     },
+    // clients that hand a fair lock on by themselves, and lose answers and notes half-way
+    Scenario {
+        name: "handover",
+        types: &[Fair],
+        fabrics: &[&[Shm], &[Verbs], &[Verbs, Shm], &[Shm, Tcp], &[Verbs, Tcp]],
+        faults: &[
+            F::Pause,
+            F::Standstill,
+            F::BreakCommand,
+            F::BreakControl,
+            F::Slow,
+            F::Crash,
+            F::Freeze,
+        ],
+        fault_every: 40,
+        overstay: 200,
+        few: true,
+        endless: &[0, 100, 900],
+        ..CALM
+    },
     // ledgers and clients with ticket numbers that are a lap old
     Scenario {
         name: "laps",

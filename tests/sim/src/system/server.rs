@@ -18,6 +18,7 @@ use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
 use dlock_core::words::{AtomicWord, FairWord, RwWord};
 
 use super::control::Answer;
+use super::kept::Kept;
 use super::state::{Arrived, Client, Doing, Ev, Frame, Life, Session, Sys, Thread, Unit};
 
 /// The connection number that stands for every connection of a process that has ended.
@@ -37,6 +38,8 @@ pub(crate) struct World {
     asleep: Vec<Option<(u64, u64)>>,
     /// Fair locks whose next owner sleeps at its turn: since when, and the word.
     untold: Vec<Option<(u64, u64)>>,
+    /// Of each lock.
+    pub(super) kept: Vec<Kept>,
 }
 
 /// A free fair lock whose waiters sleep is passed on within this time: the grace of a ticket that
@@ -67,7 +70,9 @@ impl World {
         let (prepared, out) = (Vec::new(), Vec::new());
         let none = vec![None; sys.plan.locks.len()];
         let (primary, unheard, asleep, untold) = (None, 0, none.clone(), none);
-        let mut world = Self { sys, primary, members, prepared, out, unheard, asleep, untold };
+        let kept = vec![None; sys.plan.locks.len()];
+        let mut world =
+            Self { sys, primary, members, prepared, out, unheard, asleep, untold, kept };
         world.primary = Some(world.fresh_primary(0));
         world
     }
@@ -426,7 +431,7 @@ impl Sys {
     /// Where the lock is now, told by somebody who has got it and whom the primary knows and is
     /// not about to forget: whose lock was destroyed unknowingly may remember a place that another
     /// lock or an object has now.
-    fn slot_of(&self, l: usize, primary: &Primary) -> Option<Slot> {
+    pub(super) fn slot_of(&self, l: usize, primary: &Primary) -> Option<Slot> {
         let stays = |s: &Session| !s.left && !primary.is_leaving(s.id);
         let knows = |c: &&Client| self.sessions.iter().any(|s| Some(s.id) == c.id && stays(s));
         let threads = self.clients.iter().filter(knows).map(|c| &c.threads[l]);

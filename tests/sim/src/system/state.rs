@@ -402,6 +402,8 @@ pub(crate) struct Sys {
     pub serve_pending: bool,
     pub tick_at: Option<u64>,
     pub frozen_until: u64,
+    /// What was put off until then is done then, though it thaws earlier.
+    pub put_off_until: u64,
     /// The first occupant of a lock's slot has its lanes.
     pub lanes_set: Vec<bool>,
     /// Until when each fault lasts.
@@ -443,6 +445,7 @@ impl Sys {
             serve_pending: false,
             tick_at: None,
             frozen_until: 0,
+            put_off_until: 0,
             lanes_set: vec![false; plan.locks.len()],
             active: [0; super::plan::FAULTS.len()],
             calm: false,

@@ -192,7 +192,7 @@ impl Sys {
                 self.effect(c, l);
             }
             Effect::Count(_) => self.effect(c, l),
-            Effect::Pause { pause_ns } => self.pause(c, l, pause_ns),
+            Effect::Pause { pause_ns, .. } => self.pause(c, l, pause_ns),
             Effect::Forget => {
                 (t.asked, t.answer) = (None, None);
                 self.effect_next(c, l);

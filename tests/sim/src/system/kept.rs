@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whoever is queued with a ticket that has its turn is granted the lock: nobody else can hold it.
+
+use dlock_core::clock::NS;
+use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
+use dlock_core::lock::EntryState;
+use dlock_core::message::LockType;
+use dlock_core::words::{FairWord, Ticket};
+
+use super::state::{Doing, Sys, Thread};
+use super::World;
+
+/// The primary's next look, and a margin. A ticket before it that nobody claims costs a grace.
+const KEPT_NS_MAX: u64 = (LOOK_S as u64 + FAIR_GRACE_S as u64) * NS;
+
+/// A ticket that has its turn and waits: since when.
+pub type Kept = Option<(u64, usize, Ticket)>;
+
+impl World {
+    /// A turn that has come, and a grant that does not.
+    pub fn nobody_is_kept_waiting(&mut self) {
+        let locks = self.sys.plan.locks.len();
+        for l in (0..locks).filter(|&l| self.sys.plan.locks[l] == LockType::Fair) {
+            let found = self.has_its_turn(l);
+            let since = match (self.kept[l], found) {
+                (Some((since, c, ticket)), Some(now)) if (c, ticket) == now => since,
+                _ => self.sys.now,
+            };
+            self.kept[l] = found.map(|(c, ticket)| (since, c, ticket));
+            if self.sys.now - since > KEPT_NS_MAX {
+                let why = format!("liveness: lock {l}: a turn has come, and is not granted");
+                return self.sys.fail(why);
+            }
+        }
+    }
+
+    /// The client whose exclusive ticket has its turn, if it is queued, and the primary runs.
+    fn has_its_turn(&self, l: usize) -> Option<(usize, Ticket)> {
+        let primary = self.primary.as_ref()?;
+        let sys = &self.sys;
+        let slot = sys.slot_of(l, primary)?;
+        let word = FairWord::from_bits(sys.memory.words[Sys::w0(slot).index() as usize]);
+        let is_calm = sys.put_off_until <= sys.now;
+        let waits = |t: &Thread| matches!(t.doing, Doing::Reply { is_wait: true });
+        let mut all = sys.clients.iter().enumerate().filter(|(_, c)| waits(&c.threads[l]));
+        all.find_map(|(c, client)| {
+            let t = &client.threads[l];
+            let is_queued = client.up.is_empty() && primary.is_queued(slot, client.id?);
+            let entry = t.entry.as_ref().filter(|e| e.state() == EntryState::ExclusiveTicketed)?;
+            let ticket = entry.ticket().filter(|&ticket| word.is_turn_of(ticket))?;
+            let is_told = t.answer.is_some() || !client.down.is_empty();
+            (is_calm && is_queued && !is_told).then_some((c, ticket))
+        })
+    }
+}
