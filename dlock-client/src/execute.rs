@@ -540,6 +540,13 @@ impl ClientLock {
         }
     }
 
+    /// Writes the note that is late, if one is. Not while an operation is under way.
+    pub(crate) fn write_late_note(&mut self) {
+        if let Some(note) = self.entry.take_late_note() {
+            self.exec.write_ledger(self.entry.handle(), note);
+        }
+    }
+
     /// Another channel to the same primary: carries again what the old one may have lost.
     pub(crate) fn resume(&mut self) {
         let now = self.now();
@@ -565,6 +572,7 @@ pub(crate) fn settle(
     if let Some(status) = held.exec.refusal() {
         return Err(status);
     }
+    held.write_late_note();
     let now = held.now();
     let left = until.saturating_duration_since(Instant::now()).as_nanos();
     let until_ns = now.local_ns.saturating_add(u64::try_from(left).unwrap_or(u64::MAX));

@@ -16,13 +16,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use dlock_core::session::Heartbeats;
 use dlock_fabric::clock::boot_ns;
-use dlock_fabric::threads::spawn_without_signals;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::control::Control;
+use crate::per_process::{Cell, PerProcess};
 
 /// Longest sleep of the thread while there are sessions.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
@@ -84,61 +83,29 @@ impl Pulse {
 /// One session that the thread looks after.
 type Session = (Weak<Pulse>, Weak<Mutex<Option<Control>>>);
 
-/// The sessions of one process. A forked child makes its own: the parent's thread may have held
-/// the mutex when it forked.
-struct Sessions {
-    process: u32,
-    list: Mutex<(Vec<Session>, bool)>,
-    changed: Condvar,
-}
-
-static SESSIONS: ArcSwapOption<Sessions> = ArcSwapOption::const_empty();
-
-fn sessions() -> Arc<Sessions> {
-    let process = std::process::id();
-    let mine = |sessions: &Option<Arc<Sessions>>| {
-        sessions.as_ref().is_some_and(|sessions| sessions.process == process)
-    };
-    SESSIONS.rcu(|sessions| match mine(sessions) {
-        true => sessions.clone(),
-        false => {
-            Some(Arc::new(Sessions { process, list: Mutex::default(), changed: Condvar::new() }))
-        }
-    });
-    // it was stored just now, and is never taken out
-    SESSIONS.load_full().expect("the sessions of this process")
-}
+static SESSIONS: Cell<Session> = Cell::const_empty();
 
 /// Has the library send the heartbeats of a session that has a horizon.
 pub(crate) fn look_after(pulse: &Arc<Pulse>, control: &SharedControl) {
     if pulse.next_ns() == u64::MAX {
         return;
     }
-    let sessions = sessions();
-    let mut list = sessions.list.lock();
-    list.0.push((Arc::downgrade(pulse), Arc::downgrade(control)));
-    if !list.1 {
-        match spawn_without_signals("dlock-heartbeat", run) {
-            Ok(()) => list.1 = true,
-            Err(error) => log::error!(
-                "no thread for heartbeats ({error}): call heartbeat() before the horizon ends"
-            ),
-        }
+    let session = (Arc::downgrade(pulse), Arc::downgrade(control));
+    if !PerProcess::mine(&SESSIONS).add(session, "dlock-heartbeat", run) {
+        log::error!("heartbeats are not sent: call heartbeat() before the horizon ends");
     }
-    drop(list);
-    sessions.changed.notify_all();
 }
 
 fn run() {
-    let sessions = sessions();
+    let sessions = PerProcess::mine(&SESSIONS);
     let mut list = sessions.list.lock();
     loop {
-        list.0.retain(|(pulse, control)| pulse.strong_count() > 0 && control.strong_count() > 0);
-        if list.0.is_empty() {
-            list.1 = false;
+        list.all.retain(|(pulse, control)| pulse.strong_count() > 0 && control.strong_count() > 0);
+        if list.all.is_empty() {
+            list.has_thread = false;
             return;
         }
-        let now = list.0.clone();
+        let now = list.all.clone();
         let sleep = MutexGuard::unlocked(&mut list, || now.iter().filter_map(tend).min());
         let _ = sessions.changed.wait_for(&mut list, sleep.unwrap_or(SLEEP_MAX));
     }

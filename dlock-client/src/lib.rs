@@ -29,10 +29,12 @@ mod heartbeat;
 mod instance;
 #[cfg(test)]
 mod late;
+mod late_notes;
 mod locks;
 mod object;
 mod options;
 mod pass;
+mod per_process;
 mod reference;
 mod stats;
 mod table;

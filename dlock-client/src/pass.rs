@@ -18,13 +18,10 @@ pub(crate) fn pass(Pause { time, is_far }: Pause, since: Instant) {
     const SPIN_MAX: Duration = Duration::from_micros(2);
     /// Shorter than the timer of a sleep is sure of.
     const YIELD_MAX: Duration = Duration::from_micros(100);
-    /// So is it, if little depends on it.
-    const FAR_YIELD_MAX: Duration = Duration::from_micros(300);
     /// A hold is short, or is slept through.
     const AWAKE_MAX: Duration = Duration::from_millis(2);
     let start = Instant::now();
-    let awake_max = if is_far { FAR_YIELD_MAX } else { YIELD_MAX };
-    if time > awake_max && (is_far || start.duration_since(since) >= AWAKE_MAX) {
+    if time > YIELD_MAX && (is_far || start.duration_since(since) >= AWAKE_MAX) {
         return std::thread::sleep(time);
     }
     loop {

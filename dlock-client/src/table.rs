@@ -63,6 +63,8 @@ pub(crate) struct ClientLock {
     pub(crate) queue: VecDeque<Turn>,
     /// The turn that was given out last.
     last_turn: Turn,
+    /// A thread looks after its notes that are late.
+    pub(crate) is_watched: bool,
     /// The server clock as it was last read, for operations that need no fresh reading.
     pub(crate) last_now: Now,
 }
@@ -75,7 +77,7 @@ impl ClientLock {
         pulse: Arc<Pulse>,
         epoch: Epoch,
     ) -> Self {
-        entry.may_try(exec.is_one_sided());
+        is_carried_by(&mut entry, &*exec);
         let last_now = Now::exact(ServerTime(0));
         let is_local = exec.reads_are_free();
         Self {
@@ -90,13 +92,14 @@ impl ClientLock {
             hold: 0,
             queue: VecDeque::new(),
             last_turn: 0,
+            is_watched: false,
             last_now,
         }
     }
 
     /// Another session carries its operations from here on.
     pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>, pulse: Arc<Pulse>) {
-        self.entry.may_try(exec.is_one_sided());
+        is_carried_by(&mut self.entry, &*exec);
         self.is_local = exec.reads_are_free();
         self.exec = exec;
         self.pulse = pulse;
@@ -139,6 +142,12 @@ impl ClientLock {
     pub(crate) fn within_horizon(&self, now: Now) -> Now {
         Now { horizon_ns: self.pulse.horizon_ns(), ..now }
     }
+}
+
+/// What the operations on a lock may do where this executor carries them out.
+fn is_carried_by(entry: &mut LockEntry, exec: &dyn Executor) {
+    entry.may_try(exec.is_one_sided());
+    entry.notes_late(exec.is_one_sided() && !exec.reads_are_free());
 }
 
 /// A place in the queue of those that wait for a guard of one lock.

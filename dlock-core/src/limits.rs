@@ -80,6 +80,12 @@ pub const FAR_PAUSE_NS_MAX: u64 = 4_000_000;
 /// Seconds of the longest lease that a waiter claims ahead of its turn: who stops for ever while it
 /// waits keeps the lock from others for so long at its turn, as any holder does.
 pub const CLAIM_LEASE_S_MAX: u32 = 60;
+/// Seconds for which an intent claims the turn beyond the lease, where notes may be late: for so
+/// long more tickets can be taken under it.
+pub const CLAIM_SLACK_S: u32 = 2;
+/// Nanoseconds after which a note of a fair lock that was put off is written, and a ticket named
+/// (10 ms).
+pub const NOTE_LATE_NS: u64 = 10_000_000;
 /// Largest heartbeat timeout in seconds (C API).
 pub const HEARTBEAT_S_MAX: u32 = 300;
 /// Largest `recovery_client_num` (C API).

@@ -28,7 +28,13 @@ bugs! {
     ClaimNotHeld = "claim-not-held", "a claimed ticket is held at its turn, until its deadline";
     IntentIgnored = "intent-ignored", "what an intent claims is kept until the intent's deadline";
     IntentLapses = "intent-lapses", "what an intent claims outlasts a session as a hold does";
-    SuspectExtends = "suspect-extends", "a share that may have been passed over is not extended";
+    IntentShort = "intent-short", "an intent claims the turn for the whole lease";
+    IntentStandsOn =
+        "intent-stands-on",
+        "a ticket is taken under an intent only if the ledger says it still";
+    SuspectTrusted =
+        "suspect-trusted",
+        "a share that may have been passed over is not taken for one that is held";
     ClaimLapses = "claim-lapses", "a claimed ticket at its turn outlasts a session as a hold does";
     StealPastQueue = "steal-past-queue", "nobody takes an expired hold over past a queue";
     LeaseFromAfter = "lease-from-after", "a lease counts from before the chain was posted";

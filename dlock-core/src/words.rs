@@ -241,6 +241,10 @@ impl LedgerEntry {
         let stamp = Ticket { tx: kind | (stamp >> 16) as u16 & 0x3fff, ts: stamp as u16 };
         Self::of_ticket(LedgerState::Intent, stamp)
     }
+    /// Whether it is an [intent](Self::intent) of this mode.
+    pub fn is_intent_of(self, mode: Mode) -> bool {
+        self.state() == LedgerState::Intent && (self.tx() >> 15 == 1) == (mode == Mode::Shared)
+    }
     /// Whether it is an [intent](Self::intent) that claims a turn in this mode.
     pub fn is_claim_by_intent(self, mode: Mode) -> bool {
         let kind = Self::intent(mode, true, 0).tx();

@@ -242,7 +242,10 @@ fn start(held: &mut ClientLock, op: Op) -> Start {
 fn advance(held: &mut ClientLock, operation: &mut Operation, mut asked: Option<Seq>) -> WaitsFor {
     loop {
         match operation.next(&mut held.entry) {
-            Effect::Done(result) => return WaitsFor::Nothing(result),
+            Effect::Done(result) => {
+                held.write_late_note(); // the program may not ask for the result for long
+                return WaitsFor::Nothing(result);
+            }
             Effect::Post { chain, .. } => match held.exec.post(&chain) {
                 Posted::Ready(outcome) => {
                     let now = held.now();

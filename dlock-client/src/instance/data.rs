@@ -10,6 +10,7 @@ use dlock_core::status::Status;
 
 use super::{code, Instance};
 use crate::execute::{perform, Limit};
+use crate::late_notes::look_after;
 use crate::table::{LockSlot, LockSlotGuard};
 
 impl Instance {
@@ -112,10 +113,11 @@ impl Instance {
         result: OpResult,
     ) -> OpResult {
         let is_success = result.status == Status::Success;
-        if !is_success {
-            if let Some(held) = guard.as_ref() {
+        if let Some(held) = guard.as_mut() {
+            if !is_success {
                 self.stats.count(held.entry.lock_type(), op, &result);
             }
+            look_after(&self.table, held);
         }
         if !is_success || matches!(op, Op::Unlock) {
             lock_slot.changed.notify_all(); // threads that wait for this client's own hold to end

@@ -78,7 +78,7 @@ impl Instance {
             config: config.clone(),
             wrap,
             gate: AtomicU8::new(OPEN),
-            table: Table::new(),
+            table: Arc::new(Table::new()),
             link: ArcSwap::from_pointee(joined.link),
             earlier: Mutex::default(),
             line: Mutex::new(Some(joined.control.line())),
@@ -375,6 +375,9 @@ impl Instance {
         for (_, index) in self.table.indices() {
             let lock_slot = self.table.lock_slot(index);
             if let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LOCK_SLOT_WAIT) {
+                if let Some(held) = guard.as_mut() {
+                    held.write_late_note();
+                }
                 self.table.remove(index, &mut guard);
             }
             lock_slot.changed.notify_all();

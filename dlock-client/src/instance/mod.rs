@@ -97,7 +97,7 @@ pub struct Instance {
     /// What tests put before the executor of each session.
     wrap: Option<Wrap>,
     gate: AtomicU8,
-    table: Table,
+    table: Arc<Table>,
     link: ArcSwap<SessionState>,
     control: SharedControl,
     /// Of earlier sessions, by the primary's incarnation: operations may be under way on them.

@@ -44,7 +44,7 @@ pub(super) fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
         config: ClientConfig::default(),
         wrap: None,
         gate: AtomicU8::new(OPEN),
-        table: Table::new(),
+        table: Arc::new(Table::new()),
         link: ArcSwap::from_pointee(link),
         control: SharedControl::default(),
         earlier: Mutex::default(),

@@ -27,6 +27,8 @@ mod lap;
 mod queue;
 #[path = "fair_state.rs"]
 mod state;
+#[path = "fair_suspects.rs"]
+mod suspects;
 
 use super::{
     cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter, ROUNDS_MAX,
@@ -431,7 +433,7 @@ fn extend(
     };
     let old = by_record.max(by_ledger);
     // a suspect's lease was over when shares were passed over, and its own may be one of them
-    let is_suspect = state.fair.is_suspect(from.client, mode) && !planted::is(Bug::SuspectExtends);
+    let is_suspect = state.fair.is_suspect(from.client, mode);
     let mine = owns(ctx, &mut state.fair, from, mode, ticket) && !is_suspect;
     let (Some(old), true, true) = (old, served, mine) else {
         return ctx.denied(from, Status::Fail);

@@ -14,6 +14,7 @@
 //! it; a call makes [`PASSES_MAX`] passes and goes on at the next tick. See [`WORK_MAX`].
 
 use super::super::{Ctx, LockState, Waiter};
+use super::suspects::pass_over;
 use super::{gives_up_by_ledger, is_given_up, told, Crowd, FairState, Intents, RecordStatus};
 use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
@@ -70,7 +71,7 @@ struct Claim {
 }
 
 /// What ledgers and records say together, at a word that was read before.
-struct Claims {
+pub(super) struct Claims {
     word: FairWord,
     /// At most one of each client.
     all: Vec<Claim>,
@@ -85,7 +86,7 @@ impl Claims {
     }
 
     /// Whether the client's ledger still says what it said then.
-    fn intends(&self, client: ClientId, intent: LedgerEntry) -> bool {
+    pub(super) fn intends(&self, client: ClientId, intent: LedgerEntry) -> bool {
         self.intents.get(&client) == Some(&intent)
     }
 
@@ -508,29 +509,13 @@ fn blocked_head(
     }
     let unclaimed = need.saturating_sub(shares.len() as u16);
     if unclaimed > 0 && is_nobodys(ctx, &state.fair, Mode::Shared, since) {
-        let suspects: Vec<_> = state.fair.head_intents.keys().copied().collect();
-        return pass_over(ctx, state, claims.word, unclaimed, &suspects);
+        let intents = state.fair.head_intents.iter().map(|(&client, &intent)| (client, intent));
+        let suspects = intents.filter(|&(c, i)| claims.may_have_share(c, i)).collect();
+        return pass_over(ctx, &mut state.fair, claims.word, unclaimed, suspects);
     }
     let again = ctx.now.plus_ns(GRACE_NS);
     ctx.wake_at(again);
     false
-}
-
-/// Takes shares off that nobody claims. If one of these clients comes out with one later, it has
-/// none.
-fn pass_over(
-    ctx: &mut Ctx<'_>,
-    state: &mut LockState,
-    word: FairWord,
-    n: u16,
-    suspects: &[ClientId],
-) -> bool {
-    if ctx.cas(word.into_bits(), word.shared_done(n).into_bits())
-        && !planted::is(Bug::PassedOverForgotten)
-    {
-        state.fair.suspects.extend(suspects.iter().map(|&client| (client, None)));
-    }
-    true
 }
 
 /// Readers beyond the limit wait for other readers alone. Shares that nobody claims end after a
@@ -556,15 +541,16 @@ fn crowd(ctx: &mut Ctx<'_>, state: &mut LockState, claims: &Claims) -> bool {
         known: known().collect(),
         intents: claims.intents.clone(),
     });
+    crowd.intents.retain(|_, intent| intent.is_intent_of(Mode::Shared));
     let (since, unclaimed) = (crowd.since, crowd.unclaimed);
     // whoever has claimed one since may have claimed one of those
     let claimed = known().filter(|one| !crowd.known.contains(one)).count();
     // so may one that has released it already, and one that holds it by its intent
-    let is_suspect = |(&client, &intent): &(&ClientId, &LedgerEntry)| {
-        claims.intends(client, intent) && claimed_until(ctx, intent, Mode::Shared).is_none()
+    let is_suspect = |&(client, intent): &(ClientId, LedgerEntry)| {
+        claims.may_have_share(client, intent) && claimed_until(ctx, intent, Mode::Shared).is_none()
     };
-    let suspects = crowd.intents.iter().filter(is_suspect);
-    let suspects: Vec<_> = suspects.map(|(&client, _)| client).collect();
+    let intents = crowd.intents.iter().map(|(&client, &intent)| (client, intent));
+    let suspects: Vec<_> = intents.filter(is_suspect).collect();
     let claimed = (claimed + crowd.intents.len() - suspects.len()) as u16;
     if !reached(ctx, since.plus_ns(GRACE_NS)) {
         return false;
@@ -576,6 +562,6 @@ fn crowd(ctx: &mut Ctx<'_>, state: &mut LockState, claims: &Claims) -> bool {
             ctx.wake_at(again);
             false
         }
-        n => pass_over(ctx, state, claims.word, n, &suspects),
+        n => pass_over(ctx, &mut state.fair, claims.word, n, suspects),
     }
 }

@@ -99,9 +99,8 @@ pub(in crate::arbiter) struct FairState {
     pub(super) revoked: BTreeMap<ClientId, Vec<Revoked>>,
     /// Whose `Abandon` of this ticket was served: nothing on its way names it any more.
     pub(super) settled: BTreeMap<ClientId, Ticket>,
-    /// Clients that were between intent and publication when shares were passed over, and the
-    /// ticket they came out with: it may have been taken off already.
-    pub(super) suspects: BTreeMap<ClientId, Option<Ticket>>,
+    /// Clients that may own a share that was passed over: it may have been taken off already.
+    pub(super) suspects: BTreeMap<ClientId, super::suspects::Suspect>,
     pub(super) crowd: Option<Crowd>,
     /// When the exclusive ticket `head` was first seen at the head of the queue. Two fields, so
     /// that no compiler reads a number that is not there (valgrind would report it).
@@ -307,11 +306,6 @@ impl FairState {
         }
     }
 
-    /// Whether this client's share may have been taken off already, as one that nobody claimed.
-    pub(super) fn is_suspect(&self, client: ClientId, mode: Mode) -> bool {
-        mode == Mode::Shared && self.suspects.contains_key(&client)
-    }
-
     pub(super) fn revoke(
         &mut self,
         client: ClientId,
@@ -356,7 +350,7 @@ impl FairState {
 
     /// What the client's ledger says now tells which of what is remembered of it can be dropped.
     pub(super) fn told(&mut self, client: ClientId, entry: LedgerEntry) {
-        let (ledger, is_intent) = (named(entry), entry.state() == LedgerState::Intent);
+        let ledger = named(entry);
         // one that it gave up may be followed by one that it has not written there yet
         let may_be_older = ledger.is_none() || is_given_up(entry);
         if let Some(revoked) = self.revoked.get_mut(&client) {
@@ -372,19 +366,7 @@ impl FairState {
         if self.settled.get(&client).is_some_and(|t| ledger.map(|l| l.1) != Some(*t)) {
             self.settled.remove(&client);
         }
-        if let Some(suspect) = self.suspects.get_mut(&client) {
-            match (*suspect, ledger) {
-                (None, Some((_, ticket))) => *suspect = Some(ticket),
-                (None, None) if is_intent => {}
-                (Some(its), Some((_, ticket))) if its == ticket => {}
-                _ => {
-                    // what it asked for under that ticket may have been taken off, too
-                    let its = suspect.take();
-                    self.records.retain(|&c, r| c != client || Some(r.ticket) != its);
-                    self.suspects.remove(&client);
-                }
-            }
-        }
+        self.suspect_told(client, entry, ledger);
     }
 
     /// Forgets what the word says is done. Everything kept here is open or younger than a lap.

@@ -39,7 +39,7 @@ impl LockEntry {
             true => self.doubt = Doubt::Lost,
             false => self.end(EntryState::Initialized),
         }
-        self.ledger_write = None;
+        self.notes.forget();
     }
 
     /// Whether what the caller believes to hold was lost, and it was not told yet.
@@ -51,7 +51,7 @@ impl LockEntry {
     /// answered. An operation on its place, before it is got again, might change another lock.
     pub fn leaves(&mut self) {
         self.end(EntryState::Initialized);
-        self.ledger_write = None;
+        self.notes.forget();
         self.doubt = Doubt::Left;
     }
 
@@ -59,7 +59,7 @@ impl LockEntry {
     /// may begin with its chain.
     #[inline]
     pub fn is_settled(&self) -> bool {
-        self.doubt == Doubt::None && self.ledger_write.is_none()
+        self.doubt == Doubt::None && !self.has_ledger_write()
     }
 
     /// Whether it was to be released, and the primary has not answered.

@@ -70,14 +70,25 @@ fn take_ticket(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) ->
         Mode::Exclusive => FairWord::TAKE_EXCLUSIVE,
         Mode::Shared => FairWord::TAKE_SHARED,
     };
-    let deadline = m.started.deadline(expire_s);
+    m.taken_ns = m.started.local_ns;
+    let until_s = m.started.deadline(expire_s);
+    let add = WordOp::Faa { addr: e.w0(), add };
+    let stands = mode == Mode::Exclusive && claims(expire_s) && e.notes.intends_again(until_s);
+    if stands || planted::is(Bug::FairNoIntent) {
+        return Step::Chain(Chain::one(add));
+    }
     // no two intents look the same
     e.stamp = e.stamp.wrapping_add(1);
+    let deadline_s = e.notes.claimed_s(until_s);
     let intent = LedgerEntry::intent(mode, claims(expire_s), e.stamp);
-    let intent = intent.with_deadline_s(deadline, e.anchor_s);
-    let add = WordOp::Faa { addr: e.w0(), add };
-    if planted::is(Bug::FairNoIntent) {
-        return Step::Chain(Chain::one(add));
+    let noted_s = match planted::is(Bug::IntentShort) {
+        true => m.started.time.seconds(),
+        false => deadline_s,
+    };
+    let intent = intent.with_deadline_s(noted_s, e.anchor_s);
+    match mode == Mode::Exclusive && claims(expire_s) {
+        true => e.notes.intends(deadline_s),
+        false => e.notes.is_replaced(),
     }
     let intent = WordOp::WriteLedger { handle: e.handle, value: intent.into_bits() };
     Step::Chain(Chain::one(intent).then(add))
@@ -119,7 +130,7 @@ fn name_given_up(e: &mut LockEntry, mode: Mode) {
         Mode::Exclusive => LedgerState::GivenUpExclusive,
         Mode::Shared => LedgerState::GivenUpShared,
     };
-    e.ledger_write = Some(LedgerEntry::of_ticket(state, e.ticket));
+    e.notes.write(LedgerEntry::of_ticket(state, e.ticket));
     e.diverted = true;
 }
 
@@ -128,6 +139,8 @@ fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: No
         return ask_extend(m, e, mode, expire_s);
     }
     m.phase = Phase::Try;
+    e.notes.hurry();
+    e.notes.is_replaced();
     let later = later_deadline(e, expire_s, m.started);
     let chain = Chain::one(WordOp::WriteLedger {
         handle: e.handle,
@@ -158,7 +171,7 @@ fn held(mode: Mode, ticket: Ticket, deadline_s: u32, anchor_s: u32) -> LedgerEnt
 }
 
 /// `now` was read after the word that is expected: the hold was not over then.
-fn release(m: &mut Machine, e: &LockEntry, mode: Mode, now: Now) -> Step {
+fn release(m: &mut Machine, e: &mut LockEntry, mode: Mode, now: Now) -> Step {
     let word = FairWord::from_bits(e.word);
     let is_at_its_turn = word.nx() == e.ticket.tx;
     let nobody_behind = match mode {
@@ -179,6 +192,7 @@ fn release(m: &mut Machine, e: &LockEntry, mode: Mode, now: Now) -> Step {
     Step::Chain(match mode {
         Mode::Exclusive => Chain::one(cas),
         Mode::Shared => {
+            e.notes.is_replaced();
             let leaving = LedgerEntry::of_ticket(LedgerState::Leaving, e.ticket)
                 .with_deadline_s(e.time_s, e.anchor_s);
             Chain::one(WordOp::WriteLedger { handle: e.handle, value: leaving.into_bits() })
@@ -236,21 +250,25 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step 
     let served = w.serves_next(mode) || mode == Mode::Exclusive && barges;
     let deadline = m.started.deadline(expire_s);
     if !served && turn::may_look(m, e, mode) {
-        e.pace.looked(now.local_ns.saturating_sub(m.started.local_ns));
         e.time_s = m.started.time.seconds();
-        return turn::look_for(m, e);
+        return turn::look_for(m, e, now);
     }
     m.target = u64::from(served);
     e.time_s = if served { deadline } else { m.started.time.seconds() };
     e.clock = m.started.discontinuities;
-    e.ledger_write = Some(match (served, mode) {
+    let note = match (served, mode) {
         (true, mode) => held(mode, e.ticket, deadline, e.anchor_s),
         (false, Mode::Exclusive) => LedgerEntry::of_ticket(LedgerState::TicketExclusive, e.ticket),
         (false, Mode::Shared) => LedgerEntry::of_ticket(LedgerState::TicketShared, e.ticket),
-    });
+    };
     if served && claims(expire_s) {
+        match mode {
+            Mode::Exclusive => e.notes.write_late(note),
+            Mode::Shared => e.notes.write(note),
+        }
         return published(m, e, now);
     }
+    e.notes.write(note);
     m.phase = Phase::Flush;
     Step::Confirm
 }
@@ -267,7 +285,7 @@ fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
         };
         e.state = state;
         e.time_s = m.started.time.seconds();
-        e.ledger_write = Some(LedgerEntry::of_ticket(ledger, e.ticket));
+        e.notes.write(LedgerEntry::of_ticket(ledger, e.ticket));
         return ask_again(m, e, mode, expire_s);
     }
     if m.target == 1 {
@@ -416,7 +434,10 @@ fn released(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
         }
         other => other,
     };
-    e.clear_ledger_entry();
+    match mode {
+        Mode::Exclusive => e.clear_ledger_entry_late(),
+        Mode::Shared => e.clear_ledger_entry(),
+    }
     e.released(view)
 }
 
@@ -432,7 +453,7 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
             e.lost()
         }
         (Op::Extend { mode, .. }, Reply::Granted { word, deadline_s, .. }) => {
-            e.ledger_write = Some(held(mode, e.ticket, deadline_s, e.anchor_s));
+            e.notes.write(held(mode, e.ticket, deadline_s, e.anchor_s));
             e.clock = now.discontinuities;
             extended(m, e, word, deadline_s, mode)
         }
@@ -452,7 +473,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
         Reply::Granted { word, deadline_s, ticket, .. } => {
             e.ticket = ticket.unwrap_or(e.ticket);
             e.clock = now.discontinuities;
-            e.ledger_write = Some(held(mode, e.ticket, deadline_s, e.anchor_s));
+            e.notes.write(held(mode, e.ticket, deadline_s, e.anchor_s));
             e.see_lanes(word);
             if m.reentry {
                 return extended(m, e, word, deadline_s, mode);
@@ -472,7 +493,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
                     Mode::Exclusive => LedgerState::TicketExclusive,
                     Mode::Shared => LedgerState::TicketShared,
                 };
-                e.ledger_write = Some(LedgerEntry::of_ticket(state, ticket));
+                e.notes.write(LedgerEntry::of_ticket(state, ticket));
                 if mode == Mode::Shared && FairWord::from_bits(word).nx() == ticket.tx {
                     e.state = EntryState::SharedTicketed; // served: ask for the grant
                     let (mode, expire_s) = (m.mode(), m.expire_s());

@@ -24,7 +24,7 @@ use super::{again, granted, held, released};
 use super::{EntryState, LockEntry, Machine, OpResult, Phase, Step, LEDGER_FLUSH_NS_MAX};
 use crate::clock::Now;
 use crate::lane;
-use crate::limits::{CLAIM_LEASE_S_MAX, TRIES_MAX};
+use crate::limits::{CLAIM_LEASE_S_MAX, NOTE_LATE_NS, TRIES_MAX};
 use crate::message::{Mode, Request};
 use crate::planted::{self, Bug};
 use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
@@ -39,35 +39,42 @@ pub(super) fn may_look(m: &Machine, e: &LockEntry, mode: Mode) -> bool {
 }
 
 /// A ticket was taken, and has not its turn.
-pub(super) fn look_for(m: &mut Machine, e: &mut LockEntry) -> Step {
+pub(super) fn look_for(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     e.state = EntryState::ExclusiveTicketed;
     e.doubt = crate::lock::Doubt::None;
     e.cache = super::ticket_view(e);
     m.target = NOT_NOTED;
-    let ahead = lane::distance(FairWord::from_bits(e.word).nx(), e.ticket.tx);
+    let w = FairWord::from_bits(e.word);
+    m.tries.queued_at(w, now);
+    let ahead = lane::distance(w.nx(), e.ticket.tx);
     Step::Again { pause_ns: e.pace.before_turn_ns(ahead, 0), is_far: ahead > 1 }
 }
 
 /// After the pause: is it my turn?
-pub(in crate::lock) fn look(m: &mut Machine, e: &LockEntry, now: Now) -> Step {
+pub(in crate::lock) fn look(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     m.phase = Phase::Look;
     m.started = now;
+    let read = WordOp::Read { addr: e.w0() };
+    let is_soon = now.local_ns.saturating_sub(m.taken_ns) < NOTE_LATE_NS;
+    let claims = m.target == NOT_NOTED && e.notes.claims_until(now.deadline(m.expire_s()));
+    if claims && is_soon {
+        return Step::Chain(Chain::one(read)); // by the intent
+    }
     let mut claim = LedgerEntry::of_ticket(LedgerState::TicketExclusive, e.ticket);
     if m.expire_s() <= CLAIM_LEASE_S_MAX {
         claim = claim.with_deadline_s(now.deadline(m.expire_s()), e.anchor_s);
     }
-    let read = WordOp::Read { addr: e.w0() };
     if m.target == claim.into_bits() {
         return Step::Chain(Chain::one(read));
     }
     m.target = claim.into_bits();
+    e.notes.is_replaced();
     let write = WordOp::WriteLedger { handle: e.handle, value: m.target };
     Step::Chain(Chain::one(write).then(read))
 }
 
 /// The word as it was after the claim was written.
 pub(super) fn looked(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
-    e.pace.looked(now.local_ns.saturating_sub(m.started.local_ns));
     let Some(&word) = values.as_slice().last() else { return m.lose_track(e) };
     let w = FairWord::from_bits(word);
     e.see_lanes(word);
@@ -88,12 +95,17 @@ pub(super) fn looked(m: &mut Machine, e: &mut LockEntry, values: Values, now: No
         m.unserved_ns = m.started.local_ns;
         return look_again(m, e, w, now);
     }
+    m.tries.came_to(e.ticket.tx, &mut e.pace);
     e.time_s = m.started.deadline(m.expire_s());
     e.clock = m.started.discontinuities;
+    if m.target == NOT_NOTED {
+        e.notes.write_late(held(Mode::Exclusive, e.ticket, e.time_s, e.anchor_s));
+        return granted(m, e);
+    }
     if LedgerEntry::from_bits(m.target).is_claim() {
         return granted(m, e);
     }
-    e.ledger_write = Some(held(Mode::Exclusive, e.ticket, e.time_s, e.anchor_s));
+    e.notes.write(held(Mode::Exclusive, e.ticket, e.time_s, e.anchor_s));
     e.state = EntryState::Initialized; // asked again with the ticket, it would wait for itself
     m.target = 1; // served
     m.phase = Phase::Flush;
@@ -112,7 +124,7 @@ fn look_again(m: &mut Machine, e: &mut LockEntry, w: FairWord, now: Now) -> Step
 /// Sleeps until the arbiter says that it is the ticket's turn. It is claimed no more.
 pub(in crate::lock) fn queues(m: &mut Machine, e: &mut LockEntry) -> Step {
     let ticket = e.ticket;
-    e.ledger_write = Some(LedgerEntry::of_ticket(LedgerState::TicketExclusive, ticket));
+    e.notes.write(LedgerEntry::of_ticket(LedgerState::TicketExclusive, ticket));
     m.wait(e, Some(ticket))
 }
 

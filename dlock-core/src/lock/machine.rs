@@ -31,6 +31,8 @@ pub struct Machine {
     pub(super) started: Now,
     /// Fair: when that chain was posted which showed last that it was not this ticket's turn.
     pub(super) unserved_ns: u64,
+    /// Fair: when the chain was posted that took the ticket.
+    pub(super) taken_ns: u64,
     /// A lost place in the queue was taken anew already.
     pub(super) requeued: bool,
     /// Of a lock that another client holds.
@@ -81,6 +83,7 @@ impl Machine {
             target: 0,
             started: now,
             unserved_ns: now.local_ns,
+            taken_ns: now.local_ns,
             requeued: false,
             tries: Tries::default(),
         }
@@ -106,7 +109,10 @@ impl Machine {
             Outcome::Unknown | Outcome::Refused(Status::Success | Status::Done) => {
                 return self.lose_track(e)
             }
-            Outcome::Refused(status) => return self.refused(e, status),
+            Outcome::Refused(status) => {
+                e.intends_nothing();
+                return self.refused(e, status);
+            }
         };
         let wanted = if matches!(self.phase, Phase::Flush) { 0 } else { 1 };
         if values.as_slice().len() < wanted {
@@ -179,6 +185,9 @@ impl Machine {
 
     /// An answer is lost: say so, and remember what may have happened.
     pub(super) fn lose_track(&mut self, e: &mut LockEntry) -> Step {
+        e.notes.hurry();
+        e.notes.is_replaced();
+        e.names_ticket();
         let ticketed =
             matches!(e.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
         if !matches!(self.phase, Phase::Resolving) {

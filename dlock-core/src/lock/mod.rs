@@ -24,6 +24,7 @@ mod belief;
 mod fair;
 mod fast;
 mod machine;
+mod notes;
 mod rw;
 mod tries;
 mod view;
@@ -34,6 +35,7 @@ pub use view::View;
 
 use belief::{remaining_s, NO_CLOCK};
 use machine::Phase;
+use notes::Notes;
 use tries::Pace;
 
 use crate::clock::Now;
@@ -174,7 +176,7 @@ pub struct LockEntry {
     pace: Pace,
     /// Fair: the lanes are high or the queue is long, tickets come from the arbiter.
     diverted: bool,
-    ledger_write: Option<LedgerEntry>,
+    notes: Notes,
 }
 
 /// The first step of an operation.
@@ -239,7 +241,7 @@ impl LockEntry {
             may_try: false,
             pace: Pace::default(),
             diverted: false,
-            ledger_write: None,
+            notes: Notes::default(),
         };
         entry.see_lanes(grant.word);
         entry
@@ -252,6 +254,7 @@ impl LockEntry {
         self.slot = grant.slot;
         self.anchor_s = anchor_s;
         self.clock = NO_CLOCK;
+        self.notes.forget();
         // the same lease, on the clock of this primary: the next one is told what is left of it
         if self.has_left() || grant.already && self.doubt == Doubt::None && !self.state.is_held() {
             self.doubt = Doubt::Acquire; // got, but of before something may be left
@@ -271,6 +274,7 @@ impl LockEntry {
         use EntryState as S;
         self.clock = NO_CLOCK; // the new channel has an estimate of its own
         let fair = self.lock_type == LockType::Fair;
+        self.notes.is_replaced();
         let state = match self.state {
             _ if self.doubt != Doubt::None => return, // it is asked to be undone
             S::Initialized | S::Unlocked => return self.clear_ledger_entry(),
@@ -290,7 +294,7 @@ impl LockEntry {
                 entry.with_deadline_s(self.time_s, self.anchor_s)
             }
         };
-        self.ledger_write = Some(entry);
+        self.notes.write(entry);
     }
 
     /// The public id.
@@ -338,17 +342,6 @@ impl LockEntry {
     /// An earlier operation's answer was lost, and what it did was not undone yet.
     pub fn in_doubt(&self) -> bool {
         !matches!(self.doubt, Doubt::None | Doubt::Left)
-    }
-
-    /// The ledger entry to write now, once.
-    pub fn take_ledger_write(&mut self) -> Option<LedgerEntry> {
-        self.ledger_write.take()
-    }
-
-    /// Whether something is to be written to the ledger.
-    #[inline]
-    pub fn has_ledger_write(&self) -> bool {
-        self.ledger_write.is_some()
     }
 
     /// What to tell a recovering primary.
@@ -409,6 +402,7 @@ impl LockEntry {
     /// The lease of a grant may be over before its caller was told: as far as this client knows
     /// it holds nothing, and what it may have is undone before its next operation.
     pub fn give_back(&mut self) {
+        self.notes.hurry(); // what is undone is what the ledger names
         self.end(EntryState::Initialized);
         self.doubt = Doubt::Acquire;
     }
@@ -538,13 +532,8 @@ impl LockEntry {
         Step::Done(OpResult::of(Status::Fail))
     }
 
-    fn clear_ledger_entry(&mut self) {
-        let stamp = if self.lock_type == LockType::Rw { self.stamp } else { 0 };
-        self.ledger_write = Some(LedgerEntry::new().with_detail(stamp));
-    }
-
     fn write_waiting(&mut self, wait: WaitNumber) {
-        self.ledger_write =
-            Some(LedgerEntry::new().with_state(LedgerState::Waiting).with_detail(wait.0));
+        let waiting = LedgerEntry::new().with_state(LedgerState::Waiting);
+        self.notes.write(waiting.with_detail(wait.0));
     }
 }

@@ -116,7 +116,7 @@ fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -
     let owner = word.client() != 0 && !planted::is(Bug::RwSharedIgnoresOwner);
     let waiters = word.waiters() && !planted::is(Bug::RwSharedIgnoresBit);
     if !owner && !waiters && word.rcount() < u32::MAX {
-        e.ledger_write = Some(stamped(e, LedgerState::HeldShared));
+        e.notes.write(stamped(e, LedgerState::HeldShared));
         return granted(e, Mode::Shared, word.rcount() + 1, now.time.seconds());
     }
     m.phase = Phase::StepBack;
@@ -211,7 +211,7 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, _now: Now)
                 Mode::Exclusive => LedgerState::None, // the word names me
                 Mode::Shared => LedgerState::HeldShared,
             };
-            e.ledger_write = Some(stamped(e, state));
+            e.notes.write(stamped(e, state));
             e.word = word;
             granted(e, mode, RwWord::from_bits(word).rcount(), deadline_s)
         }

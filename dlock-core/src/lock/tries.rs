@@ -44,6 +44,18 @@ impl Tries {
         (self.held_ns / 4).min(TRY_PAUSE_NS_MAX)
     }
 
+    /// The word of a fair lock when the ticket was taken.
+    pub(super) fn queued_at(&mut self, w: FairWord, now: Now) {
+        (self.found, self.since_ns) = (of_turns(w), Some(now.local_ns));
+    }
+
+    /// The exclusive ticket of this number has its turn.
+    pub(super) fn came_to(&self, tx: u16, pace: &mut Pace) {
+        if lane::distance(FairWord::from_bits(self.found).nx(), tx) > 1 {
+            pace.overslept();
+        }
+    }
+
     /// How often the lock was found held.
     pub(super) fn lost(&self) -> u16 {
         self.lost
@@ -53,7 +65,7 @@ impl Tries {
     /// how long to pause.
     pub(super) fn sees_turn(&mut self, w: FairWord, ahead: u16, now: Now, pace: &mut Pace) -> u64 {
         self.lost = self.lost.saturating_add(1);
-        let found = w.with_mx(0).with_ms(0).into_bits();
+        let found = of_turns(w);
         let before = FairWord::from_bits(self.found);
         if self.since_ns.is_none() || found != self.found {
             if let Some(since_ns) = self.since_ns {
@@ -73,8 +85,11 @@ impl Tries {
 pub(super) struct Pace {
     /// A turn.
     turn_ns: u64,
-    /// A look, from the post to the answer.
-    look_ns: u64,
+}
+
+/// What of the word changes with the turns.
+fn of_turns(w: FairWord) -> u64 {
+    w.with_mx(0).with_ms(0).into_bits()
 }
 
 /// What is seen late seems longer than it was: the shortest counts, for a while.
@@ -86,29 +101,22 @@ fn lately(lately_ns: u64, took_ns: u64) -> u64 {
 }
 
 impl Pace {
-    /// A look has taken so long.
-    pub(super) fn looked(&mut self, took_ns: u64) {
-        self.look_ns = lately(self.look_ns, took_ns);
+    /// Who paused while others had their turns has come too late for its own: the others wait.
+    fn overslept(&mut self) {
+        self.turn_ns -= self.turn_ns / 4;
     }
 
     /// How long not to look, with so many turns before one's own, of which the first has lasted for
-    /// `held_ns`. Who is next looks all the time, and less often if the hold lasts. Who is not need
-    /// not look before the others can have come to see their turns; where holds last longer than
-    /// that, before half of their turns may be over.
+    /// `held_ns`. Who is next looks all the time, and less often if the hold lasts. Who is not leaves
+    /// the processor to the others until about half of the turn before its own: it must be awake
+    /// when its turn comes, since then all wait for it.
     pub(super) fn before_turn_ns(self, ahead: u16, held_ns: u64) -> u64 {
         let often_ns = (held_ns / 16).min(TRY_PAUSE_NS_MAX);
-        let others = u64::from(ahead.saturating_sub(1));
-        let turns_ns = match self.turn_ns > self.look_ns.saturating_mul(LONG_TURN_LOOKS) {
-            true => (others.saturating_mul(self.turn_ns) / 2).saturating_sub(held_ns),
-            false => 0,
-        };
-        let far_ns = others.saturating_mul(self.look_ns).max(turns_ns);
+        let quarters = (3 * u64::from(ahead.saturating_sub(1))).saturating_sub(1);
+        let far_ns = (self.turn_ns / 4).saturating_mul(quarters).saturating_sub(held_ns);
         often_ns.max(far_ns.min(FAR_PAUSE_NS_MAX))
     }
 }
-
-/// Turns that take more looks than this are mostly holds.
-const LONG_TURN_LOOKS: u64 = 8;
 
 impl Machine {
     /// The lock was found held by another, in this word: begin anew after a pause, or queue.

@@ -135,8 +135,12 @@ impl Batch {
             if operation.is_waiting() {
                 continue;
             }
-            match operation.next(entries.entry(item.place)) {
-                Effect::Done(result) => self.finish(i, result),
+            let entry = entries.entry(item.place);
+            match operation.next(entry) {
+                Effect::Done(result) => match entry.take_late_note() {
+                    Some(note) => return Some((i, Effect::WriteLedger(note))),
+                    None => self.finish(i, result),
+                },
                 effect => return Some((i, effect)),
             }
         }

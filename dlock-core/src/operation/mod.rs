@@ -264,6 +264,9 @@ impl Operation {
 
     /// The next effect. After one that waits for something, only once that was reported.
     pub fn next(&mut self, entry: &mut LockEntry) -> Effect {
+        if matches!(self.stage, Stage::Step(Step::Request(_) | Step::Confirm)) {
+            entry.hurry_note(); // it is answered by what the ledger says
+        }
         if !self.is_ledger_late() {
             if let Some(write) = entry.take_ledger_write() {
                 self.has_acted = true;
@@ -294,6 +297,10 @@ impl Operation {
                         self.count = Counter::of_decision(kind, self.op, mode, result.status);
                     }
                     self.finish(entry, result);
+                    if let Some(write) = entry.take_ledger_write() {
+                        self.has_acted = true; // before what it gives back is undone
+                        return Effect::WriteLedger(write);
+                    }
                 }
                 Stage::Step(Step::Again { pause_ns, is_far }) => {
                     self.stage = Stage::Pausing;

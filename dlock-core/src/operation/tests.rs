@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 mod counting;
 mod first;
+mod notes;
 mod told;
 mod tries;
 mod turn;

@@ -181,7 +181,11 @@ impl World {
         }
         .into_bits();
         let ticket = Ticket { tx: w.mx(), ts: w.ms() };
-        self.writes(n, state, ticket, lease_s);
+        let said = match state {
+            LedgerState::Intent => LedgerEntry::intent(mode, false, w.mx().into()).ticket(),
+            _ => ticket,
+        };
+        self.writes(n, state, said, lease_s);
         ticket
     }
 

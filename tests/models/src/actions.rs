@@ -24,6 +24,8 @@ const TIME_MAX: ServerTime = ServerTime(START.0 + 600 * NS);
 pub enum Action {
     /// A client does its next word operation, message or decision.
     Step(usize),
+    /// A client writes a note that is late.
+    Note(usize),
     /// A waiter gives up.
     Cancel(usize),
     /// What a client waits for is lost; of a chain, all of it has taken effect or a part.
@@ -108,6 +110,7 @@ impl LockModel {
     fn somebody_runs(&self, state: &State) -> bool {
         (0..CLIENTS).any(|i| {
             state.can_step(i, &self.setup)
+                || state.can_note(i)
                 || self.may_die(state, i)
                 || state.can_cancel(i, &self.setup)
                 || state.can_lose(i, &self.setup)
@@ -206,6 +209,9 @@ impl LockModel {
             if state.can_step(i, &self.setup) {
                 actions.push(Action::Step(i));
             }
+            if state.can_note(i) {
+                actions.push(Action::Note(i));
+            }
             if state.can_cancel(i, &self.setup) {
                 actions.push(Action::Cancel(i));
             }
@@ -273,6 +279,7 @@ impl Model for LockModel {
         let mut state = last.clone();
         match action {
             Action::Step(i) => self.around(|around| state.step(i, around)),
+            Action::Note(i) => self.around(|around| state.note(i, around)),
             Action::Cancel(i) => self.around(|around| state.cancel(i, around)),
             Action::Lose(i, all) => self.around(|around| state.lose(i, all, around)),
             Action::Die(i) => self.around(|around| state.die(i, around)),

@@ -47,6 +47,17 @@ impl State {
         }
     }
 
+    pub(crate) fn can_note(&self, i: usize) -> bool {
+        let c = &self.clients[i];
+        !c.gone && matches!(c.doing, Doing::Nothing) && c.entry.late_note().is_some()
+    }
+
+    pub(crate) fn note(&mut self, i: usize, around: &Around<'_>) {
+        if let Some(note) = self.clients[i].entry.take_late_note() {
+            self.write_ledger(i, note, around);
+        }
+    }
+
     pub(crate) fn can_cancel(&self, i: usize, setup: &Setup) -> bool {
         let c = &self.clients[i];
         let waits = |request: &Request| matches!(request, Request::Wait { .. });

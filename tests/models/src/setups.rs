@@ -33,6 +33,10 @@ fn cycle(mode: Mode) -> Vec<Op> {
 fn claimed(mode: Mode) -> Vec<Op> {
     vec![Op::Lock { mode, expire_s: CLAIMED_S }, Op::Unlock]
 }
+/// Locks and releases, and once more.
+fn twice(mode: Mode) -> Vec<Op> {
+    [cycle(mode), cycle(mode)].concat()
+}
 fn try_cycle(mode: Mode) -> Vec<Op> {
     vec![try_lock(mode), Op::Unlock]
 }
@@ -57,6 +61,7 @@ fn setup(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 3]) -> Setu
         losses: 0,
         impatient: false,
         tries: 0,
+        late: false,
         by_primary: false,
         sometimes: Vec::new(),
         bug: None,
@@ -120,6 +125,12 @@ pub fn small() -> Vec<Setup> {
             pauses: 1,
             sometimes: vec![E::SawTurn, E::GrantAfterWait, E::DiedHolding, E::Woken],
             ..setup("fair: crash, hand-over", Fair, [claimed(X), claimed(X), vec![]])
+        },
+        Setup {
+            tries: 1,
+            late: true,
+            sometimes: vec![E::SawTurn, E::DiedHolding],
+            ..setup("fair: crash, late notes", Fair, [twice(X), claimed(X), vec![]])
         },
         Setup {
             mortal: None,
@@ -307,7 +318,6 @@ pub fn laps() -> Vec<Setup> {
     };
     let claimed_twice = || [claimed(X), claimed(X)].concat();
     let claimed_thrice = || [claimed(X), claimed(X), cycle(X)].concat();
-    let twice = |mode| [cycle(mode), cycle(mode)].concat();
     let thrice = |mode| [cycle(mode), cycle(mode), cycle(mode)].concat();
     vec![
         Setup {
@@ -329,6 +339,11 @@ pub fn laps() -> Vec<Setup> {
             pauses: 0,
             sometimes: vec![E::TicketByArbiter, E::SawTurn],
             ..narrow("laps: hand-over", [claimed_twice(), claimed_thrice(), vec![]])
+        },
+        Setup {
+            late: true,
+            sometimes: vec![E::TicketByArbiter, E::Expired],
+            ..narrow("laps: late notes", [[shortly(X), cycle(X)].concat(), thrice(X), vec![]])
         },
         Setup {
             sometimes: vec![E::TicketByArbiter],

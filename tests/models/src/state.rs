@@ -47,6 +47,8 @@ pub struct Setup {
     pub impatient: bool,
     /// Who finds the lock held tries so often again before it queues.
     pub tries: u8,
+    /// Notes of a fair lock may be late.
+    pub late: bool,
     /// Chains are executed by the primary, as for tcp clients: whole, and tickets are known.
     pub by_primary: bool,
     /// What must be seen to happen, or the model proves less than it seems to.
@@ -191,6 +193,7 @@ impl Client {
         let desc = LockDesc { name: Vec::new(), lock_type, lease_s: 0 };
         let mut entry = LockEntry::new(id(i), 0, lock_type, &grant, desc);
         entry.may_try(setup.tries > 0);
+        entry.notes_late(setup.late);
         Self {
             entry,
             at: 0,

@@ -29,6 +29,7 @@ models! {
     read_write_crash_tries_again: "read-write: crash, again",
     fair_crash: "fair: crash",
     fair_crash_hand_over: "fair: crash, hand-over",
+    fair_crash_late_notes: "fair: crash, late notes",
     fair_expiry_hand_over: "fair: expiry, hand-over",
     fair_expiry_two_clients: "fair: expiry, two clients",
     fair_crash_tickets_given_up: "fair: crash, tickets given up",

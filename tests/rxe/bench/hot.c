@@ -397,6 +397,7 @@ int main(int argc, char **argv)
             } else {
                 hand_overs(&c, hold_us);
             }
+            NEED(is_bare(kind) || client_deinit(c.dlock) == 0);
             _exit(0);
         }
     }

@@ -33,14 +33,18 @@ fn queued(lease_s: u32) -> (LockEntry, Operation) {
 }
 
 fn queued_at(ns: u64, lease_s: u32) -> (LockEntry, Operation) {
-    let mut e = entry(LockType::Fair);
+    queues_behind(entry(LockType::Fair), (ns, lease_s), 3)
+}
+
+/// Up to four tickets are before it, of which `nx` is served.
+fn queues_behind(mut e: LockEntry, (ns, lease_s): (u64, u32), nx: u16) -> (LockEntry, Operation) {
     e.may_try(true);
     let op = Op::Lock { mode: X, expire_s: lease_s };
     let Started::Running(mut o) = Operation::begin(&mut e, op, at(ns), bounds()) else {
         panic!("it is not decided")
     };
     assert!(matches!(posted(o.next(&mut e))[..], [WordOp::WriteLedger { .. }, WordOp::Faa { .. }]));
-    o.outcome(&mut e, values(&[0, word(3, 4)]), at(ns + 1));
+    o.outcome(&mut e, values(&[0, word(nx, 4)]), at(ns + 1));
     (e, o)
 }
 
@@ -196,10 +200,10 @@ fn who_sees_the_same_turn_for_long_or_looks_too_often_sleeps() {
     let (mut e, mut o) = queued(5);
     let _ = looks(&mut e, &mut o, 2);
     o.outcome(&mut e, values(&[0, word(3, 5)]), at(3));
-    let _ = looks(&mut e, &mut o, TRY_SAME_HOLD_NS_MAX + 2);
-    o.outcome(&mut e, values(&[word(3, 5)]), at(TRY_SAME_HOLD_NS_MAX + 2));
+    let _ = looks(&mut e, &mut o, TRY_SAME_HOLD_NS_MAX);
+    o.outcome(&mut e, values(&[word(3, 5)]), at(TRY_SAME_HOLD_NS_MAX));
     assert!(matches!(o.next(&mut e), Effect::Pause { .. }));
-    o.paused(&mut e, at(TRY_SAME_HOLD_NS_MAX + 3));
+    o.paused(&mut e, at(TRY_SAME_HOLD_NS_MAX + 1));
     assert_eq!(o.next(&mut e), Effect::WriteLedger(ticket(0)));
     assert!(matches!(o.next(&mut e), Effect::Ask { .. }));
     let (mut e, mut o) = queued(5);
@@ -211,9 +215,9 @@ fn who_sees_the_same_turn_for_long_or_looks_too_often_sleeps() {
     assert!(matches!(o.next(&mut e), Effect::Ask { .. }));
 }
 
-/// Looks from `from_ns` to `ns`, and finds `nx` served; its number is 4.
-fn pause_after(e: &mut LockEntry, o: &mut Operation, (from_ns, ns): (u64, u64), nx: u16) -> Effect {
-    let _ = looks(e, o, from_ns);
+/// Looks at `ns`, and finds `nx` served; its number is 4.
+fn pause_after(e: &mut LockEntry, o: &mut Operation, ns: u64, nx: u16) -> Effect {
+    let _ = looks(e, o, ns);
     o.outcome(e, values(&[word(nx, 9)]), at(ns));
     let effect = o.next(e);
     o.paused(e, at(ns));
@@ -228,42 +232,44 @@ fn pause(pause_ns: u64, is_far: bool) -> Effect {
 
 #[test]
 fn who_is_next_looks_all_the_time_and_less_often_if_the_hold_lasts() {
-    let (mut e, mut o) = queued(5);
-    assert_eq!(pause_after(&mut e, &mut o, (1_000, 1_000), 3), pause(0, false));
-    assert_eq!(pause_after(&mut e, &mut o, (1_160, 1_160), 3), pause(10, false));
-    assert_eq!(pause_after(&mut e, &mut o, (17_000, 17_000), 3), pause(1_000, false));
-    let long_ns = 16 * TRY_PAUSE_NS_MAX + 2_000;
-    assert_eq!(pause_after(&mut e, &mut o, (long_ns, long_ns), 3), pause(TRY_PAUSE_NS_MAX, false));
+    let (mut e, mut o) = queued(5); // at 1
+    assert_eq!(pause_after(&mut e, &mut o, 1, 3), pause(0, false));
+    assert_eq!(pause_after(&mut e, &mut o, 161, 3), pause(10, false));
+    assert_eq!(pause_after(&mut e, &mut o, 16_001, 3), pause(1_000, false));
+    let long_ns = 16 * TRY_PAUSE_NS_MAX + 16;
+    assert_eq!(pause_after(&mut e, &mut o, long_ns, 3), pause(TRY_PAUSE_NS_MAX, false));
 }
 
+/// It must be awake when its turn comes.
 #[test]
-fn who_is_not_next_need_not_look_before_the_others_can_have_looked() {
-    let (mut e, mut o) = queued(5);
-    // the shortest look lately: 1 ns, when the ticket was taken
-    assert_eq!(pause_after(&mut e, &mut o, (1_000, 1_400), 1), pause(2 * 2, true));
-    let (mut e, mut o) = queued(5);
-    for n in 0..64 {
-        let _ = pause_after(&mut e, &mut o, (1_000 + 400 * n, 1_400 + 400 * n), 1);
+fn who_is_not_next_pauses_until_half_of_the_turn_before_its_own() {
+    let (mut e, mut o) = queues_behind(entry(LockType::Fair), (0, 5), 0);
+    // one turn has taken 100,000 ns: two are before the last one
+    assert_eq!(pause_after(&mut e, &mut o, 100_001, 1), pause(125_000, true));
+    assert_eq!(pause_after(&mut e, &mut o, 130_001, 1), pause(95_000, true));
+    // what is seen late seems longer than it was: 112,500
+    assert_eq!(pause_after(&mut e, &mut o, 300_001, 2), pause(56_250, true));
+    let (mut e, mut o) = queues_behind(entry(LockType::Fair), (0, 5), 0);
+    assert_eq!(pause_after(&mut e, &mut o, 9_999_000, 1), pause(FAR_PAUSE_NS_MAX, true));
+}
+
+/// All wait for it then: what it has measured may have been its own pauses.
+#[test]
+fn who_comes_too_late_for_its_turn_pauses_less_the_next_time() {
+    for (last, next_ns) in [(1, 93_750), (3, 125_000)] {
+        let (mut e, mut o) = queues_behind(entry(LockType::Fair), (0, 5), 0);
+        let _ = pause_after(&mut e, &mut o, 100_001, 1);
+        let _ = pause_after(&mut e, &mut o, 100_001 + 100_000 * u64::from(last - 1), last);
+        let _ = looks(&mut e, &mut o, 400_001);
+        o.outcome(&mut e, values(&[word(4, 5)]), at(400_001));
+        assert_eq!(done(o.next(&mut e)), Status::Success);
+        let (mut o, _) = releases(&mut e);
+        o.outcome(&mut e, values(&[word(4, 5)]), at(400_002));
+        assert!(matches!(end(&mut o, &mut e), Effect::WriteLedger(_)));
+        assert_eq!(done(o.next(&mut e)), Status::Success);
+        let (mut e, mut o) = queues_behind(e, (400_003, 5), 1);
+        assert_eq!(o.next(&mut e), pause(next_ns, true));
     }
-    let Effect::Pause { pause_ns, is_far } = pause_after(&mut e, &mut o, (27_000, 27_400), 1)
-    else {
-        panic!("not yet")
-    };
-    assert!(is_far && (790..=1_700).contains(&pause_ns), "two looks: {pause_ns}");
-}
-
-#[test]
-fn where_holds_last_half_of_the_turns_before_the_next_one_are_slept_through() {
-    let (mut e, mut o) = queued(5);
-    let _ = pause_after(&mut e, &mut o, (1_000, 1_000), 0);
-    // one turn has taken 100,000 ns
-    assert_eq!(pause_after(&mut e, &mut o, (101_000, 101_000), 1), pause(100_000, true));
-    assert_eq!(pause_after(&mut e, &mut o, (131_000, 131_000), 1), pause(70_000, true));
-    assert_eq!(pause_after(&mut e, &mut o, (301_000, 301_000), 1), pause(12_500, true));
-    let (mut e, mut o) = queued(5);
-    let _ = pause_after(&mut e, &mut o, (1_000, 1_000), 0);
-    let most = pause_after(&mut e, &mut o, (9_999_000, 9_999_000), 1);
-    assert_eq!(most, pause(FAR_PAUSE_NS_MAX, true));
 }
 
 #[test]

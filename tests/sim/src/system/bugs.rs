@@ -50,8 +50,7 @@ driver_bugs! {
 const ELSEWHERE: &[(&str, &str)] = &[
     ("share-over-owner", "quiet"),
     ("intent-lapses", "handover"),
-    ("claim-lapses", "verbs"),
-    ("suspect-extends", "verbs"),
+    ("claim-lapses", "recovery"),
     ("revoked-once", "storm"),
     ("shares-come-round", "rounds"),
     ("issued-any-intent", "strays"),

@@ -244,8 +244,12 @@ impl Sys {
             let claims = self.claims(c);
             return self.ask(c, Ask::Update(claims));
         }
-        if let Some(l) = client.releases.pop_front() {
-            let entry = client.threads[l as usize].entry.as_ref();
+        if let Some(l) = client.releases.front().copied() {
+            if !self.is_settled(c, l.into()) {
+                return self.control_after(c, 1_000_000);
+            }
+            self.clients[c].releases.pop_front();
+            let entry = self.clients[c].threads[l as usize].entry.as_ref();
             if let Some(lock) = entry.map(|e| e.lock()) {
                 self.cover(Action::Release, c);
                 self.ask(c, Ask::Release(l, lock));

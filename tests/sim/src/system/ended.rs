@@ -104,6 +104,7 @@ impl Sys {
         (t.async_until, t.polled, t.judged) = (0, false, false);
         (t.at_once, t.past_queue) = (false, false);
         self.enter(c, l, Doing::Idle);
+        self.writes_note_later(c, l);
         if std::mem::take(&mut self.thread(c, l).lapse) {
             self.lapse(c, l);
         }

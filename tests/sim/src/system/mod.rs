@@ -306,6 +306,7 @@ impl Sys {
             Ev::Successor => (14, 0),
             Ev::Restart(c) => (15, c),
             Ev::Silent(c, ..) => (16, c),
+            Ev::LateNote(c, ..) => (17, c),
         };
         self.mix(self.now ^ (kind << 56) ^ (u64::from(a) << 48));
     }
@@ -315,7 +316,9 @@ impl Sys {
         let paused = |sys: &Sys, c: u8| sys.clients[usize::from(c)].paused_until;
         let process = match ev {
             Ev::Step(c, inc, ..) | Ev::Timer(c, inc, ..) | Ev::WordOp(c, inc, ..) => Some((c, inc)),
-            Ev::Control(c, inc, _) | Ev::Reset(c, inc, _) => Some((c, inc)),
+            Ev::Control(c, inc, _) | Ev::Reset(c, inc, _) | Ev::LateNote(c, inc, _) => {
+                Some((c, inc))
+            }
             Ev::Down(c) | Ev::ControlDown(c) => Some((c, self.clients[usize::from(c)].inc)),
             _ => None,
         };
@@ -349,6 +352,10 @@ impl Sys {
                     (Ev::Timer(..), Some(o)) => self.object_outcome(c, o, Outcome::Unknown),
                     (_, Some(o)) => self.object_cpu_op(c, o),
                 }
+            }
+            Ev::LateNote(c, _, l) => {
+                self.count(ev);
+                self.looks_for_late_note(c.into(), l.into());
             }
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
             Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) => {

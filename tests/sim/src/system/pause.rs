@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pauses before another try of a lock that another client holds.
+//! Pauses before another try of a lock that another client holds, and notes that come late.
 
-use dlock_core::clock::Now;
-use dlock_core::limits::TRIES_MAX;
+use dlock_core::clock::{Now, NS};
+use dlock_core::limits::{NOTE_LATE_NS, TRIES_MAX};
 
 use super::plan::Fabric;
-use super::state::{Doing, Sys, Thread};
+use super::state::{Doing, Ev, Sys, Thread};
 
 impl Sys {
     pub(super) fn pause(&mut self, c: usize, l: usize, pause_ns: u64) {
@@ -24,6 +24,40 @@ impl Sys {
         self.enter(c, l, Doing::Pause(gen));
         let ns = self.takes(20);
         self.step_after(c, l, pause_ns + ns);
+    }
+
+    /// A note of this lock may be late: the library looks for such every now and then.
+    pub(super) fn writes_note_later(&mut self, c: usize, l: usize) {
+        let is_late = self.thread(c, l).entry.as_ref().is_some_and(|e| e.late_note().is_some());
+        if is_late {
+            let up_to_ns = match self.calm {
+                true => 2 * NOTE_LATE_NS,
+                false => self.rng.pick(&[1_000, 1_000_000, 2 * NOTE_LATE_NS, 30 * NS]),
+            };
+            let (inc, after_ns) = (self.clients[c].inc, self.rng.below(up_to_ns));
+            self.after(after_ns, Ev::LateNote(c as u8, inc, l as u8));
+        }
+    }
+
+    pub(super) fn looks_for_late_note(&mut self, c: usize, l: usize) {
+        match self.thread(c, l).doing {
+            Doing::Idle | Doing::Nothing => self.writes_late_note(c, l),
+            _ => self.writes_note_later(c, l),
+        }
+    }
+
+    /// The note that is late is written now.
+    pub(super) fn writes_late_note(&mut self, c: usize, l: usize) {
+        let entry = self.thread(c, l).entry.as_mut();
+        if let Some(note) = entry.and_then(|entry| entry.take_late_note()) {
+            self.write_ledger(c, l, note);
+        }
+    }
+
+    /// Whether nothing of a lock that is to be released is on its way: its place is another's then.
+    pub(super) fn is_settled(&mut self, c: usize, l: usize) -> bool {
+        self.writes_late_note(c, l);
+        !self.is_connected(c, l) || self.is_flushed(c, l)
     }
 
     /// The pause is over; `gen` is the session that it began with.
@@ -53,6 +87,7 @@ impl Thread {
         (self.fabric, self.noted_acked) = (fabric, self.noted);
         if let Some(entry) = &mut self.entry {
             entry.may_try(fabric != Fabric::Tcp);
+            entry.notes_late(fabric == Fabric::Verbs);
         }
     }
 }

@@ -396,6 +396,18 @@ pub const SCENARIOS: &[Scenario] = &[
         endless: &[0, 100, 900],
         ..CALM
     },
+    // notes that are late for longer than an intent stands
+    Scenario {
+        name: "notes",
+        types: &[Fair],
+        fabrics: &[&[Verbs]],
+        faults: &[F::BreakCommand],
+        fault_every: 60,
+        overstay: 600,
+        quiet: true,
+        endless: &[0],
+        ..CALM
+    },
     // ledgers and clients with ticket numbers that are a lap old
     Scenario {
         name: "laps",

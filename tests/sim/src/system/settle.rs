@@ -48,6 +48,11 @@ impl World {
             }
             let client = &mut sys.clients[c];
             let sleeps = client.control == super::control::Stage::Sleep;
+            let (inc, locks) = (client.inc, client.threads.len());
+            for l in 0..locks {
+                sys.after(1_000, Ev::LateNote(c as u8, inc, l as u8));
+            }
+            let client = &sys.clients[c];
             if client.life == Life::Dead {
                 sys.restart(c);
             } else if sleeps {

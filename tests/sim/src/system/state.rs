@@ -33,6 +33,8 @@ pub(crate) enum Ev {
     Timer(u8, u16, u8, u32),
     /// The CPU of a client executes the next word operation of its chain (shm).
     WordOp(u8, u16, u8, u32),
+    /// A client looks for a note that is late: client, incarnation, lock.
+    LateNote(u8, u16, u8),
     /// The next unit of a client's channel arrives at the primary.
     Up(u8),
     /// The next frame of a client's channel arrives at the client.

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Notes in the ledger that may come later: where each costs packets, most are never sent.
+//!
+//! ```text
+//!   Intent ─▶ held ─▶ released ─▶ taken again ─▶ …      the ledger says Intent all the time
+//!               └ note_late ─▶ Held  └ note_late ─▶ None
+//! ```
+//! An exclusive hold of a fair lock, and that it is free again, may be noted late: until then the
+//! ledger says that there may be a ticket (`Intent`), as it does of a client that is stopped right
+//! after its fetch-and-add. What follows soon replaces a note that has not been written; before a
+//! request, which is answered by what the ledger says, it is written; and who drives the operations
+//! writes what is left ([`LockEntry::take_late_note`]) within [`NOTE_LATE_NS`] or two.
+//!
+//! An intent *stands* until anything else is written, or may have been: another exclusive ticket
+//! can be taken under it without writing it anew.
+
+use super::{EntryState, LockEntry};
+use crate::limits::CLAIM_SLACK_S;
+use crate::message::LockType;
+use crate::planted::{self, Bug};
+use crate::words::{LedgerEntry, LedgerState};
+
+/// What the ledger is told, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Notes {
+    /// Whether a note may come late.
+    may_be_late: bool,
+    /// What is to be written now.
+    now: Option<LedgerEntry>,
+    /// What is to be written if nothing else is.
+    late: Option<LedgerEntry>,
+    /// How many notes were late.
+    late_count: u32,
+    /// The deadline of the intent that the ledger says; 0: none that another ticket can be taken
+    /// under.
+    stands_s: u32,
+}
+
+impl Notes {
+    /// To be written before anything follows.
+    pub(super) fn write(&mut self, entry: LedgerEntry) {
+        (self.now, self.late) = (Some(entry), None);
+    }
+
+    /// To be written if nothing follows soon.
+    pub(super) fn write_late(&mut self, entry: LedgerEntry) {
+        if !self.may_be_late {
+            return self.write(entry);
+        }
+        (self.now, self.late) = (None, Some(entry));
+        self.late_count = self.late_count.wrapping_add(1);
+    }
+
+    /// A chain writes something else.
+    pub(super) fn is_replaced(&mut self) {
+        self.late = None;
+        if !planted::is(Bug::IntentStandsOn) {
+            self.stands_s = 0;
+        }
+    }
+
+    /// What follows is answered by what the ledger says.
+    pub(super) fn hurry(&mut self) {
+        if self.now.is_none() {
+            self.now = self.late.take();
+        }
+    }
+
+    /// Nothing is to be written any more: it was of another primary, or of another lock.
+    pub(super) fn forget(&mut self) {
+        (self.now, self.late, self.stands_s) = (None, None, 0);
+    }
+
+    /// Until when an intent with this lease claims the turn, and then more tickets.
+    pub(super) fn claimed_s(&self, until_s: u32) -> u32 {
+        match self.may_be_late {
+            true => until_s.saturating_add(CLAIM_SLACK_S),
+            false => until_s,
+        }
+    }
+
+    /// An exclusive ticket is taken under this intent.
+    pub(super) fn intends(&mut self, deadline_s: u32) {
+        self.is_replaced();
+        self.stands_s = if self.may_be_late { deadline_s } else { 0 };
+    }
+
+    /// An exclusive ticket is taken under the intent that stands, which claims the lock until then
+    /// and not for much longer; false if none does.
+    pub(super) fn intends_again(&mut self, until_s: u32) -> bool {
+        let stands = self.claims_until(until_s) && self.stands_s <= self.claimed_s(until_s);
+        if stands {
+            (self.now, self.late) = (None, None);
+        }
+        stands
+    }
+
+    /// Whether an intent stands that claims the lock until then.
+    pub(super) fn claims_until(&self, until_s: u32) -> bool {
+        self.stands_s != 0 && until_s <= self.stands_s
+    }
+}
+
+impl LockEntry {
+    /// Whether notes may be written late from here on: where each costs packets.
+    pub fn notes_late(&mut self, may: bool) {
+        (self.notes.may_be_late, self.notes.stands_s) = (may, 0);
+    }
+
+    /// How many notes were late so far, if one is; it is looked at once in a while, and written
+    /// if it is the same as then.
+    pub fn late_note(&self) -> Option<u32> {
+        self.notes.late.map(|_| self.notes.late_count)
+    }
+
+    /// The note that is late, to be written now. Not while an operation is under way.
+    pub fn take_late_note(&mut self) -> Option<LedgerEntry> {
+        let note = self.notes.late.take();
+        if note.is_some() {
+            self.notes.is_replaced();
+        }
+        note
+    }
+
+    /// A chain was refused: of a lock that is neither held nor queued for, nothing that the ledger
+    /// may say is so.
+    pub(super) fn intends_nothing(&mut self) {
+        let is_idle = matches!(self.state, EntryState::Initialized | EntryState::Unlocked);
+        if self.notes.may_be_late && is_idle {
+            self.notes.is_replaced();
+            self.clear_ledger_entry();
+        }
+    }
+
+    /// A look was lost: the ticket may have been looked for by the intent alone.
+    pub(super) fn names_ticket(&mut self) {
+        if self.notes.may_be_late && self.state == EntryState::ExclusiveTicketed {
+            let named = LedgerEntry::of_ticket(LedgerState::TicketExclusive, self.ticket);
+            self.notes.write(named);
+        }
+    }
+
+    /// The ledger entry to write now, once.
+    pub fn take_ledger_write(&mut self) -> Option<LedgerEntry> {
+        let write = self.notes.now.take();
+        if write.is_some() {
+            self.notes.is_replaced();
+        }
+        write
+    }
+
+    /// Whether something is to be written to the ledger.
+    #[inline]
+    pub fn has_ledger_write(&self) -> bool {
+        self.notes.now.is_some()
+    }
+
+    /// What follows is a request that no chain comes before.
+    pub(crate) fn hurry_note(&mut self) {
+        self.notes.hurry();
+    }
+
+    /// Of a ticket that is done, or was never taken.
+    pub(super) fn clear_ledger_entry(&mut self) {
+        self.notes.write(self.cleared());
+    }
+
+    fn cleared(&self) -> LedgerEntry {
+        let stamp = if self.lock_type == LockType::Rw { self.stamp } else { 0 };
+        LedgerEntry::new().with_detail(stamp)
+    }
+
+    /// The same, if no other follows soon.
+    pub(super) fn clear_ledger_entry_late(&mut self) {
+        self.notes.write_late(self.cleared());
+    }
+}
