@@ -245,10 +245,13 @@ impl LedgerEntry {
     pub fn is_intent_of(self, mode: Mode) -> bool {
         self.state() == LedgerState::Intent && (self.tx() >> 15 == 1) == (mode == Mode::Shared)
     }
-    /// Whether it is an [intent](Self::intent) that claims a turn in this mode.
-    pub fn is_claim_by_intent(self, mode: Mode) -> bool {
-        let kind = Self::intent(mode, true, 0).tx();
-        self.state() == LedgerState::Intent && self.tx() & 0xc000 == kind
+    /// The mode in which it claims a turn, if it is an [intent](Self::intent) that claims one.
+    pub fn claims_by_intent(self) -> Option<Mode> {
+        match (self.state(), self.tx() >> 14) {
+            (LedgerState::Intent, 0b01) => Some(Mode::Exclusive),
+            (LedgerState::Intent, 0b11) => Some(Mode::Shared),
+            _ => None,
+        }
     }
     /// Whether it claims an exclusive ticket ahead of its turn.
     pub fn is_claim(self) -> bool {

@@ -22,6 +22,13 @@ fn intends(w: &mut World, n: u32, mode: Mode, claims: bool, stamp: u32) -> Ticke
     ticket
 }
 
+/// Client 2 has the exclusive ticket behind, and waits.
+fn waits_behind(w: &mut World) -> Ticket {
+    let next = w.take(2, X, LedgerState::TicketExclusive, 0);
+    assert!(w.wait(2, X, next).is_empty());
+    next
+}
+
 /// When client 2 gets the lock exclusively, behind client 1, which stands still behind its intent.
 fn granted_at(mode: Mode, claims: bool, other: Option<Mode>) -> u64 {
     let mut w = World::new(LockType::Fair, 3);
@@ -31,9 +38,8 @@ fn granted_at(mode: Mode, claims: bool, other: Option<Mode>) -> u64 {
         let intent = LedgerEntry::intent(other, true, 1);
         w.memory.ledgers.insert(id(3), intent.with_deadline_s(START_S + CLAIMED_S, START_S));
     }
-    let next = w.take(2, X, LedgerState::TicketExclusive, 0);
     let start = w.now.0;
-    assert!(w.wait(2, X, next).is_empty());
+    waits_behind(&mut w);
     while !is_granted(&w.pass(NS / 4), 2) {
         assert!(w.now.0 < start + 100 * NS, "it is never granted");
     }
@@ -46,7 +52,7 @@ fn what_an_intent_claims_is_kept_until_its_deadline_and_nothing_else_is_for_long
     for mode in [X, S] {
         assert_eq!(granted_at(mode, true, None), lease_ns, "{mode:?}");
         assert_eq!(granted_at(mode, false, None), GRACE_NS, "{mode:?}: it waits for its note");
-        // a ticket that nobody names: it may be that client's if the mode is its own
+        // an unnamed ticket may be client 3's if the mode is that of its intent
         let other = if mode == X { S } else { X };
         assert_eq!(granted_at(mode, false, Some(mode)), lease_ns, "{mode:?}");
         assert_eq!(granted_at(mode, false, Some(other)), GRACE_NS, "{mode:?}");
@@ -57,10 +63,9 @@ fn what_an_intent_claims_is_kept_until_its_deadline_and_nothing_else_is_for_long
 fn a_client_that_goes_on_is_waited_for_no_longer() {
     let mut w = World::new(LockType::Fair, 3);
     let mine = intends(&mut w, 1, X, true, 1);
-    let next = w.take(2, X, LedgerState::TicketExclusive, 0);
-    assert!(w.wait(2, X, next).is_empty());
+    waits_behind(&mut w);
     assert!(w.pass(2 * GRACE_NS).is_empty());
-    // it has another intent: whatever it took under the first one, it does not hold
+    // it has another intent: it does not hold what it took under the first one
     w.memory.ledgers.insert(id(1), LedgerEntry::intent(X, true, 2).with_detail(CLAIMED_S));
     assert!(is_granted(&w.pass(NS / 50), 2));
     assert!(!w.word().is_open(mine.tx));
@@ -70,8 +75,7 @@ fn a_client_that_goes_on_is_waited_for_no_longer() {
 fn a_share_that_may_have_been_passed_over_is_not_extended() {
     let mut w = World::new(LockType::Fair, 3);
     let share = intends(&mut w, 1, S, true, 1);
-    let next = w.take(2, X, LedgerState::TicketExclusive, 0);
-    assert!(w.wait(2, X, next).is_empty());
+    let next = waits_behind(&mut w);
     let lease_ns = expiry(CLAIMED_S) - w.now.0;
     assert!(is_granted(&w.pass(lease_ns), 2));
     w.writes(2, LedgerState::HeldExclusive, next, 600);

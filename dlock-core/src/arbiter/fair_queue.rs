@@ -383,8 +383,8 @@ fn head_since(ctx: &mut Ctx<'_>, fair: &mut FairState, claims: &Claims) -> Serve
     *fair.head_since.get_or_insert(ctx.now)
 }
 
-/// Whether tickets of this mode that nobody claims are nobody's: no client may come out with one
-/// any more, or those that may had a grace, and hold nothing by their intents.
+/// Whether the unclaimed tickets of this mode have no owner: no client is between its intent and
+/// its publication any more, or those that are had a grace, and hold nothing by their intents.
 fn is_nobodys(ctx: &mut Ctx<'_>, fair: &FairState, mode: Mode, since: ServerTime) -> bool {
     if fair.head_intents.is_empty() || planted::is(Bug::FairNoGrace) {
         return true;
@@ -404,7 +404,7 @@ fn is_nobodys(ctx: &mut Ctx<'_>, fair: &FairState, mode: Mode, since: ServerTime
 /// Until when the client of this ledger entry may hold the lock in this mode by its intent alone;
 /// `None`: it does not, or not any more.
 fn claimed_until(ctx: &Ctx<'_>, intent: LedgerEntry, mode: Mode) -> Option<ServerTime> {
-    if !intent.is_claim_by_intent(mode) || planted::is(Bug::IntentIgnored) {
+    if intent.claims_by_intent() != Some(mode) || planted::is(Bug::IntentIgnored) {
         return None;
     }
     let until = ServerTime::expiry_of(intent.deadline_s(ctx.anchor_s));

@@ -18,8 +18,7 @@ pub(super) enum Suspect {
     Names(Ticket),
 }
 
-/// Takes shares off that nobody claims. If one of these clients comes out with one later, it has
-/// none.
+/// Takes unclaimed shares off. A suspect that names a share later does not have it.
 pub(super) fn pass_over(
     ctx: &mut Ctx<'_>,
     fair: &mut FairState,

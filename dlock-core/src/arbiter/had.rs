@@ -5,7 +5,7 @@ use super::{fair, Arbiter, LockRef, LockState};
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle};
-use crate::message::{LockType, Mode};
+use crate::message::LockType;
 use crate::planted::{self, Bug};
 use crate::primary::Had;
 use crate::word_op::{Word, WordAddr};
@@ -97,10 +97,10 @@ fn fair_had(
     let is_held = matches!(entry.state(), LedgerState::HeldExclusive | LedgerState::HeldShared);
     // a ticket may have been taken, or is still to be given up
     let is_doubtful = entry.state() == LedgerState::Intent || fair::is_given_up(entry);
-    let may_hold = [Mode::Exclusive, Mode::Shared].map(|mode| entry.is_claim_by_intent(mode));
-    let may_hold = may_hold != [false; 2] && !is_proxied && !planted::is(Bug::IntentLapses);
-    if may_hold && now < ServerTime::expiry_of(entry.deadline_s(anchor_s)) {
-        return Had::Leased(ServerTime::expiry_of(entry.deadline_s(anchor_s)));
+    let claims = entry.claims_by_intent().is_some() && !planted::is(Bug::IntentLapses);
+    let claimed_until = ServerTime::expiry_of(entry.deadline_s(anchor_s));
+    if claims && !is_proxied && now < claimed_until {
+        return Had::Leased(claimed_until);
     }
     let noted_s = (is_held && is_told).then(|| entry.deadline_s(anchor_s));
     // its ledger may not say yet what this arbiter has granted or extended

@@ -15,9 +15,9 @@
 //! A ticket that no ledger names at the head of the queue is skipped by the arbiter: at once if no
 //! client is between its intent and its publication, else after a grace, and not before the
 //! deadlines of the intents that claim the turn. So a hold needs no publication before it is used;
-//! one with a lease above [`CLAIM_LEASE_S_MAX`] does, so that nobody waits for long for a client
-//! that is stopped half-way. The owner of a ticket that was not published, or seen to have its
-//! turn, within half of the grace asks the arbiter whether it has its place.
+//! one with a lease above [`CLAIM_LEASE_S_MAX`] does, so that a client that is stopped half-way
+//! does not hold up the others for long. The owner of a ticket that was not published, or seen to
+//! have its turn, within half of the grace asks the arbiter whether it has its place.
 //! Only a first acquire is decided by the client; once queued at the arbiter, that decides.
 //!
 //! From its intent until nothing of a ticket can take effect any more, the ledger names the ticket,
@@ -94,8 +94,8 @@ fn take_ticket(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) ->
     Step::Chain(Chain::one(intent).then(add))
 }
 
-/// Whether the intent claims the turn, so that the note which follows need not be waited for: then
-/// the arbiter skips a ticket that nobody names not before the intent's deadline.
+/// Whether a lease is claimed ahead of the turn. Of an intent that claims it the client need not
+/// wait for the note which follows: the arbiter skips no unnamed ticket before its deadline.
 fn claims(expire_s: u32) -> bool {
     expire_s <= CLAIM_LEASE_S_MAX
 }

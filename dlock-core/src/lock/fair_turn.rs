@@ -14,8 +14,9 @@
 //! seen [`LEDGER_FLUSH_NS_MAX`] ago that it is not its turn asks the arbiter, instead of believing
 //! the word, since an earlier claim of its may have been found over.
 //!
-//! A lease that is longer than [`CLAIM_LEASE_S_MAX`] is not claimed: it is noted at the turn, and
-//! the note waited for, as after a fetch-and-add that was served at once.
+//! A lease that is longer than [`CLAIM_LEASE_S_MAX`](crate::limits::CLAIM_LEASE_S_MAX) is not
+//! claimed: it is noted at the turn, and the note waited for, as after a fetch-and-add that was
+//! served at once.
 //!
 //! The companion word says whether anybody has to be told of a release: the arbiter sets it before
 //! it looks at the word for a sleeper, and the releaser reads it after it has changed the word.
@@ -24,7 +25,7 @@ use super::{again, granted, held, released};
 use super::{EntryState, LockEntry, Machine, OpResult, Phase, Step, LEDGER_FLUSH_NS_MAX};
 use crate::clock::Now;
 use crate::lane;
-use crate::limits::{CLAIM_LEASE_S_MAX, NOTE_LATE_NS, TRIES_MAX};
+use crate::limits::{NOTE_LATE_NS, TRIES_MAX};
 use crate::message::{Mode, Request};
 use crate::planted::{self, Bug};
 use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
@@ -61,7 +62,7 @@ pub(in crate::lock) fn look(m: &mut Machine, e: &mut LockEntry, now: Now) -> Ste
         return Step::Chain(Chain::one(read)); // by the intent
     }
     let mut claim = LedgerEntry::of_ticket(LedgerState::TicketExclusive, e.ticket);
-    if m.expire_s() <= CLAIM_LEASE_S_MAX {
+    if super::claims(m.expire_s()) {
         claim = claim.with_deadline_s(now.deadline(m.expire_s()), e.anchor_s);
     }
     if m.target == claim.into_bits() {

@@ -312,7 +312,7 @@ fn a_ledger_entry_is_written_before_the_grant_is_told() {
         panic!("the intent, then the ticket")
     };
     let intent = LedgerEntry::from_bits(value);
-    assert!(intent.is_claim_by_intent(X) && !intent.is_claim_by_intent(S), "{intent:?}");
+    assert_eq!(intent.claims_by_intent(), Some(X), "{intent:?}");
     o.outcome(&mut e, values(&[0]), at(1));
     let Effect::WriteLedger(note) = o.next(&mut e) else { panic!("the ledger first") };
     assert_eq!((note.state(), note.detail()), (LedgerState::HeldExclusive, intent.detail()));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whoever is queued with a ticket that has its turn is granted the lock: nobody else can hold it.
+//! A client that is queued with a ticket at its turn is granted the lock: no other client can
+//! hold it.
 
 use dlock_core::clock::NS;
 use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
@@ -10,7 +11,7 @@ use dlock_core::words::{FairWord, Ticket};
 use super::state::{Doing, Sys, Thread};
 use super::World;
 
-/// The primary's next look, and a margin. A ticket before it that nobody claims costs a grace.
+/// The primary's next look, and a margin. An unclaimed ticket before this one costs a grace.
 const KEPT_NS_MAX: u64 = (LOOK_S as u64 + FAIR_GRACE_S as u64) * NS;
 
 /// A ticket that has its turn and waits: since when.
