@@ -144,7 +144,7 @@ fn perform_remotely(
     };
     let bounds = limit.bounds(came_ns.unwrap_or(now.local_ns));
     let Some(cas) = held.entry.fast(op, now) else {
-        return slowly(lock_slot, guard, op, now, bounds);
+        return at_once(lock_slot, guard, op, now, bounds);
     };
     let until_ns = bounds.chain_until_ns(now.local_ns);
     if until_ns <= now.local_ns {
@@ -183,7 +183,7 @@ fn interfered(
     carry_out(lock_slot, guard, started)
 }
 
-/// On memory of this host, where most operations are decided by their first chain.
+/// Most operations are decided by their first chain.
 #[inline(never)]
 fn at_once(
     lock_slot: &LockSlot,
@@ -196,7 +196,7 @@ fn at_once(
     if !held.entry.is_settled() || held.unfounded(op).is_some() {
         return slowly(lock_slot, guard, op, now, bounds);
     }
-    let mut first = match First::of(&mut held.entry, op, now, bounds) {
+    let mut first = match First::of(&mut held.entry, op, now, bounds, held.is_local) {
         Ok(first) => first,
         Err(result) => return result,
     };
@@ -206,7 +206,10 @@ fn at_once(
         _ => return carry_out(lock_slot, guard, Started::Running(first.run(step, now))),
     };
     let outcome = held.execute(chain, bounds.chain_until_ns(now.local_ns));
-    now = held.clock_after(first.needs_clock(&held.entry, now));
+    now = match outcome {
+        Outcome::Unknown => held.clock_unanswered(),
+        _ => held.clock_after(first.needs_clock(&held.entry, now)),
+    };
     let mut follows = first.outcome(&mut held.entry, outcome, now);
     while let Follows::Write(write) = follows {
         held.exec.write_ledger(held.entry.handle(), write);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An operation on memory of this host, where a chain is executed at once: most are decided by
-//! their first chain, and need no [`Operation`].
+//! An operation up to its first chain: most are decided by that, and need no [`Operation`].
 //!
 //! ```text
 //!   of ─▶ step ─▶ Chain ─ executed ─▶ outcome ─▶ Done
@@ -8,8 +7,8 @@
 //!           └▶ anything else: run       └▶ Running
 //! ```
 //! It decides exactly what the operation would: it is made of the same parts, and what is not the
-//! usual it leaves to it. The chain stays where the caller has it. A ledger write is a store here,
-//! which nothing can hold up; the clock is read after it nevertheless.
+//! usual it leaves to it. The chain stays where the caller has it. On memory of this host a ledger
+//! write is a store, which need not be confirmed; the clock is read after it nevertheless.
 
 use super::{believed, lease, mode_of, needs_clock, Bounds, Operation, Stage};
 use crate::clock::Now;
@@ -27,6 +26,8 @@ pub struct First {
     bounds: Bounds,
     op: Op,
     mode: Mode,
+    /// Memory of this host executes the chain.
+    is_local: bool,
     /// Decided, and its ledger write is being carried out.
     result: Option<OpResult>,
 }
@@ -44,12 +45,19 @@ pub enum Follows {
 }
 
 impl First {
-    /// Begins an operation as [`Operation::begin`] does.
+    /// Begins an operation as [`Operation::begin`] does. `is_local`: see
+    /// [`Operation::needs_clock`].
     ///
     /// # Errors
     /// The result, if it is decided without a chain.
     #[inline]
-    pub fn of(entry: &mut LockEntry, op: Op, now: Now, bounds: Bounds) -> Result<Self, OpResult> {
+    pub fn of(
+        entry: &mut LockEntry,
+        op: Op,
+        now: Now,
+        bounds: Bounds,
+        is_local: bool,
+    ) -> Result<Self, OpResult> {
         if bounds.until_ns <= now.local_ns || now.is_past_horizon() {
             return Err(OpResult::of(Status::BadResponse));
         }
@@ -57,7 +65,7 @@ impl First {
             return Err(lease::told(entry, op, result, now));
         }
         let mode = mode_of(op, entry);
-        Ok(Self { machine: Machine::of(op, now), bounds, op, mode, result: None })
+        Ok(Self { machine: Machine::of(op, now), bounds, op, mode, is_local, result: None })
     }
 
     /// The first step. A chain that nothing is to be written [before](LockEntry::has_ledger_write)
@@ -79,7 +87,7 @@ impl First {
     /// not, an older reading will do. See [`Operation::needs_clock`].
     #[inline]
     pub fn needs_clock(&self, entry: &LockEntry, last: Now) -> bool {
-        needs_clock(self.op, entry.lock_type(), last, true)
+        needs_clock(self.op, entry.lock_type(), last, self.is_local)
     }
 
     /// The outcome of the chain; `now` as for [`Operation::outcome`].
@@ -103,7 +111,7 @@ impl First {
     fn follow(&mut self, entry: &mut LockEntry, step: Step, now: Now) -> Follows {
         let result = match step {
             Step::Done(result) if self.is_usual(entry, &result, now) => Some(result),
-            Step::Confirm => None,
+            Step::Confirm if self.is_local => None,
             step => return self.goes_on(step, now),
         };
         match (entry.take_ledger_write(), result) {

@@ -186,7 +186,7 @@ impl Operation {
     /// Begins an operation. `now` is from before anything is posted: leases count from there.
     /// A call that has no time left, or whose session is past its horizon, does not begin.
     pub fn begin(entry: &mut LockEntry, op: Op, now: Now, bounds: Bounds) -> Started {
-        match First::of(entry, op, now, bounds) {
+        match First::of(entry, op, now, bounds, false) {
             Ok(mut first) => {
                 let step = first.step(entry, now);
                 Started::Running(first.run(step, now))

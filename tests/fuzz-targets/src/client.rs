@@ -110,10 +110,10 @@ impl World {
         Operation::after_fast(&mut self.entry, op, outcome, begun, self.now, bounds)
     }
 
-    /// Begins with the first chain alone, as on memory of this host.
+    /// Begins with the first chain alone.
     fn first(&mut self, tape: &mut Tape<'_>, bounds: Bounds) {
         let op = op(tape);
-        let mut first = match First::of(&mut self.entry, op, self.now, bounds) {
+        let mut first = match First::of(&mut self.entry, op, self.now, bounds, tape.u8() & 1 == 0) {
             Ok(first) => first,
             Err(result) => return self.done(result),
         };

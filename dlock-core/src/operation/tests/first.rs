@@ -14,6 +14,8 @@ struct World {
     ledger: u64,
     at_ns: u64,
     horizon_ns: u64,
+    /// It is memory of this host.
+    is_local: bool,
     /// How long each thing takes, by turns.
     takes_ns: [u64; 5],
     /// What a primary answers.
@@ -60,13 +62,18 @@ fn carry_out(w: &mut World, e: &mut LockEntry, mut o: Operation, mut last: Now) 
             Effect::Done(result) => return result,
             Effect::Post { chain, .. } => {
                 let outcome = w.execute(&chain);
-                if o.needs_clock(e, true) {
+                if o.needs_clock(e, w.is_local) {
                     last = w.now();
                 }
                 o.outcome(e, outcome, last);
             }
             Effect::WriteLedger(entry) => w.write(entry),
-            Effect::Flush { .. } => o.flushed(e, true, w.now()),
+            Effect::Flush { .. } => {
+                if !w.is_local {
+                    w.does("a flush".into());
+                }
+                o.flushed(e, true, w.now());
+            }
             Effect::ReadClock => o.clock(w.now()),
             Effect::Ask { request, .. } => {
                 w.does(format!("{request:?}"));
@@ -93,7 +100,7 @@ fn by_first(w: &mut World, e: &mut LockEntry, op: Op) -> OpResult {
         return by_operation(w, e, op);
     }
     let mut now = w.now();
-    let mut first = match First::of(e, op, now, Bounds::since(now.local_ns)) {
+    let mut first = match First::of(e, op, now, Bounds::since(now.local_ns), w.is_local) {
         Ok(first) => first,
         Err(result) => return result,
     };
@@ -165,6 +172,7 @@ fn what_one_chain_decides_is_decided_as_by_an_operation() {
             word: 0,
             ledger: 0,
             at_ns: 0,
+            is_local: draw.of(&[true, false]),
             horizon_ns: draw.of(&[u64::MAX, u64::MAX, START + 2 * NS]),
             takes_ns: [(); 5].map(|()| draw.of(&[1, 1, 1, NS / 10, NS, 6 * NS])),
             answer: draw.of(&[Err(Status::BadResponse), Ok(denied), Ok(Reply::Done { word: 0 })]),
@@ -198,7 +206,7 @@ fn what_one_chain_decides_is_decided_as_by_an_operation() {
 #[test]
 fn a_grant_that_was_written_too_late_is_undone() {
     let mut e = entry(LockType::Fair);
-    let mut first = First::of(&mut e, TAKE, at(0), bounds()).unwrap();
+    let mut first = First::of(&mut e, TAKE, at(0), bounds(), true).unwrap();
     let Step::Chain(_) = first.step(&mut e, at(0)) else { panic!("a ticket is taken") };
     let Follows::Write(entry) = first.outcome(&mut e, values(&[0, 0]), at(1)) else {
         panic!("the ledger comes first")
@@ -217,7 +225,7 @@ fn what_its_first_chain_decides_needs_no_operation() {
         let mut e = entry(lock_type);
         for op in [TAKE, Op::Unlock] {
             let word = expected(&mut e.clone(), op);
-            let mut first = First::of(&mut e, op, at(0), bounds()).unwrap();
+            let mut first = First::of(&mut e, op, at(0), bounds(), true).unwrap();
             let Step::Chain(_) = first.step(&mut e, at(0)) else { panic!("{op:?}") };
             let mut follows = first.outcome(&mut e, values(&[word]), at(1));
             if let Follows::Write(_) = follows {
@@ -239,7 +247,7 @@ fn a_view_that_wants_the_readers_needs_an_operation_while_there_is_time() {
         assert_eq!(finish(&mut e, share, 0).status, Status::Success);
         e.asks_readers(true);
         let op = Op::Extend { mode: S, expire_s: 100 };
-        let mut first = First::of(&mut e, op, at(0), bounds()).unwrap();
+        let mut first = First::of(&mut e, op, at(0), bounds(), true).unwrap();
         let Step::Chain(_) = first.step(&mut e, at(0)) else { panic!("it reads the word") };
         let follows = first.outcome(&mut e, values(&[0, word]), at(at_ns));
         assert_eq!(matches!(follows, Follows::Running(_)), wants, "{follows:?}");
@@ -248,7 +256,7 @@ fn a_view_that_wants_the_readers_needs_an_operation_while_there_is_time() {
 
 /// The word that the first chain of this operation expects.
 fn expected(e: &mut LockEntry, op: Op) -> u64 {
-    let mut first = First::of(e, op, at(0), bounds()).unwrap();
+    let mut first = First::of(e, op, at(0), bounds(), true).unwrap();
     match first.step(e, at(0)) {
         Step::Chain(chain) => match chain.ops()[0] {
             WordOp::Cas { expect, .. } => expect,

@@ -26,6 +26,8 @@ pub(super) struct Counts {
     doorbells: AtomicU64,
     /// Doorbells of one atomic each, counted nowhere else.
     single_atomics: AtomicU64,
+    /// The same of one read each.
+    single_reads: AtomicU64,
     sends: AtomicU64,
 }
 
@@ -45,10 +47,11 @@ impl Counts {
         }
     }
 
-    /// A list of a single atomic.
+    /// A list of a single atomic, or of a single read.
     #[inline]
-    pub(super) fn single_atomic(&self) {
-        self.single_atomics.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn single(&self, is_read: bool) {
+        let count = if is_read { &self.single_reads } else { &self.single_atomics };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn message(&self) {
@@ -57,12 +60,12 @@ impl Counts {
 
     pub(super) fn read(&self) -> WordOpCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let single_atomics = of(&self.single_atomics);
+        let (single_atomics, single_reads) = (of(&self.single_atomics), of(&self.single_reads));
         WordOpCounts {
             atomics: of(&self.atomics) + single_atomics,
-            reads: of(&self.reads),
+            reads: of(&self.reads) + single_reads,
             notes: of(&self.notes),
-            doorbells: of(&self.doorbells) + single_atomics,
+            doorbells: of(&self.doorbells) + single_atomics + single_reads,
             sends: of(&self.sends),
         }
     }

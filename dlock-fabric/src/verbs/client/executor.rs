@@ -31,7 +31,7 @@ use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::{BATCH_MAX, VERBS_RING_SLOTS_MAX};
 use dlock_core::message::{Reply, Request};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp, CHAIN_OPS_MAX};
+use dlock_core::word_op::{Chain, Outcome, Values, WordOp, CHAIN_OPS_MAX};
 use dlock_core::words::LedgerEntry;
 
 use super::completion_pump::{CompletionPump, Stop, SEND_SLOTS};
@@ -48,7 +48,7 @@ use crate::server_clock::{self, Ping, SharedEstimate};
 use crate::shm::SEND_WAIT;
 use crate::sys::deadline_in;
 use crate::verbs::device::memory::{RemoteRegion, RemoteWord};
-use crate::verbs::device::poster::{Notify, PostError, PostedList, Poster, RemoteAtomic, RemoteOp};
+use crate::verbs::device::poster::{Notify, PostError, PostedList, Poster, RemoteFetch, RemoteOp};
 use crate::verbs::device::timing::effect_ns_max;
 
 /// How long a reading of the server clock is waited for. A primary that is stopped must not stop
@@ -183,6 +183,27 @@ impl VerbsExecutor {
         })
     }
 
+    /// The same if it brings a value.
+    #[inline]
+    fn fetch(&self, word_op: &WordOp) -> Option<RemoteFetch> {
+        Some(match *word_op {
+            WordOp::Cas { addr, expect, swap } => {
+                RemoteFetch::cas(self.memory.word(addr.index())?, expect, swap)
+            }
+            WordOp::Faa { addr, add } => RemoteFetch::faa(self.memory.word(addr.index())?, add),
+            WordOp::Read { addr } => RemoteFetch::read(self.memory.word(addr.index())?),
+            WordOp::WriteLedger { .. } => return None,
+        })
+    }
+
+    /// The only verb of these chains, if it brings a value.
+    #[inline]
+    fn only_fetch(&self, chains: &[Chain]) -> Option<RemoteFetch> {
+        let [chain] = chains else { return None };
+        let [word_op] = chain.ops() else { return None };
+        self.fetch(word_op)
+    }
+
     #[inline]
     fn claim(&self, verbs: usize, until: Until) -> Result<Claim<'_>, Stop> {
         match self.pump.claim_now(verbs) {
@@ -222,21 +243,21 @@ impl VerbsExecutor {
         self.pump.release(claim);
     }
 
-    /// As [`run`](Self::run) for one atomic, whose way is the shortest there is.
+    /// As [`run`](Self::run) for one verb that brings a value, whose way is the shortest there is.
     #[inline]
-    fn run_atomic(&self, atomic: &RemoteAtomic, until: Until) -> Single {
+    fn run_fetch(&self, fetch: &RemoteFetch, until: Until) -> Single {
         let mut claim = match self.claim(1, until) {
             Ok(claim) => claim,
             Err(stop) => return Single::Refused(stop.into()),
         };
         let strict = self.pump.is_strict() || self.pump.is_ring_busy();
-        let seq = match claim.poster().post_atomic(atomic, strict) {
+        let seq = match claim.poster().post_fetch(fetch, strict) {
             Ok(seq) => seq,
             Err(failed) => {
                 return self.not_posted(failed).map_or(Single::Unknown, Single::Refused);
             }
         };
-        self.counts.single_atomic();
+        self.counts.single(fetch.is_read());
         let Some(mut claim) = self.executed(claim, seq, until) else { return Single::Unknown };
         let value = claim.poster().value(seq);
         self.pump.release(claim);
@@ -425,7 +446,11 @@ impl Executor for VerbsExecutor {
         }
         match self.refusal() {
             None => {
-                self.run(&chains[..outcomes.len()], outcomes, Until::after(wait));
+                let (chains, until) = (&chains[..outcomes.len()], Until::after(wait));
+                match (&mut *outcomes, self.only_fetch(chains)) {
+                    ([outcome], Some(fetch)) => *outcome = self.run_fetch(&fetch, until).into(),
+                    (outcomes, _) => self.run(chains, outcomes, until),
+                }
             }
             Some(status) => outcomes.fill(Outcome::Refused(status)),
         }
@@ -436,19 +461,9 @@ impl Executor for VerbsExecutor {
         if let Some(status) = self.refusal() {
             return Single::Refused(status);
         }
-        let (until, word) = (Until::at(until_ns), |addr: WordAddr| self.memory.word(addr.index()));
-        let atomic = match *word_op {
-            WordOp::Cas { addr, expect, swap } => {
-                word(addr).map(|word| RemoteAtomic::cas(word, expect, swap))
-            }
-            WordOp::Faa { addr, add } => word(addr).map(|word| RemoteAtomic::faa(word, add)),
-            WordOp::Read { .. } | WordOp::WriteLedger { .. } => {
-                return self.run_one(word_op, until)
-            }
-        };
-        match atomic {
-            Some(atomic) => self.run_atomic(&atomic, until),
-            None => Single::Refused(Status::Invalid),
+        match self.fetch(word_op) {
+            Some(fetch) => self.run_fetch(&fetch, Until::at(until_ns)),
+            None => self.run_one(word_op, Until::at(until_ns)),
         }
     }
 

@@ -79,16 +79,16 @@ impl RemoteOp {
     }
 }
 
-/// A compare-and-swap or a fetch-and-add, as the device wants it.
+/// A word operation that brings a value, as the device wants it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::verbs) struct RemoteAtomic {
+pub(in crate::verbs) struct RemoteFetch {
     word: RemoteWord,
     opcode: c_uint,
     compare_add: u64,
     swap: u64,
 }
 
-impl RemoteAtomic {
+impl RemoteFetch {
     #[inline]
     pub(in crate::verbs) fn cas(word: RemoteWord, expect: u64, swap: u64) -> Self {
         Self { word, opcode: ffi::IBV_WR_ATOMIC_CMP_AND_SWP, compare_add: expect, swap }
@@ -97,6 +97,15 @@ impl RemoteAtomic {
     #[inline]
     pub(in crate::verbs) fn faa(word: RemoteWord, add: u64) -> Self {
         Self { word, opcode: ffi::IBV_WR_ATOMIC_FETCH_AND_ADD, compare_add: add, swap: 0 }
+    }
+
+    #[inline]
+    pub(in crate::verbs) fn read(word: RemoteWord) -> Self {
+        Self { word, opcode: ffi::IBV_WR_RDMA_READ, compare_add: 0, swap: 0 }
+    }
+
+    pub(in crate::verbs) fn is_read(&self) -> bool {
+        self.opcode == ffi::IBV_WR_RDMA_READ
     }
 }
 
@@ -257,19 +266,19 @@ impl Poster {
         batch.ring(notify)
     }
 
-    /// Posts one atomic with a completion, `behind` others that may be under way: the shortest
+    /// Posts one of these with a completion, `behind` others that may be under way: the shortest
     /// way there is, and otherwise as [`post`](Self::post). The count with it.
     #[inline]
-    pub(in crate::verbs) fn post_atomic(
+    pub(in crate::verbs) fn post_fetch(
         &mut self,
-        atomic: &RemoteAtomic,
+        fetch: &RemoteFetch,
         behind: bool,
     ) -> Result<u32, PostError> {
-        self.may_take(atomic.word, 0)?;
+        self.may_take(fetch.word, 0)?;
         let (at, seq) = ((self.posted & self.mask) as usize, self.posted.wrapping_add(1));
         let flags = ffi::IBV_SEND_SIGNALED | if behind { self.fence } else { 0 };
         let wr_id = WorkId { owner: self.owner, len: 1, seq }.bits();
-        let request = self.fill_atomic(at, atomic);
+        let request = self.fill_fetch(at, fetch);
         (request.send_flags, request.wr_id, request.next) = (flags, wr_id, std::ptr::null_mut());
         let first: *mut _ = request;
         // SAFETY: a list of one in `requests`; `may_take` saw to it that it fits into the share.
@@ -304,15 +313,13 @@ impl Poster {
         let RemoteWord { addr: remote_addr, rkey } = word_op.word();
         match *word_op {
             RemoteOp::Cas { word, expect, swap } => {
-                self.fill_atomic(at, &RemoteAtomic::cas(word, expect, swap));
+                self.fill_fetch(at, &RemoteFetch::cas(word, expect, swap));
             }
             RemoteOp::Faa { word, add } => {
-                self.fill_atomic(at, &RemoteAtomic::faa(word, add));
+                self.fill_fetch(at, &RemoteFetch::faa(word, add));
             }
-            RemoteOp::Read { .. } => {
-                self.requests[at].opcode = ffi::IBV_WR_RDMA_READ;
-                self.requests[at].wr.rdma = ffi::rdma { remote_addr, rkey };
-                self.scratch.words()[self.first + at].store_relaxed(self.blank);
+            RemoteOp::Read { word } => {
+                self.fill_fetch(at, &RemoteFetch::read(word));
             }
             RemoteOp::Write { value, .. } => {
                 self.requests[at].opcode = ffi::IBV_WR_RDMA_WRITE;
@@ -325,13 +332,16 @@ impl Poster {
     }
 
     #[inline]
-    fn fill_atomic(&mut self, at: usize, atomic: &RemoteAtomic) -> &mut ibv_send_wr {
-        let RemoteAtomic { word, opcode, compare_add, swap } = *atomic;
+    fn fill_fetch(&mut self, at: usize, fetch: &RemoteFetch) -> &mut ibv_send_wr {
+        let RemoteFetch { word, opcode, compare_add, swap } = *fetch;
         let RemoteWord { addr: remote_addr, rkey } = word;
         self.scratch.words()[self.first + at].store_relaxed(self.blank);
         let request = &mut self.requests[at];
         request.opcode = opcode;
-        request.wr.atomic = ffi::atomic { remote_addr, compare_add, swap, rkey };
+        match opcode {
+            ffi::IBV_WR_RDMA_READ => request.wr.rdma = ffi::rdma { remote_addr, rkey },
+            _ => request.wr.atomic = ffi::atomic { remote_addr, compare_add, swap, rkey },
+        }
         request
     }
 

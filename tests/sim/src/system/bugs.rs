@@ -51,7 +51,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("share-over-owner", "quiet"),
     ("intent-lapses", "handover"),
     ("claim-lapses", "recovery"),
-    ("revoked-once", "storm"),
+    ("revoked-once", "stale"),
     ("shares-come-round", "rounds"),
     ("issued-any-intent", "strays"),
     ("old-share-undone", "strays"),

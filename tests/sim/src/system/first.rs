@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations on memory of the client's host, up to their first chain: what the library does there
-//! before it builds an [`Operation`](dlock_core::operation::Operation).
+//! Operations up to their first chain: what the library does before it builds an
+//! [`Operation`](dlock_core::operation::Operation).
 //!
 //! ```text
 //!   begin ─▶ First: the chain ─▶ Writes: a ledger entry ─▶ Written: the clock ─▶ told
@@ -12,15 +12,17 @@ use dlock_core::operation::{Bounds, First, Follows, Operation, Started};
 use dlock_core::word_op::Outcome;
 use dlock_core::words::LedgerEntry;
 
+use super::plan::Fabric;
 use super::state::{Doing, Sys};
 use super::told::shared_past_a_queue;
 
 impl Sys {
-    /// As the library begins on memory of its host.
+    /// As the library begins.
     pub(super) fn first(&mut self, c: usize, l: usize, op: Op, now: Now, bounds: Bounds) {
         let t = &mut self.clients[c].threads[l];
+        let is_local = t.fabric == Fabric::Shm;
         let Some(entry) = t.entry.as_mut() else { return };
-        let mut first = match First::of(entry, op, now, bounds) {
+        let mut first = match First::of(entry, op, now, bounds, is_local) {
             Ok(first) => first,
             Err(result) => return self.finish(c, l, result),
         };

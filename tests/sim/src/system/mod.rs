@@ -31,6 +31,7 @@ mod oracle;
 mod pause;
 mod plan;
 mod rng;
+mod scenarios;
 mod server;
 mod settle;
 mod state;
@@ -52,8 +53,9 @@ pub use bugs::{Bugs, DRIVER_BUGS};
 pub use clock::{Clock, DRIFT_PPM};
 pub use coverage::{Action, Coverage, ACTIONS};
 pub use oracle::{Oracle, Service};
-pub use plan::{Fabric, Fault, Plan, Scenario, APART, FAULTS, SCENARIOS};
+pub use plan::{Fabric, Fault, Plan, FAULTS};
 pub use rng::Rng;
+pub use scenarios::{Scenario, APART, SCENARIOS};
 
 use server::World;
 use state::{Client, Doing, Ev, Goal, Life, Sys, Thread};

@@ -105,7 +105,6 @@ impl Sys {
         self.log(|| format!("client {c} lock {l}: {op:?}"));
         self.calls(c, l, op);
         let (fresh, coarse) = (self.thread_now(c, l), self.coarse_ns(c));
-        let is_local = self.clients[c].threads[l].fabric == Fabric::Shm;
         let is_cut_off = !self.is_connected(c, l);
         let t = &mut self.clients[c].threads[l];
         let Some(entry) = t.entry.as_mut() else { return };
@@ -127,7 +126,7 @@ impl Sys {
             let chain = Chain::one(cas.word_op());
             return self.post(c, l, chain, until_ns, Doing::Fast { cas, begun: now, bounds });
         }
-        if uses_fast && is_sync && is_local && entry.is_settled() {
+        if uses_fast && is_sync && entry.is_settled() {
             return self.first(c, l, op, now, bounds);
         }
         let started = Operation::begin(entry, op, now, bounds);

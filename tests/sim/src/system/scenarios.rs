@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The named scenarios: which faults come how often to which clients.
+
+use dlock_core::message::LockType;
+
+use super::plan::{Fabric, Fault};
+
+/// A named set of weights; the seed draws the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scenario {
+    /// Its name on the command line.
+    pub name: &'static str,
+    pub(super) types: &'static [LockType],
+    pub(super) fabrics: &'static [&'static [Fabric]],
+    pub(super) faults: &'static [Fault],
+    /// One fault in so many events; 0: none.
+    pub(super) fault_every: u64,
+    /// Of a thousand holds, so many last about as long as their lease.
+    pub(super) overstay: u32,
+    /// Of a thousand idle moments, so many give the reference of a lock back.
+    pub(super) churn: u32,
+    pub(super) limits: bool,
+    pub(super) drift: bool,
+    pub(super) high_lanes: bool,
+    /// Most acquires are shared.
+    pub(super) reads: bool,
+    /// Two clients on one or two locks: a lock is destroyed, and its slot reused, all the time.
+    pub(super) few: bool,
+    /// How many names of objects there are: one of these.
+    pub(super) objects: &'static [usize],
+    /// Up to 31 locks, most of them operated on in batches.
+    pub(super) many: bool,
+    /// Of a thousand sessions, up to so many are asked for over another fabric.
+    pub(super) roams: u32,
+    /// Programs rest, and whoever has lost its session comes back late.
+    pub(super) quiet: bool,
+    /// The session horizon is one of these; empty: any, or none.
+    pub(super) horizons: &'static [u32],
+    /// Of a thousand leases, so many have no end: one of these.
+    pub(super) endless: &'static [u32],
+    /// Of a thousand operations that do not wait, so many are asynchronous: one of these.
+    pub(super) asynchronous: &'static [u32],
+}
+
+use Fabric::{Shm, Tcp, Verbs};
+use Fault as F;
+use LockType::{Atomic, Fair, Rw};
+
+const ALL_TYPES: &[LockType] = &[Atomic, Rw, Fair];
+const LOCAL: &[&[Fabric]] = &[&[Shm], &[Tcp], &[Shm, Tcp]];
+const EVERY: &[&[Fabric]] = &[&[Shm], &[Tcp], &[Shm, Tcp], &[Verbs], &[Verbs, Tcp]];
+const REMOTE: &[&[Fabric]] = &[&[Tcp], &[Verbs], &[Verbs, Tcp]];
+const CALM: Scenario = Scenario {
+    name: "calm",
+    types: ALL_TYPES,
+    fabrics: EVERY,
+    faults: &[],
+    fault_every: 0,
+    overstay: 0,
+    churn: 0,
+    limits: false,
+    drift: false,
+    high_lanes: false,
+    reads: false,
+    few: false,
+    objects: &[0, 0, 0, 1],
+    many: false,
+    roams: 0,
+    quiet: false,
+    horizons: &[],
+    endless: &[10, 10, 10, 500],
+    asynchronous: &[0, 0, 0, 100],
+};
+const ANYTHING: &[Fault] = &[
+    F::Crash,
+    F::CrashPrimary,
+    F::Pause,
+    F::Freeze,
+    F::PartitionUp,
+    F::PartitionDown,
+    F::PartitionBoth,
+    F::BreakControl,
+    F::BreakCommand,
+    F::Duplicate,
+    F::WallStep,
+    F::SlowReader,
+    F::Leave,
+    F::Slow,
+    F::Standstill,
+    F::Suspend,
+];
+
+/// The named scenarios; `all` draws one of them for each seed.
+pub const SCENARIOS: &[Scenario] = &[
+    CALM,
+    Scenario {
+        name: "atomic",
+        types: &[Atomic],
+        faults: &[F::Crash, F::Pause, F::Standstill, F::Freeze, F::BreakCommand, F::Slow],
+        fault_every: 90,
+        overstay: 300,
+        ..CALM
+    },
+    Scenario {
+        name: "rw",
+        roams: 300,
+        types: &[Rw],
+        faults: &[F::Crash, F::Crash, F::Pause, F::Freeze, F::BreakCommand, F::Slow],
+        fault_every: 70,
+        ..CALM
+    },
+    Scenario {
+        name: "fair",
+        types: &[Fair],
+        faults: &[F::Crash, F::Pause, F::Standstill, F::Freeze, F::BreakCommand, F::Slow],
+        fault_every: 90,
+        overstay: 200,
+        high_lanes: true,
+        ..CALM
+    },
+    Scenario {
+        name: "expiry",
+        fabrics: LOCAL,
+        faults: &[F::Pause, F::Freeze, F::WallStep, F::Standstill],
+        fault_every: 60,
+        overstay: 600,
+        drift: true,
+        ..CALM
+    },
+    Scenario {
+        name: "drift",
+        fabrics: REMOTE,
+        types: &[Atomic, Fair],
+        faults: &[F::Pause, F::WallStep, F::PartitionUp, F::Suspend, F::Suspend],
+        fault_every: 150,
+        overstay: 800,
+        drift: true,
+        ..CALM
+    },
+    Scenario {
+        name: "verbs",
+        roams: 300,
+        fabrics: &[&[Verbs], &[Verbs, Tcp]],
+        faults: &[F::Slow, F::BreakCommand, F::Freeze, F::Crash, F::Pause],
+        fault_every: 60,
+        overstay: 150,
+        high_lanes: true,
+        ..CALM
+    },
+    Scenario {
+        name: "partition",
+        fabrics: REMOTE,
+        faults: &[
+            F::PartitionUp,
+            F::PartitionDown,
+            F::PartitionBoth,
+            F::BreakControl,
+            F::BreakCommand,
+            F::Duplicate,
+            F::SlowReader,
+        ],
+        fault_every: 70,
+        overstay: 200,
+        drift: true,
+        ..CALM
+    },
+    Scenario {
+        name: "recovery",
+        faults: &[F::CrashPrimary, F::CrashPrimary, F::Crash, F::BreakControl, F::WallStep],
+        fault_every: 100,
+        overstay: 400,
+        drift: true,
+        ..CALM
+    },
+    Scenario {
+        name: "churn",
+        faults: &[F::Leave, F::Crash, F::Duplicate, F::Slow, F::BreakCommand],
+        fault_every: 70,
+        churn: 120,
+        limits: true,
+        ..CALM
+    },
+    Scenario {
+        name: "reconnect",
+        roams: 300,
+        high_lanes: true,
+        types: &[Rw, Fair, Fair],
+        fabrics: REMOTE,
+        faults: &[F::PartitionUp, F::BreakCommand, F::Slow, F::BreakCommand],
+        fault_every: 25,
+        overstay: 600,
+        ..CALM
+    },
+    Scenario {
+        name: "absent",
+        roams: 300,
+        fabrics: &[&[Shm], &[Shm, Tcp]],
+        faults: &[F::BreakControl, F::BreakControl, F::Pause, F::Crash],
+        fault_every: 40,
+        overstay: 300,
+        ..CALM
+    },
+    Scenario {
+        name: "turnover",
+        fabrics: REMOTE,
+        faults: &[F::Slow, F::Slow, F::BreakCommand, F::Duplicate, F::Leave],
+        fault_every: 50,
+        churn: 500,
+        limits: true,
+        few: true,
+        objects: &[0, 1, 2],
+        ..CALM
+    },
+    Scenario {
+        name: "batch",
+        high_lanes: true,
+        faults: &[
+            F::BreakCommand,
+            F::Slow,
+            F::Pause,
+            F::Freeze,
+            F::Crash,
+            F::BreakControl,
+            F::Standstill,
+            F::Suspend,
+        ],
+        fault_every: 90,
+        overstay: 100,
+        many: true,
+        ..CALM
+    },
+    Scenario {
+        name: "objects",
+        types: &[Atomic],
+        faults: ANYTHING,
+        fault_every: 50,
+        churn: 100,
+        limits: true,
+        few: true,
+        objects: &[1, 2, 3],
+        ..CALM
+    },
+    Scenario {
+        name: "storm",
+        roams: 300,
+        objects: &[0, 1, 2],
+        faults: ANYTHING,
+        fault_every: 45,
+        overstay: 250,
+        churn: 30,
+        limits: true,
+        drift: true,
+        high_lanes: true,
+        ..CALM
+    },
+    // what a client has ends while it is away, and it cannot know
+    Scenario {
+        name: "quiet",
+        types: &[Rw],
+        fabrics: REMOTE,
+        faults: &[F::BreakControl, F::BreakControl, F::CrashPrimary],
+        fault_every: 25,
+        quiet: true,
+        few: true,
+        horizons: &[0],
+        ..CALM
+    },
+    // what has no lease ends with the session's horizon, which moves on when it has just passed
+    Scenario {
+        name: "horizon",
+        types: &[Atomic, Fair],
+        fabrics: REMOTE,
+        faults: &[F::Freeze, F::PartitionBoth, F::PartitionUp, F::Pause],
+        fault_every: 40,
+        few: true,
+        horizons: &[1, 1, 2, 3],
+        endless: &[900],
+        asynchronous: &[300, 700],
+        ..CALM
+    },
+    // tickets are given up and taken anew, and the ledger tells of what the primary knew before
+    Scenario {
+        name: "roaming",
+        roams: 700,
+        types: &[Fair],
+        fabrics: &[&[Shm, Tcp], &[Tcp], &[Verbs, Tcp]],
+        faults: &[F::BreakCommand, F::BreakCommand, F::BreakControl, F::Slow],
+        fault_every: 25,
+        overstay: 200,
+        ..CALM
+    },
+    // clients that hand a fair lock on by themselves, and lose answers and notes half-way
+    Scenario {
+        name: "handover",
+        types: &[Fair],
+        fabrics: &[&[Shm], &[Verbs], &[Verbs, Shm], &[Shm, Tcp], &[Verbs, Tcp]],
+        faults: &[
+            F::Pause,
+            F::Standstill,
+            F::BreakCommand,
+            F::BreakControl,
+            F::Slow,
+            F::Crash,
+            F::Freeze,
+        ],
+        fault_every: 40,
+        overstay: 200,
+        few: true,
+        endless: &[0, 100, 900],
+        ..CALM
+    },
+    // notes that are late for longer than an intent stands
+    Scenario {
+        name: "notes",
+        types: &[Fair],
+        fabrics: &[&[Verbs]],
+        faults: &[F::BreakCommand],
+        fault_every: 60,
+        overstay: 600,
+        quiet: true,
+        endless: &[0],
+        ..CALM
+    },
+    // ledgers and clients with ticket numbers that are a lap old
+    Scenario {
+        name: "laps",
+        types: &[Fair],
+        faults: &[F::Lap, F::Lap, F::Standstill, F::Pause, F::BreakCommand, F::Slow, F::Crash],
+        fault_every: 40,
+        overstay: 300,
+        high_lanes: true,
+        ..CALM
+    },
+];
+
+/// Scenarios that `all` does not draw: each is run by itself, for what it alone can come to.
+pub const APART: &[Scenario] = &[
+    // the shared lane of a fair lock comes to a number once more that a stopped reader's ledger
+    // names
+    Scenario {
+        name: "rounds",
+        types: &[Fair],
+        faults: &[F::Round, F::Round, F::Round, F::Pause, F::BreakCommand, F::Crash],
+        fault_every: 12,
+        overstay: 400,
+        reads: true,
+        few: true,
+        ..CALM
+    },
+    // clients that go over to another channel while their ledgers name tickets that have ended
+    Scenario {
+        name: "stale",
+        roams: 1_000,
+        types: &[Fair],
+        fabrics: &[&[Shm, Tcp], &[Verbs, Tcp]],
+        faults: &[F::BreakCommand, F::Slow, F::Pause],
+        fault_every: 15,
+        overstay: 600,
+        high_lanes: true,
+        ..CALM
+    },
+    // shares that a primary took for clients which have released them by themselves since
+    Scenario {
+        name: "strays",
+        roams: 1_000,
+        types: &[Fair],
+        fabrics: &[&[Shm, Tcp], &[Tcp], &[Verbs, Tcp]],
+        faults: &[F::Stray],
+        fault_every: 2,
+        overstay: 300,
+        reads: true,
+        horizons: &[1, 1, 2, 6],
+        ..CALM
+    },
+];
