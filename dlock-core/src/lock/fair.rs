@@ -6,6 +6,7 @@
 //!                               │              └ not served ─▶ Ledger(Ticket) ─▶ Again, or Wait
 //!                               │                  └ exclusive, one-sided ─▶ look for it: [`turn`]
 //!                               └ a number of the ring: no ticket ─▶ TakeTicket
+//!                               under an intent that stands: Faa alone ([`super::notes`])
 //!   ask      Poll{ticket} ─▶ Granted · Queued · Denied (place lost)
 //!   extend   [Ledger(Held, later), Read] while surely unexpired, else Extend
 //!   release  Cas(nx+1) or [Ledger(Leaving), Cas(ns+1)] if nobody is behind and the lease surely

@@ -9,7 +9,8 @@
 //! ledger says that there may be a ticket (`Intent`), as it does of a client that is stopped right
 //! after its fetch-and-add. What follows soon replaces a note that has not been written; before a
 //! request, which is answered by what the ledger says, it is written; and who drives the operations
-//! writes what is left ([`LockEntry::take_late_note`]) within [`NOTE_LATE_NS`] or two.
+//! writes what is left ([`LockEntry::take_late_note`]) within
+//! [`NOTE_LATE_NS`](crate::limits::NOTE_LATE_NS) or two.
 //!
 //! An intent *stands* until anything else is written, or may have been: another exclusive ticket
 //! can be taken under it without writing it anew.
