@@ -18,10 +18,13 @@ pub(crate) fn pass(Pause { time, is_far }: Pause, since: Instant) {
     const SPIN_MAX: Duration = Duration::from_micros(2);
     /// Shorter than the timer of a sleep is sure of.
     const YIELD_MAX: Duration = Duration::from_micros(100);
+    /// Shorter than it may take to wake on a busy machine, while the others have their turns.
+    const FAR_YIELD_MAX: Duration = Duration::from_micros(500);
     /// A hold is short, or is slept through.
     const AWAKE_MAX: Duration = Duration::from_millis(2);
     let start = Instant::now();
-    if time > YIELD_MAX && (is_far || start.duration_since(since) >= AWAKE_MAX) {
+    let is_long = time > YIELD_MAX && start.duration_since(since) >= AWAKE_MAX;
+    if is_long || is_far && time > FAR_YIELD_MAX {
         return std::thread::sleep(time);
     }
     loop {
