@@ -28,6 +28,11 @@ pub(crate) struct Fake {
     /// Notes do not get out.
     pub(crate) mute: AtomicBool,
     pub(crate) publishes: AtomicU64,
+    /// Chains reach the words without the primary, and each verb costs something.
+    pub(crate) one_sided: AtomicBool,
+    /// Ledger writes: in a chain, or by themselves.
+    pub(crate) chained: Mutex<Vec<LedgerEntry>>,
+    pub(crate) notes: Mutex<Vec<LedgerEntry>>,
     /// The connection is gone.
     pub(crate) gone: AtomicBool,
     /// The server clock is not known yet, and is being asked for.
@@ -49,6 +54,9 @@ impl Fake {
             slow: AtomicBool::new(false),
             mute: AtomicBool::new(false),
             publishes: AtomicU64::new(0),
+            one_sided: AtomicBool::new(false),
+            chained: Mutex::default(),
+            notes: Mutex::default(),
             gone: AtomicBool::new(false),
             clockless: AtomicBool::new(false),
             requests: Mutex::default(),
@@ -101,7 +109,10 @@ impl Fake {
                     old
                 }
                 WordOp::Read { addr } => words.get(&addr.index()).copied().unwrap_or(0),
-                WordOp::WriteLedger { .. } => 0,
+                WordOp::WriteLedger { value, .. } => {
+                    self.chained.lock().push(LedgerEntry::from_bits(value));
+                    0
+                }
             });
         }
         if self.deaf.load(SeqCst) {
@@ -138,7 +149,13 @@ impl Executor for Fake {
         }
     }
 
-    fn write_ledger(&self, _handle: Handle, _entry: LedgerEntry) {}
+    fn write_ledger(&self, _handle: Handle, entry: LedgerEntry) {
+        self.notes.lock().push(entry);
+    }
+
+    fn is_one_sided(&self) -> bool {
+        self.one_sided.load(SeqCst)
+    }
 
     fn flush_ledger(&self, _wait: Duration) -> bool {
         self.publishes.fetch_add(1, SeqCst);

@@ -7,7 +7,8 @@
 //!                                     └ replaced ─▶ looked at again   └ none ─▶ off the list
 //! ```
 //! A lock that an operation is under way on is left alone. The thread takes no signals, never waits
-//! for a lock or a primary, and ends a second after the last note.
+//! for a lock or a primary, and ends a second after the last note. It takes no mutex but a lock
+//! slot's, which nobody waits for without a bound: a child forked meanwhile finds that locked.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use dlock_core::ids::LockId;
 use dlock_core::limits::NOTE_LATE_NS;
 
 use crate::per_process::{Cell, PerProcess};
-use crate::table::{Busy, ClientLock, Table};
+use crate::table::{Busy, ClientLock, LockSlotIndex, Table};
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_nanos(NOTE_LATE_NS);
@@ -26,6 +27,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// A lock whose note was late when it was looked at last, and which note that was.
 struct Noted {
     table: Weak<Table>,
+    index: LockSlotIndex,
     lock: LockId,
     seen: Option<u32>,
 }
@@ -43,7 +45,8 @@ pub(crate) fn look_after(table: &Arc<Table>, held: &mut ClientLock) {
 
 #[cold]
 fn watch(table: &Arc<Table>, held: &mut ClientLock) {
-    let noted = Noted { table: Arc::downgrade(table), lock: held.id, seen: None };
+    let (table, index) = (Arc::downgrade(table), held.index);
+    let noted = Noted { table, index, lock: held.id, seen: None };
     held.is_watched = PerProcess::mine(&NOTES).add(noted, "dlock-notes", run);
     if !held.is_watched {
         held.write_late_note();
@@ -73,8 +76,7 @@ impl Noted {
     /// Whether it is to be looked at again.
     fn tend(&mut self) -> bool {
         let Some(table) = self.table.upgrade() else { return false };
-        let Some(index) = table.find(self.lock) else { return false };
-        let Some(mut guard) = table.lock_slot(index).try_lock() else { return true };
+        let Some(mut guard) = table.lock_slot(self.index).try_lock() else { return true };
         let Some(held) = guard.as_mut().filter(|held| held.id == self.lock) else { return false };
         let late = held.entry.late_note();
         if late.is_some() && (held.busy != Busy::No || late != self.seen) {

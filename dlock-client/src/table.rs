@@ -63,6 +63,8 @@ pub(crate) struct ClientLock {
     pub(crate) queue: VecDeque<Turn>,
     /// The turn that was given out last.
     last_turn: Turn,
+    /// Where it is in its table.
+    pub(crate) index: LockSlotIndex,
     /// A thread looks after its notes that are late.
     pub(crate) is_watched: bool,
     /// The server clock as it was last read, for operations that need no fresh reading.
@@ -92,6 +94,7 @@ impl ClientLock {
             hold: 0,
             queue: VecDeque::new(),
             last_turn: 0,
+            index: 0,
             is_watched: false,
             last_now,
         }
@@ -333,6 +336,7 @@ impl Table {
             map.used - 1
         });
         self.make_room(index, map.index.len() + 1);
+        held.index = index;
         *self.lock_slot(index).held.lock() = Some(held);
         let before = map.index.insert(id, index);
         assert!(before.is_none(), "a lock is in the table once");

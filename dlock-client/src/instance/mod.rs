@@ -19,6 +19,8 @@ mod waits;
 #[cfg(test)]
 mod late_tests;
 #[cfg(test)]
+mod notes_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod waits_tests;

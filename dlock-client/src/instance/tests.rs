@@ -25,7 +25,11 @@ const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
 
 pub(super) fn instance(types: &[LockType]) -> (Instance, Arc<Fake>) {
-    let fake = Arc::new(Fake::new());
+    instance_on(Fake::new(), types)
+}
+
+pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake>) {
+    let fake = Arc::new(fake);
     let exec: Arc<dyn Executor> = fake.clone();
     let link = SessionState {
         exec: Arc::clone(&exec),
