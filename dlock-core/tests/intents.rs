@@ -83,6 +83,40 @@ fn a_share_that_may_have_been_passed_over_is_not_extended() {
     assert_eq!(w.extend(1, S, share, 600), None);
 }
 
+/// No share can come of an intent for an exclusive ticket.
+#[test]
+fn who_intended_an_exclusive_ticket_when_shares_were_passed_over_is_no_suspect() {
+    let mut w = World::new(LockType::Fair, 3);
+    intends(&mut w, 1, S, true, 1);
+    let next = waits_behind(&mut w);
+    w.memory.ledgers.insert(id(3), LedgerEntry::intent(X, true, 1).with_detail(CLAIMED_S));
+    let lease_ns = expiry(CLAIMED_S) - w.now.0;
+    assert!(is_granted(&w.pass(lease_ns), 2));
+    w.release(2, X, next);
+    w.memory.ledgers.remove(&id(2));
+    // it has given that up, and the arbiter has not looked since
+    let share = w.take(3, S, LedgerState::HeldShared, CLAIMED_S);
+    assert!(w.extend(3, S, share, 600).is_some());
+}
+
+#[test]
+fn a_suspect_extends_what_it_has_taken_since() {
+    for mode in [X, S] {
+        let mut w = World::new(LockType::Fair, 3);
+        intends(&mut w, 1, S, true, 1);
+        let next = waits_behind(&mut w);
+        let lease_ns = expiry(CLAIMED_S) - w.now.0;
+        assert!(is_granted(&w.pass(lease_ns), 2));
+        // another intent, which the arbiter sees
+        w.memory.ledgers.insert(id(1), LedgerEntry::intent(mode, true, 2).with_detail(CLAIMED_S));
+        w.release(2, X, next);
+        w.memory.ledgers.remove(&id(2));
+        let state = if mode == X { LedgerState::HeldExclusive } else { LedgerState::HeldShared };
+        let ticket = w.take(1, mode, state, CLAIMED_S);
+        assert!(w.extend(1, mode, ticket, 600).is_some(), "{mode:?}");
+    }
+}
+
 const READERS: u32 = FAIR_READERS_MAX as u32;
 
 /// As many readers as fit, client 1 between intent and publication, and one more that waits.

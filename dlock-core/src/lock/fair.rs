@@ -141,7 +141,6 @@ fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: No
     }
     m.phase = Phase::Try;
     e.notes.hurry();
-    e.notes.is_replaced();
     let later = later_deadline(e, expire_s, m.started);
     let chain = Chain::one(WordOp::WriteLedger {
         handle: e.handle,

@@ -57,8 +57,7 @@ pub(in crate::lock) fn look(m: &mut Machine, e: &mut LockEntry, now: Now) -> Ste
     m.started = now;
     let read = WordOp::Read { addr: e.w0() };
     let is_soon = now.local_ns.saturating_sub(m.taken_ns) < NOTE_LATE_NS;
-    let claims = m.target == NOT_NOTED && e.notes.claims_until(now.deadline(m.expire_s()));
-    if claims && is_soon {
+    if is_soon && e.notes.claims_until(now.deadline(m.expire_s())) {
         return Step::Chain(Chain::one(read)); // by the intent
     }
     let mut claim = LedgerEntry::of_ticket(LedgerState::TicketExclusive, e.ticket);

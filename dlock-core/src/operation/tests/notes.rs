@@ -47,6 +47,12 @@ fn at_once(e: &mut LockEntry, op: Op, ns: u64, old: u64) -> Vec<WordOp> {
     posted
 }
 
+/// What follows, but for what is written or counted.
+fn after_notes(o: &mut Operation, e: &mut LockEntry) -> Effect {
+    let is_aside = |effect: &Effect| matches!(effect, Effect::WriteLedger(_) | Effect::Count(_));
+    std::iter::repeat_with(|| o.next(e)).find(|effect| !is_aside(effect)).expect("an effect")
+}
+
 /// Holds ticket 0 since the start, for 5 s; nothing is noted but its intent.
 fn held_by_intent() -> LockEntry {
     let mut e = fair();
@@ -131,6 +137,43 @@ fn a_note_that_is_late_is_written_before_a_request() {
     assert_eq!(done(o.next(&mut e)), Status::Success);
     let _ = at_once(&mut e, Op::Unlock, 30, word(0, 1));
     assert_eq!(at_once(&mut e, TAKE, 40, word(1, 1)).len(), 2, "its ledger says something else");
+}
+
+#[test]
+fn an_intent_stands_no_more_once_a_note_is_written() {
+    let mut e = fair();
+    let long = Op::TryLock { mode: X, expire_s: CLAIM_LEASE_S_MAX };
+    let _ = at_once(&mut e, long, 0, word(0, 0));
+    let ns = u64::from(CLAIM_LEASE_S_MAX + 1) * NS; // its lease may be over
+    let mut o = begins(&mut e, Op::Unlock, ns);
+    assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
+    assert!(matches!(o.next(&mut e), Effect::Ask { .. }));
+    o.reply(&mut e, Ok(Reply::Done { word: word(1, 1) }), at(ns + 1));
+    assert_eq!(done(after_notes(&mut o, &mut e)), Status::Success);
+    // the intent claimed two seconds more
+    let short = Op::TryLock { mode: X, expire_s: 1 };
+    assert_eq!(at_once(&mut e, short, ns + 2, word(1, 1)).len(), 2);
+}
+
+/// It would be written over the note of a share that was lost.
+#[test]
+fn a_share_leaves_no_earlier_note_to_be_written() {
+    let mut e = held_by_intent();
+    let _ = at_once(&mut e, Op::Unlock, 10, word(0, 1));
+    let mut o = begins(&mut e, Op::TryLock { mode: S, expire_s: 5 }, 20);
+    assert_eq!(posted(o.next(&mut e)).len(), 2);
+    assert_eq!(e.late_note(), None);
+}
+
+#[test]
+fn a_hold_that_is_found_over_is_not_noted() {
+    let mut e = held_by_intent();
+    let mut o = begins(&mut e, Op::Unlock, 10);
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[word(1, 1)]), at(20));
+    assert_eq!(o.next(&mut e), Effect::WriteLedger(LedgerEntry::new()));
+    assert_eq!(e.late_note(), None);
+    assert_eq!(done(after_notes(&mut o, &mut e)), Status::Fail);
 }
 
 #[test]
@@ -244,6 +287,26 @@ fn a_look_that_the_intent_does_not_claim_enough_for_claims_by_itself() {
     assert_eq!(posted(o.next(&mut e)), [claim, READ]);
 }
 
+/// Its turn would be taken for one that the intent claims.
+#[test]
+fn a_lease_that_is_not_claimed_neither_stands_nor_is_taken_under_an_intent() {
+    let mut e = fair();
+    let mut o = begins(&mut e, Op::Lock { mode: X, expire_s: CLAIM_LEASE_S_MAX + 1 }, 1);
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0, word(0, 1)]), at(2));
+    assert!(matches!(o.next(&mut e), Effect::Pause { .. }));
+    o.paused(&mut e, at(3));
+    let named = names(LedgerState::TicketExclusive, 1, 0).into_bits();
+    let named = WordOp::WriteLedger { handle: Handle(3), value: named };
+    assert_eq!(posted(o.next(&mut e)), [named, READ]);
+    let mut e = fair();
+    let longest = |more_s| Op::TryLock { mode: X, expire_s: CLAIM_LEASE_S_MAX + more_s };
+    let _ = at_once(&mut e, longest(0), 0, word(0, 0));
+    let _ = at_once(&mut e, Op::Unlock, 10, word(0, 1));
+    let mut o = begins(&mut e, longest(1), 20);
+    assert_eq!(posted(o.next(&mut e)).len(), 2);
+}
+
 /// What is written of a lock's old place is nobody's at its new one.
 #[test]
 fn a_lock_that_has_another_place_has_no_note_left() {
@@ -257,6 +320,14 @@ fn a_lock_that_has_another_place_has_no_note_left() {
         end(&mut e, &grant);
         assert_eq!((e.late_note(), e.has_ledger_write()), (None, false));
         assert_eq!(e.take_late_note(), None);
+    }
+    let moves: [fn(&mut LockEntry, &LockGrant); 2] =
+        [|e, grant| e.rebind(grant, 0), |e, _| e.notes_late(true)];
+    for end in moves {
+        let mut e = held_by_intent();
+        let _ = at_once(&mut e, Op::Unlock, 10, word(0, 1));
+        end(&mut e, &grant);
+        assert_eq!(at_once(&mut e, TAKE, 20, word(1, 1)).len(), 2, "no intent stands there");
     }
 }
 
@@ -306,6 +377,10 @@ fn a_turn_that_comes_soon_is_looked_for_without_a_claim() {
             let claim = names(LedgerState::TicketExclusive, 1, 1_005).into_bits();
             let claim = WordOp::WriteLedger { handle: Handle(3), value: claim };
             assert_eq!(posted(o.next(&mut e)), [claim, READ]);
+            o.outcome(&mut e, values(&[0, word(1, 2)]), at(ns));
+            assert_eq!(done(o.next(&mut e)), Status::Success);
+            let _ = at_once(&mut e, Op::Unlock, ns + 1, word(1, 2));
+            assert_eq!(at_once(&mut e, TAKE, ns + 2, word(2, 2)).len(), 2, "that is written over");
             continue;
         }
         assert_eq!(done(o.next(&mut e)), Status::Success);
