@@ -106,10 +106,10 @@ impl Pace {
         self.turn_ns -= self.turn_ns / 4;
     }
 
-    /// How long not to look, with so many turns before one's own, of which the first has lasted for
-    /// `held_ns`. Who is next looks all the time, and less often if the hold lasts. Who is not leaves
-    /// the processor to the others until about half of the turn before its own: it must be awake
-    /// when its turn comes, since then all wait for it.
+    /// How long not to look, with so many turns before one's own, of which the first has lasted
+    /// for `held_ns`. Who is next looks all the time, and less often if the hold lasts. Who is not
+    /// leaves the processor to the others until about half of the turn before its own: it must be
+    /// awake when its turn comes, since then all wait for it.
     pub(super) fn before_turn_ns(self, ahead: u16, held_ns: u64) -> u64 {
         let often_ns = (held_ns / 16).min(TRY_PAUSE_NS_MAX);
         let quarters = (3 * u64::from(ahead.saturating_sub(1))).saturating_sub(1);

@@ -17,7 +17,8 @@ use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttach, VerbsAttach
 use dlock_core::limits::VERBS_RING_SLOTS_MAX;
 
 use super::completion_pump::{CompletionPump, CompletionPumpParts, RING_VERBS, SEND_SLOTS};
-use super::executor::{Memory, VerbsExecutor, VerbsOptions};
+use super::executor::{VerbsExecutor, VerbsOptions};
+use super::memory::Memory;
 use super::ring::Ring;
 use super::talk::Talk;
 use crate::clock::{coarse_lag_ns, ClockEstimate};

@@ -36,6 +36,7 @@ use dlock_core::words::LedgerEntry;
 
 use super::completion_pump::{CompletionPump, Stop, SEND_SLOTS};
 use super::counts::{Counts, WordOpCounts};
+use super::memory::Memory;
 use super::poster_slot::Claim;
 use super::ring::{NoRoom, Ring};
 use super::talk::Talk;
@@ -47,7 +48,7 @@ use crate::net;
 use crate::server_clock::{self, Ping, SharedEstimate};
 use crate::shm::SEND_WAIT;
 use crate::sys::deadline_in;
-use crate::verbs::device::memory::{RemoteRegion, RemoteWord};
+use crate::verbs::device::memory::RemoteWord;
 use crate::verbs::device::poster::{Notify, PostError, PostedList, Poster, RemoteFetch, RemoteOp};
 use crate::verbs::device::timing::effect_ns_max;
 
@@ -92,15 +93,6 @@ pub struct VerbsExecutor {
     /// What was counted for the primary on this session.
     pub(super) told: Mutex<Told>,
     pub(super) owner: Owner,
-}
-
-/// What of the primary's memory this client may operate on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Memory {
-    pub(super) slots: RemoteRegion,
-    pub(super) slots_count: u32,
-    pub(super) ledger: RemoteRegion,
-    pub(super) ledger_entries: u32,
 }
 
 impl VerbsExecutor {
@@ -166,42 +158,12 @@ impl VerbsExecutor {
         self.talk.break_off();
     }
 
-    /// A word operation as the device executes it; `None`: its address is outside.
-    #[inline]
-    fn remote(&self, word_op: &WordOp) -> Option<RemoteOp> {
-        Some(match *word_op {
-            WordOp::Cas { addr, expect, swap } => {
-                RemoteOp::Cas { word: self.memory.word(addr.index())?, expect, swap }
-            }
-            WordOp::Faa { addr, add } => {
-                RemoteOp::Faa { word: self.memory.word(addr.index())?, add }
-            }
-            WordOp::Read { addr } => RemoteOp::Read { word: self.memory.word(addr.index())? },
-            WordOp::WriteLedger { handle, value } => {
-                RemoteOp::Write { word: self.memory.entry(handle)?, value }
-            }
-        })
-    }
-
-    /// The same if it brings a value.
-    #[inline]
-    fn fetch(&self, word_op: &WordOp) -> Option<RemoteFetch> {
-        Some(match *word_op {
-            WordOp::Cas { addr, expect, swap } => {
-                RemoteFetch::cas(self.memory.word(addr.index())?, expect, swap)
-            }
-            WordOp::Faa { addr, add } => RemoteFetch::faa(self.memory.word(addr.index())?, add),
-            WordOp::Read { addr } => RemoteFetch::read(self.memory.word(addr.index())?),
-            WordOp::WriteLedger { .. } => return None,
-        })
-    }
-
     /// The only verb of these chains, if it brings a value.
     #[inline]
     fn only_fetch(&self, chains: &[Chain]) -> Option<RemoteFetch> {
         let [chain] = chains else { return None };
         let [word_op] = chain.ops() else { return None };
-        self.fetch(word_op)
+        self.memory.fetch(word_op)
     }
 
     #[inline]
@@ -320,7 +282,7 @@ impl VerbsExecutor {
         let (mut atomics, mut reads, mut notes) = (0, 0, 0);
         for (chain, outcome) in chains.iter().zip(outcomes.iter_mut()) {
             *outcome = Outcome::Unknown;
-            if !chain.ops().iter().all(|word_op| self.remote(word_op).is_some()) {
+            if !chain.ops().iter().all(|word_op| self.memory.remote(word_op).is_some()) {
                 *outcome = Outcome::Refused(Status::Invalid);
                 continue;
             }
@@ -330,7 +292,7 @@ impl VerbsExecutor {
                     WordOp::Read { .. } => reads += 1,
                     WordOp::WriteLedger { .. } => notes += 1,
                 }
-                if let Some(word_op) = self.remote(word_op) {
+                if let Some(word_op) = self.memory.remote(word_op) {
                     batch.push(&word_op)?;
                 }
             }
@@ -416,23 +378,6 @@ fn values_of(chain: &Chain, poster: &Poster, before: u32) -> Outcome {
     Outcome::Done(values)
 }
 
-impl Memory {
-    #[inline]
-    fn word(&self, index: u32) -> Option<RemoteWord> {
-        (index / 4 < self.slots_count).then(|| self.slots.word(index.into())).flatten()
-    }
-
-    /// Where this is counted: behind the entries. A primary that has no room there counts nothing.
-    fn count(&self, place: usize) -> Option<RemoteWord> {
-        self.ledger.word(u64::from(self.ledger_entries) + place as u64)
-    }
-
-    #[inline]
-    fn entry(&self, handle: Handle) -> Option<RemoteWord> {
-        (handle.0 < self.ledger_entries).then(|| self.ledger.word(handle.0.into())).flatten()
-    }
-}
-
 impl Executor for VerbsExecutor {
     /// What is beyond [`BATCH_MAX`] is refused. `Refused(BadResponse)`: the session had ended
     /// before the chains were posted; `Unknown`: it ended, or the time was up, after that.
@@ -461,7 +406,7 @@ impl Executor for VerbsExecutor {
         if let Some(status) = self.refusal() {
             return Single::Refused(status);
         }
-        match self.fetch(word_op) {
+        match self.memory.fetch(word_op) {
             Some(fetch) => self.run_fetch(&fetch, Until::at(until_ns)),
             None => self.run_one(word_op, Until::at(until_ns)),
         }
@@ -473,7 +418,7 @@ impl Executor for VerbsExecutor {
         }
         let mut list = [RemoteOp::Read { word: RemoteWord { addr: 0, rkey: 0 } }; CHAIN_OPS_MAX];
         for (to, word_op) in list.iter_mut().zip(chain.ops()) {
-            match self.remote(word_op) {
+            match self.memory.remote(word_op) {
                 Some(word_op) => *to = word_op,
                 None => return Posted::Ready(Outcome::Refused(Status::Invalid)),
             }

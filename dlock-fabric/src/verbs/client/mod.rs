@@ -11,6 +11,7 @@ mod completion_pump;
 pub(super) mod counts;
 pub(super) mod executor;
 pub(super) mod late;
+mod memory;
 mod poster_slot;
 mod ring;
 mod talk;

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The primary's memory, as a client addresses it.
+
+use dlock_core::ids::Handle;
+use dlock_core::word_op::WordOp;
+
+use crate::verbs::device::memory::{RemoteRegion, RemoteWord};
+use crate::verbs::device::poster::{RemoteFetch, RemoteOp};
+
+/// What of the primary's memory this client may operate on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    pub(super) slots: RemoteRegion,
+    pub(super) slots_count: u32,
+    pub(super) ledger: RemoteRegion,
+    pub(super) ledger_entries: u32,
+}
+
+impl Memory {
+    /// A word operation as the device executes it; `None`: its address is outside.
+    #[inline]
+    pub(super) fn remote(&self, word_op: &WordOp) -> Option<RemoteOp> {
+        Some(match *word_op {
+            WordOp::Cas { addr, expect, swap } => {
+                RemoteOp::Cas { word: self.word(addr.index())?, expect, swap }
+            }
+            WordOp::Faa { addr, add } => RemoteOp::Faa { word: self.word(addr.index())?, add },
+            WordOp::Read { addr } => RemoteOp::Read { word: self.word(addr.index())? },
+            WordOp::WriteLedger { handle, value } => {
+                RemoteOp::Write { word: self.entry(handle)?, value }
+            }
+        })
+    }
+
+    /// The same if it brings a value.
+    #[inline]
+    pub(super) fn fetch(&self, word_op: &WordOp) -> Option<RemoteFetch> {
+        Some(match *word_op {
+            WordOp::Cas { addr, expect, swap } => {
+                RemoteFetch::cas(self.word(addr.index())?, expect, swap)
+            }
+            WordOp::Faa { addr, add } => RemoteFetch::faa(self.word(addr.index())?, add),
+            WordOp::Read { addr } => RemoteFetch::read(self.word(addr.index())?),
+            WordOp::WriteLedger { .. } => return None,
+        })
+    }
+
+    #[inline]
+    fn word(&self, index: u32) -> Option<RemoteWord> {
+        (index / 4 < self.slots_count).then(|| self.slots.word(index.into())).flatten()
+    }
+
+    /// Where this is counted: behind the entries. A primary that has no room there counts nothing.
+    pub(super) fn count(&self, place: usize) -> Option<RemoteWord> {
+        self.ledger.word(u64::from(self.ledger_entries) + place as u64)
+    }
+
+    #[inline]
+    pub(super) fn entry(&self, handle: Handle) -> Option<RemoteWord> {
+        (handle.0 < self.ledger_entries).then(|| self.ledger.word(handle.0.into())).flatten()
+    }
+}
