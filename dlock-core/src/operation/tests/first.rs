@@ -18,6 +18,8 @@ struct World {
     is_local: bool,
     /// How long each thing takes, by turns.
     takes_ns: [u64; 5],
+    /// What becomes of a chain, by turns: `None`: it is executed.
+    lost: [Option<Outcome>; 3],
     /// What a primary answers.
     answer: Result<Reply, Status>,
     log: Vec<String>,
@@ -34,7 +36,11 @@ impl World {
     }
 
     fn execute(&mut self, chain: &Chain) -> Outcome {
+        let lost = self.lost[self.log.len() % self.lost.len()];
         self.does(format!("{chain:?}"));
+        if matches!(lost, Some(Outcome::Refused(_))) {
+            return lost.unwrap();
+        }
         let mut values = Values::new();
         for word_op in chain.ops() {
             let old = self.word;
@@ -46,7 +52,7 @@ impl World {
             }
             values.push(old);
         }
-        Outcome::Done(values)
+        lost.unwrap_or(Outcome::Done(values))
     }
 
     fn write(&mut self, entry: LedgerEntry) {
@@ -164,6 +170,17 @@ fn meddled(draw: &mut Draw, lock_type: LockType, word: u64) -> u64 {
 #[test]
 fn what_one_chain_decides_is_decided_as_by_an_operation() {
     let mut draw = Draw(1);
+    let refused = |status| Some(Outcome::Refused(status));
+    let losses = [
+        None,
+        None,
+        None,
+        None,
+        None,
+        Some(Outcome::Unknown),
+        refused(Status::NotReady),
+        refused(Status::BadResponse),
+    ];
     let mut ways = [0_u32; 2]; // how often the log was the same, and not empty, by success
     for round in 0..60_000 {
         let lock_type = draw.of(&[LockType::Atomic, LockType::Rw, LockType::Fair]);
@@ -175,6 +192,7 @@ fn what_one_chain_decides_is_decided_as_by_an_operation() {
             is_local: draw.of(&[true, false]),
             horizon_ns: draw.of(&[u64::MAX, u64::MAX, START + 2 * NS]),
             takes_ns: [(); 5].map(|()| draw.of(&[1, 1, 1, NS / 10, NS, 6 * NS])),
+            lost: [(); 3].map(|()| draw.of(&losses)),
             answer: draw.of(&[Err(Status::BadResponse), Ok(denied), Ok(Reply::Done { word: 0 })]),
             log: Vec::new(),
         };
