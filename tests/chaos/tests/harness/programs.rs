@@ -250,6 +250,8 @@ impl Run<'_> {
     fn look_after(&self, n: u64) -> Vec<Killed> {
         let Disturbances { stops, kills, .. } = self.plan.disturbances;
         let mut rng = Rng::new(self.plan.seed ^ (n + 1) << 20);
+        // to join over verbs takes long: several queue pairs each
+        let joins = if self.plan.fabric == FabricChoice::Verbs { 8 } else { 1 };
         let mut killed = Vec::new();
         let mut life = 0;
         let mut process = self.start(n, life);
@@ -263,7 +265,7 @@ impl Run<'_> {
                     }
                 }
                 (false, true) => {
-                    self.sleep(&mut rng, (50, 1_500));
+                    self.sleep(&mut rng, (50, 1_500 * joins));
                     if !self.is_over() {
                         killed.push((life * 10_000 + n * self.plan.threads, boot_ns()));
                         process.kill();
