@@ -17,6 +17,7 @@ mod claims;
 mod counting;
 mod deaf;
 mod holds;
+mod settlement;
 mod snapshot;
 mod undo;
 
