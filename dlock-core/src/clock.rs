@@ -42,6 +42,15 @@ impl ServerTime {
         let is_short = planted::is(Bug::LeaseShortened) && expire_s < u32::MAX;
         self.seconds().saturating_add(expire_s - u32::from(is_short && expire_s > 0))
     }
+    /// The deadline of a hold of which so much is left, in nanoseconds; `u64::MAX`: no end. It lasts
+    /// at least as long, and less than a second longer.
+    pub fn deadline_of_rest(self, left_ns: u64) -> u32 {
+        let end_s = self.0.saturating_add(left_ns).div_ceil(NS);
+        match left_ns {
+            u64::MAX => u32::MAX,
+            _ => u32::try_from(end_s.saturating_sub(1)).unwrap_or(u32::MAX).min(u32::MAX - 1),
+        }
+    }
     /// This time and `ns` more.
     pub fn plus_ns(self, ns: u64) -> ServerTime {
         ServerTime(self.0.saturating_add(ns))

@@ -57,19 +57,43 @@ pub struct Claim {
     pub lock: LockId,
     /// Its descriptor.
     pub desc: LockDesc,
-    /// What is held of it.
+    /// What the client has of it.
     pub held: Option<HeldClaim>,
 }
 
-/// What a [`Claim`] claims.
+/// What a [`Claim`] claims: a hold, or the place in the queue of a fair lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldClaim {
-    /// How it is held.
+    /// How it is held, or asked for.
     pub mode: Mode,
-    /// Lease left when the claim was sent, in seconds; `u32::MAX`: no end.
-    pub remaining_s: u32,
-    /// Fair locks: the ticket and the lock word as last seen.
-    pub fair: Option<(Ticket, u64)>,
+    /// It is queued for, and not held. Fair locks alone.
+    pub is_queued: bool,
+    /// Lease left when the claim was sent, in nanoseconds; `u64::MAX`: no end.
+    pub left_ns: u64,
+    /// How long ago the hold was granted, or confirmed, last, when the claim was sent, in
+    /// milliseconds; `u32::MAX`: longer.
+    pub age_ms: u32,
+    /// Of a fair lock, and of no other.
+    pub fair: Option<Place>,
+}
+
+impl HeldClaim {
+    /// A hold of a lock that has no tickets, confirmed just now.
+    pub fn hold(mode: Mode, left_ns: u64) -> Self {
+        Self { mode, is_queued: false, left_ns, age_ms: 0, fair: None }
+    }
+}
+
+/// A place in the order of a fair lock's tickets. It outlasts the primary that gave the ticket:
+/// where the numbers are new at a successor, the place stays that of the first ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The incarnation at which the ticket was taken: later ones are behind it.
+    pub epoch: Epoch,
+    /// The ticket.
+    pub ticket: Ticket,
+    /// The lock word as it was seen last at that incarnation.
+    pub word: u64,
 }
 
 /// Client to primary.

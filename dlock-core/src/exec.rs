@@ -246,6 +246,11 @@ pub trait LockMemory {
         let _ = client;
         [0; TOLD_MAX]
     }
-    /// Clear an entry of a client that is fenced, or that does not know the handle yet.
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle);
+    /// Write an entry of a client that is fenced, or that waits for the answer, or that does not
+    /// know the handle yet.
+    fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry);
+    /// [Write](Self::set_ledger) that nothing is held.
+    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
+        self.set_ledger(client, handle, LedgerEntry::new());
+    }
 }

@@ -116,6 +116,14 @@ pub fn plus(number: u16, n: u16) -> u16 {
 pub fn is_before(number: u16, other: u16) -> bool {
     (1..=mask() / 2).contains(&distance(number, other))
 }
+/// How many places `to` is after `from`, if they are less than half a lane apart: less than 0 if it
+/// is before.
+pub fn after(from: u16, to: u16) -> i32 {
+    match is_before(to, from) {
+        true => -i32::from(distance(to, from)),
+        false => i32::from(distance(from, to)),
+    }
+}
 /// How many places `to` is after `from`.
 #[inline]
 pub fn distance(from: u16, to: u16) -> u16 {

@@ -149,6 +149,14 @@ pub enum Request {
         /// The lock.
         handle: Handle,
     },
+    /// What of that which I have claimed of this lock is mine? Of a primary that has recovered.
+    /// Answered by `Granted`, `Queued` (a fair lock's ticket) or `Denied(Fail)`: nothing.
+    Confirm {
+        /// The lock.
+        handle: Handle,
+        /// How I have it, or asked for it.
+        mode: Mode,
+    },
     /// Answered by `Pong`: a bare message round trip, and a reading of the server clock.
     Ping,
 }
@@ -167,7 +175,8 @@ impl Request {
             | Request::Extend { handle, .. }
             | Request::Steal { handle, .. }
             | Request::Resolve { handle }
-            | Request::CountReaders { handle } => Some(handle),
+            | Request::CountReaders { handle }
+            | Request::Confirm { handle, .. } => Some(handle),
             Request::Ping => None,
         }
     }

@@ -101,7 +101,7 @@ bugs! {
         "no two chains of a client on the readers' count leave the same ledger entry";
     ClaimedShareForgotten =
         "claimed-share-forgotten",
-        "a share claimed in recovery is undone like any other";
+        "what was claimed in recovery is in its client's ledger";
     FairNoIntent = "fair-no-intent", "an intent comes before a ticket";
     LapWithNames = "lap-with-names", "a lane starts again when no ledger names an old number";
     LapWithIntents =
@@ -181,10 +181,10 @@ bugs! {
         "lapse-untold",
         "a client that comes back is told that what had no lease was ended";
     EvictsHolder = "evicts-holder", "a place is taken only from a client that has nothing";
-    ClaimRoundedDown = "claim-rounded-down", "a claim's lease is rounded up";
-    ShareOverOwner =
-        "share-over-owner",
-        "a share is not claimed over an exclusive owner";
+    ClaimRoundedDown = "claim-rounded-down", "a claim has all that is left of its lease";
+    EarlierClaimCounts =
+        "earlier-claim-counts",
+        "of holds that exclude each other the later one is the true one";
     RelayKept =
         "proxy-kept",
         "of a client that goes over to memory of its own the ledger tells what it has";

@@ -76,8 +76,8 @@ impl LockMemory for Metered<'_> {
         self.visited(1);
         self.mem.told(client)
     }
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
+    fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) {
         self.visited(1);
-        self.mem.clear_ledger(client, handle);
+        self.mem.set_ledger(client, handle, entry);
     }
 }

@@ -153,8 +153,8 @@ impl LockMemory for Racing<'_> {
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
         self.memory.ledger(client, handle)
     }
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
-        self.memory.clear_ledger(client, handle);
+    fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) {
+        self.memory.set_ledger(client, handle, entry);
     }
 }
 

@@ -296,7 +296,7 @@ fn back(primary: &mut Primary, n: u32) -> ClientId {
 
 fn claim(n: i32, lock_type: LockType, mode: Option<Mode>) -> Claim {
     let desc = LockDesc { name: format!("l{n}").into_bytes(), lock_type, lease_s: 0 };
-    let held = mode.map(|mode| HeldClaim { mode, remaining_s: 60, fair: None });
+    let held = mode.map(|mode| HeldClaim::hold(mode, 60 * NS));
     Claim { lock: LockId(n), desc, held }
 }
 
@@ -312,39 +312,6 @@ fn update(
         ControlReply::Error(status) => Err(status),
         other => panic!("{other:?}"),
     }
-}
-
-#[test]
-fn of_claims_that_conflict_the_first_counts() {
-    use LockType::{Atomic, Fair, Rw};
-    let (shared, exclusive) = (Some(Mode::Shared), Some(Mode::Exclusive));
-    for (lock_type, first, second, is_granted) in [
-        (Atomic, exclusive, exclusive, false),
-        (Rw, exclusive, exclusive, false),
-        (Rw, exclusive, shared, false),
-        (Rw, shared, exclusive, false),
-        (Rw, shared, shared, true),
-    ] {
-        let (mut primary, mut memory) = recovering(3);
-        let (a, b) = (back(&mut primary, 5), back(&mut primary, 6));
-        let mut tell = |client, mode| {
-            let claims = vec![claim(9, lock_type, mode)];
-            update(&mut primary, &mut memory, client, claims).unwrap()[0]
-        };
-        let word = tell(a, first).unwrap().word;
-        assert_ne!(word, 0);
-        assert_eq!(tell(a, first).unwrap().word, word, "it counts once");
-        let answer = tell(b, second);
-        assert_eq!(answer.is_ok(), is_granted, "{lock_type:?} {first:?} {second:?}: {answer:?}");
-        let after = tell(b, None).unwrap();
-        let expected = if is_granted { word + 1 } else { word };
-        assert_eq!(memory.read(w0(&after)), expected, "a claim that is refused changes nothing");
-    }
-    let (mut primary, mut memory) = recovering(3);
-    let a = back(&mut primary, 5);
-    let claims = vec![claim(9, Fair, exclusive), claim(8, Atomic, shared)];
-    let answers = update(&mut primary, &mut memory, a, claims).unwrap();
-    assert_eq!(answers, [Err(Status::Fail); 2]);
 }
 
 #[test]
@@ -448,44 +415,6 @@ fn a_chain_with_a_note_and_a_release_is_told() {
     assert_eq!(site.primary.check_chain(START, &mut site.memory, a.id, &chain), Ok(true));
     let read = Chain::one(WordOp::Read { addr: w0(&grant) });
     assert_eq!(site.primary.check_chain(START, &mut site.memory, a.id, &read), Ok(false));
-}
-
-#[test]
-fn a_claimed_share_counts_as_something_before_its_ledger_says_so() {
-    let (mut primary, mut memory) = recovering(2);
-    let (a, b) = (back(&mut primary, 5), back(&mut primary, 6));
-    for (client, mode) in [(a, Some(Mode::Shared)), (b, None)] {
-        let claims = vec![claim(9, LockType::Rw, mode)];
-        let grant = update(&mut primary, &mut memory, client, claims).unwrap()[0].unwrap();
-        assert_eq!(primary.has_something(START, &mut memory, client), mode.is_some());
-        let stamp = LedgerEntry::new().with_detail(3);
-        memory.ledgers.insert((client, grant.handle), stamp);
-        assert!(!primary.has_something(START, &mut memory, client), "it has left by itself");
-    }
-}
-
-/// Then a recount takes it off, and grants.
-#[test]
-fn a_client_that_waits_has_no_share_left_that_it_claimed() {
-    let (mut primary, mut memory) = recovering(2);
-    let (a, b) = (back(&mut primary, 5), back(&mut primary, 6));
-    let [of_a, of_b] = [a, b].map(|client| {
-        let claims = vec![claim(9, LockType::Rw, Some(Mode::Shared))];
-        update(&mut primary, &mut memory, client, claims).unwrap()[0].unwrap()
-    });
-    for client in [a, b] {
-        primary.control(START, &mut memory, client, ControlRequest::ReinitDone, &mut Vec::new());
-        primary.attached(START, &mut memory, client, Shm, &mut Vec::new());
-    }
-    let (handle, wait) = (of_a.handle, WaitNumber(1));
-    let wait = Request::Wait { handle, mode: Mode::Exclusive, expire_s: 9, wait, ticket: None };
-    primary.command(START, &mut memory, a, Seq(1), wait, &mut Vec::new());
-    let leaving = LedgerEntry::new().with_state(LedgerState::Leaving).with_detail(1);
-    memory.ledgers.insert((b, of_b.handle), leaving);
-    primary.fenced(b);
-    primary.tick(START, &mut memory, &mut Vec::new());
-    let word = RwWord::from_bits(memory.read(w0(&of_a)));
-    assert_eq!(word, RwWord::new().with_client(a.get()));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //! What a client's lock machines do with words and answers that are rare.
 
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{LockDesc, LockGrant};
-use dlock_core::ids::{ClientId, Handle, LockId, Slot};
+use dlock_core::control::{Claim, LockDesc, LockGrant};
+use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Slot};
 use dlock_core::limits::{CAS_ROUNDS_MAX, FAIR_LANE_DIVERT, FAIR_QUEUE_DIVERT};
 use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, OpResult, Step, View};
 use dlock_core::message::{LockType, Mode, Reply, Request};
@@ -183,12 +183,16 @@ fn who_is_next_is_told_how_many_readers_are_inside() {
     assert_eq!(readers(4, 10, 5, 13), 0, "somebody is before it");
 }
 
+fn claimed(entry: &LockEntry) -> Claim {
+    entry.claim(at(1), Epoch(1))
+}
+
 #[test]
 fn what_is_lost_is_not_claimed() {
     let mut e = taken(LockType::Atomic, X, 0);
-    assert!(e.claim(at(1)).held.is_some());
+    assert!(claimed(&e).held.is_some());
     e.lose();
-    assert_eq!(e.claim(at(1)).held, None);
+    assert_eq!(claimed(&e).held, None);
 }
 
 #[test]
@@ -196,9 +200,9 @@ fn a_hold_is_claimed_in_its_mode_and_nothing_else_is() {
     for lock_type in [LockType::Rw, LockType::Fair] {
         for mode in [X, S] {
             let e = taken(lock_type, mode, 0);
-            assert_eq!(e.claim(at(1)).held.map(|held| held.mode), Some(mode), "{lock_type:?}");
+            assert_eq!(claimed(&e).held.map(|held| held.mode), Some(mode), "{lock_type:?}");
         }
-        assert_eq!(entry(lock_type).claim(at(1)).held, None);
+        assert_eq!(claimed(&entry(lock_type)).held, None);
     }
 }
 

@@ -4,13 +4,12 @@
 mod common;
 
 use common::Memory;
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{
     Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret,
 };
 use dlock_core::exec::LockMemory;
-use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
-use dlock_core::lock::{LockEntry, Op};
+use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
 use dlock_core::membership::{Draws, Effect, Fencing, Membership, Opened, Rules};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
@@ -445,7 +444,7 @@ fn who_was_fenced_in_a_recovery_is_not_adopted_again_and_not_waited_for() {
 fn a_claimed_share_that_was_given_back_is_not_undone_by_a_later_resolve() {
     let mut w = World::with(2);
     let [a, b] = [5, 6].map(|id| ClientId::new(id).unwrap());
-    let held = Some(HeldClaim { mode: Mode::Shared, remaining_s: u32::MAX, fair: None });
+    let held = Some(HeldClaim::hold(Mode::Shared, u64::MAX));
     let claim = Claim { lock: LockId(9), desc: desc("l", LockType::Rw), held };
     let [grant, other] = [a, b].map(|client| {
         assert_eq!(w.admit(&reinit(client, 7)), Ok(client));
@@ -465,29 +464,6 @@ fn a_claimed_share_that_was_given_back_is_not_undone_by_a_later_resolve() {
         let out = w.command(a, Request::Resolve { handle: grant.handle });
         assert!(matches!(out[..], [Sent { reply: Reply::Done { .. }, .. }]), "{out:?}");
         assert_eq!(RwWord::from_bits(w.memory.read(w0(&grant))).rcount(), 1, "b holds it");
-    }
-}
-
-/// The clocks of two primaries may differ by seconds, and a hold may outlive both.
-#[test]
-fn a_claimed_lease_ends_on_the_clock_of_the_primary_that_has_it() {
-    let mut w = World::with(1);
-    let a = ClientId::new(5).unwrap();
-    assert_eq!(w.admit(&reinit(a, 7)), Ok(a));
-    let grant =
-        LockGrant { lock: LockId(9), handle: Handle(0), slot: Slot(0), word: 0, already: false };
-    let mut entry = LockEntry::new(a, 0, LockType::Atomic, &grant, desc("l", LockType::Atomic));
-    // the predecessor's clock was 1,000 s behind
-    let then = Now::exact(ServerTime(4_000 * NS));
-    let op = Op::TryLock { mode: Mode::Exclusive, expire_s: 60 };
-    let cas = entry.fast(op, then).unwrap();
-    entry.fast_done(cas, then);
-    let claim = entry.claim(Now::exact(then.time.plus_ns(10 * NS)));
-    for _ in 0..2 {
-        let update = ControlRequest::UpdateLocks(vec![claim.clone()]);
-        let ControlReply::Locks(locks) = w.control(a, update) else { panic!() };
-        entry.rebind(&locks[0].unwrap(), 5_000);
-        assert_eq!(entry.deadline_s(), NOW.deadline(claim.held.unwrap().remaining_s));
     }
 }
 

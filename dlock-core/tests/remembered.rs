@@ -122,7 +122,7 @@ fn a_claimed_share_of_a_client_that_becomes_proxied_ends_with_it() {
     for count in [1, 40] {
         let mut w = World::recovering(10, 2);
         let [reader, writer] = [5, 6].map(|id| w.admit(id).unwrap());
-        let held = Some(HeldClaim { mode: Mode::Shared, remaining_s: u32::MAX, fair: None });
+        let held = Some(HeldClaim::hold(Mode::Shared, u64::MAX));
         let claims: Vec<Claim> = (0..count)
             .map(|n| {
                 let name = format!("lock {n}").into_bytes();

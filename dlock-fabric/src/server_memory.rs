@@ -233,9 +233,9 @@ impl LockMemory for CpuMemory {
     fn told(&mut self, client: ClientId) -> Told {
         self.ledgers.get(&client).map_or([0; TOLD_MAX], |ledger| ledger.memory.told())
     }
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
+    fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) {
         if let Some(word) = self.entry(client, handle) {
-            word.store(0);
+            word.store(entry.into_bits());
         }
     }
 }

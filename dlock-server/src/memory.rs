@@ -132,7 +132,7 @@ impl LockMemory for Memory {
     fn told(&mut self, client: ClientId) -> Told {
         either!(self, memory => memory.told(client))
     }
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
-        either!(self, memory => memory.clear_ledger(client, handle));
+    fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) {
+        either!(self, memory => memory.set_ledger(client, handle, entry));
     }
 }

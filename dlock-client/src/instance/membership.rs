@@ -319,7 +319,8 @@ impl Instance {
         };
         let Some(held) = guard.as_mut().filter(|held| held.id == id) else { return true };
         let before = held.entry.lock();
-        held.binding.bind(&mut held.entry, grant, (link.epoch, link.anchor_s), is_lost);
+        let (at, now) = ((link.epoch, link.anchor_s), link.exec.now());
+        held.binding.bind(&mut held.entry, grant, at, is_lost, now);
         held.entry.asks_readers(link.asks_readers);
         held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
         self.table.rename(id, before, Some(grant.lock));

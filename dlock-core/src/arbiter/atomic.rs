@@ -5,6 +5,7 @@
 //! without an owner. While it is set, the word is written by this module alone, but for the
 //! holder's own extend.
 
+use super::confirm::confirm;
 use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter};
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
@@ -34,6 +35,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             let word = ctx.read();
             ctx.answer(from, Reply::Done { word });
         }
+        Request::Confirm { mode, .. } => confirm(ctx, state, from, mode),
         Request::Wake { .. } | Request::Abandon { .. } => {}
         _ => ctx.denied(from, Status::Invalid),
     }

@@ -30,6 +30,7 @@ mod state;
 #[path = "fair_suspects.rs"]
 mod suspects;
 
+use super::confirm::confirm;
 use super::{
     cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter, ROUNDS_MAX,
 };
@@ -90,7 +91,12 @@ pub(super) fn may_finish(
 }
 
 /// What a client's ledger says, as far as it counts: of a proxied client the ticket it has.
-fn told(ctx: &mut Ctx<'_>, fair: &FairState, client: ClientId, handle: Handle) -> LedgerEntry {
+pub(super) fn told(
+    ctx: &mut Ctx<'_>,
+    fair: &FairState,
+    client: ClientId,
+    handle: Handle,
+) -> LedgerEntry {
     let entry = ctx.ledger(client, handle);
     if !ctx.is_proxied(client) {
         return entry;
@@ -193,6 +199,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             let word = queue::readers_inside(ctx, state);
             return ctx.answer(from, Reply::Done { word });
         }
+        Request::Confirm { mode, .. } => confirm(ctx, state, from, mode),
         Request::Wake { .. } => {}
         _ => ctx.denied(from, Status::Invalid),
     }

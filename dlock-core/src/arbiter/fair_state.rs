@@ -266,7 +266,7 @@ impl FairState {
 
     /// The ticket that a client's ledger names, if it counts: it is not given up, not done, and was
     /// not ended.
-    pub(super) fn counts(
+    pub(in crate::arbiter) fn counts(
         &self,
         client: ClientId,
         entry: LedgerEntry,

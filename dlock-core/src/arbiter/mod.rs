@@ -11,6 +11,7 @@
 //! primary is taken here one after the other; nothing of it blocks.
 
 mod atomic;
+mod confirm;
 mod fair;
 mod had;
 mod proxied;
@@ -415,11 +416,20 @@ impl Arbiter {
         }
     }
 
-    /// A share of this client on a read-write lock was installed in recovery.
-    pub(crate) fn claimed(&mut self, slot: Slot, client: ClientId) {
-        self.proxied.claims(client);
-        let proxied = self.proxied.contains(client);
-        self.state(slot).rw.claimed(client, proxied);
+    /// What this client has of the lock was settled in a recovery: its ledger says so. Of a proxied
+    /// client it is known without.
+    pub(crate) fn claimed(&mut self, lock: LockRef<'_>, client: ClientId, entry: LedgerEntry) {
+        if !self.proxied.contains(client) {
+            return;
+        }
+        let state = self.state(lock.slot);
+        match (lock.lock_type, fair::named(entry)) {
+            (LockType::Atomic, _) => {}
+            (LockType::Rw, _) => _ = state.rw.shares.insert(client),
+            (LockType::Fair, Some(ticket)) => _ = state.fair.live.insert(client, ticket),
+            (LockType::Fair, None) => {}
+        }
+        self.drop_if_empty(lock.slot);
     }
 
     /// The lock is gone, and nobody knows it any more.

@@ -19,8 +19,6 @@ use crate::planted::{self, Bug};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Proxied {
     clients: BTreeSet<ClientId>,
-    /// Clients some of whose shares are known from a claim, and no chain.
-    claimants: BTreeSet<ClientId>,
     /// Clients some of whose locks may not have been told.
     changing: BTreeSet<ClientId>,
 }
@@ -28,13 +26,6 @@ pub(super) struct Proxied {
 impl Proxied {
     pub fn contains(&self, client: ClientId) -> bool {
         self.clients.contains(&client)
-    }
-
-    /// The client claims what its ledger does not tell of.
-    pub fn claims(&mut self, client: ClientId) {
-        if !self.contains(client) {
-            self.claimants.insert(client);
-        }
     }
 
     /// How many a lock is told of.
@@ -51,18 +42,13 @@ impl Proxied {
 
     fn tell_now(&self, state: &mut LockState) {
         for &client in &self.changing {
-            if self.contains(client) {
-                state.rw.proxy(client);
-            } else {
-                state.rw.unproxy(client);
-                state.fair.unproxy(client);
-            }
+            state.rw.unproxy(client);
+            state.fair.unproxy(client);
         }
     }
 
     pub fn forget(&mut self, client: ClientId) {
         self.clients.remove(&client);
-        self.claimants.remove(&client);
         self.changing.remove(&client);
     }
 }
@@ -71,16 +57,12 @@ impl Arbiter {
     /// From now on every word operation of this client is executed by the primary (a tcp client
     /// that has never mapped the memory), so that what it has is known without its ledger.
     pub fn proxy(&mut self, client: ClientId) {
-        let proxied = &mut self.proxied;
-        if proxied.clients.insert(client) && proxied.claimants.remove(&client) {
-            proxied.changing.insert(client);
-        }
+        self.proxied.clients.insert(client);
     }
 
     /// The client operates on the words itself: its ledger is what is known of it.
     pub fn unproxy(&mut self, client: ClientId) {
         if self.proxied.clients.remove(&client) {
-            self.proxied.claimants.insert(client);
             self.proxied.changing.insert(client);
         }
     }

@@ -21,6 +21,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::confirm::confirm;
 use super::{
     cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter, RECOUNT_EVERY_NS,
 };
@@ -41,9 +42,8 @@ pub(super) struct RwState {
     granted: BTreeMap<ClientId, WaitNumber>,
     /// Proxied clients that are among the readers.
     pub(super) shares: BTreeSet<ClientId>,
-    /// Shares installed in recovery whose holder's ledger is still empty: the first chain on
-    /// the count leaves a stamp there.
-    claimed: BTreeSet<ClientId>,
+    /// Clients that were proxied, had a share, and have written nothing to their ledgers since.
+    untold: BTreeSet<ClientId>,
     suspect: bool,
     /// In doubt: they count as holding nothing, and are answered after the recount. Each asks once
     /// at a time.
@@ -54,7 +54,7 @@ pub(super) struct RwState {
 
 impl RwState {
     pub(super) fn is_empty(&self) -> bool {
-        let nobody = self.granted.is_empty() && self.shares.is_empty() && self.claimed.is_empty();
+        let nobody = self.granted.is_empty() && self.shares.is_empty() && self.untold.is_empty();
         nobody && !self.suspect && self.resolving.is_empty()
     }
 
@@ -86,31 +86,16 @@ impl RwState {
             .collect();
     }
 
-    /// A share of this client was installed in recovery.
-    pub(super) fn claimed(&mut self, client: ClientId, is_proxied: bool) {
-        match is_proxied {
-            true => self.shares.insert(client),
-            false => self.claimed.insert(client),
-        };
-    }
-
-    /// The client's share, if it claimed one, is known without its ledger from now on.
-    pub(super) fn proxy(&mut self, client: ClientId) {
-        if self.claimed.remove(&client) {
-            self.shares.insert(client);
-        }
-    }
-
-    /// The client's ledger tells from now on, unless it claimed its share and wrote none yet.
+    /// The client's ledger tells from now on, unless it says nothing yet.
     pub(super) fn unproxy(&mut self, client: ClientId) {
         if self.shares.remove(&client) {
-            self.claimed.insert(client);
+            self.untold.insert(client);
         }
     }
 
     /// Whether the client has a share that its ledger does not tell of.
     pub(super) fn knows(&self, client: ClientId) -> bool {
-        self.shares.contains(&client) || self.claimed.contains(&client)
+        self.shares.contains(&client) || self.untold.contains(&client)
     }
 
     /// A proxied client has taken its share off.
@@ -119,9 +104,8 @@ impl RwState {
         self.granted.remove(&client);
     }
 
-    fn is_claimed(&self, client: ClientId, entry: LedgerEntry) -> bool {
-        let claimed = entry == LedgerEntry::new() && self.claimed.contains(&client);
-        claimed && !planted::is(Bug::ClaimedShareForgotten)
+    fn is_untold(&self, client: ClientId, entry: LedgerEntry) -> bool {
+        entry == LedgerEntry::new() && self.untold.contains(&client)
     }
 }
 
@@ -142,7 +126,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
         Request::Wait { mode, expire_s, wait, .. } => {
             end_earlier_wait(ctx, state, from.client);
             state.rw.granted.remove(&from.client);
-            state.rw.claimed.remove(&from.client);
+            state.rw.untold.remove(&from.client);
             let waiter = Waiter { caller: from, wait, mode, expire_s };
             let owns = RwWord::from_bits(ctx.read()).client() == from.client.get();
             if owns || state.rw.shares.contains(&from.client) {
@@ -170,6 +154,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
         }
         Request::Wake { .. } | Request::Abandon { .. } => {}
         Request::Resolve { .. } => resolve(ctx, state, from),
+        Request::Confirm { mode, .. } => confirm(ctx, state, from, mode),
         _ => ctx.denied(from, Status::Invalid),
     }
     advance(ctx, state);
@@ -275,7 +260,7 @@ fn recount(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     let readers = first.iter().filter(|(client, entry)| match entry.state() {
         LedgerState::HeldShared => true,
         LedgerState::Waiting => state.rw.granted.get(client) == Some(&WaitNumber(entry.detail())),
-        _ => state.rw.is_claimed(*client, *entry),
+        _ => state.rw.is_untold(*client, *entry),
     });
     let readers = readers.count() as u32;
     let first_between = first.iter().any(|(_, entry)| is_between(*entry));
@@ -357,16 +342,16 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
         return true;
     }
     let entry = ctx.ledger(client, handle);
-    let is_claimed = state.rw.is_claimed(client, entry);
+    let is_untold = state.rw.is_untold(client, entry);
     // the entry will be cleared, and must not be taken for one that was never written
-    state.rw.claimed.remove(&client);
+    state.rw.untold.remove(&client);
     match entry.state() {
         LedgerState::HeldShared => take_one_reader_off(ctx),
         LedgerState::Waiting if granted == Some(WaitNumber(entry.detail())) => {
             take_one_reader_off(ctx);
         }
         LedgerState::Intent | LedgerState::Leaving => return planted::is(Bug::RecountSkipped),
-        _ if is_claimed => take_one_reader_off(ctx),
+        _ if is_untold => take_one_reader_off(ctx),
         _ => {}
     }
     true

@@ -3,10 +3,10 @@
 
 use super::wire::{Reader, Writer};
 use super::FrameError;
-use crate::clock::ServerTime;
+use crate::clock::{ServerTime, NS};
 use crate::control::{
-    Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, LockGrant, ObjectGrant, Secret,
-    Session, Terms,
+    Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, LockGrant, ObjectGrant, Place,
+    Secret, Session, Terms,
 };
 use crate::fabric::{FabricKind, Offers, OFFERS_MAX};
 use crate::ids::Epoch;
@@ -43,7 +43,8 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<ControlRequest> {
         4 => R::Heartbeat,
         5 => R::GetLocks(list(r, DESC_BYTES_MIN, desc)?),
         6 => R::ReleaseLocks(list(r, 4, Reader::lock)?),
-        7 => R::UpdateLocks(list(r, 4 + DESC_BYTES_MIN + 1, claim)?),
+        7 => R::UpdateLocks(list(r, CLAIM_BYTES_MIN, |r| claim(r, held_claim_1))?),
+        12 => R::UpdateLocks(list(r, CLAIM_BYTES_MIN, |r| claim(r, held_claim))?),
         8 => R::ObjectCreate { name: r.name()?, lease_s: lease(r)?, init: r.u64()? },
         9 => R::ObjectGet { name: r.name()?, lease_s: lease(r)? },
         10 => R::ObjectRelease(r.object()?),
@@ -77,7 +78,7 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &ControlRequest) {
             w.list(locks, |w, lock| w.i32(lock.0));
         }
         R::UpdateLocks(claims) => {
-            w.u8(7);
+            w.u8(12);
             w.list(claims, put_claim);
         }
         R::ObjectCreate { name, lease_s, init } => {
@@ -258,16 +259,38 @@ fn lease(r: &mut Reader<'_>) -> Read<u32> {
     }
 }
 
-fn claim(r: &mut Reader<'_>) -> Read<Claim> {
-    Ok(Claim { lock: r.lock()?, desc: desc(r)?, held: r.option("claim", held_claim)? })
+/// Bytes of the shortest claim: id, descriptor, and whether anything is held.
+const CLAIM_BYTES_MIN: usize = 4 + DESC_BYTES_MIN + 1;
+
+fn claim(r: &mut Reader<'_>, held: impl FnOnce(&mut Reader<'_>) -> Read<HeldClaim>) -> Read<Claim> {
+    Ok(Claim { lock: r.lock()?, desc: desc(r)?, held: r.option("claim", held)? })
+}
+
+/// As version 1 has told it: it claims no place in a queue, and does not say how old a hold is.
+fn held_claim_1(r: &mut Reader<'_>) -> Read<HeldClaim> {
+    let mode = r.mode()?;
+    let left_ns = match r.u32()? {
+        u32::MAX => u64::MAX,
+        left_s => u64::from(left_s) * NS,
+    };
+    let place =
+        |r: &mut Reader<'_>| Ok(Place { epoch: Epoch(0), ticket: r.ticket()?, word: r.u64()? });
+    let fair = r.option("fair claim", place)?;
+    Ok(HeldClaim { mode, is_queued: false, left_ns, age_ms: u32::MAX, fair })
 }
 
 fn held_claim(r: &mut Reader<'_>) -> Read<HeldClaim> {
     Ok(HeldClaim {
         mode: r.mode()?,
-        remaining_s: r.u32()?,
-        fair: r.option("fair claim", |r| Ok((r.ticket()?, r.u64()?)))?,
+        is_queued: r.bool("queued")?,
+        left_ns: r.u64()?,
+        age_ms: r.u32()?,
+        fair: r.option("place", place)?,
     })
+}
+
+fn place(r: &mut Reader<'_>) -> Read<Place> {
+    Ok(Place { epoch: Epoch(r.u64()?), ticket: r.ticket()?, word: r.u64()? })
 }
 
 fn put_claim(w: &mut Writer<'_>, claim: &Claim) {
@@ -275,10 +298,13 @@ fn put_claim(w: &mut Writer<'_>, claim: &Claim) {
     put_desc(w, &claim.desc);
     w.option(claim.held, |w, held| {
         w.mode(held.mode);
-        w.u32(held.remaining_s);
-        w.option(held.fair, |w, (ticket, word)| {
-            w.ticket(ticket);
-            w.u64(word);
+        w.bool(held.is_queued);
+        w.u64(held.left_ns);
+        w.u32(held.age_ms);
+        w.option(held.fair, |w, place| {
+            w.u64(place.epoch.0);
+            w.ticket(place.ticket);
+            w.u64(place.word);
         });
     });
 }

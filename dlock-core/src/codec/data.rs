@@ -169,6 +169,7 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<Request> {
         8 => Request::Steal { handle, expire_s: r.u32()? },
         9 => Request::Resolve { handle },
         11 => Request::CountReaders { handle },
+        12 => Request::Confirm { handle, mode: r.mode()? },
         _ => return Err(FrameError::Invalid("request")),
     })
 }
@@ -187,6 +188,7 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
         Request::Resolve { .. } => 9,
         Request::Ping => 10,
         Request::CountReaders { .. } => 11,
+        Request::Confirm { .. } => 12,
     };
     w.u8(tag);
     if let Some(handle) = request.handle() {
@@ -219,6 +221,7 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
             w.ticket(ticket);
         }
         Request::Steal { handle: _, expire_s } => w.u32(expire_s),
+        Request::Confirm { handle: _, mode } => w.mode(mode),
         Request::Wake { .. }
         | Request::Resolve { .. }
         | Request::CountReaders { .. }

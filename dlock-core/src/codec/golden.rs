@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bytes of known frames of both layouts: none of them changes any more, whatever is added.
 use super::*;
-use crate::clock::ServerTime;
+use crate::clock::{ServerTime, NS};
 use crate::control::*;
 use crate::ids::*;
 use crate::message::*;
@@ -23,7 +23,9 @@ fn desc() -> LockDesc {
 
 fn control_frames() -> Vec<Frame> {
     use ControlRequest as R;
-    let held = HeldClaim { mode: Mode::Shared, remaining_s: 4, fair: Some((TICKET, 6)) };
+    let fair = Some(Place { epoch: Epoch(8), ticket: TICKET, word: 6 });
+    let (mode, is_queued) = (Mode::Shared, true);
+    let held = HeldClaim { mode, is_queued, left_ns: 4, age_ms: 7, fair };
     let claim = Claim { lock: LockId(77), desc: desc(), held: Some(held) };
     let (version_min, version_max, tp_mode, horizon_s) = (1, 2, 1, None);
     let requests = [
@@ -175,8 +177,8 @@ const GOLDEN: &str = "
 444c010109000000|010000000000000004
 444c010113000000|01000000000000000501020061620209000000
 444c01010e000000|010000000000000006014d000000
-444c01012a000000|010000000000000007014d000000020061620209000000010104000000010b0a0d0c06000000000000\
-00
+444c01013b000000|01000000000000000c014d0000000200616202090000000101010400000000000000070000000108000\
+000000000000b0a0d0c0600000000000000
 444c010118000000|01000000000000000801006f050000000600000000000000
 444c010110000000|01000000000000000901006f05000000
 444c01010d000000|01000000000000000a07000000
@@ -300,10 +302,7 @@ fn a_frame_of_layout_2_may_go_on_with_fields_of_a_later_version() {
 fn the_transcripts_of_version_1_are_understood_and_answered_in_layout_1() {
     let frames = [control_frames(), control_replies(), data_frames(), message_frames()];
     for (line, frame) in GOLDEN.trim().lines().zip(frames.concat()) {
-        let digits: Vec<u8> = line.bytes().filter(|b| *b != b'|').collect();
-        let byte =
-            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-        let bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
+        let bytes = bytes_of(line);
         let header = header(bytes.first_chunk().unwrap()).unwrap();
         assert_eq!(bytes[2], 1);
         if let Frame::Attached(Attached { verbs: Some(_), .. }) = frame {
@@ -311,6 +310,28 @@ fn the_transcripts_of_version_1_are_understood_and_answered_in_layout_1() {
         }
         assert_eq!(decode(header.kind, &bytes[HEADER_LEN..]), Ok(frame));
     }
+}
+
+/// They name a hold, and neither its age nor a place in a queue.
+#[test]
+fn a_claim_of_version_1_is_understood() {
+    const CLAIM: &str =
+        "444c01012a000000|010000000000000007014d000000020061620209000000010104000000\
+                         010b0a0d0c0600000000000000";
+    let bytes = bytes_of(CLAIM);
+    let fair = Some(Place { epoch: Epoch(0), ticket: TICKET, word: 6 });
+    let held = HeldClaim { fair, age_ms: u32::MAX, ..HeldClaim::hold(Mode::Shared, 4 * NS) };
+    let claim = Claim { lock: LockId(77), desc: desc(), held: Some(held) };
+    let request = ControlRequest::UpdateLocks(vec![claim]);
+    let header = header(bytes.first_chunk().unwrap()).unwrap();
+    let frame = Frame::Control(Seq(1), request);
+    assert_eq!(decode(header.kind, &bytes[HEADER_LEN..]), Ok(frame));
+}
+
+fn bytes_of(digits: &str) -> Vec<u8> {
+    let digits: Vec<u8> = digits.bytes().filter(|b| *b != b'|').collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
 }
 
 #[test]

@@ -82,10 +82,15 @@ impl Gen {
         let desc = self.desc();
         let held = self.bool().then(|| HeldClaim {
             mode: self.mode(),
-            remaining_s: self.u32(),
-            fair: self.bool().then(|| (self.ticket(), self.next())),
+            is_queued: self.bool(),
+            left_ns: self.next(),
+            age_ms: self.u32(),
+            fair: self.bool().then(|| self.place()),
         });
         Claim { lock, desc, held }
+    }
+    fn place(&mut self) -> Place {
+        Place { epoch: Epoch(self.next()), ticket: self.ticket(), word: self.next() }
     }
     fn word_op(&mut self) -> WordOp {
         let addr = WordAddr::from_index(self.u32());
@@ -253,6 +258,7 @@ fn request(g: &mut Gen, variant: usize) -> Request {
         8 => Request::Steal { handle, expire_s },
         9 => Request::Resolve { handle },
         10 => Request::CountReaders { handle },
+        11 => Request::Confirm { handle, mode: g.mode() },
         _ => Request::Ping,
     }
 }
@@ -390,6 +396,10 @@ fn whatever_one_flipped_bit_decodes_to_has_just_this_encoding() {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             if let Ok(other) = decoded(&flipped) {
+                // claims of version 1 are told as those of version 2
+                if matches!(other, Frame::Control(_, ControlRequest::UpdateLocks(_))) {
+                    continue;
+                }
                 // fields of a later version are skipped, and an unknown version is parted from
                 match flipped[2] {
                     1 => assert_eq!(encoded(&other), flipped, "bit {bit} of {frame:?}"),
@@ -555,8 +565,10 @@ fn the_largest_frames_fit() {
         LockDesc { name: vec![b'x'; DESC_LEN_MAX], lock_type: LockType::Fair, lease_s: u32::MAX };
     let held = Some(HeldClaim {
         mode: Mode::Shared,
-        remaining_s: u32::MAX,
-        fair: Some((Ticket { tx: 1, ts: 2 }, u64::MAX)),
+        is_queued: true,
+        left_ns: u64::MAX,
+        age_ms: u32::MAX,
+        fair: Some(Place { epoch: Epoch(1), ticket: Ticket { tx: 1, ts: 2 }, word: u64::MAX }),
     });
     let claims = vec![Claim { lock: LockId(1), desc, held }; BATCH_MAX];
     let frame = Frame::Control(Seq(1), ControlRequest::UpdateLocks(claims));

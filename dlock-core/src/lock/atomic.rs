@@ -112,7 +112,7 @@ fn held_by_another(m: &mut Machine, e: &mut LockEntry, found: u64) -> Step {
 /// `clock`: the one by which the lease counts.
 fn granted(m: &Machine, e: &mut LockEntry, word: u64, clock: Now) -> Step {
     e.word = word;
-    e.clock = clock.discontinuities;
+    e.is_judged_by(clock);
     let view = view(e);
     e.grant(Mode::Exclusive, view, m.reentry)
 }
@@ -127,7 +127,7 @@ fn extended_or(m: &mut Machine, e: &mut LockEntry, old: u64, expire_s: u32, now:
     let word = AtomicWord::from_bits(old);
     if old == e.word {
         e.word = m.target; // nobody has taken the lock over
-        e.clock = m.started.discontinuities;
+        e.is_judged_by(m.started);
         let view = view(e);
         if m.reentry {
             return e.grant(Mode::Exclusive, view, true);

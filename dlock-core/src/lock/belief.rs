@@ -111,16 +111,16 @@ impl LockEntry {
     }
 }
 
-/// The lease that is left of a deadline, for another server clock: rounded up, since a hold is
-/// valid through the whole second of its deadline.
-pub(super) fn remaining_s(deadline_s: u32, now: Now) -> u32 {
+/// What is left of a lease, for another server clock, nanoseconds; `u64::MAX`: it has no end. A hold
+/// is valid through the whole second of its deadline.
+pub(super) fn left_ns(deadline_s: u32, now: Now) -> u64 {
     if deadline_s == u32::MAX {
-        return u32::MAX;
+        return u64::MAX;
     }
     let earliest = now.time.0.saturating_sub(now.uncertainty_ns);
-    if planted::is(Bug::ClaimRoundedDown) {
-        return deadline_s.saturating_sub(now.time.seconds());
+    let left_ns = ServerTime::expiry_of(deadline_s).0.saturating_sub(earliest);
+    match planted::is(Bug::ClaimRoundedDown) {
+        true => left_ns.saturating_sub(NS),
+        false => left_ns,
     }
-    let left = ServerTime::expiry_of(deadline_s).0.saturating_sub(earliest);
-    u32::try_from(left.div_ceil(NS)).unwrap_or(u32::MAX - 1)
 }

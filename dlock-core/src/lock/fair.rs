@@ -255,7 +255,7 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step 
     }
     m.target = u64::from(served);
     e.time_s = if served { deadline } else { m.started.time.seconds() };
-    e.clock = m.started.discontinuities;
+    e.is_judged_by(m.started);
     let note = match (served, mode) {
         (true, mode) => held(mode, e.ticket, deadline, e.anchor_s),
         (false, Mode::Exclusive) => LedgerEntry::of_ticket(LedgerState::TicketExclusive, e.ticket),
@@ -377,7 +377,7 @@ fn extended_or(
     }
     e.see_lanes(word);
     let deadline = later_deadline(e, expire_s, m.started);
-    e.clock = m.started.discontinuities;
+    e.is_judged_by(m.started);
     extended(m, e, word, deadline, mode)
 }
 
@@ -454,7 +454,7 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
         }
         (Op::Extend { mode, .. }, Reply::Granted { word, deadline_s, .. }) => {
             e.notes.write(held(mode, e.ticket, deadline_s, e.anchor_s));
-            e.clock = now.discontinuities;
+            e.is_judged_by(now);
             extended(m, e, word, deadline_s, mode)
         }
         (Op::Extend { .. }, Reply::Denied { .. }) => {
@@ -472,7 +472,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
     match reply {
         Reply::Granted { word, deadline_s, ticket, .. } => {
             e.ticket = ticket.unwrap_or(e.ticket);
-            e.clock = now.discontinuities;
+            e.is_judged_by(now);
             e.notes.write(held(mode, e.ticket, deadline_s, e.anchor_s));
             e.see_lanes(word);
             if m.reentry {

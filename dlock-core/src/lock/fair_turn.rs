@@ -97,7 +97,7 @@ pub(super) fn looked(m: &mut Machine, e: &mut LockEntry, values: Values, now: No
     }
     m.tries.came_to(e.ticket.tx, &mut e.pace);
     e.time_s = m.started.deadline(m.expire_s());
-    e.clock = m.started.discontinuities;
+    e.is_judged_by(m.started);
     if m.target == NOT_NOTED {
         e.notes.write_late(held(Mode::Exclusive, e.ticket, e.time_s, e.anchor_s));
         return granted(m, e);

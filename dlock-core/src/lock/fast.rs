@@ -113,10 +113,8 @@ impl LockEntry {
             Some(deadline_s) => {
                 self.state = EntryState::ExclusiveLocked;
                 self.refs = 1;
-                match is_rw {
-                    true => self.time_s = begun.time.seconds(),
-                    false => (self.time_s, self.clock) = (deadline_s, begun.discontinuities),
-                }
+                self.time_s = if is_rw { begun.time.seconds() } else { deadline_s };
+                self.is_judged_by(begun);
             }
         }
         OpResult { status: Status::Success, view: Some(view) }

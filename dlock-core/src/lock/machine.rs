@@ -7,7 +7,7 @@
 //! ```
 
 use super::tries::Tries;
-use super::{atomic, fair, rw, Doubt, EntryState, LockEntry, Op, OpResult, Step, View};
+use super::{atomic, claimed, fair, rw, Doubt, EntryState, LockEntry, Op, OpResult, Step, View};
 use crate::clock::Now;
 use crate::message::{LockType, Mode, Reply, Request, WaitNumber};
 use crate::planted::{self, Bug};
@@ -169,6 +169,9 @@ impl Machine {
         if matches!(reply, Reply::Denied { status: Status::LockNotGet, .. }) {
             e.end(EntryState::Initialized); // who has not got a lock holds nothing of it
             return self.done(Status::LockNotGet);
+        }
+        if e.is_unconfirmed() {
+            return claimed::confirmed(self, e, reply, now);
         }
         if !matches!(reply, Reply::Done { .. }) {
             return self.lose_track(e);

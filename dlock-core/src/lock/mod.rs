@@ -21,6 +21,7 @@
 
 mod atomic;
 mod belief;
+mod claimed;
 mod fair;
 mod fast;
 mod machine;
@@ -33,20 +34,20 @@ pub use fast::FastCas;
 pub use machine::Machine;
 pub use view::View;
 
-use belief::{remaining_s, NO_CLOCK};
+use belief::NO_CLOCK;
 use machine::Phase;
 use notes::Notes;
 use tries::Pace;
 
 use crate::clock::Now;
-use crate::control::{Claim, HeldClaim, LockDesc, LockGrant};
+use crate::control::{LockDesc, LockGrant, Place};
 use crate::ids::{ClientId, Handle, LockId, Slot};
 use crate::lane;
 use crate::message::{LockType, Mode, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::word_op::{Chain, Word, WordAddr};
-use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
+use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
 
 /// An operation on a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,6 +133,8 @@ enum Doubt {
     Acquire,
     /// What the caller was not told to be released may be released.
     Release,
+    /// A successor was told of the hold or the ticket; what it makes of it is to be asked for.
+    Claimed,
     /// The hold did not survive its primary; the caller's next operation on it says `Fail`.
     Lost,
     /// The lock was to be released altogether, and the primary has not answered: its place and its
@@ -158,7 +161,13 @@ pub struct LockEntry {
     /// Held: [`Now::discontinuities`] of the clock by which the lease was granted or confirmed
     /// last; [`NO_CLOCK`]: of a clock that is not the session's.
     clock: u64,
+    /// Held: when it was granted or confirmed last, on this host's clock.
+    since_ns: u64,
+    /// Claimed, and not confirmed: the end of the lease, on this host's clock.
+    until_ns: u64,
     ticket: Ticket,
+    /// Fair: the place of the ticket, if it was taken at an earlier incarnation.
+    place: Option<Place>,
     cache: View,
     doubt: Doubt,
     /// Held: it was asked to last for ever, and the answer was lost.
@@ -231,7 +240,10 @@ impl LockEntry {
             word: 0,
             time_s: 0,
             clock: NO_CLOCK,
+            since_ns: 0,
+            until_ns: 0,
             ticket: Ticket { tx: 0, ts: 0 },
+            place: None,
             cache: View::zero(lock_type),
             doubt: if grant.already { Doubt::Acquire } else { Doubt::None },
             may_be_endless: false,
@@ -245,25 +257,6 @@ impl LockEntry {
         };
         entry.see_lanes(grant.word);
         entry
-    }
-
-    /// Adopts what a primary says after a reinit: new place, same holds.
-    pub fn rebind(&mut self, grant: &LockGrant, anchor_s: u32) {
-        self.lock = grant.lock;
-        self.handle = grant.handle;
-        self.slot = grant.slot;
-        self.anchor_s = anchor_s;
-        self.clock = NO_CLOCK;
-        self.notes.forget();
-        // the same lease, on the clock of this primary: the next one is told what is left of it
-        if self.has_left() || grant.already && self.doubt == Doubt::None && !self.state.is_held() {
-            self.doubt = Doubt::Acquire; // got, but of before something may be left
-        }
-        let word = AtomicWord::from_bits(grant.word);
-        let holds = self.lock_type == LockType::Atomic && self.state == EntryState::ExclusiveLocked;
-        if holds && word.client() == self.me.get() {
-            self.time_s = word.timeout();
-        }
     }
 
     /// A new channel to the same primary: what the old one carried last may be lost, so the
@@ -344,22 +337,6 @@ impl LockEntry {
         !matches!(self.doubt, Doubt::None | Doubt::Left)
     }
 
-    /// What to tell a recovering primary.
-    pub fn claim(&self, now: Now) -> Claim {
-        let mode = match self.state {
-            _ if self.doubt == Doubt::Lost => None,
-            EntryState::ExclusiveLocked => Some(Mode::Exclusive),
-            EntryState::SharedLocked => Some(Mode::Shared),
-            _ => None,
-        };
-        let held = mode.map(|mode| HeldClaim {
-            mode,
-            remaining_s: remaining_s(self.deadline_s(), now),
-            fair: (self.lock_type == LockType::Fair).then_some((self.ticket, self.word)),
-        });
-        Claim { lock: self.lock, desc: self.desc.clone(), held }
-    }
-
     /// Begins an operation: decides it locally, or says what it takes.
     pub fn begin(&mut self, op: Op, now: Now) -> Begin {
         if let Some(local) = self.decided(op) {
@@ -393,7 +370,7 @@ impl LockEntry {
         let undoubted = planted::is(Bug::ExtendInDoubt) && matches!(op, Op::Extend { .. });
         if self.in_doubt() && !undoubted {
             machine.phase = Phase::Resolving;
-            Step::Request(Request::Resolve { handle: self.handle })
+            Step::Request(self.settles_doubt())
         } else {
             machine.start(self, now)
         }
@@ -498,6 +475,12 @@ impl LockEntry {
         }
     }
 
+    /// The lease of the hold is one of this clock.
+    #[inline]
+    fn is_judged_by(&mut self, now: Now) {
+        (self.clock, self.since_ns) = (now.discontinuities, now.local_ns);
+    }
+
     /// The hold begins.
     fn grant(&mut self, mode: Mode, view: View, reentry: bool) -> Step {
         self.state = match mode {
@@ -516,6 +499,7 @@ impl LockEntry {
         self.state = state;
         self.refs = 0;
         self.word = 0;
+        self.place = None;
         self.doubt = Doubt::None;
         self.may_be_endless = false;
         self.cache = View::zero(self.lock_type);

@@ -135,7 +135,8 @@ impl LockEntry {
 
     /// A look was lost: the ticket may have been looked for by the intent alone.
     pub(super) fn names_ticket(&mut self) {
-        if self.notes.may_be_late && self.state == EntryState::ExclusiveTicketed {
+        let is_known = !self.is_unconfirmed() && self.state == EntryState::ExclusiveTicketed;
+        if self.notes.may_be_late && is_known {
             let named = LedgerEntry::of_ticket(LedgerState::TicketExclusive, self.ticket);
             self.notes.write(named);
         }

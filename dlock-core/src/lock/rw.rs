@@ -97,7 +97,7 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
 fn exclusive_or(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step {
     if old == 0 {
         e.word = RwWord::new().with_client(e.me.get()).into_bits();
-        return granted(e, Mode::Exclusive, 0, now.time.seconds());
+        return granted(e, Mode::Exclusive, 0, now.time.seconds(), now);
     }
     held_by_another(m, e, old)
 }
@@ -117,7 +117,7 @@ fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -
     let waiters = word.waiters() && !planted::is(Bug::RwSharedIgnoresBit);
     if !owner && !waiters && word.rcount() < u32::MAX {
         e.notes.write(stamped(e, LedgerState::HeldShared));
-        return granted(e, Mode::Shared, word.rcount() + 1, now.time.seconds());
+        return granted(e, Mode::Shared, word.rcount() + 1, now.time.seconds(), now);
     }
     m.phase = Phase::StepBack;
     Step::Chain(
@@ -160,8 +160,9 @@ fn looked(m: &mut Machine, e: &mut LockEntry, found: u64, now: Now) -> Step {
     }
 }
 
-fn granted(e: &mut LockEntry, mode: Mode, rcount: u32, time_s: u32) -> Step {
+fn granted(e: &mut LockEntry, mode: Mode, rcount: u32, time_s: u32, now: Now) -> Step {
     e.time_s = time_s;
+    e.is_judged_by(now);
     let client_id = if mode == Mode::Exclusive { e.me.get() } else { 0 };
     e.grant(mode, View::Rw { time_out: time_s, client_id, rcount }, false)
 }
@@ -202,7 +203,7 @@ fn exclusive_released(e: &mut LockEntry, rcount: u32) -> Step {
     e.released(View::Rw { time_out: 0, client_id: 0, rcount })
 }
 
-pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, _now: Now) -> Step {
+pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
     match (m.op, reply) {
         (Op::Unlock, Reply::Done { .. }) => exclusive_released(e, 0),
         (Op::Unlock, Reply::Denied { .. }) => e.lost(),
@@ -213,7 +214,7 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, _now: Now)
             };
             e.notes.write(stamped(e, state));
             e.word = word;
-            granted(e, mode, RwWord::from_bits(word).rcount(), deadline_s)
+            granted(e, mode, RwWord::from_bits(word).rcount(), deadline_s, now)
         }
         (Op::Lock { .. }, Reply::Cancelled { .. } | Reply::Denied { .. }) => {
             e.clear_ledger_entry();

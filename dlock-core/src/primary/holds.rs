@@ -146,6 +146,7 @@ impl Primary {
         let is_done = lapse.rest.is_empty();
         if is_done && self.recovering {
             self.has_told(client); // what it claims from now on, it claims as one that is back
+            self.settle_if_told(&mut mem);
         }
         is_done
     }
@@ -175,6 +176,7 @@ impl Primary {
         let known = self.registry.clients.get(client);
         let Some(entry) = known.and_then(|known| known.handle(handle)) else { return };
         let What::Lock(..) = entry.what else { return };
+        self.claims.remove(&(entry.slot, client));
         if let Some(lock) = lock_ref(&self.registry, entry.slot) {
             // as if it had no reference: its ledger entry counts no more
             let others: Vec<_> = lock.refs.iter().copied().filter(|r| r.0 != client).collect();
@@ -197,6 +199,7 @@ impl Primary {
             return Had::Nothing;
         };
         match entry.what {
+            What::Lock(..) if self.recovering => self.has_claimed(now, entry.slot, client),
             What::Lock(..) => match lock_ref(&self.registry, entry.slot) {
                 Some(lock) => self.arbiter.had(now, mem, lock, client, handle),
                 None => Had::Nothing,

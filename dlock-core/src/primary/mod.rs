@@ -13,10 +13,10 @@
 //! of that client can act on memory any more.
 
 mod chain;
-mod claims;
 mod counting;
 mod deaf;
 mod holds;
+mod recovery;
 mod settlement;
 mod snapshot;
 mod undo;
@@ -44,6 +44,7 @@ use crate::registry::{Client, Registry, What};
 use crate::status::Status;
 use crate::work::{Metered, FRAME_WORK};
 use deaf::Deaf;
+use settlement::Claimed;
 use undo::Leaving;
 
 /// How a primary is set up.
@@ -85,7 +86,10 @@ pub struct Primary {
     /// Clients fenced in this recovery. What they claimed was undone, and they do not know it:
     /// they are not adopted a second time.
     removed: BTreeSet<ClientId>,
-    claimed: BTreeSet<(ClientId, LockId)>,
+    /// What is claimed, until the recovery is over.
+    claims: BTreeMap<(Slot, ClientId), Claimed>,
+    /// All that the recovery waits for have told.
+    is_told: bool,
     leaving: Leaving,
     /// Waits of clients whose channel has ended, still to be dropped.
     deaf: Deaf,
@@ -111,7 +115,8 @@ impl Primary {
             reinits: BTreeSet::new(),
             recovered: BTreeSet::new(),
             removed: BTreeSet::new(),
-            claimed: BTreeSet::new(),
+            claims: BTreeMap::new(),
+            is_told: false,
             leaving: Leaving::default(),
             deaf: Deaf::default(),
             changing: BTreeMap::new(),
@@ -246,7 +251,7 @@ impl Primary {
         }
         match request {
             R::Init { .. } | R::Reinit { .. } => ControlReply::Error(Status::Error),
-            R::ReinitDone => self.reinit_done(client),
+            R::ReinitDone => self.reinit_done(mem, client),
             R::Deinit => {
                 // who sets objects up and leaves wants them to stay: anybody may destroy them
                 self.registry.objects.disown(client);
@@ -298,12 +303,13 @@ impl Primary {
         }
     }
 
-    fn reinit_done(&mut self, client: ClientId) -> ControlReply {
+    fn reinit_done(&mut self, mem: &mut dyn LockMemory, client: ClientId) -> ControlReply {
         if !self.reinits.remove(&client) {
             return ControlReply::Error(Status::Error);
         }
         if self.recovering {
             self.has_told(client);
+            self.settle_if_told(mem);
         }
         ControlReply::Done
     }
@@ -420,7 +426,8 @@ impl Primary {
     }
 
     fn next_step(&self) -> Option<ServerTime> {
-        match self.is_undoing() || !self.deaf.is_empty() || !self.changing.is_empty() {
+        let is_busy = self.is_undoing() || !self.deaf.is_empty() || !self.changing.is_empty();
+        match is_busy || self.is_told {
             true => Some(ServerTime(0)),
             false => self.arbiter.next_wakeup(),
         }
@@ -438,7 +445,7 @@ impl Primary {
         self.registry.assert_consistent();
         let clients = &self.registry.clients;
         let known = |client: &ClientId| clients.get(*client).is_some();
-        if !self.last_seq.keys().all(known) || !self.claimed.iter().all(|(c, _)| known(c)) {
+        if !self.last_seq.keys().all(known) || !self.claims.keys().all(|(_, c)| known(c)) {
             return Err("something is remembered of a client that is gone".to_string());
         }
         let refs = |slot| self.registry.locks.refs(slot);
@@ -494,7 +501,12 @@ mod tests {
         let [known, gone] = [1, 2].map(|id| ClientId::new(id).unwrap());
         for remember in [
             |primary: &mut Primary, client| _ = primary.last_seq.insert(client, Seq(1)),
-            |primary: &mut Primary, client| _ = primary.claimed.insert((client, LockId(1))),
+            |primary: &mut Primary, client| {
+                let (mode, since) = (crate::message::Mode::Shared, ServerTime(0));
+                let (is_held, deadline_s, place) = (true, u32::MAX, None);
+                let claim = Claimed { client, mode, is_held, deadline_s, since, place };
+                primary.claims.insert((Slot(1), client), claim);
+            },
         ] {
             let mut primary = Primary::new(config.clone());
             primary.add_client(known).unwrap();

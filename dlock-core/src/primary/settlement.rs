@@ -2,26 +2,28 @@
 //! What a successor makes of all claims to one lock: decided once, whatever their order.
 //!
 //! ```text
-//!   claims of one lock ─▶ settle ─▶ the word, and for each claim: Granted · Queued · Lost
+//!   claims of one lock ─▶ settle ─▶ its word, and the ledger entries of those who have something
 //! ```
-//! *Atomic*: of two holds the one with more time left is the later one, and true. *Read-write*: an
-//! owner against readers, who acquired later. *Fair*: tickets have their order; of holds that
-//! exclude each other the later ticket's is the true one, and what was before it had been passed
-//! over. The rest is numbered anew, from 0.
+//! Of holds that exclude each other the one that was granted, or confirmed, later is the true one:
+//! the predecessor had taken the other away. The shares of readers are added up.
 //!
-//! A fair ticket is open as long as its number lies at or after the served one. So the distance
-//! from the served number orders all tickets, over the numbers that the arbiter has left out and
-//! over the end of the lane. Each client tells the word that it saw last; its own ticket was open
-//! in it. The served number that lies between another one and the ticket of its client is the later
-//! one of both.
+//! *Fair*: who holds the lock is at the head, and the rest is queued behind in the order of their
+//! tickets, numbered anew from 0. A ticket's place is the incarnation at which it was taken, and its
+//! number there. It is open as long as its number lies at or after the served one, and open numbers
+//! are less than half a lane apart. So the distance from the served number orders the tickets of one
+//! incarnation, over the numbers that the arbiter has left out and over the end of the lane. Each
+//! client tells the word that it saw last; its own ticket was open in it. The served number that
+//! lies between another one and the ticket of its client is the later one of both.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 
 use crate::clock::ServerTime;
-use crate::ids::ClientId;
+use crate::control::Place;
+use crate::ids::{ClientId, Epoch};
 use crate::lane;
 use crate::message::{LockType, Mode};
-use crate::words::{AtomicWord, FairWord, RwWord, Ticket};
+use crate::planted::{self, Bug};
+use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
 
 /// What a client says of a lock of its former primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,164 +32,124 @@ pub(super) struct Claimed {
     pub(super) mode: Mode,
     /// It holds the lock; else it is queued for it (fair locks).
     pub(super) is_held: bool,
-    /// Of a hold: the lease that is left, seconds; `u32::MAX`: no end.
-    pub(super) remaining_s: u32,
-    /// Of a hold: how long ago it was acquired, seconds.
-    pub(super) age_s: u32,
+    /// Of a hold: the end of its lease, seconds since 1970; `u32::MAX`: it has none.
+    pub(super) deadline_s: u32,
+    /// Of a hold: when it was granted or confirmed last.
+    pub(super) since: ServerTime,
     /// Fair: its ticket, and the word as its client saw it last.
-    pub(super) fair: Option<(Ticket, FairWord)>,
+    pub(super) place: Option<Place>,
 }
 
-/// What becomes of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It holds the lock (fair: with this ticket).
-    Granted(Option<Ticket>),
-    /// It is queued with this ticket.
-    Queued(Ticket),
-    /// Another client holds the lock, or its ticket had been passed over.
-    Lost,
+/// A lock as it is after a recovery. Who has no entry, and is not named by the word, has nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Settled {
+    pub(super) word: u64,
+    pub(super) entries: Vec<(ClientId, LedgerEntry)>,
 }
 
-/// The word of a lock, and a verdict for each of its claims, in their order.
-pub(super) fn settle(
-    lock_type: LockType,
-    claims: &[Claimed],
-    now: ServerTime,
-) -> (u64, Vec<Verdict>) {
+/// Ledger deadlines count from `anchor_s`.
+pub(super) fn settle(lock_type: LockType, claims: &[Claimed], anchor_s: u32) -> Settled {
+    let holder = claims.iter().filter(|claim| claim.is_held).max_by_key(|claim| {
+        let since = match planted::is(Bug::EarlierClaimCounts) {
+            true => ServerTime(u64::MAX - claim.since.0),
+            false => claim.since,
+        };
+        (since, claim.deadline_s, Reverse(claim.client))
+    });
+    let is_true = |claim: &Claimed| {
+        let shares = |holder: &Claimed| (claim.mode, holder.mode) == (Mode::Shared, Mode::Shared);
+        claim.is_held && holder.is_some_and(|holder| claim == holder || shares(holder))
+    };
     match lock_type {
-        LockType::Atomic => atomic(claims, now),
-        LockType::Rw => rw(claims),
-        LockType::Fair => fair(claims),
+        LockType::Atomic => atomic(holder),
+        LockType::Rw => rw(holder, claims.iter().filter(|claim| is_true(claim))),
+        LockType::Fair => fair(claims, &is_true, anchor_s),
     }
 }
 
-fn verdicts(claims: &[Claimed], is_granted: impl Fn(&Claimed) -> bool) -> Vec<Verdict> {
-    let verdict = |claim| if is_granted(claim) { Verdict::Granted(None) } else { Verdict::Lost };
-    claims.iter().map(verdict).collect()
-}
-
-fn holds(claims: &[Claimed], mode: Mode) -> impl Iterator<Item = &Claimed> {
-    claims.iter().filter(move |claim| claim.is_held && claim.mode == mode)
-}
-
-fn atomic(claims: &[Claimed], now: ServerTime) -> (u64, Vec<Verdict>) {
-    let latest = holds(claims, Mode::Exclusive)
-        .max_by_key(|claim| (claim.remaining_s, std::cmp::Reverse(claim.client)));
-    let Some(&owner) = latest else { return (0, verdicts(claims, |_| false)) };
-    let word = AtomicWord::new()
-        .with_client(owner.client.get())
-        .with_timeout(now.deadline(owner.remaining_s));
-    (word.into_bits(), verdicts(claims, |claim| *claim == owner))
-}
-
-fn rw(claims: &[Claimed]) -> (u64, Vec<Verdict>) {
-    let newest = |mode| {
-        holds(claims, mode).min_by_key(|claim| (claim.age_s, claim.client)).copied()
+fn atomic(holder: Option<&Claimed>) -> Settled {
+    let owner = |holder: &Claimed| {
+        let word = AtomicWord::new().with_client(holder.client.get());
+        word.with_timeout(holder.deadline_s).into_bits()
     };
-    let (owner, reader) = (newest(Mode::Exclusive), newest(Mode::Shared));
-    match (owner, reader) {
-        (Some(owner), reader) if reader.is_none_or(|reader| owner.age_s <= reader.age_s) => {
-            let word = RwWord::new().with_client(owner.client.get());
-            (word.into_bits(), verdicts(claims, |claim| *claim == owner))
+    Settled { word: holder.map_or(0, owner), entries: Vec::new() }
+}
+
+fn rw<'a>(holder: Option<&Claimed>, holds: impl Iterator<Item = &'a Claimed>) -> Settled {
+    match holder {
+        None => Settled::default(),
+        Some(owner) if owner.mode == Mode::Exclusive => {
+            let word = RwWord::new().with_client(owner.client.get()).into_bits();
+            Settled { word, entries: Vec::new() }
         }
-        _ => {
-            let is_reader = |claim: &Claimed| claim.is_held && claim.mode == Mode::Shared;
-            let readers = claims.iter().filter(|claim| is_reader(claim)).count();
-            (RwWord::new().with_rcount(readers as u32).into_bits(), verdicts(claims, is_reader))
+        Some(_) => {
+            let share = LedgerEntry::new().with_state(LedgerState::HeldShared);
+            let entries: Vec<_> = holds.map(|claim| (claim.client, share)).collect();
+            let word = RwWord::new().with_rcount(entries.len() as u32).into_bits();
+            Settled { word, entries }
         }
     }
 }
 
-/// A fair claim: its place among the claims, whose it is, and what it says.
-#[derive(Clone, Copy, Debug)]
-struct Fair {
-    at: usize,
-    client: ClientId,
-    mode: Mode,
-    is_held: bool,
-    remaining_s: u32,
-    ticket: Ticket,
-    seen: FairWord,
-}
-
-fn fair(claims: &[Claimed]) -> (u64, Vec<Verdict>) {
-    let mut verdicts = vec![Verdict::Lost; claims.len()];
-    let of = |(at, claim): (usize, &Claimed)| {
-        let Claimed { client, mode, is_held, remaining_s, fair, .. } = *claim;
-        let (ticket, seen) = fair?;
-        Some(Fair { at, client, mode, is_held, remaining_s, ticket, seen })
-    };
-    let mut all: Vec<Fair> = claims.iter().enumerate().filter_map(of).collect();
-    all.sort_unstable_by_key(|f| f.client);
-    // a hold is at its turn: the served number is its own
-    let held = all.iter().filter(|f| f.is_held).copied().reduce(later_hold);
-    let Some(base) = held.map(|f| (f.ticket.tx, f.seen.ns())).or_else(|| latest_served(&all))
-    else {
-        return (0, verdicts);
-    };
-    let is_true = |f: &Fair| {
-        let shares = |h: &Fair| (f.mode, h.mode) == (Mode::Shared, Mode::Shared);
-        let held = held.filter(|_| f.is_held);
-        held.is_some_and(|h| f.at == h.at || shares(&h) && f.ticket.tx == h.ticket.tx)
-    };
-    all.retain(|f| is_true(f) || !f.is_held && !f.is_passed_over(base.0));
-    all.sort_unstable_by_key(|f| {
-        let after = lane::distance(base.0, f.ticket.tx);
-        let is_exclusive = f.mode == Mode::Exclusive;
-        // nobody is before an exclusive hold, whoever claims its number
-        let is_behind = !(is_true(f) && is_exclusive);
-        (is_behind, after, is_exclusive, lane::distance(base.1, f.ticket.ts), f.client)
+/// Those that stay, in their order.
+fn fair(claims: &[Claimed], is_true: &dyn Fn(&Claimed) -> bool, anchor_s: u32) -> Settled {
+    let stays = |claim: &&Claimed| !claim.is_held || is_true(claim);
+    let placed = |claim: &Claimed| claim.place.map(|place| (*claim, place));
+    let mut all: Vec<_> = claims.iter().filter(stays).filter_map(placed).collect();
+    let mut bases: Vec<(Epoch, Ticket)> = Vec::new();
+    let epochs: std::collections::BTreeSet<Epoch> = all.iter().map(|(_, p)| p.epoch).collect();
+    for epoch in epochs {
+        let of_epoch = all.iter().filter(|(_, p)| p.epoch == epoch);
+        let mut of_epoch: Vec<_> = of_epoch.map(|(c, p)| (c.client, *p)).collect();
+        of_epoch.sort_unstable_by_key(|(client, _)| *client);
+        bases.extend(latest_served(&of_epoch).map(|base| (epoch, base)));
+    }
+    let base_of = |epoch| bases.iter().find(|(e, _)| *e == epoch).map(|base| base.1);
+    all.sort_unstable_by_key(|(claim, place)| {
+        let Place { epoch, ticket, .. } = *place;
+        let base = base_of(epoch).unwrap_or(ticket);
+        let after = lane::after(base.tx, ticket.tx);
+        let is_exclusive = claim.mode == Mode::Exclusive;
+        let share = lane::after(base.ts, ticket.ts);
+        (!claim.is_held, epoch, after, is_exclusive, share, claim.client)
     });
     let mut word = FairWord::new();
-    for f in all {
+    let mut entries = Vec::with_capacity(all.len());
+    for (claim, _) in all {
         let ticket = word.next();
-        word = match f.mode {
-            Mode::Exclusive => word.exclusive_taken(),
-            Mode::Shared => word.shared_taken(),
+        let (state, taken) = match (claim.mode, claim.is_held) {
+            (Mode::Exclusive, true) => (LedgerState::HeldExclusive, word.exclusive_taken()),
+            (Mode::Exclusive, false) => (LedgerState::TicketExclusive, word.exclusive_taken()),
+            (Mode::Shared, true) => (LedgerState::HeldShared, word.shared_taken()),
+            (Mode::Shared, false) => (LedgerState::TicketShared, word.shared_taken()),
         };
-        verdicts[f.at] = match is_true(&f) {
-            true => Verdict::Granted(Some(ticket)),
-            false => Verdict::Queued(ticket),
-        };
+        word = taken;
+        let entry = LedgerEntry::of_ticket(state, ticket);
+        entries.push(match claim.is_held {
+            true => (claim.client, entry.with_deadline_s(claim.deadline_s, anchor_s)),
+            false => (claim.client, entry),
+        });
     }
-    (word.into_bits(), verdicts)
-}
-
-/// Of two holds the one that was granted later. Where they exclude each other the other one is as
-/// good as over: less of it is left.
-fn later_hold(a: Fair, b: Fair) -> Fair {
-    let is_later = |a: &Fair, b: &Fair| match a.remaining_s.cmp(&b.remaining_s) {
-        Ordering::Equal if a.ticket.tx == b.ticket.tx => a.client < b.client,
-        Ordering::Equal => lane::is_before(b.ticket.tx, a.ticket.tx),
-        order => order == Ordering::Greater,
-    };
-    if is_later(&b, &a) { b } else { a }
+    Settled { word: word.into_bits(), entries }
 }
 
 /// The latest served numbers that anybody has seen.
-fn latest_served(all: &[Fair]) -> Option<(u16, u16)> {
-    let is_later = |a: &Fair, b: &Fair| {
-        let (from, to) = (b.seen.nx(), a.seen.nx());
-        let within = |f: &Fair, number| {
-            let window = lane::distance(f.seen.nx(), f.ticket.tx);
-            (1..=window).contains(&lane::distance(f.seen.nx(), number))
+fn latest_served(all: &[(ClientId, Place)]) -> Option<Ticket> {
+    let served = |p: &Place| FairWord::from_bits(p.word);
+    let is_later = |a: &Place, b: &Place| {
+        let (from, to) = (served(b).nx(), served(a).nx());
+        let within = |p: &Place, number| {
+            let window = lane::distance(served(p).nx(), p.ticket.tx);
+            (1..=window).contains(&lane::distance(served(p).nx(), number))
         };
         match (within(b, to), within(a, from)) {
             (is_later, is_earlier) if is_later != is_earlier => is_later,
             _ => lane::is_before(from, to),
         }
     };
-    let later = |a: Fair, b: Fair| if is_later(&b, &a) { b } else { a };
-    all.iter().copied().reduce(later).map(|f| (f.seen.nx(), f.seen.ns()))
-}
-
-impl Fair {
-    /// Its turn had come before the one of this number.
-    fn is_passed_over(&self, served: u16) -> bool {
-        let from = self.seen.nx();
-        lane::distance(from, self.ticket.tx) < lane::distance(from, served)
-    }
+    let later = |a, b| if is_later(&b, &a) { b } else { a };
+    let latest = all.iter().map(|(_, place)| *place).reduce(later)?;
+    Some(Ticket { tx: served(&latest).nx(), ts: served(&latest).ns() })
 }
 
 #[cfg(test)]
@@ -199,115 +161,143 @@ mod tests {
         ClientId::new(n).unwrap()
     }
 
-    fn hold(n: u32, mode: Mode, remaining_s: u32, age_s: u32) -> Claimed {
-        Claimed { client: id(n), mode, is_held: true, remaining_s, age_s, fair: None }
+    /// Granted `since`, until `deadline_s`.
+    fn hold(n: u32, mode: Mode, deadline_s: u32, since: u64) -> Claimed {
+        let (client, since) = (id(n), ServerTime(since));
+        Claimed { client, mode, is_held: true, deadline_s, since, place: None }
     }
 
-    /// The ticket, and the word as `(nx, ns, mx, ms)`.
-    fn fair_claim(n: u32, mode: Mode, is_held: bool, t: (u16, u16), w: [u16; 4]) -> Claimed {
+    /// A ticket of this incarnation, and the word as `(nx, ns, mx, ms)`.
+    fn queued(n: u32, mode: Mode, epoch: u64, t: (u16, u16), w: [u16; 4]) -> Claimed {
         let ticket = Ticket { tx: t.0, ts: t.1 };
         let word = FairWord::new().with_nx(w[0]).with_ns(w[1]).with_mx(w[2]).with_ms(w[3]);
-        let fair = Some((ticket, word));
-        Claimed { client: id(n), mode, is_held, remaining_s: 9, age_s: 0, fair }
+        let place = Some(Place { epoch: Epoch(epoch), ticket, word: word.into_bits() });
+        Claimed { is_held: false, place, ..hold(n, mode, 0, 0) }
     }
 
-    fn granted(tx: u16, ts: u16) -> Verdict {
-        Verdict::Granted(Some(Ticket { tx, ts }))
+    fn held(since: u64, claim: Claimed) -> Claimed {
+        Claimed { is_held: true, deadline_s: 109, since: ServerTime(since), ..claim }
     }
 
-    fn queued(tx: u16, ts: u16) -> Verdict {
-        Verdict::Queued(Ticket { tx, ts })
+    /// The word, and what each of the clients 1 to `n` has: state, ticket.
+    fn had(settled: &Settled, n: u32) -> Vec<Option<(LedgerState, u16, u16)>> {
+        let entry = |c| settled.entries.iter().find(|e| e.0 == id(c)).map(|e| e.1);
+        (1..=n).map(|c| entry(c).map(|e| (e.state(), e.tx(), e.ts()))).collect()
     }
 
     /// The same in every order of arrival.
-    fn settled(lock_type: LockType, claims: &[Claimed]) -> (u64, Vec<Verdict>) {
-        let first = settle(lock_type, claims, ServerTime(0));
+    fn settled(lock_type: LockType, claims: &[Claimed]) -> Settled {
+        let sorted = |mut settled: Settled| {
+            settled.entries.sort_unstable_by_key(|(client, _)| *client);
+            settled
+        };
+        let first = sorted(settle(lock_type, claims, 100));
         let mut order: Vec<usize> = (0..claims.len()).collect();
         for round in 0..50 {
             let (a, b) = (round * 7 % claims.len(), round * 3 % claims.len());
             order.swap(a, b);
             let other: Vec<_> = order.iter().map(|&i| claims[i]).collect();
-            let (word, verdicts) = settle(lock_type, &other, ServerTime(0));
-            assert_eq!(word, first.0);
-            for (at, &i) in order.iter().enumerate() {
-                assert_eq!(verdicts[at], first.1[i], "{claims:?}");
-            }
+            assert_eq!(sorted(settle(lock_type, &other, 100)), first, "{other:?}");
         }
         first
     }
 
     #[test]
     fn of_two_owners_of_an_atomic_lock_the_later_one_wins() {
-        let claims = [hold(1, X, 5, 0), hold(2, X, 7, 0), hold(3, X, 7, 0)];
-        let (word, verdicts) = settled(LockType::Atomic, &claims);
-        assert_eq!(AtomicWord::from_bits(word).client(), 2);
-        assert_eq!(verdicts, [Verdict::Lost, Verdict::Granted(None), Verdict::Lost]);
-        assert_eq!(settle(LockType::Atomic, &[], ServerTime(0)), (0, vec![]));
+        let claims = [hold(1, X, 9, 5), hold(2, X, 7, 6), hold(3, X, 6, 6), hold(4, X, 7, 6)];
+        let word = AtomicWord::from_bits(settled(LockType::Atomic, &claims).word);
+        assert_eq!((word.client(), word.timeout(), word.waiters()), (2, 7, false));
+        assert_eq!(settle(LockType::Atomic, &[], 0), Settled::default());
     }
 
     #[test]
     fn shares_are_added_up_and_an_owner_that_came_later_wins() {
-        let (word, verdicts) = settled(LockType::Rw, &[hold(1, S, 9, 5), hold(2, S, 9, 3)]);
-        assert_eq!(RwWord::from_bits(word).rcount(), 2);
-        assert_eq!(verdicts, [Verdict::Granted(None); 2]);
-        let claims = [hold(1, S, 9, 5), hold(2, X, 9, 4), hold(3, X, 9, 8)];
-        let (word, verdicts) = settled(LockType::Rw, &claims);
-        assert_eq!(RwWord::from_bits(word).client(), 2);
-        assert_eq!(verdicts, [Verdict::Lost, Verdict::Granted(None), Verdict::Lost]);
-        let (word, _) = settled(LockType::Rw, &[hold(1, S, 9, 3), hold(2, X, 9, 4)]);
-        assert_eq!(RwWord::from_bits(word).rcount(), 1);
+        let shares = settled(LockType::Rw, &[hold(1, S, u32::MAX, 5), hold(2, S, u32::MAX, 3)]);
+        assert_eq!(RwWord::from_bits(shares.word), RwWord::new().with_rcount(2));
+        let share = Some((LedgerState::HeldShared, 0, 0));
+        assert_eq!(had(&shares, 3), [share, share, None]);
+        let [early, late] = [3, 8].map(|since| hold(3, X, u32::MAX, since));
+        let others = [hold(1, S, u32::MAX, 5), hold(2, X, u32::MAX, 4)];
+        let owner = settled(LockType::Rw, &[others[0], others[1], late]);
+        assert_eq!(RwWord::from_bits(owner.word), RwWord::new().with_client(3));
+        assert_eq!(owner.entries, []);
+        let reader = settled(LockType::Rw, &[others[0], others[1], early]);
+        assert_eq!(RwWord::from_bits(reader.word), RwWord::new().with_rcount(1));
+        assert_eq!(settle(LockType::Rw, &[], 0), Settled::default());
     }
 
     #[test]
     fn a_queue_keeps_its_order_and_has_new_numbers() {
-        let claims = [
-            fair_claim(4, X, false, (9, 3), [7, 2, 10, 3]),
-            fair_claim(1, X, true, (7, 2), [7, 2, 8, 2]),
-            fair_claim(3, S, false, (9, 2), [7, 2, 9, 3]),
-            fair_claim(2, X, false, (8, 2), [7, 2, 9, 2]),
-        ];
-        let (word, verdicts) = settled(LockType::Fair, &claims);
-        assert_eq!(verdicts, [queued(2, 1), granted(0, 0), queued(2, 0), queued(1, 0)]);
-        let w = FairWord::from_bits(word);
+        use LedgerState::{HeldExclusive, TicketExclusive, TicketShared};
+        let fair = settled(
+            LockType::Fair,
+            &[
+                queued(4, X, 1, (9, 3), [7, 2, 10, 3]),
+                held(1, queued(1, X, 1, (7, 2), [7, 2, 8, 2])),
+                queued(3, S, 1, (9, 2), [7, 2, 9, 3]),
+                queued(2, X, 1, (8, 2), [7, 2, 9, 2]),
+            ],
+        );
+        let of = [(HeldExclusive, 0, 0), (TicketExclusive, 1, 0), (TicketShared, 2, 0)];
+        let last = (TicketExclusive, 2, 1);
+        assert_eq!(had(&fair, 4), [Some(of[0]), Some(of[1]), Some(of[2]), Some(last)]);
+        let w = FairWord::from_bits(fair.word);
         assert_eq!([w.nx(), w.ns(), w.mx(), w.ms()], [0, 0, 3, 1]);
+        let hold = fair.entries.iter().find(|e| e.0 == id(1)).unwrap().1;
+        assert_eq!(hold.deadline_s(100), 109);
     }
 
     #[test]
     fn tickets_of_clients_that_do_not_come_back_leave_no_gap() {
-        let claims = [
-            fair_claim(1, X, false, (12, 0), [7, 0, 13, 0]),
-            fair_claim(2, X, false, (9, 0), [7, 0, 10, 0]),
-        ];
-        let (word, verdicts) = settled(LockType::Fair, &claims);
-        assert_eq!(verdicts, [queued(1, 0), queued(0, 0)]);
-        assert_eq!(FairWord::from_bits(word).mx(), 2);
+        let claims =
+            [queued(1, X, 1, (12, 0), [7, 0, 13, 0]), queued(2, X, 1, (9, 0), [7, 0, 10, 0])];
+        let fair = settled(LockType::Fair, &claims);
+        let ticket = |tx| Some((LedgerState::TicketExclusive, tx, 0));
+        assert_eq!(had(&fair, 2), [ticket(1), ticket(0)]);
+        assert_eq!(FairWord::from_bits(fair.word).mx(), 2);
     }
 
     #[test]
-    fn of_holds_that_exclude_each_other_the_later_ticket_is_the_true_one() {
+    fn of_holds_that_exclude_each_other_the_later_one_is_at_the_head() {
         let claims = [
-            fair_claim(1, X, true, (7, 0), [7, 0, 9, 0]),
-            fair_claim(2, X, true, (9, 0), [9, 0, 10, 0]),
-            fair_claim(3, X, false, (8, 0), [7, 0, 9, 0]), // passed over
-            fair_claim(4, X, false, (11, 0), [9, 0, 12, 0]),
+            held(1, queued(1, X, 1, (7, 0), [7, 0, 9, 0])),
+            held(2, queued(2, X, 1, (9, 0), [9, 0, 10, 0])),
+            queued(4, X, 1, (11, 0), [9, 0, 12, 0]),
         ];
-        let (_, verdicts) = settled(LockType::Fair, &claims);
-        assert_eq!(verdicts, [Verdict::Lost, granted(0, 0), Verdict::Lost, queued(1, 0)]);
+        let fair = settled(LockType::Fair, &claims);
+        let of = [(LedgerState::HeldExclusive, 0, 0), (LedgerState::TicketExclusive, 1, 0)];
+        assert_eq!(had(&fair, 4), [None, Some(of[0]), None, Some(of[1])]);
     }
 
     #[test]
-    fn shares_of_one_turn_are_granted_together_and_their_neighbours_wait_there() {
+    fn readers_are_inside_together_and_their_neighbours_wait_behind_them() {
+        use LedgerState::{HeldShared, TicketExclusive, TicketShared};
         let claims = [
-            fair_claim(1, S, true, (7, 1), [7, 1, 7, 2]),
-            fair_claim(2, S, true, (7, 3), [7, 1, 7, 4]),
-            fair_claim(3, S, false, (7, 2), [7, 1, 7, 3]),
-            fair_claim(4, X, false, (7, 4), [7, 1, 8, 4]),
-            fair_claim(5, S, true, (6, 0), [6, 0, 6, 1]), // over, and an exclusive ticket since
+            held(9, queued(1, S, 1, (7, 1), [7, 1, 7, 2])),
+            held(3, queued(2, S, 1, (7, 3), [7, 1, 7, 4])),
+            queued(3, S, 1, (7, 2), [7, 1, 7, 3]),
+            queued(4, X, 1, (7, 4), [7, 1, 8, 4]),
+            held(1, queued(5, X, 1, (6, 0), [6, 0, 7, 1])), // over since then
         ];
-        let (word, verdicts) = settled(LockType::Fair, &claims);
-        let want = [granted(0, 0), granted(0, 2), queued(0, 1), queued(0, 3), Verdict::Lost];
-        assert_eq!(verdicts, want);
-        assert_eq!(FairWord::from_bits(word).open_shared(), 3);
+        let fair = settled(LockType::Fair, &claims);
+        let of = [(HeldShared, 0, 0), (HeldShared, 0, 1), (TicketShared, 0, 2)];
+        let behind = (TicketExclusive, 0, 3);
+        assert_eq!(had(&fair, 5), [Some(of[0]), Some(of[1]), Some(of[2]), Some(behind), None]);
+        assert_eq!(FairWord::from_bits(fair.word).open_shared(), 3);
+    }
+
+    /// Who had not asked its primary yet has a number of the one before.
+    #[test]
+    fn tickets_of_an_earlier_incarnation_come_first() {
+        let claims = [
+            queued(1, X, 2, (0, 0), [0, 0, 1, 0]),
+            queued(2, X, 1, (60_000, 0), [59_999, 0, 60_001, 0]),
+            held(5, queued(3, X, 2, (3, 0), [3, 0, 4, 0])),
+        ];
+        let fair = settled(LockType::Fair, &claims);
+        let ticket = |tx| Some((LedgerState::TicketExclusive, tx, 0));
+        let holder = Some((LedgerState::HeldExclusive, 0, 0));
+        assert_eq!(had(&fair, 3), [ticket(2), ticket(1), holder]);
     }
 
     /// Random queues with laps, gaps and rings between the sightings of the word.
@@ -321,37 +311,24 @@ mod tests {
         for _ in 0..20_000 {
             // positions on an endless lane; what is seen of them is their lowest 16 bits
             let start = below(200_000);
-            let mut at = start;
-            let mut claims: Vec<Claimed> = Vec::new();
-            let mut served = start;
-            let mut open = Vec::new();
+            let (mut at, mut served) = (start, start);
+            let (mut claims, mut open) = (Vec::new(), Vec::new());
             for n in 1..=1 + below(6) {
-                at += 1 + below(2) * below(9_000); // numbers that were left out
+                at += 1 + below(2) * below(5_000); // numbers that were left out
                 open.push(at);
                 // the head may move on before the next one comes
                 let word = [served as u16, 0, (at + 1) as u16, 0];
-                claims.push(fair_claim(n as u32, X, false, (at as u16, 0), word));
+                claims.push(queued(n as u32, X, 1, (at as u16, 0), word));
                 if below(3) == 0 {
                     served = served.max(open[below(open.len() as u64) as usize]);
                 }
             }
-            let first = open.iter().position(|&number| number >= served).unwrap();
-            let (_, verdicts) = settled(LockType::Fair, &claims);
-            for (i, verdict) in verdicts.iter().enumerate() {
-                let is_open = i >= first;
-                let told = claims[i..].iter().any(|c| c.fair.unwrap().1.nx() == served as u16);
-                match verdict {
-                    Verdict::Queued(t) if is_open => assert!(usize::from(t.tx) >= i - first),
-                    Verdict::Queued(_) => assert!(!told || i >= first, "{claims:?}"),
-                    Verdict::Lost => assert!(!is_open, "{i} {claims:?}"),
-                    Verdict::Granted(_) => panic!("nobody holds it"),
-                }
-            }
-            let numbers: Vec<_> = verdicts
-                .iter()
-                .filter_map(|v| if let Verdict::Queued(t) = v { Some(t.tx) } else { None })
-                .collect();
-            assert!(numbers.is_sorted(), "{claims:?} {verdicts:?}");
+            let n = claims.len() as u32;
+            let mut shuffled = claims.clone();
+            shuffled.rotate_left(below(n.into()) as usize);
+            let fair = settle(LockType::Fair, &shuffled, 0);
+            let numbers: Vec<_> = had(&fair, n).iter().map(|had| had.unwrap().1).collect();
+            assert!(numbers.iter().copied().eq(0..n as u16), "{claims:?} {numbers:?}");
         }
     }
 }

@@ -23,7 +23,6 @@ use crate::arbiter::Sent;
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
-use crate::planted::{self, Bug};
 use crate::registry::{Released, What};
 use crate::work::{Metered, QUANTUM};
 
@@ -116,6 +115,7 @@ impl Primary {
         out: &mut Vec<Sent>,
     ) -> Step {
         let mut mem = Metered::new(mem);
+        self.settle_if_told(&mut mem);
         let mut gone = None;
         while gone.is_none() && mem.work() < budget {
             let looked = self.look(now, &mut mem, out);
@@ -308,17 +308,6 @@ impl Primary {
         self.arbiter.gone(client);
     }
 
-    /// One of the predecessor's clients has nothing more to claim: perhaps it was the last.
-    pub(super) fn has_told(&mut self, client: ClientId) {
-        self.recovered.insert(client);
-        let early = u64::from(planted::is(Bug::RecoveryEarly));
-        let told = self.recovered.len() as u64 + early;
-        self.recovering = told < self.config.recovery_clients.into();
-        if !self.recovering {
-            self.removed.clear();
-        }
-    }
-
     /// After a reference is gone from the tables: the arbiter undoes what the client had.
     pub(super) fn reference_dropped(
         &mut self,
@@ -331,7 +320,7 @@ impl Primary {
         // the references and the queue are searched for the client
         let refs = self.registry.locks.refs(released.slot).len();
         mem.visited(1 + refs + self.arbiter.searched(released.slot));
-        self.claimed.remove(&(client, released.lock));
+        self.claims.remove(&(released.slot, client));
         self.deaf.take(client, released.slot);
         self.arbiter.waits_no_more(client, released.slot);
         if released.destroyed {

@@ -5,7 +5,7 @@
 use crate::clock::Now;
 use crate::control::{Claim, LockDesc, LockGrant};
 use crate::ids::{ClientId, Epoch};
-use crate::lock::{EntryState, LockEntry};
+use crate::lock::LockEntry;
 use crate::message::Request;
 use crate::planted::{self, Bug};
 
@@ -45,27 +45,34 @@ impl Binding {
     /// What the successor is told. `now` is the clock of the session. What has no lease is lost if
     /// the old session's horizon has passed: its primary may have given it to another client.
     pub fn claim(&self, entry: &mut LockEntry, now: Now) -> Claim {
-        let old = self.old_clock.map(|old| old.at_local(now.local_ns));
-        if old.is_some_and(Now::is_past_horizon) {
+        let old = self.clock(now);
+        if self.old_clock.is_some() && old.is_past_horizon() {
             entry.lapse();
         }
         let on_new = planted::is(Bug::ClaimOnNewClock);
-        entry.claim(old.filter(|_| !on_new).unwrap_or(now))
+        entry.claim(if on_new { now } else { old }, self.epoch)
     }
 
-    /// Adopts the place that the successor gave. `is_lost`: it has refused what was held. Tickets
-    /// do not survive their primary.
+    /// The clock of the lock's deadlines, as of `now`.
+    fn clock(&self, now: Now) -> Now {
+        self.old_clock.map_or(now, |old| old.at_local(now.local_ns))
+    }
+
+    /// Adopts the place that the successor gave. `is_lost`: it has refused what was claimed. `now`
+    /// is the clock of the session.
     pub fn bind(
         &mut self,
         entry: &mut LockEntry,
         grant: &LockGrant,
         (epoch, anchor_s): (Epoch, u32),
         is_lost: bool,
+        now: Now,
     ) {
-        let is_ticket =
-            matches!(entry.state(), EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
-        if self.epoch != epoch && (is_lost || is_ticket) {
-            entry.lose();
+        if self.epoch != epoch {
+            match is_lost {
+                true => entry.lose(),
+                false => entry.is_claimed(self.epoch, self.clock(now), now),
+            }
         }
         entry.rebind(grant, anchor_s);
         *self = Self::new(epoch);

@@ -62,8 +62,11 @@ impl LockMemory for Memory {
         }
         entry
     }
-    fn clear_ledger(&mut self, client: ClientId, _: Handle) {
-        self.ledgers.remove(&client);
+    fn set_ledger(&mut self, client: ClientId, _: Handle, entry: LedgerEntry) {
+        match entry == LedgerEntry::new() {
+            true => _ = self.ledgers.remove(&client),
+            false => _ = self.ledgers.insert(client, entry),
+        }
     }
 }
 

@@ -44,8 +44,11 @@ impl LockMemory for Memory {
     fn told(&mut self, client: ClientId) -> Told {
         self.told.get(&client).copied().unwrap_or_default()
     }
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
-        self.ledgers.remove(&(client, handle));
+    fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) {
+        match entry == LedgerEntry::new() {
+            true => _ = self.ledgers.remove(&(client, handle)),
+            false => _ = self.ledgers.insert((client, handle), entry),
+        }
     }
 }
 

@@ -33,8 +33,13 @@ impl World {
 
     /// It waits for the claims of so many clients.
     pub fn recovering(clients_max: usize, recovery_clients: u32) -> Self {
+        Self::recovering_as(clients_max, recovery_clients, 1)
+    }
+
+    /// As `recovering`, of this incarnation.
+    pub fn recovering_as(clients_max: usize, recovery_clients: u32, epoch: u64) -> Self {
         let config = PrimaryConfig {
-            epoch: Epoch(1),
+            epoch: Epoch(epoch),
             anchor_s: 5_000,
             tp_mode: 0,
             recovery_clients,

@@ -245,9 +245,9 @@ impl LockMemory for State {
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
         self.entry(client, handle).map_or(LedgerEntry::new(), |word| LedgerEntry::from_bits(*word))
     }
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
+    fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) {
         if let Some(word) = self.entry(client, handle) {
-            *word = 0;
+            *word = entry.into_bits();
         }
     }
 }

@@ -250,6 +250,7 @@ impl World {
             7 => Request::Abandon { handle, mode, ticket },
             8 => Request::Extend { handle, mode, ticket, expire_s: tape.seconds() },
             9 => Request::Steal { handle, expire_s: tape.seconds() },
+            10 if wait.0 == 3 => Request::Confirm { handle, mode },
             _ if tape.flip() => Request::Ping,
             _ => Request::Resolve { handle },
         }

@@ -8,7 +8,7 @@
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::codec::{self, Frame, Kind, HEADER_LEN};
 use dlock_core::control::{ControlRequest, LockDesc, LockGrant};
-use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
+use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{EntryState, LockEntry, Op, OpResult, Step, View};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, First, Follows, Operation, Started, STEPS_MAX};
@@ -222,7 +222,7 @@ impl World {
         assert!(fair || !ticketed, "{:?}", self.entry);
         let shared = self.entry.state() == S::SharedLocked;
         assert!(self.entry.lock_type() != LockType::Atomic || !shared, "{:?}", self.entry);
-        let claim = ControlRequest::UpdateLocks(vec![self.entry.claim(self.now)]);
+        let claim = ControlRequest::UpdateLocks(vec![self.entry.claim(self.now, Epoch(1))]);
         survives(Kind::Control, Frame::Control(Seq(1), claim));
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::codec::{self, Frame, FrameError, Kind, HEADER_LEN};
 use dlock_core::control::{
-    Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Secret,
+    Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Place, Secret,
 };
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId, Seq};
 use dlock_core::membership::{
@@ -16,6 +16,7 @@ use dlock_core::membership::{
 use dlock_core::message::{LockType, Mode};
 use dlock_core::primary::{Primary, PrimaryConfig};
 use dlock_core::status::Status;
+use dlock_core::words::Ticket;
 
 use crate::memory::Memory;
 use crate::tape::Tape;
@@ -329,8 +330,16 @@ impl World {
     fn claim(&self, tape: &mut Tape<'_>) -> Claim {
         let held = tape.flip().then(|| HeldClaim {
             mode: if tape.flip() { Mode::Shared } else { Mode::Exclusive },
-            remaining_s: tape.seconds(),
-            fair: None,
+            is_queued: tape.below(8) == 0,
+            left_ns: match tape.below(4) {
+                0 => u64::MAX,
+                _ => u64::from(tape.seconds()) * NS,
+            },
+            age_ms: tape.seconds(),
+            fair: tape.flip().then(|| {
+                let ticket = Ticket { tx: tape.u16(), ts: tape.u16() };
+                Place { epoch: Epoch(tape.below(3) as u64), ticket, word: tape.u64() }
+            }),
         });
         Claim { lock: self.lock(tape), desc: desc(tape), held }
     }

@@ -61,8 +61,11 @@ impl LockMemory for Memory {
     fn ledger(&mut self, client: ClientId, handle: Handle) -> LedgerEntry {
         self.ledgers.get(&(client, handle)).copied().unwrap_or_default()
     }
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
-        self.ledgers.remove(&(client, handle));
+    fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) {
+        match entry == LedgerEntry::new() {
+            true => _ = self.ledgers.remove(&(client, handle)),
+            false => _ = self.ledgers.insert((client, handle), entry),
+        }
     }
 }
 

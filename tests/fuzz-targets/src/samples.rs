@@ -5,7 +5,7 @@ use dlock_core::clock::ServerTime;
 use dlock_core::codec::{self, Frame, HEADER_LEN};
 use dlock_core::control::{
     Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
-    LockDesc, LockGrant, ObjectGrant, Offers, Secret, Session, VerbsAttach, VerbsAttached,
+    LockDesc, LockGrant, ObjectGrant, Offers, Place, Secret, Session, VerbsAttach, VerbsAttached,
     VerbsEndpoint, VerbsRegion, VERSION,
 };
 use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq, Slot};
@@ -64,7 +64,8 @@ fn encoded_like(list: &[Vec<u8>], wanted: impl Fn(&Frame) -> bool) -> Option<Vec
 fn requests(client: ClientId) -> Vec<Frame> {
     let (version_min, version_max, tp_mode) = (1, 1, 0);
     let desc = LockDesc { name: b"lock".to_vec(), lock_type: LockType::Fair, lease_s: 9 };
-    let held = HeldClaim { mode: Mode::Shared, remaining_s: 4, fair: Some((TICKET, 6)) };
+    let fair = Some(Place { epoch: Epoch(8), ticket: TICKET, word: 6 });
+    let held = HeldClaim { fair, ..HeldClaim::hold(Mode::Shared, 4) };
     let claim = Claim { lock: LockId(77), desc: desc.clone(), held: Some(held) };
     let all = [
         R::Init { version_min, version_max, tp_mode, horizon_s: None },
@@ -160,6 +161,7 @@ fn data() -> Vec<Frame> {
         Q::Steal { handle, expire_s },
         Q::Resolve { handle },
         Q::CountReaders { handle },
+        Q::Confirm { handle, mode },
         Q::Ping,
     ];
     let (word, at) = (0x0102_0304_0506_0708, ServerTime(11));

@@ -38,7 +38,7 @@ impl LockMemory for OneWord {
     fn ledger(&mut self, _: ClientId, _: Handle) -> LedgerEntry {
         LedgerEntry::new()
     }
-    fn clear_ledger(&mut self, _: ClientId, _: Handle) {}
+    fn set_ledger(&mut self, _: ClientId, _: Handle, _: LedgerEntry) {}
 }
 
 fn client() -> ClientId {

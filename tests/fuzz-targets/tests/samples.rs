@@ -104,6 +104,7 @@ fn request(request: &Q) -> usize {
         Q::Resolve { .. } => 9,
         Q::Ping => 10,
         Q::CountReaders { .. } => 11,
+        Q::Confirm { .. } => 12,
     }
 }
 

@@ -155,7 +155,7 @@ impl LockMemory for Shared {
     fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
         LedgerEntry::from_bits(self.ledger_of(client).load())
     }
-    fn clear_ledger(&mut self, client: ClientId, _: Handle) {
-        self.ledger_of(client).store(0);
+    fn set_ledger(&mut self, client: ClientId, _: Handle, entry: LedgerEntry) {
+        self.ledger_of(client).store(entry.into_bits());
     }
 }

@@ -170,10 +170,10 @@ impl LockMemory for Replay<'_> {
         let once = self.setup.bug == Some(Bug::LedgersReadOnce);
         LedgerEntry::from_bits(if once { first } else { value })
     }
-    fn clear_ledger(&mut self, client: ClientId, _: Handle) {
+    fn set_ledger(&mut self, client: ClientId, _: Handle, entry: LedgerEntry) {
         let i = client.get() as usize - 1;
         self.word_op(Some(i), |state, _| {
-            state.ledgers[i] = LedgerEntry::new();
+            state.ledgers[i] = entry;
             0
         });
     }

@@ -35,8 +35,8 @@ impl LockMemory for Memory {
     fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
         self.1[client.get() as usize - 1]
     }
-    fn clear_ledger(&mut self, client: ClientId, _: Handle) {
-        self.1[client.get() as usize - 1] = LedgerEntry::new();
+    fn set_ledger(&mut self, client: ClientId, _: Handle, entry: LedgerEntry) {
+        self.1[client.get() as usize - 1] = entry;
     }
 }
 

@@ -119,8 +119,11 @@ impl LockMemory for Interleaved<'_> {
         let raw = self.clients.memory.ledgers.get(&(client, handle)).copied().unwrap_or(0);
         LedgerEntry::from_bits(raw)
     }
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
-        self.clients.memory.ledgers.remove(&(client, handle));
+    fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) {
+        match entry == LedgerEntry::new() {
+            true => _ = self.clients.memory.ledgers.remove(&(client, handle)),
+            false => _ = self.clients.memory.ledgers.insert((client, handle), entry.into_bits()),
+        }
     }
 }
 

@@ -281,7 +281,7 @@ impl LockMemory for NicMemory {
             .and_then(|ledger| ledger.words().get(self.ledger_entries as usize..)?.get(..TOLD_MAX));
         counts.map_or([0; TOLD_MAX], |words| std::array::from_fn(|place| words[place].load()))
     }
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
-        self.with_entry(client, handle, |word| word.store(0));
+    fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) {
+        self.with_entry(client, handle, |word| word.store(entry.into_bits()));
     }
 }

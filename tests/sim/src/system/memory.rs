@@ -120,7 +120,7 @@ impl LockMemory for Sys {
         self.others();
         LedgerEntry::from_bits(self.memory.entry(client, handle))
     }
-    fn clear_ledger(&mut self, client: ClientId, handle: Handle) {
-        self.memory.write_ledger(client, handle, 0);
+    fn set_ledger(&mut self, client: ClientId, handle: Handle, entry: LedgerEntry) {
+        self.memory.write_ledger(client, handle, entry.into_bits());
     }
 }

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A lock at the successor of its primary: what it is told, and what it makes of that.
+//!
+//! ```text
+//!   held, or queued ─claim─▶ a place at the successor ─▶ Claimed ─Confirm─▶ Granted: held still
+//!                                                          ▲  │             Queued: with a ticket
+//!                                   answer lost, NOT_READY └──┘             Denied: lost
+//! ```
+//! All claims to a lock are decided together, once every client has told its own. So nothing that is
+//! claimed is relied on, and no word of the lock is touched, before the successor was asked.
+
+use super::belief::{left_ns, NO_CLOCK};
+use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Step, View};
+use crate::clock::{Now, NS};
+use crate::control::{Claim, HeldClaim, LockGrant, Place};
+use crate::ids::Epoch;
+use crate::message::{LockType, Mode, Reply, Request};
+use crate::status::Status;
+
+const MS: u64 = NS / 1_000;
+
+impl LockEntry {
+    /// What to tell a recovering primary. `now`: by the clock that the deadlines are of; `epoch`: the
+    /// incarnation of which the lock's place was.
+    pub fn claim(&self, now: Now, epoch: Epoch) -> Claim {
+        let held = self.claimed_mode().map(|mode| HeldClaim {
+            mode,
+            is_queued: !self.state.is_held(),
+            left_ns: self.left_ns(now),
+            age_ms: self.age_ms(now),
+            fair: self.place(epoch),
+        });
+        Claim { lock: self.lock, desc: self.desc.clone(), held }
+    }
+
+    /// How it has the lock, or asks for it. What an answer was lost of is not claimed: it is undone.
+    fn claimed_mode(&self) -> Option<Mode> {
+        use EntryState as S;
+        match self.state {
+            _ if !matches!(self.doubt, Doubt::None | Doubt::Claimed) => None,
+            S::ExclusiveLocked | S::ExclusiveTicketed => Some(Mode::Exclusive),
+            S::SharedLocked | S::SharedTicketed => Some(Mode::Shared),
+            S::Initialized | S::Unlocked => None,
+        }
+    }
+
+    fn left_ns(&self, now: Now) -> u64 {
+        match self.doubt == Doubt::Claimed && self.deadline_s() != u32::MAX {
+            true => self.until_ns.saturating_sub(now.local_ns),
+            false => left_ns(self.deadline_s(), now),
+        }
+    }
+
+    fn age_ms(&self, now: Now) -> u32 {
+        let age_ms = now.local_ns.saturating_sub(self.since_ns) / MS;
+        u32::try_from(age_ms).unwrap_or(u32::MAX)
+    }
+
+    fn place(&self, epoch: Epoch) -> Option<Place> {
+        let is_fair = self.lock_type == LockType::Fair;
+        let here = Place { epoch, ticket: self.ticket, word: self.word };
+        is_fair.then(|| self.place.unwrap_or(here))
+    }
+
+    /// What the lock has at the incarnation `epoch` was claimed at a successor. Its lease is counted
+    /// by the successor's clock from now on; `old` and `new` are of the same moment.
+    pub fn is_claimed(&mut self, epoch: Epoch, old: Now, new: Now) {
+        if self.claimed_mode().is_none() {
+            return;
+        }
+        self.place = self.place(epoch);
+        if self.state.is_held() && self.lock_type != LockType::Rw {
+            let left_ns = self.left_ns(old);
+            self.until_ns = old.local_ns.saturating_add(left_ns);
+            self.time_s = new.time.deadline_of_rest(left_ns);
+        }
+        self.doubt = Doubt::Claimed;
+    }
+
+    /// Adopts what a primary says after a reinit: a new place, the same holds.
+    pub fn rebind(&mut self, grant: &LockGrant, anchor_s: u32) {
+        self.lock = grant.lock;
+        self.handle = grant.handle;
+        self.slot = grant.slot;
+        self.anchor_s = anchor_s;
+        self.clock = NO_CLOCK;
+        self.notes.forget();
+        if self.has_left() || grant.already && self.doubt == Doubt::None && !self.state.is_held() {
+            self.doubt = Doubt::Acquire; // got, but of before something may be left
+        }
+    }
+
+    /// The request that an operation begins with if something is in doubt.
+    pub(super) fn settles_doubt(&self) -> Request {
+        let handle = self.handle;
+        match (self.doubt, self.claimed_mode()) {
+            (Doubt::Claimed, Some(mode)) => Request::Confirm { handle, mode },
+            _ => Request::Resolve { handle },
+        }
+    }
+
+    /// Whether the successor is still to be asked what it makes of a claim.
+    pub fn is_unconfirmed(&self) -> bool {
+        self.doubt == Doubt::Claimed
+    }
+
+    /// It is as it was claimed.
+    fn confirmed(&mut self, word: u64, deadline_s: u32, now: Now) {
+        self.word = word;
+        self.doubt = Doubt::None;
+        self.is_judged_by(now);
+        if self.lock_type != LockType::Rw {
+            self.time_s = deadline_s;
+        }
+        match &mut self.cache {
+            View::Atomic { time_out, .. } | View::Fair { time_out, .. } => *time_out = deadline_s,
+            View::Rw { .. } => {}
+        }
+    }
+}
+
+/// The answer to a [`Request::Confirm`], with which the operation begins.
+pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
+    let is_held = e.state.is_held();
+    match reply {
+        Reply::Granted { word, deadline_s, ticket, .. } if is_held => {
+            e.ticket = ticket.unwrap_or(e.ticket);
+            e.see_lanes(word);
+            e.confirmed(word, deadline_s, now);
+            begin(m, e, now)
+        }
+        Reply::Queued { word, ticket } if !is_held => {
+            (e.word, e.ticket, e.doubt) = (word, ticket, Doubt::None);
+            e.see_lanes(word);
+            begin(m, e, now)
+        }
+        Reply::Denied { .. } if is_held => e.lost(),
+        Reply::Denied { .. } => {
+            e.end(EntryState::Initialized);
+            match m.op {
+                Op::TryLock { .. } | Op::Lock { .. } => m.start(e, now),
+                Op::Unlock | Op::Extend { .. } => Step::Done(OpResult::of(Status::Success)),
+            }
+        }
+        _ => m.lose_track(e),
+    }
+}
+
+/// The operation itself, now that nothing is in doubt.
+fn begin(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
+    match e.decided(m.op) {
+        Some(local) => Step::Done(local),
+        None => m.start(e, now),
+    }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Recovery: what the clients of the predecessor claim, and what becomes of it.
+//!
+//! ```text
+//!   UpdateLocks ─▶ a place for each lock; what is claimed of it is kept, per (client, lock)
+//!   ReinitDone  ─▶ counted, by client; the last one ends the recovery:
+//!                  each lock is settled from all its claims, in whatever order they came
+//!   Confirm     ─▶ what became of one of them: as the word and the client's ledger entry say
+//! ```
+//! A claim can be repeated: the last word of a client counts. Of a client that has not said that it
+//! has told everything, nothing counts. Nobody operates on a word before all are settled.
+
+use super::settlement::{settle, Claimed, Settled};
+use super::{lock_ref, valid_name, Had, Primary};
+use crate::clock::{ServerTime, NS};
+use crate::control::{Claim, ControlReply, HeldClaim, LockGrant};
+use crate::exec::LockMemory;
+use crate::ids::{ClientId, Slot};
+use crate::limits::BATCH_MAX;
+use crate::message::{LockType, Mode};
+use crate::planted::{self, Bug};
+use crate::status::Status;
+use crate::word_op::{Word, WordAddr};
+use crate::words::FairWord;
+
+const MS: u64 = NS / 1_000;
+
+impl Primary {
+    pub(super) fn update_locks(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        claims: &[Claim],
+    ) -> ControlReply {
+        if !self.recovering || !self.reinits.contains(&client) {
+            return ControlReply::Error(Status::Error);
+        }
+        if claims.len() > BATCH_MAX || !claims.iter().all(|c| valid_name(&c.desc.name)) {
+            return ControlReply::Error(Status::Invalid);
+        }
+        let results = claims.iter().map(|claim| self.claim(now, mem, client, claim)).collect();
+        ControlReply::Locks(results)
+    }
+
+    /// A place for the lock, and the claim is kept.
+    fn claim(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        claim: &Claim,
+    ) -> Result<LockGrant, Status> {
+        let (mut t, locks, _) = self.registry.split(mem);
+        let grant = locks.insert_claimed(&mut t, client, claim.lock, &claim.desc)?;
+        let key = (grant.slot, client);
+        let Some(held) = claim.held else {
+            self.claims.remove(&key);
+            return Ok(grant);
+        };
+        if !is_possible(claim.desc.lock_type, &held) {
+            return Err(Status::Fail);
+        }
+        let claimed = Claimed {
+            client,
+            mode: held.mode,
+            is_held: !held.is_queued,
+            deadline_s: now.deadline_of_rest(held.left_ns),
+            since: ServerTime(now.0.saturating_sub(u64::from(held.age_ms) * MS)),
+            place: held.fair,
+        };
+        self.claims.insert(key, claimed);
+        Ok(grant)
+    }
+
+    /// One of the predecessor's clients has nothing more to claim: perhaps it was the last.
+    pub(super) fn has_told(&mut self, client: ClientId) {
+        self.recovered.insert(client);
+        let early = u64::from(planted::is(Bug::RecoveryEarly));
+        let told = self.recovered.len() as u64 + early;
+        self.is_told = told >= self.config.recovery_clients.into();
+    }
+
+    /// The recovery is over if all have told: every lock gets its word, and the ledgers their
+    /// entries, from what was claimed. Nobody is served before, so it is done at once, however much
+    /// it is.
+    pub(super) fn settle_if_told(&mut self, mem: &mut dyn LockMemory) {
+        if !std::mem::take(&mut self.is_told) || !self.recovering {
+            return;
+        }
+        self.recovering = false;
+        self.removed.clear();
+        let mut claims = std::mem::take(&mut self.claims).into_iter().peekable();
+        let mut of_one = Vec::new();
+        while let Some(((slot, _), claim)) = claims.next() {
+            let counts = self.known(claim.client).is_some();
+            of_one.extend(counts.then_some(claim));
+            if planted::is(Bug::ClaimsCountedTwice) {
+                of_one.extend(counts.then_some(claim));
+            }
+            if claims.peek().is_none_or(|((next, _), _)| *next != slot) {
+                self.settle_one(mem, slot, &of_one);
+                of_one.clear();
+            }
+        }
+    }
+
+    fn settle_one(&mut self, mem: &mut dyn LockMemory, slot: Slot, claims: &[Claimed]) {
+        let Some(lock) = lock_ref(&self.registry, slot) else { return };
+        let Settled { word, entries } = settle(lock.lock_type, claims, self.config.anchor_s);
+        mem.set(WordAddr::new(slot, Word::W0), word);
+        for (client, entry) in entries {
+            let Some(&(_, handle)) = lock.refs.iter().find(|r| r.0 == client) else { continue };
+            // whose channel comes later: until then nobody else can execute anything for it
+            if !self.one_sided.contains(&client) {
+                self.arbiter.proxy(client);
+            }
+            if !planted::is(Bug::ClaimedShareForgotten) {
+                mem.set_ledger(client, handle, entry);
+            }
+            self.arbiter.claimed(lock, client, entry);
+        }
+    }
+
+    /// What a client has claimed under a handle of a lock in this slot, while nothing is settled.
+    pub(super) fn has_claimed(&self, now: ServerTime, slot: Slot, client: ClientId) -> Had {
+        match self.claims.get(&(slot, client)) {
+            None => Had::Nothing,
+            Some(claim) if !claim.is_held || claim.deadline_s == u32::MAX => Had::Unleased,
+            Some(claim) => match ServerTime::expiry_of(claim.deadline_s) {
+                until if until > now => Had::Leased(until),
+                _ => Had::Expired,
+            },
+        }
+    }
+}
+
+/// Whether a client of ours can have this of a lock of this type.
+fn is_possible(lock_type: LockType, held: &HeldClaim) -> bool {
+    match (lock_type, held.fair) {
+        (LockType::Atomic, None) => held.mode == Mode::Exclusive && !held.is_queued,
+        (LockType::Rw, None) => !held.is_queued,
+        (LockType::Fair, Some(place)) => {
+            // the ticket had been taken, and was not done
+            let (word, ticket) = (FairWord::from_bits(place.word), place.ticket);
+            match held.mode {
+                Mode::Exclusive => word.is_open(ticket.tx),
+                Mode::Shared => true,
+            }
+        }
+        _ => false,
+    }
+}
