@@ -95,6 +95,7 @@ impl World {
                 WordOp::Read { addr } => values.push(self.memory.read(addr)),
                 WordOp::WriteLedger { handle, value } => {
                     self.memory.set_ledger(side.id, handle, LedgerEntry::from_bits(value));
+                    values.push(0);
                 }
             }
         }
@@ -275,7 +276,8 @@ fn atomic_and_read_write_holds_go_on_and_are_released() {
             let mut w = w.fails_over(1, &mut [&mut b, &mut c, &mut a]);
             assert_eq!(w.operate(&mut c, try_lock(X)), Status::Fail, "{lock_type:?} {mode:?}");
             if lock_type == LockType::Atomic {
-                assert_eq!(w.operate(&mut a, Op::Extend { mode, expire_s: 0 }), Status::Success);
+                let extended = w.operate(&mut a, Op::Extend { mode, expire_s: 0 });
+                assert_eq!(extended, Status::Success, "{lock_type:?} {mode:?} {fabrics:?}");
                 let late_s = a.entry.deadline_s() - (NOW.seconds() + 60);
                 assert!(late_s <= 1, "rounded up, once: {late_s}");
             }

@@ -6,18 +6,14 @@ use crate::message::{LockType, Mode, Reply};
 use crate::status::Status;
 use crate::words::{AtomicWord, FairWord, LedgerState, RwWord, Ticket};
 
-/// Answers a [`Request::Confirm`](crate::message::Request::Confirm).
+/// Answers a [`Request::Confirm`](crate::message::Request::Confirm). The word is read once: others
+/// may change it at any time, and the answer is about what was found.
 pub(super) fn confirm(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode) {
-    match had(ctx, state, from, mode) {
-        Some(Confirmed::Held(deadline_s, ticket)) => {
-            let word = ctx.read();
-            ctx.granted(from, word, deadline_s, ticket);
-        }
-        Some(Confirmed::Queued(ticket)) => {
-            let word = ctx.read();
-            ctx.answer(from, Reply::Queued { word, ticket });
-        }
-        None => ctx.denied(from, Status::Fail),
+    let word = ctx.read();
+    match had(ctx, state, from, mode, word) {
+        Some(Confirmed::Held(deadline_s, ticket)) => ctx.granted(from, word, deadline_s, ticket),
+        Some(Confirmed::Queued(ticket)) => ctx.answer(from, Reply::Queued { word, ticket }),
+        None => ctx.answer(from, Reply::Denied { status: Status::Fail, word }),
     }
 }
 
@@ -27,8 +23,13 @@ enum Confirmed {
     Queued(Ticket),
 }
 
-fn had(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode) -> Option<Confirmed> {
-    let word = ctx.read();
+fn had(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    from: Caller,
+    mode: Mode,
+    word: u64,
+) -> Option<Confirmed> {
     let is_mine = |client: u32| client == from.client.get() && mode == Mode::Exclusive;
     match ctx.lock.lock_type {
         LockType::Atomic => {

@@ -99,6 +99,11 @@ impl LockEntry {
         }
     }
 
+    /// Fair: the place of its ticket, if that was taken at an earlier incarnation.
+    pub fn earlier_place(&self) -> Option<Place> {
+        self.place
+    }
+
     /// Whether the successor is still to be asked what it makes of a claim.
     pub fn is_unconfirmed(&self) -> bool {
         self.doubt == Doubt::Claimed

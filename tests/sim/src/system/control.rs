@@ -14,11 +14,11 @@ use dlock_core::control::{
 };
 use dlock_core::ids::{ClientId, Epoch};
 use dlock_core::limits::CONTROL_WAIT_S;
-use dlock_core::lock::{EntryState, LockEntry};
+use dlock_core::lock::LockEntry;
 use dlock_core::session::{was_heard, Binding, Heartbeats};
 use dlock_core::status::Status;
 
-use super::clock::DRIFT_PPM;
+use super::clock::{Clock, DRIFT_PPM};
 use super::coverage::Action;
 use super::plan::Fabric;
 use super::state::{Ask, Doing, Ev, Life, Sys};
@@ -233,7 +233,7 @@ impl Sys {
                 );
                 t.entry.is_some() && t.epoch != epoch && !is_free
             };
-            if client.threads.iter().any(acts) || self.claims_last(c) {
+            if client.threads.iter().any(acts) {
                 return self.control_after(c, 1_000_000);
             }
             if !self.clients[c].claims_open {
@@ -292,16 +292,11 @@ impl Sys {
         let epoch = self.clients[c].epoch;
         let mut claims = Vec::new();
         for (l, t) in self.clients[c].threads.iter_mut().enumerate() {
+            let binding = binding(t.epoch, epoch, (t.old_clock, t.horizon_ns), at, new);
             let Some(entry) = t.entry.as_mut().filter(|_| t.epoch != epoch) else { continue };
-            let mut binding = Binding::new(Epoch(t.epoch.into()));
-            if let Some(clock) = t.old_clock {
-                let (local_ns, horizon_ns) = (new.local_ns, t.horizon_ns);
-                let old = Now { local_ns, horizon_ns, ..clock.now(at) };
-                binding.moves_to(Epoch(epoch.into()), old);
-            }
-            let knew = entry.in_doubt();
+            let knew = entry.is_lost();
             claims.push((l as u8, binding.claim(entry, new)));
-            if entry.in_doubt() && !knew {
+            if entry.is_lost() && !knew {
                 self.oracle.ended(l, who); // it has no lease, and the horizon has passed
             }
         }
@@ -450,10 +445,6 @@ impl Sys {
         // what is lost is lost before the session's new horizon counts
         let has_lapsed = !anew && lapses != self.clients[c].lapses;
         self.clients[c].lapses = lapses;
-        let client = &mut self.clients[c];
-        // it is told now, but not by a successor; who has nothing has lost nothing
-        client.is_unaware &= anew || recovering;
-        client.is_unaware &= client.threads.iter().any(|t| t.entry.is_some());
         for l in 0..self.clients[c].threads.len() {
             if has_lapsed && self.clients[c].threads[l].epoch == epoch {
                 self.lapse(c, l);
@@ -535,27 +526,29 @@ impl Sys {
     fn updated(&mut self, c: usize, grants: Vec<(u8, bool, Result<LockGrant, Status>)>) {
         let (epoch, anchor_s, who) = (self.clients[c].epoch, self.clients[c].anchor_s, self.who(c));
         let (gen, fabric) = (self.clients[c].gen, self.clients[c].fabric);
+        let (new, at) = (self.client_now(c), self.now);
         for (l, _, grant) in grants {
             let l = usize::from(l);
             let releases = self.clients[c].releases.contains(&(l as u8));
             let t = self.thread(c, l);
             let is_free =
                 matches!(t.doing, Doing::Idle | Doing::Control | Doing::Reply { is_wait: true });
+            let mut binding = binding(t.epoch, epoch, (t.old_clock, t.horizon_ns), at, new);
             // an operation that has begun meanwhile ends first; then the lock is told again
             let Some(entry) = t.entry.as_mut().filter(|_| is_free) else { continue };
-            let ticketed =
-                matches!(entry.state(), EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
             match grant {
                 Ok(grant) => {
-                    if ticketed {
-                        entry.lose();
-                    }
                     let was_left = entry.has_left();
-                    entry.rebind(&grant, anchor_s);
+                    let place = (Epoch(epoch.into()), anchor_s);
+                    binding.bind(entry, &grant, place, false, new);
                     let write = entry.take_ledger_write();
                     let is_to_be_got = was_left && t.doing == Doing::Control && !releases;
                     (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
                     t.is_carried_by(fabric);
+                    // what was ended of it, and it could not know, it claims in vain, or anew
+                    if !self.oracle.relies(l, who, self.now) {
+                        self.oracle.ended(l, who);
+                    }
                     self.oracle.confirmed(l, who);
                     self.takes_horizon(c, l);
                     if let Some(write) = write {
@@ -576,7 +569,7 @@ impl Sys {
         let client = &self.clients[c];
         let all = client.threads.iter().all(|t| t.entry.is_none() || t.epoch == epoch);
         if all && client.claims_open {
-            (self.clients[c].claims_open, self.clients[c].is_unaware) = (false, false);
+            self.clients[c].claims_open = false;
             return self.ask(c, Ask::Done);
         }
         match all {
@@ -597,4 +590,21 @@ impl Sys {
         }
         self.control_after(c, 5_000_000);
     }
+}
+
+/// Where a lock is: at this incarnation, whose clock is the one before if the client has come to a
+/// later one.
+fn binding(
+    epoch: u32,
+    current: u32,
+    (old_clock, horizon_ns): (Option<Clock>, u64),
+    at: u64,
+    new: Now,
+) -> Binding {
+    let mut binding = Binding::new(Epoch(epoch.into()));
+    if let Some(clock) = old_clock {
+        let old = Now { local_ns: new.local_ns, horizon_ns, ..clock.now(at) };
+        binding.moves_to(Epoch(current.into()), old);
+    }
+    binding
 }

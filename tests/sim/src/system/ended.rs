@@ -8,7 +8,7 @@ use dlock_core::status::Status;
 
 use super::control::Stage as ControlStage;
 use super::coverage::Action;
-use super::state::{Doing, Life, Sys};
+use super::state::{Doing, Sys};
 
 impl Sys {
     /// The primary has ended what this client had without a lease. Of an operation under way on
@@ -48,17 +48,6 @@ impl Sys {
                 self.forget_lock(c, l);
             }
         }
-    }
-
-    /// Without fencing tokens a successor believes the first claim of a lock. So a client that has
-    /// lost a lock to another one, and was not told, claims here after the others.
-    pub(super) fn claims_last(&self, c: usize) -> bool {
-        let is_open = |client: &super::state::Client| {
-            let holds = |t: &super::state::Thread| t.entry.is_some() && t.epoch != self.epoch;
-            let comes = matches!(client.life, Life::Up | Life::Broken);
-            comes && !client.is_unaware && client.threads.iter().any(holds)
-        };
-        self.clients[c].is_unaware && self.clients.iter().any(is_open)
     }
 
     /// The program does not wait for the answer any longer. The primary may have the release or

@@ -86,13 +86,11 @@ impl World {
                 let Some(primary) = &mut self.primary else { return };
                 let mut lapse = primary.begin_lapse(client);
                 while !primary.lapse(now, &mut self.sys, &mut lapse, &mut self.out) {}
-                self.sys.is_unaware_of_it(client);
                 self.members.lapsed(now, client, lapse.lapsed());
             }
             Effect::Undo { client, .. } => {
                 let Some(primary) = &mut self.primary else { return };
                 self.sys.mix(0xfe ^ u64::from(client.get()));
-                self.sys.is_unaware_of_it(client);
                 if primary.fenced(client) {
                     self.members.undone(client);
                 } else if self.sys.rng.below(2) == 0 {
@@ -370,17 +368,6 @@ impl World {
 }
 
 impl Sys {
-    /// What this client has is ended, and it may live and believe to have it: without a horizon it
-    /// cannot know.
-    fn is_unaware_of_it(&mut self, id: ClientId) {
-        if self.plan.horizon_s > 0 {
-            return;
-        }
-        if let Some(client) = self.clients.iter_mut().find(|client| client.id == Some(id)) {
-            client.is_unaware = true;
-        }
-    }
-
     /// Of a client without a horizon nothing is promised but its leases beyond the grace after its
     /// host has closed its connection, and once it has kept others waiting in the midst of an
     /// operation. It cannot know; see docs/leases.md.

@@ -204,7 +204,6 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         epoch: 0,
         anchor_s: 0,
         lapses: 0,
-        is_unaware: false,
         cut: (0, u64::MAX),
         session_conn: 0,
         gen: 0,

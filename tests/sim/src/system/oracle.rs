@@ -9,6 +9,7 @@
 //! ```
 //! It knows nothing of words, ledgers or queues: only what clients were told, and when.
 
+use dlock_core::control::Place;
 use dlock_core::lane;
 use dlock_core::message::Mode;
 
@@ -50,6 +51,8 @@ struct Lock {
     /// The occupant of the slot (epoch and generation) that tickets belong to.
     occupant: (u32, u64),
     last_exclusive: Option<u16>,
+    /// The last exclusive ticket of an earlier incarnation, and at which one it was served.
+    last_place: Option<(u32, Place)>,
 }
 
 /// The checker.
@@ -264,9 +267,26 @@ impl Oracle {
         Ok(())
     }
 
+    /// A ticket of an earlier incarnation was served for the first time, at this one: those that
+    /// were taken at the same one are served in the order in which they were taken.
+    ///
+    /// # Errors
+    /// If a later ticket was served before.
+    pub fn served_late(&mut self, lock: usize, now: u32, place: Place) -> Result<(), String> {
+        let last = &mut self.locks[lock].last_place;
+        let before = last.replace((now, place)).filter(|last| last.0 == now);
+        match before {
+            Some((_, last)) if last.epoch > place.epoch => {}
+            Some((_, last)) if last.epoch < place.epoch => return Ok(()),
+            Some((_, last)) if !is_after(place.ticket.tx, last.ticket.tx) => {}
+            _ => return Ok(()),
+        }
+        Err(format!("order: lock {lock}: {place:?} is served at {now} after {before:?}"))
+    }
+
     /// The numbers of this lock's tickets have gone round.
     pub fn lapped(&mut self, lock: usize) {
-        self.locks[lock].last_exclusive = None;
+        (self.locks[lock].last_exclusive, self.locks[lock].last_place) = (None, None);
     }
 
     /// The next moment after `now` at which somebody's reliance on the lock ends by itself.

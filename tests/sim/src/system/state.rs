@@ -335,8 +335,6 @@ pub(crate) struct Client {
     pub cut: (u32, u64),
     /// The connection of its last session.
     pub session_conn: u32,
-    /// The primary has ended something that this client may believe to have.
-    pub is_unaware: bool,
     pub gen: u32,
     pub seq: u64,
     pub up: VecDeque<(u16, u32, Unit)>,

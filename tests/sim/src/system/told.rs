@@ -156,6 +156,9 @@ impl Sys {
         if t.epoch != self.epoch || !self.alive {
             return Ok(());
         }
+        if let Some(place) = entry.earlier_place().filter(|_| mode == Mode::Exclusive) {
+            self.oracle.served_late(l, self.epoch, place)?;
+        }
         let generation = *self.memory.word(WordAddr::new(entry.slot(), Word::Gen));
         self.oracle.served(l, (self.epoch, generation), mode, ticket.tx)
     }
