@@ -150,8 +150,8 @@ impl Membership {
                 let admission = self.come_back(now, primary, who, wanted, draws.secret);
                 return admission.map(Opened::Admitted);
             }
-            Some((client, _)) if !primary.may_adopt(client) => return Err(Status::ClientRemoved),
-            None | Some(_) => {}
+            Some((client, proof)) => primary.may_adopt(client, proof)?,
+            None => {}
         }
         // a member keeps its place until it is undone
         if primary.is_full() || self.members.len() >= primary.config().clients_max {

@@ -12,6 +12,7 @@
 //! The driver promises *fencing before cleanup*: [`Primary::fenced`] is called only when nothing
 //! of that client can act on memory any more.
 
+mod awaited;
 mod chain;
 mod counting;
 mod deaf;
@@ -25,6 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use crate::arbiter::Sent;
+use awaited::Awaited;
+pub use awaited::{Known, Progress, Recovered};
 pub(crate) use holds::Had;
 pub use holds::{Lapse, Lapsed, LAPSE_SLICE, LOOKS_MAX};
 pub use snapshot::{ClientSnapshot, LockSnapshot};
@@ -82,14 +85,13 @@ pub struct Primary {
     recovering: bool,
     /// Clients that came back and have not said that they are done.
     reinits: BTreeSet<ClientId>,
-    recovered: BTreeSet<ClientId>,
+    awaited: Awaited,
+    recovered: Option<Recovered>,
     /// Clients fenced in this recovery. What they claimed was undone, and they do not know it:
     /// they are not adopted a second time.
     removed: BTreeSet<ClientId>,
     /// What is claimed, until the recovery is over.
     claims: BTreeMap<(Slot, ClientId), Claimed>,
-    /// All that the recovery waits for have told.
-    is_told: bool,
     leaving: Leaving,
     /// Waits of clients whose channel has ended, still to be dropped.
     deaf: Deaf,
@@ -113,10 +115,10 @@ impl Primary {
             one_sided: BTreeSet::new(),
             recovering: config.recovery_clients > 0,
             reinits: BTreeSet::new(),
-            recovered: BTreeSet::new(),
+            awaited: Awaited::default(),
+            recovered: None,
             removed: BTreeSet::new(),
             claims: BTreeMap::new(),
-            is_told: false,
             leaving: Leaving::default(),
             deaf: Deaf::default(),
             changing: BTreeMap::new(),
@@ -149,11 +151,6 @@ impl Primary {
     /// `ServerNoResource`: there is no room. `Error`: it is known.
     pub fn add_client(&mut self, client: ClientId) -> Result<(), Status> {
         self.registry.clients.add(client)
-    }
-
-    /// Whether a client that is not known here may come from the predecessor.
-    pub fn may_adopt(&self, client: ClientId) -> bool {
-        self.recovering && !self.removed.contains(&client)
     }
 
     /// A client has come back: it may say once that it has told its claims.
@@ -251,7 +248,7 @@ impl Primary {
         }
         match request {
             R::Init { .. } | R::Reinit { .. } => ControlReply::Error(Status::Error),
-            R::ReinitDone => self.reinit_done(mem, client),
+            R::ReinitDone => self.reinit_done(now, mem, client),
             R::Deinit => {
                 // who sets objects up and leaves wants them to stay: anybody may destroy them
                 self.registry.objects.disown(client);
@@ -303,13 +300,18 @@ impl Primary {
         }
     }
 
-    fn reinit_done(&mut self, mem: &mut dyn LockMemory, client: ClientId) -> ControlReply {
+    fn reinit_done(
+        &mut self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+    ) -> ControlReply {
         if !self.reinits.remove(&client) {
             return ControlReply::Error(Status::Error);
         }
         if self.recovering {
             self.has_told(client);
-            self.settle_if_told(mem);
+            self.recover(now, mem);
         }
         ControlReply::Done
     }
@@ -427,9 +429,9 @@ impl Primary {
 
     fn next_step(&self) -> Option<ServerTime> {
         let is_busy = self.is_undoing() || !self.deaf.is_empty() || !self.changing.is_empty();
-        match is_busy || self.is_told {
+        match is_busy {
             true => Some(ServerTime(0)),
-            false => self.arbiter.next_wakeup(),
+            false => self.arbiter.next_wakeup().into_iter().chain(self.recovery_due()).min(),
         }
     }
 

@@ -73,42 +73,37 @@ impl Primary {
         Ok(grant)
     }
 
-    /// One of the predecessor's clients has nothing more to claim: perhaps it was the last.
-    pub(super) fn has_told(&mut self, client: ClientId) {
-        self.recovered.insert(client);
-        let early = u64::from(planted::is(Bug::RecoveryEarly));
-        let told = self.recovered.len() as u64 + early;
-        self.is_told = told >= self.config.recovery_clients.into();
-    }
-
-    /// The recovery is over if all have told: every lock gets its word, and the ledgers their
-    /// entries, from what was claimed. Nobody is served before, so it is done at once, however much
-    /// it is.
-    pub(super) fn settle_if_told(&mut self, mem: &mut dyn LockMemory) {
-        if !std::mem::take(&mut self.is_told) || !self.recovering {
-            return;
-        }
+    /// Every lock gets its word, and the ledgers their entries, from what was claimed: how many
+    /// claims there were, and how many of them were not granted. Nobody is served before, so it is
+    /// done at once, however much it is.
+    pub(super) fn settle_all(&mut self, mem: &mut dyn LockMemory) -> (usize, usize) {
         self.recovering = false;
         self.removed.clear();
         let mut claims = std::mem::take(&mut self.claims).into_iter().peekable();
+        let (mut all, mut granted) = (0, 0);
         let mut of_one = Vec::new();
         while let Some(((slot, _), claim)) = claims.next() {
-            let counts = self.known(claim.client).is_some();
+            let told = self.has_claimed_all(claim.client) || planted::is(Bug::HalfToldCounts);
+            let counts = told && self.known(claim.client).is_some();
             of_one.extend(counts.then_some(claim));
             if planted::is(Bug::ClaimsCountedTwice) {
                 of_one.extend(counts.then_some(claim));
             }
             if claims.peek().is_none_or(|((next, _), _)| *next != slot) {
-                self.settle_one(mem, slot, &of_one);
+                all += of_one.len();
+                granted += self.settle_one(mem, slot, &of_one);
                 of_one.clear();
             }
         }
+        (all, all - granted)
     }
 
-    fn settle_one(&mut self, mem: &mut dyn LockMemory, slot: Slot, claims: &[Claimed]) {
-        let Some(lock) = lock_ref(&self.registry, slot) else { return };
+    /// How many of these have what they claim.
+    fn settle_one(&mut self, mem: &mut dyn LockMemory, slot: Slot, claims: &[Claimed]) -> usize {
+        let Some(lock) = lock_ref(&self.registry, slot) else { return claims.len() };
         let Settled { word, entries } = settle(lock.lock_type, claims, self.config.anchor_s);
         mem.set(WordAddr::new(slot, Word::W0), word);
+        let granted = entries.len().max(usize::from(word != 0));
         for (client, entry) in entries {
             let Some(&(_, handle)) = lock.refs.iter().find(|r| r.0 == client) else { continue };
             // whose channel comes later: until then nobody else can execute anything for it
@@ -120,6 +115,7 @@ impl Primary {
             }
             self.arbiter.claimed(lock, client, entry);
         }
+        granted
     }
 
     /// What a client has claimed under a handle of a lock in this slot, while nothing is settled.

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whom a recovery waits for, and for how long.
+//!
+//! ```text
+//!   counted: so many clients, whoever they are, for as long as it takes
+//!   known:   each until it has told everything, or is proved dead, or the operator does not want
+//!            to wait, or the deadline and its own horizon have passed and it is not here
+//! ```
+//! A client with a horizon neither operates on its locks nor relies on them beyond that, counted
+//! from the last answer of the predecessor. The predecessor answers nothing any more when its
+//! successor starts. A client without a horizon cannot know that its locks are given to others: it
+//! is waited for without end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Primary;
+use crate::clock::{ServerTime, NS};
+use crate::control::Secret;
+use crate::exec::LockMemory;
+use crate::ids::ClientId;
+use crate::planted::{self, Bug};
+use crate::status::Status;
+
+/// A client of the predecessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Who it is.
+    pub client: ClientId,
+    /// Its proof.
+    pub secret: Secret,
+    /// Its session horizon, seconds; 0: unlimited.
+    pub horizon_s: u32,
+}
+
+/// How far a recovery is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Clients that are waited for, or were.
+    pub expected: u32,
+    /// Of these, those that are here.
+    pub back: u32,
+    /// Those that have told everything.
+    pub told: u32,
+    /// What was claimed of locks until now.
+    pub claims: usize,
+    /// Who is not here, and until when it is waited for; `None`: without end.
+    pub missing: Vec<(ClientId, Option<ServerTime>)>,
+}
+
+/// What came of a recovery.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Clients that have told everything.
+    pub clients: usize,
+    /// Clients that were not waited for any longer.
+    pub given_up: usize,
+    /// What was claimed of locks.
+    pub claims: usize,
+    /// Of these, those that were not granted: another client had the lock.
+    pub lost: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Awaited {
+    /// Those known that have not told everything, and until when they are waited for.
+    missing: BTreeMap<ClientId, ServerTime>,
+    secrets: BTreeMap<ClientId, Secret>,
+    /// Not to wait any longer for those that are not here.
+    is_hurried: bool,
+    /// Clients that have said that they have told everything, or are not to be waited for.
+    told: BTreeSet<ClientId>,
+}
+
+const NEVER: ServerTime = ServerTime(u64::MAX);
+
+impl Primary {
+    /// Begins a recovery in which these are waited for, by [`PrimaryConfig::recovery_clients`] or
+    /// not. `now`: the predecessor answers nothing any more; none is given up before
+    /// `deadline_s` has passed since.
+    ///
+    /// [`PrimaryConfig::recovery_clients`]: super::PrimaryConfig::recovery_clients
+    pub fn awaits(&mut self, now: ServerTime, known: &[Known], deadline_s: u32) {
+        for known in known {
+            let least_s = match planted::is(Bug::DeadlineAlone) {
+                true => deadline_s,
+                false => deadline_s.max(known.horizon_s),
+            };
+            let until = match known.horizon_s {
+                0 => NEVER,
+                _ => now.plus_ns(u64::from(least_s) * NS),
+            };
+            self.awaited.missing.insert(known.client, until);
+            self.awaited.secrets.insert(known.client, known.secret);
+        }
+        self.recovering |= !known.is_empty();
+    }
+
+    /// Whether a client that is not known here may come from the predecessor, with this proof.
+    ///
+    /// # Errors
+    /// `ClientRemoved`: it may not. `Error`: it is not the one that it says it is.
+    pub fn may_adopt(&self, client: ClientId, proof: Secret) -> Result<(), Status> {
+        let is_known = self.awaited.secrets.get(&client);
+        match is_known {
+            _ if !self.recovering || self.removed.contains(&client) => Err(Status::ClientRemoved),
+            None if !self.awaited.secrets.is_empty() => Err(Status::ClientRemoved),
+            Some(secret) if *secret != proof => Err(Status::Error),
+            _ => Ok(()),
+        }
+    }
+
+    /// This client of the predecessor has ended, and with it everything that could rely on its
+    /// locks: it is not waited for, and does not come back.
+    pub fn is_dead(&mut self, client: ClientId) {
+        if self.recovering && self.registry.clients.get(client).is_none() {
+            self.removed.insert(client);
+            self.has_told(client);
+        }
+    }
+
+    /// An operator does not want to wait for those that are not here. What they held may be given to
+    /// others while they rely on it.
+    pub fn hurries(&mut self) {
+        self.awaited.is_hurried = true;
+    }
+
+    /// One of the predecessor's clients has nothing more to claim: perhaps it was the last.
+    pub(super) fn has_told(&mut self, client: ClientId) {
+        self.awaited.missing.remove(&client);
+        self.awaited.told.insert(client);
+    }
+
+    pub(super) fn has_claimed_all(&self, client: ClientId) -> bool {
+        self.awaited.told.contains(&client)
+    }
+
+    /// Whether nobody is waited for any more.
+    fn all_have_told(&self, now: ServerTime) -> bool {
+        let early = u64::from(planted::is(Bug::RecoveryEarly));
+        let told = self.awaited.told.len() as u64 + early;
+        let is_counted = told >= self.config.recovery_clients.into() || self.awaited.is_hurried;
+        let is_here = |client| self.registry.clients.get(client).is_some();
+        let mut missing = self.awaited.missing.iter();
+        let is_over = |(&client, &until): (&ClientId, &ServerTime)| {
+            (until <= now || self.awaited.is_hurried) && !is_here(client)
+        };
+        is_counted && missing.all(is_over)
+    }
+
+    /// When the recovery may be over although nothing comes.
+    pub(super) fn recovery_due(&self) -> Option<ServerTime> {
+        if !self.recovering {
+            return None;
+        }
+        let here = |client: &ClientId| self.registry.clients.get(*client).is_some();
+        let mut due = Some(ServerTime(0));
+        for (client, &until) in &self.awaited.missing {
+            let until = if self.awaited.is_hurried { ServerTime(0) } else { until };
+            due = due.filter(|_| !here(client) && until != NEVER).map(|due| due.max(until));
+        }
+        let told = self.awaited.told.len();
+        let early = usize::from(planted::is(Bug::RecoveryEarly));
+        let wanted = self.config.recovery_clients as usize;
+        due.filter(|_| told + early >= wanted || self.awaited.is_hurried)
+    }
+
+    /// Ends the recovery if nobody is waited for any more.
+    pub(super) fn recover(&mut self, now: ServerTime, mem: &mut dyn LockMemory) {
+        if self.recovering && self.all_have_told(now) {
+            let given_up = self.awaited.missing.len();
+            let (claims, lost) = self.settle_all(mem);
+            let clients = self.awaited.told.len();
+            self.recovered = Some(Recovered { clients, given_up, claims, lost });
+            self.awaited = Awaited::default();
+        }
+    }
+
+    /// What came of the recovery, once.
+    pub fn take_recovered(&mut self) -> Option<Recovered> {
+        self.recovered.take()
+    }
+
+    /// How far the recovery is; `None`: there is none.
+    pub fn progress(&self) -> Option<Progress> {
+        if !self.recovering {
+            return None;
+        }
+        let here = |client: ClientId| self.registry.clients.get(client).is_some();
+        let absent = self.awaited.missing.iter().filter(|(&client, _)| !here(client));
+        let missing: Vec<_> =
+            absent.map(|(&client, &until)| (client, (until != NEVER).then_some(until))).collect();
+        let told = self.awaited.told.len() as u32;
+        let known = self.awaited.missing.len() as u32 + told;
+        Some(Progress {
+            expected: known.max(self.config.recovery_clients),
+            back: known - missing.len() as u32,
+            told,
+            claims: self.claims.len(),
+            missing,
+        })
+    }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whom a recovery waits for, and for how long.
+
+#[path = "common/mod.rs"]
+mod common;
+#[path = "common/world.rs"]
+mod world;
+
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::control::{Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, Secret};
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, LockId};
+use dlock_core::message::{LockType, Mode};
+use dlock_core::primary::{Known, Recovered};
+use dlock_core::status::Status;
+use dlock_core::word_op::{Word, WordAddr};
+
+use world::{World, NOW};
+
+const DEADLINE_S: u32 = 30;
+
+fn known(id: u32, horizon_s: u32) -> Known {
+    Known { client: ClientId::new(id).unwrap(), secret: Secret([id as u8; 16]), horizon_s }
+}
+
+fn after(seconds: u64) -> ServerTime {
+    NOW.plus_ns(seconds * NS)
+}
+
+fn waiting(known: &[Known]) -> World {
+    let mut w = World::new(10);
+    w.primary.awaits(NOW, known, DEADLINE_S);
+    w
+}
+
+impl World {
+    fn comes(&mut self, of: Known) {
+        assert_eq!(self.primary.may_adopt(of.client, of.secret), Ok(()));
+        self.admit(of.client.get()).unwrap();
+        self.primary.came_back(of.client);
+    }
+
+    fn tells(&mut self, of: Known) -> ControlReply {
+        self.control(of.client, ControlRequest::ReinitDone)
+    }
+
+    fn claims(&mut self, of: Known) -> WordAddr {
+        let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
+        let held = Some(HeldClaim::hold(Mode::Exclusive, 600 * NS));
+        let claim = Claim { lock: LockId(9), desc, held };
+        match self.control(of.client, ControlRequest::UpdateLocks(vec![claim])) {
+            ControlReply::Locks(locks) => WordAddr::new(locks[0].unwrap().slot, Word::W0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_over_at(&mut self, at: ServerTime) -> bool {
+        while self.step(at, 1_000).more {}
+        !self.primary.is_recovering()
+    }
+}
+
+#[test]
+fn those_who_were_known_are_waited_for_and_no_stranger_counts() {
+    let all = [known(5, 0), known(6, 0)];
+    let mut w = waiting(&all);
+    assert!(w.primary.is_recovering());
+    w.comes(all[0]);
+    assert_eq!(w.tells(all[0]), ControlReply::Done);
+    let strangers = [(7, 7, Status::ClientRemoved), (6, 5, Status::Error)];
+    for (id, secret, status) in strangers {
+        let client = ClientId::new(id).unwrap();
+        assert_eq!(w.primary.may_adopt(client, Secret([secret; 16])), Err(status));
+    }
+    assert!(!w.is_over_at(after(1_000_000)), "it has no horizon");
+    let progress = w.primary.progress().unwrap();
+    assert_eq!((progress.expected, progress.back, progress.told), (2, 1, 1));
+    assert_eq!(progress.missing, [(all[1].client, None)]);
+    w.comes(all[1]);
+    assert_eq!(w.tells(all[1]), ControlReply::Done);
+    assert!(!w.primary.is_recovering() && w.primary.progress().is_none());
+    let of = Recovered { clients: 2, ..Recovered::default() };
+    assert_eq!(w.primary.take_recovered(), Some(of));
+    assert_eq!(w.primary.take_recovered(), None);
+    let late = w.primary.may_adopt(all[0].client, all[0].secret);
+    assert_eq!(late, Err(Status::ClientRemoved), "the recovery is over");
+}
+
+#[test]
+fn who_does_not_come_is_given_up_after_the_deadline_and_its_horizon() {
+    for (horizon_s, until_s) in [(10, 30), (30, 30), (100, 100)] {
+        let mut w = waiting(&[known(5, 10), known(6, horizon_s)]);
+        assert_eq!(w.primary.next_wakeup(), Some(after(until_s)));
+        assert!(!w.is_over_at(ServerTime(after(until_s).0 - 1)), "{horizon_s}");
+        assert!(w.is_over_at(after(until_s)), "{horizon_s}");
+        let of = Recovered { given_up: 2, ..Recovered::default() };
+        assert_eq!(w.primary.take_recovered(), Some(of));
+        let late = w.primary.may_adopt(known(5, 10).client, known(5, 10).secret);
+        assert_eq!(late, Err(Status::ClientRemoved), "it starts anew");
+    }
+}
+
+#[test]
+fn who_is_back_is_waited_for_beyond_the_deadline() {
+    let all = [known(5, 10), known(6, 10)];
+    let mut w = waiting(&all);
+    w.comes(all[1]);
+    assert_eq!(w.primary.next_wakeup(), None);
+    assert!(!w.is_over_at(after(1_000)));
+    let at = w.claims(all[1]);
+    assert_eq!(w.tells(all[1]), ControlReply::Done);
+    assert!(w.primary.is_recovering(), "the clock of this request is from before");
+    assert_eq!(w.primary.next_wakeup(), Some(after(30)));
+    assert!(w.is_over_at(after(1_000)));
+    assert_ne!(w.memory.read(at), 0);
+}
+
+/// It has claimed something, and goes again: what it had claimed is not half of it.
+#[test]
+fn of_a_client_that_has_not_told_everything_nothing_counts() {
+    let all = [known(5, 10), known(6, 0)];
+    for is_told in [false, true] {
+        let mut w = waiting(&all);
+        w.comes(all[0]);
+        let at = w.claims(all[0]);
+        if is_told {
+            assert_eq!(w.tells(all[0]), ControlReply::Done);
+        }
+        w.primary.is_dead(all[1].client);
+        assert_eq!(w.is_over_at(NOW), is_told);
+        if is_told {
+            assert_ne!(w.memory.read(at), 0);
+            continue;
+        }
+        w.primary.hurries();
+        assert!(!w.is_over_at(after(1)), "it is here");
+        w.primary.fenced(all[0].client);
+        assert!(w.is_over_at(after(2)));
+        assert_eq!(w.memory.read(at), 0);
+    }
+}
+
+#[test]
+fn who_is_dead_is_not_waited_for_and_never_adopted() {
+    let all = [known(5, 0), known(6, 0)];
+    let mut w = waiting(&all);
+    w.primary.is_dead(all[0].client);
+    let zombie = w.primary.may_adopt(all[0].client, all[0].secret);
+    assert_eq!(zombie, Err(Status::ClientRemoved));
+    w.comes(all[1]);
+    w.primary.is_dead(all[1].client);
+    assert!(!w.is_over_at(after(100)), "the second one is here");
+    assert_eq!(w.tells(all[1]), ControlReply::Done);
+    assert!(w.is_over_at(after(100)));
+}
+
+#[test]
+fn an_operator_may_not_want_to_wait() {
+    let all = [known(5, 0), known(6, 0)];
+    let mut w = waiting(&all);
+    w.comes(all[0]);
+    w.primary.hurries();
+    assert!(!w.is_over_at(NOW), "who is here is waited for");
+    assert_eq!(w.tells(all[0]), ControlReply::Done);
+    assert!(w.is_over_at(NOW));
+    assert_eq!(w.primary.take_recovered().map(|of| of.given_up), Some(1));
+    let mut counted = World::recovering(10, 3);
+    counted.primary.hurries();
+    assert!(counted.is_over_at(NOW));
+}
+
+#[test]
+fn without_anybody_to_wait_for_there_is_no_recovery() {
+    assert!(!waiting(&[]).primary.is_recovering());
+}
