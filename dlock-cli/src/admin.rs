@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock status`, `locks`, `clients`: asks a running primary at its admin socket.
+//! `dlock status`, `recover`, `locks`, `clients`: asks a running primary at its admin socket.
 //!
 //! One line of JSON out, one line of JSON back; lists come in pages
 //! (`dlock-server/src/control/admin.rs` has the words).
@@ -33,6 +33,11 @@ pub enum Query {
     Locks,
     /// Its clients.
     Clients,
+    /// How its recovery goes; not to wait for those that are missing.
+    Recovery {
+        /// Not to wait.
+        now: bool,
+    },
 }
 
 /// Asks and prints; the exit code.
@@ -42,6 +47,11 @@ pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
         Query::Status => primary.ask(json!({ "cmd": "status" }))?,
         Query::Locks => primary.pages("locks", "lock")?,
         Query::Clients => primary.pages("clients", "client")?,
+        Query::Recovery { now: true } => primary.ask(json!({ "cmd": "recover" }))?,
+        Query::Recovery { now: false } => {
+            let mut status = primary.ask(json!({ "cmd": "status" }))?;
+            json!({ "recovery": status["recovery"].take() })
+        }
     };
     if admin.json {
         out::line(&format!("{document:#}"));
@@ -51,6 +61,8 @@ pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
         Query::Status => status_rows(&document),
         Query::Locks => lock_rows(&document["locks"], now_s()),
         Query::Clients => client_rows(&document["clients"]),
+        Query::Recovery { now: true } => given_up_rows(&document["given_up"]),
+        Query::Recovery { now: false } => recovery_rows(&document["recovery"]),
     };
     out::print(&table::render(&rows));
     Ok(failure::OK)
@@ -139,7 +151,7 @@ fn cell(value: &Value) -> String {
 fn status_rows(status: &Value) -> Vec<Vec<String>> {
     let of = |what: &str, max: &str| format!("{} of {}", cell(&status[what]), cell(&status[max]));
     let state = match status["recovering"].as_bool() {
-        Some(true) => "recovering: waits for clients",
+        Some(true) => "recovering: waits for clients (dlock recover says for whom)",
         _ => "ready",
     };
     let mut rows = vec![
@@ -157,6 +169,36 @@ fn status_rows(status: &Value) -> Vec<Vec<String>> {
         row(&["locks", &of("locks", "locks_max")]),
         row(&["objects", &of("objects", "objects_max")]),
     ]);
+    rows
+}
+
+fn recovery_rows(recovery: &Value) -> Vec<Vec<String>> {
+    if recovery.is_null() {
+        return vec![row(&["recovery", "none: the primary is ready"])];
+    }
+    let mut rows = vec![
+        row(&["clients expected", &cell(&recovery["expected"])]),
+        row(&["back", &cell(&recovery["back"])]),
+        row(&["have told everything", &cell(&recovery["told"])]),
+        row(&["holds and tickets so far", &cell(&recovery["claims"])]),
+    ];
+    for missing in recovery["missing"].as_array().into_iter().flatten() {
+        let until = match &missing["seconds_left"] {
+            Value::Null => "it has no session horizon: waited for until it comes".to_string(),
+            seconds => format!("waited for another {} s", cell(seconds)),
+        };
+        rows.push(row(&[&format!("missing: client {}", cell(&missing["client"])), &until]));
+    }
+    rows
+}
+
+fn given_up_rows(given_up: &Value) -> Vec<Vec<String>> {
+    let given_up = given_up.as_array().into_iter().flatten();
+    let mut rows: Vec<_> =
+        given_up.map(|client| row(&["given up: client", &cell(client)])).collect();
+    if rows.is_empty() {
+        rows.push(row(&["given up", "nobody: those that are back are waited for"]));
+    }
     rows
 }
 

@@ -58,6 +58,9 @@ pub enum Command {
     Bench(Bench),
     /// Says how a running primary is.
     Status(Admin),
+    /// Says how far a primary is that recovers what its predecessor's clients hold.
+    #[command(after_help = RECOVER_HELP)]
+    Recover(Recover),
     /// Lists the locks of a running primary.
     Locks(Admin),
     /// Lists the clients of a running primary.
@@ -72,6 +75,13 @@ pub enum Command {
     #[command(hide = true)]
     Role(Role),
 }
+
+const RECOVER_HELP: &str = "\
+A primary whose predecessor died serves nobody until every client of that has come back and said
+what it holds, has ended, or has been away beyond its session horizon and the deadline. A client
+without a horizon cannot know that its locks are given to others: it is waited for without end.
+--now gives up those that are not here. Be sure that they have ended, or cannot reach what the
+locks protect: what they hold may be given to others at once.";
 
 const DOCTOR_HELP: &str = "\
 Exit codes: 0 RDMA can be used (with --device: on that device), 1 it cannot. dlock works without
@@ -215,6 +225,16 @@ pub struct Admin {
     pub json: bool,
 }
 
+/// Arguments of `recover`.
+#[derive(Debug, clap::Args)]
+pub struct Recover {
+    #[command(flatten)]
+    pub admin: Admin,
+    /// Wait no longer for the clients that are missing.
+    #[arg(long)]
+    pub now: bool,
+}
+
 /// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
 pub struct Doctor {
@@ -301,23 +321,7 @@ pub struct Start {
 #[derive(Debug, Subcommand)]
 pub enum Part {
     /// Serves until its standard input ends.
-    Primary {
-        /// The address to listen on.
-        #[arg(long, default_value_t = std::net::Ipv4Addr::LOCALHOST.into())]
-        listen: std::net::IpAddr,
-        /// 0: any free port.
-        #[arg(long, default_value_t = 0)]
-        port: u16,
-        /// Start in recovery, for this many clients.
-        #[arg(long, default_value_t = 0)]
-        recover: u32,
-        /// Milliseconds after which a vanished client's locks are recovered.
-        #[arg(long)]
-        grace_ms: Option<u64>,
-        /// Where to offer the admin endpoint.
-        #[arg(long)]
-        admin_socket: Option<PathBuf>,
-    },
+    Primary(PrimaryRole),
     /// Holds the lock of `dlock exec`.
     Keeper(Keeper),
     /// Becomes the COMMAND of `dlock exec`.
@@ -328,6 +332,32 @@ pub enum Part {
         #[command(flatten)]
         place: Where,
     },
+}
+
+/// A primary of the tour, or of a test.
+#[derive(Debug, clap::Args)]
+pub struct PrimaryRole {
+    /// The address to listen on.
+    #[arg(long, default_value_t = std::net::Ipv4Addr::LOCALHOST.into())]
+    pub listen: std::net::IpAddr,
+    /// 0: any free port.
+    #[arg(long, default_value_t = 0)]
+    pub port: u16,
+    /// Start in recovery, for this many clients.
+    #[arg(long, default_value_t = 0)]
+    pub recover: u32,
+    /// Milliseconds after which a vanished client's locks are recovered.
+    #[arg(long)]
+    pub grace_ms: Option<u64>,
+    /// Where to offer the admin endpoint.
+    #[arg(long)]
+    pub admin_socket: Option<PathBuf>,
+    /// Where epoch and clients are kept.
+    #[arg(long)]
+    pub state_file: Option<PathBuf>,
+    /// Seconds that clients known from there are waited for.
+    #[arg(long, default_value_t = 30)]
+    pub deadline: u64,
 }
 
 #[cfg(test)]

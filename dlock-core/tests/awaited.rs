@@ -20,7 +20,8 @@ use world::{World, NOW};
 const DEADLINE_S: u32 = 30;
 
 fn known(id: u32, horizon_s: u32) -> Known {
-    Known { client: ClientId::new(id).unwrap(), secret: Secret([id as u8; 16]), horizon_s }
+    let secrets = [Secret([id as u8; 16]), Secret([99; 16])];
+    Known { client: ClientId::new(id).unwrap(), secrets, horizon_s }
 }
 
 fn after(seconds: u64) -> ServerTime {
@@ -35,7 +36,7 @@ fn waiting(known: &[Known]) -> World {
 
 impl World {
     fn comes(&mut self, of: Known) {
-        assert_eq!(self.primary.may_adopt(of.client, of.secret), Ok(()));
+        assert_eq!(self.primary.may_adopt(of.client, of.secrets[0]), Ok(()));
         self.admit(of.client.get()).unwrap();
         self.primary.came_back(of.client);
     }
@@ -72,6 +73,7 @@ fn those_who_were_known_are_waited_for_and_no_stranger_counts() {
         let client = ClientId::new(id).unwrap();
         assert_eq!(w.primary.may_adopt(client, Secret([secret; 16])), Err(status));
     }
+    assert_eq!(w.primary.may_adopt(all[1].client, all[1].secrets[1]), Ok(()));
     assert!(!w.is_over_at(after(1_000_000)), "it has no horizon");
     let progress = w.primary.progress().unwrap();
     assert_eq!((progress.expected, progress.back, progress.told), (2, 1, 1));
@@ -82,7 +84,7 @@ fn those_who_were_known_are_waited_for_and_no_stranger_counts() {
     let of = Recovered { clients: 2, ..Recovered::default() };
     assert_eq!(w.primary.take_recovered(), Some(of));
     assert_eq!(w.primary.take_recovered(), None);
-    let late = w.primary.may_adopt(all[0].client, all[0].secret);
+    let late = w.primary.may_adopt(all[0].client, all[0].secrets[0]);
     assert_eq!(late, Err(Status::ClientRemoved), "the recovery is over");
 }
 
@@ -95,7 +97,7 @@ fn who_does_not_come_is_given_up_after_the_deadline_and_its_horizon() {
         assert!(w.is_over_at(after(until_s)), "{horizon_s}");
         let of = Recovered { given_up: 2, ..Recovered::default() };
         assert_eq!(w.primary.take_recovered(), Some(of));
-        let late = w.primary.may_adopt(known(5, 10).client, known(5, 10).secret);
+        let late = w.primary.may_adopt(known(5, 10).client, known(5, 10).secrets[0]);
         assert_eq!(late, Err(Status::ClientRemoved), "it starts anew");
     }
 }
@@ -145,7 +147,7 @@ fn who_is_dead_is_not_waited_for_and_never_adopted() {
     let all = [known(5, 0), known(6, 0)];
     let mut w = waiting(&all);
     w.primary.is_dead(all[0].client);
-    let zombie = w.primary.may_adopt(all[0].client, all[0].secret);
+    let zombie = w.primary.may_adopt(all[0].client, all[0].secrets[0]);
     assert_eq!(zombie, Err(Status::ClientRemoved));
     w.comes(all[1]);
     w.primary.is_dead(all[1].client);

@@ -16,6 +16,9 @@ use crate::error::StartError;
 /// How long an absent client keeps what it holds before it is fenced, where nothing else is said.
 pub const ABSENT_GRACE: Duration = Duration::from_secs(30);
 
+/// How long the predecessor's clients are waited for at least, where nothing else is said.
+pub const RECOVERY_DEADLINE: Duration = Duration::from_secs(30);
+
 /// Whether a primary serves over RDMA verbs. With them its lock memory is in the device's
 /// atomicity domain, and shared memory is not offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +48,10 @@ pub struct ServerConfig {
     pub sleep_mode: bool,
     /// Clients that must have come back before the primary serves; 0: a fresh start.
     pub recovery_clients: u32,
+    /// How long clients of the predecessor that are known from the state file are waited for at
+    /// least. One that has a session horizon is waited for until that has passed, too; one that has
+    /// none, until it comes back, has ended, or nobody wants to wait for it.
+    pub recovery_deadline: Duration,
     /// `trans_mode_t` of the C API, 0 or 1; clients must have the same.
     pub tp_mode: u8,
     /// Serve over RDMA verbs.
@@ -72,7 +79,9 @@ pub struct ServerConfig {
     pub objects_max: usize,
     /// Where the admin endpoint's Unix socket is made; `None`: no admin endpoint.
     pub admin_socket: Option<PathBuf>,
-    /// Where the last epoch is kept, so that epochs never go back even if the clock does.
+    /// Where the last epoch is kept, so that epochs never go back even if the clock does; and, in a
+    /// file beside it with `.clients` at the end of its name, who the clients are: a primary that
+    /// finds some there recovers what they hold before it serves.
     pub state_file: Option<PathBuf>,
 }
 
@@ -85,6 +94,7 @@ impl Default for ServerConfig {
             cmd_cpuset: None,
             sleep_mode: false,
             recovery_clients: 0,
+            recovery_deadline: RECOVERY_DEADLINE,
             tp_mode: 0,
             verbs: VerbsUse::Auto,
             shm: true,

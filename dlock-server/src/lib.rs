@@ -26,13 +26,14 @@ mod log_limit;
 mod mailbox;
 mod memory;
 mod random;
+mod roster;
 mod server;
 #[cfg(test)]
 mod testing;
 mod transport;
 
 pub use capacity::{Bound, Capacity, LockedMemory};
-pub use config::{Orphans, ServerConfig, VerbsUse, ABSENT_GRACE};
+pub use config::{Orphans, ServerConfig, VerbsUse, ABSENT_GRACE, RECOVERY_DEADLINE};
 pub use cpuset::{CpuSet, CpuSetError};
 pub use error::StartError;
 pub use server::{Offers, Server};

@@ -44,6 +44,7 @@ causes! {
     NoResource = "clients that did not fit",
     NotTaken = "clients that did not take what they were sent",
     Removed = "clients that were removed",
+    Roster = "clients that could not be written down",
     Admin = "admin connections that could not be accepted",
 }
 

@@ -34,6 +34,7 @@ use crate::epoch::{self, ServerClock};
 use crate::error::StartError;
 use crate::mailbox::{mailbox, Event, Mailbox};
 use crate::memory::Memory;
+use crate::roster::{self, FileKeeper, Keeper, Roster};
 use crate::transport::{self, Opened, Setting};
 
 /// Connections that may wait to be accepted.
@@ -86,13 +87,20 @@ impl Server {
         // Last, so that a primary that cannot start uses no epoch up.
         let epoch = epoch::begin(config.state_file.as_deref())?;
         let clock = ServerClock::start();
+        let (keeper, mut clients) = keeper(config.state_file.as_deref())?;
+        clients.retain(|_, kept| !kept.is_dead());
 
         let stop = Arc::new(Notify::new());
         let ended = Arc::new(Notify::new());
-        let info = ServerInfo { address, epoch, started: Instant::now(), offers: offers.clone() };
+        let (started, offers_told) = (Instant::now(), offers.clone());
+        let info = ServerInfo { address, epoch, started, clock, offers: offers_told };
         let host = device.map(|(host, _)| host);
-        let (mailbox, worker) =
-            worker(&config, epoch, clock, memory, host, transport::offers(&transports), capacity)?;
+        let awaited: Vec<_> =
+            clients.iter().map(|(&client, kept)| (client, kept.clone())).collect();
+        let (roster, receipts) = Roster::start(keeper, clients.clone())
+            .map_err(|source| StartError::Thread { thread: "roster", source })?;
+        let serving = Serving { epoch, clock, memory, host, capacity, roster, clients };
+        let (mailbox, worker) = worker(&config, serving, transport::offers(&transports))?;
         let mailbox = Arc::new(mailbox);
         let parts = control::Parts {
             tcp,
@@ -101,6 +109,8 @@ impl Server {
             mailbox: mailbox.clone(),
             info,
             connections_max: capacity.connections,
+            receipts,
+            awaited,
             stop: stop.clone(),
         };
 
@@ -331,16 +341,39 @@ fn capacity(config: &ServerConfig, memory: &Memory, shm: bool) -> Result<Capacit
     Ok(Capacity::new(Needs { clients_max: config.clients_max, shm, locked_bytes }, &limits))
 }
 
-/// The command thread's work, and the way to reach it.
-fn worker(
-    config: &ServerConfig,
+/// Where the clients are kept, and those that are: beside the state file.
+fn keeper(
+    state_file: Option<&Path>,
+) -> Result<(Option<Box<dyn Keeper>>, roster::Clients), StartError> {
+    let Some(state_file) = state_file else { return Ok((None, roster::Clients::new())) };
+    let mut path = state_file.as_os_str().to_os_string();
+    path.push(".clients");
+    let path = PathBuf::from(path);
+    match FileKeeper::open(&path) {
+        Ok((keeper, clients)) => Ok((Some(Box::new(keeper)), clients)),
+        Err(source) => Err(StartError::StateFile { path, source }),
+    }
+}
+
+/// What the command thread serves with.
+struct Serving {
     epoch: Epoch,
     clock: ServerClock,
     memory: Memory,
     host: Option<Arc<VerbsHost>>,
-    offers: fabric::Offers,
     capacity: Capacity,
+    roster: Roster,
+    /// The predecessor's clients.
+    clients: roster::Clients,
+}
+
+/// The command thread's work, and the way to reach it.
+fn worker(
+    config: &ServerConfig,
+    serving: Serving,
+    offers: fabric::Offers,
 ) -> Result<(Mailbox, Worker), StartError> {
+    let Serving { epoch, clock, memory, host, capacity, roster, clients } = serving;
     let failed = |source| StartError::Thread { thread: "command", source };
     let grace_ns = |grace: Duration| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
     let setup = PrimaryConfig {
@@ -359,7 +392,9 @@ fn worker(
         channels_max: CHANNELS_MAX,
         ..Rules::of(&setup)
     };
-    let primary = Primary::new(setup);
+    let mut primary = Primary::new(setup);
+    let deadline_s = u32::try_from(config.recovery_deadline.as_secs()).unwrap_or(u32::MAX);
+    primary.awaits(clock.now(), &roster::known(&clients), deadline_s);
     let poll = mio::Poll::new().map_err(failed)?;
     let waker = mio::Waker::new(poll.registry(), command::MAIL).map_err(failed)?;
     let (mailbox, inbox) = mailbox(waker, host.clone(), primary.counters().clone());
@@ -374,6 +409,7 @@ fn worker(
         sleep_mode: config.sleep_mode,
         offers,
         capacity,
+        roster,
     });
     Ok((mailbox, worker.map_err(failed)?))
 }

@@ -38,13 +38,15 @@ const LOOP_LEASE_S: u32 = 60;
 /// Plays a role.
 pub fn run(role: &Role) -> Result<u8, Failure> {
     match &role.part {
-        Part::Primary { listen, port, recover, grace_ms, admin_socket } => primary(ServerConfig {
-            bind: *listen,
-            port: *port,
-            recovery_clients: *recover,
-            absent_grace: grace_ms.map(Duration::from_millis),
-            orphans: if grace_ms.is_some() { Orphans::Grace } else { Orphans::Lease },
-            admin_socket: admin_socket.clone(),
+        Part::Primary(role) => primary(ServerConfig {
+            bind: role.listen,
+            port: role.port,
+            recovery_clients: role.recover,
+            recovery_deadline: Duration::from_secs(role.deadline),
+            absent_grace: role.grace_ms.map(Duration::from_millis),
+            orphans: if role.grace_ms.is_some() { Orphans::Grace } else { Orphans::Lease },
+            admin_socket: role.admin_socket.clone(),
+            state_file: role.state_file.clone(),
             ..ServerConfig::default()
         }),
         Part::Client { place } => client(place),

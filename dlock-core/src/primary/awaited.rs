@@ -26,8 +26,8 @@ use crate::status::Status;
 pub struct Known {
     /// Who it is.
     pub client: ClientId,
-    /// Its proof.
-    pub secret: Secret,
+    /// Its proofs: one that it was given last, and one that it may still use.
+    pub secrets: [Secret; 2],
     /// Its session horizon, seconds; 0: unlimited.
     pub horizon_s: u32,
 }
@@ -64,7 +64,7 @@ pub struct Recovered {
 pub(super) struct Awaited {
     /// Those known that have not told everything, and until when they are waited for.
     missing: BTreeMap<ClientId, ServerTime>,
-    secrets: BTreeMap<ClientId, Secret>,
+    secrets: BTreeMap<ClientId, [Secret; 2]>,
     /// Not to wait any longer for those that are not here.
     is_hurried: bool,
     /// Clients that have said that they have told everything, or are not to be waited for.
@@ -90,7 +90,7 @@ impl Primary {
                 _ => now.plus_ns(u64::from(least_s) * NS),
             };
             self.awaited.missing.insert(known.client, until);
-            self.awaited.secrets.insert(known.client, known.secret);
+            self.awaited.secrets.insert(known.client, known.secrets);
         }
         self.recovering |= !known.is_empty();
     }
@@ -104,7 +104,7 @@ impl Primary {
         match is_known {
             _ if !self.recovering || self.removed.contains(&client) => Err(Status::ClientRemoved),
             None if !self.awaited.secrets.is_empty() => Err(Status::ClientRemoved),
-            Some(secret) if *secret != proof => Err(Status::Error),
+            Some(secrets) if !secrets.contains(&proof) => Err(Status::Error),
             _ => Ok(()),
         }
     }

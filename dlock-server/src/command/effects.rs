@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 use super::turns::Who;
 use super::{Core, Worker};
 use crate::log_limit::{limited, Cause};
+use crate::roster::Change;
 
 impl Worker {
     /// Does everything that is asked for.
@@ -127,6 +128,7 @@ impl Worker {
         let Core { primary, memory, .. } = &mut self.core;
         primary.collect_last(memory, client);
         memory.remove_client(client);
+        self.roster.tell(Change::Left { client });
         self.may_have_room = true;
         self.set_gate(); // a recovery does not wait for it any more
     }

@@ -32,7 +32,7 @@ use dlock_core::clock::ServerTime;
 use dlock_core::control::{ControlRequest, Offers};
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Membership, Rules, State};
-use dlock_core::primary::{Lapse, Primary, Sent};
+use dlock_core::primary::{Lapse, Primary, Recovered, Sent};
 use dlock_core::status::Status;
 use dlock_fabric::fds::PeerProcess;
 use dlock_fabric::{DeviceLost, VerbsHost};
@@ -44,6 +44,7 @@ use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{ConnectionHandle, Event, Inbox, Opening};
 use crate::memory::Memory;
+use crate::roster::{Change, Roster};
 use crate::transport::{Fence, STALL_MAX};
 use spin::Spin;
 use turns::{Turns, Who};
@@ -86,6 +87,7 @@ pub(crate) struct Parts {
     /// What clients are told of.
     pub(crate) offers: Offers,
     pub(crate) capacity: Capacity,
+    pub(crate) roster: Roster,
 }
 
 /// The primary's state, its memory, and replies on their way to channels.
@@ -167,6 +169,7 @@ pub(crate) struct Worker {
     offers: Offers,
     capacity: Capacity,
     nic: Option<Nic>,
+    roster: Roster,
 }
 
 impl Worker {
@@ -203,6 +206,7 @@ impl Worker {
             offers: parts.offers,
             capacity: parts.capacity,
             nic,
+            roster: parts.roster,
         };
         worker.set_gate();
         Ok(worker)
@@ -423,6 +427,16 @@ impl Worker {
         if recovering != self.recovering {
             self.recovering = recovering;
             self.core.memory.set_gate(recovering.then_some(Status::NotReady));
+        }
+        if let Some(Recovered { clients, given_up, claims, lost }) =
+            self.core.primary.take_recovered()
+        {
+            log::info!(
+                "recovered: {clients} clients are back or have ended, {given_up} were not waited \
+                 for any longer; of {claims} holds and tickets {lost} are lost to other clients"
+            );
+            let clients = self.members.iter().map(|(client, _)| client).collect();
+            self.roster.tell(Change::Only { clients });
         }
     }
 }

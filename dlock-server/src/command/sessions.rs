@@ -22,6 +22,7 @@ use crate::channel::Channel;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{ConnectionHandle, Opening};
 use crate::random::Random;
+use crate::roster::{self, Change};
 use crate::transport::{Guest, Peer, Pump};
 
 /// Attempts to let a client in before others are served: the first makes room, the second takes it.
@@ -105,6 +106,8 @@ impl Worker {
             self.members.has_no_memory(client);
             return Err(Status::ServerNoResource);
         }
+        let horizon_s = admission.terms.map_or(0, |terms| terms.horizon_s);
+        self.roster.tell(Change::Joined { client, secret: admission.secret, horizon_s });
         Ok(Session {
             version: admission.version,
             client,
@@ -129,8 +132,12 @@ impl Worker {
         if self.members.is_shown(now, &mut self.core.primary, client, link) {
             self.settle(); // what the old session could do has ended when this is served
         }
+        let leaves = request == ControlRequest::Deinit;
         let Core { primary, memory, sent, .. } = &mut self.core;
         let reply = self.members.control(now, primary, memory, (client, link), request, sent);
+        if leaves && reply == ControlReply::Done {
+            self.roster.tell(Change::Left { client }); // a successor need not wait for it
+        }
         self.set_gate();
         self.settle();
         reply
@@ -300,6 +307,9 @@ impl Worker {
 
     /// Finds out when this process ends.
     fn watch(&mut self, client: ClientId, number: u64, peer: Peer) {
+        if let Some(process) = peer.pid.and_then(roster::Process::of) {
+            self.roster.tell(Change::Mapped { client, process });
+        }
         // Another client of the same process: one descriptor tells of its end to both. The same
         // number is the same process while the one known is not gone.
         let is_same =

@@ -167,6 +167,7 @@ impl Worker {
         if let Some(client) = step.gone {
             self.members.undone(client);
         }
+        self.set_gate(); // it may have ended the recovery
         (lapsed + step.work, step.more || !self.lapses.is_empty())
     }
 

@@ -8,9 +8,13 @@
 //! ```text
 //!   {"cmd":"status"}
 //!     {"ok":true,"version":"0.1.0","pid":1,"address":"127.0.0.1:21616","epoch":…,"uptime_s":5,
-//!      "recovering":false,"verbs":null,"shm":true,"tcp":true,"connections":2,
+//!      "recovering":false,"recovery":null,"verbs":null,"shm":true,"tcp":true,"connections":2,
 //!      "clients":1,"clients_max":1000,"locks":1,"locks_max":51200,
 //!      "objects":0,"objects_max":102400,"stats":[…45 debug counters of the C API…]}
+//!     while it recovers: "recovery":{"expected":3,"back":1,"told":1,"claims":7,
+//!      "missing":[{"client":5,"seconds_left":29}, {"client":6,"seconds_left":null}]}
+//!   {"cmd":"recover"}                         waits no longer for those that are missing
+//!     {"ok":true,"given_up":[5,6]}
 //!   {"cmd":"locks","after":0,"max":100}    both optional; after: the last id of the page before
 //!     {"ok":true,"more":false,"locks":[{"lock":17,"name":"a","name_hex":"61","type":"atomic",
 //!      "word":…,"holder":5,"deadline_s":1732176000,"readers":0,"refs":1,"waiters":0}, …]}
@@ -44,8 +48,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{oneshot, Semaphore};
 use tokio::time::timeout;
 
+use super::recovery;
 use super::table::Table;
 use super::ACCEPT_PAUSE;
+use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Mailbox};
 use crate::memory::Memory;
@@ -70,6 +76,7 @@ pub(crate) struct ServerInfo {
     pub(crate) address: SocketAddr,
     pub(crate) epoch: Epoch,
     pub(crate) started: Instant,
+    pub(crate) clock: ServerClock,
     pub(crate) offers: Offers,
 }
 
@@ -77,6 +84,7 @@ pub(crate) struct ServerInfo {
 #[serde(tag = "cmd", rename_all = "lowercase", deny_unknown_fields)]
 enum Question {
     Status {},
+    Recover {},
     Locks {
         #[serde(default)]
         after: i32,
@@ -167,6 +175,7 @@ impl Endpoint {
     async fn reply(&self, line: &[u8]) -> Value {
         let answer = match serde_json::from_slice(line) {
             Ok(Question::Status {}) => self.status().await,
+            Ok(Question::Recover {}) => self.recover().await,
             Ok(Question::Locks { after, max }) => self.locks(after, page(max)).await,
             Ok(Question::Clients { after, max }) => self.clients(after, page(max)).await,
             Err(error) => return failure(&error.to_string()),
@@ -178,12 +187,13 @@ impl Endpoint {
     }
 
     async fn status(&self) -> Option<Value> {
-        let (recovering, totals, config, stats) = self
+        let (progress, totals, config, stats) = self
             .look(|primary, memory| {
                 let stats = primary.stats(memory).to_vec();
-                (primary.is_recovering(), primary.totals(), primary.config().clone(), stats)
+                (primary.progress(), primary.totals(), primary.config().clone(), stats)
             })
             .await?;
+        let recovering = progress.is_some();
         let (clients, locks, objects) = totals;
         let mut answer = json!({
             "ok": true,
@@ -193,6 +203,7 @@ impl Endpoint {
             "epoch": self.info.epoch.0,
             "uptime_s": self.info.started.elapsed().as_secs(),
             "recovering": recovering,
+            "recovery": recovery::value(progress, self.info.clock.now()),
             "connections": self.table.len(),
             "clients": clients,
             "clients_max": config.clients_max,
@@ -211,6 +222,24 @@ impl Endpoint {
             };
         }
         Some(answer)
+    }
+
+    /// Nobody waits any longer for the predecessor's clients that are not here.
+    async fn recover(&self) -> Option<Value> {
+        let hurry = |primary: &mut Primary, _: &mut Memory| {
+            let progress = primary.progress();
+            primary.hurries();
+            progress
+        };
+        let Some(progress) = self.look(hurry).await? else {
+            return Some(failure("the primary is not recovering"));
+        };
+        let missing: Vec<u32> = progress.missing.iter().map(|(client, _)| client.get()).collect();
+        log::warn!(
+            "an operator does not want to wait: given up are clients {missing:?}; what they held \
+             may be given to others while they rely on it"
+        );
+        Some(json!({ "ok": true, "given_up": missing }))
     }
 
     async fn locks(&self, after: i32, max: usize) -> Option<Value> {

@@ -11,6 +11,7 @@
 //! seconds; nobody waits for it.
 
 mod admin;
+mod recovery;
 mod session;
 mod table;
 mod wire;
@@ -21,6 +22,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlock_core::ids::ClientId;
 use log::Level;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
@@ -29,6 +31,7 @@ use tokio::sync::Notify;
 
 use crate::log_limit::{limited, Cause, LIMITS};
 use crate::mailbox::{Event, Mailbox};
+use crate::roster::{Kept, Receipts};
 use crate::transport::{Opened, Transport, ADMISSIONS_MAX};
 pub(crate) use admin::ServerInfo;
 pub(crate) use table::CONNECTIONS_MAX;
@@ -59,6 +62,10 @@ pub(crate) struct Parts {
     pub(crate) info: ServerInfo,
     /// Connections at a time.
     pub(crate) connections_max: usize,
+    /// Tells when it is kept who the clients are.
+    pub(crate) receipts: Receipts,
+    /// The predecessor's clients.
+    pub(crate) awaited: Vec<(ClientId, Kept)>,
     /// Told to end.
     pub(crate) stop: Arc<Notify>,
 }
@@ -74,6 +81,8 @@ pub(crate) struct Listeners {
     mailbox: Arc<Mailbox>,
     info: ServerInfo,
     connections_max: usize,
+    receipts: Receipts,
+    awaited: Vec<(ClientId, Kept)>,
     stop: Arc<Notify>,
 }
 
@@ -106,18 +115,23 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
         mailbox: parts.mailbox,
         info: parts.info,
         connections_max: parts.connections_max,
+        receipts: parts.receipts,
+        awaited: parts.awaited,
         stop: parts.stop,
     })
 }
 
 /// Serves until it is stopped. Dropping the runtime afterwards closes every connection.
 pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
-    let Listeners { tcp, own, at_port, admin, mailbox, info, connections_max, stop } = listeners;
+    let Listeners { tcp, own, at_port, admin, mailbox, info, .. } = listeners;
+    let Listeners { connections_max, receipts, awaited, stop, .. } = listeners;
     let table = Table::new(connections_max);
     runtime.block_on(async {
         tokio::spawn(LIMITS.report());
         tokio::spawn(listen(mailbox.clone()));
-        tokio::spawn(accept_tcp(tcp, table.clone(), mailbox.clone(), at_port));
+        tokio::spawn(recovery::watch(mailbox.clone(), awaited));
+        let service = Service { mailbox: mailbox.clone(), at_port, receipts };
+        tokio::spawn(accept_tcp(tcp, table.clone(), service));
         for (listener, transport) in own {
             tokio::spawn(accept_own(listener, table.clone(), mailbox.clone(), transport));
         }
@@ -143,12 +157,15 @@ async fn listen(mailbox: Arc<Mailbox>) {
     }
 }
 
-async fn accept_tcp(
-    listener: tokio::net::TcpListener,
-    table: Arc<Table>,
+/// What the connections of the port are served with.
+#[derive(Clone)]
+pub(super) struct Service {
     mailbox: Arc<Mailbox>,
     at_port: Arc<[Arc<dyn Transport>]>,
-) {
+    receipts: Receipts,
+}
+
+async fn accept_tcp(listener: tokio::net::TcpListener, table: Arc<Table>, service: Service) {
     loop {
         let accepted = listener.accept().await;
         let Some((stream, permit)) = seated(accepted, &table).await else { continue };
@@ -156,7 +173,7 @@ async fn accept_tcp(
             log::debug!("a connection was lost at once: {error}");
             continue;
         }
-        tokio::spawn(session::serve(Box::new(stream), permit, mailbox.clone(), at_port.clone()));
+        tokio::spawn(session::serve(Box::new(stream), permit, service.clone()));
     }
 }
 

@@ -32,24 +32,22 @@ use tokio::time::timeout;
 
 use super::table::ConnectionPermit;
 use super::wire::{self, Reader, WireError, FIRST_LEN_MAX, LEN_MAX};
+use super::Service;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Mailbox};
+use crate::roster::Receipts;
 use crate::transport::{Conn, Guest, Transport};
 
 /// From the connection to the end of its first frame.
 const FIRST_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
 /// Serves a connection of the port: a control connection, or a client of one of these transports.
-pub(super) async fn serve(
-    mut stream: Box<dyn Conn>,
-    permit: ConnectionPermit,
-    mailbox: Arc<Mailbox>,
-    transports: Arc<[Arc<dyn Transport>]>,
-) {
+pub(super) async fn serve(mut stream: Box<dyn Conn>, permit: ConnectionPermit, service: Service) {
+    let Service { mailbox, at_port: transports, receipts } = service;
     let mut reader = Reader::default();
     match first(&mut reader, &mut stream, &permit).await {
         Ok(Frame::Control(seq, request)) if opens(&request) => {
-            Session { stream, reader, permit, mailbox }.run(seq, request).await;
+            Session { stream, reader, permit, mailbox, receipts }.run(seq, request).await;
         }
         Ok(Frame::Attach(attach)) => {
             let transport = transports.iter().find(|one| one.kind() == attach.fabric);
@@ -145,6 +143,7 @@ struct Session {
     reader: Reader,
     permit: ConnectionPermit,
     mailbox: Arc<Mailbox>,
+    receipts: Receipts,
 }
 
 impl Session {
@@ -162,8 +161,17 @@ impl Session {
         };
         let client = session.client;
         log::debug!("client {client} is here");
-        let answered = wire::answer(&mut self.stream, seq, ControlReply::Session(session)).await;
+        // who is answered is a client whom a successor waits for
+        let is_kept = self.receipts.all_kept().await.is_ok();
+        let answered = match is_kept {
+            true => wire::answer(&mut self.stream, seq, ControlReply::Session(session)).await,
+            false => {
+                wire::refuse(&mut self.stream, seq, Status::ServerNoResource).await;
+                Ok(())
+            }
+        };
         let why = match answered {
+            Ok(()) if !is_kept => Gone::Closed,
             Ok(()) => {
                 let link = self.permit.link.clone();
                 tokio::select! {
@@ -224,6 +232,10 @@ impl Session {
             moves = false;
             let Ok(reply) = reply else { return Gone::Closed };
             let reply = reply.unwrap_or(ControlReply::Error(Status::NotReady));
+            if leaves && reply == ControlReply::Done {
+                // what is not kept of that, a successor waits for: the client has left all the same
+                let _ = self.receipts.all_kept().await;
+            }
             match wire::answer(&mut self.stream, seq, reply).await {
                 Ok(()) if leaves => return Gone::Closed,
                 Ok(()) => {}

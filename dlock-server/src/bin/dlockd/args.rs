@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
 use dlock_server::VerbsUse;
@@ -51,6 +52,9 @@ pub(crate) struct Args {
     /// Clients that have to come back before anybody is served
     #[arg(long, value_name = "COUNT")]
     recovery_clients: Option<u32>,
+    /// Wait at least so long for the clients that the state file knows [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    recovery_deadline: Option<u64>,
     /// Serve over RDMA verbs: auto, on, off [default: auto, on a host with a usable port]
     #[arg(long, value_name = "WHEN", value_parser = file::verbs_use)]
     verbs: Option<VerbsUse>,
@@ -66,7 +70,7 @@ pub(crate) struct Args {
     /// Make the admin endpoint's Unix socket here
     #[arg(long, value_name = "PATH")]
     admin_socket: Option<PathBuf>,
-    /// Keep the last epoch in this file
+    /// Keep the last epoch in this file, and in FILE.clients who the clients are
     #[arg(long, value_name = "FILE")]
     state_file: Option<PathBuf>,
     /// What to tell on standard error: off, error, warn, info, debug, trace [default: info]
@@ -87,6 +91,9 @@ impl Args {
             server.port = file::usable_port(port)?;
         }
         server.recovery_clients = self.recovery_clients.unwrap_or(server.recovery_clients);
+        if let Some(seconds) = self.recovery_deadline {
+            server.recovery_deadline = Duration::from_secs(seconds);
+        }
         server.sleep_mode |= self.sleep_mode;
         server.verbs = self.verbs.unwrap_or(server.verbs);
         replace(&mut server.device, &self.device);

@@ -36,6 +36,7 @@ struct Keys {
     cmd_cpuset: Option<Spanned<String>>,
     sleep_mode: Option<bool>,
     recovery_clients: Option<Spanned<u64>>,
+    recovery_deadline_s: Option<u64>,
     tp_mode: Option<Spanned<u64>>,
     verbs: Option<Spanned<String>>,
     shm: Option<Spanned<bool>>,
@@ -108,6 +109,9 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     set(&mut server.recovery_clients, keys.recovery_clients, |count| {
         within(count, 0, limits::RECOVERY_CLIENTS_MAX as usize).map(|count| count as u32)
     })?;
+    if let Some(seconds) = keys.recovery_deadline_s {
+        server.recovery_deadline = Duration::from_secs(seconds);
+    }
     set(&mut server.tp_mode, keys.tp_mode, |mode| within(mode, 0, 1).map(|mode| mode as u8))?;
     set(&mut server.verbs, keys.verbs, |word| verbs_use(&word))?;
     let mut last = None;

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A primary is killed, and started again with the state file of the one before: it recovers by
+//! itself.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{code, dlock, first_line, own_address, text, DLOCK};
+use serde_json::Value;
+
+/// What must not hang.
+const HANG: Duration = Duration::from_secs(100);
+
+/// One host's primaries, one after the other, at the same address.
+struct Host {
+    folder: PathBuf,
+    port: u16,
+    primary: Option<Child>,
+}
+
+impl Host {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("dlock-back-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self { folder, port: 0, primary: None }
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.folder.join(name).to_string_lossy().into_owned()
+    }
+
+    fn start(&mut self, options: &[&str]) {
+        let (address, port) = (own_address().to_string(), self.port.to_string());
+        let mut child = Command::new(DLOCK)
+            .args(["role", "primary", "--listen", &address, "--port", &port])
+            .args(["--admin-socket", &self.at("admin"), "--state-file", &self.at("state")])
+            .args(options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let line = first_line(child.stdout.take().unwrap());
+        let address = line.strip_prefix("listening ").expect("it says where it listens");
+        self.port = address.rsplit_once(':').unwrap().1.parse().unwrap();
+        self.primary = Some(child);
+    }
+
+    fn kill(&mut self) {
+        let mut primary = self.primary.take().unwrap();
+        primary.kill().unwrap();
+        primary.wait().unwrap();
+    }
+
+    fn address(&self) -> String {
+        format!("{}:{}", own_address(), self.port)
+    }
+
+    /// A `dlock exec` whose command says that it runs, and then waits for its input to end.
+    fn holder(&self, options: &[&str]) -> (Child, ChildStdin) {
+        let mut child = Command::new(DLOCK)
+            .args(["exec", "--address", &self.address(), "lock"])
+            .args(options)
+            .args(["--", "sh", "-c", "echo running; cat >/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        assert_eq!(first_line(child.stdout.take().unwrap()), "running");
+        let input = child.stdin.take().unwrap();
+        (child, input)
+    }
+
+    /// The exit code of an attempt to get the lock without waiting for it.
+    fn try_lock(&self) -> i32 {
+        let address = self.address();
+        let options = ["--type", "fair", "--fabric", "tcp", "--wait", "0", "--", "true"];
+        code(&dlock(&[&["exec", "--address", &address, "lock"][..], &options].concat()))
+    }
+
+    fn recover(&self, options: &[&str]) -> Value {
+        let socket = self.at("admin");
+        let output = dlock(&[&["recover", "--json", "--socket", &socket][..], options].concat());
+        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.recover(&[])["recovery"].is_null()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(mut primary) = self.primary.take() {
+            drop(primary.stdin.take());
+            let _ = primary.wait(); // nothing to do if it is gone
+        }
+        let _ = std::fs::remove_dir_all(&self.folder); // a left-over harms nobody
+    }
+}
+
+fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + HANG;
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// With everything of it, and its keeper: what is left of a host that has lost its power.
+fn kill_exec(mut exec: Child) {
+    let children = format!("/proc/{0}/task/{0}/children", exec.id());
+    let mut all = vec![exec.id()];
+    let mut next = 0;
+    while next < all.len() {
+        let children = match next {
+            0 => children.clone(),
+            _ => format!("/proc/{0}/task/{0}/children", all[next]),
+        };
+        let text = std::fs::read_to_string(Path::new(&children)).unwrap_or_default();
+        all.extend(text.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        next += 1;
+    }
+    for pid in all {
+        let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    exec.wait().unwrap();
+}
+
+#[test]
+fn a_primary_that_is_started_again_waits_for_its_clients_and_they_keep_what_they_hold() {
+    let mut host = Host::new("again");
+    host.start(&[]);
+    let (mut exec, input) = host.holder(&["--type", "fair", "--fabric", "tcp", "--lease", "60"]);
+    assert_eq!(host.try_lock(), 75, "it is held");
+    host.kill();
+    host.start(&[]);
+    eventually("it recovers by itself", || host.is_ready());
+    assert_eq!(host.try_lock(), 75, "it is still held");
+    drop(input);
+    assert_eq!(exec.wait().unwrap().code(), Some(0), "it has not lost its lock");
+    assert_eq!(host.try_lock(), 0);
+    // everybody has left: there is nobody to wait for
+    host.kill();
+    host.start(&[]);
+    assert!(host.is_ready());
+}
+
+#[test]
+fn a_client_whose_process_has_ended_with_the_primary_is_not_waited_for() {
+    let mut host = Host::new("dead");
+    host.start(&[]);
+    let (exec, input) = host.holder(&["--type", "fair", "--fabric", "shm", "--lease", "600"]);
+    host.kill();
+    kill_exec(exec);
+    drop(input);
+    host.start(&["--deadline", "100000"]);
+    eventually("it recovers", || host.is_ready());
+    assert_eq!(host.try_lock(), 0);
+}
+
+#[test]
+fn who_does_not_come_back_is_given_up_after_the_deadline_or_by_an_operator() {
+    for deadline in ["1", "100000"] {
+        let mut host = Host::new(&format!("given-up-{deadline}"));
+        host.start(&[]);
+        let (exec, input) = host.holder(&["--type", "fair", "--fabric", "tcp", "--lease", "5"]);
+        host.kill();
+        kill_exec(exec);
+        drop(input);
+        host.start(&["--deadline", deadline]);
+        if deadline != "1" {
+            let recovery = &host.recover(&[])["recovery"];
+            assert_eq!(recovery["expected"], 1);
+            assert!(recovery["missing"][0]["seconds_left"].as_u64().unwrap() > 90_000);
+            assert_eq!(host.try_lock(), 69, "nobody is served");
+            let given_up = host.recover(&["--now"]);
+            assert_eq!(given_up["given_up"][0], recovery["missing"][0]["client"]);
+        }
+        eventually("it recovers", || host.is_ready());
+        assert_eq!(host.try_lock(), 0);
+        let output = dlock(&["recover", "--now", "--socket", &host.at("admin")]);
+        assert_eq!(code(&output), 69, "there is no recovery: {}", text(&output.stderr));
+    }
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The clients of a primary in a file: a line for each change, and a fresh file once it is mostly
+//! history.
+//!
+//! ```text
+//!   dlock clients 1 6f1c…                     the boot of the host
+//!   joined 5 00112233445566778899aabbccddeeff 9
+//!   mapped 5 4711 881234
+//!   left 5
+//! ```
+//! A line counts once it is whole: what a crash has cut off was not answered for. The file is its
+//! owner's alone: it has the proofs of the clients.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use dlock_core::control::Secret;
+use dlock_core::ids::ClientId;
+
+use super::{Change, Clients, Keeper, Process};
+
+const HEAD: &str = "dlock clients 1 ";
+/// Bytes of a file at most: a thousand clients, and their history, take less than 1 MiB.
+const BYTES_MAX: u64 = 64 << 20;
+/// Lines of history that are left alone.
+const HISTORY_LINES: usize = 4_096;
+
+/// The file.
+#[derive(Debug)]
+pub(crate) struct FileKeeper {
+    path: PathBuf,
+    boot: String,
+    /// `None`: what it has is not known, and it is written anew.
+    file: Option<File>,
+    lines: usize,
+}
+
+impl FileKeeper {
+    /// The file, and the clients in it. Of another boot of this host no process is left.
+    ///
+    /// # Errors
+    /// It is no such file, or cannot be read.
+    pub(crate) fn open(path: &Path) -> io::Result<(Self, Clients)> {
+        let boot = boot_id();
+        let keeper = Self { path: path.to_path_buf(), boot, file: None, lines: 0 };
+        let clients = match File::open(path) {
+            Ok(file) => keeper.read(file)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Clients::new(),
+            Err(error) => return Err(error),
+        };
+        Ok((keeper, clients))
+    }
+
+    fn read(&self, file: File) -> io::Result<Clients> {
+        let mut text = String::new();
+        file.take(BYTES_MAX).read_to_string(&mut text)?;
+        // a line without its end is one that a crash has cut off
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let mut lines = whole.lines();
+        let Some(boot) = lines.next().and_then(|line| line.strip_prefix(HEAD)) else {
+            return match text.is_empty() || HEAD.starts_with(&text) {
+                true => Ok(Clients::new()), // nothing was answered for yet
+                false => Err(invalid("its first line is not that of a list of clients")),
+            };
+        };
+        let mut clients = Clients::new();
+        for (n, line) in lines.enumerate() {
+            let change = parsed(line);
+            let change = change.ok_or_else(|| invalid(&format!("line {} is no change", n + 2)))?;
+            change.apply(&mut clients);
+        }
+        if boot != self.boot {
+            clients.values_mut().flat_map(|kept| &mut kept.processes).for_each(|p| p.started = 0);
+        }
+        Ok(clients)
+    }
+
+    fn rewrite(&mut self, clients: &Clients) -> io::Result<()> {
+        self.file = None;
+        let mut name =
+            self.path.file_name().ok_or_else(|| invalid("it has no file name"))?.to_os_string();
+        name.push(format!(".{}.new", std::process::id()));
+        let new = self.path.with_file_name(name);
+        let mut text = format!("{HEAD}{}\n", self.boot);
+        let mut lines = 0;
+        for (&client, kept) in clients {
+            let horizon_s = kept.horizon_s;
+            let secrets = kept.secrets.iter().rev();
+            let joined = secrets.map(|&secret| Change::Joined { client, secret, horizon_s });
+            let processes = kept.processes.iter();
+            let mapped = processes.map(|&process| Change::Mapped { client, process });
+            for change in joined.chain(mapped) {
+                text.push_str(&line(&change));
+                lines += 1;
+            }
+        }
+        let written = write_synced(&new, &text).and_then(|file| {
+            fs::rename(&new, &self.path)?;
+            Ok(file)
+        });
+        if written.is_err() {
+            let _ = fs::remove_file(&new); // it may not exist; the first error is to be reported
+        }
+        let file = written?;
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        (self.file, self.lines) = (Some(file), lines);
+        Ok(())
+    }
+}
+
+impl Keeper for FileKeeper {
+    fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
+        let is_history = self.lines > HISTORY_LINES + 8 * clients.len();
+        let file = match &mut self.file {
+            Some(file) if !is_history => file,
+            _ => return self.rewrite(clients),
+        };
+        let text: String = changes.iter().map(line).collect();
+        let kept = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
+        self.lines += changes.len();
+        if kept.is_err() {
+            self.file = None; // half a line may be at its end
+        }
+        kept
+    }
+}
+
+fn write_synced(path: &Path, text: &str) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let mut file = options.append(true).create(true).mode(0o600).open(path)?;
+    file.set_len(0)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+fn line(change: &Change) -> String {
+    match change {
+        Change::Joined { client, secret, horizon_s } => {
+            let secret: String = secret.0.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("joined {client} {secret} {horizon_s}\n")
+        }
+        Change::Mapped { client, process } => {
+            format!("mapped {client} {} {}\n", process.pid, process.started)
+        }
+        Change::Left { client } => format!("left {client}\n"),
+        Change::Only { clients } => {
+            let all: String = clients.iter().map(|client| format!(" {client}")).collect();
+            format!("only{all}\n")
+        }
+    }
+}
+
+fn parsed(line: &str) -> Option<Change> {
+    let mut words = line.split(' ');
+    let kind = words.next()?;
+    if kind == "only" {
+        let clients: Option<Vec<_>> = words.map(id).collect();
+        return Some(Change::Only { clients: clients? });
+    }
+    let client = id(words.next()?)?;
+    let change = match kind {
+        "joined" => {
+            let secret = secret(words.next()?)?;
+            Change::Joined { client, secret, horizon_s: words.next()?.parse().ok()? }
+        }
+        "mapped" => {
+            let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            Change::Mapped { client, process: Process { pid, started } }
+        }
+        "left" => Change::Left { client },
+        _ => return None,
+    };
+    words.next().is_none().then_some(change)
+}
+
+fn id(word: &str) -> Option<ClientId> {
+    word.parse().ok().and_then(ClientId::new)
+}
+
+fn secret(word: &str) -> Option<Secret> {
+    let mut secret = [0; 16];
+    if word.len() != 32 || !word.is_ascii() {
+        return None;
+    }
+    for (byte, digits) in secret.iter_mut().zip(word.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(Secret(secret))
+}
+
+/// The boot of this host; empty where it cannot be told: then no process is known to have ended.
+fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_string()
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_string())
+}
+
+impl Process {
+    /// This process, which runs now; `None`: it cannot be told from a later one.
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        started(pid).map(|started| Self { pid, started })
+    }
+
+    /// Whether it has ended for sure.
+    pub(crate) fn has_ended(self) -> bool {
+        match fs::metadata("/proc/self/stat") {
+            Ok(_) => started(self.pid) != Some(self.started),
+            Err(_) => false, // there is no way to know
+        }
+    }
+}
+
+/// When the process started, in ticks since the host did; `None`: there is none, or it is a zombie.
+fn started(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // the name is in brackets, and may have any bytes but its end
+    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = words.next()?;
+    (!matches!(state, "Z" | "X")).then(|| words.nth(18)?.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempFolder;
+
+    fn client(n: u32) -> ClientId {
+        ClientId::new(n).unwrap()
+    }
+
+    fn joined(n: u32, secret: u8, horizon_s: u32) -> Change {
+        Change::Joined { client: client(n), secret: Secret([secret; 16]), horizon_s }
+    }
+
+    fn keep(keeper: &mut FileKeeper, clients: &mut Clients, changes: &[Change]) {
+        changes.iter().for_each(|change| change.apply(clients));
+        keeper.keep(changes, clients).unwrap();
+    }
+
+    #[test]
+    fn what_is_kept_is_there_after_any_end() {
+        let folder = TempFolder::new("roster");
+        let path = folder.path().join("clients");
+        let (mut keeper, mut clients) = FileKeeper::open(&path).unwrap();
+        assert!(clients.is_empty());
+        let me = Process::of(std::process::id() as i32).unwrap();
+        let mapped = Change::Mapped { client: client(5), process: me };
+        let all = [joined(5, 1, 9), mapped, joined(6, 0xab, 0), joined(5, 2, 9), joined(7, 1, 1)];
+        for change in &all {
+            keep(&mut keeper, &mut clients, std::slice::from_ref(change));
+        }
+        keep(&mut keeper, &mut clients, &[Change::Left { client: client(6) }]);
+        let (_, read) = FileKeeper::open(&path).unwrap();
+        assert_eq!((read.len(), &read), (2, &clients));
+        let text = fs::read_to_string(&path).unwrap();
+        // a crash cuts the last line off
+        for cut in 1..=text.lines().last().unwrap().len() {
+            fs::write(&path, &text[..text.len() - cut]).unwrap();
+            let (mut keeper, mut clients) = FileKeeper::open(&path).unwrap();
+            assert_eq!(clients.len(), 3, "it had not left yet");
+            keep(&mut keeper, &mut clients, &[Change::Only { clients: vec![client(7)] }]);
+            assert_eq!(FileKeeper::open(&path).unwrap().1, clients);
+            assert_eq!(clients.len(), 1);
+        }
+        let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_does_not_grow_with_its_history() {
+        let folder = TempFolder::new("roster-history");
+        let path = folder.path().join("clients");
+        let (mut keeper, mut clients) = FileKeeper::open(&path).unwrap();
+        let turns: Vec<Change> = (0..HISTORY_LINES as u32)
+            .map(|n| if n % 2 == 0 { joined(5, 1, 0) } else { Change::Left { client: client(5) } })
+            .collect();
+        for _ in 0..4 {
+            keep(&mut keeper, &mut clients, &turns);
+        }
+        let lines = fs::read_to_string(&path).unwrap().lines().count();
+        assert!(lines <= 2 * HISTORY_LINES + 2, "{lines}");
+        assert_eq!(FileKeeper::open(&path).unwrap().1, clients);
+    }
+
+    #[test]
+    fn a_file_that_is_no_list_of_clients_is_refused_and_left_alone() {
+        let folder = TempFolder::new("roster-bad");
+        let path = folder.path().join("clients");
+        let head = format!("{HEAD}x\n");
+        for wrong in [
+            "hello\n",
+            "epoch 5\n",
+            &format!("{head}joined 5 0011 9\n"),
+            &format!("{head}joined 0 00112233445566778899aabbccddeeff 9\n"),
+            &format!("{head}joined 5 00112233445566778899aabbccddeeff 9 9\n"),
+            &format!("{head}left\n"),
+            &format!("{head}gone 5\n"),
+            &format!("{head}only 5 x\n"),
+            &format!("{head}mapped 5 1\n"),
+        ] {
+            fs::write(&path, wrong).unwrap();
+            assert!(FileKeeper::open(&path).is_err(), "{wrong:?}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), wrong);
+        }
+        for nothing in ["", "dlock cl", &head] {
+            fs::write(&path, nothing).unwrap();
+            assert!(FileKeeper::open(&path).unwrap().1.is_empty(), "{nothing:?}");
+        }
+        assert!(FileKeeper::open(folder.path()).is_err(), "a folder is no file");
+    }
+
+    #[test]
+    fn a_process_has_ended_when_it_has_and_its_number_may_be_anothers() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::of(child.id() as i32).unwrap();
+        assert!(!process.has_ended());
+        assert!(Process { started: process.started + 1, ..process }.has_ended());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(process.has_ended());
+        assert_eq!(Process::of(process.pid), None);
+    }
+
+    #[test]
+    fn of_another_boot_no_process_is_left() {
+        let folder = TempFolder::new("roster-boot");
+        let path = folder.path().join("clients");
+        let me = Process::of(std::process::id() as i32).unwrap();
+        let mapped = line(&Change::Mapped { client: client(5), process: me });
+        fs::write(&path, format!("{HEAD}another\n{}{mapped}", line(&joined(5, 1, 0)))).unwrap();
+        let (_, clients) = FileKeeper::open(&path).unwrap();
+        assert!(clients[&client(5)].processes.iter().all(|process| process.has_ended()));
+    }
+}

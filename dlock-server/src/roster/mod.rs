@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who the clients are, kept outside this process: for whoever comes after it.
+//!
+//! ```text
+//!   command thread ──Change──▶ writer thread ──▶ Keeper: a file, or whatever holds it
+//!        │ its number                 │ kept
+//!        ▼                            ▼
+//!   control thread: a client is answered once it is kept that it is one
+//! ```
+//! Written when clients come and go, and never on the way to a lock. What comes while the last
+//! changes are being written is written together.
+
+mod file;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use dlock_core::control::Secret;
+use dlock_core::ids::ClientId;
+use dlock_core::primary::Known;
+use log::Level;
+use tokio::sync::watch;
+
+use crate::log_limit::{limited, Cause};
+pub(crate) use file::FileKeeper;
+
+/// What is kept of a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// Its proofs: the last that it was given, and the one before, which it may still use.
+    pub(crate) secrets: Vec<Secret>,
+    /// Its session horizon, seconds; 0: unlimited.
+    pub(crate) horizon_s: u32,
+    /// The processes of this host that have mapped the memory for it.
+    pub(crate) processes: Vec<Process>,
+}
+
+/// A process of this host, for as long as the host runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// Its number.
+    pub(crate) pid: i32,
+    /// When it started, in ticks since the host did: its number may be another's by now.
+    pub(crate) started: u64,
+}
+
+/// Proofs that are kept of a client.
+const SECRETS_MAX: usize = 2;
+/// Processes that are kept of a client; more, and it counts as one whose end cannot be seen.
+const PROCESSES_MAX: usize = 8;
+
+/// All clients.
+pub(crate) type Clients = BTreeMap<ClientId, Kept>;
+
+/// Something that has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// A client was let in, or has a session prepared.
+    Joined { client: ClientId, secret: Secret, horizon_s: u32 },
+    /// A process has mapped the memory for it.
+    Mapped { client: ClientId, process: Process },
+    /// It is a client no more.
+    Left { client: ClientId },
+    /// These are all.
+    Only { clients: Vec<ClientId> },
+}
+
+impl Change {
+    /// Makes the change.
+    pub(crate) fn apply(&self, clients: &mut Clients) {
+        match self {
+            Change::Joined { client, secret, horizon_s } => {
+                let kept = clients.entry(*client).or_default();
+                kept.secrets.retain(|known| known != secret);
+                kept.secrets.insert(0, *secret);
+                kept.secrets.truncate(SECRETS_MAX);
+                kept.horizon_s = *horizon_s;
+            }
+            Change::Mapped { client, process } => {
+                if let Some(kept) = clients.get_mut(client) {
+                    if !kept.processes.contains(process) && kept.processes.len() < PROCESSES_MAX {
+                        kept.processes.push(*process);
+                    }
+                }
+            }
+            Change::Left { client } => _ = clients.remove(client),
+            Change::Only { clients: all } => clients.retain(|client, _| all.contains(client)),
+        }
+    }
+}
+
+/// Whatever holds the clients: a file on this host, or a service that hosts share.
+pub(crate) trait Keeper: Send + 'static {
+    /// Keeps these changes; `clients`: what they make of everything.
+    ///
+    /// # Errors
+    /// They may not be kept. Everything is told again with the next ones.
+    fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()>;
+}
+
+/// What the predecessor's clients are to a recovery.
+pub(crate) fn known(clients: &Clients) -> Vec<Known> {
+    let known = |(&client, kept): (&ClientId, &Kept)| {
+        let (last, first) = (*kept.secrets.last()?, *kept.secrets.first()?);
+        Some(Known { client, secrets: [first, last], horizon_s: kept.horizon_s })
+    };
+    clients.iter().filter_map(known).collect()
+}
+
+impl Kept {
+    /// Whether nothing of it can rely on its locks any more: its processes of this host have ended.
+    pub(crate) fn is_dead(&self) -> bool {
+        let is_complete = (1..PROCESSES_MAX).contains(&self.processes.len());
+        is_complete && self.processes.iter().all(|process| process.has_ended())
+    }
+}
+
+/// The way to the writer thread. Without one nothing is kept.
+#[derive(Debug)]
+pub(crate) struct Roster {
+    changes: Option<Sender<Change>>,
+    /// How many were told.
+    told: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How many changes are kept, or could not be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Written {
+    changes: u64,
+    is_failing: bool,
+}
+
+/// Waits for the writer thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Receipts {
+    told: Arc<AtomicU64>,
+    written: watch::Receiver<Written>,
+}
+
+impl Receipts {
+    /// Waits until everything is kept that was told until now.
+    ///
+    /// # Errors
+    /// It cannot be.
+    pub(crate) async fn all_kept(&self) -> Result<(), ()> {
+        let change = self.told.load(Ordering::Acquire);
+        let mut written = self.written.clone();
+        let written = written.wait_for(|written| written.changes >= change).await;
+        match written {
+            Ok(written) if !written.is_failing => Ok(()),
+            _ => Err(()),
+        }
+    }
+}
+
+impl Roster {
+    /// Begins with these clients.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub(crate) fn start(
+        keeper: Option<Box<dyn Keeper>>,
+        clients: Clients,
+    ) -> io::Result<(Self, Receipts)> {
+        let (progress, written) = watch::channel(Written::default());
+        let told = Arc::new(AtomicU64::new(0));
+        let receipts = Receipts { told: Arc::clone(&told), written };
+        let Some(keeper) = keeper else {
+            // every change is kept as well as it will ever be
+            let all = Written { changes: u64::MAX, is_failing: false };
+            progress.send_replace(all);
+            return Ok((Self { changes: None, told, thread: None }, receipts));
+        };
+        let (sender, receiver) = channel();
+        let work = move || write(keeper, clients, &receiver, &progress);
+        let thread = Builder::new().name("dlock-roster".to_string()).spawn(work)?;
+        Ok((Self { changes: Some(sender), told, thread: Some(thread) }, receipts))
+    }
+
+    /// Tells of a change.
+    pub(crate) fn tell(&self, change: Change) {
+        self.told.fetch_add(1, Ordering::Release);
+        if let Some(changes) = &self.changes {
+            let _ = changes.send(change); // a writer that has ended keeps nothing
+        }
+    }
+}
+
+impl Drop for Roster {
+    /// What was told is kept.
+    fn drop(&mut self) {
+        self.changes = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic was reported when it happened
+        }
+    }
+}
+
+fn write(
+    mut keeper: Box<dyn Keeper>,
+    mut clients: Clients,
+    changes: &Receiver<Change>,
+    progress: &watch::Sender<Written>,
+) {
+    let mut written = Written::default();
+    while let Ok(first) = changes.recv() {
+        let together: Vec<Change> = std::iter::once(first).chain(changes.try_iter()).collect();
+        together.iter().for_each(|change| change.apply(&mut clients));
+        written.changes += together.len() as u64;
+        let kept = keeper.keep(&together, &clients);
+        written.is_failing = kept.is_err();
+        if let Err(error) = kept {
+            limited!(
+                Cause::Roster,
+                Level::Error,
+                "clients are refused: who they are cannot be kept: {error}"
+            );
+        }
+        progress.send_replace(written);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    fn id(n: u32) -> ClientId {
+        ClientId::new(n).unwrap()
+    }
+
+    fn joined(n: u32, secret: u8) -> Change {
+        Change::Joined { client: id(n), secret: Secret([secret; 16]), horizon_s: 9 }
+    }
+
+    #[test]
+    fn a_client_has_its_last_two_proofs_and_its_processes() {
+        let mut clients = Clients::new();
+        let process = Process { pid: 7, started: 8 };
+        let mapped = Change::Mapped { client: id(1), process };
+        mapped.apply(&mut clients);
+        assert!(clients.is_empty(), "it is no client");
+        for change in [joined(1, 1), joined(1, 2), mapped.clone(), mapped, joined(1, 3)] {
+            change.apply(&mut clients);
+        }
+        let kept = &clients[&id(1)];
+        assert_eq!(kept.secrets, [Secret([3; 16]), Secret([2; 16])]);
+        assert_eq!((kept.processes.as_slice(), kept.horizon_s), (&[process][..], 9));
+        assert_eq!(known(&clients)[0].secrets, kept.secrets[..]);
+        joined(2, 1).apply(&mut clients);
+        Change::Left { client: id(1) }.apply(&mut clients);
+        joined(3, 1).apply(&mut clients);
+        Change::Only { clients: vec![id(3), id(4)] }.apply(&mut clients);
+        assert!(clients.keys().eq([&id(3)]));
+    }
+
+    struct Slow(Arc<Mutex<(Vec<usize>, bool)>>);
+
+    impl Keeper for Slow {
+        fn keep(&mut self, changes: &[Change], _: &Clients) -> io::Result<()> {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let mut seen = self.0.lock().unwrap();
+            seen.0.push(changes.len());
+            match seen.1 {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => Ok(()),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn changes_are_kept_together_and_who_waits_is_told_or_refused() {
+        let seen = Arc::new(Mutex::new((Vec::new(), false)));
+        let keeper: Box<dyn Keeper> = Box::new(Slow(Arc::clone(&seen)));
+        let (roster, receipts) = Roster::start(Some(keeper), Clients::new()).unwrap();
+        (0..100).for_each(|n| roster.tell(joined(n + 1, 1)));
+        assert_eq!(receipts.all_kept().await, Ok(()));
+        assert!(seen.lock().unwrap().0.len() < 50, "they are written together");
+        seen.lock().unwrap().1 = true;
+        roster.tell(joined(1, 2));
+        assert_eq!(receipts.all_kept().await, Err(()));
+        seen.lock().unwrap().1 = false;
+        roster.tell(joined(1, 3));
+        assert_eq!(receipts.all_kept().await, Ok(()));
+        drop(roster);
+        assert_eq!(seen.lock().unwrap().0.iter().sum::<usize>(), 102);
+        let (none, receipts) = Roster::start(None, Clients::new()).unwrap();
+        none.tell(joined(1, 1));
+        assert_eq!(receipts.all_kept().await, Ok(()));
+    }
+}
