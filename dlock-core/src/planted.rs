@@ -163,7 +163,6 @@ bugs! {
     DeadlineAlone =
         "deadline-alone",
         "who has a horizon is waited for until that has passed, whatever the deadline";
-    HalfToldCounts = "half-told-counts", "of a client that has not told everything nothing counts";
     RecoveryEarly = "recovery-early", "nobody is served before all clients have told their claims";
     UndoBeforeFence = "undo-before-fence", "nothing of a client is undone before it is fenced";
     NoAbsentGrace = "no-absent-grace", "an absent client keeps what it holds for its grace";

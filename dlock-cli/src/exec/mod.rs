@@ -26,7 +26,7 @@
 //! |---|---|
 //! | no answer from the primary | supervisor: SIGTERM, then SIGKILL to all its descendants |
 //! | the primary says that the lock is lost | supervisor: SIGKILL at once |
-//! | a successor refuses it (fair locks) | supervisor: SIGTERM, SIGKILL; the recovery waits |
+//! | a successor refuses it | supervisor: SIGTERM, then SIGKILL; the recovery waits |
 //! | supervisor stopped (SIGSTOP, Ctrl-Z) | keeper extends as before; it kills if it cannot |
 //! | supervisor killed | PR_SET_PDEATHSIG, and the keeper: SIGKILL to its group, then release |
 //! | keeper stopped | supervisor: as without an answer |

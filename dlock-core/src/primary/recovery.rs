@@ -83,8 +83,7 @@ impl Primary {
         let (mut all, mut granted) = (0, 0);
         let mut of_one = Vec::new();
         while let Some(((slot, _), claim)) = claims.next() {
-            let told = self.has_claimed_all(claim.client) || planted::is(Bug::HalfToldCounts);
-            let counts = told && self.known(claim.client).is_some();
+            let counts = self.has_claimed_all(claim.client) && self.known(claim.client).is_some();
             of_one.extend(counts.then_some(claim));
             if planted::is(Bug::ClaimsCountedTwice) {
                 of_one.extend(counts.then_some(claim));

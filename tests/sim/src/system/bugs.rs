@@ -48,7 +48,7 @@ driver_bugs! {
 /// What is too rare in `all`, and the scenario that has what it needs.
 #[cfg(feature = "planted")]
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("share-over-owner", "quiet"),
+    ("earlier-claim-counts", "quiet"),
     ("intent-lapses", "handover"),
     ("claim-lapses", "recovery"),
     ("revoked-once", "stale"),

@@ -340,14 +340,15 @@ impl World {
         let c = sys.rng.below(sys.clients.len() as u64) as usize;
         let remote = sys.clients[c].fabric != Fabric::Shm;
         let life = sys.clients[c].life;
-        // recovery waits for an exact number of clients: none may vanish meanwhile
-        let may_go = sys.alive && !sys.recovering && life != Life::Dead;
+        // a recovery waits without end for a client without a horizon: none may vanish meanwhile
+        let is_awaited = sys.recovering && sys.plan.horizon_s == 0;
+        let may_go = sys.alive && !is_awaited && life != Life::Dead;
         match fault {
             Fault::Crash if may_go => {
                 sys.struck(fault, c);
                 sys.exit(c);
             }
-            Fault::CrashPrimary if sys.alive && !sys.recovering && everybody_comes => {
+            Fault::CrashPrimary if sys.alive && everybody_comes => {
                 sys.struck(fault, c);
                 self.crash_primary();
             }

@@ -254,6 +254,7 @@ impl World {
         // the server lets it wait; here it comes again
         let Opened::Admitted(admitted) = opened else { return Err(Status::ServerNoResource) };
         let id = admitted.client;
+        self.proofs.insert(id, admitted.secret);
         let sys = &mut self.sys;
         sys.memory.add_client(id);
         let (process, mapped) = sys.session(id).map_or((0, false), |s| (s.process, s.mapped));

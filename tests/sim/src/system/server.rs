@@ -6,14 +6,17 @@
 //!   inbox ─▶ Serve ─▶ check_chain, execute, executed | command | members
 //! ```
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use dlock_core::clock::NS;
+use dlock_core::control::Secret;
 use dlock_core::fabric::FabricSet;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
 use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
 use dlock_core::lock::LockEntry;
 use dlock_core::membership::{Ending, Exit, Membership, Orphans, Rules, State};
 use dlock_core::message::LockType;
-use dlock_core::primary::{Primary, PrimaryConfig, Sent};
+use dlock_core::primary::{Known, Primary, PrimaryConfig, Sent};
 use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
 use dlock_core::words::{AtomicWord, FairWord, RwWord};
 
@@ -32,6 +35,10 @@ pub(crate) struct World {
     /// Sessions that are prepared.
     pub prepared: Vec<Session>,
     pub out: Vec<Sent>,
+    /// The clients of the last primary that has ended.
+    roster: BTreeSet<ClientId>,
+    /// The proofs of all clients there ever were.
+    pub proofs: BTreeMap<ClientId, Secret>,
     /// What had come when membership asked, and is still to be served before that is told.
     pub unheard: usize,
     /// Locks that are free, and whose waiters sleep: since when, and the word.
@@ -53,6 +60,9 @@ const TURN_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS / 2;
 /// The same of a lock whose wake-up was lost with the session of its sender.
 const RW_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS + NS / 10;
 
+/// In so many of a thousand recoveries without horizons the clients are known.
+const KNOWN: u32 = 500;
+
 /// The rules of a primary of this plan.
 fn rules(sys: &Sys) -> Rules {
     Rules {
@@ -71,8 +81,20 @@ impl World {
         let none = vec![None; sys.plan.locks.len()];
         let (primary, unheard, asleep, untold) = (None, 0, none.clone(), none);
         let kept = vec![None; sys.plan.locks.len()];
-        let mut world =
-            Self { sys, primary, members, prepared, out, unheard, asleep, untold, kept };
+        let (roster, proofs) = (BTreeSet::new(), BTreeMap::new());
+        let mut world = Self {
+            sys,
+            primary,
+            members,
+            prepared,
+            out,
+            roster,
+            proofs,
+            unheard,
+            asleep,
+            untold,
+            kept,
+        };
         world.primary = Some(world.fresh_primary(0));
         world
     }
@@ -93,13 +115,18 @@ impl World {
 
     /// The primary is gone, with its memory and all its connections.
     pub fn crash_primary(&mut self) {
+        if !self.primary.as_ref().is_some_and(|primary| primary.is_recovering()) {
+            self.roster.clear();
+        }
+        self.roster.extend(self.members.iter().map(|(client, _)| client));
         let sys = &mut self.sys;
         self.primary = None;
         sys.alive = false;
         sys.oracle.primary_ended();
         sys.inbox.clear();
         sys.sessions.clear();
-        sys.dead = std::mem::take(&mut sys.memory);
+        let memory = std::mem::take(&mut sys.memory);
+        sys.dead.push((sys.epoch, memory));
         for c in 0..sys.clients.len() {
             if sys.clients[c].life == Life::Leaving {
                 sys.exit(c); // the successor does not wait for it
@@ -125,15 +152,32 @@ impl World {
         }
         let stays = |life| matches!(life, Life::Up | Life::Broken);
         let expected = sys.clients.iter().filter(|c| c.id.is_some() && stays(c.life));
-        let expected = expected.count() as u32;
-        sys.log(|| format!("a successor waits for {expected} clients"));
-        let primary = self.fresh_primary(expected);
+        let expected: Vec<ClientId> = expected.filter_map(|c| c.id).collect();
+        let is_known = sys.plan.horizon_s > 0 || sys.rng.chance(KNOWN);
+        let counted = if is_known { 0 } else { expected.len() as u32 };
+        let deadline_s = sys.rng.pick(&[0, 1, 5, 30]);
+        let mut primary = self.fresh_primary(counted);
+        if is_known {
+            // one without a horizon is waited for without end: it must come
+            let horizon_s = self.sys.plan.horizon_s;
+            let comes = |client: &ClientId| horizon_s > 0 || expected.contains(client);
+            let known = self.roster.iter().filter(|client| comes(client));
+            let known: Vec<Known> = known.map(|&client| self.known(client)).collect();
+            primary.awaits(self.sys.server_now(), &known, deadline_s);
+        }
+        self.sys.log(|| format!("a successor: {:?}", primary.progress()));
         self.sys.recovering = primary.is_recovering();
         self.primary = Some(primary);
         self.members = Membership::new(rules(&self.sys));
         self.prepared.clear();
         self.unheard = 0;
         self.schedule_tick();
+    }
+
+    /// What the primaries keep of a client, which has the same proof all its life.
+    fn known(&self, client: ClientId) -> Known {
+        let secret = self.proofs.get(&client).copied().unwrap_or(Secret([0; 16]));
+        Known { client, secrets: [secret; 2], horizon_s: self.sys.plan.horizon_s }
     }
 
     /// Handles one thing that has arrived.

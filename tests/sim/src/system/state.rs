@@ -386,7 +386,7 @@ pub(crate) struct Sys {
     pub bugs: Bugs,
     pub memory: Memory,
     /// The memory of the predecessor, which its clients may still have mapped.
-    pub dead: Memory,
+    pub dead: Vec<(u32, Memory)>,
     pub epoch: u32,
     pub alive: bool,
     pub recovering: bool,
@@ -432,7 +432,7 @@ impl Sys {
             rng,
             bugs,
             memory: Memory::new(slots),
-            dead: Memory::new(slots),
+            dead: Vec::new(),
             epoch: 1,
             alive: true,
             recovering: false,
@@ -556,8 +556,11 @@ impl Sys {
 
     /// A word operation on memory, as its client's executor has it executed.
     pub fn word_op(&mut self, epoch: u32, id: ClientId, word_op: &WordOp) -> u64 {
-        let memory =
-            if epoch == self.epoch && self.alive { &mut self.memory } else { &mut self.dead };
+        let is_here = epoch == self.epoch && self.alive;
+        let memory = match self.dead.iter_mut().find(|(dead, _)| *dead == epoch) {
+            Some((_, dead)) if !is_here => dead,
+            _ => &mut self.memory,
+        };
         let value = memory.execute(id, word_op);
         self.mix(value ^ u64::from(id.get()) << 32);
         self.log(|| format!("  {} {word_op:x?} = {value:#x}", id.get()));
