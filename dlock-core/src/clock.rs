@@ -42,8 +42,8 @@ impl ServerTime {
         let is_short = planted::is(Bug::LeaseShortened) && expire_s < u32::MAX;
         self.seconds().saturating_add(expire_s - u32::from(is_short && expire_s > 0))
     }
-    /// The deadline of a hold of which so much is left, in nanoseconds; `u64::MAX`: no end. It lasts
-    /// at least as long, and less than a second longer.
+    /// The deadline of a hold of which so much is left, in nanoseconds; `u64::MAX`: no end. It
+    /// lasts at least as long, and less than a second longer.
     pub fn deadline_of_rest(self, left_ns: u64) -> u32 {
         let end_s = self.0.saturating_add(left_ns).div_ceil(NS);
         match left_ns {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary is gone: what its clients had, at its successor. The clients' own entries and machines,
-//! and the primary; in between nothing but the verbs and the messages.
+//! A primary is gone: what its clients had, at its successor. The clients' own entries and
+//! machines, and the primary; in between nothing but the verbs and the messages.
 
 #[path = "common/mod.rs"]
 mod common;

@@ -227,8 +227,8 @@ fn come_back(client: &Client, ip: &str, held: &Held<'_>) -> Result<Back, Error> 
 }
 
 /// A recovering successor has refused the lock, or the session's horizon had passed. COMMAND is
-/// stopped as at the end of a lease. After that the recovery goes on, and the lock is free. Whether COMMAND
-/// has ended.
+/// stopped as at the end of a lease. After that the recovery goes on, and the lock is free. Whether
+/// COMMAND has ended.
 fn give_up(client: &Client, exec: &Exec, end_ns: u64, stop: &Receiver<()>, watch: &Watch) -> bool {
     let stop_time = times::stop_time(lease(exec));
     let mut has_ended = false;

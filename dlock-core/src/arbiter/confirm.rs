@@ -1,10 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a client has of a lock after a recovery, which has settled what it claimed.
 
-use super::{fair, Caller, Ctx, LockState};
+use super::{fair, Arbiter, Caller, Ctx, LockRef, LockState};
+use crate::ids::ClientId;
 use crate::message::{LockType, Mode, Reply};
 use crate::status::Status;
-use crate::words::{AtomicWord, FairWord, LedgerState, RwWord, Ticket};
+use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+
+impl Arbiter {
+    /// What this client has of the lock was settled in a recovery: its ledger says so. Of a proxied
+    /// client it is known without.
+    pub(crate) fn claimed(&mut self, lock: LockRef<'_>, client: ClientId, entry: LedgerEntry) {
+        if !self.proxied.contains(client) {
+            return;
+        }
+        let state = self.state(lock.slot);
+        match (lock.lock_type, fair::named(entry)) {
+            (LockType::Atomic, _) => {}
+            (LockType::Rw, _) => _ = state.rw.shares.insert(client),
+            (LockType::Fair, Some(ticket)) => _ = state.fair.live.insert(client, ticket),
+            (LockType::Fair, None) => {}
+        }
+        self.drop_if_empty(lock.slot);
+    }
+}
 
 /// Answers a [`Request::Confirm`](crate::message::Request::Confirm). The word is read once: others
 /// may change it at any time, and the answer is about what was found.

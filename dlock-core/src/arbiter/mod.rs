@@ -416,22 +416,6 @@ impl Arbiter {
         }
     }
 
-    /// What this client has of the lock was settled in a recovery: its ledger says so. Of a proxied
-    /// client it is known without.
-    pub(crate) fn claimed(&mut self, lock: LockRef<'_>, client: ClientId, entry: LedgerEntry) {
-        if !self.proxied.contains(client) {
-            return;
-        }
-        let state = self.state(lock.slot);
-        match (lock.lock_type, fair::named(entry)) {
-            (LockType::Atomic, _) => {}
-            (LockType::Rw, _) => _ = state.rw.shares.insert(client),
-            (LockType::Fair, Some(ticket)) => _ = state.fair.live.insert(client, ticket),
-            (LockType::Fair, None) => {}
-        }
-        self.drop_if_empty(lock.slot);
-    }
-
     /// The lock is gone, and nobody knows it any more.
     pub fn destroyed(&mut self, slot: Slot) {
         self.hindered.remove(&slot);

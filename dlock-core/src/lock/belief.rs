@@ -111,8 +111,8 @@ impl LockEntry {
     }
 }
 
-/// What is left of a lease, for another server clock, nanoseconds; `u64::MAX`: it has no end. A hold
-/// is valid through the whole second of its deadline.
+/// What is left of a lease, for another server clock, nanoseconds; `u64::MAX`: it has no end. A
+/// hold is valid through the whole second of its deadline.
 pub(super) fn left_ns(deadline_s: u32, now: Now) -> u64 {
     if deadline_s == u32::MAX {
         return u64::MAX;

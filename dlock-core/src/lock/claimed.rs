@@ -6,8 +6,8 @@
 //!                                                          ▲  │             Queued: with a ticket
 //!                                   answer lost, NOT_READY └──┘             Denied: lost
 //! ```
-//! All claims to a lock are decided together, once every client has told its own. So nothing that is
-//! claimed is relied on, and no word of the lock is touched, before the successor was asked.
+//! All claims to a lock are decided together, once every client has told its own. So nothing that
+//! is claimed is relied on, and no word of the lock is touched, before the successor was asked.
 
 use super::belief::{left_ns, NO_CLOCK};
 use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Step, View};
@@ -20,8 +20,8 @@ use crate::status::Status;
 const MS: u64 = NS / 1_000;
 
 impl LockEntry {
-    /// What to tell a recovering primary. `now`: by the clock that the deadlines are of; `epoch`: the
-    /// incarnation of which the lock's place was.
+    /// What to tell a recovering primary. `now`: by the clock that the deadlines are of; `epoch`:
+    /// the incarnation of which the lock's place was.
     pub fn claim(&self, now: Now, epoch: Epoch) -> Claim {
         let held = self.claimed_mode().map(|mode| HeldClaim {
             mode,
@@ -33,7 +33,8 @@ impl LockEntry {
         Claim { lock: self.lock, desc: self.desc.clone(), held }
     }
 
-    /// How it has the lock, or asks for it. What an answer was lost of is not claimed: it is undone.
+    /// How it has the lock, or asks for it. What an answer was lost of is not claimed: it is
+    /// undone.
     fn claimed_mode(&self) -> Option<Mode> {
         use EntryState as S;
         match self.state {
@@ -62,8 +63,8 @@ impl LockEntry {
         is_fair.then(|| self.place.unwrap_or(here))
     }
 
-    /// What the lock has at the incarnation `epoch` was claimed at a successor. Its lease is counted
-    /// by the successor's clock from now on; `old` and `new` are of the same moment.
+    /// What the lock has at the incarnation `epoch` was claimed at a successor. Its lease is
+    /// counted by the successor's clock from now on; `old` and `new` are of the same moment.
     pub fn is_claimed(&mut self, epoch: Epoch, old: Now, new: Now) {
         if self.claimed_mode().is_none() {
             return;

@@ -118,8 +118,8 @@ impl Primary {
         }
     }
 
-    /// An operator does not want to wait for those that are not here. What they held may be given to
-    /// others while they rely on it.
+    /// An operator does not want to wait for those that are not here. What they held may be given
+    /// to others while they rely on it.
     pub fn hurries(&mut self) {
         self.awaited.is_hurried = true;
     }

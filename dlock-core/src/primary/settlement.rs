@@ -8,12 +8,12 @@
 //! the predecessor had taken the other away. The shares of readers are added up.
 //!
 //! *Fair*: who holds the lock is at the head, and the rest is queued behind in the order of their
-//! tickets, numbered anew from 0. A ticket's place is the incarnation at which it was taken, and its
-//! number there. It is open as long as its number lies at or after the served one, and open numbers
-//! are less than half a lane apart. So the distance from the served number orders the tickets of one
-//! incarnation, over the numbers that the arbiter has left out and over the end of the lane. Each
-//! client tells the word that it saw last; its own ticket was open in it. The served number that
-//! lies between another one and the ticket of its client is the later one of both.
+//! tickets, numbered anew from 0. A ticket's place is the incarnation at which it was taken, and
+//! its number there. It is open as long as its number lies at or after the served one, and open
+//! numbers are less than half a lane apart. So the distance from the served number orders the
+//! tickets of one incarnation, over the numbers that the arbiter has left out and over the end of
+//! the lane. Each client tells the word that it saw last; its own ticket was open in it. The served
+//! number that lies between another one and the ticket of its client is the later one of both.
 
 use std::cmp::Reverse;
 

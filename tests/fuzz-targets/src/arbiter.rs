@@ -424,7 +424,11 @@ impl World {
                 if is(LockType::Atomic as usize) {
                     assert_eq!(AtomicWord::from_bits(word).client(), me, "{request:?}");
                 }
-                let exclusive = matches!(request, Request::Wait { mode: Mode::Exclusive, .. });
+                let exclusive = matches!(
+                    request,
+                    Request::Wait { mode: Mode::Exclusive, .. }
+                        | Request::Confirm { mode: Mode::Exclusive, .. }
+                );
                 if is(LockType::Rw as usize) {
                     let owner = RwWord::from_bits(word).client();
                     assert_eq!(owner, if exclusive { me } else { 0 }, "{request:?}");

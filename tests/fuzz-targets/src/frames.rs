@@ -5,7 +5,7 @@
 //! has grown there may be fields of a later version, which are skipped.
 
 use dlock_core::codec::{self, Frame, Header, Kind, HEADER_LEN};
-use dlock_core::control::{VERSION, VERSION_MIN};
+use dlock_core::control::{ControlRequest, VERSION, VERSION_MIN};
 use dlock_core::limits::FRAME_LEN_MAX;
 
 /// Kinds of frames whose payloads are tried whatever the header says.
@@ -87,6 +87,8 @@ fn payload_of(kind: Kind, payload: &[u8]) {
     let own = &bytes[HEADER_LEN..];
     match may_go_on(kind) {
         true => assert!(payload.starts_with(own), "{frame:?}: {own:?} of {payload:?}"),
+        // claims of version 1 are told as those of version 2
+        false if matches!(frame, Frame::Control(_, ControlRequest::UpdateLocks(_))) => {}
         false => assert_eq!(own, payload, "{frame:?}"),
     }
     let head = bytes.first_chunk().map(codec::header);

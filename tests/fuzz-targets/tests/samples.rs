@@ -19,7 +19,7 @@ const VARIANTS: [(&str, usize); 8] = [
     ("frame", 9),
     ("control request", 12),
     ("control reply", 8),
-    ("request", 12),
+    ("request", 13),
     ("reply", 6),
     ("word_op", 4),
     ("outcome", 3),

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, panic};
 
@@ -18,7 +19,9 @@ type Input = (String, Vec<u8>);
 fn corpus(target: &Target) -> Vec<Input> {
     let name = format!("{}.tar.xz", target.name);
     let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(name);
-    let name = format!("dlock-corpus-{}-{}", target.name, std::process::id());
+    static UNPACKED: AtomicU32 = AtomicU32::new(0);
+    let turn = UNPACKED.fetch_add(1, Ordering::Relaxed); // tests may be threads of one process
+    let name = format!("dlock-corpus-{}-{}-{turn}", target.name, std::process::id());
     let folder = std::env::temp_dir().join(name);
     fs::create_dir_all(&folder).unwrap();
     let tar = Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(&folder).status();

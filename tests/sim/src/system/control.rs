@@ -8,7 +8,7 @@
 //!      └── a new incarnation, with nothing ◀──────────┘ ClientRemoved
 //! ```
 
-use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{
     ControlReply, ControlRequest, LockDesc, LockGrant, Secret, Terms, UNLIMITED,
 };
@@ -18,7 +18,7 @@ use dlock_core::lock::LockEntry;
 use dlock_core::session::{was_heard, Binding, Heartbeats};
 use dlock_core::status::Status;
 
-use super::clock::{Clock, DRIFT_PPM};
+use super::clock::DRIFT_PPM;
 use super::coverage::Action;
 use super::plan::Fabric;
 use super::state::{Ask, Doing, Ev, Life, Sys};
@@ -106,14 +106,14 @@ impl Sys {
         }
     }
 
-    fn control_after(&mut self, c: usize, ns: u64) {
+    pub(super) fn control_after(&mut self, c: usize, ns: u64) {
         let client = &mut self.clients[c];
         client.control_tok += 1;
         let ev = Ev::Control(c as u8, client.inc, client.control_tok);
         self.after(ns, ev);
     }
 
-    fn ask(&mut self, c: usize, ask: Ask) {
+    pub(super) fn ask(&mut self, c: usize, ask: Ask) {
         let ns = self.takes(10_000);
         let to = if self.alive { self.epoch } else { 0 };
         let client = &mut self.clients[c];
@@ -285,22 +285,6 @@ impl Sys {
         if at < u64::MAX {
             self.control_after(c, at.saturating_sub(now).max(1));
         }
-    }
-
-    fn claims(&mut self, c: usize) -> Vec<(u8, dlock_core::control::Claim)> {
-        let (new, at, who) = (self.client_now(c), self.now, self.who(c));
-        let epoch = self.clients[c].epoch;
-        let mut claims = Vec::new();
-        for (l, t) in self.clients[c].threads.iter_mut().enumerate() {
-            let binding = binding(t.epoch, epoch, (t.old_clock, t.horizon_ns), at, new);
-            let Some(entry) = t.entry.as_mut().filter(|_| t.epoch != epoch) else { continue };
-            let knew = entry.is_lost();
-            claims.push((l as u8, binding.claim(entry, new)));
-            if entry.is_lost() && !knew {
-                self.oracle.ended(l, who); // it has no lease, and the horizon has passed
-            }
-        }
-        claims
     }
 
     /// The next answer arrives.
@@ -522,62 +506,6 @@ impl Sys {
         self.control_soon(c, true);
     }
 
-    /// The successor's places; a hold that it refuses is lost, and claimed again without.
-    fn updated(&mut self, c: usize, grants: Vec<(u8, bool, Result<LockGrant, Status>)>) {
-        let (epoch, anchor_s, who) = (self.clients[c].epoch, self.clients[c].anchor_s, self.who(c));
-        let (gen, fabric) = (self.clients[c].gen, self.clients[c].fabric);
-        let (new, at) = (self.client_now(c), self.now);
-        for (l, _, grant) in grants {
-            let l = usize::from(l);
-            let releases = self.clients[c].releases.contains(&(l as u8));
-            let t = self.thread(c, l);
-            let is_free =
-                matches!(t.doing, Doing::Idle | Doing::Control | Doing::Reply { is_wait: true });
-            let mut binding = binding(t.epoch, epoch, (t.old_clock, t.horizon_ns), at, new);
-            // an operation that has begun meanwhile ends first; then the lock is told again
-            let Some(entry) = t.entry.as_mut().filter(|_| is_free) else { continue };
-            match grant {
-                Ok(grant) => {
-                    let was_left = entry.has_left();
-                    let place = (Epoch(epoch.into()), anchor_s);
-                    binding.bind(entry, &grant, place, false, new);
-                    let write = entry.take_ledger_write();
-                    let is_to_be_got = was_left && t.doing == Doing::Control && !releases;
-                    (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
-                    t.is_carried_by(fabric);
-                    // what was ended of it, and it could not know, it claims in vain, or anew
-                    if !self.oracle.relies(l, who, self.now) {
-                        self.oracle.ended(l, who);
-                    }
-                    self.oracle.confirmed(l, who);
-                    self.takes_horizon(c, l);
-                    if let Some(write) = write {
-                        self.write_ledger(c, l, write);
-                    }
-                    if is_to_be_got {
-                        self.enter(c, l, Doing::Idle); // it is got by that
-                        self.step_soon(c, l);
-                    }
-                }
-                Err(Status::Fail) => {
-                    entry.lose();
-                    self.oracle.ended(l, who);
-                }
-                Err(_) => {}
-            }
-        }
-        let client = &self.clients[c];
-        let all = client.threads.iter().all(|t| t.entry.is_none() || t.epoch == epoch);
-        if all && client.claims_open {
-            self.clients[c].claims_open = false;
-            return self.ask(c, Ask::Done);
-        }
-        match all {
-            true => self.control_soon(c, false),
-            false => self.control_after(c, 5_000_000), // an operation is under way
-        }
-    }
-
     /// Leaves as soon as no operation is under way.
     fn leave_if_idle(&mut self, c: usize) {
         let idle = |t: &super::state::Thread| {
@@ -590,21 +518,4 @@ impl Sys {
         }
         self.control_after(c, 5_000_000);
     }
-}
-
-/// Where a lock is: at this incarnation, whose clock is the one before if the client has come to a
-/// later one.
-fn binding(
-    epoch: u32,
-    current: u32,
-    (old_clock, horizon_ns): (Option<Clock>, u64),
-    at: u64,
-    new: Now,
-) -> Binding {
-    let mut binding = Binding::new(Epoch(epoch.into()));
-    if let Some(clock) = old_clock {
-        let old = Now { local_ns: new.local_ns, horizon_ns, ..clock.now(at) };
-        binding.moves_to(Epoch(current.into()), old);
-    }
-    binding
 }

@@ -15,6 +15,7 @@ mod asynchronous;
 mod batch;
 mod bugs;
 mod channel;
+mod claims;
 mod clock;
 mod control;
 mod coverage;
