@@ -125,6 +125,12 @@ impl Instance {
         self.id
     }
 
+    /// The incarnation of the primary that this client has come to last: a number that grows with
+    /// each.
+    pub fn epoch(&self) -> u64 {
+        self.link.load().epoch.0
+    }
+
     /// The name of the executor in use: `verbs`, `shm` or `tcp`.
     pub fn fabric(&self) -> &'static str {
         self.link.load().exec.name()

@@ -154,7 +154,7 @@ impl Checker<'_> {
             self.violated(|| format!("{why}; told last: {granted:?}"));
         }
         if let Some(ticket) = granted.ticket.filter(|_| self.oracle.relies(lock, who, after)) {
-            if let Err(why) = self.oracle.served(lock, (0, 0), mode, ticket) {
+            if let Err(why) = self.oracle.served(lock, (0, granted.epoch), mode, ticket) {
                 self.violated(|| format!("{why}; told last: {granted:?}"));
             }
         }
@@ -173,9 +173,9 @@ mod tests {
 
     fn granted(who: u64, mode: Mode, after: u64, time_out: u32) -> Granted {
         let before = after - 1;
-        let (lock, asked_s, ticket, checked) = (0, 1, None, 0);
+        let (lock, asked_s, ticket, checked, epoch) = (0, 1, None, 0, 1);
         let time_out = Some(time_out);
-        Granted { who, lock, mode, before, after, time_out, asked_s, ticket, checked }
+        Granted { who, lock, mode, before, after, time_out, asked_s, ticket, checked, epoch }
     }
 
     fn found(records: &[Record]) -> String {
@@ -227,6 +227,15 @@ mod tests {
         assert_eq!(found(&[Record::Granted(hold), ended(1, 2 * NS), lost(5 * NS)]), "");
         assert_eq!(found(&[Record::Granted(hold), unsure(10 * NS, NS / 2)]), "");
         assert!(found(&[Record::Granted(hold), unsure(9 * NS, NS / 2)]).contains("cut short"));
+    }
+
+    #[test]
+    fn at_a_successor_tickets_have_other_numbers() {
+        let served = |who, at, ticket, epoch| {
+            Record::Granted(Granted { ticket: Some(ticket), epoch, ..granted(who, X, at, 100) })
+        };
+        let over = [served(1, NS, 5, 1), ended(1, 2 * NS), served(2, 3 * NS, 0, 2)];
+        assert_eq!(found(&over), "");
     }
 
     #[test]

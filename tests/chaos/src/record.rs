@@ -30,6 +30,8 @@ pub struct Granted {
     pub ticket: Option<u16>,
     /// What the library itself read last of its clock, after the last answer it had; 0: nothing.
     pub checked: u64,
+    /// The incarnation of the primary, in which tickets count.
+    pub epoch: u64,
 }
 
 /// One line of a log.
@@ -107,7 +109,7 @@ impl Record {
         let fields = fields?;
         let lock = |n: &u64| usize::try_from(*n).ok();
         Some(match (kind, fields.as_slice()) {
-            ("granted", [who, l, x, before, after, time_out, asked, ticket, checked, 0]) => {
+            ("granted", [who, l, x, before, after, time_out, asked, ticket, checked, epoch, 0]) => {
                 Self::Granted(Granted {
                     who: *who,
                     lock: lock(l)?,
@@ -118,6 +120,7 @@ impl Record {
                     asked_s: u32::try_from(*asked).ok()?,
                     ticket: u16::try_from(*ticket).ok(),
                     checked: *checked,
+                    epoch: *epoch,
                 })
             }
             ("ended", &[who, ref l, at, 0]) => Self::Ended { who, lock: lock(l)?, at },
@@ -146,12 +149,12 @@ impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Granted(g) => {
-                let Granted { who, lock, before, after, asked_s, checked, .. } = g;
+                let Granted { who, lock, before, after, asked_s, checked, epoch, .. } = g;
                 let exclusive = u8::from(g.mode == Mode::Exclusive);
                 let time_out = g.time_out.map_or(u64::MAX, u64::from);
                 let ticket = g.ticket.map_or(u64::MAX, u64::from);
                 write!(f, "granted {who} {lock} {exclusive} {before} {after} {time_out} ")?;
-                write!(f, "{asked_s} {ticket} {checked} 0")
+                write!(f, "{asked_s} {ticket} {checked} {epoch} 0")
             }
             Self::Ended { who, lock, at } => write!(f, "ended {who} {lock} {at} 0"),
             Self::Lost { who, lock, at, unsure_ns } => {
@@ -182,6 +185,7 @@ mod tests {
             asked_s: 5,
             ticket: None,
             checked: 6,
+            epoch: 13,
         };
         let records = [
             Record::Granted(granted),

@@ -135,6 +135,7 @@ mod tests {
             asked_s: 0,
             ticket: None,
             checked: 0,
+            epoch: 0,
         };
         [Record::Granted(granted), Record::Ended { who, lock: 0, at: to * MS }]
     }

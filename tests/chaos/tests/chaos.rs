@@ -18,6 +18,8 @@ const STOPS: (u64, u64) = (30, 12);
 /// Kills of clients, and stops of the primary, on each fabric.
 const KILLS: u64 = 10;
 const FROZEN: u64 = 4;
+/// Kills of the primary, each with a successor, on each fabric.
+const FAILOVERS: u64 = 6;
 
 fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
@@ -77,6 +79,13 @@ fn clients_that_are_killed_leave_nothing_that_two_rely_on() {
 fn a_primary_that_stood_still_tells_no_success_for_a_lease_that_is_over() {
     for fabric in fabrics() {
         hold(&programs::frozen(fabric, 1, FROZEN));
+    }
+}
+
+#[test]
+fn a_primary_that_is_killed_takes_nothing_with_it() {
+    for fabric in fabrics() {
+        hold(&programs::failovers(fabric, 1, FAILOVERS));
     }
 }
 

@@ -30,6 +30,8 @@ pub struct Job {
     pub locks: (usize, usize),
     /// Whether faults are injected.
     pub faulty: bool,
+    /// Whether the primary is killed now and then, and has a successor.
+    pub fails_over: bool,
     pub log: String,
 }
 
@@ -48,11 +50,12 @@ pub fn fabric(number: usize) -> FabricChoice {
 
 impl std::fmt::Display for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { port, seed, number, threads, locks, faulty, log, .. } = self;
+        let Self { port, seed, number, threads, locks, faulty, fails_over, log, .. } = self;
         let style = STYLES.iter().position(|&s| s == self.style).unwrap_or(0);
         let fabric = number_of(self.fabric);
         write!(f, "worker {style} {fabric} {port} {seed} {number} {threads} ")?;
-        write!(f, "{} {} {} {log}", locks.0, locks.1, u8::from(*faulty))
+        let (faulty, fails_over) = (u8::from(*faulty), u8::from(*fails_over));
+        write!(f, "{} {} {faulty} {fails_over} {log}", locks.0, locks.1)
     }
 }
 
@@ -60,7 +63,7 @@ impl FromStr for Job {
     type Err = std::num::ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut fields = text.splitn(10, ' ');
+        let mut fields = text.splitn(11, ' ');
         let mut next = || fields.next().unwrap_or_default();
         Ok(Self {
             style: STYLES[next().parse::<usize>()?],
@@ -71,6 +74,7 @@ impl FromStr for Job {
             threads: next().parse()?,
             locks: (next().parse()?, next().parse()?),
             faulty: next() == "1",
+            fails_over: next() == "1",
             log: next().to_owned(),
         })
     }

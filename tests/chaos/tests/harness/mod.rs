@@ -34,7 +34,7 @@ const CHILD_MAX: Duration = Duration::from_secs(60);
 pub fn obey() -> bool {
     let Ok(job) = std::env::var(JOB) else { return false };
     match job.split_once(' ') {
-        Some(("primary", verbs)) => serve(verbs == "on"),
+        Some(("primary", job)) => serve(job),
         Some(("hold", job)) => silent::hold(job),
         Some(("worker", job)) => worker::work(&job.parse().expect("the parent's job")),
         _ => panic!("no job: {job}"),
@@ -53,9 +53,10 @@ pub fn fabrics() -> [FabricChoice; 2] {
 }
 
 /// A primary on a free port of the loopback interface, and its clock minus CLOCK_MONOTONIC.
-fn start_server(verbs: bool) -> (Server, (u64, u64)) {
+fn start_server(verbs: bool, port: u16, state_file: Option<PathBuf>) -> (Server, (u64, u64)) {
     let verbs = if verbs { VerbsUse::On } else { VerbsUse::Off };
-    let config = ServerConfig { port: 0, verbs, absent_grace: Some(GRACE), ..Default::default() };
+    let absent_grace = Some(GRACE);
+    let config = ServerConfig { port, verbs, absent_grace, state_file, ..Default::default() };
     let before = offset_ns();
     let server = Server::start(config).expect("the primary starts");
     let after = offset_ns();
@@ -74,9 +75,12 @@ fn offset_ns() -> u64 {
     (0..5).map(|_| read()).min().expect("five readings").1
 }
 
-/// A child: a primary until the parent is gone.
-fn serve(verbs: bool) {
-    let (server, offset) = start_server(verbs);
+/// A child: a primary until the parent is gone. `VERBS PORT [STATE-FILE]`
+fn serve(job: &str) {
+    let mut words = job.splitn(3, ' ');
+    let verbs = words.next() == Some("on");
+    let port = words.next().and_then(|port| port.parse().ok()).expect("a port");
+    let (server, offset) = start_server(verbs, port, words.next().map(PathBuf::from));
     println!("\nport {} {} {}", server.local_addr().port(), offset.0, offset.1);
     let _ = std::io::stdin().read(&mut [0]);
 }
@@ -94,19 +98,34 @@ pub struct Primary {
 impl Primary {
     /// In this process.
     pub fn here() -> Self {
-        let (server, offset_ns) = start_server(on_verbs());
+        let (server, offset_ns) = start_server(on_verbs(), 0, None);
         let port = server.local_addr().port();
         Self { port, offset_ns, server: Some(server), process: None }
     }
 
     /// In a process of its own.
     pub fn apart() -> Self {
-        let job = format!("primary {}", if on_verbs() { "on" } else { "off" });
+        Self::at(0, "")
+    }
+
+    /// In a process of its own, which recovers what it finds in the state file.
+    pub fn with_state(port: u16, state_file: &Path) -> Self {
+        Self::at(port, &format!(" {}", state_file.display()))
+    }
+
+    fn at(port: u16, state_file: &str) -> Self {
+        let verbs = if on_verbs() { "on" } else { "off" };
+        let job = format!("primary {verbs} {port}{state_file}");
         let (process, line) = Process::start(&job, "port ");
         let numbers: Vec<u64> = line.split(' ').map(|n| n.parse().expect("a number")).collect();
         let port = u16::try_from(numbers[0]).expect("a port");
         let offset_ns = (numbers[1], numbers[2]);
         Self { port, offset_ns, server: None, process: Some(process) }
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        self.process.take().expect("a process of its own").kill();
     }
 
     /// Stops it for so long.

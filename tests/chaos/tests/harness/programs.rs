@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The programs: each runs workers against a primary, disturbs them, and judges their logs.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ pub struct Disturbances {
     pub kills: bool,
     /// The primary is stopped and continued.
     pub primary_stops: bool,
+    /// The primary is killed, and started again.
+    pub primary_kills: bool,
 }
 
 /// One run.
@@ -118,6 +121,12 @@ pub fn frozen(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
     Plan { disturbances, count, ..stops(fabric, seed, 18, count) }
 }
 
+/// The primary is killed again and again, and its clients come to its successor.
+pub fn failovers(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
+    let disturbances = Disturbances { primary_kills: true, ..Default::default() };
+    Plan { disturbances, count, ..stops(fabric, seed, 12, count) }
+}
+
 /// Eight clients on fair locks without a fault.
 pub fn fair(fabric: FabricChoice, seed: u64, time: Duration) -> Plan {
     let disturbances = Disturbances::default();
@@ -139,11 +148,13 @@ struct Run<'a> {
 /// # Panics
 /// If a worker fails.
 pub fn run(plan: &Plan) -> Outcome {
-    let primary = match plan.disturbances.primary_stops {
-        true => Primary::apart(),
-        false => Primary::here(),
-    };
     let folder = Folder::new(&format!("{:?}-{}", plan.fabric, plan.seed));
+    let state_file = folder.0.join("state");
+    let mut primary = match plan.disturbances {
+        Disturbances { primary_kills: true, .. } => Primary::with_state(0, &state_file),
+        Disturbances { primary_stops: true, .. } => Primary::apart(),
+        _ => Primary::here(),
+    };
     let begun = Instant::now();
     let run = Run {
         plan,
@@ -154,8 +165,14 @@ pub fn run(plan: &Plan) -> Outcome {
     };
     let gone = thread::scope(|scope| {
         let run = &run;
-        if plan.disturbances.primary_stops {
-            scope.spawn(|| run.disturb_primary(&primary));
+        let (stops, kills) = (plan.disturbances.primary_stops, plan.disturbances.primary_kills);
+        let disturbed = &mut primary;
+        let state_file = &state_file;
+        if stops || kills {
+            scope.spawn(move || match kills {
+                true => run.kill_primaries(disturbed, state_file),
+                false => run.disturb_primary(disturbed),
+            });
         }
         let workers: Vec<_> =
             (0..plan.workers).map(|n| scope.spawn(move || run.look_after(n))).collect();
@@ -227,6 +244,21 @@ impl Run<'_> {
         }
     }
 
+    /// One after the other, at the same port; the workers leave at the last one.
+    fn kill_primaries(&self, primary: &mut Primary, state_file: &Path) {
+        let mut rng = Rng::new(self.plan.seed ^ 0x0f0f);
+        loop {
+            self.sleep(&mut rng, (20, 1_500));
+            if self.is_over() {
+                return;
+            }
+            primary.kill();
+            thread::sleep(Duration::from_millis(rng.range(0, 300)));
+            *primary = Primary::with_state(self.port, state_file);
+            self.disturbed.fetch_add(1, SeqCst);
+        }
+    }
+
     fn start(&self, n: u64, life: u64) -> Process {
         let plan = self.plan;
         let group = (n / plan.group) as usize;
@@ -241,6 +273,7 @@ impl Run<'_> {
             threads: plan.threads,
             locks: (group * plan.locks, plan.locks),
             faulty: plan.disturbances.faulty,
+            fails_over: plan.disturbances.primary_kills,
             log: log.display().to_string(),
         };
         Process::start(&job.to_string(), "ready").0

@@ -24,6 +24,9 @@ use dlock_fabric::clock::boot_ns;
 
 use super::job::{type_of, Job, Style};
 
+#[path = "away.rs"]
+mod away;
+
 /// Set when the parent has closed the input.
 static DISMISSED: AtomicBool = AtomicBool::new(false);
 /// A call that takes longer is logged whatever it says.
@@ -113,6 +116,9 @@ struct Client<'a> {
     rng: Rng,
     faulty: Arc<Mutex<Option<Arc<Faulty>>>>,
     hands: Vec<Hand>,
+    /// The primary was there last at this incarnation; whether it does not answer since.
+    epoch: u64,
+    is_away: bool,
 }
 
 /// One operation on a lock.
@@ -126,7 +132,8 @@ enum Op {
 impl<'a> Client<'a> {
     fn new(job: &'a Job, number: u64, log: &'a File) -> Self {
         let rng = Rng::new(job.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Self { job, number, joined: 0, log, rng, faulty: Arc::default(), hands: Vec::new() }
+        let (faulty, hands) = (Arc::default(), Vec::new());
+        Self { job, number, joined: 0, log, rng, faulty, hands, epoch: 0, is_away: false }
     }
 
     fn who(&self) -> u64 {
@@ -188,6 +195,7 @@ impl<'a> Client<'a> {
             }
         };
         self.hands.clear();
+        (self.epoch, self.is_away) = (instance.epoch(), false);
         for lock in self.job.locks.0..self.job.locks.0 + self.job.locks.1 {
             let id = self.get(&instance, lock)?;
             self.hands.push(Hand { id, held: None, refs: 0, ticket: None });
@@ -212,6 +220,9 @@ impl<'a> Client<'a> {
                 true => instance.reinit("127.0.0.1") == Status::Success,
                 false => false,
             };
+        }
+        if self.is_away && !self.comes_back(instance) {
+            return true; // it is tried again
         }
         match self.job.style {
             Style::Mix => self.mix(instance),
@@ -288,7 +299,7 @@ impl<'a> Client<'a> {
         let (way, keep) = ONES[(self.number % ONES.len() as u64) as usize];
         let mode = self.hands[n].ticket.unwrap_or_else(|| self.mode(n));
         for _ in 0..500 {
-            if DISMISSED.load(SeqCst) || self.acquire(instance, n, way, mode) {
+            if DISMISSED.load(SeqCst) || self.acquire(instance, n, way, mode) || self.is_away {
                 break;
             }
             thread::sleep(Duration::from_millis(1 + self.rng.below(10)));
@@ -300,6 +311,9 @@ impl<'a> Client<'a> {
             }
             self.keep(instance, n, keep, Way::Try, mode);
             thread::sleep(Duration::from_millis(1 + self.rng.below(10)));
+            if self.job.fails_over {
+                self.looks(instance);
+            }
         }
         for _ in 0..40 {
             if self.hands[n].held.is_some() || self.hands[n].ticket.is_some() {
@@ -373,6 +387,7 @@ impl<'a> Client<'a> {
 
     fn lease_s(&mut self) -> u32 {
         match self.job.style {
+            Style::One if self.job.fails_over => self.rng.pick(&[1, 5, 20]),
             Style::One => 1,
             Style::Mix => self.rng.pick(&[1, 1, 2, 4]),
             Style::Fair => 60,
@@ -476,6 +491,12 @@ impl<'a> Client<'a> {
         }
         let hand = self.hands[n];
         let was_held = hand.held.is_some();
+        if self.job.fails_over && matches!(result.status, Status::BadResponse | Status::NotReady) {
+            self.is_away = true;
+            if was_held && op != Op::Unlock {
+                return; // it is relied on as before
+            }
+        }
         let ends = |hand: &mut Hand| (hand.held, hand.refs) = (None, 0);
         match (op, result.status) {
             (Op::Acquire(mode, asked_s), Status::Success | Status::AlreadyLocked) => {
@@ -543,7 +564,9 @@ impl<'a> Client<'a> {
         };
         let ticket = ticket.filter(|_| is_first);
         let asked_s = if time_out.is_some() { asked_s } else { 0 };
-        let grant = Granted { who, lock, mode, before, after, time_out, asked_s, ticket, checked };
+        let epoch = self.epoch;
+        let grant =
+            Granted { who, lock, mode, before, after, time_out, asked_s, ticket, checked, epoch };
         self.write(Record::Granted(grant));
     }
 }

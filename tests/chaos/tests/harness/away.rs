@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A primary that is away, and its successor: what a program does that drives the recovery by hand.
+
+use std::thread;
+use std::time::Duration;
+
+use dlock_client::{Instance, Status};
+
+use super::Client;
+
+impl Client<'_> {
+    /// Looks now and then whether the primary is there, in the midst of a hold.
+    pub(super) fn looks(&mut self, instance: &Instance) {
+        self.is_away |= self.rng.chance(100) && instance.heartbeat(1) != Status::Success;
+        if self.is_away {
+            self.comes_back(instance);
+        }
+    }
+
+    /// One attempt to come back, with everything that is held and queued for. Whether it has.
+    pub(super) fn comes_back(&mut self, instance: &Instance) -> bool {
+        thread::sleep(Duration::from_millis(self.rng.below(50)));
+        if instance.reinit("127.0.0.1") != Status::Success {
+            return false;
+        }
+        let told = loop {
+            match instance.update_all_locks() {
+                Status::Again => thread::sleep(Duration::from_millis(5)),
+                status => break status,
+            }
+        };
+        // `Error`: it is not recovering, and knows everything
+        if !matches!(told, Status::Success | Status::Error) {
+            return false;
+        }
+        let done = instance.reinit_done();
+        self.epoch = instance.epoch();
+        self.is_away = done != Status::Success;
+        !self.is_away
+    }
+}
