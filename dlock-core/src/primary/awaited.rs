@@ -26,8 +26,8 @@ use crate::status::Status;
 pub struct Known {
     /// Who it is.
     pub client: ClientId,
-    /// Its proofs: one that it was given last, and one that it may still use.
-    pub secrets: [Secret; 2],
+    /// Its proofs: those that it may still use.
+    pub secrets: [Secret; 3],
     /// Its session horizon, seconds; 0: unlimited.
     pub horizon_s: u32,
 }
@@ -64,7 +64,7 @@ pub struct Recovered {
 pub(super) struct Awaited {
     /// Those known that have not told everything, and until when they are waited for.
     missing: BTreeMap<ClientId, ServerTime>,
-    secrets: BTreeMap<ClientId, [Secret; 2]>,
+    secrets: BTreeMap<ClientId, [Secret; 3]>,
     /// Not to wait any longer for those that are not here.
     is_hurried: bool,
     /// Clients that have said that they have told everything, or are not to be waited for.

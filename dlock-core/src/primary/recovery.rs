@@ -104,7 +104,8 @@ impl Primary {
         mem.set(WordAddr::new(slot, Word::W0), word);
         let granted = entries.len().max(usize::from(word != 0));
         for (client, entry) in entries {
-            let Some(&(_, handle)) = lock.refs.iter().find(|r| r.0 == client) else { continue };
+            let known = self.registry.clients.get(client);
+            let Some(handle) = known.and_then(|known| known.handle_of(slot)) else { continue };
             // whose channel comes later: until then nobody else can execute anything for it
             if !self.one_sided.contains(&client) {
                 self.arbiter.proxy(client);

@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 
 use crate::clock::ServerTime;
 use crate::control::Place;
-use crate::ids::{ClientId, Epoch};
+use crate::ids::ClientId;
 use crate::lane;
 use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
@@ -96,26 +96,21 @@ fn fair(claims: &[Claimed], is_true: &dyn Fn(&Claimed) -> bool, anchor_s: u32) -
     let stays = |claim: &&Claimed| !claim.is_held || is_true(claim);
     let placed = |claim: &Claimed| claim.place.map(|place| (*claim, place));
     let mut all: Vec<_> = claims.iter().filter(stays).filter_map(placed).collect();
-    let mut bases: Vec<(Epoch, Ticket)> = Vec::new();
-    let epochs: std::collections::BTreeSet<Epoch> = all.iter().map(|(_, p)| p.epoch).collect();
-    for epoch in epochs {
-        let of_epoch = all.iter().filter(|(_, p)| p.epoch == epoch);
-        let mut of_epoch: Vec<_> = of_epoch.map(|(c, p)| (c.client, *p)).collect();
-        of_epoch.sort_unstable_by_key(|(client, _)| *client);
-        bases.extend(latest_served(&of_epoch).map(|base| (epoch, base)));
+    all.sort_unstable_by_key(|(claim, place)| (place.epoch, claim.client));
+    let mut ordered = Vec::with_capacity(all.len());
+    for of_epoch in all.chunk_by(|(_, a), (_, b)| a.epoch == b.epoch) {
+        let base = latest_served(of_epoch);
+        ordered.extend(of_epoch.iter().map(|(claim, Place { epoch, ticket, .. })| {
+            let after = lane::after(base.tx, ticket.tx);
+            let is_exclusive = claim.mode == Mode::Exclusive;
+            let share = lane::after(base.ts, ticket.ts);
+            ((!claim.is_held, *epoch, after, is_exclusive, share, claim.client), *claim)
+        }));
     }
-    let base_of = |epoch| bases.iter().find(|(e, _)| *e == epoch).map(|base| base.1);
-    all.sort_unstable_by_key(|(claim, place)| {
-        let Place { epoch, ticket, .. } = *place;
-        let base = base_of(epoch).unwrap_or(ticket);
-        let after = lane::after(base.tx, ticket.tx);
-        let is_exclusive = claim.mode == Mode::Exclusive;
-        let share = lane::after(base.ts, ticket.ts);
-        (!claim.is_held, epoch, after, is_exclusive, share, claim.client)
-    });
+    ordered.sort_unstable_by_key(|(order, _)| *order);
     let mut word = FairWord::new();
-    let mut entries = Vec::with_capacity(all.len());
-    for (claim, _) in all {
+    let mut entries = Vec::with_capacity(ordered.len());
+    for (_, claim) in ordered {
         let ticket = word.next();
         let (state, taken) = match (claim.mode, claim.is_held) {
             (Mode::Exclusive, true) => (LedgerState::HeldExclusive, word.exclusive_taken()),
@@ -133,8 +128,9 @@ fn fair(claims: &[Claimed], is_true: &dyn Fn(&Claimed) -> bool, anchor_s: u32) -
     Settled { word: word.into_bits(), entries }
 }
 
-/// The latest served numbers that anybody has seen.
-fn latest_served(all: &[(ClientId, Place)]) -> Option<Ticket> {
+/// The latest served numbers that anybody has seen of those who took their tickets at one
+/// incarnation: there is one at least.
+fn latest_served(all: &[(Claimed, Place)]) -> Ticket {
     let served = |p: &Place| FairWord::from_bits(p.word);
     let is_later = |a: &Place, b: &Place| {
         let (from, to) = (served(b).nx(), served(a).nx());
@@ -148,13 +144,15 @@ fn latest_served(all: &[(ClientId, Place)]) -> Option<Ticket> {
         }
     };
     let later = |a, b| if is_later(&b, &a) { b } else { a };
-    let latest = all.iter().map(|(_, place)| *place).reduce(later)?;
-    Some(Ticket { tx: served(&latest).nx(), ts: served(&latest).ns() })
+    let latest = all.iter().map(|(_, place)| *place).reduce(later);
+    let word = latest.map_or(FairWord::new(), |place| served(&place));
+    Ticket { tx: word.nx(), ts: word.ns() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Epoch;
     use Mode::{Exclusive as X, Shared as S};
 
     fn id(n: u32) -> ClientId {

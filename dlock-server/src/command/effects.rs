@@ -98,6 +98,7 @@ impl Worker {
     /// The connections of the prepared session are those of the client; what has come on its
     /// channel is served from now on.
     fn switch(&mut self, client: ClientId, fabric: Option<FabricKind>) {
+        self.roster.tell(Change::Moved { client });
         let sockets = self.sockets.entry(client).or_default();
         sockets.control = sockets.next_control.take();
         sockets.channel = sockets.next_channel.take();

@@ -107,7 +107,11 @@ impl Worker {
             return Err(Status::ServerNoResource);
         }
         let horizon_s = admission.terms.map_or(0, |terms| terms.horizon_s);
-        self.roster.tell(Change::Joined { client, secret: admission.secret, horizon_s });
+        let secret = admission.secret;
+        self.roster.tell(match admission.is_prepared {
+            true => Change::Prepared { client, secret, horizon_s },
+            false => Change::Joined { client, secret, horizon_s },
+        });
         Ok(Session {
             version: admission.version,
             client,
@@ -307,9 +311,8 @@ impl Worker {
 
     /// Finds out when this process ends.
     fn watch(&mut self, client: ClientId, number: u64, peer: Peer) {
-        if let Some(process) = peer.pid.and_then(roster::Process::of) {
-            self.roster.tell(Change::Mapped { client, process });
-        }
+        let process = roster::Process::of(peer.pid);
+        self.roster.tell(Change::Mapped { client, process });
         // Another client of the same process: one descriptor tells of its end to both. The same
         // number is the same process while the one known is not gone.
         let is_same =

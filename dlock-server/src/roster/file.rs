@@ -3,13 +3,14 @@
 //! history.
 //!
 //! ```text
-//!   dlock clients 1 6f1c…                     the boot of the host
+//!   dlock clients 1 6f1c… pid:[4026531836]    where numbers of processes mean something
 //!   joined 5 00112233445566778899aabbccddeeff 9
 //!   mapped 5 4711 881234
 //!   left 5
 //! ```
 //! A line counts once it is whole: what a crash has cut off was not answered for. The file is its
-//! owner's alone: it has the proofs of the clients.
+//! owner's alone: it has the proofs of the clients. Only one primary at a time has it, even if that
+//! is stopped: a lock of the system on a file beside it says so.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -18,6 +19,8 @@ use std::path::{Path, PathBuf};
 
 use dlock_core::control::Secret;
 use dlock_core::ids::ClientId;
+use rustix::fs::FlockOperation;
+use rustix::process::Pid;
 
 use super::{Change, Clients, Keeper, Process};
 
@@ -31,20 +34,24 @@ const HISTORY_LINES: usize = 4_096;
 #[derive(Debug)]
 pub(crate) struct FileKeeper {
     path: PathBuf,
-    boot: String,
+    home: String,
+    /// Locked while this lives.
+    _only: File,
     /// `None`: what it has is not known, and it is written anew.
     file: Option<File>,
     lines: usize,
 }
 
 impl FileKeeper {
-    /// The file, and the clients in it. Of another boot of this host no process is left.
+    /// The file, and the clients in it. What processes of another boot, host or namespace do is not
+    /// known.
     ///
     /// # Errors
-    /// It is no such file, or cannot be read.
+    /// It is no such file, or cannot be read, or another primary has it.
     pub(crate) fn open(path: &Path) -> io::Result<(Self, Clients)> {
-        let boot = boot_id();
-        let keeper = Self { path: path.to_path_buf(), boot, file: None, lines: 0 };
+        let only = lock(path)?;
+        let home = home();
+        let keeper = Self { path: path.to_path_buf(), home, _only: only, file: None, lines: 0 };
         let clients = match File::open(path) {
             Ok(file) => keeper.read(file)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Clients::new(),
@@ -59,7 +66,7 @@ impl FileKeeper {
         // a line without its end is one that a crash has cut off
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut lines = whole.lines();
-        let Some(boot) = lines.next().and_then(|line| line.strip_prefix(HEAD)) else {
+        let Some(home) = lines.next().and_then(|line| line.strip_prefix(HEAD)) else {
             return match text.is_empty() || HEAD.starts_with(&text) {
                 true => Ok(Clients::new()), // nothing was answered for yet
                 false => Err(invalid("its first line is not that of a list of clients")),
@@ -71,8 +78,8 @@ impl FileKeeper {
             let change = change.ok_or_else(|| invalid(&format!("line {} is no change", n + 2)))?;
             change.apply(&mut clients);
         }
-        if boot != self.boot {
-            clients.values_mut().flat_map(|kept| &mut kept.processes).for_each(|p| p.started = 0);
+        if home != self.home || home.is_empty() {
+            clients.values_mut().for_each(|kept| kept.processes.clear());
         }
         Ok(clients)
     }
@@ -83,12 +90,14 @@ impl FileKeeper {
             self.path.file_name().ok_or_else(|| invalid("it has no file name"))?.to_os_string();
         name.push(format!(".{}.new", std::process::id()));
         let new = self.path.with_file_name(name);
-        let mut text = format!("{HEAD}{}\n", self.boot);
+        let mut text = format!("{HEAD}{}\n", self.home);
         let mut lines = 0;
         for (&client, kept) in clients {
             let horizon_s = kept.horizon_s;
-            let secrets = kept.secrets.iter().rev();
-            let joined = secrets.map(|&secret| Change::Joined { client, secret, horizon_s });
+            let joined = kept.secrets.iter().enumerate().map(|(n, &secret)| match n {
+                0 => Change::Joined { client, secret, horizon_s },
+                _ => Change::Prepared { client, secret, horizon_s },
+            });
             let processes = kept.processes.iter();
             let mapped = processes.map(|&process| Change::Mapped { client, process });
             for change in joined.chain(mapped) {
@@ -140,9 +149,12 @@ fn write_synced(path: &Path, text: &str) -> io::Result<File> {
 fn line(change: &Change) -> String {
     match change {
         Change::Joined { client, secret, horizon_s } => {
-            let secret: String = secret.0.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("joined {client} {secret} {horizon_s}\n")
+            format!("joined {client} {} {horizon_s}\n", digits(secret))
         }
+        Change::Prepared { client, secret, horizon_s } => {
+            format!("prepared {client} {} {horizon_s}\n", digits(secret))
+        }
+        Change::Moved { client } => format!("moved {client}\n"),
         Change::Mapped { client, process } => {
             format!("mapped {client} {} {}\n", process.pid, process.started)
         }
@@ -152,6 +164,10 @@ fn line(change: &Change) -> String {
             format!("only{all}\n")
         }
     }
+}
+
+fn digits(secret: &Secret) -> String {
+    secret.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn parsed(line: &str) -> Option<Change> {
@@ -167,6 +183,11 @@ fn parsed(line: &str) -> Option<Change> {
             let secret = secret(words.next()?)?;
             Change::Joined { client, secret, horizon_s: words.next()?.parse().ok()? }
         }
+        "prepared" => {
+            let secret = secret(words.next()?)?;
+            Change::Prepared { client, secret, horizon_s: words.next()?.parse().ok()? }
+        }
+        "moved" => Change::Moved { client },
         "mapped" => {
             let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
             Change::Mapped { client, process: Process { pid, started } }
@@ -192,10 +213,31 @@ fn secret(word: &str) -> Option<Secret> {
     Some(Secret(secret))
 }
 
-/// The boot of this host; empty where it cannot be told: then no process is known to have ended.
-fn boot_id() -> String {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    id.trim().to_string()
+/// Where numbers of processes mean the same: the boot of this host, and the namespace of this
+/// process. Empty where that cannot be told.
+fn home() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let namespace = fs::read_link("/proc/self/ns/pid");
+    match (boot, namespace) {
+        (Ok(boot), Ok(namespace)) => format!("{} {}", boot.trim(), namespace.display()),
+        _ => String::new(),
+    }
+}
+
+/// Nobody else has the file while this is open.
+fn lock(path: &Path) -> io::Result<File> {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".lock");
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(name)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let what = "another primary has it, and may be stopped: end that process first";
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, what))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn invalid(what: &str) -> io::Error {
@@ -203,27 +245,32 @@ fn invalid(what: &str) -> io::Error {
 }
 
 impl Process {
-    /// This process, which runs now; `None`: it cannot be told from a later one.
-    pub(crate) fn of(pid: i32) -> Option<Self> {
-        started(pid).map(|started| Self { pid, started })
+    /// The process of this number, which runs now; `None`: it is of another namespace.
+    pub(crate) fn of(pid: Option<i32>) -> Self {
+        let pid = pid.filter(|pid| *pid > 0).unwrap_or(0);
+        Self { pid, started: stat(pid).map_or(0, |(_, started)| started) }
     }
 
     /// Whether it has ended for sure.
     pub(crate) fn has_ended(self) -> bool {
-        match fs::metadata("/proc/self/stat") {
-            Ok(_) => started(self.pid) != Some(self.started),
-            Err(_) => false, // there is no way to know
+        let pid = Some(self.pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
+        let Some(pid) = pid else { return false };
+        if rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
+            return true;
         }
+        // there is one: another one, if it started at another time; /proc may be hidden
+        let is_another = |(_, started)| self.started != 0 && started != self.started;
+        stat(self.pid).is_some_and(|stat| matches!(stat.0, 'Z' | 'X') || is_another(stat))
     }
 }
 
-/// When the process started, in ticks since the host did; `None`: there is none, or it is a zombie.
-fn started(pid: i32) -> Option<u64> {
+/// The state of a process, and when it started, in ticks since the host did.
+fn stat(pid: i32) -> Option<(char, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // the name is in brackets, and may have any bytes but its end
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = words.next()?;
-    (!matches!(state, "Z" | "X")).then(|| words.nth(18)?.parse().ok())?
+    let state = words.next()?.chars().next()?;
+    Some((state, words.nth(18)?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -239,6 +286,14 @@ mod tests {
         Change::Joined { client: client(n), secret: Secret([secret; 16]), horizon_s }
     }
 
+    fn me() -> Process {
+        Process::of(Some(std::process::id() as i32))
+    }
+
+    fn read(path: &Path) -> Clients {
+        FileKeeper::open(path).unwrap().1
+    }
+
     fn keep(keeper: &mut FileKeeper, clients: &mut Clients, changes: &[Change]) {
         changes.iter().for_each(|change| change.apply(clients));
         keeper.keep(changes, clients).unwrap();
@@ -250,15 +305,18 @@ mod tests {
         let path = folder.path().join("clients");
         let (mut keeper, mut clients) = FileKeeper::open(&path).unwrap();
         assert!(clients.is_empty());
-        let me = Process::of(std::process::id() as i32).unwrap();
-        let mapped = Change::Mapped { client: client(5), process: me };
-        let all = [joined(5, 1, 9), mapped, joined(6, 0xab, 0), joined(5, 2, 9), joined(7, 1, 1)];
+        let mapped = Change::Mapped { client: client(5), process: me() };
+        let (secret, horizon_s) = (Secret([3; 16]), 4);
+        let prepared = Change::Prepared { client: client(5), secret, horizon_s };
+        let moved = Change::Moved { client: client(7) };
+        let all = [joined(5, 1, 9), mapped, joined(6, 0xab, 0), prepared, joined(7, 1, 1), moved];
         for change in &all {
             keep(&mut keeper, &mut clients, std::slice::from_ref(change));
         }
         keep(&mut keeper, &mut clients, &[Change::Left { client: client(6) }]);
-        let (_, read) = FileKeeper::open(&path).unwrap();
-        assert_eq!((read.len(), &read), (2, &clients));
+        assert!(FileKeeper::open(&path).is_err(), "one primary at a time has it");
+        drop(keeper);
+        assert_eq!((clients.len(), &read(&path)), (2, &clients));
         let text = fs::read_to_string(&path).unwrap();
         // a crash cuts the last line off
         for cut in 1..=text.lines().last().unwrap().len() {
@@ -266,12 +324,12 @@ mod tests {
             let (mut keeper, mut clients) = FileKeeper::open(&path).unwrap();
             assert_eq!(clients.len(), 3, "it had not left yet");
             keep(&mut keeper, &mut clients, &[Change::Only { clients: vec![client(7)] }]);
-            assert_eq!(FileKeeper::open(&path).unwrap().1, clients);
-            assert_eq!(clients.len(), 1);
+            drop(keeper);
+            assert_eq!((clients.len(), &read(&path)), (1, &clients));
         }
         let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).unwrap());
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "it, and its lock");
     }
 
     #[test]
@@ -287,7 +345,8 @@ mod tests {
         }
         let lines = fs::read_to_string(&path).unwrap().lines().count();
         assert!(lines <= 2 * HISTORY_LINES + 2, "{lines}");
-        assert_eq!(FileKeeper::open(&path).unwrap().1, clients);
+        drop(keeper);
+        assert_eq!(read(&path), clients);
     }
 
     #[test]
@@ -312,7 +371,7 @@ mod tests {
         }
         for nothing in ["", "dlock cl", &head] {
             fs::write(&path, nothing).unwrap();
-            assert!(FileKeeper::open(&path).unwrap().1.is_empty(), "{nothing:?}");
+            assert!(read(&path).is_empty(), "{nothing:?}");
         }
         assert!(FileKeeper::open(folder.path()).is_err(), "a folder is no file");
     }
@@ -320,23 +379,29 @@ mod tests {
     #[test]
     fn a_process_has_ended_when_it_has_and_its_number_may_be_anothers() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::of(child.id() as i32).unwrap();
-        assert!(!process.has_ended());
+        let process = Process::of(Some(child.id() as i32));
+        let unknown = Process { started: 0, ..process };
+        assert!(!process.has_ended() && !unknown.has_ended());
         assert!(Process { started: process.started + 1, ..process }.has_ended());
         child.kill().unwrap();
+        while !process.has_ended() {
+            std::thread::yield_now(); // it becomes a zombie
+        }
         child.wait().unwrap();
-        assert!(process.has_ended());
-        assert_eq!(Process::of(process.pid), None);
+        assert!(process.has_ended() && unknown.has_ended());
+        assert!(!Process::of(None).has_ended(), "that cannot be seen from here");
+        assert!(!Process { pid: -1, started: 0 }.has_ended());
     }
 
     #[test]
-    fn of_another_boot_no_process_is_left() {
-        let folder = TempFolder::new("roster-boot");
+    fn what_processes_of_another_home_do_is_not_known() {
+        let folder = TempFolder::new("roster-home");
         let path = folder.path().join("clients");
-        let me = Process::of(std::process::id() as i32).unwrap();
-        let mapped = line(&Change::Mapped { client: client(5), process: me });
-        fs::write(&path, format!("{HEAD}another\n{}{mapped}", line(&joined(5, 1, 0)))).unwrap();
-        let (_, clients) = FileKeeper::open(&path).unwrap();
-        assert!(clients[&client(5)].processes.iter().all(|process| process.has_ended()));
+        let gone = Process { pid: me().pid, started: me().started + 1 };
+        let mapped = line(&Change::Mapped { client: client(5), process: gone });
+        for (home, is_dead) in [(home(), true), ("another pid:[1]".to_string(), false)] {
+            fs::write(&path, format!("{HEAD}{home}\n{}{mapped}", line(&joined(5, 1, 0)))).unwrap();
+            assert_eq!(read(&path)[&client(5)].is_dead(), is_dead, "{home}");
+        }
     }
 }

@@ -31,7 +31,8 @@ pub(crate) use file::FileKeeper;
 /// What is kept of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// Its proofs: the last that it was given, and the one before, which it may still use.
+    /// Its proofs: that of its session, and behind it those that it may use, too: of the session
+    /// before, which it may take for its own if an answer was lost, and of one that is prepared.
     pub(crate) secrets: Vec<Secret>,
     /// Its session horizon, seconds; 0: unlimited.
     pub(crate) horizon_s: u32,
@@ -44,12 +45,13 @@ pub(crate) struct Kept {
 pub(crate) struct Process {
     /// Its number.
     pub(crate) pid: i32,
-    /// When it started, in ticks since the host did: its number may be another's by now.
+    /// When it started, in ticks since the host did, as its number may be another's by now; 0: that
+    /// is not known.
     pub(crate) started: u64,
 }
 
 /// Proofs that are kept of a client.
-const SECRETS_MAX: usize = 2;
+const SECRETS_MAX: usize = 3;
 /// Processes that are kept of a client; more, and it counts as one whose end cannot be seen.
 const PROCESSES_MAX: usize = 8;
 
@@ -59,8 +61,12 @@ pub(crate) type Clients = BTreeMap<ClientId, Kept>;
 /// Something that has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A client was let in, or has a session prepared.
+    /// A client was let in.
     Joined { client: ClientId, secret: Secret, horizon_s: u32 },
+    /// It has a session prepared beside its own.
+    Prepared { client: ClientId, secret: Secret, horizon_s: u32 },
+    /// The session that was prepared last is its own.
+    Moved { client: ClientId },
     /// A process has mapped the memory for it.
     Mapped { client: ClientId, process: Process },
     /// It is a client no more.
@@ -75,10 +81,26 @@ impl Change {
         match self {
             Change::Joined { client, secret, horizon_s } => {
                 let kept = clients.entry(*client).or_default();
-                kept.secrets.retain(|known| known != secret);
-                kept.secrets.insert(0, *secret);
-                kept.secrets.truncate(SECRETS_MAX);
-                kept.horizon_s = *horizon_s;
+                (kept.secrets, kept.horizon_s) = (vec![*secret], *horizon_s);
+            }
+            Change::Prepared { client, secret, horizon_s } => {
+                let kept = clients.entry(*client).or_default();
+                if kept.secrets.len() >= SECRETS_MAX {
+                    kept.secrets.remove(1); // of those beside its own the oldest
+                }
+                kept.secrets.push(*secret);
+                // the longer one of both, until it is known which counts
+                kept.horizon_s = match (kept.horizon_s, *horizon_s) {
+                    (0, _) | (_, 0) => 0,
+                    (old, new) => old.max(new),
+                };
+            }
+            Change::Moved { client } => {
+                let Some(kept) = clients.get_mut(client) else { return };
+                if let Some(last) = kept.secrets.pop() {
+                    kept.secrets.insert(0, last);
+                    kept.secrets.truncate(2);
+                }
             }
             Change::Mapped { client, process } => {
                 if let Some(kept) = clients.get_mut(client) {
@@ -105,8 +127,9 @@ pub(crate) trait Keeper: Send + 'static {
 /// What the predecessor's clients are to a recovery.
 pub(crate) fn known(clients: &Clients) -> Vec<Known> {
     let known = |(&client, kept): (&ClientId, &Kept)| {
-        let (last, first) = (*kept.secrets.last()?, *kept.secrets.first()?);
-        Some(Known { client, secrets: [first, last], horizon_s: kept.horizon_s })
+        let first = *kept.secrets.first()?;
+        let secrets = [0, 1, 2].map(|at| kept.secrets.get(at).copied().unwrap_or(first));
+        Some(Known { client, secrets, horizon_s: kept.horizon_s })
     };
     clients.iter().filter_map(known).collect()
 }
@@ -238,25 +261,53 @@ mod tests {
         Change::Joined { client: id(n), secret: Secret([secret; 16]), horizon_s: 9 }
     }
 
+    fn prepared(n: u32, secret: u8, horizon_s: u32) -> Change {
+        Change::Prepared { client: id(n), secret: Secret([secret; 16]), horizon_s }
+    }
+
+    fn proofs(clients: &Clients, n: u32) -> Vec<u8> {
+        clients[&id(n)].secrets.iter().map(|secret| secret.0[0]).collect()
+    }
+
     #[test]
-    fn a_client_has_its_last_two_proofs_and_its_processes() {
+    fn a_client_has_its_processes_for_as_long_as_it_is_one() {
         let mut clients = Clients::new();
         let process = Process { pid: 7, started: 8 };
         let mapped = Change::Mapped { client: id(1), process };
         mapped.apply(&mut clients);
         assert!(clients.is_empty(), "it is no client");
-        for change in [joined(1, 1), joined(1, 2), mapped.clone(), mapped, joined(1, 3)] {
+        for change in [joined(1, 1), mapped.clone(), mapped] {
             change.apply(&mut clients);
         }
-        let kept = &clients[&id(1)];
-        assert_eq!(kept.secrets, [Secret([3; 16]), Secret([2; 16])]);
-        assert_eq!((kept.processes.as_slice(), kept.horizon_s), (&[process][..], 9));
-        assert_eq!(known(&clients)[0].secrets, kept.secrets[..]);
+        assert_eq!(clients[&id(1)].processes, [process]);
         joined(2, 1).apply(&mut clients);
         Change::Left { client: id(1) }.apply(&mut clients);
         joined(3, 1).apply(&mut clients);
         Change::Only { clients: vec![id(3), id(4)] }.apply(&mut clients);
         assert!(clients.keys().eq([&id(3)]));
+    }
+
+    /// Sessions that are prepared and given up must not push the proof out that it uses.
+    #[test]
+    fn a_client_keeps_the_proof_of_its_session_whatever_is_prepared_beside_it() {
+        let mut clients = Clients::new();
+        joined(1, 1).apply(&mut clients);
+        for secret in 2..=9 {
+            prepared(1, secret, 9).apply(&mut clients);
+        }
+        assert_eq!(proofs(&clients, 1), [1, 8, 9]);
+        Change::Moved { client: id(1) }.apply(&mut clients);
+        assert_eq!(proofs(&clients, 1), [9, 1], "an answer may be lost: it uses the old one");
+        prepared(1, 10, 9).apply(&mut clients);
+        assert_eq!(proofs(&clients, 1), [9, 1, 10]);
+        assert_eq!(known(&clients)[0].secrets.map(|secret| secret.0[0]), [9, 1, 10]);
+        joined(1, 11).apply(&mut clients);
+        assert_eq!(known(&clients)[0].secrets.map(|secret| secret.0[0]), [11; 3]);
+        Change::Moved { client: id(7) }.apply(&mut clients);
+        for (horizon_s, longest_s) in [(5, 9), (12, 12), (0, 0), (5, 0)] {
+            prepared(1, 12, horizon_s).apply(&mut clients);
+            assert_eq!(clients[&id(1)].horizon_s, longest_s);
+        }
     }
 
     struct Slow(Arc<Mutex<(Vec<usize>, bool)>>);

@@ -177,7 +177,7 @@ impl World {
     /// What the primaries keep of a client, which has the same proof all its life.
     fn known(&self, client: ClientId) -> Known {
         let secret = self.proofs.get(&client).copied().unwrap_or(Secret([0; 16]));
-        Known { client, secrets: [secret; 2], horizon_s: self.sys.plan.horizon_s }
+        Known { client, secrets: [secret; 3], horizon_s: self.sys.plan.horizon_s }
     }
 
     /// Handles one thing that has arrived.
