@@ -160,6 +160,7 @@ bugs! {
     GenerationKept = "generation-kept", "the generation changes when the occupant is gone";
     GenerationReused = "generation-reused", "no two occupants have the same generation";
     ClaimsCountedTwice = "claims-counted-twice", "a claim counts once per client and lock";
+    LeaverAwaited = "leaver-awaited", "a recovery does not wait for a client that wants to leave";
     DeadlineAlone =
         "deadline-alone",
         "who has a horizon is waited for until that has passed, whatever the deadline";

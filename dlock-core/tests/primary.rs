@@ -467,6 +467,30 @@ fn a_claimed_share_that_was_given_back_is_not_undone_by_a_later_resolve() {
     }
 }
 
+/// As the C API has it: its library forgets the client whatever the answer is.
+#[test]
+fn a_client_that_leaves_while_the_primary_recovers_is_refused_and_not_waited_for() {
+    let mut w = World::with(1);
+    let a = ClientId::new(5).unwrap();
+    assert_eq!(w.admit(&reinit(a, 7)), Ok(a));
+    let World { members, primary, memory, .. } = &mut w;
+    let mut out = Vec::new();
+    let deinit = ControlRequest::Deinit;
+    let reply = members.control(NOW, primary, memory, (a, 1), deinit, &mut out);
+    assert_eq!(reply, ControlReply::Error(Status::NotReady));
+    while let Some(effect) = members.poll() {
+        match effect {
+            Effect::Fence { client } => {
+                members.fence_tried(client, Fencing { unfenced: false, mapped: false });
+            }
+            Effect::Undo { client, .. } => assert!(primary.fenced(client), "it has nothing"),
+            _ => {}
+        }
+    }
+    primary.tick(NOW, memory, &mut out);
+    assert!(!primary.is_recovering());
+}
+
 #[test]
 fn claims_are_refused_by_a_ready_primary_and_change_nothing() {
     let mut w = World::new();

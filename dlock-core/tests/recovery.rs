@@ -294,18 +294,43 @@ fn atomic_and_read_write_holds_go_on_and_are_released() {
     }
 }
 
-/// The release may have been carried out: it is not claimed, and asked for once more.
+/// The release may not have been carried out, and its caller believe that it holds the lock.
 #[test]
-fn what_an_answer_was_lost_of_is_not_claimed() {
+fn a_hold_whose_release_was_not_answered_is_claimed_and_released_when_that_is_asked_again() {
+    for (lock_type, mode) in [(LockType::Atomic, X), (LockType::Rw, S), (LockType::Fair, X)] {
+        for is_again in [true, false] {
+            let mut w = World::new(10);
+            let mut a = w.side(5, FabricKind::Shm, lock_type);
+            assert_eq!(w.operate(&mut a, try_lock(mode)), Status::Success);
+            let Begin::Run(mut machine, _) = a.entry.begin(Op::Unlock, now()) else { panic!() };
+            let lost = machine.outcome(&mut a.entry, Outcome::Unknown, now());
+            assert!(matches!(lost, Step::Done(result) if result.status == Status::BadResponse));
+            let mut w = w.fails_over(1, &mut [&mut a]);
+            assert_ne!(w.word(&a), 0, "{lock_type:?}");
+            let op = if is_again { Op::Unlock } else { try_lock(mode) };
+            assert_eq!(w.operate(&mut a, op), Status::Success, "{lock_type:?}");
+            if !is_again {
+                assert_eq!(a.entry.refs(), 1, "{lock_type:?}");
+                assert_eq!(w.operate(&mut a, Op::Unlock), Status::Success);
+            }
+            let mut b = w.side(6, FabricKind::Shm, lock_type);
+            assert_eq!(w.operate(&mut b, try_lock(X)), Status::Success, "{lock_type:?}");
+        }
+    }
+}
+
+#[test]
+fn of_an_acquire_that_was_not_answered_nothing_is_claimed() {
     let mut w = World::new(10);
     let mut a = w.side(5, FabricKind::Shm, LockType::Atomic);
-    assert_eq!(w.operate(&mut a, try_lock(X)), Status::Success);
-    let Begin::Run(mut machine, _) = a.entry.begin(Op::Unlock, now()) else { panic!() };
-    let lost = machine.outcome(&mut a.entry, Outcome::Unknown, now());
-    assert!(matches!(lost, Step::Done(result) if result.status == Status::BadResponse));
+    let Begin::Run(mut machine, Step::Chain(chain)) = a.entry.begin(try_lock(X), now()) else {
+        panic!()
+    };
+    w.execute(&a, chain);
+    machine.outcome(&mut a.entry, Outcome::Unknown, now());
     let mut w = w.fails_over(1, &mut [&mut a]);
     assert_eq!(w.word(&a), 0);
-    assert_eq!(w.operate(&mut a, Op::Unlock), Status::Success);
+    assert_eq!(w.operate(&mut a, try_lock(X)), Status::Success);
 }
 
 /// A hold was taken away, and its client does not know.

@@ -33,12 +33,13 @@ impl LockEntry {
         Claim { lock: self.lock, desc: self.desc.clone(), held }
     }
 
-    /// How it has the lock, or asks for it. What an answer was lost of is not claimed: it is
-    /// undone.
+    /// How it has the lock, or asks for it. A hold whose release was not answered counts: its
+    /// caller may believe in it, and it is undone before the next operation. Of an acquire that was
+    /// not answered nothing does.
     fn claimed_mode(&self) -> Option<Mode> {
         use EntryState as S;
         match self.state {
-            _ if !matches!(self.doubt, Doubt::None | Doubt::Claimed) => None,
+            _ if !matches!(self.doubt, Doubt::None | Doubt::Claimed | Doubt::Release) => None,
             S::ExclusiveLocked | S::ExclusiveTicketed => Some(Mode::Exclusive),
             S::SharedLocked | S::SharedTicketed => Some(Mode::Shared),
             S::Initialized | S::Unlocked => None,
@@ -75,7 +76,9 @@ impl LockEntry {
             self.until_ns = old.local_ns.saturating_add(left_ns);
             self.time_s = new.time.deadline_of_rest(left_ns);
         }
-        self.doubt = Doubt::Claimed;
+        if self.doubt == Doubt::None {
+            self.doubt = Doubt::Claimed;
+        }
     }
 
     /// Adopts what a primary says after a reinit: a new place, the same holds.

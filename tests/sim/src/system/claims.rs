@@ -54,7 +54,10 @@ impl Sys {
                     if !self.oracle.relies(l, who, self.now) {
                         self.oracle.ended(l, who);
                     }
-                    self.oracle.confirmed(l, who);
+                    // the primary that has heard of it may be gone already
+                    if self.alive && epoch == self.epoch {
+                        self.oracle.confirmed(l, who);
+                    }
                     self.takes_horizon(c, l);
                     if let Some(write) = write {
                         self.write_ledger(c, l, write);
