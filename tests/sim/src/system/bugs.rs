@@ -50,6 +50,7 @@ driver_bugs! {
 const ELSEWHERE: &[(&str, &str)] = &[
     ("earlier-claim-counts", "quiet"),
     ("intent-lapses", "handover"),
+    ("leaver-awaited", "storm"),
     ("claim-lapses", "recovery"),
     ("revoked-once", "stale"),
     ("shares-come-round", "rounds"),
