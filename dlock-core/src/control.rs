@@ -71,7 +71,7 @@ pub struct HeldClaim {
     /// Lease left when the claim was sent, in nanoseconds; `u64::MAX`: no end.
     pub left_ns: u64,
     /// How long ago the hold was granted, or confirmed, last, when the claim was sent, in
-    /// milliseconds; `u32::MAX`: longer.
+    /// milliseconds; `u32::MAX`: longer, or it may have been released since.
     pub age_ms: u32,
     /// Of a fair lock, and of no other.
     pub fair: Option<Place>,

@@ -319,6 +319,28 @@ fn a_hold_whose_release_was_not_answered_is_claimed_and_released_when_that_is_as
     }
 }
 
+/// It was released before the other one was granted the lock, however short before.
+#[test]
+fn a_hold_that_may_be_released_gives_way_to_any_other() {
+    for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+        let mut w = World::new(10);
+        let [mut a, mut b] = [5, 6].map(|id| w.side(id, FabricKind::Shm, lock_type));
+        PASSED_NS.set(NS);
+        assert_eq!(w.operate(&mut a, try_lock(X)), Status::Success);
+        let Begin::Run(mut machine, Step::Chain(chain)) = a.entry.begin(Op::Unlock, now()) else {
+            panic!()
+        };
+        w.execute(&a, chain);
+        machine.outcome(&mut a.entry, Outcome::Unknown, now());
+        PASSED_NS.set(0); // this client's clock is another one
+        assert_eq!(w.operate(&mut b, try_lock(X)), Status::Success);
+        let mut w = w.fails_over(1, &mut [&mut a, &mut b]);
+        assert_eq!(w.operate(&mut a, Op::Unlock), Status::Success, "{lock_type:?}");
+        assert_ne!(w.word(&b), 0, "{lock_type:?}");
+        assert_eq!(w.operate(&mut b, Op::Unlock), Status::Success, "{lock_type:?}");
+    }
+}
+
 #[test]
 fn of_an_acquire_that_was_not_answered_nothing_is_claimed() {
     let mut w = World::new(10);

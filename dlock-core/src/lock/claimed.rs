@@ -53,7 +53,11 @@ impl LockEntry {
         }
     }
 
+    /// A hold that may be released is older than any other.
     fn age_ms(&self, now: Now) -> u32 {
+        if self.doubt == Doubt::Release {
+            return u32::MAX;
+        }
         let age_ms = now.local_ns.saturating_sub(self.since_ns) / MS;
         u32::try_from(age_ms).unwrap_or(u32::MAX)
     }
