@@ -244,11 +244,21 @@ impl Run<'_> {
         }
     }
 
+    /// How much longer to join takes than over the others: over verbs, several queue pairs each.
+    fn joins(&self) -> u64 {
+        if self.plan.fabric == FabricChoice::Verbs {
+            8
+        } else {
+            1
+        }
+    }
+
     /// One after the other, at the same port; the workers leave at the last one.
     fn kill_primaries(&self, primary: &mut Primary, state_file: &Path) {
         let mut rng = Rng::new(self.plan.seed ^ 0x0f0f);
+        let joins = self.joins();
         loop {
-            self.sleep(&mut rng, (20, 1_500));
+            self.sleep(&mut rng, (20 * joins, 1_500 * joins));
             if self.is_over() {
                 return;
             }
@@ -283,8 +293,7 @@ impl Run<'_> {
     fn look_after(&self, n: u64) -> Vec<Killed> {
         let Disturbances { stops, kills, .. } = self.plan.disturbances;
         let mut rng = Rng::new(self.plan.seed ^ (n + 1) << 20);
-        // to join over verbs takes long: several queue pairs each
-        let joins = if self.plan.fabric == FabricChoice::Verbs { 8 } else { 1 };
+        let joins = self.joins();
         let mut killed = Vec::new();
         let mut life = 0;
         let mut process = self.start(n, life);
