@@ -73,7 +73,7 @@ impl Client {
     /// # Latency
     /// As `connect`.
     pub fn with_config(config: &Config, ip: &str) -> Result<Self, Error> {
-        let instance = Instance::init(&config.checked()?, ip).map_err(Error::of)?;
+        let instance = Instance::init_shared(&config.checked()?, ip).map_err(Error::of)?;
         Ok(Self { references: Arc::new(References::new(instance)) })
     }
 

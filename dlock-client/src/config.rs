@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a client reaches its primary, and which devices it may name.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
 use dlock_core::fabric::Executes;
 use dlock_core::limits::PORT_DEFAULT;
 pub use dlock_core::session::PathChoice as FabricChoice;
+use dlock_core::session::SILENCE_NS;
 use dlock_core::status::Status;
 use dlock_fabric::verbs::{NoPort, PortSelection, VerbsError};
 use dlock_fabric::FabricError;
+
+use crate::failover::{addresses, Plan};
 
 /// The environment variable that overrides [`FabricChoice::Auto`].
 pub const FABRIC_VARIABLE: &str = "DLOCK_FABRIC";
@@ -17,6 +22,15 @@ pub const FABRIC_VARIABLE: &str = "DLOCK_FABRIC";
 pub const HORIZON_VARIABLE: &str = "DLOCK_HORIZON_S";
 /// Seconds of the horizon of a [`Client`](crate::Client) for which none is named.
 pub const HORIZON_S_DEFAULT: u32 = 10;
+
+/// The environment variable for clients whose configuration names no primaries: addresses with
+/// commas between them, `ip` or `ip:port` or `[ip]:port`.
+pub const PRIMARIES_VARIABLE: &str = "DLOCK_PRIMARIES";
+/// The environment variable with the milliseconds of silence after which a client that knows
+/// several primaries leaves one, from 100 to 60,000; 1,000 if it is not set.
+pub const SILENCE_VARIABLE: &str = "DLOCK_SILENCE_MS";
+/// Its bounds.
+pub(crate) const SILENCE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 
 /// How an [`Instance`](crate::Instance) reaches its primary, as the C API says it. Rust programs
 /// use [`Config`](crate::Config).
@@ -43,6 +57,12 @@ pub struct ClientConfig {
     /// them (another round trip, only when readers and writers are queued): the C API's do.
     /// Without, such a view counts what the lock word tells.
     pub exact_views: bool,
+    /// Where a client that was shared ([`Instance::init_shared`](crate::Instance::init_shared))
+    /// looks for the successor of its primary, besides the address that it is given. `None`: what
+    /// `DLOCK_PRIMARIES` says, else it does not look.
+    pub primaries: Option<Vec<SocketAddr>>,
+    /// How long the primary may be silent before it does. `None`: what `DLOCK_SILENCE_MS` says.
+    pub silence: Option<Duration>,
 }
 
 impl Default for ClientConfig {
@@ -55,6 +75,8 @@ impl Default for ClientConfig {
             eid: [0; 16],
             horizon_s: None,
             exact_views: false,
+            primaries: None,
+            silence: None,
         }
     }
 }
@@ -122,6 +144,44 @@ impl ClientConfig {
         choose(self.fabric, variable.as_deref())
     }
 
+    /// How to find the successor of the primary at `first`, with the environment's say; `None`: not
+    /// at all.
+    pub(crate) fn plan(&self, first: SocketAddr) -> Result<Option<Plan>, Status> {
+        let primaries = match &self.primaries {
+            Some(primaries) => primaries.clone(),
+            None => match variable(PRIMARIES_VARIABLE) {
+                None => return Ok(None),
+                Some(text) => self.addresses(&text)?,
+            },
+        };
+        let silence = match (self.silence, variable(SILENCE_VARIABLE)) {
+            (Some(silence), _) => silence,
+            (None, None) => Duration::from_nanos(SILENCE_NS),
+            (None, Some(text)) => silence(&text)?,
+        };
+        Ok(Some(Plan { addresses: addresses(first, &primaries), silence }))
+    }
+
+    /// The addresses of a list.
+    fn addresses(&self, text: &str) -> Result<Vec<SocketAddr>, Status> {
+        let all = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        all.map(|item| {
+            let with_port = || item.parse::<SocketAddr>().ok();
+            let inner = item.strip_prefix('[').and_then(|item| item.strip_suffix(']'));
+            let without = inner.unwrap_or(item).parse::<IpAddr>().ok();
+            let without = without.map(|ip| SocketAddr::new(ip, self.effective_port()));
+            with_port().or(without).ok_or_else(|| {
+                let item = item.escape_debug();
+                log::error!(
+                    "{PRIMARIES_VARIABLE}: '{item}' is no address: give IPv4 or IPv6 addresses in \
+                     digits, with or without :port, with commas between them"
+                );
+                Status::Error
+            })
+        })
+        .collect()
+    }
+
     /// The horizon asked for, with the environment's say; 0: none.
     pub(crate) fn effective_horizon_s(&self) -> u32 {
         self.horizon_s.or_else(horizon_of_environment).unwrap_or(0)
@@ -139,6 +199,22 @@ impl ClientConfig {
             PORT_DEFAULT
         } else {
             self.port
+        }
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    let value = std::env::var_os(name)?;
+    Some(value.to_string_lossy().into_owned())
+}
+
+fn silence(text: &str) -> Result<Duration, Status> {
+    match text.trim().parse() {
+        Ok(ms) if SILENCE_MS.contains(&ms) => Ok(Duration::from_millis(ms)),
+        _ => {
+            let text = text.escape_debug();
+            log::error!("{SILENCE_VARIABLE}={text}: give milliseconds, from 100 to 60000");
+            Err(Status::Error)
         }
     }
 }
@@ -216,6 +292,37 @@ mod tests {
         assert_eq!(by_eid.check_ports(refusing(down.clone())), Ok(()));
         let both = ClientConfig { device: Some("a0".into()), ..by_eid };
         assert_eq!(both.check_ports(refusing(down)), Err(Status::Error));
+    }
+
+    #[test]
+    fn primaries_are_addresses_with_or_without_a_port() {
+        let config = ClientConfig { port: 7, ..Default::default() };
+        let all = config.addresses("10.0.0.1, 10.0.0.2:99,[::1]:5 ,::2,[::3],").unwrap();
+        let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+        assert_eq!(all, ["10.0.0.1:7", "10.0.0.2:99", "[::1]:5", "[::2]:7", "[::3]:7"]);
+        for wrong in ["localhost", "10.0.0.1:", "10.0.0.1:99999", "10.0.0.1 10.0.0.2", "[::1"] {
+            assert_eq!(config.addresses(wrong), Err(Status::Error), "{wrong}");
+        }
+        assert_eq!(config.addresses(" "), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_silence_has_bounds() {
+        assert_eq!(silence("100"), Ok(Duration::from_millis(100)));
+        assert_eq!(silence(" 60000 "), Ok(Duration::from_secs(60)));
+        for wrong in ["99", "60001", "", "1s", "-5"] {
+            assert_eq!(silence(wrong), Err(Status::Error), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_is_told_of_no_primaries_looks_for_none() {
+        let first = SocketAddr::from(([10, 0, 0, 1], 7));
+        let second = SocketAddr::from(([10, 0, 0, 2], 7));
+        let told = ClientConfig { primaries: Some(vec![second]), ..Default::default() };
+        let silent = ClientConfig { silence: Some(Duration::from_secs(3)), ..told };
+        let plan = silent.plan(first).unwrap().unwrap();
+        assert_eq!((plan.addresses, plan.silence), (vec![first, second], Duration::from_secs(3)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! What this crate does not do: decide what a lock is (that is `dlock-core`), touch memory or
 //! sockets of the data path (`dlock-fabric`), or change anything of the process it lives in. It
-//! starts threads only for heartbeats and for futures.
+//! starts threads only for heartbeats, for futures, and for clients that know several primaries.
 //!
 //! ```text
 //!   Client, guards ──▶ Instance ──▶ table of locks ──▶ core machines ──▶ executor
@@ -22,6 +22,7 @@ mod control;
 mod error;
 mod execute;
 mod fabrics;
+mod failover;
 #[cfg(test)]
 mod fake;
 mod guard;
@@ -46,7 +47,10 @@ pub use attach::Wrap;
 pub use client::{Client, LEASE_MAX};
 #[doc(hidden)]
 pub use config::ClientConfig;
-pub use config::{FabricChoice, FABRIC_VARIABLE, HORIZON_S_DEFAULT, HORIZON_VARIABLE};
+pub use config::{
+    FabricChoice, FABRIC_VARIABLE, HORIZON_S_DEFAULT, HORIZON_VARIABLE, PRIMARIES_VARIABLE,
+    SILENCE_VARIABLE,
+};
 pub use dlock_core::control::LockDesc;
 pub use dlock_core::counters::COUNTERS;
 pub use dlock_core::fabric::FabricKind;

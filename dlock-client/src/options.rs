@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a Rust program says how to reach its primary.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::config::{ClientConfig, FabricChoice};
+use crate::config::{ClientConfig, FabricChoice, SILENCE_MS};
 use crate::error::Error;
 
 /// The longest horizon of a session.
@@ -42,6 +42,8 @@ pub struct Config {
     device: Option<String>,
     gid: Option<Ipv6Addr>,
     horizon: Horizon,
+    primaries: Option<Vec<SocketAddr>>,
+    silence: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,6 +110,25 @@ impl Config {
         Self { horizon: Horizon::None, ..self }
     }
 
+    /// Where to look for the successor of the primary, besides the address that is connected to.
+    ///
+    /// With this, or with the environment variable `DLOCK_PRIMARIES`, a client finds its primary
+    /// again by itself: it notices that it is gone, comes back to it or to the first of these
+    /// addresses at which a primary is, claims its locks, and goes on; blocking acquires wait
+    /// meanwhile, everything else is [`NotReady`](crate::Error::NotReady).
+    #[must_use]
+    pub fn primaries(self, primaries: impl IntoIterator<Item = SocketAddr>) -> Self {
+        Self { primaries: Some(primaries.into_iter().collect()), ..self }
+    }
+
+    /// How long the primary may be silent before a client that knows [`primaries`](Self::primaries)
+    /// looks for another, from 100 ms to a minute; 1 s if nothing is said, also not by the
+    /// environment variable `DLOCK_SILENCE_MS`.
+    #[must_use]
+    pub fn silence(self, silence: Duration) -> Self {
+        Self { silence: Some(silence), ..self }
+    }
+
     /// The same for the calls of the C API.
     ///
     /// # Errors
@@ -134,14 +155,31 @@ impl Config {
                 u32::try_from(horizon.as_secs() + up).ok()
             }
         };
+        let (primaries, silence) = (self.primaries.clone(), self.silence);
+        let is_borne = |s: Duration| {
+            let ms = u64::try_from(s.as_millis()).unwrap_or(u64::MAX);
+            SILENCE_MS.contains(&ms)
+        };
+        if silence.is_some_and(|silence| !is_borne(silence)) {
+            return Err(Error::Invalid("a silence lasts 100 ms to a minute"));
+        }
         let tp_mode = match self.queue_pairs {
             QueuePairs::Separate => 0,
             QueuePairs::Shared => 1,
         };
         let device = self.device.clone();
         let fabric = self.fabric;
-        let config =
-            ClientConfig { port, fabric, tp_mode, device, eid, horizon_s, exact_views: false };
+        let config = ClientConfig {
+            port,
+            fabric,
+            tp_mode,
+            device,
+            eid,
+            horizon_s,
+            exact_views: false,
+            primaries,
+            silence,
+        };
         Ok(config.with_default_horizon())
     }
 }

@@ -30,7 +30,7 @@ const GIVEN_BACK_WAIT: Duration = Duration::from_secs(20);
 /// An instance, and what of it is in use.
 #[derive(Debug)]
 pub(crate) struct References {
-    instance: Instance,
+    instance: Arc<Instance>,
     live: Mutex<Live>,
     /// A get has ended, or something was given back.
     changed: Condvar,
@@ -99,7 +99,7 @@ impl Drop for Get<'_> {
 }
 
 impl References {
-    pub(crate) fn new(instance: Instance) -> Self {
+    pub(crate) fn new(instance: Arc<Instance>) -> Self {
         let (live, changed) = (Mutex::default(), Condvar::new());
         Self { instance, live, changed, tasks: Arc::new(Tasks::new()) }
     }

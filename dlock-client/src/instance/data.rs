@@ -37,9 +37,10 @@ impl Instance {
     ///
     /// # Latency
     /// A hand-over is one message in each direction; nothing is polled. 5 s at most, and 1 s more
-    /// if the primary does not answer that the wait is over.
+    /// if the primary does not answer that the wait is over. A client that finds the successor of
+    /// its primary by itself waits for that, too: 60 s more at most.
     pub fn lock(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
-        self.wait_for(lock, Op::Lock { mode, expire_s }, Instant::now())
+        self.across_failover(|| self.wait_for(lock, Op::Lock { mode, expire_s }, Instant::now()))
     }
 
     /// Releases a lock, or one of several holds (`AlreadyLocked`), or a ticket.
@@ -69,7 +70,7 @@ impl Instance {
     }
 
     #[inline]
-    fn single(&self, lock: LockId, op: Op) -> OpResult {
+    pub(super) fn single(&self, lock: LockId, op: Op) -> OpResult {
         if let Err(status) = self.admit() {
             return code(status);
         }

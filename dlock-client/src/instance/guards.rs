@@ -22,6 +22,7 @@ use dlock_fabric::clock::boot_ns;
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC};
 use crate::execute::{Limit, DATA_WAIT};
+use crate::failover::is_without_primary;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, Turn};
 
 /// A result and, if the lock is held now, the number of the hold.
@@ -61,6 +62,43 @@ impl Instance {
 
     /// As [`lock`](Self::lock), for guards, waiting for other guards of this client, too.
     pub(crate) fn wait_guard(
+        &self,
+        lock: LockId,
+        mode: Mode,
+        expire_s: u32,
+        deadline: Instant,
+    ) -> Attempt {
+        let Some(watch) = &self.watch else {
+            return self.wait_guard_here(lock, mode, expire_s, deadline);
+        };
+        let mut has_kept = false;
+        loop {
+            let moves = watch.moves();
+            let attempt = self.wait_guard_here(lock, mode, expire_s, deadline);
+            let is_without = is_without_primary(attempt.0.status);
+            if is_without && watch.has_moved(moves, deadline) {
+                has_kept = true; // a ticket, perhaps
+                continue;
+            }
+            let is_held = matches!(attempt.0.status, Status::Success | Status::AlreadyLocked);
+            if !is_held && (is_without || has_kept) {
+                self.give_ticket_up(lock);
+            }
+            return attempt;
+        }
+    }
+
+    /// Nobody waits for the turn of a ticket any more.
+    fn give_ticket_up(&self, lock: LockId) {
+        if let Ok((lock_slot, mut guard, limit)) = self.idle(lock) {
+            if guard.as_ref().is_some_and(|held| has_ticket(held.entry.state())) {
+                let _ = self.run(lock_slot, &mut guard, Op::Unlock, &limit);
+            }
+        }
+    }
+
+    /// The same at one primary: if that is gone, a ticket is kept.
+    fn wait_guard_here(
         &self,
         lock: LockId,
         mode: Mode,
@@ -145,6 +183,7 @@ impl Instance {
         match result.status {
             Status::Success => held.hold += 1,
             Status::AlreadyLocked => {}
+            status if self.watch.is_some() && is_without_primary(status) => return (result, 0),
             _ if has_ticket(held.entry.state()) => {
                 let _ = self.run(lock_slot, guard, Op::Unlock, &Limit::NOW);
                 return (result, 0);

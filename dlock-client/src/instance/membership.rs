@@ -11,6 +11,7 @@
 //!   update_all_locks  claims, 31 at a time ─▶ new places
 //! ```
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,6 +65,15 @@ impl Instance {
 
     fn init_with(config: &ClientConfig, ip: &str, wrap: Option<Wrap>) -> Result<Self, Status> {
         config.check()?;
+        let peer = address(ip, config.effective_port())?;
+        Self::init_at(config, peer, wrap)
+    }
+
+    pub(super) fn init_at(
+        config: &ClientConfig,
+        peer: SocketAddr,
+        wrap: Option<Wrap>,
+    ) -> Result<Self, Status> {
         let (version_min, version_max) = (VERSION_MIN, VERSION);
         let request = ControlRequest::Init {
             version_min,
@@ -71,7 +81,7 @@ impl Instance {
             tp_mode: config.tp_mode,
             horizon_s: Some(config.effective_horizon_s()),
         };
-        let joined = join(config, ip, request, None, wrap.as_ref())?;
+        let joined = join(config, (peer, CONTROL_WAIT), request, None, wrap.as_ref())?;
         joined.link.ask_the_time();
         let instance = Instance {
             id: joined.client,
@@ -87,6 +97,7 @@ impl Instance {
             pending: Mutex::new(None),
             objects: RwLock::default(),
             stats: Stats::default(),
+            watch: None,
         };
         look_after(&instance.link.load().pulse, &instance.control);
         Ok(instance)
@@ -110,6 +121,17 @@ impl Instance {
         if let Err(status) = self.check(Call::Session) {
             return status;
         }
+        match address(ip, self.config.effective_port()) {
+            Ok(peer) => self.reinit_at(peer, CONTROL_WAIT),
+            Err(status) => status,
+        }
+    }
+
+    /// The same at any address; the connection may take so long, and so may its first answer.
+    pub(crate) fn reinit_at(&self, peer: SocketAddr, wait: Duration) -> Status {
+        if let Err(status) = self.check(Call::Session) {
+            return status;
+        }
         let Some(_alone) = self.lifecycle.try_write_for(LIFECYCLE_WAIT) else {
             return Status::BadResponse;
         };
@@ -127,7 +149,8 @@ impl Instance {
         let mut tries = 0;
         loop {
             tries += 1;
-            let joined = join(&self.config, ip, request.clone(), Some(self.id), self.wrap.as_ref());
+            let (to, wrap) = ((peer, wait), self.wrap.as_ref());
+            let joined = join(&self.config, to, request.clone(), Some(self.id), wrap);
             let mut joined = match joined {
                 Ok(joined) => joined,
                 Err(status) => return status,
@@ -361,6 +384,9 @@ impl Instance {
         if self.gate.swap(LEFT, Ordering::Relaxed) == LEFT {
             return Status::Error;
         }
+        if let Some(watch) = &self.watch {
+            watch.end();
+        }
         let _alone = self.lifecycle.try_write_for(LIFECYCLE_WAIT);
         self.forget_async();
         // the data path first: what cannot act any more can be undone at once
@@ -445,15 +471,15 @@ impl SessionState {
 /// Connects, registers (`request` is `Init`, or `Reinit` as `expected`) and attaches.
 fn join(
     config: &ClientConfig,
-    ip: &str,
+    (peer, wait): (SocketAddr, Duration),
     request: ControlRequest,
     expected: Option<ClientId>,
     wrap: Option<&Wrap>,
 ) -> Result<Joined, Status> {
     let choice = config.effective_fabric()?;
-    let mut control = Control::connect(address(ip, config.effective_port())?)?;
+    let mut control = Control::connect(peer, wait)?;
     let sent_ns = boot_ns();
-    let reply = control.call(request, Instant::now() + CONTROL_WAIT);
+    let reply = control.call(request, Instant::now() + wait);
     let received_ns = boot_ns();
     let until = Instant::now() + Duration::from_nanos(SHOW_WAIT_NS);
     let reply = reply.map_err(|e| e.status_of_init())?;

@@ -10,6 +10,7 @@
 mod asynchronous;
 mod batch;
 mod data;
+mod failover;
 mod guards;
 mod locks;
 mod membership;
@@ -52,6 +53,7 @@ use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{Control, ShutdownHandle, CONTROL_WAIT};
 use crate::execute::{Limit, DATA_WAIT};
+use crate::failover::Watch;
 use crate::heartbeat::{Pulse, SharedControl};
 use crate::stats::Stats;
 use crate::table::{Busy, IdHasher, LockSlot, LockSlotGuard, Table};
@@ -110,6 +112,8 @@ pub struct Instance {
     pending: Mutex<Option<asynchronous::Pending>>,
     objects: RwLock<HashMap<ObjectId, objects::Got, BuildHasherDefault<IdHasher>>>,
     stats: Stats,
+    /// Of a client that finds the successor of its primary by itself.
+    watch: Option<Arc<Watch>>,
 }
 
 impl std::fmt::Debug for Instance {

@@ -120,7 +120,7 @@ pub enum EntryState {
 
 impl EntryState {
     /// Whether the lock is held, exclusively or shared.
-    pub(crate) fn is_held(self) -> bool {
+    pub fn is_held(self) -> bool {
         matches!(self, Self::ExclusiveLocked | Self::SharedLocked)
     }
 }

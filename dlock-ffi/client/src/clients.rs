@@ -105,8 +105,8 @@ fn new_client(ip: Option<String>) -> Result<c_int, c_int> {
     let library_context = library::library_context().ok_or(code::ERROR)?;
     let ip = ip.ok_or(code::ERROR)?;
     for _ in 0..ID_TRIES_MAX {
-        let instance = Instance::init(&library_context.config, &ip).map_err(code::of)?;
-        match library::enter(&library_context, Arc::new(instance)) {
+        let instance = Instance::init_shared(&library_context.config, &ip).map_err(code::of)?;
+        match library::enter(&library_context, instance) {
             Entered::As(id) => return Ok(id),
             Entered::Gone => break,
             Entered::Taken(instance) => {

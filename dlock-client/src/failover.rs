@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Clients that find the successor of their primary by themselves: one thread of each carries out
+//! what [`Failover`] decides.
+//!
+//! ```text
+//!   thread ── next ──▶ heartbeat, reinit, claim, done, confirm ──▶ instance
+//!     │ ▲ asks at once when an operation has failed
+//!     ▼ │
+//!   Watch ◀── a lock call that has failed waits: has the client moved, or is the primary there?
+//! ```
+//! The thread takes no signals, holds the instance only while it does something, and ends with it.
+//! A forked child has no such thread, and no session.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use dlock_core::session::{Failover, Heard, Task, ADDRESSES_MAX};
+use dlock_core::status::Status;
+use dlock_fabric::clock::boot_ns;
+use dlock_fabric::threads::spawn_without_signals;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::execute::left_ns;
+use crate::instance::Instance;
+
+/// How long a `lock` call waits for a failover before it is refused: longer than a primary of
+/// `dlockd` waits for absent clients by default.
+pub(crate) const FAILOVER_WAIT: Duration = Duration::from_secs(60);
+/// After a round of claims that were not all taken.
+const AGAIN_PAUSE: Duration = Duration::from_millis(10);
+/// How long an attempt to come back may take at least; it is as long as the silence that is borne.
+const ATTEMPT_MIN: Duration = Duration::from_millis(500);
+
+/// What a client does about the silence of its primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Where its primaries are; at the first it begins.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// How long the primary may be silent.
+    pub(crate) silence: Duration,
+}
+
+/// What calls know of the failover of their client.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_away: bool,
+    /// Times that it has come back, to the same primary or another.
+    moves: u64,
+    /// Heartbeats sent while it was here, and the last of them that was answered.
+    asked: u64,
+    answered: u64,
+    /// The primary is to be asked at once.
+    is_doubted: bool,
+    is_over: bool,
+}
+
+impl Watch {
+    /// Times that the client has come back.
+    pub(crate) fn moves(&self) -> u64 {
+        self.state.lock().moves
+    }
+
+    /// A call has failed as calls fail without a primary. It is worth a second try if the client
+    /// has come back since it had done so `moves` times; this waits for that, but not if the
+    /// primary answers.
+    pub(crate) fn has_moved(&self, moves: u64, deadline: Instant) -> bool {
+        let mut state = self.state.lock();
+        let asked = state.asked;
+        state.is_doubted = true;
+        self.changed.notify_all();
+        loop {
+            if state.is_over {
+                return false;
+            }
+            if !state.is_away {
+                match () {
+                    () if state.moves > moves => return true,
+                    () if state.answered > asked => return false,
+                    () => {}
+                }
+            }
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return false;
+            }
+        }
+    }
+
+    /// The client has left.
+    pub(crate) fn end(&self) {
+        self.state.lock().is_over = true;
+        self.changed.notify_all();
+    }
+
+    /// The thread has nothing to do until then; whether a call doubts that the primary is there.
+    fn sleep(&self, until_ns: u64) -> bool {
+        let mut state = self.state.lock();
+        let deadline = Instant::now() + left_ns(until_ns);
+        while !state.is_doubted && !state.is_over {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        std::mem::take(&mut state.is_doubted)
+    }
+
+    fn is_over(&self) -> bool {
+        self.state.lock().is_over
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        MutexGuard::unlock_fair(state);
+        self.changed.notify_all();
+    }
+}
+
+/// Starts the thread of a client. Without one it stays where it is.
+pub(crate) fn look_after(client: &Arc<Instance>, watch: &Arc<Watch>, plan: Plan) {
+    let (client, watch) = (Arc::downgrade(client), Arc::clone(watch));
+    let over = Arc::clone(&watch);
+    let started = spawn_without_signals("dlock-failover", move || run(&client, &watch, &plan));
+    if let Err(error) = started {
+        over.end();
+        log::error!("no failover by itself: no thread dlock-failover: {error}");
+    }
+}
+
+/// What is to be said when it has come back.
+struct Away {
+    since: Instant,
+    held: usize,
+}
+
+fn run(client: &Weak<Instance>, watch: &Watch, plan: &Plan) {
+    let silence_ns = u64::try_from(plan.silence.as_nanos()).unwrap_or(u64::MAX);
+    let seed = boot_ns() ^ u64::from(std::process::id()) << 40;
+    let mut failover = Failover::new(boot_ns(), plan.addresses.len(), silence_ns, seed);
+    let mut away: Option<Away> = None;
+    while !watch.is_over() {
+        let task = failover.next(boot_ns());
+        if let Task::Wait { until_ns } = task {
+            if watch.sleep(until_ns) {
+                failover.doubted(boot_ns());
+            }
+            continue;
+        }
+        let Some(client) = client.upgrade() else { break };
+        carry_out(&client, watch, plan, &mut failover, task);
+        let is_away = failover.is_away();
+        match (is_away, away.take()) {
+            (true, None) => {
+                let held = client.held();
+                log::warn!("client {} has lost its primary, and looks for it", client.id());
+                away = Some(Away { since: Instant::now(), held });
+            }
+            (false, Some(before)) => {
+                let (kept, after) = (client.held(), before.since.elapsed().as_millis());
+                let (id, held) = (client.id(), before.held);
+                let epoch = client.epoch();
+                log::warn!(
+                    "client {id} is back after {after} ms, at incarnation {epoch}: of {held} holds \
+                     it has kept {}",
+                    kept.min(held)
+                );
+                watch.change(|state| state.moves += 1);
+            }
+            (_, before) => away = before,
+        }
+        watch.change(|state| state.is_away = is_away);
+    }
+    watch.end();
+}
+
+fn carry_out(client: &Instance, watch: &Watch, plan: &Plan, failover: &mut Failover, task: Task) {
+    match task {
+        Task::Wait { .. } => {}
+        Task::Heartbeat { until_ns } => {
+            watch.change(|state| state.asked += 1);
+            let deadline = Instant::now() + left_ns(until_ns);
+            let heard = client.hears(deadline);
+            if heard != Heard::Nothing {
+                watch.change(|state| state.answered = state.asked);
+            }
+            failover.heard(boot_ns(), heard);
+        }
+        Task::Reinit { address } => {
+            let peer = plan.addresses[address];
+            let status = client.reinit_at(peer, plan.silence.max(ATTEMPT_MIN));
+            match status {
+                Status::Success => {}
+                Status::ClientRemoved => log::error!(
+                    "the primary at {peer} does not know client {} any more, whose locks are lost \
+                     there: begin anew (client_deinit, client_init) if no other one does",
+                    client.id()
+                ),
+                status => log::info!("client {}: not back at {peer}: {status}", client.id()),
+            }
+            let came = match status {
+                Status::Success => Ok(client.is_at_recovering()),
+                status => Err(status),
+            };
+            failover.came(boot_ns(), came);
+        }
+        Task::Claim => {
+            let status = client.update_all_locks();
+            if status == Status::Again {
+                std::thread::sleep(AGAIN_PAUSE);
+            }
+            failover.claimed(boot_ns(), status);
+        }
+        Task::Done => failover.said(boot_ns(), client.reinit_done()),
+        Task::Confirm => failover.confirmed(boot_ns(), client.confirm_all()),
+    }
+}
+
+/// The addresses that a program gives its client: the one it names, then the others.
+pub(crate) fn addresses(first: SocketAddr, others: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut all = vec![first];
+    all.extend(others.iter().filter(|&&other| other != first));
+    if all.len() > ADDRESSES_MAX {
+        log::warn!("a client knows {ADDRESSES_MAX} primaries at most: the others are not used");
+        all.truncate(ADDRESSES_MAX);
+    }
+    all
+}
+
+/// Whether a call ends so where there is no primary.
+pub(crate) fn is_without_primary(status: Status) -> bool {
+    matches!(status, Status::NotReady | Status::BadResponse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn the_address_of_the_program_is_the_first_and_none_is_there_twice() {
+        let of = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        assert_eq!(addresses(of(2), &[of(1), of(2), of(3)]), [of(2), of(1), of(3)]);
+        let many: Vec<SocketAddr> = (10..60).map(of).collect();
+        assert_eq!(addresses(of(2), &many).len(), ADDRESSES_MAX);
+    }
+
+    #[test]
+    fn a_call_that_failed_is_tried_again_once_the_client_has_moved_and_not_before() {
+        let watch = Arc::new(Watch::default());
+        let moves = watch.moves();
+        watch.change(|state| (state.is_away, state.moves) = (false, 1));
+        assert!(watch.has_moved(moves, soon()), "it has moved since");
+        assert!(!watch.has_moved(1, Instant::now()), "not in time");
+        let waits = {
+            let watch = Arc::clone(&watch);
+            std::thread::spawn(move || watch.has_moved(1, soon()))
+        };
+        while !watch.sleep(boot_ns() + 1_000_000_000) {}
+        watch.change(|state| state.is_away = true);
+        watch.change(|state| (state.asked, state.answered, state.moves) = (5, 5, 2));
+        assert!(!waits.is_finished(), "it is away still");
+        watch.change(|state| state.is_away = false);
+        assert!(waits.join().unwrap());
+    }
+
+    #[test]
+    fn a_call_that_failed_though_the_primary_answers_is_not_tried_again() {
+        let watch = Arc::new(Watch::default());
+        watch.change(|state| (state.asked, state.answered) = (3, 3));
+        let waits = {
+            let watch = Arc::clone(&watch);
+            std::thread::spawn(move || watch.has_moved(0, soon()))
+        };
+        while !watch.sleep(boot_ns() + 1_000_000_000) {}
+        watch.change(|state| (state.asked, state.answered) = (4, 4));
+        assert!(!waits.join().unwrap());
+        watch.end();
+        assert!(!watch.has_moved(0, soon()), "nobody looks for the primary any more");
+    }
+}

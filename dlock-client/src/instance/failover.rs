@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a client does that finds the successor of its primary by itself; when, is decided by
+//! `dlock_core::session::Failover`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use dlock_core::control::{ControlReply, ControlRequest, LockDesc};
+use dlock_core::ids::LockId;
+use dlock_core::limits::BATCH_MAX;
+use dlock_core::lock::{EntryState, Op, OpResult};
+use dlock_core::message::Mode;
+use dlock_core::session::Heard;
+use dlock_core::status::Status;
+
+use super::Instance;
+use crate::config::ClientConfig;
+use crate::control::address;
+use crate::failover::{is_without_primary, look_after, Watch, FAILOVER_WAIT};
+use crate::table::ClientLock;
+
+impl Instance {
+    /// As [`init`](Self::init). If the configuration or the environment variable `DLOCK_PRIMARIES`
+    /// names primaries, it becomes a client of the first that takes it, of the one at `ip` and then
+    /// of those, and from then on finds the successor of its primary by itself: it notices that
+    /// this is gone, comes back as the client that it is, claims its locks, and goes on.
+    /// [`lock`](Self::lock) waits meanwhile; other calls are refused with `NotReady`, or with
+    /// `BadResponse` if they were under way. The log tells what was kept.
+    ///
+    /// # Errors
+    /// As `init`, of the primary at `ip`.
+    ///
+    /// # Latency
+    /// As `init`, for each of them.
+    pub fn init_shared(config: &ClientConfig, ip: &str) -> Result<Arc<Self>, Status> {
+        config.check()?;
+        let first = address(ip, config.effective_port())?;
+        let Some(mut plan) = config.plan(first)? else {
+            return Self::init_at(config, first, None).map(Arc::new);
+        };
+        let mut instance = Self::init_at(config, first, None);
+        for other in 1..plan.addresses.len() {
+            if !matches!(instance, Err(Status::NotReady | Status::Error)) {
+                break;
+            }
+            if let Ok(found) = Self::init_at(config, plan.addresses[other], None) {
+                plan.addresses.rotate_left(other);
+                instance = Ok(found);
+            }
+        }
+        let mut instance = instance?;
+        let watch = Arc::new(Watch::default());
+        instance.watch = Some(Arc::clone(&watch));
+        let instance = Arc::new(instance);
+        look_after(&instance, &watch, plan);
+        Ok(instance)
+    }
+
+    /// A call that may wait, and is made again at the successor of a primary that is gone.
+    pub(super) fn across_failover(&self, mut call: impl FnMut() -> OpResult) -> OpResult {
+        let Some(watch) = &self.watch else { return call() };
+        let until = Instant::now() + FAILOVER_WAIT;
+        loop {
+            let moves = watch.moves();
+            let result = call();
+            if !is_without_primary(result.status) || !watch.has_moved(moves, until) {
+                return result;
+            }
+        }
+    }
+
+    /// What the primary answers to a heartbeat until `deadline`.
+    pub(crate) fn hears(&self, deadline: Instant) -> Heard {
+        match self.call_until(ControlRequest::Heartbeat, deadline) {
+            Ok(ControlReply::Alive { recovering: false, .. }) => Heard::Serves,
+            Ok(ControlReply::Alive { recovering: true, .. }) | Err(Status::NotReady) => {
+                Heard::Recovers
+            }
+            _ => Heard::Nothing,
+        }
+    }
+
+    /// Whether the primary recovered when this client came to it.
+    pub(crate) fn is_at_recovering(&self) -> bool {
+        self.link.load().recovering
+    }
+
+    /// How many locks it believes to hold.
+    pub(crate) fn held(&self) -> usize {
+        self.of_all(|held| held.entry.state().is_held().then_some(())).len()
+    }
+
+    /// Gets those locks again that are not at this primary, with what was held of them lost, and
+    /// asks what became of the holds that were claimed. `false`: not all of it was answered.
+    pub(crate) fn confirm_all(&self) -> bool {
+        let epoch = self.link.load().epoch;
+        let away: Vec<LockDesc> = self.of_all(|held| {
+            let is_away = !held.binding.is_at(epoch) && !held.entry.has_left();
+            is_away.then(|| held.entry.desc().clone())
+        });
+        let mut is_all = true;
+        for descs in away.chunks(BATCH_MAX) {
+            match self.batch_get_lock(descs.to_vec()) {
+                Ok(_) => log::warn!("{} locks were not claimed: holds are lost", descs.len()),
+                Err(_) => is_all = false,
+            }
+        }
+        let claimed: Vec<(LockId, Mode)> = self.of_all(|held| {
+            let mode = match held.entry.state() {
+                EntryState::ExclusiveLocked => Mode::Exclusive,
+                EntryState::SharedLocked => Mode::Shared,
+                _ => return None,
+            };
+            held.entry.is_unconfirmed().then_some((held.id, mode))
+        });
+        for (lock, mode) in claimed {
+            let status = self.single(lock, Op::Extend { mode, expire_s: 0 }).status;
+            match status {
+                Status::Fail => log::warn!("lock {lock} is lost: another client holds it now"),
+                status => is_all &= !is_without_primary(status),
+            }
+        }
+        is_all
+    }
+
+    /// Of all locks that no operation is under way on.
+    fn of_all<T>(&self, mut of: impl FnMut(&ClientLock) -> Option<T>) -> Vec<T> {
+        let indices = self.table.indices();
+        let mut found = Vec::new();
+        for (id, index) in indices {
+            if let Some(guard) = self.table.lock_slot(index).try_lock() {
+                let held = guard.as_ref().filter(|held| held.id == id);
+                found.extend(held.and_then(&mut of));
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A client that finds the successor of its primary by itself: what it does next, without I/O.
+//!
+//! ```text
+//!            ┌──────── answered ────────┐
+//!            ▼                          │ every quarter of the silence that it bears
+//!          Here ── Heartbeat ───────────┘
+//!            │ broken, or silent for too long
+//!            ▼
+//!          Away ── Reinit, one address after the other, with a pause that grows ──┐
+//!            │ a successor that recovers          │ one that serves               │ refused:
+//!            ▼                                    └─────────────────────┐         │ the next
+//!          Claims ── Claim, Done ─▶ Waits ─ Heartbeat ─ it serves ─▶ Confirms ─▶ Here
+//!            └──────────────┴──── broken: Away ──────────────┘
+//! ```
+//! One [`Task`] is under way at a time: its executor reports it, and asks for the next. A task that
+//! can last is bounded by the executor's own limits; a report that comes late counts like any other.
+
+use crate::status::Status;
+
+/// How long a primary may be silent before it counts as away, where nothing else is said.
+pub const SILENCE_NS: u64 = 1_000_000_000;
+/// Heartbeats in that time.
+pub const HEARTBEATS_PER_SILENCE: u64 = 4;
+/// The first pause after all addresses have failed, and the longest.
+pub const PAUSE_NS: (u64, u64) = (20_000_000, 2_000_000_000);
+/// How often a primary that waits for its other clients is asked at first; each time half as often.
+pub const WAITS_NS: u64 = 10_000_000;
+/// Rounds in which what was claimed is asked for. After that each lock's next operation asks.
+pub const CONFIRMS_MAX: u32 = 3;
+/// Addresses of primaries that a client may know.
+pub const ADDRESSES_MAX: usize = 16;
+
+/// What the executor does next. Times are on the client's own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Nothing before then, unless the connection breaks ([`Failover::broken`]).
+    Wait {
+        /// Until when.
+        until_ns: u64,
+    },
+    /// Send a heartbeat, and report [`Failover::heard`]; or, at the time given, that there is no
+    /// answer.
+    Heartbeat {
+        /// Until when its answer is waited for.
+        until_ns: u64,
+    },
+    /// Come back as the client that it is, at the address of this number. Report
+    /// [`Failover::came`].
+    Reinit {
+        /// Its place in the list.
+        address: usize,
+    },
+    /// Tell all locks. Report [`Failover::claimed`].
+    Claim,
+    /// Say that all are told. Report [`Failover::said`].
+    Done,
+    /// Get those locks again that are at no primary any more, and ask what became of what was
+    /// claimed. Report [`Failover::confirmed`].
+    Confirm,
+}
+
+/// What a primary has answered to a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It serves.
+    Serves,
+    /// It recovers.
+    Recovers,
+    /// Nothing in time, or the connection is gone.
+    Nothing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Here,
+    /// No attempt before this time.
+    Away {
+        from_ns: u64,
+    },
+    Claims,
+    Says,
+    /// Waits until the successor serves.
+    Waits,
+    Confirms,
+}
+
+/// One client that looks for its primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failover {
+    addresses: usize,
+    /// Where it is, or tries next.
+    at: usize,
+    silence_ns: u64,
+    stage: Stage,
+    /// When the primary was heard last, and when it is asked next.
+    heard_ns: u64,
+    next_ns: u64,
+    /// Attempts since it was here last, and rounds of questions since it came.
+    tries: u32,
+    confirms: u32,
+    /// Until the primary that it waits for is asked again.
+    waits_ns: u64,
+    random: u64,
+}
+
+impl Failover {
+    /// A client that is at the primary of the first of so many addresses, and bears so much
+    /// silence. `seed`: no two clients pause alike.
+    pub fn new(now_ns: u64, addresses: usize, silence_ns: u64, seed: u64) -> Self {
+        let mut failover = Self {
+            addresses: addresses.clamp(1, ADDRESSES_MAX),
+            at: 0,
+            silence_ns: silence_ns.max(HEARTBEATS_PER_SILENCE),
+            stage: Stage::Here,
+            heard_ns: now_ns,
+            next_ns: now_ns,
+            tries: 0,
+            confirms: 0,
+            waits_ns: WAITS_NS,
+            random: seed | 1,
+        };
+        failover.is_heard(now_ns);
+        failover
+    }
+
+    /// Whether operations have nobody to go to: they wait, or are refused.
+    pub fn is_away(&self) -> bool {
+        !matches!(self.stage, Stage::Here)
+    }
+
+    /// What to do next.
+    pub fn next(&mut self, now_ns: u64) -> Task {
+        match self.stage {
+            Stage::Here | Stage::Waits if now_ns < self.next_ns => {
+                Task::Wait { until_ns: self.next_ns }
+            }
+            Stage::Here | Stage::Waits => {
+                // it may be the client that was stopped: it asks before it leaves
+                let quarter_ns = self.silence_ns / HEARTBEATS_PER_SILENCE;
+                let until_ns = self.heard_ns.saturating_add(self.silence_ns);
+                Task::Heartbeat { until_ns: until_ns.max(now_ns.saturating_add(quarter_ns)) }
+            }
+            Stage::Away { from_ns } if now_ns < from_ns => Task::Wait { until_ns: from_ns },
+            Stage::Away { .. } => Task::Reinit { address: self.at },
+            Stage::Claims => Task::Claim,
+            Stage::Says => Task::Done,
+            Stage::Confirms => Task::Confirm,
+        }
+    }
+
+    /// The connection to the primary is gone.
+    pub fn broken(&mut self, now_ns: u64) {
+        if !matches!(self.stage, Stage::Away { .. }) {
+            self.stage = Stage::Away { from_ns: now_ns };
+        }
+    }
+
+    /// An operation has failed: the primary is asked at once.
+    pub fn doubted(&mut self, now_ns: u64) {
+        if self.stage == Stage::Here {
+            self.next_ns = now_ns;
+        }
+    }
+
+    /// A heartbeat was answered, or not in time.
+    pub fn heard(&mut self, now_ns: u64, heard: Heard) {
+        match (self.stage, heard) {
+            (Stage::Here | Stage::Waits, Heard::Nothing) => {
+                // the same one first: it may have been the connection
+                self.stage = Stage::Away { from_ns: now_ns };
+            }
+            (Stage::Here, Heard::Serves | Heard::Recovers) => self.is_heard(now_ns),
+            (Stage::Waits, Heard::Recovers) => {
+                (self.heard_ns, self.next_ns) = (now_ns, now_ns.saturating_add(self.waits_ns));
+                let longest_ns = self.silence_ns / HEARTBEATS_PER_SILENCE;
+                self.waits_ns = self.waits_ns.saturating_mul(2).min(longest_ns);
+            }
+            (Stage::Waits, Heard::Serves) => {
+                self.is_heard(now_ns);
+                self.stage = Stage::Confirms;
+            }
+            _ => {}
+        }
+    }
+
+    /// An attempt to come back has ended. `Ok`: whether that primary recovers.
+    pub fn came(&mut self, now_ns: u64, result: Result<bool, Status>) {
+        if !matches!(self.stage, Stage::Away { .. }) {
+            return;
+        }
+        match result {
+            Ok(recovers) => {
+                self.is_heard(now_ns);
+                (self.confirms, self.waits_ns) = (0, WAITS_NS);
+                self.stage = if recovers { Stage::Claims } else { Stage::Confirms };
+            }
+            Err(_) => self.tries_elsewhere(now_ns),
+        }
+    }
+
+    /// The locks were told: `Again`, not all of them.
+    pub fn claimed(&mut self, now_ns: u64, status: Status) {
+        if self.stage != Stage::Claims {
+            return;
+        }
+        match status {
+            // `Error`: the recovery is over, and this client was told of nothing
+            Status::Success | Status::Error => self.stage = Stage::Says,
+            Status::Again => self.is_heard(now_ns),
+            _ => self.tries_elsewhere(now_ns),
+        }
+    }
+
+    /// It was said that all are told.
+    pub fn said(&mut self, now_ns: u64, status: Status) {
+        if self.stage != Stage::Says {
+            return;
+        }
+        match status {
+            Status::Success | Status::Error => {
+                (self.stage, self.next_ns) = (Stage::Waits, now_ns);
+                self.heard_ns = now_ns;
+            }
+            _ => self.tries_elsewhere(now_ns),
+        }
+    }
+
+    /// What became of everything was asked for; `false`: not all of it was answered.
+    pub fn confirmed(&mut self, now_ns: u64, is_all: bool) {
+        if self.stage != Stage::Confirms {
+            return;
+        }
+        self.confirms += 1;
+        match is_all || self.confirms >= CONFIRMS_MAX {
+            true => {
+                (self.stage, self.tries) = (Stage::Here, 0);
+                self.is_heard(now_ns);
+            }
+            false => (self.stage, self.next_ns) = (Stage::Waits, now_ns),
+        }
+    }
+
+    fn is_heard(&mut self, now_ns: u64) {
+        self.heard_ns = now_ns;
+        self.next_ns = now_ns.saturating_add(self.silence_ns / HEARTBEATS_PER_SILENCE);
+    }
+
+    /// The next address; after the last one a pause, which grows up to a bound. No two clients come
+    /// at the same time: each draws its pause.
+    fn tries_elsewhere(&mut self, now_ns: u64) {
+        self.tries = self.tries.saturating_add(1);
+        self.at = (self.at + 1) % self.addresses;
+        let rounds = self.tries / self.addresses as u32;
+        let longest_ns = PAUSE_NS.0.saturating_mul(1 << rounds.min(16)).min(PAUSE_NS.1);
+        let pause_ns = match self.tries % self.addresses as u32 {
+            0 => longest_ns / 2 + self.draw() % (longest_ns / 2),
+            _ => 0,
+        };
+        self.stage = Stage::Away { from_ns: now_ns.saturating_add(pause_ns) };
+    }
+
+    /// xorshift64
+    fn draw(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn at_two() -> Failover {
+        Failover::new(0, 2, SILENCE_NS, 7)
+    }
+
+    #[test]
+    fn a_primary_that_answers_is_asked_four_times_in_the_silence_that_is_borne() {
+        let mut f = at_two();
+        let mut now = 0;
+        for _ in 0..40 {
+            let Task::Wait { until_ns } = f.next(now) else { panic!("{f:?}") };
+            assert_eq!(until_ns - now, SILENCE_NS / HEARTBEATS_PER_SILENCE);
+            now = until_ns;
+            let Task::Heartbeat { until_ns } = f.next(now) else { panic!("{f:?}") };
+            assert!(until_ns > now);
+            f.heard(now, Heard::Serves);
+            assert!(!f.is_away());
+        }
+    }
+
+    #[test]
+    fn a_silent_primary_is_left_within_the_silence_that_is_borne() {
+        let mut f = at_two();
+        let Task::Wait { until_ns } = f.next(0) else { panic!() };
+        let Task::Heartbeat { until_ns } = f.next(until_ns) else { panic!() };
+        assert_eq!(until_ns, SILENCE_NS, "counted from when it was heard last");
+        f.heard(until_ns, Heard::Nothing);
+        assert!(f.is_away());
+        assert_eq!(f.next(until_ns), Task::Reinit { address: 0 }, "it may have been the channel");
+        f.came(until_ns, Err(Status::NotReady));
+        assert_eq!(f.next(until_ns), Task::Reinit { address: 1 }, "at once");
+    }
+
+    #[test]
+    fn a_successor_that_recovers_is_told_everything_and_asked_for_it_again() {
+        let mut f = at_two();
+        f.broken(5);
+        f.came(6, Err(Status::Error));
+        assert_eq!(f.next(6), Task::Reinit { address: 1 });
+        f.came(7, Ok(true));
+        assert_eq!(f.next(7), Task::Claim);
+        f.claimed(8, Status::Again);
+        assert_eq!(f.next(8), Task::Claim);
+        f.claimed(9, Status::Success);
+        assert_eq!(f.next(9), Task::Done);
+        f.said(10, Status::Success);
+        for now in [10, 10 + SILENCE_NS / 2] {
+            assert!(matches!(f.next(now), Task::Heartbeat { .. }), "{f:?}");
+            f.heard(now, Heard::Recovers);
+        }
+        let now = 2 * SILENCE_NS;
+        assert!(matches!(f.next(now), Task::Heartbeat { .. }));
+        f.heard(now, Heard::Serves);
+        assert!(f.is_away(), "what was claimed is not known yet");
+        assert_eq!(f.next(now), Task::Confirm);
+        f.confirmed(now, false);
+        assert!(matches!(f.next(now), Task::Heartbeat { .. }));
+        f.heard(now, Heard::Serves);
+        f.confirmed(now, true);
+        assert!(!f.is_away());
+    }
+
+    #[test]
+    fn the_same_primary_is_gone_on_with() {
+        let mut f = at_two();
+        f.broken(5);
+        f.came(6, Ok(false));
+        assert_eq!(f.next(6), Task::Confirm, "locks that were not claimed in time are got again");
+        f.confirmed(7, true);
+        assert!(!f.is_away());
+    }
+
+    #[test]
+    fn a_client_that_is_refused_asks_the_others_and_comes_again() {
+        let mut f = at_two();
+        f.broken(5);
+        f.came(6, Err(Status::ClientRemoved));
+        assert_eq!(f.next(6), Task::Reinit { address: 1 }, "who is there may know it");
+        f.came(7, Err(Status::NotReady));
+        let Task::Wait { until_ns } = f.next(7) else { panic!("{f:?}") };
+        assert_eq!(f.next(until_ns), Task::Reinit { address: 0 });
+    }
+
+    #[test]
+    fn what_is_not_answered_is_left_to_the_next_operation_after_some_rounds() {
+        let mut f = at_two();
+        f.broken(5);
+        f.came(6, Ok(false));
+        for round in 1..=CONFIRMS_MAX {
+            assert_eq!(f.next(7), Task::Confirm);
+            f.confirmed(7, false);
+            assert_eq!(f.is_away(), round < CONFIRMS_MAX);
+            f.heard(7, Heard::Serves);
+        }
+    }
+
+    #[test]
+    fn a_doubted_primary_is_asked_at_once_and_one_that_recovers_ever_less_often() {
+        let mut f = at_two();
+        f.doubted(5);
+        assert!(matches!(f.next(5), Task::Heartbeat { .. }));
+        f.heard(6, Heard::Serves);
+        assert!(matches!(f.next(6), Task::Wait { .. }));
+        f.broken(6);
+        f.came(6, Ok(true));
+        f.claimed(6, Status::Success);
+        f.said(6, Status::Success);
+        let (mut now, mut pauses) = (6, Vec::new());
+        for _ in 0..10 {
+            assert!(matches!(f.next(now), Task::Heartbeat { .. }));
+            f.heard(now, Heard::Recovers);
+            let Task::Wait { until_ns } = f.next(now) else { panic!("{f:?}") };
+            pauses.push(until_ns - now);
+            now = until_ns;
+        }
+        assert_eq!(pauses[..2], [WAITS_NS, 2 * WAITS_NS]);
+        assert_eq!(pauses[9], SILENCE_NS / HEARTBEATS_PER_SILENCE);
+    }
+
+    #[test]
+    fn a_client_that_was_stopped_asks_before_it_leaves() {
+        let mut f = at_two();
+        let now = 600 * SILENCE_NS;
+        assert_eq!(f.next(now), Task::Heartbeat { until_ns: now + SILENCE_NS / 4 });
+    }
+
+    /// At any moment of a recovery, and whatever was under way.
+    #[test]
+    fn a_second_failure_begins_it_again() {
+        let stages: [fn(&mut Failover); 4] = [
+            |f| f.came(6, Ok(true)),
+            |f| f.claimed(7, Status::Success),
+            |f| f.said(8, Status::Success),
+            |f| f.heard(9, Heard::Serves),
+        ];
+        for until in 0..stages.len() {
+            let reached = || {
+                let mut f = at_two();
+                f.broken(5);
+                stages[..=until].iter().for_each(|stage| stage(&mut f));
+                f
+            };
+            let mut f = reached();
+            f.broken(20);
+            assert_eq!(f.next(20), Task::Reinit { address: 0 }, "{until}");
+            // reports that come late change nothing
+            let before = f.clone();
+            f.claimed(21, Status::Success);
+            f.said(21, Status::Success);
+            f.heard(21, Heard::Serves);
+            f.confirmed(21, true);
+            assert_eq!(f, before);
+        }
+    }
+
+    #[test]
+    fn pauses_grow_to_their_bound_and_no_two_clients_pause_alike() {
+        let mut pauses = Vec::new();
+        for seed in 1..=50 {
+            let mut f = Failover::new(0, 3, SILENCE_NS, seed * 977);
+            f.broken(0);
+            let (mut now, mut mine) = (0, Vec::new());
+            for attempt in 0..60 {
+                let address = match f.next(now) {
+                    Task::Wait { until_ns } => {
+                        assert_eq!(attempt % 3, 0, "only after all have failed");
+                        mine.push(until_ns - now);
+                        now = until_ns;
+                        let Task::Reinit { address } = f.next(now) else { panic!("{f:?}") };
+                        address
+                    }
+                    Task::Reinit { address } => address,
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!(address, attempt % 3);
+                f.came(now, Err(Status::NotReady));
+            }
+            assert!(mine[0] >= PAUSE_NS.0 && mine[0] <= 2 * PAUSE_NS.0, "{mine:?}");
+            assert!(mine.iter().all(|pause| *pause <= PAUSE_NS.1));
+            assert!(mine[10..].iter().all(|pause| *pause >= PAUSE_NS.1 / 2), "{mine:?}");
+            pauses.push(mine);
+        }
+        pauses.sort_unstable();
+        pauses.dedup();
+        assert_eq!(pauses.len(), 50);
+        assert!(pauses.iter().any(|mine| mine[0] < 30 * MS));
+    }
+}
