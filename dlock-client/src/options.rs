@@ -201,13 +201,16 @@ mod tests {
     #[test]
     fn every_field_reaches_the_session() {
         let gid = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0x0a00, 1);
+        let other = SocketAddr::from(([10, 0, 0, 2], 21_616));
         let config = Config::new()
             .port(7)
             .fabric(FabricChoice::Verbs)
             .queue_pairs(QueuePairs::Shared)
             .device("mlx5_0")
             .gid(gid)
-            .horizon(Duration::from_millis(2_001));
+            .horizon(Duration::from_millis(2_001))
+            .primaries([other])
+            .silence(Duration::from_millis(300));
         let expected = ClientConfig {
             port: 7,
             fabric: FabricChoice::Verbs,
@@ -216,6 +219,8 @@ mod tests {
             eid: gid.octets(),
             horizon_s: Some(3),
             exact_views: false,
+            primaries: Some(vec![other]),
+            silence: Some(Duration::from_millis(300)),
         };
         assert_eq!(config.checked(), Ok(expected));
         assert_eq!(Config::new().without_horizon().checked().unwrap().horizon_s, Some(0));
@@ -227,6 +232,8 @@ mod tests {
         assert!(is_refused(Config::new().port(0)));
         assert!(is_refused(Config::new().gid(Ipv6Addr::UNSPECIFIED)));
         assert!(is_refused(Config::new().horizon(Duration::ZERO)));
+        assert!(is_refused(Config::new().silence(Duration::from_millis(99))));
+        assert!(is_refused(Config::new().silence(Duration::from_millis(60_001))));
         assert!(is_refused(Config::new().horizon(HORIZON_MAX + Duration::from_nanos(1))));
         assert_eq!(Config::new().horizon(HORIZON_MAX).checked().unwrap().horizon_s, Some(86_400));
     }

@@ -14,6 +14,7 @@ use dlock_core::session::Heard;
 use dlock_core::status::Status;
 
 use super::Instance;
+use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::address;
 use crate::failover::{is_without_primary, look_after, Watch, FAILOVER_WAIT};
@@ -33,17 +34,39 @@ impl Instance {
     /// # Latency
     /// As `init`, for each of them.
     pub fn init_shared(config: &ClientConfig, ip: &str) -> Result<Arc<Self>, Status> {
+        Self::init_shared_with(config, ip, None)
+    }
+
+    /// [`init_shared`](Self::init_shared) for tests, as [`init_wrapped`](Self::init_wrapped).
+    ///
+    /// # Errors
+    /// As `init_shared`.
+    #[cfg(feature = "fault-injection")]
+    #[doc(hidden)]
+    pub fn init_shared_wrapped(
+        config: &ClientConfig,
+        ip: &str,
+        wrap: Wrap,
+    ) -> Result<Arc<Self>, Status> {
+        Self::init_shared_with(config, ip, Some(wrap))
+    }
+
+    fn init_shared_with(
+        config: &ClientConfig,
+        ip: &str,
+        wrap: Option<Wrap>,
+    ) -> Result<Arc<Self>, Status> {
         config.check()?;
         let first = address(ip, config.effective_port())?;
         let Some(mut plan) = config.plan(first)? else {
-            return Self::init_at(config, first, None).map(Arc::new);
+            return Self::init_at(config, first, wrap).map(Arc::new);
         };
-        let mut instance = Self::init_at(config, first, None);
+        let mut instance = Self::init_at(config, first, wrap.clone());
         for other in 1..plan.addresses.len() {
             if !matches!(instance, Err(Status::NotReady | Status::Error)) {
                 break;
             }
-            if let Ok(found) = Self::init_at(config, plan.addresses[other], None) {
+            if let Ok(found) = Self::init_at(config, plan.addresses[other], wrap.clone()) {
                 plan.addresses.rotate_left(other);
                 instance = Ok(found);
             }

@@ -57,6 +57,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
         pending: Mutex::new(None),
         objects: RwLock::default(),
         stats: Stats::default(),
+        watch: None,
     };
     for (i, &lock_type) in types.iter().enumerate() {
         let (lock, handle, slot) = (LockId(i as i32 + 1), Handle(i as u32), Slot(i as u32));

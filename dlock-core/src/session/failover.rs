@@ -14,7 +14,8 @@
 //!            └──────────────┴──── broken: Away ──────────────┘
 //! ```
 //! One [`Task`] is under way at a time: its executor reports it, and asks for the next. A task that
-//! can last is bounded by the executor's own limits; a report that comes late counts like any other.
+//! can last is bounded by the executor's own limits; a report that comes late counts like any
+//! other.
 
 use crate::status::Status;
 

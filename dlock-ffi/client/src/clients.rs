@@ -2,7 +2,6 @@
 //! The library, its clients, and their counters.
 
 use std::os::raw::{c_char, c_int, c_uint};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_client::{ClientConfig, Instance};

@@ -90,6 +90,13 @@ fn a_primary_that_is_killed_takes_nothing_with_it() {
 }
 
 #[test]
+fn a_primary_that_is_killed_takes_nothing_with_it_and_the_library_finds_its_successor() {
+    for fabric in fabrics() {
+        hold(&programs::by_itself(fabric, 1, FAILOVERS));
+    }
+}
+
+#[test]
 fn a_client_that_is_silent_in_the_midst_of_its_lease_keeps_it_whoever_connects() {
     for fabric in fabrics() {
         let outcome = silent::silent(fabric, Duration::from_secs(6));

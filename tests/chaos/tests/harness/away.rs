@@ -34,7 +34,6 @@ impl Client<'_> {
             return false;
         }
         let done = instance.reinit_done();
-        self.epoch = instance.epoch();
         self.is_away = done != Status::Success;
         !self.is_away
     }

@@ -16,6 +16,17 @@ pub enum Style {
     Fair,
 }
 
+/// How clients come to the successor of a primary that was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failover {
+    /// No primary is killed.
+    None,
+    /// The program asks, comes back, claims.
+    ByHand,
+    /// The library does it.
+    ByItself,
+}
+
 /// A worker's job.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -30,12 +41,12 @@ pub struct Job {
     pub locks: (usize, usize),
     /// Whether faults are injected.
     pub faulty: bool,
-    /// Whether the primary is killed now and then, and has a successor.
-    pub fails_over: bool,
+    pub failover: Failover,
     pub log: String,
 }
 
 const STYLES: [Style; 3] = [Style::Mix, Style::One, Style::Fair];
+const FAILOVERS: [Failover; 3] = [Failover::None, Failover::ByHand, Failover::ByItself];
 const FABRICS: [FabricChoice; 3] = [FabricChoice::Shm, FabricChoice::Tcp, FabricChoice::Verbs];
 
 /// A fabric as a number, for a job's text.
@@ -50,12 +61,13 @@ pub fn fabric(number: usize) -> FabricChoice {
 
 impl std::fmt::Display for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { port, seed, number, threads, locks, faulty, fails_over, log, .. } = self;
+        let Self { port, seed, number, threads, locks, faulty, log, .. } = self;
         let style = STYLES.iter().position(|&s| s == self.style).unwrap_or(0);
         let fabric = number_of(self.fabric);
         write!(f, "worker {style} {fabric} {port} {seed} {number} {threads} ")?;
-        let (faulty, fails_over) = (u8::from(*faulty), u8::from(*fails_over));
-        write!(f, "{} {} {faulty} {fails_over} {log}", locks.0, locks.1)
+        let faulty = u8::from(*faulty);
+        let failover = FAILOVERS.iter().position(|&f| f == self.failover).unwrap_or(0);
+        write!(f, "{} {} {faulty} {failover} {log}", locks.0, locks.1)
     }
 }
 
@@ -74,7 +86,7 @@ impl FromStr for Job {
             threads: next().parse()?,
             locks: (next().parse()?, next().parse()?),
             faulty: next() == "1",
-            fails_over: next() == "1",
+            failover: FAILOVERS[next().parse::<usize>()?],
             log: next().to_owned(),
         })
     }

@@ -13,7 +13,7 @@ use dlock_chaos::waits::{judge, Waits};
 use dlock_client::FabricChoice;
 use dlock_fabric::clock::boot_ns;
 
-use super::job::{Job, Style};
+use super::job::{Failover, Job, Style};
 use super::{Folder, Primary, Process};
 
 /// How long a process is stopped, milliseconds: longer than its leases of a second.
@@ -35,6 +35,8 @@ pub struct Disturbances {
     pub primary_stops: bool,
     /// The primary is killed, and started again.
     pub primary_kills: bool,
+    /// The library finds the successor, and not the program.
+    pub by_itself: bool,
 }
 
 /// One run.
@@ -125,6 +127,12 @@ pub fn frozen(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
 pub fn failovers(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
     let disturbances = Disturbances { primary_kills: true, ..Default::default() };
     Plan { disturbances, count, ..stops(fabric, seed, 12, count) }
+}
+
+/// The same with clients whose library finds the successor.
+pub fn by_itself(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
+    let plan = failovers(fabric, seed, count);
+    Plan { disturbances: Disturbances { by_itself: true, ..plan.disturbances }, ..plan }
 }
 
 /// Eight clients on fair locks without a fault.
@@ -283,7 +291,11 @@ impl Run<'_> {
             threads: plan.threads,
             locks: (group * plan.locks, plan.locks),
             faulty: plan.disturbances.faulty,
-            fails_over: plan.disturbances.primary_kills,
+            failover: match plan.disturbances {
+                Disturbances { primary_kills: false, .. } => Failover::None,
+                Disturbances { by_itself: false, .. } => Failover::ByHand,
+                _ => Failover::ByItself,
+            },
             log: log.display().to_string(),
         };
         Process::start(&job.to_string(), "ready").0

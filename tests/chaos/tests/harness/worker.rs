@@ -9,6 +9,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -22,7 +23,7 @@ use dlock_client::{
 };
 use dlock_fabric::clock::boot_ns;
 
-use super::job::{type_of, Job, Style};
+use super::job::{type_of, Failover, Job, Style};
 
 #[path = "away.rs"]
 mod away;
@@ -96,6 +97,8 @@ struct Times {
     /// As [`Granted::checked`](dlock_chaos::record::Granted).
     checked: u64,
     unsure_ns: u64,
+    /// The incarnation that it was at before and after.
+    epoch: Option<u64>,
 }
 
 /// What one client knows of one lock.
@@ -116,8 +119,7 @@ struct Client<'a> {
     rng: Rng,
     faulty: Arc<Mutex<Option<Arc<Faulty>>>>,
     hands: Vec<Hand>,
-    /// The primary was there last at this incarnation; whether it does not answer since.
-    epoch: u64,
+    /// Whether the primary does not answer, and it is for the program to come back.
     is_away: bool,
 }
 
@@ -133,7 +135,7 @@ impl<'a> Client<'a> {
     fn new(job: &'a Job, number: u64, log: &'a File) -> Self {
         let rng = Rng::new(job.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let (faulty, hands) = (Arc::default(), Vec::new());
-        Self { job, number, joined: 0, log, rng, faulty, hands, epoch: 0, is_away: false }
+        Self { job, number, joined: 0, log, rng, faulty, hands, is_away: false }
     }
 
     fn who(&self) -> u64 {
@@ -164,9 +166,12 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn join(&mut self) -> Option<Instance> {
-        let config =
-            ClientConfig { port: self.job.port, fabric: self.job.fabric, ..Default::default() };
+    fn join(&mut self) -> Option<Arc<Instance>> {
+        let (port, fabric) = (self.job.port, self.job.fabric);
+        let is_by_itself = self.job.failover == Failover::ByItself;
+        let primaries = is_by_itself.then(|| vec![(Ipv4Addr::LOCALHOST, port).into()]);
+        let silence = Some(Duration::from_millis(200));
+        let config = ClientConfig { port, fabric, primaries, silence, ..Default::default() };
         let (slot, seeds) = (Arc::clone(&self.faulty), Mutex::new(Rng::new(self.rng.bits())));
         let is_faulty = self.job.faulty;
         let is_traced = std::env::var_os("DLOCK_CHAOS_TRACE").is_some();
@@ -183,7 +188,7 @@ impl<'a> Client<'a> {
             *slot.lock().expect("nobody panics with it") = Some(Arc::clone(&faulty));
             faulty as Arc<dyn dlock_core::exec::Executor>
         };
-        let instance = Instance::init_wrapped(&config, "127.0.0.1", Arc::new(wrap));
+        let instance = Instance::init_shared_wrapped(&config, "127.0.0.1", Arc::new(wrap));
         let instance = match instance {
             Ok(instance) => instance,
             Err(status) => {
@@ -195,7 +200,7 @@ impl<'a> Client<'a> {
             }
         };
         self.hands.clear();
-        (self.epoch, self.is_away) = (instance.epoch(), false);
+        self.is_away = false;
         for lock in self.job.locks.0..self.job.locks.0 + self.job.locks.1 {
             let id = self.get(&instance, lock)?;
             self.hands.push(Hand { id, held: None, refs: 0, ticket: None });
@@ -311,7 +316,7 @@ impl<'a> Client<'a> {
             }
             self.keep(instance, n, keep, Way::Try, mode);
             thread::sleep(Duration::from_millis(1 + self.rng.below(10)));
-            if self.job.fails_over {
+            if self.job.failover == Failover::ByHand {
                 self.looks(instance);
             }
         }
@@ -387,7 +392,7 @@ impl<'a> Client<'a> {
 
     fn lease_s(&mut self) -> u32 {
         match self.job.style {
-            Style::One if self.job.fails_over => self.rng.pick(&[1, 5, 20]),
+            Style::One if self.job.failover != Failover::None => self.rng.pick(&[1, 5, 20]),
             Style::One => 1,
             Style::Mix => self.rng.pick(&[1, 1, 2, 4]),
             Style::Fair => 60,
@@ -415,10 +420,12 @@ impl<'a> Client<'a> {
             }
         }
         take_unsure_ns();
+        let epoch = instance.epoch();
         let results = self.call(instance, way, ops);
         // right after the call
         let (after, checked) = (boot_ns(), checked_ns());
-        let at = Times { before, after, checked, unsure_ns: take_unsure_ns() };
+        let epoch = Some(epoch).filter(|&epoch| epoch == instance.epoch());
+        let at = Times { before, after, checked, unsure_ns: take_unsure_ns(), epoch };
         for (&(n, op), result) in ops.iter().zip(results) {
             self.told(n, op, &result, at);
         }
@@ -491,8 +498,9 @@ impl<'a> Client<'a> {
         }
         let hand = self.hands[n];
         let was_held = hand.held.is_some();
-        if self.job.fails_over && matches!(result.status, Status::BadResponse | Status::NotReady) {
-            self.is_away = true;
+        let fails_over = self.job.failover != Failover::None;
+        if fails_over && matches!(result.status, Status::BadResponse | Status::NotReady) {
+            self.is_away = self.job.failover == Failover::ByHand;
             if was_held && op != Op::Unlock {
                 return; // it is relied on as before
             }
@@ -550,7 +558,7 @@ impl<'a> Client<'a> {
         (n, mode, asked_s): (usize, Mode, u32),
         view: Option<View>,
         is_first: bool,
-        Times { before, after, checked, .. }: Times,
+        Times { before, after, checked, epoch, .. }: Times,
     ) {
         let (who, lock) = (self.who(), self.job.locks.0 + n);
         let lock_type = type_of(self.job.style, lock);
@@ -562,9 +570,10 @@ impl<'a> Client<'a> {
             None if lock_type == LockType::Rw => (None, None),
             None => return, // told without the end of the lease: nothing more to rely on
         };
-        let ticket = ticket.filter(|_| is_first);
+        // it is a number of one incarnation
+        let ticket = ticket.filter(|_| is_first && epoch.is_some());
         let asked_s = if time_out.is_some() { asked_s } else { 0 };
-        let epoch = self.epoch;
+        let epoch = epoch.unwrap_or(0);
         let grant =
             Granted { who, lock, mode, before, after, time_out, asked_s, ticket, checked, epoch };
         self.write(Record::Granted(grant));
