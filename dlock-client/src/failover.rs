@@ -42,8 +42,9 @@ pub(crate) struct Plan {
 }
 
 /// What calls know of the failover of their client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Watch {
+    plan: Plan,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -62,6 +63,14 @@ struct State {
 }
 
 impl Watch {
+    pub(crate) fn new(plan: Plan) -> Self {
+        Self { plan, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// Times that the client has come back.
     pub(crate) fn moves(&self) -> u64 {
         self.state.lock().moves
@@ -123,10 +132,10 @@ impl Watch {
 }
 
 /// Starts the thread of a client. Without one it stays where it is.
-pub(crate) fn look_after(client: &Arc<Instance>, watch: &Arc<Watch>, plan: Plan) {
+pub(crate) fn look_after(client: &Arc<Instance>, watch: &Arc<Watch>) {
     let (client, watch) = (Arc::downgrade(client), Arc::clone(watch));
     let over = Arc::clone(&watch);
-    let started = spawn_without_signals("dlock-failover", move || run(&client, &watch, &plan));
+    let started = spawn_without_signals("dlock-failover", move || run(&client, &watch));
     if let Err(error) = started {
         over.end();
         log::error!("no failover by itself: no thread dlock-failover: {error}");
@@ -139,7 +148,8 @@ struct Away {
     held: usize,
 }
 
-fn run(client: &Weak<Instance>, watch: &Watch, plan: &Plan) {
+fn run(client: &Weak<Instance>, watch: &Watch) {
+    let plan = watch.plan();
     let silence_ns = u64::try_from(plan.silence.as_nanos()).unwrap_or(u64::MAX);
     let seed = boot_ns() ^ u64::from(std::process::id()) << 40;
     let mut failover = Failover::new(boot_ns(), plan.addresses.len(), silence_ns, seed);
@@ -153,7 +163,7 @@ fn run(client: &Weak<Instance>, watch: &Watch, plan: &Plan) {
             continue;
         }
         let Some(client) = client.upgrade() else { break };
-        carry_out(&client, watch, plan, &mut failover, task);
+        carry_out(&client, watch, &mut failover, task);
         let is_away = failover.is_away();
         match (is_away, away.take()) {
             (true, None) => {
@@ -179,7 +189,8 @@ fn run(client: &Weak<Instance>, watch: &Watch, plan: &Plan) {
     watch.end();
 }
 
-fn carry_out(client: &Instance, watch: &Watch, plan: &Plan, failover: &mut Failover, task: Task) {
+fn carry_out(client: &Instance, watch: &Watch, failover: &mut Failover, task: Task) {
+    let plan = watch.plan();
     match task {
         Task::Wait { .. } => {}
         Task::Heartbeat { until_ns } => {
@@ -241,6 +252,10 @@ pub(crate) fn is_without_primary(status: Status) -> bool {
 mod tests {
     use super::*;
 
+    fn nowhere() -> Watch {
+        Watch::new(Plan { addresses: Vec::new(), silence: Duration::ZERO })
+    }
+
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(60)
     }
@@ -255,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_call_that_failed_is_tried_again_once_the_client_has_moved_and_not_before() {
-        let watch = Arc::new(Watch::default());
+        let watch = Arc::new(nowhere());
         let moves = watch.moves();
         watch.change(|state| (state.is_away, state.moves) = (false, 1));
         assert!(watch.has_moved(moves, soon()), "it has moved since");
@@ -274,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_call_that_failed_though_the_primary_answers_is_not_tried_again() {
-        let watch = Arc::new(Watch::default());
+        let watch = Arc::new(nowhere());
         watch.change(|state| (state.asked, state.answered) = (3, 3));
         let waits = {
             let watch = Arc::clone(&watch);

@@ -3,7 +3,8 @@
 //! `dlock_core::session::Failover`.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use dlock_core::control::{ControlReply, ControlRequest, LockDesc};
 use dlock_core::ids::LockId;
@@ -13,12 +14,16 @@ use dlock_core::message::Mode;
 use dlock_core::session::Heard;
 use dlock_core::status::Status;
 
-use super::Instance;
+use super::{done, Instance};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::address;
 use crate::failover::{is_without_primary, look_after, Watch, FAILOVER_WAIT};
 use crate::table::ClientLock;
+
+/// How long a client that leaves looks for a primary to tell it.
+const DEPARTURE_WAIT: Duration = Duration::from_secs(5);
+const DEPARTURE_PAUSE: Duration = Duration::from_millis(20);
 
 impl Instance {
     /// As [`init`](Self::init). If the configuration or the environment variable `DLOCK_PRIMARIES`
@@ -72,10 +77,10 @@ impl Instance {
             }
         }
         let mut instance = instance?;
-        let watch = Arc::new(Watch::default());
+        let watch = Arc::new(Watch::new(plan));
         instance.watch = Some(Arc::clone(&watch));
         let instance = Arc::new(instance);
-        look_after(&instance, &watch, plan);
+        look_after(&instance, &watch);
         Ok(instance)
     }
 
@@ -89,6 +94,48 @@ impl Instance {
             if !is_without_primary(result.status) || !watch.has_moved(moves, until) {
                 return result;
             }
+        }
+    }
+
+    /// Tells the primary that this client leaves; if that is gone, its successor, which waited for
+    /// this client otherwise.
+    pub(super) fn leave(&self) -> Status {
+        let status = done(self.call(ControlRequest::Deinit));
+        let Some(watch) = self.watch.as_ref().filter(|_| status == Status::BadResponse) else {
+            return status;
+        };
+        let until = Instant::now() + DEPARTURE_WAIT;
+        while Instant::now() < until {
+            let mut unknown = 0;
+            for &peer in &watch.plan().addresses {
+                match self.leave_at(peer, until) {
+                    Status::BadResponse => {}
+                    Status::ClientRemoved => unknown += 1,
+                    status => return status,
+                }
+            }
+            if unknown == watch.plan().addresses.len() {
+                return status; // the primary has had the first request
+            }
+            std::thread::sleep(DEPARTURE_PAUSE);
+        }
+        log::error!(
+            "client {} leaves, and no primary knows of it: a successor waits for it until the end \
+             of its horizon, or until `dlock recover --now`",
+            self.id
+        );
+        status
+    }
+
+    fn leave_at(&self, peer: SocketAddr, until: Instant) -> Status {
+        let wait = until.saturating_duration_since(Instant::now()).max(DEPARTURE_PAUSE);
+        match self.join_again(peer, wait) {
+            Ok(mut joined) => match joined.show() {
+                Ok(()) => joined.leave(),
+                Err(_) => Status::BadResponse,
+            },
+            Err(Status::ClientRemoved) => Status::ClientRemoved,
+            Err(_) => Status::BadResponse,
         }
     }
 

@@ -29,7 +29,7 @@ use dlock_fabric::clock::boot_ns;
 use dlock_fabric::{ClockEstimate, Refuse};
 use parking_lot::{Mutex, RwLock};
 
-use super::{done, Instance, SessionState, LEFT, OPEN};
+use super::{call_on, done, Instance, SessionState, LEFT, OPEN};
 use crate::attach::{attach, wrapped, Wrap};
 use crate::config::ClientConfig;
 use crate::control::{address, CallError, Control, ShutdownHandle, CONTROL_WAIT};
@@ -138,28 +138,17 @@ impl Instance {
         if !self.is_here() {
             return Status::Invalid;
         }
-        let request = ControlRequest::Reinit {
-            version_min: VERSION_MIN,
-            version_max: VERSION,
-            tp_mode: self.config.tp_mode,
-            horizon_s: Some(self.config.effective_horizon_s()),
-            client: self.id,
-            secret: self.link.load().secret,
-        };
         let mut tries = 0;
         loop {
             tries += 1;
-            let (to, wrap) = ((peer, wait), self.wrap.as_ref());
-            let joined = join(&self.config, to, request.clone(), Some(self.id), wrap);
-            let mut joined = match joined {
+            let mut joined = match self.join_again(peer, wait) {
                 Ok(joined) => joined,
                 Err(status) => return status,
             };
             match joined.show() {
                 // left meanwhile, and this session has come after that
                 Ok(()) if self.present().is_err() => {
-                    let deadline = Instant::now() + CONTROL_WAIT;
-                    let _ = joined.control.call(ControlRequest::Deinit, deadline);
+                    let _ = joined.leave();
                     return Status::Invalid;
                 }
                 Ok(()) => {
@@ -172,6 +161,19 @@ impl Instance {
                 Err(Unshown::Failed(status)) => return status,
             }
         }
+    }
+
+    /// A session of this very client at `peer`, to be shown.
+    pub(super) fn join_again(&self, peer: SocketAddr, wait: Duration) -> Result<Joined, Status> {
+        let request = ControlRequest::Reinit {
+            version_min: VERSION_MIN,
+            version_max: VERSION,
+            tp_mode: self.config.tp_mode,
+            horizon_s: Some(self.config.effective_horizon_s()),
+            client: self.id,
+            secret: self.link.load().secret,
+        };
+        join(&self.config, (peer, wait), request, Some(self.id), self.wrap.as_ref())
     }
 
     /// Whether this process has joined, or come back: a forked child of it has a copy of the
@@ -379,7 +381,8 @@ impl Instance {
     /// `Error` (it has left before), `NotReady`, `BadResponse`.
     ///
     /// # Latency
-    /// One control round trip; 10 s at most, and as long as calls under way take.
+    /// One control round trip; 10 s at most, and as long as calls under way take. A client that
+    /// finds the successor of its primary by itself looks for it 5 s more at most, to tell it.
     pub fn deinit(&self) -> Status {
         if self.gate.swap(LEFT, Ordering::Relaxed) == LEFT {
             return Status::Error;
@@ -411,7 +414,7 @@ impl Instance {
         }
         link.exec.end(); // whoever waits for a grant must not wait on
         drop(link);
-        let status = done(self.call(ControlRequest::Deinit));
+        let status = self.leave();
         if let Some(line) = self.line.lock().take() {
             line.end();
         }
@@ -426,7 +429,7 @@ impl Instance {
 const LIFECYCLE_WAIT: Duration = LOCK_SLOT_WAIT.saturating_add(CONTROL_WAIT);
 
 /// A session that stands; after `Reinit` it is prepared.
-struct Joined {
+pub(super) struct Joined {
     client: ClientId,
     control: Control,
     link: SessionState,
@@ -439,7 +442,7 @@ struct Joined {
 const SHOW_TRIES: u32 = 2;
 
 /// Why a prepared session has not taken the place of the old one, as far as is known here.
-enum Unshown {
+pub(super) enum Unshown {
     /// Its connection ended; the primary may have had the request.
     Cut,
     /// It was refused, or was not answered until it could not count any more.
@@ -448,7 +451,7 @@ enum Unshown {
 
 impl Joined {
     /// Shows the primary that this client has all answers: then it ends the old session.
-    fn show(&mut self) -> Result<(), Unshown> {
+    pub(super) fn show(&mut self) -> Result<(), Unshown> {
         let deadline = self.until;
         match self.control.call(ControlRequest::Heartbeat, deadline) {
             // the latter in recovery
@@ -457,6 +460,12 @@ impl Joined {
             Err(CallError::Transport) if Instant::now() < deadline => Err(Unshown::Cut),
             Err(error) => Err(Unshown::Failed(error.status_of_init())),
         }
+    }
+
+    /// Leaves with it; `NotReady`: the primary recovers, and does not wait for this client.
+    pub(super) fn leave(&mut self) -> Status {
+        let deadline = Instant::now() + CONTROL_WAIT;
+        done(call_on(&mut self.control, ControlRequest::Deinit, deadline))
     }
 }
 

@@ -33,6 +33,7 @@ const CHILD_MAX: Duration = Duration::from_secs(60);
 /// Does what the parent process wants; `false`: this is no child.
 pub fn obey() -> bool {
     let Ok(job) = std::env::var(JOB) else { return false };
+    say_what_is_logged();
     match job.split_once(' ') {
         Some(("primary", job)) => serve(job),
         Some(("hold", job)) => silent::hold(job),
@@ -40,6 +41,24 @@ pub fn obey() -> bool {
         _ => panic!("no job: {job}"),
     }
     true
+}
+
+/// With `DLOCK_CHAOS_LOG=1` the libraries' log goes to standard error, with the time and process.
+fn say_what_is_logged() {
+    struct Lines;
+    impl log::Log for Lines {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+        fn log(&self, record: &log::Record<'_>) {
+            let (ms, process) = (boot_ns() / 1_000_000, std::process::id());
+            eprintln!("{ms} {process} {}: {}", record.level(), record.args());
+        }
+        fn flush(&self) {}
+    }
+    if std::env::var_os("DLOCK_CHAOS_LOG").is_some() && log::set_logger(&Lines).is_ok() {
+        log::set_max_level(log::LevelFilter::Debug);
+    }
 }
 
 /// With `DLOCK_FABRIC=verbs` the primaries here are on an RDMA device.
