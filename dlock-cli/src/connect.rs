@@ -77,6 +77,7 @@ impl Address {
 pub fn client(place: &Where, horizon: Duration) -> Result<Client, Failure> {
     let address = place.address.resolve()?;
     let config = Config::new().port(address.port()).fabric(place.fabric).horizon(horizon);
+    let config = config.primaries([]); // exec comes back by itself
     Client::with_config(&config, &address.ip().to_string()).map_err(|error| {
         let cause = format!("no session with the primary at {}: {error}", place.address);
         let remedy = match error {
@@ -107,7 +108,9 @@ pub fn open(address: SocketAddr, fabric: Fabric) -> Result<Instance, Status> {
 }
 
 fn config(address: SocketAddr, fabric: Fabric) -> ClientConfig {
-    ClientConfig { port: address.port(), fabric, ..ClientConfig::default() }
+    let port = address.port();
+    // whoever comes back does so by hand
+    ClientConfig { port, fabric, primaries: Some(Vec::new()), ..ClientConfig::default() }
 }
 
 #[cfg(test)]

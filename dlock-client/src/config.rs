@@ -154,6 +154,9 @@ impl ClientConfig {
                 Some(text) => self.addresses(&text)?,
             },
         };
+        if primaries.is_empty() {
+            return Ok(None);
+        }
         let silence = match (self.silence, variable(SILENCE_VARIABLE)) {
             (Some(silence), _) => silence,
             (None, None) => Duration::from_nanos(SILENCE_NS),

@@ -115,7 +115,9 @@ impl Config {
     /// With this, or with the environment variable `DLOCK_PRIMARIES`, a client finds its primary
     /// again by itself: it notices that it is gone, comes back to it or to the first of these
     /// addresses at which a primary is, claims its locks, and goes on; blocking acquires wait
-    /// meanwhile, everything else is [`NotReady`](crate::Error::NotReady).
+    /// meanwhile, everything else is [`NotReady`](crate::Error::NotReady). One address, that of the
+    /// primary itself, is enough where it is started again. With none the program comes back by
+    /// itself (`Instance::reinit`), whatever the environment says.
     #[must_use]
     pub fn primaries(self, primaries: impl IntoIterator<Item = SocketAddr>) -> Self {
         Self { primaries: Some(primaries.into_iter().collect()), ..self }

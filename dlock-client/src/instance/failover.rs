@@ -2,8 +2,8 @@
 //! What a client does that finds the successor of its primary by itself; when, is decided by
 //! `dlock_core::session::Failover`.
 
-use std::sync::Arc;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::control::{ControlReply, ControlRequest, LockDesc};
