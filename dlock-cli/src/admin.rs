@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock status`, `recover`, `locks`, `clients`: asks a running primary at its admin socket.
+//! `dlock status`, `recover`, `promote`, `locks`, `clients`: asks a running primary at its admin socket.
 //!
 //! One line of JSON out, one line of JSON back; lists come in pages
 //! (`dlock-server/src/control/admin.rs` has the words).
@@ -29,6 +29,8 @@ const PAGE: usize = 1_000;
 pub enum Query {
     /// How the primary is.
     Status,
+    /// To take the place of the one that it waits for.
+    Promote,
     /// Its locks.
     Locks,
     /// Its clients.
@@ -45,6 +47,7 @@ pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
     let mut primary = Endpoint::connect(&admin.socket)?;
     let document = match query {
         Query::Status => primary.ask(json!({ "cmd": "status" }))?,
+        Query::Promote => primary.ask(json!({ "cmd": "promote" }))?,
         Query::Locks => primary.pages("locks", "lock")?,
         Query::Clients => primary.pages("clients", "client")?,
         Query::Recovery { now: true } => primary.ask(json!({ "cmd": "recover" }))?,
@@ -58,7 +61,9 @@ pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
         return Ok(failure::OK);
     }
     let rows = match query {
+        Query::Status if !document["standby_of"].is_null() => standby_rows(&document),
         Query::Status => status_rows(&document),
+        Query::Promote => vec![row(&["promoted", "it takes the place of the primary now"])],
         Query::Locks => lock_rows(&document["locks"], now_s()),
         Query::Clients => client_rows(&document["clients"]),
         Query::Recovery { now: true } => given_up_rows(&document["given_up"]),
@@ -170,6 +175,21 @@ fn status_rows(status: &Value) -> Vec<Vec<String>> {
         row(&["objects", &of("objects", "objects_max")]),
     ]);
     rows
+}
+
+/// What a primary in waiting says.
+fn standby_rows(status: &Value) -> Vec<Vec<String>> {
+    let of = cell(&status["standby_of"]);
+    let heard = match (status["was_heard"].as_bool(), status["silent_ms"].as_u64()) {
+        (Some(true), Some(ms)) => format!("{ms} ms ago"),
+        (_, ms) => format!("never, for {} ms", ms.unwrap_or_default()),
+    };
+    vec![
+        row(&["state", &format!("waits for the end of the primary at {of}")]),
+        row(&["heard of it", &heard]),
+        row(&["version", &cell(&status["version"])]),
+        row(&["process", &cell(&status["pid"])]),
+    ]
 }
 
 fn recovery_rows(recovery: &Value) -> Vec<Vec<String>> {

@@ -61,6 +61,9 @@ pub enum Command {
     /// Says how far a primary is that recovers what its predecessor's clients hold.
     #[command(after_help = RECOVER_HELP)]
     Recover(Recover),
+    /// Has a primary in waiting take the place of the one that it waits for.
+    #[command(after_help = PROMOTE_HELP)]
+    Promote(Admin),
     /// Lists the locks of a running primary.
     Locks(Admin),
     /// Lists the clients of a running primary.
@@ -82,6 +85,11 @@ what it holds, has ended, or has been away beyond its session horizon and the de
 without a horizon cannot know that its locks are given to others: it is waited for without end.
 --now gives up those that are not here. Be sure that they have ended, or cannot reach what the
 locks protect: what they hold may be given to others at once.";
+
+const PROMOTE_HELP: &str = "\
+Be sure that the old primary has ended, or that nobody can reach it: two primaries would give a lock
+to two clients. It is refused while the old primary answers. On the same host none of this is
+needed: a standby sees that the process has ended.";
 
 const DOCTOR_HELP: &str = "\
 Exit codes: 0 RDMA can be used (with --device: on that device), 1 it cannot. dlock works without
@@ -331,6 +339,9 @@ pub enum Part {
         /// Where the primary is.
         #[command(flatten)]
         place: Where,
+        /// Where others are: it finds the successor of its primary by itself.
+        #[arg(long, value_delimiter = ',')]
+        primaries: Vec<std::net::SocketAddr>,
     },
 }
 
@@ -358,6 +369,12 @@ pub struct PrimaryRole {
     /// Seconds that clients known from there are waited for.
     #[arg(long, default_value_t = 30)]
     pub deadline: u64,
+    /// Whose place it takes.
+    #[arg(long)]
+    pub standby_of: Option<std::net::SocketAddr>,
+    /// What makes sure that that one is gone.
+    #[arg(long)]
+    pub fence: Option<String>,
 }
 
 #[cfg(test)]

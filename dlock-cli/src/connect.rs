@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_client::{Client, ClientConfig, Config, Error, Instance};
@@ -104,13 +105,23 @@ pub fn usable() -> Vec<FabricKind> {
 
 /// A session with the primary at an address, with the calls of the C API.
 pub fn open(address: SocketAddr, fabric: Fabric) -> Result<Instance, Status> {
-    Instance::init(&config(address, fabric), &address.ip().to_string())
+    Instance::init(&config(address, fabric, &[]), &address.ip().to_string())
 }
 
-fn config(address: SocketAddr, fabric: Fabric) -> ClientConfig {
-    let port = address.port();
-    // whoever comes back does so by hand
-    ClientConfig { port, fabric, primaries: Some(Vec::new()), ..ClientConfig::default() }
+/// The same, of a client that knows where others are, and finds the successor of its primary by
+/// itself.
+pub fn open_with(
+    address: SocketAddr,
+    others: &[SocketAddr],
+    fabric: Fabric,
+) -> Result<Arc<Instance>, Status> {
+    Instance::init_shared(&config(address, fabric, others), &address.ip().to_string())
+}
+
+fn config(address: SocketAddr, fabric: Fabric, others: &[SocketAddr]) -> ClientConfig {
+    // of whoever is told of no others, this is done by hand, whatever the environment says
+    let (port, primaries) = (address.port(), Some(others.to_vec()));
+    ClientConfig { port, fabric, primaries, ..ClientConfig::default() }
 }
 
 #[cfg(test)]

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo::run(&demo),
         Command::Bench(bench) => bench::run(&bench),
         Command::Status(admin) => admin::run(&admin, admin::Query::Status),
+        Command::Promote(args) => admin::run(&args, admin::Query::Promote),
         Command::Recover(args) => admin::run(&args.admin, admin::Query::Recovery { now: args.now }),
         Command::Locks(admin) => admin::run(&admin, admin::Query::Locks),
         Command::Clients(admin) => admin::run(&admin, admin::Query::Clients),

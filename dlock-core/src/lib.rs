@@ -25,6 +25,7 @@ pub mod primary;
 pub mod registry;
 pub mod session;
 pub mod shares;
+pub mod standby;
 pub mod status;
 pub mod word_op;
 pub mod words;

@@ -28,6 +28,7 @@ mod memory;
 mod random;
 mod roster;
 mod server;
+mod standby;
 #[cfg(test)]
 mod testing;
 mod transport;
@@ -37,3 +38,4 @@ pub use config::{Orphans, ServerConfig, VerbsUse, ABSENT_GRACE, RECOVERY_DEADLIN
 pub use cpuset::{CpuSet, CpuSetError};
 pub use error::StartError;
 pub use server::{Offers, Server};
+pub use standby::{stand_by, StandbyConfig};

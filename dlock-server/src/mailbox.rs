@@ -21,6 +21,7 @@ use dlock_core::membership::Gone;
 use dlock_core::primary::{ClientSnapshot, Primary};
 use dlock_core::status::Status;
 use dlock_fabric::VerbsHost;
+use parking_lot::Mutex;
 use tokio::sync::{oneshot, Notify, Semaphore};
 use tokio::time::timeout;
 
@@ -104,6 +105,8 @@ struct Shared {
     waker: mio::Waker,
     sleeping: AtomicBool,
     stop: AtomicBool,
+    /// Why it is to end, if not because somebody stops it.
+    why: Mutex<Option<String>>,
     /// The command thread wants to know what has come.
     listen: Notify,
 }
@@ -133,6 +136,7 @@ pub(crate) fn mailbox(
         waker,
         sleeping: AtomicBool::new(false),
         stop: AtomicBool::new(false),
+        why: Mutex::new(None),
         listen: Notify::new(),
     });
     let mailbox = Mailbox { queue: sender, shared: shared.clone(), counters, device };
@@ -202,6 +206,12 @@ impl Mailbox {
         self.device.as_ref().is_some_and(|device| device.is_out())
     }
 
+    /// Ends the command thread, as one that cannot serve any more.
+    pub(crate) fn stop_because(&self, why: &str) {
+        self.shared.why.lock().get_or_insert_with(|| why.to_string());
+        self.stop();
+    }
+
     /// Ends the command thread, even if it waits for the device.
     pub(crate) fn stop(&self) {
         self.shared.stop.store(true, Ordering::SeqCst);
@@ -235,6 +245,11 @@ impl Inbox {
     /// Whether the command thread is to end.
     pub(crate) fn stopped(&self) -> bool {
         self.shared.stop.load(Ordering::Relaxed)
+    }
+
+    /// Why it is to end; `None`: somebody stops it.
+    pub(crate) fn why(&self) -> Option<String> {
+        self.shared.why.lock().take()
     }
 
     /// Announces that the command thread will sleep; `false`: something came, it must not.

@@ -34,7 +34,7 @@ use crate::epoch::{self, ServerClock};
 use crate::error::StartError;
 use crate::mailbox::{mailbox, Event, Mailbox};
 use crate::memory::Memory;
-use crate::roster::{self, FileKeeper, Keeper, Roster};
+use crate::roster::{self, FileKeeper, Keeper, Roster, Taking};
 use crate::transport::{self, Opened, Setting};
 
 /// Connections that may wait to be accepted.
@@ -65,6 +65,11 @@ impl Server {
     /// # Errors
     /// [`StartError`]; then nothing is left: no thread, socket or file descriptor.
     pub fn start(config: ServerConfig) -> Result<Self, StartError> {
+        Self::start_as(config, Taking::IfFree)
+    }
+
+    /// `taking`: whether its state file may be another primary's, whose place this one takes.
+    pub(crate) fn start_as(config: ServerConfig, taking: Taking) -> Result<Self, StartError> {
         config.check()?;
         let ctrl_cpus = cpus("control", config.ctrl_cpuset.as_deref())?;
         let cmd_cpus = cpus("command", config.cmd_cpuset.as_deref())?;
@@ -87,7 +92,7 @@ impl Server {
         // Last, so that a primary that cannot start uses no epoch up.
         let epoch = epoch::begin(config.state_file.as_deref())?;
         let clock = ServerClock::start();
-        let (keeper, mut clients) = keeper(config.state_file.as_deref())?;
+        let (keeper, mut clients) = keeper(config.state_file.as_deref(), taking)?;
         clients.retain(|_, kept| !kept.is_dead());
 
         let stop = Arc::new(Notify::new());
@@ -344,12 +349,11 @@ fn capacity(config: &ServerConfig, memory: &Memory, shm: bool) -> Result<Capacit
 /// Where the clients are kept, and those that are: beside the state file.
 fn keeper(
     state_file: Option<&Path>,
+    taking: Taking,
 ) -> Result<(Option<Box<dyn Keeper>>, roster::Clients), StartError> {
     let Some(state_file) = state_file else { return Ok((None, roster::Clients::new())) };
-    let mut path = state_file.as_os_str().to_os_string();
-    path.push(".clients");
-    let path = PathBuf::from(path);
-    match FileKeeper::open(&path) {
+    let path = roster::list_of(state_file);
+    match FileKeeper::open(&path, taking) {
         Ok((keeper, clients)) => Ok((Some(Box::new(keeper)), clients)),
         Err(source) => Err(StartError::StateFile { path, source }),
     }
@@ -415,7 +419,7 @@ fn worker(
 }
 
 /// Listens on exactly this address.
-fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
+pub(crate) fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
     let bind = || {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         if addr.is_ipv6() {
@@ -432,13 +436,13 @@ fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
 
 /// The file of the admin endpoint, removed when it is dropped.
 #[derive(Debug)]
-struct AdminSocket {
+pub(crate) struct AdminSocket {
     path: PathBuf,
     inode: u64,
 }
 
 impl AdminSocket {
-    fn open(path: &Path) -> Result<(Self, UnixListener), StartError> {
+    pub(crate) fn open(path: &Path) -> Result<(Self, UnixListener), StartError> {
         Self::bind(path)
             .map_err(|source| StartError::AdminSocket { path: path.to_path_buf(), source })
     }

@@ -164,11 +164,52 @@ impl Primary {
         arguments.extend([format!("--port={port}"), format!("--recover={recover}")]);
         arguments.extend(grace.map(|g| format!("--grace-ms={}", g.as_millis())));
         let (process, first) = Process::start(&arguments, fabric, Stdio::inherit())?;
-        let address = first.strip_prefix("listening ").and_then(|a| a.parse().ok());
-        let address =
-            address.ok_or_else(|| Failure::plain(format!("the primary says '{first}'")))?;
-        Ok(Self { process, address })
+        Ok(Self { process, address: listening(&first)? })
     }
+
+    /// Starts one at this address that keeps in this file who its clients are.
+    pub fn start_kept(at: SocketAddr, state_file: &str, fabric: Fabric) -> Result<Self, Failure> {
+        let (process, first) = Process::start(&kept(at, state_file), fabric, Stdio::inherit())?;
+        Ok(Self { process, address: listening(&first)? })
+    }
+
+    /// Starts one at this address that waits for the end of another, with the file of that.
+    pub fn stand_by(
+        of: SocketAddr,
+        at: SocketAddr,
+        state_file: &str,
+        fabric: Fabric,
+    ) -> Result<Self, Failure> {
+        let mut arguments = kept(at, state_file);
+        arguments.push(format!("--standby-of={of}"));
+        let (process, _) = Process::start(&arguments, fabric, Stdio::inherit())?;
+        Ok(Self { process, address: at })
+    }
+
+    /// When a primary that has waited serves.
+    pub fn serves(&mut self) -> Result<Instant, Failure> {
+        let (at, line) = self.process.hear()?;
+        listening(&line)?;
+        Ok(at)
+    }
+}
+
+fn kept(at: SocketAddr, state_file: &str) -> Vec<String> {
+    let (listen, port) = (format!("--listen={}", at.ip()), format!("--port={}", at.port()));
+    vec!["primary".into(), listen, port, format!("--state-file={state_file}")]
+}
+
+fn listening(line: &str) -> Result<SocketAddr, Failure> {
+    let address = line.strip_prefix("listening ").and_then(|a| a.parse().ok());
+    address.ok_or_else(|| Failure::plain(format!("the primary says '{line}'")))
+}
+
+/// Starts a client process that finds its primary at one of these addresses, and its successor at
+/// another.
+pub fn client_of(primaries: [SocketAddr; 2], fabric: Fabric) -> Result<Process, Failure> {
+    let mut arguments = client_arguments(primaries[0], fabric).to_vec();
+    arguments.push(format!("--primaries={}", primaries[1]));
+    Process::start(&arguments, fabric, Stdio::null()).map(|(process, _)| process)
 }
 
 /// Starts a client process.

@@ -2,7 +2,7 @@
 //! The processes of the tour and of the benchmark. Each ends when its standard input does, so
 //! that none outlives the process that started it.
 //!
-//! A *primary* says `listening ADDRESS` and serves. A *client* reads one command per line and
+//! A *primary* says `listening ADDRESS` and serves; one that waits says `standby of ADDRESS` first. A *client* reads one command per line and
 //! answers each with one line, `STATUS` or `STATUS number…`, STATUS being the protocol's number
 //! of it, hexadecimal:
 //!
@@ -16,6 +16,8 @@
 use std::fs;
 use std::io::{self, BufRead};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use dlock_client::Instance;
@@ -24,7 +26,8 @@ use dlock_core::control::LockDesc;
 use dlock_core::ids::LockId;
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
-use dlock_server::{Orphans, Server, ServerConfig};
+use dlock_server::{stand_by, Orphans, Server, ServerConfig, StandbyConfig};
+use tokio::sync::oneshot;
 
 use crate::args::{Part, Role, Where};
 use crate::connect;
@@ -38,39 +41,73 @@ const LOOP_LEASE_S: u32 = 60;
 /// Plays a role.
 pub fn run(role: &Role) -> Result<u8, Failure> {
     match &role.part {
-        Part::Primary(role) => primary(ServerConfig {
-            bind: role.listen,
-            port: role.port,
-            recovery_clients: role.recover,
-            recovery_deadline: Duration::from_secs(role.deadline),
-            absent_grace: role.grace_ms.map(Duration::from_millis),
-            orphans: if role.grace_ms.is_some() { Orphans::Grace } else { Orphans::Lease },
-            admin_socket: role.admin_socket.clone(),
-            state_file: role.state_file.clone(),
-            ..ServerConfig::default()
-        }),
-        Part::Client { place } => client(place),
+        Part::Primary(role) => {
+            let config = ServerConfig {
+                bind: role.listen,
+                port: role.port,
+                recovery_clients: role.recover,
+                recovery_deadline: Duration::from_secs(role.deadline),
+                absent_grace: role.grace_ms.map(Duration::from_millis),
+                orphans: if role.grace_ms.is_some() { Orphans::Grace } else { Orphans::Lease },
+                admin_socket: role.admin_socket.clone(),
+                state_file: role.state_file.clone(),
+                ..ServerConfig::default()
+            };
+            let fence = role.fence.clone();
+            let standby =
+                role.standby_of.map(|of| StandbyConfig { fence, ..StandbyConfig::of(of) });
+            primary(config, standby)
+        }
+        Part::Client { place, primaries } => client(place, primaries),
         Part::Keeper(keeper) => exec::keeper(keeper),
         Part::Start(start) => exec::start(start),
     }
 }
 
-fn primary(config: ServerConfig) -> Result<u8, Failure> {
+/// Serves, or waits to take the place of another and then serves, until its input ends.
+fn primary(config: ServerConfig, standby: Option<StandbyConfig>) -> Result<u8, Failure> {
     dlock_fabric::threads::free_memory_as_it_goes();
-    let server = Server::start(config).map_err(Failure::plain)?;
-    out::line(&format!("listening {}", server.local_addr()));
-    for line in io::stdin().lock().lines() {
-        if line.is_err() {
-            break;
+    let (ends, mut ended) = oneshot::channel();
+    thread::spawn(move || {
+        io::stdin().lock().lines().for_each(drop);
+        let _ = ends.send(()); // it may be about to end
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(Failure::plain)?;
+    let server = match standby {
+        None => Server::start(config),
+        Some(standby) => {
+            out::line(&format!("standby of {}", standby.of));
+            let started = async {
+                tokio::select! {
+                    started = stand_by(config, standby) => Some(started),
+                    _ = &mut ended => None,
+                }
+            };
+            match runtime.block_on(started) {
+                Some(started) => started,
+                None => return Ok(failure::OK),
+            }
         }
-    }
+    };
+    let server = server.map_err(Failure::plain)?;
+    out::line(&format!("listening {}", server.local_addr()));
+    let is_over = runtime.block_on(async {
+        tokio::select! {
+            _ = ended => false,
+            () = server.ended() => true,
+        }
+    });
     server.stop();
-    Ok(failure::OK)
+    match is_over {
+        true => Err(Failure::plain("the primary has ended by itself: see the log")),
+        false => Ok(failure::OK),
+    }
 }
 
-fn client(place: &Where) -> Result<u8, Failure> {
+fn client(place: &Where, others: &[SocketAddr]) -> Result<u8, Failure> {
     let address = place.address.resolve()?;
-    let instance = connect::open(address, place.fabric)
+    let instance = connect::open_with(address, others, place.fabric)
         .map_err(|status| Failure::refused("no session with the primary", status))?;
     let mut player = Player { instance, lock: None };
     out::line(&format!("client {}", player.instance.id()));
@@ -92,7 +129,7 @@ fn answer(status: Status, numbers: &[u64]) -> String {
 }
 
 struct Player {
-    instance: Instance,
+    instance: Arc<Instance>,
     lock: Option<LockId>,
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dlock_core::fabric::{Executes, FabricKind};
 use dlock_core::status::Status;
 
-use super::process::{uninvited, Answer, Process};
+use super::process::{client_of, uninvited, Answer, Process};
 use super::{client, Primary, Tour};
 use crate::args::Fabric;
 use crate::connect::usable;
@@ -20,6 +20,8 @@ const CLIENTS: usize = 4;
 const COUNTS: u64 = 1_000;
 /// Time after which the tour's primary gives a vanished client's locks to others.
 const GRACE: Duration = Duration::from_millis(300);
+/// How long a client may be without a primary.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Plays all of them.
 pub fn play(tour: &mut Tour) -> Result<(), Failure> {
@@ -34,7 +36,9 @@ pub fn play(tour: &mut Tour) -> Result<(), Failure> {
     killed_holder(tour, &primary, &mut clients)?;
     frozen_holder(tour, &primary, &mut clients)?;
     drop(clients);
-    successor(tour, &mut primary)
+    successor(tour, &mut primary)?;
+    drop(primary);
+    by_itself(tour)
 }
 
 fn expect(answer: Answer, what: &str) -> Result<Answer, Failure> {
@@ -264,6 +268,64 @@ fn successor(tour: &mut Tour, primary: &mut Primary) -> Result<(), Failure> {
     let got = newcomer.ask("lock exclusive 60")?;
     let passed_on = unlocked.status == Status::Success && got.status == Status::Success;
     tour.check("until the survivor unlocks it", passed_on);
+    Ok(())
+}
+
+fn by_itself(tour: &mut Tour) -> Result<(), Failure> {
+    tour.title("A failover that happens by itself");
+    let state = tour.file("state");
+    let mut primary = Primary::start_kept(own_address(), &state, tour.fabric)?;
+    let free = std::net::TcpListener::bind(own_address()).map_err(Failure::plain)?;
+    let second = free.local_addr().map_err(Failure::plain)?;
+    drop(free);
+    let mut standby = Primary::stand_by(primary.address, second, &state, tour.fabric)?;
+    tour.say(&format!(
+        "A second primary, process {}, stands by on {}. The clients know both addresses\n\
+         (DLOCK_PRIMARIES), and nothing else. One holds a fair lock, two wait for it in `lock`.\n\
+         Then the primary is killed with SIGKILL, and nobody does anything about it.",
+        standby.process.id(),
+        second,
+    ));
+    let (mut clients, mut wait) = (Vec::new(), true);
+    for _ in 0..3 {
+        let mut next = client_of([primary.address, second], tour.fabric)?;
+        expect(next.ask("get demo-by-itself fair")?, "get")?;
+        let is_first = clients.is_empty();
+        next.tell("lock exclusive 3600")?;
+        if is_first {
+            expect(next.answer()?, "lock")?;
+        } else {
+            wait &= next.quiet(Duration::from_millis(100)); // in the queue before the next comes
+        }
+        clients.push(next);
+    }
+    tour.check("the two wait", wait);
+    let killed = Instant::now();
+    primary.process.kill();
+    let served = standby.serves()?.saturating_duration_since(killed).as_millis();
+    let holder = &mut clients[0];
+    let kept = loop {
+        let answer = holder.ask("extend exclusive 3600")?;
+        match answer.status {
+            Status::NotReady | Status::BadResponse if killed.elapsed() < PATIENCE => {}
+            _ => break answer,
+        }
+    };
+    let back = kept.at.saturating_duration_since(killed).as_millis();
+    tour.check(
+        &format!(
+            "the standby took over after {served} ms; the holder has kept its lock, and was \
+                  served again after {back} ms"
+        ),
+        kept.status == Status::Success,
+    );
+    let mut in_order = true;
+    for n in 1..clients.len() {
+        in_order &= clients[n..].iter_mut().all(|c| c.quiet(Duration::from_millis(30)));
+        expect(clients[n - 1].ask("unlock")?, "unlock")?;
+        in_order &= clients[n].answer()?.status == Status::Success;
+    }
+    tour.check("the waiters never noticed: each `lock` was granted, in its old order", in_order);
     Ok(())
 }
 

@@ -53,25 +53,25 @@ impl Instance {
         ip: &str,
         wrap: Wrap,
     ) -> Result<Arc<Self>, Status> {
-        Self::init_shared_with(config, ip, Some(wrap))
+        Self::init_shared_with(config, ip, Some(&wrap))
     }
 
     fn init_shared_with(
         config: &ClientConfig,
         ip: &str,
-        wrap: Option<Wrap>,
+        wrap: Option<&Wrap>,
     ) -> Result<Arc<Self>, Status> {
         config.check()?;
         let first = address(ip, config.effective_port())?;
         let Some(mut plan) = config.plan(first)? else {
-            return Self::init_at(config, first, wrap).map(Arc::new);
+            return Self::init_at(config, first, wrap.cloned()).map(Arc::new);
         };
-        let mut instance = Self::init_at(config, first, wrap.clone());
+        let mut instance = Self::init_at(config, first, wrap.cloned());
         for other in 1..plan.addresses.len() {
             if !matches!(instance, Err(Status::NotReady | Status::Error)) {
                 break;
             }
-            if let Ok(found) = Self::init_at(config, plan.addresses[other], wrap.clone()) {
+            if let Ok(found) = Self::init_at(config, plan.addresses[other], wrap.cloned()) {
                 plan.addresses.rotate_left(other);
                 instance = Ok(found);
             }

@@ -246,7 +246,7 @@ impl Worker {
             let looked = self.look(&mut events, wait);
             looked.map_err(|error| format!("it cannot wait for its sockets: {error}"))?;
         }
-        Ok(())
+        self.inbox.why().map_or(Ok(()), Err)
     }
 
     fn token(&mut self) -> Token {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The admin endpoint: what runs, for a person or a program on this host.
 //!
-//! A Unix stream socket (mode 0600: the primary's user, or root). One line of JSON in, one line of
-//! JSON out, as often as one likes. Numbers are decimal; names are bytes, so a lock has its
+//! Lines of JSON (`lines.rs`). Numbers are decimal; names are bytes, so a lock has its
 //! `name` as text (bytes that are no UTF-8 replaced) and as `name_hex`.
 //!
 //! ```text
@@ -20,6 +19,7 @@
 //!      "word":…,"holder":5,"deadline_s":1732176000,"readers":0,"refs":1,"waiters":0}, …]}
 //!   {"cmd":"clients","after":0,"max":100}
 //!     {"ok":true,"more":false,"clients":[{"client":5,"present":true,"handles":1}, …]}
+//!   a primary in waiting (`standby.rs`) answers {"cmd":"status"} and {"cmd":"promote"}
 //!   anything else
 //!     {"ok":false,"error":"…"}
 //! ```
@@ -28,48 +28,32 @@
 //! counts the holds of a read-write lock in shared mode. Ids of locks are positive and ordered
 //! within the pages; `more` says that there is another page.
 
-use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dlock_core::fabric::{Executes, FabricKind};
 use dlock_core::ids::{Epoch, LockId};
 use dlock_core::message::LockType;
 use dlock_core::primary::{ClientSnapshot, LockSnapshot, Primary};
 use dlock_core::words::{AtomicWord, RwWord};
-use dlock_fabric::fds::Credentials;
-use log::Level;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{oneshot, Semaphore};
-use tokio::time::timeout;
+use tokio::net::UnixListener;
+use tokio::sync::oneshot;
 
+use super::lines::{self, failure};
 use super::recovery;
 use super::table::Table;
-use super::ACCEPT_PAUSE;
 use crate::epoch::ServerClock;
-use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Mailbox};
 use crate::memory::Memory;
 use crate::server::Offers;
 
-/// Connections at a time.
-pub(super) const CONNECTIONS_MAX: usize = 16;
-/// Bytes of a request line.
-const LINE_MAX: u64 = 4 * 1024;
-/// Bytes that are read of a longer one after its answer.
-const DISCARDED_MAX: u64 = 64 * 1024;
 /// Items of a page, unless fewer are asked for.
 const PAGE_MAX: usize = 1_000;
 /// Items of a page, unless it is said how many.
 const PAGE: usize = 100;
-/// How long a connection may be silent, and a reply unread.
-const IDLE_WAIT: Duration = Duration::from_secs(60);
-
 /// What does not change while the primary runs.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerInfo {
@@ -112,66 +96,11 @@ pub(super) async fn serve(
     table: Arc<Table>,
     mailbox: Arc<Mailbox>,
 ) {
-    let endpoint = Arc::new(Endpoint { info, table, mailbox });
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        // Never closed, so there is a permit some time.
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let endpoint = endpoint.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = endpoint.converse(stream).await {
-                        log::debug!("an admin connection has ended: {error}");
-                    }
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                limited!(
-                    Cause::Admin,
-                    Level::Warn,
-                    "an admin connection cannot be accepted: {error}"
-                );
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
+    let endpoint = Endpoint { info, table, mailbox };
+    lines::serve(listener, Arc::new(endpoint)).await;
 }
 
-impl Endpoint {
-    async fn converse(&self, mut stream: UnixStream) -> io::Result<()> {
-        if !Credentials::of_peer(stream.as_fd())?.may_share() {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        let (read, mut write) = stream.split();
-        let mut lines = BufReader::new(read);
-        loop {
-            let mut line = Vec::new();
-            let mut bounded = (&mut lines).take(LINE_MAX);
-            timeout(IDLE_WAIT, bounded.read_until(b'\n', &mut line)).await??;
-            if line.is_empty() {
-                return Ok(());
-            }
-            let whole = line.ends_with(b"\n");
-            let mut reply = match whole {
-                true => self.reply(&line).await.to_string(),
-                false => {
-                    failure("the request is longer than 4096 bytes, or has no end").to_string()
-                }
-            };
-            reply.push('\n');
-            timeout(IDLE_WAIT, write.write_all(reply.as_bytes())).await??;
-            if !whole {
-                // A close before the end would fail the sender's write, and it reads no answer.
-                let mut rest = (&mut lines).take(DISCARDED_MAX);
-                line.clear();
-                timeout(IDLE_WAIT, rest.read_until(b'\n', &mut line)).await??;
-                return Ok(());
-            }
-        }
-    }
-
+impl lines::Answers for Endpoint {
     async fn reply(&self, line: &[u8]) -> Value {
         let answer = match serde_json::from_slice(line) {
             Ok(Question::Status {}) => self.status().await,
@@ -185,7 +114,9 @@ impl Endpoint {
             false => failure("the primary is stopping"),
         })
     }
+}
 
+impl Endpoint {
     async fn status(&self) -> Option<Value> {
         let (progress, totals, config, stats) = self
             .look(|primary, memory| {
@@ -277,10 +208,6 @@ impl Endpoint {
 
 fn page(max: Option<usize>) -> usize {
     max.unwrap_or(PAGE).clamp(1, PAGE_MAX)
-}
-
-fn failure(why: &str) -> Value {
-    json!({ "ok": false, "error": why })
 }
 
 /// One lock as it is shown.

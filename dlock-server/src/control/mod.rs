@@ -11,10 +11,11 @@
 //! seconds; nobody waits for it.
 
 mod admin;
+pub(crate) mod lines;
 mod recovery;
 mod session;
 mod table;
-mod wire;
+pub(crate) mod wire;
 
 use std::io;
 use std::net::TcpListener;
@@ -29,6 +30,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
+use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause, LIMITS};
 use crate::mailbox::{Event, Mailbox};
 use crate::roster::{Kept, Receipts};
@@ -51,7 +53,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const LISTEN_POLLS: u32 = 4;
 const LISTEN_PAUSE: Duration = Duration::from_millis(25);
 /// One poll tells of every connection, of those of operators and of the listeners.
-const EVENTS_A_POLL: usize = CONNECTIONS_MAX + admin::CONNECTIONS_MAX + 16;
+const EVENTS_A_POLL: usize = CONNECTIONS_MAX + lines::CONNECTIONS_MAX + 16;
 
 /// What the control thread is made of. The listeners are nonblocking.
 pub(crate) struct Parts {
@@ -130,7 +132,8 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
         tokio::spawn(LIMITS.report());
         tokio::spawn(listen(mailbox.clone()));
         tokio::spawn(recovery::watch(mailbox.clone(), awaited));
-        let service = Service { mailbox: mailbox.clone(), at_port, receipts };
+        tokio::spawn(replaced(mailbox.clone(), receipts.clone()));
+        let service = Service { mailbox: mailbox.clone(), at_port, receipts, clock: info.clock };
         tokio::spawn(accept_tcp(tcp, table.clone(), service));
         for (listener, transport) in own {
             tokio::spawn(accept_own(listener, table.clone(), mailbox.clone(), transport));
@@ -140,6 +143,12 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
         }
         stop.notified().await;
     });
+}
+
+/// A primary whose place another has taken ends: it may have been stopped meanwhile.
+async fn replaced(mailbox: Arc<Mailbox>, receipts: Receipts) {
+    receipts.replaced().await;
+    mailbox.stop_because("another primary has taken its place, and has its state file");
 }
 
 /// Tells the command thread, whenever it asks, that it has everything that had come. The runtime
@@ -163,6 +172,7 @@ pub(super) struct Service {
     mailbox: Arc<Mailbox>,
     at_port: Arc<[Arc<dyn Transport>]>,
     receipts: Receipts,
+    clock: ServerClock,
 }
 
 async fn accept_tcp(listener: tokio::net::TcpListener, table: Arc<Table>, service: Service) {

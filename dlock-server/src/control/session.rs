@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   first frame   Init | Reinit ─▶ bound to the client: requests and replies until either ends
+//!                 Heartbeat     ─▶ whether this primary serves, and the end
 //!                 Attach        ─▶ its transport ─▶ Guest ─▶ handed to the command thread
 //!                 anything else ─▶ an error reply, and the end
 //! ```
@@ -28,11 +29,13 @@ use dlock_core::membership::Gone;
 use dlock_core::status::Status;
 use dlock_fabric::fds::is_open;
 use log::Level;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::table::ConnectionPermit;
 use super::wire::{self, Reader, WireError, FIRST_LEN_MAX, LEN_MAX};
 use super::Service;
+use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Mailbox};
 use crate::roster::Receipts;
@@ -43,11 +46,15 @@ const FIRST_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
 /// Serves a connection of the port: a control connection, or a client of one of these transports.
 pub(super) async fn serve(mut stream: Box<dyn Conn>, permit: ConnectionPermit, service: Service) {
-    let Service { mailbox, at_port: transports, receipts } = service;
+    let Service { mailbox, at_port: transports, receipts, clock } = service;
     let mut reader = Reader::default();
     match first(&mut reader, &mut stream, &permit).await {
         Ok(Frame::Control(seq, request)) if opens(&request) => {
             Session { stream, reader, permit, mailbox, receipts }.run(seq, request).await;
+        }
+        Ok(Frame::Control(seq, ControlRequest::Heartbeat)) => {
+            let reply = alive(&mailbox, clock).await;
+            let _ = wire::answer(&mut stream, seq, reply).await; // whoever asked may be gone
         }
         Ok(Frame::Attach(attach)) => {
             let transport = transports.iter().find(|one| one.kind() == attach.fabric);
@@ -112,6 +119,19 @@ async fn first(
 
 fn opens(request: &ControlRequest) -> bool {
     matches!(request, ControlRequest::Init { .. } | ControlRequest::Reinit { .. })
+}
+
+/// The answer to somebody who is no client, and asks whether this primary serves.
+async fn alive(mailbox: &Mailbox, clock: ServerClock) -> ControlReply {
+    let ask = |reply: oneshot::Sender<bool>| {
+        Event::Ask(Box::new(move |primary, _| {
+            let _ = reply.send(primary.is_recovering()); // whoever asked may be gone
+        }))
+    };
+    match mailbox.ask_unless_out(ask).await {
+        Ok(Some(recovering)) => ControlReply::Alive { now: clock.now(), recovering, until: None },
+        Ok(None) | Err(_) => ControlReply::Error(Status::NotReady),
+    }
 }
 
 /// Has the transport make what the client needs, and the command thread decide about it.

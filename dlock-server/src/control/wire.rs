@@ -19,7 +19,7 @@ const FRAME_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 /// Bytes of the first frame of a connection, whose sender is not known yet.
 pub(super) const FIRST_LEN_MAX: usize = 256;
 /// Bytes of any later frame.
-pub(super) const LEN_MAX: usize = FRAME_LEN_MAX - HEADER_LEN;
+pub(crate) const LEN_MAX: usize = FRAME_LEN_MAX - HEADER_LEN;
 /// How much of what a refused peer still sends is read before the connection is closed, and for
 /// how long, so that the refusal reaches it (a socket closed with unread bytes resets).
 const LINGER_BYTES: usize = 128 * 1024;
@@ -27,7 +27,7 @@ const LINGER_WAIT: Duration = Duration::from_millis(500);
 
 /// Why there is no next frame.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum WireError {
+pub(crate) enum WireError {
     /// The peer has closed, between two frames.
     #[error("the peer has closed the connection")]
     Ended,
@@ -45,14 +45,14 @@ pub(super) enum WireError {
 /// Reads frames, and nothing beyond them: after the first one the connection may be another
 /// thread's.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     buffer: FrameBuffer,
 }
 
 impl Reader {
     /// Waits for the next frame of at most `len_max` payload bytes; `heard` is called when its
     /// first byte is here.
-    pub(super) async fn next(
+    pub(crate) async fn next(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         len_max: usize,
@@ -138,7 +138,11 @@ pub(super) async fn answer(
     send(stream, &Frame::ControlReply(seq, reply)).await
 }
 
-async fn send(stream: &mut (impl AsyncWrite + Unpin), frame: &Frame) -> io::Result<()> {
+/// Sends a frame.
+///
+/// # Errors
+/// The connection broke, or the peer did not take it in time.
+pub(crate) async fn send(stream: &mut (impl AsyncWrite + Unpin), frame: &Frame) -> io::Result<()> {
     let mut bytes = Vec::new();
     codec::encode(frame, &mut bytes);
     timeout(FRAME_WAIT, stream.write_all(&bytes))

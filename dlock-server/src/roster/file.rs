@@ -9,8 +9,7 @@
 //!   left 5
 //! ```
 //! A line counts once it is whole: what a crash has cut off was not answered for. The file is its
-//! owner's alone: it has the proofs of the clients. Only one primary at a time has it, even if that
-//! is stopped: a lock of the system on a file beside it says so.
+//! owner's alone: it has the proofs of the clients. Whose it is: `owner.rs`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,9 +18,8 @@ use std::path::{Path, PathBuf};
 
 use dlock_core::control::Secret;
 use dlock_core::ids::ClientId;
-use rustix::fs::FlockOperation;
-use rustix::process::Pid;
 
+use super::owner::{home, is_at, Ownership, Taking};
 use super::{Change, Clients, Keeper, Process};
 
 const HEAD: &str = "dlock clients 1 ";
@@ -35,8 +33,7 @@ const HISTORY_LINES: usize = 4_096;
 pub(crate) struct FileKeeper {
     path: PathBuf,
     home: String,
-    /// Locked while this lives.
-    _only: File,
+    ownership: Ownership,
     /// `None`: what it has is not known, and it is written anew.
     file: Option<File>,
     lines: usize,
@@ -48,10 +45,10 @@ impl FileKeeper {
     ///
     /// # Errors
     /// It is no such file, or cannot be read, or another primary has it.
-    pub(crate) fn open(path: &Path) -> io::Result<(Self, Clients)> {
-        let only = lock(path)?;
+    pub(crate) fn open(path: &Path, taking: Taking) -> io::Result<(Self, Clients)> {
+        let ownership = Ownership::take(path, taking)?;
         let home = home();
-        let keeper = Self { path: path.to_path_buf(), home, _only: only, file: None, lines: 0 };
+        let keeper = Self { path: path.to_path_buf(), home, ownership, file: None, lines: 0 };
         let clients = match File::open(path) {
             Ok(file) => keeper.read(file)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Clients::new(),
@@ -122,6 +119,10 @@ impl FileKeeper {
 
 impl Keeper for FileKeeper {
     fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
+        if !self.is_mine() {
+            let what = "another primary has taken its place";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
+        }
         let is_history = self.lines > HISTORY_LINES + 8 * clients.len();
         let file = match &mut self.file {
             Some(file) if !is_history => file,
@@ -130,10 +131,17 @@ impl Keeper for FileKeeper {
         let text: String = changes.iter().map(line).collect();
         let kept = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
         self.lines += changes.len();
-        if kept.is_err() {
-            self.file = None; // half a line may be at its end
+        // half a line may be at its end; or a primary whose place this one took, and which was
+        // stopped while it put its file there, has gone on
+        if kept.is_err() || !is_at(file, &self.path) {
+            self.file = None;
+            return kept.and_then(|()| self.rewrite(clients));
         }
-        kept
+        Ok(())
+    }
+
+    fn is_mine(&self) -> bool {
+        self.ownership.is_mine()
     }
 }
 
@@ -213,64 +221,8 @@ fn secret(word: &str) -> Option<Secret> {
     Some(Secret(secret))
 }
 
-/// Where numbers of processes mean the same: the boot of this host, and the namespace of this
-/// process. Empty where that cannot be told.
-fn home() -> String {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    let namespace = fs::read_link("/proc/self/ns/pid");
-    match (boot, namespace) {
-        (Ok(boot), Ok(namespace)) => format!("{} {}", boot.trim(), namespace.display()),
-        _ => String::new(),
-    }
-}
-
-/// Nobody else has the file while this is open.
-fn lock(path: &Path) -> io::Result<File> {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".lock");
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(false).mode(0o600).open(name)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let what = "another primary has it, and may be stopped: end that process first";
-            Err(io::Error::new(io::ErrorKind::ResourceBusy, what))
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
 fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
-}
-
-impl Process {
-    /// The process of this number, which runs now; `None`: it is of another namespace.
-    pub(crate) fn of(pid: Option<i32>) -> Self {
-        let pid = pid.filter(|pid| *pid > 0).unwrap_or(0);
-        Self { pid, started: stat(pid).map_or(0, |(_, started)| started) }
-    }
-
-    /// Whether it has ended for sure.
-    pub(crate) fn has_ended(self) -> bool {
-        let pid = Some(self.pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
-        let Some(pid) = pid else { return false };
-        if rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
-            return true;
-        }
-        // there is one: another one, if it started at another time; /proc may be hidden
-        let is_another = |(_, started)| self.started != 0 && started != self.started;
-        stat(self.pid).is_some_and(|stat| matches!(stat.0, 'Z' | 'X') || is_another(stat))
-    }
-}
-
-/// The state of a process, and when it started, in ticks since the host did.
-fn stat(pid: i32) -> Option<(char, u64)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // the name is in brackets, and may have any bytes but its end
-    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = words.next()?.chars().next()?;
-    Some((state, words.nth(18)?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -291,7 +243,7 @@ mod tests {
     }
 
     fn read(path: &Path) -> Clients {
-        FileKeeper::open(path).unwrap().1
+        FileKeeper::open(path, Taking::IfFree).unwrap().1
     }
 
     fn keep(keeper: &mut FileKeeper, clients: &mut Clients, changes: &[Change]) {
@@ -303,7 +255,7 @@ mod tests {
     fn what_is_kept_is_there_after_any_end() {
         let folder = TempFolder::new("roster");
         let path = folder.path().join("clients");
-        let (mut keeper, mut clients) = FileKeeper::open(&path).unwrap();
+        let (mut keeper, mut clients) = FileKeeper::open(&path, Taking::IfFree).unwrap();
         assert!(clients.is_empty());
         let mapped = Change::Mapped { client: client(5), process: me() };
         let (secret, horizon_s) = (Secret([3; 16]), 4);
@@ -314,14 +266,14 @@ mod tests {
             keep(&mut keeper, &mut clients, std::slice::from_ref(change));
         }
         keep(&mut keeper, &mut clients, &[Change::Left { client: client(6) }]);
-        assert!(FileKeeper::open(&path).is_err(), "one primary at a time has it");
+        assert!(FileKeeper::open(&path, Taking::IfFree).is_err(), "one primary at a time has it");
         drop(keeper);
         assert_eq!((clients.len(), &read(&path)), (2, &clients));
         let text = fs::read_to_string(&path).unwrap();
         // a crash cuts the last line off
         for cut in 1..=text.lines().last().unwrap().len() {
             fs::write(&path, &text[..text.len() - cut]).unwrap();
-            let (mut keeper, mut clients) = FileKeeper::open(&path).unwrap();
+            let (mut keeper, mut clients) = FileKeeper::open(&path, Taking::IfFree).unwrap();
             assert_eq!(clients.len(), 3, "it had not left yet");
             keep(&mut keeper, &mut clients, &[Change::Only { clients: vec![client(7)] }]);
             drop(keeper);
@@ -332,11 +284,30 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "it, and its lock");
     }
 
+    /// Its file, put there late, must not hide what the next one keeps.
+    #[test]
+    fn a_primary_whose_place_was_taken_keeps_nothing_more() {
+        let folder = TempFolder::new("roster-replaced");
+        let path = folder.path().join("clients");
+        let (mut old, mut of_old) = FileKeeper::open(&path, Taking::IfFree).unwrap();
+        keep(&mut old, &mut of_old, &[joined(5, 1, 0)]);
+        let (mut new, mut clients) = FileKeeper::open(&path, Taking::FromAnother).unwrap();
+        assert_eq!(clients, of_old);
+        assert!(!old.is_mine() && new.is_mine());
+        let refused = old.keep(&[joined(6, 1, 0)], &of_old).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+        keep(&mut new, &mut clients, &[joined(7, 1, 0)]);
+        old.rewrite(&of_old).unwrap(); // it was stopped behind its look at whose the list is
+        keep(&mut new, &mut clients, &[joined(8, 1, 0)]);
+        drop((old, new));
+        assert_eq!(read(&path), clients);
+    }
+
     #[test]
     fn a_file_does_not_grow_with_its_history() {
         let folder = TempFolder::new("roster-history");
         let path = folder.path().join("clients");
-        let (mut keeper, mut clients) = FileKeeper::open(&path).unwrap();
+        let (mut keeper, mut clients) = FileKeeper::open(&path, Taking::IfFree).unwrap();
         let turns: Vec<Change> = (0..HISTORY_LINES as u32)
             .map(|n| if n % 2 == 0 { joined(5, 1, 0) } else { Change::Left { client: client(5) } })
             .collect();
@@ -366,31 +337,14 @@ mod tests {
             &format!("{head}mapped 5 1\n"),
         ] {
             fs::write(&path, wrong).unwrap();
-            assert!(FileKeeper::open(&path).is_err(), "{wrong:?}");
+            assert!(FileKeeper::open(&path, Taking::IfFree).is_err(), "{wrong:?}");
             assert_eq!(fs::read_to_string(&path).unwrap(), wrong);
         }
         for nothing in ["", "dlock cl", &head] {
             fs::write(&path, nothing).unwrap();
             assert!(read(&path).is_empty(), "{nothing:?}");
         }
-        assert!(FileKeeper::open(folder.path()).is_err(), "a folder is no file");
-    }
-
-    #[test]
-    fn a_process_has_ended_when_it_has_and_its_number_may_be_anothers() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::of(Some(child.id() as i32));
-        let unknown = Process { started: 0, ..process };
-        assert!(!process.has_ended() && !unknown.has_ended());
-        assert!(Process { started: process.started + 1, ..process }.has_ended());
-        child.kill().unwrap();
-        while !process.has_ended() {
-            std::thread::yield_now(); // it becomes a zombie
-        }
-        child.wait().unwrap();
-        assert!(process.has_ended() && unknown.has_ended());
-        assert!(!Process::of(None).has_ended(), "that cannot be seen from here");
-        assert!(!Process { pid: -1, started: 0 }.has_ended());
+        assert!(FileKeeper::open(folder.path(), Taking::IfFree).is_err(), "a folder is no file");
     }
 
     #[test]

@@ -11,13 +11,16 @@
 //! changes are being written is written together.
 
 mod file;
+mod owner;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use dlock_core::control::Secret;
 use dlock_core::ids::ClientId;
@@ -27,6 +30,7 @@ use tokio::sync::watch;
 
 use crate::log_limit::{limited, Cause};
 pub(crate) use file::FileKeeper;
+pub(crate) use owner::{owner, Taking};
 
 /// What is kept of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +58,9 @@ pub(crate) struct Process {
 const SECRETS_MAX: usize = 3;
 /// Processes that are kept of a client; more, and it counts as one whose end cannot be seen.
 const PROCESSES_MAX: usize = 8;
+
+/// Between two looks whether another primary has taken the place of this one.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// All clients.
 pub(crate) type Clients = BTreeMap<ClientId, Kept>;
@@ -122,6 +129,14 @@ pub(crate) trait Keeper: Send + 'static {
     /// # Errors
     /// They may not be kept. Everything is told again with the next ones.
     fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()>;
+
+    /// Whether this primary is the one whose clients these are. Asked often.
+    fn is_mine(&self) -> bool;
+}
+
+/// Where the clients are of a primary with this state file.
+pub(crate) fn list_of(state_file: &Path) -> PathBuf {
+    owner::beside(state_file, ".clients")
 }
 
 /// What the predecessor's clients are to a recovery.
@@ -156,6 +171,8 @@ pub(crate) struct Roster {
 struct Written {
     changes: u64,
     is_failing: bool,
+    /// Another primary has taken the place of this one.
+    is_replaced: bool,
 }
 
 /// Waits for the writer thread.
@@ -181,6 +198,16 @@ impl Receipts {
     }
 }
 
+impl Receipts {
+    /// Waits until another primary has taken the place of this one.
+    pub(crate) async fn replaced(&self) {
+        let mut written = self.written.clone();
+        if written.wait_for(|written| written.is_replaced).await.is_err() {
+            std::future::pending::<()>().await; // this one ends
+        }
+    }
+}
+
 impl Roster {
     /// Begins with these clients.
     ///
@@ -195,7 +222,7 @@ impl Roster {
         let receipts = Receipts { told: Arc::clone(&told), written };
         let Some(keeper) = keeper else {
             // every change is kept as well as it will ever be
-            let all = Written { changes: u64::MAX, is_failing: false };
+            let all = Written { changes: u64::MAX, ..Written::default() };
             progress.send_replace(all);
             return Ok((Self { changes: None, told, thread: None }, receipts));
         };
@@ -231,12 +258,24 @@ fn write(
     progress: &watch::Sender<Written>,
 ) {
     let mut written = Written::default();
-    while let Ok(first) = changes.recv() {
+    loop {
+        let first = match changes.recv_timeout(LOOK_EVERY) {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {
+                if !written.is_replaced && !keeper.is_mine() {
+                    written.is_replaced = true;
+                    progress.send_replace(written);
+                }
+                continue;
+            }
+        };
         let together: Vec<Change> = std::iter::once(first).chain(changes.try_iter()).collect();
         together.iter().for_each(|change| change.apply(&mut clients));
         written.changes += together.len() as u64;
         let kept = keeper.keep(&together, &clients);
         written.is_failing = kept.is_err();
+        written.is_replaced |= kept.is_err() && !keeper.is_mine();
         if let Err(error) = kept {
             limited!(
                 Cause::Roster,
@@ -322,6 +361,10 @@ mod tests {
                 false => Ok(()),
             }
         }
+
+        fn is_mine(&self) -> bool {
+            !self.0.lock().unwrap().1
+        }
     }
 
     #[tokio::test]
@@ -335,6 +378,7 @@ mod tests {
         seen.lock().unwrap().1 = true;
         roster.tell(joined(1, 2));
         assert_eq!(receipts.all_kept().await, Err(()));
+        receipts.replaced().await;
         seen.lock().unwrap().1 = false;
         roster.tell(joined(1, 3));
         assert_eq!(receipts.all_kept().await, Ok(()));

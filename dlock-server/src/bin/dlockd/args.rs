@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line of `dlockd`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ meaning and defaults, are in the commented example dlockd.toml.
 
 When it serves, dlockd prints one line on standard output:
   dlockd ready: listening on ADDR:PORT, offering ..., epoch N, pid N, room for N clients
+With --standby-of it prints another one first, when it waits:
+  dlockd standby: of ADDR:PORT, pid N
 SIGTERM and SIGINT stop it.
 
 Exit codes:
@@ -73,6 +75,15 @@ pub(crate) struct Args {
     /// Keep the last epoch in this file, and in FILE.clients who the clients are
     #[arg(long, value_name = "FILE")]
     state_file: Option<PathBuf>,
+    /// Take the place of the primary at this address when it is gone; needs its state file
+    #[arg(long, value_name = "ADDR:PORT")]
+    standby_of: Option<SocketAddr>,
+    /// The primary may be silent for so long [default: 1000]
+    #[arg(long, value_name = "MS", requires = "standby_of")]
+    standby_silence: Option<u64>,
+    /// A command for sh that makes sure that the primary at $DLOCK_PRIMARY is gone
+    #[arg(long, value_name = "COMMAND", requires = "standby_of")]
+    fence_command: Option<String>,
     /// What to tell on standard error: off, error, warn, info, debug, trace [default: info]
     #[arg(long, value_name = "LEVEL", value_parser = file::log_level)]
     log_level: Option<LevelFilter>,
@@ -103,8 +114,17 @@ impl Args {
         replace(&mut server.cmd_cpuset, &self.cmd_cpuset);
         replace(&mut server.admin_socket, &self.admin_socket);
         replace(&mut server.state_file, &self.state_file);
+        settings.standby.of = self.standby_of.or(settings.standby.of);
+        if let Some(ms) = self.standby_silence {
+            settings.standby.silence = Duration::from_millis(ms);
+        }
+        replace(&mut settings.standby.fence, &self.fence_command);
         settings.log_level = self.log_level.unwrap_or(settings.log_level);
-        server.check().map_err(|error| error.to_string())?;
+        let checked = match settings.standby() {
+            Some(standby) => standby.check(&settings.server),
+            None => settings.server.check(),
+        };
+        checked.map_err(|error| error.to_string())?;
         Ok(settings)
     }
 

@@ -2,13 +2,13 @@
 //! The configuration file: TOML, every key known, every error with its file, line and column.
 
 use std::fmt::Display;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dlock_core::limits;
-use dlock_server::{CpuSet, Orphans, ServerConfig, VerbsUse};
+use dlock_server::{CpuSet, Orphans, ServerConfig, StandbyConfig, VerbsUse};
 use log::LevelFilter;
 use serde::Deserialize;
 use toml::Spanned;
@@ -17,12 +17,33 @@ use toml::Spanned;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) server: ServerConfig,
+    pub(crate) standby: Standby,
     pub(crate) log_level: LevelFilter,
+}
+
+/// What is said of a primary whose place is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Standby {
+    /// `None`: this one does not wait for another.
+    pub(crate) of: Option<SocketAddr>,
+    pub(crate) silence: Duration,
+    pub(crate) fence: Option<String>,
+}
+
+impl Settings {
+    /// Whose place this one takes.
+    pub(crate) fn standby(&self) -> Option<StandbyConfig> {
+        let Standby { of, silence, fence } = self.standby.clone();
+        of.map(|of| StandbyConfig { of, silence, fence })
+    }
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { server: ServerConfig::default(), log_level: LevelFilter::Info }
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let StandbyConfig { silence, fence, .. } = StandbyConfig::of(nowhere);
+        let standby = Standby { of: None, silence, fence };
+        Self { server: ServerConfig::default(), standby, log_level: LevelFilter::Info }
     }
 }
 
@@ -49,6 +70,9 @@ struct Keys {
     objects_max: Option<Spanned<u64>>,
     admin_socket: Option<PathBuf>,
     state_file: Option<PathBuf>,
+    standby_of: Option<Spanned<String>>,
+    standby_silence_ms: Option<u64>,
+    fence_command: Option<Spanned<String>>,
     log_level: Option<Spanned<String>>,
 }
 
@@ -143,6 +167,20 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     set(&mut server.objects_max, keys.objects_max, limit(limits::OBJECTS_MAX))?;
     server.admin_socket = keys.admin_socket;
     server.state_file = keys.state_file;
+    let standby = &mut settings.standby;
+    set(&mut standby.of, keys.standby_of, |text| match text.parse::<SocketAddr>() {
+        Ok(of) => Ok(Some(of)),
+        Err(_) => Err("this is no IPv4:PORT or [IPv6]:PORT: give it in digits"),
+    })?;
+    if let Some(ms) = keys.standby_silence_ms {
+        standby.silence = Duration::from_millis(ms);
+    }
+    let is_alone = standby.of.is_none();
+    set(&mut standby.fence, keys.fence_command, |command| match (is_alone, command.trim()) {
+        (true, _) => Err("only a standby runs it: set standby_of, too"),
+        (false, "") => Err("it is empty: leave it out"),
+        (false, _) => Ok(Some(command)),
+    })?;
     set(&mut settings.log_level, keys.log_level, |level| log_level(&level))?;
     Ok(settings)
 }

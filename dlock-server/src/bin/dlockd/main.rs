@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use dlock_fabric::threads;
-use dlock_server::Server;
+use dlock_server::{stand_by, Server};
 use tokio::signal::unix::{signal, SignalKind};
 
 use args::Args;
@@ -50,13 +50,25 @@ fn run(settings: file::Settings) -> Result<(), String> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
+        .enable_time()
         .build()
         .map_err(|error| format!("cannot wait for signals: {error}"))?;
     runtime.block_on(async {
         // Before it serves: a signal right after the ready line is a clean stop, too.
         let mut terminate = handler(SignalKind::terminate())?;
         let mut interrupt = handler(SignalKind::interrupt())?;
-        let server = Server::start(settings.server).map_err(|error| error.to_string())?;
+        let started = match settings.standby() {
+            None => Server::start(settings.server),
+            Some(standby) => {
+                say(&format!("dlockd standby: of {}, pid {}", standby.of, std::process::id()));
+                tokio::select! {
+                    started = stand_by(settings.server, standby) => started,
+                    _ = terminate.recv() => return Ok(()),
+                    _ = interrupt.recv() => return Ok(()),
+                }
+            }
+        };
+        let server = started.map_err(|error| error.to_string())?;
         let fabrics = server.offers();
         let (address, epoch, pid) = (server.local_addr(), server.epoch(), std::process::id());
         let capacity = server.capacity();

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whose a list of clients is: one primary's at a time, even if that is stopped.
+//!
+//! ```text
+//!   FILE.clients.lock   locked (flock) for as long as its primary's process lives
+//!     dlock primary 4711 881234 6f1c… pid:[4026531836]    process, its start, boot and namespace
+//! ```
+//! The system's lock ends with the process, and not before: who gets it knows that the last one is
+//! gone. Who takes the place of a primary that may only be stopped puts another file there, and the
+//! old one learns it as soon as it goes on.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use rustix::process::Pid;
+
+use super::Process;
+
+const HEAD: &str = "dlock primary ";
+/// Bytes of the file at most.
+const BYTES_MAX: u64 = 4_096;
+
+/// How a list is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taking {
+    /// If nobody has it.
+    IfFree,
+    /// Also from another, which must not serve any more.
+    FromAnother,
+}
+
+/// That a list is this primary's.
+#[derive(Debug)]
+pub(crate) struct Ownership {
+    /// Locked while this lives.
+    file: File,
+    path: PathBuf,
+}
+
+impl Ownership {
+    /// Takes this list.
+    ///
+    /// # Errors
+    /// `ResourceBusy`: another one has it. Or its file cannot be made.
+    pub(crate) fn take(list: &Path, taking: Taking) -> io::Result<Self> {
+        let path = beside(list, ".lock");
+        let mut owned = loop {
+            let mut options = OpenOptions::new();
+            let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+            let owned = Self { file, path: path.clone() };
+            match owned.lock() {
+                Ok(()) if is_at(&owned.file, &path) => break owned,
+                Ok(()) => {} // somebody has put another file there meanwhile
+                Err(error) if is_busy(&error) && taking == Taking::FromAnother => {
+                    break Self::replace(path)?;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        owned.file.set_len(0)?;
+        let me = Process::of(Some(std::process::id() as i32));
+        owned.file.write_all(format!("{HEAD}{} {} {}\n", me.pid, me.started, home()).as_bytes())?;
+        Ok(owned)
+    }
+
+    /// Puts a file of its own in the place of another's.
+    fn replace(path: PathBuf) -> io::Result<Self> {
+        let new = beside(&path, &format!(".{}.new", std::process::id()));
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        let owned = Self { file, path };
+        let replaced = owned.lock().and_then(|()| fs::rename(&new, &owned.path));
+        if replaced.is_err() {
+            let _ = fs::remove_file(&new); // it may not exist; the first error is to be reported
+        }
+        replaced.map(|()| owned)
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let what = "another primary has it, and may be stopped: end that process first";
+                Err(io::Error::new(io::ErrorKind::ResourceBusy, what))
+            }
+            locked => Ok(locked?),
+        }
+    }
+
+    /// Whether it is still this one's: nobody has put another file there.
+    pub(crate) fn is_mine(&self) -> bool {
+        is_at(&self.file, &self.path) || fs::symlink_metadata(&self.path).is_err()
+    }
+}
+
+/// The primary that had a list last, if it was one of this boot and namespace.
+pub(crate) fn owner(list: &Path) -> Option<Process> {
+    let mut text = String::new();
+    File::open(beside(list, ".lock")).ok()?.take(BYTES_MAX).read_to_string(&mut text).ok()?;
+    let mut words = text.strip_suffix('\n')?.strip_prefix(HEAD)?.splitn(3, ' ');
+    let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let home_of_it = words.next()?;
+    let is_known = !home_of_it.is_empty() && home_of_it == home();
+    is_known.then_some(Process { pid, started })
+}
+
+/// The path with this at the end of its name.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_os_string();
+    path.push(suffix);
+    PathBuf::from(path)
+}
+
+/// Whether this file is the one that has this name.
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(mine), Ok(there)) => (mine.dev(), mine.ino()) == (there.dev(), there.ino()),
+        _ => false,
+    }
+}
+
+pub(super) fn is_busy(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy
+}
+
+/// Where numbers of processes mean the same: the boot of this host, and the namespace of this
+/// process. Empty where that cannot be told.
+pub(super) fn home() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let namespace = fs::read_link("/proc/self/ns/pid");
+    match (boot, namespace) {
+        (Ok(boot), Ok(namespace)) => format!("{} {}", boot.trim(), namespace.display()),
+        _ => String::new(),
+    }
+}
+
+impl Process {
+    /// The process of this number, which runs now; `None`: it is of another namespace.
+    pub(crate) fn of(pid: Option<i32>) -> Self {
+        let pid = pid.filter(|pid| *pid > 0).unwrap_or(0);
+        Self { pid, started: stat(pid).map_or(0, |(_, started)| started) }
+    }
+
+    /// Whether it has ended for sure.
+    pub(crate) fn has_ended(self) -> bool {
+        let pid = Some(self.pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
+        let Some(pid) = pid else { return false };
+        if rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
+            return true;
+        }
+        // there is one: another one, if it started at another time; /proc may be hidden
+        let is_another = |(_, started)| self.started != 0 && started != self.started;
+        stat(self.pid).is_some_and(|stat| matches!(stat.0, 'Z' | 'X') || is_another(stat))
+    }
+}
+
+/// The state of a process, and when it started, in ticks since the host did.
+fn stat(pid: i32) -> Option<(char, u64)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // the name is in brackets, and may have any bytes but its end
+    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = words.next()?.chars().next()?;
+    Some((state, words.nth(18)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempFolder;
+
+    fn me() -> Process {
+        Process::of(Some(std::process::id() as i32))
+    }
+
+    #[test]
+    fn a_list_is_one_primarys_at_a_time_and_says_whose() {
+        let folder = TempFolder::new("owner");
+        let list = folder.path().join("clients");
+        assert_eq!(owner(&list), None, "nobody had it yet");
+        let first = Ownership::take(&list, Taking::IfFree).unwrap();
+        assert_eq!(owner(&list), Some(me()));
+        assert!(is_busy(&Ownership::take(&list, Taking::IfFree).unwrap_err()));
+        assert!(first.is_mine());
+        drop(first);
+        let next = Ownership::take(&list, Taking::FromAnother).unwrap();
+        assert!(next.is_mine(), "it was free");
+        assert_eq!(owner(&list), Some(me()));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn who_is_replaced_learns_it_and_takes_nothing_back() {
+        let folder = TempFolder::new("owner-replaced");
+        let list = folder.path().join("clients");
+        let stopped = Ownership::take(&list, Taking::IfFree).unwrap();
+        let next = Ownership::take(&list, Taking::FromAnother).unwrap();
+        assert!(!stopped.is_mine() && next.is_mine());
+        drop(stopped);
+        assert!(is_busy(&Ownership::take(&list, Taking::IfFree).unwrap_err()));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        fs::remove_file(folder.path().join("clients.lock")).unwrap();
+        assert!(next.is_mine(), "nobody has taken it");
+        let third = Ownership::take(&list, Taking::IfFree).unwrap();
+        assert!(third.is_mine() && !next.is_mine());
+    }
+
+    #[test]
+    fn an_owner_of_another_boot_or_none_is_not_known() {
+        let folder = TempFolder::new("owner-unknown");
+        let list = folder.path().join("clients");
+        let home = home();
+        for (text, is_known) in [
+            (format!("{HEAD}7 8 {home}\n"), true),
+            (format!("{HEAD}7 8 {home}"), false),
+            (format!("{HEAD}7 8 {home}x\n"), false),
+            (format!("{HEAD}7 8 \n"), false),
+            (format!("{HEAD}7 8\n"), false),
+            (format!("{HEAD}x 8 {home}\n"), false),
+            (String::new(), false),
+        ] {
+            fs::write(folder.path().join("clients.lock"), &text).unwrap();
+            assert_eq!(owner(&list).is_some(), is_known, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_has_ended_when_it_has_and_its_number_may_be_anothers() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::of(Some(child.id() as i32));
+        let unknown = Process { started: 0, ..process };
+        assert!(!process.has_ended() && !unknown.has_ended());
+        assert!(Process { started: process.started + 1, ..process }.has_ended());
+        child.kill().unwrap();
+        while !process.has_ended() {
+            std::thread::yield_now(); // it becomes a zombie
+        }
+        child.wait().unwrap();
+        assert!(process.has_ended() && unknown.has_ended());
+        assert!(!Process::of(None).has_ended(), "that cannot be seen from here");
+        assert!(!Process { pid: -1, started: 0 }.has_ended());
+    }
+}

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A primary in waiting: it watches another, and takes its place when that is gone. When it may,
+//! is decided by [`dlock_core::standby::Standby`].
+//!
+//! ```text
+//!   stand_by ── next ──▶ probe (a heartbeat of nobody's) · fencing command · Server::start
+//!      ▲  ▲ every 10 ms: has the process ended that has the state file?
+//!      │  └ admin socket: status, promote
+//! ```
+//! Both have the same state file: who the clients are is there, and whose it is.
+
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_core::codec::Frame;
+use dlock_core::control::{ControlReply, ControlRequest};
+use dlock_core::ids::Seq;
+use dlock_core::standby::{Ground, Standby, Task, SILENCE_NS};
+use dlock_fabric::clock::boot_ns;
+use parking_lot::Mutex;
+use rustix::process::{kill_process_group, Pid, Signal};
+use serde::Deserialize;
+use serde_json::{json, Value};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use crate::config::ServerConfig;
+use crate::control::lines::{self, failure, Answers};
+use crate::control::wire::{self, Reader, LEN_MAX};
+use crate::error::StartError;
+use crate::roster::{list_of, owner, Taking};
+use crate::server::{listen, AdminSocket, Server};
+
+/// Between two looks whether the process of the primary has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// A fencing command that takes longer is ended, and has failed.
+const FENCE_WAIT: Duration = Duration::from_secs(60);
+/// How long the primary may be silent: at least, and at most.
+const SILENCE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3_600)];
+/// The environment variable of the fencing command that names the primary.
+const FENCED_VARIABLE: &str = "DLOCK_PRIMARY";
+
+/// Whose place is taken, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandbyConfig {
+    /// Where the primary listens.
+    pub of: SocketAddr,
+    /// How long it may be silent, 100 ms to one hour.
+    pub silence: Duration,
+    /// A command for `sh` that makes sure that the primary at `$DLOCK_PRIMARY` serves nobody any
+    /// more, and ends with 0 only then (within 60 s). Without one, silence is no reason to take
+    /// over: the process must have ended on this host, or an operator say so.
+    pub fence: Option<String>,
+}
+
+impl StandbyConfig {
+    /// One that takes the place of the primary at this address.
+    pub fn of(of: SocketAddr) -> Self {
+        Self { of, silence: Duration::from_nanos(SILENCE_NS), fence: None }
+    }
+
+    /// Checks what can be known without starting.
+    ///
+    /// # Errors
+    /// `Config`: what is wrong, beside what [`ServerConfig::check`] finds.
+    pub fn check(&self, server: &ServerConfig) -> Result<(), StartError> {
+        let wrong = |what: String| Err(StartError::Config(what));
+        if !(SILENCE[0]..=SILENCE[1]).contains(&self.silence) {
+            return wrong(format!(
+                "the silence that a standby bears is {} ms: it must be 100 to 3600000",
+                self.silence.as_millis()
+            ));
+        }
+        if server.state_file.is_none() {
+            return wrong(
+                "a standby needs the state file of its primary, which says who the clients are: \
+                 give both the same state_file"
+                    .to_string(),
+            );
+        }
+        if server.recovery_clients > 0 {
+            let what = "recovery_clients has no place beside standby_of: the state file says who \
+                        the clients are";
+            return wrong(what.to_string());
+        }
+        server.check()
+    }
+}
+
+/// Waits until the primary is gone, and serves in its place. To be called in a tokio runtime with
+/// I/O and time; dropping the future gives up.
+///
+/// Silence is not enough: the process of the primary must have ended on this host, or the fencing
+/// command have succeeded, or an operator say `dlock promote`. Clients of the primary are recovered
+/// as by a primary that is started again with its state file.
+///
+/// # Errors
+/// The configuration is wrong, the port or the admin socket cannot be used. A failure to take over
+/// is logged, and tried again.
+pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Server, StartError> {
+    standby.check(&config)?;
+    let own = SocketAddr::new(config.bind, config.port);
+    if own != standby.of {
+        drop::<TcpListener>(listen(own)?); // it can be used
+    }
+    let machine = Standby::new(boot_ns(), nanos(standby.silence), standby.fence.is_some());
+    let list = config.state_file.as_deref().map(list_of).unwrap_or_default();
+    let post = Arc::new(Post { machine: Mutex::new(machine), of: standby.of, list });
+    loop {
+        let admin = Admin::open(&config, &post)?;
+        let ground = post.watch(&standby).await;
+        drop(admin); // the primary makes its own
+        let taking = match ground {
+            Ground::Ended => Taking::IfFree,
+            Ground::Fenced | Ground::Promoted => Taking::FromAnother,
+        };
+        log::warn!("takes the place of the primary at {}: {}", standby.of, post.why(ground));
+        match Server::start_as(config.clone(), taking) {
+            Ok(server) => return Ok(server),
+            Err(error) => {
+                log::error!("cannot take the place of the primary: {error}");
+                post.machine.lock().failed(boot_ns());
+            }
+        }
+    }
+}
+
+/// What the watch and the operators look at.
+struct Post {
+    machine: Mutex<Standby>,
+    of: SocketAddr,
+    list: PathBuf,
+}
+
+impl Post {
+    /// Until nobody else is primary.
+    async fn watch(&self, standby: &StandbyConfig) -> Ground {
+        let mut was_silent = false;
+        loop {
+            let now_ns = boot_ns();
+            let (task, is_silent) = {
+                let mut machine = self.machine.lock();
+                (machine.next(now_ns), machine.is_silent(now_ns))
+            };
+            if is_silent != was_silent {
+                match is_silent {
+                    true => log::warn!("{}", self.silence(standby)),
+                    false => log::info!("the primary at {} answers again", self.of),
+                }
+                was_silent = is_silent;
+            }
+            match task {
+                Task::TakeOver(ground) => return ground,
+                Task::Wait { until_ns } => {
+                    let left = Duration::from_nanos(until_ns.saturating_sub(now_ns));
+                    self.unless_ended(sleep(left)).await;
+                }
+                Task::Probe { until_ns } => {
+                    let left = Duration::from_nanos(until_ns.saturating_sub(now_ns));
+                    let probe = timeout(left, probe(self.of));
+                    let Some(answer) = self.unless_ended(probe).await else { continue };
+                    self.probed(matches!(answer, Ok(true)));
+                }
+                Task::Fence => {
+                    let command = standby.fence.as_deref().unwrap_or_default();
+                    let Some(result) = self.unless_ended(fence(command, self.of)).await else {
+                        continue;
+                    };
+                    self.fenced(result);
+                }
+            }
+        }
+    }
+
+    /// Does this, unless the process of the primary ends meanwhile or an operator decides.
+    async fn unless_ended<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let looks = async {
+            loop {
+                if self.is_decided() {
+                    return;
+                }
+                sleep(LOOK_EVERY).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = looks => None,
+        }
+    }
+
+    /// Looks whether the process of the primary has ended; whether its place is to be taken.
+    fn is_decided(&self) -> bool {
+        let has_ended = owner(&self.list).is_some_and(|process| process.has_ended());
+        let (mut machine, now_ns) = (self.machine.lock(), boot_ns());
+        if has_ended {
+            machine.ended(now_ns);
+        }
+        matches!(machine.next(now_ns), Task::TakeOver(_))
+    }
+
+    fn probed(&self, is_heard: bool) {
+        let mut machine = self.machine.lock();
+        match is_heard {
+            true if machine.heard(boot_ns()) => log::error!(
+                "the fencing command has ended with 0, but the primary at {} answers: it is left \
+                 alone; mend the command",
+                self.of
+            ),
+            true => {}
+            false => machine.unheard(boot_ns()),
+        }
+    }
+
+    fn fenced(&self, result: io::Result<()>) {
+        // a process that is here is not gone, whatever the command says
+        let result = result.and_then(|()| match self.process_left() {
+            None => Ok(()),
+            Some(pid) => Err(io::Error::other(format!("process {pid} still exists"))),
+        });
+        if let Err(error) = &result {
+            log::error!("the fencing command has failed: {error}; it is run again");
+        }
+        self.machine.lock().fenced(boot_ns(), result.is_ok());
+    }
+
+    /// The process of the primary, if it is one of this host and has not ended.
+    fn process_left(&self) -> Option<i32> {
+        owner(&self.list).filter(|process| !process.has_ended()).map(|process| process.pid)
+    }
+
+    fn why(&self, ground: Ground) -> String {
+        match ground {
+            Ground::Ended => "its process has ended".to_string(),
+            Ground::Fenced => "it is silent, and the fencing command has succeeded".to_string(),
+            Ground::Promoted => match self.process_left() {
+                None => "it is silent, and an operator says that it is gone".to_string(),
+                Some(pid) => format!(
+                    "it is silent, and an operator says that it is gone; process {pid} exists, and \
+                     will end itself if it goes on"
+                ),
+            },
+        }
+    }
+
+    fn silence(&self, standby: &StandbyConfig) -> String {
+        let silent_s = standby.silence.as_secs_f64();
+        let of = self.of;
+        let then = match &standby.fence {
+            Some(_) if self.machine.lock().was_heard() => "the fencing command is run",
+            Some(_) => "it was never heard, and is not fenced: start it, or say `dlock promote`",
+            None => {
+                "it may serve others: only when its process has ended on this host, or an operator \
+                 says `dlock promote`, is its place taken"
+            }
+        };
+        format!("the primary at {of} has not answered for {silent_s} s; {then}")
+    }
+}
+
+/// Whether a primary answers there.
+async fn probe(of: SocketAddr) -> bool {
+    let ask = async {
+        let mut stream = TcpStream::connect(of).await?;
+        stream.set_nodelay(true)?;
+        let question = Frame::Control(Seq(1), ControlRequest::Heartbeat);
+        wire::send(&mut stream, &question).await?;
+        let answer = Reader::default().next(&mut stream, LEN_MAX, || ()).await;
+        io::Result::Ok(answer.ok())
+    };
+    let answer = ask.await.unwrap_or(None);
+    // one that waits for its device says so, and is there
+    matches!(
+        answer,
+        Some(Frame::ControlReply(_, ControlReply::Alive { .. } | ControlReply::Error(_)))
+    )
+}
+
+/// Runs the fencing command in a process group of its own, which ends with it.
+async fn fence(command: &str, of: SocketAddr) -> io::Result<()> {
+    log::warn!("runs the fencing command");
+    let mut command = {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(command).env(FENCED_VARIABLE, of.to_string());
+        shell
+    };
+    command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    let mut group = Group(command.spawn()?);
+    let ended = timeout(FENCE_WAIT, async {
+        loop {
+            match group.0.try_wait()? {
+                Some(status) => return io::Result::Ok(status),
+                None => sleep(LOOK_EVERY).await,
+            }
+        }
+    });
+    match ended.await {
+        Ok(Ok(status)) if status.success() => Ok(()),
+        Ok(Ok(status)) => Err(io::Error::other(status.to_string())),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(io::Error::other(format!("it took longer than {} s", FENCE_WAIT.as_secs()))),
+    }
+}
+
+/// A command and everything that it has started, killed at the end.
+struct Group(Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL); // it may have ended
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// The admin socket while it waits.
+struct Admin {
+    task: tokio::task::JoinHandle<()>,
+    _socket: AdminSocket,
+}
+
+impl Admin {
+    fn open(config: &ServerConfig, post: &Arc<Post>) -> Result<Option<Self>, StartError> {
+        let Some(path) = config.admin_socket.as_deref() else { return Ok(None) };
+        let failed = |source| StartError::AdminSocket { path: path.to_path_buf(), source };
+        let (socket, listener) = AdminSocket::open(path)?;
+        let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
+        let task = tokio::spawn(lines::serve(listener, post.clone()));
+        Ok(Some(Self { task, _socket: socket }))
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "cmd", rename_all = "lowercase", deny_unknown_fields)]
+enum Question {
+    Status {},
+    Promote {},
+}
+
+impl Answers for Post {
+    async fn reply(&self, line: &[u8]) -> Value {
+        let now_ns = boot_ns();
+        match serde_json::from_slice(line) {
+            Ok(Question::Status {}) => {
+                let machine = self.machine.lock();
+                json!({
+                    "ok": true,
+                    "version": env!("CARGO_PKG_VERSION"),
+                    "pid": std::process::id(),
+                    "standby_of": self.of.to_string(),
+                    "was_heard": machine.was_heard(),
+                    "silent_ms": machine.silent_ns(now_ns) / 1_000_000,
+                })
+            }
+            Ok(Question::Promote {}) => match self.machine.lock().promoted(now_ns) {
+                true => {
+                    log::warn!("an operator says that the primary at {} is gone", self.of);
+                    json!({ "ok": true })
+                }
+                false => failure(&format!(
+                    "the primary at {} has answered just now: stop it first (SIGTERM), and wait \
+                     until it is silent",
+                    self.of
+                )),
+            },
+            Err(error) => failure(&format!("this is a primary in waiting: {error}")),
+        }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
