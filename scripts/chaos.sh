@@ -10,6 +10,7 @@
 #   scripts/chaos.sh frozen N               stops of the primary
 #   scripts/chaos.sh failovers N            kills of the primary, each with a successor
 #   scripts/chaos.sh itself N               the same; the library finds the successor
+#   scripts/chaos.sh deposed N              stops of the primary; another takes its place
 #   scripts/chaos.sh fair SECONDS           fair locks without a fault: no stall
 #   scripts/chaos.sh silent SECONDS         clients that are silent in the midst of a lease
 #   scripts/chaos.sh dead N                 deaths: when is what a dead client held free?

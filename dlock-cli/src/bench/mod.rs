@@ -6,6 +6,7 @@
 //!   sample.rs   samples and their baseline, taken in turns     report.rs  the table, the JSON
 //!   cycles.rs   one client: cycles, batches, objects        c_api.rs   the same through C
 //!   crowd.rs    several clients: contention, hand-over
+//!   failover.rs  until clients are served again after the primary was killed
 //!   stopped.rs  verbs while the primary does not run
 //!   neighbours.rs, loads.rs, wire.rs  an innocent client beside heavy ones
 //! ```
@@ -15,6 +16,7 @@
 mod c_api;
 mod crowd;
 mod cycles;
+mod failover;
 mod loads;
 mod neighbours;
 mod report;
@@ -67,6 +69,7 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
         cycles::run(&mut run, fabric)?;
         c_api::run(&mut run, fabric)?;
         crowd::run(&mut run, fabric)?;
+        failover::run(&mut run, fabric)?;
         if fabric == FabricKind::Verbs {
             stopped::run(&mut run, &primary)?;
         }

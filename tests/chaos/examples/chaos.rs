@@ -8,6 +8,7 @@
 //!   chaos frozen N        N stops of the primary
 //!   chaos failovers N     N kills of the primary, each with a successor
 //!   chaos itself N        the same; the library finds the successor
+//!   chaos deposed N       N stops of the primary; another takes its place, and it goes on
 //!   chaos fair SECONDS    eight clients on fair locks without a fault: no stall
 //!   chaos silent SECONDS  clients that are silent in the midst of a lease, beside 999 strangers
 //!   chaos dead N          deaths of clients on this host: when is what they held free?
@@ -61,7 +62,8 @@ fn arguments() -> Result<Arguments, String> {
                     other => return Err(format!("{other:?} is no fabric")),
                 }];
             }
-            "stops" | "kills" | "frozen" | "failovers" | "itself" | "fair" | "silent" | "dead" => {
+            "stops" | "kills" | "frozen" | "failovers" | "itself" | "deposed" | "fair"
+            | "silent" | "dead" => {
                 (all.program, all.number) = (arg, number(args.next())?);
             }
             _ => return Err(format!("{arg}: see the top of {}", file!())),
@@ -153,6 +155,7 @@ fn main() -> ExitCode {
             "frozen" => plans.push((fabric, programs::frozen(fabric, seed, share))),
             "failovers" => plans.push((fabric, programs::failovers(fabric, seed, share))),
             "itself" => plans.push((fabric, programs::by_itself(fabric, seed, share))),
+            "deposed" => plans.push((fabric, programs::deposed(fabric, seed, share))),
             "fair" => plans.push((fabric, programs::fair(fabric, seed, time))),
             _ => {
                 let time = Duration::from_secs(if number == 0 { 30 } else { share });

@@ -20,6 +20,8 @@ const KILLS: u64 = 10;
 const FROZEN: u64 = 4;
 /// Kills of the primary, each with a successor, on each fabric.
 const FAILOVERS: u64 = 6;
+/// Stops of a primary that loses its place to another meanwhile, on each fabric.
+const DEPOSED: u64 = 4;
 
 fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
@@ -93,6 +95,13 @@ fn a_primary_that_is_killed_takes_nothing_with_it() {
 fn a_primary_that_is_killed_takes_nothing_with_it_and_the_library_finds_its_successor() {
     for fabric in fabrics() {
         hold(&programs::by_itself(fabric, 1, FAILOVERS));
+    }
+}
+
+#[test]
+fn a_primary_that_was_stopped_and_replaced_grants_nothing_and_changes_nothing() {
+    for fabric in fabrics() {
+        hold(&programs::deposed(fabric, 1, DEPOSED));
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Job {
     pub style: Style,
     pub fabric: FabricChoice,
     pub port: u16,
+    /// Where another primary waits; 0: none does.
+    pub second_port: u16,
     pub seed: u64,
     /// The number of its first client.
     pub number: u64,
@@ -61,10 +63,10 @@ pub fn fabric(number: usize) -> FabricChoice {
 
 impl std::fmt::Display for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { port, seed, number, threads, locks, faulty, log, .. } = self;
+        let Self { port, second_port, seed, number, threads, locks, faulty, log, .. } = self;
         let style = STYLES.iter().position(|&s| s == self.style).unwrap_or(0);
         let fabric = number_of(self.fabric);
-        write!(f, "worker {style} {fabric} {port} {seed} {number} {threads} ")?;
+        write!(f, "worker {style} {fabric} {port} {second_port} {seed} {number} {threads} ")?;
         let faulty = u8::from(*faulty);
         let failover = FAILOVERS.iter().position(|&f| f == self.failover).unwrap_or(0);
         write!(f, "{} {} {faulty} {failover} {log}", locks.0, locks.1)
@@ -75,12 +77,13 @@ impl FromStr for Job {
     type Err = std::num::ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut fields = text.splitn(11, ' ');
+        let mut fields = text.splitn(12, ' ');
         let mut next = || fields.next().unwrap_or_default();
         Ok(Self {
             style: STYLES[next().parse::<usize>()?],
             fabric: FABRICS[next().parse::<usize>()?],
             port: next().parse()?,
+            second_port: next().parse()?,
             seed: next().parse()?,
             number: next().parse()?,
             threads: next().parse()?,

@@ -9,9 +9,10 @@
 pub mod job;
 pub mod programs;
 pub mod silent;
+pub mod successor;
 pub mod worker;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -36,6 +37,7 @@ pub fn obey() -> bool {
     say_what_is_logged();
     match job.split_once(' ') {
         Some(("primary", job)) => serve(job),
+        Some(("standby", job)) => successor::stand_by(job),
         Some(("hold", job)) => silent::hold(job),
         Some(("worker", job)) => worker::work(&job.parse().expect("the parent's job")),
         _ => panic!("no job: {job}"),
@@ -73,13 +75,17 @@ pub fn fabrics() -> [FabricChoice; 2] {
 
 /// A primary on a free port of the loopback interface, and its clock minus CLOCK_MONOTONIC.
 fn start_server(verbs: bool, port: u16, state_file: Option<PathBuf>) -> (Server, (u64, u64)) {
-    let verbs = if verbs { VerbsUse::On } else { VerbsUse::Off };
-    let absent_grace = Some(GRACE);
-    let config = ServerConfig { port, verbs, absent_grace, state_file, ..Default::default() };
+    let config = configured(verbs, port, state_file);
     let before = offset_ns();
     let server = Server::start(config).expect("the primary starts");
     let after = offset_ns();
     (server, (before.min(after), before.max(after)))
+}
+
+fn configured(verbs: bool, port: u16, state_file: Option<PathBuf>) -> ServerConfig {
+    let verbs = if verbs { VerbsUse::On } else { VerbsUse::Off };
+    let absent_grace = Some(GRACE);
+    ServerConfig { port, verbs, absent_grace, state_file, ..Default::default() }
 }
 
 /// The wall clock minus CLOCK_MONOTONIC. A primary's clock starts with this.
@@ -101,7 +107,7 @@ fn serve(job: &str) {
     let port = words.next().and_then(|port| port.parse().ok()).expect("a port");
     let (server, offset) = start_server(verbs, port, words.next().map(PathBuf::from));
     println!("\nport {} {} {}", server.local_addr().port(), offset.0, offset.1);
-    let _ = std::io::stdin().read(&mut [0]);
+    successor::serve_on(&server);
 }
 
 /// A primary, in this process or in one of its own.
@@ -145,6 +151,11 @@ impl Primary {
     /// Kills it.
     pub fn kill(&mut self) {
         self.process.take().expect("a process of its own").kill();
+    }
+
+    /// The process that it is.
+    pub fn take_process(&mut self) -> Process {
+        self.process.take().expect("a process of its own")
     }
 
     /// Stops it for so long.

@@ -14,6 +14,7 @@ use dlock_client::FabricChoice;
 use dlock_fabric::clock::boot_ns;
 
 use super::job::{Failover, Job, Style};
+use super::successor::{free_port, Pair};
 use super::{Folder, Primary, Process};
 
 /// How long a process is stopped, milliseconds: longer than its leases of a second.
@@ -35,6 +36,8 @@ pub struct Disturbances {
     pub primary_stops: bool,
     /// The primary is killed, and started again.
     pub primary_kills: bool,
+    /// The primary is stopped, loses its place to another, and goes on.
+    pub primary_deposed: bool,
     /// The library finds the successor, and not the program.
     pub by_itself: bool,
 }
@@ -135,6 +138,13 @@ pub fn by_itself(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
     Plan { disturbances: Disturbances { by_itself: true, ..plan.disturbances }, ..plan }
 }
 
+/// The primary is stopped, another takes its place, and it goes on, again and again.
+pub fn deposed(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
+    let plan = stops(fabric, seed, 12, count);
+    let disturbances = Disturbances { primary_deposed: true, by_itself: true, ..<_>::default() };
+    Plan { disturbances, ..plan }
+}
+
 /// Eight clients on fair locks without a fault.
 pub fn fair(fabric: FabricChoice, seed: u64, time: Duration) -> Plan {
     let disturbances = Disturbances::default();
@@ -146,6 +156,8 @@ pub fn fair(fabric: FabricChoice, seed: u64, time: Duration) -> Plan {
 struct Run<'a> {
     plan: &'a Plan,
     port: u16,
+    /// Of the primary that waits for the end of the other; 0: none does.
+    second_port: u16,
     folder: &'a Folder,
     disturbed: AtomicU64,
     until: Instant,
@@ -159,14 +171,21 @@ pub fn run(plan: &Plan) -> Outcome {
     let folder = Folder::new(&format!("{:?}-{}", plan.fabric, plan.seed));
     let state_file = folder.0.join("state");
     let mut primary = match plan.disturbances {
-        Disturbances { primary_kills: true, .. } => Primary::with_state(0, &state_file),
+        Disturbances { primary_kills: true, .. } | Disturbances { primary_deposed: true, .. } => {
+            Primary::with_state(0, &state_file)
+        }
         Disturbances { primary_stops: true, .. } => Primary::apart(),
         _ => Primary::here(),
     };
     let begun = Instant::now();
+    let mut pair = plan.disturbances.primary_deposed.then(|| {
+        let ports = [primary.port, free_port()];
+        Pair::new(primary.take_process(), ports, &state_file)
+    });
     let run = Run {
         plan,
         port: primary.port,
+        second_port: pair.as_ref().map_or(0, |pair| pair.ports[1]),
         folder: &folder,
         disturbed: AtomicU64::new(0),
         until: begun + plan.time,
@@ -176,7 +195,9 @@ pub fn run(plan: &Plan) -> Outcome {
         let (stops, kills) = (plan.disturbances.primary_stops, plan.disturbances.primary_kills);
         let disturbed = &mut primary;
         let state_file = &state_file;
-        if stops || kills {
+        if let Some(pair) = &mut pair {
+            scope.spawn(move || run.depose_primaries(pair));
+        } else if stops || kills {
             scope.spawn(move || match kills {
                 true => run.kill_primaries(disturbed, state_file),
                 false => run.disturb_primary(disturbed),
@@ -277,6 +298,20 @@ impl Run<'_> {
         }
     }
 
+    /// One after the other, at two ports in turns.
+    fn depose_primaries(&self, pair: &mut Pair) {
+        let mut rng = Rng::new(self.plan.seed ^ 0x0ff0);
+        let joins = self.joins();
+        loop {
+            self.sleep(&mut rng, (20 * joins, 1_000 * joins));
+            if self.is_over() {
+                return;
+            }
+            pair.depose(Duration::from_millis(rng.range(0, 500)));
+            self.disturbed.fetch_add(1, SeqCst);
+        }
+    }
+
     fn start(&self, n: u64, life: u64) -> Process {
         let plan = self.plan;
         let group = (n / plan.group) as usize;
@@ -285,6 +320,7 @@ impl Run<'_> {
             style: plan.style,
             fabric: plan.fabric,
             port: self.port,
+            second_port: self.second_port,
             seed: plan.seed.wrapping_add(life.wrapping_mul(0x1_0001)),
             // of its own for each life of each worker
             number: life * 10_000 + n * plan.threads,
@@ -292,9 +328,9 @@ impl Run<'_> {
             locks: (group * plan.locks, plan.locks),
             faulty: plan.disturbances.faulty,
             failover: match plan.disturbances {
-                Disturbances { primary_kills: false, .. } => Failover::None,
-                Disturbances { by_itself: false, .. } => Failover::ByHand,
-                _ => Failover::ByItself,
+                Disturbances { by_itself: true, .. } => Failover::ByItself,
+                Disturbances { primary_kills: true, .. } => Failover::ByHand,
+                _ => Failover::None,
             },
             log: log.display().to_string(),
         };

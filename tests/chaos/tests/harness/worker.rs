@@ -169,7 +169,9 @@ impl<'a> Client<'a> {
     fn join(&mut self) -> Option<Arc<Instance>> {
         let (port, fabric) = (self.job.port, self.job.fabric);
         let is_by_itself = self.job.failover == Failover::ByItself;
-        let primaries = is_by_itself.then(|| vec![(Ipv4Addr::LOCALHOST, port).into()]);
+        let ports = [port, self.job.second_port].into_iter().filter(|&port| port != 0);
+        let primaries = ports.map(|port| (Ipv4Addr::LOCALHOST, port).into()).collect();
+        let primaries = is_by_itself.then_some(primaries);
         let silence = Some(Duration::from_millis(200));
         let config = ClientConfig { port, fabric, primaries, silence, ..Default::default() };
         let (slot, seeds) = (Arc::clone(&self.faulty), Mutex::new(Rng::new(self.rng.bits())));
