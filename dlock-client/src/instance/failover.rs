@@ -18,8 +18,9 @@ use super::{done, Instance};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::address;
+use crate::execute::{settle, DATA_WAIT};
 use crate::failover::{is_without_primary, look_after, Watch, FAILOVER_WAIT};
-use crate::table::ClientLock;
+use crate::table::{Busy, ClientLock};
 
 /// How long a client that leaves looks for a primary to tell it.
 const DEPARTURE_WAIT: Duration = Duration::from_secs(5);
@@ -160,8 +161,9 @@ impl Instance {
         self.of_all(|held| held.entry.state().is_held().then_some(())).len()
     }
 
-    /// Gets those locks again that are not at this primary, with what was held of them lost, and
-    /// asks what became of the holds that were claimed. `false`: not all of it was answered.
+    /// Gets those locks again that are not at this primary, with what was held of them lost, asks
+    /// what became of the holds that were claimed, and undoes what is in doubt: a release that was
+    /// cut off by the failover is not to keep others waiting. `false`: not all of it was answered.
     pub(crate) fn confirm_all(&self) -> bool {
         let epoch = self.link.load().epoch;
         let away: Vec<LockDesc> = self.of_all(|held| {
@@ -183,6 +185,9 @@ impl Instance {
             };
             held.entry.is_unconfirmed().then_some((held.id, mode))
         });
+        for lock in self.of_all(|held| held.entry.in_doubt().then_some(held.id)) {
+            is_all &= !is_without_primary(self.undo(lock));
+        }
         for (lock, mode) in claimed {
             let status = self.single(lock, Op::Extend { mode, expire_s: 0 }).status;
             match status {
@@ -191,6 +196,21 @@ impl Instance {
             }
         }
         is_all
+    }
+
+    /// Undoes what is in doubt of a lock, unless an operation is under way on it, which does.
+    fn undo(&self, lock: LockId) -> Status {
+        let Some(index) = self.table.find(lock) else { return Status::Success };
+        let lock_slot = self.table.lock_slot(index);
+        let Some(mut guard) = lock_slot.try_lock() else { return Status::Success };
+        let is_free = |held: &ClientLock| held.id == lock && held.busy == Busy::No;
+        let status = match guard.as_ref().is_some_and(is_free) {
+            true => settle(lock_slot, &mut guard, Instant::now() + DATA_WAIT).err(),
+            false => None,
+        };
+        drop(guard);
+        lock_slot.changed.notify_all();
+        status.unwrap_or(Status::Success)
     }
 
     /// Of all locks that no operation is under way on.
