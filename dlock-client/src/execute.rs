@@ -58,6 +58,11 @@ impl Limit {
         Self { grant_ns: u64::try_from(grant).unwrap_or(u64::MAX), ..Self::since(start) }
     }
 
+    /// Of a call that waits for no grant, and ends then at the latest, after 5 s at most.
+    pub(crate) fn ending(deadline: Instant) -> Self {
+        Self::since(deadline.checked_sub(DATA_WAIT).unwrap_or(deadline).min(Instant::now()))
+    }
+
     /// The same, from now on if nothing was waited for yet.
     pub(crate) fn started(&self) -> Self {
         Self { start_ns: Some(self.start_ns.unwrap_or_else(boot_ns)), ..*self }

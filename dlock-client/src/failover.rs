@@ -101,6 +101,11 @@ impl Watch {
         }
     }
 
+    /// A call has failed: the primary is asked at once.
+    pub(crate) fn doubts(&self) {
+        self.change(|state| state.is_doubted = true);
+    }
+
     /// The client has left.
     pub(crate) fn end(&self) {
         self.state.lock().is_over = true;
@@ -228,7 +233,7 @@ fn carry_out(client: &Instance, watch: &Watch, failover: &mut Failover, task: Ta
             failover.claimed(boot_ns(), status);
         }
         Task::Done => failover.said(boot_ns(), client.reinit_done()),
-        Task::Confirm => failover.confirmed(boot_ns(), client.confirm_all()),
+        Task::Confirm => failover.confirmed(boot_ns(), client.confirm_all(plan.silence)),
     }
 }
 

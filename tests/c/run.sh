@@ -235,7 +235,7 @@ run_on() { # FABRIC
         test_case "$fabric/$name" "$built/$name"
     done
     together "$fabric" leases endings fair_views objects waits recovery frozen threads \
-        views_and_counters
+        views_and_counters unchanged
     test_case "$fabric/loaded" "$built/loaded" "$lib"
     test_case "$fabric/two_process" "$built/two_process" "$built/dlock_primary_test"
     test_case "$fabric/examples" examples_work dlock_primary_test dlock_client_test \

@@ -25,6 +25,7 @@ use dlock_fabric::clock::boot_ns;
 
 use super::{code, Instance};
 use crate::execute::{left_ns, tell, CLOCK_WAIT, DATA_WAIT};
+use crate::failover::is_without_primary;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, LockSlotIndex};
 
 impl Instance {
@@ -49,7 +50,15 @@ impl Instance {
     /// # Latency
     /// As `batch_trylock`.
     pub fn batch_unlock(&self, locks: &[LockId], out: &mut [OpResult]) -> Status {
-        self.batch(locks.iter().map(|&lock| (lock, Op::Unlock)), out)
+        let status = self.batch(locks.iter().map(|&lock| (lock, Op::Unlock)), out);
+        if status == Status::Success {
+            for (&lock, out) in locks.iter().zip(out) {
+                if is_without_primary(out.status) {
+                    *out = self.release_unheard(lock, *out);
+                }
+            }
+        }
+        status
     }
 
     /// [`extend`](Self::extend) for up to 31 locks at once; item by item in `out`.

@@ -10,6 +10,7 @@ use dlock_core::status::Status;
 
 use super::{code, Instance};
 use crate::execute::{perform, Limit};
+use crate::failover::is_without_primary;
 use crate::late_notes::look_after;
 use crate::table::{LockSlot, LockSlotGuard};
 
@@ -47,13 +48,19 @@ impl Instance {
     ///
     /// # Errors
     /// `ClientNotInit`, `Async`, `LockNotGet`, `AlreadyUnlocked`, `Fail` (it was lost),
-    /// `NotReady`, `BadResponse` (it is still held as far as this client knows).
+    /// `NotReady`, `BadResponse` (it is still held as far as this client knows). A client that finds
+    /// the successor of its primary by itself gets neither: its hold is over at once, and its next
+    /// primary learns it.
     ///
     /// # Latency
     /// At most one round trip where there is no contention; 5 s at most.
     #[inline]
     pub fn unlock(&self, lock: LockId) -> OpResult {
-        self.single(lock, Op::Unlock)
+        let result = self.single(lock, Op::Unlock);
+        match is_without_primary(result.status) {
+            true => self.release_unheard(lock, result),
+            false => result,
+        }
     }
 
     /// Moves the end of the lease to `expire_s` seconds from now, never back. 0 asks whether

@@ -18,7 +18,7 @@ use super::{done, Instance};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::address;
-use crate::execute::{settle, DATA_WAIT};
+use crate::execute::{settle, Limit};
 use crate::failover::{is_without_primary, look_after, Watch, FAILOVER_WAIT};
 use crate::table::{Busy, ClientLock};
 
@@ -98,6 +98,22 @@ impl Instance {
         }
     }
 
+    /// A release that was refused as without a primary; it is over here all the same, if this client
+    /// finds the successor by itself.
+    #[cold]
+    pub(super) fn release_unheard(&self, lock: LockId, refused: OpResult) -> OpResult {
+        let Some(watch) = &self.watch else { return refused };
+        let was_asked = refused.status == Status::BadResponse;
+        let Ok((lock_slot, mut guard)) = self.locked_since(lock, Instant::now()) else {
+            return refused;
+        };
+        let released = guard.as_mut().and_then(|held| held.entry.release_unheard(was_asked));
+        drop(guard);
+        lock_slot.changed.notify_all();
+        watch.doubts();
+        released.unwrap_or(refused)
+    }
+
     /// Tells the primary that this client leaves; if that is gone, its successor, which waited for
     /// this client otherwise.
     pub(super) fn leave(&self) -> Status {
@@ -163,54 +179,51 @@ impl Instance {
 
     /// Gets those locks again that are not at this primary, with what was held of them lost, asks
     /// what became of the holds that were claimed, and undoes what is in doubt: a release that was
-    /// cut off by the failover is not to keep others waiting. `false`: not all of it was answered.
-    pub(crate) fn confirm_all(&self) -> bool {
+    /// cut off by the failover is not to keep others waiting. `false`: not all of it was answered,
+    /// each within `silence`.
+    pub(crate) fn confirm_all(&self, silence: Duration) -> bool {
         let epoch = self.link.load().epoch;
         let away: Vec<LockDesc> = self.of_all(|held| {
             let is_away = !held.binding.is_at(epoch) && !held.entry.has_left();
             is_away.then(|| held.entry.desc().clone())
         });
-        let mut is_all = true;
         for descs in away.chunks(BATCH_MAX) {
-            match self.batch_get_lock(descs.to_vec()) {
+            match self.get_locks(descs.to_vec(), Instant::now() + silence) {
                 Ok(_) => log::warn!("{} locks were not claimed: holds are lost", descs.len()),
-                Err(_) => is_all = false,
+                Err(_) => return false,
             }
         }
-        let claimed: Vec<(LockId, Mode)> = self.of_all(|held| {
-            let mode = match held.entry.state() {
-                EntryState::ExclusiveLocked => Mode::Exclusive,
-                EntryState::SharedLocked => Mode::Shared,
-                _ => return None,
-            };
-            held.entry.is_unconfirmed().then_some((held.id, mode))
-        });
-        for lock in self.of_all(|held| held.entry.in_doubt().then_some(held.id)) {
-            is_all &= !is_without_primary(self.undo(lock));
-        }
-        for (lock, mode) in claimed {
-            let status = self.single(lock, Op::Extend { mode, expire_s: 0 }).status;
-            match status {
-                Status::Fail => log::warn!("lock {lock} is lost: another client holds it now"),
-                status => is_all &= !is_without_primary(status),
-            }
-        }
-        is_all
+        let open = self.of_all(|held| held.entry.in_doubt().then_some(held.id));
+        open.into_iter().all(|lock| !is_without_primary(self.confirm(lock, silence)))
     }
 
-    /// Undoes what is in doubt of a lock, unless an operation is under way on it, which does.
-    fn undo(&self, lock: LockId) -> Status {
+    /// Asks what became of a hold, or undoes what is in doubt, unless an operation is under way on
+    /// the lock, which does.
+    fn confirm(&self, lock: LockId, silence: Duration) -> Status {
         let Some(index) = self.table.find(lock) else { return Status::Success };
         let lock_slot = self.table.lock_slot(index);
         let Some(mut guard) = lock_slot.try_lock() else { return Status::Success };
-        let is_free = |held: &ClientLock| held.id == lock && held.busy == Busy::No;
-        let status = match guard.as_ref().is_some_and(is_free) {
-            true => settle(lock_slot, &mut guard, Instant::now() + DATA_WAIT).err(),
-            false => None,
+        let is_free = |held: &&ClientLock| held.id == lock && held.busy == Busy::No;
+        let Some(held) = guard.as_ref().filter(is_free) else { return Status::Success };
+        let mode = match held.entry.state() {
+            EntryState::ExclusiveLocked => Some(Mode::Exclusive),
+            EntryState::SharedLocked => Some(Mode::Shared),
+            _ => None,
+        };
+        let start = Instant::now();
+        let status = match mode.filter(|_| held.entry.is_unconfirmed()) {
+            Some(mode) => {
+                let limit = Limit::ending(start + silence);
+                self.run(lock_slot, &mut guard, Op::Extend { mode, expire_s: 0 }, &limit).status
+            }
+            None => settle(lock_slot, &mut guard, start + silence).err().unwrap_or(Status::Success),
         };
         drop(guard);
         lock_slot.changed.notify_all();
-        status.unwrap_or(Status::Success)
+        if status == Status::Fail {
+            log::warn!("lock {lock} is lost: another client holds it now");
+        }
+        status
     }
 
     /// Of all locks that no operation is under way on.

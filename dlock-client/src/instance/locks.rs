@@ -17,7 +17,7 @@ use crate::execute::{settle, DATA_WAIT};
 use crate::table::{Busy, ClientLock, LockSlotGuard, LockSlotIndex};
 
 /// A lock's id and whether it is new to this client, or why there is none.
-type GotLock = Result<(LockId, bool), Status>;
+pub(super) type GotLock = Result<(LockId, bool), Status>;
 
 /// What became of a granted lock.
 enum Adopted {
@@ -41,7 +41,7 @@ impl Instance {
         if !is_valid(&desc) {
             return (Status::Invalid, None);
         }
-        match self.get_locks(vec![desc]).map(|mut all| all.pop()) {
+        match self.get_locks(vec![desc], Instant::now() + CONTROL_WAIT).map(|mut all| all.pop()) {
             Ok(Some(Ok((id, true)))) => (Status::Success, Some(id)),
             Ok(Some(Ok((id, false)))) => (Status::Error, Some(id)),
             Ok(Some(Err(status))) | Err(status) => (status, None),
@@ -65,14 +65,17 @@ impl Instance {
         if !is_size_valid || !descs.iter().all(is_valid) {
             return Err(Status::Invalid);
         }
-        let got = self.get_locks(descs)?;
+        let got = self.get_locks(descs, Instant::now() + CONTROL_WAIT)?;
         Ok(got.into_iter().map(|item| item.map(|(id, _)| id)).collect())
     }
 
     /// The ids, and whether they are new to this client.
-    fn get_locks(&self, descs: Vec<LockDesc>) -> Result<Vec<GotLock>, Status> {
+    pub(super) fn get_locks(
+        &self,
+        descs: Vec<LockDesc>,
+        deadline: Instant,
+    ) -> Result<Vec<GotLock>, Status> {
         self.check(Call::Locks)?;
-        let deadline = Instant::now() + CONTROL_WAIT;
         let _lifecycle = self.lifecycle_until(deadline)?;
         let mut got: Vec<Option<GotLock>> = vec![None; descs.len()];
         while let Some(index) = self.get_those_left(&descs, &mut got, deadline)? {

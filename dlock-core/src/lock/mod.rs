@@ -384,6 +384,26 @@ impl LockEntry {
         self.doubt = Doubt::Acquire;
     }
 
+    /// A release had no primary to go to: the hold or the ticket is over here all the same, and is
+    /// undone before the next operation. `was_asked`: a primary may have carried it out. `None`: it
+    /// is as it was, and the next operation tells what that is.
+    pub fn release_unheard(&mut self, was_asked: bool) -> Option<OpResult> {
+        use EntryState as S;
+        if matches!(self.doubt, Doubt::Left | Doubt::Lost) {
+            return None;
+        }
+        match self.state {
+            S::Initialized | S::Unlocked if !was_asked => return None,
+            S::Initialized | S::Unlocked => {} // it was undone meanwhile
+            _ if self.refs > 1 => {
+                self.refs -= 1;
+                return Some(OpResult::of(Status::AlreadyLocked));
+            }
+            _ => self.give_back(),
+        }
+        Some(OpResult { status: Status::Success, view: Some(self.cache) })
+    }
+
     /// Undoes what a lost answer may have left behind; `None` if nothing is in doubt. A release in
     /// doubt is asked for again: the ledger would name the hold for as long as nobody asks.
     pub fn undo(&mut self, now: Now) -> Option<(Machine, Step)> {

@@ -24,7 +24,7 @@ pub const SILENCE_NS: u64 = 1_000_000_000;
 /// Heartbeats in that time.
 pub const HEARTBEATS_PER_SILENCE: u64 = 4;
 /// The first pause after all addresses have failed, and the longest.
-pub const PAUSE_NS: (u64, u64) = (20_000_000, 2_000_000_000);
+pub const PAUSE_NS: (u64, u64) = (20_000_000, 500_000_000);
 /// How often a primary that waits for its other clients is asked at first; each time half as often.
 pub const WAITS_NS: u64 = 10_000_000;
 /// Rounds in which what was claimed is asked for. After that each lock's next operation asks.
@@ -193,7 +193,8 @@ impl Failover {
         match result {
             Ok(recovers) => {
                 self.is_heard(now_ns);
-                (self.confirms, self.waits_ns) = (0, WAITS_NS);
+                // whatever becomes of this one: another may be as near
+                (self.tries, self.confirms, self.waits_ns) = (0, 0, WAITS_NS);
                 self.stage = if recovers { Stage::Claims } else { Stage::Confirms };
             }
             Err(_) => self.tries_elsewhere(now_ns),
