@@ -69,6 +69,13 @@ bugs! {
     ClaimOnNewClock =
         "claim-on-new-clock",
         "a claim's lease is counted on the clock that its deadline is of";
+    FailoverUntold =
+        "failover-untold",
+        "a client tells a successor everything before it says that it has";
+    FailoverStays = "failover-stays", "a client without a primary looks for one again and again";
+    UnheardForgotten =
+        "unheard-forgotten",
+        "what was released without a primary is undone when there is one";
     ExtendInDoubt = "extend-in-doubt", "a release in doubt is resolved before an extend";
     FastIgnoresBit =
         "fast-ignores-bit",

@@ -158,6 +158,9 @@ impl Instance {
 
     /// What the primary answers to a heartbeat until `deadline`.
     pub(crate) fn hears(&self, deadline: Instant) -> Heard {
+        if self.link.load().exec.is_cut_off() {
+            return Heard::Nothing; // the control connection alone is of no use
+        }
         match self.call_until(ControlRequest::Heartbeat, deadline) {
             Ok(ControlReply::Alive { recovering: false, .. }) => Heard::Serves,
             Ok(ControlReply::Alive { recovering: true, .. }) | Err(Status::NotReady) => {

@@ -399,6 +399,7 @@ impl LockEntry {
                 self.refs -= 1;
                 return Some(OpResult::of(Status::AlreadyLocked));
             }
+            _ if planted::is(Bug::UnheardForgotten) => self.end(S::Unlocked),
             _ => self.give_back(),
         }
         Some(OpResult { status: Status::Success, view: Some(self.cache) })

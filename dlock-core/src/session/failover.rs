@@ -17,6 +17,7 @@
 //! can last is bounded by the executor's own limits; a report that comes late counts like any
 //! other.
 
+use crate::planted::{self, Bug};
 use crate::status::Status;
 
 /// How long a primary may be silent before it counts as away, where nothing else is said.
@@ -195,7 +196,11 @@ impl Failover {
                 self.is_heard(now_ns);
                 // whatever becomes of this one: another may be as near
                 (self.tries, self.confirms, self.waits_ns) = (0, 0, WAITS_NS);
-                self.stage = if recovers { Stage::Claims } else { Stage::Confirms };
+                self.stage = match recovers {
+                    true if planted::is(Bug::FailoverUntold) => Stage::Says,
+                    true => Stage::Claims,
+                    false => Stage::Confirms,
+                };
             }
             Err(_) => self.tries_elsewhere(now_ns),
         }
@@ -259,7 +264,9 @@ impl Failover {
             0 => longest_ns / 2 + self.draw() % (longest_ns / 2),
             _ => 0,
         };
-        self.stage = Stage::Away { from_ns: now_ns.saturating_add(pause_ns) };
+        let stays = planted::is(Bug::FailoverStays);
+        let from_ns = if stays { u64::MAX } else { now_ns.saturating_add(pause_ns) };
+        self.stage = Stage::Away { from_ns };
     }
 
     /// xorshift64

@@ -78,7 +78,10 @@ impl Sys {
         let all = client.threads.iter().all(|t| t.entry.is_none() || t.epoch == epoch);
         if all && client.claims_open {
             self.clients[c].claims_open = false;
-            return self.ask(c, Ask::Done);
+            match self.clients[c].failover {
+                None => return self.ask(c, Ask::Done),
+                Some(_) => return self.control_soon(c, false), // it says so when it is to
+            }
         }
         match all {
             true => self.control_soon(c, false),

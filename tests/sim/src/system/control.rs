@@ -15,7 +15,7 @@ use dlock_core::control::{
 use dlock_core::ids::{ClientId, Epoch};
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::lock::LockEntry;
-use dlock_core::session::{was_heard, Binding, Heartbeats};
+use dlock_core::session::{was_heard, Binding, Failover, Heartbeats};
 use dlock_core::status::Status;
 
 use super::clock::DRIFT_PPM;
@@ -55,7 +55,8 @@ pub(crate) enum Answer {
     Released(u8, Status),
     Updated(Vec<(u8, bool, Result<LockGrant, Status>)>),
     /// The server clock, and until when the primary does not act on silence.
-    Alive(ServerTime, ServerTime),
+    /// Whether it recovers.
+    Alive(ServerTime, ServerTime, bool),
     /// The primary has given this connection up.
     Closed,
     Done,
@@ -114,11 +115,16 @@ impl Sys {
     }
 
     pub(super) fn ask(&mut self, c: usize, ask: Ask) {
+        self.ask_for(c, ask, CONTROL_WAIT_NS);
+    }
+
+    /// Asks, and waits for so long.
+    pub(super) fn ask_for(&mut self, c: usize, ask: Ask, wait_ns: u64) {
         let ns = self.takes(10_000);
         let to = if self.alive { self.epoch } else { 0 };
         let client = &mut self.clients[c];
         client.control = Stage::Answer(self.now);
-        self.control_after(c, CONTROL_WAIT_NS);
+        self.control_after(c, wait_ns);
         let client = &mut self.clients[c];
         let at = (self.now + ns).max(client.control_up_last + 1).max(client.blocked_up);
         client.control_up_last = at;
@@ -132,8 +138,10 @@ impl Sys {
         if let Stage::Answer(_) = self.clients[c].control {
             return self.connection_lost(c);
         }
-        match self.clients[c].life {
+        let life = self.clients[c].life;
+        match life {
             Life::Dead => {}
+            Life::Broken if self.looks_later(c) => {}
             Life::Joining | Life::Broken => self.join(c),
             Life::Leaving => self.leave_if_idle(c),
             Life::Up => self.tend(c),
@@ -152,10 +160,24 @@ impl Sys {
             return self.exit(c);
         }
         if self.clients[c].life == Life::Up {
+            self.lead(c, Failover::broken);
             self.break_command(c);
             return;
         }
-        self.control_soon(c, true);
+        self.came_in_vain(c, Status::BadResponse);
+    }
+
+    /// An attempt to join has failed.
+    fn came_in_vain(&mut self, c: usize, status: Status) {
+        let is_led = self.clients[c].life == Life::Broken && self.clients[c].failover.is_some();
+        self.lead(c, |failover, now_ns| failover.came(now_ns, Err(status)));
+        match is_led {
+            true => {
+                self.clients[c].control = Stage::Sleep;
+                self.control_after(c, 1);
+            }
+            false => self.control_soon(c, true),
+        }
     }
 
     fn join(&mut self, c: usize) {
@@ -224,7 +246,8 @@ impl Sys {
             Some(entry) => entry.has_left() && t.doing == Doing::Control,
         };
         let claims = client.threads.iter().any(|t| t.entry.is_some() && t.epoch != epoch);
-        if claims {
+        if claims && self.may_claim(c) {
+            let client = &self.clients[c];
             // what is held is told when no operation is under way on the lock
             let acts = |t: &super::state::Thread| {
                 let is_free = matches!(
@@ -244,6 +267,14 @@ impl Sys {
             let claims = self.claims(c);
             return self.ask(c, Ask::Update(claims));
         }
+        let led_until = match self.clients[c].failover {
+            None => u64::MAX,
+            Some(_) => match self.led(c) {
+                Some(until_ns) => until_ns,
+                None => return,
+            },
+        };
+        let client = &mut self.clients[c];
         if let Some(l) = client.releases.front().copied() {
             if !self.is_settled(c, l.into()) {
                 return self.control_after(c, 1_000_000);
@@ -282,6 +313,7 @@ impl Sys {
             true => client.clock_at,
             false => client.clock.when(client.beats.next_ns()).saturating_add(1_000),
         };
+        let at = at.min(client.clock.when(led_until).saturating_add(1_000));
         if at < u64::MAX {
             self.control_after(c, at.saturating_sub(now).max(1));
         }
@@ -316,21 +348,29 @@ impl Sys {
                 }
             }
             Answer::Refused(Status::ClientRemoved) => self.start_anew(c),
+            Answer::Refused(status) if self.clients[c].life == Life::Broken => {
+                self.came_in_vain(c, status);
+            }
             Answer::Refused(status) => {
                 // of claims: the recovery is over
                 self.clients[c].claims_open &= status != Status::Error;
+                self.lead(c, |failover, now_ns| failover.said(now_ns, status));
                 self.control_soon(c, true);
             }
             Answer::Locks(grants) => self.got(c, grants),
             Answer::Released(l, status) => self.released(c, l.into(), status),
             Answer::Updated(grants) => self.updated(c, grants),
-            Answer::Alive(at, until) => {
+            Answer::Alive(at, until, recovering) => {
+                self.is_heard(c, recovering);
                 self.learn(c, sent, at);
                 self.gives_up_first(c, until);
                 self.control_soon(c, false);
             }
             Answer::Closed => self.connection_lost(c),
-            Answer::Done => self.control_soon(c, false),
+            Answer::Done => {
+                self.lead(c, |failover, now_ns| failover.said(now_ns, Status::Success));
+                self.control_soon(c, false);
+            }
             Answer::Left => self.exit(c),
             Answer::Object(o, reply) => {
                 self.object_answered(c, o.into(), Some(reply));
@@ -448,9 +488,12 @@ impl Sys {
         self.move_all(c, old_beats);
         let bound = |t: &super::state::Thread| t.entry.is_none() || t.epoch == epoch;
         let bound = self.clients[c].threads.iter().all(bound);
+        self.is_led(c, recovering);
         if recovering && bound {
             self.clients[c].claims_open = false;
-            return self.ask(c, Ask::Done);
+            if self.clients[c].failover.is_none() {
+                return self.ask(c, Ask::Done);
+            }
         }
         self.control_soon(c, false);
     }

@@ -2,7 +2,7 @@
 //! What a client's thread does when an operation is over, or what it has was ended.
 
 use dlock_core::clock::Now;
-use dlock_core::lock::{EntryState, LockEntry, OpResult};
+use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
 use dlock_core::session::{self, Heartbeats};
 use dlock_core::status::Status;
 
@@ -86,6 +86,7 @@ impl Sys {
 
     /// The caller is told what the operation came to.
     pub(super) fn finish(&mut self, c: usize, l: usize, result: OpResult) {
+        let result = self.unheard(c, l, result);
         self.told(c, l, result);
         let t = self.thread(c, l);
         (t.operation, t.first, t.chain, t.outcome) = (None, None, None, None);
@@ -108,6 +109,20 @@ impl Sys {
             return self.control_wake(c);
         }
         self.finished(c, l, result.status);
+    }
+
+    /// A client that comes back by itself has released what it could not ask a primary to release.
+    fn unheard(&mut self, c: usize, l: usize, result: OpResult) -> OpResult {
+        let is_by_itself = self.plan.by_itself;
+        let t = self.thread(c, l);
+        let is_release = t.op == Op::Unlock && t.async_until == 0 && is_by_itself;
+        let was_asked = match result.status {
+            Status::NotReady if is_release => false,
+            Status::BadResponse if is_release => true,
+            _ => return result,
+        };
+        let released = t.entry.as_mut().and_then(|entry| entry.release_unheard(was_asked));
+        released.unwrap_or(result)
     }
 
     /// A new session has taken the place of the one with these heartbeats.

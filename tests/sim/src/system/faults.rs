@@ -99,7 +99,7 @@ impl Sys {
         let client = &mut self.clients[c];
         client.inc += 1;
         (client.id, client.gen, client.life) = (None, 0, Life::Dead);
-        client.lapses = 0;
+        (client.lapses, client.failover) = (0, None);
         client.strayed = false;
         client.releases.clear();
         client.control = super::control::Stage::Sleep;

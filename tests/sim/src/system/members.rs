@@ -182,8 +182,8 @@ impl World {
                 _ => Answer::Released(l, Status::BadResponse),
             },
             Ask::Heartbeat => match call(sys, ControlRequest::Heartbeat) {
-                ControlReply::Alive { now, until, .. } => {
-                    Answer::Alive(now, until.unwrap_or(UNLIMITED))
+                ControlReply::Alive { now, until, recovering } => {
+                    Answer::Alive(now, until.unwrap_or(UNLIMITED), recovering)
                 }
                 ControlReply::Error(status) => Answer::Refused(status),
                 _ => Answer::Refused(Status::Error),

@@ -24,6 +24,7 @@ mod faults;
 mod first;
 mod goals;
 mod kept;
+mod led;
 mod members;
 mod memory;
 mod object;
@@ -222,6 +223,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         control_tok: 0,
         control: control::Stage::Sleep,
         beats: Heartbeats::new(0, 0),
+        failover: None,
         clock_at: 0,
         paused_until: 0,
         blocked_up: 0,

@@ -160,6 +160,8 @@ pub struct Plan {
     pub roams: u32,
     /// The memory is a card's: no client has it mapped.
     pub is_of_card: bool,
+    /// Clients find the successor of their primary by themselves.
+    pub by_itself: bool,
     /// Where the lanes of fair locks begin.
     pub lanes: (u16, u16),
     /// The server clock at the beginning, nanoseconds.
@@ -237,6 +239,7 @@ impl Plan {
             limits: s.limits,
             roams: rng.pick(&[0, s.roams]),
             is_of_card: mix.contains(&Fabric::Verbs),
+            by_itself: rng.chance(500),
             lanes: (lane(rng), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
         })

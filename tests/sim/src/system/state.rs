@@ -353,6 +353,8 @@ pub(crate) struct Client {
     pub control: super::control::Stage,
     /// The heartbeats of its session.
     pub beats: Heartbeats,
+    /// What it does about the silence of its primary, if it finds the successor by itself.
+    pub failover: Option<dlock_core::session::Failover>,
     /// When it asks for the time, if no heartbeat does before.
     pub clock_at: u64,
     pub paused_until: u64,
