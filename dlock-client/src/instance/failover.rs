@@ -117,22 +117,28 @@ impl Instance {
     /// Tells the primary that this client leaves; if that is gone, its successor, which waited for
     /// this client otherwise.
     pub(super) fn leave(&self) -> Status {
-        let status = done(self.call(ControlRequest::Deinit));
-        let Some(watch) = self.watch.as_ref().filter(|_| status == Status::BadResponse) else {
-            return status;
-        };
         let until = Instant::now() + DEPARTURE_WAIT;
+        let mut status = done(self.call(ControlRequest::Deinit));
+        let Some(watch) = &self.watch else { return status };
+        while status == Status::NotReady && Instant::now() < until {
+            std::thread::sleep(DEPARTURE_PAUSE); // it knows already that nobody waits for this one
+            status = done(self.call(ControlRequest::Deinit));
+        }
+        if status != Status::BadResponse {
+            return status;
+        }
         while Instant::now() < until {
             let mut unknown = 0;
             for &peer in &watch.plan().addresses {
                 match self.leave_at(peer, until) {
                     Status::BadResponse => {}
                     Status::ClientRemoved => unknown += 1,
+                    Status::NotReady if Instant::now() < until => {}
                     status => return status,
                 }
             }
             if unknown == watch.plan().addresses.len() {
-                return status; // the primary has had the first request
+                return Status::Success; // the first request has come, and its answer was lost
             }
             std::thread::sleep(DEPARTURE_PAUSE);
         }
