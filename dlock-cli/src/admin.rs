@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `dlock status`, `recover`, `promote`, `locks`, `clients`: asks a running primary at its admin socket.
+//! `dlock status`, `recover`, `promote`, `locks`, `clients`: asks a running primary at its admin
+//! socket.
 //!
 //! One line of JSON out, one line of JSON back; lists come in pages
 //! (`dlock-server/src/control/admin.rs` has the words).

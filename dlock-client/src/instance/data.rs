@@ -48,9 +48,9 @@ impl Instance {
     ///
     /// # Errors
     /// `ClientNotInit`, `Async`, `LockNotGet`, `AlreadyUnlocked`, `Fail` (it was lost),
-    /// `NotReady`, `BadResponse` (it is still held as far as this client knows). A client that finds
-    /// the successor of its primary by itself gets neither: its hold is over at once, and its next
-    /// primary learns it.
+    /// `NotReady`, `BadResponse` (it is still held as far as this client knows). A client that
+    /// finds the successor of its primary by itself gets neither: its hold is over at once, and its
+    /// next primary learns it.
     ///
     /// # Latency
     /// At most one round trip where there is no contention; 5 s at most.

@@ -98,8 +98,8 @@ impl Instance {
         }
     }
 
-    /// A release that was refused as without a primary; it is over here all the same, if this client
-    /// finds the successor by itself.
+    /// A release that was refused as without a primary; it is over here all the same, if this
+    /// client finds the successor by itself.
     #[cold]
     pub(super) fn release_unheard(&self, lock: LockId, refused: OpResult) -> OpResult {
         let Some(watch) = &self.watch else { return refused };

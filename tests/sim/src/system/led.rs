@@ -98,8 +98,8 @@ impl Sys {
         }
     }
 
-    /// Asks what became of holds that were claimed, and undoes what is in doubt. The answers come to
-    /// the threads.
+    /// Asks what became of holds that were claimed, and undoes what is in doubt. The answers come
+    /// to the threads.
     fn confirm_all(&mut self, c: usize) -> bool {
         for l in 0..self.clients[c].threads.len() {
             let t = &self.clients[c].threads[l];
