@@ -2,9 +2,9 @@
 //! The processes of the tour and of the benchmark. Each ends when its standard input does, so
 //! that none outlives the process that started it.
 //!
-//! A *primary* says `listening ADDRESS` and serves; one that waits says `standby of ADDRESS` first.
-//! A *client* reads one command per line and answers each with one line, `STATUS` or `STATUS number…`, STATUS being the protocol's number
-//! of it, hexadecimal:
+//! A *primary* says `listening ADDRESS` and serves; one that waits says `standby of ADDRESS`
+//! first. A *client* reads one command per line and answers each with one line, `STATUS` or
+//! `STATUS number…`, STATUS being the protocol's number of it, hexadecimal:
 //!
 //! ```text
 //!   get NAME TYPE        try|lock|extend MODE LEASE_S        unlock
