@@ -180,7 +180,6 @@ fn an_unbound_connection_can_ask_for_nothing_and_touches_nobody() {
     let lock = victim.get("mine", LockType::Atomic);
     let name = b"object".to_vec();
     for request in [
-        ControlRequest::Heartbeat,
         ControlRequest::Deinit,
         ControlRequest::ReinitDone,
         ControlRequest::GetLocks(vec![common::desc("mine", LockType::Atomic)]),
@@ -195,9 +194,23 @@ fn an_unbound_connection_can_ask_for_nothing_and_touches_nobody() {
         peer.send(&Frame::Control(Seq(3), request));
         peer.is_refused(3, Status::Error);
     }
-    assert_eq!(server.stats()[41], 10);
+    assert_eq!(server.stats()[41], 9);
+    // but whether the primary serves, once
+    let mut peer = Peer::connect(server.local_addr());
+    let alive = peer.call(ControlRequest::Heartbeat);
+    let ControlReply::Alive { recovering: false, until: None, .. } = alive else {
+        panic!("{alive:?}");
+    };
+    assert_eq!(peer.receive(), None, "the connection is closed");
     assert!(victim.is_alive());
     assert!(victim.get("mine", LockType::Atomic).already);
+}
+
+#[test]
+fn a_primary_that_recovers_says_so_to_who_asks() {
+    let server = server(ServerConfig { recovery_clients: 1, ..Default::default() });
+    let alive = Peer::connect(server.local_addr()).call(ControlRequest::Heartbeat);
+    assert!(matches!(alive, ControlReply::Alive { recovering: true, .. }), "{alive:?}");
 }
 
 #[test]
