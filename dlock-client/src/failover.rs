@@ -59,6 +59,8 @@ struct State {
     answered: u64,
     /// The primary is to be asked at once.
     is_doubted: bool,
+    /// Something was released that no primary has heard of.
+    is_unsettled: bool,
     is_over: bool,
 }
 
@@ -101,9 +103,9 @@ impl Watch {
         }
     }
 
-    /// A call has failed: the primary is asked at once.
-    pub(crate) fn doubts(&self) {
-        self.change(|state| state.is_doubted = true);
+    /// Something was released that no primary has heard of: one is asked at once.
+    pub(crate) fn releases_unheard(&self) {
+        self.change(|state| (state.is_doubted, state.is_unsettled) = (true, true));
     }
 
     /// The client has left.
@@ -206,6 +208,13 @@ fn carry_out(client: &Instance, watch: &Watch, failover: &mut Failover, task: Ta
                 watch.change(|state| state.answered = state.asked);
             }
             failover.heard(boot_ns(), heard);
+            // released after the client had come back
+            if heard == Heard::Serves && !failover.is_away() {
+                let is_unsettled = std::mem::take(&mut watch.state.lock().is_unsettled);
+                if is_unsettled && !client.confirm_all(plan.silence) {
+                    watch.change(|state| state.is_unsettled = true);
+                }
+            }
         }
         Task::Reinit { address } => {
             let peer = plan.addresses[address];

@@ -153,9 +153,8 @@ impl Instance {
             Some(result) => result,
             None if boot_ns() < pending.deadline_ns => return code(Status::AsyncAgain),
             None => {
-                pending.give_up(&mut guard);
                 self.stats.add(Counter::TimedOut);
-                code(Status::TimedOut)
+                pending.give_up(&mut guard, Status::TimedOut)
             }
         };
         if result.status != Status::TimedOut {
@@ -193,7 +192,7 @@ impl Instance {
         let mut slot = self.pending.lock();
         let Some(mut pending) = slot.take() else { return };
         if let Ok((lock_slot, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT) {
-            pending.give_up(&mut guard);
+            pending.give_up(&mut guard, Status::TimedOut);
             if let Some(held) = guard.as_mut() {
                 held.busy = Busy::No;
             }
@@ -283,6 +282,12 @@ impl Pending {
     /// The result, if there is one by now.
     fn check(&mut self, guard: &mut LockSlotGuard<'_>) -> Option<OpResult> {
         let held = guard.as_mut()?;
+        let is_decided = matches!(self.waits_for, WaitsFor::Nothing(_));
+        if !is_decided && !Arc::ptr_eq(&held.exec, &self.exec) {
+            // begun on a session that another has replaced since: what comes there tells of nothing
+            // here, and what it did is undone here
+            return Some(self.give_up(guard, Status::BadResponse));
+        }
         loop {
             match self.waits_for {
                 WaitsFor::Nothing(_) => {
@@ -322,7 +327,7 @@ impl Pending {
     }
 
     /// Its answer is not wanted any more, and what it did is to be undone.
-    fn give_up(&mut self, guard: &mut LockSlotGuard<'_>) {
+    fn give_up(&mut self, guard: &mut LockSlotGuard<'_>, status: Status) -> OpResult {
         match self.waits_for {
             WaitsFor::Chain(Posted::Pending(seq)) | WaitsFor::Reply(seq) => self.exec.forget(seq),
             WaitsFor::Chain(Posted::Ready(_)) | WaitsFor::Flush { .. } => {}
@@ -330,8 +335,9 @@ impl Pending {
         }
         if let Some(held) = guard.as_mut() {
             let now = held.now();
-            self.operation.give_up(&mut held.entry, Status::TimedOut, now);
+            self.operation.give_up(&mut held.entry, status, now);
             self.waits_for = advance(held, &mut self.operation, None);
         }
+        code(status)
     }
 }

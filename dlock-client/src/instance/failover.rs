@@ -110,7 +110,7 @@ impl Instance {
         let released = guard.as_mut().and_then(|held| held.entry.release_unheard(was_asked));
         drop(guard);
         lock_slot.changed.notify_all();
-        watch.doubts();
+        watch.releases_unheard();
         released.unwrap_or(refused)
     }
 

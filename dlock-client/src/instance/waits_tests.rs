@@ -142,3 +142,27 @@ fn a_wait_behind_a_guard_of_its_own_client_keeps_its_place_and_gives_it_up() {
     assert_eq!(instance.try_guard(LOCK, X, 5).0.status, Status::Success, "the queue is empty");
     assert!(fake.requests.lock().is_empty());
 }
+
+/// It was begun while the sessions were changing: answers of the new one must not be taken for those
+/// of the old one, whose numbers they have.
+#[test]
+fn an_asynchronous_operation_of_a_session_that_was_replaced_is_undone_at_the_new_one() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    fake.slow.store(true, std::sync::atomic::Ordering::SeqCst);
+    let take = AsyncOp::TryLock { mode: X, expire_s: 5 };
+    assert_eq!(instance.request_async(LOCK, take), Status::Success);
+    let other = Arc::new(Fake::new());
+    {
+        let (_, mut guard) = instance.opened(LOCK, Instant::now() + LONG).unwrap();
+        let held = guard.as_mut().unwrap();
+        let (exec, pulse) = (other.clone(), Arc::clone(&held.pulse));
+        held.go_over_to(exec, pulse);
+    }
+    fake.slow.store(false, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(instance.result_check().status, Status::BadResponse);
+    assert!(fake.requests.lock().is_empty(), "nothing is said to the old one");
+    assert!(matches!(other.requests.lock()[..], [Request::Resolve { .. }]));
+    assert_eq!(instance.result_check().status, Status::NoAsync);
+    assert_eq!(instance.trylock(LOCK, X, 5).status, Status::Success);
+    assert_eq!(instance.unlock(LOCK).status, Status::Success);
+}
