@@ -159,6 +159,8 @@ struct Run<'a> {
     /// Of the primary that waits for the end of the other; 0: none does.
     second_port: u16,
     folder: &'a Folder,
+    /// Workers that have joined.
+    started: AtomicU64,
     disturbed: AtomicU64,
     until: Instant,
 }
@@ -187,6 +189,7 @@ pub fn run(plan: &Plan) -> Outcome {
         port: primary.port,
         second_port: pair.as_ref().map_or(0, |pair| pair.ports[1]),
         folder: &folder,
+        started: AtomicU64::new(0),
         disturbed: AtomicU64::new(0),
         until: begun + plan.time,
     };
@@ -273,6 +276,13 @@ impl Run<'_> {
         }
     }
 
+    /// Waits until all workers have joined.
+    fn all_have_joined(&self) {
+        while self.started.load(SeqCst) < self.plan.workers && !self.is_over() {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// How much longer to join takes than over the others: over verbs, several queue pairs each.
     fn joins(&self) -> u64 {
         if self.plan.fabric == FabricChoice::Verbs {
@@ -285,6 +295,7 @@ impl Run<'_> {
     /// One after the other, at the same port; the workers leave at the last one.
     fn kill_primaries(&self, primary: &mut Primary, state_file: &Path) {
         let mut rng = Rng::new(self.plan.seed ^ 0x0f0f);
+        self.all_have_joined();
         let joins = self.joins();
         loop {
             self.sleep(&mut rng, (20 * joins, 1_500 * joins));
@@ -301,6 +312,7 @@ impl Run<'_> {
     /// One after the other, at two ports in turns.
     fn depose_primaries(&self, pair: &mut Pair) {
         let mut rng = Rng::new(self.plan.seed ^ 0x0ff0);
+        self.all_have_joined();
         let joins = self.joins();
         loop {
             self.sleep(&mut rng, (20 * joins, 1_000 * joins));
@@ -345,6 +357,7 @@ impl Run<'_> {
         let mut killed = Vec::new();
         let mut life = 0;
         let mut process = self.start(n, life);
+        self.started.fetch_add(1, SeqCst);
         while !self.is_over() {
             match (stops, kills) {
                 (true, _) => {

@@ -11,7 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -38,13 +38,17 @@ const LEAVE_MAX: Duration = Duration::from_secs(50);
 /// Works until the parent closes the input.
 pub fn work(job: &Job) {
     let log = OpenOptions::new().create(true).append(true).open(&job.log).expect("the log");
+    // who is asked to join, and dies before it is answered, leaves a client that never comes back
+    let joined = Barrier::new(job.threads as usize + 1);
     thread::scope(|scope| {
+        let joined = &joined;
         let clients: Vec<_> = (0..job.threads)
             .map(|n| {
                 let mut client = Client::new(job, job.number + n, &log);
-                scope.spawn(move || client.run())
+                scope.spawn(move || client.run(joined))
             })
             .collect();
+        joined.wait();
         println!("\nready");
         thread::spawn(|| {
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -148,10 +152,14 @@ impl<'a> Client<'a> {
         { self.log }.write_all(line.as_bytes()).expect("the log can be written");
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, joined: &Barrier) {
         while !DISMISSED.load(SeqCst) {
             self.joined += 1;
-            let Some(instance) = self.join() else { continue };
+            let instance = self.join();
+            if self.joined == 1 {
+                joined.wait();
+            }
+            let Some(instance) = instance else { continue };
             let turns = match self.job.style {
                 Style::One => u64::MAX,
                 Style::Mix | Style::Fair => self.rng.range(20, 2_000),
