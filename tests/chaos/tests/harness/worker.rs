@@ -493,7 +493,9 @@ impl<'a> Client<'a> {
             let result = instance.result_check();
             match result.status {
                 Status::AsyncAgain => thread::sleep(Duration::from_micros(200)),
-                Status::NoAsync => return OpResult::of(status), // a ticket was given up
+                Status::NoAsync if op == AsyncOp::Unlock => return OpResult::of(status),
+                // the library has come to another session meanwhile, and has forgotten it
+                Status::NoAsync => return OpResult::of(Status::BadResponse),
                 _ => return result,
             }
         }
