@@ -143,8 +143,8 @@ fn a_wait_behind_a_guard_of_its_own_client_keeps_its_place_and_gives_it_up() {
     assert!(fake.requests.lock().is_empty());
 }
 
-/// It was begun while the sessions were changing: answers of the new one must not be taken for those
-/// of the old one, whose numbers they have.
+/// It was begun while the sessions were changing: answers of the new one must not be taken for
+/// those of the old one, whose numbers they have.
 #[test]
 fn an_asynchronous_operation_of_a_session_that_was_replaced_is_undone_at_the_new_one() {
     let (instance, fake) = instance(&[LockType::Atomic]);
