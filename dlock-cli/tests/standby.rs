@@ -84,8 +84,13 @@ impl Primary {
 
     fn eventually(&self, what: &str, is: impl Fn(&Value) -> bool) {
         let end = Instant::now() + HANG;
-        while !is(&self.status()) {
-            assert!(Instant::now() < end, "{what}: {}", self.status());
+        loop {
+            // it may be about to make its socket
+            let output = dlock(&["status", "--json", "--socket", &self.socket]);
+            match serde_json::from_slice(&output.stdout) {
+                Ok(status) if code(&output) == 0 && is(&status) => return,
+                _ => assert!(Instant::now() < end, "{what}: {output:?}"),
+            }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -215,6 +220,33 @@ fn a_silent_primary_is_fenced_first_and_a_command_that_lies_is_not_believed() {
     std::fs::write(&key, "").unwrap();
     assert_eq!(try_lock(&standby.serves()), 0);
     assert!(std::fs::read_to_string(&runs).unwrap().lines().all(|line| line == at));
+}
+
+/// Two wait for the end of one, and none for that of its successor.
+#[test]
+fn a_place_that_was_taken_is_not_taken_once_more() {
+    let folder = Folder::new("two");
+    let primary = Primary::start(&folder, "primary", &[]);
+    let at = primary.serves();
+    let standby = Primary::stand_by(&folder, &at, &[]);
+    let runs = folder.at("runs");
+    let command = format!("echo >>{runs}; true");
+    let of = ["--standby-of", &at, "--fence", &command];
+    let second = Primary::start(&folder, "second", &of);
+    assert_eq!(second.line(), format!("standby of {at}"));
+    standby.was_heard();
+    second.was_heard();
+    primary.signal(Signal::STOP);
+    standby.is_silent();
+    assert_eq!(standby.promote().0, 0);
+    let now_at = standby.serves();
+    primary.signal(Signal::CONT);
+    second.is_silent();
+    assert_eq!(second.promote().0, 0, "it was silent");
+    second.waits_on(SILENCE);
+    assert_eq!(try_lock(&now_at), 0, "it serves on");
+    standby.signal(Signal::KILL);
+    assert_eq!(try_lock(&second.serves()), 0);
 }
 
 #[test]

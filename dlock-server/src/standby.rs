@@ -34,7 +34,7 @@ use crate::config::ServerConfig;
 use crate::control::lines::{self, failure, Answers};
 use crate::control::wire::{self, Reader, LEN_MAX};
 use crate::error::StartError;
-use crate::roster::{list_of, owner, Taking};
+use crate::roster::{list_of, owner, signature, Taking};
 use crate::server::{listen, AdminSocket, Server};
 
 /// Between two looks whether the process of the primary has ended.
@@ -111,11 +111,20 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
     }
     let machine = Standby::new(boot_ns(), nanos(standby.silence), standby.fence.is_some());
     let list = config.state_file.as_deref().map(list_of).unwrap_or_default();
-    let post = Arc::new(Post { machine: Mutex::new(machine), of: standby.of, list });
+    let heard = Mutex::new(signature(&list));
+    let post = Arc::new(Post { machine: Mutex::new(machine), of: standby.of, list, heard });
     loop {
         let admin = Admin::open(&config, &post)?;
         let ground = post.watch(&standby).await;
         drop(admin); // the primary makes its own
+        if ground != Ground::Ended && post.is_replaced() {
+            log::error!(
+                "another primary has taken the place of the one at {} already: it is left alone",
+                standby.of
+            );
+            post.machine.lock().failed(boot_ns());
+            continue;
+        }
         let taking = match ground {
             Ground::Ended => Taking::IfFree,
             Ground::Fenced | Ground::Promoted => Taking::FromAnother,
@@ -136,9 +145,17 @@ struct Post {
     machine: Mutex<Standby>,
     of: SocketAddr,
     list: PathBuf,
+    /// Whose the list was when the primary was heard last.
+    heard: Mutex<Option<String>>,
 }
 
 impl Post {
+    /// Whether the list is another primary's than the one that was heard.
+    fn is_replaced(&self) -> bool {
+        let heard = self.heard.lock();
+        heard.is_some() && *heard != signature(&self.list)
+    }
+
     /// Until nobody else is primary.
     async fn watch(&self, standby: &StandbyConfig) -> Ground {
         let mut was_silent = false;
@@ -206,6 +223,9 @@ impl Post {
     }
 
     fn probed(&self, is_heard: bool) {
+        if is_heard {
+            *self.heard.lock() = signature(&self.list);
+        }
         let mut machine = self.machine.lock();
         match is_heard {
             true if machine.heard(boot_ns()) => log::error!(

@@ -30,7 +30,7 @@ use tokio::sync::watch;
 
 use crate::log_limit::{limited, Cause};
 pub(crate) use file::FileKeeper;
-pub(crate) use owner::{owner, Taking};
+pub(crate) use owner::{owner, signature, Taking};
 
 /// What is kept of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

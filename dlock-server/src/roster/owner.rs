@@ -95,10 +95,16 @@ impl Ownership {
     }
 }
 
-/// The primary that had a list last, if it was one of this boot and namespace.
-pub(crate) fn owner(list: &Path) -> Option<Process> {
+/// What is written of the primary that had a list last.
+pub(crate) fn signature(list: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(beside(list, ".lock")).ok()?.take(BYTES_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// The primary that had a list last, if it was one of this boot and namespace.
+pub(crate) fn owner(list: &Path) -> Option<Process> {
+    let text = signature(list)?;
     let mut words = text.strip_suffix('\n')?.strip_prefix(HEAD)?.splitn(3, ' ');
     let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let home_of_it = words.next()?;
