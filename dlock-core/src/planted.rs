@@ -171,6 +171,14 @@ bugs! {
     DeadlineAlone =
         "deadline-alone",
         "who has a horizon is waited for until that has passed, whatever the deadline";
+    BeatRefused = "beat-refused", "whoever is a client hears that it was heard, in a recovery too";
+    IdleAwaited = "idle-awaited", "who has never been given a lock is not waited for";
+    LocksUntold =
+        "locks-untold",
+        "it is kept that a client has locks before it hears that it was given one";
+    LaggardAwaited =
+        "laggard-awaited",
+        "who does not tell everything in time does not come back before its horizon";
     RecoveryEarly = "recovery-early", "nobody is served before all clients have told their claims";
     UndoBeforeFence = "undo-before-fence", "nothing of a client is undone before it is fenced";
     NoAbsentGrace = "no-absent-grace", "an absent client keeps what it holds for its grace";

@@ -11,7 +11,7 @@ use dlock_core::control::{Claim, ControlReply, ControlRequest, HeldClaim, LockDe
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, LockId};
 use dlock_core::message::{LockType, Mode};
-use dlock_core::primary::{Known, Recovered};
+use dlock_core::primary::{Known, Laggard, Recovered};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Word, WordAddr};
 
@@ -21,7 +21,7 @@ const DEADLINE_S: u32 = 30;
 
 fn known(id: u32, horizon_s: u32) -> Known {
     let secrets = [id as u8, 98, 99].map(|byte| Secret([byte; 16]));
-    Known { client: ClientId::new(id).unwrap(), secrets, horizon_s }
+    Known { client: ClientId::new(id).unwrap(), secrets, horizon_s, has_locks: true }
 }
 
 fn after(seconds: u64) -> ServerTime {
@@ -38,7 +38,7 @@ impl World {
     fn comes(&mut self, of: Known) {
         assert_eq!(self.primary.may_adopt(of.client, of.secrets[0]), Ok(()));
         self.admit(of.client.get()).unwrap();
-        self.primary.came_back(of.client);
+        self.primary.came_back(NOW, of.client);
     }
 
     fn tells(&mut self, of: Known) -> ControlReply {
@@ -107,7 +107,13 @@ fn who_is_back_is_waited_for_beyond_the_deadline() {
     let all = [known(5, 10), known(6, 10)];
     let mut w = waiting(&all);
     w.comes(all[1]);
-    assert_eq!(w.primary.next_wakeup(), None);
+    assert_eq!(w.primary.next_wakeup(), Some(after(30)), "it lags then");
+    let laggard = Laggard { client: all[1].client, is_hurried: false };
+    assert_eq!(w.primary.take_laggard(ServerTime(after(30).0 - 1)), None);
+    assert_eq!(w.primary.take_laggard(after(30)), Some(laggard));
+    assert_eq!((w.primary.take_laggard(after(31)), w.primary.next_wakeup()), (None, None));
+    w.primary.came_back(after(31), all[1].client);
+    assert_eq!(w.primary.take_laggard(after(99)), None, "it is named once");
     assert!(!w.is_over_at(after(1_000)));
     let at = w.claims(all[1]);
     assert_eq!(w.tells(all[1]), ControlReply::Done);
@@ -136,6 +142,9 @@ fn of_a_client_that_has_not_told_everything_nothing_counts() {
         }
         w.primary.hurries();
         assert!(!w.is_over_at(after(1)), "it is here");
+        assert_eq!(w.primary.take_laggard(after(29)), None, "and may take as long as that");
+        let laggard = Laggard { client: all[0].client, is_hurried: true };
+        assert_eq!(w.primary.take_laggard(after(30)), Some(laggard));
         w.primary.fenced(all[0].client);
         assert!(w.is_over_at(after(2)));
         assert_eq!(w.memory.read(at), 0);
@@ -169,6 +178,55 @@ fn an_operator_may_not_want_to_wait() {
     let mut counted = World::recovering(10, 3);
     counted.primary.hurries();
     assert!(counted.is_over_at(NOW));
+}
+
+/// The answer that let it in may be lost with the primary: nobody knows of it then, and nobody
+/// would ever come.
+#[test]
+fn who_was_never_given_a_lock_is_not_waited_for_and_may_come_at_any_time() {
+    let idle = |id| Known { has_locks: false, ..known(id, 0) };
+    let mut w = waiting(&[idle(7), idle(8)]);
+    assert!(!w.primary.is_recovering());
+    assert_eq!(w.primary.may_adopt(idle(7).client, idle(8).secrets[0]), Err(Status::Error));
+    assert_eq!(w.primary.may_adopt(known(9, 0).client, idle(8).secrets[0]), {
+        Err(Status::ClientRemoved)
+    });
+    w.comes(idle(7));
+    assert!(w.primary.idle().eq([idle(8).client]) && w.primary.is_idle(idle(8).client));
+    assert_eq!(w.tells(idle(7)), ControlReply::Done);
+    assert_eq!(w.primary.may_adopt(idle(7).client, idle(7).secrets[0]), {
+        Err(Status::ClientRemoved)
+    });
+    w.primary.is_dead(idle(8).client);
+    assert_eq!(w.primary.may_adopt(idle(8).client, idle(8).secrets[0]), {
+        Err(Status::ClientRemoved)
+    });
+
+    let mut w = waiting(&[known(5, 0), idle(7), idle(8)]);
+    assert_eq!(w.primary.progress().map(|progress| progress.expected), Some(1));
+    w.comes(idle(7));
+    w.comes(known(5, 0));
+    assert_eq!(w.tells(known(5, 0)), ControlReply::Done);
+    assert!(w.is_over_at(NOW), "who has nothing to tell need not say so");
+    assert_eq!(w.tells(idle(7)), ControlReply::Done);
+    w.comes(idle(8));
+    let many: Vec<Known> = (10..40).map(idle).collect();
+    assert_eq!(waiting(&many).primary.idle().count(), 10, "no more than there is room for");
+}
+
+/// An operator who does not want to wait names those again whose right it was to take long.
+#[test]
+fn who_takes_long_is_named_again_for_an_operator() {
+    let mut w = waiting(&[known(5, 0)]);
+    w.comes(known(5, 0));
+    let client = known(5, 0).client;
+    for is_hurried in [false, true] {
+        assert_eq!(w.primary.take_laggard(after(40)), Some(Laggard { client, is_hurried }));
+        assert_eq!(w.primary.take_laggard(after(40)), None);
+        w.primary.hurries();
+    }
+    assert_eq!(w.tells(known(5, 0)), ControlReply::Done);
+    assert!(!w.primary.is_recovering());
 }
 
 #[test]

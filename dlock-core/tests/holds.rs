@@ -290,7 +290,7 @@ fn recovering(clients: u32) -> (Primary, Memory) {
 fn back(primary: &mut Primary, n: u32) -> ClientId {
     let client = ClientId::new(n).unwrap();
     primary.add_client(client).unwrap();
-    primary.came_back(client);
+    primary.came_back(START, client);
     client
 }
 

@@ -128,7 +128,7 @@ impl World {
         for side in sides.iter_mut() {
             side.binding.moves_to(epoch(&next), now());
             assert_eq!(next.admit(side.id.get()), Ok(side.id));
-            next.primary.came_back(side.id);
+            next.primary.came_back(NOW, side.id);
             let World { primary, memory, out, .. } = &mut next;
             primary.attached(NOW, memory, side.id, side.fabric, out);
             for _ in 0..2 {
@@ -390,7 +390,7 @@ fn claim(lock_type: LockType, held: Option<HeldClaim>) -> Claim {
 impl World {
     fn back(&mut self, id: u32) -> ClientId {
         let client = self.admit(id).unwrap();
-        self.primary.came_back(client);
+        self.primary.came_back(NOW, client);
         client
     }
 

@@ -130,7 +130,7 @@ fn a_claimed_share_of_a_client_that_becomes_proxied_ends_with_it() {
                 Claim { lock: LockId(9), desc, held }
             })
             .collect();
-        [reader, writer].iter().for_each(|&client| w.primary.came_back(client));
+        [reader, writer].iter().for_each(|&client| w.primary.came_back(NOW, client));
         let mut grants = Vec::new();
         for claims in claims.chunks(31) {
             let update = ControlRequest::UpdateLocks(claims.to_vec());

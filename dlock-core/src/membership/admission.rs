@@ -162,7 +162,7 @@ impl Membership {
         }
         let (client, secret) = match back {
             Some(known) => known,
-            None => (self.draw_id(draws.number).ok_or(Status::Error)?, draws.secret),
+            None => (self.draw_id(primary, draws.number).ok_or(Status::Error)?, draws.secret),
         };
         primary.add_client(client)?;
         self.members.insert(client, Member::new(secret, wanted.version, wanted.control));
@@ -171,10 +171,10 @@ impl Membership {
     }
 
     /// An id that no client has.
-    fn draw_id(&self, number: &mut dyn FnMut() -> u32) -> Option<ClientId> {
+    fn draw_id(&self, primary: &Primary, number: &mut dyn FnMut() -> u32) -> Option<ClientId> {
         (0..ID_ATTEMPTS_MAX)
             .filter_map(|_| ClientId::new(number() & ClientId::MAX))
-            .find(|id| !self.members.contains_key(id))
+            .find(|id| !self.members.contains_key(id) && !primary.is_idle(*id))
     }
 
     /// A member is here again. If it has connections they are left as they are, and it gets a
@@ -197,6 +197,10 @@ impl Membership {
         let cannot_be_told = wanted.version < 2 && member.lapses > 0;
         match member.state {
             State::Lapsing(_) if member.condemned.is_none() => return Err(Status::NotReady),
+            // its session is about to end
+            State::Absent { .. } if member.lags && primary.is_recovering() => {
+                return Err(Status::NotReady);
+            }
             _ if !member.may_return() || cannot_be_told => return Err(Status::ClientRemoved),
             _ => {}
         }
@@ -212,7 +216,7 @@ impl Membership {
             (member.secret, member.previous) = (proof, None);
             member.control = Some(wanted.control);
             member.state = State::Present;
-            member.is_quiet = false;
+            (member.is_quiet, member.lags) = (false, false);
             (member.version, member.horizon_s) = (wanted.version, wanted.horizon_s);
         });
         Ok(self.welcome(now, primary, client, true))
@@ -227,7 +231,7 @@ impl Membership {
         is_back: bool,
     ) -> Admission {
         if is_back {
-            primary.came_back(client);
+            primary.came_back(now, client);
         }
         let told = self.with(client, |member| {
             member.heard(now);

@@ -43,6 +43,14 @@ pub enum Effect {
         /// Whom.
         client: ClientId,
     },
+    /// The client is about to hear that it was given its first lock: what is kept for a successor
+    /// of this primary must say so before it hears of it ([`Known::has_locks`]).
+    ///
+    /// [`Known::has_locks`]: crate::primary::Known::has_locks
+    HasLocks {
+        /// Who.
+        client: ClientId,
+    },
     /// Refuse the client's chains at mapped memory with `ClientRemoved`.
     Revoke {
         /// Whose.
@@ -89,6 +97,8 @@ pub enum Exit {
     Horizon,
     /// It stood still in the middle of an operation for which others waited.
     Hindered,
+    /// It has not told the recovering primary everything in time.
+    Laggard,
     /// The leases that were kept for it are over.
     LeasesOver,
     /// It could not be given memory.
@@ -108,6 +118,7 @@ impl std::fmt::Display for Exit {
             Exit::Grace => "it closed its connections and did not come back in time",
             Exit::Horizon => "it was silent past its session horizon",
             Exit::Hindered => "it kept others waiting in the middle of an operation",
+            Exit::Laggard => "it did not say in time that it has told everything",
             Exit::LeasesOver => "it is absent, and its last lease has ended",
             Exit::NoMemory => "there is no memory for it",
             Exit::Left => "it has left",

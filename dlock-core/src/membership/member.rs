@@ -103,6 +103,10 @@ pub(super) struct Member {
     pub(super) until: ServerTime,
     /// How often what it had without a lease was ended.
     pub(super) lapses: u32,
+    /// It was given a lock, or may have been: its primary's successor must wait for it.
+    pub(super) has_locks: bool,
+    /// It has not told a recovering primary everything in time, and may not come back.
+    pub(super) lags: bool,
     /// It must go altogether as soon as a lapse under way is done.
     pub(super) condemned: Option<Exit>,
     /// The grace of its silence is over: its channel was closed.
@@ -128,6 +132,8 @@ impl Member {
             horizon_s: 0,
             until: UNLIMITED,
             lapses: 0,
+            has_locks: false,
+            lags: false,
             condemned: None,
             is_quiet: false,
             due: None,

@@ -76,7 +76,7 @@ use crate::exec::LockMemory;
 use crate::fabric::FabricSet;
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
-use crate::primary::{Primary, PrimaryConfig};
+use crate::primary::{Laggard, Primary, PrimaryConfig};
 use crate::status::Status;
 use member::Member;
 
@@ -231,6 +231,7 @@ impl Membership {
         }
         let leaves = request == ControlRequest::Deinit;
         let mut reply = primary.control(now, mem, client, request, out);
+        self.is_given(client, &reply);
         self.with(client, |member| member.heard(now));
         if let ControlReply::Alive { until, .. } = &mut reply {
             *until = self.until(client);
@@ -332,6 +333,47 @@ impl Membership {
         self.end(client, Ending::Lapse(Exit::Hindered));
     }
 
+    /// A client has not told a recovering primary everything in time, and others wait for it: its
+    /// connection is closed, and it may not come back. All of it ends when its horizon has passed:
+    /// it does not rely on what it claimed any more. Without a horizon it may take as long as it
+    /// wants, unless an operator does not want to wait.
+    pub fn lags(&mut self, now: ServerTime, laggard: Laggard) {
+        let Laggard { client, is_hurried } = laggard;
+        let Some(member) = self.members.get(&client) else { return };
+        let is_unlimited = member.until == UNLIMITED;
+        let is_over = member.until <= now; // it is being fenced, and may not come back any more
+        match member.state {
+            _ if is_unlimited && !is_hurried || planted::is(Bug::LaggardAwaited) => return,
+            State::Present | State::Absent { .. } if is_unlimited => {
+                return self.end(client, Ending::Lapse(Exit::Laggard));
+            }
+            State::Present | State::Absent { .. } => {}
+            State::Ending(_) if is_over => return self.end(client, Ending::All(Exit::Laggard)),
+            _ => return,
+        }
+        self.give_up_prepared(client);
+        let control = self.with(client, |member| {
+            member.lags = true;
+            if member.state == State::Present {
+                member.state = State::Absent { since: now, is_closed: false };
+            }
+            member.control.take()
+        });
+        let control = control.flatten();
+        self.effects.extend(control.map(|control| Effect::CloseControl { client, control }));
+    }
+
+    /// A client is about to hear this: perhaps of its first lock.
+    fn is_given(&mut self, client: ClientId, reply: &ControlReply) {
+        let ControlReply::Locks(results) = reply else { return };
+        let Some(member) = self.members.get_mut(&client) else { return };
+        let is_first = !member.has_locks && results.iter().any(Result::is_ok);
+        if is_first && !planted::is(Bug::LocksUntold) {
+            member.has_locks = true;
+            self.effects.push_back(Effect::HasLocks { client });
+        }
+    }
+
     /// Whether somebody waits for being fenced, of whom nothing may tell when it can be.
     pub fn has_quarantined(&self) -> bool {
         self.members.values().any(|member| matches!(member.state, State::Ending(_)))
@@ -396,6 +438,9 @@ impl Membership {
         let channel = member.channel;
         let is_past_horizon = acts_at(member) <= at;
         match member.state {
+            State::Absent { .. } if is_past_horizon && member.lags => {
+                self.end(client, Ending::All(Exit::Laggard));
+            }
             State::Present | State::Absent { .. } if is_past_horizon => {
                 self.end(client, Ending::Lapse(Exit::Horizon));
             }

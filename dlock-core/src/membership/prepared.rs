@@ -134,7 +134,7 @@ impl Membership {
             member.fabric = fabric.or(member.fabric);
             member.heard(now);
         });
-        primary.came_back(client);
+        primary.came_back(now, client);
     }
 
     /// Gives up what is prepared if its time is over.

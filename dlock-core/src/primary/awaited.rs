@@ -5,11 +5,16 @@
 //!   counted: so many clients, whoever they are, for as long as it takes
 //!   known:   each until it has told everything, or is proved dead, or the operator does not want
 //!            to wait, or the deadline and its own horizon have passed and it is not here
+//!   idle:    those known that have never been given a lock: nobody waits for them
 //! ```
 //! A client with a horizon neither operates on its locks nor relies on them beyond that, counted
 //! from the last answer of the predecessor. The predecessor answers nothing any more when its
 //! successor starts. A client without a horizon cannot know that its locks are given to others: it
-//! is waited for without end.
+//! is waited for without end. Who has never been given a lock has nothing to tell, and may never
+//! have heard that it was let in: it may come at any time, and is let in again by its proof.
+//!
+//! Who is here and does not say that it has told everything is given as long as the deadline, and
+//! at least [`TELLING_S`], from when it came ([`Primary::take_laggard`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,6 +35,8 @@ pub struct Known {
     pub secrets: [Secret; 3],
     /// Its session horizon, seconds; 0: unlimited.
     pub horizon_s: u32,
+    /// It has been given a lock, and may rely on what it did with it.
+    pub has_locks: bool,
 }
 
 /// How far a recovery is.
@@ -60,16 +67,40 @@ pub struct Recovered {
     pub lost: usize,
 }
 
+/// A client that has not told everything in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Laggard {
+    /// Who.
+    pub client: ClientId,
+    /// An operator does not want to wait for it, although it has no horizon.
+    pub is_hurried: bool,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Awaited {
     /// Those known that have not told everything, and until when they are waited for.
     missing: BTreeMap<ClientId, ServerTime>,
     secrets: BTreeMap<ClientId, [Secret; 3]>,
+    /// Those that are here and have not told everything, and since when.
+    telling: BTreeSet<(ServerTime, ClientId)>,
+    /// Of these, those that [`Primary::take_laggard`] has named.
+    late: BTreeSet<(ServerTime, ClientId)>,
+    /// How long each of them may take.
+    telling_s: u32,
     /// Not to wait any longer for those that are not here.
     is_hurried: bool,
     /// Clients that have said that they have told everything, or are not to be waited for.
     told: BTreeSet<ClientId>,
 }
+
+impl Awaited {
+    fn is_telling(&self, client: ClientId) -> bool {
+        self.telling.iter().chain(&self.late).any(|(_, telling)| *telling == client)
+    }
+}
+
+/// How long a client that is here may take at least until it has told everything, seconds.
+pub const TELLING_S: u32 = 30;
 
 const NEVER: ServerTime = ServerTime(u64::MAX);
 
@@ -80,7 +111,11 @@ impl Primary {
     ///
     /// [`PrimaryConfig::recovery_clients`]: super::PrimaryConfig::recovery_clients
     pub fn awaits(&mut self, now: ServerTime, known: &[Known], deadline_s: u32) {
-        for known in known {
+        self.awaited.telling_s = deadline_s.max(TELLING_S);
+        let has_locks = |known: &&Known| known.has_locks || planted::is(Bug::IdleAwaited);
+        let idle = known.iter().filter(|known| !has_locks(known)).take(self.config.clients_max);
+        self.idle.extend(idle.map(|known| (known.client, known.secrets)));
+        for known in known.iter().filter(has_locks) {
             let least_s = match planted::is(Bug::DeadlineAlone) {
                 true => deadline_s,
                 false => deadline_s.max(known.horizon_s),
@@ -92,7 +127,7 @@ impl Primary {
             self.awaited.missing.insert(known.client, until);
             self.awaited.secrets.insert(known.client, known.secrets);
         }
-        self.recovering |= !known.is_empty();
+        self.recovering |= !self.awaited.missing.is_empty();
     }
 
     /// Whether a client that is not known here may come from the predecessor, with this proof.
@@ -100,9 +135,11 @@ impl Primary {
     /// # Errors
     /// `ClientRemoved`: it may not. `Error`: it is not the one that it says it is.
     pub fn may_adopt(&self, client: ClientId, proof: Secret) -> Result<(), Status> {
-        let is_known = self.awaited.secrets.get(&client);
+        let of_idle = self.idle.get(&client);
+        let is_known = of_idle.or_else(|| self.awaited.secrets.get(&client));
+        let is_late = !self.recovering && of_idle.is_none();
         match is_known {
-            _ if !self.recovering || self.removed.contains(&client) => Err(Status::ClientRemoved),
+            _ if is_late || self.removed.contains(&client) => Err(Status::ClientRemoved),
             None if !self.awaited.secrets.is_empty() => Err(Status::ClientRemoved),
             Some(secrets) if !secrets.contains(&proof) => Err(Status::Error),
             _ => Ok(()),
@@ -112,22 +149,67 @@ impl Primary {
     /// This client of the predecessor has ended, and with it everything that could rely on its
     /// locks: it is not waited for, and does not come back.
     pub fn is_dead(&mut self, client: ClientId) {
+        if self.idle.remove(&client).is_some() {
+            return;
+        }
         if self.recovering && self.registry.clients.get(client).is_none() {
             self.removed.insert(client);
             self.has_told(client);
         }
     }
 
-    /// An operator does not want to wait for those that are not here. What they held may be given
-    /// to others while they rely on it.
+    /// A client of the predecessor is here, or a member once more: it may say once that it has told
+    /// its claims.
+    pub fn came_back(&mut self, now: ServerTime, client: ClientId) {
+        self.reinits.insert(client);
+        self.idle.remove(&client);
+        if self.recovering && !self.has_claimed_all(client) && !self.awaited.is_telling(client) {
+            self.awaited.telling.insert((now, client));
+        }
+    }
+
+    /// Clients of the predecessor that were never given a lock, and have not come yet.
+    pub fn idle(&self) -> impl Iterator<Item = ClientId> + '_ {
+        self.idle.keys().copied()
+    }
+
+    /// Whether this is one of them.
+    pub fn is_idle(&self, client: ClientId) -> bool {
+        self.idle.contains_key(&client)
+    }
+
+    /// A client that is here, has had as long as the deadline to tell everything, and has not said
+    /// that it has: [`Membership::lags`](crate::membership::Membership::lags) decides what becomes
+    /// of it. Each is named once, and once more if an operator does not want to wait.
+    pub fn take_laggard(&mut self, now: ServerTime) -> Option<Laggard> {
+        self.lags_at().filter(|&at| at <= now)?;
+        let laggard = self.awaited.telling.pop_first()?;
+        self.awaited.late.insert(laggard);
+        Some(Laggard { client: laggard.1, is_hurried: self.awaited.is_hurried })
+    }
+
+    /// When the next client lags.
+    pub(super) fn lags_at(&self) -> Option<ServerTime> {
+        let telling_ns = u64::from(self.awaited.telling_s) * NS;
+        self.awaited.telling.first().map(|(since, _)| since.plus_ns(telling_ns))
+    }
+
+    /// An operator does not want to wait for those that are not here, nor, beyond the deadline, for
+    /// those that do not tell everything. What they held may be given to others while they rely
+    /// on it.
     pub fn hurries(&mut self) {
-        self.awaited.is_hurried = true;
+        let awaited = &mut self.awaited;
+        awaited.is_hurried = true;
+        awaited.telling.append(&mut awaited.late);
     }
 
     /// One of the predecessor's clients has nothing more to claim: perhaps it was the last.
     pub(super) fn has_told(&mut self, client: ClientId) {
-        self.awaited.missing.remove(&client);
-        self.awaited.told.insert(client);
+        let awaited = &mut self.awaited;
+        awaited.missing.remove(&client);
+        awaited.told.insert(client);
+        awaited.telling.retain(|(_, telling)| *telling != client);
+        awaited.late.retain(|(_, late)| *late != client);
     }
 
     pub(super) fn has_claimed_all(&self, client: ClientId) -> bool {

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 pub use crate::arbiter::Sent;
 use awaited::Awaited;
-pub use awaited::{Known, Progress, Recovered};
+pub use awaited::{Known, Laggard, Progress, Recovered, TELLING_S};
 pub(crate) use holds::Had;
 pub use holds::{Lapse, Lapsed, LAPSE_SLICE, LOOKS_MAX};
 pub use snapshot::{ClientSnapshot, LockSnapshot};
@@ -35,7 +35,7 @@ pub use undo::Step;
 
 use crate::arbiter::{Arbiter, Caller, LockRef};
 use crate::clock::ServerTime;
-use crate::control::{ControlReply, ControlRequest, LockDesc};
+use crate::control::{ControlReply, ControlRequest, LockDesc, Secret};
 use crate::counters::{Counter, Counters, Told};
 use crate::exec::LockMemory;
 use crate::fabric::{Executes, FabricKind};
@@ -86,6 +86,8 @@ pub struct Primary {
     /// Clients that came back and have not said that they are done.
     reinits: BTreeSet<ClientId>,
     awaited: Awaited,
+    /// Clients of the predecessor that were never given a lock, until they come.
+    idle: BTreeMap<ClientId, [Secret; 3]>,
     recovered: Option<Recovered>,
     /// Clients fenced in this recovery. What they claimed was undone, and they do not know it:
     /// they are not adopted a second time.
@@ -116,6 +118,7 @@ impl Primary {
             recovering: config.recovery_clients > 0,
             reinits: BTreeSet::new(),
             awaited: Awaited::default(),
+            idle: BTreeMap::new(),
             recovered: None,
             removed: BTreeSet::new(),
             claims: BTreeMap::new(),
@@ -151,11 +154,6 @@ impl Primary {
     /// `ServerNoResource`: there is no room. `Error`: it is known.
     pub fn add_client(&mut self, client: ClientId) -> Result<(), Status> {
         self.registry.clients.add(client)
-    }
-
-    /// A client has come back: it may say once that it has told its claims.
-    pub fn came_back(&mut self, client: ClientId) {
-        self.reinits.insert(client);
     }
 
     /// A new command channel of this client: its requests count from 1 again, and what it waited
@@ -242,7 +240,12 @@ impl Primary {
         out: &mut Vec<Sent>,
     ) -> ControlReply {
         use ControlRequest as R;
-        let in_recovery = matches!(request, R::ReinitDone | R::UpdateLocks(_));
+        let in_recovery = match request {
+            R::ReinitDone | R::UpdateLocks(_) => true,
+            // who waits for others, for as long as it takes, is heard all the same
+            R::Heartbeat => !planted::is(Bug::BeatRefused),
+            _ => false,
+        };
         if self.recovering && !in_recovery {
             return ControlReply::Error(Status::NotReady);
         }
@@ -422,9 +425,10 @@ impl Primary {
         self.registry.clients.get(client).filter(|_| !self.is_leaving(client))
     }
 
-    /// When [`step`](Self::step) has something to do next; a time that has passed: now.
+    /// When [`step`](Self::step) has something to do next, or a client lags
+    /// ([`take_laggard`](Self::take_laggard)); a time that has passed: now.
     pub fn next_wakeup(&self) -> Option<ServerTime> {
-        self.next_step()
+        self.next_step().into_iter().chain(self.lags_at()).min()
     }
 
     fn next_step(&self) -> Option<ServerTime> {

@@ -140,7 +140,7 @@ impl Site {
                     self.primary.detached(now, &mut self.memory, client, out);
                     self.members.fence_tried(client, Fencing { unfenced, mapped });
                 }
-                Effect::Revoke { .. } => {}
+                Effect::HasLocks { .. } | Effect::Revoke { .. } => {}
                 Effect::Look { client } => {
                     let has = self.primary.has_something(self.now, &mut self.memory, client);
                     self.members.looked(client, has);
@@ -308,6 +308,9 @@ impl Site {
             let (now, out) = (self.now, &mut self.out);
             self.primary.tick(now, &mut self.memory, out);
             self.members.tick(now);
+            if let Some(laggard) = self.primary.take_laggard(now) {
+                self.members.lags(now, laggard);
+            }
             self.settle();
             if next.is_none() {
                 return;

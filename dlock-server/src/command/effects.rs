@@ -45,6 +45,7 @@ impl Worker {
                 let mapped = self.core.memory.is_mapped(client);
                 self.members.fence_tried(client, Fencing { unfenced, mapped });
             }
+            Effect::HasLocks { client } => self.roster.tell(Change::HasLocks { client }),
             Effect::Revoke { client } => {
                 log::debug!("client {client} keeps its slots until it cannot act any more");
                 self.core.memory.revoke(client, Status::ClientRemoved);

@@ -302,6 +302,16 @@ impl Worker {
                 );
                 self.members.hinders(client);
             }
+            if let Some(laggard) = self.core.primary.take_laggard(now) {
+                let client = laggard.client;
+                limited!(
+                    Cause::Removed,
+                    log::Level::Warn,
+                    "client {client} is here, and has not said in time that it has told \
+                     everything: without a session horizon it is waited for all the same"
+                );
+                self.members.lags(now, laggard);
+            }
             self.settle();
         }
         self.open_waiting();
@@ -435,7 +445,8 @@ impl Worker {
                 "recovered: {clients} clients are back or have ended, {given_up} were not waited \
                  for any longer; of {claims} holds and tickets {lost} are lost to other clients"
             );
-            let clients = self.members.iter().map(|(client, _)| client).collect();
+            let members = self.members.iter().map(|(client, _)| client);
+            let clients = members.chain(self.core.primary.idle()).collect();
             self.roster.tell(Change::Only { clients });
         }
     }

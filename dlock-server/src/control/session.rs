@@ -50,7 +50,9 @@ pub(super) async fn serve(mut stream: Box<dyn Conn>, permit: ConnectionPermit, s
     let mut reader = Reader::default();
     match first(&mut reader, &mut stream, &permit).await {
         Ok(Frame::Control(seq, request)) if opens(&request) => {
-            Session { stream, reader, permit, mailbox, receipts }.run(seq, request).await;
+            let has_locks = false;
+            let session = Session { stream, reader, permit, mailbox, receipts, has_locks };
+            session.run(seq, request).await;
         }
         Ok(Frame::Control(seq, ControlRequest::Heartbeat)) => {
             let reply = alive(&mailbox, clock).await;
@@ -121,6 +123,10 @@ fn opens(request: &ControlRequest) -> bool {
     matches!(request, ControlRequest::Init { .. } | ControlRequest::Reinit { .. })
 }
 
+fn gives_locks(request: &ControlRequest) -> bool {
+    matches!(request, ControlRequest::GetLocks(_) | ControlRequest::UpdateLocks(_))
+}
+
 /// The answer to somebody who is no client, and asks whether this primary serves.
 async fn alive(mailbox: &Mailbox, clock: ServerClock) -> ControlReply {
     let ask = |reply: oneshot::Sender<bool>| {
@@ -164,6 +170,8 @@ struct Session {
     permit: ConnectionPermit,
     mailbox: Arc<Mailbox>,
     receipts: Receipts,
+    /// It is kept that the client was given a lock.
+    has_locks: bool,
 }
 
 impl Session {
@@ -181,7 +189,7 @@ impl Session {
         };
         let client = session.client;
         log::debug!("client {client} is here");
-        // who is answered is a client whom a successor waits for
+        // who is answered is a client whom a successor lets in
         let is_kept = self.receipts.all_kept().await.is_ok();
         let answered = match is_kept {
             true => wire::answer(&mut self.stream, seq, ControlReply::Session(session)).await,
@@ -240,6 +248,14 @@ impl Session {
                 return Gone::Closed;
             }
             let leaves = request == ControlRequest::Deinit;
+            let gives = !self.has_locks && gives_locks(&request);
+            if gives && !moves && self.receipts.is_failing() {
+                let refused = ControlReply::Error(Status::ServerNoResource);
+                match wire::answer(&mut self.stream, seq, refused).await {
+                    Ok(()) => continue,
+                    Err(error) => return wire::gone_by(&error),
+                }
+            }
             let link = self.permit.link.id;
             let is_heartbeat = request == ControlRequest::Heartbeat;
             let ask = |reply| Event::Control { client, link, request, reply };
@@ -252,6 +268,14 @@ impl Session {
             moves = false;
             let Ok(reply) = reply else { return Gone::Closed };
             let reply = reply.unwrap_or(ControlReply::Error(Status::NotReady));
+            if gives && matches!(reply, ControlReply::Locks(_)) {
+                // who hears of a lock is a client whom a successor waits for
+                self.has_locks = self.receipts.all_kept().await.is_ok();
+                if !self.has_locks {
+                    wire::refuse(&mut self.stream, seq, Status::ServerNoResource).await;
+                    return Gone::Closed; // as if the answer was lost
+                }
+            }
             if leaves && reply == ControlReply::Done {
                 // what is not kept of that, a successor waits for: the client has left all the same
                 let _ = self.receipts.all_kept().await;

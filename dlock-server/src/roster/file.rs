@@ -3,8 +3,9 @@
 //! history.
 //!
 //! ```text
-//!   dlock clients 1 6f1c… pid:[4026531836]    where numbers of processes mean something
+//!   dlock clients 2 6f1c… pid:[4026531836]    where numbers of processes mean something
 //!   joined 5 00112233445566778899aabbccddeeff 9
+//!   locks 5                                   it was given one, or may have been
 //!   mapped 5 4711 881234
 //!   left 5
 //! ```
@@ -22,7 +23,9 @@ use dlock_core::ids::ClientId;
 use super::owner::{home, is_at, Ownership, Taking};
 use super::{Change, Clients, Keeper, Process};
 
-const HEAD: &str = "dlock clients 1 ";
+const HEAD: &str = "dlock clients 2 ";
+/// Of a list that does not say who was given a lock.
+const HEAD_1: &str = "dlock clients 1 ";
 /// Bytes of a file at most: a thousand clients, and their history, take less than 1 MiB.
 const BYTES_MAX: u64 = 64 << 20;
 /// Lines of history that are left alone.
@@ -63,8 +66,10 @@ impl FileKeeper {
         // a line without its end is one that a crash has cut off
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut lines = whole.lines();
-        let Some(home) = lines.next().and_then(|line| line.strip_prefix(HEAD)) else {
-            return match text.is_empty() || HEAD.starts_with(&text) {
+        let head = lines.next().unwrap_or_default();
+        let of_1 = head.strip_prefix(HEAD_1);
+        let Some(home) = head.strip_prefix(HEAD).or(of_1) else {
+            return match text.is_empty() || HEAD.starts_with(&text) || HEAD_1.starts_with(&text) {
                 true => Ok(Clients::new()), // nothing was answered for yet
                 false => Err(invalid("its first line is not that of a list of clients")),
             };
@@ -74,6 +79,9 @@ impl FileKeeper {
             let change = parsed(line);
             let change = change.ok_or_else(|| invalid(&format!("line {} is no change", n + 2)))?;
             change.apply(&mut clients);
+        }
+        if of_1.is_some() {
+            clients.values_mut().for_each(|kept| kept.has_locks = true);
         }
         if home != self.home || home.is_empty() {
             clients.values_mut().for_each(|kept| kept.processes.clear());
@@ -95,9 +103,10 @@ impl FileKeeper {
                 0 => Change::Joined { client, secret, horizon_s },
                 _ => Change::Prepared { client, secret, horizon_s },
             });
+            let locks = kept.has_locks.then_some(Change::HasLocks { client });
             let processes = kept.processes.iter();
             let mapped = processes.map(|&process| Change::Mapped { client, process });
-            for change in joined.chain(mapped) {
+            for change in joined.chain(locks).chain(mapped) {
                 text.push_str(&line(&change));
                 lines += 1;
             }
@@ -163,6 +172,7 @@ fn line(change: &Change) -> String {
             format!("prepared {client} {} {horizon_s}\n", digits(secret))
         }
         Change::Moved { client } => format!("moved {client}\n"),
+        Change::HasLocks { client } => format!("locks {client}\n"),
         Change::Mapped { client, process } => {
             format!("mapped {client} {} {}\n", process.pid, process.started)
         }
@@ -196,6 +206,7 @@ fn parsed(line: &str) -> Option<Change> {
             Change::Prepared { client, secret, horizon_s: words.next()?.parse().ok()? }
         }
         "moved" => Change::Moved { client },
+        "locks" => Change::HasLocks { client },
         "mapped" => {
             let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
             Change::Mapped { client, process: Process { pid, started } }
@@ -260,8 +271,10 @@ mod tests {
         let mapped = Change::Mapped { client: client(5), process: me() };
         let (secret, horizon_s) = (Secret([3; 16]), 4);
         let prepared = Change::Prepared { client: client(5), secret, horizon_s };
-        let moved = Change::Moved { client: client(7) };
-        let all = [joined(5, 1, 9), mapped, joined(6, 0xab, 0), prepared, joined(7, 1, 1), moved];
+        let (moved, locks) =
+            (Change::Moved { client: client(7) }, Change::HasLocks { client: client(7) });
+        let [five, six, seven] = [joined(5, 1, 9), joined(6, 0xab, 0), joined(7, 1, 1)];
+        let all = [five, mapped, six, prepared, seven, locks, moved];
         for change in &all {
             keep(&mut keeper, &mut clients, std::slice::from_ref(change));
         }
@@ -335,6 +348,7 @@ mod tests {
             &format!("{head}gone 5\n"),
             &format!("{head}only 5 x\n"),
             &format!("{head}mapped 5 1\n"),
+            &format!("{head}locks 5 1\n"),
         ] {
             fs::write(&path, wrong).unwrap();
             assert!(FileKeeper::open(&path, Taking::IfFree).is_err(), "{wrong:?}");
@@ -345,6 +359,22 @@ mod tests {
             assert!(read(&path).is_empty(), "{nothing:?}");
         }
         assert!(FileKeeper::open(folder.path(), Taking::IfFree).is_err(), "a folder is no file");
+    }
+
+    /// It does not say who was given a lock: everybody may have been.
+    #[test]
+    fn of_a_list_of_the_version_before_all_clients_have_locks() {
+        let folder = TempFolder::new("roster-1");
+        let path = folder.path().join("clients");
+        for (head, has_locks) in [(HEAD_1, true), (HEAD, false)] {
+            fs::write(&path, format!("{head}{}\n{}", home(), line(&joined(5, 1, 0)))).unwrap();
+            let (mut keeper, mut clients) = FileKeeper::open(&path, Taking::IfFree).unwrap();
+            assert_eq!(clients[&client(5)].has_locks, has_locks);
+            keep(&mut keeper, &mut clients, &[joined(6, 1, 0)]);
+            drop(keeper);
+            assert_eq!(read(&path), clients, "{}", fs::read_to_string(&path).unwrap());
+            assert!(!clients[&client(6)].has_locks);
+        }
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(crate) struct Kept {
     pub(crate) secrets: Vec<Secret>,
     /// Its session horizon, seconds; 0: unlimited.
     pub(crate) horizon_s: u32,
+    /// It was given a lock, or may have been: it may rely on it.
+    pub(crate) has_locks: bool,
     /// The processes of this host that have mapped the memory for it.
     pub(crate) processes: Vec<Process>,
 }
@@ -59,7 +61,8 @@ const SECRETS_MAX: usize = 3;
 /// Processes that are kept of a client; more, and it counts as one whose end cannot be seen.
 const PROCESSES_MAX: usize = 8;
 
-/// Between two looks whether another primary has taken the place of this one.
+/// Between two looks whether another primary has taken the place of this one, and two attempts to
+/// keep what could not be kept.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// All clients.
@@ -74,6 +77,8 @@ pub(crate) enum Change {
     Prepared { client: ClientId, secret: Secret, horizon_s: u32 },
     /// The session that was prepared last is its own.
     Moved { client: ClientId },
+    /// It is about to hear that it was given its first lock.
+    HasLocks { client: ClientId },
     /// A process has mapped the memory for it.
     Mapped { client: ClientId, process: Process },
     /// It is a client no more.
@@ -107,6 +112,11 @@ impl Change {
                 if let Some(last) = kept.secrets.pop() {
                     kept.secrets.insert(0, last);
                     kept.secrets.truncate(2);
+                }
+            }
+            Change::HasLocks { client } => {
+                if let Some(kept) = clients.get_mut(client) {
+                    kept.has_locks = true;
                 }
             }
             Change::Mapped { client, process } => {
@@ -144,7 +154,8 @@ pub(crate) fn known(clients: &Clients) -> Vec<Known> {
     let known = |(&client, kept): (&ClientId, &Kept)| {
         let first = *kept.secrets.first()?;
         let secrets = [0, 1, 2].map(|at| kept.secrets.get(at).copied().unwrap_or(first));
-        Some(Known { client, secrets, horizon_s: kept.horizon_s })
+        let Kept { horizon_s, has_locks, .. } = *kept;
+        Some(Known { client, secrets, horizon_s, has_locks })
     };
     clients.iter().filter_map(known).collect()
 }
@@ -199,6 +210,11 @@ impl Receipts {
 }
 
 impl Receipts {
+    /// Whether what was told last could not be kept; it is tried again and again.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.written.borrow().is_failing
+    }
+
     /// Waits until another primary has taken the place of this one.
     pub(crate) async fn replaced(&self) {
         let mut written = self.written.clone();
@@ -260,17 +276,20 @@ fn write(
     let mut written = Written::default();
     loop {
         let first = match changes.recv_timeout(LOOK_EVERY) {
-            Ok(first) => first,
+            Ok(first) => Some(first),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
                 if !written.is_replaced && !keeper.is_mine() {
                     written.is_replaced = true;
                     progress.send_replace(written);
                 }
-                continue;
+                if !written.is_failing || written.is_replaced {
+                    continue;
+                }
+                None // once more
             }
         };
-        let together: Vec<Change> = std::iter::once(first).chain(changes.try_iter()).collect();
+        let together: Vec<Change> = first.into_iter().chain(changes.try_iter()).collect();
         together.iter().for_each(|change| change.apply(&mut clients));
         written.changes += together.len() as u64;
         let kept = keeper.keep(&together, &clients);
@@ -319,6 +338,11 @@ mod tests {
             change.apply(&mut clients);
         }
         assert_eq!(clients[&id(1)].processes, [process]);
+        Change::HasLocks { client: id(9) }.apply(&mut clients);
+        assert!(!clients.contains_key(&id(9)) && !known(&clients)[0].has_locks);
+        Change::HasLocks { client: id(1) }.apply(&mut clients);
+        joined(1, 2).apply(&mut clients);
+        assert!(known(&clients)[0].has_locks, "of an earlier session of it");
         joined(2, 1).apply(&mut clients);
         Change::Left { client: id(1) }.apply(&mut clients);
         joined(3, 1).apply(&mut clients);
@@ -367,6 +391,33 @@ mod tests {
         }
     }
 
+    /// A disk that is full for a while.
+    struct Full(Arc<AtomicU64>);
+
+    impl Keeper for Full {
+        fn keep(&mut self, _: &[Change], _: &Clients) -> io::Result<()> {
+            let left =
+                self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+            left.map_or(Ok(()), |_| Err(io::ErrorKind::StorageFull.into()))
+        }
+
+        fn is_mine(&self) -> bool {
+            true
+        }
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_kept_is_kept_as_soon_as_it_can_be() {
+        let fails = Arc::new(AtomicU64::new(3));
+        let keeper: Box<dyn Keeper> = Box::new(Full(Arc::clone(&fails)));
+        let (roster, mut receipts) = Roster::start(Some(keeper), Clients::new()).unwrap();
+        roster.tell(joined(1, 1));
+        assert_eq!(receipts.all_kept().await, Err(()));
+        let kept = receipts.written.wait_for(|written| !written.is_failing).await;
+        assert_eq!(kept.unwrap().changes, 1, "nobody has told anything more");
+        assert_eq!(fails.load(Ordering::Relaxed), 0);
+    }
+
     #[tokio::test]
     async fn changes_are_kept_together_and_who_waits_is_told_or_refused() {
         let seen = Arc::new(Mutex::new((Vec::new(), false)));
@@ -378,10 +429,12 @@ mod tests {
         seen.lock().unwrap().1 = true;
         roster.tell(joined(1, 2));
         assert_eq!(receipts.all_kept().await, Err(()));
+        assert!(receipts.is_failing());
         receipts.replaced().await;
         seen.lock().unwrap().1 = false;
         roster.tell(joined(1, 3));
         assert_eq!(receipts.all_kept().await, Ok(()));
+        assert!(!receipts.is_failing());
         drop(roster);
         assert_eq!(seen.lock().unwrap().0.iter().sum::<usize>(), 102);
         let (none, receipts) = Roster::start(None, Clients::new()).unwrap();

@@ -50,7 +50,6 @@ driver_bugs! {
 const ELSEWHERE: &[(&str, &str)] = &[
     ("earlier-claim-counts", "quiet"),
     ("intent-lapses", "handover"),
-    ("leaver-awaited", "storm"),
     ("claim-lapses", "notes"),
     ("recount-once", "partition"),
     ("revoked-once", "stale"),

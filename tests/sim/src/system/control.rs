@@ -26,6 +26,8 @@ use super::state::{Ask, Doing, Ev, Life, Sys};
 const CONTROL_WAIT_NS: u64 = CONTROL_WAIT_S * NS;
 /// Releases of a thousand whose answer the program does not wait for.
 const UNANSWERED: u32 = 150;
+/// Of a thousand clients that come to a recovering primary, so many tell it nothing.
+const MUTE: u32 = 20;
 
 /// What a control thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,6 +243,11 @@ impl Sys {
             client.beats.sent(local_ns);
             return self.ask(c, Ask::Heartbeat);
         }
+        if client.is_mute {
+            let next_ns = client.beats.next_ns();
+            let at = client.clock.when(next_ns).saturating_add(1_000);
+            return self.control_after(c, at.saturating_sub(now).max(1));
+        }
         let lacks = |t: &super::state::Thread| match &t.entry {
             None => true,
             Some(entry) => entry.has_left() && t.doing == Doing::Control,
@@ -364,6 +371,7 @@ impl Sys {
                 self.is_heard(c, recovering);
                 self.learn(c, sent, at);
                 self.gives_up_first(c, until);
+                self.clients[c].is_mute &= recovering;
                 self.control_soon(c, false);
             }
             Answer::Closed => self.connection_lost(c),
@@ -489,6 +497,11 @@ impl Sys {
         let bound = |t: &super::state::Thread| t.entry.is_none() || t.epoch == epoch;
         let bound = self.clients[c].threads.iter().all(bound);
         self.is_led(c, recovering);
+        self.clients[c].is_mute = recovering && horizon_s > 0 && self.rng.chance(MUTE);
+        if self.clients[c].is_mute {
+            self.log(|| format!("client {c} tells nothing"));
+            return self.control_soon(c, false);
+        }
         if recovering && bound {
             self.clients[c].claims_open = false;
             if self.clients[c].failover.is_none() {

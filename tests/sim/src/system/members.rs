@@ -72,6 +72,7 @@ impl World {
                 let mapped = self.sys.is_mapped(client);
                 self.members.fence_tried(client, Fencing { unfenced: false, mapped });
             }
+            Effect::HasLocks { client } => _ = self.roster.insert(client, true),
             Effect::Revoke { client } => {
                 if let Some(s) = self.sys.session(client) {
                     s.revoked = true;
@@ -185,7 +186,12 @@ impl World {
                 ControlReply::Alive { now, until, recovering } => {
                     Answer::Alive(now, until.unwrap_or(UNLIMITED), recovering)
                 }
-                ControlReply::Error(status) => Answer::Refused(status),
+                ControlReply::Error(status) => {
+                    if self.members.speaks(id, conn.into()) {
+                        self.sys.fail(format!("session: {id:?} beats and is refused: {status}"));
+                    }
+                    Answer::Refused(status)
+                }
                 _ => Answer::Refused(Status::Error),
             },
             Ask::Update(claims) => {
@@ -207,6 +213,9 @@ impl World {
             Ask::Leave => {
                 let done = call(sys, ControlRequest::Deinit) == ControlReply::Done;
                 if !done {
+                    if members.speaks(id, conn.into()) {
+                        sys.fail(format!("session: {id:?} wants to leave, and is waited for"));
+                    }
                     return Answer::Refused(Status::NotReady);
                 }
                 if let Some(s) = sys.session(id) {
@@ -255,6 +264,7 @@ impl World {
         let Opened::Admitted(admitted) = opened else { return Err(Status::ServerNoResource) };
         let id = admitted.client;
         self.proofs.insert(id, admitted.secret);
+        self.roster.entry(id).or_insert(false);
         let sys = &mut self.sys;
         sys.memory.add_client(id);
         let (process, mapped) = sys.session(id).map_or((0, false), |s| (s.process, s.mapped));

@@ -82,7 +82,7 @@ pub struct Run {
 }
 
 /// Events of one schedule; more is a livelock.
-const EVENTS_MAX: u64 = 60_000;
+const EVENTS_MAX: u64 = 150_000;
 
 /// Runs the schedule of one seed. `None`: there is no such scenario.
 pub fn run(scenario: &str, seed: u64, bugs: Bugs, trace: bool) -> Option<Run> {
@@ -203,6 +203,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         secret: Secret([0; 16]),
         clock: Clock { ppm, base, bound_ppm, ..Clock::default() },
         claims_open: false,
+        is_mute: false,
         epoch: 0,
         anchor_s: 0,
         lapses: 0,

@@ -6,7 +6,7 @@
 //!   inbox ─▶ Serve ─▶ check_chain, execute, executed | command | members
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use dlock_core::clock::NS;
 use dlock_core::control::Secret;
@@ -36,7 +36,8 @@ pub(crate) struct World {
     pub prepared: Vec<Session>,
     pub out: Vec<Sent>,
     /// The clients of the last primary that has ended.
-    roster: BTreeSet<ClientId>,
+    /// Who is known to the primaries, and whether it was given a lock.
+    pub(super) roster: BTreeMap<ClientId, bool>,
     /// The proofs of all clients there ever were.
     pub proofs: BTreeMap<ClientId, Secret>,
     /// What had come when membership asked, and is still to be served before that is told.
@@ -81,7 +82,7 @@ impl World {
         let none = vec![None; sys.plan.locks.len()];
         let (primary, unheard, asleep, untold) = (None, 0, none.clone(), none);
         let kept = vec![None; sys.plan.locks.len()];
-        let (roster, proofs) = (BTreeSet::new(), BTreeMap::new());
+        let (roster, proofs) = (BTreeMap::new(), BTreeMap::new());
         let mut world = Self {
             sys,
             primary,
@@ -115,10 +116,10 @@ impl World {
 
     /// The primary is gone, with its memory and all its connections.
     pub fn crash_primary(&mut self) {
-        if !self.primary.as_ref().is_some_and(|primary| primary.is_recovering()) {
-            self.roster.clear();
+        if let Some(primary) = self.primary.as_ref().filter(|primary| !primary.is_recovering()) {
+            let is_one = |client| self.members.state(client).is_some() || primary.is_idle(client);
+            self.roster.retain(|client, _| is_one(*client));
         }
-        self.roster.extend(self.members.iter().map(|(client, _)| client));
         let sys = &mut self.sys;
         self.primary = None;
         sys.alive = false;
@@ -161,8 +162,9 @@ impl World {
             // one without a horizon is waited for without end: it must come
             let horizon_s = self.sys.plan.horizon_s;
             let comes = |client: &ClientId| horizon_s > 0 || expected.contains(client);
-            let known = self.roster.iter().filter(|client| comes(client));
-            let known: Vec<Known> = known.map(|&client| self.known(client)).collect();
+            let known = self.roster.iter().filter(|(client, &locks)| !locks || comes(client));
+            let known = known.map(|(&client, &has_locks)| self.known(client, has_locks));
+            let known: Vec<Known> = known.collect();
             primary.awaits(self.sys.server_now(), &known, deadline_s);
         }
         self.sys.log(|| format!("a successor: {:?}", primary.progress()));
@@ -175,9 +177,9 @@ impl World {
     }
 
     /// What the primaries keep of a client, which has the same proof all its life.
-    fn known(&self, client: ClientId) -> Known {
+    fn known(&self, client: ClientId, has_locks: bool) -> Known {
         let secret = self.proofs.get(&client).copied().unwrap_or(Secret([0; 16]));
-        Known { client, secrets: [secret; 3], horizon_s: self.sys.plan.horizon_s }
+        Known { client, secrets: [secret; 3], horizon_s: self.sys.plan.horizon_s, has_locks }
     }
 
     /// Handles one thing that has arrived.
@@ -296,6 +298,9 @@ impl World {
             if let Some(s) = self.sys.session(client).copied() {
                 self.sys.has_no_horizon(s.client.into(), (s.inc, s.conn), self.sys.now);
             }
+        }
+        if let Some(laggard) = self.primary.as_mut().and_then(|one| one.take_laggard(now)) {
+            self.members.lags(now, laggard);
         }
         self.finish_turn();
         self.schedule_tick();

@@ -327,6 +327,8 @@ pub(crate) struct Client {
     pub clock: Clock,
     /// It came to a recovering primary and has not told all its claims.
     pub claims_open: bool,
+    /// In this session it tells a recovering primary nothing, but that it lives.
+    pub is_mute: bool,
     pub epoch: u32,
     pub anchor_s: u32,
     /// How often the primary has ended what it had without a lease.

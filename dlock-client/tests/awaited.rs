@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whom a successor waits for, and what becomes of those who wait for them.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::{eventually, fabrics, got, name, own_address, server_at, status, X};
+use dlock_client::{ClientConfig, FabricChoice, Instance, LockType, Status, Status::*};
+use dlock_server::{Server, ServerConfig};
+
+/// Primaries of one address and one state file, one after the other.
+struct Place {
+    folder: PathBuf,
+    bind: IpAddr,
+    port: u16,
+    deadline_s: u64,
+}
+
+impl Place {
+    fn new(of: &str, deadline_s: u64) -> Self {
+        let folder =
+            std::env::temp_dir().join(format!("dlock-awaited-{of}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self { folder, bind: own_address(), port: 0, deadline_s }
+    }
+
+    fn state(&self) -> PathBuf {
+        self.folder.join("state")
+    }
+
+    fn primary(&mut self) -> Server {
+        let config = ServerConfig {
+            bind: self.bind,
+            state_file: Some(self.state()),
+            recovery_deadline: Duration::from_secs(self.deadline_s),
+            ..Default::default()
+        };
+        let server = server_at(self.port, config);
+        self.port = server.local_addr().port();
+        server
+    }
+
+    fn join(&self, fabric: FabricChoice, horizon_s: u32) -> Result<Instance, Status> {
+        let (port, horizon_s) = (self.port, Some(horizon_s));
+        let config = ClientConfig { port, fabric, horizon_s, ..Default::default() };
+        Instance::init(&config, &self.bind.to_string())
+    }
+
+    /// What `.clients` says; it is kept beside the state file.
+    fn clients(&self) -> String {
+        std::fs::read_to_string(Path::new(&format!("{}.clients", self.state().display()))).unwrap()
+    }
+
+    fn reinit(&self, client: &Instance) -> Status {
+        client.reinit(&self.bind.to_string())
+    }
+
+    fn comes_back(&self, client: &Instance) {
+        assert_eq!(self.reinit(client), Success);
+        assert_eq!(client.update_all_locks(), Success);
+        assert_eq!(client.reinit_done(), Success);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder); // a left-over harms nobody
+    }
+}
+
+/// Its program may never have heard that it is one: then nobody would ever come, and without a
+/// horizon there is no deadline.
+#[test]
+fn a_client_that_was_never_given_a_lock_is_not_waited_for_and_may_come_late() {
+    for fabric in fabrics() {
+        let mut place = Place::new(&format!("idle-{}", name(fabric)), 100_000);
+        let first = place.primary();
+        let [idle, later] = [(), ()].map(|()| place.join(fabric, 0).unwrap());
+        assert!(!place.clients().contains("locks"), "{}", place.clients());
+        drop(first);
+        let second = place.primary();
+        let holder = place.join(fabric, 0).expect("there is nobody to wait for");
+        let lock = got(&holder, "l", LockType::Atomic);
+        assert_eq!(status(holder.trylock(lock, X, 600)), Success);
+        assert_eq!(place.reinit(&idle), Success);
+        assert_eq!(idle.heartbeat(5), Success);
+        drop(second);
+
+        let third = place.primary();
+        assert_eq!(place.join(fabric, 0).err(), Some(NotReady), "the holder is waited for");
+        place.comes_back(&holder);
+        eventually(20, "the others are not waited for", || holder.heartbeat(5) == Success);
+        for client in [&idle, &later] {
+            assert_eq!(place.reinit(client), Success, "it may come at any time");
+            let lock = got(client, "l", LockType::Atomic);
+            assert_eq!(status(client.trylock(lock, X, 600)), Fail, "it is held");
+        }
+        let all = place.clients();
+        let with_locks = all.lines().filter(|line| line.starts_with("locks"));
+        assert_eq!(with_locks.collect::<BTreeSet<_>>().len(), 3, "{all}");
+        drop(third);
+    }
+}
+
+/// It is heard as long as it asks: its horizon does not end while others are waited for.
+#[test]
+fn a_client_that_is_back_keeps_its_holds_however_long_others_are_waited_for() {
+    const HORIZON_S: u32 = 2;
+    std::thread::scope(|scope| {
+        for fabric in fabrics() {
+            scope.spawn(move || {
+                let mut place = Place::new(&format!("long-{}", name(fabric)), 9);
+                let first = place.primary();
+                let [back, missing] = [(), ()].map(|()| place.join(fabric, HORIZON_S).unwrap());
+                let [lock, _] = [&back, &missing].map(|one| got(one, "l", LockType::Atomic));
+                assert_eq!(status(back.trylock(lock, X, u32::MAX)), Success);
+                drop(first);
+                let second = place.primary();
+                place.comes_back(&back);
+                let since = Instant::now();
+                assert_eq!(back.heartbeat(5), NotReady, "somebody is waited for");
+                eventually(60, "the deadline", || back.heartbeat(5) == Success);
+                let waited = since.elapsed();
+                assert!(waited > Duration::from_secs(5), "it ended after {waited:?} already");
+                assert_eq!(place.reinit(&missing), ClientRemoved);
+                assert_eq!(status(back.unlock(lock)), Success, "{fabric:?}: it was its all along");
+                drop(second);
+            });
+        }
+    });
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Clients that are back at a recovering primary, and do not tell everything; and when a primary
+//! must know that a client has locks.
+
+mod common;
+#[path = "common/site.rs"]
+mod site;
+
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::control::{
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Secret, UNLIMITED,
+};
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, LockId};
+use dlock_core::membership::{Draws, Effect, Exit, State};
+use dlock_core::message::{LockType, Mode};
+use dlock_core::primary::{Known, Primary, PrimaryConfig};
+use dlock_core::session::was_heard;
+use dlock_core::status::Status;
+use dlock_core::word_op::{Word, WordAddr};
+use site::{reinit, Peer, Site, START};
+
+use FabricKind::{Shm, Tcp};
+
+const DEADLINE_S: u32 = 30;
+
+/// A client of the predecessor.
+fn of_old(id: u32, horizon_s: u32) -> Known {
+    let secrets = [Secret([id as u8; 16]); 3];
+    Known { client: ClientId::new(id).unwrap(), secrets, horizon_s, has_locks: true }
+}
+
+/// A primary that waits for these.
+fn waiting(known: &[Known]) -> Site {
+    let mut site = Site::new();
+    let config = PrimaryConfig { ..site.primary.config().clone() };
+    site.primary = Primary::new(config);
+    site.primary.awaits(site.now, known, DEADLINE_S);
+    site
+}
+
+/// It comes back.
+fn comes(site: &mut Site, known: Known) -> Peer {
+    comes_by(site, known, Tcp)
+}
+
+fn comes_by(site: &mut Site, known: Known, fabric: FabricKind) -> Peer {
+    let (id, secret) = (known.client, known.secrets[0]);
+    let peer = Peer { id, secret, control: 0, fabric, terms: None };
+    let admission = site.open_twice(&reinit(peer, 2, known.horizon_s)).unwrap();
+    let peer = site.peer(admission, fabric);
+    assert_eq!(site.attach(peer), Status::Success);
+    peer
+}
+
+/// What it is told of its horizon.
+fn beats(site: &mut Site, peer: Peer) -> ServerTime {
+    let is_recovering = site.primary.is_recovering();
+    match site.control(peer, ControlRequest::Heartbeat) {
+        reply @ ControlReply::Alive { until: Some(until), recovering, .. } => {
+            assert!(was_heard(&reply) && recovering == is_recovering);
+            until
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn claims(site: &mut Site, peer: Peer, lease_ns: u64) -> WordAddr {
+    let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
+    let held = Some(HeldClaim::hold(Mode::Exclusive, lease_ns));
+    let claim = Claim { lock: LockId(9), desc, held };
+    match site.control(peer, ControlRequest::UpdateLocks(vec![claim])) {
+        ControlReply::Locks(locks) => WordAddr::new(locks[0].unwrap().slot, Word::W0),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn at(seconds: u64) -> ServerTime {
+    START.plus_ns(seconds * NS)
+}
+
+/// It beats for ever, and never says that it has told everything.
+#[test]
+fn a_recovery_does_not_wait_for_ever_for_a_client_with_a_horizon_that_is_here() {
+    for leased in [true, false] {
+        let all = [of_old(5, 10), of_old(6, 10)];
+        let mut site = waiting(&all);
+        let [slow, other] = all.map(|known| comes(&mut site, known));
+        assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
+        let word = claims(&mut site, slow, if leased { 600 * NS } else { u64::MAX });
+        for s in (0..30).step_by(5) {
+            site.until(at(s));
+            assert_eq!([slow, other].map(|peer| beats(&mut site, peer)), [at(s + 10); 2]);
+        }
+        let closed = Effect::CloseControl { client: slow.id, control: slow.control };
+        for s in [30, 34] {
+            site.until(at(s));
+            assert!(site.effects.contains(&closed), "no answer extends its horizon any more");
+            let refused = site.control(slow, ControlRequest::ReinitDone);
+            assert_eq!(refused, ControlReply::Error(Status::Error));
+            let again = site.open(&reinit(slow, 2, 10));
+            assert_eq!(again, Err(Status::NotReady), "nor does another session");
+            assert_eq!(beats(&mut site, other), at(s + 10));
+            assert!(site.primary.is_recovering());
+        }
+        site.until(at(35));
+        assert_eq!(site.exits(slow), [Exit::Laggard], "as if it had not come");
+        assert!(!site.primary.is_recovering());
+        assert_eq!(site.memory.read(word), 0);
+    }
+}
+
+#[test]
+fn who_has_told_everything_in_time_keeps_its_session_however_long_others_are_waited_for() {
+    let mut site = waiting(&[of_old(5, 10), of_old(6, 600)]);
+    let early = comes(&mut site, of_old(5, 10));
+    let word = claims(&mut site, early, u64::MAX);
+    assert_eq!(site.control(early, ControlRequest::ReinitDone), ControlReply::Done);
+    for s in (0..=500).step_by(5) {
+        site.until(at(s));
+        assert_eq!(beats(&mut site, early), at(s + 10));
+    }
+    assert!(site.primary.is_recovering(), "somebody else is waited for");
+    site.until(at(509));
+    let other = comes(&mut site, of_old(6, 600));
+    assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
+    assert!(!site.primary.is_recovering() && site.memory.read(word) != 0);
+}
+
+/// Its process stands still: it lapses, and cannot be fenced. Then it goes on, and comes back.
+#[test]
+fn a_client_that_lags_while_it_is_fenced_does_not_come_back() {
+    let mut site = waiting(&[of_old(5, 10)]);
+    let slow = comes_by(&mut site, of_old(5, 10), Shm);
+    for (s, is_lagging) in [(20, false), (31, true)] {
+        site.until(at(s));
+        assert!(matches!(site.state(slow), Some(State::Ending(_))), "it has the memory mapped");
+        let back = site.members.clone().open(
+            site.now,
+            &mut site.primary,
+            &mut site.memory,
+            &reinit(slow, 2, 10),
+            77,
+            Draws { secret: Secret([1; 16]), number: &mut || 1 },
+        );
+        assert_eq!(back.err(), is_lagging.then_some(Status::ClientRemoved), "{s}");
+    }
+    assert!(site.primary.is_recovering(), "its process lives");
+    site.die(slow);
+    site.members.retry();
+    site.until(at(32));
+    assert!(!site.primary.is_recovering());
+}
+
+/// A drop-in program takes as long as it wants to, but for an operator.
+#[test]
+fn a_client_without_a_horizon_is_waited_for_until_an_operator_does_not_want_to() {
+    let mut site = waiting(&[of_old(5, 0)]);
+    let slow = comes(&mut site, of_old(5, 0));
+    site.until(at(100_000));
+    assert!(site.primary.is_recovering());
+    assert_eq!(beats(&mut site, slow), UNLIMITED);
+    assert_eq!(site.state(slow), Some(State::Present));
+    site.primary.hurries();
+    site.until(at(100_001));
+    assert!(!site.primary.is_recovering());
+    assert_eq!(site.exits(slow), [Exit::Laggard], "it had nothing");
+
+    let mut site = waiting(&[of_old(5, 0)]);
+    site.primary.hurries();
+    site.until(at(0));
+    assert!(!site.primary.is_recovering(), "it is not here");
+}
+
+/// The end of a recovery in which it was counted, but not known, ends its lagging.
+#[test]
+fn who_lags_in_a_recovery_that_is_over_does_not_lag_any_more() {
+    let mut site = Site::new();
+    let config = PrimaryConfig { recovery_clients: 1, ..site.primary.config().clone() };
+    site.primary = Primary::new(config);
+    site.primary.awaits(site.now, &[], DEADLINE_S);
+    let [slow, other] = [5, 6].map(|id| comes(&mut site, of_old(id, 60)));
+    site.until(at(31));
+    assert_eq!(site.open(&reinit(slow, 2, 60)), Err(Status::NotReady), "it lags");
+    let other = site.come_back(other);
+    assert!(other.is_err(), "both do");
+    let third = comes(&mut site, of_old(7, 60));
+    assert_eq!(site.control(third, ControlRequest::ReinitDone), ControlReply::Done);
+    assert!(!site.primary.is_recovering());
+    let slow = site.come_back(slow).unwrap();
+    assert_eq!(beats(&mut site, slow), at(91));
+}
+
+/// What is kept for a successor must name it before it hears of its first lock, and only then.
+#[test]
+fn a_client_that_is_given_its_first_lock_has_locks() {
+    let mut site = Site::new();
+    let peer = site.join(Tcp, 0);
+    beats(&mut site, peer);
+    let has_locks = Effect::HasLocks { client: peer.id };
+    let wrong = vec![LockDesc { name: b"l".to_vec(), lock_type: LockType::Rw, lease_s: 0 }; 32];
+    site.control(peer, ControlRequest::GetLocks(wrong));
+    assert!(!site.effects.contains(&has_locks), "it was given none");
+    for name in ["l", "m"] {
+        site.get(peer, name, LockType::Rw);
+    }
+    let told = site.effects.iter().filter(|effect| **effect == has_locks).count();
+    assert_eq!(told, 1);
+
+    let mut site = waiting(&[of_old(5, 0)]);
+    let back = comes(&mut site, of_old(5, 0));
+    claims(&mut site, back, NS);
+    assert!(site.effects.contains(&Effect::HasLocks { client: back.id }), "places count as well");
+}
