@@ -172,7 +172,7 @@ bugs! {
         "deadline-alone",
         "who has a horizon is waited for until that has passed, whatever the deadline";
     BeatRefused = "beat-refused", "whoever is a client hears that it was heard, in a recovery too";
-    IdleAwaited = "idle-awaited", "who has never been given a lock is not waited for";
+    IdleAwaited = "idle-awaited", "who was given no lock is not waited for";
     LocksUntold =
         "locks-untold",
         "it is kept that a client has locks before it hears that it was given one";
