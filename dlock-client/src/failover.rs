@@ -29,6 +29,8 @@ use crate::instance::Instance;
 pub(crate) const FAILOVER_WAIT: Duration = Duration::from_secs(60);
 /// After a round of claims that were not all taken.
 const AGAIN_PAUSE: Duration = Duration::from_millis(10);
+/// From one line of the log to the next while there is no primary.
+const SAY_EVERY: Duration = Duration::from_secs(5);
 /// How long an attempt to come back may take at least; it is as long as the silence that is borne.
 const ATTEMPT_MIN: Duration = Duration::from_millis(500);
 
@@ -149,10 +151,11 @@ pub(crate) fn look_after(client: &Arc<Instance>, watch: &Arc<Watch>) {
     }
 }
 
-/// What is to be said when it has come back.
+/// What is to be said when it has come back, and from time to time before.
 struct Away {
     since: Instant,
     held: usize,
+    said: Instant,
 }
 
 fn run(client: &Weak<Instance>, watch: &Watch) {
@@ -161,6 +164,7 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
     let seed = boot_ns() ^ u64::from(std::process::id()) << 40;
     let mut failover = Failover::new(boot_ns(), plan.addresses.len(), silence_ns, seed);
     let mut away: Option<Away> = None;
+    let mut last = String::new();
     while !watch.is_over() {
         let task = failover.next(boot_ns());
         if let Task::Wait { until_ns } = task {
@@ -170,13 +174,16 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
             continue;
         }
         let Some(client) = client.upgrade() else { break };
-        carry_out(&client, watch, &mut failover, task);
+        if let Some(outcome) = carry_out(&client, watch, &mut failover, task) {
+            last = outcome;
+        }
         let is_away = failover.is_away();
         match (is_away, away.take()) {
             (true, None) => {
                 let held = client.held();
                 log::warn!("client {} has lost its primary, and looks for it", client.id());
-                away = Some(Away { since: Instant::now(), held });
+                let now = Instant::now();
+                away = Some(Away { since: now, held, said: now });
             }
             (false, Some(before)) => {
                 let (kept, after) = (client.held(), before.since.elapsed().as_millis());
@@ -189,14 +196,31 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
                 );
                 watch.change(|state| state.moves += 1);
             }
-            (_, before) => away = before,
+            (true, Some(mut before)) => {
+                if before.said.elapsed() >= SAY_EVERY {
+                    before.said = Instant::now();
+                    log::warn!(
+                        "client {} is without a primary for {} s now: {last}",
+                        client.id(),
+                        before.since.elapsed().as_secs()
+                    );
+                }
+                away = Some(before);
+            }
+            (false, None) => {}
         }
         watch.change(|state| state.is_away = is_away);
     }
     watch.end();
 }
 
-fn carry_out(client: &Instance, watch: &Watch, failover: &mut Failover, task: Task) {
+/// What came of it, if it is worth a line.
+fn carry_out(
+    client: &Instance,
+    watch: &Watch,
+    failover: &mut Failover,
+    task: Task,
+) -> Option<String> {
     let plan = watch.plan();
     match task {
         Task::Wait { .. } => {}
@@ -218,21 +242,21 @@ fn carry_out(client: &Instance, watch: &Watch, failover: &mut Failover, task: Ta
         }
         Task::Reinit { address } => {
             let peer = plan.addresses[address];
-            let status = client.reinit_at(peer, plan.silence.max(ATTEMPT_MIN));
-            match status {
-                Status::Success => {}
-                Status::ClientRemoved => log::error!(
-                    "the primary at {peer} does not know client {} any more, whose locks are lost \
-                     there: begin anew (client_deinit, client_init) if no other one does",
-                    client.id()
-                ),
-                status => log::info!("client {}: not back at {peer}: {status}", client.id()),
-            }
+            let wait = plan.silence.max(ATTEMPT_MIN);
+            let status = client.reinit_at(peer, wait, log::Level::Debug);
             let came = match status {
                 Status::Success => Ok(client.is_at_recovering()),
                 status => Err(status),
             };
             failover.came(boot_ns(), came);
+            return match status {
+                Status::Success => None,
+                Status::ClientRemoved => Some(format!(
+                    "the primary at {peer} does not know it any more, and its locks are lost \
+                     there: begin anew (client_deinit, client_init) if no other one does"
+                )),
+                status => Some(format!("not back at {peer}: {status}")),
+            };
         }
         Task::Claim => {
             let status = client.update_all_locks();
@@ -244,6 +268,7 @@ fn carry_out(client: &Instance, watch: &Watch, failover: &mut Failover, task: Ta
         Task::Done => failover.said(boot_ns(), client.reinit_done()),
         Task::Confirm => failover.confirmed(boot_ns(), client.confirm_all(plan.silence)),
     }
+    None
 }
 
 /// The addresses that a program gives its client: the one it names, then the others.

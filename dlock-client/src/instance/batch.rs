@@ -24,7 +24,7 @@ use dlock_core::word_op::{Chain, Outcome};
 use dlock_fabric::clock::boot_ns;
 
 use super::{code, Instance};
-use crate::execute::{left_ns, tell, CLOCK_WAIT, DATA_WAIT};
+use crate::execute::{left_ns, tell, Limit, CLOCK_WAIT, DATA_WAIT};
 use crate::failover::is_without_primary;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, LockSlotIndex};
 
@@ -112,6 +112,31 @@ impl Instance {
             }
         }
         Status::Success
+    }
+
+    /// Operations on locks whose slots are locked already, each on a lock of its own, and what
+    /// became of them.
+    pub(super) fn together(
+        &self,
+        ops: Vec<(LockId, &LockSlot, LockSlotGuard<'_>, Op)>,
+        limit: Limit,
+    ) -> Vec<(LockId, Status)> {
+        let mut batch = Batch::new(limit.bounds(boot_ns()));
+        let mut places = Vec::with_capacity(ops.len());
+        let mut locks = Vec::with_capacity(ops.len());
+        for (lock, lock_slot, guard, op) in ops {
+            let mut place = Place { lock_slot, guard };
+            let at = batch.place(&place.held().entry);
+            batch.push(op, at);
+            places.push(place);
+            locks.push(lock);
+        }
+        run(&mut batch, &mut places);
+        for place in &places {
+            place.lock_slot.changed.notify_all();
+        }
+        let statuses = batch.results().map(|(_, _, result)| result.status);
+        locks.into_iter().zip(statuses).collect()
     }
 
     /// The word operations of all items, if each is on a lock of its own, which no thread

@@ -20,7 +20,7 @@ use crate::config::ClientConfig;
 use crate::control::address;
 use crate::execute::{settle, Limit};
 use crate::failover::{is_without_primary, look_after, Watch, FAILOVER_WAIT};
-use crate::table::{Busy, ClientLock};
+use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
 /// How long a client that leaves looks for a primary to tell it.
 const DEPARTURE_WAIT: Duration = Duration::from_secs(5);
@@ -152,7 +152,7 @@ impl Instance {
 
     fn leave_at(&self, peer: SocketAddr, until: Instant) -> Status {
         let wait = until.saturating_duration_since(Instant::now()).max(DEPARTURE_PAUSE);
-        match self.join_again(peer, wait) {
+        match self.join_again(peer, wait, log::Level::Debug) {
             Ok(mut joined) => match joined.show() {
                 Ok(()) => joined.leave(),
                 Err(_) => Status::BadResponse,
@@ -203,36 +203,53 @@ impl Instance {
             }
         }
         let open = self.of_all(|held| held.entry.in_doubt().then_some(held.id));
-        open.into_iter().all(|lock| !is_without_primary(self.confirm(lock, silence)))
+        open.chunks(BATCH_MAX).all(|locks| self.confirm(locks, silence))
     }
 
-    /// Asks what became of a hold, or undoes what is in doubt, unless an operation is under way on
-    /// the lock, which does.
-    fn confirm(&self, lock: LockId, silence: Duration) -> Status {
-        let Some(index) = self.table.find(lock) else { return Status::Success };
-        let lock_slot = self.table.lock_slot(index);
-        let Some(mut guard) = lock_slot.try_lock() else { return Status::Success };
-        let is_free = |held: &&ClientLock| held.id == lock && held.busy == Busy::No;
-        let Some(held) = guard.as_ref().filter(is_free) else { return Status::Success };
-        let mode = match held.entry.state() {
-            EntryState::ExclusiveLocked => Some(Mode::Exclusive),
-            EntryState::SharedLocked => Some(Mode::Shared),
-            _ => None,
-        };
-        let start = Instant::now();
-        let status = match mode.filter(|_| held.entry.is_unconfirmed()) {
-            Some(mode) => {
-                let limit = Limit::ending(start + silence);
-                self.run(lock_slot, &mut guard, Op::Extend { mode, expire_s: 0 }, &limit).status
+    /// Asks what became of these holds, together, and undoes what is in doubt, one after the other;
+    /// but not of a lock that an operation is under way on, which does. `false`: not all of it was
+    /// answered.
+    fn confirm(&self, locks: &[LockId], silence: Duration) -> bool {
+        let (mut claimed, mut doubted) = (Vec::new(), Vec::new());
+        for &lock in locks {
+            let Some((lock_slot, guard)) = self.unused(lock) else { continue };
+            let Some(entry) = guard.as_ref().map(|held| &held.entry) else { continue };
+            let mode = match entry.state() {
+                EntryState::ExclusiveLocked => Some(Mode::Exclusive),
+                EntryState::SharedLocked => Some(Mode::Shared),
+                _ => None,
+            };
+            match mode.filter(|_| entry.is_unconfirmed()) {
+                Some(mode) => {
+                    claimed.push((lock, lock_slot, guard, Op::Extend { mode, expire_s: 0 }));
+                }
+                None => doubted.push(lock),
             }
-            None => settle(lock_slot, &mut guard, start + silence).err().unwrap_or(Status::Success),
-        };
-        drop(guard);
-        lock_slot.changed.notify_all();
-        if status == Status::Fail {
-            log::warn!("lock {lock} is lost: another client holds it now");
         }
-        status
+        let statuses = self.together(claimed, Limit::ending(Instant::now() + silence));
+        let mut is_all = true;
+        for (lock, status) in statuses {
+            is_all &= !is_without_primary(status);
+            if status == Status::Fail {
+                log::warn!("lock {lock} is lost: another client holds it now");
+            }
+        }
+        for lock in doubted {
+            let Some((lock_slot, mut guard)) = self.unused(lock) else { continue };
+            let settled = settle(lock_slot, &mut guard, Instant::now() + silence);
+            drop(guard);
+            lock_slot.changed.notify_all();
+            is_all &= !settled.is_err_and(is_without_primary);
+        }
+        is_all
+    }
+
+    /// A lock that no operation is under way on.
+    fn unused(&self, lock: LockId) -> Option<(&LockSlot, LockSlotGuard<'_>)> {
+        let lock_slot = self.table.lock_slot(self.table.find(lock)?);
+        let guard = lock_slot.try_lock()?;
+        let is_free = |held: &ClientLock| held.id == lock && held.busy == Busy::No;
+        guard.as_ref().is_some_and(is_free).then_some((lock_slot, guard))
     }
 
     /// Of all locks that no operation is under way on.

@@ -27,6 +27,7 @@ use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::{ClockEstimate, Refuse};
+use log::Level;
 use parking_lot::{Mutex, RwLock};
 
 use super::{call_on, done, Instance, SessionState, LEFT, OPEN};
@@ -81,7 +82,7 @@ impl Instance {
             tp_mode: config.tp_mode,
             horizon_s: Some(config.effective_horizon_s()),
         };
-        let joined = join(config, (peer, CONTROL_WAIT), request, None, wrap.as_ref())?;
+        let joined = join(config, (peer, CONTROL_WAIT, Level::Warn), request, None, wrap.as_ref())?;
         joined.link.ask_the_time();
         let instance = Instance {
             id: joined.client,
@@ -122,13 +123,14 @@ impl Instance {
             return status;
         }
         match address(ip, self.config.effective_port()) {
-            Ok(peer) => self.reinit_at(peer, CONTROL_WAIT),
+            Ok(peer) => self.reinit_at(peer, CONTROL_WAIT, Level::Warn),
             Err(status) => status,
         }
     }
 
-    /// The same at any address; the connection may take so long, and so may its first answer.
-    pub(crate) fn reinit_at(&self, peer: SocketAddr, wait: Duration) -> Status {
+    /// The same at any address; the connection may take so long, and so may its first answer. A
+    /// failure is logged at this level.
+    pub(crate) fn reinit_at(&self, peer: SocketAddr, wait: Duration, level: Level) -> Status {
         if let Err(status) = self.check(Call::Session) {
             return status;
         }
@@ -141,7 +143,7 @@ impl Instance {
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut joined = match self.join_again(peer, wait) {
+            let mut joined = match self.join_again(peer, wait, level) {
                 Ok(joined) => joined,
                 Err(status) => return status,
             };
@@ -164,7 +166,12 @@ impl Instance {
     }
 
     /// A session of this very client at `peer`, to be shown.
-    pub(super) fn join_again(&self, peer: SocketAddr, wait: Duration) -> Result<Joined, Status> {
+    pub(super) fn join_again(
+        &self,
+        peer: SocketAddr,
+        wait: Duration,
+        level: Level,
+    ) -> Result<Joined, Status> {
         let request = ControlRequest::Reinit {
             version_min: VERSION_MIN,
             version_max: VERSION,
@@ -173,7 +180,7 @@ impl Instance {
             client: self.id,
             secret: self.link.load().secret,
         };
-        join(&self.config, (peer, wait), request, Some(self.id), self.wrap.as_ref())
+        join(&self.config, (peer, wait, level), request, Some(self.id), self.wrap.as_ref())
     }
 
     /// Whether this process has joined, or come back: a forked child of it has a copy of the
@@ -480,20 +487,20 @@ impl SessionState {
 /// Connects, registers (`request` is `Init`, or `Reinit` as `expected`) and attaches.
 fn join(
     config: &ClientConfig,
-    (peer, wait): (SocketAddr, Duration),
+    (peer, wait, level): (SocketAddr, Duration, Level),
     request: ControlRequest,
     expected: Option<ClientId>,
     wrap: Option<&Wrap>,
 ) -> Result<Joined, Status> {
     let choice = config.effective_fabric()?;
-    let mut control = Control::connect(peer, wait)?;
+    let mut control = Control::connect(peer, wait, level)?;
     let sent_ns = boot_ns();
     let reply = control.call(request, Instant::now() + wait);
     let received_ns = boot_ns();
     let until = Instant::now() + Duration::from_nanos(SHOW_WAIT_NS);
     let reply = reply.map_err(|e| e.status_of_init())?;
     if let ControlReply::Error(status) = &reply {
-        log::warn!("the primary at {} refuses this client: {status}", control.peer());
+        log::log!(level, "the primary at {} refuses this client: {status}", control.peer());
     }
     let session = session::accept(reply, expected)?;
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);

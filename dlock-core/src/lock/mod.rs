@@ -467,7 +467,9 @@ impl LockEntry {
                     S::SharedLocked => mode == Mode::Shared,
                     _ => false,
                 };
-                if !fits || self.lock_type == LockType::Rw {
+                // what became of a claim is asked for first, whether it can be extended or not
+                let cannot = self.lock_type == LockType::Rw && self.doubt != Doubt::Claimed;
+                if !fits || cannot {
                     return code(Status::Invalid);
                 }
                 None

@@ -11,8 +11,12 @@
 //!            │ a successor that recovers          │ one that serves               │ refused:
 //!            ▼                                    └─────────────────────┐         │ the next
 //!          Claims ── Claim, Done ─▶ Waits ─ Heartbeat ─ it serves ─▶ Confirms ─▶ Here
-//!            └──────────────┴──── broken: Away ──────────────┘
+//!            └──────────────┴──── broken: Away ──────────────┘          ▲
+//!          Away ── removed at one, refused at all others ─▶ Anew ───────┘
 //! ```
+//! A client that a primary has given up is known to none of them any more: after
+//! [`REMOVED_ROUNDS`] in which one of them says so, and no other takes it, everything that it held
+//! is lost, and it begins anew there.
 //! One [`Task`] is under way at a time: its executor reports it, and asks for the next. A task that
 //! can last is bounded by the executor's own limits; a report that comes late counts like any
 //! other.
@@ -30,6 +34,8 @@ pub const PAUSE_NS: (u64, u64) = (20_000_000, 500_000_000);
 pub const WAITS_NS: u64 = 10_000_000;
 /// Rounds in which what was claimed is asked for. After that each lock's next operation asks.
 pub const CONFIRMS_MAX: u32 = 3;
+/// Times that all addresses are asked before a client that is removed begins anew.
+pub const REMOVED_ROUNDS: u32 = 2;
 /// Addresses of primaries that a client may know.
 pub const ADDRESSES_MAX: usize = 16;
 
@@ -50,6 +56,12 @@ pub enum Task {
     /// Come back as the client that it is, at the address of this number. Report
     /// [`Failover::came`].
     Reinit {
+        /// Its place in the list.
+        address: usize,
+    },
+    /// Everything that was held is lost, and it becomes a new client of the primary at the address
+    /// of this number. Report [`Failover::came`].
+    Anew {
         /// Its place in the list.
         address: usize,
     },
@@ -80,6 +92,8 @@ enum Stage {
     Away {
         from_ns: u64,
     },
+    /// No primary knows it any more.
+    Anew,
     Claims,
     Says,
     /// Waits until the successor serves.
@@ -101,6 +115,9 @@ pub struct Failover {
     /// Attempts since it was here last, and rounds of questions since it came.
     tries: u32,
     confirms: u32,
+    /// Where it was said last in this round that it is removed, and rounds in which it was.
+    removed_at: Option<usize>,
+    removed_rounds: u32,
     /// Until the primary that it waits for is asked again.
     waits_ns: u64,
     random: u64,
@@ -119,6 +136,8 @@ impl Failover {
             next_ns: now_ns,
             tries: 0,
             confirms: 0,
+            removed_at: None,
+            removed_rounds: 0,
             waits_ns: WAITS_NS,
             random: seed | 1,
         };
@@ -145,6 +164,7 @@ impl Failover {
             }
             Stage::Away { from_ns } if now_ns < from_ns => Task::Wait { until_ns: from_ns },
             Stage::Away { .. } => Task::Reinit { address: self.at },
+            Stage::Anew => Task::Anew { address: self.at },
             Stage::Claims => Task::Claim,
             Stage::Says => Task::Done,
             Stage::Confirms => Task::Confirm,
@@ -153,7 +173,7 @@ impl Failover {
 
     /// The connection to the primary is gone.
     pub fn broken(&mut self, now_ns: u64) {
-        if !matches!(self.stage, Stage::Away { .. }) {
+        if !matches!(self.stage, Stage::Away { .. } | Stage::Anew) {
             self.stage = Stage::Away { from_ns: now_ns };
         }
     }
@@ -188,7 +208,7 @@ impl Failover {
 
     /// An attempt to come back has ended. `Ok`: whether that primary recovers.
     pub fn came(&mut self, now_ns: u64, result: Result<bool, Status>) {
-        if !matches!(self.stage, Stage::Away { .. }) {
+        if !matches!(self.stage, Stage::Away { .. } | Stage::Anew) {
             return;
         }
         match result {
@@ -196,13 +216,25 @@ impl Failover {
                 self.is_heard(now_ns);
                 // whatever becomes of this one: another may be as near
                 (self.tries, self.confirms, self.waits_ns) = (0, 0, WAITS_NS);
+                (self.removed_at, self.removed_rounds) = (None, 0);
                 self.stage = match recovers {
                     true if planted::is(Bug::FailoverUntold) => Stage::Says,
                     true => Stage::Claims,
                     false => Stage::Confirms,
                 };
             }
-            Err(_) => self.tries_elsewhere(now_ns),
+            Err(_) if self.stage == Stage::Anew => {
+                // as the last one of a round
+                let addresses = self.addresses as u32;
+                self.at = self.addresses - 1;
+                self.tries = (self.tries / addresses).saturating_mul(addresses) + addresses - 1;
+                self.tries_elsewhere(now_ns);
+            }
+            Err(status) => {
+                let is_removed = status == Status::ClientRemoved;
+                self.removed_at = is_removed.then_some(self.at).or(self.removed_at);
+                self.tries_elsewhere(now_ns);
+            }
         }
     }
 
@@ -264,6 +296,14 @@ impl Failover {
             0 => longest_ns / 2 + self.draw() % (longest_ns / 2),
             _ => 0,
         };
+        if self.tries % self.addresses as u32 == 0 {
+            let removed_at = self.removed_at.take();
+            self.removed_rounds = removed_at.map_or(0, |_| self.removed_rounds + 1);
+            if let Some(at) = removed_at.filter(|_| self.removed_rounds >= REMOVED_ROUNDS) {
+                (self.at, self.stage, self.removed_rounds) = (at, Stage::Anew, 0);
+                return;
+            }
+        }
         let stays = planted::is(Bug::FailoverStays);
         let from_ns = if stays { u64::MAX } else { now_ns.saturating_add(pause_ns) };
         self.stage = Stage::Away { from_ns };
@@ -364,6 +404,55 @@ mod tests {
         f.came(7, Err(Status::NotReady));
         let Task::Wait { until_ns } = f.next(7) else { panic!("{f:?}") };
         assert_eq!(f.next(until_ns), Task::Reinit { address: 0 });
+    }
+
+    #[test]
+    fn a_client_that_no_primary_knows_begins_anew_where_one_serves() {
+        let mut f = at_two();
+        f.broken(5);
+        let mut now = 6;
+        for round in 1..=REMOVED_ROUNDS {
+            for (address, status) in [(0, Status::NotReady), (1, Status::ClientRemoved)] {
+                if let Task::Wait { until_ns } = f.next(now) {
+                    now = until_ns;
+                }
+                assert_eq!(f.next(now), Task::Reinit { address }, "{round}");
+                f.came(now, Err(status));
+            }
+        }
+        assert!(f.is_away());
+        assert_eq!(f.next(now), Task::Anew { address: 1 });
+        f.broken(now);
+        assert_eq!(f.next(now), Task::Anew { address: 1 }, "a report that comes late");
+        // that one recovers by now, and lets nobody new in
+        let mut refused = f.clone();
+        refused.came(now, Err(Status::NotReady));
+        let Task::Wait { until_ns } = refused.next(now) else { panic!("{refused:?}") };
+        let Task::Reinit { address } = refused.next(until_ns) else { panic!("{refused:?}") };
+        refused.came(until_ns, Ok(true));
+        assert_eq!((address, refused.next(until_ns)), (0, Task::Claim), "it is known after all");
+        f.came(now, Ok(false));
+        assert_eq!(f.next(now), Task::Confirm, "its locks are got again");
+        f.confirmed(now, true);
+        assert!(!f.is_away());
+    }
+
+    /// A primary that is not reached just now may know it.
+    #[test]
+    fn a_client_is_not_given_up_for_a_round_in_which_nobody_removes_it() {
+        let mut f = at_two();
+        f.broken(5);
+        let mut now = 6;
+        for round in 0..20 {
+            for at in 0..2 {
+                if let Task::Wait { until_ns } = f.next(now) {
+                    now = until_ns;
+                }
+                assert!(matches!(f.next(now), Task::Reinit { .. }), "{f:?}");
+                let is_removed = at == 0 && round % 2 == 0;
+                f.came(now, Err(if is_removed { Status::ClientRemoved } else { Status::NotReady }));
+            }
+        }
     }
 
     #[test]

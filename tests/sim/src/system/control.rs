@@ -354,7 +354,11 @@ impl Sys {
                     self.joined(c, asked, session);
                 }
             }
-            Answer::Refused(Status::ClientRemoved) => self.start_anew(c),
+            Answer::Refused(status @ Status::ClientRemoved) => match self.clients[c].life {
+                // it asks once more before it believes that
+                Life::Broken if self.clients[c].failover.is_some() => self.came_in_vain(c, status),
+                _ => self.start_anew(c),
+            },
             Answer::Refused(status) if self.clients[c].life == Life::Broken => {
                 self.came_in_vain(c, status);
             }
@@ -393,7 +397,10 @@ impl Sys {
         let client = &mut self.clients[c];
         let (from, to) = (client.clock.local(sent), client.clock.local(now));
         if client.fabric == Fabric::Shm {
-            let server = ServerTime((now as i64 + self.offset) as u64);
+            // of the primary that it is at, which may be dead by now
+            let of_dead = self.dead_offsets.iter().find(|(epoch, _)| *epoch == client.epoch);
+            let offset = of_dead.map_or(self.offset, |(_, offset)| *offset);
+            let server = ServerTime((now as i64 + offset) as u64);
             return client.clock.learn(to, to, server);
         }
         client.clock.learn(from, to, at);
@@ -512,7 +519,7 @@ impl Sys {
     }
 
     /// The primary has forgotten this client: it comes as a new one, with nothing.
-    fn start_anew(&mut self, c: usize) {
+    pub(super) fn start_anew(&mut self, c: usize) {
         self.reset_process(c);
         self.clients[c].life = Life::Joining;
         self.control_soon(c, false);

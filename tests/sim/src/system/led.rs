@@ -52,6 +52,10 @@ impl Sys {
                 true
             }
             Task::Reinit { .. } => false,
+            Task::Anew { .. } => {
+                self.start_anew(c);
+                true
+            }
             _ => {
                 failover.broken(now_ns); // it has come to a primary, which is gone again
                 self.control_after(c, 1);
@@ -91,7 +95,7 @@ impl Sys {
                 self.lead(c, |failover, now_ns| failover.confirmed(now_ns, is_all));
                 self.led(c)
             }
-            Task::Reinit { .. } => {
+            Task::Reinit { .. } | Task::Anew { .. } => {
                 self.break_command(c);
                 None
             }

@@ -145,6 +145,7 @@ impl World {
     /// A successor starts; it waits for everybody who was let in and is alive.
     pub fn successor(&mut self) {
         let sys = &mut self.sys;
+        sys.dead_offsets.push((sys.epoch, sys.offset));
         sys.epoch += 1;
         sys.alive = true;
         sys.memory = super::memory::Memory::new(sys.plan.locks_max + sys.plan.objects_max);

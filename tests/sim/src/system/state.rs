@@ -400,6 +400,8 @@ pub(crate) struct Sys {
     pub was_broken: bool,
     /// Server clock minus true time.
     pub offset: i64,
+    /// What it was at earlier incarnations.
+    pub dead_offsets: Vec<(u32, i64)>,
     pub clients: Vec<Client>,
     pub sessions: Vec<Session>,
     pub inbox: VecDeque<Arrived>,
@@ -443,6 +445,7 @@ impl Sys {
             was_fenced: false,
             was_broken: false,
             offset,
+            dead_offsets: Vec::new(),
             clients: Vec::new(),
             sessions: Vec::new(),
             inbox: VecDeque::new(),
