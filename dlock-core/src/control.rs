@@ -51,7 +51,7 @@ pub struct LockDesc {
 }
 
 /// A lock as a client holds it, told to a recovering primary.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Claim {
     /// The id the lock had.
     pub lock: LockId,
@@ -62,7 +62,7 @@ pub struct Claim {
 }
 
 /// What a [`Claim`] claims: a hold, or the place in the queue of a fair lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeldClaim {
     /// How it is held, or asked for.
     pub mode: Mode,

@@ -142,6 +142,11 @@ impl Primary {
         self.recovering
     }
 
+    /// Its arbiter: for models, which go on with a copy of it after a recovery.
+    pub fn arbiter(&self) -> &Arbiter {
+        &self.arbiter
+    }
+
     /// Whether there is no room for another client.
     pub fn is_full(&self) -> bool {
         self.registry.clients.is_full()

@@ -14,6 +14,7 @@ use crate::bug::Bug;
 use crate::call::{advance, in_doubt, Advanced, Call, What};
 use crate::check;
 use crate::client::Around;
+use crate::failover::{Home, AHEAD_NS};
 use crate::state::{Doing, Event, Setup, State, CLIENTS, EVENTS, START, UNCERTAINTY_NS};
 
 /// No model needs that much time: what does is a livelock.
@@ -44,6 +45,13 @@ pub enum Action {
     Arbiter,
     /// Time passes to the next moment that matters, while everybody is paused.
     Pause,
+    /// The primary dies.
+    Fail,
+    /// A client comes to its successor, and tells what it has; `true`: before what it has under way
+    /// hears that the predecessor is gone.
+    Move(usize, bool),
+    /// A client says to the successor that it has told everything.
+    Say(usize),
     /// Time passes, since nobody can do anything without.
     Wait,
 }
@@ -52,7 +60,7 @@ impl Action {
     /// It happens in the end if it stays possible: the others are accidents.
     pub fn is_fair(self) -> bool {
         use Action as A;
-        !matches!(self, A::Cancel(_) | A::Lose(..) | A::Die(_) | A::Repeat(_) | A::Pause)
+        !matches!(self, A::Cancel(_) | A::Lose(..) | A::Die(_) | A::Repeat(_) | A::Pause | A::Fail)
     }
 }
 
@@ -94,7 +102,9 @@ impl LockModel {
         let mut moments: Vec<ServerTime> = self.due(state).into_iter().collect();
         for c in state.clients.iter().filter(|c| c.entry.refs() > 0) {
             if self.setup.lock_type != LockType::Rw && c.entry.deadline_s() != u32::MAX {
-                let expiry = ServerTime::expiry_of(c.entry.deadline_s());
+                let ahead_ns = if c.home == Home::First { 0 } else { AHEAD_NS };
+                let expiry = ServerTime::expiry_of(c.entry.deadline_s()).0;
+                let expiry = ServerTime(expiry.saturating_sub(ahead_ns));
                 moments.push(expiry);
                 // clients judge expired atomic locks: before it is over for anybody but a clock
                 // that is wrong, and once it is over for all of them
@@ -120,8 +130,13 @@ impl LockModel {
     fn arbiter_at(&self, state: &State) -> ServerTime {
         match self.setup.bug {
             Some(Bug::ArbiterAhead) => state.now.plus_ns(100 * NS),
-            _ => state.now,
+            _ => state.now.plus_ns(state.ahead_ns()),
         }
+    }
+
+    /// What is due until then is looked at, by the true clock.
+    fn tick_until(&self, state: &State) -> ServerTime {
+        ServerTime(self.arbiter_at(state).0 - state.ahead_ns())
     }
 
     fn call(&self, state: &mut State, what: What) {
@@ -183,6 +198,9 @@ impl LockModel {
     }
 
     fn forget(&self, state: &mut State, i: usize) {
+        if state.recovers() {
+            return self.around(|around| state.fenced(i, around));
+        }
         let c = &mut state.clients[i];
         c.known = false;
         c.sent.clear();
@@ -199,7 +217,9 @@ impl LockModel {
     /// out: no client may depend on it.
     fn due(&self, state: &State) -> Option<ServerTime> {
         let told = self.setup.bug != Some(Bug::TimersLost);
-        state.arbiter.next_need().filter(|_| told)
+        let needs = state.arbiter.next_need().filter(|_| told);
+        let needs = needs.map(|at| ServerTime(at.0.saturating_sub(state.ahead_ns())));
+        needs.or(state.recovery_due())
     }
 
     /// Those that are possible without time passing for want of anything else.
@@ -233,13 +253,25 @@ impl LockModel {
                     actions.push(Action::Repeat(i));
                 }
             }
-            if c.gone && c.known {
+            if state.can_forget(i) {
                 actions.push(Action::Forget(i));
             }
+            if state.can_move(i) {
+                actions.push(Action::Move(i, false));
+            }
+            if state.can_move_late(i) {
+                actions.push(Action::Move(i, true));
+            }
+            if state.can_say(i) {
+                actions.push(Action::Say(i));
+            }
+        }
+        if state.can_fail(&self.setup) {
+            actions.push(Action::Fail);
         }
         if state.call.is_some() {
             actions.push(Action::Arbiter);
-        } else if self.due(state).is_some_and(|at| at <= self.arbiter_at(state)) {
+        } else if self.due(state).is_some_and(|at| at <= self.tick_until(state)) {
             actions.push(Action::Tick);
         }
     }
@@ -293,6 +325,12 @@ impl Model for LockModel {
                 self.call(&mut state, What::Request(i, seq, request));
             }
             Action::Forget(i) => self.forget(&mut state, i),
+            Action::Fail => state.fail(),
+            Action::Move(i, late) => self.around(|around| state.moves(i, late, around)),
+            Action::Say(i) => self.around(|around| state.says(i, around)),
+            Action::Tick if state.recovers() => {
+                self.around(|around| state.recovery_time_passes(around));
+            }
             Action::Tick => self.call(&mut state, What::Tick),
             Action::Arbiter => self.run_alone(&mut state),
             Action::Pause | Action::Wait => {
@@ -362,5 +400,12 @@ fn sometimes(event: Event) -> Property<LockModel> {
         TicketByArbiter,
         ArbiterRaced,
         SawTurn,
+        CutInChain,
+        GrantLost,
+        LeftBehind,
+        HoldClaimed,
+        PlaceServed,
+        GivenUp,
+        DiedInRecovery,
     )
 }

@@ -29,4 +29,10 @@ pub enum Bug {
     NoStepBack,
     /// The arbiter is never told that a time it asked for has come.
     TimersLost,
+    /// What a client holds is left out of what it tells a successor.
+    HoldUntold,
+    /// Places in a queue are told in the order in which their clients come to the successor.
+    PlacesByArrival,
+    /// A successor is told of a lock while a chain on it goes on at the predecessor.
+    ToldInChain,
 }

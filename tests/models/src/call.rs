@@ -17,7 +17,7 @@ use dlock_core::word_op::{Word, WordAddr};
 use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord};
 
 use crate::bug::Bug;
-use crate::state::{id, Event, Setup, State, CLIENTS, HANDLE, SLOT};
+use crate::state::{id, Event, Setup, State, CLIENTS, HANDLE};
 
 /// What the arbiter was called for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -182,7 +182,7 @@ impl LockMemory for Replay<'_> {
 fn call(arbiter: &mut Arbiter, memory: &mut Replay<'_>, call: &Call) -> Vec<Sent> {
     let refs: Vec<_> =
         (0..CLIENTS).filter(|&i| memory.state.clients[i].known).map(|i| (id(i), HANDLE)).collect();
-    let lock = LockRef { slot: SLOT, lock_type: memory.setup.lock_type, refs: &refs };
+    let lock = LockRef { slot: memory.state.slot, lock_type: memory.setup.lock_type, refs: &refs };
     let mut out = Vec::new();
     match call.what {
         What::Request(i, seq, request) => {

@@ -6,7 +6,7 @@ use dlock_core::words::{before, AtomicWord, FairWord, RwWord, Ticket};
 use stateright::Model;
 
 use crate::actions::LockModel;
-use crate::state::{Doing, Setup, State, CLIENTS, SLOT};
+use crate::state::{Doing, Setup, State, CLIENTS};
 
 /// Whether two clients believe to hold the lock, and one of them exclusively.
 pub(crate) fn two_hold(state: &State) -> bool {
@@ -29,7 +29,7 @@ pub(crate) fn waiters_are_seen(state: &State, setup: &Setup) -> bool {
         LockType::Rw => RwWord::from_bits(state.word).waiters(),
         LockType::Fair => return true,
     };
-    state.call.is_some() || state.arbiter.waiters(SLOT) == 0 || bit
+    state.call.is_some() || state.arbiter.waiters(state.slot) == 0 || bit
 }
 
 /// A fair lock is granted to a waiter: nobody who has waited at the arbiter since before this
@@ -42,14 +42,19 @@ pub(crate) fn overtakes(state: &mut State, granted: usize, mode: Mode, ticket: T
             return false;
         };
         let queued = !c.sent.iter().any(|(s, _)| s == seq) && c.inbox.is_empty();
-        let earlier = match theirs {
-            Mode::Exclusive => before(their.tx, ticket.tx),
-            Mode::Shared => mode == Mode::Exclusive && before(their.ts, ticket.ts),
-        };
-        i != granted && !c.gone && queued && earlier
+        let excludes = (theirs, mode) != (Mode::Shared, Mode::Shared);
+        i != granted && !c.gone && queued && excludes && precedes((theirs, their), ticket)
     });
     if passed_over {
         state.violate("a waiter of a fair lock is passed over");
+    }
+}
+
+/// Whether a ticket was taken before another one, which it excludes.
+pub(crate) fn precedes((mode, its): (Mode, Ticket), other: Ticket) -> bool {
+    match mode {
+        Mode::Exclusive => before(its.tx, other.tx),
+        Mode::Shared => before(its.ts, other.ts),
     }
 }
 

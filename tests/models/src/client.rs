@@ -13,6 +13,7 @@ use dlock_core::words::{LedgerEntry, LedgerState};
 
 use crate::bug::Bug;
 use crate::check;
+use crate::failover::{Era, Home};
 use crate::state::{id, Doing, Event, Setup, State, HANDLE};
 
 /// Deadlines are actions of the model: no call has one of its own.
@@ -37,6 +38,9 @@ impl State {
             let late = setup.bug == Some(Bug::ForgottenBeforeFenced);
             return late && matches!(c.doing, Doing::Chain { .. });
         }
+        if !self.may_act(i, setup) {
+            return false;
+        }
         match &c.doing {
             Doing::Nothing => !self.finished(i, setup),
             // the primary does one thing at a time
@@ -49,7 +53,8 @@ impl State {
 
     pub(crate) fn can_note(&self, i: usize) -> bool {
         let c = &self.clients[i];
-        !c.gone && matches!(c.doing, Doing::Nothing) && c.entry.late_note().is_some()
+        let may_write = !c.gone && !self.recovers();
+        may_write && matches!(c.doing, Doing::Nothing) && c.entry.late_note().is_some()
     }
 
     pub(crate) fn note(&mut self, i: usize, around: &Around<'_>) {
@@ -99,9 +104,10 @@ impl State {
                 Doing::Flush => self.pauses == 0,
                 Doing::Await { .. } => {
                     // otherwise it may give up, or lose the answer, before it has it
-                    !setup.impatient && setup.losses == 0 && self.can_step(i, setup)
+                    let is_sure = setup.successor.is_none() || self.era == Era::Second;
+                    !setup.impatient && setup.losses == 0 && is_sure && self.can_step(i, setup)
                 }
-                Doing::Nothing if !c.gone => {
+                Doing::Nothing if !c.gone && self.may_act(i, setup) => {
                     // if no time passes, it does not matter when; a release ends what it believes
                     let timeless = setup.lock_type == LockType::Rw || self.pauses == 0;
                     let op = setup.scripts[i].get(c.at);
@@ -153,7 +159,8 @@ impl State {
         let now = self.clock(i, around.setup);
         let true_now = self.now;
         let c = &mut self.clients[i];
-        let Some(&op) = around.setup.scripts[i].get(c.at) else {
+        let script = around.setup.scripts[i].get(c.at).copied();
+        let Some(op) = script.or(asks(&c.entry)) else {
             // the library's own clean-up
             c.operation = Operation::undo(&mut c.entry, now, BOUNDS);
             return match c.operation {
@@ -163,7 +170,7 @@ impl State {
         };
         c.started = true_now;
         if op == Op::Unlock && c.entry.refs() <= 1 {
-            c.holds = None; // from here on it does not touch the resource
+            c.releases = c.holds.take().map(|(_, until)| until); // it does not rely on it any more
         }
         if c.entry.in_doubt() {
             (around.seen)(Event::Resolved);
@@ -179,7 +186,7 @@ impl State {
     }
 
     /// Something was reported to the operation: what does it want next?
-    fn event(
+    pub(crate) fn event(
         &mut self,
         i: usize,
         around: &Around<'_>,
@@ -193,7 +200,7 @@ impl State {
         self.next(i, around);
     }
 
-    fn next(&mut self, i: usize, around: &Around<'_>) {
+    pub(crate) fn next(&mut self, i: usize, around: &Around<'_>) {
         let now = self.clock(i, around.setup);
         let c = &mut self.clients[i];
         let Some(operation) = &mut c.operation else { return };
@@ -236,14 +243,20 @@ impl State {
     }
 
     fn write_ledger(&mut self, i: usize, note: LedgerEntry, around: &Around<'_>) {
+        if self.recovers() {
+            return; // nobody reads what is written at the predecessor
+        }
         self.ledgers[i] = note;
         if around.setup.by_primary {
-            self.arbiter.noted(crate::state::SLOT, id(i), note);
+            self.arbiter.noted(self.slot, id(i), note);
         }
     }
 
-    fn word_op(&mut self, i: usize, word_op: WordOp, around: &Around<'_>) -> u64 {
+    pub(crate) fn word_op(&mut self, i: usize, word_op: WordOp, around: &Around<'_>) -> u64 {
         let old = self.word;
+        if self.recovers() && self.clients.iter().any(|c| c.home != Home::First) {
+            (around.seen)(Event::LeftBehind);
+        }
         match word_op {
             WordOp::Cas { expect, swap, .. } => {
                 let unlocks = self.clients[i].entry.refs() > 0;
@@ -312,7 +325,7 @@ impl State {
     fn executed(&mut self, i: usize, chain: &Chain, values: &Values, setup: &Setup) {
         if setup.by_primary {
             let refs = [(id(i), HANDLE)];
-            let (slot, lock_type) = (crate::state::SLOT, setup.lock_type);
+            let (slot, lock_type) = (self.slot, setup.lock_type);
             let lock = dlock_core::arbiter::LockRef { slot, lock_type, refs: &refs };
             let mut noted = LedgerEntry::new();
             for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
@@ -335,7 +348,8 @@ impl State {
         if wake {
             (around.seen)(Event::Woken);
         }
-        if !(wake && around.setup.bug == Some(Bug::WakeLost)) {
+        let is_lost = self.era != Era::First && c.home == Home::First; // nobody is there
+        if !(wake && around.setup.bug == Some(Bug::WakeLost)) && !is_lost {
             c.sent.push_back((seq, request));
         }
         seq
@@ -417,6 +431,9 @@ impl State {
         if c.holds.is_some() {
             (around.seen)(Event::DiedHolding);
         }
+        if c.home != Home::First && matches!(self.era, Era::Recovery(_)) {
+            (around.seen)(Event::DiedInRecovery);
+        }
         if matches!(&c.doing, Doing::Chain { values, .. } if !values.as_slice().is_empty()) {
             (around.seen)(Event::DiedInChain);
         }
@@ -428,14 +445,33 @@ impl State {
         }
     }
 
-    fn finish(&mut self, i: usize, result: OpResult, around: &Around<'_>) {
+    pub(crate) fn finish(&mut self, i: usize, result: OpResult, around: &Around<'_>) {
         let c = &mut self.clients[i];
         (c.operation, c.asked) = (None, None);
+        let releases = c.releases.take();
+        let believed = c.holds.map(|(_, until)| until).or(releases);
+        if result.status == Status::Fail {
+            self.is_told_of_loss(believed, around.setup);
+        }
+        let c = &mut self.clients[i];
+        if c.entry.ticket().is_none() {
+            c.place = None;
+        }
         let Some(&op) = around.setup.scripts[i].get(c.at) else { return };
         let until = c.started;
         c.started = ServerTime(0);
-        // an unlock whose answer was lost is asked for again, as a caller has to
-        let again = op == Op::Unlock && result.status == Status::BadResponse;
+        // a call without a primary is made again at the successor, and an unlock whose answer was
+        // lost is asked for again, as a caller has to
+        let is_cut_off = around.setup.successor.is_some() && result.status == Status::BadResponse;
+        let mut again = match op {
+            Op::Unlock => result.status == Status::BadResponse,
+            Op::Lock { .. } => is_cut_off,
+            Op::TryLock { .. } | Op::Extend { .. } => false,
+        };
+        if op == Op::Unlock && is_cut_off && around.setup.unheard {
+            c.entry.release_unheard(true);
+            again = false;
+        }
         if !again {
             c.at += 1;
         }
@@ -455,6 +491,10 @@ impl State {
                 };
                 let until = c.holds.map_or(until, |(_, before)| before.max(until));
                 c.holds = Some((mode, until));
+                if c.place.is_some() && self.era == Era::Second {
+                    (around.seen)(Event::PlaceServed);
+                }
+                self.check_order(i, mode, around.setup);
             }
             Status::Success | Status::AlreadyLocked => {
                 self.violate("told to hold what its entry does not hold");
@@ -475,6 +515,16 @@ impl State {
             (around.seen)(Event::SharedTogether);
         }
     }
+}
+
+/// What became of a hold that was claimed, once its script is over.
+fn asks(entry: &LockEntry) -> Option<Op> {
+    let mode = match entry.state() {
+        EntryState::ExclusiveLocked => Mode::Exclusive,
+        EntryState::SharedLocked => Mode::Shared,
+        _ => return None,
+    };
+    entry.is_unconfirmed().then_some(Op::Extend { mode, expire_s: 0 })
 }
 
 fn is_intent(word_op: &WordOp) -> bool {
@@ -525,6 +575,11 @@ impl crate::state::Client {
         };
         let gone = if self.gone { "gone " } else { "" };
         let holds = self.holds.map_or("", |_| "HOLDS ");
-        format!("{gone}{holds}{} {doing}", self.at)
+        let home = match self.home {
+            Home::First => "",
+            Home::Told => "told ",
+            Home::Done => "done ",
+        };
+        format!("{gone}{home}{holds}{} {doing}", self.at)
     }
 }

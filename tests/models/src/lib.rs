@@ -17,6 +17,7 @@ mod bug;
 mod call;
 mod check;
 mod client;
+mod failover;
 mod liveness;
 mod run;
 mod setups;
@@ -24,9 +25,10 @@ mod state;
 
 pub use actions::{Action, LockModel};
 pub use bug::Bug;
+pub use failover::Awaits;
 pub use liveness::{walk, Graph};
 pub use run::{exhaust, hunt, Report};
 #[cfg(feature = "planted")]
 pub use setups::{laps, planted_laps};
-pub use setups::{large, planted, small};
+pub use setups::{large, planted, recoveries, small};
 pub use state::{Event, Setup, State, CLIENTS};

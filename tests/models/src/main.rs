@@ -11,11 +11,11 @@
 
 use std::process::ExitCode;
 
-use dlock_models::{exhaust, hunt, large, planted, small, Setup};
+use dlock_models::{exhaust, hunt, large, planted, recoveries, small, Setup};
 
 fn main() -> ExitCode {
     let what = std::env::args().nth(1).unwrap_or_default();
-    let all = || small().into_iter().chain(large());
+    let all = || small().into_iter().chain(large()).chain(recoveries());
     let failed = match what.as_str() {
         "" => explore(small()),
         "large" => explore(large()),

@@ -6,6 +6,7 @@ use dlock_core::message::{LockType, Mode};
 use dlock_core::words::FairWord;
 
 use crate::bug::Bug;
+use crate::failover::Awaits;
 use crate::state::Event as E;
 use crate::state::Setup;
 
@@ -63,6 +64,8 @@ fn setup(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 3]) -> Setu
         tries: 0,
         late: false,
         by_primary: false,
+        successor: None,
+        unheard: false,
         sometimes: Vec::new(),
         bug: None,
         lane_bits: 16,
@@ -257,6 +260,35 @@ pub fn large() -> Vec<Setup> {
             sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Expired, E::TicketSkipped],
             ..setup("fair: crash, two expiries", Fair, [shortly(X), cycle(X), cycle(X)])
         },
+    ]
+}
+
+/// The primary dies, and its successor recovers: those of CI.
+pub fn recoveries() -> Vec<Setup> {
+    use LockType::{Atomic, Fair, Rw};
+    let counted = |name, lock_type, scripts| Setup {
+        mortal: None,
+        successor: Some(Awaits::Counted),
+        ..setup(name, lock_type, scripts)
+    };
+    let known = |name, lock_type, scripts| Setup {
+        successor: Some(Awaits::Known),
+        ..setup(name, lock_type, scripts)
+    };
+    vec![
+        counted("recovery: fair", Fair, [cycle(X), cycle(X), vec![]]),
+        counted("recovery: fair, reader", Fair, [cycle(X), cycle(S), vec![]]),
+        known("recovery: fair, crash", Fair, [cycle(X), cycle(X), vec![]]),
+        Setup {
+            by_primary: true,
+            ..counted("recovery: fair, tcp", Fair, [cycle(X), cycle(X), cycle(X)])
+        },
+        Setup {
+            by_primary: true,
+            ..known("recovery: fair, crash, tcp", Fair, [cycle(X), cycle(S), cycle(X)])
+        },
+        counted("recovery: atomic", Atomic, [cycle(X), cycle(X), vec![]]),
+        counted("recovery: read-write", Rw, [cycle(S), cycle(S), cycle(X)]),
     ]
 }
 

@@ -11,10 +11,11 @@ use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::Operation;
 use dlock_core::word_op::{Chain, Values};
-use dlock_core::words::LedgerEntry;
+use dlock_core::words::{LedgerEntry, Ticket};
 
 use crate::bug::Bug;
 use crate::call::Call;
+use crate::failover::{Awaits, Era, Home, AHEAD_NS};
 
 /// Clients of every model.
 pub const CLIENTS: usize = 3;
@@ -51,6 +52,10 @@ pub struct Setup {
     pub late: bool,
     /// Chains are executed by the primary, as for tcp clients: whole, and tickets are known.
     pub by_primary: bool,
+    /// The primary may die, once, and has a successor, which waits for its clients so.
+    pub successor: Option<Awaits>,
+    /// A release that had no primary to go to is not asked for again: it is over for its caller.
+    pub unheard: bool,
     /// What must be seen to happen, or the model proves less than it seems to.
     pub sometimes: Vec<Event>,
     /// A defect in what surrounds the core.
@@ -117,10 +122,24 @@ pub enum Event {
     ArbiterRaced,
     /// A client saw its turn by itself.
     SawTurn,
+    /// A client came to the successor in the middle of a chain.
+    CutInChain,
+    /// A client came to the successor with a grant of the predecessor on its way, which is lost.
+    GrantLost,
+    /// A client changed the predecessor's word after another one had told the successor.
+    LeftBehind,
+    /// A hold was claimed at the successor.
+    HoldClaimed,
+    /// A place in the queue was claimed at the successor, and served there.
+    PlaceServed,
+    /// A client was not waited for any longer.
+    GivenUp,
+    /// A client died after it had come to the successor, which recovered.
+    DiedInRecovery,
 }
 
 /// All events.
-pub(crate) const EVENTS: u32 = Event::SawTurn as u32 + 1;
+pub(crate) const EVENTS: u32 = Event::DiedInRecovery as u32 + 1;
 
 /// What a client does next: the effect of its operation that it carries out, or that it waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -159,6 +178,12 @@ pub(crate) struct Client {
     pub(crate) holds: Option<(Mode, ServerTime)>,
     /// When the operation began; zero between operations.
     pub(crate) started: ServerTime,
+    /// At which primary it is.
+    pub(crate) home: Home,
+    /// The ticket with which it came to the successor, until that is done.
+    pub(crate) place: Option<(Mode, Ticket)>,
+    /// What it believed to hold when it began to release it.
+    pub(crate) releases: Option<ServerTime>,
 }
 
 /// Everything that decides what can follow.
@@ -177,6 +202,9 @@ pub struct State {
     pub(crate) losses: u8,
     /// [`Bug::ServedTwice`]: requests that may still be served again.
     pub(crate) repeats: u8,
+    pub(crate) era: Era,
+    /// Where the lock is.
+    pub(crate) slot: Slot,
     pub(crate) violation: Option<&'static str>,
 }
 
@@ -190,7 +218,9 @@ impl Client {
     fn new(i: usize, setup: &Setup) -> Self {
         let (lock_type, word) = (setup.lock_type, setup.start_word);
         let grant = LockGrant { lock: LockId(1), handle: HANDLE, slot: SLOT, word, already: false };
-        let desc = LockDesc { name: Vec::new(), lock_type, lease_s: 0 };
+        // nobody is told the name but a successor
+        let name = if setup.successor.is_some() { b"l".to_vec() } else { Vec::new() };
+        let desc = LockDesc { name, lock_type, lease_s: 0 };
         let mut entry = LockEntry::new(id(i), 0, lock_type, &grant, desc);
         entry.may_try(setup.tries > 0);
         entry.notes_late(setup.late);
@@ -205,9 +235,13 @@ impl Client {
             inbox: VecDeque::new(),
             seq: 0,
             gone: false,
-            known: true,
+            // who does nothing need not be waited for
+            known: setup.successor.is_none() || !setup.scripts[i].is_empty(),
             holds: None,
             started: ServerTime(0),
+            home: Home::First,
+            place: None,
+            releases: None,
         }
     }
 
@@ -216,7 +250,8 @@ impl Client {
         let fresh = Self::new(i, setup);
         let (at, sent) = (self.at, std::mem::take(&mut self.sent));
         let at = if self.gone { 0 } else { at };
-        *self = Self { at, sent, gone: self.gone, known: self.known, ..fresh };
+        let Self { gone, known, home, .. } = *self;
+        *self = Self { at, sent, gone, known, home, ..fresh };
     }
 }
 
@@ -237,15 +272,21 @@ impl State {
             pauses: setup.pauses,
             losses: setup.losses,
             repeats: u8::from(setup.bug == Some(Bug::ServedTwice)),
+            era: Era::First,
+            slot: SLOT,
             violation: None,
         }
     }
 
-    /// What a client knows of the time.
+    /// What a client knows of the time. Its own clock goes on whatever the primary.
     pub(crate) fn clock(&self, i: usize, setup: &Setup) -> Now {
         let uncertainty_ns = if setup.bug == Some(Bug::ClockTooSure) { 0 } else { UNCERTAINTY_NS };
-        let time = ServerTime(self.now.0.saturating_add_signed(SKEW_NS[i]));
-        Now::within(time, uncertainty_ns)
+        let own = ServerTime(self.now.0.saturating_add_signed(SKEW_NS[i]));
+        let now = Now::within(own, uncertainty_ns);
+        match self.clients[i].home {
+            Home::First => Now { horizon_ns: self.horizon_ns(i, setup), ..now },
+            Home::Told | Home::Done => Now { time: own.plus_ns(AHEAD_NS), ..now },
+        }
     }
 
     pub(crate) fn violate(&mut self, what: &'static str) {

@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The primary dies, and its successor begins with empty memory.
+//!
+//! ```text
+//!   First ── Fail ─▶ Recovery ── the last claim, or the last one is given up ─▶ Second
+//!   client:  First ─ Move: what is under way is cut off, and all is told ─▶ Told ─ Say ─▶ Done
+//! ```
+//! The successor is a real [`Primary`]: it is made anew for each message, from all that it was told
+//! so far, since a primary cannot be copied. When it has settled everything, the model goes on
+//! with its arbiter and with the memory that it has written. What clients tell is what their
+//! [`Binding`] and [`Claims`] make of their entries.
+//!
+//! The predecessor's memory lives on: whoever has not come to the successor operates on it as
+//! before (a mapping of shared memory outlives its primary), and nobody answers there any more.
+//! Whose chains the primary executes does nothing until it moves. The clock of the successor has
+//! nothing to do with that of the predecessor.
+
+use dlock_core::clock::{Now, ServerTime, NS};
+use dlock_core::control::{Claim, ControlReply, ControlRequest, Secret};
+use dlock_core::exec::LockMemory;
+use dlock_core::fabric::FabricKind;
+use dlock_core::ids::{ClientId, Epoch, Handle};
+use dlock_core::lock::Op;
+use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::primary::{Known, Primary, PrimaryConfig};
+use dlock_core::session::{Binding, Claims, Verdict};
+use dlock_core::word_op::{Outcome, Word, WordAddr};
+use dlock_core::words::{FairWord, LedgerEntry, Ticket};
+
+use crate::bug::Bug;
+use crate::client::Around;
+use crate::state::{id, Doing, Event, Setup, State, CLIENTS, HANDLE, SKEW_NS};
+
+const FIRST: Epoch = Epoch(1);
+const SECOND: Epoch = Epoch(2);
+/// What the successor's clock is ahead of the predecessor's: more than any lease.
+pub(crate) const AHEAD_NS: u64 = 500 * NS;
+/// Without hearing of its primary for so long, a client does not believe that it holds anything.
+const HORIZON_S: u32 = 30;
+/// So long the successor waits at least.
+const DEADLINE_S: u32 = 1;
+
+/// Whom the successor waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaits {
+    /// As many clients as there are, without end.
+    Counted,
+    /// Those that the predecessor knew, each until its horizon. Its clients have one.
+    Known,
+}
+
+/// Which primary there is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Era {
+    First,
+    Recovery(Recovery),
+    Second,
+}
+
+/// The successor while it recovers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Recovery {
+    /// When the predecessor died, and the successor began.
+    since: ServerTime,
+    /// The predecessor's clients.
+    known: Vec<usize>,
+    heard: Vec<(ServerTime, Message)>,
+    /// When it ends without hearing anything more.
+    due: Option<ServerTime>,
+}
+
+/// What the successor is told.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Message {
+    Comes(usize),
+    Claims(usize, Vec<Claim>),
+    Done(usize),
+    Fenced(usize),
+    TimePasses,
+}
+
+/// At which primary a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Home {
+    First,
+    /// At the successor, which it has told what it has.
+    Told,
+    /// ... and that this is all.
+    Done,
+}
+
+/// Another one, if everybody who knew the lock was fenced.
+const SLOTS: usize = 3;
+
+/// The successor's memory.
+#[derive(Clone, Copy, Default)]
+struct Memory {
+    words: [[u64; 4]; SLOTS],
+    ledgers: [LedgerEntry; CLIENTS],
+}
+
+impl Memory {
+    fn at(&mut self, addr: WordAddr) -> &mut u64 {
+        &mut self.words[addr.slot().0 as usize][addr.word() as usize]
+    }
+}
+
+impl LockMemory for Memory {
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        let word = self.at(addr);
+        let old = *word;
+        *word = if old == expect { swap } else { old };
+        old
+    }
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
+        let word = self.at(addr);
+        std::mem::replace(word, word.wrapping_add(add))
+    }
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        *self.at(addr)
+    }
+    fn set(&mut self, addr: WordAddr, value: u64) {
+        *self.at(addr) = value;
+    }
+    fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
+        self.ledgers[client.get() as usize - 1]
+    }
+    fn set_ledger(&mut self, client: ClientId, _: Handle, entry: LedgerEntry) {
+        self.ledgers[client.get() as usize - 1] = entry;
+    }
+}
+
+impl Recovery {
+    /// A successor that has heard all this, its memory, and its last answer.
+    fn replay(&self, setup: &Setup) -> (Primary, Memory, ControlReply) {
+        let is_counted = setup.successor == Some(Awaits::Counted);
+        let mut primary = Primary::new(PrimaryConfig {
+            epoch: SECOND,
+            anchor_s: 0,
+            tp_mode: 0,
+            recovery_clients: if is_counted { self.known.len() as u32 } else { 0 },
+            clients_max: CLIENTS,
+            locks_max: 1,
+            objects_max: 1,
+            absent_grace_ns: None,
+        });
+        if !is_counted {
+            let secrets = [Secret([0; 16]); 3];
+            let known = |&i: &usize| Known { client: id(i), secrets, horizon_s: HORIZON_S };
+            let all: Vec<Known> = self.known.iter().map(known).collect();
+            primary.awaits(self.since.plus_ns(AHEAD_NS), &all, DEADLINE_S);
+        }
+        let fabric = if setup.by_primary { FabricKind::Tcp } else { FabricKind::Shm };
+        let (mut memory, mut reply, mut out) = (Memory::default(), ControlReply::Done, Vec::new());
+        for (at, message) in &self.heard {
+            let at = at.plus_ns(AHEAD_NS);
+            let mut asked = |primary: &mut Primary, i: usize, request| {
+                primary.control(at, &mut memory, id(i), request, &mut out)
+            };
+            match message {
+                Message::Comes(i) => {
+                    primary.add_client(id(*i)).expect("there is room for all");
+                    primary.came_back(id(*i));
+                    primary.attached(at, &mut memory, id(*i), fabric, &mut out);
+                }
+                Message::Claims(i, claims) => {
+                    reply = asked(&mut primary, *i, ControlRequest::UpdateLocks(claims.clone()));
+                }
+                Message::Done(i) => reply = asked(&mut primary, *i, ControlRequest::ReinitDone),
+                Message::Fenced(i) => _ = primary.fenced(id(*i)),
+                Message::TimePasses => {}
+            }
+            primary.tick(at, &mut memory, &mut out);
+        }
+        assert!(out.is_empty(), "nobody is served in a recovery");
+        (primary, memory, reply)
+    }
+}
+
+impl State {
+    /// Whether this client's word operations take effect, and it begins operations.
+    pub(crate) fn may_act(&self, i: usize, setup: &Setup) -> bool {
+        match &self.era {
+            Era::First => true,
+            Era::Second => self.clients[i].home == Home::Done,
+            Era::Recovery(_) => {
+                let is_in_time = !self.clock(i, setup).is_past_horizon();
+                self.clients[i].home == Home::First && !setup.by_primary && is_in_time
+            }
+        }
+    }
+
+    pub(crate) fn recovers(&self) -> bool {
+        matches!(self.era, Era::Recovery(_))
+    }
+
+    /// The clock of the primary that serves.
+    pub(crate) fn ahead_ns(&self) -> u64 {
+        if self.era == Era::First { 0 } else { AHEAD_NS }
+    }
+
+    /// When the successor stops waiting, by the true clock.
+    pub(crate) fn recovery_due(&self) -> Option<ServerTime> {
+        match &self.era {
+            Era::Recovery(recovery) => recovery.due,
+            Era::First | Era::Second => None,
+        }
+    }
+
+    /// The end of the session at the predecessor, on the client's own clock.
+    pub(crate) fn horizon_ns(&self, i: usize, setup: &Setup) -> u64 {
+        match &self.era {
+            Era::Recovery(recovery) if setup.successor == Some(Awaits::Known) => {
+                let since = recovery.since.0.saturating_add_signed(SKEW_NS[i]);
+                since + u64::from(HORIZON_S) * NS
+            }
+            _ => u64::MAX,
+        }
+    }
+
+    pub(crate) fn can_fail(&self, setup: &Setup) -> bool {
+        let is_busy = |i: usize| !self.clients[i].gone && !self.finished(i, setup);
+        setup.successor.is_some() && self.era == Era::First && (0..CLIENTS).any(is_busy)
+    }
+
+    pub(crate) fn can_move(&self, i: usize) -> bool {
+        let c = &self.clients[i];
+        self.recovers() && !c.gone && c.known && c.home == Home::First
+    }
+
+    pub(crate) fn can_say(&self, i: usize) -> bool {
+        let c = &self.clients[i];
+        self.recovers() && !c.gone && c.home == Home::Told
+    }
+
+    /// Whether what a gone client has can be undone: the successor knows nothing of one that has
+    /// not come.
+    pub(crate) fn can_forget(&self, i: usize) -> bool {
+        let c = &self.clients[i];
+        c.gone && c.known && !(self.recovers() && c.home == Home::First)
+    }
+
+    /// Whether a client in a wait or a pause has given its lock free, so that the successor may be
+    /// told of it before the operation hears that its session is over.
+    pub(crate) fn can_move_late(&self, i: usize) -> bool {
+        let waits = |request: &Request| matches!(request, Request::Wait { .. });
+        self.can_move(i)
+            && match &self.clients[i].doing {
+                Doing::Await { request, .. } => waits(request),
+                Doing::Pause => true,
+                _ => false,
+            }
+    }
+
+    /// The primary dies, between any two verbs.
+    pub(crate) fn fail(&mut self) {
+        let known = (0..CLIENTS).filter(|&i| self.clients[i].known).collect();
+        let mut recovery = Recovery { since: self.now, known, heard: Vec::new(), due: None };
+        recovery.due = None;
+        self.call = None;
+        self.arbiter = dlock_core::arbiter::Arbiter::new(0);
+        // nobody reads those of the predecessor any more
+        self.ledgers = [LedgerEntry::new(); CLIENTS];
+        self.clients.iter_mut().for_each(|c| c.sent.clear());
+        self.era = Era::Recovery(recovery);
+    }
+
+    /// What is under way at the predecessor ends: its outcome is not known.
+    fn cut(&mut self, i: usize, around: &Around<'_>) {
+        loop {
+            match std::mem::replace(&mut self.clients[i].doing, Doing::Nothing) {
+                Doing::Nothing => break,
+                Doing::Finish(result) => self.finish(i, result, around),
+                Doing::WriteLedger(_) | Doing::Tell(_) => self.next(i, around),
+                Doing::Chain { values, .. } => {
+                    if !values.as_slice().is_empty() {
+                        (around.seen)(Event::CutInChain);
+                    }
+                    self.event(i, around, |operation, entry, now| {
+                        operation.outcome(entry, Outcome::Unknown, now);
+                    });
+                }
+                Doing::Flush => self.event(i, around, |operation, entry, now| {
+                    operation.flushed(entry, false, now);
+                }),
+                Doing::Pause | Doing::Ask(_) | Doing::Await { .. } => {
+                    self.event(i, around, |operation, entry, now| operation.replaced(entry, now));
+                }
+            }
+        }
+        let c = &mut self.clients[i];
+        if c.inbox.iter().any(|(_, r)| matches!(r, Reply::Granted { .. })) {
+            (around.seen)(Event::GrantLost);
+        }
+        c.inbox.clear();
+        (c.asked, c.seq) = (None, 0);
+    }
+
+    /// A client comes to the successor, and tells it what it has. `late`: its operation hears only
+    /// then that its session is over.
+    pub(crate) fn moves(&mut self, i: usize, late: bool, around: &Around<'_>) {
+        let in_chain = matches!(self.clients[i].doing, Doing::Chain { .. })
+            && around.setup.bug == Some(Bug::ToldInChain);
+        if !late && !in_chain {
+            self.cut(i, around);
+        }
+        let old = self.clock(i, around.setup);
+        let mut binding = Binding::new(FIRST);
+        assert!(!binding.moves_to(SECOND, old), "it is another incarnation");
+        self.clients[i].home = Home::Told;
+        self.tells(Message::Comes(i), around);
+        let now = self.clock(i, around.setup);
+        let is_held = self.claims(i, binding, now, around);
+        if in_chain {
+            self.ends_chain(i, around);
+        }
+        self.cut(i, around);
+        if !is_held {
+            self.says(i, around); // it has nothing to lose
+        }
+    }
+
+    /// Whether anything is claimed.
+    fn claims(&mut self, i: usize, mut binding: Binding, now: Now, around: &Around<'_>) -> bool {
+        let mut claim = binding.claim(&mut self.clients[i].entry, now);
+        let is_held = claim.held.is_some();
+        if let Some(held) = claim.held.filter(|held| held.fair.is_some() || !held.is_queued) {
+            self.clients[i].place = held.fair.map(|place| (held.mode, place.ticket));
+            if !held.is_queued {
+                (around.seen)(Event::HoldClaimed);
+            }
+        }
+        self.break_claim(&mut claim, around.setup);
+        let mut claims = Claims::new(vec![((), claim)], false);
+        while let Some(ControlRequest::UpdateLocks(told)) = claims.request() {
+            let reply = self.tells(Message::Claims(i, told), around);
+            let Ok(verdicts) = claims.answered(Ok(reply)) else {
+                self.violate("a client that was waited for is refused");
+                return is_held;
+            };
+            for (_, verdict) in verdicts {
+                let Verdict::Place { grant, is_lost } = verdict else { continue };
+                assert_eq!(grant.handle, HANDLE, "there is one lock");
+                self.slot = grant.slot;
+                binding.bind(&mut self.clients[i].entry, &grant, (SECOND, 0), is_lost, now);
+            }
+        }
+        is_held
+    }
+
+    fn break_claim(&self, claim: &mut Claim, setup: &Setup) {
+        match (setup.bug, &mut claim.held) {
+            (Some(Bug::HoldUntold), held) => *held = held.filter(|held| held.is_queued),
+            (Some(Bug::PlacesByArrival), Some(held)) => {
+                let Era::Recovery(recovery) = &self.era else { return };
+                let number = recovery.heard.len() as u16;
+                if let Some(place) = &mut held.fair {
+                    place.ticket = Ticket { tx: number, ts: number };
+                    place.word = FairWord::new().with_mx(number + 1).into_bits();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// [`Bug::ToldInChain`]: the chain goes on, on the word of the predecessor.
+    fn ends_chain(&mut self, i: usize, around: &Around<'_>) {
+        let doing = std::mem::replace(&mut self.clients[i].doing, Doing::Nothing);
+        if let Doing::Chain { chain, mut values } = doing {
+            while values.as_slice().len() < chain.ops().len() {
+                let word_op = chain.ops()[values.as_slice().len()];
+                values.push(self.word_op(i, word_op, around));
+            }
+            self.event(i, around, |operation, entry, now| {
+                operation.outcome(entry, Outcome::Done(values), now);
+            });
+            while matches!(self.clients[i].doing, Doing::WriteLedger(_) | Doing::Finish(_)) {
+                match std::mem::replace(&mut self.clients[i].doing, Doing::Nothing) {
+                    Doing::Finish(result) => self.finish(i, result, around),
+                    _ => self.next(i, around),
+                }
+            }
+        }
+    }
+
+    /// A client has told everything.
+    pub(crate) fn says(&mut self, i: usize, around: &Around<'_>) {
+        self.clients[i].home = Home::Done;
+        self.tells(Message::Done(i), around);
+    }
+
+    /// A client that has died since it came is fenced.
+    pub(crate) fn fenced(&mut self, i: usize, around: &Around<'_>) {
+        self.clients[i].known = false;
+        self.tells(Message::Fenced(i), around);
+    }
+
+    pub(crate) fn recovery_time_passes(&mut self, around: &Around<'_>) {
+        self.tells(Message::TimePasses, around);
+    }
+
+    fn tells(&mut self, message: Message, around: &Around<'_>) -> ControlReply {
+        let now = self.now;
+        let Era::Recovery(recovery) = &mut self.era else {
+            return ControlReply::Error(dlock_core::status::Status::Error);
+        };
+        recovery.heard.push((now, message));
+        let (primary, memory, reply) = recovery.replay(around.setup);
+        if primary.is_recovering() {
+            let later = |at: &ServerTime| at.0 > AHEAD_NS;
+            recovery.due =
+                primary.next_wakeup().filter(later).map(|at| ServerTime(at.0 - AHEAD_NS));
+        } else {
+            self.settled(&primary, memory, around);
+        }
+        reply
+    }
+
+    /// All claims are settled, and the successor serves.
+    fn settled(&mut self, primary: &Primary, memory: Memory, around: &Around<'_>) {
+        let own_horizon_ns: [u64; CLIENTS] =
+            std::array::from_fn(|i| self.horizon_ns(i, around.setup));
+        let words = memory.words[self.slot.0 as usize];
+        (self.word, self.companion) = (words[Word::W0 as usize], words[Word::W1 as usize]);
+        self.ledgers = memory.ledgers;
+        self.arbiter = primary.arbiter().clone();
+        self.era = Era::Second;
+        for i in 0..CLIENTS {
+            let horizon_ns = own_horizon_ns[i].saturating_add_signed(-SKEW_NS[i]);
+            let (now, c) = (self.now, &mut self.clients[i]);
+            if !c.known || c.home == Home::Done {
+                continue;
+            }
+            (around.seen)(Event::GivenUp);
+            let until = c.holds.map(|(_, until)| until.min(ServerTime(horizon_ns)));
+            if !c.gone && until.is_some_and(|until| until > now) {
+                self.violate("a client is given up while it believes to hold the lock");
+            }
+            let c = &mut self.clients[i];
+            (c.gone, c.known, c.holds) = (true, false, None);
+            c.inbox.clear();
+            c.forget_all(i, around.setup);
+        }
+        (0..CLIENTS).for_each(|i| self.settle(i, around));
+    }
+
+    /// A client was told that what it holds is not held, or was not when it released it.
+    pub(crate) fn is_told_of_loss(&mut self, until: Option<ServerTime>, setup: &Setup) {
+        if setup.successor.is_some() && until.is_some_and(|until| until > self.now) {
+            self.violate("a hold that its client believes in is lost");
+        }
+    }
+
+    /// A client got the lock at the successor: whoever has waited since the predecessor, and before
+    /// it, and excludes it, must have had it. `is_patient`: nobody lost its place to a pause.
+    pub(crate) fn check_order(&mut self, granted: usize, mode: Mode, setup: &Setup) {
+        if self.era != Era::Second || setup.lock_type != LockType::Fair || setup.pauses > 0 {
+            return;
+        }
+        let mine = self.clients[granted].place;
+        let passed_over = (0..CLIENTS).filter(|&i| i != granted).any(|i| {
+            let c = &self.clients[i];
+            let wants = matches!(setup.scripts[i].get(c.at), Some(Op::Lock { .. }));
+            let waits = wants && !c.gone && c.entry.refs() == 0;
+            let Some(their) = c.place.filter(|_| waits) else { return false };
+            let excludes = (their.0, mode) != (Mode::Shared, Mode::Shared);
+            excludes && mine.is_none_or(|mine| crate::check::precedes(their, mine.1))
+        });
+        if passed_over {
+            self.violate("a ticket of the predecessor is passed over by a later one");
+        }
+    }
+}
