@@ -30,5 +30,5 @@ pub use liveness::{walk, Graph};
 pub use run::{exhaust, hunt, Report};
 #[cfg(feature = "planted")]
 pub use setups::{laps, planted_laps};
-pub use setups::{large, planted, recoveries, small};
+pub use setups::{large, planted, planted_recoveries, recoveries, small};
 pub use state::{Event, Setup, State, CLIENTS};

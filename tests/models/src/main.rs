@@ -11,7 +11,7 @@
 
 use std::process::ExitCode;
 
-use dlock_models::{exhaust, hunt, large, planted, recoveries, small, Setup};
+use dlock_models::{exhaust, hunt, large, planted, planted_recoveries, recoveries, small, Setup};
 
 fn main() -> ExitCode {
     let what = std::env::args().nth(1).unwrap_or_default();
@@ -20,6 +20,8 @@ fn main() -> ExitCode {
         "" => explore(small()),
         "large" => explore(large()),
         "bugs" => bugs(planted()),
+        "recoveries" => explore(recoveries()),
+        "recovery-bugs" => bugs(planted_recoveries()),
         #[cfg(feature = "planted")]
         "laps" => explore(dlock_models::laps()),
         #[cfg(feature = "planted")]

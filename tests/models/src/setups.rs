@@ -278,7 +278,49 @@ pub fn recoveries() -> Vec<Setup> {
     vec![
         counted("recovery: fair", Fair, [cycle(X), cycle(X), vec![]]),
         counted("recovery: fair, reader", Fair, [cycle(X), cycle(S), vec![]]),
+        Setup {
+            unheard: true,
+            ..counted("recovery: fair, unheard", Fair, [cycle(X), cycle(S), vec![]])
+        },
         known("recovery: fair, crash", Fair, [cycle(X), cycle(X), vec![]]),
+        Setup {
+            pauses: 1,
+            ..known("recovery: fair, late", Fair, [cycle(X), cycle(X), vec![]])
+        },
+        Setup {
+            pauses: 2,
+            ..known("recovery: fair, late2", Fair, [cycle(X), cycle(X), vec![]])
+        },
+        Setup {
+            pauses: 1,
+            ..known("recovery: fair, late shared", Fair, [cycle(S), cycle(X), vec![]])
+        },
+        Setup {
+            tries: 2,
+            ..known("recovery: fair, hand-over", Fair, [claimed(X), claimed(X), vec![]])
+        },
+        Setup {
+            tries: 2,
+            pauses: 1,
+            ..known("recovery: fair, hand-over, late", Fair, [claimed(X), claimed(X), vec![]])
+        },
+        Setup {
+            tries: 1,
+            late: true,
+            ..known("recovery: fair, late notes", Fair, [twice(X), claimed(X), vec![]])
+        },
+        Setup {
+            pauses: 1,
+            ..counted("recovery: fair, expiry", Fair, [shortly(X), cycle(X), vec![]])
+        },
+        Setup {
+            pauses: 2,
+            ..counted("recovery: fair, expiry 2", Fair, [shortly(X), cycle(X), vec![]])
+        },
+        counted("recovery: fair, try", Fair, [try_cycle(S), cycle(X), vec![]]),
+        counted("recovery: fair, twice", Fair, [twice(X), twice(X), vec![]]),
+        counted("recovery: fair, three", Fair, [cycle(X), cycle(X), cycle(X)]),
+        counted("recovery: fair, readers", Fair, [cycle(S), cycle(S), cycle(X)]),
         Setup {
             by_primary: true,
             ..counted("recovery: fair, tcp", Fair, [cycle(X), cycle(X), cycle(X)])
@@ -287,8 +329,65 @@ pub fn recoveries() -> Vec<Setup> {
             by_primary: true,
             ..known("recovery: fair, crash, tcp", Fair, [cycle(X), cycle(S), cycle(X)])
         },
-        counted("recovery: atomic", Atomic, [cycle(X), cycle(X), vec![]]),
+        counted("recovery: atomic", Atomic, [cycle(X), cycle(X), cycle(X)]),
+        Setup {
+            pauses: 1,
+            ..known("recovery: atomic, late", Atomic, [shortly(X), cycle(X), vec![]])
+        },
+        Setup {
+            unheard: true,
+            tries: 2,
+            ..counted("recovery: atomic, unheard", Atomic, [cycle(X), cycle(X), cycle(X)])
+        },
         counted("recovery: read-write", Rw, [cycle(S), cycle(S), cycle(X)]),
+        known("recovery: read-write, crash", Rw, [cycle(S), cycle(X), vec![]]),
+        Setup {
+            pauses: 1,
+            ..known("recovery: read-write, late", Rw, [cycle(S), cycle(X), vec![]])
+        },
+    ]
+}
+
+/// What the rules of a recovery are for: each is broken, around the core or in it.
+pub fn planted_recoveries() -> Vec<Setup> {
+    use LockType::Fair;
+    let with = |bug, name, scripts| Setup {
+        mortal: None,
+        successor: Some(Awaits::Counted),
+        bug: Some(bug),
+        ..setup(name, Fair, scripts)
+    };
+    let mut all = vec![
+        with(Bug::HoldUntold, "hold untold", [cycle(X), cycle(X), vec![]]),
+        with(Bug::PlacesByArrival, "places by arrival", [cycle(X), cycle(X), cycle(X)]),
+        with(Bug::ToldInChain, "told in a chain", [cycle(X), cycle(X), vec![]]),
+    ];
+    #[cfg(feature = "planted")]
+    all.extend(core_recoveries());
+    all
+}
+
+#[cfg(feature = "planted")]
+fn core_recoveries() -> Vec<Setup> {
+    use dlock_core::planted::Bug as Core;
+    let of = |name: &str| recoveries().into_iter().find(|s| s.name == name).expect("a recovery");
+    let with = |bug, name| Setup { core_bug: Some(bug), sometimes: Vec::new(), ..of(name) };
+    vec![
+        with(Core::ClaimsCountedTwice, "recovery: fair"),
+        with(Core::ClaimedShareForgotten, "recovery: fair"),
+        with(Core::RecoveryEarly, "recovery: fair"),
+        with(Core::DeadlineAlone, "recovery: fair, late"),
+        with(Core::ClaimOnNewClock, "recovery: fair"),
+        with(Core::EarlierClaimCounts, "recovery: fair, expiry"),
+        with(Core::ClaimRoundedDown, "recovery: fair, expiry"),
+        with(Core::HorizonIgnored, "recovery: fair, late"),
+        with(Core::UnheardForgotten, "recovery: fair, unheard"),
+        with(Core::UnknownIsFailure, "recovery: fair"),
+        with(Core::ClaimsCountedTwice, "recovery: read-write"),
+        with(Core::ClaimedShareForgotten, "recovery: read-write"),
+        with(Core::EarlierClaimCounts, "recovery: atomic, late"),
+        with(Core::ClaimRoundedDown, "recovery: atomic, late"),
+        with(Core::ClaimOnNewClock, "recovery: atomic, late"),
     ]
 }
 
