@@ -14,7 +14,7 @@ use crate::bug::Bug;
 use crate::call::{advance, in_doubt, Advanced, Call, What};
 use crate::check;
 use crate::client::Around;
-use crate::failover::{Home, AHEAD_NS};
+use crate::failover::{server_time, true_time};
 use crate::state::{Doing, Event, Setup, State, CLIENTS, EVENTS, START, UNCERTAINTY_NS};
 
 /// No model needs that much time: what does is a livelock.
@@ -102,9 +102,7 @@ impl LockModel {
         let mut moments: Vec<ServerTime> = self.due(state).into_iter().collect();
         for c in state.clients.iter().filter(|c| c.entry.refs() > 0) {
             if self.setup.lock_type != LockType::Rw && c.entry.deadline_s() != u32::MAX {
-                let ahead_ns = if c.home == Home::First { 0 } else { AHEAD_NS };
-                let expiry = ServerTime::expiry_of(c.entry.deadline_s()).0;
-                let expiry = ServerTime(expiry.saturating_sub(ahead_ns));
+                let expiry = true_time(ServerTime::expiry_of(c.entry.deadline_s()), c.epoch);
                 moments.push(expiry);
                 // clients judge expired atomic locks: before it is over for anybody but a clock
                 // that is wrong, and once it is over for all of them
@@ -130,13 +128,13 @@ impl LockModel {
     fn arbiter_at(&self, state: &State) -> ServerTime {
         match self.setup.bug {
             Some(Bug::ArbiterAhead) => state.now.plus_ns(100 * NS),
-            _ => state.now.plus_ns(state.ahead_ns()),
+            _ => server_time(state.now, state.served),
         }
     }
 
     /// What is due until then is looked at, by the true clock.
     fn tick_until(&self, state: &State) -> ServerTime {
-        ServerTime(self.arbiter_at(state).0 - state.ahead_ns())
+        true_time(self.arbiter_at(state), state.served)
     }
 
     fn call(&self, state: &mut State, what: What) {
@@ -218,7 +216,7 @@ impl LockModel {
     fn due(&self, state: &State) -> Option<ServerTime> {
         let told = self.setup.bug != Some(Bug::TimersLost);
         let needs = state.arbiter.next_need().filter(|_| told);
-        let needs = needs.map(|at| ServerTime(at.0.saturating_sub(state.ahead_ns())));
+        let needs = needs.map(|at| true_time(at, state.served));
         needs.or(state.recovery_due())
     }
 

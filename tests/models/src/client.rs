@@ -13,8 +13,7 @@ use dlock_core::words::{LedgerEntry, LedgerState};
 
 use crate::bug::Bug;
 use crate::check;
-use crate::failover::{Era, Home};
-use crate::state::{id, Doing, Event, Setup, State, HANDLE};
+use crate::state::{id, Doing, Event, Setup, State, CLIENTS, HANDLE};
 
 /// Deadlines are actions of the model: no call has one of its own.
 const BOUNDS: Bounds = Bounds { grant_until_ns: u64::MAX, until_ns: u64::MAX };
@@ -104,7 +103,7 @@ impl State {
                 Doing::Flush => self.pauses == 0,
                 Doing::Await { .. } => {
                     // otherwise it may give up, or lose the answer, before it has it
-                    let is_sure = setup.successor.is_none() || self.era == Era::Second;
+                    let is_sure = self.deaths == 0 && !self.recovers();
                     !setup.impatient && setup.losses == 0 && is_sure && self.can_step(i, setup)
                 }
                 Doing::Nothing if !c.gone && self.may_act(i, setup) => {
@@ -254,7 +253,7 @@ impl State {
 
     pub(crate) fn word_op(&mut self, i: usize, word_op: WordOp, around: &Around<'_>) -> u64 {
         let old = self.word;
-        if self.recovers() && self.clients.iter().any(|c| c.home != Home::First) {
+        if self.recovers() && (0..CLIENTS).any(|i| !self.is_away(i)) {
             (around.seen)(Event::LeftBehind);
         }
         match word_op {
@@ -342,13 +341,14 @@ impl State {
 
     fn send(&mut self, i: usize, request: Request, around: &Around<'_>) -> Seq {
         let wake = matches!(request, Request::Wake { .. });
+        let recovers = self.recovers();
         let c = &mut self.clients[i];
         c.seq += 1;
         let seq = Seq(c.seq);
         if wake {
             (around.seen)(Event::Woken);
         }
-        let is_lost = self.era != Era::First && c.home == Home::First; // nobody is there
+        let is_lost = recovers; // nobody is there
         if !(wake && around.setup.bug == Some(Bug::WakeLost)) && !is_lost {
             c.sent.push_back((seq, request));
         }
@@ -427,11 +427,12 @@ impl State {
     }
 
     pub(crate) fn die(&mut self, i: usize, around: &Around<'_>) {
+        let is_in_recovery = self.recovers() && !self.is_away(i);
         let c = &mut self.clients[i];
         if c.holds.is_some() {
             (around.seen)(Event::DiedHolding);
         }
-        if c.home != Home::First && matches!(self.era, Era::Recovery(_)) {
+        if is_in_recovery {
             (around.seen)(Event::DiedInRecovery);
         }
         if matches!(&c.doing, Doing::Chain { values, .. } if !values.as_slice().is_empty()) {
@@ -491,7 +492,7 @@ impl State {
                 };
                 let until = c.holds.map_or(until, |(_, before)| before.max(until));
                 c.holds = Some((mode, until));
-                if c.place.is_some() && self.era == Era::Second {
+                if c.place.is_some() {
                     (around.seen)(Event::PlaceServed);
                 }
                 self.check_order(i, mode, around.setup);
@@ -575,10 +576,9 @@ impl crate::state::Client {
         };
         let gone = if self.gone { "gone " } else { "" };
         let holds = self.holds.map_or("", |_| "HOLDS ");
-        let home = match self.home {
-            Home::First => "",
-            Home::Told => "told ",
-            Home::Done => "done ",
+        let home = match (self.epoch, self.has_said) {
+            (1, true) => String::new(),
+            (epoch, said) => format!("at{epoch}{} ", if said { "" } else { "?" }),
         };
         format!("{gone}{home}{holds}{} {doing}", self.at)
     }

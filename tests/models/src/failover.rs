@@ -2,8 +2,8 @@
 //! The primary dies, and its successor begins with empty memory.
 //!
 //! ```text
-//!   First ── Fail ─▶ Recovery ── the last claim, or the last one is given up ─▶ Second
-//!   client:  First ─ Move: what is under way is cut off, and all is told ─▶ Told ─ Say ─▶ Done
+//!   primary:  serves ── Fail ─▶ its successor recovers ── all was told, or given up ─▶ serves
+//!   client:   away ── Move: what is under way is cut off, what it has is told ─▶ here ── Say
 //! ```
 //! The successor is a real [`Primary`]: it is made anew for each message, from all that it was told
 //! so far, since a primary cannot be copied. When it has settled everything, the model goes on
@@ -16,7 +16,7 @@
 //! nothing to do with that of the predecessor.
 
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{Claim, ControlReply, ControlRequest, Secret};
+use dlock_core::control::{Claim, ControlReply, ControlRequest, Place, Secret};
 use dlock_core::exec::LockMemory;
 use dlock_core::fabric::FabricKind;
 use dlock_core::ids::{ClientId, Epoch, Handle};
@@ -28,13 +28,12 @@ use dlock_core::word_op::{Outcome, Word, WordAddr};
 use dlock_core::words::{FairWord, LedgerEntry, Ticket};
 
 use crate::bug::Bug;
+use crate::check::precedes;
 use crate::client::Around;
 use crate::state::{id, Doing, Event, Setup, State, CLIENTS, HANDLE, SKEW_NS};
 
-const FIRST: Epoch = Epoch(1);
-const SECOND: Epoch = Epoch(2);
-/// What the successor's clock is ahead of the predecessor's: more than any lease.
-pub(crate) const AHEAD_NS: u64 = 500 * NS;
+/// What a successor's clock is ahead of its predecessor's: more than any lease.
+const AHEAD_NS: u64 = 500 * NS + NS / 10 * 3;
 /// Without hearing of its primary for so long, a client does not believe that it holds anything.
 const HORIZON_S: u32 = 30;
 /// So long the successor waits at least.
@@ -49,17 +48,10 @@ pub enum Awaits {
     Known,
 }
 
-/// Which primary there is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Era {
-    First,
-    Recovery(Recovery),
-    Second,
-}
-
-/// The successor while it recovers.
+/// A successor while it recovers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Recovery {
+    epoch: u64,
     /// When the predecessor died, and the successor began.
     since: ServerTime,
     /// The predecessor's clients.
@@ -77,16 +69,6 @@ enum Message {
     Done(usize),
     Fenced(usize),
     TimePasses,
-}
-
-/// At which primary a client is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Home {
-    First,
-    /// At the successor, which it has told what it has.
-    Told,
-    /// ... and that this is all.
-    Done,
 }
 
 /// Another one, if everybody who knew the lock was fenced.
@@ -130,12 +112,29 @@ impl LockMemory for Memory {
     }
 }
 
+/// What an incarnation's clock says, and what the true time is then.
+pub(crate) fn server_time(now: ServerTime, epoch: u64) -> ServerTime {
+    now.plus_ns((epoch - 1) * AHEAD_NS)
+}
+
+pub(crate) fn true_time(at: ServerTime, epoch: u64) -> ServerTime {
+    ServerTime(at.0.saturating_sub((epoch - 1) * AHEAD_NS))
+}
+
+/// Whether a ticket was taken before another one, which it excludes.
+fn is_before((mode, its): (Mode, Place), other: Place) -> bool {
+    match its.epoch == other.epoch {
+        true => precedes((mode, its.ticket), other.ticket),
+        false => its.epoch < other.epoch,
+    }
+}
+
 impl Recovery {
     /// A successor that has heard all this, its memory, and its last answer.
     fn replay(&self, setup: &Setup) -> (Primary, Memory, ControlReply) {
         let is_counted = setup.successor == Some(Awaits::Counted);
         let mut primary = Primary::new(PrimaryConfig {
-            epoch: SECOND,
+            epoch: Epoch(self.epoch),
             anchor_s: 0,
             tp_mode: 0,
             recovery_clients: if is_counted { self.known.len() as u32 } else { 0 },
@@ -148,12 +147,12 @@ impl Recovery {
             let secrets = [Secret([0; 16]); 3];
             let known = |&i: &usize| Known { client: id(i), secrets, horizon_s: HORIZON_S };
             let all: Vec<Known> = self.known.iter().map(known).collect();
-            primary.awaits(self.since.plus_ns(AHEAD_NS), &all, DEADLINE_S);
+            primary.awaits(server_time(self.since, self.epoch), &all, DEADLINE_S);
         }
         let fabric = if setup.by_primary { FabricKind::Tcp } else { FabricKind::Shm };
         let (mut memory, mut reply, mut out) = (Memory::default(), ControlReply::Done, Vec::new());
         for (at, message) in &self.heard {
-            let at = at.plus_ns(AHEAD_NS);
+            let at = server_time(*at, self.epoch);
             let mut asked = |primary: &mut Primary, i: usize, request| {
                 primary.control(at, &mut memory, id(i), request, &mut out)
             };
@@ -180,39 +179,38 @@ impl Recovery {
 impl State {
     /// Whether this client's word operations take effect, and it begins operations.
     pub(crate) fn may_act(&self, i: usize, setup: &Setup) -> bool {
-        match &self.era {
-            Era::First => true,
-            Era::Second => self.clients[i].home == Home::Done,
-            Era::Recovery(_) => {
-                let is_in_time = !self.clock(i, setup).is_past_horizon();
-                self.clients[i].home == Home::First && !setup.by_primary && is_in_time
-            }
-        }
+        let c = &self.clients[i];
+        let is_allowed = match &self.recovery {
+            None => c.has_said,
+            Some(_) => !setup.by_primary && !self.clock(i, setup).is_past_horizon(),
+        };
+        c.epoch == self.served && is_allowed
     }
 
     pub(crate) fn recovers(&self) -> bool {
-        matches!(self.era, Era::Recovery(_))
+        self.recovery.is_some()
     }
 
-    /// The clock of the primary that serves.
-    pub(crate) fn ahead_ns(&self) -> u64 {
-        if self.era == Era::First { 0 } else { AHEAD_NS }
+    /// The newest incarnation.
+    fn epoch(&self) -> u64 {
+        self.recovery.as_ref().map_or(self.served, |recovery| recovery.epoch)
+    }
+
+    /// Whether a client is not at the newest primary.
+    pub(crate) fn is_away(&self, i: usize) -> bool {
+        self.clients[i].epoch != self.epoch()
     }
 
     /// When the successor stops waiting, by the true clock.
     pub(crate) fn recovery_due(&self) -> Option<ServerTime> {
-        match &self.era {
-            Era::Recovery(recovery) => recovery.due,
-            Era::First | Era::Second => None,
-        }
+        self.recovery.as_ref().and_then(|recovery| recovery.due)
     }
 
     /// The end of the session at the predecessor, on the client's own clock.
     pub(crate) fn horizon_ns(&self, i: usize, setup: &Setup) -> u64 {
-        match &self.era {
-            Era::Recovery(recovery) if setup.successor == Some(Awaits::Known) => {
-                let since = recovery.since.0.saturating_add_signed(SKEW_NS[i]);
-                since + u64::from(HORIZON_S) * NS
+        match self.clients[i].left {
+            Some(since) if setup.successor == Some(Awaits::Known) => {
+                since.0.saturating_add_signed(SKEW_NS[i]) + u64::from(HORIZON_S) * NS
             }
             _ => u64::MAX,
         }
@@ -220,24 +218,24 @@ impl State {
 
     pub(crate) fn can_fail(&self, setup: &Setup) -> bool {
         let is_busy = |i: usize| !self.clients[i].gone && !self.finished(i, setup);
-        setup.successor.is_some() && self.era == Era::First && (0..CLIENTS).any(is_busy)
+        self.deaths > 0 && (0..CLIENTS).any(is_busy)
     }
 
     pub(crate) fn can_move(&self, i: usize) -> bool {
         let c = &self.clients[i];
-        self.recovers() && !c.gone && c.known && c.home == Home::First
+        self.recovers() && !c.gone && c.known && self.is_away(i)
     }
 
     pub(crate) fn can_say(&self, i: usize) -> bool {
         let c = &self.clients[i];
-        self.recovers() && !c.gone && c.home == Home::Told
+        self.recovers() && !c.gone && !self.is_away(i) && !c.has_said
     }
 
     /// Whether what a gone client has can be undone: the successor knows nothing of one that has
     /// not come.
     pub(crate) fn can_forget(&self, i: usize) -> bool {
         let c = &self.clients[i];
-        c.gone && c.known && !(self.recovers() && c.home == Home::First)
+        c.gone && c.known && !(self.recovers() && self.is_away(i))
     }
 
     /// Whether a client in a wait or a pause has given its lock free, so that the successor may be
@@ -255,14 +253,18 @@ impl State {
     /// The primary dies, between any two verbs.
     pub(crate) fn fail(&mut self) {
         let known = (0..CLIENTS).filter(|&i| self.clients[i].known).collect();
-        let mut recovery = Recovery { since: self.now, known, heard: Vec::new(), due: None };
-        recovery.due = None;
+        let (epoch, since) = (self.epoch() + 1, self.now);
+        self.recovery = Some(Recovery { epoch, since, known, heard: Vec::new(), due: None });
+        self.deaths -= 1;
         self.call = None;
         self.arbiter = dlock_core::arbiter::Arbiter::new(0);
         // nobody reads those of the predecessor any more
         self.ledgers = [LedgerEntry::new(); CLIENTS];
-        self.clients.iter_mut().for_each(|c| c.sent.clear());
-        self.era = Era::Recovery(recovery);
+        for c in self.clients.iter_mut().filter(|c| c.known) {
+            c.sent.clear();
+            c.left.get_or_insert(since);
+            c.has_said = false;
+        }
     }
 
     /// What is under way at the predecessor ends: its outcome is not known.
@@ -305,9 +307,14 @@ impl State {
             self.cut(i, around);
         }
         let old = self.clock(i, around.setup);
-        let mut binding = Binding::new(FIRST);
-        assert!(!binding.moves_to(SECOND, old), "it is another incarnation");
-        self.clients[i].home = Home::Told;
+        let mut binding = Binding::new(Epoch(self.clients[i].epoch));
+        let epoch = self.epoch();
+        assert!(!binding.moves_to(Epoch(epoch), old), "it is another incarnation");
+        let c = &mut self.clients[i];
+        if old.is_past_horizon() && around.setup.lock_type == LockType::Rw {
+            c.holds = None; // without a lease it relies on its session
+        }
+        (c.epoch, c.left) = (epoch, None);
         self.tells(Message::Comes(i), around);
         let now = self.clock(i, around.setup);
         let is_held = self.claims(i, binding, now, around);
@@ -325,7 +332,7 @@ impl State {
         let mut claim = binding.claim(&mut self.clients[i].entry, now);
         let is_held = claim.held.is_some();
         if let Some(held) = claim.held.filter(|held| held.fair.is_some() || !held.is_queued) {
-            self.clients[i].place = held.fair.map(|place| (held.mode, place.ticket));
+            self.clients[i].place = held.fair.map(|place| (held.mode, place));
             if !held.is_queued {
                 (around.seen)(Event::HoldClaimed);
             }
@@ -342,7 +349,8 @@ impl State {
                 let Verdict::Place { grant, is_lost } = verdict else { continue };
                 assert_eq!(grant.handle, HANDLE, "there is one lock");
                 self.slot = grant.slot;
-                binding.bind(&mut self.clients[i].entry, &grant, (SECOND, 0), is_lost, now);
+                let at = (Epoch(self.epoch()), 0);
+                binding.bind(&mut self.clients[i].entry, &grant, at, is_lost, now);
             }
         }
         is_held
@@ -352,7 +360,7 @@ impl State {
         match (setup.bug, &mut claim.held) {
             (Some(Bug::HoldUntold), held) => *held = held.filter(|held| held.is_queued),
             (Some(Bug::PlacesByArrival), Some(held)) => {
-                let Era::Recovery(recovery) = &self.era else { return };
+                let Some(recovery) = &self.recovery else { return };
                 let number = recovery.heard.len() as u16;
                 if let Some(place) = &mut held.fair {
                     place.ticket = Ticket { tx: number, ts: number };
@@ -385,7 +393,7 @@ impl State {
 
     /// A client has told everything.
     pub(crate) fn says(&mut self, i: usize, around: &Around<'_>) {
-        self.clients[i].home = Home::Done;
+        self.clients[i].has_said = true;
         self.tells(Message::Done(i), around);
     }
 
@@ -401,15 +409,14 @@ impl State {
 
     fn tells(&mut self, message: Message, around: &Around<'_>) -> ControlReply {
         let now = self.now;
-        let Era::Recovery(recovery) = &mut self.era else {
+        let Some(recovery) = &mut self.recovery else {
             return ControlReply::Error(dlock_core::status::Status::Error);
         };
         recovery.heard.push((now, message));
         let (primary, memory, reply) = recovery.replay(around.setup);
         if primary.is_recovering() {
-            let later = |at: &ServerTime| at.0 > AHEAD_NS;
-            recovery.due =
-                primary.next_wakeup().filter(later).map(|at| ServerTime(at.0 - AHEAD_NS));
+            let due = primary.next_wakeup().filter(|at| at.0 > 0);
+            recovery.due = due.map(|at| true_time(at, recovery.epoch));
         } else {
             self.settled(&primary, memory, around);
         }
@@ -424,11 +431,12 @@ impl State {
         (self.word, self.companion) = (words[Word::W0 as usize], words[Word::W1 as usize]);
         self.ledgers = memory.ledgers;
         self.arbiter = primary.arbiter().clone();
-        self.era = Era::Second;
+        self.served = self.epoch();
+        self.recovery = None;
         for i in 0..CLIENTS {
             let horizon_ns = own_horizon_ns[i].saturating_add_signed(-SKEW_NS[i]);
             let (now, c) = (self.now, &mut self.clients[i]);
-            if !c.known || c.home == Home::Done {
+            if !c.known || c.has_said {
                 continue;
             }
             (around.seen)(Event::GivenUp);
@@ -454,17 +462,19 @@ impl State {
     /// A client got the lock at the successor: whoever has waited since the predecessor, and before
     /// it, and excludes it, must have had it. `is_patient`: nobody lost its place to a pause.
     pub(crate) fn check_order(&mut self, granted: usize, mode: Mode, setup: &Setup) {
-        if self.era != Era::Second || setup.lock_type != LockType::Fair || setup.pauses > 0 {
+        if self.served == 1 || setup.lock_type != LockType::Fair || setup.pauses > 0 {
             return;
         }
-        let mine = self.clients[granted].place;
+        let c = &self.clients[granted];
+        let here = |ticket| Place { epoch: Epoch(c.epoch), ticket, word: 0 };
+        let mine = c.place.map(|(_, place)| place).or(c.entry.ticket().map(here));
         let passed_over = (0..CLIENTS).filter(|&i| i != granted).any(|i| {
             let c = &self.clients[i];
             let wants = matches!(setup.scripts[i].get(c.at), Some(Op::Lock { .. }));
             let waits = wants && !c.gone && c.entry.refs() == 0;
             let Some(their) = c.place.filter(|_| waits) else { return false };
             let excludes = (their.0, mode) != (Mode::Shared, Mode::Shared);
-            excludes && mine.is_none_or(|mine| crate::check::precedes(their, mine.1))
+            excludes && mine.is_none_or(|mine| is_before(their, mine))
         });
         if passed_over {
             self.violate("a ticket of the predecessor is passed over by a later one");

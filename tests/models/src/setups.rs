@@ -64,6 +64,7 @@ fn setup(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 3]) -> Setu
         tries: 0,
         late: false,
         by_primary: false,
+        deaths: 0,
         successor: None,
         unheard: false,
         sometimes: Vec::new(),
@@ -268,10 +269,12 @@ pub fn recoveries() -> Vec<Setup> {
     use LockType::{Atomic, Fair, Rw};
     let counted = |name, lock_type, scripts| Setup {
         mortal: None,
+        deaths: 1,
         successor: Some(Awaits::Counted),
         ..setup(name, lock_type, scripts)
     };
     let known = |name, lock_type, scripts| Setup {
+        deaths: 1,
         successor: Some(Awaits::Known),
         ..setup(name, lock_type, scripts)
     };
@@ -317,6 +320,19 @@ pub fn recoveries() -> Vec<Setup> {
             pauses: 2,
             ..counted("recovery: fair, expiry 2", Fair, [shortly(X), cycle(X), vec![]])
         },
+        Setup {
+            deaths: 2,
+            ..counted("recovery: fair, again", Fair, [cycle(X), cycle(X), vec![]])
+        },
+        Setup {
+            deaths: 2,
+            ..counted("recovery: fair, again, readers", Fair, [cycle(S), cycle(X), vec![]])
+        },
+        Setup {
+            deaths: 2,
+            by_primary: true,
+            ..counted("recovery: fair, again, tcp", Fair, [cycle(X), cycle(X), cycle(X)])
+        },
         counted("recovery: fair, try", Fair, [try_cycle(S), cycle(X), vec![]]),
         counted("recovery: fair, twice", Fair, [twice(X), twice(X), vec![]]),
         counted("recovery: fair, three", Fair, [cycle(X), cycle(X), cycle(X)]),
@@ -353,18 +369,19 @@ pub fn planted_recoveries() -> Vec<Setup> {
     use LockType::Fair;
     let with = |bug, name, scripts| Setup {
         mortal: None,
+        deaths: 1,
         successor: Some(Awaits::Counted),
         bug: Some(bug),
         ..setup(name, Fair, scripts)
     };
-    let mut all = vec![
+    let list = vec![
         with(Bug::HoldUntold, "hold untold", [cycle(X), cycle(X), vec![]]),
         with(Bug::PlacesByArrival, "places by arrival", [cycle(X), cycle(X), cycle(X)]),
         with(Bug::ToldInChain, "told in a chain", [cycle(X), cycle(X), vec![]]),
     ];
     #[cfg(feature = "planted")]
-    all.extend(core_recoveries());
-    all
+    let list = [list, core_recoveries()].concat();
+    list
 }
 
 #[cfg(feature = "planted")]
@@ -377,12 +394,9 @@ fn core_recoveries() -> Vec<Setup> {
         with(Core::ClaimedShareForgotten, "recovery: fair"),
         with(Core::RecoveryEarly, "recovery: fair"),
         with(Core::DeadlineAlone, "recovery: fair, late"),
-        with(Core::ClaimOnNewClock, "recovery: fair"),
+        with(Core::ClaimOnNewClock, "recovery: fair, late"),
         with(Core::EarlierClaimCounts, "recovery: fair, expiry"),
         with(Core::ClaimRoundedDown, "recovery: fair, expiry"),
-        with(Core::HorizonIgnored, "recovery: fair, late"),
-        with(Core::UnheardForgotten, "recovery: fair, unheard"),
-        with(Core::UnknownIsFailure, "recovery: fair"),
         with(Core::ClaimsCountedTwice, "recovery: read-write"),
         with(Core::ClaimedShareForgotten, "recovery: read-write"),
         with(Core::EarlierClaimCounts, "recovery: atomic, late"),

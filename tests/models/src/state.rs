@@ -5,17 +5,17 @@ use std::collections::VecDeque;
 
 use dlock_core::arbiter::Arbiter;
 use dlock_core::clock::{Now, ServerTime, NS};
-use dlock_core::control::{LockDesc, LockGrant};
+use dlock_core::control::{LockDesc, LockGrant, Place};
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::Operation;
 use dlock_core::word_op::{Chain, Values};
-use dlock_core::words::{LedgerEntry, Ticket};
+use dlock_core::words::LedgerEntry;
 
 use crate::bug::Bug;
 use crate::call::Call;
-use crate::failover::{Awaits, Era, Home, AHEAD_NS};
+use crate::failover::{server_time, Awaits, Recovery};
 
 /// Clients of every model.
 pub const CLIENTS: usize = 3;
@@ -52,7 +52,9 @@ pub struct Setup {
     pub late: bool,
     /// Chains are executed by the primary, as for tcp clients: whole, and tickets are known.
     pub by_primary: bool,
-    /// The primary may die, once, and has a successor, which waits for its clients so.
+    /// So often the primary dies.
+    pub deaths: u8,
+    /// Its successor waits for its clients so.
     pub successor: Option<Awaits>,
     /// A release that had no primary to go to is not asked for again: it is over for its caller.
     pub unheard: bool,
@@ -178,10 +180,14 @@ pub(crate) struct Client {
     pub(crate) holds: Option<(Mode, ServerTime)>,
     /// When the operation began; zero between operations.
     pub(crate) started: ServerTime,
-    /// At which primary it is.
-    pub(crate) home: Home,
-    /// The ticket with which it came to the successor, until that is done.
-    pub(crate) place: Option<(Mode, Ticket)>,
+    /// The incarnation of the primary at which it is.
+    pub(crate) epoch: u64,
+    /// It has told that all it has; not at the first primary.
+    pub(crate) has_said: bool,
+    /// When its primary died.
+    pub(crate) left: Option<ServerTime>,
+    /// The place with which it came to a successor, until its ticket is done.
+    pub(crate) place: Option<(Mode, Place)>,
     /// What it believed to hold when it began to release it.
     pub(crate) releases: Option<ServerTime>,
 }
@@ -202,7 +208,12 @@ pub struct State {
     pub(crate) losses: u8,
     /// [`Bug::ServedTwice`]: requests that may still be served again.
     pub(crate) repeats: u8,
-    pub(crate) era: Era,
+    /// The incarnation that serves, or has served last.
+    pub(crate) served: u64,
+    /// Its successor, while that recovers.
+    pub(crate) recovery: Option<Recovery>,
+    /// Primaries that may still die.
+    pub(crate) deaths: u8,
     /// Where the lock is.
     pub(crate) slot: Slot,
     pub(crate) violation: Option<&'static str>,
@@ -239,7 +250,9 @@ impl Client {
             known: setup.successor.is_none() || !setup.scripts[i].is_empty(),
             holds: None,
             started: ServerTime(0),
-            home: Home::First,
+            epoch: 1,
+            has_said: true,
+            left: None,
             place: None,
             releases: None,
         }
@@ -250,8 +263,8 @@ impl Client {
         let fresh = Self::new(i, setup);
         let (at, sent) = (self.at, std::mem::take(&mut self.sent));
         let at = if self.gone { 0 } else { at };
-        let Self { gone, known, home, .. } = *self;
-        *self = Self { at, sent, gone, known, home, ..fresh };
+        let Self { gone, known, epoch, has_said, left, .. } = *self;
+        *self = Self { at, sent, gone, known, epoch, has_said, left, ..fresh };
     }
 }
 
@@ -272,7 +285,9 @@ impl State {
             pauses: setup.pauses,
             losses: setup.losses,
             repeats: u8::from(setup.bug == Some(Bug::ServedTwice)),
-            era: Era::First,
+            served: 1,
+            recovery: None,
+            deaths: setup.deaths,
             slot: SLOT,
             violation: None,
         }
@@ -283,10 +298,8 @@ impl State {
         let uncertainty_ns = if setup.bug == Some(Bug::ClockTooSure) { 0 } else { UNCERTAINTY_NS };
         let own = ServerTime(self.now.0.saturating_add_signed(SKEW_NS[i]));
         let now = Now::within(own, uncertainty_ns);
-        match self.clients[i].home {
-            Home::First => Now { horizon_ns: self.horizon_ns(i, setup), ..now },
-            Home::Told | Home::Done => Now { time: own.plus_ns(AHEAD_NS), ..now },
-        }
+        let time = server_time(own, self.clients[i].epoch);
+        Now { time, horizon_ns: self.horizon_ns(i, setup), ..now }
     }
 
     pub(crate) fn violate(&mut self, what: &'static str) {
