@@ -215,9 +215,8 @@ impl LockModel {
     /// out: no client may depend on it.
     fn due(&self, state: &State) -> Option<ServerTime> {
         let told = self.setup.bug != Some(Bug::TimersLost);
-        let needs = state.arbiter.next_need().filter(|_| told);
-        let needs = needs.map(|at| true_time(at, state.served));
-        needs.or(state.recovery_due())
+        let needs = state.arbiter.next_need().map(|at| true_time(at, state.served));
+        needs.or(state.recovery_due()).filter(|_| told)
     }
 
     /// Those that are possible without time passing for want of anything else.

@@ -311,7 +311,7 @@ impl State {
         let epoch = self.epoch();
         assert!(!binding.moves_to(Epoch(epoch), old), "it is another incarnation");
         let c = &mut self.clients[i];
-        if old.is_past_horizon() && around.setup.lock_type == LockType::Rw {
+        if old.is_past_horizon() && c.entry.deadline_s() == u32::MAX {
             c.holds = None; // without a lease it relies on its session
         }
         (c.epoch, c.left) = (epoch, None);
@@ -477,7 +477,7 @@ impl State {
             excludes && mine.is_none_or(|mine| is_before(their, mine))
         });
         if passed_over {
-            self.violate("a ticket of the predecessor is passed over by a later one");
+            self.violate("a ticket of a predecessor is passed over by a later one");
         }
     }
 }

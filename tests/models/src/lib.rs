@@ -19,6 +19,7 @@ mod check;
 mod client;
 mod failover;
 mod liveness;
+mod recoveries;
 mod run;
 mod setups;
 mod state;
@@ -27,8 +28,11 @@ pub use actions::{Action, LockModel};
 pub use bug::Bug;
 pub use failover::Awaits;
 pub use liveness::{walk, Graph};
+#[cfg(feature = "planted")]
+pub use recoveries::core_recoveries;
+pub use recoveries::{large_recoveries, planted_recoveries, recoveries};
 pub use run::{exhaust, hunt, Report};
 #[cfg(feature = "planted")]
 pub use setups::{laps, planted_laps};
-pub use setups::{large, planted, planted_recoveries, recoveries, small};
+pub use setups::{large, planted, small};
 pub use state::{Event, Setup, State, CLIENTS};

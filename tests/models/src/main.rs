@@ -6,27 +6,29 @@
 //!     dlock-models bugs            the planted bugs, with what finds them
 //!     dlock-models laps            lanes of 3 bits (with the feature `planted`)
 //!     dlock-models lap-bugs        rules of laps that are switched off
+//!     dlock-models recovery-bugs   rules of recoveries that are switched off
 //!     dlock-models NAME            those whose name has NAME in it
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-use dlock_models::{exhaust, hunt, large, planted, planted_recoveries, recoveries, small, Setup};
+use dlock_models::{exhaust, hunt, large, large_recoveries, planted, planted_recoveries};
+use dlock_models::{recoveries, small, Setup};
 
 fn main() -> ExitCode {
     let what = std::env::args().nth(1).unwrap_or_default();
-    let all = || small().into_iter().chain(large()).chain(recoveries());
+    let all = || [small(), recoveries(), large(), large_recoveries()].concat();
     let failed = match what.as_str() {
-        "" => explore(small()),
-        "large" => explore(large()),
-        "bugs" => bugs(planted()),
-        "recoveries" => explore(recoveries()),
-        "recovery-bugs" => bugs(planted_recoveries()),
+        "" => explore([small(), recoveries()].concat()),
+        "large" => explore([large(), large_recoveries()].concat()),
+        "bugs" => bugs([planted(), planted_recoveries()].concat()),
         #[cfg(feature = "planted")]
         "laps" => explore(dlock_models::laps()),
         #[cfg(feature = "planted")]
         "lap-bugs" => bugs(dlock_models::planted_laps()),
-        name => explore(all().filter(|s| s.name.contains(name)).collect()),
+        #[cfg(feature = "planted")]
+        "recovery-bugs" => bugs(dlock_models::core_recoveries()),
+        name => explore(all().into_iter().filter(|s| s.name.contains(name)).collect()),
     };
     println!("{} passed, {} failed", failed.0, failed.1);
     if failed.1 == 0 {

@@ -6,7 +6,6 @@ use dlock_core::message::{LockType, Mode};
 use dlock_core::words::FairWord;
 
 use crate::bug::Bug;
-use crate::failover::Awaits;
 use crate::state::Event as E;
 use crate::state::Setup;
 
@@ -19,31 +18,31 @@ const CLAIMED_S: u32 = 60;
 /// Ends within the pauses of a model.
 const SHORT_S: u32 = 1;
 
-fn lock(mode: Mode) -> Op {
+pub(crate) fn lock(mode: Mode) -> Op {
     Op::Lock { mode, expire_s: LONG_S }
 }
-fn lock_shortly(mode: Mode) -> Op {
+pub(crate) fn lock_shortly(mode: Mode) -> Op {
     Op::Lock { mode, expire_s: SHORT_S }
 }
-fn try_lock(mode: Mode) -> Op {
+pub(crate) fn try_lock(mode: Mode) -> Op {
     Op::TryLock { mode, expire_s: LONG_S }
 }
-fn cycle(mode: Mode) -> Vec<Op> {
+pub(crate) fn cycle(mode: Mode) -> Vec<Op> {
     vec![lock(mode), Op::Unlock]
 }
-fn claimed(mode: Mode) -> Vec<Op> {
+pub(crate) fn claimed(mode: Mode) -> Vec<Op> {
     vec![Op::Lock { mode, expire_s: CLAIMED_S }, Op::Unlock]
 }
 /// Locks and releases, and once more.
-fn twice(mode: Mode) -> Vec<Op> {
+pub(crate) fn twice(mode: Mode) -> Vec<Op> {
     [cycle(mode), cycle(mode)].concat()
 }
-fn try_cycle(mode: Mode) -> Vec<Op> {
+pub(crate) fn try_cycle(mode: Mode) -> Vec<Op> {
     vec![try_lock(mode), Op::Unlock]
 }
 
 /// Locks for a short time and releases.
-fn shortly(mode: Mode) -> Vec<Op> {
+pub(crate) fn shortly(mode: Mode) -> Vec<Op> {
     vec![lock_shortly(mode), Op::Unlock]
 }
 /// Locks for a short time and lets the lease end.
@@ -51,7 +50,7 @@ fn stay(mode: Mode) -> Vec<Op> {
     vec![lock_shortly(mode)]
 }
 
-fn setup(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 3]) -> Setup {
+pub(crate) fn setup(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 3]) -> Setup {
     Setup {
         name,
         lock_type,
@@ -261,147 +260,6 @@ pub fn large() -> Vec<Setup> {
             sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Expired, E::TicketSkipped],
             ..setup("fair: crash, two expiries", Fair, [shortly(X), cycle(X), cycle(X)])
         },
-    ]
-}
-
-/// The primary dies, and its successor recovers: those of CI.
-pub fn recoveries() -> Vec<Setup> {
-    use LockType::{Atomic, Fair, Rw};
-    let counted = |name, lock_type, scripts| Setup {
-        mortal: None,
-        deaths: 1,
-        successor: Some(Awaits::Counted),
-        ..setup(name, lock_type, scripts)
-    };
-    let known = |name, lock_type, scripts| Setup {
-        deaths: 1,
-        successor: Some(Awaits::Known),
-        ..setup(name, lock_type, scripts)
-    };
-    vec![
-        counted("recovery: fair", Fair, [cycle(X), cycle(X), vec![]]),
-        counted("recovery: fair, reader", Fair, [cycle(X), cycle(S), vec![]]),
-        Setup {
-            unheard: true,
-            ..counted("recovery: fair, unheard", Fair, [cycle(X), cycle(S), vec![]])
-        },
-        known("recovery: fair, crash", Fair, [cycle(X), cycle(X), vec![]]),
-        Setup {
-            pauses: 1,
-            ..known("recovery: fair, late", Fair, [cycle(X), cycle(X), vec![]])
-        },
-        Setup {
-            pauses: 2,
-            ..known("recovery: fair, late2", Fair, [cycle(X), cycle(X), vec![]])
-        },
-        Setup {
-            pauses: 1,
-            ..known("recovery: fair, late shared", Fair, [cycle(S), cycle(X), vec![]])
-        },
-        Setup {
-            tries: 2,
-            ..known("recovery: fair, hand-over", Fair, [claimed(X), claimed(X), vec![]])
-        },
-        Setup {
-            tries: 2,
-            pauses: 1,
-            ..known("recovery: fair, hand-over, late", Fair, [claimed(X), claimed(X), vec![]])
-        },
-        Setup {
-            tries: 1,
-            late: true,
-            ..known("recovery: fair, late notes", Fair, [twice(X), claimed(X), vec![]])
-        },
-        Setup {
-            pauses: 1,
-            ..counted("recovery: fair, expiry", Fair, [shortly(X), cycle(X), vec![]])
-        },
-        Setup {
-            pauses: 2,
-            ..counted("recovery: fair, expiry 2", Fair, [shortly(X), cycle(X), vec![]])
-        },
-        Setup {
-            deaths: 2,
-            ..counted("recovery: fair, again", Fair, [cycle(X), cycle(X), vec![]])
-        },
-        Setup {
-            deaths: 2,
-            ..counted("recovery: fair, again, readers", Fair, [cycle(S), cycle(X), vec![]])
-        },
-        Setup {
-            deaths: 2,
-            by_primary: true,
-            ..counted("recovery: fair, again, tcp", Fair, [cycle(X), cycle(X), cycle(X)])
-        },
-        counted("recovery: fair, try", Fair, [try_cycle(S), cycle(X), vec![]]),
-        counted("recovery: fair, twice", Fair, [twice(X), twice(X), vec![]]),
-        counted("recovery: fair, three", Fair, [cycle(X), cycle(X), cycle(X)]),
-        counted("recovery: fair, readers", Fair, [cycle(S), cycle(S), cycle(X)]),
-        Setup {
-            by_primary: true,
-            ..counted("recovery: fair, tcp", Fair, [cycle(X), cycle(X), cycle(X)])
-        },
-        Setup {
-            by_primary: true,
-            ..known("recovery: fair, crash, tcp", Fair, [cycle(X), cycle(S), cycle(X)])
-        },
-        counted("recovery: atomic", Atomic, [cycle(X), cycle(X), cycle(X)]),
-        Setup {
-            pauses: 1,
-            ..known("recovery: atomic, late", Atomic, [shortly(X), cycle(X), vec![]])
-        },
-        Setup {
-            unheard: true,
-            tries: 2,
-            ..counted("recovery: atomic, unheard", Atomic, [cycle(X), cycle(X), cycle(X)])
-        },
-        counted("recovery: read-write", Rw, [cycle(S), cycle(S), cycle(X)]),
-        known("recovery: read-write, crash", Rw, [cycle(S), cycle(X), vec![]]),
-        Setup {
-            pauses: 1,
-            ..known("recovery: read-write, late", Rw, [cycle(S), cycle(X), vec![]])
-        },
-    ]
-}
-
-/// What the rules of a recovery are for: each is broken, around the core or in it.
-pub fn planted_recoveries() -> Vec<Setup> {
-    use LockType::Fair;
-    let with = |bug, name, scripts| Setup {
-        mortal: None,
-        deaths: 1,
-        successor: Some(Awaits::Counted),
-        bug: Some(bug),
-        ..setup(name, Fair, scripts)
-    };
-    let list = vec![
-        with(Bug::HoldUntold, "hold untold", [cycle(X), cycle(X), vec![]]),
-        with(Bug::PlacesByArrival, "places by arrival", [cycle(X), cycle(X), cycle(X)]),
-        with(Bug::ToldInChain, "told in a chain", [cycle(X), cycle(X), vec![]]),
-    ];
-    #[cfg(feature = "planted")]
-    let list = [list, core_recoveries()].concat();
-    list
-}
-
-#[cfg(feature = "planted")]
-fn core_recoveries() -> Vec<Setup> {
-    use dlock_core::planted::Bug as Core;
-    let of = |name: &str| recoveries().into_iter().find(|s| s.name == name).expect("a recovery");
-    let with = |bug, name| Setup { core_bug: Some(bug), sometimes: Vec::new(), ..of(name) };
-    vec![
-        with(Core::ClaimsCountedTwice, "recovery: fair"),
-        with(Core::ClaimedShareForgotten, "recovery: fair"),
-        with(Core::RecoveryEarly, "recovery: fair"),
-        with(Core::DeadlineAlone, "recovery: fair, late"),
-        with(Core::ClaimOnNewClock, "recovery: fair, late"),
-        with(Core::EarlierClaimCounts, "recovery: fair, expiry"),
-        with(Core::ClaimRoundedDown, "recovery: fair, expiry"),
-        with(Core::ClaimsCountedTwice, "recovery: read-write"),
-        with(Core::ClaimedShareForgotten, "recovery: read-write"),
-        with(Core::EarlierClaimCounts, "recovery: atomic, late"),
-        with(Core::ClaimRoundedDown, "recovery: atomic, late"),
-        with(Core::ClaimOnNewClock, "recovery: atomic, late"),
     ]
 }
 
