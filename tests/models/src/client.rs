@@ -341,15 +341,15 @@ impl State {
 
     fn send(&mut self, i: usize, request: Request, around: &Around<'_>) -> Seq {
         let wake = matches!(request, Request::Wake { .. });
-        let recovers = self.recovers();
+        let recovers = self.recovers(); // nobody is there
         let c = &mut self.clients[i];
         c.seq += 1;
         let seq = Seq(c.seq);
         if wake {
             (around.seen)(Event::Woken);
         }
-        let is_lost = recovers; // nobody is there
-        if !(wake && around.setup.bug == Some(Bug::WakeLost)) && !is_lost {
+        let is_lost = wake && around.setup.bug == Some(Bug::WakeLost);
+        if !is_lost && !recovers {
             c.sent.push_back((seq, request));
         }
         seq
