@@ -89,7 +89,7 @@ fn small_fair() -> Vec<Setup> {
         Setup { sometimes: all(), ..counted("recovery: fair", [cycle(X), cycle(X), vec![]]) },
         Setup {
             sometimes: all(),
-            ..counted("recovery: fair, reader", [cycle(X), cycle(S), vec![]])
+            ..counted("recovery: fair, reader", [twice(X), cycle(S), vec![]])
         },
         Setup {
             sometimes: [claims(), vec![E::GivenUp, E::DiedInRecovery, E::DiedHolding]].concat(),
@@ -182,6 +182,10 @@ pub fn large_recoveries() -> Vec<Setup> {
             pauses: 1,
             tries: 2,
             ..known("recovery: fair, hand-over, horizon", Fair, [claimed(X), claimed(X), vec![]])
+        },
+        Setup {
+            deaths: 2,
+            ..counted("recovery: fair, again, twice", Fair, [twice(X), cycle(X), vec![]])
         },
         Setup {
             deaths: 2,
