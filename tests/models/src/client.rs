@@ -169,7 +169,9 @@ impl State {
         };
         c.started = true_now;
         if op == Op::Unlock && c.entry.refs() <= 1 {
-            c.releases = c.holds.take().map(|(_, until)| until); // it does not rely on it any more
+            // from here on it does not touch the resource
+            let until = c.holds.take().map(|(_, until)| until);
+            c.releases = until.filter(|_| around.setup.successor.is_some());
         }
         if c.entry.in_doubt() {
             (around.seen)(Event::Resolved);
