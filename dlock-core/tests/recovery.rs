@@ -280,7 +280,11 @@ fn atomic_and_read_write_holds_go_on_and_are_released() {
                 assert_eq!(extended, Status::Success, "{lock_type:?} {mode:?} {fabrics:?}");
                 let late_s = a.entry.deadline_s() - (NOW.seconds() + 60);
                 assert!(late_s <= 1, "rounded up, once: {late_s}");
+            } else {
+                let refused = w.operate(&mut a, Op::Extend { mode, expire_s: 0 });
+                assert_eq!(refused, Status::Invalid, "{lock_type:?} {mode:?} {fabrics:?}");
             }
+            assert!(!a.entry.is_unconfirmed(), "whatever is asked, this is asked first");
             let again = w.operate(&mut a, try_lock(mode));
             assert_eq!(again, Status::AlreadyLocked, "{lock_type:?} {mode:?} {fabrics:?}");
             while w.operate(&mut a, Op::Unlock) == Status::AlreadyLocked {}
@@ -358,7 +362,9 @@ fn of_an_acquire_that_was_not_answered_nothing_is_claimed() {
 /// A hold was taken away, and its client does not know.
 #[test]
 fn of_holds_that_exclude_each_other_the_later_one_goes_on_and_the_other_is_told() {
-    for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+    let all = [LockType::Atomic, LockType::Rw, LockType::Fair];
+    let first = [Op::Unlock, Op::Extend { mode: X, expire_s: 0 }];
+    for (lock_type, op) in all.iter().flat_map(|&lock_type| first.map(|op| (lock_type, op))) {
         for is_first in [false, true] {
             PASSED_NS.set(0);
             let mut w = World::new(10);
@@ -376,7 +382,7 @@ fn of_holds_that_exclude_each_other_the_later_one_goes_on_and_the_other_is_told(
             }
             let mut w = w.fails_over(1, &mut sides);
             assert_ne!(w.word(&b), 0);
-            assert_eq!(w.operate(&mut a, Op::Unlock), Status::Fail, "{lock_type:?}");
+            assert_eq!(w.operate(&mut a, op), Status::Fail, "{lock_type:?} {op:?}");
             assert_eq!(w.operate(&mut b, Op::Unlock), Status::Success, "{lock_type:?}");
         }
     }

@@ -145,7 +145,8 @@ impl Recovery {
         });
         if !is_counted {
             let secrets = [Secret([0; 16]); 3];
-            let known = |&i: &usize| Known { client: id(i), secrets, horizon_s: HORIZON_S };
+            let (horizon_s, has_locks) = (HORIZON_S, true);
+            let known = |&i: &usize| Known { client: id(i), secrets, horizon_s, has_locks };
             let all: Vec<Known> = self.known.iter().map(known).collect();
             primary.awaits(server_time(self.since, self.epoch), &all, DEADLINE_S);
         }
@@ -159,7 +160,7 @@ impl Recovery {
             match message {
                 Message::Comes(i) => {
                     primary.add_client(id(*i)).expect("there is room for all");
-                    primary.came_back(id(*i));
+                    primary.came_back(at, id(*i));
                     primary.attached(at, &mut memory, id(*i), fabric, &mut out);
                 }
                 Message::Claims(i, claims) => {
@@ -170,6 +171,7 @@ impl Recovery {
                 Message::TimePasses => {}
             }
             primary.tick(at, &mut memory, &mut out);
+            while primary.take_laggard(at).is_some() {} // it tells everything at last
         }
         assert!(out.is_empty(), "nobody is served in a recovery");
         (primary, memory, reply)
