@@ -251,12 +251,20 @@ fn carry_out(
             failover.came(boot_ns(), came);
             return match status {
                 Status::Success => None,
-                Status::ClientRemoved => Some(format!(
-                    "the primary at {peer} does not know it any more, and its locks are lost \
-                     there: begin anew (client_deinit, client_init) if no other one does"
-                )),
                 status => Some(format!("not back at {peer}: {status}")),
             };
+        }
+        Task::Anew { address } => {
+            let peer = plan.addresses[address];
+            let status = client.begin_anew_at(peer, plan.silence.max(ATTEMPT_MIN));
+            let came = match status {
+                Status::Success => Ok(client.is_at_recovering()),
+                status => Err(status),
+            };
+            failover.came(boot_ns(), came);
+            if status != Status::Success {
+                return Some(format!("not taken anew at {peer}: {status}"));
+            }
         }
         Task::Claim => {
             let status = client.update_all_locks();

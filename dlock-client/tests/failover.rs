@@ -222,3 +222,41 @@ fn a_connection_that_breaks_alone_is_made_anew() {
     assert_eq!(status(b.trylock(lock, X, 600)), Success);
     assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
 }
+
+/// What the primaries knew of their clients is gone: a new one knows nobody.
+#[test]
+fn a_client_that_no_primary_knows_any_more_begins_anew_and_is_told_what_it_lost() {
+    for fabric in fabrics() {
+        let mut site = Site::new(&format!("anew-{}", fabric.name()));
+        let (a, b) = (site.client(fabric), site.client(fabric));
+        for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+            let why = format!("{lock_type:?} over {}", fabric.name());
+            let lock = |which: &str| {
+                let name = format!("{which} {lock_type:?}");
+                got(&b, &name, lock_type);
+                got(&a, &name, lock_type)
+            };
+            let [held, free, waited] = ["held", "free", "waited"].map(lock);
+            assert_eq!(status(a.trylock(held, X, 600)), Success, "{why}");
+            assert_eq!(status(b.trylock(waited, X, 600)), Success, "{why}");
+            site.stop();
+            std::fs::remove_dir_all(&site.folder).unwrap();
+            std::fs::create_dir_all(&site.folder).unwrap();
+            let waiter = Arc::clone(&a);
+            let waits = thread::spawn(move || status(waiter.lock(waited, X, 600)));
+            site.start();
+            assert_eq!(waits.join().unwrap(), Success, "{why}: nobody holds it any more");
+            assert_eq!(status(a.unlock(held)), Fail, "{why}: it is told");
+            eventually(20, "b is served", || status(b.lock(held, X, 600)) == Success);
+            assert_ne!(status(a.trylock(held, X, 600)), Success, "{why}");
+            assert_eq!(status(b.unlock(waited)), Fail, "{why}: it was b's");
+            assert_eq!(status(b.unlock(held)), Success, "{why}");
+            for lock in [held, free] {
+                assert_eq!(status(a.lock(lock, X, 600)), Success, "{why}");
+                assert_eq!(status(a.unlock(lock)), Success, "{why}");
+            }
+            assert_eq!(status(a.unlock(waited)), Success, "{why}");
+        }
+        assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
+    }
+}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use dlock_core::control::{ControlReply, ControlRequest, LockDesc};
 use dlock_core::ids::LockId;
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::lock::{EntryState, Op, OpResult};
+use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
 use dlock_core::message::Mode;
 use dlock_core::session::Heard;
 use dlock_core::status::Status;
@@ -183,7 +183,8 @@ impl Instance {
 
     /// How many locks it believes to hold.
     pub(crate) fn held(&self) -> usize {
-        self.of_all(|held| held.entry.state().is_held().then_some(())).len()
+        let holds = |entry: &LockEntry| entry.state().is_held() && !entry.is_lost();
+        self.of_all(|held| holds(&held.entry).then_some(())).len()
     }
 
     /// Gets those locks again that are not at this primary, with what was held of them lost, asks
@@ -198,7 +199,7 @@ impl Instance {
         });
         for descs in away.chunks(BATCH_MAX) {
             match self.get_locks(descs.to_vec(), Instant::now() + silence) {
-                Ok(_) => log::warn!("{} locks were not claimed: holds are lost", descs.len()),
+                Ok(_) => log::warn!("{} locks are got again: holds of them are lost", descs.len()),
                 Err(_) => return false,
             }
         }

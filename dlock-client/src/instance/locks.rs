@@ -131,7 +131,8 @@ impl Instance {
             Some((id, Some(index))) => self.adopt_as(id, index, grant, desc),
             Some((_, None)) => self.adopt(grant, desc), // another thread has released it
             None => {
-                let mut entry = LockEntry::new(self.id, link.anchor_s, desc.lock_type, grant, desc);
+                let mut entry =
+                    LockEntry::new(link.client, link.anchor_s, desc.lock_type, grant, desc);
                 entry.asks_readers(link.asks_readers);
                 let (exec, pulse) = (Arc::clone(&link.exec), Arc::clone(&link.pulse));
                 let lock = ClientLock::new(grant.lock, entry, exec, pulse, link.epoch);
@@ -159,7 +160,8 @@ impl Instance {
         };
         let at = (link.epoch, link.anchor_s);
         let before = held.entry.lock();
-        let Some(is_new) = held.binding.adopt(&mut held.entry, self.id, grant, &desc, at) else {
+        let Some(is_new) = held.binding.adopt(&mut held.entry, link.client, grant, &desc, at)
+        else {
             // a lock of another name has the id that the primary had for this one
             if !held.binding.loses_place(&held.entry, link.epoch) {
                 return Adopted::Got(Err(Status::Error));

@@ -75,14 +75,8 @@ impl Instance {
         peer: SocketAddr,
         wrap: Option<Wrap>,
     ) -> Result<Self, Status> {
-        let (version_min, version_max) = (VERSION_MIN, VERSION);
-        let request = ControlRequest::Init {
-            version_min,
-            version_max,
-            tp_mode: config.tp_mode,
-            horizon_s: Some(config.effective_horizon_s()),
-        };
-        let joined = join(config, (peer, CONTROL_WAIT, Level::Warn), request, None, wrap.as_ref())?;
+        let to = (peer, CONTROL_WAIT, Level::Warn);
+        let joined = join(config, to, init(config), None, wrap.as_ref())?;
         joined.link.ask_the_time();
         let instance = Instance {
             id: joined.client,
@@ -155,7 +149,7 @@ impl Instance {
                 }
                 Ok(()) => {
                     joined.link.ask_the_time();
-                    self.move_to(joined);
+                    self.move_to(joined, false);
                     return Status::Success;
                 }
                 Err(Unshown::Cut) if tries < SHOW_TRIES => {}
@@ -165,6 +159,39 @@ impl Instance {
         }
     }
 
+    /// Everything that it held is lost, and it becomes a new client of the primary at `peer`. Its
+    /// locks are got again by [`confirm_all`](Self::confirm_all).
+    pub(crate) fn begin_anew_at(&self, peer: SocketAddr, wait: Duration) -> Status {
+        if let Err(status) = self.check(Call::Session) {
+            return status;
+        }
+        let Some(_alone) = self.lifecycle.try_write_for(LIFECYCLE_WAIT) else {
+            return Status::BadResponse;
+        };
+        if !self.is_here() {
+            return Status::Invalid;
+        }
+        let to = (peer, wait, Level::Debug);
+        let mut joined = match join(&self.config, to, init(&self.config), None, self.wrap.as_ref())
+        {
+            Ok(joined) => joined,
+            Err(status) => return status,
+        };
+        if self.present().is_err() {
+            let _ = joined.leave(); // left meanwhile
+            return Status::Invalid;
+        }
+        log::error!(
+            "client {} is known to no primary any more: what it held is lost. It begins anew, as \
+             client {} of the primary at {peer}",
+            self.id,
+            joined.client
+        );
+        joined.link.ask_the_time();
+        self.move_to(joined, true);
+        Status::Success
+    }
+
     /// A session of this very client at `peer`, to be shown.
     pub(super) fn join_again(
         &self,
@@ -172,15 +199,16 @@ impl Instance {
         wait: Duration,
         level: Level,
     ) -> Result<Joined, Status> {
+        let link = self.link.load();
         let request = ControlRequest::Reinit {
             version_min: VERSION_MIN,
             version_max: VERSION,
             tp_mode: self.config.tp_mode,
             horizon_s: Some(self.config.effective_horizon_s()),
-            client: self.id,
-            secret: self.link.load().secret,
+            client: link.client,
+            secret: link.secret,
         };
-        join(&self.config, (peer, wait, level), request, Some(self.id), self.wrap.as_ref())
+        join(&self.config, (peer, wait, level), request, Some(link.client), self.wrap.as_ref())
     }
 
     /// Whether this process has joined, or come back: a forked child of it has a copy of the
@@ -190,8 +218,8 @@ impl Instance {
         line.is_some_and(|line| line.as_ref().is_some_and(ShutdownHandle::is_here))
     }
 
-    /// The new session takes the place of the old one.
-    fn move_to(&self, joined: Joined) {
+    /// The new session takes the place of the old one. `is_anew`: of another client, with nothing.
+    fn move_to(&self, joined: Joined, is_anew: bool) {
         self.forget_async();
         let link = Arc::new(joined.link);
         let old = self.link.swap(Arc::clone(&link));
@@ -200,23 +228,23 @@ impl Instance {
             line.end();
         }
         *self.control.lock() = Some(joined.control);
-        if !session::objects_survive(old.epoch, link.epoch, link.recovering) {
+        if is_anew || !session::objects_survive(old.epoch, link.epoch, link.recovering) {
             self.objects.write().clear();
         }
-        let has_lapsed = link.epoch == old.epoch && link.lapses != old.lapses;
+        let has_lapsed = !is_anew && link.epoch == old.epoch && link.lapses != old.lapses;
         let refuse: Arc<dyn Executor> = Arc::new(Refuse);
         // the old session may have to be asked for the time, in vain
         let clock = Now { horizon_ns: old.pulse.horizon_ns(), ..old.exec.now() };
         let mut earlier = self.earlier.lock();
         earlier.retain(|(_, pulse)| pulse.strong_count() > 0);
         earlier.push((old.epoch, Arc::downgrade(&old.pulse)));
-        if has_lapsed {
+        if has_lapsed || is_anew {
             // what is under way there, or on a session before, tells of no hold that was ended
-            let same = earlier.iter().filter(|(epoch, _)| *epoch == link.epoch);
+            let same = earlier.iter().filter(|(epoch, _)| is_anew || *epoch == link.epoch);
             same.filter_map(|(_, pulse)| pulse.upgrade()).for_each(|pulse| pulse.end());
         }
         drop(earlier);
-        if link.epoch != old.epoch {
+        if is_anew || link.epoch != old.epoch {
             old.exec.end(); // its primary may be stopped, and a wait there last for hours
         }
         for (id, index) in self.table.indices() {
@@ -227,6 +255,9 @@ impl Instance {
                 continue;
             };
             if let Some(held) = guard.as_mut() {
+                if is_anew {
+                    held.binding.begins_anew(&mut held.entry);
+                }
                 match held.binding.moves_to(link.epoch, clock) {
                     true => {
                         held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
@@ -484,6 +515,12 @@ impl SessionState {
     }
 }
 
+fn init(config: &ClientConfig) -> ControlRequest {
+    let (version_min, version_max) = (VERSION_MIN, VERSION);
+    let horizon_s = Some(config.effective_horizon_s());
+    ControlRequest::Init { version_min, version_max, tp_mode: config.tp_mode, horizon_s }
+}
+
 /// Connects, registers (`request` is `Init`, or `Reinit` as `expected`) and attaches.
 fn join(
     config: &ClientConfig,
@@ -517,6 +554,7 @@ fn join(
             let link = SessionState {
                 exec,
                 verbs,
+                client,
                 epoch,
                 anchor_s,
                 secret,

@@ -63,6 +63,8 @@ pub(crate) struct SessionState {
     exec: Arc<dyn Executor>,
     /// The same, if it is that of verbs.
     verbs: Option<Arc<VerbsPath>>,
+    /// Who this client is to the primary.
+    client: ClientId,
     epoch: Epoch,
     anchor_s: u32,
     secret: Secret,
@@ -124,7 +126,8 @@ impl std::fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// The id the primary gave this client.
+    /// The id that the primary gave this client when it became one. If it begins anew, since no
+    /// primary knows it any more, it has another one there.
     pub fn id(&self) -> ClientId {
         self.id
     }

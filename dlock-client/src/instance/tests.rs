@@ -34,6 +34,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
     let link = SessionState {
         exec: Arc::clone(&exec),
         verbs: None,
+        client: ClientId::new(ME).unwrap(),
         epoch: Epoch(1),
         anchor_s: 0,
         secret: Secret([0; 16]),

@@ -13,7 +13,7 @@ use super::belief::{left_ns, NO_CLOCK};
 use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::{Now, NS};
 use crate::control::{Claim, HeldClaim, LockGrant, Place};
-use crate::ids::Epoch;
+use crate::ids::{ClientId, Epoch};
 use crate::message::{LockType, Mode, Reply, Request};
 use crate::status::Status;
 
@@ -96,6 +96,11 @@ impl LockEntry {
         if self.has_left() || grant.already && self.doubt == Doubt::None && !self.state.is_held() {
             self.doubt = Doubt::Acquire; // got, but of before something may be left
         }
+    }
+
+    /// Whose it is: a client that begins anew has another id.
+    pub fn is_of(&mut self, me: ClientId) {
+        self.me = me;
     }
 
     /// The request that an operation begins with if something is in doubt.

@@ -42,6 +42,13 @@ impl Binding {
         false
     }
 
+    /// Its client is another one now, with nothing: the lock is at no incarnation until it is got
+    /// again, and what was held of it is lost.
+    pub fn begins_anew(&mut self, entry: &mut LockEntry) {
+        entry.lose();
+        *self = Self::new(NOWHERE);
+    }
+
     /// What the successor is told. `now` is the clock of the session. What has no lease is lost if
     /// the old session's horizon has passed: its primary may have given it to another client.
     pub fn claim(&self, entry: &mut LockEntry, now: Now) -> Claim {
@@ -108,6 +115,7 @@ impl Binding {
             true => {
                 entry.lose();
                 entry.rebind(grant, anchor_s);
+                entry.is_of(me);
             }
             false => *entry = LockEntry::new(me, anchor_s, desc.lock_type, grant, desc.clone()),
         }
