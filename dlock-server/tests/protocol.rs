@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use common::{attach, reinit, server, Peer, INIT};
 use dlock_core::codec::{self, Frame, HEADER_LEN, MAGIC};
-use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, Secret, Session};
+use dlock_core::control::{
+    Attach, ControlReply, ControlRequest, FabricKind, LockDesc, Secret, Session,
+};
 use dlock_core::ids::{ClientId, Handle, LockId, ObjectId, Seq};
 use dlock_core::limits::FRAME_LEN_MAX;
 use dlock_core::message::{LockType, Reply, Request};
@@ -437,4 +439,30 @@ fn a_reinit_that_its_client_gives_up_leaves_the_old_session_alone() {
         assert!(channel.pings() && old.is_alive());
     }
     assert!(Peer::channel(server.local_addr(), &session).pings());
+}
+
+/// A successor waits for whoever has locks: it is kept that a client has, before it hears so, and
+/// an answer that gives none is none.
+#[test]
+fn who_hears_of_a_lock_is_a_client_whom_a_successor_waits_for() {
+    let folder = std::env::temp_dir().join(format!("dlock-has-locks-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let state_file = Some(folder.join("state"));
+    let server = server(ServerConfig { state_file, ..ServerConfig::default() });
+    let kept = || std::fs::read_to_string(folder.join("state.clients")).unwrap();
+    for n in 0..50 {
+        let (mut peer, session) = Peer::init(server.local_addr());
+        let line = format!("locks {}\n", session.client);
+        let name = vec![b'x'; 1 + n];
+        let desc = |lock_type| LockDesc { name: name.clone(), lock_type, lease_s: 0 };
+        assert_eq!(peer.call(ControlRequest::GetLocks(vec![])), ControlReply::Locks(vec![]));
+        assert!(!kept().contains(&line), "{n}: {}", kept());
+        match peer.call(ControlRequest::GetLocks(vec![desc(LockType::Fair)])) {
+            ControlReply::Locks(locks) => assert!(locks[0].is_ok(), "{locks:?}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(kept().contains(&line), "{n}: {}", kept());
+    }
+    drop(server);
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -365,9 +365,8 @@ impl Membership {
 
     /// A client is about to hear this: perhaps of its first lock.
     fn is_given(&mut self, client: ClientId, reply: &ControlReply) {
-        let ControlReply::Locks(results) = reply else { return };
         let Some(member) = self.members.get_mut(&client) else { return };
-        let is_first = !member.has_locks && results.iter().any(Result::is_ok);
+        let is_first = !member.has_locks && gives_lock(reply);
         if is_first && !planted::is(Bug::LocksUntold) {
             member.has_locks = true;
             self.effects.push_back(Effect::HasLocks { client });
@@ -497,6 +496,12 @@ impl Membership {
             false => Err("something is due for nobody".to_string()),
         }
     }
+}
+
+/// Whether a client that hears this is given a lock: that it has locks must be kept before
+/// ([`Effect::HasLocks`]).
+pub fn gives_lock(reply: &ControlReply) -> bool {
+    matches!(reply, ControlReply::Locks(results) if results.iter().any(Result::is_ok))
 }
 
 /// When the primary acts on a member's silence.

@@ -25,7 +25,7 @@ use dlock_core::control::{Attach, ControlReply, ControlRequest};
 use dlock_core::counters::Counter;
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::CONTROL_WAIT_S;
-use dlock_core::membership::Gone;
+use dlock_core::membership::{gives_lock, Gone};
 use dlock_core::status::Status;
 use dlock_fabric::fds::is_open;
 use log::Level;
@@ -123,7 +123,7 @@ fn opens(request: &ControlRequest) -> bool {
     matches!(request, ControlRequest::Init { .. } | ControlRequest::Reinit { .. })
 }
 
-fn gives_locks(request: &ControlRequest) -> bool {
+fn may_give(request: &ControlRequest) -> bool {
     matches!(request, ControlRequest::GetLocks(_) | ControlRequest::UpdateLocks(_))
 }
 
@@ -248,7 +248,7 @@ impl Session {
                 return Gone::Closed;
             }
             let leaves = request == ControlRequest::Deinit;
-            let gives = !self.has_locks && gives_locks(&request);
+            let gives = !self.has_locks && may_give(&request);
             if gives && !moves && self.receipts.is_failing() {
                 let refused = ControlReply::Error(Status::ServerNoResource);
                 match wire::answer(&mut self.stream, seq, refused).await {
@@ -268,7 +268,7 @@ impl Session {
             moves = false;
             let Ok(reply) = reply else { return Gone::Closed };
             let reply = reply.unwrap_or(ControlReply::Error(Status::NotReady));
-            if gives && matches!(reply, ControlReply::Locks(_)) {
+            if gives && gives_lock(&reply) {
                 // who hears of a lock is a client whom a successor waits for
                 self.has_locks = self.receipts.all_kept().await.is_ok();
                 if !self.has_locks {
