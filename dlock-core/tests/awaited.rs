@@ -11,7 +11,7 @@ use dlock_core::control::{Claim, ControlReply, ControlRequest, HeldClaim, LockDe
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, LockId};
 use dlock_core::message::{LockType, Mode};
-use dlock_core::primary::{Known, Laggard, Recovered};
+use dlock_core::primary::{Known, Laggard, Recovered, TELLING_S};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Word, WordAddr};
 
@@ -227,6 +227,29 @@ fn who_takes_long_is_named_again_for_an_operator() {
     }
     assert_eq!(w.tells(known(5, 0)), ControlReply::Done);
     assert!(!w.primary.is_recovering());
+}
+
+/// Others are waited for, and it comes again: its session had broken.
+#[test]
+fn who_has_told_everything_does_not_lag() {
+    let all = [known(5, 0), known(6, 0)];
+    let mut w = waiting(&all);
+    w.comes(all[0]);
+    assert!(w.primary.take_laggard(after(31)).is_some());
+    assert_eq!(w.tells(all[0]), ControlReply::Done);
+    w.primary.came_back(after(32), all[0].client);
+    w.primary.hurries();
+    assert_eq!(w.primary.take_laggard(after(999)), None);
+}
+
+#[test]
+fn who_is_here_has_some_time_whatever_the_deadline() {
+    let mut w = World::new(10);
+    w.primary.awaits(NOW, &[known(5, 0)], 0);
+    w.comes(known(5, 0));
+    let lags_at = after(u64::from(TELLING_S));
+    assert_eq!(w.primary.take_laggard(ServerTime(lags_at.0 - 1)), None);
+    assert!(w.primary.take_laggard(lags_at).is_some());
 }
 
 #[test]

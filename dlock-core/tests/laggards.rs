@@ -12,12 +12,13 @@ use dlock_core::control::{
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, LockId};
-use dlock_core::membership::{Draws, Effect, Exit, State};
+use dlock_core::membership::{Draws, Effect, Exit, Gone, State};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::primary::{Known, Primary, PrimaryConfig};
 use dlock_core::session::was_heard;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Word, WordAddr};
+use dlock_core::words::AtomicWord;
 use site::{reinit, Peer, Site, START};
 
 use FabricKind::{Shm, Tcp};
@@ -189,6 +190,38 @@ fn who_lags_in_a_recovery_that_is_over_does_not_lag_any_more() {
     assert!(!site.primary.is_recovering());
     let slow = site.come_back(slow).unwrap();
     assert_eq!(beats(&mut site, slow), at(91));
+    let lock = site.get(slow, "l", LockType::Atomic);
+    let until_s = at(600).seconds();
+    let word = AtomicWord::new().with_client(slow.id.get()).with_timeout(until_s).into_bits();
+    site.memory.set(WordAddr::new(lock.slot, Word::W0), word);
+    site.lose(slow, Gone::Silent);
+    site.until(at(92));
+    assert!(site.exits(slow).is_empty(), "what has a lease is kept, as of anybody else");
+    assert_eq!(site.memory.read(WordAddr::new(lock.slot, Word::W0)), word);
+}
+
+/// It asks for another session, and does not tell anything.
+#[test]
+fn a_session_that_is_prepared_does_not_help_a_client_that_lags() {
+    let mut site = waiting(&[of_old(5, 60)]);
+    let slow = comes(&mut site, of_old(5, 60));
+    site.until(at(29));
+    let prepared = site.ask_back(slow).unwrap();
+    site.until(at(30));
+    let closed = |peer: Peer| Effect::CloseControl { client: peer.id, control: peer.control };
+    assert!([slow, prepared].map(closed).iter().all(|one| site.effects.contains(one)));
+    let shown = site.control(prepared, ControlRequest::ReinitDone);
+    assert_eq!(shown, ControlReply::Error(Status::Error));
+}
+
+/// Nobody else gets the id of a client that may come at any time.
+#[test]
+fn a_new_client_has_no_id_of_one_that_may_come_back() {
+    let idle = Known { has_locks: false, ..of_old(101, 0) };
+    let mut site = waiting(&[idle]);
+    let new = site.join(Tcp, 0);
+    assert_ne!(new.id, idle.client);
+    assert_eq!(comes(&mut site, idle).id, idle.client);
 }
 
 /// What is kept for a successor must name it before it hears of its first lock, and only then.
@@ -201,9 +234,17 @@ fn a_client_that_is_given_its_first_lock_has_locks() {
     let wrong = vec![LockDesc { name: b"l".to_vec(), lock_type: LockType::Rw, lease_s: 0 }; 32];
     site.control(peer, ControlRequest::GetLocks(wrong));
     assert!(!site.effects.contains(&has_locks), "it was given none");
-    for name in ["l", "m"] {
-        site.get(peer, name, LockType::Rw);
+    let desc = |name: &[u8], lock_type| LockDesc { name: name.to_vec(), lock_type, lease_s: 0 };
+    site.control(peer, ControlRequest::GetLocks(Vec::new()));
+    assert!(!site.effects.contains(&has_locks), "nor was it here");
+    let other = site.join(Tcp, 0);
+    site.get(other, "l", LockType::Fair);
+    let of_two = vec![desc(b"l", LockType::Rw), desc(b"m", LockType::Rw)];
+    match site.control(peer, ControlRequest::GetLocks(of_two)) {
+        ControlReply::Locks(locks) => assert!(locks[0].is_err() && locks[1].is_ok()),
+        other => panic!("{other:?}"),
     }
+    site.get(peer, "n", LockType::Rw);
     let told = site.effects.iter().filter(|effect| **effect == has_locks).count();
     assert_eq!(told, 1);
 

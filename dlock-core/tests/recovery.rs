@@ -408,6 +408,29 @@ impl World {
     }
 }
 
+/// Others are waited for by count, and it is here, and has not said that this is all.
+#[test]
+fn of_a_client_that_is_not_waited_for_and_has_not_told_everything_nothing_counts() {
+    let mut w = World::recovering(10, 1);
+    let [slow, other] = [5, 6].map(|id| w.back(id));
+    let hold = claim(LockType::Atomic, Some(HeldClaim::hold(X, u64::MAX)));
+    let at = w.told(slow, hold).unwrap();
+    w.control(other, ControlRequest::ReinitDone);
+    assert!(!w.primary.is_recovering());
+    assert_eq!(w.memory.read(at), 0);
+}
+
+#[test]
+fn what_a_client_does_not_claim_any_more_does_not_count() {
+    let mut w = World::recovering(10, 1);
+    let a = w.back(5);
+    let hold = claim(LockType::Atomic, Some(HeldClaim::hold(X, u64::MAX)));
+    w.told(a, hold).unwrap();
+    let at = w.told(a, claim(LockType::Atomic, None)).unwrap();
+    w.control(a, ControlRequest::ReinitDone);
+    assert_eq!(w.memory.read(at), 0);
+}
+
 #[test]
 fn the_last_word_of_a_client_counts() {
     let mut w = World::recovering(10, 1);

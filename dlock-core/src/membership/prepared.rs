@@ -129,7 +129,7 @@ impl Membership {
             member.previous = is_new.then_some(prepared.proof);
             member.secret = prepared.secret;
             member.state = State::Present;
-            member.is_quiet = false;
+            (member.is_quiet, member.lags) = (false, false);
             (member.version, member.horizon_s) = (prepared.version, prepared.horizon_s);
             member.fabric = fabric.or(member.fabric);
             member.heard(now);

@@ -442,6 +442,16 @@ mod tests {
     fn a_client_is_not_given_up_for_a_round_in_which_nobody_removes_it() {
         let mut f = at_two();
         f.broken(5);
+        for _ in 0..2 {
+            for status in [Status::ClientRemoved, Status::NotReady] {
+                f.came(6, Err(status));
+            }
+            assert!(!matches!(f.next(u64::MAX), Task::Anew { .. }), "{f:?}");
+            f.came(6, Ok(false)); // it was known after all, and is away once more
+            f.broken(6);
+        }
+        let mut f = at_two();
+        f.broken(5);
         let mut now = 6;
         for round in 0..20 {
             for at in 0..2 {
@@ -453,6 +463,37 @@ mod tests {
                 f.came(now, Err(if is_removed { Status::ClientRemoved } else { Status::NotReady }));
             }
         }
+    }
+
+    /// As one that begins a round.
+    #[test]
+    fn a_client_that_is_not_taken_anew_asks_all_of_them_again() {
+        let mut f = Failover::new(0, 3, SILENCE_NS, 7);
+        f.broken(5);
+        for _ in 0..REMOVED_ROUNDS {
+            for status in [Status::NotReady, Status::ClientRemoved, Status::NotReady] {
+                f.came(6, Err(status));
+            }
+        }
+        assert_eq!(f.next(6), Task::Anew { address: 1 });
+        f.came(6, Err(Status::NotReady));
+        let mut asked = Vec::new();
+        for _ in 0..3 {
+            let Task::Reinit { address } = f.next(u64::MAX) else { panic!("{f:?}") };
+            asked.push(address);
+            f.came(6, Err(Status::NotReady));
+        }
+        assert_eq!(asked, [0, 1, 2]);
+    }
+
+    /// The recovery may be over: it is said to the primary that this is all in any case.
+    #[test]
+    fn a_claim_that_comes_too_late_is_followed_by_that_it_is_all() {
+        let mut f = at_two();
+        f.broken(5);
+        f.came(6, Ok(true));
+        f.claimed(7, Status::Error);
+        assert_eq!(f.next(7), Task::Done);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use crate::control::{
 };
 use crate::ids::{Handle, LockId, Slot};
 use crate::lock::{Begin, EntryState, LockEntry, Op, Step};
-use crate::message::{LockType, Mode, Request};
-use crate::word_op::{Outcome, Values};
+use crate::message::{LockType, Mode, Reply, Request};
+use crate::word_op::{Outcome, Values, WordOp};
+use crate::words::AtomicWord;
 
 fn client() -> ClientId {
     ClientId::new(7).unwrap()
@@ -503,6 +504,36 @@ fn a_lock_that_is_got_again_is_where_the_primary_says() {
         let now = Now::exact(ServerTime(1_000 * NS));
         let Begin::Local(told) = lost.begin(Op::Unlock, now) else { panic!("it is told") };
         assert_eq!(told.status, Status::Fail, "the hold is lost");
+    }
+}
+
+/// At the very primary that has removed it, too: no handle of the client before is used there.
+#[test]
+fn the_locks_of_a_client_that_begins_anew_are_got_again_and_their_holds_lost() {
+    for is_held in [true, false] {
+        let mut one = if is_held { held(LockType::Atomic) } else { entry(LockType::Atomic) };
+        let mut binding = Binding::new(Epoch(3));
+        binding.begins_anew(&mut one);
+        assert!(!binding.is_at(Epoch(3)) && one.is_lost() == is_held);
+        let (me, desc) = (ClientId::new(99).unwrap(), one.desc().clone());
+        let grant = LockGrant { slot: Slot(12), ..grant() };
+        assert_eq!(binding.adopt(&mut one, me, &grant, &desc, (Epoch(3), 0)), Some(true));
+        let now = Now::exact(ServerTime(1_000 * NS));
+        if is_held {
+            let Begin::Local(told) = one.begin(Op::Unlock, now) else { panic!("it is told") };
+            assert_eq!(told.status, Status::Fail);
+        }
+        let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
+        let step = match one.begin(take, now) {
+            Begin::Run(mut machine, Step::Request(_)) => {
+                machine.reply(&mut one, Ok(Reply::Done { word: 0 }), now)
+            }
+            Begin::Run(_, step) => step,
+            Begin::Local(result) => panic!("{result:?}"),
+        };
+        let Step::Chain(chain) = step else { panic!("{step:?}") };
+        let [WordOp::Cas { swap, .. }] = chain.ops() else { panic!("{chain:?}") };
+        assert_eq!(AtomicWord::from_bits(*swap).client(), 99, "held: {is_held}");
     }
 }
 

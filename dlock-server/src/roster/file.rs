@@ -316,6 +316,22 @@ mod tests {
         assert_eq!(read(&path), clients);
     }
 
+    /// What a full disk has taken half of is not gone on with.
+    #[test]
+    fn a_write_that_failed_is_followed_by_a_fresh_file() {
+        let folder = TempFolder::new("roster-full");
+        let path = folder.path().join("clients");
+        let (mut keeper, mut clients) = FileKeeper::open(&path, Taking::IfFree).unwrap();
+        keep(&mut keeper, &mut clients, &[joined(5, 1, 0)]);
+        keeper.file = Some(OpenOptions::new().write(true).open("/dev/full").unwrap());
+        let change = joined(6, 1, 0);
+        change.apply(&mut clients);
+        assert!(keeper.keep(std::slice::from_ref(&change), &clients).is_err());
+        keeper.keep(&[], &clients).unwrap();
+        drop(keeper);
+        assert_eq!(read(&path), clients);
+    }
+
     #[test]
     fn a_file_does_not_grow_with_its_history() {
         let folder = TempFolder::new("roster-history");

@@ -13,8 +13,8 @@ use std::collections::HashMap;
 
 use crate::record::{Granted, Record};
 
-/// A scheduler's delays on a busy machine, nanoseconds: no wait below this is looked at. A wake that
-/// is lost costs a lease, or the grace of two seconds.
+/// A scheduler's delays on a busy machine, nanoseconds: no wait below this is looked at. A wake
+/// that is lost costs a lease, or the grace of two seconds.
 pub const NOISE_NS: u64 = 1_000_000_000;
 /// A wait may be this many times the longest hold in front of it, for each hold in front.
 pub const FACTOR: u64 = 3;
