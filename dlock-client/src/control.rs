@@ -374,6 +374,10 @@ mod tests {
 
     use super::*;
 
+    fn connect(addr: SocketAddr) -> Result<Control, Status> {
+        Control::connect(addr, CONTROL_WAIT, log::Level::Warn)
+    }
+
     fn reply(seq: u64, reply: ControlReply) -> Vec<u8> {
         let mut out = Vec::new();
         codec::encode(&Frame::ControlReply(Seq(seq), reply), &mut out);
@@ -407,7 +411,7 @@ mod tests {
         let (cut, rest) = late.split_at(5);
         let answer = [rest, &reply(2, ControlReply::Done)].concat();
         let (addr, server) = scripted(vec![cut.to_vec(), answer]);
-        let mut control = Control::connect(addr, CONTROL_WAIT, log::Level::Warn).unwrap();
+        let mut control = connect(addr).unwrap();
         let short = Instant::now() + Duration::from_secs(1); // for the request to be sent
         assert_eq!(control.call(ControlRequest::Heartbeat, short), Err(CallError::Transport));
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Ok(ControlReply::Done));
@@ -420,7 +424,7 @@ mod tests {
     fn a_refusal_extends_the_horizon_unless_the_primary_may_not_know_the_client() {
         for (status, extends) in [(Status::ObjectNotCreate, true), (Status::Error, false)] {
             let (addr, server) = scripted(vec![reply(1, ControlReply::Error(status))]);
-            let mut control = Control::connect(addr, CONTROL_WAIT, log::Level::Warn).unwrap();
+            let mut control = connect(addr).unwrap();
             let pulse = Arc::new(Pulse::new(400 * NS, boot_ns()));
             let before = pulse.horizon_ns();
             control.extends(&pulse);
@@ -437,7 +441,7 @@ mod tests {
         let alive = reply(1, ControlReply::Alive { now, recovering: false, until: None });
         let refused = ControlReply::Error(Status::Error); // extends nothing
         let (addr, server) = scripted(vec![alive, reply(2, refused.clone())]);
-        let mut control = Control::connect(addr, CONTROL_WAIT, log::Level::Warn).unwrap();
+        let mut control = connect(addr).unwrap();
         let pulse = Arc::new(Pulse::new(4 * NS, boot_ns().saturating_sub(2 * NS)));
         let before = pulse.horizon_ns();
         control.extends(&pulse);
@@ -450,7 +454,7 @@ mod tests {
     #[test]
     fn a_forked_child_does_not_speak_on_its_parents_connection() {
         let (addr, server) = scripted(vec![reply(1, ControlReply::Done)]);
-        let mut control = Control::connect(addr, CONTROL_WAIT, log::Level::Warn).unwrap();
+        let mut control = connect(addr).unwrap();
         control.stream.process ^= 1; // as a child sees it
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Transport));
         control.line().end();
@@ -462,7 +466,7 @@ mod tests {
     #[test]
     fn a_call_without_any_time_left_leaves_the_connection_usable() {
         let (addr, server) = scripted(vec![reply(2, ControlReply::Done)]);
-        let mut control = Control::connect(addr, CONTROL_WAIT, log::Level::Warn).unwrap();
+        let mut control = connect(addr).unwrap();
         let past = Instant::now();
         assert_eq!(control.call(ControlRequest::Heartbeat, past), Err(CallError::Transport));
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Ok(ControlReply::Done));
@@ -472,7 +476,7 @@ mod tests {
     #[test]
     fn an_answer_to_a_question_not_asked_breaks_the_connection() {
         let (addr, server) = scripted(vec![reply(9, ControlReply::Done)]);
-        let mut control = Control::connect(addr, CONTROL_WAIT, log::Level::Warn).unwrap();
+        let mut control = connect(addr).unwrap();
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Protocol));
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Transport));
         server.join().unwrap();
@@ -481,7 +485,7 @@ mod tests {
     #[test]
     fn garbage_is_a_foreign_peer_and_a_closed_connection_a_transport_error() {
         let (addr, server) = scripted(vec![vec![0xee; 64]]);
-        let mut control = Control::connect(addr, CONTROL_WAIT, log::Level::Warn).unwrap();
+        let mut control = connect(addr).unwrap();
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Foreign));
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Transport));
         assert_eq!(CallError::Foreign.status_of_init(), Status::Error);
@@ -489,7 +493,7 @@ mod tests {
         server.join().unwrap();
 
         let (addr, server) = scripted(vec![Vec::new()]);
-        let mut control = Control::connect(addr, CONTROL_WAIT, log::Level::Warn).unwrap();
+        let mut control = connect(addr).unwrap();
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Transport));
         assert_eq!(CallError::Transport.status_of_init(), Status::Error);
         server.join().unwrap();
@@ -501,10 +505,7 @@ mod tests {
         let [_, a, b, c] = std::process::id().to_be_bytes();
         let own = std::net::Ipv4Addr::new(127, a | 0x80, b, c);
         let addr = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap();
-        assert_eq!(
-            Control::connect(addr, CONTROL_WAIT, log::Level::Warn).unwrap_err(),
-            Status::NotReady
-        );
+        assert_eq!(connect(addr).unwrap_err(), Status::NotReady);
         assert_eq!(address("localhost", 1), Err(Status::Error));
         assert_eq!(address("", 1), Err(Status::Error));
         assert_eq!(address("127.0.0.1 ", 1), Err(Status::Error));

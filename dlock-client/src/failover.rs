@@ -240,31 +240,18 @@ fn carry_out(
                 }
             }
         }
-        Task::Reinit { address } => {
-            let peer = plan.addresses[address];
-            let wait = plan.silence.max(ATTEMPT_MIN);
-            let status = client.reinit_at(peer, wait, log::Level::Debug);
+        Task::Reinit { address } | Task::Anew { address } => {
+            let (peer, wait) = (plan.addresses[address], plan.silence.max(ATTEMPT_MIN));
+            let (status, what) = match task {
+                Task::Anew { .. } => (client.begin_anew_at(peer, wait), "not taken anew"),
+                _ => (client.reinit_at(peer, wait, log::Level::Debug), "not back"),
+            };
             let came = match status {
                 Status::Success => Ok(client.is_at_recovering()),
                 status => Err(status),
             };
             failover.came(boot_ns(), came);
-            return match status {
-                Status::Success => None,
-                status => Some(format!("not back at {peer}: {status}")),
-            };
-        }
-        Task::Anew { address } => {
-            let peer = plan.addresses[address];
-            let status = client.begin_anew_at(peer, plan.silence.max(ATTEMPT_MIN));
-            let came = match status {
-                Status::Success => Ok(client.is_at_recovering()),
-                status => Err(status),
-            };
-            failover.came(boot_ns(), came);
-            if status != Status::Success {
-                return Some(format!("not taken anew at {peer}: {status}"));
-            }
+            return came.err().map(|status| format!("{what} at {peer}: {status}"));
         }
         Task::Claim => {
             let status = client.update_all_locks();

@@ -34,8 +34,6 @@ fn of_old(id: u32, horizon_s: u32) -> Known {
 /// A primary that waits for these.
 fn waiting(known: &[Known]) -> Site {
     let mut site = Site::new();
-    let config = PrimaryConfig { ..site.primary.config().clone() };
-    site.primary = Primary::new(config);
     site.primary.awaits(site.now, known, DEADLINE_S);
     site
 }

@@ -114,8 +114,8 @@ impl Instance {
         Status::Success
     }
 
-    /// Operations on locks whose slots are locked already, each on a lock of its own, and what
-    /// became of them.
+    /// Carries out one operation on each of these locks, whose slots the caller has locked; the
+    /// status of each.
     pub(super) fn together(
         &self,
         ops: Vec<(LockId, &LockSlot, LockSlotGuard<'_>, Op)>,

@@ -28,7 +28,7 @@ use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::{ClockEstimate, Refuse};
 use log::Level;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use super::{call_on, done, Instance, SessionState, LEFT, OPEN};
 use crate::attach::{attach, wrapped, Wrap};
@@ -125,15 +125,10 @@ impl Instance {
     /// The same at any address; the connection may take so long, and so may its first answer. A
     /// failure is logged at this level.
     pub(crate) fn reinit_at(&self, peer: SocketAddr, wait: Duration, level: Level) -> Status {
-        if let Err(status) = self.check(Call::Session) {
-            return status;
-        }
-        let Some(_alone) = self.lifecycle.try_write_for(LIFECYCLE_WAIT) else {
-            return Status::BadResponse;
+        let _alone = match self.alone() {
+            Ok(alone) => alone,
+            Err(status) => return status,
         };
-        if !self.is_here() {
-            return Status::Invalid;
-        }
         let mut tries = 0;
         loop {
             tries += 1;
@@ -159,18 +154,23 @@ impl Instance {
         }
     }
 
+    /// No call that needs the session as it is runs beside one that replaces it.
+    fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>, Status> {
+        self.check(Call::Session)?;
+        let alone = self.lifecycle.try_write_for(LIFECYCLE_WAIT).ok_or(Status::BadResponse)?;
+        if !self.is_here() {
+            return Err(Status::Invalid);
+        }
+        Ok(alone)
+    }
+
     /// Everything that it held is lost, and it becomes a new client of the primary at `peer`. Its
     /// locks are got again by [`confirm_all`](Self::confirm_all).
     pub(crate) fn begin_anew_at(&self, peer: SocketAddr, wait: Duration) -> Status {
-        if let Err(status) = self.check(Call::Session) {
-            return status;
-        }
-        let Some(_alone) = self.lifecycle.try_write_for(LIFECYCLE_WAIT) else {
-            return Status::BadResponse;
+        let _alone = match self.alone() {
+            Ok(alone) => alone,
+            Err(status) => return status,
         };
-        if !self.is_here() {
-            return Status::Invalid;
-        }
         let to = (peer, wait, Level::Debug);
         let mut joined = match join(&self.config, to, init(&self.config), None, self.wrap.as_ref())
         {

@@ -5,7 +5,7 @@
 //!   counted: so many clients, whoever they are, for as long as it takes
 //!   known:   each until it has told everything, or is proved dead, or the operator does not want
 //!            to wait, or the deadline and its own horizon have passed and it is not here
-//!   idle:    those known that have never been given a lock: nobody waits for them
+//!   idle:    the clients that were never given a lock: the recovery does not wait for them
 //! ```
 //! A client with a horizon neither operates on its locks nor relies on them beyond that, counted
 //! from the last answer of the predecessor. The predecessor answers nothing any more when its

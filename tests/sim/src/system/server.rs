@@ -35,8 +35,7 @@ pub(crate) struct World {
     /// Sessions that are prepared.
     pub prepared: Vec<Session>,
     pub out: Vec<Sent>,
-    /// The clients of the last primary that has ended.
-    /// Who is known to the primaries, and whether it was given a lock.
+    /// The clients that the primaries know, and whether each was given a lock.
     pub(super) roster: BTreeMap<ClientId, bool>,
     /// The proofs of all clients there ever were.
     pub proofs: BTreeMap<ClientId, Secret>,
