@@ -27,6 +27,9 @@ use crate::instance::Instance;
 /// How long a `lock` call waits for a failover before it is refused: longer than a primary of
 /// `dlockd` waits for absent clients by default.
 pub(crate) const FAILOVER_WAIT: Duration = Duration::from_secs(60);
+/// How long the answer to up to 31 claims may take at least: a successor serves all clients that
+/// come to it at once in turns.
+const CLAIM_WAIT_MIN: Duration = Duration::from_secs(3);
 /// After a round of claims that were not all taken.
 const AGAIN_PAUSE: Duration = Duration::from_millis(10);
 /// From one line of the log to the next while there is no primary.
@@ -254,13 +257,17 @@ fn carry_out(
             return came.err().map(|status| format!("{what} at {peer}: {status}"));
         }
         Task::Claim => {
-            let status = client.update_all_locks();
+            let status = client.update_all_locks_within(plan.silence.max(CLAIM_WAIT_MIN));
             if status == Status::Again {
                 std::thread::sleep(AGAIN_PAUSE);
             }
             failover.claimed(boot_ns(), status);
         }
-        Task::Done => failover.said(boot_ns(), client.reinit_done()),
+        Task::Done => {
+            let wait = plan.silence.max(CLAIM_WAIT_MIN);
+            let status = client.reinit_done_within(wait);
+            failover.said(boot_ns(), status);
+        }
         Task::Confirm => failover.confirmed(boot_ns(), client.confirm_all(plan.silence)),
     }
     None

@@ -3,15 +3,18 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{config, eventually, fabrics, got, own_address, server_at, status, S, X};
-use dlock_client::{ClientConfig, FabricChoice, FabricKind, Instance, LockType, Status};
+use dlock_client::{ClientConfig, FabricChoice, FabricKind, Instance, LockId, LockType, Status};
+use dlock_core::limits::BATCH_MAX;
 use dlock_server::{Server, ServerConfig};
 use Status::*;
 
@@ -19,21 +22,28 @@ use Status::*;
 struct Site {
     folder: PathBuf,
     port: u16,
+    config: ServerConfig,
     server: Option<Server>,
 }
 
 impl Site {
     fn new(name: &str) -> Self {
+        Self::with(name, ServerConfig::default())
+    }
+
+    fn with(name: &str, config: ServerConfig) -> Self {
         let folder = std::env::temp_dir().join(format!("dlock-at-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let mut site = Self { folder, port: 0, server: None };
+        let mut site = Self { folder, port: 0, config, server: None };
         site.start();
         site
     }
 
     fn start(&mut self) {
         let state_file = Some(self.folder.join("state"));
-        let config = ServerConfig { bind: own_address(), state_file, ..Default::default() };
+        let admin_socket = Some(self.folder.join("admin"));
+        let config =
+            ServerConfig { bind: own_address(), state_file, admin_socket, ..self.config.clone() };
         let server = server_at(self.port, config);
         self.port = server.local_addr().port();
         self.server = Some(server);
@@ -42,6 +52,15 @@ impl Site {
     /// Its clients are not asked.
     fn stop(&mut self) {
         self.server = None;
+    }
+
+    /// How many clients the primary knows.
+    fn clients(&self) -> usize {
+        let mut admin = UnixStream::connect(self.folder.join("admin")).unwrap();
+        admin.write_all(b"{\"cmd\":\"clients\"}\n").unwrap();
+        let mut answer = String::new();
+        BufReader::new(admin).read_line(&mut answer).unwrap();
+        answer.matches("\"client\":").count()
     }
 
     fn address(&self) -> SocketAddr {
@@ -152,6 +171,15 @@ fn a_client_that_leaves_without_a_primary_is_not_waited_for() {
 struct Line {
     at: SocketAddr,
     ends: Arc<Mutex<Vec<TcpStream>>>,
+    faults: Arc<Faults>,
+}
+
+#[derive(Default)]
+struct Faults {
+    /// New connections end at once.
+    is_down: AtomicBool,
+    /// Of new connections only so many answers are passed on; 0: all.
+    answers_max: AtomicUsize,
 }
 
 impl Line {
@@ -160,19 +188,37 @@ impl Line {
         let ip: IpAddr = Ipv4Addr::new(127, a | 0x40, b, c).into();
         let listener = TcpListener::bind((ip, port)).unwrap();
         let ends: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
-        let all = Arc::clone(&ends);
+        let faults = Arc::new(Faults::default());
+        let (all, at_work) = (Arc::clone(&ends), Arc::clone(&faults));
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
+                if at_work.is_down.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let answers_max = match at_work.answers_max.load(Ordering::SeqCst) {
+                    0 => usize::MAX,
+                    max => max,
+                };
                 let Ok(far) = TcpStream::connect((own_address(), port)) else { continue };
                 all.lock().unwrap().push(near.try_clone().unwrap());
-                for (from, to) in [(&near, &far), (&far, &near)] {
+                for (from, to, max) in [(&near, &far, usize::MAX), (&far, &near, answers_max)] {
                     from.set_nodelay(true).unwrap();
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    thread::spawn(move || pass(from, to));
+                    thread::spawn(move || pass(from, to, max));
                 }
             }
         });
-        Self { at: (ip, port).into(), ends }
+        Self { at: (ip, port).into(), ends, faults }
+    }
+
+    /// Ends all connections, and lets no other come about until [`up`](Self::up).
+    fn down(&self) {
+        self.faults.is_down.store(true, Ordering::SeqCst);
+        (0..self.count()).for_each(|number| self.cut(number));
+    }
+
+    fn up(&self) {
+        self.faults.is_down.store(false, Ordering::SeqCst);
     }
 
     fn cut(&self, number: usize) {
@@ -184,9 +230,15 @@ impl Line {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream) {
+/// Passes so many messages on, and loses the others.
+fn pass(mut from: TcpStream, mut to: TcpStream, messages_max: usize) {
     let mut bytes = [0; 4_096];
+    let mut messages = 0;
     while let Ok(count @ 1..) = from.read(&mut bytes) {
+        messages += 1;
+        if messages > messages_max {
+            continue;
+        }
         if to.write_all(&bytes[..count]).is_err() {
             break;
         }
@@ -258,5 +310,118 @@ fn a_client_that_no_primary_knows_any_more_begins_anew_and_is_told_what_it_lost(
             assert_eq!(status(a.unlock(waited)), Success, "{why}");
         }
         assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
+    }
+}
+
+/// More than one request can ask for. The primary goes on, so that each release must reach it.
+#[test]
+fn many_releases_without_a_connection_are_ones_for_others_as_soon_as_the_client_is_back() {
+    let fabric = FabricChoice::Only(FabricKind::Tcp);
+    let site = Site::new("many");
+    let line = Line::to(site.port);
+    let (a, b) = (by_itself(line.at, fabric), site.client(fabric));
+    let types = [LockType::Atomic, LockType::Rw, LockType::Fair];
+    let locks: Vec<LockId> = (0..3 * BATCH_MAX)
+        .map(|n| {
+            let (name, lock_type) = (format!("many {n}"), types[n % 3]);
+            got(&b, &name, lock_type);
+            let lock = got(&a, &name, lock_type);
+            assert_eq!(status(a.trylock(lock, X, 600)), Success);
+            lock
+        })
+        .collect();
+    line.down();
+    for &lock in &locks[1..] {
+        assert_eq!(status(a.unlock(lock)), Success);
+    }
+    line.up();
+    for &lock in &locks[1..] {
+        assert_eq!(status(b.lock(lock, X, 600)), Success);
+    }
+    assert_eq!(status(b.trylock(locks[0], X, 600)), Fail, "it is held as before");
+    assert_eq!(status(a.unlock(locks[0])), Success);
+    assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
+}
+
+/// The primary is the same: nothing of the session before may be used with the new one.
+#[test]
+fn a_client_that_its_living_primary_has_forgotten_begins_anew_there() {
+    let fabric = FabricChoice::Only(FabricKind::Tcp);
+    let absent_grace = Some(Duration::from_millis(50));
+    let site = Site::with("forgotten", ServerConfig { absent_grace, ..Default::default() });
+    let line = Line::to(site.port);
+    let (a, b) = (by_itself(line.at, fabric), site.client(fabric));
+    let lock = got(&a, "forgotten", LockType::Rw);
+    let free = got(&a, "free", LockType::Atomic);
+    assert_eq!(
+        (got(&b, "forgotten", LockType::Rw), got(&b, "free", LockType::Atomic)),
+        (lock, free)
+    );
+    a.object_create(b"object", 1, 7).unwrap();
+    let object = a.object_get(b"object", 1).unwrap();
+    assert_eq!(a.faa(object, 1), Ok(7));
+    assert_eq!(status(a.trylock(lock, X, 600)), Success);
+    line.down();
+    assert_eq!(status(b.lock(lock, X, 600)), Success, "it had no lease");
+    eventually(20, "a is forgotten", || site.clients() == 1);
+    line.up();
+    eventually(20, "a is back", || status(a.trylock(free, X, 600)) == Success);
+    assert_eq!(status(a.unlock(lock)), Fail, "it is told");
+    assert_eq!(status(a.trylock(lock, X, 600)), Fail, "it is b's");
+    assert_eq!(a.faa(object, 1), Err(ObjectNotGet), "the handle was of the client before");
+    assert_eq!(status(b.unlock(lock)), Success);
+    assert_eq!(status(a.lock(lock, X, 600)), Success);
+    assert_eq!(status(b.trylock(free, X, 600)), Fail, "it is a's");
+    assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
+}
+
+/// The successor at the first address answers until the claims come, and then no more.
+#[test]
+fn a_successor_that_freezes_while_it_is_told_everything_is_left_soon() {
+    let fabric = FabricChoice::Only(FabricKind::Tcp);
+    let mut site = Site::new("freezes");
+    let line = Line::to(site.port);
+    let primaries = Some(vec![site.address()]);
+    let silence = Some(Duration::from_millis(200));
+    let config = ClientConfig { primaries, silence, ..config(line.at, fabric) };
+    let a = Instance::init_shared(&config, &line.at.ip().to_string()).unwrap();
+    let lock = got(&a, "freezes", LockType::Atomic);
+    assert_eq!(status(a.trylock(lock, X, 600)), Success);
+    let is_soon = (0..3).any(|_| {
+        site.stop();
+        line.down();
+        line.faults.answers_max.store(2, Ordering::SeqCst); // the session, and a heartbeat
+        line.up();
+        let began = Instant::now();
+        site.start();
+        eventually(60, "it is served", || status(a.extend(lock, X, 600)) == Success);
+        began.elapsed() < Duration::from_secs(8)
+    });
+    assert!(is_soon, "each time it waited for the frozen one as for any answer: 10 s");
+    assert_eq!(status(a.unlock(lock)), Success);
+    assert_eq!(a.deinit(), Success);
+}
+
+/// It was never given a lock, so that nobody waits for it; it may come all the same, however late.
+#[test]
+fn a_client_without_locks_may_come_after_several_recoveries() {
+    for fabric in fabrics() {
+        let mut site = Site::new(&format!("idle-{}", fabric.name()));
+        let ip = site.address().ip().to_string();
+        let init = || Instance::init(&config(site.address(), fabric), &ip).unwrap();
+        let (holder, idle) = (init(), init());
+        let lock = got(&holder, "idle", LockType::Rw);
+        assert_eq!(status(holder.trylock(lock, X, 600)), Success);
+        for _ in 0..3 {
+            site.stop();
+            site.start();
+            assert_eq!(holder.reinit(&ip), Success);
+            assert_eq!((holder.update_all_locks(), holder.reinit_done()), (Success, Success));
+            eventually(20, "it is recovered", || holder.heartbeat(5) == Success);
+        }
+        assert_eq!(idle.reinit(&ip), Success);
+        got(&idle, "idle", LockType::Rw);
+        assert_eq!(status(idle.trylock(lock, X, 600)), Fail);
+        assert_eq!([holder.deinit(), idle.deinit()], [Success; 2]);
     }
 }

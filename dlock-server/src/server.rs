@@ -34,7 +34,7 @@ use crate::epoch::{self, ServerClock};
 use crate::error::StartError;
 use crate::mailbox::{mailbox, Event, Mailbox};
 use crate::memory::Memory;
-use crate::roster::{self, FileKeeper, Keeper, Roster, Taking};
+use crate::roster::{self, Change, FileKeeper, Keeper, Roster, Taking};
 use crate::transport::{self, Opened, Setting};
 
 /// Connections that may wait to be accepted.
@@ -104,6 +104,7 @@ impl Server {
             clients.iter().map(|(&client, kept)| (client, kept.clone())).collect();
         let (roster, receipts) = Roster::start(keeper, clients.clone())
             .map_err(|source| StartError::Thread { thread: "roster", source })?;
+        roster.tell(Change::Started);
         let serving = Serving { epoch, clock, memory, host, capacity, roster, clients };
         let (mailbox, worker) = worker(&config, serving, transport::offers(&transports))?;
         let mailbox = Arc::new(mailbox);

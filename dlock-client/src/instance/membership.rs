@@ -285,10 +285,15 @@ impl Instance {
     /// # Latency
     /// One control round trip; 10 s at most.
     pub fn reinit_done(&self) -> Status {
+        self.reinit_done_within(CONTROL_WAIT)
+    }
+
+    /// The same; its answer may take so long.
+    pub(crate) fn reinit_done_within(&self, wait: Duration) -> Status {
         if let Err(status) = self.check(Call::Other) {
             return status;
         }
-        let deadline = Instant::now() + CONTROL_WAIT;
+        let deadline = Instant::now() + wait;
         match self.lifecycle_until(deadline) {
             Ok(_lifecycle) => done(self.call_until(ControlRequest::ReinitDone, deadline)),
             Err(status) => status,
@@ -305,18 +310,23 @@ impl Instance {
     /// # Latency
     /// One control round trip per 31 locks; 10 s at most each.
     pub fn update_all_locks(&self) -> Status {
+        self.update_all_locks_within(CONTROL_WAIT)
+    }
+
+    /// The same; each of its answers may take so long.
+    pub(crate) fn update_all_locks_within(&self, wait: Duration) -> Status {
         if let Err(status) = self.check(Call::Other) {
             return status;
         }
         if self.table.is_empty() {
             return Status::Success;
         }
-        let Ok(_lifecycle) = self.lifecycle_until(Instant::now() + CONTROL_WAIT) else {
+        let Ok(_lifecycle) = self.lifecycle_until(Instant::now() + wait) else {
             return Status::BadResponse;
         };
         let mut result = Status::Success;
         for locks in self.table.indices().chunks(BATCH_MAX) {
-            match self.update_locks(locks) {
+            match self.update_locks(locks, wait) {
                 Status::Success => {}
                 status @ (Status::BadResponse | Status::Error) => return status,
                 status => result = status,
@@ -327,10 +337,10 @@ impl Instance {
 
     /// Up to 31 locks. A hold that is refused is lost, but the lock stays got: it is claimed once
     /// more, without the hold.
-    fn update_locks(&self, locks: &[(LockId, LockSlotIndex)]) -> Status {
+    fn update_locks(&self, locks: &[(LockId, LockSlotIndex)], wait: Duration) -> Status {
         let mut claims = self.claims(locks);
         while let Some(request) = claims.request() {
-            let verdicts = match claims.answered(self.call(request)) {
+            let verdicts = match claims.answered(self.call_until(request, Instant::now() + wait)) {
                 Ok(verdicts) => verdicts,
                 Err(status) => return status,
             };

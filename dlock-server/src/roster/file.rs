@@ -3,10 +3,11 @@
 //! history.
 //!
 //! ```text
-//!   dlock clients 2 6f1c… pid:[4026531836]    where numbers of processes mean something
+//!   dlock clients 3 6f1c… pid:[4026531836]    where numbers of processes mean something
 //!   joined 5 00112233445566778899aabbccddeeff 9
 //!   locks 5                                   it was given one, or may have been
 //!   mapped 5 4711 881234
+//!   started                                   a primary, with the clients above
 //!   left 5
 //! ```
 //! A line counts once it is whole: what a crash has cut off was not answered for. The file is its
@@ -21,10 +22,12 @@ use dlock_core::control::Secret;
 use dlock_core::ids::ClientId;
 
 use super::owner::{home, is_at, Ownership, Taking};
-use super::{Change, Clients, Keeper, Process};
+use super::{Change, Clients, Keeper, Process, UNSEEN_MAX};
 
-const HEAD: &str = "dlock clients 2 ";
-/// Of a list that does not say who was given a lock.
+const HEAD: &str = "dlock clients 3 ";
+/// Of a list that does not say when a primary has started: it is read, and written as the newest.
+const HEAD_2: &str = "dlock clients 2 ";
+/// Of a list that does not say either who was given a lock.
 const HEAD_1: &str = "dlock clients 1 ";
 /// Bytes of a file at most: a thousand clients, and their history, take less than 1 MiB.
 const BYTES_MAX: u64 = 64 << 20;
@@ -52,8 +55,14 @@ impl FileKeeper {
         let ownership = Ownership::take(path, taking)?;
         let home = home();
         let keeper = Self { path: path.to_path_buf(), home, ownership, file: None, lines: 0 };
-        let clients = match File::open(path) {
-            Ok(file) => keeper.read(file)?,
+        // a pipe would wait for a writer
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+            .open(path);
+        let clients = match opened {
+            Ok(file) if file.metadata()?.is_file() => keeper.read(file)?,
+            Ok(_) => return Err(invalid("it is no file")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Clients::new(),
             Err(error) => return Err(error),
         };
@@ -68,8 +77,9 @@ impl FileKeeper {
         let mut lines = whole.lines();
         let head = lines.next().unwrap_or_default();
         let of_1 = head.strip_prefix(HEAD_1);
-        let Some(home) = head.strip_prefix(HEAD).or(of_1) else {
-            return match text.is_empty() || HEAD.starts_with(&text) || HEAD_1.starts_with(&text) {
+        let Some(home) = head.strip_prefix(HEAD).or(head.strip_prefix(HEAD_2)).or(of_1) else {
+            let is_cut_off = [HEAD, HEAD_2, HEAD_1].iter().any(|head| head.starts_with(&text));
+            return match is_cut_off {
                 true => Ok(Clients::new()), // nothing was answered for yet
                 false => Err(invalid("its first line is not that of a list of clients")),
             };
@@ -96,21 +106,9 @@ impl FileKeeper {
         name.push(format!(".{}.new", std::process::id()));
         let new = self.path.with_file_name(name);
         let mut text = format!("{HEAD}{}\n", self.home);
-        let mut lines = 0;
-        for (&client, kept) in clients {
-            let horizon_s = kept.horizon_s;
-            let joined = kept.secrets.iter().enumerate().map(|(n, &secret)| match n {
-                0 => Change::Joined { client, secret, horizon_s },
-                _ => Change::Prepared { client, secret, horizon_s },
-            });
-            let locks = kept.has_locks.then_some(Change::HasLocks { client });
-            let processes = kept.processes.iter();
-            let mapped = processes.map(|&process| Change::Mapped { client, process });
-            for change in joined.chain(locks).chain(mapped) {
-                text.push_str(&line(&change));
-                lines += 1;
-            }
-        }
+        let changes = history(clients);
+        let lines = changes.len();
+        text.extend(changes.iter().map(line));
         let written = write_synced(&new, &text).and_then(|file| {
             fs::rename(&new, &self.path)?;
             Ok(file)
@@ -154,6 +152,27 @@ impl Keeper for FileKeeper {
     }
 }
 
+/// The shortest history that makes these clients: those first that were heard of first.
+fn history(clients: &Clients) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for unseen in (0..=UNSEEN_MAX + 1).rev() {
+        for (&client, kept) in clients.iter().filter(|(_, kept)| kept.unseen == unseen) {
+            let horizon_s = kept.horizon_s;
+            changes.extend(kept.secrets.iter().enumerate().map(|(n, &secret)| match n {
+                0 => Change::Joined { client, secret, horizon_s },
+                _ => Change::Prepared { client, secret, horizon_s },
+            }));
+            changes.extend(kept.has_locks.then_some(Change::HasLocks { client }));
+            let processes = kept.processes.iter();
+            changes.extend(processes.map(|&process| Change::Mapped { client, process }));
+        }
+        if unseen > 0 && !changes.is_empty() {
+            changes.push(Change::Started);
+        }
+    }
+    changes
+}
+
 fn write_synced(path: &Path, text: &str) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let mut file = options.append(true).create(true).mode(0o600).open(path)?;
@@ -165,6 +184,7 @@ fn write_synced(path: &Path, text: &str) -> io::Result<File> {
 
 fn line(change: &Change) -> String {
     match change {
+        Change::Started => "started\n".to_string(),
         Change::Joined { client, secret, horizon_s } => {
             format!("joined {client} {} {horizon_s}\n", digits(secret))
         }
@@ -194,6 +214,9 @@ fn parsed(line: &str) -> Option<Change> {
     if kind == "only" {
         let clients: Option<Vec<_>> = words.map(id).collect();
         return Some(Change::Only { clients: clients? });
+    }
+    if kind == "started" {
+        return words.next().is_none().then_some(Change::Started);
     }
     let client = id(words.next()?)?;
     let change = match kind {
@@ -365,6 +388,7 @@ mod tests {
             &format!("{head}only 5 x\n"),
             &format!("{head}mapped 5 1\n"),
             &format!("{head}locks 5 1\n"),
+            &format!("{head}started 1\n"),
         ] {
             fs::write(&path, wrong).unwrap();
             assert!(FileKeeper::open(&path, Taking::IfFree).is_err(), "{wrong:?}");
@@ -375,14 +399,36 @@ mod tests {
             assert!(read(&path).is_empty(), "{nothing:?}");
         }
         assert!(FileKeeper::open(folder.path(), Taking::IfFree).is_err(), "a folder is no file");
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        assert!(FileKeeper::open(&pipe, Taking::IfFree).is_err(), "nor is a pipe");
+    }
+
+    #[test]
+    fn primaries_that_have_not_heard_of_a_client_are_counted_over_a_rewrite() {
+        let folder = TempFolder::new("roster-started");
+        let path = folder.path().join("clients");
+        let (mut keeper, mut clients) = FileKeeper::open(&path, Taking::IfFree).unwrap();
+        let mut changes = vec![joined(1, 1, 0), Change::HasLocks { client: client(1) }];
+        for n in 2..=2 * UNSEEN_MAX {
+            changes.extend([Change::Started, joined(n, 1, 0)]);
+        }
+        keep(&mut keeper, &mut clients, &changes);
+        assert_eq!(clients.len() as u32, UNSEEN_MAX + 2, "those heard of last, and one with locks");
+        keeper.rewrite(&clients).unwrap();
+        drop(keeper);
+        assert_eq!(read(&path), clients);
+        assert_eq!(clients[&client(1)].unseen, UNSEEN_MAX + 1);
+        assert_eq!(clients[&client(2 * UNSEEN_MAX - 3)].unseen, 3);
     }
 
     /// It does not say who was given a lock: everybody may have been.
     #[test]
-    fn of_a_list_of_the_version_before_all_clients_have_locks() {
+    fn of_a_list_of_the_first_version_all_clients_have_locks() {
         let folder = TempFolder::new("roster-1");
         let path = folder.path().join("clients");
-        for (head, has_locks) in [(HEAD_1, true), (HEAD, false)] {
+        for (head, has_locks) in [(HEAD_1, true), (HEAD_2, false), (HEAD, false)] {
             fs::write(&path, format!("{head}{}\n{}", home(), line(&joined(5, 1, 0)))).unwrap();
             let (mut keeper, mut clients) = FileKeeper::open(&path, Taking::IfFree).unwrap();
             assert_eq!(clients[&client(5)].has_locks, has_locks);

@@ -44,6 +44,9 @@ pub(crate) struct Kept {
     pub(crate) has_locks: bool,
     /// The processes of this host that have mapped the memory for it.
     pub(crate) processes: Vec<Process>,
+    /// Primaries that have started since one of them heard of it; counted up to
+    /// [`UNSEEN_MAX`] + 1.
+    pub(crate) unseen: u32,
 }
 
 /// A process of this host, for as long as the host runs.
@@ -61,6 +64,10 @@ const SECRETS_MAX: usize = 3;
 /// Processes that are kept of a client; more, and it counts as one whose end cannot be seen.
 const PROCESSES_MAX: usize = 8;
 
+/// Primaries that may start, one after the other, without hearing of a client that was never given
+/// a lock: the next one forgets it. A client whose answer to `Init` was lost never comes.
+pub(crate) const UNSEEN_MAX: u32 = 8;
+
 /// Between two looks whether another primary has taken the place of this one, and two attempts to
 /// keep what could not be kept.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -71,6 +78,8 @@ pub(crate) type Clients = BTreeMap<ClientId, Kept>;
 /// Something that has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
+    /// A primary has started with these clients.
+    Started,
     /// A client was let in.
     Joined { client: ClientId, secret: Secret, horizon_s: u32 },
     /// It has a session prepared beside its own.
@@ -91,12 +100,18 @@ impl Change {
     /// Makes the change.
     pub(crate) fn apply(&self, clients: &mut Clients) {
         match self {
+            Change::Started => clients.retain(|_, kept| {
+                kept.unseen = (kept.unseen + 1).min(UNSEEN_MAX + 1);
+                kept.has_locks || kept.unseen <= UNSEEN_MAX
+            }),
             Change::Joined { client, secret, horizon_s } => {
                 let kept = clients.entry(*client).or_default();
                 (kept.secrets, kept.horizon_s) = (vec![*secret], *horizon_s);
+                kept.unseen = 0;
             }
             Change::Prepared { client, secret, horizon_s } => {
                 let kept = clients.entry(*client).or_default();
+                kept.unseen = 0;
                 if kept.secrets.len() >= SECRETS_MAX {
                     kept.secrets.remove(1); // of those beside its own the oldest
                 }
@@ -149,15 +164,17 @@ pub(crate) fn list_of(state_file: &Path) -> PathBuf {
     owner::beside(state_file, ".clients")
 }
 
-/// What the predecessor's clients are to a recovery.
+/// What the predecessor's clients are to a recovery, those first that were heard of last.
 pub(crate) fn known(clients: &Clients) -> Vec<Known> {
+    let mut all: Vec<(&ClientId, &Kept)> = clients.iter().collect();
+    all.sort_by_key(|(_, kept)| kept.unseen);
     let known = |(&client, kept): (&ClientId, &Kept)| {
         let first = *kept.secrets.first()?;
         let secrets = [0, 1, 2].map(|at| kept.secrets.get(at).copied().unwrap_or(first));
         let Kept { horizon_s, has_locks, .. } = *kept;
         Some(Known { client, secrets, horizon_s, has_locks })
     };
-    clients.iter().filter_map(known).collect()
+    all.into_iter().filter_map(known).collect()
 }
 
 impl Kept {
@@ -348,6 +365,31 @@ mod tests {
         joined(3, 1).apply(&mut clients);
         Change::Only { clients: vec![id(3), id(4)] }.apply(&mut clients);
         assert!(clients.keys().eq([&id(3)]));
+    }
+
+    /// A client whose answer to `Init` was lost with its primary never comes, and never leaves.
+    #[test]
+    fn a_client_without_locks_that_no_primary_hears_of_is_forgotten_and_others_are_not() {
+        let mut clients = Clients::new();
+        for n in 1..=4 {
+            joined(n, 1).apply(&mut clients);
+        }
+        Change::HasLocks { client: id(2) }.apply(&mut clients);
+        for _ in 0..UNSEEN_MAX {
+            Change::Started.apply(&mut clients);
+        }
+        assert_eq!(clients.len(), 4, "it may have been down for a while");
+        prepared(3, 2, 9).apply(&mut clients);
+        joined(4, 2).apply(&mut clients);
+        joined(5, 1).apply(&mut clients);
+        let order = known(&clients).into_iter().map(|known| known.client);
+        assert!(order.eq([3, 4, 5, 1, 2].map(id)), "those first that were heard of last");
+        Change::Started.apply(&mut clients);
+        assert!(clients.keys().eq([2, 3, 4, 5].map(id).iter()), "{clients:?}");
+        for _ in 0..3 * UNSEEN_MAX {
+            Change::Started.apply(&mut clients);
+        }
+        assert!(clients.keys().eq([id(2)].iter()), "it may rely on its locks");
     }
 
     /// Sessions that are prepared and given up must not push the proof out that it uses.

@@ -49,7 +49,10 @@ impl Ownership {
         let path = beside(list, ".lock");
         let mut owned = loop {
             let mut options = OpenOptions::new();
-            let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+            let opened = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+            let file = opened.map_err(|error| {
+                io::Error::new(error.kind(), format!("its lock {}: {error}", path.display()))
+            })?;
             let owned = Self { file, path: path.clone() };
             match owned.lock() {
                 Ok(()) if is_at(&owned.file, &path) => break owned,
