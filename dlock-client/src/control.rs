@@ -24,7 +24,7 @@ use dlock_core::codec::{self, Frame};
 use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::ids::Seq;
 use dlock_core::limits::{CONTROL_WAIT_S, FRAME_LEN_MAX};
-use dlock_core::session::was_heard;
+use dlock_core::session::{was_heard, Heard, ASK_NS_MIN};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fork::NotInherited;
@@ -147,6 +147,41 @@ pub(crate) fn address(ip: &str, port: u16) -> Result<SocketAddr, Status> {
     }
 }
 
+/// How long a primary is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For each answer.
+    pub(crate) wait: Duration,
+    /// A primary that is silent for so long is asked, on a connection of its own, whether it is
+    /// there; if that is not answered either, nothing is waited for any longer. `None`: it is not
+    /// asked.
+    pub(crate) silence: Option<Duration>,
+}
+
+impl Patience {
+    /// What a call of a program has.
+    pub(crate) const OF_CALL: Self = Self { wait: CONTROL_WAIT, silence: None };
+
+    /// Until when an answer that is asked for now is waited for.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.wait
+    }
+}
+
+/// Whether there is a primary at this address, asked by somebody who need not be its client:
+/// connecting and the answer may take so long together.
+pub(crate) fn ask(peer: SocketAddr, wait: Duration) -> Heard {
+    let deadline = Instant::now() + wait;
+    let Ok(mut control) = Control::connect(peer, wait, log::Level::Debug) else {
+        return Heard::Nothing;
+    };
+    match control.call(ControlRequest::Heartbeat, deadline) {
+        Ok(ControlReply::Alive { recovering: true, .. }) => Heard::Recovers,
+        Ok(ControlReply::Error(Status::NotReady)) | Err(_) => Heard::Nothing,
+        Ok(_) => Heard::Serves, // one of version 1 says so in its own way
+    }
+}
+
 impl Control {
     /// Connects, waiting at most `wait`; a failure is logged at this level.
     ///
@@ -189,6 +224,16 @@ impl Control {
         request: ControlRequest,
         deadline: Instant,
     ) -> Result<ControlReply, CallError> {
+        self.call_while_there(request, deadline, None)
+    }
+
+    /// The same, but only for as long as the primary is there: see [`Patience::silence`].
+    pub(crate) fn call_while_there(
+        &mut self,
+        request: ControlRequest,
+        deadline: Instant,
+        silence: Option<Duration>,
+    ) -> Result<ControlReply, CallError> {
         self.beat_if_due();
         if self.broken || !self.stream.is_here() {
             return Err(CallError::Transport);
@@ -201,7 +246,8 @@ impl Control {
             return Err(CallError::Protocol);
         }
         let sent_ns = boot_ns();
-        let answer = self.send(&bytes, deadline).and_then(|()| self.answer_to(seq, deadline));
+        let answer =
+            self.send(&bytes, deadline).and_then(|()| self.answer_to(seq, deadline, silence));
         match (&answer, &self.pulse) {
             (Ok(reply), Some(pulse)) if was_heard(reply) => pulse.answered(sent_ns),
             (Err(CallError::Foreign), _) => {
@@ -311,7 +357,12 @@ impl Control {
         error
     }
 
-    fn answer_to(&mut self, seq: Seq, deadline: Instant) -> Result<ControlReply, CallError> {
+    fn answer_to(
+        &mut self,
+        seq: Seq,
+        deadline: Instant,
+        silence: Option<Duration>,
+    ) -> Result<ControlReply, CallError> {
         loop {
             while let Some((number, reply)) = self.next_reply()? {
                 if number == seq {
@@ -322,7 +373,21 @@ impl Control {
                 }
                 self.late(number, &reply);
             }
-            self.receive(deadline)?;
+            let looks = silence.map(|silence| (Instant::now() + silence, silence));
+            let Some((look, silence)) = looks.filter(|&(look, _)| look < deadline) else {
+                self.receive(deadline)?;
+                continue;
+            };
+            match self.receive(look) {
+                Ok(()) => {}
+                Err(error) if self.broken => return Err(error),
+                Err(error) => {
+                    let wait = silence.max(Duration::from_nanos(ASK_NS_MIN));
+                    if ask(self.peer, wait) == Heard::Nothing {
+                        return Err(error);
+                    }
+                }
+            }
         }
     }
 

@@ -63,11 +63,6 @@ impl Limit {
         Self::since(deadline.checked_sub(DATA_WAIT).unwrap_or(deadline).min(Instant::now()))
     }
 
-    /// The same, from now on if nothing was waited for yet.
-    pub(crate) fn started(&self) -> Self {
-        Self { start_ns: Some(self.start_ns.unwrap_or_else(boot_ns)), ..*self }
-    }
-
     /// How much time is left.
     fn left(&self) -> Duration {
         match self.start_ns {

@@ -3,7 +3,7 @@
 //! what [`Failover`] decides.
 //!
 //! ```text
-//!   thread ── next ──▶ heartbeat, reinit, claim, done, confirm ──▶ instance
+//!   thread ── next ──▶ ask, heartbeat, reinit, claim, done, confirm ──▶ instance
 //!     │ ▲ asks at once when an operation has failed
 //!     ▼ │
 //!   Watch ◀── a lock call that has failed waits: has the client moved, or is the primary there?
@@ -15,27 +15,23 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dlock_core::session::{Failover, Heard, Task, ADDRESSES_MAX};
+use dlock_core::session::{Failover, Heard, Task, ADDRESSES_MAX, ADMISSION_NS};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::threads::spawn_without_signals;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::control::Patience;
 use crate::execute::left_ns;
 use crate::instance::Instance;
 
 /// How long a `lock` call waits for a failover before it is refused: longer than a primary of
 /// `dlockd` waits for absent clients by default.
 pub(crate) const FAILOVER_WAIT: Duration = Duration::from_secs(60);
-/// How long the answer to up to 31 claims may take at least: a successor serves all clients that
-/// come to it at once in turns.
-const CLAIM_WAIT_MIN: Duration = Duration::from_secs(3);
 /// After a round of claims that were not all taken.
 const AGAIN_PAUSE: Duration = Duration::from_millis(10);
 /// From one line of the log to the next while there is no primary.
 const SAY_EVERY: Duration = Duration::from_secs(5);
-/// How long an attempt to come back may take at least; it is as long as the silence that is borne.
-const ATTEMPT_MIN: Duration = Duration::from_millis(500);
 
 /// What a client does about the silence of its primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -225,6 +221,9 @@ fn carry_out(
     task: Task,
 ) -> Option<String> {
     let plan = watch.plan();
+    // it may have many clients to let in, but it must be there
+    let patience =
+        Patience { wait: Duration::from_nanos(ADMISSION_NS), silence: Some(plan.silence) };
     match task {
         Task::Wait { .. } => {}
         Task::Heartbeat { until_ns } => {
@@ -235,6 +234,9 @@ fn carry_out(
                 watch.change(|state| state.answered = state.asked);
             }
             failover.heard(boot_ns(), heard);
+            if heard == Heard::Recovers && !client.has_told() {
+                failover.broken(boot_ns()); // the program has come back to this one by hand
+            }
             // released after the client had come back
             if heard == Heard::Serves && !failover.is_away() {
                 let is_unsettled = std::mem::take(&mut watch.state.lock().is_unsettled);
@@ -243,11 +245,18 @@ fn carry_out(
                 }
             }
         }
+        Task::Ask { address, wait_ns } => {
+            let peer = plan.addresses[address];
+            let heard = crate::control::ask(peer, Duration::from_nanos(wait_ns));
+            failover.asked(boot_ns(), heard);
+            let is_there = heard != Heard::Nothing;
+            return (!is_there).then(|| format!("no primary answers at {peer}"));
+        }
         Task::Reinit { address } | Task::Anew { address } => {
-            let (peer, wait) = (plan.addresses[address], plan.silence.max(ATTEMPT_MIN));
+            let peer = plan.addresses[address];
             let (status, what) = match task {
-                Task::Anew { .. } => (client.begin_anew_at(peer, wait), "not taken anew"),
-                _ => (client.reinit_at(peer, wait, log::Level::Debug), "not back"),
+                Task::Anew { .. } => (client.begin_anew_at(peer, patience), "not taken anew"),
+                _ => (client.reinit_at(peer, patience, log::Level::Debug), "not back"),
             };
             let came = match status {
                 Status::Success => Ok(client.is_at_recovering()),
@@ -257,15 +266,14 @@ fn carry_out(
             return came.err().map(|status| format!("{what} at {peer}: {status}"));
         }
         Task::Claim => {
-            let status = client.update_all_locks_within(plan.silence.max(CLAIM_WAIT_MIN));
+            let status = client.update_all_locks_within(patience);
             if status == Status::Again {
                 std::thread::sleep(AGAIN_PAUSE);
             }
             failover.claimed(boot_ns(), status);
         }
         Task::Done => {
-            let wait = plan.silence.max(CLAIM_WAIT_MIN);
-            let status = client.reinit_done_within(wait);
+            let status = client.reinit_done_within(patience);
             failover.said(boot_ns(), status);
         }
         Task::Confirm => failover.confirmed(boot_ns(), client.confirm_all(plan.silence)),

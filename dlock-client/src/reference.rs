@@ -195,7 +195,7 @@ impl Drop for Reference {
         live.going.insert(self.key);
         drop(live);
         let (what, status) = match self.key {
-            Key::Lock(id) => (id.0, references.instance.release_guarded(id)),
+            Key::Lock(id) => (id.0, references.instance.release_lock(id)),
             Key::Object(id) => (id.0, references.instance.object_release(id)),
         };
         references.live.lock().going.remove(&self.key);

@@ -55,8 +55,6 @@ pub(crate) struct ClientLock {
     /// Where `entry`'s handle and slot are.
     pub(crate) binding: Binding,
     pub(crate) busy: Busy,
-    /// Its guard is gone, but could not release it.
-    pub(crate) orphaned: bool,
     /// Counts the holds of guards, so that the guard of a lost hold cannot end a later one.
     pub(crate) hold: u64,
     /// Threads and futures that wait for a guard, in order, by their turns.
@@ -90,7 +88,6 @@ impl ClientLock {
             pulse,
             binding: Binding::new(epoch),
             busy: Busy::No,
-            orphaned: false,
             hold: 0,
             queue: VecDeque::new(),
             last_turn: 0,

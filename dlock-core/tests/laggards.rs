@@ -78,6 +78,27 @@ fn at(seconds: u64) -> ServerTime {
     START.plus_ns(seconds * NS)
 }
 
+/// It was killed between the answer to `Reinit` and its attach: no process of it is known here.
+#[test]
+fn a_client_that_has_come_back_and_died_before_it_attached_is_not_waited_for() {
+    let all = [of_old(5, 0), of_old(6, 0)];
+    let mut site = waiting(&all);
+    let other = comes(&mut site, all[1]);
+    assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
+    let (id, secret) = (all[0].client, all[0].secrets[0]);
+    let peer = Peer { id, secret, control: 0, fabric: Shm, terms: None };
+    let admission = site.open_twice(&reinit(peer, 2, 0)).unwrap();
+    let dead = site.peer(admission, Shm);
+    for client in [other.id, dead.id] {
+        assert!(site.primary.is_recovering());
+        site.members.predecessors_process_ended(&mut site.primary, client);
+        site.until(at(1));
+    }
+    assert!(!site.primary.is_recovering());
+    assert_eq!(site.exits(dead), [Exit::Died]);
+    assert_eq!(site.state(other), Some(State::Present), "it has attached: its own are watched");
+}
+
 /// It beats for ever, and never says that it has told everything.
 #[test]
 fn a_recovery_does_not_wait_for_ever_for_a_client_with_a_horizon_that_is_here() {

@@ -82,6 +82,8 @@ pub(crate) enum Event {
     MayAttach { attach: Attach, reply: oneshot::Sender<Status> },
     /// A connection wants to be a command channel; it is answered by the command thread.
     Attach(Guest),
+    /// The processes that these clients of the predecessor had on this host have ended.
+    Died { clients: Vec<ClientId> },
     /// Something to look up in the primary.
     Ask(Query),
     /// Everything that had come when the command thread asked ([`Inbox::listen`]) is before this.

@@ -17,7 +17,7 @@ use dlock_core::status::Status;
 use super::{done, Instance};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
-use crate::control::address;
+use crate::control::{address, Patience};
 use crate::execute::{settle, Limit};
 use crate::failover::{is_without_primary, look_after, Watch, FAILOVER_WAIT};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
@@ -102,14 +102,28 @@ impl Instance {
     /// client finds the successor by itself.
     #[cold]
     pub(super) fn release_unheard(&self, lock: LockId, refused: OpResult) -> OpResult {
-        let Some(watch) = &self.watch else { return refused };
-        let was_asked = refused.status == Status::BadResponse;
-        let Ok((lock_slot, mut guard)) = self.locked_since(lock, Instant::now()) else {
+        if self.watch.is_none() {
             return refused;
-        };
+        }
+        match self.locked_since(lock, Instant::now()) {
+            Ok((lock_slot, guard)) => self.released_unheard(lock_slot, guard, refused),
+            Err(_) => refused,
+        }
+    }
+
+    /// The same of a lock whose slot is locked already, and whether this client finds the successor
+    /// by itself or not; if not, the answer is what it was.
+    pub(super) fn released_unheard(
+        &self,
+        lock_slot: &LockSlot,
+        mut guard: LockSlotGuard<'_>,
+        refused: OpResult,
+    ) -> OpResult {
+        let was_asked = refused.status == Status::BadResponse;
         let released = guard.as_mut().and_then(|held| held.entry.release_unheard(was_asked));
         drop(guard);
         lock_slot.changed.notify_all();
+        let Some(watch) = &self.watch else { return refused };
         watch.releases_unheard();
         released.unwrap_or(refused)
     }
@@ -152,8 +166,9 @@ impl Instance {
 
     fn leave_at(&self, peer: SocketAddr, until: Instant) -> Status {
         let wait = until.saturating_duration_since(Instant::now()).max(DEPARTURE_PAUSE);
-        match self.join_again(peer, wait, log::Level::Debug) {
-            Ok(mut joined) => match joined.show() {
+        let patience = Patience { wait, silence: None };
+        match self.join_again(peer, patience, log::Level::Debug) {
+            Ok(mut joined) => match joined.show(None) {
                 Ok(()) => joined.leave(),
                 Err(_) => Status::BadResponse,
             },

@@ -44,11 +44,6 @@ impl Instance {
                 if guard.as_ref().is_some_and(|held| !held.queue.is_empty()) {
                     return (code(Status::Fail), 0);
                 }
-                let is_orphaned = guard.as_ref().is_some_and(|held| held.orphaned);
-                let limit = if is_orphaned { limit.started() } else { limit };
-                if let Err(status) = self.reclaim(lock_slot, &mut guard, &limit) {
-                    return (code(status), 0);
-                }
                 if guard.as_ref().is_some_and(|held| in_the_way(held, mode)) {
                     return (code(Status::Fail), 0);
                 }
@@ -115,7 +110,7 @@ impl Instance {
             Err(status) => return (code(status), 0),
         };
         let turn = self.await_turn(lock_slot, &mut guard, lock, mode, deadline);
-        if let Err(status) = turn.and_then(|()| self.reclaim(lock_slot, &mut guard, &limit)) {
+        if let Err(status) = turn {
             lock_slot.changed.notify_all();
             return (code(status), 0);
         }
@@ -163,7 +158,7 @@ impl Instance {
         mine: Option<Turn>,
     ) -> Result<bool, Status> {
         let is_next = held.queue.front().is_none_or(|&first| Some(first) == mine);
-        let is_kept_out = in_the_way(held, mode) && !held.orphaned;
+        let is_kept_out = in_the_way(held, mode);
         match held.busy {
             Busy::No => Ok(is_next && !is_kept_out),
             Busy::Waiting => Ok(false),
@@ -251,19 +246,18 @@ impl Instance {
         }
     }
 
-    /// The end of a guard. If the primary cannot be asked, the hold is an orphan: the next
-    /// acquire for a guard releases it first.
+    /// The end of a guard. If the primary cannot be asked, the hold is over all the same: no guard
+    /// can end it later. It is not claimed, and is undone before the next operation on the lock, or
+    /// as soon as there is a primary if this client finds that by itself.
     #[inline]
     pub(crate) fn end_guard(&self, lock: LockId, hold: u64) -> Status {
         match self.of_guard(lock, hold) {
             Ok((lock_slot, mut guard, limit)) => {
-                let status = self.run(lock_slot, &mut guard, Op::Unlock, &limit).status;
-                if let (Status::BadResponse | Status::NotReady, Some(held)) =
-                    (status, guard.as_mut())
-                {
-                    held.orphaned = true;
+                let result = self.run(lock_slot, &mut guard, Op::Unlock, &limit);
+                match is_without_primary(result.status) {
+                    true => self.released_unheard(lock_slot, guard, result).status,
+                    false => result.status,
                 }
-                status
             }
             Err(status) => self.left_or(status),
         }
@@ -271,38 +265,6 @@ impl Instance {
 
     pub(super) fn left_or(&self, status: Status) -> Status {
         self.check(Call::Other).map_or_else(|left| left, |()| status)
-    }
-
-    /// As [`release_lock`](Self::release_lock), for the last lock object of a name.
-    pub(crate) fn release_guarded(&self, lock: LockId) -> Status {
-        if let Ok((lock_slot, mut guard, limit)) = self.idle(lock) {
-            if let Err(status) = self.reclaim(lock_slot, &mut guard, &limit) {
-                return status;
-            }
-        }
-        self.release_lock(lock)
-    }
-
-    /// Releases the hold of a guard that could not do it itself.
-    #[inline]
-    pub(super) fn reclaim(
-        &self,
-        lock_slot: &LockSlot,
-        guard: &mut LockSlotGuard<'_>,
-        limit: &Limit,
-    ) -> Result<(), Status> {
-        if guard.as_ref().is_none_or(|held| !held.orphaned) {
-            return Ok(());
-        }
-        match self.run(lock_slot, guard, Op::Unlock, limit).status {
-            status @ (Status::BadResponse | Status::NotReady) => Err(status),
-            _ => {
-                if let Some(held) = guard.as_mut() {
-                    held.orphaned = false;
-                }
-                Ok(())
-            }
-        }
     }
 }
 

@@ -12,7 +12,7 @@
 //! ```
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use super::{call_on, done, Instance, SessionState, LEFT, OPEN};
 use crate::attach::{attach, wrapped, Wrap};
 use crate::config::ClientConfig;
-use crate::control::{address, CallError, Control, ShutdownHandle, CONTROL_WAIT};
+use crate::control::{address, CallError, Control, Patience, ShutdownHandle, CONTROL_WAIT};
 use crate::fabrics::Attached;
 use crate::heartbeat::{look_after, Pulse};
 use crate::stats::Stats;
@@ -75,7 +75,7 @@ impl Instance {
         peer: SocketAddr,
         wrap: Option<Wrap>,
     ) -> Result<Self, Status> {
-        let to = (peer, CONTROL_WAIT, Level::Warn);
+        let to = (peer, Patience::OF_CALL, Level::Warn);
         let joined = join(config, to, init(config), None, wrap.as_ref())?;
         joined.link.ask_the_time();
         let instance = Instance {
@@ -92,6 +92,7 @@ impl Instance {
             pending: Mutex::new(None),
             objects: RwLock::default(),
             stats: Stats::default(),
+            has_told: AtomicBool::new(false),
             watch: None,
         };
         look_after(&instance.link.load().pulse, &instance.control);
@@ -117,14 +118,14 @@ impl Instance {
             return status;
         }
         match address(ip, self.config.effective_port()) {
-            Ok(peer) => self.reinit_at(peer, CONTROL_WAIT, Level::Warn),
+            Ok(peer) => self.reinit_at(peer, Patience::OF_CALL, Level::Warn),
             Err(status) => status,
         }
     }
 
-    /// The same at any address; the connection may take so long, and so may its first answer. A
-    /// failure is logged at this level.
-    pub(crate) fn reinit_at(&self, peer: SocketAddr, wait: Duration, level: Level) -> Status {
+    /// The same at any address; the connection may take so long, and so may each answer. A failure
+    /// is logged at this level.
+    pub(crate) fn reinit_at(&self, peer: SocketAddr, patience: Patience, level: Level) -> Status {
         let _alone = match self.alone() {
             Ok(alone) => alone,
             Err(status) => return status,
@@ -132,11 +133,11 @@ impl Instance {
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut joined = match self.join_again(peer, wait, level) {
+            let mut joined = match self.join_again(peer, patience, level) {
                 Ok(joined) => joined,
                 Err(status) => return status,
             };
-            match joined.show() {
+            match joined.show(patience.silence) {
                 // left meanwhile, and this session has come after that
                 Ok(()) if self.present().is_err() => {
                     let _ = joined.leave();
@@ -166,12 +167,12 @@ impl Instance {
 
     /// Everything that it held is lost, and it becomes a new client of the primary at `peer`. Its
     /// locks are got again by [`confirm_all`](Self::confirm_all).
-    pub(crate) fn begin_anew_at(&self, peer: SocketAddr, wait: Duration) -> Status {
+    pub(crate) fn begin_anew_at(&self, peer: SocketAddr, patience: Patience) -> Status {
         let _alone = match self.alone() {
             Ok(alone) => alone,
             Err(status) => return status,
         };
-        let to = (peer, wait, Level::Debug);
+        let to = (peer, patience, Level::Debug);
         let mut joined = match join(&self.config, to, init(&self.config), None, self.wrap.as_ref())
         {
             Ok(joined) => joined,
@@ -196,7 +197,7 @@ impl Instance {
     pub(super) fn join_again(
         &self,
         peer: SocketAddr,
-        wait: Duration,
+        patience: Patience,
         level: Level,
     ) -> Result<Joined, Status> {
         let link = self.link.load();
@@ -208,7 +209,7 @@ impl Instance {
             client: link.client,
             secret: link.secret,
         };
-        join(&self.config, (peer, wait, level), request, Some(link.client), self.wrap.as_ref())
+        join(&self.config, (peer, patience, level), request, Some(link.client), self.wrap.as_ref())
     }
 
     /// Whether this process has joined, or come back: a forked child of it has a copy of the
@@ -221,6 +222,7 @@ impl Instance {
     /// The new session takes the place of the old one. `is_anew`: of another client, with nothing.
     fn move_to(&self, joined: Joined, is_anew: bool) {
         self.forget_async();
+        self.has_told.store(false, Ordering::Relaxed);
         let link = Arc::new(joined.link);
         let old = self.link.swap(Arc::clone(&link));
         // a call under way at the old primary may take minutes (a heartbeat), unless it is ended
@@ -285,19 +287,32 @@ impl Instance {
     /// # Latency
     /// One control round trip; 10 s at most.
     pub fn reinit_done(&self) -> Status {
-        self.reinit_done_within(CONTROL_WAIT)
+        self.reinit_done_within(Patience::OF_CALL)
     }
 
-    /// The same; its answer may take so long.
-    pub(crate) fn reinit_done_within(&self, wait: Duration) -> Status {
+    /// The same, with this patience.
+    pub(crate) fn reinit_done_within(&self, patience: Patience) -> Status {
         if let Err(status) = self.check(Call::Other) {
             return status;
         }
-        let deadline = Instant::now() + wait;
-        match self.lifecycle_until(deadline) {
-            Ok(_lifecycle) => done(self.call_until(ControlRequest::ReinitDone, deadline)),
-            Err(status) => status,
+        let Ok(_lifecycle) = self.lifecycle_until(patience.deadline()) else {
+            return Status::BadResponse;
+        };
+        // a program may recover by hand while the library does the same: one of them may have come
+        // to another primary since everything was told
+        if self.watch.is_some() && !self.has_told() {
+            match self.tell_all(patience) {
+                Status::Success | Status::Error => {} // `Error`: it does not recover
+                status => return status,
+            }
         }
+        done(self.call_with(ControlRequest::ReinitDone, patience))
+    }
+
+    /// Whether a primary that recovers, or did so when this client came, was told everything.
+    pub(crate) fn has_told(&self) -> bool {
+        let has_told = self.has_told.load(Ordering::Relaxed) || self.table.is_empty();
+        has_told || !self.link.load().recovering
     }
 
     /// Tells a recovering primary of all locks, with what is held of them, and adopts the places
@@ -310,37 +325,45 @@ impl Instance {
     /// # Latency
     /// One control round trip per 31 locks; 10 s at most each.
     pub fn update_all_locks(&self) -> Status {
-        self.update_all_locks_within(CONTROL_WAIT)
+        self.update_all_locks_within(Patience::OF_CALL)
     }
 
-    /// The same; each of its answers may take so long.
-    pub(crate) fn update_all_locks_within(&self, wait: Duration) -> Status {
+    /// The same, with this patience for each answer.
+    pub(crate) fn update_all_locks_within(&self, patience: Patience) -> Status {
         if let Err(status) = self.check(Call::Other) {
             return status;
         }
         if self.table.is_empty() {
             return Status::Success;
         }
-        let Ok(_lifecycle) = self.lifecycle_until(Instant::now() + wait) else {
+        let Ok(_lifecycle) = self.lifecycle_until(patience.deadline()) else {
             return Status::BadResponse;
         };
+        self.tell_all(patience)
+    }
+
+    /// The same, for who has the read lock of `lifecycle`.
+    fn tell_all(&self, patience: Patience) -> Status {
         let mut result = Status::Success;
         for locks in self.table.indices().chunks(BATCH_MAX) {
-            match self.update_locks(locks, wait) {
+            match self.update_locks(locks, patience) {
                 Status::Success => {}
                 status @ (Status::BadResponse | Status::Error) => return status,
                 status => result = status,
             }
+        }
+        if result == Status::Success {
+            self.has_told.store(true, Ordering::Relaxed);
         }
         result
     }
 
     /// Up to 31 locks. A hold that is refused is lost, but the lock stays got: it is claimed once
     /// more, without the hold.
-    fn update_locks(&self, locks: &[(LockId, LockSlotIndex)], wait: Duration) -> Status {
+    fn update_locks(&self, locks: &[(LockId, LockSlotIndex)], patience: Patience) -> Status {
         let mut claims = self.claims(locks);
         while let Some(request) = claims.request() {
-            let verdicts = match claims.answered(self.call_until(request, Instant::now() + wait)) {
+            let verdicts = match claims.answered(self.call_with(request, patience)) {
                 Ok(verdicts) => verdicts,
                 Err(status) => return status,
             };
@@ -499,9 +522,10 @@ pub(super) enum Unshown {
 
 impl Joined {
     /// Shows the primary that this client has all answers: then it ends the old session.
-    pub(super) fn show(&mut self) -> Result<(), Unshown> {
+    /// `silence`: see [`Patience`].
+    pub(super) fn show(&mut self, silence: Option<Duration>) -> Result<(), Unshown> {
         let deadline = self.until;
-        match self.control.call(ControlRequest::Heartbeat, deadline) {
+        match self.control.call_while_there(ControlRequest::Heartbeat, deadline, silence) {
             // the latter in recovery
             Ok(ControlReply::Alive { .. } | ControlReply::Error(Status::NotReady)) => Ok(()),
             Ok(_) => Err(Unshown::Failed(Status::BadResponse)),
@@ -534,15 +558,17 @@ fn init(config: &ClientConfig) -> ControlRequest {
 /// Connects, registers (`request` is `Init`, or `Reinit` as `expected`) and attaches.
 fn join(
     config: &ClientConfig,
-    (peer, wait, level): (SocketAddr, Duration, Level),
+    (peer, patience, level): (SocketAddr, Patience, Level),
     request: ControlRequest,
     expected: Option<ClientId>,
     wrap: Option<&Wrap>,
 ) -> Result<Joined, Status> {
     let choice = config.effective_fabric()?;
-    let mut control = Control::connect(peer, wait, level)?;
+    let Patience { wait, silence } = patience;
+    let mut control =
+        Control::connect(peer, silence.map_or(wait, |silence| silence.min(wait)), level)?;
     let sent_ns = boot_ns();
-    let reply = control.call(request, Instant::now() + wait);
+    let reply = control.call_while_there(request, patience.deadline(), silence);
     let received_ns = boot_ns();
     let until = Instant::now() + Duration::from_nanos(SHOW_WAIT_NS);
     let reply = reply.map_err(|e| e.status_of_init())?;

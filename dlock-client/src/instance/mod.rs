@@ -28,7 +28,7 @@ mod waits_tests;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -51,7 +51,7 @@ pub(crate) use waits::GuardWait;
 
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
-use crate::control::{Control, ShutdownHandle, CONTROL_WAIT};
+use crate::control::{CallError, Control, Patience, ShutdownHandle, CONTROL_WAIT};
 use crate::execute::{Limit, DATA_WAIT};
 use crate::failover::Watch;
 use crate::heartbeat::{Pulse, SharedControl};
@@ -114,6 +114,9 @@ pub struct Instance {
     pending: Mutex<Option<asynchronous::Pending>>,
     objects: RwLock<HashMap<ObjectId, objects::Got, BuildHasherDefault<IdHasher>>>,
     stats: Stats,
+    /// Everything was told to the primary of the session: set by who tells it, under the read lock
+    /// of `lifecycle`, and cleared with each session, under the write lock.
+    has_told: AtomicBool,
     /// Of a client that finds the successor of its primary by itself.
     watch: Option<Arc<Watch>>,
 }
@@ -281,6 +284,17 @@ impl Instance {
         let control = control.as_mut().ok_or(Status::BadResponse)?;
         call_on(control, request, deadline)
     }
+
+    fn call_with(
+        &self,
+        request: ControlRequest,
+        patience: Patience,
+    ) -> Result<ControlReply, Status> {
+        let deadline = patience.deadline();
+        let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
+        let control = control.as_mut().ok_or(Status::BadResponse)?;
+        answered(control.call_while_there(request, deadline, patience.silence))
+    }
 }
 
 /// A control call on a connection that is ours: refusals as errors.
@@ -289,10 +303,14 @@ fn call_on(
     request: ControlRequest,
     deadline: Instant,
 ) -> Result<ControlReply, Status> {
-    match control.call(request, deadline) {
+    answered(control.call(request, deadline))
+}
+
+fn answered(answer: Result<ControlReply, CallError>) -> Result<ControlReply, Status> {
+    match answer {
         Ok(ControlReply::Error(status)) => Err(refusal(status)),
         Ok(reply) => Ok(reply),
-        Err(e) => Err(e.status()),
+        Err(error) => Err(error.status()),
     }
 }
 

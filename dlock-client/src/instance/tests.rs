@@ -58,6 +58,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
         pending: Mutex::new(None),
         objects: RwLock::default(),
         stats: Stats::default(),
+        has_told: AtomicBool::new(false),
         watch: None,
     };
     for (i, &lock_type) in types.iter().enumerate() {
@@ -171,7 +172,7 @@ fn a_lock_is_not_released_before_it_is_known_that_nothing_of_it_is_under_way() {
 }
 
 #[test]
-fn an_orphaned_guard_is_released_before_the_next_one() {
+fn a_guard_that_ends_without_an_answer_is_undone_before_the_next_one() {
     let (instance, fake) = instance(&[LockType::Atomic]);
     let (taken, first) = instance.try_guard(LockId(1), X, 5);
     assert_eq!(taken.status, Status::Success);

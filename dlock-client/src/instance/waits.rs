@@ -134,8 +134,7 @@ impl Instance {
         };
         leave_queue(lock_slot, &mut guard, turn);
         wait.stage = Stage::Over;
-        let ready = refused.map_or(Ok(()), Err);
-        if let Err(status) = ready.and_then(|()| self.reclaim(lock_slot, &mut guard, &wait.limit)) {
+        if let Some(status) = refused {
             lock_slot.changed.notify_all();
             return Some((code(status), 0));
         }

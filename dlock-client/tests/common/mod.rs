@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
 pub mod line;
+pub mod site;
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

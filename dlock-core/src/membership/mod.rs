@@ -281,6 +281,19 @@ impl Membership {
         self.look_at_processes(client);
     }
 
+    /// The processes that a client of the predecessor had on this host have ended. One that has come
+    /// back, and has not attached, ended between the two: nothing else would tell. The processes of
+    /// one that has attached are watched, or its connections are.
+    pub fn predecessors_process_ended(&mut self, primary: &mut Primary, client: ClientId) {
+        match self.members.get(&client) {
+            None => primary.is_dead(client),
+            Some(member) if member.fabric.is_none() => {
+                self.end(client, Ending::All(Exit::Died));
+            }
+            Some(_) => {}
+        }
+    }
+
     /// The command channel of this number has ended by itself; whether its queue pairs could not
     /// be fenced.
     pub fn channel_ended(&mut self, client: ClientId, channel: u64, unfenced: bool) {

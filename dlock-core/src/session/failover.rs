@@ -7,9 +7,12 @@
 //!          Here ── Heartbeat ───────────┘
 //!            │ broken, or silent for too long
 //!            ▼
-//!          Away ── Reinit, one address after the other, with a pause that grows ──┐
-//!            │ a successor that recovers          │ one that serves               │ refused:
-//!            ▼                                    └─────────────────────┐         │ the next
+//!          Away ── Ask, one address after the other, with a pause that grows ◀── refused: the next
+//!            │ it is there                                                    │
+//!            ▼                                                                │
+//!          Comes ── Reinit ───────────────────────────────────────────────────┘
+//!            │ a successor that recovers          │ one that serves
+//!            ▼                                    └─────────────────────┐
 //!          Claims ── Claim, Done ─▶ Waits ─ Heartbeat ─ it serves ─▶ Confirms ─▶ Here
 //!            └──────────────┴──── broken: Away ──────────────┘          ▲
 //!          Away ── removed at one, refused at all others ─▶ Anew ───────┘
@@ -17,10 +20,15 @@
 //! A client that a primary has given up is known to none of them any more: after
 //! [`REMOVED_ROUNDS`] in which one of them says so, and no other takes it, everything that it held
 //! is lost, and it begins anew there.
+//! Whether a primary is there is asked before anything else, and not waited for long: it may be
+//! stopped. One that is there may have many clients to let in, and is waited for patiently: a
+//! client that gives up too soon, and comes again, costs it the work once more.
 //! One [`Task`] is under way at a time: its executor reports it, and asks for the next. A task that
 //! can last is bounded by the executor's own limits; a report that comes late counts like any
 //! other.
 
+use crate::clock::NS;
+use crate::limits::CONTROL_WAIT_S;
 use crate::planted::{self, Bug};
 use crate::status::Status;
 
@@ -28,6 +36,11 @@ use crate::status::Status;
 pub const SILENCE_NS: u64 = 1_000_000_000;
 /// Heartbeats in that time.
 pub const HEARTBEATS_PER_SILENCE: u64 = 4;
+/// How long a primary that is asked whether it is there may take at least; it is as long as the
+/// silence that is borne.
+pub const ASK_NS_MIN: u64 = 500_000_000;
+/// How long each answer of a primary that is there may take while it lets a client in.
+pub const ADMISSION_NS: u64 = CONTROL_WAIT_S * NS;
 /// The first pause after all addresses have failed, and the longest.
 pub const PAUSE_NS: (u64, u64) = (20_000_000, 500_000_000);
 /// How often a primary that waits for its other clients is asked at first; each time half as often.
@@ -53,14 +66,22 @@ pub enum Task {
         /// Until when its answer is waited for.
         until_ns: u64,
     },
-    /// Come back as the client that it is, at the address of this number. Report
-    /// [`Failover::came`].
+    /// Ask the primary at the address of this number whether it is there, on a connection of its
+    /// own. Report [`Failover::asked`].
+    Ask {
+        /// Its place in the list.
+        address: usize,
+        /// How long its answer is waited for.
+        wait_ns: u64,
+    },
+    /// Come back as the client that it is, at the address of this number. Each answer may take
+    /// [`ADMISSION_NS`]. Report [`Failover::came`].
     Reinit {
         /// Its place in the list.
         address: usize,
     },
     /// Everything that was held is lost, and it becomes a new client of the primary at the address
-    /// of this number. Report [`Failover::came`].
+    /// of this number, as patiently as by `Reinit`. Report [`Failover::came`].
     Anew {
         /// Its place in the list.
         address: usize,
@@ -92,6 +113,8 @@ enum Stage {
     Away {
         from_ns: u64,
     },
+    /// The primary is there.
+    Comes,
     /// No primary knows it any more.
     Anew,
     Claims,
@@ -163,7 +186,10 @@ impl Failover {
                 Task::Heartbeat { until_ns: until_ns.max(now_ns.saturating_add(quarter_ns)) }
             }
             Stage::Away { from_ns } if now_ns < from_ns => Task::Wait { until_ns: from_ns },
-            Stage::Away { .. } => Task::Reinit { address: self.at },
+            Stage::Away { .. } => {
+                Task::Ask { address: self.at, wait_ns: self.silence_ns.max(ASK_NS_MIN) }
+            }
+            Stage::Comes => Task::Reinit { address: self.at },
             Stage::Anew => Task::Anew { address: self.at },
             Stage::Claims => Task::Claim,
             Stage::Says => Task::Done,
@@ -173,8 +199,22 @@ impl Failover {
 
     /// The connection to the primary is gone.
     pub fn broken(&mut self, now_ns: u64) {
-        if !matches!(self.stage, Stage::Away { .. } | Stage::Anew) {
+        if !self.is_looking() {
             self.stage = Stage::Away { from_ns: now_ns };
+        }
+    }
+
+    /// It has come to no primary yet.
+    fn is_looking(&self) -> bool {
+        matches!(self.stage, Stage::Away { .. } | Stage::Comes | Stage::Anew)
+    }
+
+    /// A primary was asked whether it is there.
+    pub fn asked(&mut self, now_ns: u64, heard: Heard) {
+        match (self.stage, heard) {
+            (Stage::Away { .. }, Heard::Nothing) => self.tries_elsewhere(now_ns),
+            (Stage::Away { .. }, Heard::Serves | Heard::Recovers) => self.stage = Stage::Comes,
+            _ => {}
         }
     }
 
@@ -208,7 +248,7 @@ impl Failover {
 
     /// An attempt to come back has ended. `Ok`: whether that primary recovers.
     pub fn came(&mut self, now_ns: u64, result: Result<bool, Status>) {
-        if !matches!(self.stage, Stage::Away { .. } | Stage::Anew) {
+        if !self.is_looking() {
             return;
         }
         match result {
@@ -328,6 +368,14 @@ mod tests {
         Failover::new(0, 2, SILENCE_NS, 7)
     }
 
+    /// The primary that is asked next is there.
+    fn comes(f: &mut Failover, now: u64) -> Task {
+        let Task::Ask { address, .. } = f.next(now) else { panic!("{f:?}") };
+        f.asked(now, Heard::Recovers);
+        assert_eq!(f.next(now), Task::Reinit { address });
+        Task::Reinit { address }
+    }
+
     #[test]
     fn a_primary_that_answers_is_asked_four_times_in_the_silence_that_is_borne() {
         let mut f = at_two();
@@ -351,9 +399,16 @@ mod tests {
         assert_eq!(until_ns, SILENCE_NS, "counted from when it was heard last");
         f.heard(until_ns, Heard::Nothing);
         assert!(f.is_away());
-        assert_eq!(f.next(until_ns), Task::Reinit { address: 0 }, "it may have been the channel");
+        let wait_ns = SILENCE_NS;
+        let first = Task::Ask { address: 0, wait_ns };
+        assert_eq!(f.next(until_ns), first, "it may have been the channel");
+        f.asked(until_ns, Heard::Nothing);
+        assert_eq!(f.next(until_ns), Task::Ask { address: 1, wait_ns }, "at once");
         f.came(until_ns, Err(Status::NotReady));
-        assert_eq!(f.next(until_ns), Task::Reinit { address: 1 }, "at once");
+        assert!(matches!(f.next(until_ns), Task::Wait { .. }));
+        let mut hasty = Failover::new(0, 2, 1, 7);
+        hasty.broken(0);
+        assert_eq!(hasty.next(0), Task::Ask { address: 0, wait_ns: ASK_NS_MIN });
     }
 
     #[test]
@@ -361,7 +416,7 @@ mod tests {
         let mut f = at_two();
         f.broken(5);
         f.came(6, Err(Status::Error));
-        assert_eq!(f.next(6), Task::Reinit { address: 1 });
+        assert_eq!(comes(&mut f, 6), Task::Reinit { address: 1 });
         f.came(7, Ok(true));
         assert_eq!(f.next(7), Task::Claim);
         f.claimed(8, Status::Again);
@@ -400,10 +455,10 @@ mod tests {
         let mut f = at_two();
         f.broken(5);
         f.came(6, Err(Status::ClientRemoved));
-        assert_eq!(f.next(6), Task::Reinit { address: 1 }, "who is there may know it");
+        assert_eq!(comes(&mut f, 6), Task::Reinit { address: 1 }, "who is there may know it");
         f.came(7, Err(Status::NotReady));
         let Task::Wait { until_ns } = f.next(7) else { panic!("{f:?}") };
-        assert_eq!(f.next(until_ns), Task::Reinit { address: 0 });
+        assert_eq!(comes(&mut f, until_ns), Task::Reinit { address: 0 });
     }
 
     #[test]
@@ -416,7 +471,7 @@ mod tests {
                 if let Task::Wait { until_ns } = f.next(now) {
                     now = until_ns;
                 }
-                assert_eq!(f.next(now), Task::Reinit { address }, "{round}");
+                assert_eq!(comes(&mut f, now), Task::Reinit { address }, "{round}");
                 f.came(now, Err(status));
             }
         }
@@ -428,7 +483,7 @@ mod tests {
         let mut refused = f.clone();
         refused.came(now, Err(Status::NotReady));
         let Task::Wait { until_ns } = refused.next(now) else { panic!("{refused:?}") };
-        let Task::Reinit { address } = refused.next(until_ns) else { panic!("{refused:?}") };
+        let Task::Reinit { address } = comes(&mut refused, until_ns) else { panic!() };
         refused.came(until_ns, Ok(true));
         assert_eq!((address, refused.next(until_ns)), (0, Task::Claim), "it is known after all");
         f.came(now, Ok(false));
@@ -458,7 +513,7 @@ mod tests {
                 if let Task::Wait { until_ns } = f.next(now) {
                     now = until_ns;
                 }
-                assert!(matches!(f.next(now), Task::Reinit { .. }), "{f:?}");
+                comes(&mut f, now);
                 let is_removed = at == 0 && round % 2 == 0;
                 f.came(now, Err(if is_removed { Status::ClientRemoved } else { Status::NotReady }));
             }
@@ -479,7 +534,7 @@ mod tests {
         f.came(6, Err(Status::NotReady));
         let mut asked = Vec::new();
         for _ in 0..3 {
-            let Task::Reinit { address } = f.next(u64::MAX) else { panic!("{f:?}") };
+            let Task::Reinit { address } = comes(&mut f, u64::MAX) else { panic!("{f:?}") };
             asked.push(address);
             f.came(6, Err(Status::NotReady));
         }
@@ -557,9 +612,10 @@ mod tests {
             };
             let mut f = reached();
             f.broken(20);
-            assert_eq!(f.next(20), Task::Reinit { address: 0 }, "{until}");
+            assert_eq!(comes(&mut f, 20), Task::Reinit { address: 0 }, "{until}");
             // reports that come late change nothing
             let before = f.clone();
+            f.asked(21, Heard::Nothing);
             f.claimed(21, Status::Success);
             f.said(21, Status::Success);
             f.heard(21, Heard::Serves);
@@ -581,14 +637,14 @@ mod tests {
                         assert_eq!(attempt % 3, 0, "only after all have failed");
                         mine.push(until_ns - now);
                         now = until_ns;
-                        let Task::Reinit { address } = f.next(now) else { panic!("{f:?}") };
+                        let Task::Ask { address, .. } = f.next(now) else { panic!("{f:?}") };
                         address
                     }
-                    Task::Reinit { address } => address,
+                    Task::Ask { address, .. } => address,
                     other => panic!("{other:?}"),
                 };
                 assert_eq!(address, attempt % 3);
-                f.came(now, Err(Status::NotReady));
+                f.asked(now, Heard::Nothing);
             }
             assert!(mine[0] >= PAUSE_NS.0 && mine[0] <= 2 * PAUSE_NS.0, "{mine:?}");
             assert!(mine.iter().all(|pause| *pause <= PAUSE_NS.1));

@@ -280,6 +280,12 @@ impl Worker {
             }
             Event::Attach(guest) => self.attach(guest),
             Event::Listened => self.members.listened(),
+            Event::Died { clients } => {
+                for client in clients {
+                    self.members.predecessors_process_ended(&mut self.core.primary, client);
+                }
+                self.settle();
+            }
             Event::Ask(look) => look(&mut self.core.primary, &mut self.core.memory),
         }
     }

@@ -25,9 +25,11 @@ pub(super) async fn watch(mailbox: Arc<Mailbox>, awaited: Vec<(ClientId, Kept)>)
     for look in 0_u32.. {
         let dead: Vec<ClientId> =
             awaited.iter().filter(|(_, kept)| kept.is_dead()).map(|(client, _)| *client).collect();
+        if !dead.is_empty() && mailbox.send(Event::Died { clients: dead }).await.is_err() {
+            return;
+        }
         let ask = |reply: oneshot::Sender<Option<Progress>>| {
             Event::Ask(Box::new(move |primary: &mut Primary, _| {
-                dead.into_iter().for_each(|client| primary.is_dead(client));
                 let _ = reply.send(primary.progress()); // this task may have ended
             }))
         };

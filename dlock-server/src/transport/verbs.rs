@@ -15,6 +15,7 @@ use std::sync::Arc;
 use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttach, VerbsAttached};
 use dlock_core::ids::ClientId;
 use dlock_core::status::Status;
+use dlock_fabric::fds::is_open;
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, MessageError, PeerId};
 use dlock_fabric::{FabricError, VerbsHost, VerbsPeer};
@@ -60,10 +61,10 @@ impl Transport for Verbs {
     fn admit<'a>(
         &'a self,
         attach: &'a Attach,
-        _: &'a dyn Conn,
+        conn: &'a dyn Conn,
         mailbox: &'a Mailbox,
     ) -> Admitting<'a> {
-        Box::pin(self.make(attach, mailbox))
+        Box::pin(self.make(attach, conn, mailbox))
     }
 }
 
@@ -72,7 +73,12 @@ impl Verbs {
     ///
     /// # Errors
     /// What the client is told.
-    async fn make(&self, attach: &Attach, mailbox: &Mailbox) -> Result<Admitted, Status> {
+    async fn make(
+        &self,
+        attach: &Attach,
+        conn: &dyn Conn,
+        mailbox: &Mailbox,
+    ) -> Result<Admitted, Status> {
         let wanted: VerbsAttach = attach.verbs.ok_or(Status::Error)?;
         if mailbox.is_out() {
             return Err(Status::NotReady);
@@ -83,11 +89,11 @@ impl Verbs {
             Err(_) => return Err(Status::Error),
         }
         let (host, client) = (self.host.clone(), attach.client);
-        let admitted = async {
-            let _place = self.room.acquire().await;
-            tokio::task::spawn_blocking(move || host.admit(client, &wanted)).await
-        };
-        match admitted.await {
+        let _place = self.room.acquire().await;
+        if !is_open(conn.socket()) {
+            return Err(Status::NotReady); // it has given up: others are waiting for their turn
+        }
+        match tokio::task::spawn_blocking(move || host.admit(client, &wanted)).await {
             Ok(Ok((peer, verbs))) => {
                 let pump = Box::new(move |line: Box<dyn Line>| -> Box<dyn Pump> {
                     let (stream, peer) = (StreamPump::new(line), Box::new(peer));

@@ -46,6 +46,9 @@ impl Sys {
         if !failover.is_away() {
             failover.broken(now_ns);
         }
+        if let Task::Ask { .. } = failover.next(now_ns) {
+            failover.asked(now_ns, Heard::Recovers); // one that is not there refuses it, too
+        }
         match failover.next(now_ns) {
             Task::Wait { until_ns } => {
                 self.control_after(c, (until_ns - now_ns).max(1));
@@ -95,7 +98,7 @@ impl Sys {
                 self.lead(c, |failover, now_ns| failover.confirmed(now_ns, is_all));
                 self.led(c)
             }
-            Task::Reinit { .. } | Task::Anew { .. } => {
+            Task::Ask { .. } | Task::Reinit { .. } | Task::Anew { .. } => {
                 self.break_command(c);
                 None
             }

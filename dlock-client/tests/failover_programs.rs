@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What programs do while the library finds the successor of their primary: guards end, and some
+//! recover by hand at the same time.
+
+mod common;
+
+use std::time::Duration;
+
+use common::site::{by_itself, Site};
+use common::{config, eventually, fabrics, got, status, X};
+use dlock_client::{
+    Client, Config, FabricChoice, FabricKind, Instance, LockId, LockType, Status::*,
+};
+
+const LEASE: Duration = Duration::from_secs(600);
+const WAIT: Duration = Duration::from_secs(20);
+
+fn client(site: &Site, fabric: FabricChoice) -> Client {
+    let config = Config::new().port(site.port).fabric(fabric).primaries([site.address()]);
+    let config = config.silence(Duration::from_millis(200)).without_horizon();
+    Client::with_config(&config, &site.address().ip().to_string()).unwrap()
+}
+
+/// Nobody has the hold of a guard that has ended: neither before the client is at the successor nor
+/// while that waits for another client.
+#[test]
+fn a_guard_that_ends_during_a_failover_releases_its_lock() {
+    for fabric in fabrics() {
+        let mut site = Site::new(&format!("guard-{}", fabric.name()));
+        for recovers in [false, true] {
+            let why = format!("{}, recovers: {recovers}", fabric.name());
+            let (a, b) = (client(&site, fabric), client(&site, fabric));
+            let (atomic, rw, fair) =
+                (a.atomic_lock("a").unwrap(), a.rw_lock("r").unwrap(), a.fair_lock("f").unwrap());
+            let (atomic_b, rw_b, fair_b) =
+                (b.atomic_lock("a").unwrap(), b.rw_lock("r").unwrap(), b.fair_lock("f").unwrap());
+            let guards =
+                (atomic.lock(LEASE).unwrap(), rw.write().unwrap(), fair.write(LEASE).unwrap());
+            // comes back by hand, and is waited for
+            let ip = site.address().ip().to_string();
+            let late = Instance::init(&config(site.address(), fabric), &ip).unwrap();
+            if recovers {
+                got(&late, "late", LockType::Atomic);
+            }
+            site.stop();
+            if recovers {
+                site.start();
+                eventually(20, "both are back", || site.clients() == 2);
+            }
+            let _ = (guards.0.unlock(), guards.1.unlock(), guards.2.unlock());
+            if recovers {
+                assert_eq!(late.reinit(&ip), Success);
+                assert_eq!((late.update_all_locks(), late.reinit_done()), (Success, Success));
+            } else {
+                site.start();
+            }
+            drop(atomic_b.lock_timeout(LEASE, WAIT).expect(&why));
+            drop(rw_b.write_timeout(WAIT).expect(&why));
+            drop(fair_b.write_timeout(LEASE, WAIT).expect(&why));
+            if !recovers {
+                assert_eq!(late.reinit(&ip), Success);
+            }
+            assert_eq!(late.deinit(), Success);
+            assert!(a.leave().is_ok() && b.leave().is_ok());
+        }
+    }
+}
+
+/// A program that recovers by hand, in the right order; but the successor dies, too, and the library
+/// is telling the next one everything when the program says that it has.
+#[test]
+fn a_program_that_says_done_while_the_library_tells_its_locks_loses_none() {
+    const LOCKS: usize = 1_000;
+    let fabric = fabrics()[0];
+    for ms in [0, 4, 8, 12, 16, 24] {
+        let mut site = Site::new(&format!("by-hand-{ms}"));
+        let ip = site.address().ip().to_string();
+        let (a, b) = (site.client(fabric), site.client(fabric));
+        let locks: Vec<LockId> =
+            (0..LOCKS).map(|n| got(&a, &format!("lock {n}"), LockType::Atomic)).collect();
+        let last = got(&b, &format!("lock {}", LOCKS - 1), LockType::Atomic);
+        for &lock in &locks {
+            assert_eq!(status(a.trylock(lock, X, 600)), Success);
+        }
+        site.stop();
+        site.start();
+        eventually(20, "it is back", || a.reinit(&ip) == Success);
+        a.update_all_locks();
+        site.stop();
+        site.start();
+        std::thread::sleep(Duration::from_millis(ms));
+        a.reinit_done();
+        eventually(20, "a is served", || status(a.extend(locks[0], X, 600)) == Success);
+        eventually(20, "b is served", || status(b.trylock(last, X, 600)) == Fail);
+        let lost = locks.iter().filter(|&&lock| status(a.extend(lock, X, 600)) != Success).count();
+        assert_eq!(lost, 0, "after {ms} ms");
+        assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
+    }
+}
+
+/// The library comes to the help of a program that comes back by hand, and does no more.
+#[test]
+fn a_program_that_comes_back_by_hand_and_stops_there_is_recovered_by_the_library() {
+    let fabric = FabricChoice::Only(FabricKind::Tcp);
+    let mut site = Site::new("half");
+    let at = site.address();
+    let (a, b) = (by_itself(at, fabric), by_itself(at, fabric));
+    let lock = got(&a, "half", LockType::Fair);
+    got(&b, "half", LockType::Fair);
+    assert_eq!(status(a.trylock(lock, X, 600)), Success);
+    site.stop();
+    site.start();
+    eventually(20, "it is back", || a.reinit(&at.ip().to_string()) == Success);
+    eventually(20, "b is served", || status(b.trylock(lock, X, 600)) == Again);
+    assert_eq!(status(a.unlock(lock)), Success);
+    assert_eq!(status(b.lock(lock, X, 600)), Success);
+    assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
+}
