@@ -363,6 +363,8 @@ impl Control {
         deadline: Instant,
         silence: Option<Duration>,
     ) -> Result<ControlReply, CallError> {
+        let look_again = || silence.map_or(deadline, |silence| Instant::now() + silence);
+        let mut look = look_again();
         loop {
             while let Some((number, reply)) = self.next_reply()? {
                 if number == seq {
@@ -373,20 +375,16 @@ impl Control {
                 }
                 self.late(number, &reply);
             }
-            let looks = silence.map(|silence| (Instant::now() + silence, silence));
-            let Some((look, silence)) = looks.filter(|&(look, _)| look < deadline) else {
-                self.receive(deadline)?;
-                continue;
-            };
-            match self.receive(look) {
-                Ok(()) => {}
-                Err(error) if self.broken => return Err(error),
-                Err(error) => {
+            match (self.receive(look.min(deadline)), silence) {
+                (Ok(()), _) => {}
+                (Err(_), Some(silence)) if !self.broken && look < deadline => {
                     let wait = silence.max(Duration::from_nanos(ASK_NS_MIN));
                     if ask(self.peer, wait) == Heard::Nothing {
-                        return Err(error);
+                        return Err(CallError::Transport);
                     }
+                    look = look_again();
                 }
+                (Err(error), _) => return Err(error),
             }
         }
     }

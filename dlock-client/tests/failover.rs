@@ -208,7 +208,7 @@ fn a_connection_that_breaks_alone_is_made_anew() {
         assert_eq!(status(b.unlock(lock)), Success);
     }
     assert_eq!(status(a.unlock(lock)), Success);
-    assert_eq!(status(b.trylock(lock, X, 600)), Success);
+    assert_eq!(status(b.lock(lock, X, 600)), Success, "a may have been on its way still");
     assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
 }
 
@@ -316,34 +316,30 @@ fn a_client_that_its_living_primary_has_forgotten_begins_anew_there() {
 #[test]
 fn a_successor_that_freezes_while_it_is_told_everything_is_left_soon() {
     let fabric = FabricChoice::Only(FabricKind::Tcp);
-    let mut site = Site::new("freezes");
-    let line = Line::to(site.port);
-    let primaries = Some(vec![site.address()]);
-    let silence = Some(Duration::from_millis(200));
-    let config = ClientConfig { primaries, silence, ..config(line.at, fabric) };
-    let a = Instance::init_shared(&config, &line.at.ip().to_string()).unwrap();
-    let lock = got(&a, "freezes", LockType::Atomic);
-    assert_eq!(status(a.trylock(lock, X, 600)), Success);
-    let mut slow = 0;
-    let is_soon = (0..30).any(|_| {
-        site.stop();
-        line.down();
+    let is_soon = (0..3).any(|attempt| {
+        let mut site = Site::new(&format!("freezes-{attempt}"));
+        let line = Line::to(site.port);
+        let primaries = Some(vec![site.address()]);
+        let silence = Some(Duration::from_millis(200));
+        let config = ClientConfig { primaries, silence, ..config(line.at, fabric) };
+        let a = Instance::init_shared(&config, &line.at.ip().to_string()).unwrap();
+        let lock = got(&a, "freezes", LockType::Atomic);
+        assert_eq!(status(a.trylock(lock, X, 600)), Success);
         line.faults.answers_max.store(2, Ordering::SeqCst); // the session, and a heartbeat
-        line.faults.lost.store(0, Ordering::SeqCst);
-        line.up();
-        let began = Instant::now();
+        line.down();
+        site.stop();
         site.start();
+        let began = Instant::now();
+        line.up();
         eventually(60, "it is served", || status(a.extend(lock, X, 600)) == Success);
+        let took = began.elapsed();
         // it may have come to the other address first
         let was_frozen = line.faults.lost.load(Ordering::SeqCst) > 0;
-        let is_soon = began.elapsed() < Duration::from_secs(8);
-        slow += u32::from(was_frozen && !is_soon);
-        assert!(slow < 3, "it waited for the frozen one as for any answer: 10 s");
-        was_frozen && is_soon
+        assert_eq!(status(a.unlock(lock)), Success);
+        assert_eq!(a.deinit(), Success);
+        was_frozen && took < Duration::from_secs(8)
     });
-    assert!(is_soon, "it never came to the frozen one");
-    assert_eq!(status(a.unlock(lock)), Success);
-    assert_eq!(a.deinit(), Success);
+    assert!(is_soon, "it waited for the frozen one as for any answer: 10 s");
 }
 
 /// It was never given a lock, so that nobody waits for it; it may come all the same, however late.
