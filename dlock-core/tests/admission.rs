@@ -207,16 +207,16 @@ fn the_channel_of_a_silent_client_is_closed_once_after_the_grace() {
     assert!(!site.effects.contains(&close));
     site.until(START.plus_ns(3 * GRACE_S * NS));
     assert_eq!(site.effects, [close]);
-    assert_eq!(site.members.next_wakeup(), None);
+    assert_eq!(site.members.next_wakeup(&site.primary), None);
 }
 
 /// A client in the middle of a lapse, without a driver.
 fn lapsing(site: &mut Site) -> Peer {
     let peer = site.join(Tcp, 10);
-    let members = &mut site.members;
-    members.tick(START.plus_ns(10 * NS));
+    let (members, primary) = (&mut site.members, &mut site.primary);
+    members.tick(START.plus_ns(10 * NS), primary);
     members.listened();
-    members.tick(START.plus_ns(10 * NS));
+    members.tick(START.plus_ns(10 * NS), primary);
     let fencing = Fencing { unfenced: false, mapped: false };
     while let Some(effect) = members.poll() {
         if matches!(effect, Effect::Fence { .. }) {

@@ -56,6 +56,7 @@ impl World {
     }
 
     fn is_over_at(&mut self, at: ServerTime) -> bool {
+        self.primary.has_heard(at);
         while self.step(at, 1_000).more {}
         !self.primary.is_recovering()
     }
@@ -92,7 +93,8 @@ fn those_who_were_known_are_waited_for_and_no_stranger_counts() {
 fn who_does_not_come_is_given_up_after_the_deadline_and_its_horizon() {
     for (horizon_s, until_s) in [(10, 30), (30, 30), (100, 100)] {
         let mut w = waiting(&[known(5, 10), known(6, horizon_s)]);
-        assert_eq!(w.primary.next_wakeup(), Some(after(until_s)));
+        assert_eq!(w.primary.recovery_due(), Some(after(until_s)));
+        assert_eq!(w.primary.next_wakeup(), None, "it was not listened yet");
         assert!(!w.is_over_at(ServerTime(after(until_s).0 - 1)), "{horizon_s}");
         assert!(w.is_over_at(after(until_s)), "{horizon_s}");
         let of = Recovered { given_up: 2, ..Recovered::default() };
@@ -100,6 +102,18 @@ fn who_does_not_come_is_given_up_after_the_deadline_and_its_horizon() {
         let late = w.primary.may_adopt(known(5, 10).client, known(5, 10).secrets[0]);
         assert_eq!(late, Err(Status::ClientRemoved), "it starts anew");
     }
+}
+
+/// The primary stood still: its clients may have knocked all the time.
+#[test]
+fn who_is_missing_is_not_given_up_before_everything_was_heard_that_had_come() {
+    let mut w = waiting(&[known(5, 10), known(6, 10)]);
+    assert!(!w.step(after(600), 1_000).more);
+    assert!(w.primary.is_recovering(), "nothing was listened to since");
+    assert_eq!(w.primary.next_wakeup(), None, "and nothing is due before that");
+    w.primary.has_heard(ServerTime(after(30).0 - 1));
+    assert!(!w.step(after(600), 1_000).more && w.primary.is_recovering());
+    assert!(w.is_over_at(after(30)));
 }
 
 #[test]
@@ -117,9 +131,7 @@ fn who_is_back_is_waited_for_beyond_the_deadline() {
     assert!(!w.is_over_at(after(1_000)));
     let at = w.claims(all[1]);
     assert_eq!(w.tells(all[1]), ControlReply::Done);
-    assert!(w.primary.is_recovering(), "the clock of this request is from before");
-    assert_eq!(w.primary.next_wakeup(), Some(after(30)));
-    assert!(w.is_over_at(after(1_000)));
+    assert!(!w.primary.is_recovering(), "the other has not come in time");
     assert_ne!(w.memory.read(at), 0);
 }
 

@@ -116,7 +116,10 @@ fn a_primary_that_stood_still_ends_nobody_who_was_heard_when_it_listened_again()
     site.until(START.plus_ns(25 * NS));
     let all = |site: &Site| [loud, queued, silent].map(|peer| site.state(peer));
     assert_eq!(all(&site), [Some(State::Present); 3], "what has come was not heard yet");
-    assert!(site.members.next_wakeup().is_none_or(|at| at > site.now), "nothing to do until then");
+    assert!(
+        site.members.next_wakeup(&site.primary).is_none_or(|at| at > site.now),
+        "nothing to do until then"
+    );
     let reply = site.control(loud, ControlRequest::Heartbeat);
     let until = site.now.plus_ns(10 * NS);
     assert!(matches!(reply, ControlReply::Alive { until: Some(u), .. } if u == until), "{reply:?}");

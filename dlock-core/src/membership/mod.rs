@@ -417,26 +417,36 @@ impl Membership {
     }
 
     /// When [`tick`](Self::tick) has something to do.
-    pub fn next_wakeup(&self) -> Option<ServerTime> {
-        let &(first, _) = self.due.first()?;
+    pub fn next_wakeup(&self, primary: &Primary) -> Option<ServerTime> {
+        let member = self.due.first().map(|&(first, _)| first);
+        let first = member.into_iter().chain(primary.recovery_due()).min()?;
         // whatever is due waits for the listening that is under way
-        (self.listens.is_none() || first <= self.listened).then_some(first)
+        (self.listens.is_none() || member.is_some_and(|first| first <= self.listened))
+            .then_some(first)
     }
 
     /// Does what was due when everything was heard the last time, for at most [`TICK_MAX`] members,
-    /// and asks the driver to listen if more is due.
-    pub fn tick(&mut self, now: ServerTime) {
+    /// and asks the driver to listen if more is due. The same for those that a recovery waits for.
+    pub fn tick(&mut self, now: ServerTime, primary: &mut Primary) {
         if planted::is(Bug::SilenceUnheard) {
             self.listened = now;
         }
+        primary.has_heard(self.listened);
         for _ in 0..TICK_MAX {
-            match self.due.first() {
-                Some(&(at, client)) if at <= self.listened => self.is_due(self.listened, client),
-                Some(&(at, _)) if at <= now && self.listens.is_none() => {
-                    self.listens = Some(now);
-                    return self.effects.push_back(Effect::Listen);
+            let first = self.due.first().copied();
+            match first.filter(|&(at, _)| at <= self.listened) {
+                Some((_, client)) => self.is_due(self.listened, client),
+                None => {
+                    let first = first.map(|(at, _)| at).into_iter();
+                    let next = first.chain(primary.recovery_due()).min();
+                    if next.is_some_and(|at| self.listened < at && at <= now)
+                        && self.listens.is_none()
+                    {
+                        self.listens = Some(now);
+                        self.effects.push_back(Effect::Listen);
+                    }
+                    return;
                 }
-                _ => return,
             }
         }
     }

@@ -76,7 +76,7 @@ pub struct Laggard {
     pub is_hurried: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Awaited {
     /// Those known that have not told everything, and until when they are waited for.
     missing: BTreeMap<ClientId, ServerTime>,
@@ -87,10 +87,28 @@ pub(super) struct Awaited {
     late: BTreeSet<(ServerTime, ClientId)>,
     /// How long each of them may take.
     telling_s: u32,
+    /// Everything was heard that had come by then: who is missing is not given up for a time at
+    /// which the primary itself stood still.
+    heard: ServerTime,
     /// Not to wait any longer for those that are not here.
     is_hurried: bool,
     /// Clients that have said that they have told everything, or are not to be waited for.
     told: BTreeSet<ClientId>,
+}
+
+impl Default for Awaited {
+    fn default() -> Self {
+        Self {
+            missing: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            telling: BTreeSet::new(),
+            late: BTreeSet::new(),
+            telling_s: 0,
+            heard: ServerTime(0),
+            is_hurried: false,
+            told: BTreeSet::new(),
+        }
+    }
 }
 
 impl Awaited {
@@ -216,21 +234,27 @@ impl Primary {
         self.awaited.told.contains(&client)
     }
 
+    /// Everything was heard that had come by then: who has not come by then has not come.
+    pub fn has_heard(&mut self, until: ServerTime) {
+        self.awaited.heard = self.awaited.heard.max(until);
+    }
+
     /// Whether nobody is waited for any more.
-    fn all_have_told(&self, now: ServerTime) -> bool {
+    fn all_have_told(&self) -> bool {
         let early = u64::from(planted::is(Bug::RecoveryEarly));
         let told = self.awaited.told.len() as u64 + early;
         let is_counted = told >= self.config.recovery_clients.into() || self.awaited.is_hurried;
         let is_here = |client| self.registry.clients.get(client).is_some();
         let mut missing = self.awaited.missing.iter();
         let is_over = |(&client, &until): (&ClientId, &ServerTime)| {
-            (until <= now || self.awaited.is_hurried) && !is_here(client)
+            (until <= self.awaited.heard || self.awaited.is_hurried) && !is_here(client)
         };
         is_counted && missing.all(is_over)
     }
 
-    /// When the recovery may be over although nothing comes.
-    pub(super) fn recovery_due(&self) -> Option<ServerTime> {
+    /// When the recovery may be over although nothing comes; the driver listens then, and says so
+    /// by [`has_heard`](Self::has_heard).
+    pub fn recovery_due(&self) -> Option<ServerTime> {
         if !self.recovering {
             return None;
         }
@@ -246,9 +270,14 @@ impl Primary {
         due.filter(|_| told + early >= wanted || self.awaited.is_hurried)
     }
 
+    /// The recovery is over as soon as the primary has its next step.
+    pub(super) fn recovery_is_over(&self) -> Option<ServerTime> {
+        self.recovery_due().filter(|&due| due <= self.awaited.heard)
+    }
+
     /// Ends the recovery if nobody is waited for any more.
-    pub(super) fn recover(&mut self, now: ServerTime, mem: &mut dyn LockMemory) {
-        if self.recovering && self.all_have_told(now) {
+    pub(super) fn recover(&mut self, mem: &mut dyn LockMemory) {
+        if self.recovering && self.all_have_told() {
             let given_up = self.awaited.missing.len();
             let (claims, lost) = self.settle_all(mem);
             let clients = self.awaited.told.len();

@@ -146,7 +146,7 @@ impl Primary {
         let is_done = lapse.rest.is_empty();
         if is_done && self.recovering {
             self.has_told(client); // what it claims from now on, it claims as one that is back
-            self.recover(now, &mut mem);
+            self.recover(&mut mem);
         }
         is_done
     }

@@ -256,7 +256,7 @@ impl Primary {
         }
         match request {
             R::Init { .. } | R::Reinit { .. } => ControlReply::Error(Status::Error),
-            R::ReinitDone => self.reinit_done(now, mem, client),
+            R::ReinitDone => self.reinit_done(mem, client),
             R::Deinit => {
                 // who sets objects up and leaves wants them to stay: anybody may destroy them
                 self.registry.objects.disown(client);
@@ -308,18 +308,13 @@ impl Primary {
         }
     }
 
-    fn reinit_done(
-        &mut self,
-        now: ServerTime,
-        mem: &mut dyn LockMemory,
-        client: ClientId,
-    ) -> ControlReply {
+    fn reinit_done(&mut self, mem: &mut dyn LockMemory, client: ClientId) -> ControlReply {
         if !self.reinits.remove(&client) {
             return ControlReply::Error(Status::Error);
         }
         if self.recovering {
             self.has_told(client);
-            self.recover(now, mem);
+            self.recover(mem);
         }
         ControlReply::Done
     }
@@ -440,7 +435,7 @@ impl Primary {
         let is_busy = self.is_undoing() || !self.deaf.is_empty() || !self.changing.is_empty();
         match is_busy {
             true => Some(ServerTime(0)),
-            false => self.arbiter.next_wakeup().into_iter().chain(self.recovery_due()).min(),
+            false => self.arbiter.next_wakeup().into_iter().chain(self.recovery_is_over()).min(),
         }
     }
 

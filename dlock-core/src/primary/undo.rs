@@ -115,7 +115,7 @@ impl Primary {
         out: &mut Vec<Sent>,
     ) -> Step {
         let mut mem = Metered::new(mem);
-        self.recover(now, &mut mem);
+        self.recover(&mut mem);
         let mut gone = None;
         while gone.is_none() && mem.work() < budget {
             let looked = self.look(now, &mut mem, out);

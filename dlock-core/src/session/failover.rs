@@ -18,8 +18,9 @@
 //!          Away ── removed at one, refused at all others ─▶ Anew ───────┘
 //! ```
 //! A client that a primary has given up is known to none of them any more: after
-//! [`REMOVED_ROUNDS`] in which one of them says so, and no other takes it, everything that it held
-//! is lost, and it begins anew there.
+//! [`REMOVED_ROUNDS`] in which all of them say so, everything that it held is lost, and it begins
+//! anew at the last of them. If one says so, and others cannot be reached, one of these may know
+//! it: it begins anew after [`UNREACHED_NS`].
 //! Whether a primary is there is asked before anything else, and not waited for long: it may be
 //! stopped. One that is there may have many clients to let in, and is waited for patiently: a
 //! client that gives up too soon, and comes again, costs it the work once more.
@@ -47,8 +48,11 @@ pub const PAUSE_NS: (u64, u64) = (20_000_000, 500_000_000);
 pub const WAITS_NS: u64 = 10_000_000;
 /// Rounds in which what was claimed is asked for. After that each lock's next operation asks.
 pub const CONFIRMS_MAX: u32 = 3;
-/// Times that all addresses are asked before a client that is removed begins anew.
+/// Times that all addresses are asked before a client that all of them have removed begins anew.
 pub const REMOVED_ROUNDS: u32 = 2;
+/// How long a client that one primary has removed looks for the others before it begins anew: as
+/// long as its calls wait for a primary.
+pub const UNREACHED_NS: u64 = 60 * NS;
 /// Addresses of primaries that a client may know.
 pub const ADDRESSES_MAX: usize = 16;
 
@@ -138,9 +142,12 @@ pub struct Failover {
     /// Attempts since it was here last, and rounds of questions since it came.
     tries: u32,
     confirms: u32,
-    /// Where it was said last in this round that it is removed, and rounds in which it was.
+    /// Where it was said last in this round that it is removed, and at how many addresses.
     removed_at: Option<usize>,
+    removed_by: usize,
+    /// Rounds in which all have said so, and since when one has in each round.
     removed_rounds: u32,
+    removed_since_ns: Option<u64>,
     /// Until the primary that it waits for is asked again.
     waits_ns: u64,
     random: u64,
@@ -160,7 +167,9 @@ impl Failover {
             tries: 0,
             confirms: 0,
             removed_at: None,
+            removed_by: 0,
             removed_rounds: 0,
+            removed_since_ns: None,
             waits_ns: WAITS_NS,
             random: seed | 1,
         };
@@ -256,7 +265,8 @@ impl Failover {
                 self.is_heard(now_ns);
                 // whatever becomes of this one: another may be as near
                 (self.tries, self.confirms, self.waits_ns) = (0, 0, WAITS_NS);
-                (self.removed_at, self.removed_rounds) = (None, 0);
+                (self.removed_at, self.removed_by) = (None, 0);
+                (self.removed_rounds, self.removed_since_ns) = (0, None);
                 self.stage = match recovers {
                     true if planted::is(Bug::FailoverUntold) => Stage::Says,
                     true => Stage::Claims,
@@ -273,6 +283,7 @@ impl Failover {
             Err(status) => {
                 let is_removed = status == Status::ClientRemoved;
                 self.removed_at = is_removed.then_some(self.at).or(self.removed_at);
+                self.removed_by += usize::from(is_removed);
                 self.tries_elsewhere(now_ns);
             }
         }
@@ -337,16 +348,32 @@ impl Failover {
             _ => 0,
         };
         if self.tries % self.addresses as u32 == 0 {
-            let removed_at = self.removed_at.take();
-            self.removed_rounds = removed_at.map_or(0, |_| self.removed_rounds + 1);
-            if let Some(at) = removed_at.filter(|_| self.removed_rounds >= REMOVED_ROUNDS) {
-                (self.at, self.stage, self.removed_rounds) = (at, Stage::Anew, 0);
+            if let Some(at) = self.is_given_up(now_ns) {
+                (self.at, self.stage) = (at, Stage::Anew);
                 return;
             }
         }
         let stays = planted::is(Bug::FailoverStays);
         let from_ns = if stays { u64::MAX } else { now_ns.saturating_add(pause_ns) };
         self.stage = Stage::Away { from_ns };
+    }
+
+    /// At the end of a round: where it may begin anew, as no primary knows it any more.
+    fn is_given_up(&mut self, now_ns: u64) -> Option<usize> {
+        let is_by_all = std::mem::take(&mut self.removed_by) == self.addresses;
+        self.removed_rounds = if is_by_all { self.removed_rounds + 1 } else { 0 };
+        let Some(at) = self.removed_at.take() else {
+            self.removed_since_ns = None;
+            return None;
+        };
+        let since_ns = *self.removed_since_ns.get_or_insert(now_ns);
+        let is_over = self.removed_rounds >= REMOVED_ROUNDS
+            || now_ns.saturating_sub(since_ns) >= UNREACHED_NS;
+        if !is_over {
+            return None;
+        }
+        (self.removed_rounds, self.removed_since_ns) = (0, None);
+        Some(at)
     }
 
     /// xorshift64
@@ -467,7 +494,7 @@ mod tests {
         f.broken(5);
         let mut now = 6;
         for round in 1..=REMOVED_ROUNDS {
-            for (address, status) in [(0, Status::NotReady), (1, Status::ClientRemoved)] {
+            for (address, status) in [(0, Status::ClientRemoved), (1, Status::ClientRemoved)] {
                 if let Task::Wait { until_ns } = f.next(now) {
                     now = until_ns;
                 }
@@ -520,17 +547,79 @@ mod tests {
         }
     }
 
+    /// The primary that knows it may just be starting again.
+    #[test]
+    fn a_client_that_only_strangers_have_removed_looks_for_the_others_for_a_minute() {
+        let mut f = at_two();
+        f.broken(5);
+        let (mut now, mut first) = (5, None);
+        loop {
+            match f.next(now) {
+                Task::Wait { until_ns } => now = until_ns,
+                Task::Ask { address: 0, .. } => f.asked(now, Heard::Nothing),
+                Task::Ask { .. } => f.asked(now, Heard::Serves),
+                Task::Reinit { address } => {
+                    assert_eq!(address, 1);
+                    first.get_or_insert(now);
+                    f.came(now, Err(Status::ClientRemoved));
+                }
+                other => {
+                    assert_eq!(other, Task::Anew { address: 1 });
+                    break;
+                }
+            }
+        }
+        let looked_ns = now - first.unwrap();
+        assert!((UNREACHED_NS..UNREACHED_NS + NS).contains(&looked_ns), "{looked_ns}");
+        // one round without them, and it is counted anew
+        f.came(now, Ok(false));
+        f.broken(now);
+        f.came(now, Err(Status::NotReady));
+        f.came(now, Err(Status::ClientRemoved));
+        now += UNREACHED_NS;
+        for _ in 0..2 {
+            f.came(now, Err(Status::NotReady));
+        }
+        f.came(now, Err(Status::NotReady));
+        f.came(now, Err(Status::ClientRemoved));
+        assert!(!matches!(f.next(u64::MAX), Task::Anew { .. }), "{f:?}");
+    }
+
+    /// What mutants of it survived.
+    #[test]
+    fn claims_that_are_not_answered_are_not_said_to_be_all_and_questions_are_counted_anew() {
+        let mut f = at_two();
+        f.broken(5);
+        f.came(6, Ok(true));
+        f.claimed(7, Status::BadResponse);
+        assert!(matches!(f.next(u64::MAX), Task::Ask { .. }), "{f:?}");
+        for _ in 0..2 {
+            f.broken(8);
+            f.came(8, Ok(false));
+            for _ in 1..CONFIRMS_MAX {
+                assert_eq!(f.next(9), Task::Confirm);
+                f.confirmed(9, false);
+                f.heard(9, Heard::Serves);
+            }
+            assert!(f.is_away(), "{f:?}");
+        }
+        f.broken(10);
+        f.came(10, Ok(true));
+        f.claimed(10, Status::Success);
+        f.said(5 * SILENCE_NS, Status::Success);
+        let Task::Heartbeat { until_ns } = f.next(5 * SILENCE_NS) else { panic!("{f:?}") };
+        assert_eq!(until_ns, 6 * SILENCE_NS, "it was heard when it took that");
+    }
+
     /// As one that begins a round.
     #[test]
     fn a_client_that_is_not_taken_anew_asks_all_of_them_again() {
         let mut f = Failover::new(0, 3, SILENCE_NS, 7);
         f.broken(5);
         for _ in 0..REMOVED_ROUNDS {
-            for status in [Status::NotReady, Status::ClientRemoved, Status::NotReady] {
-                f.came(6, Err(status));
-            }
+            (0..3).for_each(|_| f.came(6, Err(Status::ClientRemoved)));
         }
-        assert_eq!(f.next(6), Task::Anew { address: 1 });
+        assert_eq!(f.next(6), Task::Anew { address: 2 });
         f.came(6, Err(Status::NotReady));
         let mut asked = Vec::new();
         for _ in 0..3 {

@@ -172,7 +172,7 @@ impl Site {
     /// Everything that has come was handed in: what is due is done.
     pub fn listened(&mut self) {
         self.members.listened();
-        self.members.tick(self.now);
+        self.members.tick(self.now, &mut self.primary);
     }
 
     /// `Init` or `Reinit` on a new control connection.
@@ -302,12 +302,12 @@ impl Site {
     /// The time goes on to this moment, and everything is done when it is due.
     pub fn until(&mut self, at: ServerTime) {
         for _ in 0..10_000 {
-            let due = [self.primary.next_wakeup(), self.members.next_wakeup()];
+            let due = [self.primary.next_wakeup(), self.members.next_wakeup(&self.primary)];
             let next = due.into_iter().flatten().min().filter(|&next| next <= at);
             self.now = next.unwrap_or(at).max(self.now);
             let (now, out) = (self.now, &mut self.out);
             self.primary.tick(now, &mut self.memory, out);
-            self.members.tick(now);
+            self.members.tick(now, &mut self.primary);
             if let Some(laggard) = self.primary.take_laggard(now) {
                 self.members.lags(now, laggard);
             }

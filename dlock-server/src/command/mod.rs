@@ -295,7 +295,7 @@ impl Worker {
         let now = self.core.now();
         if self.next_wakeup().is_some_and(|at| at <= now) {
             self.turns.shares.add(Who::Upkeep);
-            self.members.tick(now);
+            self.members.tick(now, &mut self.core.primary);
             let members = &self.members;
             let may_go = |state| matches!(state, State::Present | State::Absent { .. });
             let goes = |client| !members.state(client).is_some_and(may_go);
@@ -331,7 +331,8 @@ impl Worker {
     }
 
     fn next_wakeup(&self) -> Option<ServerTime> {
-        match (self.core.primary.next_wakeup(), self.members.next_wakeup()) {
+        let Core { primary, .. } = &self.core;
+        match (primary.next_wakeup(), self.members.next_wakeup(primary)) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }

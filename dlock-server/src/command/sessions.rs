@@ -139,8 +139,10 @@ impl Worker {
         let leaves = request == ControlRequest::Deinit;
         let Core { primary, memory, sent, .. } = &mut self.core;
         let reply = self.members.control(now, primary, memory, (client, link), request, sent);
-        if leaves && reply == ControlReply::Done {
-            self.roster.tell(Change::Left { client }); // a successor need not wait for it
+        if leaves && !self.members.speaks(client, link) {
+            // a successor need not wait for it: also if it leaves a primary that recovers, which
+            // refuses it
+            self.roster.tell(Change::Left { client });
         }
         self.set_gate();
         self.settle();

@@ -276,7 +276,7 @@ impl Session {
                     return Gone::Closed; // as if the answer was lost
                 }
             }
-            if leaves && reply == ControlReply::Done {
+            if leaves {
                 // what is not kept of that, a successor waits for: the client has left all the same
                 let _ = self.receipts.all_kept().await;
             }

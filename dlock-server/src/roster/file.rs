@@ -126,10 +126,29 @@ impl FileKeeper {
 
 impl Keeper for FileKeeper {
     fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
-        if !self.is_mine() {
-            let what = "another primary has taken its place";
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
+        self.check_mine()?;
+        self.write(changes, clients)?;
+        // who takes its place reads the list after that: it has read either this, or this fails
+        self.check_mine()
+    }
+
+    fn is_mine(&self) -> bool {
+        self.ownership.is_mine()
+    }
+}
+
+impl FileKeeper {
+    fn check_mine(&self) -> io::Result<()> {
+        match self.is_mine() {
+            true => Ok(()),
+            false => {
+                let what = "another primary has taken its place";
+                Err(io::Error::new(io::ErrorKind::ResourceBusy, what))
+            }
         }
+    }
+
+    fn write(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
         let is_history = self.lines > HISTORY_LINES + 8 * clients.len();
         let file = match &mut self.file {
             Some(file) if !is_history => file,
@@ -145,10 +164,6 @@ impl Keeper for FileKeeper {
             return kept.and_then(|()| self.rewrite(clients));
         }
         Ok(())
-    }
-
-    fn is_mine(&self) -> bool {
-        self.ownership.is_mine()
     }
 }
 
@@ -337,6 +352,33 @@ mod tests {
         keep(&mut new, &mut clients, &[joined(8, 1, 0)]);
         drop((old, new));
         assert_eq!(read(&path), clients);
+    }
+
+    /// It may be stopped, or slow, between its look at whose the list is and its write.
+    #[test]
+    fn what_a_primary_has_kept_its_successor_has_read() {
+        let folder = TempFolder::new("roster-slow");
+        let path = folder.path().join("clients");
+        for turn in 0..20 {
+            let (mut old, mut of_old) = FileKeeper::open(&path, Taking::FromAnother).unwrap();
+            let kept = std::thread::spawn(move || {
+                let mut kept = None;
+                for n in 1.. {
+                    let mut changes = vec![Change::Left { client: client(9) }; 20_000];
+                    changes.push(joined(10 + turn * 1_000 + n, 1, 0));
+                    changes.iter().for_each(|change| change.apply(&mut of_old));
+                    match old.keep(&changes, &of_old) {
+                        Ok(()) => kept = Some(client(10 + turn * 1_000 + n)),
+                        Err(_) => break,
+                    }
+                }
+                kept
+            });
+            std::thread::sleep(std::time::Duration::from_millis(10 + u64::from(turn) * 3));
+            let (_new, clients) = FileKeeper::open(&path, Taking::FromAnother).unwrap();
+            let kept = kept.join().unwrap();
+            assert!(kept.is_none_or(|kept| clients.contains_key(&kept)), "{turn}: {kept:?}");
+        }
     }
 
     /// What a full disk has taken half of is not gone on with.

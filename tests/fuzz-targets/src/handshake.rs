@@ -361,7 +361,7 @@ impl World {
         let mut out = Vec::new();
         self.primary.tick(self.now, &mut self.memory, &mut out);
         assert!(out.is_empty(), "nobody waits: {out:?}");
-        self.members.tick(self.now);
+        self.members.tick(self.now, &mut self.primary);
         self.settle();
     }
 

@@ -170,6 +170,7 @@ impl Recovery {
                 Message::Fenced(i) => _ = primary.fenced(id(*i)),
                 Message::TimePasses => {}
             }
+            primary.has_heard(at);
             primary.tick(at, &mut memory, &mut out);
             while primary.take_laggard(at).is_some() {} // it tells everything at last
         }
@@ -417,7 +418,8 @@ impl State {
         recovery.heard.push((now, message));
         let (primary, memory, reply) = recovery.replay(around.setup);
         if primary.is_recovering() {
-            let due = primary.next_wakeup().filter(|at| at.0 > 0);
+            let due = primary.next_wakeup().into_iter().chain(primary.recovery_due()).min();
+            let due = due.filter(|at| at.0 > 0);
             recovery.due = due.map(|at| true_time(at, recovery.epoch));
         } else {
             self.settled(&primary, memory, around);

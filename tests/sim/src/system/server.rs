@@ -253,7 +253,7 @@ impl World {
     pub(super) fn schedule_tick(&mut self) {
         let Some(primary) = &self.primary else { return };
         let now = self.sys.server_now();
-        let due = [primary.next_wakeup(), self.members.next_wakeup()];
+        let due = [primary.next_wakeup(), self.members.next_wakeup(primary)];
         // what nothing notifies of is looked at from time to time
         let again = self.members.has_quarantined().then(|| now.plus_ns(NS));
         let has_slices = primary.next_wakeup().is_some_and(|at| at <= now);
@@ -288,7 +288,9 @@ impl World {
         self.step();
         self.members.retry();
         let before: Vec<_> = self.members.iter().collect();
-        self.members.tick(now);
+        if let Some(primary) = &mut self.primary {
+            self.members.tick(now, primary);
+        }
         self.nobody_is_ended_unheard(&before);
         let (members, primary) = (&self.members, &self.primary);
         let may_go = |state| matches!(state, State::Present | State::Absent { .. });
