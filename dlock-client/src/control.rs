@@ -208,6 +208,11 @@ impl Control {
         Ok(Self { stream, peer, next: 1, received, broken: false, pulse: None, beats })
     }
 
+    /// Whether it cannot be used any more.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     /// The connection.
     pub(crate) fn line(&self) -> ShutdownHandle {
         self.stream.clone()

@@ -228,8 +228,11 @@ fn carry_out(
         Task::Wait { .. } => {}
         Task::Heartbeat { until_ns } => {
             watch.change(|state| state.asked += 1);
-            let deadline = Instant::now() + left_ns(until_ns);
-            let heard = client.hears(deadline);
+            let silence = Some(left_ns(until_ns));
+            let Some(heard) = client.hears(Patience { silence, ..patience }) else {
+                failover.broken(boot_ns());
+                return None;
+            };
             if heard != Heard::Nothing {
                 watch.change(|state| state.answered = state.asked);
             }

@@ -17,7 +17,7 @@ use dlock_core::status::Status;
 use super::{done, Instance};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
-use crate::control::{address, Patience};
+use crate::control::{address, Control, Patience};
 use crate::execute::{settle, Limit};
 use crate::failover::{is_without_primary, look_after, Watch, FAILOVER_WAIT};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
@@ -177,17 +177,18 @@ impl Instance {
         }
     }
 
-    /// What the primary answers to a heartbeat until `deadline`.
-    pub(crate) fn hears(&self, deadline: Instant) -> Heard {
+    /// What the primary answers to a heartbeat, with this patience; `None`: a connection has ended.
+    pub(crate) fn hears(&self, patience: Patience) -> Option<Heard> {
         if self.link.load().exec.is_cut_off() {
-            return Heard::Nothing; // the control connection alone is of no use
+            return None; // the control connection alone is of no use
         }
-        match self.call_until(ControlRequest::Heartbeat, deadline) {
-            Ok(ControlReply::Alive { recovering: false, .. }) => Heard::Serves,
+        match self.call_with(ControlRequest::Heartbeat, patience) {
+            Ok(ControlReply::Alive { recovering: false, .. }) => Some(Heard::Serves),
             Ok(ControlReply::Alive { recovering: true, .. }) | Err(Status::NotReady) => {
-                Heard::Recovers
+                Some(Heard::Recovers)
             }
-            _ => Heard::Nothing,
+            _ if self.control.lock().as_ref().is_none_or(Control::is_broken) => None,
+            _ => Some(Heard::Nothing),
         }
     }
 

@@ -64,10 +64,11 @@ pub enum Task {
         /// Until when.
         until_ns: u64,
     },
-    /// Send a heartbeat, and report [`Failover::heard`]; or, at the time given, that there is no
-    /// answer.
+    /// Send a heartbeat, and report [`Failover::heard`], or [`Failover::broken`]. At the time given
+    /// the primary is asked, on a connection of its own, whether it is there; for as long as it is,
+    /// the answer may take [`ADMISSION_NS`].
     Heartbeat {
-        /// Until when its answer is waited for.
+        /// When it is asked so.
         until_ns: u64,
     },
     /// Ask the primary at the address of this number whether it is there, on a connection of its
@@ -234,12 +235,11 @@ impl Failover {
         }
     }
 
-    /// A heartbeat was answered, or not in time.
+    /// A heartbeat was answered, or not, and the primary is not there.
     pub fn heard(&mut self, now_ns: u64, heard: Heard) {
         match (self.stage, heard) {
             (Stage::Here | Stage::Waits, Heard::Nothing) => {
-                // the same one first: it may have been the connection
-                self.stage = Stage::Away { from_ns: now_ns };
+                self.tries_elsewhere(now_ns);
             }
             (Stage::Here, Heard::Serves | Heard::Recovers) => self.is_heard(now_ns),
             (Stage::Waits, Heard::Recovers) => {
@@ -428,11 +428,10 @@ mod tests {
         assert!(f.is_away());
         let wait_ns = SILENCE_NS;
         let first = Task::Ask { address: 0, wait_ns };
-        assert_eq!(f.next(until_ns), first, "it may have been the channel");
-        f.asked(until_ns, Heard::Nothing);
         assert_eq!(f.next(until_ns), Task::Ask { address: 1, wait_ns }, "at once");
         f.came(until_ns, Err(Status::NotReady));
-        assert!(matches!(f.next(until_ns), Task::Wait { .. }));
+        let Task::Wait { until_ns } = f.next(until_ns) else { panic!("{f:?}") };
+        assert_eq!(f.next(until_ns), first, "it may have stood still");
         let mut hasty = Failover::new(0, 2, 1, 7);
         hasty.broken(0);
         assert_eq!(hasty.next(0), Task::Ask { address: 0, wait_ns: ASK_NS_MIN });
