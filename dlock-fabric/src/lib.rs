@@ -38,6 +38,7 @@ mod stream;
 mod sys;
 mod tcp;
 pub mod threads;
+pub mod tls;
 pub mod verbs;
 
 pub use dlock_core::clock::ClockEstimate;
