@@ -39,6 +39,7 @@ mod sys;
 mod tcp;
 pub mod threads;
 pub mod tls;
+pub mod tls_session;
 pub mod verbs;
 
 pub use dlock_core::clock::ClockEstimate;
