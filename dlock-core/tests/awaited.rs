@@ -21,7 +21,13 @@ const DEADLINE_S: u32 = 30;
 
 fn known(id: u32, horizon_s: u32) -> Known {
     let secrets = [id as u8, 98, 99].map(|byte| Secret([byte; 16]));
-    Known { client: ClientId::new(id).unwrap(), secrets, identity: None, horizon_s, has_locks: true }
+    Known {
+        client: ClientId::new(id).unwrap(),
+        secrets,
+        identity: None,
+        horizon_s,
+        has_locks: true,
+    }
 }
 
 fn after(seconds: u64) -> ServerTime {

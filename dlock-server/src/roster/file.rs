@@ -3,8 +3,9 @@
 //! history.
 //!
 //! ```text
-//!   dlock clients 2 6f1c… pid:[4026531836]    where numbers of processes mean something
+//!   dlock clients 3 6f1c… pid:[4026531836]    where numbers of processes mean something
 //!   joined 5 00112233445566778899aabbccddeeff 9
+//!   joined 6 ffeeddccbbaa99887766554433221100 9 8a4f…    with a certificate, whose identity this is
 //!   locks 5                                   it was given one, or may have been
 //!   mapped 5 4711 881234
 //!   left 5
@@ -18,12 +19,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use dlock_core::control::Secret;
-use dlock_core::ids::ClientId;
+use dlock_core::ids::{ClientId, Identity};
 
 use super::owner::{home, is_at, Ownership, Taking};
 use super::{Change, Clients, Keeper, Process};
 
-const HEAD: &str = "dlock clients 2 ";
+const HEAD: &str = "dlock clients 3 ";
+/// Of a list whose clients have no certificates.
+const HEAD_2: &str = "dlock clients 2 ";
 /// Of a list that does not say who was given a lock.
 const HEAD_1: &str = "dlock clients 1 ";
 /// Bytes of a file at most: a thousand clients, and their history, take less than 1 MiB.
@@ -68,8 +71,9 @@ impl FileKeeper {
         let mut lines = whole.lines();
         let head = lines.next().unwrap_or_default();
         let of_1 = head.strip_prefix(HEAD_1);
-        let Some(home) = head.strip_prefix(HEAD).or(of_1) else {
-            return match text.is_empty() || HEAD.starts_with(&text) || HEAD_1.starts_with(&text) {
+        let of_2 = || head.strip_prefix(HEAD_2);
+        let Some(home) = head.strip_prefix(HEAD).or_else(of_2).or(of_1) else {
+            return match [HEAD, HEAD_2, HEAD_1].iter().any(|head| head.starts_with(&text)) {
                 true => Ok(Clients::new()), // nothing was answered for yet
                 false => Err(invalid("its first line is not that of a list of clients")),
             };
@@ -100,7 +104,7 @@ impl FileKeeper {
         for (&client, kept) in clients {
             let horizon_s = kept.horizon_s;
             let joined = kept.secrets.iter().enumerate().map(|(n, &secret)| match n {
-                0 => Change::Joined { client, secret, horizon_s },
+                0 => Change::Joined { client, secret, horizon_s, identity: kept.identity },
                 _ => Change::Prepared { client, secret, horizon_s },
             });
             let locks = kept.has_locks.then_some(Change::HasLocks { client });
@@ -165,11 +169,13 @@ fn write_synced(path: &Path, text: &str) -> io::Result<File> {
 
 fn line(change: &Change) -> String {
     match change {
-        Change::Joined { client, secret, horizon_s } => {
-            format!("joined {client} {} {horizon_s}\n", digits(secret))
+        Change::Joined { client, secret, horizon_s, identity } => {
+            let identity = identity.map(|identity| format!(" {}", digits(&identity.0)));
+            let identity = identity.unwrap_or_default();
+            format!("joined {client} {} {horizon_s}{identity}\n", digits(&secret.0))
         }
         Change::Prepared { client, secret, horizon_s } => {
-            format!("prepared {client} {} {horizon_s}\n", digits(secret))
+            format!("prepared {client} {} {horizon_s}\n", digits(&secret.0))
         }
         Change::Moved { client } => format!("moved {client}\n"),
         Change::HasLocks { client } => format!("locks {client}\n"),
@@ -184,8 +190,8 @@ fn line(change: &Change) -> String {
     }
 }
 
-fn digits(secret: &Secret) -> String {
-    secret.0.iter().map(|byte| format!("{byte:02x}")).collect()
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn parsed(line: &str) -> Option<Change> {
@@ -198,11 +204,16 @@ fn parsed(line: &str) -> Option<Change> {
     let client = id(words.next()?)?;
     let change = match kind {
         "joined" => {
-            let secret = secret(words.next()?)?;
-            Change::Joined { client, secret, horizon_s: words.next()?.parse().ok()? }
+            let secret = Secret(bytes(words.next()?)?);
+            let horizon_s = words.next()?.parse().ok()?;
+            let identity = match words.next() {
+                Some(word) => Some(Identity(bytes(word)?)),
+                None => None,
+            };
+            Change::Joined { client, secret, horizon_s, identity }
         }
         "prepared" => {
-            let secret = secret(words.next()?)?;
+            let secret = Secret(bytes(words.next()?)?);
             Change::Prepared { client, secret, horizon_s: words.next()?.parse().ok()? }
         }
         "moved" => Change::Moved { client },
@@ -221,15 +232,15 @@ fn id(word: &str) -> Option<ClientId> {
     word.parse().ok().and_then(ClientId::new)
 }
 
-fn secret(word: &str) -> Option<Secret> {
-    let mut secret = [0; 16];
-    if word.len() != 32 || !word.is_ascii() {
+fn bytes<const N: usize>(word: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if word.len() != 2 * N || !word.is_ascii() {
         return None;
     }
-    for (byte, digits) in secret.iter_mut().zip(word.as_bytes().chunks(2)) {
+    for (byte, digits) in bytes.iter_mut().zip(word.as_bytes().chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
     }
-    Some(Secret(secret))
+    Some(bytes)
 }
 
 fn invalid(what: &str) -> io::Error {
@@ -246,7 +257,9 @@ mod tests {
     }
 
     fn joined(n: u32, secret: u8, horizon_s: u32) -> Change {
-        Change::Joined { client: client(n), secret: Secret([secret; 16]), horizon_s }
+        // every other one has a certificate
+        let identity = (n % 2 == 0).then_some(Identity([secret; 32]));
+        Change::Joined { client: client(n), secret: Secret([secret; 16]), horizon_s, identity }
     }
 
     fn me() -> Process {

@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttach, VerbsAttached};
-use dlock_core::ids::ClientId;
+use dlock_core::ids::{ClientId, Identity};
 use dlock_core::status::Status;
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, MessageError, PeerId};
@@ -60,10 +60,10 @@ impl Transport for Verbs {
     fn admit<'a>(
         &'a self,
         attach: &'a Attach,
-        _: &'a dyn Conn,
+        connection: &'a dyn Conn,
         mailbox: &'a Mailbox,
     ) -> Admitting<'a> {
-        Box::pin(self.make(attach, mailbox))
+        Box::pin(self.make(attach, connection.identity(), mailbox))
     }
 }
 
@@ -72,12 +72,18 @@ impl Verbs {
     ///
     /// # Errors
     /// What the client is told.
-    async fn make(&self, attach: &Attach, mailbox: &Mailbox) -> Result<Admitted, Status> {
+    async fn make(
+        &self,
+        attach: &Attach,
+        identity: Option<Identity>,
+        mailbox: &Mailbox,
+    ) -> Result<Admitted, Status> {
         let wanted: VerbsAttach = attach.verbs.ok_or(Status::Error)?;
         if mailbox.is_out() {
             return Err(Status::NotReady);
         }
-        match mailbox.ask(|reply| Event::MayAttach { attach: *attach, reply }).await {
+        let may = |reply| Event::MayAttach { attach: *attach, identity, reply };
+        match mailbox.ask(may).await {
             Ok(Status::Success) => {}
             Ok(status) => return Err(status),
             Err(_) => return Err(Status::Error),
