@@ -530,7 +530,8 @@ fn join(
     wrap: Option<&Wrap>,
 ) -> Result<Joined, Status> {
     let choice = config.effective_fabric()?;
-    let mut control = Control::connect(peer, wait, level)?;
+    let tls = config.tls.material()?;
+    let mut control = Control::connect(peer, wait, level, tls.as_ref())?;
     let sent_ns = boot_ns();
     let reply = control.call(request, Instant::now() + wait);
     let received_ns = boot_ns();
@@ -541,7 +542,7 @@ fn join(
     }
     let session = session::accept(reply, expected)?;
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
-    match attach(config, choice, &session, control.peer(), clock) {
+    match attach(config, choice, &session, control.peer(), clock, tls.as_ref()) {
         Ok(Attached { exec, verbs }) => {
             // a primary of version 1 does not know the request
             let asks_readers = config.exact_views && session.version >= 2;

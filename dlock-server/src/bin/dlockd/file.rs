@@ -13,11 +13,17 @@ use log::LevelFilter;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::tls::TlsPaths;
+
 /// What a configuration says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) server: ServerConfig,
     pub(crate) standby: Standby,
+    /// What TLS is to be spoken with; loaded when the command line was read, too.
+    pub(crate) tls: TlsPaths,
+    /// Listening where strangers can connect without TLS is wanted.
+    pub(crate) insecure: bool,
     pub(crate) log_level: LevelFilter,
 }
 
@@ -43,7 +49,8 @@ impl Default for Settings {
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let StandbyConfig { silence, fence, .. } = StandbyConfig::of(nowhere);
         let standby = Standby { of: None, silence, fence };
-        Self { server: ServerConfig::default(), standby, log_level: LevelFilter::Info }
+        let (server, tls) = (ServerConfig::default(), TlsPaths::default());
+        Self { server, standby, tls, insecure: false, log_level: LevelFilter::Info }
     }
 }
 
@@ -74,6 +81,8 @@ struct Keys {
     standby_silence_ms: Option<u64>,
     fence_command: Option<Spanned<String>>,
     log_level: Option<Spanned<String>>,
+    insecure: Option<bool>,
+    tls: Option<TlsPaths>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -182,6 +191,8 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
         (false, _) => Ok(Some(command)),
     })?;
     set(&mut settings.log_level, keys.log_level, |level| log_level(&level))?;
+    settings.insecure = keys.insecure.unwrap_or_default();
+    settings.tls = keys.tls.unwrap_or_default();
     Ok(settings)
 }
 
