@@ -24,7 +24,6 @@ use super::{
 };
 
 /// What one successful loading gave.
-#[derive(Debug)]
 pub struct Loaded {
     /// For accepting connections.
     pub server: Arc<ServerConfig>,

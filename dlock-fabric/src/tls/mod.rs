@@ -5,7 +5,7 @@
 //!   TlsFiles ─▶ files.rs ─▶ material.rs ─▶ Loaded { ServerConfig, ClientConfig } ◀── Tls::reload
 //!               bounded     certificates, CRLs     │
 //!               reads       key.rs: private key    ▼ one per direction
-//!                                          verify.rs: PeerRules ── certificate.rs: key, usage, dates
+//!                                          verify.rs: PeerRules ── certificate.rs: key, usage
 //!                                                  │
 //!   PeerIdentity (identity.rs) ◀── the chain that was verified
 //! ```
@@ -43,6 +43,7 @@ mod material;
 mod password;
 mod verify;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -88,12 +89,11 @@ pub struct TlsFiles {
 }
 
 /// The TLS configurations of this process, and where they come from. Clones share them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Tls {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
     files: TlsFiles,
     password: Arc<dyn KeyPassword>,
@@ -169,6 +169,12 @@ impl Tls {
 
     fn loaded(&self) -> Arc<Loaded> {
         self.shared.loaded.read().clone()
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("files", self.files()).finish_non_exhaustive()
     }
 }
 
