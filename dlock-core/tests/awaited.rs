@@ -262,3 +262,17 @@ fn who_is_here_has_some_time_whatever_the_deadline() {
 fn without_anybody_to_wait_for_there_is_no_recovery() {
     assert!(!waiting(&[]).primary.is_recovering());
 }
+
+#[test]
+fn a_client_of_the_predecessor_comes_with_its_own_certificate_alone() {
+    use dlock_core::ids::Identity;
+    let identities = [None, Some(Identity([1; 32])), Some(Identity([2; 32]))];
+    for (own, has_locks) in identities.into_iter().flat_map(|own| [(own, true), (own, false)]) {
+        let of = Known { identity: own, has_locks, ..known(7, 10) };
+        let w = waiting(&[of, known(8, 10)]);
+        for shown in identities {
+            let wanted = if shown == own { Ok(()) } else { Err(Status::Error) };
+            assert_eq!(w.primary.may_adopt(of.client, of.secrets[0], shown), wanted);
+        }
+    }
+}

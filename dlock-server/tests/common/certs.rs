@@ -52,12 +52,7 @@ impl Ca {
         let file = |suffix: &str| self.folder.join(format!("{name}.{suffix}"));
         fs::write(file("pem"), pem("CERTIFICATE", certificate.der())).unwrap();
         fs::write(file("key"), pem("PRIVATE KEY", &key.serialize_der())).unwrap();
-        TlsFiles {
-            ca: self.folder.join("ca.pem"),
-            crl: None,
-            cert: file("pem"),
-            key: file("key"),
-        }
+        TlsFiles { ca: self.folder.join("ca.pem"), crl: None, cert: file("pem"), key: file("key") }
     }
 
     pub fn tls(&self, name: &str) -> Tls {
