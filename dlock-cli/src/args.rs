@@ -42,6 +42,47 @@ pub struct Args {
     /// Say more on standard error; twice and three times: still more.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
+    /// What the primary is spoken to with.
+    #[command(flatten)]
+    pub tls: TlsFlags,
+}
+
+/// The files of TLS; without these options the environment names them.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TlsFlags {
+    /// Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others
+    #[arg(long, global = true, value_name = "FILE", help_heading = "TLS")]
+    tls_ca: Option<PathBuf>,
+    /// This client's certificate and its chain (PEM); DLOCK_TLS_CERT
+    #[arg(long, global = true, value_name = "FILE", help_heading = "TLS")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of the certificate (PEM); DLOCK_TLS_KEY
+    #[arg(long, global = true, value_name = "FILE", help_heading = "TLS")]
+    tls_key: Option<PathBuf>,
+    /// The revocation lists of the CAs (PEM); DLOCK_TLS_CRL
+    #[arg(long, global = true, value_name = "FILE", help_heading = "TLS")]
+    tls_crl: Option<PathBuf>,
+    /// The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE
+    #[arg(long, global = true, value_name = "FILE", help_heading = "TLS")]
+    tls_key_password_file: Option<PathBuf>,
+}
+
+impl TlsFlags {
+    /// Puts them into the environment: for this process, which has one thread yet, and for those
+    /// that it starts.
+    pub fn to_environment(&self) {
+        for (name, path) in [
+            (dlock_client::TLS_CA_VARIABLE, &self.tls_ca),
+            (dlock_client::TLS_CERT_VARIABLE, &self.tls_cert),
+            (dlock_client::TLS_KEY_VARIABLE, &self.tls_key),
+            (dlock_client::TLS_CRL_VARIABLE, &self.tls_crl),
+            (dlock_client::TLS_PASSWORD_VARIABLE, &self.tls_key_password_file),
+        ] {
+            if let Some(path) = path {
+                std::env::set_var(name, path);
+            }
+        }
+    }
 }
 
 fn concat_help() -> String {

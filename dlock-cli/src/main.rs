@@ -34,6 +34,7 @@ use args::{Args, Command};
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    args.tls.to_environment();
     logging::to_stderr(args.verbose);
     let result = match args.command {
         Command::Demo(demo) => demo::run(&demo),

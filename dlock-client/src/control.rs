@@ -82,6 +82,8 @@ pub(crate) struct Control {
     beats: VecDeque<(Seq, u64)>,
 }
 
+/// How a peer begins that speaks TLS, to one that does not: with an alert (RFC 8446).
+const TLS_ALERT: [u8; 2] = [0x15, 3];
 /// Heartbeats of the library that may be out; more are not sent.
 const BEATS_OUT_MAX: usize = 8;
 
@@ -410,7 +412,16 @@ impl Control {
         let mut stream = &**self.stream.stream;
         stream.set_read_timeout(Some(left)).map_err(|_| CallError::Transport)?;
         match stream.read(self.received.space()) {
-            Ok(0) => Err(self.broken_by(CallError::Transport)),
+            Ok(0) => {
+                if self.received.starts_with(&TLS_ALERT) {
+                    let peer = self.peer;
+                    log::error!(
+                        "the primary at {peer} speaks TLS alone: configure it, or set DLOCK_TLS_CA, \
+                         DLOCK_TLS_CERT and DLOCK_TLS_KEY"
+                    );
+                }
+                Err(self.broken_by(CallError::Transport))
+            }
             Ok(received) => {
                 self.received.filled(received);
                 Ok(())

@@ -230,7 +230,8 @@ mod tests {
             .gid(gid)
             .horizon(Duration::from_millis(2_001))
             .primaries([other])
-            .silence(Duration::from_millis(300));
+            .silence(Duration::from_millis(300))
+            .without_tls();
         let expected = ClientConfig {
             port: 7,
             fabric: FabricChoice::Verbs,
@@ -238,6 +239,7 @@ mod tests {
             device: Some("mlx5_0".into()),
             eid: gid.octets(),
             horizon_s: Some(3),
+            tls: TlsUse::Off,
             exact_views: false,
             primaries: Some(vec![other]),
             silence: Some(Duration::from_millis(300)),

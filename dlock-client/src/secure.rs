@@ -38,7 +38,7 @@ impl TlsUse {
     ///
     /// # Errors
     /// `Error`: the environment names files that cannot be used; which and why is logged.
-    pub(crate) fn material(&self) -> Result<Option<Tls>, Status> {
+    pub fn material(&self) -> Result<Option<Tls>, Status> {
         let tls = match self {
             Self::Off => None,
             Self::With(tls) => Some(tls.clone()),
