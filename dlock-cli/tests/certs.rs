@@ -275,3 +275,31 @@ fn writers_at_the_same_time_lose_nothing() {
     let said = folder.good(&["revoke"]);
     assert!(said.contains("list number 10,") && said.contains(" 8 revoked"), "{said}");
 }
+
+#[test]
+fn openssl_agrees() {
+    let version = std::process::Command::new("openssl").arg("version").output();
+    if !version.is_ok_and(|output| output.status.success()) {
+        println!("SKIPPED: there is no openssl here");
+        return;
+    }
+    let folder = Folder::with_ca("openssl");
+    folder.good(&["server", "node1"]);
+    folder.good(&["client", "backup"]);
+    let verify = |name: &str, purpose: &str| {
+        let mut command = std::process::Command::new("openssl");
+        command.args(["verify", "-x509_strict", "-crl_check", "-purpose", purpose, "-CAfile"]);
+        command.arg(folder.path("ca.crt")).arg("-CRLfile").arg(folder.path("ca.crl"));
+        let output = command.arg(folder.path(name)).output().expect("it is installed");
+        (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+    };
+    for (name, purpose) in
+        [("node1.crt", "sslserver"), ("node1.crt", "sslclient"), ("backup.crt", "sslclient")]
+    {
+        assert!(verify(name, purpose).0, "{name} as {purpose}: {:?}", verify(name, purpose));
+    }
+    assert!(!verify("backup.crt", "sslserver").0);
+    folder.good(&["revoke", "backup"]);
+    let (good, said) = verify("backup.crt", "sslclient");
+    assert!(!good && said.contains("revoked"), "{said}");
+}

@@ -121,6 +121,11 @@ impl Tls {
     /// # Errors
     ///
     /// As [`Self::load`]; the configuration in force stays.
+    ///
+    /// # Latency
+    ///
+    /// Reads of files, some signatures and, where the key is encrypted, up to seconds of computing:
+    /// not for a thread that serves.
     pub fn reload(&self) -> Result<(), TlsError> {
         let shared = &*self.shared;
         let mut seen = shared.seen.lock();
@@ -130,11 +135,12 @@ impl Tls {
         Ok(())
     }
 
-    /// Whether a file is another than at the latest attempt to load it, successful or not. It is
-    /// one `stat` for each file.
+    /// Whether a file is another than at the latest attempt to load it, successful or not. `false`
+    /// while an attempt runs: it may be the one that takes the change. It is one `stat` for each
+    /// file.
     pub fn changed(&self) -> bool {
         let shared = &*self.shared;
-        *shared.seen.lock() != Stamps::of(&shared.files)
+        shared.seen.try_lock().is_some_and(|seen| *seen != Stamps::of(&shared.files))
     }
 
     /// The configuration for accepting connections.
