@@ -97,3 +97,19 @@ impl From<Metadata> for Stamp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_the_bound_is_read_and_one_byte_more_is_not() {
+        let path = std::env::temp_dir().join(format!("dlock-tls-read-{}", std::process::id()));
+        fs::write(&path, [7; 100]).unwrap();
+        let (whole, over) = (read(&path, 100), read(&path, 99));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(whole.unwrap().as_slice(), [7; 100]);
+        assert!(matches!(over, Err(TlsError::TooLarge { bytes_max: 99, .. })));
+        assert!(matches!(read(&path, 100), Err(TlsError::Missing { .. })));
+    }
+}
