@@ -106,12 +106,14 @@ pub fn rsa_bits(spki: &[u8]) -> Result<Option<u32>, Error> {
     Ok(Some(u32::try_from(bytes.len() * 8).unwrap_or(u32::MAX).saturating_sub(unused)))
 }
 
-/// Who issued a revocation list, and when the next one is due.
+/// Who issued a revocation list when, and when the next one is due.
 #[derive(Debug)]
 pub struct CrlHead {
     /// For messages.
     pub issuer: String,
-    /// As in the list.
+    /// When it was issued.
+    pub this_update: UnixTime,
+    /// When it ends, if it says so.
     pub next_update: Option<UnixTime>,
 }
 
@@ -128,11 +130,11 @@ impl CrlHead {
                 }
                 AnyRef::decode(head)?; // algorithm
                 let issuer = readable(&Name::decode(head)?);
-                Time::decode(head)?; // this update
+                let this_update = unix(Time::decode(head)?);
                 let due = matches!(Tag::peek(head), Ok(Tag::UtcTime | Tag::GeneralizedTime));
                 let next_update = due.then(|| Time::decode(head)).transpose()?.map(unix);
                 head.drain(head.remaining_len())?;
-                Ok(Self { issuer, next_update })
+                Ok(Self { issuer, this_update, next_update })
             })
         })
     }

@@ -362,10 +362,10 @@ mod tests {
         ];
         let text: Vec<String> = errors.map(|e| TlsError::from(e).to_string()).into();
         let expected = [
-            "TLS: invalid peer certificate: UnknownIssuer; add the peer's CA to the CA file, or the \
-             missing intermediate certificates to the peer's certificate file",
-            "TLS: invalid peer certificate: Revoked; the peer's certificate was revoked: it needs a \
-             new one",
+            "TLS: invalid peer certificate: UnknownIssuer; add the peer's CA to the CA file, or \
+             the missing intermediate certificates to the peer's certificate file",
+            "TLS: invalid peer certificate: Revoked; the peer's certificate was revoked: it needs \
+             a new one",
             "TLS: invalid peer certificate: certificate expired: verification time 20 (UNIX), but \
              certificate is not valid after 10 (10 seconds ago); renew the peer's certificate, or \
              its CA's, or set the clocks",

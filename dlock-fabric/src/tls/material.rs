@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From files to configurations: everything that can be known to be wrong is refused here.
 
+use std::cmp::Reverse;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -187,15 +188,19 @@ fn load_crls(
     let ders =
         sections(path, WHAT, CRLS_MAX, CertificateRevocationListDer::pem_slice_iter(&bytes))?;
     let mut crls = Vec::with_capacity(ders.len());
-    for der in ders {
+    for (place, der) in ders.into_iter().enumerate() {
         let head = CrlHead::of(&der).map_err(|error| malformed(path, WHAT, error.to_string()))?;
         let list = OwnedCertRevocationList::from_der(&der)
             .map_err(|error| malformed(path, WHAT, format!("{}: {error}", head.issuer)))?;
         if head.next_update.is_none_or(|next| next <= now) {
             return Err(TlsError::StaleCrl { path: path.into(), issuer: head.issuer });
         }
-        crls.push(CertRevocationList::from(list));
+        crls.push((head.this_update, place, CertRevocationList::from(list)));
     }
+    // webpki asks the first list of an issuer. Of two it must be the newer one, where the file has
+    // both; of two of the same second, the one that was appended.
+    crls.sort_by_key(|(this_update, place, _)| Reverse((*this_update, *place)));
+    let crls: Vec<_> = crls.into_iter().map(|(_, _, list)| list).collect();
     let issued_by = |anchor: &rustls::pki_types::TrustAnchor<'_>| {
         crls.iter().any(|crl| crl.issuer() == anchor.subject.as_ref())
     };
