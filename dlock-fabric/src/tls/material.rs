@@ -31,6 +31,7 @@ pub struct Loaded {
     /// For connecting.
     pub client: Arc<ClientConfig>,
     rules: Arc<PeerRules>,
+    own: Arc<CertifiedKey>,
 }
 
 impl Loaded {
@@ -56,26 +57,56 @@ pub fn load(
     password: &dyn KeyPassword,
     now: UnixTime,
 ) -> Result<Loaded, TlsError> {
+    let rules = load_rules(files, now)?;
+    let own = load_own(files, password, &rules, now)?;
+    configure(rules, own)
+}
+
+/// Loads the files in place of `old`: what shall be in force, and what could not be taken. New CAs
+/// and lists do not wait until an own certificate or key can be used: they may revoke somebody.
+pub fn reload(
+    files: &TlsFiles,
+    password: &dyn KeyPassword,
+    now: UnixTime,
+    old: &Loaded,
+) -> Result<(Loaded, Result<(), TlsError>), TlsError> {
+    let rules = load_rules(files, now)?;
+    let (own, result) = match load_own(files, password, &rules, now) {
+        Ok(own) => (own, Ok(())),
+        Err(error @ TlsError::CrlSignature { .. }) => return Err(error),
+        Err(error) => (old.own.clone(), Err(error)),
+    };
+    Ok((configure(rules, own)?, result))
+}
+
+fn load_rules(files: &TlsFiles, now: UnixTime) -> Result<Arc<PeerRules>, TlsError> {
     let anchors = load_cas(&files.ca, now)?;
     let crls = match &files.crl {
         Some(path) => Some(load_crls(path, &files.ca, &anchors, now)?),
         None => None,
     };
+    let algorithms = provider().signature_verification_algorithms;
+    Ok(Arc::new(PeerRules::new(anchors, crls, algorithms)))
+}
+
+fn load_own(
+    files: &TlsFiles,
+    password: &dyn KeyPassword,
+    rules: &PeerRules,
+    now: UnixTime,
+) -> Result<Arc<CertifiedKey>, TlsError> {
     let chain = load_chain(&files.cert, now)?;
     let key = key::load(&files.key, password)?;
-    let certified = CertifiedKey::new(chain, key);
-    match certified.keys_match() {
+    let own = CertifiedKey::new(chain, key);
+    match own.keys_match() {
         Ok(()) => {}
         Err(Error::InconsistentKeys(_)) => {
             return Err(TlsError::KeyMismatch { key: files.key.clone(), cert: files.cert.clone() })
         }
         Err(error) => return Err(TlsError::Config(error)),
     }
-    let provider = Arc::new(provider());
-    let algorithms = provider.signature_verification_algorithms;
-    let rules = Arc::new(PeerRules::new(anchors, crls, algorithms));
-    check_own(files, &rules, &certified.cert, now)?;
-    configure(provider, rules, certified)
+    check_own(files, rules, &own.cert, now)?;
+    Ok(Arc::new(own))
 }
 
 /// TLS_AES_256_GCM_SHA384 and nothing else, on *ring*.
@@ -86,12 +117,9 @@ fn provider() -> CryptoProvider {
     }
 }
 
-fn configure(
-    provider: Arc<CryptoProvider>,
-    rules: Arc<PeerRules>,
-    certified: CertifiedKey,
-) -> Result<Loaded, TlsError> {
-    let resolver = Arc::new(SingleCertAndKey::from(certified));
+fn configure(rules: Arc<PeerRules>, own: Arc<CertifiedKey>) -> Result<Loaded, TlsError> {
+    let provider = Arc::new(provider());
+    let resolver = Arc::new(SingleCertAndKey::from(own.clone()));
     let mut server = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&TLS13])
         .map_err(TlsError::Config)?
@@ -112,7 +140,7 @@ fn configure(
     client.resumption = Resumption::disabled();
     client.enable_early_data = false;
     client.enable_sni = false; // the name would be sent in the clear, and no server asks for it
-    Ok(Loaded { server: Arc::new(server), client: Arc::new(client), rules })
+    Ok(Loaded { server: Arc::new(server), client: Arc::new(client), rules, own })
 }
 
 type Anchors = Vec<(rustls::pki_types::TrustAnchor<'static>, Period)>;
