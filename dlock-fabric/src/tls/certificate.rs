@@ -106,12 +106,14 @@ pub fn rsa_bits(spki: &[u8]) -> Result<Option<u32>, Error> {
     Ok(Some(u32::try_from(bytes.len() * 8).unwrap_or(u32::MAX).saturating_sub(unused)))
 }
 
-/// Who issued a revocation list, and when the next one is due.
+/// Who issued a revocation list when, and when the next one is due.
 #[derive(Debug)]
 pub struct CrlHead {
     /// For messages.
     pub issuer: String,
-    /// As in the list.
+    /// When it was issued.
+    pub this_update: UnixTime,
+    /// When it ends, if it says so.
     pub next_update: Option<UnixTime>,
 }
 
@@ -128,12 +130,67 @@ impl CrlHead {
                 }
                 AnyRef::decode(head)?; // algorithm
                 let issuer = readable(&Name::decode(head)?);
-                Time::decode(head)?; // this update
+                let this_update = unix(Time::decode(head)?);
                 let due = matches!(Tag::peek(head), Ok(Tag::UtcTime | Tag::GeneralizedTime));
                 let next_update = due.then(|| Time::decode(head)).transpose()?.map(unix);
                 head.drain(head.remaining_len())?;
-                Ok(Self { issuer, next_update })
+                Ok(Self { issuer, this_update, next_update })
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn at(secs: u64) -> UnixTime {
+        UnixTime::since_unix_epoch(Duration::from_secs(secs))
+    }
+
+    #[test]
+    fn a_period_has_its_first_and_its_last_second() {
+        let period = Period { not_before: at(10), not_after: at(20) };
+        assert_eq!(period.excludes(at(9)), Some("not valid yet"));
+        assert_eq!(period.excludes(at(10)), None);
+        assert_eq!(period.excludes(at(20)), None);
+        assert_eq!(period.excludes(at(21)), Some("expired"));
+    }
+
+    /// An RSA key with this modulus, and the exponent 3.
+    fn rsa(modulus: &[u8]) -> Vec<u8> {
+        let block = |tag: u8, content: &[u8]| {
+            let len = content.len();
+            [&[tag, 0x82, (len >> 8) as u8, len as u8], content].concat()
+        };
+        // DER wants the shortest form of a length, which this is from 256 bytes on.
+        let key = block(0x30, &[&block(0x02, modulus)[..], &[2, 1, 3]].concat());
+        let algorithm = [0x30, 13, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 13, 1, 1, 1, 5, 0];
+        block(0x30, &[&algorithm[..], &block(0x03, &[&[0], &key[..]].concat())].concat())
+    }
+
+    #[test]
+    fn the_size_of_an_rsa_key_is_that_of_its_modulus() {
+        let modulus = |first: u8| [&[0, first], &[0xff; 255][..]].concat();
+        assert_eq!(rsa_bits(&rsa(&modulus(0x80))).unwrap(), Some(2048));
+        // Without the zero that a set first bit needs.
+        assert_eq!(rsa_bits(&rsa(&modulus(0x40)[1..])).unwrap(), Some(2047));
+        let whole = rsa(&modulus(0x80));
+        for len in 0..whole.len() {
+            assert!(rsa_bits(&whole[..len]).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn control_characters_do_not_get_into_messages() {
+        assert_eq!(printable("Größe\n\u{1b}[0m\u{85}"), "Größe\\n\\u{1b}[0m\\u{85}");
+    }
+
+    #[test]
+    fn what_is_no_list_has_no_head() {
+        for bytes in [&[][..], &[0x30], &[0x30, 0], &[0x30, 2, 0x30, 0], &[0x30, 0x80, 0, 0]] {
+            assert!(CrlHead::of(bytes).is_err(), "{bytes:?}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use super::certificate::printable;
 use super::{CHAIN_CERTIFICATES_MAX, RSA_BITS_MIN};
 
 /// Why a TLS configuration could not be loaded, or a peer's certificate was refused.
@@ -249,7 +250,7 @@ pub enum TlsError {
     #[error("the peer's certificate {0}; give it a subject or a subject alternative name")]
     NoIdentity(&'static str),
     /// A peer was refused, or refuses.
-    #[error("TLS: {source}; {remedy}")]
+    #[error("TLS: {}; {remedy}", cause(source))]
     Handshake {
         /// What rustls found.
         source: rustls::Error,
@@ -272,6 +273,17 @@ impl From<rustls::Error> for TlsError {
     fn from(source: rustls::Error) -> Self {
         let remedy = remedy(&source);
         Self::Handshake { source, remedy }
+    }
+}
+
+/// The text of an error. Names in it may be the peer's.
+fn cause(error: &rustls::Error) -> String {
+    use rustls::{CertificateError, Error, OtherError};
+    match error {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => {
+            printable(&format!("invalid peer certificate: {inner}"))
+        }
+        other => printable(&other.to_string()),
     }
 }
 
@@ -315,5 +327,61 @@ fn remedy(error: &rustls::Error) -> &'static str {
         }
         Error::AlertReceived(_) => "the peer refuses: its log says why",
         _ => "see the log of the peer, too",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::PeerFault;
+    use rustls::pki_types::{ServerName, UnixTime};
+    use rustls::{AlertDescription, CertRevocationListError, CertificateError, Error};
+
+    #[test]
+    fn what_happened_in_a_handshake_is_told_with_what_to_do() {
+        let time = |s| UnixTime::since_unix_epoch(std::time::Duration::from_secs(s));
+        let errors = [
+            Error::InvalidCertificate(CertificateError::UnknownIssuer),
+            Error::InvalidCertificate(CertificateError::Revoked),
+            Error::InvalidCertificate(CertificateError::ExpiredContext {
+                time: time(20),
+                not_after: time(10),
+            }),
+            Error::InvalidCertificate(CertificateError::ExpiredRevocationListContext {
+                time: time(20),
+                next_update: time(10),
+            }),
+            Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+                expected: ServerName::try_from("primary.example").unwrap(),
+                presented: vec!["evil\nERROR forged".into()],
+            }),
+            PeerFault::WeakKey(1024).into(),
+            Error::InvalidCertRevocationList(CertRevocationListError::BadSignature),
+            Error::NoCertificatesPresented,
+            Error::AlertReceived(AlertDescription::CertificateUnknown),
+        ];
+        let text: Vec<String> = errors.map(|e| TlsError::from(e).to_string()).into();
+        let expected = [
+            "TLS: invalid peer certificate: UnknownIssuer; add the peer's CA to the CA file, or \
+             the missing intermediate certificates to the peer's certificate file",
+            "TLS: invalid peer certificate: Revoked; the peer's certificate was revoked: it needs \
+             a new one",
+            "TLS: invalid peer certificate: certificate expired: verification time 20 (UNIX), but \
+             certificate is not valid after 10 (10 seconds ago); renew the peer's certificate, or \
+             its CA's, or set the clocks",
+            "TLS: invalid peer certificate: certificate revocation list expired: verification time \
+             20 (UNIX), but CRL is not valid after 10 (10 seconds ago); fetch or issue a new \
+             revocation list",
+            "TLS: invalid peer certificate: certificate not valid for name \"primary.example\"; \
+             certificate is only valid for evil\\nERROR forged; connect to the right host, or add \
+             the name to the server's certificate",
+            "TLS: invalid peer certificate: an RSA key of 1024 bits, and 2048 is the least; give \
+             the peer another certificate",
+            "TLS: invalid certificate revocation list: BadSignature; fetch or issue a new \
+             revocation list",
+            "TLS: peer sent no certificates; configure certificate and key of the peer",
+            "TLS: received fatal alert: CertificateUnknown; the peer refuses: its log says why",
+        ];
+        assert_eq!(text, expected);
     }
 }

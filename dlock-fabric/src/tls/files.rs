@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 
 use super::{TlsError, TlsFiles};
 
-/// The permission bits of group and others.
-const OTHERS: u32 = 0o077;
+/// The permission bits that a secret should not have. A group may read it: that of the daemon.
+const TOO_OPEN: u32 = 0o037;
 
 /// Reads a file of at most `bytes_max` bytes.
 pub fn read(path: &Path, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, TlsError> {
@@ -19,13 +19,13 @@ pub fn read(path: &Path, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, TlsError>
     read_open(path, file, &metadata, bytes_max)
 }
 
-/// As [`read`], and warns if others than the owner may read the file.
+/// As [`read`], and warns if others than the owner and its group may read the file.
 pub fn read_secret(path: &Path, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, TlsError> {
     let (file, metadata) = open(path)?;
-    if metadata.mode() & OTHERS != 0 {
+    if metadata.mode() & TOO_OPEN != 0 {
         let mode = metadata.mode() & 0o7777;
         let path = path.display();
-        log::warn!("{path} holds a secret, and its mode is {mode:04o}; chmod 600 {path}");
+        log::warn!("{path} holds a secret, and its mode is {mode:04o}; chmod 600 or 640 {path}");
     }
     read_open(path, file, &metadata, bytes_max)
 }
@@ -95,5 +95,21 @@ impl From<Metadata> for Stamp {
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_the_bound_is_read_and_one_byte_more_is_not() {
+        let path = std::env::temp_dir().join(format!("dlock-tls-read-{}", std::process::id()));
+        fs::write(&path, [7; 100]).unwrap();
+        let (whole, over) = (read(&path, 100), read(&path, 99));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(whole.unwrap().as_slice(), [7; 100]);
+        assert!(matches!(over, Err(TlsError::TooLarge { bytes_max: 99, .. })));
+        assert!(matches!(read(&path, 100), Err(TlsError::Missing { .. })));
     }
 }

@@ -181,3 +181,73 @@ fn signing_key(path: &Path, der: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKe
     any_supported_type(der)
         .map_err(|error| TlsError::UnsupportedKey { path: path.into(), cause: error.to_string() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pkcs8::pkcs5::pbes2;
+
+    const KEY: &str = "-----BEGIN EC PRIVATE KEY-----\nAAEC\n-----END EC PRIVATE KEY-----\n";
+
+    fn found(text: &str) -> Result<(String, Vec<u8>), TlsError> {
+        let path = Path::new("node.key");
+        let block = only_key(path, text.as_bytes())?;
+        let label = String::from_utf8_lossy(block.label).into_owned();
+        Ok((label, decoded(path, &block)?.to_vec()))
+    }
+
+    #[test]
+    fn the_one_key_of_a_file_is_found_between_other_text() {
+        let expected = ("EC PRIVATE KEY".to_string(), vec![0, 1, 2]);
+        let parameters = "-----BEGIN EC PARAMETERS-----\nAA==\n-----END EC PARAMETERS-----\n";
+        let certificate = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+        for text in [
+            KEY.to_string(),
+            KEY.replace('\n', "\r\n"),
+            format!("Bag Attributes\n  friendlyName: x\n{parameters}{KEY}\nmore\n{certificate}"),
+            KEY.replace("AAEC", "A A\n\tEC "),
+        ] {
+            assert_eq!(found(&text).unwrap(), expected, "{text}");
+        }
+        assert!(matches!(found(certificate), Err(TlsError::Nothing { .. })));
+        assert!(matches!(found(&KEY.repeat(2)), Err(TlsError::TooMany { max: 1, .. })));
+    }
+
+    #[test]
+    fn blocks_that_are_not_whole_are_refused() {
+        for text in [
+            "-----BEGIN ",
+            "-----BEGIN PRIVATE KEY",
+            "-----BEGIN PRIVATE KEY-----\nAAEC\n",
+            "-----BEGIN PRIVATE KEY-----\nAAEC\n-----END ",
+            "-----BEGIN PRIVATE KEY-----\nAAEC\n-----END EC PRIVATE KEY-----\n",
+            "-----BEGIN PRIVATE KEY-----\nAAE\n-----END PRIVATE KEY-----\n",
+            "-----BEGIN PRIVATE KEY-----\nAAEC=\n-----END PRIVATE KEY-----\n",
+            "-----BEGIN PRIVATE KEY-----\nA!EC\n-----END PRIVATE KEY-----\n",
+        ] {
+            assert!(matches!(found(text), Err(TlsError::Pem { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_work_to_decrypt_a_key_is_bounded() {
+        let pbkdf2 = |rounds| {
+            let kdf = pbes2::Pbkdf2Params::hmac_sha256(rounds, b"salt").unwrap().into();
+            let encryption = pbes2::EncryptionScheme::Aes256Cbc { iv: [0; 16] };
+            EncryptionScheme::Pbes2(pbes2::Parameters { kdf, encryption })
+        };
+        assert!(refuse_costly(&pbkdf2(PBKDF2_ROUNDS_MAX)).is_ok());
+        assert!(refuse_costly(&pbkdf2(PBKDF2_ROUNDS_MAX + 1)).is_err());
+        let scrypt = |log_n, parallel| {
+            let params = pkcs8::pkcs5::scrypt::Params::new(log_n, 8, parallel).unwrap();
+            let kdf = pbes2::ScryptParams::from_params_and_salt(params, b"salt").unwrap().into();
+            let encryption = pbes2::EncryptionScheme::Aes256Cbc { iv: [0; 16] };
+            EncryptionScheme::Pbes2(pbes2::Parameters { kdf, encryption })
+        };
+        // 128 * 8 bytes for each step: 2^18 of them are 256 MiB.
+        assert!(refuse_costly(&scrypt(18, 1)).is_ok());
+        assert!(refuse_costly(&scrypt(19, 1)).is_err());
+        assert!(refuse_costly(&scrypt(10, 16)).is_ok());
+        assert!(refuse_costly(&scrypt(10, 17)).is_err());
+    }
+}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From files to configurations: everything that can be known to be wrong is refused here.
 
+use std::cmp::Reverse;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ pub struct Loaded {
     /// For connecting.
     pub client: Arc<ClientConfig>,
     rules: Arc<PeerRules>,
+    own: Arc<CertifiedKey>,
 }
 
 impl Loaded {
@@ -55,26 +57,56 @@ pub fn load(
     password: &dyn KeyPassword,
     now: UnixTime,
 ) -> Result<Loaded, TlsError> {
+    let rules = load_rules(files, now)?;
+    let own = load_own(files, password, &rules, now)?;
+    configure(rules, own)
+}
+
+/// Loads the files in place of `old`: what shall be in force, and what could not be taken. New CAs
+/// and lists do not wait until an own certificate or key can be used: they may revoke somebody.
+pub fn reload(
+    files: &TlsFiles,
+    password: &dyn KeyPassword,
+    now: UnixTime,
+    old: &Loaded,
+) -> Result<(Loaded, Result<(), TlsError>), TlsError> {
+    let rules = load_rules(files, now)?;
+    let (own, result) = match load_own(files, password, &rules, now) {
+        Ok(own) => (own, Ok(())),
+        Err(error @ TlsError::CrlSignature { .. }) => return Err(error),
+        Err(error) => (old.own.clone(), Err(error)),
+    };
+    Ok((configure(rules, own)?, result))
+}
+
+fn load_rules(files: &TlsFiles, now: UnixTime) -> Result<Arc<PeerRules>, TlsError> {
     let anchors = load_cas(&files.ca, now)?;
     let crls = match &files.crl {
         Some(path) => Some(load_crls(path, &files.ca, &anchors, now)?),
         None => None,
     };
+    let algorithms = provider().signature_verification_algorithms;
+    Ok(Arc::new(PeerRules::new(anchors, crls, algorithms)))
+}
+
+fn load_own(
+    files: &TlsFiles,
+    password: &dyn KeyPassword,
+    rules: &PeerRules,
+    now: UnixTime,
+) -> Result<Arc<CertifiedKey>, TlsError> {
     let chain = load_chain(&files.cert, now)?;
     let key = key::load(&files.key, password)?;
-    let certified = CertifiedKey::new(chain, key);
-    match certified.keys_match() {
+    let own = CertifiedKey::new(chain, key);
+    match own.keys_match() {
         Ok(()) => {}
         Err(Error::InconsistentKeys(_)) => {
             return Err(TlsError::KeyMismatch { key: files.key.clone(), cert: files.cert.clone() })
         }
         Err(error) => return Err(TlsError::Config(error)),
     }
-    let provider = Arc::new(provider());
-    let algorithms = provider.signature_verification_algorithms;
-    let rules = Arc::new(PeerRules::new(anchors, crls, algorithms));
-    check_own(files, &rules, &certified.cert, now)?;
-    configure(provider, rules, certified)
+    check_own(files, rules, &own.cert, now)?;
+    Ok(Arc::new(own))
 }
 
 /// TLS_AES_256_GCM_SHA384 and nothing else, on *ring*.
@@ -85,12 +117,9 @@ fn provider() -> CryptoProvider {
     }
 }
 
-fn configure(
-    provider: Arc<CryptoProvider>,
-    rules: Arc<PeerRules>,
-    certified: CertifiedKey,
-) -> Result<Loaded, TlsError> {
-    let resolver = Arc::new(SingleCertAndKey::from(certified));
+fn configure(rules: Arc<PeerRules>, own: Arc<CertifiedKey>) -> Result<Loaded, TlsError> {
+    let provider = Arc::new(provider());
+    let resolver = Arc::new(SingleCertAndKey::from(own.clone()));
     let mut server = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&TLS13])
         .map_err(TlsError::Config)?
@@ -111,7 +140,7 @@ fn configure(
     client.resumption = Resumption::disabled();
     client.enable_early_data = false;
     client.enable_sni = false; // the name would be sent in the clear, and no server asks for it
-    Ok(Loaded { server: Arc::new(server), client: Arc::new(client), rules })
+    Ok(Loaded { server: Arc::new(server), client: Arc::new(client), rules, own })
 }
 
 type Anchors = Vec<(rustls::pki_types::TrustAnchor<'static>, Period)>;
@@ -187,15 +216,19 @@ fn load_crls(
     let ders =
         sections(path, WHAT, CRLS_MAX, CertificateRevocationListDer::pem_slice_iter(&bytes))?;
     let mut crls = Vec::with_capacity(ders.len());
-    for der in ders {
+    for (place, der) in ders.into_iter().enumerate() {
         let head = CrlHead::of(&der).map_err(|error| malformed(path, WHAT, error.to_string()))?;
         let list = OwnedCertRevocationList::from_der(&der)
             .map_err(|error| malformed(path, WHAT, format!("{}: {error}", head.issuer)))?;
         if head.next_update.is_none_or(|next| next <= now) {
             return Err(TlsError::StaleCrl { path: path.into(), issuer: head.issuer });
         }
-        crls.push(CertRevocationList::from(list));
+        crls.push((head.this_update, place, CertRevocationList::from(list)));
     }
+    // webpki asks the first list of an issuer. Of two it must be the newer one, where the file has
+    // both; of two of the same second, the one that was appended.
+    crls.sort_by_key(|(this_update, place, _)| Reverse((*this_update, *place)));
+    let crls: Vec<_> = crls.into_iter().map(|(_, _, list)| list).collect();
     let issued_by = |anchor: &rustls::pki_types::TrustAnchor<'_>| {
         crls.iter().any(|crl| crl.issuer() == anchor.subject.as_ref())
     };

@@ -120,21 +120,30 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// As [`Self::load`]; the configuration in force stays.
+    /// As [`Self::load`]. If CA or CRL file cannot be used, everything stays as it was. If the own
+    /// certificate or key cannot be used, or is revoked by the new list, the old pair stays, and
+    /// peers are judged by the new CA and CRL files all the same: a revocation takes effect.
+    ///
+    /// # Latency
+    ///
+    /// Reads of files, some signatures and, where the key is encrypted, up to seconds of computing:
+    /// not for a thread that serves.
     pub fn reload(&self) -> Result<(), TlsError> {
         let shared = &*self.shared;
         let mut seen = shared.seen.lock();
         *seen = Stamps::of(&shared.files);
-        let loaded = material::load(&shared.files, &*shared.password, UnixTime::now())?;
-        *shared.loaded.write() = Arc::new(loaded);
-        Ok(())
+        let (now, old) = (UnixTime::now(), self.loaded());
+        let (new, result) = material::reload(&shared.files, &*shared.password, now, &old)?;
+        *shared.loaded.write() = Arc::new(new);
+        result
     }
 
-    /// Whether a file is another than at the latest attempt to load it, successful or not. It is
-    /// one `stat` for each file.
+    /// Whether a file is another than at the latest attempt to load it, successful or not. `false`
+    /// while an attempt runs: it may be the one that takes the change. It is one `stat` for each
+    /// file.
     pub fn changed(&self) -> bool {
         let shared = &*self.shared;
-        *shared.seen.lock() != Stamps::of(&shared.files)
+        shared.seen.try_lock().is_some_and(|seen| *seen != Stamps::of(&shared.files))
     }
 
     /// The configuration for accepting connections.

@@ -70,3 +70,16 @@ impl KeyPassword for FilePassword {
         Ok(Some(Zeroizing::new(line.strip_suffix(b"\r").unwrap_or(line).to_vec())))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_not_told_by_debug() {
+        let password = FixedPassword::new(b"correct horse".to_vec());
+        assert_eq!(format!("{password:?}"), "FixedPassword(…)");
+        assert_eq!(password.password().unwrap().unwrap().as_slice(), b"correct horse");
+        assert!(NoPassword.password().unwrap().is_none());
+    }
+}

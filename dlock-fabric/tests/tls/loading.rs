@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::{fs, os::unix};
 
 use dlock_fabric::tls::{
-    FilePassword, FixedPassword, KeyPassword, NoPassword, Tls, TlsError, CA_CERTIFICATES_MAX,
-    CERTIFICATE_FILE_BYTES_MAX, CRLS_MAX, CRL_FILE_BYTES_MAX, KEY_FILE_BYTES_MAX,
+    FilePassword, FixedPassword, KeyPassword, NoPassword, PeerIdentity, PeerRole, Tls, TlsError,
+    CA_CERTIFICATES_MAX, CERTIFICATE_FILE_BYTES_MAX, CRLS_MAX, CRL_FILE_BYTES_MAX,
+    KEY_FILE_BYTES_MAX,
 };
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519};
 use rcgen::{SignatureAlgorithm, PKCS_RSA_SHA256};
-use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use time::Duration;
 
 use crate::drive::{client, drive, server};
@@ -478,4 +479,38 @@ fn a_name_cannot_break_out_of_a_line_of_the_log() {
     case.write_identity(&case.ca.issue(&params));
     let text = case.error(&case.cert()).to_string();
     assert!(!text.contains(['\n', '\u{1b}']), "{text}");
+}
+
+/// Every byte of each file changed, one at a time.
+#[test]
+fn no_changed_byte_makes_trouble_and_none_in_a_certificate_is_accepted() {
+    let case = Case::new();
+    let identity = case.ca.issue(&good("node"));
+    case.write_identity(&identity);
+    let tls = case.with(NoPassword).expect("it is right");
+    let leaf = &identity.chain[0];
+    for place in 0..leaf.len() {
+        for bit in [0x01, 0x80] {
+            let mut changed = leaf.clone();
+            changed[place] ^= bit;
+            let chain = [CertificateDer::from(changed)];
+            let _ = PeerIdentity::of(&chain); // of one that is never verified; it must not panic
+            for role in [PeerRole::Client, PeerRole::Server] {
+                tls.check(role, &chain).expect_err("what is signed was changed");
+            }
+        }
+    }
+    for path in case.all() {
+        let whole = fs::read_to_string(&path).unwrap();
+        let label = whole.lines().next().unwrap().trim_matches('-').replace("BEGIN ", "");
+        let bytes = der(&whole);
+        for place in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[place] ^= 0x81;
+            case.write(&path, &pem(&label, &changed));
+            let _ = case.with(NoPassword); // a CA's own signature is not looked at, for one
+        }
+        case.write(&path, &whole);
+    }
+    case.connects(NoPassword);
 }

@@ -263,6 +263,29 @@ fn revoked() {
 }
 
 #[test]
+fn revoked_by_the_newer_of_two_lists_in_any_order() {
+    let params = good("peer");
+    let (until, old, new) =
+        (now() + Duration::hours(1), now() - Duration::minutes(2), now() - Duration::minutes(1));
+    // In the order of the file: since when, and whether it revokes. Of two of the same second the
+    // later one in the file counts.
+    for lists in
+        [[(old, false), (new, true)], [(new, true), (old, false)], [(new, false), (new, true)]]
+    {
+        let root = Ca::root("root");
+        let middle = root.intermediate(good_ca("middle"));
+        let identity = middle.issue(&params);
+        let list = |(since, revokes)| {
+            let revoked: &[_] = if revokes { &[&params] } else { &[] };
+            middle.crl_of(revoked, since, until)
+        };
+        let crls = root.crl(&[]) + &lists.map(list).concat();
+        let world = World::with_crls(root, middle, Some(crls));
+        world.refuses_both(|| Hostile::new(&identity), "Revoked");
+    }
+}
+
+#[test]
 fn an_intermediate_that_is_revoked() {
     let bad = good_ca("bad");
     let root = Ca::root("root");

@@ -124,6 +124,15 @@ impl Ca {
     }
 
     pub fn crl_until(&self, revoked: &[&CertificateParams], until: OffsetDateTime) -> String {
+        self.crl_of(revoked, now() - Duration::hours(2), until)
+    }
+
+    pub fn crl_of(
+        &self,
+        revoked: &[&CertificateParams],
+        since: OffsetDateTime,
+        until: OffsetDateTime,
+    ) -> String {
         let entry = |params: &&CertificateParams| RevokedCertParams {
             serial_number: params.serial_number.clone().expect("all have one"),
             revocation_time: now() - Duration::minutes(1),
@@ -131,7 +140,7 @@ impl Ca {
             invalidity_date: None,
         };
         let params = CertificateRevocationListParams {
-            this_update: now() - Duration::hours(2),
+            this_update: since,
             next_update: until,
             crl_number: serial(),
             issuing_distribution_point: None,

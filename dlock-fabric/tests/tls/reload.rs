@@ -86,15 +86,16 @@ fn a_broken_file_leaves_the_old_ones_in_force() {
     let (ours, theirs) = pair.load();
     let files = &pair.ours.files;
     let paths = [&files.ca, files.crl.as_ref().unwrap(), &files.cert, &files.key];
-    for path in paths {
+    for (number, path) in paths.into_iter().enumerate() {
         let whole = fs::read_to_string(path).unwrap();
         let before = ours.server();
         pair.ours.write(path, "broken");
         assert!(ours.changed());
         assert!(matches!(ours.reload(), Err(TlsError::Nothing { .. })));
-        // It was seen: whoever reloads when something changes does not try without end.
+        // It was seen: a caller that reloads when something changes does not try without end.
         assert!(!ours.changed());
-        assert!(std::sync::Arc::ptr_eq(&before, &ours.server()));
+        let judges_peers = number < 2;
+        assert_eq!(std::sync::Arc::ptr_eq(&before, &ours.server()), judges_peers);
         assert!(connect(&ours, &theirs).is_good());
         fs::remove_file(path).unwrap();
         assert!(ours.changed());
@@ -105,6 +106,43 @@ fn a_broken_file_leaves_the_old_ones_in_force() {
         ours.reload().unwrap();
         assert!(connect(&ours, &theirs).is_good());
     }
+}
+
+#[test]
+fn a_revocation_takes_effect_though_the_own_certificate_is_broken_or_revoked() {
+    let pair = Pair::new();
+    let (ours, theirs) = pair.load();
+    let crl = pair.ours.files.crl.clone().unwrap();
+    let refused = || {
+        let outcome = connect(&ours, &theirs);
+        let revoked = outcome.server.error.as_ref().map(name).as_deref() == Some("Revoked");
+        assert!(!revoked || outcome.server.received.is_empty());
+        revoked
+    };
+    let cert = fs::read_to_string(&pair.ours.files.cert).unwrap();
+    pair.ours.write(&pair.ours.files.cert, "broken");
+    pair.ours.write(&crl, &pair.ca.crl(&[&pair.their_params]));
+    assert!(matches!(ours.reload(), Err(TlsError::Nothing { .. })));
+    assert!(refused());
+
+    pair.ours.write(&pair.ours.files.cert, &cert);
+    pair.ours.write(&crl, &pair.ca.crl(&[]));
+    ours.reload().unwrap();
+    assert!(!refused());
+    pair.ours.write(&crl, &pair.ca.crl(&[&pair.our_params, &pair.their_params]));
+    assert!(matches!(ours.reload(), Err(TlsError::Revoked { .. })));
+    assert!(refused());
+}
+
+#[test]
+fn a_list_that_its_ca_did_not_sign_is_not_taken() {
+    let pair = Pair::new();
+    let (ours, theirs) = pair.load();
+    let before = ours.server();
+    pair.ours.write(pair.ours.files.crl.as_ref().unwrap(), &Ca::root("root").crl(&[]));
+    assert!(matches!(ours.reload(), Err(TlsError::CrlSignature { .. })));
+    assert!(std::sync::Arc::ptr_eq(&before, &ours.server()));
+    assert!(connect(&ours, &theirs).is_good());
 }
 
 #[test]
