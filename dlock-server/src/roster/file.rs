@@ -395,7 +395,7 @@ mod tests {
     fn of_a_list_of_the_version_before_all_clients_have_locks() {
         let folder = TempFolder::new("roster-1");
         let path = folder.path().join("clients");
-        for (head, has_locks) in [(HEAD_1, true), (HEAD, false)] {
+        for (head, has_locks) in [(HEAD_1, true), (HEAD_2, false), (HEAD, false)] {
             fs::write(&path, format!("{head}{}\n{}", home(), line(&joined(5, 1, 0)))).unwrap();
             let (mut keeper, mut clients) = FileKeeper::open(&path, Taking::IfFree).unwrap();
             assert_eq!(clients[&client(5)].has_locks, has_locks);
