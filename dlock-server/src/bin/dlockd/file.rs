@@ -277,12 +277,18 @@ mod tests {
         assert_eq!(settings.server.ctrl_cpuset.as_deref(), Some("0"));
         assert!(settings.server.state_file.is_some() && settings.server.admin_socket.is_some());
         // The list in the message about an unknown key is the list of keys.
-        let (_, message) = parse("no_such_key = 1").unwrap_err();
-        let keys: Vec<&str> = message.split('`').skip(3).step_by(2).collect();
-        assert!(keys.len() > 10, "{message}");
-        for key in keys {
-            let given = |line: &str| line.trim_start_matches('#').starts_with(&format!("{key} ="));
-            assert!(EXAMPLE.lines().any(given), "{key} is missing in dlockd.toml");
+        for (text, keys_min) in [("no_such_key = 1", 10), ("[tls]\nno_such_key = 1", 4)] {
+            let (_, message) = parse(text).unwrap_err();
+            let keys: Vec<&str> = message.split('`').skip(3).step_by(2).collect();
+            assert!(keys.len() > keys_min, "{message}");
+            for key in keys {
+                let [value, table] = [format!("{key} ="), format!("[{key}]")];
+                let given = |line: &str| {
+                    let line = line.trim_start_matches('#');
+                    line.starts_with(&value) || line == table
+                };
+                assert!(EXAMPLE.lines().any(given), "{key} is missing in dlockd.toml");
+            }
         }
     }
 
