@@ -416,8 +416,8 @@ impl Control {
                 if self.received.starts_with(&TLS_ALERT) {
                     let peer = self.peer;
                     log::error!(
-                        "the primary at {peer} speaks TLS alone: configure it, or set DLOCK_TLS_CA, \
-                         DLOCK_TLS_CERT and DLOCK_TLS_KEY"
+                        "the primary at {peer} speaks TLS alone: configure it, or set \
+                         DLOCK_TLS_CA, DLOCK_TLS_CERT and DLOCK_TLS_KEY"
                     );
                 }
                 Err(self.broken_by(CallError::Transport))

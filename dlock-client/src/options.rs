@@ -135,8 +135,8 @@ impl Config {
     }
 
     /// Speak TLS with the primary. Where this is not said, the environment decides (`DLOCK_TLS_CA`,
-    /// `DLOCK_TLS_CERT`, `DLOCK_TLS_KEY`, `DLOCK_TLS_CRL`, `DLOCK_TLS_KEY_PASSWORD_FILE`). The files
-    /// are looked at again with each connection.
+    /// `DLOCK_TLS_CERT`, `DLOCK_TLS_KEY`, `DLOCK_TLS_CRL`, `DLOCK_TLS_KEY_PASSWORD_FILE`). The
+    /// files are looked at again with each connection.
     #[must_use]
     pub fn tls(self, tls: Tls) -> Self {
         Self { tls: TlsUse::With(tls), ..self }

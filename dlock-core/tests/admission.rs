@@ -460,7 +460,7 @@ fn a_client_comes_back_and_attaches_with_its_own_certificate_alone() {
     let identities = [None, Some(Identity([1; 32])), Some(Identity([2; 32]))];
     for own in identities {
         let mut site = Site::new();
-        let mut open = |site: &mut Site, request: &ControlRequest, control, identity| {
+        let open = |site: &mut Site, request: &ControlRequest, control, identity| {
             let Site { members, primary, memory, now, .. } = site;
             let secret = dlock_core::control::Secret([control as u8; 16]);
             let draws = Draws { secret, number: &mut || 5 };

@@ -192,8 +192,8 @@ impl Server {
         self.capacity
     }
 
-    /// Loads the certificates, keys and revocation lists again, as it does by itself when a file has
-    /// changed: later connections use them, and those that are open go on. What cannot be used
+    /// Loads the certificates, keys and revocation lists again, as it does by itself when a file
+    /// has changed: later connections use them, and those that are open go on. What cannot be used
     /// changes nothing, and is logged. Without TLS nothing is done.
     ///
     /// # Latency

@@ -138,7 +138,8 @@ impl Membership {
     ///
     /// # Errors
     /// `VersionMismatch`; `Error` (another tp_mode, a wrong secret, the certificate of
-    /// another client, no id found, or no admission request); `NotReady`; `ServerNoResource`; `ClientRemoved`.
+    /// another client, no id found, or no admission request); `NotReady`; `ServerNoResource`;
+    /// `ClientRemoved`.
     pub fn open<M: MemberMemory>(
         &mut self,
         now: ServerTime,

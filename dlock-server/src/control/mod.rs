@@ -212,7 +212,8 @@ async fn accept_own(
     }
 }
 
-/// An accepted connection, where it is from, and its place; `None`: it was refused, or could not be accepted.
+/// An accepted connection, where it is from, and its place; `None`: it was refused, or could
+/// not be accepted.
 async fn seated<S, A>(
     accepted: io::Result<(S, A)>,
     table: &Arc<Table>,

@@ -5,7 +5,7 @@
 //! ```text
 //!   dlock clients 3 6f1c… pid:[4026531836]    where numbers of processes mean something
 //!   joined 5 00112233445566778899aabbccddeeff 9
-//!   joined 6 ffeeddccbbaa99887766554433221100 9 8a4f…    with a certificate, whose identity this is
+//!   joined 6 ffeeddccbbaa99887766554433221100 9 8a4f…    with a certificate: its identity
 //!   locks 5                                   it was given one, or may have been
 //!   mapped 5 4711 881234
 //!   left 5

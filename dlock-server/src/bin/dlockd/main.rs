@@ -2,8 +2,8 @@
 //! `dlockd`: runs one dlock primary until it is told to stop.
 //!
 //! Standard output has one line, when it serves; everything else goes to standard error. SIGTERM
-//! and SIGINT stop it; with TLS, SIGHUP loads certificates and keys again. A broken internal invariant ends the process at once: a primary that is
-//! half dead would hold its clients up.
+//! and SIGINT stop it; with TLS, SIGHUP loads certificates and keys again. A broken internal
+//! invariant ends the process at once: a primary that is half dead would hold its clients up.
 #![forbid(unsafe_code)]
 
 mod args;

@@ -51,7 +51,9 @@ impl TlsPaths {
             return Ok(None);
         }
         let missing = |key: &str| {
-            format!("TLS needs a CA file, a certificate and its key: set {key} in [tls], or --tls-{key}")
+            format!(
+                "TLS needs a CA file, a certificate and its key: set {key} in [tls], or --tls-{key}"
+            )
         };
         let files = TlsFiles {
             ca: self.ca.ok_or_else(|| missing("ca"))?,
