@@ -42,6 +42,47 @@ pub struct Args {
     /// Say more on standard error; twice and three times: still more.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
+    /// What the primary is spoken to with.
+    #[command(flatten)]
+    pub tls: TlsFlags,
+}
+
+/// The files of TLS; without these options the environment names them.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TlsFlags {
+    /// Speak TLS with a primary of these CAs (PEM); else by DLOCK_TLS_CA, as the others
+    #[arg(long, global = true, value_name = "FILE", help_heading = "TLS")]
+    tls_ca: Option<PathBuf>,
+    /// This client's certificate and its chain (PEM); DLOCK_TLS_CERT
+    #[arg(long, global = true, value_name = "FILE", help_heading = "TLS")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of the certificate (PEM); DLOCK_TLS_KEY
+    #[arg(long, global = true, value_name = "FILE", help_heading = "TLS")]
+    tls_key: Option<PathBuf>,
+    /// The revocation lists of the CAs (PEM); DLOCK_TLS_CRL
+    #[arg(long, global = true, value_name = "FILE", help_heading = "TLS")]
+    tls_crl: Option<PathBuf>,
+    /// The file with the password of the key; DLOCK_TLS_KEY_PASSWORD_FILE
+    #[arg(long, global = true, value_name = "FILE", help_heading = "TLS")]
+    tls_key_password_file: Option<PathBuf>,
+}
+
+impl TlsFlags {
+    /// Puts them into the environment: for this process, which has one thread yet, and for those
+    /// that it starts.
+    pub fn to_environment(&self) {
+        for (name, path) in [
+            (dlock_client::TLS_CA_VARIABLE, &self.tls_ca),
+            (dlock_client::TLS_CERT_VARIABLE, &self.tls_cert),
+            (dlock_client::TLS_KEY_VARIABLE, &self.tls_key),
+            (dlock_client::TLS_CRL_VARIABLE, &self.tls_crl),
+            (dlock_client::TLS_PASSWORD_VARIABLE, &self.tls_key_password_file),
+        ] {
+            if let Some(path) = path {
+                std::env::set_var(name, path);
+            }
+        }
+    }
 }
 
 fn concat_help() -> String {
@@ -74,6 +115,9 @@ pub enum Command {
     /// Runs a command while holding a lock, and ends with the command's exit code.
     #[command(after_help = EXEC_HELP)]
     Exec(Exec),
+    /// Makes a private CA, certificates for primaries and clients, and the list of revoked ones.
+    #[command(after_help = CERTS_HELP)]
+    Certs(Certs),
     /// A process of the tour or of the benchmark.
     #[command(hide = true)]
     Role(Role),
@@ -113,6 +157,17 @@ Examples:
   dlock exec turn --type fair --wait 60 -- ./step.sh  in order of arrival
 
 Exit codes: the command's; 69 no primary, 75 not got, 76 lost, 126/127 cannot be run.";
+
+const CERTS_HELP: &str = "\
+Keep ca.key off the hosts of the cluster: it can issue a certificate for every name. A host needs
+ca.crt, ca.crl, and the .crt and .key of its own. Primaries and clients refuse every peer when
+ca.crl is out of date: 'dlock certs revoke' without a NAME issues it anew.
+
+Examples:
+  dlock certs init                                     a CA in ./certs
+  dlock certs server node1 --host node1.example --host 192.0.2.7
+  dlock certs client backup
+  dlock certs revoke backup                            then copy ca.crl to all hosts";
 
 /// Where the primary is.
 #[derive(Clone, Debug, clap::Args)]
@@ -281,6 +336,99 @@ pub struct Exec {
     /// The command and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// Arguments of `certs`.
+#[derive(Debug, clap::Args)]
+pub struct Certs {
+    /// What to make.
+    #[command(subcommand)]
+    pub what: CertsWhat,
+}
+
+/// What `certs` makes.
+#[derive(Debug, Subcommand)]
+pub enum CertsWhat {
+    /// Makes a CA (ca.crt, ca.key) and its empty list of revoked certificates (ca.crl).
+    Init(CertsInit),
+    /// Makes certificate and key of a primary: NAME.crt and NAME.key.
+    Server(CertsServer),
+    /// Makes certificate and key of a client: NAME.crt and NAME.key.
+    Client(CertsClient),
+    /// Puts certificates on the list of revoked ones, and issues the list anew.
+    Revoke(CertsRevoke),
+}
+
+/// Where the files of `certs` are.
+#[derive(Debug, clap::Args)]
+pub struct CertsDir {
+    /// The folder of the CA.
+    #[arg(long, default_value = "certs", value_name = "FOLDER")]
+    pub dir: PathBuf,
+}
+
+/// Arguments of `certs init`.
+#[derive(Debug, clap::Args)]
+pub struct CertsInit {
+    #[command(flatten)]
+    pub place: CertsDir,
+    /// The name of the CA; no two CAs of a cluster may have the same. Without it: a new one.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Days for which the CA is valid.
+    #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub days: u32,
+    /// Days for which the list of revoked certificates is valid.
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub crl_days: u32,
+    /// Replace a CA that is there: all its certificates become worthless.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// What `certs server` and `certs client` have in common.
+#[derive(Debug, clap::Args)]
+pub struct CertsNode {
+    /// Name of the holder (the common name of the certificate), and of the files.
+    pub name: String,
+    #[command(flatten)]
+    pub place: CertsDir,
+    /// Days for which the certificate is valid; never longer than the CA.
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub days: u32,
+    /// Replace the files if they are there: renew the certificate, with a new key.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Arguments of `certs server`.
+#[derive(Debug, clap::Args)]
+pub struct CertsServer {
+    #[command(flatten)]
+    pub node: CertsNode,
+    /// A host name or address of the primary, for clients that check names; several are possible.
+    #[arg(long = "host", value_name = "HOST")]
+    pub hosts: Vec<String>,
+}
+
+/// Arguments of `certs client`.
+#[derive(Debug, clap::Args)]
+pub struct CertsClient {
+    #[command(flatten)]
+    pub node: CertsNode,
+}
+
+/// Arguments of `certs revoke`.
+#[derive(Debug, clap::Args)]
+pub struct CertsRevoke {
+    /// Names (NAME.crt in the folder) or certificate files. Without any, the list stays as it is
+    /// and is valid anew.
+    pub names: Vec<String>,
+    #[command(flatten)]
+    pub place: CertsDir,
+    /// Days for which the list is valid.
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub crl_days: u32,
 }
 
 /// What becomes of the command of `exec` when its lock is lost.

@@ -6,6 +6,7 @@
 //!   exec/       runs a command while holding a lock       connect.rs  from arguments to a session
 //!   admin.rs    asks a running dlockd: status, locks, clients (table.rs lays them out)
 //!   doctor.rs   whether this host can use RDMA
+//!   certs/      a private CA: certificates, keys and the list of revoked ones
 //!   demo/       a guided tour: processes that play roles (role.rs), driven by scenes
 //!   bench/      measurements beside the raw baseline of the same machine
 //! ```
@@ -17,6 +18,7 @@
 mod admin;
 mod args;
 mod bench;
+mod certs;
 mod connect;
 mod demo;
 mod doctor;
@@ -34,6 +36,7 @@ use args::{Args, Command};
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    args.tls.to_environment();
     logging::to_stderr(args.verbose);
     let result = match args.command {
         Command::Demo(demo) => demo::run(&demo),
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Command::Clients(admin) => admin::run(&admin, admin::Query::Clients),
         Command::Doctor(doctor) => doctor::run(&doctor),
         Command::Exec(exec) => exec::run(&exec),
+        Command::Certs(certs) => certs::run(&certs),
         Command::Role(role) => demo::role::run(&role),
     };
     match result {

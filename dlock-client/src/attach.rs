@@ -15,6 +15,7 @@ use dlock_core::control::Session;
 use dlock_core::exec::Executor;
 use dlock_core::session::PathSearch;
 use dlock_core::status::Status;
+use dlock_fabric::tls::Tls;
 use dlock_fabric::ClockEstimate;
 
 use crate::config::{ClientConfig, FabricChoice};
@@ -49,8 +50,9 @@ pub(crate) fn attach(
     session: &Session,
     primary: SocketAddr,
     clock: ClockEstimate,
+    tls: Option<&Tls>,
 ) -> Result<Attached, Status> {
-    let place = Place { config, session, primary, clock };
+    let place = Place { config, session, primary, clock, tls };
     let mut search = PathSearch::new(choice, config.device.is_some(), session);
     for kind in search.missing() {
         let Fabric { what, remedy, .. } = Fabric::of(kind);
@@ -122,7 +124,7 @@ mod tests {
     fn attached(choice: FabricChoice, session: &Session) -> Option<Status> {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let clock = ClockEstimate::from_exchange(0, 0, ServerTime(0));
-        attach(&ClientConfig::default(), choice, session, nowhere, clock).err()
+        attach(&ClientConfig::default(), choice, session, nowhere, clock, None).err()
     }
 
     #[test]

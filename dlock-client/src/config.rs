@@ -14,6 +14,7 @@ use dlock_fabric::verbs::{NoPort, PortSelection, VerbsError};
 use dlock_fabric::FabricError;
 
 use crate::failover::{addresses, Plan};
+use crate::secure::TlsUse;
 
 /// The environment variable that overrides [`FabricChoice::Auto`].
 pub const FABRIC_VARIABLE: &str = "DLOCK_FABRIC";
@@ -61,6 +62,8 @@ pub struct ClientConfig {
     /// looks for the successor of its primary, besides the address that it is given. `None`: what
     /// `DLOCK_PRIMARIES` says, else it does not look.
     pub primaries: Option<Vec<SocketAddr>>,
+    /// What the connections to a primary's port are secured with.
+    pub tls: TlsUse,
     /// How long the primary may be silent before it does. `None`: what `DLOCK_SILENCE_MS` says.
     pub silence: Option<Duration>,
 }
@@ -76,6 +79,7 @@ impl Default for ClientConfig {
             horizon_s: None,
             exact_views: false,
             primaries: None,
+            tls: TlsUse::Environment,
             silence: None,
         }
     }
@@ -85,7 +89,8 @@ impl Default for ClientConfig {
 const DEVICES: &str = "/sys/class/infiniband";
 
 impl ClientConfig {
-    /// Checks what can be checked without a primary: `tp_mode`, device and `DLOCK_FABRIC`.
+    /// Checks what can be checked without a primary: `tp_mode`, device, `DLOCK_FABRIC` and
+    /// the files of TLS.
     /// [`Instance::init`](crate::Instance::init) does so, too.
     ///
     /// # Errors
@@ -95,6 +100,7 @@ impl ClientConfig {
             log::error!("tp_mode {} is neither 0 nor 1", self.tp_mode);
             return Err(Status::Error);
         }
+        self.tls.material()?;
         let fabric = self.effective_fabric()?;
         let names_a_port = self.device.is_some() || self.eid != [0; 16];
         let may_use_a_port = match fabric {

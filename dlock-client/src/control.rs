@@ -9,6 +9,7 @@
 //!        ◀─ anything else: the connection is broken for good
 //!           (no frame at all: the peer is no dlock primary)
 //! ```
+//! With TLS the handshake comes before the first request, and requests and answers are sealed.
 //! A forked child has a copy of the connection, but must not speak on it: the parent does.
 //!
 //! A call that times out leaves the connection usable: bytes of its late reply stay in the
@@ -17,6 +18,7 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,8 @@ use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fork::NotInherited;
 use dlock_fabric::frames::FrameBuffer;
+use dlock_fabric::tls::Tls;
+use dlock_fabric::tls_session::{Socket, TlsSession};
 
 use crate::heartbeat::Pulse;
 
@@ -65,6 +69,10 @@ impl CallError {
 #[derive(Debug)]
 pub(crate) struct Control {
     stream: ShutdownHandle,
+    /// What it is sealed with, if it is.
+    tls: Option<Box<TlsSession>>,
+    /// What connections of this client are made with.
+    material: Option<Tls>,
     peer: SocketAddr,
     next: u64,
     /// Bytes received and not yet consumed: at most one frame and what came with it.
@@ -76,6 +84,8 @@ pub(crate) struct Control {
     beats: VecDeque<(Seq, u64)>,
 }
 
+/// How a peer begins that speaks TLS, to one that does not: with an alert (RFC 8446).
+const TLS_ALERT: [u8; 2] = [0x15, 3];
 /// Heartbeats of the library that may be out; more are not sent.
 const BEATS_OUT_MAX: usize = 8;
 
@@ -100,16 +110,31 @@ impl ShutdownHandle {
     }
 
     /// Sends what there is room for; 0: nothing now.
-    fn try_send(&self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.at_once(|mut stream| stream.write(bytes))
+    fn try_send(&self, tls: Option<&mut TlsSession>, bytes: &[u8]) -> std::io::Result<usize> {
+        match tls {
+            None => self.at_once(|mut stream| stream.write(bytes)),
+            // a record that is begun goes on with the next one
+            Some(tls) => or_nothing(tls.write(&mut Socket(self.stream.as_fd()), bytes)),
+        }
     }
 
     /// Receives what has come; 0: nothing.
-    fn try_receive(&self, bytes: &mut [u8]) -> std::io::Result<usize> {
-        self.at_once(|mut stream| match stream.read(bytes) {
-            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
-            received => received,
-        })
+    fn try_receive(
+        &self,
+        tls: Option<&mut TlsSession>,
+        bytes: &mut [u8],
+    ) -> std::io::Result<usize> {
+        let received = match tls {
+            None => self.at_once(|mut stream| match stream.read(bytes) {
+                Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+                received => received,
+            }),
+            Some(tls) => match tls.read(&mut Socket(self.stream.as_fd()), bytes) {
+                Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+                received => or_nothing(received),
+            },
+        };
+        received
     }
 
     fn at_once(
@@ -119,10 +144,7 @@ impl ShutdownHandle {
         self.stream.set_nonblocking(true)?;
         let done = act(&self.stream);
         self.stream.set_nonblocking(false)?;
-        match done {
-            Err(e) if is_retry(e.kind()) => Ok(0),
-            done => done,
-        }
+        or_nothing(done)
     }
 
     /// Ends the call under way, and every later one.
@@ -130,6 +152,13 @@ impl ShutdownHandle {
         if self.is_here() {
             let _ = self.stream.shutdown(Shutdown::Both); // it may have ended
         }
+    }
+}
+
+fn or_nothing(done: std::io::Result<usize>) -> std::io::Result<usize> {
+    match done {
+        Err(e) if is_retry(e.kind()) => Ok(0),
+        done => done,
     }
 }
 
@@ -170,9 +199,9 @@ impl Patience {
 
 /// Whether there is a primary at this address, asked by somebody who need not be its client:
 /// connecting and the answer may take so long together.
-pub(crate) fn ask(peer: SocketAddr, wait: Duration) -> Heard {
+pub(crate) fn ask(peer: SocketAddr, wait: Duration, tls: Option<&Tls>) -> Heard {
     let deadline = Instant::now() + wait;
-    let Ok(mut control) = Control::connect(peer, wait, log::Level::Debug) else {
+    let Ok(mut control) = Control::connect(peer, wait, log::Level::Debug, tls) else {
         return Heard::Nothing;
     };
     match control.call(ControlRequest::Heartbeat, deadline) {
@@ -183,7 +212,8 @@ pub(crate) fn ask(peer: SocketAddr, wait: Duration) -> Heard {
 }
 
 impl Control {
-    /// Connects, waiting at most `wait`; a failure is logged at this level.
+    /// Connects, waiting at most `wait`, and shakes hands if there is TLS, for as long again; a
+    /// failure is logged at this level.
     ///
     /// # Errors
     /// `NotReady` if no process listens there, `Error` for everything else.
@@ -191,6 +221,7 @@ impl Control {
         peer: SocketAddr,
         wait: Duration,
         level: log::Level,
+        tls: Option<&Tls>,
     ) -> Result<Self, Status> {
         let stream = TcpStream::connect_timeout(&peer, wait).map_err(|e| {
             log::log!(level, "no connection to the primary at {peer}: {e}");
@@ -200,12 +231,28 @@ impl Control {
             }
         })?;
         stream.set_nodelay(true).map_err(|_| Status::Error)?;
+        let material = tls.cloned();
+        let tls = tls.map(|tls| sealed(&stream, peer, wait, tls).map(Box::new)).transpose();
+        let tls = tls.map_err(|error| {
+            log::log!(level, "no TLS connection to the primary at {peer}: {}", reason(&error));
+            Status::Error
+        })?;
         let stream = ShutdownHandle {
             stream: Arc::new(NotInherited::new(stream)),
             process: std::process::id(),
         };
         let (received, beats) = (FrameBuffer::new(), VecDeque::new());
-        Ok(Self { stream, peer, next: 1, received, broken: false, pulse: None, beats })
+        Ok(Self {
+            stream,
+            tls,
+            material,
+            peer,
+            next: 1,
+            received,
+            broken: false,
+            pulse: None,
+            beats,
+        })
     }
 
     /// Whether it cannot be used any more.
@@ -258,7 +305,10 @@ impl Control {
             (Err(CallError::Foreign), _) => {
                 self.broken = true;
                 let peer = self.peer;
-                log::error!("the peer at {peer} is no dlock primary: check address and port");
+                log::error!(
+                    "the peer at {peer} is no dlock primary, or one that wants TLS (DLOCK_TLS_CA): \
+                     check address and port"
+                );
             }
             (Err(CallError::Protocol), _) => self.broken = true,
             _ => {}
@@ -291,7 +341,7 @@ impl Control {
         let mut bytes = Vec::new();
         codec::encode(&Frame::Control(seq, ControlRequest::Heartbeat), &mut bytes);
         let sent_ns = boot_ns();
-        match self.stream.try_send(&bytes) {
+        match self.stream.try_send(self.tls.as_deref_mut(), &bytes) {
             Ok(sent) if sent == bytes.len() => {
                 self.next += 1;
                 self.beats.push_back((seq, sent_ns));
@@ -306,9 +356,13 @@ impl Control {
         if self.broken || self.beats.is_empty() || !self.stream.is_here() {
             return;
         }
-        match self.stream.try_receive(self.received.space()) {
+        match self.stream.try_receive(self.tls.as_deref_mut(), self.received.space()) {
             Ok(received) => self.received.filled(received),
             Err(_) => self.broken = true,
+        }
+        if let Some(tls) = self.tls.as_deref_mut().filter(|tls| tls.has_backlog()) {
+            let flushed = tls.flush(&mut Socket(self.stream.stream.as_fd()));
+            self.broken |= or_nothing(flushed.map(|()| 0)).is_err();
         }
         loop {
             match self.next_reply() {
@@ -338,6 +392,15 @@ impl Control {
 
     fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<(), CallError> {
         let whole = bytes.len();
+        if let Some(tls) = &mut self.tls {
+            time_left(deadline)?;
+            let sent = tls.write_until(self.stream.stream.as_fd(), bytes, deadline);
+            return match sent {
+                Ok(()) => Ok(()),
+                Err((0, error)) if error.kind() == ErrorKind::TimedOut => Err(CallError::Transport),
+                Err((_, error)) => Err(self.lost_by(&error)),
+            };
+        }
         while !bytes.is_empty() {
             let left = match time_left(deadline) {
                 Ok(left) => left,
@@ -354,6 +417,15 @@ impl Control {
             }
         }
         Ok(())
+    }
+
+    /// The connection has ended, or what came is no TLS; a primary that refuses this client says so
+    /// with its first answer.
+    fn lost_by(&mut self, error: &std::io::Error) -> CallError {
+        if error.kind() == ErrorKind::InvalidData {
+            log::error!("TLS with the primary at {}: {}", self.peer, reason(error));
+        }
+        self.broken_by(CallError::Transport)
     }
 
     /// A frame that is half sent, or a connection that has ended, cannot be used again.
@@ -384,7 +456,7 @@ impl Control {
                 (Ok(()), _) => {}
                 (Err(_), Some(silence)) if !self.broken && look < deadline => {
                     let wait = silence.max(Duration::from_nanos(ASK_NS_MIN));
-                    if ask(self.peer, wait) == Heard::Nothing {
+                    if ask(self.peer, wait, self.material.as_ref()) == Heard::Nothing {
                         return Err(CallError::Transport);
                     }
                     look = look_again();
@@ -406,10 +478,31 @@ impl Control {
 
     fn receive(&mut self, deadline: Instant) -> Result<(), CallError> {
         let left = time_left(deadline)?;
+        if let Some(tls) = &mut self.tls {
+            let (socket, into) = (self.stream.stream.as_fd(), self.received.space());
+            return match tls.read_until(socket, into, deadline) {
+                Ok(0) => Err(self.broken_by(CallError::Transport)),
+                Ok(received) => {
+                    self.received.filled(received);
+                    Ok(())
+                }
+                Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()), // the deadline decides
+                Err(error) => Err(self.lost_by(&error)),
+            };
+        }
         let mut stream = &**self.stream.stream;
         stream.set_read_timeout(Some(left)).map_err(|_| CallError::Transport)?;
         match stream.read(self.received.space()) {
-            Ok(0) => Err(self.broken_by(CallError::Transport)),
+            Ok(0) => {
+                if self.received.starts_with(&TLS_ALERT) {
+                    let peer = self.peer;
+                    log::error!(
+                        "the primary at {peer} speaks TLS alone: configure it, or set \
+                         DLOCK_TLS_CA, DLOCK_TLS_CERT and DLOCK_TLS_KEY"
+                    );
+                }
+                Err(self.broken_by(CallError::Transport))
+            }
             Ok(received) => {
                 self.received.filled(received);
                 Ok(())
@@ -417,6 +510,28 @@ impl Control {
             Err(e) if is_retry(e.kind()) => Ok(()),
             Err(_) => Err(self.broken_by(CallError::Transport)),
         }
+    }
+}
+
+fn sealed(
+    stream: &TcpStream,
+    peer: SocketAddr,
+    wait: Duration,
+    tls: &Tls,
+) -> std::io::Result<TlsSession> {
+    let mut session = TlsSession::connect(tls, peer.ip()).map_err(std::io::Error::other)?;
+    session.shake_until(stream.as_fd(), Instant::now() + wait)?;
+    Ok(session)
+}
+
+/// Why there is no connection, and what to do about it.
+fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::TimedOut => "it has not shaken hands in time; does it speak TLS?".into(),
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
+            "it has closed within the handshake; its log says why".into()
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -443,7 +558,7 @@ mod tests {
     use super::*;
 
     fn connect(addr: SocketAddr) -> Result<Control, Status> {
-        Control::connect(addr, CONTROL_WAIT, log::Level::Warn)
+        Control::connect(addr, CONTROL_WAIT, log::Level::Warn, None)
     }
 
     fn reply(seq: u64, reply: ControlReply) -> Vec<u8> {

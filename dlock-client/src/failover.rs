@@ -250,7 +250,7 @@ fn carry_out(
         }
         Task::Ask { address, wait_ns } => {
             let peer = plan.addresses[address];
-            let heard = crate::control::ask(peer, Duration::from_nanos(wait_ns));
+            let heard = client.asks(peer, Duration::from_nanos(wait_ns));
             failover.asked(boot_ns(), heard);
             let is_there = heard != Heard::Nothing;
             return (!is_there).then(|| format!("no primary answers at {peer}"));

@@ -37,6 +37,7 @@ mod options;
 mod pass;
 mod per_process;
 mod reference;
+mod secure;
 mod stats;
 mod table;
 mod tasks;
@@ -58,6 +59,9 @@ pub use dlock_core::ids::{ClientId, LockId, ObjectId};
 pub use dlock_core::lock::{OpResult, View};
 pub use dlock_core::message::{LockType, Mode};
 pub use dlock_core::status::Status;
+pub use dlock_fabric::tls::{
+    FilePassword, FixedPassword, KeyPassword, NoPassword, Tls, TlsError, TlsFiles,
+};
 pub use dlock_fabric::verbs::WordOpCounts;
 pub use error::Error;
 pub use guard::{Guard, OwnedGuard, OwnedRwGuard, RwGuard};
@@ -65,4 +69,8 @@ pub use instance::{AsyncOp, Instance};
 pub use locks::{AtomicLock, FairLock, RwLock, WAIT_MAX};
 pub use object::Object;
 pub use options::{Config, QueuePairs, HORIZON_MAX};
+pub use secure::{
+    TlsUse, TLS_CA_VARIABLE, TLS_CERT_VARIABLE, TLS_CRL_VARIABLE, TLS_KEY_VARIABLE,
+    TLS_PASSWORD_VARIABLE,
+};
 pub use tasks::FUTURES_MAX;

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use crate::config::{ClientConfig, FabricChoice, SILENCE_MS};
 use crate::error::Error;
+use crate::secure::TlsUse;
+use dlock_fabric::tls::Tls;
 
 /// The longest horizon of a session.
 pub const HORIZON_MAX: Duration = Duration::from_secs(86_400);
@@ -44,6 +46,7 @@ pub struct Config {
     horizon: Horizon,
     primaries: Option<Vec<SocketAddr>>,
     silence: Option<Duration>,
+    tls: TlsUse,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,6 +134,20 @@ impl Config {
         Self { silence: Some(silence), ..self }
     }
 
+    /// Speak TLS with the primary. Where this is not said, the environment decides (`DLOCK_TLS_CA`,
+    /// `DLOCK_TLS_CERT`, `DLOCK_TLS_KEY`, `DLOCK_TLS_CRL`, `DLOCK_TLS_KEY_PASSWORD_FILE`). The
+    /// files are looked at again with each connection.
+    #[must_use]
+    pub fn tls(self, tls: Tls) -> Self {
+        Self { tls: TlsUse::With(tls), ..self }
+    }
+
+    /// No TLS, whatever the environment says.
+    #[must_use]
+    pub fn without_tls(self) -> Self {
+        Self { tls: TlsUse::Off, ..self }
+    }
+
     /// The same for the calls of the C API.
     ///
     /// # Errors
@@ -180,6 +197,7 @@ impl Config {
             horizon_s,
             exact_views: false,
             primaries,
+            tls: self.tls.clone(),
             silence,
         };
         Ok(config.with_default_horizon())
@@ -212,7 +230,8 @@ mod tests {
             .gid(gid)
             .horizon(Duration::from_millis(2_001))
             .primaries([other])
-            .silence(Duration::from_millis(300));
+            .silence(Duration::from_millis(300))
+            .without_tls();
         let expected = ClientConfig {
             port: 7,
             fabric: FabricChoice::Verbs,
@@ -220,6 +239,7 @@ mod tests {
             device: Some("mlx5_0".into()),
             eid: gid.octets(),
             horizon_s: Some(3),
+            tls: TlsUse::Off,
             exact_views: false,
             primaries: Some(vec![other]),
             silence: Some(Duration::from_millis(300)),

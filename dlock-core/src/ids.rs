@@ -22,6 +22,18 @@ impl ClientId {
     }
 }
 
+/// Who a client is by its certificate, as whoever verified that has made it: equal for the same
+/// client, and opaque here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity(pub [u8; 32]);
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, ..] = self.0;
+        write!(f, "Identity({a:02x}{b:02x}{c:02x}{d:02x}…)")
+    }
+}
+
 /// A lock as the C API names it: positive, the same for all clients while the lock exists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockId(pub i32);

@@ -451,3 +451,43 @@ fn a_client_that_is_about_to_come_back_is_not_evicted() {
         assert_eq!(site.open(&init(0)), expected);
     }
 }
+
+/// A secret that was stolen is worth nothing without the certificate of its client.
+#[test]
+fn a_client_comes_back_and_attaches_with_its_own_certificate_alone() {
+    use dlock_core::ids::Identity;
+    use dlock_core::membership::{Caller, Draws};
+    let identities = [None, Some(Identity([1; 32])), Some(Identity([2; 32]))];
+    for own in identities {
+        let mut site = Site::new();
+        let open = |site: &mut Site, request: &ControlRequest, control, identity| {
+            let Site { members, primary, memory, now, .. } = site;
+            let secret = dlock_core::control::Secret([control as u8; 16]);
+            let draws = Draws { secret, number: &mut || 5 };
+            let caller = Caller { control, identity };
+            members.open(*now, primary, memory, request, caller, draws)
+        };
+        let Ok(Opened::Admitted(admitted)) = open(&mut site, &init(0), 1, own) else {
+            panic!("not let in");
+        };
+        let peer = site.peer(admitted, Tcp);
+        for shown in identities {
+            let is_own = shown == own;
+            let Peer { id: client, secret, fabric, .. } = peer;
+            let attach = Attach { client, secret, fabric, verbs: None, version: Some(2) };
+            let may = |joining: Joining| {
+                site.members.may_attach(&site.primary, &attach, joining) == Status::Success
+            };
+            assert_eq!(may(Joining::over(Tcp).shown(shown)), is_own, "{own:?} {shown:?}");
+            let mapping = Attach { fabric: Shm, ..attach };
+            let joining = Joining::by(Shm, Some(1), true).shown(shown);
+            let may_map = site.members.may_attach(&site.primary, &mapping, joining);
+            assert_eq!(may_map, Status::Success, "its process has shown its credentials");
+            let back = open(&mut site, &reinit(peer, 2, 10), 2, shown);
+            assert_eq!(back.is_ok(), is_own, "{own:?} {shown:?}");
+            if !is_own {
+                assert_eq!(back, Err(Status::Error), "as with a wrong secret");
+            }
+        }
+    }
+}

@@ -21,7 +21,13 @@ const DEADLINE_S: u32 = 30;
 
 fn known(id: u32, horizon_s: u32) -> Known {
     let secrets = [id as u8, 98, 99].map(|byte| Secret([byte; 16]));
-    Known { client: ClientId::new(id).unwrap(), secrets, horizon_s, has_locks: true }
+    Known {
+        client: ClientId::new(id).unwrap(),
+        secrets,
+        identity: None,
+        horizon_s,
+        has_locks: true,
+    }
 }
 
 fn after(seconds: u64) -> ServerTime {
@@ -36,7 +42,7 @@ fn waiting(known: &[Known]) -> World {
 
 impl World {
     fn comes(&mut self, of: Known) {
-        assert_eq!(self.primary.may_adopt(of.client, of.secrets[0]), Ok(()));
+        assert_eq!(self.primary.may_adopt(of.client, of.secrets[0], None), Ok(()));
         self.admit(of.client.get()).unwrap();
         self.primary.came_back(NOW, of.client);
     }
@@ -72,9 +78,9 @@ fn those_who_were_known_are_waited_for_and_no_stranger_counts() {
     let strangers = [(7, 7, Status::ClientRemoved), (6, 5, Status::Error)];
     for (id, secret, status) in strangers {
         let client = ClientId::new(id).unwrap();
-        assert_eq!(w.primary.may_adopt(client, Secret([secret; 16])), Err(status));
+        assert_eq!(w.primary.may_adopt(client, Secret([secret; 16]), None), Err(status));
     }
-    assert_eq!(w.primary.may_adopt(all[1].client, all[1].secrets[2]), Ok(()));
+    assert_eq!(w.primary.may_adopt(all[1].client, all[1].secrets[2], None), Ok(()));
     assert!(!w.is_over_at(after(1_000_000)), "it has no horizon");
     let progress = w.primary.progress().unwrap();
     assert_eq!((progress.expected, progress.back, progress.told), (2, 1, 1));
@@ -85,7 +91,7 @@ fn those_who_were_known_are_waited_for_and_no_stranger_counts() {
     let of = Recovered { clients: 2, ..Recovered::default() };
     assert_eq!(w.primary.take_recovered(), Some(of));
     assert_eq!(w.primary.take_recovered(), None);
-    let late = w.primary.may_adopt(all[0].client, all[0].secrets[0]);
+    let late = w.primary.may_adopt(all[0].client, all[0].secrets[0], None);
     assert_eq!(late, Err(Status::ClientRemoved), "the recovery is over");
 }
 
@@ -99,7 +105,7 @@ fn who_does_not_come_is_given_up_after_the_deadline_and_its_horizon() {
         assert!(w.is_over_at(after(until_s)), "{horizon_s}");
         let of = Recovered { given_up: 2, ..Recovered::default() };
         assert_eq!(w.primary.take_recovered(), Some(of));
-        let late = w.primary.may_adopt(known(5, 10).client, known(5, 10).secrets[0]);
+        let late = w.primary.may_adopt(known(5, 10).client, known(5, 10).secrets[0], None);
         assert_eq!(late, Err(Status::ClientRemoved), "it starts anew");
     }
 }
@@ -168,7 +174,7 @@ fn who_is_dead_is_not_waited_for_and_never_adopted() {
     let all = [known(5, 0), known(6, 0)];
     let mut w = waiting(&all);
     w.primary.is_dead(all[0].client);
-    let zombie = w.primary.may_adopt(all[0].client, all[0].secrets[0]);
+    let zombie = w.primary.may_adopt(all[0].client, all[0].secrets[0], None);
     assert_eq!(zombie, Err(Status::ClientRemoved));
     w.comes(all[1]);
     w.primary.is_dead(all[1].client);
@@ -199,18 +205,18 @@ fn who_was_never_given_a_lock_is_not_waited_for_and_may_come_at_any_time() {
     let idle = |id| Known { has_locks: false, ..known(id, 0) };
     let mut w = waiting(&[idle(7), idle(8)]);
     assert!(!w.primary.is_recovering());
-    assert_eq!(w.primary.may_adopt(idle(7).client, idle(8).secrets[0]), Err(Status::Error));
-    assert_eq!(w.primary.may_adopt(known(9, 0).client, idle(8).secrets[0]), {
+    assert_eq!(w.primary.may_adopt(idle(7).client, idle(8).secrets[0], None), Err(Status::Error));
+    assert_eq!(w.primary.may_adopt(known(9, 0).client, idle(8).secrets[0], None), {
         Err(Status::ClientRemoved)
     });
     w.comes(idle(7));
     assert!(w.primary.idle().eq([idle(8).client]) && w.primary.is_idle(idle(8).client));
     assert_eq!(w.tells(idle(7)), ControlReply::Done);
-    assert_eq!(w.primary.may_adopt(idle(7).client, idle(7).secrets[0]), {
+    assert_eq!(w.primary.may_adopt(idle(7).client, idle(7).secrets[0], None), {
         Err(Status::ClientRemoved)
     });
     w.primary.is_dead(idle(8).client);
-    assert_eq!(w.primary.may_adopt(idle(8).client, idle(8).secrets[0]), {
+    assert_eq!(w.primary.may_adopt(idle(8).client, idle(8).secrets[0], None), {
         Err(Status::ClientRemoved)
     });
 
@@ -267,4 +273,18 @@ fn who_is_here_has_some_time_whatever_the_deadline() {
 #[test]
 fn without_anybody_to_wait_for_there_is_no_recovery() {
     assert!(!waiting(&[]).primary.is_recovering());
+}
+
+#[test]
+fn a_client_of_the_predecessor_comes_with_its_own_certificate_alone() {
+    use dlock_core::ids::Identity;
+    let identities = [None, Some(Identity([1; 32])), Some(Identity([2; 32]))];
+    for (own, has_locks) in identities.into_iter().flat_map(|own| [(own, true), (own, false)]) {
+        let of = Known { identity: own, has_locks, ..known(7, 10) };
+        let w = waiting(&[of, known(8, 10)]);
+        for shown in identities {
+            let wanted = if shown == own { Ok(()) } else { Err(Status::Error) };
+            assert_eq!(w.primary.may_adopt(of.client, of.secrets[0], shown), wanted);
+        }
+    }
 }

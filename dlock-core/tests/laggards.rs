@@ -28,7 +28,13 @@ const DEADLINE_S: u32 = 30;
 /// A client of the predecessor.
 fn of_old(id: u32, horizon_s: u32) -> Known {
     let secrets = [Secret([id as u8; 16]); 3];
-    Known { client: ClientId::new(id).unwrap(), secrets, horizon_s, has_locks: true }
+    Known {
+        client: ClientId::new(id).unwrap(),
+        secrets,
+        identity: None,
+        horizon_s,
+        has_locks: true,
+    }
 }
 
 /// A primary that waits for these.

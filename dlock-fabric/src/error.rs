@@ -8,6 +8,7 @@ use dlock_core::codec::FrameError;
 use dlock_core::status::Status;
 use thiserror::Error;
 
+use crate::tls::TlsError;
 use crate::verbs::VerbsError;
 
 /// Why a memory, a connection or a session could not be set up: cause and remedy in one line.
@@ -68,6 +69,9 @@ pub enum FabricError {
     /// The connection failed during the handshake.
     #[error("the connection failed during attach: {0}; see the primary's log")]
     Handshake(#[source] io::Error),
+    /// What TLS is to be spoken with cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// No answer in time.
     #[error("the primary did not answer the attach in time; is it stopped or overloaded?")]
     TimedOut,

@@ -72,6 +72,11 @@ impl FrameBuffer {
         self.begin == self.end
     }
 
+    /// Whether what is here begins with these bytes.
+    pub fn starts_with(&self, bytes: &[u8]) -> bool {
+        self.bytes[self.begin..self.end].starts_with(bytes)
+    }
+
     /// The next whole frame's kind and payload.
     ///
     /// # Errors

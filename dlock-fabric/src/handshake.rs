@@ -19,6 +19,7 @@ use crate::fds;
 use crate::frames::FrameBuffer;
 use crate::server_memory::Shared;
 use crate::sys::{self, poll_until};
+use crate::tls_session::TlsSession;
 
 /// Attaches over TCP.
 pub(crate) fn attach_tcp(
@@ -26,7 +27,17 @@ pub(crate) fn attach_tcp(
     attach: &Attach,
     deadline: Instant,
 ) -> Result<Attached, FabricError> {
-    exchange(socket, attach, deadline, &mut Vec::new())
+    exchange(&mut Bare { socket, fds: &mut Vec::new() }, attach, deadline)
+}
+
+/// Attaches over TCP with TLS.
+pub(crate) fn attach_sealed(
+    socket: BorrowedFd<'_>,
+    tls: &mut TlsSession,
+    attach: &Attach,
+    deadline: Instant,
+) -> Result<Attached, FabricError> {
+    exchange(&mut Sealed { socket, tls }, attach, deadline)
 }
 
 /// Attaches over a Unix socket; the answer, and the header, the slots and the ledger.
@@ -36,7 +47,7 @@ pub(crate) fn attach_shm(
     deadline: Instant,
 ) -> Result<(Attached, [OwnedFd; 3]), FabricError> {
     let mut fds = Vec::new();
-    let attached = exchange(socket, attach, deadline, &mut fds)?;
+    let attached = exchange(&mut Bare { socket, fds: &mut fds }, attach, deadline)?;
     let fds = fds.try_into().map_err(|_| FabricError::Unexpected)?;
     Ok((attached, fds))
 }
@@ -62,15 +73,54 @@ pub fn answer(
     }
 }
 
+/// What the exchange goes over.
+trait Wire {
+    fn send(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()>;
+    fn receive(&mut self, into: &mut [u8], deadline: Instant) -> io::Result<usize>;
+}
+
+/// A socket; descriptors may come with any of its bytes.
+struct Bare<'a> {
+    socket: BorrowedFd<'a>,
+    fds: &'a mut Vec<OwnedFd>,
+}
+
+impl Wire for Bare<'_> {
+    fn send(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
+        sys::send_all(self.socket, bytes, deadline)
+    }
+
+    fn receive(&mut self, into: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        receive(self.socket, into, deadline, self.fds)
+    }
+}
+
+struct Sealed<'a> {
+    socket: BorrowedFd<'a>,
+    tls: &'a mut TlsSession,
+}
+
+impl Wire for Sealed<'_> {
+    fn send(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
+        self.tls.write_until(self.socket, bytes, deadline).map_err(|(_, error)| error)
+    }
+
+    fn receive(&mut self, into: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        match self.tls.read_until(self.socket, into, deadline)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            len => Ok(len),
+        }
+    }
+}
+
 fn exchange(
-    socket: BorrowedFd<'_>,
+    wire: &mut impl Wire,
     attach: &Attach,
     deadline: Instant,
-    fds: &mut Vec<OwnedFd>,
 ) -> Result<Attached, FabricError> {
     let mut bytes = Vec::new();
     codec::encode(&Frame::Attach(*attach), &mut bytes);
-    sys::send_all(socket, &bytes, deadline).map_err(failed)?;
+    wire.send(&bytes, deadline).map_err(failed)?;
 
     let mut buffer = FrameBuffer::new();
     loop {
@@ -82,7 +132,7 @@ fn exchange(
             };
         }
         // what comes behind the answer is for the executor
-        let received = receive(socket, buffer.missing()?, deadline, fds).map_err(failed)?;
+        let received = wire.receive(buffer.missing()?, deadline).map_err(failed)?;
         buffer.filled(received);
     }
 }

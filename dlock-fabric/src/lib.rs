@@ -15,7 +15,8 @@
 //!
 //! Everything that two processes operate on goes through [`atomic`]; every access is bounded by
 //! the memory it belongs to. A memory belongs to one atomicity domain: [`CpuMemory`] to the CPU's,
-//! [`NicMemory`] to that of an RDMA device.
+//! [`NicMemory`] to that of an RDMA device. Certificates, keys and the rules for peers' are in
+//! [`tls`].
 
 pub mod atomic;
 pub mod baseline;
@@ -38,6 +39,8 @@ mod stream;
 mod sys;
 mod tcp;
 pub mod threads;
+pub mod tls;
+pub mod tls_session;
 pub mod verbs;
 
 pub use dlock_core::clock::ClockEstimate;

@@ -15,9 +15,13 @@
 //! everybody who waits is told at once. A peer that does not read breaks nothing; calls to it
 //! end at their deadlines.
 //!
-//! Lock order: `rx` (held by the leader alone), `out`, `inbox`.
+//! *TLS.* With it both directions share one `TlsSession`: whoever reads may have to write (a key
+//! update is answered) and the other way round. It has a mutex of its own, for single steps that
+//! never wait. What it has sealed and the socket has not taken counts as backlog.
+//!
+//! Lock order: `rx` (held by the leader alone), `out`, `tls`, `inbox`. Only `rx` is held asleep.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -30,6 +34,7 @@ use crate::fork::{NotInherited, Owner};
 use crate::frames::FrameBuffer;
 use crate::inbox::{lock, Answer, Broken, Expected, Inbox, Receiver};
 use crate::sys::{self, poll_until, receive_now, send_now, SPIN};
+use crate::tls_session::{Socket, TlsSession};
 
 /// Bytes that may wait to be sent; beyond that, callers wait for room.
 const OUT_MAX: usize = 4 * FRAME_LEN_MAX;
@@ -48,6 +53,8 @@ pub(crate) enum NotSent {
 #[derive(Debug)]
 pub(crate) struct Stream {
     fd: NotInherited<OwnedFd>,
+    /// What everything is sealed with, if it is.
+    tls: Option<Mutex<TlsSession>>,
     owner: Owner,
     broken: AtomicBool,
     /// Bytes wait in `out`: whoever sleeps should look for room, too.
@@ -66,12 +73,20 @@ struct Out {
     appended_total: u64,
     sent_total: u64,
     last_seq: u64,
+    /// Some of what was sent is sealed, and not at the socket.
+    is_held: bool,
 }
 
 impl Stream {
     pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self::sealed(fd, None)
+    }
+
+    /// The same of a connection whose handshake is done.
+    pub(crate) fn sealed(fd: OwnedFd, tls: Option<TlsSession>) -> Self {
         Self {
             fd: NotInherited::new(fd),
+            tls: tls.map(Mutex::new),
             owner: Owner::current(),
             broken: AtomicBool::new(false),
             backlog: AtomicBool::new(false),
@@ -197,7 +212,8 @@ impl Stream {
         let goal = out.appended_total;
         loop {
             self.flush(&mut out);
-            if out.sent_total >= goal || self.is_broken() || Instant::now() >= deadline {
+            let is_sent = out.sent_total >= goal && !out.is_held;
+            if is_sent || self.is_broken() || Instant::now() >= deadline {
                 return;
             }
             drop(out);
@@ -208,19 +224,33 @@ impl Stream {
 
     /// Sends what the socket takes.
     fn flush(&self, out: &mut Out) {
-        while !out.waiting().is_empty() {
-            match send_now(self.fd.as_fd(), out.waiting()) {
+        let mut tls = self.tls.as_ref().map(lock);
+        let mut is_lost = false;
+        loop {
+            let sent = match (&mut tls, out.waiting()) {
+                (None, []) => break,
+                (None, waiting) => send_now(self.fd.as_fd(), waiting),
+                (Some(tls), []) => match or_not_now(tls.flush(&mut Socket(self.fd.as_fd()))) {
+                    Ok(_) => break,
+                    Err(error) => Err(error),
+                },
+                (Some(tls), waiting) => {
+                    or_not_now(tls.write(&mut Socket(self.fd.as_fd()), waiting))
+                }
+            };
+            match sent {
                 Ok(Some(len)) => {
                     out.sent += len;
                     out.sent_total += len as u64;
                 }
                 Ok(None) => break,
                 Err(_) => {
-                    self.break_off();
+                    is_lost = true;
                     break;
                 }
             }
         }
+        out.is_held = tls.as_ref().is_some_and(|tls| tls.has_backlog());
         if out.waiting().is_empty() {
             out.bytes.clear();
             out.sent = 0;
@@ -228,7 +258,28 @@ impl Stream {
             out.bytes.drain(..out.sent);
             out.sent = 0;
         }
-        self.backlog.store(!out.bytes.is_empty(), Ordering::Release);
+        // before `tls` is unlocked: a reader with something to send says so after this
+        self.backlog.store(!out.bytes.is_empty() || out.is_held, Ordering::Release);
+        drop(tls);
+        if is_lost {
+            self.break_off();
+        }
+    }
+
+    /// Receives what is there; `None`: nothing yet.
+    fn receive_now(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        let Some(tls) = &self.tls else { return receive_now(self.fd.as_fd(), into) };
+        let mut tls = lock(tls);
+        let received = loop {
+            match tls.read(&mut Socket(self.fd.as_fd()), into) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => break or_not_now(received),
+            }
+        };
+        if tls.has_backlog() {
+            self.backlog.store(true, Ordering::Release);
+        }
+        received
     }
 
     fn has_backlog(&self) -> bool {
@@ -245,7 +296,7 @@ impl Stream {
     fn receive(&self, into: &mut [u8], deadline: Instant) -> io::Result<Option<usize>> {
         let spin_until = (Instant::now() + SPIN).min(deadline);
         loop {
-            if let Some(len) = receive_now(self.fd.as_fd(), into)? {
+            if let Some(len) = self.receive_now(into)? {
                 return Ok(Some(len));
             }
             let now = Instant::now();
@@ -330,6 +381,15 @@ impl Drop for Stream {
         if self.owner.is_here() {
             self.shut_down();
         }
+    }
+}
+
+/// `None`: the socket is to be waited for.
+fn or_not_now<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

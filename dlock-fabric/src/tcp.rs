@@ -31,6 +31,8 @@ use crate::server_clock::{self, Ping, SharedEstimate};
 use crate::shm::{send_request, SEND_WAIT};
 use crate::stream::{NotSent, Stream};
 use crate::sys::deadline_in;
+use crate::tls::Tls;
+use crate::tls_session::TlsSession;
 
 /// How long a reading of the server clock may take.
 const CLOCK_WAIT: Duration = Duration::from_secs(1);
@@ -59,6 +61,25 @@ impl TcpExecutor {
         Self::attach_on(OwnedFd::from(net::connect(addr)?), attach, clock)
     }
 
+    /// Attaches with TLS: whoever answers is a primary of its CA.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach), and `Tls`.
+    pub fn attach_sealed(
+        addr: SocketAddr,
+        tls: &Tls,
+        attach: &Attach,
+        clock: ClockEstimate,
+    ) -> Result<Self, FabricError> {
+        let (kind, deadline) = (FabricKind::Tcp, deadline_in(net::CONNECT_WAIT));
+        let socket = OwnedFd::from(net::connect(addr)?);
+        let mut session = TlsSession::connect(tls, addr.ip())?;
+        session.shake_until(socket.as_fd(), deadline).map_err(FabricError::Handshake)?;
+        let attach = Attach { fabric: kind, verbs: None, ..*attach };
+        handshake::attach_sealed(socket.as_fd(), &mut session, &attach, deadline)?;
+        Ok(Self::over(kind, Stream::sealed(socket, Some(session)), clock))
+    }
+
     /// Attaches over a connected stream socket.
     ///
     /// # Errors
@@ -83,12 +104,11 @@ impl TcpExecutor {
     ) -> Result<Self, FabricError> {
         let attach = Attach { fabric: kind, verbs: None, ..*attach };
         handshake::attach_tcp(socket.as_fd(), &attach, deadline_in(net::CONNECT_WAIT))?;
-        Ok(Self {
-            kind,
-            stream: Stream::new(socket),
-            clock: SharedEstimate::new(clock),
-            ping: Mutex::default(),
-        })
+        Ok(Self::over(kind, Stream::new(socket), clock))
+    }
+
+    fn over(kind: FabricKind, stream: Stream, clock: ClockEstimate) -> Self {
+        Self { kind, stream, clock: SharedEstimate::new(clock), ping: Mutex::default() }
     }
 
     /// Takes a new estimate of the server clock, if it is better than the one in use is by now, or

@@ -8,6 +8,7 @@ use std::time::Duration;
 use dlock_core::fabric::{listed, FabricKind};
 use dlock_core::limits;
 pub use dlock_core::membership::Orphans;
+use dlock_fabric::tls::Tls;
 
 use crate::cpuset::CpuSet;
 use crate::device;
@@ -71,6 +72,9 @@ pub struct ServerConfig {
     /// The address (GID) of the RDMA port to serve on; all zero: any. One that no port has is an
     /// error if this host has ports that can be used, no device is named, and verbs are not off.
     pub eid: [u8; 16],
+    /// What connections to the port are secured with; `None`: they are not. Verbs are not offered
+    /// beside it: their chains would travel in the clear.
+    pub tls: Option<Tls>,
     /// Clients at a time.
     pub clients_max: usize,
     /// Locks at a time.
@@ -103,6 +107,7 @@ impl Default for ServerConfig {
             orphans: Orphans::Lease,
             device: None,
             eid: [0; 16],
+            tls: None,
             clients_max: limits::CLIENTS_MAX,
             locks_max: limits::LOCKS_MAX,
             objects_max: limits::OBJECTS_MAX,
@@ -144,6 +149,14 @@ impl ServerConfig {
                 (mode > 1).then(|| format!("tp_mode is {mode}: it must be 0 or 1"))
             })
             .or_else(|| self.no_fabric())
+            .or_else(|| {
+                let both = self.tls.is_some() && self.verbs == VerbsUse::On;
+                both.then(|| {
+                    "verbs are on, and so is TLS, which does not cover them: turn verbs off, or \
+                     leave TLS out"
+                        .to_string()
+                })
+            })
     }
 
     /// Whether clients may come over this fabric, if this host can offer it.

@@ -38,6 +38,7 @@ causes! {
     TableFull = "connections beyond the most that are served",
     NotAccepted = "connections that could not be accepted",
     Stranger = "processes of other users, or that could not be identified",
+    Handshake = "connections whose TLS handshake failed",
     ChannelLost = "command channels that were lost while they were made",
     WrongFrame = "clients that sent frames out of place, or no frames",
     AttachRefused = "command channels that were refused",

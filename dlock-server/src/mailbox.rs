@@ -16,7 +16,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use dlock_core::control::{Attach, ControlReply, ControlRequest, Session};
 use dlock_core::counters::{Counter, Counters, COUNTERS};
-use dlock_core::ids::ClientId;
+use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::Gone;
 use dlock_core::primary::{ClientSnapshot, Primary};
 use dlock_core::status::Status;
@@ -66,7 +66,13 @@ pub(crate) type Opening = oneshot::Sender<Result<Session, Status>>;
 /// What the control thread asks of the command thread.
 pub(crate) enum Event {
     /// `Init` or `Reinit` on a connection that is bound to nobody yet.
-    Open { request: ControlRequest, link: Arc<ConnectionHandle>, reply: Opening },
+    Open {
+        request: ControlRequest,
+        link: Arc<ConnectionHandle>,
+        /// Whose certificate it has shown.
+        identity: Option<Identity>,
+        reply: Opening,
+    },
     /// Any other request, on a connection bound to this client.
     Control {
         client: ClientId,
@@ -79,7 +85,7 @@ pub(crate) enum Event {
     /// All clients, and whether they have a control connection.
     Clients { reply: oneshot::Sender<Vec<(ClientSnapshot, bool)>> },
     /// Whether this client may attach now: queue pairs take time, and are made for no stranger.
-    MayAttach { attach: Attach, reply: oneshot::Sender<Status> },
+    MayAttach { attach: Attach, identity: Option<Identity>, reply: oneshot::Sender<Status> },
     /// A connection wants to be a command channel; it is answered by the command thread.
     Attach(Guest),
     /// The processes that these clients of the predecessor had on this host have ended.

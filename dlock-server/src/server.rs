@@ -18,6 +18,7 @@ use dlock_core::limits::HANDLES_MAX;
 use dlock_core::membership::Rules;
 use dlock_core::primary::{Primary, PrimaryConfig};
 use dlock_fabric::threads::ProcessLimits;
+use dlock_fabric::tls::Tls;
 use dlock_fabric::{threads, CpuMemory, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
@@ -26,8 +27,8 @@ use tokio::sync::{oneshot, Notify};
 use crate::capacity::{Bound, Capacity, Needs};
 use crate::channel::CHANNELS_MAX;
 use crate::command::{self, Worker};
-use crate::config::{cpus, ServerConfig};
-use crate::control::{self, ServerInfo};
+use crate::config::{cpus, ServerConfig, VerbsUse};
+use crate::control::{self, secure, ServerInfo};
 use crate::cpuset::CpuSet;
 use crate::device::{self, Need};
 use crate::epoch::{self, ServerClock};
@@ -57,6 +58,7 @@ pub struct Server {
     ended: Arc<Notify>,
     threads: Vec<JoinHandle<()>>,
     admin: Option<AdminSocket>,
+    tls: Option<Tls>,
 }
 
 impl Server {
@@ -69,8 +71,12 @@ impl Server {
     }
 
     /// `taking`: whether its state file may be another primary's, whose place this one takes.
-    pub(crate) fn start_as(config: ServerConfig, taking: Taking) -> Result<Self, StartError> {
+    pub(crate) fn start_as(mut config: ServerConfig, taking: Taking) -> Result<Self, StartError> {
         config.check()?;
+        if config.tls.is_some() && config.verbs != VerbsUse::Off {
+            log::info!("verbs are not offered: TLS does not cover them");
+            config.verbs = VerbsUse::Off;
+        }
         let ctrl_cpus = cpus("control", config.ctrl_cpuset.as_deref())?;
         let cmd_cpus = cpus("command", config.cmd_cpuset.as_deref())?;
 
@@ -114,6 +120,7 @@ impl Server {
             admin: admin_listener,
             mailbox: mailbox.clone(),
             info,
+            tls: config.tls.clone(),
             connections_max: capacity.connections,
             receipts,
             awaited,
@@ -162,6 +169,7 @@ impl Server {
             ended,
             threads,
             admin,
+            tls: config.tls,
         })
     }
 
@@ -183,6 +191,18 @@ impl Server {
     /// How many clients are let in, and why no more.
     pub fn capacity(&self) -> Capacity {
         self.capacity
+    }
+
+    /// Loads the certificates, keys and revocation lists again, as it does by itself when a file
+    /// has changed: later connections use them, and those that are open go on. What cannot be used
+    /// changes nothing, and is logged. Without TLS nothing is done.
+    ///
+    /// # Latency
+    /// As long as reading the files takes, and decrypting the key: up to seconds.
+    pub fn reload_tls(&self) {
+        if let Some(tls) = &self.tls {
+            secure::reload(tls);
+        }
     }
 
     /// Waits until it has ended although nobody stopped it; why is in the log.

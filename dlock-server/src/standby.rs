@@ -18,11 +18,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::control::secure::reason;
+use crate::log_limit::{limited, Cause};
+use crate::transport::tls::shake_hands;
+use crate::transport::Conn;
 use dlock_core::codec::Frame;
 use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::ids::Seq;
 use dlock_core::standby::{Ground, Standby, Task, SILENCE_NS};
 use dlock_fabric::clock::boot_ns;
+use dlock_fabric::tls::Tls;
+use dlock_fabric::tls_session::TlsSession;
+use log::Level;
 use parking_lot::Mutex;
 use rustix::process::{kill_process_group, Pid, Signal};
 use serde::Deserialize;
@@ -112,7 +119,8 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
     let machine = Standby::new(boot_ns(), nanos(standby.silence), standby.fence.is_some());
     let list = config.state_file.as_deref().map(list_of).unwrap_or_default();
     let heard = Mutex::new(signature(&list));
-    let post = Arc::new(Post { machine: Mutex::new(machine), of: standby.of, list, heard });
+    let (machine, tls) = (Mutex::new(machine), config.tls.clone());
+    let post = Arc::new(Post { machine, of: standby.of, list, heard, tls });
     loop {
         let admin = Admin::open(&config, &post)?;
         let ground = post.watch(&standby).await;
@@ -147,6 +155,8 @@ struct Post {
     list: PathBuf,
     /// Whose the list was when the primary was heard last.
     heard: Mutex<Option<String>>,
+    /// What it is spoken to with: the same as it will serve with.
+    tls: Option<Tls>,
 }
 
 impl Post {
@@ -180,7 +190,7 @@ impl Post {
                 }
                 Task::Probe { until_ns } => {
                     let left = Duration::from_nanos(until_ns.saturating_sub(now_ns));
-                    let probe = timeout(left, probe(self.of));
+                    let probe = timeout(left, probe(self.of, self.tls.as_ref()));
                     let Some(answer) = self.unless_ended(probe).await else { continue };
                     self.probed(matches!(answer, Ok(true)));
                 }
@@ -285,10 +295,28 @@ impl Post {
 }
 
 /// Whether a primary answers there.
-async fn probe(of: SocketAddr) -> bool {
+async fn probe(of: SocketAddr, tls: Option<&Tls>) -> bool {
     let ask = async {
-        let mut stream = TcpStream::connect(of).await?;
+        let stream = TcpStream::connect(of).await?;
         stream.set_nodelay(true)?;
+        let mut stream: Box<dyn Conn> = match tls {
+            None => Box::new(stream),
+            Some(tls) => {
+                let session = TlsSession::connect(tls, of.ip()).map_err(io::Error::other)?;
+                match shake_hands(&stream, session).await {
+                    Ok(shaken) => Box::new(shaken.on(stream)),
+                    Err(error) => {
+                        let why = reason(&error);
+                        limited!(
+                            Cause::Handshake,
+                            Level::Warn,
+                            "no TLS connection with the primary at {of}: {why}"
+                        );
+                        return Err(error);
+                    }
+                }
+            }
+        };
         let question = Frame::Control(Seq(1), ControlRequest::Heartbeat);
         wire::send(&mut stream, &question).await?;
         let answer = Reader::default().next(&mut stream, LEN_MAX, || ()).await;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The program: its ready line, its end, its exit codes.
 
+#[path = "common/certs.rs"]
+mod certs;
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
@@ -192,6 +194,60 @@ fn check_config_tells_good_from_bad_with_file_and_line() {
     let (code, _, errors) = output(&["--check-config", "--config", "/no/such/file"]);
     assert_eq!(code, Some(2));
     assert!(errors.contains("/no/such/file"));
+}
+
+#[test]
+fn beyond_loopback_it_takes_tls_or_a_word_and_tls_takes_files_that_fit() {
+    let ca = certs::Ca::new("ours");
+    let (files, other) = (ca.issue("primary"), ca.issue("other"));
+    let [tls_ca, cert, key] = [&files.ca, &files.cert, &files.key].map(|f| f.to_str().unwrap());
+    let everywhere = ["--check-config", "--listen=0.0.0.0"];
+    let (code, _, errors) = output(&everywhere);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("insecure = true (--insecure)"), "{errors}");
+    assert_eq!(output(&[&everywhere[..], &["--insecure"]].concat()).0, Some(0));
+    let secured = ["--tls-ca", tls_ca, "--tls-cert", cert, "--tls-key", key];
+    let (code, _, errors) = output(&[&everywhere[..], &secured].concat());
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    let (code, _, errors) = output(&[&everywhere[..], &secured[..4]].concat());
+    assert!(code == Some(2) && errors.contains("set key in [tls]"), "{errors}");
+    let wrong = ["--tls-key", other.key.to_str().unwrap()];
+    let (code, _, errors) = output(&[&everywhere[..], &secured[..4], &wrong].concat());
+    assert!(code == Some(2) && errors.contains("does not belong to"), "{errors}");
+    let on = output(&[&everywhere[..], &secured, &["--verbs=on"]].concat());
+    assert!(on.0 == Some(2) && on.2.contains("turn verbs off"), "{}", on.2);
+    let text = format!("[tls]\nca = {tls_ca:?}\ncert = {cert:?}\nkey = \"/no/key\"\n");
+    let file = File::new("tls", &text);
+    let (code, _, errors) = output(&["--check-config", "--config", file.path()]);
+    assert!(code == Some(2) && errors.contains("/no/key does not exist"), "{errors}");
+    let (code, _, errors) = output(&["--check-config", "--config", file.path(), "--tls-key", key]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_hangup_loads_the_files_of_tls_again_and_ends_nothing() {
+    let ca = certs::Ca::new("ours");
+    let (files, client) = (ca.issue("primary"), ca.tls("client"));
+    let [tls_ca, cert, key] = [&files.ca, &files.cert, &files.key].map(|f| f.to_str().unwrap());
+    let secured = ["--tls-ca", tls_ca, "--tls-cert", cert, "--tls-key", key, "--verbs=off"];
+    let (mut running, address) = Running::start(&secured);
+    let shakes_hands = |tls: &dlock_fabric::tls::Tls| {
+        let stream = std::net::TcpStream::connect(address).unwrap();
+        let mut session =
+            dlock_fabric::tls_session::TlsSession::connect(tls, address.ip()).unwrap();
+        let deadline = Instant::now() + common::PATIENCE;
+        session.shake_until(std::os::fd::AsFd::as_fd(&stream), deadline).is_ok()
+    };
+    assert!(shakes_hands(&client));
+    let next = certs::Ca::new("next");
+    next.issue("primary");
+    for file in ["ca.pem", "primary.pem", "primary.key"] {
+        std::fs::copy(next.folder().join(file), ca.folder().join(file)).unwrap();
+    }
+    let renewed = next.tls("client");
+    running.signal(Signal::HUP);
+    eventually("the next certificate is used", || shakes_hands(&renewed));
+    assert!(running.0.try_wait().unwrap().is_none(), "it serves on");
 }
 
 #[test]

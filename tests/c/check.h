@@ -153,6 +153,41 @@ static inline char *mutable_text(const char *text, char *buffer, size_t size)
     return buffer;
 }
 
+/* A file of the folder that DLOCK_TEST_TLS names. */
+static inline char *tls_file(const char *name, char *path, size_t size)
+{
+    snprintf(path, size, "%s/%s", getenv("DLOCK_TEST_TLS"), name);
+    return path;
+}
+
+static char tls_password[] = "correct horse";
+
+static inline void tls_ask(char **password, int *len)
+{
+    *password = tls_password;
+    *len = (int)strlen(tls_password);
+}
+
+/* A program wipes its copy here; this one is needed again. */
+static inline void tls_erase(void *password, int len)
+{
+    NEED(password == tls_password && len == (int)strlen(tls_password));
+}
+
+/* With DLOCK_TEST_TLS in the environment everything speaks TLS; keys may be encrypted. */
+static inline void fill_ssl_cfg(struct ssl_cfg *ssl)
+{
+    static char ca[512], cert[512], key[512];
+    if (getenv("DLOCK_TEST_TLS") == NULL)
+        return;
+    ssl->ssl_enable = true;
+    ssl->ca_path = tls_file("ca.pem", ca, sizeof(ca));
+    ssl->cert_path = tls_file("cert.pem", cert, sizeof(cert));
+    ssl->prkey_path = tls_file("key.pem", key, sizeof(key));
+    ssl->prkey_pwd_cb = tls_ask;
+    ssl->erase_prkey_cb = tls_erase;
+}
+
 static inline void fill_server_cfg(struct server_cfg *cfg, int port)
 {
     static char host[] = HOST;
@@ -163,6 +198,7 @@ static inline void fill_server_cfg(struct server_cfg *cfg, int port)
     cfg->primary.server_ip_str = host;
     cfg->primary.server_port = port;
     cfg->tp_mode = SEPERATE_CONN;
+    fill_ssl_cfg(&cfg->ssl);
 }
 
 static inline void fill_client_cfg(struct client_cfg *cfg, int port)
@@ -171,6 +207,7 @@ static inline void fill_client_cfg(struct client_cfg *cfg, int port)
     cfg->log_level = getenv("DLOCK_TEST_LOG") != NULL ? atoi(getenv("DLOCK_TEST_LOG")) : 0;
     cfg->primary_port = port;
     cfg->tp_mode = SEPERATE_CONN;
+    fill_ssl_cfg(&cfg->ssl);
 }
 
 /* server_start in both languages. */

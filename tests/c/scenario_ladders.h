@@ -275,6 +275,7 @@ static inline void ladder_of_library_init(int port)
         EQ(dclient_lib_init(&cfg), DLOCK_EINVAL);
     }
     fill_client_cfg(&cfg, port);
+    memset(&cfg.ssl, 0, sizeof(cfg.ssl));
     cfg.ssl.ssl_enable = true;
     EQ(dclient_lib_init(&cfg), DLOCK_EINVAL);
     cfg.ssl.ca_path = cfg.ssl.cert_path = cfg.ssl.prkey_path = path;

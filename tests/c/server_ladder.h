@@ -39,7 +39,9 @@ static inline void bad_configurations(void)
     CHECK(refuses(cfg));
     cfg = good, cfg.tp_mode = (trans_mode_t)2;
     CHECK(refuses(cfg));
-    cfg = good, cfg.ssl.ssl_enable = true;
+    cfg = good;
+    memset(&cfg.ssl, 0, sizeof(cfg.ssl));
+    cfg.ssl.ssl_enable = true;
     CHECK(refuses(cfg));
     cfg.ssl.ca_path = cfg.ssl.cert_path = cfg.ssl.prkey_path = path;
     CHECK(refuses(cfg));

@@ -3,8 +3,10 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
+use dlock_client::TlsUse;
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{
     Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Session, VERSION,
@@ -16,6 +18,7 @@ use dlock_core::message::{LockType, Request};
 use dlock_core::status::Status;
 use dlock_core::word_op::Chain;
 use dlock_fabric::frames::FrameBuffer;
+use dlock_fabric::tls_session::TlsSession;
 
 use crate::failure::Failure;
 
@@ -25,6 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// One connection.
 pub struct Wire {
     stream: TcpStream,
+    tls: Option<TlsSession>,
     input: FrameBuffer,
     seq: u64,
 }
@@ -39,7 +43,16 @@ impl Wire {
         stream.set_nodelay(true).map_err(broken)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(broken)?;
-        Ok(Self { stream, input: FrameBuffer::new(), seq: 0 })
+        let material = TlsUse::Environment.material().map_err(broken)?;
+        let tls = match material {
+            None => None,
+            Some(material) => {
+                let mut tls = TlsSession::connect(&material, primary.ip()).map_err(broken)?;
+                tls.shake_until(stream.as_fd(), Instant::now() + PATIENCE).map_err(broken)?;
+                Some(tls)
+            }
+        };
+        Ok(Self { stream, tls, input: FrameBuffer::new(), seq: 0 })
     }
 
     /// The number of the next frame.
@@ -51,7 +64,13 @@ impl Wire {
     pub fn send(&mut self, frame: &Frame) -> Result<(), Failure> {
         let mut bytes = Vec::new();
         codec::encode(frame, &mut bytes);
-        self.stream.write_all(&bytes).map_err(broken)
+        match &mut self.tls {
+            None => self.stream.write_all(&bytes).map_err(broken),
+            Some(tls) => {
+                let sent = tls.write_until(self.stream.as_fd(), &bytes, Instant::now() + PATIENCE);
+                sent.map_err(|(_, error)| broken(error))
+            }
+        }
     }
 
     pub fn receive(&mut self) -> Result<Frame, Failure> {
@@ -59,7 +78,14 @@ impl Wire {
             if let Some((kind, payload)) = self.input.next().map_err(broken)? {
                 return codec::decode(kind, payload).map_err(broken);
             }
-            match self.stream.read(self.input.space()).map_err(broken)? {
+            let received = match &mut self.tls {
+                None => self.stream.read(self.input.space()),
+                Some(tls) => {
+                    let deadline = Instant::now() + PATIENCE;
+                    tls.read_until(self.stream.as_fd(), self.input.space(), deadline)
+                }
+            };
+            match received.map_err(broken)? {
                 0 => return Err(broken("it was closed")),
                 len => self.input.filled(len),
             }

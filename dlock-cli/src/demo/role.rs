@@ -21,6 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use dlock_client::Instance;
+use dlock_client::TlsUse;
 use dlock_core::codec::status_to_wire;
 use dlock_core::control::LockDesc;
 use dlock_core::ids::LockId;
@@ -42,7 +43,10 @@ const LOOP_LEASE_S: u32 = 60;
 pub fn run(role: &Role) -> Result<u8, Failure> {
     match &role.part {
         Part::Primary(role) => {
+            let tls = TlsUse::Environment.material();
+            let tls = tls.map_err(|_| Failure::plain("the files of TLS cannot be used"))?;
             let config = ServerConfig {
+                tls,
                 bind: role.listen,
                 port: role.port,
                 recovery_clients: role.recover,

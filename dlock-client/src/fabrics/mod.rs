@@ -17,6 +17,7 @@ use dlock_core::control::{Attach, FabricKind, Session};
 use dlock_core::exec::Executor;
 use dlock_core::session::Failure;
 use dlock_core::status::Status;
+use dlock_fabric::tls::Tls;
 use dlock_fabric::{ClockEstimate, FabricError, VerbsPath};
 use log::Level;
 
@@ -48,6 +49,8 @@ pub(crate) struct Place<'a> {
     pub(crate) primary: SocketAddr,
     /// As the control channel has told the server clock.
     pub(crate) clock: ClockEstimate,
+    /// What the port is spoken to with.
+    pub(crate) tls: Option<&'a Tls>,
 }
 
 /// A data path.

@@ -20,6 +20,9 @@ pub(super) static FABRIC: Fabric = Fabric {
 
 fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
     let request = place.request(FabricKind::Tcp);
-    let exec = TcpExecutor::attach(place.primary, &request, place.clock)?;
+    let exec = match place.tls {
+        None => TcpExecutor::attach(place.primary, &request, place.clock)?,
+        Some(tls) => TcpExecutor::attach_sealed(place.primary, tls, &request, place.clock)?,
+    };
     Ok(Attached { exec: Arc::new(exec), verbs: None })
 }

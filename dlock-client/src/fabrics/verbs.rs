@@ -25,7 +25,7 @@ pub(super) static FABRIC: Fabric = Fabric {
 };
 
 fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
-    let Place { config, session, primary, clock } = *place;
+    let Place { config, session, primary, clock, tls: _ } = *place;
     let options = options(config)?;
     let request = place.request(FabricKind::Verbs);
     let path = VerbsPath::open(options, primary, request, clock, session.recovering)?;

@@ -17,7 +17,7 @@ use dlock_core::status::Status;
 use super::{done, Instance};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
-use crate::control::{address, Control, Patience};
+use crate::control::{address, ask, Control, Patience};
 use crate::execute::{settle, Limit};
 use crate::failover::{is_without_primary, look_after, Watch, FAILOVER_WAIT};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
@@ -174,6 +174,14 @@ impl Instance {
             },
             Err(Status::ClientRemoved) => Status::ClientRemoved,
             Err(_) => Status::BadResponse,
+        }
+    }
+
+    /// Whether there is a primary at this address; connecting and its answer may take so long.
+    pub(crate) fn asks(&self, peer: SocketAddr, wait: Duration) -> Heard {
+        match self.config.tls.material() {
+            Ok(tls) => ask(peer, wait, tls.as_ref()),
+            Err(_) => Heard::Nothing, // it was logged
         }
     }
 

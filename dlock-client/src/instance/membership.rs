@@ -565,8 +565,9 @@ fn join(
 ) -> Result<Joined, Status> {
     let choice = config.effective_fabric()?;
     let Patience { wait, silence } = patience;
-    let mut control =
-        Control::connect(peer, silence.map_or(wait, |silence| silence.min(wait)), level)?;
+    let tls = config.tls.material()?;
+    let connect = silence.map_or(wait, |silence| silence.min(wait));
+    let mut control = Control::connect(peer, connect, level, tls.as_ref())?;
     let sent_ns = boot_ns();
     let reply = control.call_while_there(request, patience.deadline(), silence);
     let received_ns = boot_ns();
@@ -577,7 +578,7 @@ fn join(
     }
     let session = session::accept(reply, expected)?;
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
-    match attach(config, choice, &session, control.peer(), clock) {
+    match attach(config, choice, &session, control.peer(), clock, tls.as_ref()) {
         Ok(Attached { exec, verbs }) => {
             // a primary of version 1 does not know the request
             let asks_readers = config.exact_views && session.version >= 2;

@@ -9,11 +9,12 @@ pub mod site;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_client::{
     Client, ClientConfig, Config, FabricChoice, FabricKind, Instance, LockDesc, LockId, LockType,
-    Mode,
+    Mode, NoPassword, Tls, TlsFiles,
 };
 use dlock_client::{OpResult, Status};
 use dlock_core::fabric::Executes;
@@ -60,7 +61,21 @@ pub fn server_with(config: ServerConfig) -> Server {
 /// On this port of the loopback interface.
 pub fn server_at(port: u16, config: ServerConfig) -> Server {
     let verbs = if on_verbs() { VerbsUse::On } else { VerbsUse::Off };
-    Server::start(ServerConfig { port, verbs, ..config }).expect("the primary starts")
+    let tls = config.tls.or_else(tls_of_environment);
+    Server::start(ServerConfig { port, verbs, tls, ..config }).expect("the primary starts")
+}
+
+/// With `DLOCK_TLS_CA` and its neighbours in the environment clients speak TLS, and so do the
+/// primaries here, with the same certificate.
+fn tls_of_environment() -> Option<Tls> {
+    let path = |name: &str| std::env::var_os(name).map(Into::into);
+    let files = TlsFiles {
+        ca: path(dlock_client::TLS_CA_VARIABLE)?,
+        crl: path(dlock_client::TLS_CRL_VARIABLE),
+        cert: path(dlock_client::TLS_CERT_VARIABLE)?,
+        key: path(dlock_client::TLS_KEY_VARIABLE)?,
+    };
+    Some(Tls::load(files, Arc::new(NoPassword)).expect("the files of the environment"))
 }
 
 /// The id that the primary gives a lock of this name, if it is positive and free.

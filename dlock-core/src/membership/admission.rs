@@ -10,7 +10,7 @@ use super::{
 use crate::clock::ServerTime;
 use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN};
 use crate::fabric::{Executes, FabricKind};
-use crate::ids::ClientId;
+use crate::ids::{ClientId, Identity};
 use crate::planted::{self, Bug};
 use crate::primary::{Primary, LOOKS_MAX};
 use crate::status::Status;
@@ -26,6 +26,22 @@ pub struct Draws<'a> {
 impl std::fmt::Debug for Draws<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Draws")
+    }
+}
+
+/// A control connection that asks to be let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its number.
+    pub control: u64,
+    /// Whose certificate it has shown; `None`: this primary asks for none.
+    pub identity: Option<Identity>,
+}
+
+/// Without a certificate.
+impl From<u64> for Caller {
+    fn from(control: u64) -> Self {
+        Self { control, identity: None }
     }
 }
 
@@ -63,6 +79,8 @@ pub struct Joining {
     pub fabric: FabricKind,
     /// The process at its other end, if it is to map the memory.
     pub process: Option<JoiningProcess>,
+    /// Whose certificate it has shown; `None`: none is asked for there.
+    pub identity: Option<Identity>,
 }
 
 /// A process that is to map the memory.
@@ -77,12 +95,18 @@ pub struct JoiningProcess {
 impl Joining {
     /// Over a fabric whose clients map nothing.
     pub fn over(fabric: FabricKind) -> Self {
-        Self { fabric, process: None }
+        Self { fabric, process: None, identity: None }
+    }
+
+    /// The same, by a connection that has shown this certificate.
+    #[must_use]
+    pub fn shown(self, identity: Option<Identity>) -> Self {
+        Self { identity, ..self }
     }
 
     /// Over a fabric whose clients map the memory: by this process.
     pub fn by(fabric: FabricKind, pid: Option<i32>, is_known: bool) -> Self {
-        Self { fabric, process: Some(JoiningProcess { pid, is_known }) }
+        Self { fabric, process: Some(JoiningProcess { pid, is_known }), identity: None }
     }
 }
 
@@ -106,21 +130,23 @@ pub(super) struct Wanted {
     pub(super) version: u8,
     pub(super) horizon_s: u32,
     pub(super) control: u64,
+    pub(super) identity: Option<Identity>,
 }
 
 impl Membership {
-    /// `Init` or `Reinit` on the control connection of this number.
+    /// `Init` or `Reinit` on a control connection.
     ///
     /// # Errors
-    /// `VersionMismatch`; `Error` (another tp_mode, a wrong secret, no id found, or no admission
-    /// request); `NotReady`; `ServerNoResource`; `ClientRemoved`.
+    /// `VersionMismatch`; `Error` (another tp_mode, a wrong secret, the certificate of
+    /// another client, no id found, or no admission request); `NotReady`; `ServerNoResource`;
+    /// `ClientRemoved`.
     pub fn open<M: MemberMemory>(
         &mut self,
         now: ServerTime,
         primary: &mut Primary,
         mem: &mut M,
         request: &ControlRequest,
-        control: u64,
+        caller: impl Into<Caller>,
         draws: Draws<'_>,
     ) -> Result<Opened, Status> {
         use ControlRequest as R;
@@ -142,7 +168,8 @@ impl Membership {
         }
         // a client of version 1 knows no horizon
         let horizon_s = horizon_s.filter(|_| version >= 2).unwrap_or(0).min(HORIZON_S_MAX);
-        let wanted = Wanted { version, horizon_s, control };
+        let Caller { control, identity } = caller.into();
+        let wanted = Wanted { version, horizon_s, control, identity };
         match back {
             None if primary.is_recovering() => return Err(Status::NotReady),
             Some((client, proof)) if self.members.contains_key(&client) => {
@@ -150,7 +177,7 @@ impl Membership {
                 let admission = self.come_back(now, primary, who, wanted, draws.secret);
                 return admission.map(Opened::Admitted);
             }
-            Some((client, proof)) => primary.may_adopt(client, proof)?,
+            Some((client, proof)) => primary.may_adopt(client, proof, identity)?,
             None => {}
         }
         // a member keeps its place until it is undone
@@ -166,7 +193,9 @@ impl Membership {
         };
         primary.add_client(client)?;
         self.members.insert(client, Member::new(secret, wanted.version, wanted.control));
-        self.with(client, |member| member.horizon_s = wanted.horizon_s);
+        self.with(client, |member| {
+            (member.horizon_s, member.identity) = (wanted.horizon_s, wanted.identity);
+        });
         Ok(Opened::Admitted(self.welcome(now, primary, client, back.is_some())))
     }
 
@@ -190,7 +219,7 @@ impl Membership {
         let Some(member) = self.members.get(&client) else {
             return Err(Status::ClientRemoved);
         };
-        if !member.proves(proof) {
+        if !member.proves(proof) || !member.is_of(wanted.identity) {
             return Err(Status::Error);
         }
         let has_session = member.has_session();
@@ -299,6 +328,10 @@ impl Membership {
             return Status::ClientRemoved;
         };
         if self.target(attach).is_none() {
+            return Status::Error;
+        }
+        // a process of this host shows its credentials to the transport, and no certificate
+        if joining.process.is_none() && !member.is_of(joining.identity) {
             return Status::Error;
         }
         if member.channels + 1 >= self.rules.channels_max {

@@ -5,6 +5,7 @@ use super::Exit;
 use crate::clock::ServerTime;
 use crate::control::{Secret, UNLIMITED};
 use crate::fabric::{Executes, FabricKind};
+use crate::ids::Identity;
 
 /// Where a member is; see the [module](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,8 @@ pub(super) struct Prepared {
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) secret: Secret,
+    /// Whose certificate registered it: it comes back and attaches with no other.
+    pub(super) identity: Option<Identity>,
     /// The secret before, whose owner may not have heard of the one that it has now.
     pub(super) previous: Option<Secret>,
     /// The session that is to replace this one.
@@ -119,6 +122,7 @@ impl Member {
     pub(super) fn new(secret: Secret, version: u8, control: u64) -> Self {
         Self {
             secret,
+            identity: None,
             previous: None,
             prepared: None,
             version,
@@ -144,6 +148,12 @@ impl Member {
     pub(super) fn proves(&self, secret: Secret) -> bool {
         let is_previous = self.previous.is_some_and(|previous| is_same(previous, secret));
         is_same(self.secret, secret) | is_previous
+    }
+
+    /// Whether a connection that has shown this certificate, or none, may speak for it. It may have
+    /// been registered without one: then one with a certificate is another's.
+    pub(super) fn is_of(&self, identity: Option<Identity>) -> bool {
+        self.identity == identity
     }
 
     /// The command channel of this number has ended.

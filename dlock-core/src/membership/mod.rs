@@ -36,7 +36,8 @@
 //! ³ As far as fabric, secret and recovery permit. ⁴ A client of version 1, which cannot be told
 //! of a lapse, is answered `ClientRemoved`. ⁵ In recovery `NotReady` and Success.
 //! ⁶ Beside the session that it has, which `prepared.rs` tells the end of; a member with one
-//! prepared keeps its place. A wrong secret is answered `Error` in every state.
+//! prepared keeps its place. A wrong secret is answered `Error` in every state, and so is the right
+//! one on a connection whose certificate is not that of the one that registered the client.
 //!
 //! The horizon: every answer to `Init`, `Reinit`, `Attach` and `Heartbeat` of a client of version
 //! 2 carries the server time until which the primary does not act on its silence. Nothing but
@@ -62,7 +63,7 @@ mod prepared;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub use admission::{Admission, Channel, Draws, Joining, JoiningProcess, Opened};
+pub use admission::{Admission, Caller, Channel, Draws, Joining, JoiningProcess, Opened};
 pub use effect::{Effect, Exit};
 pub use ending::Fencing;
 pub use member::{Ending, State};

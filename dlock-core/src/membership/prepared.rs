@@ -67,7 +67,7 @@ impl Membership {
         wanted: Wanted,
         fresh: Secret,
     ) -> Option<Admission> {
-        let Wanted { version, horizon_s, control } = wanted;
+        let Wanted { version, horizon_s, control, .. } = wanted;
         let until = match horizon_s {
             0 => UNLIMITED,
             _ => now.plus_ns(u64::from(horizon_s) * NS),

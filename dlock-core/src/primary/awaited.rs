@@ -22,7 +22,7 @@ use super::Primary;
 use crate::clock::{ServerTime, NS};
 use crate::control::Secret;
 use crate::exec::LockMemory;
-use crate::ids::ClientId;
+use crate::ids::{ClientId, Identity};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 
@@ -33,6 +33,8 @@ pub struct Known {
     pub client: ClientId,
     /// Its proofs: those that it may still use.
     pub secrets: [Secret; 3],
+    /// Whose certificate registered it; `None`: none did.
+    pub identity: Option<Identity>,
     /// Its session horizon, seconds; 0: unlimited.
     pub horizon_s: u32,
     /// It has been given a lock, and may rely on what it did with it.
@@ -80,7 +82,7 @@ pub struct Laggard {
 pub(super) struct Awaited {
     /// Those known that have not told everything, and until when they are waited for.
     missing: BTreeMap<ClientId, ServerTime>,
-    secrets: BTreeMap<ClientId, [Secret; 3]>,
+    proofs: BTreeMap<ClientId, Proofs>,
     /// Those that are here and have not told everything, and since when.
     telling: BTreeSet<(ServerTime, ClientId)>,
     /// Of these, those that [`Primary::take_laggard`] has named.
@@ -96,11 +98,26 @@ pub(super) struct Awaited {
     told: BTreeSet<ClientId>,
 }
 
+/// What a client of the predecessor must show.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Proofs {
+    /// One of these.
+    secrets: [Secret; 3],
+    /// The certificate that it was registered with.
+    identity: Option<Identity>,
+}
+
+impl From<&Known> for Proofs {
+    fn from(known: &Known) -> Self {
+        Self { secrets: known.secrets, identity: known.identity }
+    }
+}
+
 impl Default for Awaited {
     fn default() -> Self {
         Self {
             missing: BTreeMap::new(),
-            secrets: BTreeMap::new(),
+            proofs: BTreeMap::new(),
             telling: BTreeSet::new(),
             late: BTreeSet::new(),
             telling_s: 0,
@@ -132,7 +149,7 @@ impl Primary {
         self.awaited.telling_s = deadline_s.max(TELLING_S);
         let has_locks = |known: &&Known| known.has_locks || planted::is(Bug::IdleAwaited);
         let idle = known.iter().filter(|known| !has_locks(known)).take(self.config.clients_max);
-        self.idle.extend(idle.map(|known| (known.client, known.secrets)));
+        self.idle.extend(idle.map(|known| (known.client, known.into())));
         for known in known.iter().filter(has_locks) {
             let least_s = match planted::is(Bug::DeadlineAlone) {
                 true => deadline_s,
@@ -143,23 +160,30 @@ impl Primary {
                 _ => now.plus_ns(u64::from(least_s) * NS),
             };
             self.awaited.missing.insert(known.client, until);
-            self.awaited.secrets.insert(known.client, known.secrets);
+            self.awaited.proofs.insert(known.client, known.into());
         }
         self.recovering |= !self.awaited.missing.is_empty();
     }
 
-    /// Whether a client that is not known here may come from the predecessor, with this proof.
+    /// Whether a client that is not known here may come from the predecessor, with this proof, on
+    /// a connection that has shown this certificate.
     ///
     /// # Errors
     /// `ClientRemoved`: it may not. `Error`: it is not the one that it says it is.
-    pub fn may_adopt(&self, client: ClientId, proof: Secret) -> Result<(), Status> {
+    pub fn may_adopt(
+        &self,
+        client: ClientId,
+        proof: Secret,
+        identity: Option<Identity>,
+    ) -> Result<(), Status> {
         let of_idle = self.idle.get(&client);
-        let is_known = of_idle.or_else(|| self.awaited.secrets.get(&client));
+        let is_known = of_idle.or_else(|| self.awaited.proofs.get(&client));
         let is_late = !self.recovering && of_idle.is_none();
         match is_known {
             _ if is_late || self.removed.contains(&client) => Err(Status::ClientRemoved),
-            None if !self.awaited.secrets.is_empty() => Err(Status::ClientRemoved),
-            Some(secrets) if !secrets.contains(&proof) => Err(Status::Error),
+            None if !self.awaited.proofs.is_empty() => Err(Status::ClientRemoved),
+            Some(known) if !known.secrets.contains(&proof) => Err(Status::Error),
+            Some(known) if known.identity != identity => Err(Status::Error),
             _ => Ok(()),
         }
     }

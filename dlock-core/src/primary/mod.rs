@@ -35,7 +35,7 @@ pub use undo::Step;
 
 use crate::arbiter::{Arbiter, Caller, LockRef};
 use crate::clock::ServerTime;
-use crate::control::{ControlReply, ControlRequest, LockDesc, Secret};
+use crate::control::{ControlReply, ControlRequest, LockDesc};
 use crate::counters::{Counter, Counters, Told};
 use crate::exec::LockMemory;
 use crate::fabric::{Executes, FabricKind};
@@ -87,7 +87,7 @@ pub struct Primary {
     reinits: BTreeSet<ClientId>,
     awaited: Awaited,
     /// Clients of the predecessor that were never given a lock, until they come.
-    idle: BTreeMap<ClientId, [Secret; 3]>,
+    idle: BTreeMap<ClientId, awaited::Proofs>,
     recovered: Option<Recovered>,
     /// Clients fenced in this recovery. What they claimed was undone, and they do not know it:
     /// they are not adopted a second time.

@@ -16,4 +16,5 @@ pub mod args;
 pub mod code;
 pub mod guard;
 pub mod logging;
+pub mod tls;
 pub mod types;

@@ -4,9 +4,10 @@
 use std::os::raw::{c_char, c_int, c_uint};
 use std::time::{Duration, Instant};
 
-use dlock_client::{ClientConfig, Instance};
+use dlock_client::{ClientConfig, Instance, TlsUse};
 use dlock_core::limits::HEARTBEAT_S_MAX;
 use dlock_ffi_abi::args::{self, Ssl};
+use dlock_ffi_abi::tls::TlsSettings;
 use dlock_ffi_abi::types::{ClientCfg, DebugStats};
 use dlock_ffi_abi::{code, guard, logging};
 use parking_lot::Mutex;
@@ -53,7 +54,7 @@ unsafe fn configuration(
     cfg: *const ClientCfg,
     port: u16,
     ssl: &Ssl,
-) -> Result<ClientConfig, c_int> {
+) -> Result<(ClientConfig, Option<TlsSettings>), c_int> {
     // SAFETY: the caller vouches for the struct; all its fields are integers and pointers.
     let (tp_mode, dev_name, eid) = unsafe { ((*cfg).tp_mode, (*cfg).dev_name, (*cfg).eid.raw) };
     // SAFETY: a device name is null or a terminated string.
@@ -64,14 +65,17 @@ unsafe fn configuration(
         device,
         eid,
         exact_views: true,
+        // what the program says counts, and the environment only if it says nothing
+        tls: if matches!(ssl, Ssl::Enabled) { TlsUse::Off } else { TlsUse::Environment },
         ..ClientConfig::default()
     };
     config.check().map_err(code::of)?;
-    if matches!(ssl, Ssl::Enabled) {
-        log::error!("ssl_enable is set, but this build has no TLS: nothing is sent in the clear");
-        return Err(code::ERROR);
-    }
-    Ok(config)
+    let tls = match ssl {
+        // SAFETY: within the struct, and enabled.
+        Ssl::Enabled => unsafe { TlsSettings::read(std::ptr::addr_of!((*cfg).ssl)) },
+        _ => return Ok((config, None)),
+    };
+    Ok((config, Some(tls.ok_or(code::ERROR)?)))
 }
 
 /// `void dclient_lib_deinit(void)`
@@ -103,8 +107,9 @@ pub unsafe extern "C" fn client_init(client_id: *mut c_int, ip: *const c_char) -
 fn new_client(ip: Option<String>) -> Result<c_int, c_int> {
     let library_context = library::library_context().ok_or(code::ERROR)?;
     let ip = ip.ok_or(code::ERROR)?;
+    let config = library_context.config().ok_or(code::ERROR)?;
     for _ in 0..ID_TRIES_MAX {
-        let instance = Instance::init_shared(&library_context.config, &ip).map_err(code::of)?;
+        let instance = Instance::init_shared(&config, &ip).map_err(code::of)?;
         match library::enter(&library_context, instance) {
             Entered::As(id) => return Ok(id),
             Entered::Gone => break,

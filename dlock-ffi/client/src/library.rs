@@ -21,9 +21,10 @@ use std::os::raw::c_int;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Once, Weak};
 
-use dlock_client::{ClientConfig, Instance};
+use dlock_client::{ClientConfig, Instance, Tls, TlsUse};
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_ffi_abi::code;
+use dlock_ffi_abi::tls::TlsSettings;
 use parking_lot::{Mutex, RwLock};
 
 /// Why there is no client.
@@ -52,6 +53,8 @@ impl Missing {
 
 struct Library {
     config: ClientConfig,
+    /// What the program says of TLS.
+    tls: Option<Arc<LazyTls>>,
     clients: HashMap<i32, Client>,
     /// Tells this library from one that is initialised later.
     incarnation: u64,
@@ -88,17 +91,20 @@ pub(crate) fn last_port() -> u16 {
 ///
 /// # Errors
 /// The one of `make`; `ERROR` if it is initialised already.
-pub(crate) fn start(make: impl FnOnce() -> Result<ClientConfig, c_int>) -> Result<(), c_int> {
+pub(crate) fn start(
+    make: impl FnOnce() -> Result<(ClientConfig, Option<TlsSettings>), c_int>,
+) -> Result<(), c_int> {
     watch_forks();
     let _starting = STARTING.lock();
     if LIBRARY.read().is_some() {
         log::error!("the client library is initialised already");
         return Err(code::ERROR);
     }
-    let config = make()?;
+    let (config, tls) = make()?;
     PORT.store(config.port, Ordering::Relaxed);
     let incarnation = CHANGES.load(Ordering::Relaxed);
-    *LIBRARY.write() = Some(Library { config, clients: HashMap::new(), incarnation });
+    let tls = tls.map(|settings| Arc::new(LazyTls { settings, loaded: Mutex::new(None) }));
+    *LIBRARY.write() = Some(Library { config, tls, clients: HashMap::new(), incarnation });
     Ok(())
 }
 
@@ -134,15 +140,47 @@ pub(crate) fn stop() {
 
 /// What a client to be is configured with.
 pub(crate) struct LibraryContext {
-    pub(crate) config: ClientConfig,
+    config: ClientConfig,
+    tls: Option<Arc<LazyTls>>,
     incarnation: u64,
+}
+
+impl LibraryContext {
+    /// The configuration of a client; `None`: what the program says of TLS cannot be used, and why
+    /// is logged.
+    pub(crate) fn config(&self) -> Option<ClientConfig> {
+        let tls = match &self.tls {
+            None => return Some(self.config.clone()),
+            Some(lazy) => lazy.get()?,
+        };
+        Some(ClientConfig { tls: TlsUse::With(tls), ..self.config.clone() })
+    }
+}
+
+/// The files of TLS, loaded when the first client wants them.
+struct LazyTls {
+    settings: TlsSettings,
+    loaded: Mutex<Option<Tls>>,
+}
+
+impl LazyTls {
+    fn get(&self) -> Option<Tls> {
+        // the callbacks of the program are not called under the lock
+        let loaded = self.loaded.lock().clone();
+        let tls = match loaded {
+            Some(tls) => tls,
+            None => self.settings.load()?,
+        };
+        Some(self.loaded.lock().get_or_insert(tls).clone())
+    }
 }
 
 /// The configuration, if the library is initialised.
 pub(crate) fn library_context() -> Option<LibraryContext> {
     let library = LIBRARY.read();
     let library = library.as_ref()?;
-    Some(LibraryContext { config: library.config.clone(), incarnation: library.incarnation })
+    let (config, tls) = (library.config.clone(), library.tls.clone());
+    Some(LibraryContext { config, tls, incarnation: library.incarnation })
 }
 
 /// What became of a new client.

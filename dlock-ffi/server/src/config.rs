@@ -7,6 +7,7 @@ use std::os::raw::c_int;
 use dlock_core::limits::{PORT_DEFAULT, RECOVERY_CLIENTS_MAX};
 use dlock_ffi_abi::args::{self, Ssl};
 use dlock_ffi_abi::logging;
+use dlock_ffi_abi::tls::TlsSettings;
 use dlock_ffi_abi::types::{PrimaryCfg, ServerCfg};
 use dlock_server::ServerConfig;
 
@@ -19,7 +20,8 @@ pub(crate) struct Checked {
     recovery_clients: u32,
     tp_mode: u8,
     sleep_mode: bool,
-    ssl_enabled: bool,
+    /// What is said of TLS, if it is enabled: `Some(None)`: it cannot be used.
+    tls: Option<Option<TlsSettings>>,
     ip: Option<String>,
     ctrl_cpuset: Option<String>,
     cmd_cpuset: Option<String>,
@@ -44,7 +46,7 @@ pub(crate) unsafe fn read(cfg: *const ServerCfg) -> Option<Checked> {
     let port = checked_port(primary.server_port, "server_port")?;
     check_role(&primary)?;
     // SAFETY: the struct lies within `cfg`.
-    let ssl_enabled = match unsafe { Ssl::read(std::ptr::addr_of!((*cfg).ssl)) } {
+    let is_enabled = match unsafe { Ssl::read(std::ptr::addr_of!((*cfg).ssl)) } {
         Ssl::Disabled => false,
         Ssl::Enabled => true,
         Ssl::Incomplete => {
@@ -54,6 +56,8 @@ pub(crate) unsafe fn read(cfg: *const ServerCfg) -> Option<Checked> {
     let Some(tp_mode) = u8::try_from(tp_mode).ok().filter(|&m| m <= 1) else {
         return refused("tp_mode is neither SEPERATE_CONN nor UNI_CONN");
     };
+    // SAFETY: within `cfg`, and enabled.
+    let tls = is_enabled.then(|| unsafe { TlsSettings::read(std::ptr::addr_of!((*cfg).ssl)) });
     // SAFETY: strings of a configuration are null or terminated; bools are integers.
     unsafe {
         Some(Checked {
@@ -61,7 +65,7 @@ pub(crate) unsafe fn read(cfg: *const ServerCfg) -> Option<Checked> {
             recovery_clients: primary.recovery_client_num,
             tp_mode,
             sleep_mode: (*cfg).sleep_mode_enable != 0,
-            ssl_enabled,
+            tls,
             ip: args::text(primary.server_ip_str),
             ctrl_cpuset: args::text(primary.ctrl_cpuset),
             cmd_cpuset: args::text(primary.cmd_cpuset),
@@ -102,9 +106,10 @@ impl Checked {
     /// The configuration of the primary; `None` if it cannot be one. Device and CPUs are checked
     /// by [`dlock_server::Server::start`].
     pub(crate) fn into_config(self) -> Option<ServerConfig> {
-        if self.ssl_enabled {
-            return refused("ssl_enable is set, but this build has no TLS: not started");
-        }
+        let tls = match self.tls {
+            Some(settings) => Some(settings?.load()?),
+            None => None,
+        };
         let ip = self.ip.unwrap_or_default();
         let Ok(bind) = ip.parse::<IpAddr>() else {
             log::error!("server_ip_str '{ip}' is no IP address: write it in digits");
@@ -120,6 +125,7 @@ impl Checked {
             tp_mode: self.tp_mode,
             device: self.device,
             eid: self.eid,
+            tls,
             ..ServerConfig::default()
         })
     }

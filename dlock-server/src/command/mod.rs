@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::ServerTime;
 use dlock_core::control::{ControlRequest, Offers};
-use dlock_core::ids::ClientId;
+use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::{Membership, Rules, State};
 use dlock_core::primary::{Lapse, Primary, Recovered, Sent};
 use dlock_core::status::Status;
@@ -133,6 +133,7 @@ struct Process {
 struct Waiting {
     request: ControlRequest,
     link: Arc<ConnectionHandle>,
+    identity: Option<Identity>,
     reply: Opening,
 }
 
@@ -267,7 +268,9 @@ impl Worker {
     fn event(&mut self, event: Event) {
         // A receiver that is gone is a connection that has ended: its `Lost` follows.
         match event {
-            Event::Open { request, link, reply } => self.open(request, link, reply),
+            Event::Open { request, link, identity, reply } => {
+                self.open(Waiting { request, link, identity, reply });
+            }
             Event::Clients { reply } => {
                 let _ = reply.send(self.clients());
             }
@@ -275,8 +278,8 @@ impl Worker {
                 let _ = reply.send(self.control(client, link, request));
             }
             Event::Lost { client, link, why } => self.lost(client, link, why),
-            Event::MayAttach { attach, reply } => {
-                let _ = reply.send(self.may_attach_now(&attach));
+            Event::MayAttach { attach, identity, reply } => {
+                let _ = reply.send(self.may_attach_now(&attach, identity));
             }
             Event::Attach(guest) => self.attach(guest),
             Event::Listened => self.members.listened(),

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use dlock_core::control::{Attach, Attached, ControlReply, ControlRequest, FabricKind, Session};
 use dlock_core::fabric::Executes;
-use dlock_core::ids::ClientId;
-use dlock_core::membership::{self, Admission, Draws, Gone, Opened};
+use dlock_core::ids::{ClientId, Identity};
+use dlock_core::membership::{self, Admission, Caller, Draws, Gone, Opened};
 use dlock_core::primary::ClientSnapshot;
 use dlock_core::status::Status;
 use dlock_core::{control::Secret, membership::State};
@@ -20,7 +20,7 @@ use mio::{Interest, Token};
 use super::{Core, Process, Waiting, Worker};
 use crate::channel::Channel;
 use crate::log_limit::{limited, Cause};
-use crate::mailbox::{ConnectionHandle, Opening};
+use crate::mailbox::ConnectionHandle;
 use crate::random::Random;
 use crate::roster::{self, Change};
 use crate::transport::{Guest, Peer, Pump};
@@ -30,19 +30,15 @@ const OPEN_TRIES: usize = 2;
 
 impl Worker {
     /// `Init` or `Reinit`: lets a client in, perhaps not at once if room must be made for it.
-    pub(super) fn open(
-        &mut self,
-        request: ControlRequest,
-        link: Arc<ConnectionHandle>,
-        reply: Opening,
-    ) {
+    pub(super) fn open(&mut self, who: Waiting) {
         for _ in 0..OPEN_TRIES {
-            let opened = self.try_open(&request, &link);
+            let opened = self.try_open(&who);
             self.settle();
             match opened {
                 Ok(Opened::Wait) => {}
                 Ok(Opened::Admitted(admission)) => {
-                    let _ = reply.send(self.enter(admission, link));
+                    let entered = self.enter(admission, who.link, who.identity);
+                    let _ = who.reply.send(entered);
                     return self.settle();
                 }
                 Err(status) => {
@@ -50,14 +46,14 @@ impl Worker {
                         let capacity = self.capacity;
                         limited!(Cause::NoResource, Level::Warn, "a client is refused: {capacity}");
                     }
-                    let _ = reply.send(Err(status));
+                    let _ = who.reply.send(Err(status));
                     return;
                 }
             }
         }
         // One per connection, and those are counted. A place becomes free when one is forgotten.
         self.may_have_room = !self.core.primary.is_undoing();
-        self.waiting.push_back(Waiting { request, link, reply });
+        self.waiting.push_back(who);
     }
 
     /// Tries again to let those in who wait for room.
@@ -66,17 +62,13 @@ impl Worker {
             return;
         }
         for _ in 0..self.waiting.len() {
-            if let Some(Waiting { request, link, reply }) = self.waiting.pop_front() {
-                self.open(request, link, reply);
+            if let Some(who) = self.waiting.pop_front() {
+                self.open(who);
             }
         }
     }
 
-    fn try_open(
-        &mut self,
-        request: &ControlRequest,
-        link: &ConnectionHandle,
-    ) -> Result<Opened, Status> {
+    fn try_open(&mut self, who: &Waiting) -> Result<Opened, Status> {
         let mut random = Random::new().map_err(|error| {
             limited!(Cause::NoResource, Level::Error, "no client can be let in: {error}");
             Status::Error
@@ -86,7 +78,8 @@ impl Worker {
         let draws = Draws { secret, number: &mut number };
         let now = self.core.now();
         let Core { primary, memory, .. } = &mut self.core;
-        self.members.open(now, primary, memory, request, link.id, draws)
+        let caller = Caller { control: who.link.id, identity: who.identity };
+        self.members.open(now, primary, memory, &who.request, caller, draws)
     }
 
     /// The client gets memory, and its answer.
@@ -94,6 +87,7 @@ impl Worker {
         &mut self,
         admission: Admission,
         link: Arc<ConnectionHandle>,
+        identity: Option<Identity>,
     ) -> Result<Session, Status> {
         let client = admission.client;
         let sockets = self.sockets.entry(client).or_default();
@@ -110,7 +104,7 @@ impl Worker {
         let secret = admission.secret;
         self.roster.tell(match admission.is_prepared {
             true => Change::Prepared { client, secret, horizon_s },
-            false => Change::Joined { client, secret, horizon_s },
+            false => Change::Joined { client, secret, horizon_s, identity },
         });
         Ok(Session {
             version: admission.version,
@@ -243,8 +237,8 @@ impl Worker {
     }
 
     /// Whether a client may attach, before its transport makes for it what takes time.
-    pub(super) fn may_attach_now(&self, attach: &Attach) -> Status {
-        let joining = membership::Joining::over(attach.fabric);
+    pub(super) fn may_attach_now(&self, attach: &Attach, identity: Option<Identity>) -> Status {
+        let joining = membership::Joining::over(attach.fabric).shown(identity);
         self.members.may_attach(&self.core.primary, attach, joining)
     }
 

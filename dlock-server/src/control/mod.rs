@@ -13,6 +13,7 @@
 mod admin;
 pub(crate) mod lines;
 mod recovery;
+pub(crate) mod secure;
 mod session;
 mod table;
 pub(crate) mod wire;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::ids::ClientId;
+use dlock_fabric::tls::Tls;
 use log::Level;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
@@ -62,6 +64,8 @@ pub(crate) struct Parts {
     pub(crate) admin: Option<UnixListener>,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) info: ServerInfo,
+    /// What the connections of the port are secured with.
+    pub(crate) tls: Option<Tls>,
     /// Connections at a time.
     pub(crate) connections_max: usize,
     /// Tells when it is kept who the clients are.
@@ -82,6 +86,7 @@ pub(crate) struct Listeners {
     admin: Option<tokio::net::UnixListener>,
     mailbox: Arc<Mailbox>,
     info: ServerInfo,
+    tls: Option<Tls>,
     connections_max: usize,
     receipts: Receipts,
     awaited: Vec<(ClientId, Kept)>,
@@ -91,7 +96,7 @@ pub(crate) struct Listeners {
 /// A runtime of one thread: the one that runs it.
 pub(crate) fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
-        .max_blocking_threads(ADMISSIONS_MAX)
+        .max_blocking_threads(ADMISSIONS_MAX + 1) // and one that loads TLS files
         .max_io_events_per_tick(EVENTS_A_POLL)
         .enable_io()
         .enable_time()
@@ -116,6 +121,7 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
         admin: parts.admin.map(unix).transpose()?,
         mailbox: parts.mailbox,
         info: parts.info,
+        tls: parts.tls,
         connections_max: parts.connections_max,
         receipts: parts.receipts,
         awaited: parts.awaited,
@@ -125,7 +131,7 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
 
 /// Serves until it is stopped. Dropping the runtime afterwards closes every connection.
 pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
-    let Listeners { tcp, own, at_port, admin, mailbox, info, .. } = listeners;
+    let Listeners { tcp, own, at_port, admin, mailbox, info, tls, .. } = listeners;
     let Listeners { connections_max, receipts, awaited, stop, .. } = listeners;
     let table = Table::new(connections_max);
     runtime.block_on(async {
@@ -133,7 +139,11 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
         tokio::spawn(listen(mailbox.clone()));
         tokio::spawn(recovery::watch(mailbox.clone(), awaited));
         tokio::spawn(replaced(mailbox.clone(), receipts.clone()));
-        let service = Service { mailbox: mailbox.clone(), at_port, receipts, clock: info.clock };
+        if let Some(tls) = tls.clone() {
+            tokio::spawn(secure::watch(tls));
+        }
+        let (mail, clock) = (mailbox.clone(), info.clock);
+        let service = Service { mailbox: mail, at_port, receipts, clock, tls };
         tokio::spawn(accept_tcp(tcp, table.clone(), service));
         for (listener, transport) in own {
             tokio::spawn(accept_own(listener, table.clone(), mailbox.clone(), transport));
@@ -173,17 +183,19 @@ pub(super) struct Service {
     at_port: Arc<[Arc<dyn Transport>]>,
     receipts: Receipts,
     clock: ServerClock,
+    /// What the port's connections are secured with.
+    tls: Option<Tls>,
 }
 
 async fn accept_tcp(listener: tokio::net::TcpListener, table: Arc<Table>, service: Service) {
     loop {
         let accepted = listener.accept().await;
-        let Some((stream, permit)) = seated(accepted, &table).await else { continue };
+        let Some((stream, from, permit)) = seated(accepted, &table).await else { continue };
         if let Err(error) = set_options(&stream) {
             log::debug!("a connection was lost at once: {error}");
             continue;
         }
-        tokio::spawn(session::serve(Box::new(stream), permit, service.clone()));
+        tokio::spawn(session::serve(stream, from, permit, service.clone()));
     }
 }
 
@@ -195,18 +207,19 @@ async fn accept_own(
 ) {
     loop {
         let accepted = listener.accept().await;
-        let Some((stream, permit)) = seated(accepted, &table).await else { continue };
+        let Some((stream, _, permit)) = seated(accepted, &table).await else { continue };
         tokio::spawn(session::attach(Box::new(stream), permit, mailbox.clone(), transport.clone()));
     }
 }
 
-/// An accepted connection with its place; `None`: it was refused, or could not be accepted.
+/// An accepted connection, where it is from, and its place; `None`: it was refused, or could
+/// not be accepted.
 async fn seated<S, A>(
     accepted: io::Result<(S, A)>,
     table: &Arc<Table>,
-) -> Option<(S, ConnectionPermit)> {
+) -> Option<(S, A, ConnectionPermit)> {
     match accepted {
-        Ok((stream, _)) => {
+        Ok((stream, from)) => {
             let permit = table.permit();
             if permit.is_none() {
                 limited!(
@@ -216,7 +229,7 @@ async fn seated<S, A>(
                     table.len()
                 );
             }
-            Some((stream, permit?))
+            Some((stream, from, permit?))
         }
         Err(error) => {
             let freed = table.close_silent();

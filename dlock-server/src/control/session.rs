@@ -2,6 +2,7 @@
 //! One connection from its first frame to its end.
 //!
 //! ```text
+//!   (handshake, if the primary has TLS: `secure.rs`)
 //!   first frame   Init | Reinit ─▶ bound to the client: requests and replies until either ends
 //!                 Heartbeat     ─▶ whether this primary serves, and the end
 //!                 Attach        ─▶ its transport ─▶ Guest ─▶ handed to the command thread
@@ -17,6 +18,7 @@
 //! `NotReady` here, and nothing of them is done; of one that it has begun the client hears when the
 //! device works, or the connection ends.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,12 +31,13 @@ use dlock_core::membership::{gives_lock, Gone};
 use dlock_core::status::Status;
 use dlock_fabric::fds::is_open;
 use log::Level;
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::table::ConnectionPermit;
 use super::wire::{self, Reader, WireError, FIRST_LEN_MAX, LEN_MAX};
-use super::Service;
+use super::{secure, Service};
 use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Mailbox};
@@ -45,10 +48,23 @@ use crate::transport::{Conn, Guest, Transport};
 const FIRST_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
 /// Serves a connection of the port: a control connection, or a client of one of these transports.
-pub(super) async fn serve(mut stream: Box<dyn Conn>, permit: ConnectionPermit, service: Service) {
-    let Service { mailbox, at_port: transports, receipts, clock } = service;
+pub(super) async fn serve(
+    stream: TcpStream,
+    from: SocketAddr,
+    permit: ConnectionPermit,
+    service: Service,
+) {
+    let Service { mailbox, at_port: transports, receipts, clock, tls } = service;
+    let deadline = tokio::time::Instant::now() + FIRST_WAIT;
+    let mut stream: Box<dyn Conn> = match tls {
+        None => Box::new(stream),
+        Some(tls) => match secure::known(stream, from, &tls, &permit, &mailbox, deadline).await {
+            Some(known) => Box::new(known),
+            None => return,
+        },
+    };
     let mut reader = Reader::default();
-    match first(&mut reader, &mut stream, &permit).await {
+    match first(&mut reader, &mut stream, &permit, deadline).await {
         Ok(Frame::Control(seq, request)) if opens(&request) => {
             let has_locks = false;
             let session = Session { stream, reader, permit, mailbox, receipts, has_locks };
@@ -95,7 +111,8 @@ pub(super) async fn attach(
     };
     let Some(mut stream) = accepted else { return };
     let mut reader = Reader::default();
-    match first(&mut reader, &mut stream, &permit).await {
+    let deadline = tokio::time::Instant::now() + FIRST_WAIT;
+    match first(&mut reader, &mut stream, &permit, deadline).await {
         Ok(Frame::Attach(attach)) => hand_over(stream, attach, &*transport, &mailbox).await,
         Ok(_) | Err(WireError::Frame(..)) => {
             mailbox.count(Counter::BadRequest);
@@ -110,9 +127,10 @@ async fn first(
     reader: &mut Reader,
     stream: &mut (impl tokio::io::AsyncRead + Unpin),
     permit: &ConnectionPermit,
+    deadline: tokio::time::Instant,
 ) -> Result<Frame, WireError> {
     tokio::select! {
-        first = timeout(FIRST_WAIT, reader.next(stream, FIRST_LEN_MAX, || permit.heard())) => {
+        first = timeout_at(deadline, reader.next(stream, FIRST_LEN_MAX, || permit.heard())) => {
             first.unwrap_or(Err(WireError::Slow))
         }
         () = permit.link.closed() => Err(WireError::Ended),
@@ -181,7 +199,9 @@ impl Session {
         if self.mailbox.is_out() {
             return wire::refuse(&mut self.stream, seq, Status::NotReady).await;
         }
-        let opened = self.mailbox.ask(|reply| Event::Open { request, link, reply }).await;
+        let identity = self.stream.identity();
+        let open = |reply| Event::Open { request, link, identity, reply };
+        let opened = self.mailbox.ask(open).await;
         let session = match opened {
             Ok(Ok(session)) => session,
             Ok(Err(status)) => return wire::refuse(&mut self.stream, seq, status).await,

@@ -12,6 +12,9 @@ use crate::mailbox::ConnectionHandle;
 /// Connections at a time that are not command channels (C API).
 pub(crate) const CONNECTIONS_MAX: usize = 4_000;
 
+/// Handshakes of TLS at a time: all clients may come at once.
+pub(crate) const HANDSHAKES_MAX: usize = 1_024;
+
 /// All connections of one control thread.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -25,6 +28,8 @@ struct ConnectionPermits {
     taken: usize,
     /// Connections that never sent a byte, the oldest first.
     silent: BTreeMap<u64, Arc<ConnectionHandle>>,
+    /// Connections whose peer is not known yet, the oldest first.
+    shaking: BTreeMap<u64, Arc<ConnectionHandle>>,
 }
 
 /// The place of one connection, free again when it is dropped.
@@ -67,9 +72,31 @@ impl Table {
 }
 
 impl ConnectionPermit {
+    /// It shakes hands until this is dropped. If too many do, the oldest of them is closed.
+    pub(super) fn shakes_hands(&self) -> Shaking<'_> {
+        let mut permits = self.table.permits.lock();
+        if permits.shaking.len() >= HANDSHAKES_MAX {
+            if let Some((_, oldest)) = permits.shaking.pop_first() {
+                oldest.close();
+            }
+        }
+        permits.shaking.insert(self.link.id, self.link.clone());
+        Shaking(self)
+    }
+
     /// The connection has sent something.
     pub(super) fn heard(&self) {
         self.table.permits.lock().silent.remove(&self.link.id);
+    }
+}
+
+/// A handshake under way.
+#[derive(Debug)]
+pub(super) struct Shaking<'a>(&'a ConnectionPermit);
+
+impl Drop for Shaking<'_> {
+    fn drop(&mut self) {
+        self.0.table.permits.lock().shaking.remove(&self.0.link.id);
     }
 }
 
@@ -89,6 +116,23 @@ mod tests {
         let mut closed = std::pin::pin!(permit.link.closed());
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         std::future::Future::poll(closed.as_mut(), &mut context).is_ready()
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_handshakes_is_closed_and_one_that_is_done_is_none() {
+        let table = Table::new(HANDSHAKES_MAX + 3);
+        let permits: Vec<ConnectionPermit> =
+            (0..HANDSHAKES_MAX + 3).map(|_| table.permit().unwrap()).collect();
+        let done = permits[0].shakes_hands();
+        let mut shaking: Vec<_> =
+            permits[1..=HANDSHAKES_MAX].iter().map(ConnectionPermit::shakes_hands).collect();
+        assert!(is_closed(&permits[0]) && !is_closed(&permits[1]));
+        drop(done);
+        shaking.push(permits[HANDSHAKES_MAX + 1].shakes_hands());
+        assert!(is_closed(&permits[1]) && !is_closed(&permits[2]));
+        drop(shaking.swap_remove(2));
+        shaking.push(permits[HANDSHAKES_MAX + 2].shakes_hands());
+        assert!(!is_closed(&permits[2]), "there was room");
     }
 
     #[test]

@@ -145,9 +145,11 @@ pub(super) async fn answer(
 pub(crate) async fn send(stream: &mut (impl AsyncWrite + Unpin), frame: &Frame) -> io::Result<()> {
     let mut bytes = Vec::new();
     codec::encode(frame, &mut bytes);
-    timeout(FRAME_WAIT, stream.write_all(&bytes))
-        .await
-        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    let sent = async {
+        stream.write_all(&bytes).await?;
+        stream.flush().await // what it has taken may not be at the socket yet
+    };
+    timeout(FRAME_WAIT, sent).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Tells a peer on a TCP connection why it is not served; the caller closes the connection.
@@ -174,6 +176,11 @@ async fn part(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), frame: &Frame)
     if send(stream, frame).await.is_err() || stream.shutdown().await.is_err() {
         return;
     }
+    linger(stream).await;
+}
+
+/// Reads what a peer still sends that was told that it is not served.
+pub(super) async fn linger(stream: &mut (impl AsyncRead + Unpin)) {
     let drain = async {
         let (mut rest, mut bytes) = (LINGER_BYTES, [0; 1_024]);
         while let Ok(len @ 1..) = stream.read(&mut bytes).await {

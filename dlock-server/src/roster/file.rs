@@ -5,6 +5,7 @@
 //! ```text
 //!   dlock clients 3 6f1c… pid:[4026531836]    where numbers of processes mean something
 //!   joined 5 00112233445566778899aabbccddeeff 9
+//!   joined 6 ffeeddccbbaa99887766554433221100 9 8a4f…    with a certificate: its identity
 //!   locks 5                                   it was given one, or may have been
 //!   mapped 5 4711 881234
 //!   started                                   a primary, with the clients above
@@ -19,13 +20,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use dlock_core::control::Secret;
-use dlock_core::ids::ClientId;
+use dlock_core::ids::{ClientId, Identity};
 
 use super::owner::{home, is_at, Ownership, Taking};
 use super::{Change, Clients, Keeper, Process, UNSEEN_MAX};
 
 const HEAD: &str = "dlock clients 3 ";
-/// Of a list that does not say when a primary has started: it is read, and written as the newest.
+/// Of a list that knows no certificates, and does not say when a primary has started: it is read, and
+/// written as the newest.
 const HEAD_2: &str = "dlock clients 2 ";
 /// Of a list that does not say either who was given a lock.
 const HEAD_1: &str = "dlock clients 1 ";
@@ -77,9 +79,9 @@ impl FileKeeper {
         let mut lines = whole.lines();
         let head = lines.next().unwrap_or_default();
         let of_1 = head.strip_prefix(HEAD_1);
-        let Some(home) = head.strip_prefix(HEAD).or(head.strip_prefix(HEAD_2)).or(of_1) else {
-            let is_cut_off = [HEAD, HEAD_2, HEAD_1].iter().any(|head| head.starts_with(&text));
-            return match is_cut_off {
+        let of_2 = || head.strip_prefix(HEAD_2);
+        let Some(home) = head.strip_prefix(HEAD).or_else(of_2).or(of_1) else {
+            return match [HEAD, HEAD_2, HEAD_1].iter().any(|head| head.starts_with(&text)) {
                 true => Ok(Clients::new()), // nothing was answered for yet
                 false => Err(invalid("its first line is not that of a list of clients")),
             };
@@ -174,7 +176,7 @@ fn history(clients: &Clients) -> Vec<Change> {
         for (&client, kept) in clients.iter().filter(|(_, kept)| kept.unseen == unseen) {
             let horizon_s = kept.horizon_s;
             changes.extend(kept.secrets.iter().enumerate().map(|(n, &secret)| match n {
-                0 => Change::Joined { client, secret, horizon_s },
+                0 => Change::Joined { client, secret, horizon_s, identity: kept.identity },
                 _ => Change::Prepared { client, secret, horizon_s },
             }));
             changes.extend(kept.has_locks.then_some(Change::HasLocks { client }));
@@ -200,11 +202,13 @@ fn write_synced(path: &Path, text: &str) -> io::Result<File> {
 fn line(change: &Change) -> String {
     match change {
         Change::Started => "started\n".to_string(),
-        Change::Joined { client, secret, horizon_s } => {
-            format!("joined {client} {} {horizon_s}\n", digits(secret))
+        Change::Joined { client, secret, horizon_s, identity } => {
+            let identity = identity.map(|identity| format!(" {}", digits(&identity.0)));
+            let identity = identity.unwrap_or_default();
+            format!("joined {client} {} {horizon_s}{identity}\n", digits(&secret.0))
         }
         Change::Prepared { client, secret, horizon_s } => {
-            format!("prepared {client} {} {horizon_s}\n", digits(secret))
+            format!("prepared {client} {} {horizon_s}\n", digits(&secret.0))
         }
         Change::Moved { client } => format!("moved {client}\n"),
         Change::HasLocks { client } => format!("locks {client}\n"),
@@ -219,8 +223,8 @@ fn line(change: &Change) -> String {
     }
 }
 
-fn digits(secret: &Secret) -> String {
-    secret.0.iter().map(|byte| format!("{byte:02x}")).collect()
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn parsed(line: &str) -> Option<Change> {
@@ -236,11 +240,16 @@ fn parsed(line: &str) -> Option<Change> {
     let client = id(words.next()?)?;
     let change = match kind {
         "joined" => {
-            let secret = secret(words.next()?)?;
-            Change::Joined { client, secret, horizon_s: words.next()?.parse().ok()? }
+            let secret = Secret(bytes(words.next()?)?);
+            let horizon_s = words.next()?.parse().ok()?;
+            let identity = match words.next() {
+                Some(word) => Some(Identity(bytes(word)?)),
+                None => None,
+            };
+            Change::Joined { client, secret, horizon_s, identity }
         }
         "prepared" => {
-            let secret = secret(words.next()?)?;
+            let secret = Secret(bytes(words.next()?)?);
             Change::Prepared { client, secret, horizon_s: words.next()?.parse().ok()? }
         }
         "moved" => Change::Moved { client },
@@ -259,15 +268,15 @@ fn id(word: &str) -> Option<ClientId> {
     word.parse().ok().and_then(ClientId::new)
 }
 
-fn secret(word: &str) -> Option<Secret> {
-    let mut secret = [0; 16];
-    if word.len() != 32 || !word.is_ascii() {
+fn bytes<const N: usize>(word: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if word.len() != 2 * N || !word.is_ascii() {
         return None;
     }
-    for (byte, digits) in secret.iter_mut().zip(word.as_bytes().chunks(2)) {
+    for (byte, digits) in bytes.iter_mut().zip(word.as_bytes().chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
     }
-    Some(Secret(secret))
+    Some(bytes)
 }
 
 fn invalid(what: &str) -> io::Error {
@@ -284,7 +293,9 @@ mod tests {
     }
 
     fn joined(n: u32, secret: u8, horizon_s: u32) -> Change {
-        Change::Joined { client: client(n), secret: Secret([secret; 16]), horizon_s }
+        // every other one has a certificate
+        let identity = (n % 2 == 0).then_some(Identity([secret; 32]));
+        Change::Joined { client: client(n), secret: Secret([secret; 16]), horizon_s, identity }
     }
 
     fn me() -> Process {

@@ -23,7 +23,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use dlock_core::control::Secret;
-use dlock_core::ids::ClientId;
+use dlock_core::ids::{ClientId, Identity};
 use dlock_core::primary::Known;
 use log::Level;
 use tokio::sync::watch;
@@ -38,6 +38,8 @@ pub(crate) struct Kept {
     /// Its proofs: that of its session, and behind it those that it may use, too: of the session
     /// before, which it may take for its own if an answer was lost, and of one that is prepared.
     pub(crate) secrets: Vec<Secret>,
+    /// Whose certificate registered it; `None`: none did.
+    pub(crate) identity: Option<Identity>,
     /// Its session horizon, seconds; 0: unlimited.
     pub(crate) horizon_s: u32,
     /// It was given a lock, or may have been: it may rely on it.
@@ -80,8 +82,8 @@ pub(crate) type Clients = BTreeMap<ClientId, Kept>;
 pub(crate) enum Change {
     /// A primary has started with these clients.
     Started,
-    /// A client was let in.
-    Joined { client: ClientId, secret: Secret, horizon_s: u32 },
+    /// A client was let in, with this certificate.
+    Joined { client: ClientId, secret: Secret, horizon_s: u32, identity: Option<Identity> },
     /// It has a session prepared beside its own.
     Prepared { client: ClientId, secret: Secret, horizon_s: u32 },
     /// The session that was prepared last is its own.
@@ -104,10 +106,10 @@ impl Change {
                 kept.unseen = (kept.unseen + 1).min(UNSEEN_MAX + 1);
                 kept.has_locks || kept.unseen <= UNSEEN_MAX
             }),
-            Change::Joined { client, secret, horizon_s } => {
+            Change::Joined { client, secret, horizon_s, identity } => {
                 let kept = clients.entry(*client).or_default();
                 (kept.secrets, kept.horizon_s) = (vec![*secret], *horizon_s);
-                kept.unseen = 0;
+                (kept.identity, kept.unseen) = (*identity, 0);
             }
             Change::Prepared { client, secret, horizon_s } => {
                 let kept = clients.entry(*client).or_default();
@@ -172,7 +174,7 @@ pub(crate) fn known(clients: &Clients) -> Vec<Known> {
         let first = *kept.secrets.first()?;
         let secrets = [0, 1, 2].map(|at| kept.secrets.get(at).copied().unwrap_or(first));
         let Kept { horizon_s, has_locks, .. } = *kept;
-        Some(Known { client, secrets, horizon_s, has_locks })
+        Some(Known { client, secrets, identity: kept.identity, horizon_s, has_locks })
     };
     all.into_iter().filter_map(known).collect()
 }
@@ -333,7 +335,8 @@ mod tests {
     }
 
     fn joined(n: u32, secret: u8) -> Change {
-        Change::Joined { client: id(n), secret: Secret([secret; 16]), horizon_s: 9 }
+        let secret = Secret([secret; 16]);
+        Change::Joined { client: id(n), secret, horizon_s: 9, identity: None }
     }
 
     fn prepared(n: u32, secret: u8, horizon_s: u32) -> Change {

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 
+use dlock_core::ids::Identity;
 use dlock_fabric::net;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -18,6 +19,11 @@ pub(crate) trait Conn: AsyncRead + AsyncWrite + Unpin + Send + Sync {
     /// Its socket, to ask it who the peer is.
     fn socket(&self) -> BorrowedFd<'_>;
 
+    /// Whose certificate the peer has shown; `None`: none is asked for.
+    fn identity(&self) -> Option<Identity> {
+        None
+    }
+
     /// The same for the command thread, with everything that belongs to it.
     ///
     /// # Errors
@@ -26,9 +32,18 @@ pub(crate) trait Conn: AsyncRead + AsyncWrite + Unpin + Send + Sync {
 }
 
 /// A connection of the command thread; nonblocking. Its descriptor is for the poll.
-pub(crate) trait Line: Read + Write + AsFd + Send + Debug {}
+///
+/// What `write` has taken is at the socket once `flush` has succeeded. `Interrupted`: something was
+/// done, and there may be more to do at once.
+pub(crate) trait Line: Read + Write + AsFd + Send + Debug {
+    /// Whether the poll will tell when there is more, after a read that did not fill its buffer.
+    fn is_emptied(&self) -> bool {
+        true
+    }
+}
 
-impl<T: Read + Write + AsFd + Send + Debug> Line for T {}
+impl Line for std::net::TcpStream {}
+impl Line for std::os::unix::net::UnixStream {}
 
 impl Conn for TcpStream {
     fn socket(&self) -> BorrowedFd<'_> {

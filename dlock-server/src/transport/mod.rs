@@ -19,6 +19,7 @@ mod output;
 mod shm;
 mod stream;
 mod tcp;
+pub(crate) mod tls;
 mod verbs;
 
 use std::fmt::Debug;
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::control::{Attach, Attached, FabricKind};
 use dlock_core::fabric::{listed, Offers};
-use dlock_core::ids::ClientId;
+use dlock_core::ids::{ClientId, Identity};
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::membership::Joining;
 use dlock_core::status::Status;
@@ -151,6 +152,8 @@ pub(crate) struct Guest {
     kind: FabricKind,
     /// The process at the other end, if it is to map the memory.
     pub(crate) process: Option<Peer>,
+    /// Whose certificate it has shown.
+    identity: Option<Identity>,
     pub(crate) pump: Box<dyn Pump>,
     /// The client waits no longer.
     deadline: Instant,
@@ -169,8 +172,9 @@ impl Guest {
         asked: Instant,
     ) -> io::Result<Self> {
         let Admitted { process, pump } = admitted;
+        let identity = connection.identity();
         let pump = pump(connection.into_line()?);
-        Ok(Self { attach, kind, process, pump, deadline: asked + ATTACH_WAIT })
+        Ok(Self { attach, kind, process, identity, pump, deadline: asked + ATTACH_WAIT })
     }
 
     /// Whether the client has given up: its command channel would be nobody's, and would end the
@@ -181,10 +185,11 @@ impl Guest {
 
     /// What membership has to know of it.
     pub(crate) fn joining(&self) -> Joining {
-        match &self.process {
+        let joining = match &self.process {
             Some(peer) => Joining::by(self.kind, peer.pid, peer.process.is_known()),
             None => Joining::over(self.kind),
-        }
+        };
+        joining.shown(self.identity)
     }
 }
 
@@ -319,7 +324,7 @@ mod tests {
         let pump = Box::new(StreamPump::new(Box::new(line)));
         let asked = Instant::now();
         let (kind, deadline) = (FabricKind::Tcp, asked + ATTACH_WAIT);
-        let guest = Guest { attach, kind, process: None, pump, deadline };
+        let guest = Guest { attach, kind, process: None, identity: None, pump, deadline };
         assert!(!guest.is_late(asked) && guest.is_late(asked + ATTACH_WAIT));
         assert_eq!(guest.joining(), Joining::over(kind), "what it has come over counts");
     }

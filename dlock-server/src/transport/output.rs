@@ -60,6 +60,11 @@ impl Output {
         }
     }
 
+    /// Everything that it took is at its socket.
+    pub(crate) fn flushed(&mut self) {
+        self.blocked_since = None;
+    }
+
     /// The client takes no more now, and has all the time it wants to.
     ///
     /// # Errors

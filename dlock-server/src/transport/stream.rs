@@ -123,7 +123,7 @@ impl Pump for StreamPump {
             Ok(len) => {
                 input.filled(len);
                 // A short read has emptied the socket: the poll tells when more comes.
-                self.readable = len == room || self.closing;
+                self.readable = len == room || self.closing || !self.line.is_emptied();
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -155,7 +155,17 @@ impl Pump for StreamPump {
                 Err(error) => return Err(error),
             }
         }
-        self.wait_for_room(false, registry)
+        match self.line.flush() {
+            Ok(()) => {
+                output.flushed();
+                self.wait_for_room(false, registry)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                output.block()?;
+                self.wait_for_room(true, registry)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn close(self: Box<Self>, registry: &Registry) -> Option<Box<dyn Fence>> {

@@ -61,10 +61,10 @@ impl Transport for Verbs {
     fn admit<'a>(
         &'a self,
         attach: &'a Attach,
-        conn: &'a dyn Conn,
+        connection: &'a dyn Conn,
         mailbox: &'a Mailbox,
     ) -> Admitting<'a> {
-        Box::pin(self.make(attach, conn, mailbox))
+        Box::pin(self.make(attach, connection, mailbox))
     }
 }
 
@@ -76,21 +76,23 @@ impl Verbs {
     async fn make(
         &self,
         attach: &Attach,
-        conn: &dyn Conn,
+        connection: &dyn Conn,
         mailbox: &Mailbox,
     ) -> Result<Admitted, Status> {
+        let identity = connection.identity();
         let wanted: VerbsAttach = attach.verbs.ok_or(Status::Error)?;
         if mailbox.is_out() {
             return Err(Status::NotReady);
         }
-        match mailbox.ask(|reply| Event::MayAttach { attach: *attach, reply }).await {
+        let may = |reply| Event::MayAttach { attach: *attach, identity, reply };
+        match mailbox.ask(may).await {
             Ok(Status::Success) => {}
             Ok(status) => return Err(status),
             Err(_) => return Err(Status::Error),
         }
         let (host, client) = (self.host.clone(), attach.client);
         let _place = self.room.acquire().await;
-        if !is_open(conn.socket()) {
+        if !is_open(connection.socket()) {
             return Err(Status::NotReady); // it has given up: others are waiting for their turn
         }
         match tokio::task::spawn_blocking(move || host.admit(client, &wanted)).await {

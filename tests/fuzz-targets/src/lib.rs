@@ -17,6 +17,10 @@ pub mod handshake;
 mod memory;
 pub mod samples;
 mod tape;
+// what dlockd reads its configuration with (config.rs) looks for this here
+#[path = "../../../dlock-server/src/bin/dlockd/tls.rs"]
+#[allow(dead_code)]
+mod tls;
 
 /// One fuzzer.
 #[derive(Debug)]

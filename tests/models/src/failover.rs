@@ -146,7 +146,8 @@ impl Recovery {
         if !is_counted {
             let secrets = [Secret([0; 16]); 3];
             let (horizon_s, has_locks) = (HORIZON_S, true);
-            let known = |&i: &usize| Known { client: id(i), secrets, horizon_s, has_locks };
+            let known =
+                |&i: &usize| Known { client: id(i), secrets, identity: None, horizon_s, has_locks };
             let all: Vec<Known> = self.known.iter().map(known).collect();
             primary.awaits(server_time(self.since, self.epoch), &all, DEADLINE_S);
         }

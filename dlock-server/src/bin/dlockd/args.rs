@@ -10,6 +10,7 @@ use dlock_server::VerbsUse;
 use log::LevelFilter;
 
 use crate::file::{self, Settings};
+use crate::tls::{self, TlsPaths};
 
 const AFTER_HELP: &str = "\
 An option on the command line overrides the configuration file. All settings, with their
@@ -19,7 +20,8 @@ When it serves, dlockd prints one line on standard output:
   dlockd ready: listening on ADDR:PORT, offering ..., epoch N, pid N, room for N clients
 With --standby-of it prints another one first, when it waits:
   dlockd standby: of ADDR:PORT, pid N
-SIGTERM and SIGINT stop it.
+SIGTERM and SIGINT stop it. With TLS, SIGHUP loads certificates, keys and revocation lists again,
+as does a change of the files.
 
 Exit codes:
   0  stopped by a signal, or the configuration checked is valid
@@ -84,6 +86,11 @@ pub(crate) struct Args {
     /// A command for sh that makes sure that the primary at $DLOCK_PRIMARY is gone
     #[arg(long, value_name = "COMMAND", requires = "standby_of")]
     fence_command: Option<String>,
+    #[command(flatten)]
+    tls: TlsPaths,
+    /// Listen where strangers can connect although there is no TLS
+    #[arg(long)]
+    insecure: bool,
     /// What to tell on standard error: off, error, warn, info, debug, trace [default: info]
     #[arg(long, value_name = "LEVEL", value_parser = file::log_level)]
     log_level: Option<LevelFilter>,
@@ -120,6 +127,9 @@ impl Args {
         }
         replace(&mut settings.standby.fence, &self.fence_command);
         settings.log_level = self.log_level.unwrap_or(settings.log_level);
+        settings.insecure |= self.insecure;
+        settings.server.tls = self.tls.over(settings.tls.clone()).load()?;
+        tls::check(settings.server.bind, settings.server.tls.as_ref(), settings.insecure)?;
         let checked = match settings.standby() {
             Some(standby) => standby.check(&settings.server),
             None => settings.server.check(),

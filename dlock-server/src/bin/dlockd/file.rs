@@ -13,11 +13,17 @@ use log::LevelFilter;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::tls::TlsPaths;
+
 /// What a configuration says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) server: ServerConfig,
     pub(crate) standby: Standby,
+    /// What TLS is to be spoken with; loaded when the command line was read, too.
+    pub(crate) tls: TlsPaths,
+    /// Listening where strangers can connect without TLS is wanted.
+    pub(crate) insecure: bool,
     pub(crate) log_level: LevelFilter,
 }
 
@@ -43,7 +49,8 @@ impl Default for Settings {
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let StandbyConfig { silence, fence, .. } = StandbyConfig::of(nowhere);
         let standby = Standby { of: None, silence, fence };
-        Self { server: ServerConfig::default(), standby, log_level: LevelFilter::Info }
+        let (server, tls) = (ServerConfig::default(), TlsPaths::default());
+        Self { server, standby, tls, insecure: false, log_level: LevelFilter::Info }
     }
 }
 
@@ -74,6 +81,8 @@ struct Keys {
     standby_silence_ms: Option<u64>,
     fence_command: Option<Spanned<String>>,
     log_level: Option<Spanned<String>>,
+    insecure: Option<bool>,
+    tls: Option<TlsPaths>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -182,6 +191,8 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
         (false, _) => Ok(Some(command)),
     })?;
     set(&mut settings.log_level, keys.log_level, |level| log_level(&level))?;
+    settings.insecure = keys.insecure.unwrap_or_default();
+    settings.tls = keys.tls.unwrap_or_default();
     Ok(settings)
 }
 
@@ -266,12 +277,18 @@ mod tests {
         assert_eq!(settings.server.ctrl_cpuset.as_deref(), Some("0"));
         assert!(settings.server.state_file.is_some() && settings.server.admin_socket.is_some());
         // The list in the message about an unknown key is the list of keys.
-        let (_, message) = parse("no_such_key = 1").unwrap_err();
-        let keys: Vec<&str> = message.split('`').skip(3).step_by(2).collect();
-        assert!(keys.len() > 10, "{message}");
-        for key in keys {
-            let given = |line: &str| line.trim_start_matches('#').starts_with(&format!("{key} ="));
-            assert!(EXAMPLE.lines().any(given), "{key} is missing in dlockd.toml");
+        for (text, keys_min) in [("no_such_key = 1", 10), ("[tls]\nno_such_key = 1", 4)] {
+            let (_, message) = parse(text).unwrap_err();
+            let keys: Vec<&str> = message.split('`').skip(3).step_by(2).collect();
+            assert!(keys.len() > keys_min, "{message}");
+            for key in keys {
+                let [value, table] = [format!("{key} ="), format!("[{key}]")];
+                let given = |line: &str| {
+                    let line = line.trim_start_matches('#');
+                    line.starts_with(&value) || line == table
+                };
+                assert!(EXAMPLE.lines().any(given), "{key} is missing in dlockd.toml");
+            }
         }
     }
 

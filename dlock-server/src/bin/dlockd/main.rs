@@ -2,13 +2,14 @@
 //! `dlockd`: runs one dlock primary until it is told to stop.
 //!
 //! Standard output has one line, when it serves; everything else goes to standard error. SIGTERM
-//! and SIGINT stop it. A broken internal invariant ends the process at once: a primary that is
-//! half dead would hold its clients up.
+//! and SIGINT stop it; with TLS, SIGHUP loads certificates and keys again. A broken internal
+//! invariant ends the process at once: a primary that is half dead would hold its clients up.
 #![forbid(unsafe_code)]
 
 mod args;
 mod file;
 mod sink;
+mod tls;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -57,6 +58,11 @@ fn run(settings: file::Settings) -> Result<(), String> {
         // Before it serves: a signal right after the ready line is a clean stop, too.
         let mut terminate = handler(SignalKind::terminate())?;
         let mut interrupt = handler(SignalKind::interrupt())?;
+        // with TLS it means that files have changed, else what it means to any process
+        let mut hangups = match &settings.server.tls {
+            Some(_) => Some(handler(SignalKind::hangup())?),
+            None => None,
+        };
         let started = match settings.standby() {
             None => Server::start(settings.server),
             Some(standby) => {
@@ -79,12 +85,15 @@ fn run(settings: file::Settings) -> Result<(), String> {
             "dlockd ready: listening on {address}, offering {fabrics}, epoch {epoch}, pid {pid}, \
              room for {room} clients{verbs}"
         ));
-        let name = tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-            () = server.ended() => {
-                server.stop();
-                return Err("the primary has ended by itself: see the log".to_string());
+        let name = loop {
+            tokio::select! {
+                _ = terminate.recv() => break "SIGTERM",
+                _ = interrupt.recv() => break "SIGINT",
+                () = hangup(&mut hangups) => server.reload_tls(),
+                () = server.ended() => {
+                    server.stop();
+                    return Err("the primary has ended by itself: see the log".to_string());
+                }
             }
         };
         log::info!("{name}: stopping");
@@ -95,6 +104,14 @@ fn run(settings: file::Settings) -> Result<(), String> {
 
 fn handler(kind: SignalKind) -> Result<tokio::signal::unix::Signal, String> {
     signal(kind).map_err(|error| format!("cannot wait for signals: {error}"))
+}
+
+/// Waits for a SIGHUP; for ever, if none is waited for.
+async fn hangup(hangups: &mut Option<tokio::signal::unix::Signal>) {
+    match hangups {
+        Some(hangups) => _ = hangups.recv().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// A panic in any thread ends the process, after its message.

@@ -254,7 +254,7 @@ impl World {
             let now = self.sys.server_now();
             let Self { sys, primary, members, .. } = self;
             let Some(primary) = primary else { return Err(Status::NotReady) };
-            opened = members.open(now, primary, sys, &request, conn.into(), draws)?;
+            opened = members.open(now, primary, sys, &request, u64::from(conn), draws)?;
             self.settle_members();
             if opened != Opened::Wait {
                 break;

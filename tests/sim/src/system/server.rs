@@ -179,7 +179,8 @@ impl World {
     /// What the primaries keep of a client, which has the same proof all its life.
     fn known(&self, client: ClientId, has_locks: bool) -> Known {
         let secret = self.proofs.get(&client).copied().unwrap_or(Secret([0; 16]));
-        Known { client, secrets: [secret; 3], horizon_s: self.sys.plan.horizon_s, has_locks }
+        let (secrets, horizon_s) = ([secret; 3], self.sys.plan.horizon_s);
+        Known { client, secrets, identity: None, horizon_s, has_locks }
     }
 
     /// Handles one thing that has arrived.

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The folder of a CA: whole files with the right modes, one writer at a time.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use base64ct::{Base64, Encoding};
+use rustix::fs::{flock, FlockOperation};
+use zeroize::Zeroizing;
+
+use crate::failure::{Failure, FAILED};
+
+/// The CA's certificate, which all hosts need.
+pub const CA_CERT: &str = "ca.crt";
+/// The CA's private key, which no host needs.
+pub const CA_KEY: &str = "ca.key";
+/// The list of revoked certificates, which all hosts need.
+pub const CA_CRL: &str = "ca.crl";
+/// The folder of copies of all certificates.
+pub const ISSUED: &str = "issued";
+
+const LINE_CHARS: usize = 64;
+
+/// A folder that this process alone changes, until it is dropped.
+pub struct Store {
+    folder: PathBuf,
+    _locked: File,
+}
+
+impl Store {
+    /// The folder, made if it is not there.
+    pub fn create(folder: &Path) -> Result<Self, Failure> {
+        fs::create_dir_all(folder.join(ISSUED)).map_err(|error| failed(folder, &error))?;
+        Self::open(folder)
+    }
+
+    /// The folder, which must be there.
+    pub fn open(folder: &Path) -> Result<Self, Failure> {
+        let locked = File::open(folder).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Failure::new(
+                FAILED,
+                format_args!("there is no folder {}", folder.display()),
+                "make a CA with 'dlock certs init', or name its folder with --dir",
+            ),
+            _ => failed(folder, &error),
+        })?;
+        flock(&locked, FlockOperation::LockExclusive)
+            .map_err(|error| failed(folder, &error.into()))?;
+        Ok(Self { folder: folder.into(), _locked: locked })
+    }
+
+    /// The path of a file in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// A failure if one of the files is there.
+    pub fn refuse_existing(&self, names: &[&str], remedy: &str) -> Result<(), Failure> {
+        // A link that leads nowhere counts: it would be replaced.
+        let there = |name: &&&str| self.path(name).symlink_metadata().is_ok();
+        match names.iter().find(there) {
+            None => Ok(()),
+            Some(name) => {
+                let path = self.path(name);
+                Err(Failure::new(FAILED, format_args!("{} exists", path.display()), remedy))
+            }
+        }
+    }
+
+    /// The content of a file.
+    pub fn read(&self, path: &Path) -> Result<Vec<u8>, Failure> {
+        fs::read(path).map_err(|error| failed(path, &error))
+    }
+
+    /// Writes a file that everybody may read.
+    pub fn write(&self, name: &str, text: &str) -> Result<(), Failure> {
+        self.replace(name, text, 0o644)
+    }
+
+    /// Writes a file that only its owner may read.
+    pub fn write_secret(&self, name: &str, text: &str) -> Result<(), Failure> {
+        self.replace(name, text, 0o600)
+    }
+
+    /// The file is whole or as it was: a running dlockd looks for changes.
+    fn replace(&self, name: &str, text: &str, mode: u32) -> Result<(), Failure> {
+        let path = self.path(name);
+        let new = self.path(&format!("{name}.new"));
+        let write = || {
+            match fs::remove_file(&new) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {} // one that was left behind may have another mode
+            }
+            let mut options = OpenOptions::new();
+            let mut file = options.write(true).create_new(true).mode(mode).open(&new)?;
+            // The umask may have taken rights away.
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        };
+        write().map_err(|error| failed(&path, &error))
+    }
+}
+
+/// A PEM block, wiped when it is dropped: it may be a key.
+pub fn pem(label: &str, der: &[u8]) -> Zeroizing<String> {
+    let body = Zeroizing::new(Base64::encode_string(der));
+    let lines = body.len() / LINE_CHARS + 1;
+    let mut text = Zeroizing::new(String::new());
+    text.reserve(body.len() + lines + 2 * (label.len() + 20)); // it must not grow, see above
+    text.push_str(&format!("-----BEGIN {label}-----\n"));
+    let mut rest = body.as_str();
+    while !rest.is_empty() {
+        let (line, more) = rest.split_at(rest.len().min(LINE_CHARS));
+        text.push_str(line);
+        text.push('\n');
+        rest = more;
+    }
+    text.push_str(&format!("-----END {label}-----\n"));
+    text
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    let remedy = "check the path (--dir) and this user's rights";
+    Failure::new(FAILED, format_args!("{}: {error}", path.display()), remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pem_is_as_everybody_writes_it() {
+        let text = pem("CERTIFICATE", &[0xff; 60]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "-----BEGIN CERTIFICATE-----");
+        assert_eq!([lines[1].len(), lines[2].len()], [64, 16]);
+        assert_eq!(lines[3], "-----END CERTIFICATE-----");
+        assert!(text.ends_with('\n') && text.len() <= text.capacity());
+        assert_eq!(pem("X", &[]).as_str(), "-----BEGIN X-----\n-----END X-----\n");
+    }
+}

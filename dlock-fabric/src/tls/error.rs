@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can be wrong with certificates and keys: which file, why, and what to do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::certificate::printable;
+use super::{CHAIN_CERTIFICATES_MAX, RSA_BITS_MIN};
+
+/// Why a TLS configuration could not be loaded, or a peer's certificate was refused.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// No such file.
+    #[error("{path} does not exist; check the path in the configuration")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system refuses to read it.
+    #[error("cannot read {path}: {source}; give this user the right to read it (chown, chmod)")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A folder, a pipe or a device.
+    #[error("{path} is not a regular file; name a PEM file")]
+    NotAFile {
+        /// What it was taken for.
+        path: PathBuf,
+    },
+    /// Nothing in it.
+    #[error("{path} is empty; was it written completely?")]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It became larger while it was read.
+    #[error("{path} was written to while it was read; replace such files by renaming")]
+    Growing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// More bytes than any such file needs.
+    #[error("{path} has more than {bytes_max} bytes; is it the right file?")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The bound.
+        bytes_max: u64,
+    },
+    /// PEM that breaks off or is not base64.
+    #[error("the PEM of {path} is damaged ({cause}); copy the file again")]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What the decoder met.
+        cause: String,
+    },
+    /// PEM or not: nothing of the kind that was looked for.
+    #[error("{path} holds no {what} in PEM; is it the right file? (DER must be converted first)")]
+    Nothing {
+        /// The file.
+        path: PathBuf,
+        /// A certificate, a revocation list, a private key.
+        what: &'static str,
+    },
+    /// More of them than the bound.
+    #[error("{path} holds more than {max} of kind {what}; remove those that are not needed")]
+    TooMany {
+        /// The file.
+        path: PathBuf,
+        /// Certificates, revocation lists, private keys.
+        what: &'static str,
+        /// The bound: [`super::CA_CERTIFICATES_MAX`], [`super::CRLS_MAX`], or one key.
+        max: usize,
+    },
+    /// A PEM block whose content is not what its label says.
+    #[error("{path} holds a {what} that cannot be parsed ({cause}); make it again")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// A certificate, a revocation list, a private key.
+        what: &'static str,
+        /// What the parser met.
+        cause: String,
+    },
+    /// The CA file holds a certificate that is not a CA's.
+    #[error(
+        "{path} holds the certificate of {subject}, which is no CA; put the CA's certificate \
+             there, and others into the certificate file"
+    )]
+    NotACa {
+        /// The CA file.
+        path: PathBuf,
+        /// Whose certificate it is.
+        subject: String,
+    },
+    /// No CA of the CA file is valid now.
+    #[error("no CA of {path} is valid now ({subject}: {cause}); renew the CA's certificate")]
+    NoCurrentCa {
+        /// The CA file.
+        path: PathBuf,
+        /// One of them.
+        subject: String,
+        /// Expired, or not yet valid.
+        cause: &'static str,
+    },
+    /// The own certificate is not valid now.
+    #[error("the certificate of {path} ({subject}) is {cause}; renew it, or set the clock")]
+    NotCurrent {
+        /// The certificate file.
+        path: PathBuf,
+        /// Whose certificate it is.
+        subject: String,
+        /// Expired, or not yet valid.
+        cause: &'static str,
+    },
+    /// The own certificate is a CA's.
+    #[error("the first certificate of {path} ({subject}) is a CA's; put this process's own first")]
+    CaAsEndEntity {
+        /// The certificate file.
+        path: PathBuf,
+        /// Whose certificate it is.
+        subject: String,
+    },
+    /// More certificates in the certificate file than peers accept.
+    #[error(
+        "{path} holds {found} certificates, and peers accept {CHAIN_CERTIFICATES_MAX}; leave \
+             out those that do not lead to the CA, and the CA's own"
+    )]
+    ChainTooLong {
+        /// The certificate file.
+        path: PathBuf,
+        /// How many.
+        found: usize,
+    },
+    /// A key that can be broken.
+    #[error(
+        "{path}: the key of {subject} is RSA with {bits} bits, and {RSA_BITS_MIN} is the \
+             least; make a new key and certificate"
+    )]
+    WeakKey {
+        /// The file.
+        path: PathBuf,
+        /// Whose key it is.
+        subject: String,
+        /// Its size.
+        bits: u32,
+    },
+    /// A kind of key that is not supported.
+    #[error(
+        "{path}: keys of this kind are not supported ({cause}); use ECDSA with P-256 or \
+             P-384, Ed25519, or RSA with 2048 to 8192 bits"
+    )]
+    UnsupportedKey {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        cause: String,
+    },
+    /// Key and certificate are not a pair.
+    #[error(
+        "the key of {key} does not belong to the certificate of {cert}; was only one of them \
+             replaced?"
+    )]
+    KeyMismatch {
+        /// The key file.
+        key: PathBuf,
+        /// The certificate file.
+        cert: PathBuf,
+    },
+    /// Encrypted, and no password.
+    #[error(
+        "the key of {path} is encrypted, and no password was given; configure the password, \
+             or decrypt the key (openssl pkey)"
+    )]
+    PasswordMissing {
+        /// The key file.
+        path: PathBuf,
+    },
+    /// The password does not open the key.
+    #[error("the password does not decrypt the key of {path}; check password and file")]
+    PasswordWrong {
+        /// The key file.
+        path: PathBuf,
+    },
+    /// The password could not be had.
+    #[error("no password could be had for the key: {0}; see the program that provides it")]
+    Password(String),
+    /// An encryption of keys that is not supported, or would take too long.
+    #[error(
+        "the key of {path} is encrypted in a way that is not supported ({cause}); convert \
+             it: openssl pkcs8 -topk8 -v2 aes-256-cbc -v2prf hmacWithSHA256"
+    )]
+    UnsupportedEncryption {
+        /// The key file.
+        path: PathBuf,
+        /// What it is.
+        cause: String,
+    },
+    /// A revocation list whose time is over.
+    #[error(
+        "the revocation list of {issuer} in {path} is out of date since its next update was \
+             due; fetch or issue a new one"
+    )]
+    StaleCrl {
+        /// The CRL file.
+        path: PathBuf,
+        /// Whose list it is.
+        issuer: String,
+    },
+    /// A revocation list by nobody that is trusted.
+    #[error(
+        "{path} holds no revocation list of a CA of {ca}, so that every peer would be \
+             refused; add the list of each CA"
+    )]
+    CrlOfAnotherCa {
+        /// The CRL file.
+        path: PathBuf,
+        /// The CA file.
+        ca: PathBuf,
+    },
+    /// A revocation list that its CA did not sign.
+    #[error("the revocation list of {issuer} in {path} is not signed by that CA; fetch it again")]
+    CrlSignature {
+        /// The CRL file.
+        path: PathBuf,
+        /// Whose list it claims to be.
+        issuer: String,
+    },
+    /// The own certificate is on the own revocation list.
+    #[error("the certificate of {cert} ({subject}) is revoked by {crl}; get a new one")]
+    Revoked {
+        /// The certificate file.
+        cert: PathBuf,
+        /// The CRL file.
+        crl: PathBuf,
+        /// Whose certificate it is.
+        subject: String,
+    },
+    /// rustls refuses what was loaded.
+    #[error("the configuration was refused: {0}; see the files named in it")]
+    Config(#[source] rustls::Error),
+    /// A certificate of a peer that identifies nobody.
+    #[error("the peer's certificate {0}; give it a subject or a subject alternative name")]
+    NoIdentity(&'static str),
+    /// A peer was refused, or refuses.
+    #[error("TLS: {}; {remedy}", cause(source))]
+    Handshake {
+        /// What rustls found.
+        source: rustls::Error,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+}
+
+impl TlsError {
+    pub(crate) fn unreadable(path: &Path, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::NotFound => Self::Missing { path: path.into() },
+            _ => Self::Unreadable { path: path.into(), source },
+        }
+    }
+}
+
+/// What rustls found in a handshake, with the remedy.
+impl From<rustls::Error> for TlsError {
+    fn from(source: rustls::Error) -> Self {
+        let remedy = remedy(&source);
+        Self::Handshake { source, remedy }
+    }
+}
+
+/// The text of an error. Names in it may be the peer's.
+fn cause(error: &rustls::Error) -> String {
+    use rustls::{CertificateError, Error, OtherError};
+    match error {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => {
+            printable(&format!("invalid peer certificate: {inner}"))
+        }
+        other => printable(&other.to_string()),
+    }
+}
+
+fn remedy(error: &rustls::Error) -> &'static str {
+    use rustls::{AlertDescription as Alert, CertificateError as Cert, Error};
+    match error {
+        Error::InvalidCertificate(cert) => match cert {
+            Cert::Expired | Cert::ExpiredContext { .. } => {
+                "renew the peer's certificate, or its CA's, or set the clocks"
+            }
+            Cert::NotValidYet | Cert::NotValidYetContext { .. } => {
+                "set the clocks, or wait until the peer's certificate is valid"
+            }
+            Cert::Revoked => "the peer's certificate was revoked: it needs a new one",
+            Cert::UnknownIssuer => {
+                "add the peer's CA to the CA file, or the missing intermediate certificates to \
+                 the peer's certificate file"
+            }
+            Cert::UnknownRevocationStatus => {
+                "add the revocation list of each CA in the peer's chain to the CRL file"
+            }
+            Cert::ExpiredRevocationList | Cert::ExpiredRevocationListContext { .. } => {
+                "fetch or issue a new revocation list"
+            }
+            Cert::InvalidPurpose | Cert::InvalidPurposeContext { .. } => {
+                "give the peer a certificate whose extended key usage allows its role"
+            }
+            Cert::NotValidForName | Cert::NotValidForNameContext { .. } => {
+                "connect to the right host, or add the name to the server's certificate"
+            }
+            _ => "give the peer another certificate",
+        },
+        Error::InvalidCertRevocationList(_) => "fetch or issue a new revocation list",
+        Error::NoCertificatesPresented => "configure certificate and key of the peer",
+        Error::PeerIncompatible(_) => "the peer must speak TLS 1.3 with TLS_AES_256_GCM_SHA384",
+        Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => {
+            "is TLS configured on both sides, and is that port a dlock primary's?"
+        }
+        Error::AlertReceived(Alert::ProtocolVersion | Alert::HandshakeFailure) => {
+            "the peer must speak TLS 1.3 with TLS_AES_256_GCM_SHA384"
+        }
+        Error::AlertReceived(_) => "the peer refuses: its log says why",
+        _ => "see the log of the peer, too",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::PeerFault;
+    use rustls::pki_types::{ServerName, UnixTime};
+    use rustls::{AlertDescription, CertRevocationListError, CertificateError, Error};
+
+    #[test]
+    fn what_happened_in_a_handshake_is_told_with_what_to_do() {
+        let time = |s| UnixTime::since_unix_epoch(std::time::Duration::from_secs(s));
+        let errors = [
+            Error::InvalidCertificate(CertificateError::UnknownIssuer),
+            Error::InvalidCertificate(CertificateError::Revoked),
+            Error::InvalidCertificate(CertificateError::ExpiredContext {
+                time: time(20),
+                not_after: time(10),
+            }),
+            Error::InvalidCertificate(CertificateError::ExpiredRevocationListContext {
+                time: time(20),
+                next_update: time(10),
+            }),
+            Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+                expected: ServerName::try_from("primary.example").unwrap(),
+                presented: vec!["evil\nERROR forged".into()],
+            }),
+            PeerFault::WeakKey(1024).into(),
+            Error::InvalidCertRevocationList(CertRevocationListError::BadSignature),
+            Error::NoCertificatesPresented,
+            Error::AlertReceived(AlertDescription::CertificateUnknown),
+        ];
+        let text: Vec<String> = errors.map(|e| TlsError::from(e).to_string()).into();
+        let expected = [
+            "TLS: invalid peer certificate: UnknownIssuer; add the peer's CA to the CA file, or \
+             the missing intermediate certificates to the peer's certificate file",
+            "TLS: invalid peer certificate: Revoked; the peer's certificate was revoked: it needs \
+             a new one",
+            "TLS: invalid peer certificate: certificate expired: verification time 20 (UNIX), but \
+             certificate is not valid after 10 (10 seconds ago); renew the peer's certificate, or \
+             its CA's, or set the clocks",
+            "TLS: invalid peer certificate: certificate revocation list expired: verification time \
+             20 (UNIX), but CRL is not valid after 10 (10 seconds ago); fetch or issue a new \
+             revocation list",
+            "TLS: invalid peer certificate: certificate not valid for name \"primary.example\"; \
+             certificate is only valid for evil\\nERROR forged; connect to the right host, or add \
+             the name to the server's certificate",
+            "TLS: invalid peer certificate: an RSA key of 1024 bits, and 2048 is the least; give \
+             the peer another certificate",
+            "TLS: invalid certificate revocation list: BadSignature; fetch or issue a new \
+             revocation list",
+            "TLS: peer sent no certificates; configure certificate and key of the peer",
+            "TLS: received fatal alert: CertificateUnknown; the peer refuses: its log says why",
+        ];
+        assert_eq!(text, expected);
+    }
+}

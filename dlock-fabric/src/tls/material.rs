@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From files to configurations: everything that can be known to be wrong is refused here.
+
+use std::cmp::Reverse;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::crypto::{ring, CryptoProvider};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
+use rustls::server::NoServerSessionStorage;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::TLS13;
+use rustls::{CertRevocationListError, CertificateError, ClientConfig, Error, ServerConfig};
+use webpki::{CertRevocationList, OwnedCertRevocationList};
+use x509_cert::der::{Decode, Encode};
+use x509_cert::Certificate;
+
+use super::certificate::{self, CrlHead, Period};
+use super::verify::{JudgeClients, JudgeServers, PeerRules};
+use super::{
+    files, key, KeyPassword, PeerRole, TlsError, TlsFiles, CA_CERTIFICATES_MAX,
+    CERTIFICATE_FILE_BYTES_MAX, CHAIN_CERTIFICATES_MAX, CRLS_MAX, CRL_FILE_BYTES_MAX, RSA_BITS_MIN,
+};
+
+/// What one successful loading gave.
+pub struct Loaded {
+    /// For accepting connections.
+    pub server: Arc<ServerConfig>,
+    /// For connecting.
+    pub client: Arc<ClientConfig>,
+    rules: Arc<PeerRules>,
+    own: Arc<CertifiedKey>,
+}
+
+impl Loaded {
+    /// [`super::Tls::client_expecting`].
+    pub fn client_expecting(&self, name: ServerName<'static>) -> Arc<ClientConfig> {
+        let mut config = ClientConfig::clone(&self.client);
+        let judge = JudgeServers { rules: self.rules.clone(), name: Some(name) };
+        config.dangerous().set_certificate_verifier(Arc::new(judge));
+        Arc::new(config)
+    }
+
+    /// [`super::Tls::check`].
+    pub fn check(&self, role: PeerRole, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
+        let (first, others) = chain.split_first().ok_or(TlsError::NoIdentity("is missing"))?;
+        let verdict = self.rules.verify(role, first, others, None, UnixTime::now());
+        verdict.map_err(TlsError::from)
+    }
+}
+
+/// Loads the files and checks them and that they belong together.
+pub fn load(
+    files: &TlsFiles,
+    password: &dyn KeyPassword,
+    now: UnixTime,
+) -> Result<Loaded, TlsError> {
+    let rules = load_rules(files, now)?;
+    let own = load_own(files, password, &rules, now)?;
+    configure(rules, own)
+}
+
+/// Loads the files in place of `old`: what shall be in force, and what could not be taken. New CAs
+/// and lists do not wait until an own certificate or key can be used: they may revoke somebody.
+pub fn reload(
+    files: &TlsFiles,
+    password: &dyn KeyPassword,
+    now: UnixTime,
+    old: &Loaded,
+) -> Result<(Loaded, Result<(), TlsError>), TlsError> {
+    let rules = load_rules(files, now)?;
+    let (own, result) = match load_own(files, password, &rules, now) {
+        Ok(own) => (own, Ok(())),
+        Err(error @ TlsError::CrlSignature { .. }) => return Err(error),
+        Err(error) => (old.own.clone(), Err(error)),
+    };
+    Ok((configure(rules, own)?, result))
+}
+
+fn load_rules(files: &TlsFiles, now: UnixTime) -> Result<Arc<PeerRules>, TlsError> {
+    let anchors = load_cas(&files.ca, now)?;
+    let crls = match &files.crl {
+        Some(path) => Some(load_crls(path, &files.ca, &anchors, now)?),
+        None => None,
+    };
+    let algorithms = provider().signature_verification_algorithms;
+    Ok(Arc::new(PeerRules::new(anchors, crls, algorithms)))
+}
+
+fn load_own(
+    files: &TlsFiles,
+    password: &dyn KeyPassword,
+    rules: &PeerRules,
+    now: UnixTime,
+) -> Result<Arc<CertifiedKey>, TlsError> {
+    let chain = load_chain(&files.cert, now)?;
+    let key = key::load(&files.key, password)?;
+    let own = CertifiedKey::new(chain, key);
+    match own.keys_match() {
+        Ok(()) => {}
+        Err(Error::InconsistentKeys(_)) => {
+            return Err(TlsError::KeyMismatch { key: files.key.clone(), cert: files.cert.clone() })
+        }
+        Err(error) => return Err(TlsError::Config(error)),
+    }
+    check_own(files, rules, &own.cert, now)?;
+    Ok(Arc::new(own))
+}
+
+/// TLS_AES_256_GCM_SHA384 and nothing else, on *ring*.
+fn provider() -> CryptoProvider {
+    CryptoProvider {
+        cipher_suites: vec![ring::cipher_suite::TLS13_AES_256_GCM_SHA384],
+        ..ring::default_provider()
+    }
+}
+
+fn configure(rules: Arc<PeerRules>, own: Arc<CertifiedKey>) -> Result<Loaded, TlsError> {
+    let provider = Arc::new(provider());
+    let resolver = Arc::new(SingleCertAndKey::from(own.clone()));
+    let mut server = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(TlsError::Config)?
+        .with_client_cert_verifier(Arc::new(JudgeClients { rules: rules.clone() }))
+        .with_cert_resolver(resolver.clone());
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
+    server.max_early_data_size = 0;
+    let mut client = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(TlsError::Config)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(JudgeServers {
+            rules: rules.clone(),
+            name: None,
+        }))
+        .with_client_cert_resolver(resolver);
+    client.resumption = Resumption::disabled();
+    client.enable_early_data = false;
+    client.enable_sni = false; // the name would be sent in the clear, and no server asks for it
+    Ok(Loaded { server: Arc::new(server), client: Arc::new(client), rules, own })
+}
+
+type Anchors = Vec<(rustls::pki_types::TrustAnchor<'static>, Period)>;
+
+fn load_cas(path: &Path, now: UnixTime) -> Result<Anchors, TlsError> {
+    let ders = load_certificates(path, "CA certificate", CA_CERTIFICATES_MAX)?;
+    let mut anchors = Vec::with_capacity(ders.len());
+    let mut excluded = Vec::new();
+    for der in &ders {
+        let malformed = |cause: String| malformed(path, "certificate", cause);
+        let parsed = Certificate::from_der(der).map_err(|error| malformed(error.to_string()))?;
+        let subject = certificate::subject(&parsed);
+        if !certificate::is_ca(&parsed).map_err(|error| malformed(error.to_string()))? {
+            return Err(TlsError::NotACa { path: path.into(), subject });
+        }
+        refuse_weak_key(path, &parsed)?;
+        let period = Period::from(parsed.tbs_certificate().validity());
+        if let Some(cause) = period.excludes(now) {
+            log::warn!("{}: the CA {subject} is {cause}", path.display());
+            excluded.push((subject, cause));
+        }
+        let anchor = webpki::anchor_from_trusted_cert(der);
+        anchors.push((anchor.map_err(|error| malformed(error.to_string()))?.to_owned(), period));
+    }
+    match excluded.pop() {
+        Some((subject, cause)) if excluded.len() + 1 == anchors.len() => {
+            Err(TlsError::NoCurrentCa { path: path.into(), subject, cause })
+        }
+        _ => Ok(anchors),
+    }
+}
+
+fn load_chain(path: &Path, now: UnixTime) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    // Twice the bound: so many are told from a file that is another altogether.
+    let chain = load_certificates(path, "certificate", 2 * CHAIN_CERTIFICATES_MAX)?;
+    if chain.len() > CHAIN_CERTIFICATES_MAX {
+        return Err(TlsError::ChainTooLong { path: path.into(), found: chain.len() });
+    }
+    for (place, der) in chain.iter().enumerate() {
+        let malformed =
+            |error: x509_cert::der::Error| malformed(path, "certificate", error.to_string());
+        let parsed = Certificate::from_der(der).map_err(malformed)?;
+        refuse_weak_key(path, &parsed)?;
+        let subject = certificate::subject(&parsed);
+        if place == 0 && certificate::is_ca(&parsed).map_err(malformed)? {
+            return Err(TlsError::CaAsEndEntity { path: path.into(), subject });
+        }
+        let period = Period::from(parsed.tbs_certificate().validity());
+        if let Some(cause) = period.excludes(now) {
+            return Err(TlsError::NotCurrent { path: path.into(), subject, cause });
+        }
+    }
+    Ok(chain)
+}
+
+fn load_certificates(
+    path: &Path,
+    what: &'static str,
+    max: usize,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let bytes = files::read(path, CERTIFICATE_FILE_BYTES_MAX)?;
+    sections(path, what, max, CertificateDer::pem_slice_iter(&bytes))
+}
+
+fn load_crls(
+    path: &Path,
+    ca: &Path,
+    anchors: &Anchors,
+    now: UnixTime,
+) -> Result<Vec<CertRevocationList<'static>>, TlsError> {
+    const WHAT: &str = "revocation list";
+    let bytes = files::read(path, CRL_FILE_BYTES_MAX)?;
+    let ders =
+        sections(path, WHAT, CRLS_MAX, CertificateRevocationListDer::pem_slice_iter(&bytes))?;
+    let mut crls = Vec::with_capacity(ders.len());
+    for (place, der) in ders.into_iter().enumerate() {
+        let head = CrlHead::of(&der).map_err(|error| malformed(path, WHAT, error.to_string()))?;
+        let list = OwnedCertRevocationList::from_der(&der)
+            .map_err(|error| malformed(path, WHAT, format!("{}: {error}", head.issuer)))?;
+        if head.next_update.is_none_or(|next| next <= now) {
+            return Err(TlsError::StaleCrl { path: path.into(), issuer: head.issuer });
+        }
+        crls.push((head.this_update, place, CertRevocationList::from(list)));
+    }
+    // webpki asks the first list of an issuer. Of two it must be the newer one, where the file has
+    // both; of two of the same second, the one that was appended.
+    crls.sort_by_key(|(this_update, place, _)| Reverse((*this_update, *place)));
+    let crls: Vec<_> = crls.into_iter().map(|(_, _, list)| list).collect();
+    let issued_by = |anchor: &rustls::pki_types::TrustAnchor<'_>| {
+        crls.iter().any(|crl| crl.issuer() == anchor.subject.as_ref())
+    };
+    let without = anchors.iter().filter(|(anchor, _)| !issued_by(anchor)).count();
+    if without == anchors.len() {
+        return Err(TlsError::CrlOfAnotherCa { path: path.into(), ca: ca.into() });
+    }
+    if without > 0 {
+        let (path, all) = (path.display(), anchors.len());
+        log::warn!("{path} has no list of {without} of {all} CAs: their certificates are refused");
+    }
+    Ok(crls)
+}
+
+/// What is in a PEM file of certificates or lists.
+fn sections<T>(
+    path: &Path,
+    what: &'static str,
+    max: usize,
+    items: impl Iterator<Item = Result<T, pem::Error>>,
+) -> Result<Vec<T>, TlsError> {
+    let mut found = Vec::new();
+    for item in items {
+        if found.len() == max {
+            return Err(TlsError::TooMany { path: path.into(), what, max });
+        }
+        let cause = |error: pem::Error| certificate::printable(&format!("{error:?}"));
+        found.push(item.map_err(|e| TlsError::Pem { path: path.into(), cause: cause(e) })?);
+    }
+    match found.is_empty() {
+        true => Err(TlsError::Nothing { path: path.into(), what }),
+        false => Ok(found),
+    }
+}
+
+fn malformed(path: &Path, what: &'static str, cause: String) -> TlsError {
+    TlsError::Malformed { path: path.into(), what, cause }
+}
+
+fn refuse_weak_key(path: &Path, parsed: &Certificate) -> Result<(), TlsError> {
+    let malformed = |error| malformed(path, "certificate", format!("its key: {error}"));
+    let spki = parsed.tbs_certificate().subject_public_key_info().to_der().map_err(malformed)?;
+    match certificate::rsa_bits(&spki).map_err(malformed)? {
+        Some(bits) if bits < RSA_BITS_MIN => {
+            let subject = certificate::subject(parsed);
+            Err(TlsError::WeakKey { path: path.into(), subject, bits })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Judges the own certificate as peers with the same CA file would. They may have another, so
+/// that only a revocation is an error.
+fn check_own(
+    files: &TlsFiles,
+    rules: &PeerRules,
+    chain: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> Result<(), TlsError> {
+    let Some((first, others)) = chain.split_first() else { return Ok(()) };
+    let judge = |role| rules.verify(role, first, others, None, now);
+    let error = match (judge(PeerRole::Client), judge(PeerRole::Server)) {
+        (Ok(()), _) | (_, Ok(())) => return Ok(()),
+        (Err(error), _) => error,
+    };
+    let (cert, crl) = (files.cert.clone(), files.crl.clone().unwrap_or_default());
+    let name = |issuer: bool| {
+        let parsed = Certificate::from_der(first).ok();
+        parsed.map_or_else(String::new, |parsed| match issuer {
+            true => certificate::readable(parsed.tbs_certificate().issuer()),
+            false => certificate::subject(&parsed),
+        })
+    };
+    match error {
+        Error::InvalidCertificate(CertificateError::Revoked) => {
+            Err(TlsError::Revoked { cert, crl, subject: name(false) })
+        }
+        Error::InvalidCertRevocationList(CertRevocationListError::BadSignature) => {
+            Err(TlsError::CrlSignature { path: crl, issuer: name(true) })
+        }
+        error => {
+            let (cert, ca) = (cert.display(), files.ca.display());
+            log::warn!("{cert} would be refused by peers that use {ca}: {error}");
+            Ok(())
+        }
+    }
+}

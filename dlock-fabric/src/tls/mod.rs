@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TLS: the certificates and keys of this process, and the rules by which a peer's are judged.
+//!
+//! ```text
+//!   TlsFiles ─▶ files.rs ─▶ material.rs ─▶ Loaded { ServerConfig, ClientConfig } ◀── Tls::reload
+//!               bounded     certificates, CRLs     │
+//!               reads       key.rs: private key    ▼ one per direction
+//!                                          verify.rs: PeerRules ── certificate.rs: key, usage
+//!                                                  │
+//!   PeerIdentity (identity.rs) ◀── the chain that was verified
+//! ```
+//!
+//! What this module does not do: connect, listen, or move bytes. It makes the configurations for
+//! rustls, which does.
+//!
+//! # The rules
+//!
+//! * TLS 1.3 with `TLS_AES_256_GCM_SHA384`, and nothing else. No resumption, no tickets, no early
+//!   data: every connection is verified anew.
+//! * Both sides present a certificate, and both verify: the chain to a CA of the CA file, the
+//!   dates of every certificate in it (the CA's too), the signatures, and the usages. An extended
+//!   key usage, where there is one, must allow `serverAuth` or `clientAuth`; a key usage must
+//!   allow digital signatures.
+//! * With a CRL file, every certificate of the chain must be covered by a valid, current CRL of
+//!   its issuer. A certificate whose issuer has no CRL there is refused: it cannot be known
+//!   whether it was revoked. Without a CRL file, nothing is revoked.
+//! * RSA keys have at least [`RSA_BITS_MIN`] bits. A chain has at most
+//!   [`CHAIN_CERTIFICATES_MAX`] certificates.
+//! * The name of a server is not checked: primaries move between hosts, and the CA is private.
+//!   [`Tls::client_expecting`] checks it.
+//!
+//! # What is wiped from memory
+//!
+//! The bytes of the key file, what is decoded and decrypted from them, and the password. The key
+//! that *ring* computes with while the process runs is not: ring does not wipe it.
+
+mod certificate;
+mod error;
+mod files;
+mod identity;
+mod key;
+mod material;
+mod password;
+mod verify;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ServerConfig};
+
+pub use error::TlsError;
+pub use identity::{PeerIdentity, PeerName};
+pub use password::{FilePassword, FixedPassword, KeyPassword, NoPassword};
+pub use verify::{PeerFault, PeerRole};
+
+use files::Stamps;
+use material::Loaded;
+
+/// The fewest bits of an RSA key that is accepted, in a peer's chain or one's own.
+pub const RSA_BITS_MIN: u32 = 2048;
+/// The most certificates that a peer may present, or a certificate file may hold: the
+/// end-entity's and four intermediates.
+pub const CHAIN_CERTIFICATES_MAX: usize = 5;
+/// The most certificates of a CA file.
+pub const CA_CERTIFICATES_MAX: usize = 64;
+/// The most revocation lists of a CRL file.
+pub const CRLS_MAX: usize = 64;
+/// The most bytes of a CA or certificate file.
+pub const CERTIFICATE_FILE_BYTES_MAX: u64 = 1 << 20;
+/// The most bytes of a CRL file.
+pub const CRL_FILE_BYTES_MAX: u64 = 16 << 20;
+/// The most bytes of a key file or a password file.
+pub const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Where certificates and keys are: PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The CAs whose certificates are accepted of peers; several are possible.
+    pub ca: PathBuf,
+    /// Revocation lists of these CAs, and of intermediate ones; several are possible.
+    pub crl: Option<PathBuf>,
+    /// This process's certificate, followed by the intermediate ones up to its CA.
+    pub cert: PathBuf,
+    /// The private key of that certificate: PKCS#8 (also encrypted), PKCS#1 or SEC1.
+    pub key: PathBuf,
+}
+
+/// The TLS configurations of this process, and where they come from. Clones share them.
+#[derive(Clone)]
+pub struct Tls {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    files: TlsFiles,
+    password: Arc<dyn KeyPassword>,
+    loaded: RwLock<Arc<Loaded>>,
+    /// The files as they were at the latest attempt to load them. Held while one runs.
+    seen: Mutex<Stamps>,
+}
+
+impl Tls {
+    /// Loads the files and checks that they belong together.
+    ///
+    /// # Errors
+    ///
+    /// One [`TlsError`] for each thing that can be wrong with a file; its message names the file,
+    /// the cause and the remedy.
+    pub fn load(files: TlsFiles, password: Arc<dyn KeyPassword>) -> Result<Self, TlsError> {
+        let seen = Stamps::of(&files);
+        let loaded = material::load(&files, &*password, UnixTime::now())?;
+        let (loaded, seen) = (RwLock::new(Arc::new(loaded)), Mutex::new(seen));
+        Ok(Self { shared: Arc::new(Shared { files, password, loaded, seen }) })
+    }
+
+    /// Loads the files again. Connections made from now on use them; others go on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load`]. If CA or CRL file cannot be used, everything stays as it was. If the own
+    /// certificate or key cannot be used, or is revoked by the new list, the old pair stays, and
+    /// peers are judged by the new CA and CRL files all the same: a revocation takes effect.
+    ///
+    /// # Latency
+    ///
+    /// Reads of files, some signatures and, where the key is encrypted, up to seconds of computing:
+    /// not for a thread that serves.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let shared = &*self.shared;
+        let mut seen = shared.seen.lock();
+        *seen = Stamps::of(&shared.files);
+        let (now, old) = (UnixTime::now(), self.loaded());
+        let (new, result) = material::reload(&shared.files, &*shared.password, now, &old)?;
+        *shared.loaded.write() = Arc::new(new);
+        result
+    }
+
+    /// Whether a file is another than at the latest attempt to load it, successful or not. `false`
+    /// while an attempt runs: it may be the one that takes the change. It is one `stat` for each
+    /// file.
+    pub fn changed(&self) -> bool {
+        let shared = &*self.shared;
+        shared.seen.try_lock().is_some_and(|seen| *seen != Stamps::of(&shared.files))
+    }
+
+    /// The configuration for accepting connections.
+    pub fn server(&self) -> Arc<ServerConfig> {
+        self.loaded().server.clone()
+    }
+
+    /// The configuration for connecting to a server, whatever its name.
+    pub fn client(&self) -> Arc<ClientConfig> {
+        self.loaded().client.clone()
+    }
+
+    /// The configuration for connecting to a server whose certificate must be valid for `name`.
+    pub fn client_expecting(&self, name: ServerName<'static>) -> Arc<ClientConfig> {
+        self.loaded().client_expecting(name)
+    }
+
+    /// Judges the chain of a connected peer by what is loaded now: a certificate that has expired
+    /// or was revoked since the handshake is refused.
+    ///
+    /// # Errors
+    ///
+    /// What a handshake would fail with.
+    pub fn check(&self, role: PeerRole, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
+        self.loaded().check(role, chain)
+    }
+
+    /// Where the certificates and keys are.
+    pub fn files(&self) -> &TlsFiles {
+        &self.shared.files
+    }
+
+    fn loaded(&self) -> Arc<Loaded> {
+        self.shared.loaded.read().clone()
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("files", self.files()).finish_non_exhaustive()
+    }
+}
+
+impl TlsFiles {
+    fn all(&self) -> impl Iterator<Item = &Path> {
+        let crl = self.crl.as_deref();
+        [Some(&*self.ca), crl, Some(&*self.cert), Some(&*self.key)].into_iter().flatten()
+    }
+}

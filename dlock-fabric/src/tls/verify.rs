@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether a peer's certificate is accepted: the same rules for clients and servers.
+//!
+//! ```text
+//!   chain of the peer ─▶ number of certificates ─▶ size of RSA keys ─▶ webpki: signatures, dates,
+//!      CA flag, path length, extended key usage, CRLs ─▶ dates of the CA itself ─▶ key usage
+//!      ─▶ a server's name, where one is expected
+//! ```
+//! Up to webpki's verdict nothing is allocated for what the peer sent.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{verify_tls13_signature, WebPkiSupportedAlgorithms};
+use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertRevocationListError, CertificateError, DigitallySignedStruct, DistinguishedName, Error,
+    OtherError, PeerIncompatible, SignatureScheme,
+};
+use thiserror::Error as ThisError;
+use webpki::{
+    CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, RevocationCheckDepth,
+    RevocationOptionsBuilder, UnknownStatusPolicy, VerifiedPath,
+};
+use x509_cert::der::Decode;
+use x509_cert::Certificate;
+
+use super::certificate::{self, Period};
+use super::{CHAIN_CERTIFICATES_MAX, RSA_BITS_MIN};
+
+/// Which side the peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerRole {
+    /// It connected: its certificate must allow `clientAuth`.
+    Client,
+    /// It accepted the connection: its certificate must allow `serverAuth`.
+    Server,
+}
+
+/// What is wrong with a peer's certificate beside what rustls has names for. It is inside of
+/// [`CertificateError::Other`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
+#[non_exhaustive]
+pub enum PeerFault {
+    /// More than [`CHAIN_CERTIFICATES_MAX`].
+    #[error("it presents {0} certificates, and {CHAIN_CERTIFICATES_MAX} is the most")]
+    ChainTooLong(usize),
+    /// Fewer than [`RSA_BITS_MIN`] bits.
+    #[error("an RSA key of {0} bits, and {RSA_BITS_MIN} is the least")]
+    WeakKey(u32),
+    /// The key usage has no digital signature.
+    #[error("its key usage does not allow digital signatures")]
+    KeyUsage,
+    /// It is a CA's.
+    #[error("it is a CA's certificate, not that of a client or server")]
+    CaAsEndEntity,
+    /// A certificate in the chain issues others and is no CA's.
+    #[error("it was issued by a certificate that is not a CA's")]
+    IssuerNotCa,
+    /// A CA of the chain may not have so many CAs below it.
+    #[error("its chain is longer than one of its CAs allows")]
+    PathLength,
+}
+
+impl From<PeerFault> for Error {
+    fn from(fault: PeerFault) -> Self {
+        CertificateError::Other(OtherError(Arc::new(fault))).into()
+    }
+}
+
+/// What a peer's certificate is judged by.
+#[derive(Debug)]
+pub struct PeerRules {
+    anchors: Vec<(TrustAnchor<'static>, Period)>,
+    /// The anchors once more, as webpki takes them.
+    trusted: Vec<TrustAnchor<'static>>,
+    /// `None`: no CRL file.
+    crls: Option<Vec<CertRevocationList<'static>>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl PeerRules {
+    /// Trusts these CAs, each in its period.
+    pub fn new(
+        anchors: Vec<(TrustAnchor<'static>, Period)>,
+        crls: Option<Vec<CertRevocationList<'static>>>,
+        algorithms: WebPkiSupportedAlgorithms,
+    ) -> Self {
+        let trusted = anchors.iter().map(|(anchor, _)| anchor.clone()).collect();
+        Self { anchors, trusted, crls, algorithms }
+    }
+
+    /// Judges a chain; `name` is that of a server, if it is to be checked.
+    pub fn verify(
+        &self,
+        role: PeerRole,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: Option<&ServerName<'_>>,
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let presented = intermediates.len() + 1;
+        if presented > CHAIN_CERTIFICATES_MAX {
+            return Err(PeerFault::ChainTooLong(presented).into());
+        }
+        for certificate in [end_entity].into_iter().chain(intermediates) {
+            refuse_weak_key(certificate)?;
+        }
+        let certificate = EndEntityCert::try_from(end_entity).map_err(pki_error)?;
+        self.verify_path(role, &certificate, intermediates, now).map_err(pki_error)?;
+        let parsed = Certificate::from_der(end_entity).map_err(|_| bad_encoding())?;
+        if !certificate::may_sign_handshakes(&parsed).map_err(|_| bad_encoding())? {
+            return Err(PeerFault::KeyUsage.into());
+        }
+        match name {
+            Some(name) => certificate.verify_is_valid_for_subject_name(name).map_err(pki_error),
+            None => Ok(()),
+        }
+    }
+
+    fn verify_path(
+        &self,
+        role: PeerRole,
+        certificate: &EndEntityCert<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), webpki::Error> {
+        let usage = match role {
+            PeerRole::Client => KeyUsage::client_auth(),
+            PeerRole::Server => KeyUsage::server_auth(),
+        };
+        let crls: Vec<&CertRevocationList<'_>> = self.crls.iter().flatten().collect();
+        let revocation = match self.crls {
+            None => None,
+            // Without a single list nobody's status is known.
+            Some(_) => Some(
+                RevocationOptionsBuilder::new(&crls)
+                    .map_err(|_| webpki::Error::UnknownRevocationStatus)?
+                    .with_depth(RevocationCheckDepth::Chain)
+                    .with_status_policy(UnknownStatusPolicy::Deny)
+                    .with_expiration_policy(ExpirationPolicy::Enforce)
+                    .build(),
+            ),
+        };
+        let current = |path: &VerifiedPath<'_>| self.refuse_anchor_out_of_date(path, now);
+        certificate
+            .verify_for_usage(
+                self.algorithms.all,
+                &self.trusted,
+                intermediates,
+                now,
+                usage,
+                revocation,
+                Some(&current),
+            )
+            .map(drop)
+    }
+
+    /// webpki takes the dates of all certificates but the trusted ones' into account.
+    fn refuse_anchor_out_of_date(
+        &self,
+        path: &VerifiedPath<'_>,
+        now: UnixTime,
+    ) -> Result<(), webpki::Error> {
+        let mut error = webpki::Error::UnknownIssuer;
+        for (_, period) in self.anchors.iter().filter(|(anchor, _)| anchor == path.anchor()) {
+            let Period { not_before, not_after } = *period;
+            error = match now {
+                now if now < not_before => webpki::Error::CertNotValidYet { time: now, not_before },
+                now if now > not_after => webpki::Error::CertExpired { time: now, not_after },
+                _ => return Ok(()),
+            };
+        }
+        Err(error)
+    }
+
+    fn verify_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+}
+
+fn refuse_weak_key(certificate: &CertificateDer<'_>) -> Result<(), Error> {
+    let parsed = EndEntityCert::try_from(certificate).map_err(pki_error)?;
+    match certificate::rsa_bits(&parsed.subject_public_key_info()) {
+        Ok(Some(bits)) if bits < RSA_BITS_MIN => Err(PeerFault::WeakKey(bits).into()),
+        Ok(_) => Ok(()),
+        Err(_) => Err(bad_encoding()),
+    }
+}
+
+fn bad_encoding() -> Error {
+    CertificateError::BadEncoding.into()
+}
+
+fn tls12() -> Error {
+    // The configurations allow TLS 1.3 alone, so that rustls does not ask.
+    PeerIncompatible::ServerDoesNotSupportTls12Or13.into()
+}
+
+/// The names that rustls has for what webpki finds; its own translation is private.
+fn pki_error(error: webpki::Error) -> Error {
+    use webpki::Error as Pki;
+    match error {
+        Pki::BadDer | Pki::BadDerTime | Pki::TrailingData(_) => bad_encoding(),
+        Pki::CertNotValidYet { time, not_before } => {
+            CertificateError::NotValidYetContext { time, not_before }.into()
+        }
+        Pki::CertExpired { time, not_after } => {
+            CertificateError::ExpiredContext { time, not_after }.into()
+        }
+        Pki::InvalidCertValidity => CertificateError::Expired.into(),
+        Pki::UnknownIssuer => CertificateError::UnknownIssuer.into(),
+        Pki::CertNotValidForName(context) => CertificateError::NotValidForNameContext {
+            expected: context.expected,
+            presented: context.presented,
+        }
+        .into(),
+        Pki::CertRevoked => CertificateError::Revoked.into(),
+        Pki::UnknownRevocationStatus => CertificateError::UnknownRevocationStatus.into(),
+        Pki::CrlExpired { time, next_update } => {
+            CertificateError::ExpiredRevocationListContext { time, next_update }.into()
+        }
+        Pki::IssuerNotCrlSigner => CertRevocationListError::IssuerInvalidForCrl.into(),
+        Pki::InvalidCrlSignatureForPublicKey => CertRevocationListError::BadSignature.into(),
+        Pki::InvalidSignatureForPublicKey => CertificateError::BadSignature.into(),
+        Pki::UnsupportedSignatureAlgorithmContext(context) => {
+            CertificateError::UnsupportedSignatureAlgorithmContext {
+                signature_algorithm_id: context.signature_algorithm_id,
+                supported_algorithms: context.supported_algorithms,
+            }
+            .into()
+        }
+        Pki::UnsupportedSignatureAlgorithmForPublicKeyContext(context) => {
+            CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+                signature_algorithm_id: context.signature_algorithm_id,
+                public_key_algorithm_id: context.public_key_algorithm_id,
+            }
+            .into()
+        }
+        Pki::UnsupportedCriticalExtension => CertificateError::UnhandledCriticalExtension.into(),
+        Pki::RequiredEkuNotFoundContext(_) | Pki::EmptyEkuExtension => {
+            CertificateError::InvalidPurpose.into()
+        }
+        Pki::CaUsedAsEndEntity => PeerFault::CaAsEndEntity.into(),
+        Pki::EndEntityUsedAsCa => PeerFault::IssuerNotCa.into(),
+        Pki::PathLenConstraintViolated | Pki::MaximumPathDepthExceeded => {
+            PeerFault::PathLength.into()
+        }
+        other => CertificateError::Other(OtherError(Arc::new(other))).into(),
+    }
+}
+
+/// A server's certificate, as a client judges it.
+#[derive(Debug)]
+pub struct JudgeServers {
+    /// By these.
+    pub rules: Arc<PeerRules>,
+    /// The name it must be valid for; `None`: any.
+    pub name: Option<ServerName<'static>>,
+}
+
+impl ServerCertVerifier for JudgeServers {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.rules
+            .verify(PeerRole::Server, end_entity, intermediates, self.name.as_ref(), now)
+            .map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(tls12())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.rules.verify_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.rules.algorithms.supported_schemes()
+    }
+}
+
+/// A client's certificate, as a server judges it. There must be one.
+#[derive(Debug)]
+pub struct JudgeClients {
+    /// By these.
+    pub rules: Arc<PeerRules>,
+}
+
+impl ClientCertVerifier for JudgeClients {
+    /// None: clients have one certificate and need no help to choose, and strangers learn nothing.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.rules
+            .verify(PeerRole::Client, end_entity, intermediates, None, now)
+            .map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(tls12())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.rules.verify_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.rules.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Wrong certificates, keys, lists and peers on both sides; each is refused with its own error,
+//! and not one byte of the application arrives.
+//!
+//! ```text
+//!   pki.rs      makes CAs, certificates and lists, right ones and wrong ones (rcgen)
+//!   drive.rs    a client and a server over memory, until both are done or one refuses
+//!   hostile.rs  a peer that presents anything and checks nothing
+//!   peers.rs    the table of wrong peers × both sides
+//!   loading.rs  the table of wrong files; all formats of keys
+//!   reload.rs   renewed certificates, new lists, broken files, identities
+//!   openssl.rs  the same rules against the programs of OpenSSL
+//! ```
+
+mod drive;
+mod hostile;
+mod loading;
+mod openssl;
+mod peers;
+mod pki;
+mod reload;

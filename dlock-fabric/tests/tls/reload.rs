@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Certificates and lists that change while the process runs, and who a peer is afterwards.
+
+use std::fs;
+
+use dlock_fabric::tls::{PeerIdentity, PeerName, PeerRole, Tls, TlsError};
+use rcgen::{CertificateParams, DnType, DnValue, SanType};
+use rustls::pki_types::CertificateDer;
+use rustls::{CertificateError, Error};
+use time::Duration;
+
+use crate::drive::{client, drive, name, server, Outcome};
+use crate::pki::{good, now, serial, Ca, Folder, Identity};
+
+struct Pair {
+    ca: Ca,
+    ours: Folder,
+    theirs: Folder,
+    our_params: CertificateParams,
+    their_params: CertificateParams,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let ca = Ca::root("root");
+        let (our_params, their_params) = (good("server"), good("client"));
+        let crl = ca.crl(&[]);
+        let ours = Folder::with(&ca, &ca.issue(&our_params), Some(&crl));
+        let theirs = Folder::with(&ca, &ca.issue(&their_params), Some(&crl));
+        Self { ca, ours, theirs, our_params, their_params }
+    }
+
+    fn load(&self) -> (Tls, Tls) {
+        (self.ours.load().expect("right"), self.theirs.load().expect("right"))
+    }
+
+    fn write(&self, folder: &Folder, identity: &Identity) {
+        folder.write(&folder.files.cert, &identity.cert_pem());
+        folder.write(&folder.files.key, &identity.key_pem());
+    }
+}
+
+fn connect(ours: &Tls, theirs: &Tls) -> Outcome {
+    drive(client(theirs.client()), server(ours.server()))
+}
+
+fn chain(identity: &Identity) -> Vec<CertificateDer<'static>> {
+    identity.chain.iter().cloned().map(CertificateDer::from).collect()
+}
+
+#[test]
+fn a_reload_takes_a_renewed_certificate_and_a_new_list() {
+    let pair = Pair::new();
+    let (ours, theirs) = pair.load();
+    assert!(!ours.changed() && connect(&ours, &theirs).is_good());
+    let before = ours.server();
+
+    // The server's certificate is renewed: a client sees the new one.
+    let mut renewed = pair.our_params.clone();
+    renewed.serial_number = Some(serial());
+    let renewed = pair.ca.issue(&renewed);
+    pair.write(&pair.ours, &renewed);
+    assert!(ours.changed());
+    ours.reload().unwrap();
+    assert!(!ours.changed());
+    assert!(connect(&ours, &theirs).is_good());
+    assert!(!std::sync::Arc::ptr_eq(&before, &ours.server()));
+    // A clone is the same configuration.
+    assert!(std::sync::Arc::ptr_eq(&ours.server(), &ours.clone().server()));
+
+    // The client's certificate is revoked: the old list lets it in until the reload.
+    let crl = pair.ours.files.crl.clone().unwrap();
+    pair.ours.write(&crl, &pair.ca.crl(&[&pair.their_params]));
+    assert!(ours.changed() && connect(&ours, &theirs).is_good());
+    ours.reload().unwrap();
+    let outcome = connect(&ours, &theirs);
+    assert_eq!(outcome.server.error.as_ref().map(name).as_deref(), Some("Revoked"));
+    assert!(outcome.server.received.is_empty());
+    // A configuration that somebody took before is as it was: connections under way go on.
+    assert!(drive(client(theirs.client()), server(before)).is_good());
+}
+
+#[test]
+fn a_broken_file_leaves_the_old_ones_in_force() {
+    let pair = Pair::new();
+    let (ours, theirs) = pair.load();
+    let files = &pair.ours.files;
+    let paths = [&files.ca, files.crl.as_ref().unwrap(), &files.cert, &files.key];
+    for (number, path) in paths.into_iter().enumerate() {
+        let whole = fs::read_to_string(path).unwrap();
+        let before = ours.server();
+        pair.ours.write(path, "broken");
+        assert!(ours.changed());
+        assert!(matches!(ours.reload(), Err(TlsError::Nothing { .. })));
+        // It was seen: a caller that reloads when something changes does not try without end.
+        assert!(!ours.changed());
+        let judges_peers = number < 2;
+        assert_eq!(std::sync::Arc::ptr_eq(&before, &ours.server()), judges_peers);
+        assert!(connect(&ours, &theirs).is_good());
+        fs::remove_file(path).unwrap();
+        assert!(ours.changed());
+        assert!(matches!(ours.reload(), Err(TlsError::Missing { .. })));
+        assert!(connect(&ours, &theirs).is_good());
+        pair.ours.write(path, &whole);
+        assert!(ours.changed());
+        ours.reload().unwrap();
+        assert!(connect(&ours, &theirs).is_good());
+    }
+}
+
+#[test]
+fn a_revocation_takes_effect_though_the_own_certificate_is_broken_or_revoked() {
+    let pair = Pair::new();
+    let (ours, theirs) = pair.load();
+    let crl = pair.ours.files.crl.clone().unwrap();
+    let refused = || {
+        let outcome = connect(&ours, &theirs);
+        let revoked = outcome.server.error.as_ref().map(name).as_deref() == Some("Revoked");
+        assert!(!revoked || outcome.server.received.is_empty());
+        revoked
+    };
+    let cert = fs::read_to_string(&pair.ours.files.cert).unwrap();
+    pair.ours.write(&pair.ours.files.cert, "broken");
+    pair.ours.write(&crl, &pair.ca.crl(&[&pair.their_params]));
+    assert!(matches!(ours.reload(), Err(TlsError::Nothing { .. })));
+    assert!(refused());
+
+    pair.ours.write(&pair.ours.files.cert, &cert);
+    pair.ours.write(&crl, &pair.ca.crl(&[]));
+    ours.reload().unwrap();
+    assert!(!refused());
+    pair.ours.write(&crl, &pair.ca.crl(&[&pair.our_params, &pair.their_params]));
+    assert!(matches!(ours.reload(), Err(TlsError::Revoked { .. })));
+    assert!(refused());
+}
+
+#[test]
+fn a_list_that_its_ca_did_not_sign_is_not_taken() {
+    let pair = Pair::new();
+    let (ours, theirs) = pair.load();
+    let before = ours.server();
+    pair.ours.write(pair.ours.files.crl.as_ref().unwrap(), &Ca::root("root").crl(&[]));
+    assert!(matches!(ours.reload(), Err(TlsError::CrlSignature { .. })));
+    assert!(std::sync::Arc::ptr_eq(&before, &ours.server()));
+    assert!(connect(&ours, &theirs).is_good());
+}
+
+#[test]
+fn a_certificate_without_its_key_waits_for_the_key() {
+    let pair = Pair::new();
+    let (ours, theirs) = pair.load();
+    let renewed = pair.ca.issue(&pair.our_params);
+    pair.ours.write(&pair.ours.files.cert, &renewed.cert_pem());
+    assert!(matches!(ours.reload(), Err(TlsError::KeyMismatch { .. })));
+    assert!(connect(&ours, &theirs).is_good());
+    pair.ours.write(&pair.ours.files.key, &renewed.key_pem());
+    assert!(ours.changed());
+    ours.reload().unwrap();
+    assert!(connect(&ours, &theirs).is_good());
+}
+
+#[test]
+fn a_file_written_in_place_shows_as_changed() {
+    let pair = Pair::new();
+    let (ours, _) = pair.load();
+    let crl = pair.ours.files.crl.clone().unwrap();
+    fs::write(&crl, pair.ca.crl(&[&pair.their_params])).unwrap();
+    assert!(ours.changed());
+}
+
+#[test]
+fn a_connected_peer_is_judged_anew_after_a_reload() {
+    let pair = Pair::new();
+    let (ours, _) = pair.load();
+    let theirs = chain(&pair.ca.issue(&pair.their_params));
+    ours.check(PeerRole::Client, &theirs).unwrap();
+    assert!(matches!(ours.check(PeerRole::Client, &[]), Err(TlsError::NoIdentity(_))));
+    let crl = pair.ours.files.crl.clone().unwrap();
+    pair.ours.write(&crl, &pair.ca.crl(&[&pair.their_params]));
+    ours.reload().unwrap();
+    let revoked = Error::InvalidCertificate(CertificateError::Revoked);
+    let error = ours.check(PeerRole::Client, &theirs).unwrap_err();
+    assert!(matches!(error, TlsError::Handshake { source, .. } if source == revoked));
+}
+
+fn identity_of(ca: &Ca, params: &CertificateParams) -> PeerIdentity {
+    PeerIdentity::of(&chain(&ca.issue(params))).unwrap()
+}
+
+fn dns(name: &str) -> SanType {
+    SanType::DnsName(rcgen::string::Ia5String::try_from(name).unwrap())
+}
+
+#[test]
+fn a_renewed_certificate_is_the_same_identity_and_another_name_is_not() {
+    let ca = Ca::root("root");
+    let first = good("node");
+    let identity = identity_of(&ca, &first);
+    let mut renewed = first.clone();
+    renewed.serial_number = Some(serial());
+    renewed.not_after = now() + Duration::days(90);
+    assert_eq!(identity, identity_of(&ca, &renewed), "another key, serial number and date");
+    assert_eq!(identity, identity_of(&Ca::root("next"), &renewed), "another CA");
+    assert_eq!(identity.digest(), identity_of(&ca, &renewed).digest());
+
+    let mut subject = first.clone();
+    subject.distinguished_name.push(DnType::OrganizationName, "Other");
+    assert_ne!(identity, identity_of(&ca, &subject), "another subject");
+    let mut more = first.clone();
+    more.subject_alt_names.push(dns("more.example"));
+    assert_ne!(identity, identity_of(&ca, &more), "one more alternative name");
+    let mut none = first.clone();
+    none.subject_alt_names.clear();
+    assert_ne!(identity, identity_of(&ca, &none), "no alternative name");
+    assert_ne!(identity, identity_of(&ca, &good("other")));
+}
+
+#[test]
+fn neither_the_type_of_a_string_nor_the_order_of_names_makes_another_identity() {
+    let ca = Ca::root("root");
+    let mut utf8 = good("node");
+    utf8.subject_alt_names = vec![dns("a.example"), dns("b.example")];
+    let mut printable = utf8.clone();
+    let text = rcgen::string::PrintableString::try_from("node").unwrap();
+    printable.distinguished_name.push(DnType::CommonName, DnValue::PrintableString(text));
+    printable.subject_alt_names.reverse();
+    assert_eq!(identity_of(&ca, &utf8), identity_of(&ca, &printable));
+}
+
+#[test]
+fn names_that_look_alike_when_joined_are_different() {
+    let ca = Ca::root("root");
+    let named = |names: &[&str]| {
+        let mut params = good("node");
+        params.subject_alt_names = names.iter().map(|name| dns(name)).collect();
+        identity_of(&ca, &params)
+    };
+    assert_ne!(named(&["a.example", "b.example"]), named(&["a.exampleb.example"]));
+    assert_ne!(named(&["a", "bc"]), named(&["ab", "c"]));
+    let mut uri = good("node");
+    let text = rcgen::string::Ia5String::try_from("a.example").unwrap();
+    uri.subject_alt_names = vec![SanType::URI(text)];
+    assert_ne!(named(&["a.example"]), identity_of(&ca, &uri), "the same text of another kind");
+}
+
+#[test]
+fn an_identity_tells_its_names() {
+    let ca = Ca::root("root");
+    let mut params = good("node");
+    params.distinguished_name.push(DnType::OrganizationName, "Example");
+    let text = |text: &str| rcgen::string::Ia5String::try_from(text).unwrap();
+    params.subject_alt_names = vec![
+        dns("node.example"),
+        SanType::IpAddress([192, 0, 2, 7].into()),
+        SanType::URI(text("spiffe://example/node")),
+        SanType::Rfc822Name(text("node@example")),
+    ];
+    let identity = identity_of(&ca, &params);
+    let names: Vec<String> = identity.names().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        names,
+        [
+            "O=Example,CN=node",
+            "CN=node",
+            "DNS:node.example",
+            "IP:192.0.2.7",
+            "URI:spiffe://example/node",
+            "email:node@example"
+        ]
+    );
+    assert!(matches!(&identity.names()[1], PeerName::CommonName(name) if name == "node"));
+    assert_eq!(identity.to_string(), "O=Example,CN=node");
+    let evil = identity_of(&ca, &good("evil\nERROR forged"));
+    assert_eq!(evil.to_string(), "CN=evil\\0aERROR forged");
+}
+
+#[test]
+fn a_certificate_without_a_name_is_no_identity() {
+    let ca = Ca::root("root");
+    let mut params = good("node");
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    assert!(PeerIdentity::of(&chain(&ca.issue(&params))).is_ok(), "an alternative name is enough");
+    params.subject_alt_names.clear();
+    let nameless = PeerIdentity::of(&chain(&ca.issue(&params)));
+    assert!(matches!(nameless, Err(TlsError::NoIdentity("names nobody"))));
+    assert!(matches!(PeerIdentity::of(&[]), Err(TlsError::NoIdentity("is missing"))));
+    let garbage = [CertificateDer::from(vec![0x30, 0x80, 0, 0])];
+    assert!(matches!(PeerIdentity::of(&garbage), Err(TlsError::NoIdentity("cannot be parsed"))));
+}

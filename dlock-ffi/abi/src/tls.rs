@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `struct ssl_cfg`: files, and the callbacks that know the password of the key.
+//!
+//! ```text
+//!   dclient_lib_init, server_start   read: paths resolved, callbacks kept
+//!   client_init, server_start        load: key file ─ encrypted? ─▶ prkey_pwd_cb ─▶ copy
+//!                                                                   erase_prkey_cb ◀─┘
+//! ```
+//! The callbacks are called each time that an encrypted key is loaded: at first, and when a file
+//! has changed. The original calls them for every connection.
+
+use std::fs::canonicalize;
+use std::os::raw::{c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use dlock_fabric::tls::{KeyPassword, Tls, TlsError, TlsFiles};
+use zeroize::Zeroizing;
+
+use crate::args;
+use crate::types::SslCfg;
+
+/// Bytes of a password at most (C API).
+const PASSWORD_LEN_MAX: usize = 64;
+
+/// `tls_prkey_pwd_callback_func_t`
+type Ask = unsafe extern "C" fn(*mut *mut c_char, *mut c_int);
+/// `tls_erase_prkey_callback_func_t`
+type Erase = unsafe extern "C" fn(*mut c_void, c_int);
+
+/// What a program says of TLS.
+#[derive(Clone, Debug)]
+pub struct TlsSettings {
+    files: TlsFiles,
+    password: Arc<Callbacks>,
+}
+
+impl TlsSettings {
+    /// Copies an `ssl_cfg` that is complete; `None`: it cannot be used, and why is logged.
+    ///
+    /// # Safety
+    /// `cfg` points to an `ssl_cfg` of which [`Ssl::read`](args::Ssl::read) has said that it is
+    /// enabled. Its callbacks may be called for as long as this lives, on any thread.
+    pub unsafe fn read(cfg: *const SslCfg) -> Option<Self> {
+        // SAFETY: the caller vouches for the struct; any bits are valid pointers to look at.
+        let ssl = unsafe { cfg.read() };
+        if !ssl.cert_verify_cb.is_null() {
+            log::error!(
+                "cert_verify_cb is set, and this release cannot call it: leave it NULL, so that \
+                 certificates are verified by the CA and the revocation lists"
+            );
+            return None;
+        }
+        // SAFETY: paths are null or terminated strings.
+        let files = unsafe {
+            TlsFiles {
+                ca: resolved("ca_path", ssl.ca_path)?,
+                crl: match ssl.crl_path.is_null() {
+                    true => None,
+                    false => Some(resolved("crl_path", ssl.crl_path)?),
+                },
+                cert: resolved("cert_path", ssl.cert_path)?,
+                key: resolved("prkey_path", ssl.prkey_path)?,
+            }
+        };
+        // SAFETY: not null, as is known of a complete ssl_cfg, and so functions of these types.
+        let password = unsafe {
+            Callbacks {
+                ask: std::mem::transmute::<*const c_void, Ask>(ssl.prkey_pwd_cb),
+                erase: std::mem::transmute::<*const c_void, Erase>(ssl.erase_prkey_cb),
+            }
+        };
+        Some(Self { files, password: Arc::new(password) })
+    }
+
+    /// Loads the files; `None`: they cannot be used, and why is logged.
+    pub fn load(&self) -> Option<Tls> {
+        match Tls::load(self.files.clone(), Arc::clone(&self.password) as Arc<dyn KeyPassword>) {
+            Ok(tls) => Some(tls),
+            Err(error) => {
+                log::error!("TLS: {error}");
+                None
+            }
+        }
+    }
+}
+
+/// A path without links, as it is now.
+///
+/// # Safety
+/// `path` is null or a terminated string.
+unsafe fn resolved(name: &str, path: *const c_char) -> Option<PathBuf> {
+    // SAFETY: the caller vouches for the string.
+    let Some(text) = (unsafe { args::text(path) }) else {
+        log::error!("{name} has {} bytes or more: give a shorter one", args::TEXT_LEN_MAX);
+        return None;
+    };
+    match canonicalize(&text) {
+        Ok(path) => Some(path),
+        Err(error) => {
+            log::error!("{name} '{}': {error}; check the path", text.escape_debug());
+            None
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Callbacks {
+    ask: Ask,
+    erase: Erase,
+}
+
+impl KeyPassword for Callbacks {
+    fn password(&self) -> Result<Option<Zeroizing<Vec<u8>>>, TlsError> {
+        let (mut password, mut len) = (std::ptr::null_mut::<c_char>(), 0);
+        // SAFETY: a callback of the program, with places for what it gives.
+        unsafe { (self.ask)(&mut password, &mut len) };
+        let failed = |what: &str| Err(TlsError::Password(format!("prkey_pwd_cb {what}")));
+        if password.is_null() {
+            return failed("gave none");
+        }
+        // none of it is copied before its length is known: the copy must not move
+        // SAFETY: a terminated string, of which no byte behind the first 0 is read.
+        let is_end = |at: &usize| unsafe { password.add(*at).read() } == 0;
+        let Some(found) = (0..=PASSWORD_LEN_MAX).find(is_end) else {
+            return failed("gave a password of more than 64 bytes");
+        };
+        if usize::try_from(len) != Ok(found) {
+            return failed("gave a length that is not the password's");
+        }
+        // SAFETY: so many bytes were read just now.
+        let bytes = unsafe { std::slice::from_raw_parts(password.cast::<u8>(), found) };
+        let copy = Zeroizing::new(bytes.to_vec());
+        // SAFETY: the callback of the program for what its other one gave.
+        unsafe { (self.erase)(password.cast(), len) };
+        Ok(Some(copy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    static ERASED: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe extern "C" fn erase(_: *mut c_void, len: c_int) {
+        ERASED.fetch_add(len as usize, Ordering::SeqCst);
+    }
+
+    /// What comes of a callback that gives this.
+    macro_rules! given {
+        ($text:expr, $len:expr) => {{
+            unsafe extern "C" fn ask(password: *mut *mut c_char, len: *mut c_int) {
+                let text: *const c_char = $text;
+                // SAFETY: places for both.
+                unsafe { (password.write(text.cast_mut()), len.write($len)) };
+            }
+            let before = ERASED.load(Ordering::SeqCst);
+            let password = Callbacks { ask, erase }.password();
+            let erased = ERASED.load(Ordering::SeqCst) - before;
+            (password.map(|p| p.map(|p| p.to_vec())).map_err(|e| e.to_string()), erased)
+        }};
+    }
+
+    #[test]
+    fn a_password_is_copied_and_erased_and_a_wrong_one_is_refused_without_erasing() {
+        let right = given!(c"secret".as_ptr(), 6);
+        assert_eq!(right, (Ok(Some(b"secret".to_vec())), 6));
+        assert_eq!(given!(c"".as_ptr(), 0), (Ok(Some(Vec::new())), 0));
+        const LONG: &std::ffi::CStr =
+            c"0123456789012345678901234567890123456789012345678901234567890123";
+        assert_eq!(given!(LONG.as_ptr(), 64).1, 64);
+        for (wrong, erased) in [
+            given!(std::ptr::null(), 0),
+            given!(c"secret".as_ptr(), 5),
+            given!(c"secret".as_ptr(), -1),
+            given!(
+                c"01234567890123456789012345678901234567890123456789012345678901234".as_ptr(),
+                65
+            ),
+        ] {
+            assert!(wrong.is_err_and(|why| why.contains("prkey_pwd_cb")));
+            assert_eq!(erased, 0);
+        }
+    }
+}

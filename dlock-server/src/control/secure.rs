@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TLS on the port: who is at the other end is known before a frame is read.
+//!
+//! ```text
+//!   accepted ─▶ handshake ── done ──▶ a connection with an identity ─▶ its first frame
+//!                  ├─ refused, silent, too slow ─▶ one line in the log, and the end
+//!                  └─ too many of them: the oldest ends
+//!   SIGHUP, or a file has changed ─▶ reload: later handshakes use it, connections go on
+//! ```
+//! A peer that is not known yet costs a task, its socket, and at most
+//! [`HANDSHAKE_BYTES_MAX`](dlock_fabric::tls_session::HANDSHAKE_BYTES_MAX) bytes of memory for what
+//! it has sent. Nobody waits for it.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use dlock_core::counters::Counter;
+use dlock_fabric::tls::{Tls, TlsError};
+use dlock_fabric::tls_session::TlsSession;
+use log::Level;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout_at, Instant};
+
+use super::table::{ConnectionPermit, HANDSHAKES_MAX};
+use super::wire::linger;
+use crate::log_limit::{limited, Cause};
+use crate::mailbox::Mailbox;
+use crate::transport::tls::{shake_hands, SealedConn};
+
+/// Between two looks whether a file has changed.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Shakes hands with whoever has connected; `None`: it is not let in, and was told so.
+pub(super) async fn known(
+    mut stream: TcpStream,
+    from: SocketAddr,
+    tls: &Tls,
+    permit: &ConnectionPermit,
+    mailbox: &Mailbox,
+    deadline: Instant,
+) -> Option<SealedConn> {
+    let _place = permit.shakes_hands();
+    let session = TlsSession::accept(tls).map_err(io::Error::other);
+    let shaken = async { shake_hands(&stream, session?).await };
+    let shaken = tokio::select! {
+        shaken = timeout_at(deadline, shaken) => {
+            shaken.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+        }
+        () = permit.link.closed() => {
+            let what = format!(
+                "it is the oldest of {HANDSHAKES_MAX} handshakes under way (HANDSHAKES_MAX), or of \
+                 all connections, and makes room; look for hosts that connect and say nothing"
+            );
+            Err(io::Error::other(what))
+        }
+    };
+    let error = match shaken {
+        Ok(shaken) => {
+            let connection = shaken.on(stream);
+            log::debug!("{from} is {}", connection.peer());
+            return Some(connection);
+        }
+        Err(error) => error,
+    };
+    mailbox.count(Counter::BadRequest);
+    let why = reason(&error);
+    limited!(Cause::Handshake, Level::Warn, "no TLS connection with {from}: {why}");
+    if error.kind() == ErrorKind::InvalidData && stream.shutdown().await.is_ok() {
+        linger(&mut stream).await; // a socket closed with unread bytes takes the alert back
+    }
+    None
+}
+
+/// Why there is no connection, and what to do about it.
+pub(crate) fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::TimedOut => "it has not shaken hands in time; does it speak TLS?".to_string(),
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+            "it has closed within the handshake; its own log says why".to_string()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// Loads the files again whenever one of them has changed.
+pub(super) async fn watch(tls: Tls) {
+    loop {
+        sleep(LOOK_EVERY).await;
+        let files = tls.clone();
+        // an encrypted key takes a second
+        let looked = tokio::task::spawn_blocking(move || files.changed().then(|| reload(&files)));
+        if looked.await.is_err() {
+            return; // the runtime ends
+        }
+    }
+}
+
+/// Loads the files again; what cannot be used changes nothing.
+pub(crate) fn reload(tls: &Tls) {
+    match tls.reload() {
+        Ok(()) => log::info!("the TLS files were loaded again: new connections use them"),
+        Err(error) => {
+            let error: TlsError = error;
+            log::error!("the TLS files stay as they were loaded before: {error}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A CA, and certificates of it, as files that are gone with it.
+#![allow(dead_code)] // every test program uses a part of it
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use base64ct::{Base64, Encoding};
+use dlock_fabric::tls::{NoPassword, Tls, TlsFiles};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+/// A folder with `ca.pem`, and `NAME.pem` and `NAME.key` of whoever was issued a certificate.
+pub struct Ca {
+    folder: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Ca {
+    pub fn new(name: &str) -> Self {
+        static FOLDERS: AtomicU32 = AtomicU32::new(0);
+        let n = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("dlock-tls-{}-{n}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        fs::write(folder.join("ca.pem"), pem("CERTIFICATE", certificate.der())).unwrap();
+        Self { folder, issuer: Issuer::new(params, key) }
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Issues a certificate, for both roles.
+    pub fn issue(&self, name: &str) -> TlsFiles {
+        let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let file = |suffix: &str| self.folder.join(format!("{name}.{suffix}"));
+        fs::write(file("pem"), pem("CERTIFICATE", certificate.der())).unwrap();
+        fs::write(file("key"), pem("PRIVATE KEY", &key.serialize_der())).unwrap();
+        TlsFiles { ca: self.folder.join("ca.pem"), crl: None, cert: file("pem"), key: file("key") }
+    }
+
+    pub fn tls(&self, name: &str) -> Tls {
+        load(self.issue(name))
+    }
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = Base64::encode_string(der);
+    let lines: Vec<&str> =
+        text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+}
+
+impl Drop for Ca {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder); // left behind, it is a few files
+    }
+}
+
+pub fn load(files: TlsFiles) -> Tls {
+    Tls::load(files, Arc::new(NoPassword)).unwrap()
+}
