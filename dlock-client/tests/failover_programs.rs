@@ -66,8 +66,8 @@ fn a_guard_that_ends_during_a_failover_releases_its_lock() {
     }
 }
 
-/// A program that recovers by hand, in the right order; but the successor dies, too, and the library
-/// is telling the next one everything when the program says that it has.
+/// A program that recovers by hand, in the right order; but the successor dies, too, and the
+/// library is telling the next one everything when the program says that it has.
 #[test]
 fn a_program_that_says_done_while_the_library_tells_its_locks_loses_none() {
     const LOCKS: usize = 1_000;

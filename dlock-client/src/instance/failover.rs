@@ -141,13 +141,15 @@ impl Instance {
         if status != Status::BadResponse {
             return status;
         }
+        let mut is_told = false; // by a primary that recovers: it knows that this client has left
         while Instant::now() < until {
             let mut unknown = 0;
             for &peer in &watch.plan().addresses {
                 match self.leave_at(peer, until) {
                     Status::BadResponse => {}
+                    Status::ClientRemoved if is_told => return Status::Success,
                     Status::ClientRemoved => unknown += 1,
-                    Status::NotReady if Instant::now() < until => {}
+                    Status::NotReady if Instant::now() < until => is_told = true,
                     status => return status,
                 }
             }
@@ -195,8 +197,12 @@ impl Instance {
             Ok(ControlReply::Alive { recovering: true, .. }) | Err(Status::NotReady) => {
                 Some(Heard::Recovers)
             }
-            _ if self.control.lock().as_ref().is_none_or(Control::is_broken) => None,
-            _ => Some(Heard::Nothing),
+            _ => {
+                let control = self.control.try_lock();
+                let is_broken =
+                    control.is_some_and(|control| control.as_ref().is_none_or(Control::is_broken));
+                (!is_broken).then_some(Heard::Nothing)
+            }
         }
     }
 

@@ -17,25 +17,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use dlock_core::clock::{Now, NS};
-use dlock_core::control::{ControlReply, ControlRequest, LockGrant, Session, VERSION, VERSION_MIN};
+use dlock_core::clock::Now;
+use dlock_core::control::{ControlReply, ControlRequest, LockGrant, VERSION, VERSION_MIN};
 use dlock_core::exec::Executor;
-use dlock_core::ids::{ClientId, LockId};
+use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX};
-use dlock_core::membership::SHOW_WAIT_NS;
 use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::status::Status;
-use dlock_fabric::clock::boot_ns;
-use dlock_fabric::{ClockEstimate, Refuse};
+use dlock_fabric::Refuse;
 use log::Level;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-use super::{call_on, done, Instance, SessionState, LEFT, OPEN};
-use crate::attach::{attach, wrapped, Wrap};
+use super::joined::{init, join, Joined, Unshown};
+use super::{done, Instance, SessionState, LEFT, OPEN};
+use crate::attach::Wrap;
 use crate::config::ClientConfig;
-use crate::control::{address, CallError, Control, Patience, ShutdownHandle, CONTROL_WAIT};
-use crate::fabrics::Attached;
-use crate::heartbeat::{look_after, Pulse};
+use crate::control::{address, Patience, ShutdownHandle, CONTROL_WAIT};
+use crate::heartbeat::look_after;
 use crate::stats::Stats;
 use crate::table::{LockSlotIndex, Table, LOCK_SLOT_WAIT};
 
@@ -499,115 +497,14 @@ impl Instance {
 /// Life-cycle calls under way end within a wait for a lock slot and a control call.
 const LIFECYCLE_WAIT: Duration = LOCK_SLOT_WAIT.saturating_add(CONTROL_WAIT);
 
-/// A session that stands; after `Reinit` it is prepared.
-pub(super) struct Joined {
-    client: ClientId,
-    control: Control,
-    link: SessionState,
-    /// Until when a prepared session may take the place of the old one.
-    until: Instant,
-}
-
 /// How often a reinit is tried if its connection ends at the moment at which the primary may have
 /// ended the old session: whether it has, is found out by asking again.
 const SHOW_TRIES: u32 = 2;
-
-/// Why a prepared session has not taken the place of the old one, as far as is known here.
-pub(super) enum Unshown {
-    /// Its connection ended; the primary may have had the request.
-    Cut,
-    /// It was refused, or was not answered until it could not count any more.
-    Failed(Status),
-}
-
-impl Joined {
-    /// Shows the primary that this client has all answers: then it ends the old session.
-    /// `silence`: see [`Patience`].
-    pub(super) fn show(&mut self, silence: Option<Duration>) -> Result<(), Unshown> {
-        let deadline = self.until;
-        match self.control.call_while_there(ControlRequest::Heartbeat, deadline, silence) {
-            // the latter in recovery
-            Ok(ControlReply::Alive { .. } | ControlReply::Error(Status::NotReady)) => Ok(()),
-            Ok(_) => Err(Unshown::Failed(Status::BadResponse)),
-            Err(CallError::Transport) if Instant::now() < deadline => Err(Unshown::Cut),
-            Err(error) => Err(Unshown::Failed(error.status_of_init())),
-        }
-    }
-
-    /// Leaves with it; `NotReady`: the primary recovers, and does not wait for this client.
-    pub(super) fn leave(&mut self) -> Status {
-        let deadline = Instant::now() + CONTROL_WAIT;
-        done(call_on(&mut self.control, ControlRequest::Deinit, deadline))
-    }
-}
 
 impl SessionState {
     fn ask_the_time(&self) {
         if let Some(verbs) = &self.verbs {
             verbs.ask_the_time();
-        }
-    }
-}
-
-fn init(config: &ClientConfig) -> ControlRequest {
-    let (version_min, version_max) = (VERSION_MIN, VERSION);
-    let horizon_s = Some(config.effective_horizon_s());
-    ControlRequest::Init { version_min, version_max, tp_mode: config.tp_mode, horizon_s }
-}
-
-/// Connects, registers (`request` is `Init`, or `Reinit` as `expected`) and attaches.
-fn join(
-    config: &ClientConfig,
-    (peer, patience, level): (SocketAddr, Patience, Level),
-    request: ControlRequest,
-    expected: Option<ClientId>,
-    wrap: Option<&Wrap>,
-) -> Result<Joined, Status> {
-    let choice = config.effective_fabric()?;
-    let Patience { wait, silence } = patience;
-    let tls = config.tls.material()?;
-    let connect = silence.map_or(wait, |silence| silence.min(wait));
-    let mut control = Control::connect(peer, connect, level, tls.as_ref())?;
-    let sent_ns = boot_ns();
-    let reply = control.call_while_there(request, patience.deadline(), silence);
-    let received_ns = boot_ns();
-    let until = Instant::now() + Duration::from_nanos(SHOW_WAIT_NS);
-    let reply = reply.map_err(|e| e.status_of_init())?;
-    if let ControlReply::Error(status) = &reply {
-        log::log!(level, "the primary at {} refuses this client: {status}", control.peer());
-    }
-    let session = session::accept(reply, expected)?;
-    let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
-    match attach(config, choice, &session, control.peer(), clock, tls.as_ref()) {
-        Ok(Attached { exec, verbs }) => {
-            // a primary of version 1 does not know the request
-            let asks_readers = config.exact_views && session.version >= 2;
-            let Session { client, secret, epoch, anchor_s, recovering, terms, .. } = session;
-            log::info!("client {client}: data path over {}", exec.name());
-            let (horizon_s, lapses) = terms.map_or((0, 0), |t| (t.horizon_s, t.lapses));
-            let pulse = Arc::new(Pulse::new(u64::from(horizon_s) * NS, sent_ns));
-            control.extends(&pulse);
-            let exec = wrapped(wrap, exec);
-            let link = SessionState {
-                exec,
-                verbs,
-                client,
-                epoch,
-                anchor_s,
-                secret,
-                recovering,
-                lapses,
-                pulse,
-                asks_readers,
-            };
-            Ok(Joined { client, control, link, until })
-        }
-        Err(status) => {
-            if expected.is_none() {
-                // nobody will come back as this client
-                let _ = control.call(ControlRequest::Deinit, Instant::now() + CONTROL_WAIT);
-            }
-            Err(status)
         }
     }
 }

@@ -12,6 +12,7 @@ mod batch;
 mod data;
 mod failover;
 mod guards;
+mod joined;
 mod locks;
 mod membership;
 mod objects;
@@ -291,7 +292,9 @@ impl Instance {
         patience: Patience,
     ) -> Result<ControlReply, Status> {
         let deadline = patience.deadline();
-        let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
+        // another call may wait there for a primary that is gone
+        let wait = patience.silence.map_or(patience.wait, |silence| silence.min(patience.wait));
+        let mut control = self.control.try_lock_for(wait).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
         answered(control.call_while_there(request, deadline, patience.silence))
     }

@@ -282,9 +282,9 @@ impl Membership {
         self.look_at_processes(client);
     }
 
-    /// The processes that a client of the predecessor had on this host have ended. One that has come
-    /// back, and has not attached, ended between the two: nothing else would tell. The processes of
-    /// one that has attached are watched, or its connections are.
+    /// The processes that a client of the predecessor had on this host have ended. One that has
+    /// come back, and has not attached, ended between the two: nothing else would tell. The
+    /// processes of one that has attached are watched, or its connections are.
     pub fn predecessors_process_ended(&mut self, primary: &mut Primary, client: ClientId) {
         match self.members.get(&client) {
             None => primary.is_dead(client),

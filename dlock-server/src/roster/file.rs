@@ -26,8 +26,8 @@ use super::owner::{home, is_at, Ownership, Taking};
 use super::{Change, Clients, Keeper, Process, UNSEEN_MAX};
 
 const HEAD: &str = "dlock clients 3 ";
-/// Of a list that knows no certificates, and does not say when a primary has started: it is read, and
-/// written as the newest.
+/// Of a list that knows no certificates, and does not say when a primary has started: it is read,
+/// and written as the newest.
 const HEAD_2: &str = "dlock clients 2 ";
 /// Of a list that does not say either who was given a lock.
 const HEAD_1: &str = "dlock clients 1 ";
