@@ -116,3 +116,30 @@ fn a_program_that_comes_back_by_hand_and_stops_there_is_recovered_by_the_library
     assert_eq!(status(b.lock(lock, X, 600)), Success);
     assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
 }
+
+/// A primary that recovers refuses who leaves, and does not wait for it. Nor does the next one, if
+/// that primary ends before the client's memory is unmapped.
+#[test]
+fn a_client_that_leaves_a_primary_that_recovers_is_not_waited_for_by_the_next() {
+    for fabric in fabrics() {
+        let mut site = Site::new(&format!("leaver-{}", fabric.name()));
+        let ip = site.address().ip().to_string();
+        let late = Instance::init(&config(site.address(), fabric), &ip).unwrap();
+        let leaver = site.client(fabric);
+        for client in [&late, &*leaver] {
+            let lock = got(client, "leaver", LockType::Atomic);
+            let _ = client.trylock(lock, X, 600);
+        }
+        site.stop();
+        let left = std::thread::spawn(move || leaver.deinit());
+        site.start();
+        left.join().unwrap(); // whatever it was told
+        site.stop();
+        site.start();
+        assert_eq!(late.reinit(&ip), Success);
+        assert_eq!((late.update_all_locks(), late.reinit_done()), (Success, Success));
+        let why = format!("nobody else is waited for, over {}", fabric.name());
+        eventually(20, &why, || late.heartbeat(5) == Success);
+        assert_eq!(late.deinit(), Success);
+    }
+}
