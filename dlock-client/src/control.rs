@@ -124,7 +124,7 @@ impl ShutdownHandle {
         tls: Option<&mut TlsSession>,
         bytes: &mut [u8],
     ) -> std::io::Result<usize> {
-        let received = match tls {
+        match tls {
             None => self.at_once(|mut stream| match stream.read(bytes) {
                 Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
                 received => received,
@@ -133,8 +133,7 @@ impl ShutdownHandle {
                 Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
                 received => or_nothing(received),
             },
-        };
-        received
+        }
     }
 
     fn at_once(

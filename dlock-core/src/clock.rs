@@ -18,7 +18,7 @@ pub use estimate::{ClockEstimate, Refresh, TrackedClock};
 use crate::planted::{self, Bug};
 
 /// Nanoseconds since 1970 on the server clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ServerTime(pub u64);
 
 /// Nanoseconds in a second.

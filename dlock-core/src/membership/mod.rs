@@ -419,11 +419,17 @@ impl Membership {
 
     /// When [`tick`](Self::tick) has something to do.
     pub fn next_wakeup(&self, primary: &Primary) -> Option<ServerTime> {
+        let first = self.next_due(primary)?;
         let member = self.due.first().map(|&(first, _)| first);
-        let first = member.into_iter().chain(primary.recovery_due()).min()?;
         // whatever is due waits for the listening that is under way
         (self.listens.is_none() || member.is_some_and(|first| first <= self.listened))
             .then_some(first)
+    }
+
+    /// When something is due for a member, or for those that a recovery waits for.
+    fn next_due(&self, primary: &Primary) -> Option<ServerTime> {
+        let member = self.due.first().map(|&(first, _)| first);
+        member.into_iter().chain(primary.recovery_due()).min()
     }
 
     /// Does what was due when everything was heard the last time, for at most [`TICK_MAX`] members,
@@ -434,12 +440,10 @@ impl Membership {
         }
         primary.has_heard(self.listened);
         for _ in 0..TICK_MAX {
-            let first = self.due.first().copied();
-            match first.filter(|&(at, _)| at <= self.listened) {
-                Some((_, client)) => self.is_due(self.listened, client),
+            match self.due.first().filter(|(at, _)| *at <= self.listened) {
+                Some(&(_, client)) => self.is_due(self.listened, client),
                 None => {
-                    let first = first.map(|(at, _)| at).into_iter();
-                    let next = first.chain(primary.recovery_due()).min();
+                    let next = self.next_due(primary);
                     if next.is_some_and(|at| self.listened < at && at <= now)
                         && self.listens.is_none()
                     {

@@ -78,7 +78,7 @@ pub struct Laggard {
     pub is_hurried: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Awaited {
     /// Those known that have not told everything, and until when they are waited for.
     missing: BTreeMap<ClientId, ServerTime>,
@@ -110,21 +110,6 @@ pub(super) struct Proofs {
 impl From<&Known> for Proofs {
     fn from(known: &Known) -> Self {
         Self { secrets: known.secrets, identity: known.identity }
-    }
-}
-
-impl Default for Awaited {
-    fn default() -> Self {
-        Self {
-            missing: BTreeMap::new(),
-            proofs: BTreeMap::new(),
-            telling: BTreeSet::new(),
-            late: BTreeSet::new(),
-            telling_s: 0,
-            heard: ServerTime(0),
-            is_hurried: false,
-            told: BTreeSet::new(),
-        }
     }
 }
 
