@@ -105,6 +105,21 @@ fn a_client_that_has_come_back_and_died_before_it_attached_is_not_waited_for() {
     assert_eq!(site.state(other), Some(State::Present), "it has attached: its own are watched");
 }
 
+/// The primary stood still: clients may have knocked all the time.
+#[test]
+fn a_recovery_gives_a_client_up_after_a_listening_and_not_before() {
+    let mut site = waiting(&[of_old(5, 10)]);
+    let late = at(600);
+    for is_over in [false, true] {
+        site.members.tick(late, &mut site.primary);
+        site.primary.tick(late, &mut site.memory, &mut site.out);
+        assert_eq!(site.primary.is_recovering(), !is_over);
+        let asked = std::iter::from_fn(|| site.members.poll()).collect::<Vec<_>>();
+        assert_eq!(asked.contains(&Effect::Listen), !is_over, "{asked:?}");
+        site.members.listened();
+    }
+}
+
 /// It beats for ever, and never says that it has told everything.
 #[test]
 fn a_recovery_does_not_wait_for_ever_for_a_client_with_a_horizon_that_is_here() {
