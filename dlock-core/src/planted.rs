@@ -179,6 +179,9 @@ bugs! {
     LaggardAwaited =
         "laggard-awaited",
         "who does not tell everything in time does not come back before its horizon";
+    RecoveryDeaf =
+        "recovery-deaf",
+        "who is missing in a recovery is given up when everything that has come was heard";
     RecoveryEarly = "recovery-early", "nobody is served before all clients have told their claims";
     UndoBeforeFence = "undo-before-fence", "nothing of a client is undone before it is fenced";
     NoAbsentGrace = "no-absent-grace", "an absent client keeps what it holds for its grace";

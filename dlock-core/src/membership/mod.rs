@@ -438,7 +438,8 @@ impl Membership {
         if planted::is(Bug::SilenceUnheard) {
             self.listened = now;
         }
-        primary.has_heard(self.listened);
+        let is_deaf = planted::is(Bug::RecoveryDeaf);
+        primary.has_heard(if is_deaf { now } else { self.listened });
         for _ in 0..TICK_MAX {
             match self.due.first().filter(|(at, _)| *at <= self.listened) {
                 Some(&(_, client)) => self.is_due(self.listened, client),

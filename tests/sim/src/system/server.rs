@@ -22,7 +22,7 @@ use dlock_core::words::{AtomicWord, FairWord, RwWord};
 
 use super::control::Answer;
 use super::kept::Kept;
-use super::state::{Arrived, Client, Doing, Ev, Frame, Life, Session, Sys, Thread, Unit};
+use super::state::{Arrived, Ask, Client, Doing, Ev, Frame, Life, Session, Sys, Thread, Unit};
 
 /// The connection number that stands for every connection of a process that has ended.
 pub(crate) const EXITED: u32 = u32::MAX - 1;
@@ -124,6 +124,7 @@ impl World {
         sys.alive = false;
         sys.oracle.primary_ended();
         sys.inbox.clear();
+        sys.missing.clear();
         sys.sessions.clear();
         let memory = std::mem::take(&mut sys.memory);
         sys.dead.push((sys.epoch, memory));
@@ -227,6 +228,11 @@ impl World {
         self.settle_members();
         if let Some(primary) = &self.primary {
             self.sys.recovering = primary.is_recovering();
+            let missing = primary.progress().map(|progress| progress.missing);
+            match missing {
+                Some(missing) => self.sys.missing = missing,
+                None => self.nobody_is_given_up_unheard(),
+            }
         }
         self.sys.deliver(&mut self.out);
         if let Err(why) = self.members.assert_consistent() {
@@ -326,6 +332,23 @@ impl World {
             if self.sys.inbox.iter().any(is_in_time) {
                 let c = s.client;
                 self.sys.fail(format!("session: client {c} is ended, and its request has come"));
+            }
+        }
+    }
+
+    /// The recovery is over: the request of a client that was missing has not come in time.
+    fn nobody_is_given_up_unheard(&mut self) {
+        for (id, until) in std::mem::take(&mut self.sys.missing) {
+            let is_in_time = |arrived: &Arrived| match arrived {
+                Arrived::Control { at, client, inc, ask: Ask::Join { reinit, .. }, .. } => {
+                    let lives = self.sys.clients[usize::from(*client)].inc == *inc;
+                    let is_of = reinit.is_some_and(|(client, _)| client == id);
+                    lives && is_of && until.is_none_or(|until| *at < until)
+                }
+                _ => false,
+            };
+            if self.sys.inbox.iter().any(is_in_time) {
+                self.sys.fail(format!("recovery: {id:?} is given up, and its request has come"));
             }
         }
     }

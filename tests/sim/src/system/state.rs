@@ -394,6 +394,8 @@ pub(crate) struct Sys {
     pub epoch: u32,
     pub alive: bool,
     pub recovering: bool,
+    /// Those whom the recovery waits for and who are not here, and until when.
+    pub missing: Vec<(ClientId, Option<ServerTime>)>,
     /// A client was fenced: what it has sent, or was about to send, may be lost.
     pub was_fenced: bool,
     /// A client has given its channel up: the same.
@@ -442,6 +444,7 @@ impl Sys {
             epoch: 1,
             alive: true,
             recovering: false,
+            missing: Vec::new(),
             was_fenced: false,
             was_broken: false,
             offset,
