@@ -73,6 +73,12 @@ pub struct HeldClaim {
     /// How long ago the hold was granted, or confirmed, last, when the claim was sent, in
     /// milliseconds; `u32::MAX`: longer, or it may have been released since.
     pub age_ms: u32,
+    /// The incarnation that granted the hold, or confirmed it, last; 0: not known, or it may have
+    /// been released since.
+    pub epoch: Epoch,
+    /// The end of the hold's lease by the clock of that incarnation, seconds since 1970;
+    /// `u32::MAX`: it has none.
+    pub deadline_s: u32,
     /// Of a fair lock, and of no other.
     pub fair: Option<Place>,
 }
@@ -80,7 +86,8 @@ pub struct HeldClaim {
 impl HeldClaim {
     /// A hold of a lock that has no tickets, confirmed just now.
     pub fn hold(mode: Mode, left_ns: u64) -> Self {
-        Self { mode, is_queued: false, left_ns, age_ms: 0, fair: None }
+        let (epoch, deadline_s) = (Epoch(0), 0);
+        Self { mode, is_queued: false, left_ns, age_ms: 0, epoch, deadline_s, fair: None }
     }
 }
 

@@ -266,7 +266,8 @@ fn claim(r: &mut Reader<'_>, held: impl FnOnce(&mut Reader<'_>) -> Read<HeldClai
     Ok(Claim { lock: r.lock()?, desc: desc(r)?, held: r.option("claim", held)? })
 }
 
-/// As version 1 has told it: it claims no place in a queue, and does not say how old a hold is.
+/// As version 1 has told it: it claims no place in a queue, and does not say when, nor by whom, a
+/// hold was granted.
 fn held_claim_1(r: &mut Reader<'_>) -> Read<HeldClaim> {
     let mode = r.mode()?;
     let left_ns = match r.u32()? {
@@ -276,7 +277,7 @@ fn held_claim_1(r: &mut Reader<'_>) -> Read<HeldClaim> {
     let place =
         |r: &mut Reader<'_>| Ok(Place { epoch: Epoch(0), ticket: r.ticket()?, word: r.u64()? });
     let fair = r.option("fair claim", place)?;
-    Ok(HeldClaim { mode, is_queued: false, left_ns, age_ms: u32::MAX, fair })
+    Ok(HeldClaim { age_ms: u32::MAX, fair, ..HeldClaim::hold(mode, left_ns) })
 }
 
 fn held_claim(r: &mut Reader<'_>) -> Read<HeldClaim> {
@@ -285,6 +286,8 @@ fn held_claim(r: &mut Reader<'_>) -> Read<HeldClaim> {
         is_queued: r.bool("queued")?,
         left_ns: r.u64()?,
         age_ms: r.u32()?,
+        epoch: Epoch(r.u64()?),
+        deadline_s: r.u32()?,
         fair: r.option("place", place)?,
     })
 }
@@ -301,6 +304,8 @@ fn put_claim(w: &mut Writer<'_>, claim: &Claim) {
         w.bool(held.is_queued);
         w.u64(held.left_ns);
         w.u32(held.age_ms);
+        w.u64(held.epoch.0);
+        w.u32(held.deadline_s);
         w.option(held.fair, |w, place| {
             w.u64(place.epoch.0);
             w.ticket(place.ticket);

@@ -85,6 +85,8 @@ impl Gen {
             is_queued: self.bool(),
             left_ns: self.next(),
             age_ms: self.u32(),
+            epoch: Epoch(self.next()),
+            deadline_s: self.u32(),
             fair: self.bool().then(|| self.place()),
         });
         Claim { lock, desc, held }
@@ -566,6 +568,8 @@ fn the_largest_frames_fit() {
         is_queued: true,
         left_ns: u64::MAX,
         age_ms: u32::MAX,
+        epoch: Epoch(u64::MAX),
+        deadline_s: u32::MAX,
         fair: Some(Place { epoch: Epoch(1), ticket: Ticket { tx: 1, ts: 2 }, word: u64::MAX }),
     });
     let claims = vec![Claim { lock: LockId(1), desc, held }; BATCH_MAX];

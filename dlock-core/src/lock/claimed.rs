@@ -23,11 +23,17 @@ impl LockEntry {
     /// What to tell a recovering primary. `now`: by the clock that the deadlines are of; `epoch`:
     /// the incarnation of which the lock's place was.
     pub fn claim(&self, now: Now, epoch: Epoch) -> Claim {
+        let (granted_at, deadline_s) = match self.doubt {
+            Doubt::Release => (Epoch(0), 0), // it may be released: any other is later
+            _ => self.granted_at(epoch),
+        };
         let held = self.claimed_mode().map(|mode| HeldClaim {
             mode,
             is_queued: !self.state.is_held(),
             left_ns: self.left_ns(now),
             age_ms: self.age_ms(now),
+            epoch: granted_at,
+            deadline_s,
             fair: self.place(epoch),
         });
         Claim { lock: self.lock, desc: self.desc.clone(), held }
@@ -62,6 +68,12 @@ impl LockEntry {
         u32::try_from(age_ms).unwrap_or(u32::MAX)
     }
 
+    /// The incarnation that granted or confirmed the hold last, and its deadline by that one's
+    /// clock.
+    fn granted_at(&self, epoch: Epoch) -> (Epoch, u32) {
+        self.granted_at.unwrap_or((epoch, self.deadline_s()))
+    }
+
     fn place(&self, epoch: Epoch) -> Option<Place> {
         let is_fair = self.lock_type == LockType::Fair;
         let here = Place { epoch, ticket: self.ticket, word: self.word };
@@ -75,6 +87,7 @@ impl LockEntry {
             return;
         }
         self.place = self.place(epoch);
+        self.granted_at = Some(self.granted_at(epoch));
         if self.state.is_held() && self.lock_type != LockType::Rw {
             let left_ns = self.left_ns(old);
             self.until_ns = old.local_ns.saturating_add(left_ns);
@@ -125,6 +138,7 @@ impl LockEntry {
     /// It is as it was claimed.
     fn confirmed(&mut self, word: u64, deadline_s: u32, now: Now) {
         self.word = word;
+        self.granted_at = None;
         self.doubt = Doubt::None;
         self.is_judged_by(now);
         if self.lock_type != LockType::Rw {

@@ -209,6 +209,7 @@ fn done(word: FairWord, mode: Mode) -> FairWord {
     }
 }
 
+#[inline]
 pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
     let last = values.as_slice().last().copied();
     match (m.op, m.phase) {

@@ -41,7 +41,7 @@ use tries::Pace;
 
 use crate::clock::Now;
 use crate::control::{LockDesc, LockGrant, Place};
-use crate::ids::{ClientId, Handle, LockId, Slot};
+use crate::ids::{ClientId, Epoch, Handle, LockId, Slot};
 use crate::lane;
 use crate::message::{LockType, Mode, Request, WaitNumber};
 use crate::planted::{self, Bug};
@@ -163,6 +163,9 @@ pub struct LockEntry {
     clock: u64,
     /// Held: when it was granted or confirmed last, on this host's clock.
     since_ns: u64,
+    /// Claimed, and not confirmed: the incarnation that granted or confirmed the hold last, and its
+    /// deadline by the clock of that one.
+    granted_at: Option<(Epoch, u32)>,
     /// Claimed, and not confirmed: the end of the lease, on this host's clock.
     until_ns: u64,
     ticket: Ticket,
@@ -241,6 +244,7 @@ impl LockEntry {
             time_s: 0,
             clock: NO_CLOCK,
             since_ns: 0,
+            granted_at: None,
             until_ns: 0,
             ticket: Ticket { tx: 0, ts: 0 },
             place: None,
@@ -523,6 +527,7 @@ impl LockEntry {
         self.refs = 0;
         self.word = 0;
         self.place = None;
+        self.granted_at = None;
         self.doubt = Doubt::None;
         self.may_be_endless = false;
         self.cache = View::zero(self.lock_type);

@@ -509,8 +509,9 @@ mod tests {
             |primary: &mut Primary, client| _ = primary.last_seq.insert(client, Seq(1)),
             |primary: &mut Primary, client| {
                 let (mode, since) = (crate::message::Mode::Shared, ServerTime(0));
-                let (is_held, deadline_s, place) = (true, u32::MAX, None);
-                let claim = Claimed { client, mode, is_held, deadline_s, since, place };
+                let (is_held, deadline_s, granted_at, place) =
+                    (true, u32::MAX, (Epoch(1), 0), None);
+                let claim = Claimed { client, mode, is_held, deadline_s, granted_at, since, place };
                 primary.claims.insert((Slot(1), client), claim);
             },
         ] {

@@ -66,6 +66,7 @@ impl Primary {
             mode: held.mode,
             is_held: !held.is_queued,
             deadline_s: now.deadline_of_rest(held.left_ns),
+            granted_at: (held.epoch, held.deadline_s),
             since: ServerTime(now.0.saturating_sub(u64::from(held.age_ms) * MS)),
             place: held.fair,
         };

@@ -5,7 +5,10 @@
 //!   claims of one lock ─▶ settle ─▶ its word, and the ledger entries of those who have something
 //! ```
 //! Of holds that exclude each other the one that was granted, or confirmed, later is the true one:
-//! the predecessor had taken the other away. The shares of readers are added up.
+//! the predecessor had taken the other away. It did so when the other's lease had ended, so of two
+//! that one incarnation has granted the later one has the later deadline, by the clock of that
+//! incarnation, which both have told. How long ago a hold was granted decides only where this does
+//! not: a claim may have been under way for long. The shares of readers are added up.
 //!
 //! *Fair*: who holds the lock is at the head, and the rest is queued behind in the order of their
 //! tickets, numbered anew from 0. A ticket's place is the incarnation at which it was taken, and
@@ -19,7 +22,7 @@ use std::cmp::Reverse;
 
 use crate::clock::ServerTime;
 use crate::control::Place;
-use crate::ids::ClientId;
+use crate::ids::{ClientId, Epoch};
 use crate::lane;
 use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
@@ -34,7 +37,10 @@ pub(super) struct Claimed {
     pub(super) is_held: bool,
     /// Of a hold: the end of its lease, seconds since 1970; `u32::MAX`: it has none.
     pub(super) deadline_s: u32,
-    /// Of a hold: when it was granted or confirmed last.
+    /// Of a hold: the incarnation that granted or confirmed it last, and the end of its lease by
+    /// the clock of that one.
+    pub(super) granted_at: (Epoch, u32),
+    /// Of a hold: when it was granted or confirmed last; later, if the claim was under way for long.
     pub(super) since: ServerTime,
     /// Fair: its ticket, and the word as its client saw it last.
     pub(super) place: Option<Place>,
@@ -50,11 +56,12 @@ pub(super) struct Settled {
 /// Ledger deadlines count from `anchor_s`.
 pub(super) fn settle(lock_type: LockType, claims: &[Claimed], anchor_s: u32) -> Settled {
     let holder = claims.iter().filter(|claim| claim.is_held).max_by_key(|claim| {
-        let since = match planted::is(Bug::EarlierClaimCounts) {
-            true => ServerTime(u64::MAX - claim.since.0),
-            false => claim.since,
+        let ((Epoch(n), end_s), ServerTime(since)) = (claim.granted_at, claim.since);
+        let order = match planted::is(Bug::EarlierClaimCounts) {
+            true => (u64::MAX - n, u32::MAX - end_s, u64::MAX - since),
+            false => (n, end_s, since),
         };
-        (since, claim.deadline_s, Reverse(claim.client))
+        (order, claim.deadline_s, Reverse(claim.client))
     });
     let is_true = |claim: &Claimed| {
         let shares = |holder: &Claimed| (claim.mode, holder.mode) == (Mode::Shared, Mode::Shared);
@@ -152,7 +159,6 @@ fn latest_served(all: &[(Claimed, Place)]) -> Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Epoch;
     use Mode::{Exclusive as X, Shared as S};
 
     fn id(n: u32) -> ClientId {
@@ -162,7 +168,8 @@ mod tests {
     /// Granted `since`, until `deadline_s`.
     fn hold(n: u32, mode: Mode, deadline_s: u32, since: u64) -> Claimed {
         let (client, since) = (id(n), ServerTime(since));
-        Claimed { client, mode, is_held: true, deadline_s, since, place: None }
+        let granted_at = (Epoch(1), u32::MAX);
+        Claimed { client, mode, is_held: true, deadline_s, granted_at, since, place: None }
     }
 
     /// A ticket of this incarnation, and the word as `(nx, ns, mx, ms)`.
@@ -206,6 +213,26 @@ mod tests {
         let word = AtomicWord::from_bits(settled(LockType::Atomic, &claims).word);
         assert_eq!((word.client(), word.timeout(), word.waiters()), (2, 7, false));
         assert_eq!(settle(LockType::Atomic, &[], 0), Settled::default());
+    }
+
+    /// The claim of one whose lease is over may have been under way for as long as its primary
+    /// stood still: it looks younger than it is.
+    #[test]
+    fn the_later_deadline_at_one_incarnation_and_the_later_incarnation_win_however_old_they_look() {
+        let granted_at = |n, since, epoch, deadline_s| Claimed {
+            granted_at: (Epoch(epoch), deadline_s),
+            ..hold(n, X, 9, since)
+        };
+        let owner = |claims: &[Claimed]| {
+            AtomicWord::from_bits(settled(LockType::Atomic, claims).word).client()
+        };
+        let over = granted_at(1, 8, 2, 6);
+        assert_eq!(owner(&[over, granted_at(2, 3, 2, u32::MAX)]), 2);
+        assert_eq!(owner(&[over, granted_at(3, 3, 2, 8)]), 3);
+        assert_eq!(owner(&[over, granted_at(4, 9, 1, u32::MAX)]), 1);
+        assert_eq!(owner(&[over, granted_at(5, 3, 3, 4)]), 5);
+        let may_be_released = granted_at(6, 0, 0, 0);
+        assert_eq!(owner(&[over, may_be_released]), 1);
     }
 
     #[test]

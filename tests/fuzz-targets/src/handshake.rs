@@ -337,6 +337,8 @@ impl World {
                 _ => u64::from(tape.seconds()) * NS,
             },
             age_ms: tape.seconds(),
+            epoch: Epoch(tape.below(3) as u64),
+            deadline_s: tape.seconds(),
             fair: tape.flip().then(|| {
                 let ticket = Ticket { tx: tape.u16(), ts: tape.u16() };
                 Place { epoch: Epoch(tape.below(3) as u64), ticket, word: tape.u64() }
