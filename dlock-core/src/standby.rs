@@ -11,6 +11,9 @@
 //!     │ says so of a silent one                      │
 //!     └───────────────────▶ TakeOver ◀───────────────┘
 //! ```
+//! While the fencing command runs the primary is not asked: an operator's word ends the command,
+//! and has the primary asked once more, too.
+//!
 //! Silence is no proof: a primary that cannot be heard here may serve others. So it takes more to
 //! take over, and what it was is the [`Ground`].
 
@@ -56,8 +59,9 @@ pub enum Task {
 enum Stage {
     Watches,
     Fences,
-    /// The fencing command has succeeded; the primary is asked once more.
-    Doubts,
+    /// The fencing command has succeeded, or an operator has ended it; the primary is asked once
+    /// more.
+    Doubts(Ground),
     Takes(Ground),
 }
 
@@ -114,7 +118,7 @@ impl Standby {
             Stage::Takes(ground) => Task::TakeOver(ground),
             Stage::Fences => Task::Fence,
             Stage::Watches if now_ns < self.next_ns => Task::Wait { until_ns: self.next_ns },
-            Stage::Watches | Stage::Doubts => {
+            Stage::Watches | Stage::Doubts(_) => {
                 Task::Probe { until_ns: now_ns.saturating_add(self.quarter_ns()) }
             }
         }
@@ -127,16 +131,19 @@ impl Standby {
         }
     }
 
-    /// The primary has answered. `true`: although the fencing command has succeeded.
-    pub fn heard(&mut self, now_ns: u64) -> bool {
-        let lied = self.stage == Stage::Doubts;
-        if lied {
-            self.pauses(now_ns);
-        } else if self.stage == Stage::Watches {
-            self.failures = 0;
-        } else {
-            return false; // late
-        }
+    /// The primary has answered, although this said that it is gone, if anything did.
+    pub fn heard(&mut self, now_ns: u64) -> Option<Ground> {
+        let lied = match self.stage {
+            Stage::Watches => {
+                self.failures = 0;
+                None
+            }
+            Stage::Doubts(ground) => {
+                self.pauses(now_ns);
+                Some(ground)
+            }
+            Stage::Fences | Stage::Takes(_) => return None, // late
+        };
         (self.was_heard, self.heard_ns, self.stage) = (true, now_ns, Stage::Watches);
         self.next_ns = now_ns.saturating_add(self.quarter_ns());
         lied
@@ -145,7 +152,7 @@ impl Standby {
     /// The primary has not answered in time, or cannot be reached.
     pub fn unheard(&mut self, now_ns: u64) {
         match self.stage {
-            Stage::Doubts => self.stage = Stage::Takes(Ground::Fenced),
+            Stage::Doubts(ground) => self.stage = Stage::Takes(ground),
             Stage::Watches => {
                 self.next_ns = now_ns.saturating_add(self.quarter_ns());
                 // one that was never there is not fenced: it may be about to begin
@@ -164,7 +171,7 @@ impl Standby {
             return;
         }
         match has_succeeded {
-            true => self.stage = Stage::Doubts,
+            true => self.stage = Stage::Doubts(Ground::Fenced),
             false => {
                 self.pauses(now_ns);
                 self.stage = Stage::Watches;
@@ -176,9 +183,13 @@ impl Standby {
     /// changed.
     pub fn promoted(&mut self, now_ns: u64) -> bool {
         let may = self.is_silent(now_ns);
-        if may && !matches!(self.stage, Stage::Takes(_)) {
-            self.stage = Stage::Takes(Ground::Promoted);
-        }
+        self.stage = match self.stage {
+            stage if !may => stage,
+            Stage::Watches => Stage::Takes(Ground::Promoted),
+            // it was last asked before the command began
+            Stage::Fences => Stage::Doubts(Ground::Promoted),
+            stage @ (Stage::Doubts(_) | Stage::Takes(_)) => stage,
+        };
         may
     }
 
@@ -226,7 +237,7 @@ mod tests {
     #[test]
     fn silence_alone_never_makes_a_primary() {
         let (mut standby, mut now) = (Standby::new(0, SILENCE_NS, false), 0);
-        assert!(!standby.heard(now));
+        assert_eq!(standby.heard(now), None);
         let task = silent(&mut standby, &mut now);
         assert!(matches!(task, Task::Wait { .. } | Task::Probe { .. }), "{task:?}");
         assert!(standby.is_silent(now));
@@ -240,7 +251,7 @@ mod tests {
         for n in 0..100 {
             let now = n * 250 * MS;
             assert!(matches!(standby.next(now), Task::Probe { .. }));
-            assert!(!standby.heard(now));
+            assert_eq!(standby.heard(now), None);
             assert!(!standby.promoted(now + 200 * MS));
         }
     }
@@ -253,7 +264,7 @@ mod tests {
         assert!((SILENCE_NS..2 * SILENCE_NS).contains(&now), "{now}");
         standby.fenced(now, true);
         assert!(matches!(standby.next(now), Task::Probe { .. }));
-        assert!(standby.heard(now + MS), "the command has lied");
+        assert_eq!(standby.heard(now + MS), Some(Ground::Fenced), "the command has lied");
         now += 2 * MS;
         assert_eq!(silent(&mut standby, &mut now), Task::Fence);
         standby.fenced(now, true);
@@ -275,6 +286,26 @@ mod tests {
         }
     }
 
+    /// It may serve again for as long as the command hangs.
+    #[test]
+    fn an_operator_ends_a_command_that_hangs_and_the_primary_is_asked_once_more() {
+        for serves in [false, true] {
+            let (mut standby, mut now) = (Standby::new(0, SILENCE_NS, true), 0);
+            standby.heard(now);
+            assert_eq!(silent(&mut standby, &mut now), Task::Fence);
+            now += 8 * SILENCE_NS;
+            assert!(standby.promoted(now));
+            assert!(matches!(standby.next(now), Task::Probe { .. }));
+            standby.fenced(now, true); // late
+            if serves {
+                assert_eq!(standby.heard(now), Some(Ground::Promoted));
+                assert!(matches!(standby.next(now), Task::Wait { .. }));
+            } else {
+                assert_eq!(silent(&mut standby, &mut now), Task::TakeOver(Ground::Promoted));
+            }
+        }
+    }
+
     #[test]
     fn one_that_was_never_there_is_not_fenced() {
         let (mut standby, mut now) = (Standby::new(0, SILENCE_NS, true), 0);
@@ -286,7 +317,7 @@ mod tests {
 
     #[test]
     fn one_whose_process_has_ended_is_replaced_at_once() {
-        for stage in [Stage::Watches, Stage::Fences, Stage::Doubts] {
+        for stage in [Stage::Watches, Stage::Fences, Stage::Doubts(Ground::Fenced)] {
             let mut standby = Standby { stage, ..Standby::new(0, SILENCE_NS, true) };
             standby.ended(0);
             assert_eq!(standby.next(0), Task::TakeOver(Ground::Ended));

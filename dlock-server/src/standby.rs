@@ -207,9 +207,10 @@ impl Post {
 
     /// Does this, unless the process of the primary ends meanwhile or an operator decides.
     async fn unless_ended<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let is_fencing = self.machine.lock().next(boot_ns()) == Task::Fence;
         let looks = async {
             loop {
-                if self.is_decided() {
+                if self.is_decided(is_fencing) {
                     return;
                 }
                 sleep(LOOK_EVERY).await;
@@ -222,14 +223,20 @@ impl Post {
         }
     }
 
-    /// Looks whether the process of the primary has ended; whether its place is to be taken.
-    fn is_decided(&self) -> bool {
+    /// Looks whether the process of the primary has ended; whether its place is to be taken, or the
+    /// fencing command is not to go on.
+    fn is_decided(&self, is_fencing: bool) -> bool {
         let has_ended = owner(&self.list).is_some_and(|process| process.has_ended());
         let (mut machine, now_ns) = (self.machine.lock(), boot_ns());
         if has_ended {
             machine.ended(now_ns);
         }
-        matches!(machine.next(now_ns), Task::TakeOver(_))
+        match machine.next(now_ns) {
+            Task::TakeOver(_) => true,
+            Task::Fence => false,
+            // an operator has ended the fencing command
+            Task::Wait { .. } | Task::Probe { .. } => is_fencing,
+        }
     }
 
     fn probed(&self, is_heard: bool) {
@@ -237,14 +244,22 @@ impl Post {
             *self.heard.lock() = signature(&self.list);
         }
         let mut machine = self.machine.lock();
-        match is_heard {
-            true if machine.heard(boot_ns()) => log::error!(
+        if !is_heard {
+            machine.unheard(boot_ns());
+            return;
+        }
+        match machine.heard(boot_ns()) {
+            Some(Ground::Promoted) => log::error!(
+                "an operator says that the primary at {} is gone, but it answers: it is left alone; \
+                 stop it first (SIGTERM)",
+                self.of
+            ),
+            Some(_) => log::error!(
                 "the fencing command has ended with 0, but the primary at {} answers: it is left \
                  alone; mend the command",
                 self.of
             ),
-            true => {}
-            false => machine.unheard(boot_ns()),
+            None => {}
         }
     }
 

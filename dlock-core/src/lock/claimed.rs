@@ -87,7 +87,9 @@ impl LockEntry {
             return;
         }
         self.place = self.place(epoch);
-        self.granted_at = Some(self.granted_at(epoch));
+        if self.state.is_held() {
+            self.granted_at = Some(self.granted_at(epoch));
+        }
         if self.state.is_held() && self.lock_type != LockType::Rw {
             let left_ns = self.left_ns(old);
             self.until_ns = old.local_ns.saturating_add(left_ns);

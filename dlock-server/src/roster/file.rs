@@ -14,15 +14,18 @@
 //! A line counts once it is whole: what a crash has cut off was not answered for. The file is its
 //! owner's alone: it has the proofs of the clients. Whose it is: `owner.rs`.
 
+use std::collections::hash_map::RandomState;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use dlock_core::control::Secret;
 use dlock_core::ids::{ClientId, Identity};
 
-use super::owner::{home, is_at, Ownership, Taking};
+use super::owner::{beside, home, is_at, Ownership, Taking};
 use super::{Change, Clients, Keeper, Process, UNSEEN_MAX};
 
 const HEAD: &str = "dlock clients 3 ";
@@ -31,6 +34,8 @@ const HEAD: &str = "dlock clients 3 ";
 const HEAD_2: &str = "dlock clients 2 ";
 /// Of a list that does not say either who was given a lock.
 const HEAD_1: &str = "dlock clients 1 ";
+/// The end of the name of a file that is not the list yet.
+const NEW: &str = ".new";
 /// Bytes of a file at most: a thousand clients, and their history, take less than 1 MiB.
 const BYTES_MAX: u64 = 64 << 20;
 /// Lines of history that are left alone.
@@ -55,6 +60,7 @@ impl FileKeeper {
     /// It is no such file, or cannot be read, or another primary has it.
     pub(crate) fn open(path: &Path, taking: Taking) -> io::Result<(Self, Clients)> {
         let ownership = Ownership::take(path, taking)?;
+        remove_unfinished(path)?;
         let home = home();
         let keeper = Self { path: path.to_path_buf(), home, ownership, file: None, lines: 0 };
         // a pipe would wait for a writer
@@ -101,28 +107,36 @@ impl FileKeeper {
         Ok(clients)
     }
 
+    /// A fresh file takes the place of the list. Who takes the place of this primary removes the
+    /// fresh file before it reads the list: a primary that was stopped behind its look at whose the
+    /// list is has nothing to put there when it goes on.
     fn rewrite(&mut self, clients: &Clients) -> io::Result<()> {
         self.file = None;
-        let mut name =
-            self.path.file_name().ok_or_else(|| invalid("it has no file name"))?.to_os_string();
-        name.push(format!(".{}.new", std::process::id()));
-        let new = self.path.with_file_name(name);
+        let new = self.unfinished(clients)?;
+        let put = self.check_mine().and_then(|()| fs::rename(&new.path, &self.path));
+        if put.is_err() {
+            let _ = fs::remove_file(&new.path); // it may not exist; the first error is reported
+        }
+        put?;
+        File::open(folder(&self.path))?.sync_all()?;
+        (self.file, self.lines) = (Some(new.file), new.lines);
+        Ok(())
+    }
+
+    /// A fresh file beside the list, under a name that no other primary gives.
+    fn unfinished(&self, clients: &Clients) -> io::Result<Unfinished> {
+        let unique = RandomState::new().build_hasher().finish();
+        let path = beside(&self.path, &format!(".{}-{unique:016x}{NEW}", std::process::id()));
         let mut text = format!("{HEAD}{}\n", self.home);
         let changes = history(clients);
-        let lines = changes.len();
         text.extend(changes.iter().map(line));
-        let written = write_synced(&new, &text).and_then(|file| {
-            fs::rename(&new, &self.path)?;
-            Ok(file)
-        });
-        if written.is_err() {
-            let _ = fs::remove_file(&new); // it may not exist; the first error is to be reported
+        match write_synced(&path, &text) {
+            Ok(file) => Ok(Unfinished { path, file, lines: changes.len() }),
+            Err(error) => {
+                let _ = fs::remove_file(&path); // it may not exist
+                Err(error)
+            }
         }
-        let file = written?;
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
-        (self.file, self.lines) = (Some(file), lines);
-        Ok(())
     }
 }
 
@@ -159,8 +173,7 @@ impl FileKeeper {
         let text: String = changes.iter().map(line).collect();
         let kept = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
         self.lines += changes.len();
-        // half a line may be at its end; or a primary whose place this one took, and which was
-        // stopped while it put its file there, has gone on
+        // half a line may be at its end; or somebody has put another file there
         if kept.is_err() || !is_at(file, &self.path) {
             self.file = None;
             return kept.and_then(|()| self.rewrite(clients));
@@ -190,10 +203,41 @@ fn history(clients: &Clients) -> Vec<Change> {
     changes
 }
 
+/// A file that is not the list yet.
+struct Unfinished {
+    path: PathBuf,
+    file: File,
+    lines: usize,
+}
+
+/// Removes what a primary has not finished: it has ended, or must not go on with it.
+fn remove_unfinished(list: &Path) -> io::Result<()> {
+    let name = list.file_name().ok_or_else(|| invalid("it has no file name"))?;
+    let start = [name.as_bytes(), b"."].concat();
+    for entry in fs::read_dir(folder(list))? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let rest = name.as_bytes().strip_prefix(&start[..]);
+        let middle = rest.and_then(|rest| rest.strip_suffix(NEW.as_bytes()));
+        // `PID-NUMBER`: the list's own, and not that of its lock
+        if middle.is_some_and(|middle| middle.contains(&b'-') && !middle.contains(&b'.')) {
+            match fs::remove_file(entry.path()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn folder(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
 fn write_synced(path: &Path, text: &str) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    let mut file = options.append(true).create(true).mode(0o600).open(path)?;
-    file.set_len(0)?;
+    let mut file = options.append(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     Ok(file)
@@ -359,10 +403,32 @@ mod tests {
         let refused = old.keep(&[joined(6, 1, 0)], &of_old).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
         keep(&mut new, &mut clients, &[joined(7, 1, 0)]);
-        old.rewrite(&of_old).unwrap(); // it was stopped behind its look at whose the list is
+        assert!(old.rewrite(&of_old).is_err());
+        fs::write(&path, "").unwrap(); // somebody else has put another file there
+        fs::rename(&path, beside(&path, ".gone")).unwrap();
         keep(&mut new, &mut clients, &[joined(8, 1, 0)]);
         drop((old, new));
         assert_eq!(read(&path), clients);
+    }
+
+    /// It was stopped behind its look at whose the list is, its fresh file in its hand.
+    #[test]
+    fn a_fresh_file_of_a_primary_whose_place_was_taken_hides_nothing() {
+        let folder = TempFolder::new("roster-fresh");
+        let path = folder.path().join("clients");
+        let (mut old, mut of_old) = FileKeeper::open(&path, Taking::IfFree).unwrap();
+        keep(&mut old, &mut of_old, &[joined(5, 1, 0)]);
+        let fresh = old.unfinished(&of_old).unwrap();
+        old.check_mine().unwrap();
+        let (mut new, mut clients) = FileKeeper::open(&path, Taking::FromAnother).unwrap();
+        keep(&mut new, &mut clients, &[joined(7, 1, 0)]);
+        let put = fs::rename(&fresh.path, &path).unwrap_err();
+        assert_eq!(put.kind(), io::ErrorKind::NotFound);
+        let late = old.unfinished(&of_old).unwrap(); // the same, and it looks again now
+        assert!(old.check_mine().is_err());
+        drop((old, new));
+        assert_eq!(read(&path), clients);
+        assert!(!late.path.exists(), "what is left over does not stay");
     }
 
     /// It may be stopped, or slow, between its look at whose the list is and its write.

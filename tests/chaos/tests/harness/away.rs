@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A primary that is away, and its successor: what a program does that drives the recovery by hand.
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::Duration;
 
 use dlock_client::{Instance, Status};
 
-use super::Client;
+use super::super::job::Failover;
+use super::{Client, DISMISSED};
 
 impl Client<'_> {
     /// Looks now and then whether the primary is there, in the midst of a hold.
@@ -36,5 +38,17 @@ impl Client<'_> {
         let done = instance.reinit_done();
         self.is_away = done != Status::Success;
         !self.is_away
+    }
+
+    /// Leaves a primary that hears of it: a successor would wait for this client until its process
+    /// ends. The library looks for the successor by itself.
+    pub(super) fn leave(&self, instance: &Instance) {
+        let is_by_hand = self.job.failover == Failover::ByHand;
+        let is_alone = || instance.heartbeat(1) == Status::BadResponse;
+        while is_by_hand && !DISMISSED.load(SeqCst) && is_alone() {
+            instance.reinit("127.0.0.1");
+            thread::sleep(Duration::from_millis(20));
+        }
+        instance.deinit();
     }
 }

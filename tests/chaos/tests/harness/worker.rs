@@ -170,7 +170,7 @@ impl<'a> Client<'a> {
                 }
             }
             self.write(Record::Gone { who: self.who(), at: boot_ns() });
-            instance.deinit();
+            self.leave(&instance);
         }
     }
 
@@ -212,7 +212,10 @@ impl<'a> Client<'a> {
         self.hands.clear();
         self.is_away = false;
         for lock in self.job.locks.0..self.job.locks.0 + self.job.locks.1 {
-            let id = self.get(&instance, lock)?;
+            let Some(id) = self.get(&instance, lock) else {
+                self.leave(&instance);
+                return None;
+            };
             self.hands.push(Hand { id, held: None, refs: 0, ticket: None });
         }
         Some(instance)
