@@ -287,10 +287,14 @@ fn carry_out(
 /// The addresses that a program gives its client: the one it names, then the others.
 pub(crate) fn addresses(first: SocketAddr, others: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut all = vec![first];
-    all.extend(others.iter().filter(|&&other| other != first));
+    for &other in others {
+        if !all.contains(&other) {
+            all.push(other);
+        }
+    }
     if all.len() > ADDRESSES_MAX {
-        log::warn!("a client knows {ADDRESSES_MAX} primaries at most: the others are not used");
-        all.truncate(ADDRESSES_MAX);
+        let unused = all.split_off(ADDRESSES_MAX);
+        log::warn!("a client knows {ADDRESSES_MAX} primaries at most; not used: {unused:?}");
     }
     all
 }
@@ -315,7 +319,8 @@ mod tests {
     #[test]
     fn the_address_of_the_program_is_the_first_and_none_is_there_twice() {
         let of = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        assert_eq!(addresses(of(2), &[of(1), of(2), of(3)]), [of(2), of(1), of(3)]);
+        let twice = [of(1), of(2), of(1), of(3), of(1)];
+        assert_eq!(addresses(of(2), &twice), [of(2), of(1), of(3)]);
         let many: Vec<SocketAddr> = (10..60).map(of).collect();
         assert_eq!(addresses(of(2), &many).len(), ADDRESSES_MAX);
     }

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use dlock_core::control::Secret;
 use dlock_core::ids::{ClientId, Identity};
+use dlock_core::membership::HORIZON_S_MAX;
 
 use super::owner::{beside, home, is_at, Ownership, Taking};
 use super::{Change, Clients, Keeper, Process, UNSEEN_MAX};
@@ -78,8 +79,12 @@ impl FileKeeper {
     }
 
     fn read(&self, file: File) -> io::Result<Clients> {
-        let mut text = String::new();
-        file.take(BYTES_MAX).read_to_string(&mut text)?;
+        let mut bytes = Vec::new();
+        file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > BYTES_MAX {
+            return Err(invalid("it is larger than any list"));
+        }
+        let text = String::from_utf8(bytes).map_err(|_| invalid("it is no text"))?;
         // a line without its end is one that a crash has cut off
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut lines = whole.lines();
@@ -87,10 +92,16 @@ impl FileKeeper {
         let of_1 = head.strip_prefix(HEAD_1);
         let of_2 = || head.strip_prefix(HEAD_2);
         let Some(home) = head.strip_prefix(HEAD).or_else(of_2).or(of_1) else {
-            return match [HEAD, HEAD_2, HEAD_1].iter().any(|head| head.starts_with(&text)) {
-                true => Ok(Clients::new()), // nothing was answered for yet
-                false => Err(invalid("its first line is not that of a list of clients")),
-            };
+            // a primary puts a whole file there: one that is empty, or cut off here, is damaged
+            return Err(invalid(
+                match [HEAD, HEAD_2, HEAD_1].iter().any(|h| h.starts_with(&text)) {
+                    true => {
+                        "it has no first line: who had locks is lost, unless it can be restored; \
+                         remove it to give all these locks up"
+                    }
+                    false => "its first line is not that of a list of clients",
+                },
+            ));
         };
         let mut clients = Clients::new();
         for (n, line) in lines.enumerate() {
@@ -285,7 +296,7 @@ fn parsed(line: &str) -> Option<Change> {
     let change = match kind {
         "joined" => {
             let secret = Secret(bytes(words.next()?)?);
-            let horizon_s = words.next()?.parse().ok()?;
+            let horizon_s = horizon_s(words.next()?)?;
             let identity = match words.next() {
                 Some(word) => Some(Identity(bytes(word)?)),
                 None => None,
@@ -294,7 +305,7 @@ fn parsed(line: &str) -> Option<Change> {
         }
         "prepared" => {
             let secret = Secret(bytes(words.next()?)?);
-            Change::Prepared { client, secret, horizon_s: words.next()?.parse().ok()? }
+            Change::Prepared { client, secret, horizon_s: horizon_s(words.next()?)? }
         }
         "moved" => Change::Moved { client },
         "locks" => Change::HasLocks { client },
@@ -306,6 +317,10 @@ fn parsed(line: &str) -> Option<Change> {
         _ => return None,
     };
     words.next().is_none().then_some(change)
+}
+
+fn horizon_s(word: &str) -> Option<u32> {
+    word.parse().ok().filter(|&horizon_s| horizon_s <= HORIZON_S_MAX)
 }
 
 fn id(word: &str) -> Option<ClientId> {
@@ -508,15 +523,19 @@ mod tests {
             &format!("{head}mapped 5 1\n"),
             &format!("{head}locks 5 1\n"),
             &format!("{head}started 1\n"),
+            &format!("{head}joined 5 00112233445566778899aabbccddeeff 86401\n"),
+            "",
+            "dlock cl",
         ] {
             fs::write(&path, wrong).unwrap();
             assert!(FileKeeper::open(&path, Taking::IfFree).is_err(), "{wrong:?}");
             assert_eq!(fs::read_to_string(&path).unwrap(), wrong);
         }
-        for nothing in ["", "dlock cl", &head] {
-            fs::write(&path, nothing).unwrap();
-            assert!(read(&path).is_empty(), "{nothing:?}");
-        }
+        let large = File::create(&path).unwrap();
+        large.set_len(BYTES_MAX + 1).unwrap();
+        assert!(FileKeeper::open(&path, Taking::IfFree).is_err(), "larger than any list");
+        fs::write(&path, &head).unwrap();
+        assert!(read(&path).is_empty());
         assert!(FileKeeper::open(folder.path(), Taking::IfFree).is_err(), "a folder is no file");
         let pipe = folder.path().join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
