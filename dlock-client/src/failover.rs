@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use dlock_core::session::{Failover, Heard, Task, ADDRESSES_MAX, ADMISSION_NS};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
+use dlock_fabric::fork::Owner;
 use dlock_fabric::threads::spawn_without_signals;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -45,6 +46,8 @@ pub(crate) struct Plan {
 /// What calls know of the failover of their client.
 #[derive(Debug)]
 pub(crate) struct Watch {
+    /// Whose thread carries it out.
+    owner: Owner,
     plan: Plan,
     state: Mutex<State>,
     changed: Condvar,
@@ -67,7 +70,14 @@ struct State {
 
 impl Watch {
     pub(crate) fn new(plan: Plan) -> Self {
-        Self { plan, state: Mutex::default(), changed: Condvar::new() }
+        let owner = Owner::current();
+        Self { owner, plan, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Whether this is no forked child: there nobody finds a primary, and the mutex may be locked
+    /// for ever.
+    pub(crate) fn is_here(&self) -> bool {
+        self.owner.is_here()
     }
 
     pub(crate) fn plan(&self) -> &Plan {

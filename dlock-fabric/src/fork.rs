@@ -17,14 +17,14 @@ use crate::atomic::{self, SharedWord};
 
 /// The process that made something.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Owner {
+pub struct Owner {
     page: &'static SharedWord,
     mark: u64,
 }
 
 impl Owner {
     /// The process that calls this.
-    pub(crate) fn current() -> Self {
+    pub fn current() -> Self {
         static PAGE: OnceLock<&'static SharedWord> = OnceLock::new();
         static NO_PAGE: SharedWord = SharedWord::new(0);
         let page = *PAGE.get_or_init(|| wiped_page().unwrap_or(&NO_PAGE));
@@ -38,7 +38,7 @@ impl Owner {
     /// Whether the calling process is the owner, not a forked child of it. Where the kernel
     /// cannot wipe pages (before Linux 4.14) every process counts as the owner.
     #[inline]
-    pub(crate) fn is_here(self) -> bool {
+    pub fn is_here(self) -> bool {
         self.page.load() == self.mark
     }
 }

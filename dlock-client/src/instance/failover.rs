@@ -85,9 +85,14 @@ impl Instance {
         Ok(instance)
     }
 
+    /// What finds the successor of a primary that is gone: in a forked child nothing does.
+    pub(super) fn watch(&self) -> Option<&Arc<Watch>> {
+        self.watch.as_ref().filter(|watch| watch.is_here())
+    }
+
     /// A call that may wait, and is made again at the successor of a primary that is gone.
     pub(super) fn across_failover(&self, mut call: impl FnMut() -> OpResult) -> OpResult {
-        let Some(watch) = &self.watch else { return call() };
+        let Some(watch) = self.watch() else { return call() };
         let until = Instant::now() + FAILOVER_WAIT;
         loop {
             let moves = watch.moves();
@@ -102,7 +107,7 @@ impl Instance {
     /// client finds the successor by itself.
     #[cold]
     pub(super) fn release_unheard(&self, lock: LockId, refused: OpResult) -> OpResult {
-        if self.watch.is_none() {
+        if self.watch().is_none() {
             return refused;
         }
         match self.locked_since(lock, Instant::now()) {
@@ -123,7 +128,7 @@ impl Instance {
         let released = guard.as_mut().and_then(|held| held.entry.release_unheard(was_asked));
         drop(guard);
         lock_slot.changed.notify_all();
-        let Some(watch) = &self.watch else { return refused };
+        let Some(watch) = self.watch() else { return refused };
         watch.releases_unheard();
         released.unwrap_or(refused)
     }
@@ -133,7 +138,7 @@ impl Instance {
     pub(super) fn leave(&self) -> Status {
         let until = Instant::now() + DEPARTURE_WAIT;
         let mut status = done(self.call(ControlRequest::Deinit));
-        let Some(watch) = &self.watch else { return status };
+        let Some(watch) = self.watch() else { return status };
         while status == Status::NotReady && Instant::now() < until {
             std::thread::sleep(DEPARTURE_PAUSE); // it knows already that nobody waits for this one
             status = done(self.call(ControlRequest::Deinit));
@@ -166,7 +171,7 @@ impl Instance {
         status
     }
 
-    fn leave_at(&self, peer: SocketAddr, until: Instant) -> Status {
+    pub(super) fn leave_at(&self, peer: SocketAddr, until: Instant) -> Status {
         let wait = until.saturating_duration_since(Instant::now()).max(DEPARTURE_PAUSE);
         let patience = Patience { wait, silence: None };
         match self.join_again(peer, patience, log::Level::Debug) {

@@ -63,7 +63,7 @@ impl Instance {
         expire_s: u32,
         deadline: Instant,
     ) -> Attempt {
-        let Some(watch) = &self.watch else {
+        let Some(watch) = self.watch() else {
             return self.wait_guard_here(lock, mode, expire_s, deadline);
         };
         let mut has_kept = false;
@@ -178,7 +178,7 @@ impl Instance {
         match result.status {
             Status::Success => held.hold += 1,
             Status::AlreadyLocked => {}
-            status if self.watch.is_some() && is_without_primary(status) => return (result, 0),
+            status if self.watch().is_some() && is_without_primary(status) => return (result, 0),
             _ if has_ticket(held.entry.state()) => {
                 let _ = self.run(lock_slot, guard, Op::Unlock, &Limit::NOW);
                 return (result, 0);

@@ -319,9 +319,15 @@ fn a_forked_child_does_not_come_back_as_its_parents_client() {
         let fork = || a.line.lock().as_mut().expect("it has joined").is_forked();
         fork();
         assert_eq!(a.reinit(&ip), Status::Invalid);
+        let soon = Instant::now() + Duration::from_secs(5);
+        assert_ne!(
+            a.leave_at((own_address(), server.local_addr().port()).into(), soon),
+            Status::Success
+        );
         fork();
         assert_eq!(a.heartbeat(60), Status::Success, "its parent's session stands");
         assert_eq!(a.reinit(&ip), Status::Success);
+        assert_eq!(a.extend(id, X, 0).status, Status::Success, "and its hold");
         assert_eq!(a.unlock(id).status, Status::Success);
     }
 }

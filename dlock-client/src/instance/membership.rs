@@ -157,10 +157,10 @@ impl Instance {
     fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>, Status> {
         self.check(Call::Session)?;
         let alone = self.lifecycle.try_write_for(LIFECYCLE_WAIT).ok_or(Status::BadResponse)?;
-        if !self.is_here() {
-            return Err(Status::Invalid);
+        match self.is_here() {
+            true => Ok(alone),
+            false => Err(Status::Invalid),
         }
-        Ok(alone)
     }
 
     /// Everything that it held is lost, and it becomes a new client of the primary at `peer`. Its
@@ -198,6 +198,9 @@ impl Instance {
         patience: Patience,
         level: Level,
     ) -> Result<Joined, Status> {
+        if !self.is_here() {
+            return Err(Status::Invalid);
+        }
         let link = self.link.load();
         let request = ControlRequest::Reinit {
             version_min: VERSION_MIN,
@@ -298,7 +301,7 @@ impl Instance {
         };
         // a program may recover by hand while the library does the same: one of them may have come
         // to another primary since everything was told
-        if self.watch.is_some() && !self.has_told() {
+        if self.watch().is_some() && !self.has_told() {
             match self.tell_all(patience) {
                 Status::Success | Status::Error => {} // `Error`: it does not recover
                 status => return status,
@@ -456,7 +459,7 @@ impl Instance {
         if self.gate.swap(LEFT, Ordering::Relaxed) == LEFT {
             return Status::Error;
         }
-        if let Some(watch) = &self.watch {
+        if let Some(watch) = self.watch() {
             watch.end();
         }
         let _alone = self.lifecycle.try_write_for(LIFECYCLE_WAIT);
