@@ -18,7 +18,7 @@ use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::session::Binding;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
-use dlock_core::words::{LedgerEntry, RwWord};
+use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
 
 use world::{World, NOW};
 
@@ -515,4 +515,86 @@ fn claims_of_a_client_that_is_fenced_do_not_count() {
     assert_eq!(w.memory.read(at), 0);
     while w.step(NOW, 1_000).more {}
     assert_eq!(w.primary.assert_consistent(), Ok(()));
+}
+
+/// How many claims were not granted is said to the operator.
+#[test]
+fn a_claim_is_lost_only_if_another_one_has_the_lock() {
+    let [hold, share] = [X, S].map(|mode| HeldClaim::hold(mode, 60 * NS));
+    for (lock_type, held, lost) in
+        [(LockType::Atomic, hold, 1), (LockType::Rw, hold, 1), (LockType::Rw, share, 0)]
+    {
+        for (claims, lost) in [(1, 0), (2, lost)] {
+            let mut w = World::recovering(10, claims);
+            for client in [5, 6].map(|id| w.back(id)).into_iter().take(claims as usize) {
+                w.told(client, claim(lock_type, Some(held))).unwrap();
+                w.control(client, ControlRequest::ReinitDone);
+            }
+            let recovered = w.primary.take_recovered().unwrap();
+            assert_eq!((recovered.claims, recovered.lost), (claims as usize, lost));
+        }
+    }
+}
+
+/// Its channel is made before it has told everything, or only afterwards.
+#[test]
+fn a_share_is_known_whenever_the_channel_of_its_client_is_made() {
+    use FabricKind::{Shm, Tcp};
+    for (fabric, is_early) in [(Shm, true), (Shm, false), (Tcp, true), (Tcp, false)] {
+        let mut w = World::recovering(10, 1);
+        let a = w.back(5);
+        let attach = |w: &mut World| w.primary.attached(NOW, &mut w.memory, a, fabric, &mut w.out);
+        if is_early {
+            attach(&mut w);
+        }
+        let held = Some(HeldClaim::hold(S, u64::MAX));
+        let at = w.told(a, claim(LockType::Rw, held)).unwrap();
+        w.control(a, ControlRequest::ReinitDone);
+        if !is_early {
+            attach(&mut w);
+        }
+        let told = w.ask(a, Request::Confirm { handle: Handle(0), mode: S });
+        let why = format!("{fabric:?}, early: {is_early}: {told:?}");
+        assert!(matches!(told, Some(Reply::Granted { .. })), "{why}");
+        let b = w.client(6, FabricKind::Tcp);
+        w.get(b, &["l".to_string()], LockType::Rw);
+        w.primary.fenced(a);
+        while w.step(NOW, 1_000).more {}
+        assert_eq!(w.memory.read(at), 0, "{why}");
+    }
+}
+
+/// The primary does not see what it does: the ledger alone tells.
+#[test]
+fn what_a_client_takes_by_itself_after_a_recovery_is_undone_when_it_dies() {
+    let mut w = World::recovering(10, 1);
+    let a = w.back(5);
+    w.primary.attached(NOW, &mut w.memory, a, FabricKind::Shm, &mut w.out);
+    w.told(a, claim(LockType::Rw, Some(HeldClaim::hold(S, u64::MAX)))).unwrap();
+    w.control(a, ControlRequest::ReinitDone);
+    let grant = w.get(a, &["m".to_string()], LockType::Rw)[0];
+    let at = WordAddr::new(grant.slot, Word::W0);
+    assert_eq!(w.memory.cas(at, 0, RwWord::new().with_rcount(1).into_bits()), 0);
+    let share = LedgerEntry::new().with_state(LedgerState::HeldShared);
+    w.memory.set_ledger(a, grant.handle, share);
+    let b = w.client(6, FabricKind::Tcp);
+    w.get(b, &["m".to_string()], LockType::Rw);
+    w.primary.fenced(a);
+    while w.step(NOW, 1_000).more {}
+    assert_eq!(w.memory.read(at), 0);
+}
+
+/// Until it is confirmed the successor may have given the lock to another one, which is later.
+#[test]
+fn a_hold_is_of_the_incarnation_that_granted_or_confirmed_it_last() {
+    let mut w = World::new(10);
+    let first = epoch(&w);
+    let mut a = w.side(5, FabricKind::Shm, LockType::Atomic);
+    assert_eq!(w.operate(&mut a, try_lock(X)), Status::Success);
+    let of = |a: &mut Side| a.binding.claim(&mut a.entry, now()).held.unwrap().epoch;
+    let mut w = w.fails_over(1, &mut [&mut a]);
+    assert_eq!(of(&mut a), first);
+    assert_eq!(w.operate(&mut a, Op::Extend { mode: X, expire_s: 0 }), Status::Success);
+    assert_eq!(of(&mut a), epoch(&w));
+    assert_ne!(epoch(&w), first);
 }

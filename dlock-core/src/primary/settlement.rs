@@ -213,6 +213,9 @@ mod tests {
         let word = AtomicWord::from_bits(settled(LockType::Atomic, &claims).word);
         assert_eq!((word.client(), word.timeout(), word.waiters()), (2, 7, false));
         assert_eq!(settle(LockType::Atomic, &[], 0), Settled::default());
+        // granted at the same time, whoever has the lower id
+        let word = settled(LockType::Atomic, &[hold(1, X, 6, 6), hold(2, X, 7, 6)]).word;
+        assert_eq!(AtomicWord::from_bits(word).client(), 2, "the longer lease");
     }
 
     /// The claim of one whose lease is over may have been under way for as long as its primary
@@ -249,6 +252,20 @@ mod tests {
         let reader = settled(LockType::Rw, &[others[0], others[1], early]);
         assert_eq!(RwWord::from_bits(reader.word), RwWord::new().with_rcount(1));
         assert_eq!(settle(LockType::Rw, &[], 0), Settled::default());
+    }
+
+    /// A client that stood still for half a lap of the lane comes first here, by its number.
+    #[test]
+    fn a_ticket_that_was_passed_long_ago_does_not_disturb_the_order_of_the_others() {
+        let now = [32_760, 0, 32_790, 0];
+        let queue = [
+            queued(1, X, 1, (9, 0), [7, 0, 10, 0]),
+            queued(2, X, 1, (32_770, 0), now),
+            queued(3, X, 1, (32_780, 0), now),
+        ];
+        let order = had(&settled(LockType::Fair, &queue), 3);
+        let numbers: Vec<_> = order.iter().map(|entry| entry.unwrap().1).collect();
+        assert_eq!(numbers, [0, 1, 2]);
     }
 
     #[test]
