@@ -271,6 +271,28 @@ fn who_is_here_has_some_time_whatever_the_deadline() {
 }
 
 #[test]
+fn who_is_here_has_as_long_as_the_deadline() {
+    let deadline_s = 3 * TELLING_S;
+    let mut w = World::new(10);
+    w.primary.awaits(NOW, &[known(5, 0)], deadline_s);
+    w.comes(known(5, 0));
+    let lags_at = after(u64::from(deadline_s));
+    assert_eq!(w.primary.take_laggard(ServerTime(lags_at.0 - 1)), None);
+    assert!(w.primary.take_laggard(lags_at).is_some());
+}
+
+/// Else it would listen again and again for what it does not wait for.
+#[test]
+fn while_clients_are_waited_for_by_their_number_nothing_is_due() {
+    let mut w = World::recovering(10, 1);
+    assert_eq!(w.primary.recovery_due(), None);
+    w.primary.awaits(NOW, &[known(5, 10)], DEADLINE_S);
+    assert_eq!(w.primary.recovery_due(), None);
+    w.primary.hurries();
+    assert!(w.primary.recovery_due().is_some());
+}
+
+#[test]
 fn without_anybody_to_wait_for_there_is_no_recovery() {
     assert!(!waiting(&[]).primary.is_recovering());
 }
