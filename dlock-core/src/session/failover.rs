@@ -610,6 +610,50 @@ mod tests {
         assert_eq!(until_ns, 6 * SILENCE_NS, "it was heard when it took that");
     }
 
+    #[test]
+    fn rounds_in_which_all_have_removed_it_follow_each_other() {
+        let mut f = at_two();
+        f.broken(5);
+        for second in [Status::ClientRemoved, Status::NotReady, Status::ClientRemoved] {
+            f.came(6, Err(Status::ClientRemoved));
+            f.came(6, Err(second));
+            assert!(!matches!(f.next(u64::MAX), Task::Anew { .. }), "{f:?}");
+            f.asked(6, Heard::Serves);
+        }
+        (0..2).for_each(|_| f.came(6, Err(Status::ClientRemoved)));
+        assert!(matches!(f.next(6), Task::Anew { .. }), "{f:?}");
+    }
+
+    /// The next one may be as near.
+    #[test]
+    fn after_a_primary_was_there_pauses_are_short_again() {
+        let mut f = at_two();
+        f.broken(5);
+        (0..20).for_each(|_| f.came(6, Err(Status::NotReady)));
+        f.came(6, Ok(true));
+        f.broken(7);
+        (0..2).for_each(|_| f.came(7, Err(Status::NotReady)));
+        let Task::Wait { until_ns } = f.next(7) else { panic!("{f:?}") };
+        assert!(until_ns <= 7 + 2 * PAUSE_NS.0, "{until_ns}");
+    }
+
+    /// One that recovers is asked ever less often, however many calls fail meanwhile, and is borne
+    /// as long as one that serves.
+    #[test]
+    fn a_primary_that_recovers_is_not_asked_by_calls_and_counts_as_heard() {
+        let mut f = at_two();
+        f.broken(5);
+        f.came(6, Ok(true));
+        f.claimed(6, Status::Success);
+        f.said(6, Status::Success);
+        let now = 5 * SILENCE_NS;
+        f.heard(now, Heard::Recovers);
+        f.doubted(now);
+        let Task::Wait { until_ns } = f.next(now) else { panic!("{f:?}") };
+        let Task::Heartbeat { until_ns } = f.next(until_ns) else { panic!("{f:?}") };
+        assert_eq!(until_ns, now + SILENCE_NS);
+    }
+
     /// As one that begins a round.
     #[test]
     fn a_client_that_is_not_taken_anew_asks_all_of_them_again() {
