@@ -366,6 +366,8 @@ mod tests {
         watch.change(|state| (state.asked, state.answered) = (4, 4));
         assert!(!waits.join().unwrap());
         watch.end();
-        assert!(!watch.has_moved(0, soon()), "nobody looks for the primary any more");
+        let until = soon();
+        assert!(!watch.has_moved(0, until), "nobody looks for the primary any more");
+        assert!(Instant::now() < until, "it was not waited for");
     }
 }

@@ -19,6 +19,8 @@ mod objects;
 mod waits;
 
 #[cfg(test)]
+mod confirm_tests;
+#[cfg(test)]
 mod late_tests;
 #[cfg(test)]
 mod notes_tests;

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a client asks its new primary once it is back, on an executor that answers as it is told;
+//! and a client that begins anew, at a real one.
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::control::{LockDesc, LockGrant};
+use dlock_core::ids::{Epoch, Handle, LockId};
+use dlock_core::limits::BATCH_MAX;
+use dlock_core::message::{LockType, Mode, Reply, Request};
+use dlock_core::words::AtomicWord;
+use dlock_fabric::clock::boot_ns;
+use dlock_server::{Server, ServerConfig, VerbsUse};
+
+use super::tests::{instance, ME};
+use super::*;
+use crate::config::FabricChoice;
+use crate::failover::{look_after, Plan};
+use crate::fake::Fake;
+
+const X: Mode = Mode::Exclusive;
+const DEADLINE_S: u32 = 1_600;
+const WAIT: Duration = Duration::from_secs(60);
+/// More than one request can ask for.
+const LOCKS: usize = BATCH_MAX + 9;
+
+/// A client that holds so many locks, has come to the second incarnation, and has claimed them.
+fn claimed(count: usize) -> (Instance, Arc<Fake>) {
+    let (instance, fake) = instance(&vec![LockType::Atomic; count]);
+    for n in 1..=count {
+        assert_eq!(instance.trylock(LockId(n as i32), X, 600).status, Status::Success);
+    }
+    let link = instance.link.load_full();
+    let (exec, pulse) = (Arc::clone(&link.exec), Arc::clone(&link.pulse));
+    let link = SessionState { exec, pulse, verbs: None, epoch: Epoch(2), ..*link };
+    instance.link.store(Arc::new(link));
+    let now = fake.now();
+    for (lock, index) in instance.table.indices() {
+        let mut guard = instance.table.lock_slot(index).lock_until(Instant::now).unwrap();
+        let held = guard.as_mut().unwrap();
+        let (handle, slot, word) = (held.entry.handle(), held.entry.slot(), 0);
+        let grant = LockGrant { lock, handle, slot, word, already: false };
+        assert!(!held.binding.moves_to(Epoch(2), now));
+        held.binding.bind(&mut held.entry, &grant, (Epoch(2), 0), false, now);
+    }
+    fake.requests.lock().clear();
+    (instance, fake)
+}
+
+fn granted() -> Option<Reply> {
+    let word = AtomicWord::new().with_client(ME).with_timeout(DEADLINE_S).into_bits();
+    let at = ServerTime(1_000 * NS);
+    Some(Reply::Granted { word, deadline_s: DEADLINE_S, at, ticket: None })
+}
+
+fn unconfirmed(instance: &Instance) -> usize {
+    let indices = instance.table.indices();
+    let is_open = |index| {
+        let guard = instance.table.lock_slot(index).lock_until(Instant::now).unwrap();
+        guard.as_ref().is_some_and(|held| held.entry.is_unconfirmed())
+    };
+    indices.iter().filter(|(_, index)| is_open(*index)).count()
+}
+
+#[test]
+fn what_was_claimed_is_asked_for_however_many_locks_there_are() {
+    let (instance, fake) = claimed(LOCKS);
+    assert_eq!(unconfirmed(&instance), LOCKS);
+    fake.answer(|request| match request {
+        Request::Confirm { .. } => granted(),
+        other => panic!("{other:?}"),
+    });
+    assert!(instance.confirm_all(WAIT));
+    assert_eq!((unconfirmed(&instance), fake.requests.lock().len()), (0, LOCKS));
+}
+
+#[test]
+fn a_question_that_is_not_answered_is_not_taken_for_one_that_is() {
+    for silent in [0, BATCH_MAX + 2] {
+        let (instance, fake) = claimed(LOCKS);
+        let silent = Handle(silent as u32);
+        fake.answer(move |request| match request {
+            Request::Confirm { handle, .. } if *handle == silent => None,
+            _ => granted(),
+        });
+        assert!(!instance.confirm_all(WAIT), "{silent:?}");
+        assert!(unconfirmed(&instance) > 0);
+        fake.answer(|_| granted());
+        assert!(instance.confirm_all(WAIT), "{silent:?}");
+        assert_eq!(unconfirmed(&instance), 0);
+    }
+}
+
+#[test]
+fn what_is_in_doubt_and_is_not_undone_is_not_taken_for_undone() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    fake.deaf.store(true, SeqCst);
+    assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::BadResponse);
+    fake.deaf.store(false, SeqCst);
+    fake.answer(|_| None);
+    assert!(!instance.confirm_all(WAIT));
+    fake.answer(|_| Some(Reply::Done { word: 0 }));
+    assert!(instance.confirm_all(WAIT));
+}
+
+/// A loopback address of this process's own: nobody else takes its ports.
+fn own_address() -> IpAddr {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, a | 0xc0, b, c).into()
+}
+
+fn primary() -> Server {
+    let (bind, verbs) = (own_address(), VerbsUse::Off);
+    let config = ServerConfig { bind, port: 0, verbs, ..Default::default() };
+    Server::start(config).expect("the primary starts")
+}
+
+fn joined(server: &Server, fabric: FabricChoice) -> Instance {
+    let addr = server.local_addr();
+    let horizon_s = Some(60);
+    let config = ClientConfig { port: addr.port(), fabric, horizon_s, ..Default::default() };
+    Instance::init(&config, &addr.ip().to_string()).expect("the primary admits a client")
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < WAIT, "{what}");
+        thread::sleep(Duration::from_millis(1)); // leaves the CPU to whom it waits for
+    }
+}
+
+/// It was released when the client was back, and only the data path is silent.
+#[test]
+fn a_release_that_is_not_heard_of_is_asked_for_until_it_is() {
+    let server = primary();
+    let mut instance = joined(&server, FabricChoice::Tcp);
+    let (fake, link) = (Arc::new(Fake::new()), instance.link.load_full());
+    let (exec, pulse): (Arc<dyn Executor>, _) = (fake.clone(), Arc::clone(&link.pulse));
+    instance.link.store(Arc::new(SessionState { exec, pulse, verbs: None, ..*link }));
+    let (addresses, silence) = (vec![server.local_addr()], Duration::from_millis(200));
+    let watch = Arc::new(Watch::new(Plan { addresses, silence }));
+    instance.watch = Some(Arc::clone(&watch));
+    let instance = Arc::new(instance);
+    let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
+    let lock = instance.get_lock(desc).1.unwrap();
+    assert_eq!(instance.trylock(lock, X, 600).status, Status::Success);
+    fake.answer(|_| None);
+    fake.deaf.store(true, SeqCst);
+    assert_eq!(instance.unlock(lock).status, Status::Success, "whether it was heard of or not");
+    fake.deaf.store(false, SeqCst);
+    look_after(&instance, &watch);
+    let asked = |count| fake.requests.lock().len() >= count;
+    let before = fake.requests.lock().len();
+    eventually("it is asked for once more", || asked(before + 3));
+    fake.answer(|_| Some(Reply::Done { word: 0 }));
+    let in_doubt = || {
+        let lock_slot = instance.table.lock_slot(instance.table.find(lock).unwrap());
+        lock_slot.try_lock().is_none_or(|guard| guard.as_ref().unwrap().entry.in_doubt())
+    };
+    eventually("it is undone", || !in_doubt());
+}
+
+/// At the same incarnation: its primary has forgotten it.
+#[test]
+fn nothing_goes_on_in_the_session_of_a_client_that_begins_anew() {
+    for fabric in [FabricChoice::Shm, FabricChoice::Tcp] {
+        let server = primary();
+        let a = joined(&server, fabric);
+        let old = a.link.load_full();
+        assert!(!old.exec.is_cut_off() && old.pulse.horizon_ns() > boot_ns());
+        assert_eq!(a.begin_anew_at(server.local_addr(), Patience::OF_CALL), Status::Success);
+        assert!(old.exec.is_cut_off(), "{fabric:?}");
+        assert!(old.pulse.horizon_ns() <= boot_ns(), "{fabric:?}: nothing is relied on there");
+        let new = a.link.load_full();
+        assert_ne!(new.client, old.client);
+        assert!(!new.exec.is_cut_off() && new.pulse.horizon_ns() > boot_ns(), "{fabric:?}");
+        assert_eq!(a.deinit(), Status::Success);
+    }
+}
+
+/// Its program leaves while the primary is about to let it in.
+#[test]
+fn who_leaves_while_it_begins_anew_takes_no_new_session() {
+    let server = primary();
+    let a = Arc::new(joined(&server, FabricChoice::Tcp));
+    let line = TcpListener::bind((own_address(), 0)).unwrap();
+    let at = line.local_addr().unwrap();
+    let anew = {
+        let a = Arc::clone(&a);
+        thread::spawn(move || a.begin_anew_at(at, Patience::OF_CALL))
+    };
+    let (near, _) = line.accept().unwrap();
+    let to = server.local_addr();
+    let far = TcpStream::connect(to).unwrap();
+    pass(near.try_clone().unwrap(), far.try_clone().unwrap());
+    a.gate.store(LEFT, SeqCst);
+    pass(far, near);
+    thread::spawn(move || {
+        // the data path
+        for near in line.incoming().map_while(Result::ok) {
+            let far = TcpStream::connect(to).unwrap();
+            pass(near.try_clone().unwrap(), far.try_clone().unwrap());
+            pass(far, near);
+        }
+    });
+    assert_eq!(anew.join().unwrap(), Status::Invalid);
+    assert_eq!(a.link.load().client, a.id);
+}
+
+/// Passes on what comes, in a thread.
+fn pass(mut from: TcpStream, mut to: TcpStream) {
+    thread::spawn(move || std::io::copy(&mut from, &mut to));
+}
