@@ -23,6 +23,7 @@ pub mod operation;
 pub mod planted;
 pub mod primary;
 pub mod registry;
+pub mod rights;
 pub mod session;
 pub mod shares;
 pub mod standby;

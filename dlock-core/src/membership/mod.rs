@@ -37,7 +37,10 @@
 //! of a lapse, is answered `ClientRemoved`. ⁵ In recovery `NotReady` and Success.
 //! ⁶ Beside the session that it has, which `prepared.rs` tells the end of; a member with one
 //! prepared keeps its place. A wrong secret is answered `Error` in every state, and so is the right
-//! one on a connection whose certificate is not that of the one that registered the client.
+//! one on a connection whose certificate is not that of the one that registered the client. Where the
+//! primary has [rules](crate::rights), `Init` with a certificate that none of them names is answered
+//! `Denied`, and so is `Attach` by a client that is not allowed everything in memory that it would
+//! reach itself.
 //!
 //! The horizon: every answer to `Init`, `Reinit`, `Attach` and `Heartbeat` of a client of version
 //! 2 carries the server time until which the primary does not act on its silence. Nothing but
@@ -74,7 +77,7 @@ use crate::clock::ServerTime;
 use crate::control::{ControlReply, ControlRequest, UNLIMITED};
 use crate::counters::Counter;
 use crate::exec::LockMemory;
-use crate::fabric::FabricSet;
+use crate::fabric::{Executes, FabricKind, FabricSet};
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
 use crate::primary::{Laggard, Primary, PrimaryConfig};
@@ -339,6 +342,31 @@ impl Membership {
         }
         self.end(client, Ending::All(Exit::Operator));
         Ok(())
+    }
+
+    /// The certificate that this control connection has shown is not valid any more: everything of
+    /// its client ends. Nothing if it does not speak for the client any more.
+    pub fn revoked(&mut self, client: ClientId, control: u64) {
+        let prepared = self.members.get(&client).and_then(|member| member.prepared);
+        let is_prepared = prepared.is_some_and(|prepared| prepared.control == control);
+        if is_prepared || self.speaks(client, control) {
+            self.end(client, Ending::All(Exit::Revoked));
+        }
+    }
+
+    /// The rules have changed: clients that reach memory in which not everything is theirs to use
+    /// any more are removed.
+    pub fn rules_changed(&mut self, primary: &Primary) {
+        let reaches = |fabric: FabricKind| fabric.executes() != Executes::Primary;
+        let is_out = |(client, member): (&ClientId, &Member)| {
+            let prepared = member.prepared.and_then(|prepared| prepared.fabric);
+            let fabrics = member.fabric.into_iter().chain(prepared);
+            (fabrics.into_iter().any(reaches) && !primary.may_map(*client)).then_some(*client)
+        };
+        let out: Vec<ClientId> = self.members.iter().filter_map(is_out).collect();
+        for client in out {
+            self.end(client, Ending::All(Exit::Restricted));
+        }
     }
 
     /// A client keeps others waiting in the middle of an operation: it is fenced, and keeps its
