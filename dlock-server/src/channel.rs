@@ -2,6 +2,7 @@
 //! One command channel: what carries its frames, with a bounded buffer on either side.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::codec::{self, Frame};
@@ -13,7 +14,7 @@ use dlock_fabric::verbs::{Arrival, PeerId};
 use mio::Registry;
 
 use crate::memory::Memory;
-use crate::transport::{Fence, Output, Pump};
+use crate::transport::{Fence, Output, Pump, Shown};
 
 /// Bits of a request's number that are the client's; the others are the number of the channel.
 const SEQ_BITS: u32 = 40;
@@ -30,6 +31,8 @@ pub(crate) struct Channel {
     pub(crate) input: FrameBuffer,
     pub(crate) output: Output,
     pump: Box<dyn Pump>,
+    /// What its peer has shown.
+    pub(crate) shown: Option<Arc<Shown>>,
     /// The batch frame that is being executed.
     pub(crate) batch: Batch,
 }
@@ -53,7 +56,7 @@ impl Channel {
         pump: Box<dyn Pump>,
     ) -> Self {
         let (input, output, batch) = (FrameBuffer::new(), Output::default(), Batch::default());
-        Self { client, fabric, number, input, output, pump, batch }
+        Self { client, fabric, number, input, output, pump, shown: None, batch }
     }
 
     /// Closes it; what can still act on the memory is to be fenced.

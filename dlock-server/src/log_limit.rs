@@ -43,6 +43,7 @@ causes! {
     WrongFrame = "clients that sent frames out of place, or no frames",
     AttachRefused = "command channels that were refused",
     NoResource = "clients that did not fit",
+    Rules = "requests that the rules do not allow",
     NotTaken = "clients that did not take what they were sent",
     Removed = "clients that were removed",
     Roster = "clients that could not be written down",

@@ -141,6 +141,15 @@ impl Rules {
     }
 }
 
+/// A connection of a member, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// A control connection.
+    Control(u64),
+    /// A command channel.
+    Channel(u64),
+}
+
 /// Why a control connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
@@ -344,12 +353,22 @@ impl Membership {
         Ok(())
     }
 
-    /// The certificate that this control connection has shown is not valid any more: everything of
-    /// its client ends. Nothing if it does not speak for the client any more.
-    pub fn revoked(&mut self, client: ClientId, control: u64) {
-        let prepared = self.members.get(&client).and_then(|member| member.prepared);
-        let is_prepared = prepared.is_some_and(|prepared| prepared.control == control);
-        if is_prepared || self.speaks(client, control) {
+    /// The certificate that this connection has shown is revoked: everything of its client ends.
+    /// Nothing if it is not one of the client's any more.
+    pub fn revoked(&mut self, client: ClientId, connection: Connection) {
+        let Some(member) = self.members.get(&client) else { return };
+        let prepared = member.prepared;
+        let is_its = match connection {
+            Connection::Control(number) => {
+                let prepared = prepared.map(|prepared| prepared.control);
+                [member.control, prepared].contains(&Some(number))
+            }
+            Connection::Channel(number) => {
+                let prepared = prepared.and_then(|prepared| prepared.channel);
+                [member.channel, prepared].contains(&Some(number))
+            }
+        };
+        if is_its {
             self.end(client, Ending::All(Exit::Revoked));
         }
     }

@@ -192,6 +192,7 @@ impl Core {
                 }
                 // only a fair lock without room for a ticket says so
                 (Err(Status::Fail), _) => self.primary.count(Counter::FairQueueLimit),
+                (Err(Status::Denied), _) => self.primary.chain_was_denied(client, chain),
                 _ => {}
             }
             batch.outcomes.push(outcome);

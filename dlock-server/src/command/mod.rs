@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::ServerTime;
 use dlock_core::control::{ControlRequest, Offers};
-use dlock_core::ids::{ClientId, Identity};
+use dlock_core::ids::ClientId;
 use dlock_core::membership::{Membership, Rules, State};
 use dlock_core::primary::{Lapse, Primary, Recovered, Sent};
 use dlock_core::status::Status;
@@ -133,7 +133,6 @@ struct Process {
 struct Waiting {
     request: ControlRequest,
     link: Arc<ConnectionHandle>,
-    identity: Option<Identity>,
     reply: Opening,
 }
 
@@ -238,6 +237,7 @@ impl Worker {
             worked |= self.take_arrivals()?;
             worked |= self.serve_turns();
             self.tick();
+            self.tell_of_refusals();
             self.tell_of_an_outage();
             self.deliver();
             let mut wait = self.wait(worked);
@@ -268,8 +268,8 @@ impl Worker {
     fn event(&mut self, event: Event) {
         // A receiver that is gone is a connection that has ended: its `Lost` follows.
         match event {
-            Event::Open { request, link, identity, reply } => {
-                self.open(Waiting { request, link, identity, reply });
+            Event::Open { request, link, reply } => {
+                self.open(Waiting { request, link, reply });
             }
             Event::Clients { reply } => {
                 let _ = reply.send(self.clients());
@@ -288,6 +288,21 @@ impl Worker {
                     self.members.predecessors_process_ended(&mut self.core.primary, client);
                 }
                 self.settle();
+            }
+            Event::Shown { reply } => {
+                let _ = reply.send(self.shown());
+            }
+            Event::Revoked { connections } => {
+                for (client, connection) in connections {
+                    self.members.revoked(client, connection);
+                }
+                self.settle();
+            }
+            Event::Rules { rules, reply } => {
+                self.core.primary.set_rules(rules);
+                self.members.rules_changed(&self.core.primary);
+                self.settle();
+                let _ = reply.send(());
             }
             Event::Ask(look) => look(&mut self.core.primary, &mut self.core.memory),
         }

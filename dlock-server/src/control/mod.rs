@@ -140,7 +140,7 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
         tokio::spawn(recovery::watch(mailbox.clone(), awaited));
         tokio::spawn(replaced(mailbox.clone(), receipts.clone()));
         if let Some(tls) = tls.clone() {
-            tokio::spawn(secure::watch(tls));
+            tokio::spawn(secure::watch(tls, mailbox.clone()));
         }
         let (mail, clock) = (mailbox.clone(), info.clock);
         let service = Service { mailbox: mail, at_port, receipts, clock, tls };

@@ -55,6 +55,7 @@ pub(super) async fn serve(
     service: Service,
 ) {
     let Service { mailbox, at_port: transports, receipts, clock, tls } = service;
+    let judge = tls.clone();
     let deadline = tokio::time::Instant::now() + FIRST_WAIT;
     let mut stream: Box<dyn Conn> = match tls {
         None => Box::new(stream),
@@ -63,8 +64,18 @@ pub(super) async fn serve(
             None => return,
         },
     };
+    if let Some(shown) = stream.shown() {
+        permit.link.is_of(shown);
+    }
     let mut reader = Reader::default();
-    match first(&mut reader, &mut stream, &permit, deadline).await {
+    let first = first(&mut reader, &mut stream, &permit, deadline).await;
+    // what was loaded since the handshake has been swept through all others already
+    if let (Some(tls), Some(shown)) = (&judge, stream.shown()) {
+        if secure::is_revoked_since(tls, shown) {
+            return;
+        }
+    }
+    match first {
         Ok(Frame::Control(seq, request)) if opens(&request) => {
             let has_locks = false;
             let session = Session { stream, reader, permit, mailbox, receipts, has_locks };
@@ -199,8 +210,7 @@ impl Session {
         if self.mailbox.is_out() {
             return wire::refuse(&mut self.stream, seq, Status::NotReady).await;
         }
-        let identity = self.stream.identity();
-        let open = |reply| Event::Open { request, link, identity, reply };
+        let open = |reply| Event::Open { request, link, reply };
         let opened = self.mailbox.ask(open).await;
         let session = match opened {
             Ok(Ok(session)) => session,
