@@ -22,6 +22,7 @@ pub mod message;
 pub mod operation;
 pub mod planted;
 pub mod primary;
+pub mod rate;
 pub mod registry;
 pub mod rights;
 pub mod session;

@@ -583,9 +583,13 @@ mod tests {
             let mut access = access(vec![rule(&[name], &[""], &[Right::Get])]);
             access.admit(Some(Identity([1; 32])), &names(&["CN=node1", "DNS:node1"]), 0).is_ok()
         };
-        for (name, is_named) in
-            [("CN=node1", true), ("*", true), ("node1", false), ("CN=node", false), ("DNS:*", false)]
-        {
+        for (name, is_named) in [
+            ("CN=node1", true),
+            ("*", true),
+            ("node1", false),
+            ("CN=node", false),
+            ("DNS:*", false),
+        ] {
             assert_eq!(of(name), is_named, "{name}");
         }
     }
@@ -609,7 +613,8 @@ mod tests {
 
     #[test]
     fn the_lowest_quota_counts_and_new_rules_count_at_once() {
-        let quotas = |clients_max, waits_max| Quotas { clients_max, waits_max, ..Quotas::default() };
+        let quotas =
+            |clients_max, waits_max| Quotas { clients_max, waits_max, ..Quotas::default() };
         let any = |quotas| Rule { quotas, ..rule(&["*"], &[""], &[Right::Get]) };
         let (one, two) = (any(quotas(Some(3), None)), any(quotas(Some(2), Some(7))));
         let mut access = access(vec![one.clone(), two]);
@@ -682,7 +687,11 @@ mod tests {
             (LockType::Fair, cas(5), None),
             (LockType::Fair, WordOp::Read { addr }, None),
         ] {
-            assert_eq!(Right::for_word_op(lock_type, &word_op), needed, "{lock_type:?} {word_op:?}");
+            assert_eq!(
+                Right::for_word_op(lock_type, &word_op),
+                needed,
+                "{lock_type:?} {word_op:?}"
+            );
         }
         let (handle, mode) = (Handle(1), Mode::Shared);
         let take = Request::TakeTicket { handle, mode, expire_s: 1 };

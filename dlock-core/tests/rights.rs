@@ -158,7 +158,8 @@ fn locks_are_got_by_the_prefixes_of_their_names() {
 fn chains_and_requests_need_the_right_to_the_mode() {
     let mut world = World::new(rules(), 0);
     let (reader, writer) = (world.join(READER).unwrap(), world.join(WRITER).unwrap());
-    for (kind, name) in [(LockType::Atomic, "r/a"), (LockType::Rw, "r/r"), (LockType::Fair, "r/f")] {
+    for (kind, name) in [(LockType::Atomic, "r/a"), (LockType::Rw, "r/r"), (LockType::Fair, "r/f")]
+    {
         for (client, may_share, may_exclude) in [(reader, true, false), (writer, false, true)] {
             let grant = world.get(client, name, kind).unwrap();
             let addr = WordAddr::new(grant.slot, Word::W0);
@@ -241,9 +242,8 @@ fn new_rules_end_no_hold_and_let_nobody_lock_again() {
     let writer = world.join(WRITER).unwrap();
     let grant = world.get(writer, "w/1", LockType::Atomic).unwrap();
     let addr = WordAddr::new(grant.slot, Word::W0);
-    let word = |timeout| {
-        AtomicWord::new().with_client(writer.get()).with_timeout(timeout).into_bits()
-    };
+    let word =
+        |timeout| AtomicWord::new().with_client(writer.get()).with_timeout(timeout).into_bits();
     let take = WordOp::Cas { addr, expect: 0, swap: word(9_000) };
     assert!(world.may(writer, take).is_ok());
     world.primary.set_rules(rules().into_iter().take(1).collect());
@@ -262,14 +262,8 @@ fn a_claim_needs_the_right_to_what_it_claims() {
     let clients = [(READER, 1), (WRITER, 2)].map(|(name, id)| {
         let (client, secret) = (ClientId::new(id).unwrap(), Secret([7; 16]));
         let (version_min, version_max, tp_mode, horizon_s) = (1, 2, 0, None);
-        let back = ControlRequest::Reinit {
-            version_min,
-            version_max,
-            tp_mode,
-            horizon_s,
-            client,
-            secret,
-        };
+        let back =
+            ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret };
         (back, name, client)
     });
     for (back, name, id) in &clients {
@@ -279,11 +273,11 @@ fn a_claim_needs_the_right_to_what_it_claims() {
         let held = HeldClaim { mode, is_queued: false, left_ns: 0, age_ms: 0, fair: None };
         Claim { lock: LockId(1), desc: desc("r/1", LockType::Rw), held: Some(held) }
     };
-    let mut claims = |client, mode| {
-        match world.control(client, ControlRequest::UpdateLocks(vec![claim(mode)])) {
-            ControlReply::Locks(locks) => locks[0].map(drop),
-            other => panic!("{other:?}"),
-        }
+    let mut claims = |client, mode| match world
+        .control(client, ControlRequest::UpdateLocks(vec![claim(mode)]))
+    {
+        ControlReply::Locks(locks) => locks[0].map(drop),
+        other => panic!("{other:?}"),
     };
     let (reader, writer) = (clients[0].2, clients[1].2);
     assert_eq!(claims(reader, Mode::Exclusive), Err(Status::Denied));
@@ -313,9 +307,8 @@ fn each_quota_refuses_the_next_one_of_all_clients_of_an_identity_together() {
     assert!(world.get(two, "2", LockType::Rw).is_ok());
     assert!((0..9).all(|n| world.get(other, &n.to_string(), LockType::Rw).is_ok()));
     // objects
-    let create = |n: u32| {
-        ControlRequest::ObjectCreate { name: n.to_string().into(), lease_s: 9, init: 0 }
-    };
+    let create =
+        |n: u32| ControlRequest::ObjectCreate { name: n.to_string().into(), lease_s: 9, init: 0 };
     let ControlReply::Created(object) = world.control(one, create(1)) else { panic!("room") };
     assert!(matches!(world.control(two, create(2)), ControlReply::Created(_)));
     let refused = ControlReply::Error(Status::ServerNoResource);
@@ -328,7 +321,10 @@ fn each_quota_refuses_the_next_one_of_all_clients_of_an_identity_together() {
     // waits
     let held = world.get(other, "1", LockType::Rw).unwrap();
     for handle in [held.handle, world.get(other, "2", LockType::Rw).unwrap().handle] {
-        assert!(matches!(world.ask(other, wait(handle, Mode::Exclusive)), Some(Reply::Granted { .. })));
+        assert!(matches!(
+            world.ask(other, wait(handle, Mode::Exclusive)),
+            Some(Reply::Granted { .. })
+        ));
     }
     assert_eq!(world.ask(one, wait(first.handle, Mode::Shared)), None, "it waits");
     let reply = world.ask(one, wait(second.handle, Mode::Shared));

@@ -22,6 +22,10 @@ pub const ABSENT_GRACE: Duration = Duration::from_secs(30);
 /// How long the predecessor's clients are waited for at least, where nothing else is said.
 pub const RECOVERY_DEADLINE: Duration = Duration::from_secs(30);
 
+/// Frames of one client in a second, where nothing else is said: several times what one can send
+/// that waits for its answers.
+pub const FRAMES_PER_SECOND_MAX: u32 = 250_000;
+
 /// Whether a primary serves over RDMA verbs. With them its lock memory is in the device's
 /// atomicity domain, and shared memory is not offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,6 +84,9 @@ pub struct ServerConfig {
     /// What clients may do by the names in their certificates; none: everything. With rules a
     /// client that none of them names is not let in. They need TLS.
     pub rules: Vec<Rule>,
+    /// Frames that one client may send on its command channel in a second, at once or spread over
+    /// it: further ones wait, and so does the client. Operations on shared memory are none.
+    pub frames_per_second_max: u32,
     /// Clients at a time.
     pub clients_max: usize,
     /// Locks at a time.
@@ -114,6 +121,7 @@ impl Default for ServerConfig {
             eid: [0; 16],
             tls: None,
             rules: Vec::new(),
+            frames_per_second_max: FRAMES_PER_SECOND_MAX,
             clients_max: limits::CLIENTS_MAX,
             locks_max: limits::LOCKS_MAX,
             objects_max: limits::OBJECTS_MAX,
@@ -153,6 +161,10 @@ impl ServerConfig {
             .or_else(|| {
                 let mode = self.tp_mode;
                 (mode > 1).then(|| format!("tp_mode is {mode}: it must be 0 or 1"))
+            })
+            .or_else(|| {
+                let wrong = self.frames_per_second_max == 0;
+                wrong.then(|| "frames_per_second_max is 0: it must be 1 or more".to_string())
             })
             .or_else(|| wrong_rules(&self.rules, self.tls.is_some()))
             .or_else(|| self.no_fabric())

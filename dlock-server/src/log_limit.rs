@@ -39,6 +39,8 @@ causes! {
     NotAccepted = "connections that could not be accepted",
     Stranger = "processes of other users, or that could not be identified",
     Handshake = "connections whose TLS handshake failed",
+    HandshakeRate = "handshakes beyond the rate of one address",
+    FrameRate = "clients that sent more frames than their rate",
     ChannelLost = "command channels that were lost while they were made",
     WrongFrame = "clients that sent frames out of place, or no frames",
     AttachRefused = "command channels that were refused",

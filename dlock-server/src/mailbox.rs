@@ -82,11 +82,7 @@ pub(crate) type Opening = oneshot::Sender<Result<Session, Status>>;
 /// What the control thread asks of the command thread.
 pub(crate) enum Event {
     /// `Init` or `Reinit` on a connection that is bound to nobody yet.
-    Open {
-        request: ControlRequest,
-        link: Arc<ConnectionHandle>,
-        reply: Opening,
-    },
+    Open { request: ControlRequest, link: Arc<ConnectionHandle>, reply: Opening },
     /// Any other request, on a connection bound to this client.
     Control {
         client: ClientId,

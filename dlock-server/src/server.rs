@@ -17,6 +17,7 @@ use dlock_core::ids::Epoch;
 use dlock_core::limits::HANDLES_MAX;
 use dlock_core::membership::Rules;
 use dlock_core::primary::{Primary, PrimaryConfig};
+use dlock_core::rate::Rate;
 use dlock_fabric::threads::ProcessLimits;
 use dlock_fabric::tls::Tls;
 use dlock_fabric::{threads, CpuMemory, VerbsHost};
@@ -27,7 +28,7 @@ use tokio::sync::{oneshot, Notify};
 use crate::capacity::{Bound, Capacity, Needs};
 use crate::channel::CHANNELS_MAX;
 use crate::command::{self, Worker};
-use crate::config::{cpus, ServerConfig, VerbsUse, Rule};
+use crate::config::{cpus, Rule, ServerConfig, VerbsUse};
 use crate::control::{self, secure, ServerInfo};
 use crate::cpuset::CpuSet;
 use crate::device::{self, Need};
@@ -454,6 +455,10 @@ fn worker(
         inbox,
         poll,
         sleep_mode: config.sleep_mode,
+        frames: Rate {
+            per_second: config.frames_per_second_max,
+            burst: config.frames_per_second_max,
+        },
         offers,
         capacity,
         roster,

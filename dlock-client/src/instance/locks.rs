@@ -8,13 +8,13 @@ use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant};
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, DESC_LEN_MAX};
 use dlock_core::lock::{EntryState, LockEntry};
-use dlock_core::session::{is_decided, refusal, released, Call};
 use dlock_core::rights::Right;
+use dlock_core::session::{is_decided, refusal, released, Call};
 use dlock_core::status::Status;
 
 use super::{call_on, Instance};
-use crate::denied;
 use crate::control::CONTROL_WAIT;
+use crate::denied;
 use crate::execute::{settle, DATA_WAIT};
 use crate::table::{Busy, ClientLock, LockSlotGuard, LockSlotIndex};
 

@@ -30,8 +30,8 @@ use dlock_fabric::clock::{boot_coarse_ns, boot_ns};
 use parking_lot::RwLock;
 
 use super::{call_on, done, Instance, SessionState};
-use crate::denied;
 use crate::control::CONTROL_WAIT;
+use crate::denied;
 use crate::execute::{DATA_WAIT, DATA_WAIT_NS};
 
 /// An object this client has got, in this incarnation of the primary.

@@ -138,8 +138,7 @@ impl Machine {
         let reply = match reply {
             // it was not looked at
             Ok(Reply::Denied {
-                status:
-                    status @ (Status::NotReady | Status::Denied | Status::ServerNoResource),
+                status: status @ (Status::NotReady | Status::Denied | Status::ServerNoResource),
                 ..
             }) => return self.refused(e, status),
             Ok(reply) => reply,

@@ -62,7 +62,8 @@ impl Primary {
     fn missing(&self, client: ClientId, chain: &Chain) -> Option<(Right, Vec<u8>)> {
         let known = self.known(client)?;
         chain.ops().iter().find_map(|word_op| {
-            let (WordOp::Read { addr } | WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. }) = word_op
+            let (WordOp::Read { addr } | WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. }) =
+                word_op
             else {
                 return None; // its own ledger
             };

@@ -301,7 +301,7 @@ impl Worker {
         if let Some(nic) = &mut self.nic {
             nic.add(ids, token);
         }
-        self.channels.insert(token, Channel::new((client, number), fabric, pump));
+        self.channels.insert(token, Channel::new((client, number), fabric, pump, self.frames));
         self.turns.add(client);
         let sockets = self.sockets.entry(client).or_default();
         match made.is_prepared {

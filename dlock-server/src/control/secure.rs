@@ -18,6 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::counters::Counter;
+use dlock_core::rate::Rate;
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::tls::{PeerRole, Tls, TlsError};
 use dlock_fabric::tls_session::TlsSession;
 use log::Level;
@@ -25,7 +27,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout_at, Instant};
 
-use super::table::{ConnectionPermit, HANDSHAKES_MAX};
+use super::table::{ConnectionPermit, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX};
 use super::wire::linger;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Mailbox, ShownBy};
@@ -44,6 +46,17 @@ pub(super) async fn known(
     mailbox: &Mailbox,
     deadline: Instant,
 ) -> Option<SealedConn> {
+    if !permit.may_shake_hands(boot_ns()) {
+        mailbox.count(Counter::BadRequest);
+        let Rate { per_second, burst } = HANDSHAKES_PER_ADDRESS_MAX;
+        limited!(
+            Cause::HandshakeRate,
+            Level::Warn,
+            "{from} is refused: its address has begun more than {burst} handshakes at once, or more \
+             than {per_second} a second (HANDSHAKES_PER_ADDRESS_MAX)"
+        );
+        return None;
+    }
     let _place = permit.shakes_hands();
     let by = tls.loads(); // before the session takes what is loaded
     let session = TlsSession::accept(tls).map_err(io::Error::other);
@@ -110,18 +123,19 @@ pub(crate) async fn sweep(tls: &Tls, mailbox: &Mailbox) {
     let Ok(shown) = mailbox.ask(|reply| Event::Shown { reply }).await else { return };
     let tls = tls.clone();
     let judge = move || {
-        let is_revoked =
-            |(_, _, shown): &ShownBy| tls.is_revoked(PeerRole::Client, &shown.chain);
+        let is_revoked = |(_, _, shown): &ShownBy| tls.is_revoked(PeerRole::Client, &shown.chain);
         let revoked = shown.into_iter().filter(is_revoked);
-        revoked.map(|(client, connection, shown)| {
-            limited!(
-                Cause::Removed,
-                Level::Warn,
-                "client {client} is removed: the certificate of {} is revoked",
-                shown.peer
-            );
-            (client, connection)
-        }).collect::<Vec<_>>()
+        revoked
+            .map(|(client, connection, shown)| {
+                limited!(
+                    Cause::Removed,
+                    Level::Warn,
+                    "client {client} is removed: the certificate of {} is revoked",
+                    shown.peer
+                );
+                (client, connection)
+            })
+            .collect::<Vec<_>>()
     };
     // a signature to verify for each
     let Ok(connections) = tokio::task::spawn_blocking(judge).await else { return };

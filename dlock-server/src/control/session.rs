@@ -28,7 +28,9 @@ use dlock_core::counters::Counter;
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::membership::{gives_lock, Gone};
+use dlock_core::rate::{Pace, Rate};
 use dlock_core::status::Status;
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fds::is_open;
 use log::Level;
 use tokio::net::TcpStream;
@@ -44,6 +46,8 @@ use crate::mailbox::{Event, Mailbox};
 use crate::roster::Receipts;
 use crate::transport::{Conn, Guest, Transport};
 
+/// Requests of one client on its control connection: beyond that rate they wait.
+const CONTROL_FRAMES_MAX: Rate = Rate { per_second: 5_000, burst: 10_000 };
 /// From the connection to the end of its first frame.
 const FIRST_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
@@ -245,7 +249,18 @@ impl Session {
     /// Requests and replies, one at a time and in order, until either side ends it, and how.
     /// `moves`: the first of them may end the session before.
     async fn serve(&mut self, client: ClientId, mut moves: bool) -> Gone {
+        let mut pace = Pace::new(CONTROL_FRAMES_MAX);
         loop {
+            if let Some(until) = pace.waits_until(boot_ns()) {
+                let per_second = CONTROL_FRAMES_MAX.per_second;
+                limited!(
+                    Cause::FrameRate,
+                    Level::Warn,
+                    "client {client} sends more than {per_second} requests a second \
+                     (CONTROL_FRAMES_MAX): the others wait"
+                );
+                tokio::time::sleep(Duration::from_nanos(until.saturating_sub(boot_ns()))).await;
+            }
             let (seq, request) = match self.reader.next(&mut self.stream, LEN_MAX, || ()).await {
                 Ok(Frame::Control(seq, request)) if !opens(&request) => (seq, request),
                 Ok(frame) => {
@@ -274,6 +289,7 @@ impl Session {
                     return error.gone();
                 }
             };
+            pace.used(boot_ns(), 1);
             if moves && !is_open(self.stream.socket()) {
                 return Gone::Closed;
             }

@@ -76,6 +76,7 @@ struct Keys {
     clients_max: Option<Spanned<u64>>,
     locks_max: Option<Spanned<u64>>,
     objects_max: Option<Spanned<u64>>,
+    frames_per_second_max: Option<Spanned<u64>>,
     admin_socket: Option<PathBuf>,
     state_file: Option<PathBuf>,
     standby_of: Option<Spanned<String>>,
@@ -192,6 +193,9 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
         (false, "") => Err("it is empty: leave it out"),
         (false, _) => Ok(Some(command)),
     })?;
+    set(&mut settings.server.frames_per_second_max, keys.frames_per_second_max, |frames| {
+        within(frames, 1, u32::MAX as usize).map(|frames| frames as u32)
+    })?;
     set(&mut settings.log_level, keys.log_level, |level| log_level(&level))?;
     settings.insecure = keys.insecure.unwrap_or_default();
     settings.tls = keys.tls.unwrap_or_default();
@@ -282,7 +286,11 @@ mod tests {
         assert_eq!(settings.server.ctrl_cpuset.as_deref(), Some("0"));
         assert!(settings.server.state_file.is_some() && settings.server.admin_socket.is_some());
         // The list in the message about an unknown key is the list of keys.
-        for (text, keys_min) in [("no_such_key = 1", 10), ("[tls]\nno_such_key = 1", 4), ("[[rules]]\nno_such_key = 1", 6)] {
+        for (text, keys_min) in [
+            ("no_such_key = 1", 10),
+            ("[tls]\nno_such_key = 1", 4),
+            ("[[rules]]\nno_such_key = 1", 6),
+        ] {
             let (_, message) = parse(text).unwrap_err();
             let keys: Vec<&str> = message.split('`').skip(3).step_by(2).collect();
             assert!(keys.len() > keys_min, "{message}");
