@@ -14,6 +14,10 @@ use crate::mailbox::ConnectionHandle;
 /// Connections at a time that are not command channels (C API).
 pub(crate) const CONNECTIONS_MAX: usize = 4_000;
 
+/// Of these, connections of one address ([`of_address`]): all clients of a primary may be of one host,
+/// and come back at once.
+pub(crate) const CONNECTIONS_PER_ADDRESS_MAX: usize = 3_000;
+
 /// Handshakes of TLS at a time: all clients may come at once.
 pub(crate) const HANDSHAKES_MAX: usize = 1_024;
 
@@ -28,7 +32,6 @@ const ADDRESSES_MAX: usize = 4_096;
 #[derive(Debug)]
 pub(super) struct Table {
     max: usize,
-    /// Of one address: the others find places whatever it does.
     of_one_max: usize,
     numbers: AtomicU64,
     permits: Mutex<ConnectionPermits>,
@@ -42,7 +45,7 @@ struct ConnectionPermits {
     /// Handshakes of each address, as long as some of its rate is used.
     handshakes: HashMap<Option<IpAddr>, Pace>,
     /// Connections that never sent a byte, the oldest first.
-    silent: BTreeMap<u64, Arc<ConnectionHandle>>,
+    silent: BTreeMap<u64, (Arc<ConnectionHandle>, Option<IpAddr>)>,
     /// Connections whose peer is not known yet, the oldest first.
     shaking: BTreeMap<u64, Arc<ConnectionHandle>>,
 }
@@ -58,8 +61,11 @@ pub(super) struct ConnectionPermit {
 
 impl Table {
     pub(super) fn new(max: usize) -> Arc<Self> {
+        Self::with(max, CONNECTIONS_PER_ADDRESS_MAX)
+    }
+
+    fn with(max: usize, of_one_max: usize) -> Arc<Self> {
         let permits = Mutex::new(ConnectionPermits::default());
-        let of_one_max = (max - max / 4).max(1);
         Arc::new(Self { max, of_one_max, numbers: AtomicU64::new(1), permits })
     }
 
@@ -76,12 +82,18 @@ impl Table {
         let mut permits = self.permits.lock();
         let of_this = address.and_then(|address| permits.of_address.get(&address));
         if of_this.is_some_and(|&taken| taken >= self.of_one_max) {
-            let max = self.of_one_max;
-            return Err(format!("one address has {max} already (connections per address)"));
+            let is_its = |(_, (_, other)): &(&u64, &(_, Option<IpAddr>))| *other == address;
+            let Some(oldest) = permits.silent.iter().find(is_its).map(|(&id, _)| id) else {
+                let max = self.of_one_max;
+                return Err(format!("its address has {max} already (CONNECTIONS_PER_ADDRESS_MAX)"));
+            };
+            if let Some((silent, _)) = permits.silent.remove(&oldest) {
+                silent.close();
+            }
         }
         if permits.taken >= self.max {
-            let Some((_, silent)) = permits.silent.pop_first() else {
-                return Err(format!("there are {} already (connections)", permits.taken));
+            let Some((_, (silent, _))) = permits.silent.pop_first() else {
+                return Err(format!("there are {} already (CONNECTIONS_MAX)", permits.taken));
             };
             silent.close();
         }
@@ -90,7 +102,7 @@ impl Table {
             *permits.of_address.entry(address).or_default() += 1;
         }
         let link = Arc::new(ConnectionHandle::new(self.numbers.fetch_add(1, Ordering::Relaxed)));
-        permits.silent.insert(link.id, link.clone());
+        permits.silent.insert(link.id, (link.clone(), address));
         Ok(ConnectionPermit { table: self.clone(), address, link })
     }
 
@@ -102,7 +114,7 @@ impl Table {
     /// Closes the oldest connection that never sent a byte, because the system has no room.
     pub(super) fn close_silent(&self) -> bool {
         let silent = self.permits.lock().silent.pop_first();
-        silent.map(|(_, link)| link.close()).is_some()
+        silent.map(|(_, (link, _))| link.close()).is_some()
     }
 }
 
@@ -217,11 +229,16 @@ mod tests {
 
     #[test]
     fn one_address_leaves_places_for_others_and_gets_back_what_it_frees() {
-        let table = Table::new(8);
+        let table = Table::with(8, 6);
         let from = |last: u8| Some(IpAddr::from([10, 0, 0, last]));
         let mut of_one: Vec<_> = (0..6).map(|_| table.permit(from(1)).unwrap()).collect();
+        of_one[1..].iter().for_each(ConnectionPermit::heard);
+        let instead = table.permit(from(1)).expect("one of its own was silent");
+        assert!(is_closed(&of_one[0]) && !is_closed(&of_one[1]));
+        instead.heard();
+        of_one[0] = instead;
         let why = table.permit(from(1)).unwrap_err();
-        assert!(why.contains("6 already (connections per address)"), "{why}");
+        assert!(why.contains("6 already (CONNECTIONS_PER_ADDRESS_MAX)"), "{why}");
         let other = table.permit(from(2)).expect("another address");
         assert!(table.permit(None).is_ok(), "and this host");
         of_one.pop();
