@@ -370,6 +370,10 @@ fn memory_is_not_handed_to_who_may_not_do_everything_and_taken_from_who_may_not_
 #[test]
 fn a_client_whose_certificate_was_revoked_is_fenced_and_undone_and_only_by_its_own_connections() {
     let mut site = Site::new();
+    let by_channel = site.join(FabricKind::Tcp, 0);
+    site.members.revoked(by_channel.id, Connection::Channel(1)); // the first of a client
+    site.settle();
+    assert_eq!(site.state(by_channel), None);
     let peer = site.join(FabricKind::Tcp, 0);
     let control = (0..100).find(|&n| site.members.speaks(peer.id, n)).unwrap();
     for other in [Connection::Control(control + 1), Connection::Channel(77)] {
