@@ -259,8 +259,8 @@ fn rules_are_read_again_at_a_hangup_and_wrong_ones_change_nothing() {
     let config = |rules: &str| {
         let [tls_ca, cert, key] = [&files.ca, &files.cert, &files.key].map(|f| f.to_str().unwrap());
         format!(
-            "port = 0\nverbs = \"off\"\n[tls]\nca = \"{tls_ca}\"\ncert = \"{cert}\"\nkey = \"{key}\"\n\
-             {rules}"
+            "port = 0\nverbs = \"off\"\n[tls]\nca = \"{tls_ca}\"\n\
+             cert = \"{cert}\"\nkey = \"{key}\"\n{rules}"
         )
     };
     let rule = |name: &str| format!("[[rules]]\nnames = [\"{name}\"]\nrights = [\"get\"]\n");

@@ -59,6 +59,7 @@
 //! answers anybody, and reports what became of them.
 
 mod admission;
+mod barred;
 mod effect;
 mod ending;
 mod member;
@@ -67,6 +68,7 @@ mod prepared;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use admission::{Admission, Caller, Channel, Draws, Joining, JoiningProcess, Opened};
+pub use barred::Connection;
 pub use effect::{Effect, Exit};
 pub use ending::Fencing;
 pub use member::{Ending, State};
@@ -77,7 +79,7 @@ use crate::clock::ServerTime;
 use crate::control::{ControlReply, ControlRequest, UNLIMITED};
 use crate::counters::Counter;
 use crate::exec::LockMemory;
-use crate::fabric::{Executes, FabricKind, FabricSet};
+use crate::fabric::FabricSet;
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
 use crate::primary::{Laggard, Primary, PrimaryConfig};
@@ -139,15 +141,6 @@ impl Rules {
             channels_max: u64::MAX,
         }
     }
-}
-
-/// A connection of a member, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Connection {
-    /// A control connection.
-    Control(u64),
-    /// A command channel.
-    Channel(u64),
 }
 
 /// Why a control connection has ended.
@@ -351,41 +344,6 @@ impl Membership {
         }
         self.end(client, Ending::All(Exit::Operator));
         Ok(())
-    }
-
-    /// The certificate that this connection has shown is revoked: everything of its client ends.
-    /// Nothing if it is not one of the client's any more.
-    pub fn revoked(&mut self, client: ClientId, connection: Connection) {
-        let Some(member) = self.members.get(&client) else { return };
-        let prepared = member.prepared;
-        let is_its = match connection {
-            Connection::Control(number) => {
-                let prepared = prepared.map(|prepared| prepared.control);
-                [member.control, prepared].contains(&Some(number))
-            }
-            Connection::Channel(number) => {
-                let prepared = prepared.and_then(|prepared| prepared.channel);
-                [member.channel, prepared].contains(&Some(number))
-            }
-        };
-        if is_its {
-            self.end(client, Ending::All(Exit::Revoked));
-        }
-    }
-
-    /// The rules have changed: clients that reach memory in which not everything is theirs to use
-    /// any more are removed.
-    pub fn rules_changed(&mut self, primary: &Primary) {
-        let reaches = |fabric: FabricKind| fabric.executes() != Executes::Primary;
-        let is_out = |(client, member): (&ClientId, &Member)| {
-            let prepared = member.prepared.and_then(|prepared| prepared.fabric);
-            let fabrics = member.fabric.into_iter().chain(prepared);
-            (fabrics.into_iter().any(reaches) && !primary.may_map(*client)).then_some(*client)
-        };
-        let out: Vec<ClientId> = self.members.iter().filter_map(is_out).collect();
-        for client in out {
-            self.end(client, Ending::All(Exit::Restricted));
-        }
     }
 
     /// A client keeps others waiting in the middle of an operation: it is fenced, and keeps its

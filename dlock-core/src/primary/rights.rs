@@ -7,7 +7,7 @@
 //!   Object*       objects                                     quota objects_max
 //!   chains, Wait, Poll, TakeTicket, Steal, Extend   the right to the mode, on the lock's name
 //!   Wait, TakeTicket                                          quota waits_max
-//!   release, cancel, abandon, resolve, and reads of words     nothing: what is held can be given back
+//!   release, cancel, abandon, resolve, and reads of words     nothing: who holds may give back
 //! ```
 //! Of a client that operates on the words itself the primary sees none of its chains: only one that
 //! may do everything comes to that ([`Primary::may_map`]).

@@ -110,8 +110,9 @@ impl PeerIdentity {
         &self.digest
     }
 
-    /// The names in the certificate as rules have them: `CN=`, `DNS:`, `IP:`, `URI:` or `email:` and
-    /// the value as it is in the certificate, and `subject:` and the whole subject as in RFC 4514.
+    /// The names in the certificate as rules have them: `CN=`, `DNS:`, `IP:`, `URI:` or `email:`
+    /// and the value as it is in the certificate, and `subject:` and the whole subject as in RFC
+    /// 4514.
     pub fn rule_names(&self) -> Vec<String> {
         self.names.iter().map(PeerName::rule_name).collect()
     }

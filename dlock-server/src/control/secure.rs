@@ -52,8 +52,8 @@ pub(super) async fn known(
         limited!(
             Cause::HandshakeRate,
             Level::Warn,
-            "{from} is refused: its address has begun more than {burst} handshakes at once, or more \
-             than {per_second} a second (HANDSHAKES_PER_ADDRESS_MAX)"
+            "{from} is refused: its address has begun more than {burst} handshakes at once, or \
+             more than {per_second} a second (HANDSHAKES_PER_ADDRESS_MAX)"
         );
         return None;
     }

@@ -14,15 +14,15 @@ use crate::mailbox::ConnectionHandle;
 /// Connections at a time that are not command channels (C API).
 pub(crate) const CONNECTIONS_MAX: usize = 4_000;
 
-/// Of these, connections of one address ([`of_address`]): all clients of a primary may be of one host,
-/// and come back at once.
+/// Of these, connections of one address ([`of_address`]): all clients of a primary may be of one
+/// host, and come back at once.
 pub(crate) const CONNECTIONS_PER_ADDRESS_MAX: usize = 3_000;
 
 /// Handshakes of TLS at a time: all clients may come at once.
 pub(crate) const HANDSHAKES_MAX: usize = 1_024;
 
-/// Handshakes of one address ([`of_address`]) a second, and at once: all clients may be of one host,
-/// and each has two connections.
+/// Handshakes of one address ([`of_address`]) a second, and at once: all clients may be of one
+/// host, and each has two connections.
 pub(crate) const HANDSHAKES_PER_ADDRESS_MAX: Rate = Rate { per_second: 250, burst: 2_500 };
 
 /// Addresses whose handshakes are counted at a time; beyond, all others are counted together.

@@ -64,7 +64,8 @@ fn name(text: &str) -> Result<String, String> {
     match text == ANY_NAME || KINDS.iter().any(|kind| text.starts_with(kind)) {
         true => Ok(text.to_string()),
         false => Err(format!(
-            "a name begins with one of {}, or is \"{ANY_NAME}\": \"dlock certs client NAME\" makes CN=NAME",
+            "a name begins with one of {}, or is \"{ANY_NAME}\": \"dlock certs client NAME\" makes \
+             CN=NAME",
             KINDS.join(" ")
         )),
     }
