@@ -33,8 +33,8 @@ fn line(right: Right, name: &[u8]) -> String {
     let name = String::from_utf8_lossy(name);
     format!(
         "denied: no rule of the primary gives this client's certificate the right {right} on \
-         {name:?}; add a rule with a prefix of this name ([[rules]] in dlockd.toml), or use another \
-         certificate"
+         {name:?}; add a rule with a prefix of this name ([[rules]] in dlockd.toml), or use \
+         another certificate"
     )
 }
 

@@ -167,7 +167,7 @@ fn a_certificate_that_is_rotated_under_load_loses_no_lock() {
         })
         .collect();
     for _ in 0..5 {
-        // the client's certificate is issued anew, and the old ones are revoked; so is the primary's
+        // a new certificate for the client, the old ones are revoked; a new one for the primary
         ca.issue("worker");
         let fresh = ca.last_serial();
         worker_tls.reload().unwrap();
