@@ -49,6 +49,7 @@ impl Failure {
             Status::NotReady => "start the primary, or wait until its recovery is over",
             Status::BadResponse => "look whether the primary still runs: dlock status",
             Status::ServerNoResource => "release what is not needed: dlock locks, dlock clients",
+            Status::Denied => "use a certificate that a rule of the primary names: dlockd.toml",
             Status::VersionMismatch => "install the same release on client and primary",
             Status::ClientRemoved => "start again: the primary has forgotten this client",
             _ => "dlock -v tells more",

@@ -58,6 +58,10 @@ pub enum Error {
     /// The object has another value than expected.
     #[error("the object has another value")]
     Changed,
+    /// The primary's rules do not allow it to this client's certificate; the log names the right
+    /// that is missing.
+    #[error("the rules of the primary do not allow it to this client's certificate")]
+    Denied,
     /// Anything else; the reason is in the log.
     #[error("{0}")]
     Other(Status),
@@ -75,6 +79,7 @@ impl Error {
             Status::ClientNotInit => Self::Left,
             Status::ServerNoResource | Status::ObjectTooMany => Self::NoResource,
             Status::VersionMismatch => Self::VersionMismatch,
+            Status::Denied => Self::Denied,
             Status::Async => Self::Busy,
             Status::ObjectNotCreate | Status::ObjectNotGet => Self::NoObject,
             Status::ObjectInvalidOwner | Status::ObjectExisted => Self::NotOwner,

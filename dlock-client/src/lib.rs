@@ -19,6 +19,7 @@ mod attach;
 mod client;
 mod config;
 mod control;
+mod denied;
 mod error;
 mod execute;
 mod fabrics;

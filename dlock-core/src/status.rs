@@ -51,6 +51,7 @@ statuses! {
     ObjectDestroyed, "the object was destroyed";
     ObjectTooMany, "the primary has no room for more objects";
     ObjectCasFailed, "the object has another value";
+    Denied, "the rules of the primary do not allow it to this client's certificate";
 }
 
 impl std::fmt::Display for Status {

@@ -464,7 +464,7 @@ fn a_client_comes_back_and_attaches_with_its_own_certificate_alone() {
             let Site { members, primary, memory, now, .. } = site;
             let secret = dlock_core::control::Secret([control as u8; 16]);
             let draws = Draws { secret, number: &mut || 5 };
-            let caller = Caller { control, identity };
+            let caller = Caller { control, identity, names: &[] };
             members.open(*now, primary, memory, request, caller, draws)
         };
         let Ok(Opened::Admitted(admitted)) = open(&mut site, &init(0), 1, own) else {

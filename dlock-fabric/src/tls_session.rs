@@ -30,7 +30,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 
 use crate::sys::{poll_until, receive_now, send_now};
-use crate::tls::{PeerIdentity, Tls, TlsError};
+use crate::tls::{PeerChain, PeerIdentity, Tls, TlsError};
 
 /// Bytes that a peer may send before it is known.
 pub const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
@@ -124,6 +124,12 @@ impl TlsSession {
     /// Its certificate names nobody.
     pub fn peer(&self) -> Result<PeerIdentity, TlsError> {
         PeerIdentity::of(self.connection.peer_certificates().unwrap_or_default())
+    }
+
+    /// The certificates that the peer has shown, its own first.
+    pub fn chain(&self) -> PeerChain {
+        let chain = self.connection.peer_certificates().unwrap_or_default();
+        PeerChain(chain.iter().map(|certificate| certificate.clone().into_owned()).collect())
     }
 
     /// Gives plaintext out, and reads the socket once if there is none. `Ok(0)`: the peer has

@@ -2,18 +2,20 @@
 //! One command channel: what carries its frames, with a bounded buffer on either side.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attached, FabricKind};
 use dlock_core::ids::{ClientId, Seq};
+use dlock_core::rate::{Pace, Rate};
 use dlock_core::word_op::{Chain, Outcome};
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, PeerId};
 use mio::Registry;
 
 use crate::memory::Memory;
-use crate::transport::{Fence, Output, Pump};
+use crate::transport::{Fence, Output, Pump, Shown};
 
 /// Bits of a request's number that are the client's; the others are the number of the channel.
 const SEQ_BITS: u32 = 40;
@@ -30,6 +32,10 @@ pub(crate) struct Channel {
     pub(crate) input: FrameBuffer,
     pub(crate) output: Output,
     pump: Box<dyn Pump>,
+    /// How often it sends frames.
+    pub(crate) pace: Pace,
+    /// What its peer has shown.
+    pub(crate) shown: Option<Arc<Shown>>,
     /// The batch frame that is being executed.
     pub(crate) batch: Batch,
 }
@@ -46,14 +52,16 @@ pub(crate) struct Batch {
 }
 
 impl Channel {
-    /// A channel whose frames this carries; it is polled already.
+    /// A channel whose frames this carries, so many a second; it is polled already.
     pub(crate) fn new(
         (client, number): (ClientId, u64),
         fabric: FabricKind,
         pump: Box<dyn Pump>,
+        rate: Rate,
     ) -> Self {
         let (input, output, batch) = (FrameBuffer::new(), Output::default(), Batch::default());
-        Self { client, fabric, number, input, output, pump, batch }
+        let (pace, shown) = (Pace::new(rate), None);
+        Self { client, fabric, number, input, output, pump, pace, shown, batch }
     }
 
     /// Closes it; what can still act on the memory is to be fenced.
@@ -159,7 +167,7 @@ mod tests {
         let client = (ClientId::new(1).unwrap(), 3);
         let mut pump = Box::new(StreamPump::new(Box::new(ours)));
         pump.open(mio::Token(1), poll.registry()).unwrap();
-        let channel = Channel::new(client, FabricKind::Tcp, pump);
+        let channel = Channel::new(client, FabricKind::Tcp, pump, Rate { per_second: 1, burst: 1 });
         (poll, channel, theirs)
     }
 

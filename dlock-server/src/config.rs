@@ -8,6 +8,8 @@ use std::time::Duration;
 use dlock_core::fabric::{listed, FabricKind};
 use dlock_core::limits;
 pub use dlock_core::membership::Orphans;
+pub use dlock_core::rights::Rule;
+use dlock_core::rights::{RULES_MAX, RULE_ITEMS_MAX};
 use dlock_fabric::tls::Tls;
 
 use crate::cpuset::CpuSet;
@@ -19,6 +21,10 @@ pub const ABSENT_GRACE: Duration = Duration::from_secs(30);
 
 /// How long the predecessor's clients are waited for at least, where nothing else is said.
 pub const RECOVERY_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Frames of one client in a second, where nothing else is said: several times what one can send
+/// that waits for its answers.
+pub const FRAMES_PER_SECOND_MAX: u32 = 250_000;
 
 /// Whether a primary serves over RDMA verbs. With them its lock memory is in the device's
 /// atomicity domain, and shared memory is not offered.
@@ -75,6 +81,12 @@ pub struct ServerConfig {
     /// What connections to the port are secured with; `None`: they are not. Verbs are not offered
     /// beside it: their chains would travel in the clear.
     pub tls: Option<Tls>,
+    /// What clients may do by the names in their certificates; none: everything. With rules a
+    /// client that none of them names is not let in. They need TLS.
+    pub rules: Vec<Rule>,
+    /// Frames that one client may send on its command channel in a second, at once or spread over
+    /// it: further ones wait, and so does the client. Operations on shared memory are none.
+    pub frames_per_second_max: u32,
     /// Clients at a time.
     pub clients_max: usize,
     /// Locks at a time.
@@ -108,6 +120,8 @@ impl Default for ServerConfig {
             device: None,
             eid: [0; 16],
             tls: None,
+            rules: Vec::new(),
+            frames_per_second_max: FRAMES_PER_SECOND_MAX,
             clients_max: limits::CLIENTS_MAX,
             locks_max: limits::LOCKS_MAX,
             objects_max: limits::OBJECTS_MAX,
@@ -148,6 +162,11 @@ impl ServerConfig {
                 let mode = self.tp_mode;
                 (mode > 1).then(|| format!("tp_mode is {mode}: it must be 0 or 1"))
             })
+            .or_else(|| {
+                let wrong = self.frames_per_second_max == 0;
+                wrong.then(|| "frames_per_second_max is 0: it must be 1 or more".to_string())
+            })
+            .or_else(|| wrong_rules(&self.rules, self.tls.is_some()))
             .or_else(|| self.no_fabric())
             .or_else(|| {
                 let both = self.tls.is_some() && self.verbs == VerbsUse::On;
@@ -184,6 +203,24 @@ impl ServerConfig {
         let none = !FabricKind::ALL.into_iter().any(|kind| self.allows(kind));
         none.then(|| format!("{} are all off: clients need one", listed(FabricKind::ALL, "and")))
     }
+}
+
+/// What is wrong with these rules, as the end of a sentence.
+pub(crate) fn wrong_rules(rules: &[Rule], has_tls: bool) -> Option<String> {
+    let (len, max) = (rules.len(), RULES_MAX);
+    if len > 0 && !has_tls {
+        return Some(
+            "rules are given without TLS: they go by the names in certificates, which nobody shows \
+             without: configure TLS, or leave the rules out"
+                .to_string(),
+        );
+    }
+    if len > max {
+        return Some(format!("there are {len} rules: it must be {max} at most"));
+    }
+    let items = rules.iter().flat_map(|rule| [rule.names.len(), rule.prefixes.len()]);
+    let most = items.max().filter(|&most| most > RULE_ITEMS_MAX)?;
+    Some(format!("a rule has {most} names or prefixes: it must be {RULE_ITEMS_MAX} at most"))
 }
 
 /// The CPUs of a thread; `None`: any.

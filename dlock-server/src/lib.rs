@@ -34,7 +34,9 @@ mod testing;
 mod transport;
 
 pub use capacity::{Bound, Capacity, LockedMemory};
-pub use config::{Orphans, ServerConfig, VerbsUse, ABSENT_GRACE, RECOVERY_DEADLINE};
+pub use config::{
+    Orphans, Rule, ServerConfig, VerbsUse, ABSENT_GRACE, FRAMES_PER_SECOND_MAX, RECOVERY_DEADLINE,
+};
 pub use cpuset::{CpuSet, CpuSetError};
 pub use error::StartError;
 pub use server::{Offers, Server};

@@ -10,15 +10,16 @@
 
 use std::pin::pin;
 use std::sync::atomic::{fence, AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use dlock_core::control::{Attach, ControlReply, ControlRequest, Session};
 use dlock_core::counters::{Counter, Counters, COUNTERS};
 use dlock_core::ids::{ClientId, Identity};
-use dlock_core::membership::Gone;
+use dlock_core::membership::{Connection, Gone};
 use dlock_core::primary::{ClientSnapshot, Primary};
+use dlock_core::rights::Rule;
 use dlock_core::status::Status;
 use dlock_fabric::VerbsHost;
 use parking_lot::Mutex;
@@ -26,7 +27,7 @@ use tokio::sync::{oneshot, Notify, Semaphore};
 use tokio::time::timeout;
 
 use crate::memory::Memory;
-use crate::transport::Guest;
+use crate::transport::{Guest, Shown};
 
 /// Between two looks whether the command thread waits for the device.
 const OUT_LOOK: Duration = Duration::from_millis(250);
@@ -39,11 +40,23 @@ pub(crate) struct ConnectionHandle {
     /// Its number, never used twice.
     pub(crate) id: u64,
     closed: Notify,
+    /// What its peer has shown.
+    shown: OnceLock<Arc<Shown>>,
 }
 
 impl ConnectionHandle {
     pub(crate) fn new(id: u64) -> Self {
-        Self { id, closed: Notify::new() }
+        Self { id, closed: Notify::new(), shown: OnceLock::new() }
+    }
+
+    /// Its peer is known.
+    pub(crate) fn is_of(&self, shown: &Arc<Shown>) {
+        let _ = self.shown.set(Arc::clone(shown)); // there is one handshake
+    }
+
+    /// What its peer has shown; `None`: no certificate is asked for.
+    pub(crate) fn shown(&self) -> Option<&Arc<Shown>> {
+        self.shown.get()
     }
 
     /// Asks the connection's task to end.
@@ -60,19 +73,16 @@ impl ConnectionHandle {
 /// A look at the primary, on the command thread.
 pub(crate) type Query = Box<dyn FnOnce(&mut Primary, &mut Memory) + Send>;
 
+/// A connection of a client, and what its peer has shown.
+pub(crate) type ShownBy = (ClientId, Connection, Arc<Shown>);
+
 /// Where the answer to an `Init` or `Reinit` goes.
 pub(crate) type Opening = oneshot::Sender<Result<Session, Status>>;
 
 /// What the control thread asks of the command thread.
 pub(crate) enum Event {
     /// `Init` or `Reinit` on a connection that is bound to nobody yet.
-    Open {
-        request: ControlRequest,
-        link: Arc<ConnectionHandle>,
-        /// Whose certificate it has shown.
-        identity: Option<Identity>,
-        reply: Opening,
-    },
+    Open { request: ControlRequest, link: Arc<ConnectionHandle>, reply: Opening },
     /// Any other request, on a connection bound to this client.
     Control {
         client: ClientId,
@@ -90,6 +100,12 @@ pub(crate) enum Event {
     Attach(Guest),
     /// The processes that these clients of the predecessor had on this host have ended.
     Died { clients: Vec<ClientId> },
+    /// What the peers of all connections have shown.
+    Shown { reply: oneshot::Sender<Vec<ShownBy>> },
+    /// The certificates that these connections have shown were revoked.
+    Revoked { connections: Vec<(ClientId, Connection)> },
+    /// Other rules from now on.
+    Rules { rules: Vec<Rule>, reply: oneshot::Sender<()> },
     /// Something to look up in the primary.
     Ask(Query),
     /// Everything that had come when the command thread asked ([`Inbox::listen`]) is before this.

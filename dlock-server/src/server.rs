@@ -17,6 +17,7 @@ use dlock_core::ids::Epoch;
 use dlock_core::limits::HANDLES_MAX;
 use dlock_core::membership::Rules;
 use dlock_core::primary::{Primary, PrimaryConfig};
+use dlock_core::rate::Rate;
 use dlock_fabric::threads::ProcessLimits;
 use dlock_fabric::tls::Tls;
 use dlock_fabric::{threads, CpuMemory, VerbsHost};
@@ -27,7 +28,7 @@ use tokio::sync::{oneshot, Notify};
 use crate::capacity::{Bound, Capacity, Needs};
 use crate::channel::CHANNELS_MAX;
 use crate::command::{self, Worker};
-use crate::config::{cpus, ServerConfig, VerbsUse};
+use crate::config::{cpus, Rule, ServerConfig, VerbsUse};
 use crate::control::{self, secure, ServerInfo};
 use crate::cpuset::CpuSet;
 use crate::device::{self, Need};
@@ -194,15 +195,36 @@ impl Server {
     }
 
     /// Loads the certificates, keys and revocation lists again, as it does by itself when a file
-    /// has changed: later connections use them, and those that are open go on. What cannot be used
-    /// changes nothing, and is logged. Without TLS nothing is done.
+    /// has changed: later connections use them, and those that are open go on, but for those
+    /// whose certificates are revoked: their clients are removed. What cannot be used changes
+    /// nothing, and is logged. Without TLS nothing is done.
     ///
     /// # Latency
     /// As long as reading the files takes, and decrypting the key: up to seconds.
     pub fn reload_tls(&self) {
-        if let Some(tls) = &self.tls {
-            secure::reload(tls);
+        let Some(tls) = self.tls.clone() else { return };
+        secure::reload(&tls);
+        let mailbox = self.mailbox.clone();
+        self.control.spawn(async move { secure::sweep(&tls, &mailbox).await });
+    }
+
+    /// These rules from now on, for those who are here, too. Without rules everything is allowed.
+    ///
+    /// # Errors
+    /// They are out of range, or there is no TLS, so that nobody has a name.
+    pub fn set_rules(&self, rules: Vec<Rule>) -> Result<(), StartError> {
+        if let Some(wrong) = crate::config::wrong_rules(&rules, self.tls.is_some()) {
+            return Err(StartError::Config(wrong));
         }
+        let (sender, receiver) = sync_channel(1);
+        let mailbox = self.mailbox.clone();
+        self.control.spawn(async move {
+            if mailbox.ask(|reply| Event::Rules { rules, reply }).await.is_ok() {
+                let _ = sender.send(()); // nobody may wait any more
+            }
+        });
+        let _ = receiver.recv_timeout(ASK_WAIT); // they are on their way, or it ends
+        Ok(())
     }
 
     /// Waits until it has ended although nobody stopped it; why is in the log.
@@ -419,6 +441,7 @@ fn worker(
     };
     let mut primary = Primary::new(setup);
     let deadline_s = u32::try_from(config.recovery_deadline.as_secs()).unwrap_or(u32::MAX);
+    primary.set_rules(config.rules.clone());
     primary.awaits(clock.now(), &roster::known(&clients), deadline_s);
     let poll = mio::Poll::new().map_err(failed)?;
     let waker = mio::Waker::new(poll.registry(), command::MAIL).map_err(failed)?;
@@ -432,6 +455,10 @@ fn worker(
         inbox,
         poll,
         sleep_mode: config.sleep_mode,
+        frames: Rate {
+            per_second: config.frames_per_second_max,
+            burst: config.frames_per_second_max,
+        },
         offers,
         capacity,
         roster,

@@ -318,7 +318,7 @@ async fn probe(of: SocketAddr, tls: Option<&Tls>) -> bool {
             None => Box::new(stream),
             Some(tls) => {
                 let session = TlsSession::connect(tls, of.ip()).map_err(io::Error::other)?;
-                match shake_hands(&stream, session).await {
+                match shake_hands(&stream, session, tls.loads()).await {
                     Ok(shaken) => Box::new(shaken.on(stream)),
                     Err(error) => {
                         let why = reason(&error);

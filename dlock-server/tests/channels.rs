@@ -387,3 +387,28 @@ fn a_flood_of_one_client_does_not_starve_the_others() {
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     assert!(flooding.join().unwrap());
 }
+
+/// A client that sends faster than it may is slowed down, and nobody else is.
+#[test]
+fn frames_beyond_the_rate_of_a_client_wait_and_those_of_others_do_not() {
+    let config = ServerConfig { frames_per_second_max: 100, ..ServerConfig::default() };
+    let server = server(config);
+    let addr = server.local_addr();
+    let (_control, session) = Peer::init(addr);
+    let mut fast = Peer::channel(addr, &session);
+    let (_other_control, other_session) = Peer::init(addr);
+    let mut other = Peer::channel(addr, &other_session);
+    let began = std::time::Instant::now();
+    let pings = 250;
+    for seq in 1..=pings {
+        fast.send(&Frame::Request(Seq(seq), Request::Ping));
+    }
+    assert!((0..50).all(|_| other.pings()));
+    let took = began.elapsed();
+    assert!(took < std::time::Duration::from_millis(900), "the others wait, too: {took:?}");
+    for seq in 1..=pings {
+        assert!(matches!(fast.receive(), Some(Frame::Reply(got, _)) if got == Seq(seq)));
+    }
+    let took = began.elapsed();
+    assert!(took > std::time::Duration::from_millis(1_200), "{pings} in {took:?}");
+}

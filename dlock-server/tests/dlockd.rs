@@ -12,6 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{eventually, Peer};
+use dlock_core::codec;
 use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, Secret};
 use dlock_core::status::Status;
 use dlock_fabric::ShmExecutor;
@@ -248,6 +249,68 @@ fn a_hangup_loads_the_files_of_tls_again_and_ends_nothing() {
     running.signal(Signal::HUP);
     eventually("the next certificate is used", || shakes_hands(&renewed));
     assert!(running.0.try_wait().unwrap().is_none(), "it serves on");
+}
+
+#[test]
+fn rules_are_read_again_at_a_hangup_and_wrong_ones_change_nothing() {
+    use dlock_fabric::tls_session::TlsSession;
+    let ca = certs::Ca::new("ours");
+    let (files, client) = (ca.issue("primary"), ca.tls("client"));
+    let config = |rules: &str| {
+        let [tls_ca, cert, key] = [&files.ca, &files.cert, &files.key].map(|f| f.to_str().unwrap());
+        format!(
+            "port = 0\nverbs = \"off\"\n[tls]\nca = \"{tls_ca}\"\n\
+             cert = \"{cert}\"\nkey = \"{key}\"\n{rules}"
+        )
+    };
+    let rule = |name: &str| format!("[[rules]]\nnames = [\"{name}\"]\nrights = [\"get\"]\n");
+    let file = File::new("rules", &config(&rule("DNS:another")));
+    let (mut running, address) = Running::start(&["--config", file.path()]);
+    let answer = || {
+        let stream = std::net::TcpStream::connect(address).unwrap();
+        let socket = std::os::fd::AsFd::as_fd(&stream);
+        let deadline = Instant::now() + common::PATIENCE;
+        let mut session = TlsSession::connect(&client, address.ip()).unwrap();
+        session.shake_until(socket, deadline).unwrap();
+        let mut bytes = Vec::new();
+        let init = codec::Frame::Control(dlock_core::ids::Seq(1), common::INIT);
+        codec::encode(&init, &mut bytes);
+        session.write_until(socket, &bytes, deadline).unwrap();
+        let mut buffer = dlock_fabric::frames::FrameBuffer::new();
+        loop {
+            if let Some((kind, payload)) = buffer.next().unwrap() {
+                match codec::decode(kind, payload).unwrap() {
+                    codec::Frame::ControlReply(_, ControlReply::Error(status)) => return status,
+                    codec::Frame::ControlReply(_, ControlReply::Session(_)) => {
+                        return Status::Success
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            let len = session.read_until(socket, buffer.space(), deadline).unwrap();
+            assert!(len > 0, "no answer");
+            buffer.filled(len);
+        }
+    };
+    assert_eq!(answer(), Status::Denied);
+    std::fs::write(file.path(), config(&rule("DNS:client"))).unwrap();
+    running.signal(Signal::HUP);
+    eventually("the rule counts", || answer() == Status::Success);
+    std::fs::write(file.path(), config(&rule("client"))).unwrap();
+    running.signal(Signal::HUP);
+    let mut line = String::new();
+    let mut log = BufReader::new(running.0.stderr.take().unwrap());
+    while !line.contains("the rules stay as they were") {
+        line.clear();
+        assert!(log.read_line(&mut line).unwrap() > 0, "it says why");
+    }
+    assert!(line.contains("begins with one of"), "{line}");
+    assert_eq!(answer(), Status::Success);
+    assert!(running.0.try_wait().unwrap().is_none(), "it serves on");
+    // rules without TLS
+    let alone = File::new("rules-alone", &rule("*"));
+    let (code, _, errors) = output(&["--check-config", "--config", alone.path()]);
+    assert!(code == Some(2) && errors.contains("rules are given without TLS"), "{errors}");
 }
 
 #[test]

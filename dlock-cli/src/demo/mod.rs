@@ -10,6 +10,7 @@
 mod process;
 pub mod role;
 mod scenes;
+mod strangers;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use dlock_core::fabric::{Executes, FabricKind};
 use dlock_core::status::Status;
 
 use super::process::{client_of, uninvited, Answer, Process};
-use super::{client, Primary, Tour};
+use super::{client, strangers, Primary, Tour};
 use crate::args::Fabric;
 use crate::connect::usable;
 use crate::failure::Failure;
@@ -38,7 +38,8 @@ pub fn play(tour: &mut Tour) -> Result<(), Failure> {
     drop(clients);
     successor(tour, &mut primary)?;
     drop(primary);
-    by_itself(tour)
+    by_itself(tour)?;
+    strangers::refused(tour)
 }
 
 fn expect(answer: Answer, what: &str) -> Result<Answer, Failure> {

@@ -6,9 +6,11 @@ use std::time::Instant;
 use dlock_core::ids::LockId;
 use dlock_core::lock::{EntryState, Op, OpResult};
 use dlock_core::message::Mode;
+use dlock_core::rights::Right;
 use dlock_core::status::Status;
 
 use super::{code, Instance};
+use crate::denied;
 use crate::execute::{perform, Limit};
 use crate::failover::is_without_primary;
 use crate::late_notes::look_after;
@@ -124,6 +126,9 @@ impl Instance {
         if let Some(held) = guard.as_mut() {
             if !is_success {
                 self.stats.count(held.entry.lock_type(), op, &result);
+                if result.status == Status::Denied {
+                    denied::tell(needed(op), &held.entry.desc().name);
+                }
             }
             look_after(&self.table, held);
         }
@@ -131,6 +136,16 @@ impl Instance {
             lock_slot.changed.notify_all(); // threads that wait for this client's own hold to end
         }
         result
+    }
+}
+
+/// The right that an operation needs.
+fn needed(op: Op) -> Right {
+    match op {
+        Op::TryLock { mode, .. } | Op::Lock { mode, .. } | Op::Extend { mode, .. } => {
+            Right::to_lock(mode)
+        }
+        Op::Unlock => Right::Get, // is never denied
     }
 }
 

@@ -8,11 +8,13 @@ use dlock_core::control::{ControlReply, ControlRequest, LockDesc, LockGrant};
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, DESC_LEN_MAX};
 use dlock_core::lock::{EntryState, LockEntry};
+use dlock_core::rights::Right;
 use dlock_core::session::{is_decided, refusal, released, Call};
 use dlock_core::status::Status;
 
 use super::{call_on, Instance};
 use crate::control::CONTROL_WAIT;
+use crate::denied;
 use crate::execute::{settle, DATA_WAIT};
 use crate::table::{Busy, ClientLock, LockSlotGuard, LockSlotIndex};
 
@@ -115,7 +117,12 @@ impl Instance {
                     }
                 },
                 Ok(_) => Some(Err(Status::Error)),
-                Err(status) => Some(Err(refusal(status))),
+                Err(status) => {
+                    if status == Status::Denied {
+                        denied::tell(Right::Get, &descs[i].name);
+                    }
+                    Some(Err(refusal(status)))
+                }
             };
         }
         Ok(in_use)

@@ -23,6 +23,7 @@ use dlock_core::counters::Counter;
 use dlock_core::exec::{Executor, Single};
 use dlock_core::ids::{Epoch, ObjectId};
 use dlock_core::limits::DESC_LEN_MAX;
+use dlock_core::rights::Right;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 use dlock_fabric::clock::{boot_coarse_ns, boot_ns};
@@ -30,6 +31,7 @@ use parking_lot::RwLock;
 
 use super::{call_on, done, Instance, SessionState};
 use crate::control::CONTROL_WAIT;
+use crate::denied;
 use crate::execute::{DATA_WAIT, DATA_WAIT_NS};
 
 /// An object this client has got, in this incarnation of the primary.
@@ -80,8 +82,8 @@ impl Instance {
     /// One control round trip; 10 s at most.
     pub fn object_create(&self, name: &[u8], lease_s: u32, init: u64) -> Result<ObjectId, Status> {
         self.check_object(name, lease_s)?;
-        let name = name.to_vec();
-        match self.call(ControlRequest::ObjectCreate { name, lease_s, init })? {
+        let request = ControlRequest::ObjectCreate { name: name.to_vec(), lease_s, init };
+        match self.call(request).inspect_err(|&status| tell_if_denied(status, name))? {
             ControlReply::Created(object) => Ok(object),
             _ => Err(Status::BadResponse),
         }
@@ -103,7 +105,9 @@ impl Instance {
         let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
         let request = ControlRequest::ObjectGet { name: name.to_vec(), lease_s };
-        let ControlReply::Object(grant) = call_on(control, request, deadline)? else {
+        let reply = call_on(control, request, deadline);
+        let reply = reply.inspect_err(|&status| tell_if_denied(status, name))?;
+        let ControlReply::Object(grant) = reply else {
             return Err(Status::BadResponse);
         };
         let got = Got::new(grant, self.link.load().epoch);
@@ -332,6 +336,7 @@ impl Instance {
 
     fn object_refused(&self, status: Status) -> Status {
         match status {
+            Status::Denied => Status::Denied,
             Status::ObjectNotGet | Status::ObjectDestroyed => {
                 self.stats.add(Counter::ObjectNotGet);
                 Status::ObjectNotGet
@@ -339,6 +344,12 @@ impl Instance {
             Status::NotReady => Status::NotReady,
             _ => Status::Fail,
         }
+    }
+}
+
+fn tell_if_denied(status: Status, name: &[u8]) {
+    if status == Status::Denied {
+        denied::tell(Right::Objects, name);
     }
 }
 

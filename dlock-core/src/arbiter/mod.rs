@@ -384,6 +384,11 @@ impl Arbiter {
         self.waits.remove(&client);
     }
 
+    /// How many locks this client is queued for, or may be.
+    pub fn waits_len(&self, client: ClientId) -> usize {
+        self.waits.get(&client).map_or(0, BTreeSet::len)
+    }
+
     /// The locks this client is queued for, and perhaps others, once.
     pub fn take_waits(&mut self, client: ClientId) -> BTreeSet<Slot> {
         self.waits.remove(&client).unwrap_or_default()

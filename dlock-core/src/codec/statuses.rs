@@ -54,6 +54,7 @@ numbers! {
     ObjectDestroyed = 0x3005;
     ObjectTooMany = 0x3006;
     ObjectCasFailed = 0x3007;
+    Denied = 0x4000;
 }
 
 #[cfg(test)]
@@ -65,7 +66,7 @@ mod tests {
         for &status in Status::ALL {
             assert_eq!(status_from_wire(status_to_wire(status)), Some(status));
         }
-        for number in [-2, 2, 0x2007, 0x200b, 0x200c, 0x4000] {
+        for number in [-2, 2, 0x2007, 0x200b, 0x200c, 0x2010, 0x4001] {
             assert_eq!(status_from_wire(number), None, "{number:#x}");
         }
     }
@@ -76,6 +77,8 @@ mod tests {
     fn the_numbers_are_those_of_version_1() {
         let firsts = [-1..=1, 0x1000..=0x1005, 0x2000..=0x2006, 0x2008..=0x200a, 0x200d..=0x200f];
         let expected = firsts.into_iter().flatten().chain(0x3000..=0x3007);
+        // told to clients with certificates alone, which version 1 had not
+        let expected = expected.chain([0x4000]);
         let numbers = Status::ALL.iter().map(|&status| status_to_wire(status));
         assert!(numbers.eq(expected));
     }

@@ -136,9 +136,11 @@ impl Machine {
             return Step::Done(result); // nobody answers it, and nobody needs to
         }
         let reply = match reply {
-            Ok(Reply::Denied { status: Status::NotReady, .. }) => {
-                return self.refused(e, Status::NotReady)
-            }
+            // it was not looked at
+            Ok(Reply::Denied {
+                status: status @ (Status::NotReady | Status::Denied | Status::ServerNoResource),
+                ..
+            }) => return self.refused(e, status),
             Ok(reply) => reply,
             Err(_) => return self.lose_track(e),
         };

@@ -31,17 +31,19 @@ impl std::fmt::Debug for Draws<'_> {
 
 /// A control connection that asks to be let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
+pub struct Caller<'a> {
     /// Its number.
     pub control: u64,
     /// Whose certificate it has shown; `None`: this primary asks for none.
     pub identity: Option<Identity>,
+    /// The names in that certificate, as rules have them ([`rights`](crate::rights)).
+    pub names: &'a [String],
 }
 
 /// Without a certificate.
-impl From<u64> for Caller {
+impl From<u64> for Caller<'_> {
     fn from(control: u64) -> Self {
-        Self { control, identity: None }
+        Self { control, identity: None, names: &[] }
     }
 }
 
@@ -139,14 +141,14 @@ impl Membership {
     /// # Errors
     /// `VersionMismatch`; `Error` (another tp_mode, a wrong secret, the certificate of
     /// another client, no id found, or no admission request); `NotReady`; `ServerNoResource`;
-    /// `ClientRemoved`.
-    pub fn open<M: MemberMemory>(
+    /// `ClientRemoved`. `Denied`: no rule names the certificate.
+    pub fn open<'a, M: MemberMemory>(
         &mut self,
         now: ServerTime,
         primary: &mut Primary,
         mem: &mut M,
         request: &ControlRequest,
-        caller: impl Into<Caller>,
+        caller: impl Into<Caller<'a>>,
         draws: Draws<'_>,
     ) -> Result<Opened, Status> {
         use ControlRequest as R;
@@ -168,7 +170,7 @@ impl Membership {
         }
         // a client of version 1 knows no horizon
         let horizon_s = horizon_s.filter(|_| version >= 2).unwrap_or(0).min(HORIZON_S_MAX);
-        let Caller { control, identity } = caller.into();
+        let Caller { control, identity, names } = caller.into();
         let wanted = Wanted { version, horizon_s, control, identity };
         match back {
             None if primary.is_recovering() => return Err(Status::NotReady),
@@ -180,6 +182,7 @@ impl Membership {
             Some((client, proof)) => primary.may_adopt(client, proof, identity)?,
             None => {}
         }
+        primary.admit(identity, names, self.len_of(identity))?;
         // a member keeps its place until it is undone
         if primary.is_full() || self.members.len() >= primary.config().clients_max {
             return match self.makes_room(now, primary, mem) {
@@ -192,11 +195,19 @@ impl Membership {
             None => (self.draw_id(primary, draws.number).ok_or(Status::Error)?, draws.secret),
         };
         primary.add_client(client)?;
+        primary.enters(client, identity, names);
         self.members.insert(client, Member::new(secret, wanted.version, wanted.control));
         self.with(client, |member| {
             (member.horizon_s, member.identity) = (wanted.horizon_s, wanted.identity);
         });
         Ok(Opened::Admitted(self.welcome(now, primary, client, back.is_some())))
+    }
+
+    /// How many clients of this identity have not ended.
+    fn len_of(&self, identity: Option<Identity>) -> usize {
+        let has_ended = |state| matches!(state, State::Undoing | State::Ending(Ending::All(_)));
+        let counts = |member: &&Member| member.identity == identity && !has_ended(member.state);
+        self.members.values().filter(counts).count()
     }
 
     /// An id that no client has.
@@ -345,6 +356,8 @@ impl Membership {
         }
         match (attach.fabric.executes(), joining.process) {
             (Executes::Primary, _) => Status::Success,
+            // nothing would keep it from words that it has no right to
+            _ if !primary.may_map(attach.client) => Status::Denied,
             // such memory cannot refuse chains: nobody is let near it in recovery
             (Executes::Device, _) if primary.is_recovering() => Status::NotReady,
             (Executes::Device, _) => Status::Success,

@@ -109,6 +109,10 @@ pub enum Exit {
     Operator,
     /// Its processes have ended.
     Died,
+    /// Its certificate was revoked.
+    Revoked,
+    /// New rules do not give it everything in the memory that it reaches.
+    Restricted,
 }
 
 impl std::fmt::Display for Exit {
@@ -124,6 +128,8 @@ impl std::fmt::Display for Exit {
             Exit::Left => "it has left",
             Exit::Operator => "an operator has removed it",
             Exit::Died => "its process has ended",
+            Exit::Revoked => "its certificate was revoked",
+            Exit::Restricted => "the new rules do not allow it all of the memory that it reaches",
         })
     }
 }

@@ -37,7 +37,10 @@
 //! of a lapse, is answered `ClientRemoved`. ⁵ In recovery `NotReady` and Success.
 //! ⁶ Beside the session that it has, which `prepared.rs` tells the end of; a member with one
 //! prepared keeps its place. A wrong secret is answered `Error` in every state, and so is the right
-//! one on a connection whose certificate is not that of the one that registered the client.
+//! one on a connection whose certificate is not that of the one that registered the client. Where
+//! the primary has [rules](crate::rights), `Init` with a certificate that none of them names is
+//! answered `Denied`, and so is `Attach` by a client that is not allowed everything in memory that
+//! it would reach itself.
 //!
 //! The horizon: every answer to `Init`, `Reinit`, `Attach` and `Heartbeat` of a client of version
 //! 2 carries the server time until which the primary does not act on its silence. Nothing but
@@ -56,6 +59,7 @@
 //! answers anybody, and reports what became of them.
 
 mod admission;
+mod barred;
 mod effect;
 mod ending;
 mod member;
@@ -64,6 +68,7 @@ mod prepared;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use admission::{Admission, Caller, Channel, Draws, Joining, JoiningProcess, Opened};
+pub use barred::Connection;
 pub use effect::{Effect, Exit};
 pub use ending::Fencing;
 pub use member::{Ending, State};

@@ -29,6 +29,7 @@ impl Primary {
     /// `Ok(true)`: [`executed`](Self::executed) must be told.
     ///
     /// # Errors
+    /// `Denied`: no rule allows it ([`chain_was_denied`](Self::chain_was_denied)).
     /// `NotReady` in recovery; `LockNotGet`, `ObjectNotGet` for words it has not got; `Invalid`
     /// for changes that no client of this kind of lock makes, or not this one now; `Fail` if a
     /// fair lock has no room for a ticket.
@@ -52,11 +53,13 @@ impl Primary {
                     continue;
                 }
                 WordOp::Read { addr } => {
-                    self.what(known, addr.slot())?;
+                    let what = self.what(known, addr.slot())?;
+                    self.may_operate(client, what, word_op)?;
                     continue;
                 }
                 WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } => addr,
             };
+            self.may_operate(client, self.what(known, addr.slot())?, word_op)?;
             let lock_type = match (self.changeable(known, addr)?, *word_op) {
                 (None, _) => continue, // an object's value
                 (Some(LockType::Atomic), WordOp::Cas { expect, swap, .. }) => {

@@ -18,6 +18,7 @@ mod counting;
 mod deaf;
 mod holds;
 mod recovery;
+mod rights;
 mod settlement;
 mod snapshot;
 mod undo;
@@ -44,9 +45,11 @@ use crate::limits::{BATCH_MAX, DESC_LEN_MAX};
 use crate::message::{Reply, Request};
 use crate::planted::{self, Bug};
 use crate::registry::{Client, Registry, What};
+use crate::rights::Access;
 use crate::status::Status;
 use crate::work::{Metered, FRAME_WORK};
 use deaf::Deaf;
+use rights::may_request;
 use settlement::Claimed;
 use undo::Leaving;
 
@@ -103,6 +106,8 @@ pub struct Primary {
     /// Work units since the last [`take_work`](Primary::take_work).
     work: u32,
     counters: Arc<Counters>,
+    /// Who may do what.
+    access: Access,
     /// What each client has counted for the primary, as far as it was collected.
     told: BTreeMap<ClientId, Told>,
 }
@@ -127,6 +132,7 @@ impl Primary {
             changing: BTreeMap::new(),
             work: 0,
             counters: Arc::default(),
+            access: Access::default(),
             told: BTreeMap::new(),
             config,
         }
@@ -263,7 +269,10 @@ impl Primary {
                 ControlReply::Done
             }
             R::Heartbeat => ControlReply::Alive { now, recovering: self.recovering, until: None },
-            R::GetLocks(descs) => self.get_locks(mem, client, &descs),
+            R::GetLocks(descs) => {
+                mem.visited(self.quota_work(client));
+                self.get_locks(mem, client, &descs)
+            }
             R::ReleaseLocks(locks) => self.release_locks(now, mem, client, &locks, out),
             R::UpdateLocks(claims) => self.update_locks(now, mem, client, &claims),
             R::ObjectCreate { .. }
@@ -283,6 +292,9 @@ impl Primary {
         use ControlRequest as R;
         // who has got the object is searched for the client, and for the last lease
         mem.visited(2 * self.registry.objects.refs_of(&request));
+        if let Err(status) = self.may_use_object(client, &request) {
+            return ControlReply::Error(status);
+        }
         let (mut t, _, objects) = self.registry.split(mem);
         let named = |name: &[u8], lease_s| valid_name(name) && lease_s > 0;
         let done = |result: Result<(), Status>| match result {
@@ -292,7 +304,10 @@ impl Primary {
         match request {
             R::ObjectCreate { name, lease_s, init } if named(&name, lease_s) => {
                 match objects.create(&mut t, now, client, &name, lease_s, init) {
-                    Ok(object) => ControlReply::Created(object),
+                    Ok(object) => {
+                        self.has_created(client, object);
+                        ControlReply::Created(object)
+                    }
                     Err(status) => ControlReply::Error(status),
                 }
             }
@@ -328,8 +343,7 @@ impl Primary {
         if descs.len() > BATCH_MAX || !descs.iter().all(|d| valid_name(&d.name)) {
             return ControlReply::Error(Status::Invalid);
         }
-        let (mut t, locks, _) = self.registry.split(mem);
-        let results = descs.iter().map(|desc| locks.get(&mut t, client, desc)).collect();
+        let results = descs.iter().map(|desc| self.get_lock(mem, client, desc)).collect();
         ControlReply::Locks(results)
     }
 
@@ -404,6 +418,12 @@ impl Primary {
         };
         let lock_type = lock.lock_type;
         let before = out.len();
+        let name = self.registry.locks.by_slot(lock.slot).map_or(&[][..], |lock| lock.name());
+        let may = may_request(&mut self.access, &self.arbiter, client, name, &request);
+        if let Err(status) = may {
+            out.push(Sent { client, seq, reply: Reply::Denied { status, word: 0 } });
+            return;
+        }
         let from = Caller { client, handle, seq };
         mem.visited(1 + self.arbiter.searched(lock.slot)); // for the client
         self.arbiter.request(now, &mut mem, lock, from, request, out);
@@ -453,6 +473,9 @@ impl Primary {
         let known = |client: &ClientId| clients.get(*client).is_some();
         if !self.last_seq.keys().all(known) || !self.claims.keys().all(|(_, c)| known(c)) {
             return Err("something is remembered of a client that is gone".to_string());
+        }
+        if !self.access.is_of(|client| known(&client)) {
+            return Err("rights are kept of a client that is gone".to_string());
         }
         let refs = |slot| self.registry.locks.refs(slot);
         let is_deaf = |client, slot| self.is_leaving(client) || self.deaf.contains(client, slot);

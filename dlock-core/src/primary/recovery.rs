@@ -51,6 +51,7 @@ impl Primary {
         client: ClientId,
         claim: &Claim,
     ) -> Result<LockGrant, Status> {
+        self.may_claim(client, claim)?;
         let (mut t, locks, _) = self.registry.split(mem);
         let grant = locks.insert_claimed(&mut t, client, claim.lock, &claim.desc)?;
         let key = (grant.slot, client);

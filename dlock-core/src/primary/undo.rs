@@ -305,6 +305,7 @@ impl Primary {
         self.registry.clients.remove(client);
         self.last_seq.remove(&client);
         self.one_sided.remove(&client);
+        self.access.leave(client);
         self.arbiter.gone(client);
     }
 

@@ -36,6 +36,10 @@ impl Client {
     pub fn handle_from(&self, from: Handle) -> Option<Handle> {
         self.handles.number_from(from)
     }
+    /// How many locks it has got.
+    pub fn locks_len(&self) -> usize {
+        self.handles.locks_len()
+    }
     /// How many handles it has.
     pub fn handles_len(&self) -> usize {
         self.handles.len()

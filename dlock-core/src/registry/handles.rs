@@ -114,6 +114,10 @@ impl Handles {
         (number - OBJECTS_FROM < end(&self.objects)).then_some(Handle(number))
     }
 
+    pub fn locks_len(&self) -> usize {
+        self.locks.entries.len() - self.locks.unused.len()
+    }
+
     pub fn len(&self) -> usize {
         self.by_slot.len()
     }

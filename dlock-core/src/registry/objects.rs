@@ -347,6 +347,12 @@ impl Objects {
         object.and_then(|object| self.by_id.get(&object)).map_or(0, |record| record.refs.len())
     }
 
+    /// Whether there is an object of this name that is not destroyed: it cannot be created again.
+    pub(crate) fn is_alive(&self, name: &[u8]) -> bool {
+        let record = self.id_of(name).and_then(|id| self.by_id.get(&id));
+        record.is_some_and(|record| !record.destroyed)
+    }
+
     /// The object of this id.
     pub fn by_id(&self, object: ObjectId) -> Option<&ObjectRecord> {
         self.by_id.get(&object)

@@ -110,6 +110,13 @@ impl PeerIdentity {
         &self.digest
     }
 
+    /// The names in the certificate as rules have them: `CN=`, `DNS:`, `IP:`, `URI:` or `email:`
+    /// and the value as it is in the certificate, and `subject:` and the whole subject as in RFC
+    /// 4514.
+    pub fn rule_names(&self) -> Vec<String> {
+        self.names.iter().map(PeerName::rule_name).collect()
+    }
+
     /// The names in the certificate: for rules and logs. Their values are the peer's: `Display`
     /// makes them fit for a log.
     pub fn names(&self) -> &[PeerName] {
@@ -159,6 +166,19 @@ impl PeerName {
                 v4.or(<[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok().map(Self::Ip)
             }
             _ => None,
+        }
+    }
+
+    /// No two different names are the same in rules: the value of a common name may look like a
+    /// whole subject.
+    fn rule_name(&self) -> String {
+        match self {
+            Self::Subject(name) => format!("subject:{name}"),
+            Self::CommonName(name) => format!("CN={name}"),
+            Self::Dns(name) => format!("DNS:{name}"),
+            Self::Ip(address) => format!("IP:{address}"),
+            Self::Uri(uri) => format!("URI:{uri}"),
+            Self::Email(address) => format!("email:{address}"),
         }
     }
 }

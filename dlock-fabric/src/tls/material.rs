@@ -49,6 +49,11 @@ impl Loaded {
         let verdict = self.rules.verify(role, first, others, None, UnixTime::now());
         verdict.map_err(TlsError::from)
     }
+
+    pub fn is_revoked(&self, role: PeerRole, chain: &[CertificateDer<'_>]) -> bool {
+        let Some((first, others)) = chain.split_first() else { return false };
+        self.rules.is_revoked(role, first, others, UnixTime::now())
+    }
 }
 
 /// Loads the files and checks them and that they belong together.

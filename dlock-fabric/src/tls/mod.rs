@@ -45,6 +45,7 @@ mod verify;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
@@ -88,6 +89,10 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
+/// The certificates that a peer has shown, its own first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerChain(pub(crate) Vec<CertificateDer<'static>>);
+
 /// The TLS configurations of this process, and where they come from. Clones share them.
 #[derive(Clone)]
 pub struct Tls {
@@ -98,6 +103,8 @@ struct Shared {
     files: TlsFiles,
     password: Arc<dyn KeyPassword>,
     loaded: RwLock<Arc<Loaded>>,
+    /// How often something was loaded.
+    loads: AtomicU64,
     /// The files as they were at the latest attempt to load them. Held while one runs.
     seen: Mutex<Stamps>,
 }
@@ -113,7 +120,8 @@ impl Tls {
         let seen = Stamps::of(&files);
         let loaded = material::load(&files, &*password, UnixTime::now())?;
         let (loaded, seen) = (RwLock::new(Arc::new(loaded)), Mutex::new(seen));
-        Ok(Self { shared: Arc::new(Shared { files, password, loaded, seen }) })
+        let loads = AtomicU64::new(1);
+        Ok(Self { shared: Arc::new(Shared { files, password, loaded, loads, seen }) })
     }
 
     /// Loads the files again. Connections made from now on use them; others go on.
@@ -135,6 +143,7 @@ impl Tls {
         let (now, old) = (UnixTime::now(), self.loaded());
         let (new, result) = material::reload(&shared.files, &*shared.password, now, &old)?;
         *shared.loaded.write() = Arc::new(new);
+        shared.loads.fetch_add(1, Ordering::SeqCst);
         result
     }
 
@@ -169,6 +178,17 @@ impl Tls {
     /// What a handshake would fail with.
     pub fn check(&self, role: PeerRole, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
         self.loaded().check(role, chain)
+    }
+
+    /// Whether the revocation lists that are loaded now name a certificate in the chain of a
+    /// connected peer. That one of them has expired meanwhile, or a list, does not count.
+    pub fn is_revoked(&self, role: PeerRole, chain: &PeerChain) -> bool {
+        self.loaded().is_revoked(role, &chain.0)
+    }
+
+    /// Grows whenever files were loaded: peers that were judged before were judged by others.
+    pub fn loads(&self) -> u64 {
+        self.shared.loads.load(Ordering::SeqCst)
     }
 
     /// Where the certificates and keys are.

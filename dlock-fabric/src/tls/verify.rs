@@ -108,7 +108,8 @@ impl PeerRules {
             refuse_weak_key(certificate)?;
         }
         let certificate = EndEntityCert::try_from(end_entity).map_err(pki_error)?;
-        self.verify_path(role, &certificate, intermediates, now).map_err(pki_error)?;
+        let statuses = (UnknownStatusPolicy::Deny, ExpirationPolicy::Enforce);
+        self.verify_path(role, &certificate, intermediates, now, statuses).map_err(pki_error)?;
         let parsed = Certificate::from_der(end_entity).map_err(|_| bad_encoding())?;
         if !certificate::may_sign_handshakes(&parsed).map_err(|_| bad_encoding())? {
             return Err(PeerFault::KeyUsage.into());
@@ -119,12 +120,40 @@ impl PeerRules {
         }
     }
 
+    /// Whether a revocation list names a certificate of this chain, be it or the list out of date.
+    pub fn is_revoked(
+        &self,
+        role: PeerRole,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> bool {
+        if self.crls.is_none() {
+            return false;
+        }
+        let Ok(certificate) = EndEntityCert::try_from(end_entity) else { return false };
+        // an end of validity is found before a revocation: each certificate may have had one
+        let mut at = now;
+        for _ in 0..=CHAIN_CERTIFICATES_MAX {
+            let statuses = (UnknownStatusPolicy::Allow, ExpirationPolicy::Ignore);
+            match self.verify_path(role, &certificate, intermediates, at, statuses) {
+                Err(webpki::Error::CertRevoked) => return true,
+                Err(webpki::Error::CertExpired { not_after, .. }) if not_after < at => {
+                    at = not_after;
+                }
+                _ => return false,
+            }
+        }
+        false
+    }
+
     fn verify_path(
         &self,
         role: PeerRole,
         certificate: &EndEntityCert<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
+        (unknown, expired): (UnknownStatusPolicy, ExpirationPolicy),
     ) -> Result<(), webpki::Error> {
         let usage = match role {
             PeerRole::Client => KeyUsage::client_auth(),
@@ -138,8 +167,8 @@ impl PeerRules {
                 RevocationOptionsBuilder::new(&crls)
                     .map_err(|_| webpki::Error::UnknownRevocationStatus)?
                     .with_depth(RevocationCheckDepth::Chain)
-                    .with_status_policy(UnknownStatusPolicy::Deny)
-                    .with_expiration_policy(ExpirationPolicy::Enforce)
+                    .with_status_policy(unknown)
+                    .with_expiration_policy(expired)
                     .build(),
             ),
         };

@@ -2,8 +2,10 @@
 //! Certificates and lists that change while the process runs, and who a peer is afterwards.
 
 use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
 
 use dlock_fabric::tls::{PeerIdentity, PeerName, PeerRole, Tls, TlsError};
+use dlock_fabric::tls_session::{Shake, TlsSession};
 use rcgen::{CertificateParams, DnType, DnValue, SanType};
 use rustls::pki_types::CertificateDer;
 use rustls::{CertificateError, Error};
@@ -286,4 +288,106 @@ fn a_certificate_without_a_name_is_no_identity() {
     assert!(matches!(PeerIdentity::of(&[]), Err(TlsError::NoIdentity("is missing"))));
     let garbage = [CertificateDer::from(vec![0x30, 0x80, 0, 0])];
     assert!(matches!(PeerIdentity::of(&garbage), Err(TlsError::NoIdentity("cannot be parsed"))));
+}
+
+#[test]
+fn a_revocation_is_seen_of_a_connected_peer_whatever_else_is_wrong_with_its_certificate() {
+    let pair = Pair::new();
+    let (ours, theirs) = pair.load();
+    let (mut client, mut server) = (Wire::default(), Wire::default());
+    let mut accepted = TlsSession::accept(&ours).unwrap();
+    let mut connected =
+        rustls::ClientConnection::new(theirs.client(), "server".try_into().unwrap()).unwrap();
+    shake(&mut connected, &mut client, &mut accepted, &mut server);
+    let shown = accepted.chain();
+    assert!(!ours.is_revoked(PeerRole::Client, &shown));
+    let loads = ours.loads();
+    let crl = pair.ours.files.crl.clone().unwrap();
+    pair.ours.write(&crl, &pair.ca.crl(&[&pair.our_params])); // another one: it fails for its owner
+    assert!(ours.reload().is_err());
+    assert!(!ours.is_revoked(PeerRole::Client, &shown) && ours.loads() > loads);
+    pair.ours.write(&crl, &pair.ca.crl(&[&pair.their_params]));
+    ours.reload().unwrap();
+    assert!(ours.is_revoked(PeerRole::Client, &shown));
+}
+
+/// rustls takes 32 without data between them.
+#[test]
+fn a_flood_of_key_updates_ends_the_connection_and_some_do_not() {
+    for (updates, is_flood) in [(20, false), (200, true)] {
+        let pair = Pair::new();
+        let (ours, theirs) = pair.load();
+        let (mut client, mut server) = (Wire::default(), Wire::default());
+        let mut accepted = TlsSession::accept(&ours).unwrap();
+        let mut connected =
+            rustls::ClientConnection::new(theirs.client(), "server".try_into().unwrap()).unwrap();
+        shake(&mut connected, &mut client, &mut accepted, &mut server);
+        for _ in 0..updates {
+            connected.refresh_traffic_keys().unwrap();
+            while connected.wants_write() {
+                connected.write_tls(&mut server.input).unwrap();
+            }
+        }
+        let end = loop {
+            match accepted.read(&mut server, &mut [0; 64]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                end => break end.unwrap_err(),
+            }
+            assert!(server.output.len() < 64 * 1024, "the answers are bounded");
+        };
+        match is_flood {
+            true => assert!(end.to_string().contains("TooManyKeyUpdateRequests"), "{end}"),
+            false => assert_eq!(end.kind(), ErrorKind::WouldBlock),
+        }
+    }
+}
+
+/// One end of a connection: what has come, and what was sent.
+#[derive(Default)]
+struct Wire {
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl Read for Wire {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let len = self.input.len().min(into.len());
+        if len == 0 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        into[..len].copy_from_slice(&self.input[..len]);
+        self.input.drain(..len);
+        Ok(len)
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.output.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn shake(
+    connected: &mut rustls::ClientConnection,
+    client: &mut Wire,
+    accepted: &mut TlsSession,
+    server: &mut Wire,
+) {
+    loop {
+        while connected.wants_write() {
+            connected.write_tls(&mut server.input).unwrap();
+        }
+        if accepted.shake(server).unwrap() == Shake::Done {
+            return;
+        }
+        client.input.append(&mut server.output);
+        while !client.input.is_empty() {
+            connected.read_tls(client).unwrap();
+            connected.process_new_packets().unwrap();
+        }
+    }
 }

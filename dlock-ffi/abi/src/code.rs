@@ -18,7 +18,7 @@ macro_rules! codes {
         pub const fn of(status: Status) -> c_int {
             // Exhaustive: a new status does not compile before it has its code.
             match status {
-                Status::Error => ERROR,
+                Status::Error | Status::Denied => ERROR,
                 $($(Status::$status => $name,)?)*
             }
         }
@@ -70,11 +70,13 @@ codes! {
 }
 
 /// The code of a data-path call. There the C API has no code for a client that its primary has
-/// removed: such a client finds that nobody answers.
+/// removed: such a client finds that nobody answers. What the rules do not allow is answered like
+/// an operation that the lock does not have: asking again does not help.
 #[inline]
 pub const fn on_data_path(status: Status) -> c_int {
     match status {
         Status::ClientRemoved => BAD_RESPONSE,
+        Status::Denied => EINVAL,
         status => of(status),
     }
 }
@@ -107,9 +109,14 @@ mod tests {
     #[test]
     fn each_status_has_a_code_of_its_own_and_a_removed_client_is_told_that_nobody_answers() {
         let codes: std::collections::HashSet<_> = Status::ALL.iter().map(|&s| of(s)).collect();
-        assert_eq!(codes.len(), Status::ALL.len());
+        assert_eq!(codes.len(), Status::ALL.len() - 1, "who is denied gets the code of an error");
+        assert_eq!((of(Status::Denied), on_data_path(Status::Denied)), (ERROR, EINVAL));
         for &status in Status::ALL {
-            let told = if status == Status::ClientRemoved { Status::BadResponse } else { status };
+            let told = match status {
+                Status::ClientRemoved => Status::BadResponse,
+                Status::Denied => Status::Invalid,
+                status => status,
+            };
             assert_eq!(on_data_path(status), of(told), "{status:?}");
         }
     }

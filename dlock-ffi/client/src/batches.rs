@@ -24,7 +24,7 @@ fn items(n: c_uint) -> Option<usize> {
 fn item_id(item: Result<LockId, Status>) -> c_int {
     match item {
         Ok(id) => id.0,
-        Err(Status::Error) => code::ERROR,
+        Err(Status::Error | Status::Denied) => code::ERROR,
         Err(status) => -code::of(status),
     }
 }

@@ -9,10 +9,12 @@ use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, WordOp};
 use dlock_core::words::LedgerEntry;
 use dlock_core::work::{self, FRAME_WORK};
+use dlock_fabric::clock::boot_ns;
 use mio::Token;
 
 use super::{Core, Worker};
 use crate::channel::Channel;
+use crate::log_limit::{limited, Cause};
 
 /// Work of receiving bytes.
 const RECEIVE_WORK: u32 = 4;
@@ -34,8 +36,22 @@ impl Worker {
     /// is more.
     pub(super) fn serve_channel(&mut self, token: Token, budget: u32) -> (u32, bool) {
         let Some(channel) = self.channels.get_mut(&token) else { return (0, false) };
+        let now_ns = boot_ns();
+        if let Some(until_ns) = channel.pace.waits_until(now_ns) {
+            let (client, per_second) = (channel.client, self.frames.per_second);
+            limited!(
+                Cause::FrameRate,
+                log::Level::Warn,
+                "client {client} sends more than {per_second} frames a second \
+                 (frames_per_second_max): the others wait"
+            );
+            self.resting.insert(token, until_ns);
+            return (0, false);
+        }
         self.last_turn = (token, self.last_turn.0 == token);
-        let (turn, work) = turn(&mut self.core, channel, budget);
+        let mut frames = 0;
+        let (turn, work) = turn(&mut self.core, channel, budget, &mut frames);
+        channel.pace.used(now_ns, frames);
         match turn {
             Turn::Idle => {
                 self.send(token);
@@ -56,6 +72,22 @@ impl Worker {
                 (work, false)
             }
         }
+    }
+
+    /// Gives channels turns again that have waited for long enough.
+    pub(super) fn wake_resting(&mut self) {
+        if self.resting.is_empty() {
+            return;
+        }
+        let now_ns = boot_ns();
+        let (channels, turns) = (&self.channels, &mut self.turns);
+        self.resting.retain(|token, until_ns| {
+            let Some(channel) = channels.get(token) else { return false };
+            if *until_ns <= now_ns {
+                turns.add(channel.client);
+            }
+            *until_ns > now_ns
+        });
     }
 
     /// Brings replies to their channels, and as far as possible to their clients. Whoever has no
@@ -107,7 +139,7 @@ impl Worker {
 
 /// Handles what a channel has received, and receives more, as far as the budget goes; and the
 /// work that was done.
-fn turn(core: &mut Core, channel: &mut Channel, budget: u32) -> (Turn, u32) {
+fn turn(core: &mut Core, channel: &mut Channel, budget: u32, frames: &mut u32) -> (Turn, u32) {
     let mut work = 0;
     while work < budget {
         if channel.is_full() {
@@ -115,7 +147,11 @@ fn turn(core: &mut Core, channel: &mut Channel, budget: u32) -> (Turn, u32) {
         }
         let handled = match channel.batch.open {
             Some(seq) => Ok(Some(core.go_on(seq, channel, budget - work))),
-            None => next_frame(core, channel),
+            None => {
+                let frame = next_frame(core, channel);
+                *frames += u32::from(matches!(frame, Ok(Some(_))));
+                frame
+            }
         };
         match handled {
             Ok(Some(done)) => work += done,
@@ -192,6 +228,7 @@ impl Core {
                 }
                 // only a fair lock without room for a ticket says so
                 (Err(Status::Fail), _) => self.primary.count(Counter::FairQueueLimit),
+                (Err(Status::Denied), _) => self.primary.chain_was_denied(client, chain),
                 _ => {}
             }
             batch.outcomes.push(outcome);
@@ -243,6 +280,8 @@ mod tests {
     use crate::memory::Memory;
     use crate::transport::{Pump, StreamPump};
 
+    const FRAMES: dlock_core::rate::Rate = dlock_core::rate::Rate { per_second: 9, burst: 9 };
+
     /// The work of one chain, which is not divided.
     const CHAIN_WORK: u32 = 2;
 
@@ -281,7 +320,7 @@ mod tests {
             ours.set_nonblocking(true).unwrap();
             let mut pump = Box::new(StreamPump::new(Box::new(ours)));
             pump.open(Token(1), poll.registry()).unwrap();
-            let channel = Channel::new((client, 1), FabricKind::Tcp, pump);
+            let channel = Channel::new((client, 1), FabricKind::Tcp, pump, FRAMES);
             primary.take_work();
             let core = Core { primary, memory, clock, sent: Vec::new() };
             let lock = locks[0].unwrap();
@@ -301,7 +340,7 @@ mod tests {
 
         /// A turn; its work is bounded, whatever has come.
         fn turn(&mut self, budget: u32) -> Turn {
-            let (turn, work) = turn(&mut self.core, &mut self.channel, budget);
+            let (turn, work) = turn(&mut self.core, &mut self.channel, budget, &mut 0);
             assert!(work <= budget + CHAIN_WORK.max(FRAME_WORK), "{work} of {budget}");
             turn
         }

@@ -30,10 +30,12 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::ServerTime;
 use dlock_core::control::{ControlRequest, Offers};
-use dlock_core::ids::{ClientId, Identity};
+use dlock_core::ids::ClientId;
 use dlock_core::membership::{Membership, Rules, State};
 use dlock_core::primary::{Lapse, Primary, Recovered, Sent};
+use dlock_core::rate::Rate;
 use dlock_core::status::Status;
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fds::PeerProcess;
 use dlock_fabric::{DeviceLost, VerbsHost};
 use mio::{Events, Poll, Token};
@@ -84,6 +86,8 @@ pub(crate) struct Parts {
     pub(crate) inbox: Inbox,
     pub(crate) poll: Poll,
     pub(crate) sleep_mode: bool,
+    /// Frames of each command channel.
+    pub(crate) frames: Rate,
     /// What clients are told of.
     pub(crate) offers: Offers,
     pub(crate) capacity: Capacity,
@@ -133,7 +137,6 @@ struct Process {
 struct Waiting {
     request: ControlRequest,
     link: Arc<ConnectionHandle>,
-    identity: Option<Identity>,
     reply: Opening,
 }
 
@@ -157,6 +160,8 @@ pub(crate) struct Worker {
     /// hot, and its next message probably the next to come.
     last_turn: (Token, bool),
     peeks: u32,
+    /// Channels that wait because they send too often, and until when.
+    resting: HashMap<Token, u64>,
     /// Channels whose clients leave replies unread.
     blocked: HashSet<Token>,
     /// What could not be fenced yet.
@@ -167,6 +172,7 @@ pub(crate) struct Worker {
     next_look: Instant,
     spin: Spin,
     recovering: bool,
+    frames: Rate,
     offers: Offers,
     capacity: Capacity,
     nic: Option<Nic>,
@@ -197,6 +203,7 @@ impl Worker {
             turns: Turns::new(nic.is_some()),
             last_turn: (MAIL, false),
             peeks: 0,
+            resting: HashMap::new(),
             blocked: HashSet::new(),
             unfenced: HashMap::new(),
             blind: false,
@@ -204,6 +211,7 @@ impl Worker {
             next_look: Instant::now() + LOOK_EVERY,
             spin: Spin::new(parts.sleep_mode),
             recovering: false,
+            frames: parts.frames,
             offers: parts.offers,
             capacity: parts.capacity,
             nic,
@@ -236,8 +244,10 @@ impl Worker {
         while !self.inbox.stopped() {
             let mut worked = self.take_events();
             worked |= self.take_arrivals()?;
+            self.wake_resting();
             worked |= self.serve_turns();
             self.tick();
+            self.tell_of_refusals();
             self.tell_of_an_outage();
             self.deliver();
             let mut wait = self.wait(worked);
@@ -268,8 +278,8 @@ impl Worker {
     fn event(&mut self, event: Event) {
         // A receiver that is gone is a connection that has ended: its `Lost` follows.
         match event {
-            Event::Open { request, link, identity, reply } => {
-                self.open(Waiting { request, link, identity, reply });
+            Event::Open { request, link, reply } => {
+                self.open(Waiting { request, link, reply });
             }
             Event::Clients { reply } => {
                 let _ = reply.send(self.clients());
@@ -288,6 +298,21 @@ impl Worker {
                     self.members.predecessors_process_ended(&mut self.core.primary, client);
                 }
                 self.settle();
+            }
+            Event::Shown { reply } => {
+                let _ = reply.send(self.shown());
+            }
+            Event::Revoked { connections } => {
+                for (client, connection) in connections {
+                    self.members.revoked(client, connection);
+                }
+                self.settle();
+            }
+            Event::Rules { rules, reply } => {
+                self.core.primary.set_rules(rules);
+                self.members.rules_changed(&self.core.primary);
+                self.settle();
+                let _ = reply.send(());
             }
             Event::Ask(look) => look(&mut self.core.primary, &mut self.core.memory),
         }
@@ -386,7 +411,11 @@ impl Worker {
             true => self.next_look.saturating_duration_since(now),
             false => SLEEP_MAX,
         };
-        until_wakeup.min(until_look).min(SLEEP_MAX)
+        let until_rested = self.resting.values().min().map_or(SLEEP_MAX, |&at_ns| {
+            let left = Duration::from_nanos(at_ns.saturating_sub(boot_ns()));
+            left.max(Duration::from_millis(1)) // as the poll counts
+        });
+        until_wakeup.min(until_look).min(until_rested).min(SLEEP_MAX)
     }
 
     /// Takes the poll's notifications, sleeping at most so long.

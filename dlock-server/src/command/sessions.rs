@@ -6,10 +6,12 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::control::{Attach, Attached, ControlReply, ControlRequest, FabricKind, Session};
+use dlock_core::control::{
+    Attach, Attached, ControlReply, ControlRequest, FabricKind, Offers, Session,
+};
 use dlock_core::fabric::Executes;
 use dlock_core::ids::{ClientId, Identity};
-use dlock_core::membership::{self, Admission, Caller, Draws, Gone, Opened};
+use dlock_core::membership::{self, Admission, Caller, Connection, Draws, Gone, Opened};
 use dlock_core::primary::ClientSnapshot;
 use dlock_core::status::Status;
 use dlock_core::{control::Secret, membership::State};
@@ -20,7 +22,7 @@ use mio::{Interest, Token};
 use super::{Core, Process, Waiting, Worker};
 use crate::channel::Channel;
 use crate::log_limit::{limited, Cause};
-use crate::mailbox::ConnectionHandle;
+use crate::mailbox::{ConnectionHandle, ShownBy};
 use crate::random::Random;
 use crate::roster::{self, Change};
 use crate::transport::{Guest, Peer, Pump};
@@ -37,12 +39,12 @@ impl Worker {
             match opened {
                 Ok(Opened::Wait) => {}
                 Ok(Opened::Admitted(admission)) => {
-                    let entered = self.enter(admission, who.link, who.identity);
+                    let entered = self.enter(admission, who.link);
                     let _ = who.reply.send(entered);
                     return self.settle();
                 }
                 Err(status) => {
-                    if status == Status::ServerNoResource {
+                    if status == Status::ServerNoResource && !self.tell_of_refusals() {
                         let capacity = self.capacity;
                         limited!(Cause::NoResource, Level::Warn, "a client is refused: {capacity}");
                     }
@@ -78,8 +80,44 @@ impl Worker {
         let draws = Draws { secret, number: &mut number };
         let now = self.core.now();
         let Core { primary, memory, .. } = &mut self.core;
-        let caller = Caller { control: who.link.id, identity: who.identity };
+        let (identity, names) = match who.link.shown() {
+            Some(shown) => (Some(shown.identity), &shown.names[..]),
+            None => (None, &[][..]),
+        };
+        let caller = Caller { control: who.link.id, identity, names };
         self.members.open(now, primary, memory, &who.request, caller, draws)
+    }
+
+    /// What a client is told of: not of memory in which it may not do everything.
+    fn offers_for(&self, client: ClientId) -> Offers {
+        let may_map = self.core.primary.may_map(client);
+        let is_for = |kind: FabricKind| may_map || kind.executes() == Executes::Primary;
+        let others = FabricKind::ALL.into_iter().filter(|&kind| !is_for(kind));
+        others.fold(self.offers.clone(), Offers::without)
+    }
+
+    /// What the peers of all connections have shown.
+    pub(super) fn shown(&self) -> Vec<ShownBy> {
+        let channels = self.channels.values().filter_map(|channel| {
+            let shown = channel.shown.clone()?;
+            Some((channel.client, Connection::Channel(channel.number), shown))
+        });
+        let links = self.sockets.iter().flat_map(|(&client, sockets)| {
+            let links = sockets.control.iter().chain(&sockets.next_control);
+            links.filter_map(move |link| {
+                Some((client, Connection::Control(link.id), link.shown()?.clone()))
+            })
+        });
+        links.chain(channels).collect()
+    }
+
+    /// Tells what was refused for want of a right, or for a quota; whether something was.
+    pub(super) fn tell_of_refusals(&mut self) -> bool {
+        let refusals = self.core.primary.take_refusals();
+        for refusal in &refusals {
+            limited!(Cause::Rules, Level::Warn, "{refusal}");
+        }
+        !refusals.is_empty()
     }
 
     /// The client gets memory, and its answer.
@@ -87,9 +125,9 @@ impl Worker {
         &mut self,
         admission: Admission,
         link: Arc<ConnectionHandle>,
-        identity: Option<Identity>,
     ) -> Result<Session, Status> {
         let client = admission.client;
+        let identity = link.shown().map(|shown| shown.identity);
         let sockets = self.sockets.entry(client).or_default();
         match admission.is_prepared {
             true => sockets.next_control = Some(link),
@@ -114,7 +152,7 @@ impl Worker {
             anchor_s: self.core.primary.config().anchor_s,
             now: self.core.now(),
             recovering: admission.recovering,
-            offers: self.offers.clone(),
+            offers: self.offers_for(client),
             terms: admission.terms,
         })
     }
@@ -170,7 +208,7 @@ impl Worker {
 
     /// A connection wants to be a client's command channel.
     pub(super) fn attach(&mut self, guest: Guest) {
-        let (attach, joining) = (guest.attach, guest.joining());
+        let (attach, joining, shown) = (guest.attach, guest.joining(), guest.shown.clone());
         let (client, fabric) = (attach.client, attach.fabric);
         if guest.is_late(Instant::now()) {
             return log::debug!("client {client} does not wait for its command channel any more");
@@ -214,6 +252,7 @@ impl Worker {
             return self.settle();
         };
         let Some(channel) = self.channels.get_mut(&token) else { return };
+        channel.shown = shown;
         if let Err(error) = channel.answer(&attached, &mut self.core.memory) {
             log::warn!("client {client} did not take its command channel: {error}");
             self.end_channel(token, "it did not take it");
@@ -262,7 +301,7 @@ impl Worker {
         if let Some(nic) = &mut self.nic {
             nic.add(ids, token);
         }
-        self.channels.insert(token, Channel::new((client, number), fabric, pump));
+        self.channels.insert(token, Channel::new((client, number), fabric, pump, self.frames));
         self.turns.add(client);
         let sockets = self.sockets.entry(client).or_default();
         match made.is_prepared {

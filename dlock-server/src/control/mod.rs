@@ -19,7 +19,7 @@ mod table;
 pub(crate) mod wire;
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,7 +140,7 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
         tokio::spawn(recovery::watch(mailbox.clone(), awaited));
         tokio::spawn(replaced(mailbox.clone(), receipts.clone()));
         if let Some(tls) = tls.clone() {
-            tokio::spawn(secure::watch(tls));
+            tokio::spawn(secure::watch(tls, mailbox.clone()));
         }
         let (mail, clock) = (mailbox.clone(), info.clock);
         let service = Service { mailbox: mail, at_port, receipts, clock, tls };
@@ -190,7 +190,8 @@ pub(super) struct Service {
 async fn accept_tcp(listener: tokio::net::TcpListener, table: Arc<Table>, service: Service) {
     loop {
         let accepted = listener.accept().await;
-        let Some((stream, from, permit)) = seated(accepted, &table).await else { continue };
+        let of = |from: &SocketAddr| Some(from.ip());
+        let Some((stream, from, permit)) = seated(accepted, of, &table).await else { continue };
         if let Err(error) = set_options(&stream) {
             log::debug!("a connection was lost at once: {error}");
             continue;
@@ -207,7 +208,7 @@ async fn accept_own(
 ) {
     loop {
         let accepted = listener.accept().await;
-        let Some((stream, _, permit)) = seated(accepted, &table).await else { continue };
+        let Some((stream, _, permit)) = seated(accepted, |_| None, &table).await else { continue };
         tokio::spawn(session::attach(Box::new(stream), permit, mailbox.clone(), transport.clone()));
     }
 }
@@ -216,20 +217,16 @@ async fn accept_own(
 /// not be accepted.
 async fn seated<S, A>(
     accepted: io::Result<(S, A)>,
+    address: impl Fn(&A) -> Option<IpAddr>,
     table: &Arc<Table>,
 ) -> Option<(S, A, ConnectionPermit)> {
     match accepted {
         Ok((stream, from)) => {
-            let permit = table.permit();
-            if permit.is_none() {
-                limited!(
-                    Cause::TableFull,
-                    Level::Warn,
-                    "a connection is refused: there are {} already",
-                    table.len()
-                );
+            let permit = table.permit(address(&from));
+            if let Err(why) = &permit {
+                limited!(Cause::TableFull, Level::Warn, "a connection is refused: {why}");
             }
-            Some((stream, from, permit?))
+            Some((stream, from, permit.ok()?))
         }
         Err(error) => {
             let freed = table.close_silent();

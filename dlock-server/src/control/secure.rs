@@ -6,6 +6,7 @@
 //!                  ├─ refused, silent, too slow ─▶ one line in the log, and the end
 //!                  └─ too many of them: the oldest ends
 //!   SIGHUP, or a file has changed ─▶ reload: later handshakes use it, connections go on
+//!                                    └▶ sweep: those of revoked certificates end
 //! ```
 //! A peer that is not known yet costs a task, its socket, and at most
 //! [`HANDSHAKE_BYTES_MAX`](dlock_fabric::tls_session::HANDSHAKE_BYTES_MAX) bytes of memory for what
@@ -13,21 +14,25 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::counters::Counter;
-use dlock_fabric::tls::{Tls, TlsError};
+use dlock_core::rate::Rate;
+use dlock_fabric::clock::boot_ns;
+use dlock_fabric::tls::{PeerRole, Tls, TlsError};
 use dlock_fabric::tls_session::TlsSession;
 use log::Level;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout_at, Instant};
 
-use super::table::{ConnectionPermit, HANDSHAKES_MAX};
+use super::table::{ConnectionPermit, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX};
 use super::wire::linger;
 use crate::log_limit::{limited, Cause};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Event, Mailbox, ShownBy};
 use crate::transport::tls::{shake_hands, SealedConn};
+use crate::transport::Shown;
 
 /// Between two looks whether a file has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -41,9 +46,21 @@ pub(super) async fn known(
     mailbox: &Mailbox,
     deadline: Instant,
 ) -> Option<SealedConn> {
+    if !permit.may_shake_hands(boot_ns()) {
+        mailbox.count(Counter::BadRequest);
+        let Rate { per_second, burst } = HANDSHAKES_PER_ADDRESS_MAX;
+        limited!(
+            Cause::HandshakeRate,
+            Level::Warn,
+            "{from} is refused: its address has begun more than {burst} handshakes at once, or \
+             more than {per_second} a second (HANDSHAKES_PER_ADDRESS_MAX)"
+        );
+        return None;
+    }
     let _place = permit.shakes_hands();
+    let by = tls.loads(); // before the session takes what is loaded
     let session = TlsSession::accept(tls).map_err(io::Error::other);
-    let shaken = async { shake_hands(&stream, session?).await };
+    let shaken = async { shake_hands(&stream, session?, by).await };
     let shaken = tokio::select! {
         shaken = timeout_at(deadline, shaken) => {
             shaken.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
@@ -85,16 +102,62 @@ pub(crate) fn reason(error: &io::Error) -> String {
 }
 
 /// Loads the files again whenever one of them has changed.
-pub(super) async fn watch(tls: Tls) {
+pub(super) async fn watch(tls: Tls, mailbox: Arc<Mailbox>) {
     loop {
         sleep(LOOK_EVERY).await;
         let files = tls.clone();
         // an encrypted key takes a second
         let looked = tokio::task::spawn_blocking(move || files.changed().then(|| reload(&files)));
-        if looked.await.is_err() {
-            return; // the runtime ends
+        match looked.await {
+            Ok(Some(())) => sweep(&tls, &mailbox).await,
+            Ok(None) => {}
+            Err(_) => return, // the runtime ends
         }
     }
+}
+
+/// Ends the sessions whose certificates the revocation lists name that are loaded now. A peer that
+/// is let in meanwhile was judged by them, or is looked at by its first frame
+/// ([`is_revoked_since`]).
+pub(crate) async fn sweep(tls: &Tls, mailbox: &Mailbox) {
+    let Ok(shown) = mailbox.ask(|reply| Event::Shown { reply }).await else { return };
+    let tls = tls.clone();
+    let judge = move || {
+        let is_revoked = |(_, _, shown): &ShownBy| tls.is_revoked(PeerRole::Client, &shown.chain);
+        let revoked = shown.into_iter().filter(is_revoked);
+        revoked
+            .map(|(client, connection, shown)| {
+                limited!(
+                    Cause::Removed,
+                    Level::Warn,
+                    "client {client} is removed: the certificate of {} is revoked",
+                    shown.peer
+                );
+                (client, connection)
+            })
+            .collect::<Vec<_>>()
+    };
+    // a signature to verify for each
+    let Ok(connections) = tokio::task::spawn_blocking(judge).await else { return };
+    if !connections.is_empty() {
+        // a command thread that has ended serves nobody
+        let _ = mailbox.send(Event::Revoked { connections }).await;
+    }
+}
+
+/// Whether lists that were loaded after a peer's handshake name its certificate.
+pub(super) fn is_revoked_since(tls: &Tls, shown: &Shown) -> bool {
+    let is_revoked =
+        tls.loads() != shown.judged_by && tls.is_revoked(PeerRole::Client, &shown.chain);
+    if is_revoked {
+        limited!(
+            Cause::Handshake,
+            Level::Warn,
+            "{} is refused: its certificate was revoked since its handshake",
+            shown.peer
+        );
+    }
+    is_revoked
 }
 
 /// Loads the files again; what cannot be used changes nothing.

@@ -28,7 +28,9 @@ use dlock_core::counters::Counter;
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::membership::{gives_lock, Gone};
+use dlock_core::rate::{Pace, Rate};
 use dlock_core::status::Status;
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fds::is_open;
 use log::Level;
 use tokio::net::TcpStream;
@@ -44,6 +46,8 @@ use crate::mailbox::{Event, Mailbox};
 use crate::roster::Receipts;
 use crate::transport::{Conn, Guest, Transport};
 
+/// Requests of one client on its control connection: beyond that rate they wait.
+const CONTROL_FRAMES_MAX: Rate = Rate { per_second: 5_000, burst: 10_000 };
 /// From the connection to the end of its first frame.
 const FIRST_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
@@ -55,6 +59,7 @@ pub(super) async fn serve(
     service: Service,
 ) {
     let Service { mailbox, at_port: transports, receipts, clock, tls } = service;
+    let judge = tls.clone();
     let deadline = tokio::time::Instant::now() + FIRST_WAIT;
     let mut stream: Box<dyn Conn> = match tls {
         None => Box::new(stream),
@@ -63,8 +68,18 @@ pub(super) async fn serve(
             None => return,
         },
     };
+    if let Some(shown) = stream.shown() {
+        permit.link.is_of(shown);
+    }
     let mut reader = Reader::default();
-    match first(&mut reader, &mut stream, &permit, deadline).await {
+    let first = first(&mut reader, &mut stream, &permit, deadline).await;
+    // what was loaded since the handshake has been swept through all others already
+    if let (Some(tls), Some(shown)) = (&judge, stream.shown()) {
+        if secure::is_revoked_since(tls, shown) {
+            return;
+        }
+    }
+    match first {
         Ok(Frame::Control(seq, request)) if opens(&request) => {
             let has_locks = false;
             let session = Session { stream, reader, permit, mailbox, receipts, has_locks };
@@ -199,8 +214,7 @@ impl Session {
         if self.mailbox.is_out() {
             return wire::refuse(&mut self.stream, seq, Status::NotReady).await;
         }
-        let identity = self.stream.identity();
-        let open = |reply| Event::Open { request, link, identity, reply };
+        let open = |reply| Event::Open { request, link, reply };
         let opened = self.mailbox.ask(open).await;
         let session = match opened {
             Ok(Ok(session)) => session,
@@ -235,7 +249,18 @@ impl Session {
     /// Requests and replies, one at a time and in order, until either side ends it, and how.
     /// `moves`: the first of them may end the session before.
     async fn serve(&mut self, client: ClientId, mut moves: bool) -> Gone {
+        let mut pace = Pace::new(CONTROL_FRAMES_MAX);
         loop {
+            if let Some(until) = pace.waits_until(boot_ns()) {
+                let per_second = CONTROL_FRAMES_MAX.per_second;
+                limited!(
+                    Cause::FrameRate,
+                    Level::Warn,
+                    "client {client} sends more than {per_second} requests a second \
+                     (CONTROL_FRAMES_MAX): the others wait"
+                );
+                tokio::time::sleep(Duration::from_nanos(until.saturating_sub(boot_ns()))).await;
+            }
             let (seq, request) = match self.reader.next(&mut self.stream, LEN_MAX, || ()).await {
                 Ok(Frame::Control(seq, request)) if !opens(&request) => (seq, request),
                 Ok(frame) => {
@@ -264,6 +289,7 @@ impl Session {
                     return error.gone();
                 }
             };
+            pace.used(boot_ns(), 1);
             if moves && !is_open(self.stream.socket()) {
                 return Gone::Closed;
             }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The connections of the control thread, counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+use dlock_core::rate::{Pace, Rate};
 use parking_lot::Mutex;
 
 use crate::mailbox::ConnectionHandle;
@@ -12,13 +14,25 @@ use crate::mailbox::ConnectionHandle;
 /// Connections at a time that are not command channels (C API).
 pub(crate) const CONNECTIONS_MAX: usize = 4_000;
 
+/// Of these, connections of one address ([`of_address`]): all clients of a primary may be of one
+/// host, and come back at once.
+pub(crate) const CONNECTIONS_PER_ADDRESS_MAX: usize = 3_000;
+
 /// Handshakes of TLS at a time: all clients may come at once.
 pub(crate) const HANDSHAKES_MAX: usize = 1_024;
+
+/// Handshakes of one address ([`of_address`]) a second, and at once: all clients may be of one
+/// host, and each has two connections.
+pub(crate) const HANDSHAKES_PER_ADDRESS_MAX: Rate = Rate { per_second: 250, burst: 2_500 };
+
+/// Addresses whose handshakes are counted at a time; beyond, all others are counted together.
+const ADDRESSES_MAX: usize = 4_096;
 
 /// All connections of one control thread.
 #[derive(Debug)]
 pub(super) struct Table {
     max: usize,
+    of_one_max: usize,
     numbers: AtomicU64,
     permits: Mutex<ConnectionPermits>,
 }
@@ -26,8 +40,12 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct ConnectionPermits {
     taken: usize,
+    /// Of each address, where there are some.
+    of_address: HashMap<IpAddr, usize>,
+    /// Handshakes of each address, as long as some of its rate is used.
+    handshakes: HashMap<Option<IpAddr>, Pace>,
     /// Connections that never sent a byte, the oldest first.
-    silent: BTreeMap<u64, Arc<ConnectionHandle>>,
+    silent: BTreeMap<u64, (Arc<ConnectionHandle>, Option<IpAddr>)>,
     /// Connections whose peer is not known yet, the oldest first.
     shaking: BTreeMap<u64, Arc<ConnectionHandle>>,
 }
@@ -36,27 +54,56 @@ struct ConnectionPermits {
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     table: Arc<Table>,
+    /// Where it is from; `None`: from this host, as the system tells.
+    address: Option<IpAddr>,
     pub(super) link: Arc<ConnectionHandle>,
 }
 
 impl Table {
     pub(super) fn new(max: usize) -> Arc<Self> {
+        Self::with(max, CONNECTIONS_PER_ADDRESS_MAX)
+    }
+
+    fn with(max: usize, of_one_max: usize) -> Arc<Self> {
         let permits = Mutex::new(ConnectionPermits::default());
-        Arc::new(Self { max, numbers: AtomicU64::new(1), permits })
+        Arc::new(Self { max, of_one_max, numbers: AtomicU64::new(1), permits })
     }
 
     /// A place for a new connection. If all are taken, the oldest connection that never sent a
-    /// byte is closed for it; `None`: there is no such connection.
-    pub(super) fn permit(self: &Arc<Self>) -> Option<ConnectionPermit> {
+    /// byte is closed for it.
+    ///
+    /// # Errors
+    /// The bound that is reached, for the log.
+    pub(super) fn permit(
+        self: &Arc<Self>,
+        address: Option<IpAddr>,
+    ) -> Result<ConnectionPermit, String> {
+        let address = address.map(of_address);
         let mut permits = self.permits.lock();
+        let of_this = address.and_then(|address| permits.of_address.get(&address));
+        if of_this.is_some_and(|&taken| taken >= self.of_one_max) {
+            let is_its = |(_, (_, other)): &(&u64, &(_, Option<IpAddr>))| *other == address;
+            let Some(oldest) = permits.silent.iter().find(is_its).map(|(&id, _)| id) else {
+                let max = self.of_one_max;
+                return Err(format!("its address has {max} already (CONNECTIONS_PER_ADDRESS_MAX)"));
+            };
+            if let Some((silent, _)) = permits.silent.remove(&oldest) {
+                silent.close();
+            }
+        }
         if permits.taken >= self.max {
-            let (_, silent) = permits.silent.pop_first()?;
+            let Some((_, (silent, _))) = permits.silent.pop_first() else {
+                return Err(format!("there are {} already (CONNECTIONS_MAX)", permits.taken));
+            };
             silent.close();
         }
         permits.taken += 1;
+        if let Some(address) = address {
+            *permits.of_address.entry(address).or_default() += 1;
+        }
         let link = Arc::new(ConnectionHandle::new(self.numbers.fetch_add(1, Ordering::Relaxed)));
-        permits.silent.insert(link.id, link.clone());
-        Some(ConnectionPermit { table: self.clone(), link })
+        permits.silent.insert(link.id, (link.clone(), address));
+        Ok(ConnectionPermit { table: self.clone(), address, link })
     }
 
     /// How many connections there are.
@@ -67,11 +114,23 @@ impl Table {
     /// Closes the oldest connection that never sent a byte, because the system has no room.
     pub(super) fn close_silent(&self) -> bool {
         let silent = self.permits.lock().silent.pop_first();
-        silent.map(|(_, link)| link.close()).is_some()
+        silent.map(|(_, (link, _))| link.close()).is_some()
     }
 }
 
 impl ConnectionPermit {
+    /// Whether its address may shake hands once more now.
+    pub(super) fn may_shake_hands(&self, now_ns: u64) -> bool {
+        let handshakes = &mut self.table.permits.lock().handshakes;
+        if handshakes.len() >= ADDRESSES_MAX {
+            handshakes.retain(|_, pace| !pace.is_idle(now_ns));
+        }
+        let is_listed = handshakes.contains_key(&self.address);
+        let who = self.address.filter(|_| is_listed || handshakes.len() < ADDRESSES_MAX);
+        let pace = handshakes.entry(who).or_insert(Pace::new(HANDSHAKES_PER_ADDRESS_MAX));
+        pace.take(now_ns)
+    }
+
     /// It shakes hands until this is dropped. If too many do, the oldest of them is closed.
     pub(super) fn shakes_hands(&self) -> Shaking<'_> {
         let mut permits = self.table.permits.lock();
@@ -105,6 +164,24 @@ impl Drop for ConnectionPermit {
         let mut permits = self.table.permits.lock();
         permits.silent.remove(&self.link.id);
         permits.taken -= 1;
+        let Some(address) = self.address else { return };
+        if let Some(taken) = permits.of_address.get_mut(&address) {
+            *taken -= 1;
+            if *taken == 0 {
+                permits.of_address.remove(&address);
+            }
+        }
+    }
+}
+
+/// What counts as one address: of IPv6 the network of 64 bits, of which a host has all addresses.
+fn of_address(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) >> 64 << 64;
+            IpAddr::V6(network.into())
+        }
+        address => address,
     }
 }
 
@@ -122,7 +199,7 @@ mod tests {
     fn the_oldest_of_too_many_handshakes_is_closed_and_one_that_is_done_is_none() {
         let table = Table::new(HANDSHAKES_MAX + 3);
         let permits: Vec<ConnectionPermit> =
-            (0..HANDSHAKES_MAX + 3).map(|_| table.permit().unwrap()).collect();
+            (0..HANDSHAKES_MAX + 3).map(|_| table.permit(None).unwrap()).collect();
         let done = permits[0].shakes_hands();
         let mut shaking: Vec<_> =
             permits[1..=HANDSHAKES_MAX].iter().map(ConnectionPermit::shakes_hands).collect();
@@ -138,15 +215,57 @@ mod tests {
     #[test]
     fn a_full_table_closes_the_oldest_silent_connection_or_refuses() {
         let table = Table::new(3);
-        let permits: Vec<ConnectionPermit> = (0..3).map(|_| table.permit().unwrap()).collect();
+        let permits: Vec<ConnectionPermit> = (0..3).map(|_| table.permit(None).unwrap()).collect();
         permits[0].heard();
-        let fourth = table.permit().expect("two connections are silent");
+        let fourth = table.permit(None).expect("two connections are silent");
         assert!(is_closed(&permits[1]) && !is_closed(&permits[0]) && !is_closed(&permits[2]));
         permits[2].heard();
         fourth.heard();
-        assert!(table.permit().is_none());
+        assert!(table.permit(None).is_err());
         drop(permits);
         assert_eq!(table.len(), 1);
-        assert!(table.permit().is_some());
+        assert!(table.permit(None).is_ok());
+    }
+
+    #[test]
+    fn one_address_leaves_places_for_others_and_gets_back_what_it_frees() {
+        let table = Table::with(8, 6);
+        let from = |last: u8| Some(IpAddr::from([10, 0, 0, last]));
+        let mut of_one: Vec<_> = (0..6).map(|_| table.permit(from(1)).unwrap()).collect();
+        of_one[1..].iter().for_each(ConnectionPermit::heard);
+        let instead = table.permit(from(1)).expect("one of its own was silent");
+        assert!(is_closed(&of_one[0]) && !is_closed(&of_one[1]));
+        instead.heard();
+        of_one[0] = instead;
+        let why = table.permit(from(1)).unwrap_err();
+        assert!(why.contains("6 already (CONNECTIONS_PER_ADDRESS_MAX)"), "{why}");
+        let other = table.permit(from(2)).expect("another address");
+        assert!(table.permit(None).is_ok(), "and this host");
+        of_one.pop();
+        of_one.push(table.permit(from(1)).expect("it has given one back"));
+        drop((of_one, other));
+        assert!(table.permits.lock().of_address.is_empty());
+        let a: IpAddr = "2001:db8::1".parse().unwrap();
+        let b: IpAddr = "2001:db8::9:1".parse().unwrap();
+        assert_eq!(of_address(a), of_address(b));
+        assert_ne!(of_address(a), of_address("2001:db8:0:1::1".parse().unwrap()));
+        assert_eq!(of_address("::ffff:10.0.0.1".parse().unwrap()), from(1).unwrap());
+    }
+
+    #[test]
+    fn the_rate_of_handshakes_is_each_addresss_own_and_so_is_the_memory_for_it_bounded() {
+        let table = Table::new(8);
+        let from = |n: u32| Some(IpAddr::from(n.to_be_bytes()));
+        let one = table.permit(from(1)).unwrap();
+        let taken = (0..9_999).filter(|_| one.may_shake_hands(5)).count();
+        assert_eq!(taken, HANDSHAKES_PER_ADDRESS_MAX.burst as usize);
+        let second = dlock_core::clock::NS;
+        assert!(!one.may_shake_hands(6) && one.may_shake_hands(second));
+        for n in 2..2 * ADDRESSES_MAX as u32 {
+            assert!(table.permit(from(n)).unwrap().may_shake_hands(second + 1) || n > 4_000);
+        }
+        assert!(table.permits.lock().handshakes.len() <= ADDRESSES_MAX + 1);
+        assert!(table.permit(from(7_777_777)).unwrap().may_shake_hands(99 * second));
+        assert!(table.permits.lock().handshakes.len() < 3, "those that are idle are forgotten");
     }
 }

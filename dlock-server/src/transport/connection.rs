@@ -5,23 +5,52 @@ use std::fmt::Debug;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 
 use dlock_core::ids::Identity;
 use dlock_fabric::net;
+use dlock_fabric::tls::{PeerChain, PeerIdentity};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::error::StartError;
 use crate::random::Random;
 
+/// What a peer has shown in a handshake.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    /// Whose certificate it is, to membership.
+    pub(crate) identity: Identity,
+    /// Its names, for people and as rules have them.
+    pub(crate) peer: PeerIdentity,
+    pub(crate) names: Vec<String>,
+    /// Its certificate, and those that came with it.
+    pub(crate) chain: PeerChain,
+    /// By what it was judged ([`Tls::loads`](dlock_fabric::tls::Tls::loads)).
+    pub(crate) judged_by: u64,
+}
+
+impl Shown {
+    /// By this peer, with this chain.
+    pub(crate) fn of(peer: PeerIdentity, chain: PeerChain, by: u64) -> Self {
+        let (identity, names) = (Identity(*peer.digest()), peer.rule_names());
+        Self { identity, peer, names, chain, judged_by: by }
+    }
+}
+
 /// A connection of the control thread.
 pub(crate) trait Conn: AsyncRead + AsyncWrite + Unpin + Send + Sync {
     /// Its socket, to ask it who the peer is.
     fn socket(&self) -> BorrowedFd<'_>;
 
-    /// Whose certificate the peer has shown; `None`: none is asked for.
-    fn identity(&self) -> Option<Identity> {
+    /// What the peer has shown; `None`: no certificate is asked for.
+    fn shown(&self) -> Option<&Arc<Shown>> {
         None
+    }
+
+    /// Whose certificate the peer has shown.
+    fn identity(&self) -> Option<Identity> {
+        self.shown().map(|shown| shown.identity)
     }
 
     /// The same for the command thread, with everything that belongs to it.

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::control::{Attach, Attached, FabricKind};
 use dlock_core::fabric::{listed, Offers};
-use dlock_core::ids::{ClientId, Identity};
+use dlock_core::ids::ClientId;
 use dlock_core::limits::CONTROL_WAIT_S;
 use dlock_core::membership::Joining;
 use dlock_core::status::Status;
@@ -46,7 +46,7 @@ use crate::config::ServerConfig;
 use crate::error::StartError;
 use crate::mailbox::Mailbox;
 use crate::memory::Memory;
-pub(crate) use connection::{Conn, Line};
+pub(crate) use connection::{Conn, Line, Shown};
 pub(crate) use output::{Output, STALL_MAX};
 #[cfg(test)]
 pub(crate) use stream::StreamPump;
@@ -152,8 +152,8 @@ pub(crate) struct Guest {
     kind: FabricKind,
     /// The process at the other end, if it is to map the memory.
     pub(crate) process: Option<Peer>,
-    /// Whose certificate it has shown.
-    identity: Option<Identity>,
+    /// What it has shown.
+    pub(crate) shown: Option<Arc<Shown>>,
     pub(crate) pump: Box<dyn Pump>,
     /// The client waits no longer.
     deadline: Instant,
@@ -172,9 +172,9 @@ impl Guest {
         asked: Instant,
     ) -> io::Result<Self> {
         let Admitted { process, pump } = admitted;
-        let identity = connection.identity();
+        let shown = connection.shown().cloned();
         let pump = pump(connection.into_line()?);
-        Ok(Self { attach, kind, process, identity, pump, deadline: asked + ATTACH_WAIT })
+        Ok(Self { attach, kind, process, shown, pump, deadline: asked + ATTACH_WAIT })
     }
 
     /// Whether the client has given up: its command channel would be nobody's, and would end the
@@ -189,7 +189,7 @@ impl Guest {
             Some(peer) => Joining::by(self.kind, peer.pid, peer.process.is_known()),
             None => Joining::over(self.kind),
         };
-        joining.shown(self.identity)
+        joining.shown(self.shown.as_ref().map(|shown| shown.identity))
     }
 }
 
@@ -324,7 +324,7 @@ mod tests {
         let pump = Box::new(StreamPump::new(Box::new(line)));
         let asked = Instant::now();
         let (kind, deadline) = (FabricKind::Tcp, asked + ATTACH_WAIT);
-        let guest = Guest { attach, kind, process: None, identity: None, pump, deadline };
+        let guest = Guest { attach, kind, process: None, shown: None, pump, deadline };
         assert!(!guest.is_late(asked) && guest.is_late(asked + ATTACH_WAIT));
         assert_eq!(guest.joining(), Joining::over(kind), "what it has come over counts");
     }

@@ -10,30 +10,33 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{ready, Context, Poll};
 
-use dlock_core::ids::Identity;
-use dlock_fabric::tls::PeerIdentity;
 use dlock_fabric::tls_session::{Shake, TlsSession};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::{Conn, Line};
+use super::{Conn, Line, Shown};
 
 /// A connection of the control thread whose peer is known.
 #[derive(Debug)]
 pub(crate) struct SealedConn {
     stream: TcpStream,
     session: TlsSession,
-    peer: PeerIdentity,
+    shown: Arc<Shown>,
 }
 
 /// Shakes hands on a connection. `stream` is left to the caller, who closes it if this fails, and
-/// may give up at any moment.
+/// may give up at any moment. `by`: what the peer is judged by.
 ///
 /// # Errors
 /// The peer is not let in, or does not want to be, and was told so; or it has closed.
-pub(crate) async fn shake_hands(stream: &TcpStream, mut session: TlsSession) -> io::Result<Shaken> {
+pub(crate) async fn shake_hands(
+    stream: &TcpStream,
+    mut session: TlsSession,
+    by: u64,
+) -> io::Result<Shaken> {
     loop {
         match session.shake(&mut Now(stream)) {
             Ok(Shake::Done) => break,
@@ -49,28 +52,29 @@ pub(crate) async fn shake_hands(stream: &TcpStream, mut session: TlsSession) -> 
         }
     }
     let peer = session.peer().map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
-    Ok(Shaken { session, peer })
+    let shown = Arc::new(Shown::of(peer, session.chain(), by));
+    Ok(Shaken { session, shown })
 }
 
 /// What a handshake has made.
 #[derive(Debug)]
 pub(crate) struct Shaken {
     session: TlsSession,
-    peer: PeerIdentity,
+    shown: Arc<Shown>,
 }
 
 impl Shaken {
     /// Its connection.
     pub(crate) fn on(self, stream: TcpStream) -> SealedConn {
-        let Self { session, peer } = self;
-        SealedConn { stream, session, peer }
+        let Self { session, shown } = self;
+        SealedConn { stream, session, shown }
     }
 }
 
 impl SealedConn {
     /// Who is at the other end.
-    pub(crate) fn peer(&self) -> &PeerIdentity {
-        &self.peer
+    pub(crate) fn peer(&self) -> &dlock_fabric::tls::PeerIdentity {
+        &self.shown.peer
     }
 }
 
@@ -156,8 +160,8 @@ impl Conn for SealedConn {
         self.stream.as_fd()
     }
 
-    fn identity(&self) -> Option<Identity> {
-        Some(Identity(*self.peer.digest()))
+    fn shown(&self) -> Option<&Arc<Shown>> {
+        Some(&self.shown)
     }
 
     fn into_line(self: Box<Self>) -> io::Result<Box<dyn Line>> {

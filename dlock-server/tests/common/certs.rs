@@ -4,20 +4,22 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use base64ct::{Base64, Encoding};
 use dlock_fabric::tls::{NoPassword, Tls, TlsFiles};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    date_time_ymd, BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SerialNumber,
 };
 
 /// A folder with `ca.pem`, and `NAME.pem` and `NAME.key` of whoever was issued a certificate.
 pub struct Ca {
     folder: PathBuf,
     issuer: Issuer<'static, KeyPair>,
+    serials: AtomicU64,
 }
 
 impl Ca {
@@ -33,7 +35,7 @@ impl Ca {
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap();
         fs::write(folder.join("ca.pem"), pem("CERTIFICATE", certificate.der())).unwrap();
-        Self { folder, issuer: Issuer::new(params, key) }
+        Self { folder, issuer: Issuer::new(params, key), serials: AtomicU64::new(1) }
     }
 
     pub fn folder(&self) -> &Path {
@@ -47,12 +49,41 @@ impl Ca {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        params.serial_number = Some(self.serials.fetch_add(1, Ordering::Relaxed).into());
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let file = |suffix: &str| self.folder.join(format!("{name}.{suffix}"));
         fs::write(file("pem"), pem("CERTIFICATE", certificate.der())).unwrap();
         fs::write(file("key"), pem("PRIVATE KEY", &key.serialize_der())).unwrap();
         TlsFiles { ca: self.folder.join("ca.pem"), crl: None, cert: file("pem"), key: file("key") }
+    }
+
+    /// The number of the certificate that was issued last.
+    pub fn last_serial(&self) -> u64 {
+        self.serials.load(Ordering::Relaxed) - 1
+    }
+
+    /// Writes a revocation list of these numbers; its file.
+    pub fn revokes(&self, serials: &[u64]) -> PathBuf {
+        let entry = |&serial: &u64| RevokedCertParams {
+            serial_number: serial.into(),
+            revocation_time: date_time_ymd(2024, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let number: SerialNumber = self.serials.fetch_add(1, Ordering::Relaxed).into();
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2024, 1, 1),
+            next_update: date_time_ymd(2999, 1, 1),
+            crl_number: number,
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(entry).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&self.issuer).unwrap();
+        let path = self.folder.join("crl.pem");
+        fs::write(&path, pem("X509 CRL", list.der())).unwrap();
+        path
     }
 
     pub fn tls(&self, name: &str) -> Tls {

@@ -17,7 +17,10 @@ pub mod handshake;
 mod memory;
 pub mod samples;
 mod tape;
-// what dlockd reads its configuration with (config.rs) looks for this here
+// what dlockd reads its configuration with (config.rs) looks for these here
+#[path = "../../../dlock-server/src/bin/dlockd/rules.rs"]
+#[allow(dead_code)]
+mod rules;
 #[path = "../../../dlock-server/src/bin/dlockd/tls.rs"]
 #[allow(dead_code)]
 mod tls;

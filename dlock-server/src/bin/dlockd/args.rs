@@ -2,7 +2,7 @@
 //! The command line of `dlockd`.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
@@ -136,6 +136,11 @@ impl Args {
         };
         checked.map_err(|error| error.to_string())?;
         Ok(settings)
+    }
+
+    /// The configuration file.
+    pub(crate) fn config(&self) -> Option<&Path> {
+        self.config.as_deref()
     }
 
     /// Where the settings come from, for people.

@@ -13,6 +13,7 @@ use log::LevelFilter;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::rules::RuleKeys;
 use crate::tls::TlsPaths;
 
 /// What a configuration says.
@@ -75,6 +76,7 @@ struct Keys {
     clients_max: Option<Spanned<u64>>,
     locks_max: Option<Spanned<u64>>,
     objects_max: Option<Spanned<u64>>,
+    frames_per_second_max: Option<Spanned<u64>>,
     admin_socket: Option<PathBuf>,
     state_file: Option<PathBuf>,
     standby_of: Option<Spanned<String>>,
@@ -83,6 +85,7 @@ struct Keys {
     log_level: Option<Spanned<String>>,
     insecure: Option<bool>,
     tls: Option<TlsPaths>,
+    rules: Option<Vec<RuleKeys>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -190,9 +193,15 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
         (false, "") => Err("it is empty: leave it out"),
         (false, _) => Ok(Some(command)),
     })?;
+    set(&mut settings.server.frames_per_second_max, keys.frames_per_second_max, |frames| {
+        within(frames, 1, u32::MAX as usize).map(|frames| frames as u32)
+    })?;
     set(&mut settings.log_level, keys.log_level, |level| log_level(&level))?;
     settings.insecure = keys.insecure.unwrap_or_default();
     settings.tls = keys.tls.unwrap_or_default();
+    let rules = keys.rules.unwrap_or_default().into_iter().map(RuleKeys::rule);
+    let rules: Result<_, _> = rules.collect();
+    settings.server.rules = rules.map_err(|(place, what)| (Some(place), what))?;
     Ok(settings)
 }
 
@@ -277,15 +286,20 @@ mod tests {
         assert_eq!(settings.server.ctrl_cpuset.as_deref(), Some("0"));
         assert!(settings.server.state_file.is_some() && settings.server.admin_socket.is_some());
         // The list in the message about an unknown key is the list of keys.
-        for (text, keys_min) in [("no_such_key = 1", 10), ("[tls]\nno_such_key = 1", 4)] {
+        for (text, keys_min) in [
+            ("no_such_key = 1", 10),
+            ("[tls]\nno_such_key = 1", 4),
+            ("[[rules]]\nno_such_key = 1", 6),
+        ] {
             let (_, message) = parse(text).unwrap_err();
             let keys: Vec<&str> = message.split('`').skip(3).step_by(2).collect();
             assert!(keys.len() > keys_min, "{message}");
             for key in keys {
                 let [value, table] = [format!("{key} ="), format!("[{key}]")];
+                let tables = format!("[{table}]");
                 let given = |line: &str| {
                     let line = line.trim_start_matches('#');
-                    line.starts_with(&value) || line == table
+                    line.starts_with(&value) || line == table || line == tables
                 };
                 assert!(EXAMPLE.lines().any(given), "{key} is missing in dlockd.toml");
             }
@@ -316,6 +330,7 @@ mod tests {
             ("sleep_mode = maybe\n", (1, 14), ""),
             ("port = 1\nport = 2\n", (2, 1), "duplicate"),
             ("[section]\n", (1, 2), "section"),
+            ("[[rules]]\nnames = [\"DNS:a\", \"b\"]\n", (2, 19), "begins with"),
             ("port = \n", (1, 8), ""),
         ] {
             let (found, message) = parse(text).unwrap_err();

@@ -2,16 +2,18 @@
 //! `dlockd`: runs one dlock primary until it is told to stop.
 //!
 //! Standard output has one line, when it serves; everything else goes to standard error. SIGTERM
-//! and SIGINT stop it; with TLS, SIGHUP loads certificates and keys again. A broken internal
+//! and SIGINT stop it; with TLS, SIGHUP loads certificates, keys and rules again. A broken internal
 //! invariant ends the process at once: a primary that is half dead would hold its clients up.
 #![forbid(unsafe_code)]
 
 mod args;
 mod file;
+mod rules;
 mod sink;
 mod tls;
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -38,13 +40,13 @@ fn main() -> ExitCode {
     }
     sink::install(settings.log_level);
     abort_on_panic();
-    match run(settings) {
+    match run(settings, args.config()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => fail(START_FAILED, &message),
     }
 }
 
-fn run(settings: file::Settings) -> Result<(), String> {
+fn run(settings: file::Settings, config: Option<&Path>) -> Result<(), String> {
     threads::free_memory_as_it_goes();
     if let Err(error) = threads::raise_file_limit() {
         log::warn!("the limit of open files cannot be raised: {error}");
@@ -89,7 +91,10 @@ fn run(settings: file::Settings) -> Result<(), String> {
             tokio::select! {
                 _ = terminate.recv() => break "SIGTERM",
                 _ = interrupt.recv() => break "SIGINT",
-                () = hangup(&mut hangups) => server.reload_tls(),
+                () = hangup(&mut hangups) => {
+                    reload_rules(&server, config);
+                    server.reload_tls();
+                }
                 () = server.ended() => {
                     server.stop();
                     return Err("the primary has ended by itself: see the log".to_string());
@@ -100,6 +105,20 @@ fn run(settings: file::Settings) -> Result<(), String> {
         server.stop();
         Ok(())
     })
+}
+
+/// Takes the rules of the configuration file again; what cannot be used changes nothing.
+fn reload_rules(server: &Server, config: Option<&Path>) {
+    let Some(config) = config else { return };
+    let set = file::read(config).and_then(|settings| {
+        let rules = settings.server.rules;
+        let len = rules.len();
+        server.set_rules(rules).map(|()| len).map_err(|error| error.to_string())
+    });
+    match set {
+        Ok(len) => log::info!("the rules were read again: {len} are in force"),
+        Err(error) => log::error!("the rules stay as they were: {error}"),
+    }
 }
 
 fn handler(kind: SignalKind) -> Result<tokio::signal::unix::Signal, String> {

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Members that may not stay: their certificate was revoked, or new rules do not allow them the
+//! memory that they reach.
+
+use super::member::Member;
+use super::{Ending, Exit, Membership};
+use crate::fabric::{Executes, FabricKind};
+use crate::ids::ClientId;
+use crate::primary::Primary;
+
+/// A connection of a member, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// A control connection.
+    Control(u64),
+    /// A command channel.
+    Channel(u64),
+}
+
+impl Membership {
+    /// The certificate that this connection has shown is revoked: everything of its client ends.
+    /// Nothing if it is not one of the client's any more.
+    pub fn revoked(&mut self, client: ClientId, connection: Connection) {
+        let Some(member) = self.members.get(&client) else { return };
+        let prepared = member.prepared;
+        let is_its = match connection {
+            Connection::Control(number) => {
+                let prepared = prepared.map(|prepared| prepared.control);
+                [member.control, prepared].contains(&Some(number))
+            }
+            Connection::Channel(number) => {
+                let prepared = prepared.and_then(|prepared| prepared.channel);
+                [member.channel, prepared].contains(&Some(number))
+            }
+        };
+        if is_its {
+            self.end(client, Ending::All(Exit::Revoked));
+        }
+    }
+
+    /// The rules have changed: clients that reach memory in which not everything is theirs to use
+    /// any more are removed.
+    pub fn rules_changed(&mut self, primary: &Primary) {
+        let reaches = |fabric: FabricKind| fabric.executes() != Executes::Primary;
+        let is_out = |(client, member): (&ClientId, &Member)| {
+            let prepared = member.prepared.and_then(|prepared| prepared.fabric);
+            let fabrics = member.fabric.into_iter().chain(prepared);
+            (fabrics.into_iter().any(reaches) && !primary.may_map(*client)).then_some(*client)
+        };
+        let out: Vec<ClientId> = self.members.iter().filter_map(is_out).collect();
+        for client in out {
+            self.end(client, Ending::All(Exit::Restricted));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where the primary asks whether a client may do what it wants ([`Access`] decides).
+//!
+//! ```text
+//!   GetLocks      get (contained in the rights to lock)       quota locks_max
+//!   UpdateLocks   the right to the mode that is claimed       no quota: it was granted before
+//!   Object*       objects                                     quota objects_max
+//!   chains, Wait, Poll, TakeTicket, Steal, Extend   the right to the mode, on the lock's name
+//!   Wait, TakeTicket                                          quota waits_max
+//!   release, cancel, abandon, resolve, and reads of words     nothing: who holds may give back
+//! ```
+//! Of a client that operates on the words itself the primary sees none of its chains: only one that
+//! may do everything comes to that ([`Primary::may_map`]).
+
+use super::Primary;
+use crate::arbiter::Arbiter;
+use crate::control::{Claim, ControlRequest, LockDesc, LockGrant};
+use crate::exec::LockMemory;
+use crate::ids::{ClientId, Identity, ObjectId};
+use crate::message::{LockType, Request};
+use crate::registry::What;
+use crate::rights::{Access, Refusal, Right, Rule};
+use crate::status::Status;
+use crate::word_op::{Chain, WordOp};
+
+impl Primary {
+    /// These rules from now on; none: everything is allowed.
+    pub fn set_rules(&mut self, rules: Vec<Rule>) {
+        self.access.set_rules(rules);
+    }
+
+    /// Whether a client may have the memory mapped, or reach it by a device.
+    pub fn may_map(&self, client: ClientId) -> bool {
+        self.access.allows_everything(client)
+    }
+
+    /// What was refused for want of a right, or for a quota, since the last call: for the log.
+    pub fn take_refusals(&mut self) -> Vec<Refusal> {
+        self.access.take_refusals()
+    }
+
+    pub(crate) fn admit(
+        &mut self,
+        identity: Option<Identity>,
+        names: &[String],
+        has: usize,
+    ) -> Result<(), Status> {
+        self.access.admit(identity, names, has)
+    }
+
+    pub(crate) fn enters(&mut self, client: ClientId, id: Option<Identity>, names: &[String]) {
+        self.access.enter(client, id, names);
+    }
+
+    /// A chain of this client was not allowed: for the log.
+    pub fn chain_was_denied(&mut self, client: ClientId, chain: &Chain) {
+        if let Some((right, name)) = self.missing(client, chain) {
+            let _ = self.access.check(client, right, &name); // it is what is to be noted
+        }
+    }
+
+    fn missing(&self, client: ClientId, chain: &Chain) -> Option<(Right, Vec<u8>)> {
+        let known = self.known(client)?;
+        chain.ops().iter().find_map(|word_op| {
+            let (WordOp::Read { addr } | WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. }) =
+                word_op
+            else {
+                return None; // its own ledger
+            };
+            let what = known.handle(known.handle_of(addr.slot())?)?.what;
+            let (right, name) = self.needed(what, word_op)?;
+            (!self.access.allows(client, right, name)).then(|| (right, name.to_vec()))
+        })
+    }
+
+    /// What a client needs to have this done to something that it has got.
+    fn needed(&self, what: What, word_op: &WordOp) -> Option<(Right, &[u8])> {
+        match what {
+            What::Lock(lock, lock_type) => {
+                let right = Right::for_word_op(lock_type, word_op)?;
+                Some((right, self.registry.locks.by_id(lock)?.name()))
+            }
+            What::Object(object, _) => {
+                Some((Right::Objects, self.registry.objects.by_id(object)?.name()))
+            }
+            What::Stale(_) => None,
+        }
+    }
+
+    /// Whether a client may have this word operation executed.
+    pub(super) fn may_operate(
+        &self,
+        client: ClientId,
+        what: What,
+        word_op: &WordOp,
+    ) -> Result<(), Status> {
+        if self.access.is_open() {
+            return Ok(());
+        }
+        match self.needed(what, word_op) {
+            Some((right, name)) if !self.access.allows(client, right, name) => Err(Status::Denied),
+            _ => Ok(()),
+        }
+    }
+
+    /// The work of counting what a client's identity has.
+    pub(super) fn quota_work(&self, client: ClientId) -> usize {
+        match self.access.quotas(client).locks_max {
+            Some(_) => self.access.fellows(client).count(),
+            None => 0,
+        }
+    }
+
+    pub(super) fn get_lock(
+        &mut self,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        desc: &LockDesc,
+    ) -> Result<LockGrant, Status> {
+        self.access.check(client, Right::Get, &desc.name)?;
+        if let Some(max) = self.access.quotas(client).locks_max {
+            let clients = &self.registry.clients;
+            let got = |client| clients.get(client).map_or(0, |client| client.locks_len());
+            let has: usize = self.access.fellows(client).map(got).sum();
+            if has >= max as usize && !self.has_got(client, &desc.name) {
+                return Err(self.access.over(client, "locks_max", max));
+            }
+        }
+        let (mut t, locks, _) = self.registry.split(mem);
+        locks.get(&mut t, client, desc)
+    }
+
+    fn has_got(&self, client: ClientId, name: &[u8]) -> bool {
+        let slot = self.registry.locks.by_name(name).map(|lock| lock.slot());
+        let known = self.registry.clients.get(client);
+        slot.is_some_and(|slot| known.is_some_and(|known| known.handle_of(slot).is_some()))
+    }
+
+    pub(super) fn may_claim(&mut self, client: ClientId, claim: &Claim) -> Result<(), Status> {
+        let right = claim.held.map_or(Right::Get, |held| match claim.desc.lock_type {
+            LockType::Atomic => Right::LockExclusive,
+            LockType::Rw | LockType::Fair => Right::to_lock(held.mode),
+        });
+        self.access.check(client, right, &claim.desc.name)
+    }
+
+    /// Whether a client may ask this of an object.
+    pub(super) fn may_use_object(
+        &mut self,
+        client: ClientId,
+        request: &ControlRequest,
+    ) -> Result<(), Status> {
+        use ControlRequest as R;
+        if self.access.is_open() {
+            return Ok(());
+        }
+        let objects = &self.registry.objects;
+        let name = match request {
+            R::ObjectCreate { name, .. } | R::ObjectGet { name, .. } => name.clone(),
+            R::ObjectDestroy(object) => match objects.by_id(*object) {
+                Some(record) => record.name().to_vec(),
+                None => return Ok(()), // which is its answer
+            },
+            _ => return Ok(()),
+        };
+        self.access.check(client, Right::Objects, &name)?;
+        match request {
+            R::ObjectCreate { name, .. } if !objects.is_alive(name) => {
+                self.access.may_create(client, |object| objects.by_id(object).is_some())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn has_created(&mut self, client: ClientId, object: ObjectId) {
+        let objects = &self.registry.objects;
+        self.access.created(client, object);
+        self.access.tidy(self.config.objects_max, |object| objects.by_id(object).is_some());
+    }
+}
+
+/// Whether a client may ask this about a lock that it has got.
+pub(super) fn may_request(
+    access: &mut Access,
+    arbiter: &Arbiter,
+    client: ClientId,
+    name: &[u8],
+    request: &Request,
+) -> Result<(), Status> {
+    if access.is_open() {
+        return Ok(());
+    }
+    if let Some(right) = Right::for_request(request) {
+        access.check(client, right, name)?;
+    }
+    let queues = matches!(request, Request::Wait { .. } | Request::TakeTicket { .. });
+    match access.quotas(client).waits_max.filter(|_| queues) {
+        Some(max) => {
+            let waits = access.fellows(client).map(|fellow| arbiter.waits_len(fellow));
+            match waits.sum::<usize>() < max as usize {
+                true => Ok(()),
+                false => Err(access.over(client, "waits_max", max)),
+            }
+        }
+        None => Ok(()),
+    }
+}

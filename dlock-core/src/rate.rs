@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How often something may happen: so many times a second, and so many at once.
+//!
+//! ```text
+//!   taken ── each use moves it on by one interval ──▶
+//!   now ────────────┬──────────────── taken ahead of now: what is used of the burst
+//!                   └── more than `burst` intervals ahead: wait until it is not
+//! ```
+
+use crate::clock::NS;
+
+/// A rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Times a second in the long run; not 0.
+    pub per_second: u32,
+    /// Times at once after a pause.
+    pub burst: u32,
+}
+
+/// What is used of a rate.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    rate: Rate,
+    /// Until when it is used up in the long run, nanoseconds.
+    taken_ns: u64,
+}
+
+impl Pace {
+    /// Of a rate of which nothing is used.
+    pub fn new(rate: Rate) -> Self {
+        Self { rate, taken_ns: 0 }
+    }
+
+    /// Until when to wait for the next use; `None`: it may be now.
+    pub fn waits_until(&self, now_ns: u64) -> Option<u64> {
+        let burst_ns = self.interval_ns().saturating_mul(u64::from(self.rate.burst));
+        let at = self.taken_ns.saturating_sub(burst_ns.saturating_sub(self.interval_ns()));
+        (at > now_ns).then_some(at)
+    }
+
+    /// It was used so many times.
+    pub fn used(&mut self, now_ns: u64, times: u32) {
+        let used_ns = self.interval_ns().saturating_mul(u64::from(times));
+        self.taken_ns = self.taken_ns.max(now_ns).saturating_add(used_ns);
+    }
+
+    /// Uses it once, if that may be now.
+    pub fn take(&mut self, now_ns: u64) -> bool {
+        let may = self.waits_until(now_ns).is_none();
+        if may {
+            self.used(now_ns, 1);
+        }
+        may
+    }
+
+    /// Whether nothing is used any more.
+    pub fn is_idle(&self, now_ns: u64) -> bool {
+        self.taken_ns <= now_ns
+    }
+
+    fn interval_ns(&self) -> u64 {
+        NS / u64::from(self.rate.per_second.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_taken_at_once_and_the_rest_at_the_rate() {
+        let mut pace = Pace::new(Rate { per_second: 10, burst: 3 });
+        let start = 5 * NS;
+        let taken = (0..9).filter(|_| pace.take(start)).count();
+        assert_eq!(taken, 3);
+        assert_eq!(pace.waits_until(start), Some(start + NS / 10));
+        let taken = (0..1_000).filter(|ms| pace.take(start + ms * NS / 1_000)).count();
+        assert_eq!(taken, 9, "one each 100 ms, from 100 ms on");
+        assert!(!pace.is_idle(start + NS) && pace.is_idle(start + 2 * NS));
+        assert_eq!((0..9).filter(|_| pace.take(start + 9 * NS)).count(), 3, "after a pause");
+    }
+
+    #[test]
+    fn more_than_the_burst_that_was_used_at_once_is_waited_for() {
+        let mut pace = Pace::new(Rate { per_second: 1_000, burst: 10 });
+        pace.used(NS, 1_010);
+        assert_eq!(pace.waits_until(NS), Some(2 * NS + NS / 1_000));
+        pace.used(u64::MAX, u32::MAX); // does not overflow
+        assert!(pace.waits_until(NS).is_some());
+    }
+}
