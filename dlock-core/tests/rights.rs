@@ -270,7 +270,7 @@ fn a_claim_needs_the_right_to_what_it_claims() {
         assert_eq!(world.open(back, name), Ok(*id));
     }
     let claim = |mode| {
-        let held = HeldClaim { mode, is_queued: false, left_ns: 0, age_ms: 0, fair: None };
+        let held = HeldClaim::hold(mode, 0);
         Claim { lock: LockId(1), desc: desc("r/1", LockType::Rw), held: Some(held) }
     };
     let mut claims = |client, mode| match world
