@@ -202,6 +202,7 @@ static void peers_of_another_ca(void)
     EQ(session("server", VERIFIES, "stranger", VERIFIES, 0), -1);
     EQ(by_server.error, X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN);
     EQ(by_server.depth, 1);
+    /* The primary's first such line; those that follow at once are only counted. */
     CHECK(was_logged("cert_verify_cb refuses it (-1): error 19 at depth 1, self"));
     EQ(session("stranger", VERIFIES, "client", VERIFIES, 0), -1);
     EQ(by_client.error, X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN);
@@ -221,7 +222,6 @@ static void revoked_peers(void)
         EQ(client_init(&id, HOST), -1);
         EQ(by_server.error, X509_V_ERR_CERT_REVOKED);
         EQ(by_server.depth, 0);
-        CHECK(was_logged("error 23 at depth 0, certificate revoked"));
         dclient_lib_deinit();
         /* The primary goes on. */
         init_library("client", 1, port);
@@ -298,7 +298,6 @@ static void expired_peers(void)
     dserver_lib_deinit();
     EQ(strcmp(by_server.subject, "expired"), 0);
     EQ(by_server.error, X509_V_ERR_CERT_HAS_EXPIRED);
-    CHECK(was_logged("cert_verify_cb refuses it (-1): error 10 at depth 0, certificate has expired"));
 
     begin(VERIFIES, VERIFIES);
     port = free_port();
@@ -342,7 +341,7 @@ static void answers(void)
     EQ(session("server", VERIFIES, "client", REFUSES, 1), -1);
     CHECK(was_logged("cert_verify_cb refuses it (-5);"));
     EQ(session("server", REFUSES, "client", VERIFIES, 1), -1);
-    CHECK(was_logged("cert_verify_cb refuses it (-5);"));
+    EQ(strcmp(by_server.subject, "client"), 0);
 }
 
 int main(void)

@@ -9,6 +9,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
+#include <sys/stat.h>
 
 #include "check.h"
 
@@ -150,6 +151,7 @@ static void append_crl(const char *name, const struct pair *ca, X509 *revoked)
 static void make_certificates(void)
 {
     X509 *revoked = NULL;
+    umask(077); /* keys are secrets */
     NEED(mkdtemp(folder) != NULL);
     struct pair root = issue("root", NULL, 1, HOUR), other = issue("other", NULL, 1, HOUR);
     struct pair middle = issue("middle", &root, 1, HOUR);

@@ -219,12 +219,7 @@ fn load_certificates(
 /// Lists as webpki takes them, and as they are in the file.
 type Lists = (Vec<CertRevocationList<'static>>, Vec<CertificateRevocationListDer<'static>>);
 
-fn load_crls(
-    path: &Path,
-    ca: &Path,
-    anchors: &Anchors,
-    now: UnixTime,
-) -> Result<Lists, TlsError> {
+fn load_crls(path: &Path, ca: &Path, anchors: &Anchors, now: UnixTime) -> Result<Lists, TlsError> {
     const WHAT: &str = "revocation list";
     let bytes = files::read(path, CRL_FILE_BYTES_MAX)?;
     let ders =

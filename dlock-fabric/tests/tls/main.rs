@@ -9,9 +9,11 @@
 //!   peers.rs    the table of wrong peers × both sides
 //!   loading.rs  the table of wrong files; all formats of keys
 //!   reload.rs   renewed certificates, new lists, broken files, identities
+//!   callback.rs a callback judges peers with OpenSSL's objects
 //!   openssl.rs  the same rules against the programs of OpenSSL
 //! ```
 
+mod callback;
 mod drive;
 mod hostile;
 mod loading;

@@ -15,9 +15,7 @@ use std::os::raw::{c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use dlock_fabric::tls::{
-    CertVerifyCallback, CertVerifyFn, KeyPassword, Tls, TlsError, TlsFiles,
-};
+use dlock_fabric::tls::{CertVerifyCallback, CertVerifyFn, KeyPassword, Tls, TlsError, TlsFiles};
 use zeroize::Zeroizing;
 
 use crate::args;
