@@ -303,7 +303,8 @@ run_on() { # FABRIC
             identity objects recovery endings; do
             test_case "valgrind/$fabric/$name" checked "$built/$name"
         done
-        cert_verify_on "$fabric" checked
+        # What AES-GCM in assembler writes is uninitialised to memcheck: memory and leaks alone.
+        cert_verify_on "$fabric" checked --undef-value-errors=no
         test_case "valgrind/$fabric/two_process" checked "$built/two_process" \
             "$built/dlock_primary_test"
         return
