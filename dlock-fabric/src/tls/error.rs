@@ -322,7 +322,8 @@ fn remedy(error: &rustls::Error) -> &'static str {
                 "connect to the right host, or add the name to the server's certificate"
             }
             Cert::Other(OtherError(inner)) if inner.is::<CallbackFault>() => {
-                "see what cert_verify_cb of this program checks, or give the peer another certificate"
+                "see what cert_verify_cb of this program checks, or give the peer another \
+                 certificate"
             }
             _ => "give the peer another certificate",
         },

@@ -300,8 +300,8 @@ struct Owned<T> {
     free: unsafe extern "C" fn(*mut T),
 }
 
-// SAFETY: certificates and lists may be used by several threads: OpenSSL counts them atomically, and
-// has locks for what it computes when it is first asked.
+// SAFETY: certificates and lists may be used by several threads: OpenSSL counts them atomically,
+// and has locks for what it computes when it is first asked.
 unsafe impl Send for Owned<X509> {}
 // SAFETY: as above.
 unsafe impl Sync for Owned<X509> {}
