@@ -176,7 +176,7 @@ impl TlsSession {
     /// `WouldBlock`: some of it is left. Anything else: the connection has ended.
     pub fn flush(&mut self, io: &mut impl Write) -> io::Result<()> {
         while self.connection.wants_write() {
-            match self.connection.write_tls(io) {
+            match self.connection.write_tls(&mut Plain(io)) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -303,6 +303,20 @@ impl<T: Read> Read for Once<'_, T> {
     }
 }
 
+/// Writes one buffer at a time: `writev`, which the standard library's sockets use for several, knows
+/// no `MSG_NOSIGNAL`, and a connection that has ended would kill a C program by SIGPIPE.
+struct Plain<'a, T>(&'a mut T);
+
+impl<T: Write> Write for Plain<'_, T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// A socket that is not waited for, whether it is nonblocking or not.
 #[derive(Debug)]
 pub struct Socket<'a>(pub BorrowedFd<'a>);
@@ -338,3 +352,34 @@ impl PartialEq for Tls {
 }
 
 impl Eq for Tls {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket of the standard library, as far as signals matter.
+    struct Stream(Vec<u8>);
+
+    impl Write for Stream {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn write_vectored(&mut self, _: &[io::IoSlice<'_>]) -> io::Result<usize> {
+            panic!("writev raises SIGPIPE")
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn several_records_are_sent_without_writev() {
+        let mut stream = Stream(Vec::new());
+        let slices = [io::IoSlice::new(b"one"), io::IoSlice::new(b"two")];
+        assert_eq!(Plain(&mut stream).write_vectored(&slices).unwrap(), 3);
+        assert_eq!(stream.0, b"one");
+    }
+}
