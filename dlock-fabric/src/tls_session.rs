@@ -352,34 +352,3 @@ impl PartialEq for Tls {
 }
 
 impl Eq for Tls {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A socket of the standard library, as far as signals matter.
-    struct Stream(Vec<u8>);
-
-    impl Write for Stream {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.extend(bytes);
-            Ok(bytes.len())
-        }
-
-        fn write_vectored(&mut self, _: &[io::IoSlice<'_>]) -> io::Result<usize> {
-            panic!("writev raises SIGPIPE")
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn several_records_are_sent_without_writev() {
-        let mut stream = Stream(Vec::new());
-        let slices = [io::IoSlice::new(b"one"), io::IoSlice::new(b"two")];
-        assert_eq!(Plain(&mut stream).write_vectored(&slices).unwrap(), 3);
-        assert_eq!(stream.0, b"one");
-    }
-}
