@@ -303,8 +303,8 @@ impl<T: Read> Read for Once<'_, T> {
     }
 }
 
-/// Writes one buffer at a time: `writev`, which the standard library's sockets use for several, knows
-/// no `MSG_NOSIGNAL`, and a connection that has ended would kill a C program by SIGPIPE.
+/// Writes one buffer at a time: `writev`, which the standard library's sockets use for several,
+/// knows no `MSG_NOSIGNAL`, and a connection that has ended would kill a C program by SIGPIPE.
 struct Plain<'a, T>(&'a mut T);
 
 impl<T: Write> Write for Plain<'_, T> {
