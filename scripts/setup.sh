@@ -6,7 +6,8 @@
 #
 #   scripts/setup.sh            install; exit status 1 if something required is still missing
 #   scripts/setup.sh --check    only say what is missing
-#   scripts/setup.sh --rdma     also what only the tests of RDMA need; without it they are skipped
+#   scripts/setup.sh --rdma     also what only the tests of RDMA and of OpenSSL's callbacks need;
+#                               without it they are skipped
 #   DLOCK_SETUP=no              the same as --check, for every script that calls this one
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -136,9 +137,15 @@ if [ -n "$required$optional" ] && may_install; then
     echo "installing: $*"
     install_packages "$@" || true
 fi
-# Headers and libraries, for tests/verbs-abi. tests/rxe fetches its own things.
-missing_for_rdma() {
+# Headers and libraries, for tests/verbs-abi and tests/c/cert_verify.c. tests/rxe fetches its own things.
+missing_for_tests() {
     local clang
+    have openssl || [ -z "$manager" ] || echo openssl
+    echo '#include <openssl/ssl.h>' | cc -E - >/dev/null 2>&1 ||
+        case $manager in
+        apt) echo libssl-dev ;;
+        dnf) echo openssl-devel ;;
+        esac
     echo '#include <infiniband/verbs.h>' | cc -E - >/dev/null 2>&1 ||
         case $manager in
         apt) echo libibverbs-dev ;;
@@ -160,18 +167,18 @@ missing_for_rdma() {
         esac
 }
 
-if [ "$mode" = --rdma ] && [ -n "$(missing_for_rdma)" ]; then
+if [ "$mode" = --rdma ] && [ -n "$(missing_for_tests)" ]; then
     if may_install; then
         [ "$manager" != apt ] || [ "$updated" = yes ] || as_root apt-get -qq update || true
         updated=yes
         # shellcheck disable=SC2046 # a list of words
-        set -- $(missing_for_rdma)
+        set -- $(missing_for_tests)
         echo "installing: $*"
         install_packages "$@" || true
     else
         # shellcheck disable=SC2046 # a list of words
-        set -- $(missing_for_rdma)
-        echo "setup: missing, tests of RDMA that need it are skipped: $*"
+        set -- $(missing_for_tests)
+        echo "setup: missing, tests of RDMA and OpenSSL that need it are skipped: $*"
     fi
 fi
 hash -r

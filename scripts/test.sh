@@ -41,6 +41,8 @@ if step "cmake build and install" 1500 scripts/cmake-install.sh "$scratch/cmake"
     # Each contention test: 3 s for each of its four kinds of use.
     step "C and C++ programs, shm and tcp" 900 \
         env DURATION="${DURATION:-12}" tests/c/run.sh "$prefix" || true
+    step "C and C++ programs, TLS on tcp" 900 \
+        env TLS=1 FABRIC=tcp DURATION=4 tests/c/run.sh "$prefix" || true
     if have valgrind; then
         step "C and C++ programs, valgrind" 600 env VALGRIND=1 tests/c/run.sh "$prefix" || true
     else

@@ -182,7 +182,7 @@ impl TlsSession {
     /// `WouldBlock`: some of it is left. Anything else: the connection has ended.
     pub fn flush(&mut self, io: &mut impl Write) -> io::Result<()> {
         while self.connection.wants_write() {
-            match self.connection.write_tls(io) {
+            match self.connection.write_tls(&mut Plain(io)) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -306,6 +306,20 @@ impl<T: Read> Read for Once<'_, T> {
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         };
         read
+    }
+}
+
+/// Writes one buffer at a time: `writev`, which the standard library's sockets use for several,
+/// knows no `MSG_NOSIGNAL`, and a connection that has ended would kill a C program by SIGPIPE.
+struct Plain<'a, T>(&'a mut T);
+
+impl<T: Write> Write for Plain<'_, T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 

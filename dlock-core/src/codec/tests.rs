@@ -61,9 +61,6 @@ impl Gen {
     fn ticket(&mut self) -> Ticket {
         Ticket { tx: self.u16(), ts: self.u16() }
     }
-    fn maybe_ticket(&mut self) -> Option<Ticket> {
-        self.bool().then(|| self.ticket())
-    }
     fn wait(&mut self) -> WaitNumber {
         WaitNumber(self.u32() & DETAIL_MAX)
     }
@@ -247,7 +244,7 @@ fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
 fn request(g: &mut Gen, variant: usize) -> Request {
     let (handle, mode, expire_s) = (g.handle(), g.mode(), g.u32());
     let (wait, ticket) = (g.wait(), g.ticket());
-    let maybe = g.maybe_ticket();
+    let maybe = g.bool().then(|| g.ticket());
     match variant {
         0 => Request::Wait { handle, mode, expire_s, wait, ticket: maybe },
         1 => Request::Cancel { handle, wait },
@@ -272,7 +269,7 @@ fn reply(g: &mut Gen, variant: usize) -> Reply {
             word,
             deadline_s: g.u32(),
             at: ServerTime(g.next()),
-            ticket: g.maybe_ticket(),
+            ticket: g.bool().then(|| g.ticket()),
         },
         1 => Reply::Queued { word, ticket: g.ticket() },
         2 => Reply::Denied { status: g.refusal(), word },
@@ -563,15 +560,8 @@ fn a_primary_of_another_version_can_say_so() {
 fn the_largest_frames_fit() {
     let desc =
         LockDesc { name: vec![b'x'; DESC_LEN_MAX], lock_type: LockType::Fair, lease_s: u32::MAX };
-    let held = Some(HeldClaim {
-        mode: Mode::Shared,
-        is_queued: true,
-        left_ns: u64::MAX,
-        age_ms: u32::MAX,
-        epoch: Epoch(u64::MAX),
-        deadline_s: u32::MAX,
-        fair: Some(Place { epoch: Epoch(1), ticket: Ticket { tx: 1, ts: 2 }, word: u64::MAX }),
-    });
+    let fair = Some(Place { epoch: Epoch(1), ticket: Ticket { tx: 1, ts: 2 }, word: u64::MAX });
+    let held = Some(HeldClaim { fair, ..HeldClaim::hold(Mode::Shared, u64::MAX) });
     let claims = vec![Claim { lock: LockId(1), desc, held }; BATCH_MAX];
     let frame = Frame::Control(Seq(1), ControlRequest::UpdateLocks(claims));
     assert_eq!(decoded(&encoded(&frame)), Ok(frame));

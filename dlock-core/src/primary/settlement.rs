@@ -40,7 +40,7 @@ pub(super) struct Claimed {
     /// Of a hold: the incarnation that granted or confirmed it last, and the end of its lease by
     /// the clock of that one.
     pub(super) granted_at: (Epoch, u32),
-    /// Of a hold: when it was granted or confirmed last; later, if the claim was under way for long.
+    /// Of a hold: when it was granted or confirmed last; later, if the claim took long to come.
     pub(super) since: ServerTime,
     /// Fair: its ticket, and the word as its client saw it last.
     pub(super) place: Option<Place>,

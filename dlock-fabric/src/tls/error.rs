@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::certificate::printable;
-use super::{CHAIN_CERTIFICATES_MAX, RSA_BITS_MIN};
+use super::{CallbackFault, CHAIN_CERTIFICATES_MAX, RSA_BITS_MIN};
 
 /// Why a TLS configuration could not be loaded, or a peer's certificate was refused.
 #[derive(Debug, Error)]
@@ -243,6 +243,13 @@ pub enum TlsError {
         /// Whose certificate it is.
         subject: String,
     },
+    /// A `cert_verify_cb`, and no OpenSSL to call it with.
+    #[error(
+        "cert_verify_cb needs OpenSSL's libcrypto 3 or 1.1, 1.1.0 at least, and it cannot be used \
+             ({0}); install it (Debian, Ubuntu: libssl3 or libssl1.1; openEuler, Fedora: \
+             openssl-libs), or leave cert_verify_cb NULL"
+    )]
+    Libcrypto(String),
     /// rustls refuses what was loaded.
     #[error("the configuration was refused: {0}; see the files named in it")]
     Config(#[source] rustls::Error),
@@ -288,7 +295,7 @@ fn cause(error: &rustls::Error) -> String {
 }
 
 fn remedy(error: &rustls::Error) -> &'static str {
-    use rustls::{AlertDescription as Alert, CertificateError as Cert, Error};
+    use rustls::{AlertDescription as Alert, CertificateError as Cert, Error, OtherError};
     match error {
         Error::InvalidCertificate(cert) => match cert {
             Cert::Expired | Cert::ExpiredContext { .. } => {
@@ -313,6 +320,10 @@ fn remedy(error: &rustls::Error) -> &'static str {
             }
             Cert::NotValidForName | Cert::NotValidForNameContext { .. } => {
                 "connect to the right host, or add the name to the server's certificate"
+            }
+            Cert::Other(OtherError(inner)) if inner.is::<CallbackFault>() => {
+                "see what cert_verify_cb of this program checks, or give the peer another \
+                 certificate"
             }
             _ => "give the peer another certificate",
         },

@@ -20,7 +20,7 @@ use x509_cert::Certificate;
 use super::certificate::{self, CrlHead, Period};
 use super::verify::{JudgeClients, JudgeServers, PeerRules};
 use super::{
-    files, key, KeyPassword, PeerRole, TlsError, TlsFiles, CA_CERTIFICATES_MAX,
+    files, key, CertVerifyCallback, KeyPassword, PeerRole, TlsError, TlsFiles, CA_CERTIFICATES_MAX,
     CERTIFICATE_FILE_BYTES_MAX, CHAIN_CERTIFICATES_MAX, CRLS_MAX, CRL_FILE_BYTES_MAX, RSA_BITS_MIN,
 };
 
@@ -60,9 +60,10 @@ impl Loaded {
 pub fn load(
     files: &TlsFiles,
     password: &dyn KeyPassword,
+    callback: Option<&CertVerifyCallback>,
     now: UnixTime,
 ) -> Result<Loaded, TlsError> {
-    let rules = load_rules(files, now)?;
+    let rules = load_rules(files, callback, now)?;
     let own = load_own(files, password, &rules, now)?;
     configure(rules, own)
 }
@@ -72,10 +73,11 @@ pub fn load(
 pub fn reload(
     files: &TlsFiles,
     password: &dyn KeyPassword,
+    callback: Option<&CertVerifyCallback>,
     now: UnixTime,
     old: &Loaded,
 ) -> Result<(Loaded, Result<(), TlsError>), TlsError> {
-    let rules = load_rules(files, now)?;
+    let rules = load_rules(files, callback, now)?;
     let (own, result) = match load_own(files, password, &rules, now) {
         Ok(own) => (own, Ok(())),
         Err(error @ TlsError::CrlSignature { .. }) => return Err(error),
@@ -84,14 +86,19 @@ pub fn reload(
     Ok((configure(rules, own)?, result))
 }
 
-fn load_rules(files: &TlsFiles, now: UnixTime) -> Result<Arc<PeerRules>, TlsError> {
-    let anchors = load_cas(&files.ca, now)?;
-    let crls = match &files.crl {
-        Some(path) => Some(load_crls(path, &files.ca, &anchors, now)?),
-        None => None,
+fn load_rules(
+    files: &TlsFiles,
+    callback: Option<&CertVerifyCallback>,
+    now: UnixTime,
+) -> Result<Arc<PeerRules>, TlsError> {
+    let (anchors, cas) = load_cas(&files.ca, now)?;
+    let (crls, lists) = match &files.crl {
+        Some(path) => load_crls(path, &files.ca, &anchors, now).map(|(a, b)| (Some(a), Some(b)))?,
+        None => (None, None),
     };
+    let judge = callback.map(|callback| callback.trusting(&cas, lists.as_deref())).transpose()?;
     let algorithms = provider().signature_verification_algorithms;
-    Ok(Arc::new(PeerRules::new(anchors, crls, algorithms)))
+    Ok(Arc::new(PeerRules::new(anchors, crls, algorithms, judge)))
 }
 
 fn load_own(
@@ -150,7 +157,11 @@ fn configure(rules: Arc<PeerRules>, own: Arc<CertifiedKey>) -> Result<Loaded, Tl
 
 type Anchors = Vec<(rustls::pki_types::TrustAnchor<'static>, Period)>;
 
-fn load_cas(path: &Path, now: UnixTime) -> Result<Anchors, TlsError> {
+/// The CAs as webpki takes them, and their certificates.
+fn load_cas(
+    path: &Path,
+    now: UnixTime,
+) -> Result<(Anchors, Vec<CertificateDer<'static>>), TlsError> {
     let ders = load_certificates(path, "CA certificate", CA_CERTIFICATES_MAX)?;
     let mut anchors = Vec::with_capacity(ders.len());
     let mut excluded = Vec::new();
@@ -174,7 +185,7 @@ fn load_cas(path: &Path, now: UnixTime) -> Result<Anchors, TlsError> {
         Some((subject, cause)) if excluded.len() + 1 == anchors.len() => {
             Err(TlsError::NoCurrentCa { path: path.into(), subject, cause })
         }
-        _ => Ok(anchors),
+        _ => Ok((anchors, ders)),
     }
 }
 
@@ -210,20 +221,18 @@ fn load_certificates(
     sections(path, what, max, CertificateDer::pem_slice_iter(&bytes))
 }
 
-fn load_crls(
-    path: &Path,
-    ca: &Path,
-    anchors: &Anchors,
-    now: UnixTime,
-) -> Result<Vec<CertRevocationList<'static>>, TlsError> {
+/// Lists as webpki takes them, and as they are in the file.
+type Lists = (Vec<CertRevocationList<'static>>, Vec<CertificateRevocationListDer<'static>>);
+
+fn load_crls(path: &Path, ca: &Path, anchors: &Anchors, now: UnixTime) -> Result<Lists, TlsError> {
     const WHAT: &str = "revocation list";
     let bytes = files::read(path, CRL_FILE_BYTES_MAX)?;
     let ders =
         sections(path, WHAT, CRLS_MAX, CertificateRevocationListDer::pem_slice_iter(&bytes))?;
     let mut crls = Vec::with_capacity(ders.len());
-    for (place, der) in ders.into_iter().enumerate() {
-        let head = CrlHead::of(&der).map_err(|error| malformed(path, WHAT, error.to_string()))?;
-        let list = OwnedCertRevocationList::from_der(&der)
+    for (place, der) in ders.iter().enumerate() {
+        let head = CrlHead::of(der).map_err(|error| malformed(path, WHAT, error.to_string()))?;
+        let list = OwnedCertRevocationList::from_der(der)
             .map_err(|error| malformed(path, WHAT, format!("{}: {error}", head.issuer)))?;
         if head.next_update.is_none_or(|next| next <= now) {
             return Err(TlsError::StaleCrl { path: path.into(), issuer: head.issuer });
@@ -245,7 +254,7 @@ fn load_crls(
         let (path, all) = (path.display(), anchors.len());
         log::warn!("{path} has no list of {without} of {all} CAs: their certificates are refused");
     }
-    Ok(crls)
+    Ok((crls, ders))
 }
 
 /// What is in a PEM file of certificates or lists.
@@ -294,7 +303,7 @@ fn check_own(
     now: UnixTime,
 ) -> Result<(), TlsError> {
     let Some((first, others)) = chain.split_first() else { return Ok(()) };
-    let judge = |role| rules.verify(role, first, others, None, now);
+    let judge = |role| rules.verify_by_rules(role, first, others, now);
     let error = match (judge(PeerRole::Client), judge(PeerRole::Server)) {
         (Ok(()), _) | (_, Ok(())) => return Ok(()),
         (Err(error), _) => error,

@@ -9,6 +9,7 @@
 //!                                                  │
 //!   PeerIdentity (identity.rs) ◀── the chain that was verified
 //! ```
+//! A program of the C API may judge by itself instead: store_ctx.rs, with libcrypto.rs.
 //!
 //! What this module does not do: connect, listen, or move bytes. It makes the configurations for
 //! rustls, which does.
@@ -39,8 +40,10 @@ mod error;
 mod files;
 mod identity;
 mod key;
+mod libcrypto;
 mod material;
 mod password;
+mod store_ctx;
 mod verify;
 
 use std::fmt;
@@ -55,6 +58,7 @@ use rustls::{ClientConfig, ServerConfig};
 pub use error::TlsError;
 pub use identity::{PeerIdentity, PeerName};
 pub use password::{FilePassword, FixedPassword, KeyPassword, NoPassword};
+pub use store_ctx::{CallbackFault, CertVerifyCallback, CertVerifyFn};
 pub use verify::{PeerFault, PeerRole};
 
 use files::Stamps;
@@ -102,6 +106,7 @@ pub struct Tls {
 struct Shared {
     files: TlsFiles,
     password: Arc<dyn KeyPassword>,
+    callback: Option<CertVerifyCallback>,
     loaded: RwLock<Arc<Loaded>>,
     /// How often something was loaded.
     loads: AtomicU64,
@@ -117,11 +122,31 @@ impl Tls {
     /// One [`TlsError`] for each thing that can be wrong with a file; its message names the file,
     /// the cause and the remedy.
     pub fn load(files: TlsFiles, password: Arc<dyn KeyPassword>) -> Result<Self, TlsError> {
+        Self::load_judged_by(None, files, password)
+    }
+
+    /// As [`Self::load`]; with a callback, that one judges peers in place of the rules of this
+    /// module. What stays: TLS 1.3, the proof that the peer has its key, the bounds on what it
+    /// presents, and [`Self::client_expecting`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load`].
+    ///
+    /// # Latency
+    ///
+    /// The callback is called within handshakes, on the thread that shakes hands.
+    pub fn load_judged_by(
+        callback: Option<CertVerifyCallback>,
+        files: TlsFiles,
+        password: Arc<dyn KeyPassword>,
+    ) -> Result<Self, TlsError> {
         let seen = Stamps::of(&files);
-        let loaded = material::load(&files, &*password, UnixTime::now())?;
+        let loaded = material::load(&files, &*password, callback.as_ref(), UnixTime::now())?;
         let (loaded, seen) = (RwLock::new(Arc::new(loaded)), Mutex::new(seen));
         let loads = AtomicU64::new(1);
-        Ok(Self { shared: Arc::new(Shared { files, password, loaded, loads, seen }) })
+        let shared = Shared { files, password, callback, loaded, loads, seen };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Loads the files again. Connections made from now on use them; others go on.
@@ -141,7 +166,8 @@ impl Tls {
         let mut seen = shared.seen.lock();
         *seen = Stamps::of(&shared.files);
         let (now, old) = (UnixTime::now(), self.loaded());
-        let (new, result) = material::reload(&shared.files, &*shared.password, now, &old)?;
+        let (password, callback) = (&*shared.password, shared.callback.as_ref());
+        let (new, result) = material::reload(&shared.files, password, callback, now, &old)?;
         *shared.loaded.write() = Arc::new(new);
         shared.loads.fetch_add(1, Ordering::SeqCst);
         result

@@ -6,7 +6,8 @@
 //!      CA flag, path length, extended key usage, CRLs ─▶ dates of the CA itself ─▶ key usage
 //!      ─▶ a server's name, where one is expected
 //! ```
-//! Up to webpki's verdict nothing is allocated for what the peer sent.
+//! Up to webpki's verdict nothing is allocated for what the peer sent. With a `cert_verify_cb`, the
+//! callback (`store_ctx.rs`) stands in place of webpki, the CA's dates and the key usage.
 
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use x509_cert::der::Decode;
 use x509_cert::Certificate;
 
 use super::certificate::{self, Period};
+use super::store_ctx::CallbackJudge;
 use super::{CHAIN_CERTIFICATES_MAX, RSA_BITS_MIN};
 
 /// Which side the peer is.
@@ -78,17 +80,20 @@ pub struct PeerRules {
     /// `None`: no CRL file.
     crls: Option<Vec<CertRevocationList<'static>>>,
     algorithms: WebPkiSupportedAlgorithms,
+    /// `None`: the rules judge.
+    callback: Option<CallbackJudge>,
 }
 
 impl PeerRules {
-    /// Trusts these CAs, each in its period.
+    /// Trusts these CAs, each in its period; a callback judges instead.
     pub fn new(
         anchors: Vec<(TrustAnchor<'static>, Period)>,
         crls: Option<Vec<CertRevocationList<'static>>>,
         algorithms: WebPkiSupportedAlgorithms,
+        callback: Option<CallbackJudge>,
     ) -> Self {
         let trusted = anchors.iter().map(|(anchor, _)| anchor.clone()).collect();
-        Self { anchors, trusted, crls, algorithms }
+        Self { anchors, trusted, crls, algorithms, callback }
     }
 
     /// Judges a chain; `name` is that of a server, if it is to be checked.
@@ -100,23 +105,34 @@ impl PeerRules {
         name: Option<&ServerName<'_>>,
         now: UnixTime,
     ) -> Result<(), Error> {
-        let presented = intermediates.len() + 1;
-        if presented > CHAIN_CERTIFICATES_MAX {
-            return Err(PeerFault::ChainTooLong(presented).into());
+        match &self.callback {
+            Some(callback) => {
+                refuse_out_of_bounds(end_entity, intermediates)?;
+                callback.judge(role, end_entity, intermediates)?;
+            }
+            None => self.verify_by_rules(role, end_entity, intermediates, now)?,
         }
-        for certificate in [end_entity].into_iter().chain(intermediates) {
-            refuse_weak_key(certificate)?;
-        }
+        let Some(name) = name else { return Ok(()) };
+        let certificate = EndEntityCert::try_from(end_entity).map_err(pki_error)?;
+        certificate.verify_is_valid_for_subject_name(name).map_err(pki_error)
+    }
+
+    /// Judges a chain without asking a callback, and whatever its name.
+    pub fn verify_by_rules(
+        &self,
+        role: PeerRole,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        refuse_out_of_bounds(end_entity, intermediates)?;
         let certificate = EndEntityCert::try_from(end_entity).map_err(pki_error)?;
         let statuses = (UnknownStatusPolicy::Deny, ExpirationPolicy::Enforce);
         self.verify_path(role, &certificate, intermediates, now, statuses).map_err(pki_error)?;
         let parsed = Certificate::from_der(end_entity).map_err(|_| bad_encoding())?;
-        if !certificate::may_sign_handshakes(&parsed).map_err(|_| bad_encoding())? {
-            return Err(PeerFault::KeyUsage.into());
-        }
-        match name {
-            Some(name) => certificate.verify_is_valid_for_subject_name(name).map_err(pki_error),
-            None => Ok(()),
+        match certificate::may_sign_handshakes(&parsed).map_err(|_| bad_encoding())? {
+            true => Ok(()),
+            false => Err(PeerFault::KeyUsage.into()),
         }
     }
 
@@ -212,6 +228,18 @@ impl PeerRules {
     ) -> Result<HandshakeSignatureValid, Error> {
         verify_tls13_signature(message, certificate, signed, &self.algorithms)
     }
+}
+
+/// More certificates, or weaker keys, than are accepted of anybody.
+fn refuse_out_of_bounds(
+    end_entity: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+) -> Result<(), Error> {
+    let presented = intermediates.len() + 1;
+    if presented > CHAIN_CERTIFICATES_MAX {
+        return Err(PeerFault::ChainTooLong(presented).into());
+    }
+    [end_entity].into_iter().chain(intermediates).try_for_each(refuse_weak_key)
 }
 
 fn refuse_weak_key(certificate: &CertificateDer<'_>) -> Result<(), Error> {

@@ -9,9 +9,12 @@
 //!   peers.rs    the table of wrong peers × both sides
 //!   loading.rs  the table of wrong files; all formats of keys
 //!   reload.rs   renewed certificates, new lists, broken files, identities
+//!   callback.rs a callback judges peers with OpenSSL's objects
+//!   signals.rs  what is sent raises no SIGPIPE
 //!   openssl.rs  the same rules against the programs of OpenSSL
 //! ```
 
+mod callback;
 mod drive;
 mod hostile;
 mod loading;
@@ -19,3 +22,4 @@ mod openssl;
 mod peers;
 mod pki;
 mod reload;
+mod signals;

@@ -7,14 +7,15 @@
 //!                                                                   erase_prkey_cb ◀─┘
 //! ```
 //! The callbacks are called each time that an encrypted key is loaded: at first, and when a file
-//! has changed. The original calls them for every connection.
+//! has changed. The original calls them for every connection. `cert_verify_cb` judges the peer in
+//! every handshake, as there: libcrypto is looked for when the struct is read.
 
 use std::fs::canonicalize;
 use std::os::raw::{c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use dlock_fabric::tls::{KeyPassword, Tls, TlsError, TlsFiles};
+use dlock_fabric::tls::{CertVerifyCallback, CertVerifyFn, KeyPassword, Tls, TlsError, TlsFiles};
 use zeroize::Zeroizing;
 
 use crate::args;
@@ -33,6 +34,8 @@ type Erase = unsafe extern "C" fn(*mut c_void, c_int);
 pub struct TlsSettings {
     files: TlsFiles,
     password: Arc<Callbacks>,
+    /// `None`: the library judges peers.
+    cert_verify: Option<CertVerifyCallback>,
 }
 
 impl TlsSettings {
@@ -44,13 +47,6 @@ impl TlsSettings {
     pub unsafe fn read(cfg: *const SslCfg) -> Option<Self> {
         // SAFETY: the caller vouches for the struct; any bits are valid pointers to look at.
         let ssl = unsafe { cfg.read() };
-        if !ssl.cert_verify_cb.is_null() {
-            log::error!(
-                "cert_verify_cb is set, and this release cannot call it: leave it NULL, so that \
-                 certificates are verified by the CA and the revocation lists"
-            );
-            return None;
-        }
         // SAFETY: paths are null or terminated strings.
         let files = unsafe {
             TlsFiles {
@@ -70,17 +66,46 @@ impl TlsSettings {
                 erase: std::mem::transmute::<*const c_void, Erase>(ssl.erase_prkey_cb),
             }
         };
-        Some(Self { files, password: Arc::new(password) })
+        // SAFETY: null, or a callback of the program as the caller vouches.
+        let cert_verify = unsafe { cert_verify(ssl.cert_verify_cb, &files) }?;
+        Some(Self { files, password: Arc::new(password), cert_verify })
     }
 
     /// Loads the files; `None`: they cannot be used, and why is logged.
     pub fn load(&self) -> Option<Tls> {
-        match Tls::load(self.files.clone(), Arc::clone(&self.password) as Arc<dyn KeyPassword>) {
+        let password = Arc::clone(&self.password) as Arc<dyn KeyPassword>;
+        match Tls::load_judged_by(self.cert_verify.clone(), self.files.clone(), password) {
             Ok(tls) => Some(tls),
             Err(error) => {
                 log::error!("TLS: {error}");
                 None
             }
+        }
+    }
+}
+
+/// What judges peers in place of the library; `None`: it cannot, and why is logged.
+///
+/// # Safety
+/// `callback` is null or a `tls_cert_verify_callback_func_t`, which may be called for as long as
+/// what is returned lives, on any thread.
+unsafe fn cert_verify(
+    callback: *const c_void,
+    files: &TlsFiles,
+) -> Option<Option<CertVerifyCallback>> {
+    if callback.is_null() {
+        return Some(None);
+    }
+    // SAFETY: not null, and so a function of this type, which may be called as is said there.
+    let made = unsafe {
+        let function = std::mem::transmute::<*const c_void, CertVerifyFn>(callback);
+        CertVerifyCallback::new(function, files.crl.as_deref())
+    };
+    match made {
+        Ok(callback) => Some(Some(callback)),
+        Err(error) => {
+            log::error!("TLS: {error}");
+            None
         }
     }
 }

@@ -22,8 +22,8 @@ pub(crate) const CONNECTIONS_PER_ADDRESS_MAX: usize = 3_000;
 pub(crate) const HANDSHAKES_MAX: usize = 1_024;
 
 /// Handshakes of one address ([`of_address`]) a second, and at once: all clients may be of one
-/// host, and each has two connections.
-pub(crate) const HANDSHAKES_PER_ADDRESS_MAX: Rate = Rate { per_second: 250, burst: 2_500 };
+/// host, and each that comes back from a primary asks for one, and has two connections.
+pub(crate) const HANDSHAKES_PER_ADDRESS_MAX: Rate = Rate { per_second: 500, burst: 6_000 };
 
 /// Addresses whose handshakes are counted at a time; beyond, all others are counted together.
 const ADDRESSES_MAX: usize = 4_096;

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! OpenSSL's `libcrypto`, for a `cert_verify_cb` alone: nothing else of the project uses it.
+//!
+//! ```text
+//!   which one?  the callback calls functions of a libcrypto, and must be given its objects
+//!   1. the one that the callback's own program or library is linked with
+//!   2. the one that the process finds first        3. one that is loaded: 3, then 1.1
+//!   4. one of the system: libcrypto.so.3, then libcrypto.so.1.1       else: Absent
+//! ```
+//! Objects of one version given to functions of another would be read as what they are not. The
+//! library is never unloaded.
+
+use std::ffi::{c_char, c_int, c_long, c_uchar, c_ulong, c_void, CStr};
+use std::ptr::{null, null_mut};
+
+use super::TlsError;
+
+/// The ABIs that are understood, the first one preferred.
+const SONAMES: [&CStr; 2] = [c"libcrypto.so.3", c"libcrypto.so.1.1"];
+
+/// What a program that verifies certificates by itself is linked with.
+const PROBE: &CStr = c"X509_verify_cert";
+
+/// Objects of OpenSSL, which are known by their addresses only.
+macro_rules! opaque {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        $($(#[$doc])* #[repr(C)] pub struct $name { _opaque: [u8; 0] })*
+    };
+}
+
+opaque! {
+    /// `X509`
+    X509;
+    /// `X509_CRL`
+    X509Crl;
+    /// `X509_STORE`
+    X509Store;
+    /// `X509_STORE_CTX`
+    X509StoreCtx;
+    /// `X509_VERIFY_PARAM`
+    X509VerifyParam;
+    /// `OPENSSL_STACK`
+    OpensslStack;
+}
+
+/// The functions of a loaded library.
+macro_rules! functions {
+    ($($name:ident: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
+        /// Functions of libcrypto by their names there. All of them may be called from any thread;
+        /// those since OpenSSL 1.1.0 whose signatures are the same in 3.
+        #[derive(Clone, Copy)]
+        #[allow(non_snake_case)] // OpenSSL's own names
+        pub struct Libcrypto {
+            $(pub $name: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
+        }
+
+        impl Libcrypto {
+            /// The functions that `scope` has.
+            fn of(scope: *mut c_void) -> Result<Self, TlsError> {
+                Ok(Self {
+                    $($name: {
+                        const NAME: &str = concat!(stringify!($name), "\0");
+                        let symbol = symbol(scope, NAME)?;
+                        // SAFETY: libcrypto's function of this name has this signature since
+                        // 1.1.0: <openssl/x509.h>, <openssl/x509_vfy.h>, <openssl/stack.h>.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn($($arg),*) $(-> $result)?,
+                            >(symbol)
+                        }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    ERR_set_mark: fn() -> c_int;
+    ERR_pop_to_mark: fn() -> c_int;
+    OPENSSL_sk_new_null: fn() -> *mut OpensslStack;
+    OPENSSL_sk_push: fn(*mut OpensslStack, *const c_void) -> c_int;
+    OPENSSL_sk_free: fn(*mut OpensslStack);
+    d2i_X509: fn(*mut *mut X509, *mut *const c_uchar, c_long) -> *mut X509;
+    X509_free: fn(*mut X509);
+    d2i_X509_CRL: fn(*mut *mut X509Crl, *mut *const c_uchar, c_long) -> *mut X509Crl;
+    X509_CRL_free: fn(*mut X509Crl);
+    X509_STORE_new: fn() -> *mut X509Store;
+    X509_STORE_free: fn(*mut X509Store);
+    X509_STORE_add_cert: fn(*mut X509Store, *mut X509) -> c_int;
+    X509_STORE_add_crl: fn(*mut X509Store, *mut X509Crl) -> c_int;
+    X509_STORE_set_flags: fn(*mut X509Store, c_ulong) -> c_int;
+    X509_STORE_CTX_new: fn() -> *mut X509StoreCtx;
+    X509_STORE_CTX_free: fn(*mut X509StoreCtx);
+    X509_STORE_CTX_init:
+        fn(*mut X509StoreCtx, *mut X509Store, *mut X509, *mut OpensslStack) -> c_int;
+    X509_STORE_CTX_set_default: fn(*mut X509StoreCtx, *const c_char) -> c_int;
+    X509_STORE_CTX_get0_param: fn(*mut X509StoreCtx) -> *mut X509VerifyParam;
+    X509_VERIFY_PARAM_set_auth_level: fn(*mut X509VerifyParam, c_int);
+    X509_STORE_CTX_get_error: fn(*mut X509StoreCtx) -> c_int;
+    X509_STORE_CTX_get_error_depth: fn(*mut X509StoreCtx) -> c_int;
+    X509_verify_cert_error_string: fn(c_long) -> *const c_char;
+}
+
+impl Libcrypto {
+    /// The library whose objects the function at `callback` can be given.
+    ///
+    /// # Errors
+    /// [`TlsError::Libcrypto`]: there is none, or it is too old.
+    pub fn for_callback(callback: *const c_void) -> Result<Self, TlsError> {
+        match linked_with(callback).or_else(found_first) {
+            Some(scope) => Self::of(scope),
+            None => Self::open(&SONAMES),
+        }
+    }
+
+    /// The first of these that is loaded, else the first that can be.
+    fn open(sonames: &[&CStr]) -> Result<Self, TlsError> {
+        let loaded = sonames.iter().map(|name| open(name, libc::RTLD_NOLOAD));
+        if let Some(scope) = loaded.into_iter().find(|scope| !scope.is_null()) {
+            return Self::of(scope);
+        }
+        let mut reasons = Vec::new();
+        for name in sonames {
+            match open(name, 0) {
+                scope if scope.is_null() => reasons.push(dl_error()),
+                scope => return Self::of(scope),
+            }
+        }
+        Err(TlsError::Libcrypto(reasons.join("; ")))
+    }
+}
+
+/// The libcrypto that the object with this code is linked with, if it is with one.
+fn linked_with(code: *const c_void) -> Option<*mut c_void> {
+    let object = object_of(code)?;
+    // SAFETY: a handle that was opened just now, and a C string.
+    let probe = unsafe { libc::dlsym(object, PROBE.as_ptr()) };
+    let library = (!probe.is_null()).then(|| object_of(probe)).flatten();
+    // SAFETY: opened just now, and not used any more: the program may unload its own libraries.
+    unsafe { libc::dlclose(object) };
+    library
+}
+
+/// The libcrypto that the process finds first; the program itself may have it in it.
+fn found_first() -> Option<*mut c_void> {
+    // SAFETY: a scope that the loader defines, and a C string.
+    let probe = unsafe { libc::dlsym(libc::RTLD_DEFAULT, PROBE.as_ptr()) };
+    (!probe.is_null()).then(|| object_of(probe).unwrap_or(libc::RTLD_DEFAULT))
+}
+
+/// A handle of the program or library which an address belongs to.
+fn object_of(address: *const c_void) -> Option<*mut c_void> {
+    let (dli_fname, dli_sname) = (null(), null());
+    let mut info =
+        libc::Dl_info { dli_fname, dli_fbase: null_mut(), dli_sname, dli_saddr: null_mut() };
+    // SAFETY: the loader compares the address with what it has loaded; a place for the answer.
+    if unsafe { libc::dladdr(address, &mut info) } == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: not null: a C string of the loader, as long as the object is loaded.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    let object = open(name, libc::RTLD_NOLOAD);
+    (!object.is_null()).then_some(object)
+}
+
+fn open(name: &CStr, flags: c_int) -> *mut c_void {
+    // SAFETY: a C string; running the constructors of libcrypto is what is asked for.
+    unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | flags) }
+}
+
+/// `name` ends with a NUL.
+fn symbol(scope: *mut c_void, name: &'static str) -> Result<*mut c_void, TlsError> {
+    // SAFETY: a scope that stays, and a name with a NUL at its end.
+    let symbol = unsafe { libc::dlsym(scope, name.as_ptr().cast()) };
+    if symbol.is_null() {
+        return Err(TlsError::Libcrypto(dl_error()));
+    }
+    Ok(symbol)
+}
+
+fn dl_error() -> String {
+    // SAFETY: no arguments; the answer is this thread's own text until its next call.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "the loader gave no reason".into();
+    }
+    // SAFETY: not null, so a C string, which is copied at once.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_library_the_error_says_what_to_install() {
+        let names = [c"libdlock-no-such.so.3", c"libdlock-no-such.so.1.1"];
+        let error = Libcrypto::open(&names).err().map(|error| error.to_string());
+        let text = error.expect("there is no such library");
+        for part in ["cert_verify_cb", "no-such.so.3: ", "no-such.so.1.1: ", "libssl3", "NULL"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains('\n'), "{text}");
+    }
+
+    #[test]
+    fn a_library_without_the_functions_is_none() {
+        let error = Libcrypto::open(&[c"libc.so.6"]).err().map(|error| error.to_string());
+        let text = error.expect("it has other functions");
+        assert!(text.contains("ERR_set_mark") && text.contains("1.1.0"), "{text}");
+    }
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* cert_verify_cb on a host without OpenSSL: the libraries find no libcrypto. Without the callback
+ * they do not look for it. */
+#include <dlfcn.h>
+
+#include "check.h"
+#include "dlock_log.h"
+
+static int asked_for;
+static char lines[8192];
+
+/* What the libraries call: this program comes first. A name is asked for that no system has. */
+void *dlopen(const char *file, int mode)
+{
+    static void *(*next)(const char *, int);
+    if (next == NULL)
+        *(void **)&next = dlsym(RTLD_NEXT, "dlopen");
+    if (file != NULL && strstr(file, "libcrypto") != NULL) {
+        ++asked_for;
+        return next("no-libcrypto-here.so", mode);
+    }
+    return next(file, mode);
+}
+
+static void keep(void *ctx, int level, const char *message)
+{
+    size_t len = strlen(lines);
+    (void)ctx, (void)level;
+    snprintf(lines + len, sizeof(lines) - len, "%s\n", message);
+}
+
+static int verify(void *ctx, const char *crl_path)
+{
+    (void)ctx, (void)crl_path;
+    return 0;
+}
+
+static void said_what_to_install(void)
+{
+    CHECK(strstr(lines, "cert_verify_cb needs OpenSSL's libcrypto 3 or 1.1") != NULL);
+    CHECK(strstr(lines, "no-libcrypto-here.so: cannot open") != NULL);
+    CHECK(strstr(lines, "install it (Debian, Ubuntu: libssl3") != NULL);
+    lines[0] = '\0';
+}
+
+/* Files that are there: they are read when the first client wants them, which is not now. */
+static void fill(struct ssl_cfg *ssl, char *file)
+{
+    memset(ssl, 0, sizeof(*ssl));
+    ssl->ssl_enable = true;
+    ssl->ca_path = ssl->cert_path = ssl->prkey_path = file;
+    ssl->prkey_pwd_cb = tls_ask;
+    ssl->erase_prkey_cb = tls_erase;
+}
+
+int main(void)
+{
+    struct client_cfg client;
+    struct server_cfg server;
+    char file[] = "/proc/self/exe";
+    int id = 0, port = free_port();
+    limit_seconds(60);
+    dlock_log_set_callback(keep, NULL);
+
+    fill_client_cfg(&client, port);
+    client.log_level = 4;
+    fill(&client.ssl, file);
+    EQ(dclient_lib_init(&client), 0);
+    dclient_lib_deinit();
+    EQ(asked_for, 0);
+    client.ssl.cert_verify_cb = verify;
+    EQ(dclient_lib_init(&client), -1);
+    CHECK(asked_for > 0);
+    said_what_to_install();
+    /* It was not initialised. */
+    EQ(client_init(&id, HOST), -1);
+
+    fill_server_cfg(&server, port);
+    server.log_level = 4;
+    fill(&server.ssl, file);
+    server.ssl.cert_verify_cb = verify;
+    EQ(dserver_lib_init(1), 0);
+    lines[0] = '\0';
+    EQ(start_server(&server, &id), -1);
+    said_what_to_install();
+    dserver_lib_deinit();
+    return conclusion("no_libcrypto");
+}
