@@ -60,9 +60,10 @@ pub struct Admission {
     pub recovering: bool,
     /// What it is promised; `None`: it is of version 1.
     pub terms: Option<Terms>,
-    /// The connection is that of a prepared session: it speaks for the client once
-    /// [`Membership::is_shown`] says so.
-    pub is_prepared: bool,
+    /// The connection is that of a prepared session, for which the client has shown this proof: it
+    /// speaks for the client once [`Membership::is_shown`] says so. That proof stays one until the
+    /// client is known to use the new one.
+    pub prepared_by: Option<Secret>,
 }
 
 /// The answer to `Init` or `Reinit`.
@@ -282,7 +283,7 @@ impl Membership {
         // every caller has just entered it
         let (secret, version, terms) = told.expect("a member is welcomed");
         let recovering = primary.is_recovering();
-        Admission { client, secret, version, recovering, terms, is_prepared: false }
+        Admission { client, secret, version, recovering, terms, prepared_by: None }
     }
 
     /// A client that was let in cannot be given memory.

@@ -90,7 +90,7 @@ impl Membership {
             let terms = Terms { horizon_s, until, lapses: member.lapses };
             let terms = (version >= 2).then_some(terms);
             let recovering = primary.is_recovering();
-            Admission { client, secret, version, recovering, terms, is_prepared: true }
+            Admission { client, secret, version, recovering, terms, prepared_by: Some(proof) }
         })
     }
 

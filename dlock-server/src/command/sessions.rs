@@ -129,9 +129,9 @@ impl Worker {
         let client = admission.client;
         let identity = link.shown().map(|shown| shown.identity);
         let sockets = self.sockets.entry(client).or_default();
-        match admission.is_prepared {
-            true => sockets.next_control = Some(link),
-            false => sockets.control = Some(link),
+        match admission.prepared_by {
+            Some(_) => sockets.next_control = Some(link),
+            None => sockets.control = Some(link),
         }
         if let Err(error) = self.core.memory.add_client(client) {
             limited!(Cause::NoResource, Level::Error, "client {client} cannot be let in: {error}");
@@ -140,9 +140,9 @@ impl Worker {
         }
         let horizon_s = admission.terms.map_or(0, |terms| terms.horizon_s);
         let secret = admission.secret;
-        self.roster.tell(match admission.is_prepared {
-            true => Change::Prepared { client, secret, horizon_s },
-            false => Change::Joined { client, secret, horizon_s, identity },
+        self.roster.tell(match admission.prepared_by {
+            Some(proof) => Change::Prepared { client, secret, horizon_s, proof: Some(proof) },
+            None => Change::Joined { client, secret, horizon_s, identity },
         });
         Ok(Session {
             version: admission.version,

@@ -8,6 +8,8 @@
 //!   joined 6 ffeeddccbbaa99887766554433221100 9 8a4f…    with a certificate: its identity
 //!   locks 5                                   it was given one, or may have been
 //!   mapped 5 4711 881234
+//!   prepared 5 0f1e… 9 0011…                  a session beside its own, and the proof shown for it
+//!   moved 5                                   that is its own now
 //!   started                                   a primary, with the clients above
 //!   left 5
 //! ```
@@ -199,10 +201,23 @@ fn history(clients: &Clients) -> Vec<Change> {
     for unseen in (0..=UNSEEN_MAX + 1).rev() {
         for (&client, kept) in clients.iter().filter(|(_, kept)| kept.unseen == unseen) {
             let horizon_s = kept.horizon_s;
-            changes.extend(kept.secrets.iter().enumerate().map(|(n, &secret)| match n {
-                0 => Change::Joined { client, secret, horizon_s, identity: kept.identity },
-                _ => Change::Prepared { client, secret, horizon_s },
-            }));
+            let prepared = |(secret, proof)| Change::Prepared {
+                client,
+                secret,
+                horizon_s,
+                proof: Some(proof),
+            };
+            let joined =
+                |secret| Change::Joined { client, secret, horizon_s, identity: kept.identity };
+            match kept.secrets[..] {
+                [] => {}
+                [own] => changes.push(joined(own)),
+                [own, before, ..] => {
+                    let moved = Change::Moved { client };
+                    changes.extend([joined(before), prepared((own, before)), moved]);
+                }
+            }
+            changes.extend(kept.prepared.map(prepared));
             changes.extend(kept.has_locks.then_some(Change::HasLocks { client }));
             let processes = kept.processes.iter();
             changes.extend(processes.map(|&process| Change::Mapped { client, process }));
@@ -262,8 +277,9 @@ fn line(change: &Change) -> String {
             let identity = identity.unwrap_or_default();
             format!("joined {client} {} {horizon_s}{identity}\n", digits(&secret.0))
         }
-        Change::Prepared { client, secret, horizon_s } => {
-            format!("prepared {client} {} {horizon_s}\n", digits(&secret.0))
+        Change::Prepared { client, secret, horizon_s, proof } => {
+            let proof = proof.map(|proof| format!(" {}", digits(&proof.0))).unwrap_or_default();
+            format!("prepared {client} {} {horizon_s}{proof}\n", digits(&secret.0))
         }
         Change::Moved { client } => format!("moved {client}\n"),
         Change::HasLocks { client } => format!("locks {client}\n"),
@@ -305,7 +321,12 @@ fn parsed(line: &str) -> Option<Change> {
         }
         "prepared" => {
             let secret = Secret(bytes(words.next()?)?);
-            Change::Prepared { client, secret, horizon_s: horizon_s(words.next()?)? }
+            let horizon_s = horizon_s(words.next()?)?;
+            let proof = match words.next() {
+                Some(word) => Some(Secret(bytes(word)?)),
+                None => None,
+            };
+            Change::Prepared { client, secret, horizon_s, proof }
         }
         "moved" => Change::Moved { client },
         "locks" => Change::HasLocks { client },
@@ -378,7 +399,8 @@ mod tests {
         assert!(clients.is_empty());
         let mapped = Change::Mapped { client: client(5), process: me() };
         let (secret, horizon_s) = (Secret([3; 16]), 4);
-        let prepared = Change::Prepared { client: client(5), secret, horizon_s };
+        let proof = Some(Secret([1; 16]));
+        let prepared = Change::Prepared { client: client(5), secret, horizon_s, proof };
         let (moved, locks) =
             (Change::Moved { client: client(7) }, Change::HasLocks { client: client(7) });
         let [five, six, seven] = [joined(5, 1, 9), joined(6, 0xab, 0), joined(7, 1, 1)];

@@ -35,9 +35,11 @@ pub(crate) use owner::{owner, signature, Taking};
 /// What is kept of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// Its proofs: that of its session, and behind it those that it may use, too: of the session
-    /// before, which it may take for its own if an answer was lost, and of one that is prepared.
+    /// Its proofs: that of its session, and behind it that of the session before, which it may take
+    /// for its own if an answer was lost.
     pub(crate) secrets: Vec<Secret>,
+    /// The proof of the session that was prepared last, and the one that was shown for it.
+    pub(crate) prepared: Option<(Secret, Secret)>,
     /// Whose certificate registered it; `None`: none did.
     pub(crate) identity: Option<Identity>,
     /// Its session horizon, seconds; 0: unlimited.
@@ -61,8 +63,6 @@ pub(crate) struct Process {
     pub(crate) started: u64,
 }
 
-/// Proofs that are kept of a client.
-const SECRETS_MAX: usize = 3;
 /// Processes that are kept of a client; more, and it counts as one whose end cannot be seen.
 const PROCESSES_MAX: usize = 8;
 
@@ -84,8 +84,9 @@ pub(crate) enum Change {
     Started,
     /// A client was let in, with this certificate.
     Joined { client: ClientId, secret: Secret, horizon_s: u32, identity: Option<Identity> },
-    /// It has a session prepared beside its own.
-    Prepared { client: ClientId, secret: Secret, horizon_s: u32 },
+    /// It has a session prepared beside its own, for which it has shown this proof; `None`: that of
+    /// its session. What was prepared before it has given up.
+    Prepared { client: ClientId, secret: Secret, horizon_s: u32, proof: Option<Secret> },
     /// The session that was prepared last is its own.
     Moved { client: ClientId },
     /// It is about to hear that it was given its first lock.
@@ -109,15 +110,16 @@ impl Change {
             Change::Joined { client, secret, horizon_s, identity } => {
                 let kept = clients.entry(*client).or_default();
                 (kept.secrets, kept.horizon_s) = (vec![*secret], *horizon_s);
-                (kept.identity, kept.unseen) = (*identity, 0);
+                (kept.prepared, kept.identity, kept.unseen) = (None, *identity, 0);
             }
-            Change::Prepared { client, secret, horizon_s } => {
+            Change::Prepared { client, secret, horizon_s, proof } => {
                 let kept = clients.entry(*client).or_default();
                 kept.unseen = 0;
-                if kept.secrets.len() >= SECRETS_MAX {
-                    kept.secrets.remove(1); // of those beside its own the oldest
+                let proof = proof.or(kept.secrets.first().copied()).unwrap_or(*secret);
+                if kept.secrets.is_empty() {
+                    kept.secrets.push(proof);
                 }
-                kept.secrets.push(*secret);
+                kept.prepared = Some((*secret, proof));
                 // the longer one of both, until it is known which counts
                 kept.horizon_s = match (kept.horizon_s, *horizon_s) {
                     (0, _) | (_, 0) => 0,
@@ -126,9 +128,9 @@ impl Change {
             }
             Change::Moved { client } => {
                 let Some(kept) = clients.get_mut(client) else { return };
-                if let Some(last) = kept.secrets.pop() {
-                    kept.secrets.insert(0, last);
-                    kept.secrets.truncate(2);
+                if let Some((secret, proof)) = kept.prepared.take() {
+                    kept.secrets = vec![secret, proof];
+                    kept.secrets.dedup();
                 }
             }
             Change::HasLocks { client } => {
@@ -172,7 +174,9 @@ pub(crate) fn known(clients: &Clients) -> Vec<Known> {
     all.sort_by_key(|(_, kept)| kept.unseen);
     let known = |(&client, kept): (&ClientId, &Kept)| {
         let first = *kept.secrets.first()?;
-        let secrets = [0, 1, 2].map(|at| kept.secrets.get(at).copied().unwrap_or(first));
+        let before = kept.secrets.get(1).copied();
+        let prepared = kept.prepared.map(|(secret, _)| secret);
+        let secrets = [first, before.unwrap_or(first), prepared.unwrap_or(first)];
         let Kept { horizon_s, has_locks, .. } = *kept;
         Some(Known { client, secrets, identity: kept.identity, horizon_s, has_locks })
     };
@@ -340,11 +344,16 @@ mod tests {
     }
 
     fn prepared(n: u32, secret: u8, horizon_s: u32) -> Change {
-        Change::Prepared { client: id(n), secret: Secret([secret; 16]), horizon_s }
+        shown(n, secret, horizon_s, None)
     }
 
-    fn proofs(clients: &Clients, n: u32) -> Vec<u8> {
-        clients[&id(n)].secrets.iter().map(|secret| secret.0[0]).collect()
+    fn shown(n: u32, secret: u8, horizon_s: u32, proof: Option<u8>) -> Change {
+        let [secret, proof] = [Some(secret), proof].map(|n| n.map(|n| Secret([n; 16])));
+        Change::Prepared { client: id(n), secret: secret.unwrap(), horizon_s, proof }
+    }
+
+    fn proofs(clients: &Clients) -> [u8; 3] {
+        known(clients)[0].secrets.map(|secret| secret.0[0])
     }
 
     #[test]
@@ -395,6 +404,22 @@ mod tests {
         assert!(clients.keys().eq([id(2)].iter()), "it may rely on its locks");
     }
 
+    /// It has not heard that its session is the new one, and comes back by the one before, again and
+    /// again: its primary takes that for a proof, and so must the next one.
+    #[test]
+    fn a_client_keeps_the_proof_that_it_uses_however_often_its_answer_is_lost() {
+        let mut clients = Clients::new();
+        joined(1, 1).apply(&mut clients);
+        for secret in 2..=9 {
+            shown(1, secret, 9, Some(1)).apply(&mut clients);
+            shown(1, 10 + secret, 9, Some(1)).apply(&mut clients);
+            assert_eq!(proofs(&clients)[2], 10 + secret);
+            assert!(proofs(&clients).contains(&1), "{secret}");
+            Change::Moved { client: id(1) }.apply(&mut clients);
+            assert_eq!(proofs(&clients), [10 + secret, 1, 10 + secret]);
+        }
+    }
+
     /// Sessions that are prepared and given up must not push the proof out that it uses.
     #[test]
     fn a_client_keeps_the_proof_of_its_session_whatever_is_prepared_beside_it() {
@@ -403,14 +428,13 @@ mod tests {
         for secret in 2..=9 {
             prepared(1, secret, 9).apply(&mut clients);
         }
-        assert_eq!(proofs(&clients, 1), [1, 8, 9]);
+        assert_eq!(proofs(&clients), [1, 1, 9]);
         Change::Moved { client: id(1) }.apply(&mut clients);
-        assert_eq!(proofs(&clients, 1), [9, 1], "an answer may be lost: it uses the old one");
+        assert_eq!(proofs(&clients), [9, 1, 9], "an answer may be lost: it uses the old one");
         prepared(1, 10, 9).apply(&mut clients);
-        assert_eq!(proofs(&clients, 1), [9, 1, 10]);
-        assert_eq!(known(&clients)[0].secrets.map(|secret| secret.0[0]), [9, 1, 10]);
+        assert_eq!(proofs(&clients), [9, 1, 10]);
         joined(1, 11).apply(&mut clients);
-        assert_eq!(known(&clients)[0].secrets.map(|secret| secret.0[0]), [11; 3]);
+        assert_eq!(proofs(&clients), [11; 3]);
         Change::Moved { client: id(7) }.apply(&mut clients);
         for (horizon_s, longest_s) in [(5, 9), (12, 12), (0, 0), (5, 0)] {
             prepared(1, 12, horizon_s).apply(&mut clients);

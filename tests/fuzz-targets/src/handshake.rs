@@ -312,7 +312,7 @@ impl World {
         let is_fresh = self.live.insert(client);
         if let ControlRequest::Reinit { client: claimed, secret: proof, .. } = *request {
             assert_eq!(client, claimed);
-            assert!(admitted.secret == proof || admitted.is_prepared);
+            assert!(admitted.secret == proof || admitted.prepared_by == Some(proof));
             let known = self.sessions.contains(&(claimed, proof));
             assert!(known || is_fresh, "a proof that was never given out");
         }

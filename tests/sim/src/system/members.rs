@@ -282,7 +282,7 @@ impl World {
             revoked: false,
             mapped,
         };
-        if admitted.is_prepared {
+        if admitted.prepared_by.is_some() {
             self.prepared.push(session);
         } else {
             sys.sessions.retain(|s| s.id != id);
