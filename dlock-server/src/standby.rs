@@ -250,8 +250,8 @@ impl Post {
         }
         match machine.heard(boot_ns()) {
             Some(Ground::Promoted) => log::error!(
-                "an operator says that the primary at {} is gone, but it answers: it is left alone; \
-                 stop it first (SIGTERM)",
+                "an operator says that the primary at {} is gone, but it answers: it is left \
+                 alone; stop it first (SIGTERM)",
                 self.of
             ),
             Some(_) => log::error!(

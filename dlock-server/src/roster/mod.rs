@@ -404,8 +404,8 @@ mod tests {
         assert!(clients.keys().eq([id(2)].iter()), "it may rely on its locks");
     }
 
-    /// It has not heard that its session is the new one, and comes back by the one before, again and
-    /// again: its primary takes that for a proof, and so must the next one.
+    /// It has not heard that its session is the new one, and comes back by the one before, again
+    /// and again: its primary takes that for a proof, and so must the next one.
     #[test]
     fn a_client_keeps_the_proof_that_it_uses_however_often_its_answer_is_lost() {
         let mut clients = Clients::new();
