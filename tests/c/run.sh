@@ -228,7 +228,9 @@ checked() { # under valgrind: no errors, no definite leaks
 cert_verify_on() { # FABRIC COMMAND...: what comes before the program
     local name=$1/cert_verify
     [ "${2:-}" = checked ] && name=valgrind/$name
-    if [ -x "$built/cert_verify" ]; then
+    if [ "$1" = verbs ]; then
+        skip "$name" "verbs are not offered beside TLS"
+    elif [ -x "$built/cert_verify" ]; then
         test_case "$name" "${@:2}" "$built/cert_verify"
     else
         skip "$name" "no headers of OpenSSL: install libssl-dev or openssl-devel"
