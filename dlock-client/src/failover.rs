@@ -74,8 +74,8 @@ impl Watch {
         Self { owner, plan, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Whether this is no forked child: there nobody finds a primary, and the mutex may be locked
-    /// for ever.
+    /// Whether this process made it. A forked child has no thread that finds a primary, and its
+    /// copy of the mutex may be locked for ever.
     pub(crate) fn is_here(&self) -> bool {
         self.owner.is_here()
     }

@@ -2,7 +2,7 @@
 //! What a client asks its new primary once it is back, on an executor that answers as it is told;
 //! and a client that begins anew, at a real one.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::thread;
@@ -17,6 +17,7 @@ use dlock_core::words::AtomicWord;
 use dlock_fabric::clock::boot_ns;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
+use super::late_tests::own_address;
 use super::tests::{instance, ME};
 use super::*;
 use crate::config::FabricChoice;
@@ -106,12 +107,6 @@ fn what_is_in_doubt_and_is_not_undone_is_not_taken_for_undone() {
     assert!(!instance.confirm_all(WAIT));
     fake.answer(|_| Some(Reply::Done { word: 0 }));
     assert!(instance.confirm_all(WAIT));
-}
-
-/// A loopback address of this process's own: nobody else takes its ports.
-fn own_address() -> IpAddr {
-    let [_, a, b, c] = std::process::id().to_be_bytes();
-    Ipv4Addr::new(127, a | 0xc0, b, c).into()
 }
 
 fn primary() -> Server {

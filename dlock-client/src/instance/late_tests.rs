@@ -26,7 +26,7 @@ const SCENES_MAX: u32 = 50;
 const WAITS_MAX: u32 = 12;
 
 /// A loopback address of this process's own: nobody else takes its ports.
-fn own_address() -> IpAddr {
+pub(super) fn own_address() -> IpAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, a | 0xc0, b, c).into()
 }

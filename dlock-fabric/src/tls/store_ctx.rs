@@ -8,8 +8,8 @@
 //!                                                   < 0: refused, whatever else ◀─┘ >= 0: accepted
 //! ```
 //! The callback decides instead of the rules of `verify.rs`; that the peer has the key of the leaf
-//! is proved to rustls. Each handshake has a store of its own: a callback may add to it, and set
-//! flags.
+//! is proved to rustls. Each handshake has a store of its own, because a callback may add
+//! certificates to the store and set flags on it.
 
 use std::ffi::{c_char, c_int, c_long, c_ulong, c_void, CStr, CString};
 use std::os::unix::ffi::OsStrExt;

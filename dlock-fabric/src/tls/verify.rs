@@ -117,7 +117,8 @@ impl PeerRules {
         certificate.verify_is_valid_for_subject_name(name).map_err(pki_error)
     }
 
-    /// Judges a chain without asking a callback, and whatever its name.
+    /// Judges a chain by the rules of this module. No callback is asked, and the peer's name is not
+    /// compared.
     pub fn verify_by_rules(
         &self,
         role: PeerRole,
@@ -136,7 +137,8 @@ impl PeerRules {
         }
     }
 
-    /// Whether a revocation list names a certificate of this chain, be it or the list out of date.
+    /// Whether a revocation list names a certificate of this chain. That the certificate or the
+    /// list is out of date makes no difference.
     pub fn is_revoked(
         &self,
         role: PeerRole,

@@ -294,12 +294,7 @@ fn a_certificate_without_a_name_is_no_identity() {
 fn a_revocation_is_seen_of_a_connected_peer_whatever_else_is_wrong_with_its_certificate() {
     let pair = Pair::new();
     let (ours, theirs) = pair.load();
-    let (mut client, mut server) = (Wire::default(), Wire::default());
-    let mut accepted = TlsSession::accept(&ours).unwrap();
-    let mut connected =
-        rustls::ClientConnection::new(theirs.client(), "server".try_into().unwrap()).unwrap();
-    shake(&mut connected, &mut client, &mut accepted, &mut server);
-    let shown = accepted.chain();
+    let shown = shaken(&ours, &theirs).accepted.chain();
     assert!(!ours.is_revoked(PeerRole::Client, &shown));
     let loads = ours.loads();
     let crl = pair.ours.files.crl.clone().unwrap();
@@ -317,11 +312,7 @@ fn a_flood_of_key_updates_ends_the_connection_and_some_do_not() {
     for (updates, is_flood) in [(20, false), (200, true)] {
         let pair = Pair::new();
         let (ours, theirs) = pair.load();
-        let (mut client, mut server) = (Wire::default(), Wire::default());
-        let mut accepted = TlsSession::accept(&ours).unwrap();
-        let mut connected =
-            rustls::ClientConnection::new(theirs.client(), "server".try_into().unwrap()).unwrap();
-        shake(&mut connected, &mut client, &mut accepted, &mut server);
+        let Shaken { mut connected, mut accepted, mut server } = shaken(&ours, &theirs);
         for _ in 0..updates {
             connected.refresh_traffic_keys().unwrap();
             while connected.wants_write() {
@@ -371,22 +362,29 @@ impl Write for Wire {
     }
 }
 
-fn shake(
-    connected: &mut rustls::ClientConnection,
-    client: &mut Wire,
-    accepted: &mut TlsSession,
-    server: &mut Wire,
-) {
+/// Two ends of a connection after the handshake.
+struct Shaken {
+    connected: rustls::ClientConnection,
+    accepted: TlsSession,
+    /// The accepting end's socket.
+    server: Wire,
+}
+
+fn shaken(ours: &Tls, theirs: &Tls) -> Shaken {
+    let mut accepted = TlsSession::accept(ours).unwrap();
+    let name = "server".try_into().unwrap();
+    let mut connected = rustls::ClientConnection::new(theirs.client(), name).unwrap();
+    let (mut client, mut server) = (Wire::default(), Wire::default());
     loop {
         while connected.wants_write() {
             connected.write_tls(&mut server.input).unwrap();
         }
-        if accepted.shake(server).unwrap() == Shake::Done {
-            return;
+        if accepted.shake(&mut server).unwrap() == Shake::Done {
+            return Shaken { connected, accepted, server };
         }
         client.input.append(&mut server.output);
         while !client.input.is_empty() {
-            connected.read_tls(client).unwrap();
+            connected.read_tls(&mut client).unwrap();
             connected.process_new_packets().unwrap();
         }
     }
