@@ -25,6 +25,7 @@ pub mod primary;
 pub mod rate;
 pub mod registry;
 pub mod rights;
+pub mod roster;
 pub mod session;
 pub mod shares;
 pub mod standby;

@@ -24,6 +24,9 @@ bugs! {
     SleepersUntold =
         "sleepers-untold",
         "the companion word of a fair lock says that somebody sleeps before the word is looked at";
+    ProofNotKept =
+        "proof-not-kept",
+        "what is kept of a client has the proof that the client uses";
     NoFairWake = "no-fair-wake", "who hands a fair lock on wakes the arbiter if somebody sleeps";
     ClaimNotHeld = "claim-not-held", "a claimed ticket is held at its turn, until its deadline";
     IntentIgnored = "intent-ignored", "what an intent claims is kept until the intent's deadline";

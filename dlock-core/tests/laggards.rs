@@ -15,6 +15,7 @@ use dlock_core::ids::{ClientId, LockId};
 use dlock_core::membership::{Draws, Effect, Exit, Gone, State};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::primary::{Known, Primary, PrimaryConfig};
+use dlock_core::roster::Change;
 use dlock_core::session::was_heard;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Word, WordAddr};
@@ -270,7 +271,7 @@ fn a_client_that_is_given_its_first_lock_has_locks() {
     let mut site = Site::new();
     let peer = site.join(Tcp, 0);
     beats(&mut site, peer);
-    let has_locks = Effect::HasLocks { client: peer.id };
+    let has_locks = Effect::Keep(Change::HasLocks { client: peer.id });
     let wrong = vec![LockDesc { name: b"l".to_vec(), lock_type: LockType::Rw, lease_s: 0 }; 32];
     site.control(peer, ControlRequest::GetLocks(wrong));
     assert!(!site.effects.contains(&has_locks), "it was given none");
@@ -291,5 +292,6 @@ fn a_client_that_is_given_its_first_lock_has_locks() {
     let mut site = waiting(&[of_old(5, 0)]);
     let back = comes(&mut site, of_old(5, 0));
     claims(&mut site, back, NS);
-    assert!(site.effects.contains(&Effect::HasLocks { client: back.id }), "places count as well");
+    let has_locks = Effect::Keep(Change::HasLocks { client: back.id });
+    assert!(site.effects.contains(&has_locks), "places count as well");
 }

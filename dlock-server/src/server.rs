@@ -18,6 +18,7 @@ use dlock_core::limits::HANDLES_MAX;
 use dlock_core::membership::Rules;
 use dlock_core::primary::{Primary, PrimaryConfig};
 use dlock_core::rate::Rate;
+use dlock_core::roster::{known, Change, Clients};
 use dlock_fabric::threads::ProcessLimits;
 use dlock_fabric::tls::Tls;
 use dlock_fabric::{threads, CpuMemory, VerbsHost};
@@ -36,7 +37,7 @@ use crate::epoch::{self, ServerClock};
 use crate::error::StartError;
 use crate::mailbox::{mailbox, Event, Mailbox};
 use crate::memory::Memory;
-use crate::roster::{self, Change, FileKeeper, Keeper, Roster, Taking};
+use crate::roster::{self, FileKeeper, Keeper, Roster, Taking};
 use crate::transport::{self, Opened, Setting};
 
 /// Connections that may wait to be accepted.
@@ -100,7 +101,7 @@ impl Server {
         let epoch = epoch::begin(config.state_file.as_deref())?;
         let clock = ServerClock::start();
         let (keeper, mut clients) = keeper(config.state_file.as_deref(), taking)?;
-        clients.retain(|_, kept| !kept.is_dead());
+        clients.retain(|_, kept| !kept.is_dead(roster::has_ended));
 
         let stop = Arc::new(Notify::new());
         let ended = Arc::new(Notify::new());
@@ -393,8 +394,8 @@ fn capacity(config: &ServerConfig, memory: &Memory, shm: bool) -> Result<Capacit
 fn keeper(
     state_file: Option<&Path>,
     taking: Taking,
-) -> Result<(Option<Box<dyn Keeper>>, roster::Clients), StartError> {
-    let Some(state_file) = state_file else { return Ok((None, roster::Clients::new())) };
+) -> Result<(Option<Box<dyn Keeper>>, Clients), StartError> {
+    let Some(state_file) = state_file else { return Ok((None, Clients::new())) };
     let path = roster::list_of(state_file);
     match FileKeeper::open(&path, taking) {
         Ok((keeper, clients)) => Ok((Some(Box::new(keeper)), clients)),
@@ -411,7 +412,7 @@ struct Serving {
     capacity: Capacity,
     roster: Roster,
     /// The predecessor's clients.
-    clients: roster::Clients,
+    clients: Clients,
 }
 
 /// The command thread's work, and the way to reach it.
@@ -442,7 +443,7 @@ fn worker(
     let mut primary = Primary::new(setup);
     let deadline_s = u32::try_from(config.recovery_deadline.as_secs()).unwrap_or(u32::MAX);
     primary.set_rules(config.rules.clone());
-    primary.awaits(clock.now(), &roster::known(&clients), deadline_s);
+    primary.awaits(clock.now(), &known(&clients), deadline_s);
     let poll = mio::Poll::new().map_err(failed)?;
     let waker = mio::Waker::new(poll.registry(), command::MAIL).map_err(failed)?;
     let (mailbox, inbox) = mailbox(waker, host.clone(), primary.counters().clone());

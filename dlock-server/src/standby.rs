@@ -41,7 +41,7 @@ use crate::config::ServerConfig;
 use crate::control::lines::{self, failure, Answers};
 use crate::control::wire::{self, Reader, LEN_MAX};
 use crate::error::StartError;
-use crate::roster::{list_of, owner, signature, Taking};
+use crate::roster::{has_ended, list_of, owner, signature, Taking};
 use crate::server::{listen, AdminSocket, Server};
 
 /// Between two looks whether the process of the primary has ended.
@@ -226,7 +226,7 @@ impl Post {
     /// Looks whether the process of the primary has ended; whether its place is to be taken, or the
     /// fencing command is not to go on.
     fn is_decided(&self, is_fencing: bool) -> bool {
-        let has_ended = owner(&self.list).is_some_and(|process| process.has_ended());
+        let has_ended = owner(&self.list).is_some_and(has_ended);
         let (mut machine, now_ns) = (self.machine.lock(), boot_ns());
         if has_ended {
             machine.ended(now_ns);
@@ -277,7 +277,7 @@ impl Post {
 
     /// The process of the primary, if it is one of this host and has not ended.
     fn process_left(&self) -> Option<i32> {
-        owner(&self.list).filter(|process| !process.has_ended()).map(|process| process.pid)
+        owner(&self.list).filter(|process| !has_ended(*process)).map(|process| process.pid)
     }
 
     fn why(&self, ground: Ground) -> String {

@@ -13,6 +13,7 @@ use crate::fabric::{Executes, FabricKind};
 use crate::ids::{ClientId, Identity};
 use crate::planted::{self, Bug};
 use crate::primary::{Primary, LOOKS_MAX};
+use crate::roster::Change;
 use crate::status::Status;
 
 /// Randomness of one admission.
@@ -177,8 +178,8 @@ impl Membership {
             None if primary.is_recovering() => return Err(Status::NotReady),
             Some((client, proof)) if self.members.contains_key(&client) => {
                 let who = (client, proof);
-                let admission = self.come_back(now, primary, who, wanted, draws.secret);
-                return admission.map(Opened::Admitted);
+                let admission = self.come_back(now, primary, who, wanted, draws.secret)?;
+                return Ok(self.admitted(admission, identity));
             }
             Some((client, proof)) => primary.may_adopt(client, proof, identity)?,
             None => {}
@@ -201,7 +202,13 @@ impl Membership {
         self.with(client, |member| {
             (member.horizon_s, member.identity) = (wanted.horizon_s, wanted.identity);
         });
-        Ok(Opened::Admitted(self.welcome(now, primary, client, back.is_some())))
+        let admission = self.welcome(now, primary, client, back.is_some());
+        Ok(self.admitted(admission, identity))
+    }
+
+    fn admitted(&mut self, admission: Admission, identity: Option<Identity>) -> Opened {
+        self.effects.push_back(Effect::Keep(Change::admitted(&admission, identity)));
+        Opened::Admitted(admission)
     }
 
     /// How many clients of this identity have not ended.

@@ -3,9 +3,10 @@
 
 use crate::control::FabricKind;
 use crate::ids::ClientId;
+use crate::roster::Change;
 
 /// Something to be done outside, in the order in which it was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Hand in everything that has come by now on any connection, and report by
     /// [`listened`](super::Membership::listened). Requests that wait for their turn are told by
@@ -43,14 +44,9 @@ pub enum Effect {
         /// Whom.
         client: ClientId,
     },
-    /// The client is about to hear that it was given its first lock: what is kept for a successor
-    /// of this primary must say so before it hears of it ([`Known::has_locks`]).
-    ///
-    /// [`Known::has_locks`]: crate::primary::Known::has_locks
-    HasLocks {
-        /// Who.
-        client: ClientId,
-    },
+    /// Keep this for a successor of this primary, before the answer is sent to the request that is
+    /// being served.
+    Keep(Change),
     /// Refuse the client's chains at mapped memory with `ClientRemoved`.
     Revoke {
         /// Whose.

@@ -6,6 +6,7 @@ use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
 use crate::primary::Lapsed;
+use crate::roster::Change;
 
 /// What became of an attempt to fence a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +135,6 @@ impl Membership {
         }
         // nothing is due for a member that is being undone
         self.members.remove(&client);
-        self.effects.push_back(Effect::Forget { client });
+        self.effects.extend([Effect::Keep(Change::Left { client }), Effect::Forget { client }]);
     }
 }

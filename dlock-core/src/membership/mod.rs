@@ -82,7 +82,8 @@ use crate::exec::LockMemory;
 use crate::fabric::FabricSet;
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
-use crate::primary::{Laggard, Primary, PrimaryConfig};
+use crate::primary::{Laggard, Primary, PrimaryConfig, Recovered};
+use crate::roster::Change;
 use crate::status::Status;
 use member::Member;
 
@@ -248,6 +249,8 @@ impl Membership {
         if leaves && (reply == ControlReply::Done || is_refused) {
             // the connection ends when the answer was sent
             self.with(client, |member| member.control = None);
+            // a successor need not wait for it: also if it leaves a primary that recovers
+            self.effects.push_back(Effect::Keep(Change::Left { client }));
             self.end(client, Ending::All(Exit::Left));
         }
         reply
@@ -388,8 +391,15 @@ impl Membership {
         let is_first = !member.has_locks && gives_lock(reply);
         if is_first && !planted::is(Bug::LocksUntold) {
             member.has_locks = true;
-            self.effects.push_back(Effect::HasLocks { client });
+            self.effects.push_back(Effect::Keep(Change::HasLocks { client }));
         }
+    }
+
+    /// What came of the recovery, once, and what is to be kept then: who is a client still.
+    pub fn take_recovered(&self, primary: &mut Primary) -> Option<(Recovered, Change)> {
+        let recovered = primary.take_recovered()?;
+        let clients = self.members.keys().copied().chain(primary.idle()).collect();
+        Some((recovered, Change::Only { clients }))
     }
 
     /// Whether somebody waits for being fenced, of whom nothing may tell when it can be.
@@ -533,7 +543,7 @@ impl Membership {
 }
 
 /// Whether a client that hears this is given a lock: that it has locks must be kept before
-/// ([`Effect::HasLocks`]).
+/// ([`Change::HasLocks`]).
 pub fn gives_lock(reply: &ControlReply) -> bool {
     matches!(reply, ControlReply::Locks(results) if results.iter().any(Result::is_ok))
 }

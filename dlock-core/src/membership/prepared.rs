@@ -39,6 +39,7 @@ use crate::clock::{ServerTime, NS};
 use crate::control::{Attach, Secret, Terms, UNLIMITED};
 use crate::ids::ClientId;
 use crate::primary::Primary;
+use crate::roster::Change;
 
 /// How long a session may be prepared, seconds, on the primary's clock.
 pub const PREPARED_S: u64 = 20;
@@ -123,6 +124,7 @@ impl Membership {
         let old = std::mem::replace(&mut member.channel, prepared.channel);
         self.effects.push_back(Effect::CloseChannel { client, channel: old });
         let fabric = prepared.fabric;
+        self.effects.push_back(Effect::Keep(Change::Moved { client }));
         self.effects.push_back(Effect::Switch { client, fabric });
         self.with(client, |member| {
             let is_new = !is_same(prepared.secret, prepared.proof);

@@ -108,7 +108,7 @@ impl Site {
                 }
                 continue;
             }
-            self.effects.push(effect);
+            self.effects.push(effect.clone());
             match effect {
                 Effect::Listen => {}
                 Effect::CloseControl { .. } => {}
@@ -140,7 +140,7 @@ impl Site {
                     self.primary.detached(now, &mut self.memory, client, out);
                     self.members.fence_tried(client, Fencing { unfenced, mapped });
                 }
-                Effect::HasLocks { .. } | Effect::Revoke { .. } => {}
+                Effect::Keep(_) | Effect::Revoke { .. } => {}
                 Effect::Look { client } => {
                     let has = self.primary.has_something(self.now, &mut self.memory, client);
                     self.members.looked(client, has);

@@ -12,7 +12,6 @@ use std::os::fd::AsRawFd;
 use super::turns::Who;
 use super::{Core, Worker};
 use crate::log_limit::{limited, Cause};
-use crate::roster::Change;
 
 impl Worker {
     /// Does everything that is asked for.
@@ -45,7 +44,7 @@ impl Worker {
                 let mapped = self.core.memory.is_mapped(client);
                 self.members.fence_tried(client, Fencing { unfenced, mapped });
             }
-            Effect::HasLocks { client } => self.roster.tell(Change::HasLocks { client }),
+            Effect::Keep(change) => self.roster.tell(change),
             Effect::Revoke { client } => {
                 log::debug!("client {client} keeps its slots until it cannot act any more");
                 self.core.memory.revoke(client, Status::ClientRemoved);
@@ -99,7 +98,6 @@ impl Worker {
     /// The connections of the prepared session are those of the client; what has come on its
     /// channel is served from now on.
     fn switch(&mut self, client: ClientId, fabric: Option<FabricKind>) {
-        self.roster.tell(Change::Moved { client });
         let sockets = self.sockets.entry(client).or_default();
         sockets.control = sockets.next_control.take();
         sockets.channel = sockets.next_channel.take();
@@ -130,7 +128,6 @@ impl Worker {
         let Core { primary, memory, .. } = &mut self.core;
         primary.collect_last(memory, client);
         memory.remove_client(client);
-        self.roster.tell(Change::Left { client });
         self.may_have_room = true;
         self.set_gate(); // a recovery does not wait for it any more
     }

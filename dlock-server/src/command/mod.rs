@@ -46,7 +46,7 @@ use crate::epoch::ServerClock;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{ConnectionHandle, Event, Inbox, Opening};
 use crate::memory::Memory;
-use crate::roster::{Change, Roster};
+use crate::roster::Roster;
 use crate::transport::{Fence, STALL_MAX};
 use spin::Spin;
 use turns::{Turns, Who};
@@ -477,16 +477,13 @@ impl Worker {
             self.recovering = recovering;
             self.core.memory.set_gate(recovering.then_some(Status::NotReady));
         }
-        if let Some(Recovered { clients, given_up, claims, lost }) =
-            self.core.primary.take_recovered()
-        {
+        if let Some((recovered, change)) = self.members.take_recovered(&mut self.core.primary) {
+            let Recovered { clients, given_up, claims, lost } = recovered;
             log::info!(
                 "recovered: {clients} clients are back or have ended, {given_up} were not waited \
                  for any longer; of {claims} holds and tickets {lost} are lost to other clients"
             );
-            let members = self.members.iter().map(|(client, _)| client);
-            let clients = members.chain(self.core.primary.idle()).collect();
-            self.roster.tell(Change::Only { clients });
+            self.roster.tell(change);
         }
     }
 }

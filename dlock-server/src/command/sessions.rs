@@ -24,8 +24,9 @@ use crate::channel::Channel;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{ConnectionHandle, ShownBy};
 use crate::random::Random;
-use crate::roster::{self, Change};
+use crate::roster;
 use crate::transport::{Guest, Peer, Pump};
+use dlock_core::roster::Change;
 
 /// Attempts to let a client in before others are served: the first makes room, the second takes it.
 const OPEN_TRIES: usize = 2;
@@ -127,7 +128,6 @@ impl Worker {
         link: Arc<ConnectionHandle>,
     ) -> Result<Session, Status> {
         let client = admission.client;
-        let identity = link.shown().map(|shown| shown.identity);
         let sockets = self.sockets.entry(client).or_default();
         match admission.prepared_by {
             Some(_) => sockets.next_control = Some(link),
@@ -138,12 +138,6 @@ impl Worker {
             self.members.has_no_memory(client);
             return Err(Status::ServerNoResource);
         }
-        let horizon_s = admission.terms.map_or(0, |terms| terms.horizon_s);
-        let secret = admission.secret;
-        self.roster.tell(match admission.prepared_by {
-            Some(proof) => Change::Prepared { client, secret, horizon_s, proof: Some(proof) },
-            None => Change::Joined { client, secret, horizon_s, identity },
-        });
         Ok(Session {
             version: admission.version,
             client,
@@ -168,14 +162,8 @@ impl Worker {
         if self.members.is_shown(now, &mut self.core.primary, client, link) {
             self.settle(); // what the old session could do has ended when this is served
         }
-        let leaves = request == ControlRequest::Deinit;
         let Core { primary, memory, sent, .. } = &mut self.core;
         let reply = self.members.control(now, primary, memory, (client, link), request, sent);
-        if leaves && !self.members.speaks(client, link) {
-            // a successor need not wait for it: also if it leaves a primary that recovers, which
-            // refuses it
-            self.roster.tell(Change::Left { client });
-        }
         self.set_gate();
         self.settle();
         reply
@@ -346,7 +334,7 @@ impl Worker {
 
     /// Finds out when this process ends.
     fn watch(&mut self, client: ClientId, number: u64, peer: Peer) {
-        let process = roster::Process::of(peer.pid);
+        let process = roster::process(peer.pid);
         self.roster.tell(Change::Mapped { client, process });
         // Another client of the same process: one descriptor tells of its end to both. The same
         // number is the same process while the one known is not gone.

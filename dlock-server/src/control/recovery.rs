@@ -7,11 +7,12 @@ use std::time::Duration;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::ids::ClientId;
 use dlock_core::primary::{Primary, Progress};
+use dlock_core::roster::Kept;
 use serde_json::{json, Value};
 use tokio::sync::oneshot;
 
 use crate::mailbox::{Event, Mailbox};
-use crate::roster::Kept;
+use crate::roster::has_ended;
 
 /// Between two looks at the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -23,8 +24,11 @@ const NAMED_MAX: usize = 8;
 /// Watches the clients that are waited for until the recovery is over.
 pub(super) async fn watch(mailbox: Arc<Mailbox>, awaited: Vec<(ClientId, Kept)>) {
     for look in 0_u32.. {
-        let dead: Vec<ClientId> =
-            awaited.iter().filter(|(_, kept)| kept.is_dead()).map(|(client, _)| *client).collect();
+        let dead: Vec<ClientId> = awaited
+            .iter()
+            .filter(|(_, kept)| kept.is_dead(has_ended))
+            .map(|(client, _)| *client)
+            .collect();
         if !dead.is_empty() && mailbox.send(Event::Died { clients: dead }).await.is_err() {
             return;
         }

@@ -27,9 +27,10 @@ use std::path::{Path, PathBuf};
 use dlock_core::control::Secret;
 use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::HORIZON_S_MAX;
+use dlock_core::roster::{Change, Clients, Process, UNSEEN_MAX};
 
 use super::owner::{beside, home, is_at, Ownership, Taking};
-use super::{Change, Clients, Keeper, Process, UNSEEN_MAX};
+use super::Keeper;
 
 const HEAD: &str = "dlock clients 3 ";
 /// Of a list that knows no certificates, and does not say when a primary has started: it is read,
@@ -366,6 +367,7 @@ fn invalid(what: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::roster::{has_ended, process};
     use crate::testing::TempFolder;
 
     fn client(n: u32) -> ClientId {
@@ -379,7 +381,7 @@ mod tests {
     }
 
     fn me() -> Process {
-        Process::of(Some(std::process::id() as i32))
+        process(Some(std::process::id() as i32))
     }
 
     fn read(path: &Path) -> Clients {
@@ -607,7 +609,7 @@ mod tests {
         let mapped = line(&Change::Mapped { client: client(5), process: gone });
         for (home, is_dead) in [(home(), true), ("another pid:[1]".to_string(), false)] {
             fs::write(&path, format!("{HEAD}{home}\n{}{mapped}", line(&joined(5, 1, 0)))).unwrap();
-            assert_eq!(read(&path)[&client(5)].is_dead(), is_dead, "{home}");
+            assert_eq!(read(&path)[&client(5)].is_dead(has_ended), is_dead, "{home}");
         }
     }
 }

@@ -14,10 +14,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use dlock_core::roster::Process;
 use rustix::fs::FlockOperation;
 use rustix::process::Pid;
-
-use super::Process;
 
 const HEAD: &str = "dlock primary ";
 /// Bytes of the file at most.
@@ -64,7 +63,7 @@ impl Ownership {
             }
         };
         owned.file.set_len(0)?;
-        let me = Process::of(Some(std::process::id() as i32));
+        let me = process(Some(std::process::id() as i32));
         owned.file.write_all(format!("{HEAD}{} {} {}\n", me.pid, me.started, home()).as_bytes())?;
         Ok(owned)
     }
@@ -145,24 +144,22 @@ pub(super) fn home() -> String {
     }
 }
 
-impl Process {
-    /// The process of this number, which runs now; `None`: it is of another namespace.
-    pub(crate) fn of(pid: Option<i32>) -> Self {
-        let pid = pid.filter(|pid| *pid > 0).unwrap_or(0);
-        Self { pid, started: stat(pid).map_or(0, |(_, started)| started) }
-    }
+/// The process of this number, which runs now; `None`: it is of another namespace.
+pub(crate) fn process(pid: Option<i32>) -> Process {
+    let pid = pid.filter(|pid| *pid > 0).unwrap_or(0);
+    Process { pid, started: stat(pid).map_or(0, |(_, started)| started) }
+}
 
-    /// Whether it has ended for sure.
-    pub(crate) fn has_ended(self) -> bool {
-        let pid = Some(self.pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
-        let Some(pid) = pid else { return false };
-        if rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
-            return true;
-        }
-        // there is one: another one, if it started at another time; /proc may be hidden
-        let is_another = |(_, started)| self.started != 0 && started != self.started;
-        stat(self.pid).is_some_and(|stat| matches!(stat.0, 'Z' | 'X') || is_another(stat))
+/// Whether it has ended for sure.
+pub(crate) fn has_ended(process: Process) -> bool {
+    let pid = Some(process.pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
+    let Some(pid) = pid else { return false };
+    if rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
+        return true;
     }
+    // there is one: another one, if it started at another time; /proc may be hidden
+    let is_another = |(_, started)| process.started != 0 && started != process.started;
+    stat(process.pid).is_some_and(|stat| matches!(stat.0, 'Z' | 'X') || is_another(stat))
 }
 
 /// The state of a process, and when it started, in ticks since the host did.
@@ -180,7 +177,7 @@ mod tests {
     use crate::testing::TempFolder;
 
     fn me() -> Process {
-        Process::of(Some(std::process::id() as i32))
+        process(Some(std::process::id() as i32))
     }
 
     #[test]
@@ -237,17 +234,17 @@ mod tests {
     #[test]
     fn a_process_has_ended_when_it_has_and_its_number_may_be_anothers() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::of(Some(child.id() as i32));
+        let process = super::process(Some(child.id() as i32));
         let unknown = Process { started: 0, ..process };
-        assert!(!process.has_ended() && !unknown.has_ended());
-        assert!(Process { started: process.started + 1, ..process }.has_ended());
+        assert!(!has_ended(process) && !has_ended(unknown));
+        assert!(has_ended(Process { started: process.started + 1, ..process }));
         child.kill().unwrap();
-        while !process.has_ended() {
+        while !has_ended(process) {
             std::thread::yield_now(); // it becomes a zombie
         }
         child.wait().unwrap();
-        assert!(process.has_ended() && unknown.has_ended());
-        assert!(!Process::of(None).has_ended(), "that cannot be seen from here");
-        assert!(!Process { pid: -1, started: 0 }.has_ended());
+        assert!(has_ended(process) && has_ended(unknown));
+        assert!(!has_ended(super::process(None)), "that cannot be seen from here");
+        assert!(!has_ended(Process { pid: -1, started: 0 }));
     }
 }

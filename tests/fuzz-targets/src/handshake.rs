@@ -165,7 +165,7 @@ impl World {
                     let fencing = Fencing { unfenced: false, mapped: false };
                     self.members.fence_tried(client, fencing);
                 }
-                Effect::HasLocks { .. } => {}
+                Effect::Keep(_) => {}
                 Effect::Revoke { client } => panic!("{client} can always be fenced"),
                 Effect::Look { client } => {
                     let has = self.primary.has_something(now, &mut self.memory, client);

@@ -154,8 +154,7 @@ impl Sys {
     fn connection_lost(&mut self, c: usize) {
         self.log(|| format!("client {c}: its control connection is gone"));
         let (inc, conn) = (self.clients[c].inc, self.clients[c].conn);
-        let ns = self.takes(10_000);
-        let at = (self.now + ns).max(self.clients[c].blocked_up);
+        let at = self.ends_for_the_primary(c);
         self.at(at, Ev::Lost(c as u8, inc, conn));
         self.clients[c].conn += 1;
         if self.clients[c].life == Life::Leaving {
@@ -344,11 +343,12 @@ impl Sys {
             self.horizon_moves(c);
         }
         match answer {
-            Answer::Joined { gen, .. } => {
+            Answer::Joined { gen, secret, .. } => {
                 self.clients[c].session = Some((sent, answer));
                 let fabric = self.clients[c].next_fabric;
-                self.ask(c, Ask::Attach(gen, fabric));
+                self.ask(c, Ask::Attach(gen, fabric, secret));
             }
+            Answer::Attached if self.is_cut(c) => self.connection_lost(c),
             Answer::Attached => {
                 if let Some((asked, session)) = self.clients[c].session.take() {
                     self.joined(c, asked, session);

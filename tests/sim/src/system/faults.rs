@@ -15,6 +15,13 @@ use super::state::{Doing, Ev, Life, Sys, Unit};
 /// A lap goes no further than this number.
 const LAP_MAX: u16 = 0xfbff;
 
+/// New sessions of a thousand whose last answer is lost, and the same of the attempt after that.
+const CUT: u32 = 20;
+const CUT_AGAIN: u32 = 500;
+/// Connections of a thousand whose end the primary hears of late, and how late.
+const LATE_END: u32 = 300;
+const LATE_END_NS: u64 = 4 * NS;
+
 impl Sys {
     /// An action begins: it meets every fault that lasts.
     pub(super) fn cover(&mut self, action: Action, c: usize) {
@@ -86,6 +93,24 @@ impl Sys {
             2 => self.rng.below(3_000_000_000),
             _ => self.rng.below(1_400_000_000 * u64::from(self.plan.lease_max_s)),
         }
+    }
+
+    /// Something on the way breaks the new connection before its last answer: seldom, and then
+    /// often once more.
+    pub(super) fn is_cut(&mut self, c: usize) -> bool {
+        let chance = if self.clients[c].is_cut { CUT_AGAIN } else { CUT };
+        let is_cut = !self.calm && self.rng.chance(chance);
+        self.clients[c].is_cut = is_cut;
+        is_cut
+    }
+
+    /// When the primary hears of the end of a client's connection.
+    pub(super) fn ends_for_the_primary(&mut self, c: usize) -> u64 {
+        let ns = match self.rng.chance(LATE_END) {
+            true => self.rng.below(LATE_END_NS),
+            false => self.takes(10_000),
+        };
+        (self.now + ns).max(self.clients[c].blocked_up)
     }
 
     /// The process of a client ends, and everything in it. What it sent may still arrive.

@@ -8,6 +8,7 @@ use dlock_core::control::{
 };
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Draws, Effect, Fencing, Gone, Joining, MemberMemory, Opened};
+use dlock_core::roster::{Change, Process};
 use dlock_core::status::Status;
 
 use super::control::{desc, Answer};
@@ -72,7 +73,7 @@ impl World {
                 let mapped = self.sys.is_mapped(client);
                 self.members.fence_tried(client, Fencing { unfenced: false, mapped });
             }
-            Effect::HasLocks { client } => _ = self.roster.insert(client, true),
+            Effect::Keep(change) => change.apply(&mut self.kept_clients),
             Effect::Revoke { client } => {
                 if let Some(s) = self.sys.session(client) {
                     s.revoked = true;
@@ -141,8 +142,8 @@ impl World {
             self.members.is_shown(self.sys.server_now(), primary, id, conn.into());
             self.settle_members();
         }
-        if let Ask::Attach(gen, fabric) = ask {
-            return Some(self.attach(c, id, gen, fabric));
+        if let Ask::Attach(gen, fabric, secret) = ask {
+            return Some(self.attach(c, (id, secret), gen, fabric));
         }
         if !self.members.speaks(id, conn.into()) {
             return Some(Answer::Closed);
@@ -250,11 +251,15 @@ impl World {
         let mut opened = Opened::Wait;
         for _ in 0..OPEN_TRIES {
             let mut number = || numbers.bits() as u32;
-            let draws = Draws { secret: Secret([c as u8 + 1; 16]), number: &mut number };
+            self.secrets += 1;
+            let secret = Secret(self.secrets.to_be_bytes());
+            let draws = Draws { secret, number: &mut number };
             let now = self.sys.server_now();
             let Self { sys, primary, members, .. } = self;
             let Some(primary) = primary else { return Err(Status::NotReady) };
-            opened = members.open(now, primary, sys, &request, u64::from(conn), draws)?;
+            let answer = members.open(now, primary, sys, &request, u64::from(conn), draws);
+            self.is_known_by_its_proof((c, inc, conn), reinit, answer.err());
+            opened = answer?;
             self.settle_members();
             if opened != Opened::Wait {
                 break;
@@ -263,8 +268,6 @@ impl World {
         // the server lets it wait; here it comes again
         let Opened::Admitted(admitted) = opened else { return Err(Status::ServerNoResource) };
         let id = admitted.client;
-        self.proofs.insert(id, admitted.secret);
-        self.roster.entry(id).or_insert(false);
         let sys = &mut self.sys;
         sys.memory.add_client(id);
         let (process, mapped) = sys.session(id).map_or((0, false), |s| (s.process, s.mapped));
@@ -309,7 +312,42 @@ impl World {
         })
     }
 
-    fn attach(&mut self, c: usize, id: ClientId, gen: u32, fabric: Fabric) -> Answer {
+    /// No client forges a proof: whoever shows the one of its session is the one that it says.
+    fn is_known_by_its_proof(
+        &mut self,
+        (c, inc, conn): (usize, u16, u32),
+        reinit: Option<(ClientId, Secret)>,
+        refused: Option<Status>,
+    ) {
+        let client = &self.sys.clients[c];
+        let shows = client.id.map(|id| (id, client.secret));
+        // what comes late may show the proof of a session long over
+        let is_its = (client.inc, client.conn) == (inc, conn) && reinit == shows;
+        if let Some((id, _)) = reinit.filter(|_| is_its && refused == Some(Status::Error)) {
+            self.sys.fail(format!("session: {id:?} comes back, and is taken for another"));
+        }
+    }
+
+    /// Those processes of the predecessor's clients that have ended are not waited for.
+    fn predecessors_processes(&mut self) {
+        let Some(primary) = &mut self.primary else { return };
+        let has_ended = |process| self.sys.has_ended(process);
+        self.awaited.retain(|client, kept| {
+            let is_dead = kept.is_dead(has_ended);
+            if is_dead {
+                self.members.predecessors_process_ended(primary, *client);
+            }
+            !is_dead
+        });
+    }
+
+    fn attach(
+        &mut self,
+        c: usize,
+        (id, secret): (ClientId, Secret),
+        gen: u32,
+        fabric: Fabric,
+    ) -> Answer {
         let process = &self.sys.clients[c];
         let carrier = fabric;
         let (fabric, joining) = match fabric {
@@ -320,7 +358,6 @@ impl World {
             Fabric::Tcp => (FabricKind::Tcp, Joining::over(FabricKind::Tcp)),
             Fabric::Verbs => (FabricKind::Verbs, Joining::over(FabricKind::Verbs)),
         };
-        let secret = Secret([c as u8 + 1; 16]);
         // without a version: it moves with this, and not with its next request
         let attach = Attach { client: id, secret, fabric, verbs: None, version: None };
         let now = self.sys.server_now();
@@ -345,10 +382,15 @@ impl World {
             s.mapped |= fabric == FabricKind::Shm;
             s.process = channel.watch.unwrap_or(s.process);
         }
+        if channel.watch.is_some() {
+            let change = Change::Mapped { client: id, process: self.sys.process(c) };
+            change.apply(&mut self.kept_clients);
+        }
         Answer::Attached
     }
 
     pub(super) fn lost(&mut self, c: usize, inc: u16, conn: u32, why: Gone) {
+        self.predecessors_processes();
         let is_of = |s: &&Session| usize::from(s.client) == c && s.inc == inc;
         let hit = |s: &&Session| !s.left && (conn == EXITED || s.conn == conn);
         let given_up: Vec<Session> =
@@ -379,6 +421,16 @@ impl World {
 }
 
 impl Sys {
+    /// The process of a client, as its host tells it from others.
+    fn process(&self, c: usize) -> Process {
+        Process { pid: c as i32, started: self.clients[c].inc.into() }
+    }
+
+    /// Whether a process has ended.
+    pub(super) fn has_ended(&self, process: Process) -> bool {
+        self.process(process.pid as usize) != process
+    }
+
     /// Of a client without a horizon nothing is promised but its leases beyond the grace after its
     /// host has closed its connection, and once it has kept others waiting in the midst of an
     /// operation. It cannot know; see docs/leases.md.

@@ -201,6 +201,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         strayed: false,
         id: None,
         secret: Secret([0; 16]),
+        is_cut: false,
         clock: Clock { ppm, base, bound_ppm, ..Clock::default() },
         claims_open: false,
         is_mute: false,

@@ -315,10 +315,12 @@ pub const SCENARIOS: &[Scenario] = &[
         types: &[Fair],
         fabrics: &[&[Verbs]],
         faults: &[F::BreakCommand],
-        fault_every: 60,
+        fault_every: 30,
         overstay: 600,
         quiet: true,
         endless: &[0],
+        horizons: &[1, 1, 2],
+        few: true,
         ..CALM
     },
     // ledgers and clients with ticket numbers that are a lap old

@@ -6,17 +6,15 @@
 //!   inbox ─▶ Serve ─▶ check_chain, execute, executed | command | members
 //! ```
 
-use std::collections::BTreeMap;
-
 use dlock_core::clock::NS;
-use dlock_core::control::Secret;
 use dlock_core::fabric::FabricSet;
 use dlock_core::ids::{ClientId, Epoch, Seq, Slot};
 use dlock_core::limits::{FAIR_GRACE_S, LOOK_S};
 use dlock_core::lock::LockEntry;
 use dlock_core::membership::{Ending, Exit, Membership, Orphans, Rules, State};
 use dlock_core::message::LockType;
-use dlock_core::primary::{Known, Primary, PrimaryConfig, Sent};
+use dlock_core::primary::{Primary, PrimaryConfig, Sent};
+use dlock_core::roster::{known, Change, Clients};
 use dlock_core::word_op::{Chain, Outcome, Values, WordOp};
 use dlock_core::words::{AtomicWord, FairWord, RwWord};
 
@@ -35,10 +33,12 @@ pub(crate) struct World {
     /// Sessions that are prepared.
     pub prepared: Vec<Session>,
     pub out: Vec<Sent>,
-    /// The clients that the primaries know, and whether each was given a lock.
-    pub(super) roster: BTreeMap<ClientId, bool>,
-    /// The proofs of all clients there ever were.
-    pub proofs: BTreeMap<ClientId, Secret>,
+    /// The clients that the primaries keep for their successors.
+    pub(super) kept_clients: Clients,
+    /// Those that this one has found there.
+    pub(super) awaited: Clients,
+    /// Secrets that were drawn.
+    pub(super) secrets: u128,
     /// What had come when membership asked, and is still to be served before that is told.
     pub unheard: usize,
     /// Locks that are free, and whose waiters sleep: since when, and the word.
@@ -81,15 +81,16 @@ impl World {
         let none = vec![None; sys.plan.locks.len()];
         let (primary, unheard, asleep, untold) = (None, 0, none.clone(), none);
         let kept = vec![None; sys.plan.locks.len()];
-        let (roster, proofs) = (BTreeMap::new(), BTreeMap::new());
+        let (kept_clients, awaited) = (Clients::new(), Clients::new());
         let mut world = Self {
             sys,
             primary,
             members,
             prepared,
             out,
-            roster,
-            proofs,
+            kept_clients,
+            awaited,
+            secrets: 0,
             unheard,
             asleep,
             untold,
@@ -115,10 +116,6 @@ impl World {
 
     /// The primary is gone, with its memory and all its connections.
     pub fn crash_primary(&mut self) {
-        if let Some(primary) = self.primary.as_ref().filter(|primary| !primary.is_recovering()) {
-            let is_one = |client| self.members.state(client).is_some() || primary.is_idle(client);
-            self.roster.retain(|client, _| is_one(*client));
-        }
         let sys = &mut self.sys;
         self.primary = None;
         sys.alive = false;
@@ -159,15 +156,16 @@ impl World {
         let counted = if is_known { 0 } else { expected.len() as u32 };
         let deadline_s = sys.rng.pick(&[0, 1, 5, 30]);
         let mut primary = self.fresh_primary(counted);
-        if is_known {
-            // one without a horizon is waited for without end: it must come
-            let horizon_s = self.sys.plan.horizon_s;
-            let comes = |client: &ClientId| horizon_s > 0 || expected.contains(client);
-            let known = self.roster.iter().filter(|(client, &locks)| !locks || comes(client));
-            let known = known.map(|(&client, &has_locks)| self.known(client, has_locks));
-            let known: Vec<Known> = known.collect();
-            primary.awaits(self.sys.server_now(), &known, deadline_s);
-        }
+        // one without a horizon is waited for without end: it must come
+        let horizon_s = self.sys.plan.horizon_s;
+        let sys = &self.sys;
+        let comes = |client: &ClientId| horizon_s > 0 || expected.contains(client);
+        self.kept_clients.retain(|client, kept| {
+            !kept.is_dead(|process| sys.has_ended(process)) && (!kept.has_locks || comes(client))
+        });
+        self.awaited = if is_known { self.kept_clients.clone() } else { Clients::new() };
+        Change::Started.apply(&mut self.kept_clients);
+        primary.awaits(sys.server_now(), &known(&self.awaited), deadline_s);
         self.sys.log(|| format!("a successor: {:?}", primary.progress()));
         self.sys.recovering = primary.is_recovering();
         self.primary = Some(primary);
@@ -175,13 +173,6 @@ impl World {
         self.prepared.clear();
         self.unheard = 0;
         self.schedule_tick();
-    }
-
-    /// What the primaries keep of a client, which has the same proof all its life.
-    fn known(&self, client: ClientId, has_locks: bool) -> Known {
-        let secret = self.proofs.get(&client).copied().unwrap_or(Secret([0; 16]));
-        let (secrets, horizon_s) = ([secret; 3], self.sys.plan.horizon_s);
-        Known { client, secrets, identity: None, horizon_s, has_locks }
     }
 
     /// Handles one thing that has arrived.
@@ -226,7 +217,10 @@ impl World {
     /// What every turn of the primary ends with.
     pub(super) fn finish_turn(&mut self) {
         self.settle_members();
-        if let Some(primary) = &self.primary {
+        if let Some(primary) = &mut self.primary {
+            if let Some((_, change)) = self.members.take_recovered(primary) {
+                change.apply(&mut self.kept_clients);
+            }
             self.sys.recovering = primary.is_recovering();
             let missing = primary.progress().map(|progress| progress.missing);
             match missing {

@@ -125,7 +125,7 @@ pub(crate) enum Ask {
         gen: u32,
     },
     /// A second connection is to become this command channel, over this fabric.
-    Attach(u32, Fabric),
+    Attach(u32, Fabric, Secret),
     Get(Vec<u8>),
     Release(u8, dlock_core::ids::LockId),
     Heartbeat,
@@ -324,6 +324,8 @@ pub(crate) struct Client {
     pub strayed: bool,
     pub id: Option<ClientId>,
     pub secret: Secret,
+    /// The last answer of its last attempt to join was lost.
+    pub is_cut: bool,
     pub clock: Clock,
     /// It came to a recovering primary and has not told all its claims.
     pub claims_open: bool,
