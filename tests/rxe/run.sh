@@ -9,7 +9,7 @@
 #                                        machine: the cases of one device
 #
 #   DLOCK_RXE_REQUIRED=1    a machine that cannot run it has failed instead of skipped
-#   RXE_SUITE_S=SECONDS     the bound of everything but building (600); what has not ended by then
+#   RXE_SUITE_S=SECONDS     the bound of everything but building (900); what has not ended by then
 #                           is skipped, or has failed if it is required
 #   RXE_BIN=FOLDER          built already, by tests/rxe/build.sh FOLDER
 #   PREFIX=FOLDER           dlock is installed there (build.sh)
@@ -34,7 +34,7 @@ set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.." || exit 2
 vm=$here/vm
-bound=${RXE_SUITE_S:-600}
+bound=${RXE_SUITE_S:-900}
 exec </dev/null
 on_host=no
 if [ "${1:-}" = --here ]; then
