@@ -32,6 +32,7 @@ pub mod net;
 mod owner_mutex;
 mod published;
 mod refuse;
+pub mod sealing;
 mod server_clock;
 pub mod server_memory;
 mod shm;
