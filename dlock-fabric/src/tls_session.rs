@@ -30,6 +30,7 @@ use dlock_core::ids::ClientId;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 
+use crate::error::FabricError;
 use crate::sealing::{SealSecrets, EXPORTER_LABEL};
 use crate::sys::{poll_until, receive_now, send_now};
 use crate::tls::{PeerChain, PeerIdentity, Tls, TlsError};
@@ -78,6 +79,18 @@ impl TlsSession {
     pub fn connect(tls: &Tls, primary: IpAddr) -> Result<Self, TlsError> {
         let name = ServerName::from(primary); // is not sent, and not checked
         Ok(Self::new(ClientConnection::new(tls.client(), name)?.into()))
+    }
+
+    /// Of a connection to the primary at this address, with the handshake done.
+    pub(crate) fn shaken(
+        tls: &Tls,
+        primary: IpAddr,
+        socket: BorrowedFd<'_>,
+        deadline: Instant,
+    ) -> Result<Self, FabricError> {
+        let mut session = Self::connect(tls, primary)?;
+        session.shake_until(socket, deadline).map_err(FabricError::Handshake)?;
+        Ok(session)
     }
 
     fn new(connection: Connection) -> Self {
