@@ -9,12 +9,11 @@
 //!   otherwise                    the first active port; none: the fabrics that need no device,
 //!                                or, with verbs demanded, no start
 //! ```
-//! `DLOCK_FABRIC` decides where the configuration leaves it open: `verbs` demands them, a fabric
-//! that needs no device turns them off.
+//! `DLOCK_FABRIC` decides where the configuration leaves it open: `verbs` and `sealed` demand them,
+//! a fabric that needs no device turns them off.
 
 use std::path::Path;
 
-use dlock_core::fabric::Executes;
 use dlock_core::session::PathChoice;
 use dlock_fabric::verbs::port_selection::NoPort;
 use dlock_fabric::verbs::{PortSelection, VerbsError};
@@ -78,7 +77,7 @@ fn effective(configured: VerbsUse, variable: Option<&str>) -> VerbsUse {
     let (VerbsUse::Auto, Some(variable)) = (configured, variable) else { return configured };
     match variable.parse() {
         Ok(PathChoice::Auto) => VerbsUse::Auto,
-        Ok(PathChoice::Only(kind)) if kind.executes() == Executes::Device => VerbsUse::On,
+        Ok(PathChoice::Only(kind)) if kind.needs_device() => VerbsUse::On,
         Ok(PathChoice::Only(_)) => VerbsUse::Off,
         Err(error) => {
             log::warn!("{VARIABLE}={variable}: {error}; ignored");
@@ -98,7 +97,8 @@ fn choose_with(
         }
         return Ok(None);
     }
-    let need = match using == VerbsUse::On || config.device.is_some() {
+    let is_demanded = matches!(using, VerbsUse::On | VerbsUse::Sealed | VerbsUse::OneSided);
+    let need = match is_demanded || config.device.is_some() {
         true => Need::Must,
         false => Need::May,
     };
@@ -158,6 +158,7 @@ mod tests {
             (Auto, None, Auto),
             (Auto, Some("auto"), Auto),
             (Auto, Some("verbs"), On),
+            (Auto, Some("sealed"), On),
             (Auto, Some("shm"), Off),
             (Auto, Some("tcp"), Off),
             (Auto, Some("rdma"), Auto),
@@ -167,7 +168,7 @@ mod tests {
             assert_eq!(effective(configured, variable), wanted, "{configured:?} {variable:?}");
         }
         for kind in FabricKind::ALL {
-            let wanted = if kind.executes() == Executes::Device { On } else { Off };
+            let wanted = if kind.needs_device() { On } else { Off };
             assert_eq!(effective(Auto, Some(kind.name())), wanted, "{kind}");
         }
     }
@@ -203,7 +204,9 @@ mod tests {
         let (auto, on) = (VerbsUse::Auto, VerbsUse::On);
         let found = |config: &ServerConfig, using| choose_with(config, using, one_device).unwrap();
         assert_eq!(found(&plain, auto), Some((port("rxe0", false), Need::May)));
-        assert_eq!(found(&plain, on), Some((port("rxe0", false), Need::Must)));
+        for demanded in [on, VerbsUse::Sealed, VerbsUse::OneSided] {
+            assert_eq!(found(&plain, demanded), Some((port("rxe0", false), Need::Must)));
+        }
         assert_eq!(found(&by_name, auto), Some((port("rxe0", false), Need::Must)));
         assert_eq!(found(&by_eid, auto), Some((port("rxe0", true), Need::Must)));
         assert_eq!(found(&by_name, VerbsUse::Off), None);

@@ -20,7 +20,7 @@ use dlock_core::primary::{Primary, PrimaryConfig};
 use dlock_core::rate::Rate;
 use dlock_fabric::threads::ProcessLimits;
 use dlock_fabric::tls::Tls;
-use dlock_fabric::{threads, CpuMemory, VerbsHost};
+use dlock_fabric::{threads, CpuMemory, FabricError, SealedPeer, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, Notify};
@@ -28,7 +28,7 @@ use tokio::sync::{oneshot, Notify};
 use crate::capacity::{Bound, Capacity, Needs};
 use crate::channel::CHANNELS_MAX;
 use crate::command::{self, Worker};
-use crate::config::{cpus, Rule, ServerConfig, VerbsUse};
+use crate::config::{cpus, Rule, ServerConfig};
 use crate::control::{self, secure, ServerInfo};
 use crate::cpuset::CpuSet;
 use crate::device::{self, Need};
@@ -72,12 +72,8 @@ impl Server {
     }
 
     /// `taking`: whether its state file may be another primary's, whose place this one takes.
-    pub(crate) fn start_as(mut config: ServerConfig, taking: Taking) -> Result<Self, StartError> {
+    pub(crate) fn start_as(config: ServerConfig, taking: Taking) -> Result<Self, StartError> {
         config.check()?;
-        if config.tls.is_some() && config.verbs != VerbsUse::Off {
-            log::info!("verbs are not offered: TLS does not cover them");
-            config.verbs = VerbsUse::Off;
-        }
         let ctrl_cpus = cpus("control", config.ctrl_cpuset.as_deref())?;
         let cmd_cpus = cpus("command", config.cmd_cpuset.as_deref())?;
 
@@ -95,7 +91,7 @@ impl Server {
             Some((socket, listener)) => (Some(socket), Some(listener)),
             None => (None, None),
         };
-        let capacity = capacity(&config, &memory, offers.let_map())?;
+        let capacity = capacity(&config, &memory, &offers)?;
         // Last, so that a primary that cannot start uses no epoch up.
         let epoch = epoch::begin(config.state_file.as_deref())?;
         let clock = ServerClock::start();
@@ -366,27 +362,48 @@ fn memory(config: &ServerConfig) -> Result<(Memory, Option<Device>), StartError>
         let shared_qp = config.tp_mode == UNI_CONN;
         // A client's locks are numbered densely: it has no more of them than there are.
         let entries = config.locks_max as u32;
-        match VerbsHost::open(&choice, slots, entries, shared_qp) {
+        let opened = match config.is_one_sided() {
+            true => VerbsHost::open(&choice, slots, entries, shared_qp)
+                .map(|(host, memory)| (host, Memory::Nic(memory))),
+            // sealed frames alone: the CPU's atomics are faster, and shm may be beside them
+            false => VerbsHost::open_for_frames(&choice)
+                .and_then(|host| Ok((host, Memory::Cpu(cpu_memory(slots)?)))),
+        };
+        match opened {
             Ok((host, memory)) => {
-                log::info!("lock memory belongs to RDMA device {name}, port {port}, GID {gid}");
-                return Ok((Memory::Nic(memory), Some((host, name))));
+                let what = match &memory {
+                    Memory::Nic(_) => "lock memory belongs to",
+                    Memory::Cpu(_) => "sealed frames go over",
+                };
+                log::info!("{what} RDMA device {name}, port {port}, GID {gid}");
+                return Ok((memory, Some((host, name))));
             }
             Err(error) if need == Need::Must => return Err(StartError::Verbs(error)),
             Err(error) => log::warn!("RDMA device {name} is not used: {error}"),
         }
     }
-    Ok((Memory::Cpu(CpuMemory::create(slots, HANDLES_MAX as u32)?), None))
+    Ok((Memory::Cpu(cpu_memory(slots)?), None))
+}
+
+fn cpu_memory(slots: u32) -> Result<CpuMemory, FabricError> {
+    CpuMemory::create(slots, HANDLES_MAX as u32)
 }
 
 /// How many clients the limits of this process allow.
-fn capacity(config: &ServerConfig, memory: &Memory, shm: bool) -> Result<Capacity, StartError> {
+fn capacity(
+    config: &ServerConfig,
+    memory: &Memory,
+    offers: &Offers,
+) -> Result<Capacity, StartError> {
     let limits = ProcessLimits::of_this_process()
         .map_err(|source| StartError::Thread { thread: "command", source })?;
     let locked_bytes = match memory {
-        Memory::Cpu(_) => 0,
         Memory::Nic(_) => u64::from(memory.slots()) * 32 + u64::from(memory.ledger_entries()) * 8,
+        Memory::Cpu(_) if offers.has(FabricKind::Sealed) => SealedPeer::RING_BYTES,
+        Memory::Cpu(_) => 0,
     };
-    Ok(Capacity::new(Needs { clients_max: config.clients_max, shm, locked_bytes }, &limits))
+    let (clients_max, shm) = (config.clients_max, offers.let_map());
+    Ok(Capacity::new(Needs { clients_max, shm, locked_bytes }, &limits))
 }
 
 /// Where the clients are kept, and those that are: beside the state file.

@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind};
 use super::host::{Arrival, PeerId};
 use super::peer::VerbsPeer;
 use crate::sealing::{Opener, SealSecrets, Sealer, OVERHEAD};
-use crate::verbs::device::messages::{Event, MessageError};
+use crate::verbs::device::messages::{Event, MessageError, RECORD_BYTES, RING_SLOTS};
 
 /// Bytes that wait to be taken from which on the client gets no credit for more.
 const ARRIVED_MAX: usize = 32 * 1024;
@@ -32,6 +32,9 @@ pub struct SealedPeer {
 }
 
 impl SealedPeer {
+    /// Bytes that are registered with the device for each client.
+    pub const RING_BYTES: u64 = 2 * RING_SLOTS as u64 * RECORD_BYTES as u64;
+
     pub(super) fn new(peer: VerbsPeer, secrets: SealSecrets, record_bytes: u32) -> Self {
         let (sealer, opener) = secrets.of_primary();
         let plaintext_max = record_bytes as usize - OVERHEAD;

@@ -236,7 +236,9 @@ pub(crate) fn verbs_use(word: &str) -> Result<VerbsUse, &'static str> {
         "auto" => Ok(VerbsUse::Auto),
         "on" => Ok(VerbsUse::On),
         "off" => Ok(VerbsUse::Off),
-        _ => Err("this is none of auto, on, off"),
+        "sealed" => Ok(VerbsUse::Sealed),
+        "one-sided" => Ok(VerbsUse::OneSided),
+        _ => Err("this is none of auto, on, sealed, one-sided, off"),
     }
 }
 
