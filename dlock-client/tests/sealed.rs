@@ -68,12 +68,11 @@ fn locks_of_all_kinds_batches_and_objects_work_and_exclude() {
         let (of_a, of_b) = (got(&a, &name, lock_type), got(&b, &name, lock_type));
         assert_eq!(status(a.trylock(of_a, X, 100)), Success, "{name}");
         assert_ne!(status(b.trylock(of_b, X, 100)), Success, "{name}");
-        assert_eq!(status(a.extend(of_a, X, 200)), Success, "{name}");
         assert_eq!(status(a.unlock(of_a)), Success, "{name}");
         assert_eq!(status(b.lock(of_b, X, 100)), Success, "{name}");
         assert_eq!(status(b.unlock(of_b)), Success, "{name}");
     }
-    let shared = got(&a, "Rw", LockType::Rw);
+    let shared = got(&a, "shared", LockType::Rw);
     assert_eq!(status(a.lock(shared, S, 100)), Success);
     let object = a.object_create(b"counted", 100, 7).unwrap();
     assert_eq!(a.object_get(b"counted", 100), Ok(object));
@@ -107,7 +106,7 @@ fn a_waiter_is_granted_what_a_holder_gives_back_or_leaves_behind() {
         let name = format!("{lock_type:?}");
         let (held, wanted) = (got(&holder, &name, lock_type), got(&waiter, &name, lock_type));
         for leaves in [false, true] {
-            assert_eq!(status(holder.trylock(held, X, 0)), Success, "{name}");
+            assert_eq!(status(holder.trylock(held, X, 1_000)), Success, "{name}");
             thread::scope(|scope| {
                 let waits = scope.spawn(|| status(waiter.lock(wanted, X, 100)));
                 thread::sleep(Duration::from_millis(300)); // it is queued by then, or tries
@@ -182,7 +181,7 @@ fn one_sided_verbs_are_for_those_who_may_do_everything() {
     let (of_some, of_all) = (got(&some, "s/1", LockType::Fair), got(&all, "s/1", LockType::Fair));
     for _ in 0..50 {
         assert_eq!(status(some.lock(of_some, X, 100)), Success);
-        assert_eq!(status(all.trylock(of_all, X, 100)), Fail);
+        assert_ne!(status(all.trylock(of_all, X, 100)), Success);
         assert_eq!(status(some.unlock(of_some)), Success);
         assert_eq!(status(all.lock(of_all, X, 100)), Success);
         assert_eq!(status(all.unlock(of_all)), Success);
@@ -211,7 +210,7 @@ fn a_revoked_certificate_ends_the_sealed_session() {
     let server = server.expect("the primary starts");
     let (good, bad) = (join(&server, ca.tls("good")), join(&server, ca.tls("bad")));
     let (of_good, of_bad) = (got(&good, "l", LockType::Atomic), got(&bad, "l", LockType::Atomic));
-    assert_eq!(status(bad.trylock(of_bad, X, 0)), Success);
+    assert_eq!(status(bad.trylock(of_bad, X, 1_000)), Success);
     ca.revokes(&[ca.last_serial()]);
     server.reload_tls();
     eventually(20, "the lock is free", || status(good.trylock(of_good, X, 100)) == Success);
@@ -262,7 +261,7 @@ fn the_end_of_the_primary_is_noticed_by_who_waits() {
     let Some(server) = primary(&ca, ServerConfig::default()) else { return };
     let (holder, waiter) = (join(&server, ca.tls("h")), join(&server, ca.tls("w")));
     let (held, wanted) = (got(&holder, "l", LockType::Fair), got(&waiter, "l", LockType::Fair));
-    assert_eq!(status(holder.trylock(held, X, 0)), Success);
+    assert_eq!(status(holder.trylock(held, X, 1_000)), Success);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {

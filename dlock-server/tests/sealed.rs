@@ -112,6 +112,7 @@ struct Rogue {
     sealer: Sealer,
     opener: Opener,
     cq: Arc<Cq>,
+    seq: u64,
 }
 
 impl Rogue {
@@ -127,12 +128,13 @@ impl Rogue {
         qp.connect(&verbs.chains.into()).unwrap();
         let secrets = liveness.tls.seal_secrets(session.client).unwrap();
         let (sealer, opener) = secrets.of_client();
-        Self { liveness, messages, sealer, opener, cq }
+        Self { liveness, messages, sealer, opener, cq, seq: 0 }
     }
 
     fn ping(&mut self) -> Vec<u8> {
         let (mut frame, mut record) = (Vec::new(), Vec::new());
-        codec::encode(&Frame::Request(Seq(1), Request::Ping), &mut frame);
+        self.seq += 1;
+        codec::encode(&Frame::Request(Seq(self.seq), Request::Ping), &mut frame);
         self.sealer.seal(&frame, &mut record).unwrap();
         record
     }
