@@ -191,11 +191,21 @@ impl ServerConfig {
     /// Whether clients may come over this fabric, if this host can offer it.
     pub fn allows(&self, kind: FabricKind) -> bool {
         match kind {
-            FabricKind::Verbs => self.verbs != VerbsUse::Off && self.is_one_sided(),
-            FabricKind::Sealed => self.verbs != VerbsUse::Off && self.tls.is_some(),
+            FabricKind::Verbs | FabricKind::Sealed => {
+                self.verbs != VerbsUse::Off && self.kinds().any(|one| one == kind)
+            }
             FabricKind::Shm => self.shm,
             FabricKind::Tcp => self.tcp,
         }
+    }
+
+    /// The fabrics that its switches decide about: verbs are sealed with TLS, and else are not.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = FabricKind> + '_ {
+        FabricKind::ALL.into_iter().filter(|kind| match kind {
+            FabricKind::Verbs => self.is_one_sided(),
+            FabricKind::Sealed => self.tls.is_some(),
+            _ => true,
+        })
     }
 
     /// Whether verbs, where they are used, are one-sided: clients reach the memory by the device.
@@ -216,8 +226,8 @@ impl ServerConfig {
 
     /// What to say if every fabric is turned off, as the end of a sentence.
     pub fn no_fabric(&self) -> Option<String> {
-        let none = !FabricKind::ALL.into_iter().any(|kind| self.allows(kind));
-        none.then(|| format!("{} are all off: clients need one", listed(FabricKind::ALL, "and")))
+        let none = !self.kinds().any(|kind| self.allows(kind));
+        none.then(|| format!("{} are all off: clients need one", listed(self.kinds(), "and")))
     }
 }
 
@@ -276,7 +286,7 @@ mod tests {
     fn each_fabric_has_a_switch_and_one_that_is_on_is_enough() {
         let good = ServerConfig::default();
         assert!(!good.allows(FabricKind::Sealed), "without TLS there are no keys");
-        for kind in FabricKind::ALL.into_iter().filter(|&kind| kind != FabricKind::Sealed) {
+        for kind in good.kinds() {
             assert!(good.allows(kind) && !good.clone().without(kind).allows(kind), "{kind}");
             let others = FabricKind::ALL.into_iter().filter(|&other| other != kind);
             let alone = others.fold(good.clone(), ServerConfig::without);

@@ -18,7 +18,8 @@ const UNI_CONN: u8 = 1;
 pub(super) static FABRIC: Fabric = Fabric {
     kind: FabricKind::Verbs,
     what: "verbs",
-    remedy: "start it on a host with an RDMA device",
+    remedy:
+        "start it on a host with an RDMA device; with TLS take sealed, or have it serve one-sided",
     attach,
     failure,
     level,

@@ -86,7 +86,7 @@ pub(crate) fn open_all(setting: &Setting<'_>) -> Result<Vec<Opened>, StartError>
     let opened: Vec<Opened> = opened.filter_map(Result::transpose).collect::<Result<_, _>>()?;
     if opened.is_empty() {
         let (on, off): (Vec<_>, Vec<_>) =
-            FabricKind::ALL.into_iter().partition(|&kind| setting.config.allows(kind));
+            setting.config.kinds().partition(|&kind| setting.config.allows(kind));
         let (on, off) = (listed(on, "and"), listed(off, "and"));
         let why = format!("{off} are off, and {on} cannot be used here: clients need one of them");
         return Err(StartError::Config(why));

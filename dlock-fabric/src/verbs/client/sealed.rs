@@ -15,15 +15,16 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
-use dlock_core::control::{Attach, FabricKind, VerbsAttach};
+use dlock_core::control::{Attach, FabricKind, VerbsAttach, VerbsAttached};
 
 use super::executor::VerbsOptions;
 use crate::clock::ClockEstimate;
 use crate::error::FabricError;
 use crate::handshake;
 use crate::net;
-use crate::sealing::{Opener, Sealer, OVERHEAD};
+use crate::sealing::{Opener, SealSecrets, Sealer, OVERHEAD};
 use crate::stream::Stream;
 use crate::sys::deadline_in;
 use crate::tcp::TcpExecutor;
@@ -64,32 +65,18 @@ impl TcpExecutor {
         let deadline = deadline_in(net::CONNECT_WAIT);
         let socket = OwnedFd::from(net::connect(addr)?);
         let mut session = TlsSession::shaken(tls, addr.ip(), socket.as_fd(), deadline)?;
-        let verbs = VerbsAttach {
-            chains: qp.endpoint().into(),
-            messages: None,
-            ring_slots: RING_SLOTS,
-            message_bytes: RECORD_BYTES,
-        };
+        let verbs = wanted(&qp);
         let attach = Attach { fabric: FabricKind::Sealed, verbs: Some(verbs), ..*attach };
         let secrets = session.seal_secrets(attach.client)?;
         let attached = handshake::attach_sealed(socket.as_fd(), &mut session, &attach, deadline)?;
         let primary = attached.verbs.ok_or(FabricError::Unexpected)?;
-        let bytes = primary.message_bytes.min(RECORD_BYTES);
-        if primary.messages.is_some() || bytes as usize <= OVERHEAD {
-            return Err(FabricError::Unexpected);
-        }
-        let spec = MessageSpec { slots: RING_SLOTS, peer_slots: primary.ring_slots, bytes };
-        let messages = Messages::new(&qp, spec)?;
-        qp.connect_until(&primary.chains.into(), options.until)?;
-        let cq = Arc::clone(qp.recv_cq());
-        let channel = cq.channel().cloned().ok_or(FabricError::Unexpected)?;
-        let end = SealedEnd::new(messages, secrets.of_client(), bytes, (cq, channel));
+        let end = SealedEnd::connect(&qp, &primary, secrets, options.until)?;
         Ok(Self::over(FabricKind::Sealed, Stream::over_verbs(socket, end), clock))
     }
 }
 
 /// A queue pair that is not connected yet.
-fn open(options: &VerbsOptions) -> Result<Arc<Qp>, FabricError> {
+pub(in crate::verbs) fn open(options: &VerbsOptions) -> Result<Arc<Qp>, FabricError> {
     let found = devices()?;
     let choice =
         choose(&found, options.device.as_deref(), &options.eid).map_err(VerbsError::from)?;
@@ -106,6 +93,16 @@ fn open(options: &VerbsOptions) -> Result<Arc<Qp>, FabricError> {
         psn: random_psn(),
     };
     Ok(Qp::new(&Pd::new(&context)?, spec)?)
+}
+
+/// What the primary is told of it.
+pub(in crate::verbs) fn wanted(qp: &Qp) -> VerbsAttach {
+    VerbsAttach {
+        chains: qp.endpoint().into(),
+        messages: None,
+        ring_slots: RING_SLOTS,
+        message_bytes: RECORD_BYTES,
+    }
 }
 
 /// One end of the path: single steps that never wait.
@@ -127,26 +124,35 @@ pub(crate) struct SealedEnd {
 }
 
 impl SealedEnd {
-    fn new(
-        messages: Messages,
-        (sealer, opener): (Sealer, Opener),
-        record_bytes: u32,
-        (cq, channel): (Arc<Cq>, Arc<Channel>),
-    ) -> Self {
-        let plaintext_max = record_bytes as usize - OVERHEAD;
-        let (record, arrived, taken, is_armed) = (Vec::new(), Vec::new(), 0, false);
-        Self {
+    /// Connects the queue pair to the primary's.
+    pub(in crate::verbs) fn connect(
+        qp: &Arc<Qp>,
+        primary: &VerbsAttached,
+        secrets: SealSecrets,
+        until: Option<Instant>,
+    ) -> Result<Self, FabricError> {
+        let bytes = primary.message_bytes.min(RECORD_BYTES);
+        if primary.messages.is_some() || bytes as usize <= OVERHEAD {
+            return Err(FabricError::Unexpected);
+        }
+        let spec = MessageSpec { slots: RING_SLOTS, peer_slots: primary.ring_slots, bytes };
+        let messages = Messages::new(qp, spec)?;
+        qp.connect_until(&primary.chains.into(), until)?;
+        let cq = Arc::clone(qp.recv_cq());
+        let channel = cq.channel().cloned().ok_or(FabricError::Unexpected)?;
+        let (sealer, opener) = secrets.of_client();
+        Ok(Self {
             messages,
             sealer,
             opener,
-            plaintext_max,
-            record,
-            arrived,
-            taken,
-            is_armed,
+            plaintext_max: bytes as usize - OVERHEAD,
+            record: Vec::new(),
+            arrived: Vec::new(),
+            taken: 0,
+            is_armed: false,
             cq,
             channel,
-        }
+        })
     }
 
     /// Where to sleep for completions.
