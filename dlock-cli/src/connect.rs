@@ -96,7 +96,8 @@ fn has_device() -> bool {
     dlock_fabric::VerbsHost::choose(None, &[0; 16]).is_ok()
 }
 
-/// The fabrics that a primary without TLS and a client on this host can use, in the order of `auto`.
+/// The fabrics that a primary without TLS and a client on this host can use, in the order of
+/// `auto`.
 pub fn usable() -> Vec<FabricKind> {
     let has_device = has_device();
     let usable = |kind: &FabricKind| match kind {

@@ -22,7 +22,8 @@
 //! *Over queue pairs* the leader sleeps for completions, and sends what waits when credit comes;
 //! a sender without credit looks again and again. The socket says nothing but that it has ended.
 //!
-//! Lock order: `rx` (held by the leader alone), `out`, `carrier`, `inbox`. Only `rx` is held asleep.
+//! Lock order: `rx` (held by the leader alone), `out`, `carrier`, `inbox`. Only `rx` is held
+//! asleep.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

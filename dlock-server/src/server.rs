@@ -14,13 +14,12 @@ use std::time::{Duration, Instant};
 use dlock_core::counters::COUNTERS;
 use dlock_core::fabric::{self, Executes, FabricKind};
 use dlock_core::ids::Epoch;
-use dlock_core::limits::HANDLES_MAX;
 use dlock_core::membership::Rules;
 use dlock_core::primary::{Primary, PrimaryConfig};
 use dlock_core::rate::Rate;
 use dlock_fabric::threads::ProcessLimits;
 use dlock_fabric::tls::Tls;
-use dlock_fabric::{threads, CpuMemory, FabricError, SealedPeer, VerbsHost};
+use dlock_fabric::{threads, SealedPeer, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, Notify};
@@ -31,7 +30,7 @@ use crate::command::{self, Worker};
 use crate::config::{cpus, Rule, ServerConfig};
 use crate::control::{self, secure, ServerInfo};
 use crate::cpuset::CpuSet;
-use crate::device::{self, Need};
+use crate::device;
 use crate::epoch::{self, ServerClock};
 use crate::error::StartError;
 use crate::mailbox::{mailbox, Event, Mailbox};
@@ -41,8 +40,6 @@ use crate::transport::{self, Opened, Setting};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1_024;
-/// `trans_mode_t` of the C API: one queue pair for chains and messages.
-const UNI_CONN: u8 = 1;
 /// How long a look at the counters may take.
 const ASK_WAIT: Duration = Duration::from_secs(5);
 
@@ -82,7 +79,7 @@ impl Server {
             addr: SocketAddr::new(config.bind, config.port),
             source,
         })?;
-        let (memory, device) = memory(&config)?;
+        let (memory, device) = device::memory(&config)?;
         let setting = Setting { config: &config, device: device.as_ref() };
         let transports = transport::open_all(&setting)?;
         let offers = Offers::of(&transports);
@@ -349,44 +346,6 @@ impl ExitReason {
             self.ended.notify_one();
         }
     }
-}
-
-/// The device that is served on, with its name.
-type Device = (Arc<VerbsHost>, String);
-
-/// The lock memory, in the domain that the configuration and this host give it.
-fn memory(config: &ServerConfig) -> Result<(Memory, Option<Device>), StartError> {
-    let slots = (config.locks_max + config.objects_max) as u32;
-    if let Some((choice, need)) = device::choose(config)? {
-        let (name, port, gid) = (choice.device.clone(), choice.port, choice.gid.gid);
-        let shared_qp = config.tp_mode == UNI_CONN;
-        // A client's locks are numbered densely: it has no more of them than there are.
-        let entries = config.locks_max as u32;
-        let opened = match config.is_one_sided() {
-            true => VerbsHost::open(&choice, slots, entries, shared_qp)
-                .map(|(host, memory)| (host, Memory::Nic(memory))),
-            // sealed frames alone: the CPU's atomics are faster, and shm may be beside them
-            false => VerbsHost::open_for_frames(&choice)
-                .and_then(|host| Ok((host, Memory::Cpu(cpu_memory(slots)?)))),
-        };
-        match opened {
-            Ok((host, memory)) => {
-                let what = match &memory {
-                    Memory::Nic(_) => "lock memory belongs to",
-                    Memory::Cpu(_) => "sealed frames go over",
-                };
-                log::info!("{what} RDMA device {name}, port {port}, GID {gid}");
-                return Ok((memory, Some((host, name))));
-            }
-            Err(error) if need == Need::Must => return Err(StartError::Verbs(error)),
-            Err(error) => log::warn!("RDMA device {name} is not used: {error}"),
-        }
-    }
-    Ok((Memory::Cpu(cpu_memory(slots)?), None))
-}
-
-fn cpu_memory(slots: u32) -> Result<CpuMemory, FabricError> {
-    CpuMemory::create(slots, HANDLES_MAX as u32)
 }
 
 /// How many clients the limits of this process allow.

@@ -321,7 +321,9 @@ fn exit_codes_are_as_the_help_says() {
         assert!(help.contains(part), "{part} is missing in the help");
     }
     assert_eq!(output(&["--no-such-option"]).0, Some(2));
-    let off = FabricKind::without_device().map(|kind| format!("--no-{kind}")).chain(["--verbs=off".to_string()]);
+    let off = FabricKind::without_device()
+        .map(|kind| format!("--no-{kind}"))
+        .chain(["--verbs=off".to_string()]);
     let off: Vec<String> = off.collect();
     let (code, _, errors) = output(&off.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(code == Some(2) && errors.contains("are all off"), "{code:?} {errors}");

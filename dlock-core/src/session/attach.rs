@@ -6,8 +6,8 @@
 //!   auto                          the first in the order of `FabricKind::ALL` that the primary
 //!                                 offers and that works from this host
 //! ```
-//! A device that was named must work if the primary offers verbs or sealed, and an eid must be a port's if
-//! this host has ports that can be used.
+//! A device that was named must work if the primary offers verbs or sealed, and an eid must be a
+//! port's if this host has ports that can be used.
 
 use crate::control::Session;
 use crate::fabric::{FabricKind, FabricSet};
@@ -21,8 +21,8 @@ use crate::status::Status;
 pub enum PathChoice {
     /// The first of [`FabricKind::ALL`] that the primary offers and that works from this host:
     /// RDMA verbs where this host has a port that can be used, shared memory where the primary is
-    /// on this host and permits it, sealed where there are ports and TLS, tcp from everywhere. The environment variable `DLOCK_FABRIC`
-    /// overrides it.
+    /// on this host and permits it, sealed verbs where there are a port and TLS, tcp from
+    /// everywhere. The environment variable `DLOCK_FABRIC` overrides it.
     #[default]
     Auto,
     /// This one, or no session.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Attach{queue pair} ──TLS──▶ primary            keys: of this TLS session's exporter
-//!   Attached{queue pair} ◀─────┘                   the connection stays open: its end is the path's
+//!   Attached{queue pair} ◀─────┘                   the connection stays open: its end ends it
 //!   write ─▶ Sealer ─ a record ─▶ Messages ──SEND──▶            as far as there is credit
 //!   read ◀── Opener ◀─ a record ── Messages ◀── completions ◀── the primary
 //! ```

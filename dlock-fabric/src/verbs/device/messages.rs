@@ -204,7 +204,7 @@ impl Messages {
         self.post(message, true)
     }
 
-    /// Gives no buffer of a message back from now on: the peer has credit for a ring of them at most.
+    /// Gives no buffer of a message back from now on: the peer has credit for a ring of them.
     pub fn hold(&mut self) {
         self.held.get_or_insert_default();
     }
