@@ -46,6 +46,9 @@ use crate::verbs::{Channel, SealedEnd};
 const OUT_MAX: usize = 4 * FRAME_LEN_MAX;
 /// How long a frame may take to reach the socket before its sender goes on.
 const LINGER: Duration = Duration::from_secs(1);
+/// How long to look for a completion before sleeping: a round trip of a software device, and many
+/// of a real one.
+const SPIN_DEVICE: Duration = Duration::from_micros(200);
 /// Between two looks for credit of a queue pair.
 const CREDIT_PAUSE: Duration = Duration::from_micros(200);
 
@@ -319,7 +322,8 @@ impl Stream {
 
     /// As [`sys::receive_until`], and sends what is left while it sleeps.
     fn receive(&self, into: &mut [u8], deadline: Instant) -> io::Result<Option<usize>> {
-        let spin_until = (Instant::now() + SPIN).min(deadline);
+        let spin = if self.channel.is_some() { SPIN_DEVICE } else { SPIN };
+        let spin_until = (Instant::now() + spin).min(deadline);
         loop {
             if let Some(len) = self.receive_now(into)? {
                 return Ok(Some(len));
