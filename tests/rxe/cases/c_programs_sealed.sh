@@ -4,7 +4,7 @@
 # net: pair
 # here: yes
 # rank: 3
-# limit: 300
+# limit: 400
 bin=${RXE_BIN:?}
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT

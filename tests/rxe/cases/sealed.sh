@@ -5,7 +5,7 @@
 # net: pair
 # here: yes
 # rank: 1
-# limit: 300
+# limit: 400
 set -e
 # shellcheck source=tests/rxe/guest/rust.sh
 . tests/rxe/guest/rust.sh
