@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_client::{Client, ClientConfig, Config, Error, Instance};
-use dlock_core::fabric::{Executes, FabricKind};
+use dlock_core::fabric::FabricKind;
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::status::Status;
 
@@ -96,10 +96,14 @@ fn has_device() -> bool {
     dlock_fabric::VerbsHost::choose(None, &[0; 16]).is_ok()
 }
 
-/// The fabrics that a primary and a client on this host can use, in the order of `auto`.
+/// The fabrics that a primary without TLS and a client on this host can use, in the order of
+/// `auto`.
 pub fn usable() -> Vec<FabricKind> {
     let has_device = has_device();
-    let usable = |kind: &FabricKind| has_device || kind.executes() != Executes::Device;
+    let usable = |kind: &FabricKind| match kind {
+        FabricKind::Sealed => false,
+        kind => has_device || !kind.needs_device(),
+    };
     FabricKind::ALL.into_iter().filter(usable).collect()
 }
 

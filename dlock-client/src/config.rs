@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use dlock_core::fabric::Executes;
 use dlock_core::limits::PORT_DEFAULT;
 pub use dlock_core::session::PathChoice as FabricChoice;
 use dlock_core::session::SILENCE_NS;
@@ -105,7 +104,7 @@ impl ClientConfig {
         let names_a_port = self.device.is_some() || self.eid != [0; 16];
         let may_use_a_port = match fabric {
             FabricChoice::Auto => true,
-            FabricChoice::Only(kind) => kind.executes() == Executes::Device,
+            FabricChoice::Only(kind) => kind.needs_device(),
         };
         if names_a_port && !may_use_a_port {
             log::info!("device and eid are not used: {fabric} is demanded");

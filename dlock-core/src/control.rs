@@ -7,8 +7,8 @@
 //!          ──Attach{client, secret}──▶ a second connection becomes the command channel:
 //!          ◀─Attached─                 TCP to the same port, or the Unix socket of the offer
 //! ```
-//! With verbs the exchange carries both ends of the queue pairs, and the connection stays open as
-//! liveness connection: whoever closes it ends the session's data path.
+//! With verbs and sealed the exchange carries both ends of the queue pairs, and the connection
+//! stays open as liveness connection: whoever closes it ends the session's data path.
 //!
 //! `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` have grown in version 2: fields at
 //! the end, which a peer of version 1 does not send. Fields that a later version adds after them
@@ -272,7 +272,7 @@ pub struct Attach {
     pub secret: Secret,
     /// Which executor is on the other end.
     pub fabric: FabricKind,
-    /// The client's queue pairs; there if `fabric` is `Verbs`, and only then.
+    /// The client's queue pairs; there if `fabric` needs a device, and only then.
     pub verbs: Option<VerbsAttach>,
     /// The version the client speaks; `None`: version 1. The answer is laid out accordingly.
     pub version: Option<u8>,
@@ -290,10 +290,15 @@ pub struct Attached {
     pub ledger_entries: u32,
     /// Server clock minus this host's CLOCK_BOOTTIME, nanoseconds (shm only; else 0).
     pub clock_offset_ns: u64,
-    /// The primary's queue pairs and memory (verbs only).
+    /// The primary's queue pairs and memory (fabrics that need a device).
     pub verbs: Option<VerbsAttached>,
     /// See [`Terms::until`]; `None`: a session of version 1, or refused.
     pub until: Option<ServerTime>,
+}
+
+impl VerbsRegion {
+    /// No memory at all.
+    pub const EMPTY: Self = Self { base: 0, bytes: 0, rkey: 0 };
 }
 
 impl Attached {
@@ -334,7 +339,7 @@ pub struct VerbsRegion {
 /// What a verbs client has, and what it wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsAttach {
-    /// The queue pair that chains go out on.
+    /// The queue pair that chains go out on; of `Sealed` it carries everything.
     pub chains: VerbsEndpoint,
     /// The queue pair of the messages; `None`: they share that of the chains.
     pub messages: Option<VerbsEndpoint>,
@@ -357,7 +362,7 @@ pub struct VerbsAttached {
     pub chains: VerbsEndpoint,
     /// The queue pair for messages, if the client has one.
     pub messages: Option<VerbsEndpoint>,
-    /// The slots: remote read and atomics.
+    /// The slots: remote read and atomics. Of `Sealed` this region and the next are empty.
     pub slots: VerbsRegion,
     /// The client's ledger: remote write.
     pub ledger: VerbsRegion,

@@ -5,7 +5,8 @@
 //!   kind    on the wire   executes a client's chains      let near the memory in recovery
 //!   verbs   2             the primary's device            no: nothing there can refuse a chain
 //!   shm     0             the client's own threads        yes: the memory has a gate
-//!   tcp     1             the primary's command thread    yes: it refuses chains itself
+//!   sealed  3             the primary's command thread    yes: it refuses chains itself
+//!   tcp     1             the primary's command thread    yes: as above
 //! ```
 //! This is the only list in the core. Everything else asks a [`FabricKind`] for what it needs, so
 //! a new fabric is a line below; ARCHITECTURE.md says which modules come with it.
@@ -48,6 +49,9 @@ fabrics! {
     Verbs = 2, "verbs", Device;
     /// Mapped memory on one host.
     Shm = 0, "shm", Client;
+    /// Frames, sealed and sent over RDMA queue pairs, executed by the primary's command thread:
+    /// what a TLS session has in place of verbs.
+    Sealed = 3, "sealed", Primary;
     /// Frames executed by the primary's command thread.
     Tcp = 1, "tcp", Primary;
 }
@@ -75,9 +79,14 @@ impl FabricKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
+    /// Whether both ends need an RDMA device: their attach exchange carries queue pairs.
+    pub const fn needs_device(self) -> bool {
+        matches!(self, Self::Verbs | Self::Sealed)
+    }
+
     /// All that need no device, in the order in which a client tries them.
     pub fn without_device() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|kind| kind.executes() != Executes::Device)
+        Self::ALL.into_iter().filter(|kind| !kind.needs_device())
     }
 }
 
@@ -211,12 +220,16 @@ mod tests {
         let (shm, verbs) = (FabricKind::Shm, FabricKind::Verbs);
         let without: Vec<_> = FabricKind::without_device().collect();
         assert!(without.contains(&shm) && !without.contains(&verbs));
+        assert!(!without.contains(&FabricKind::Sealed));
+        for kind in FabricKind::ALL {
+            assert!(kind.executes() != Executes::Device || kind.needs_device(), "{kind}");
+        }
     }
 
     #[test]
     fn numbers_on_the_wire_do_not_change() {
-        use FabricKind::{Shm, Tcp, Verbs};
-        assert_eq!([Shm as u8, Tcp as u8, Verbs as u8], [0, 1, 2]);
+        use FabricKind::{Sealed, Shm, Tcp, Verbs};
+        assert_eq!([Shm as u8, Tcp as u8, Verbs as u8, Sealed as u8], [0, 1, 2, 3]);
     }
 
     #[test]

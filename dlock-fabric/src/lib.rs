@@ -8,6 +8,7 @@
 //!   TcpExecutor ─ Stream ── chains and messages, TCP ────▶ command thread ── chains ──▶ CpuMemory
 //!   VerbsExecutor ── NIC atomics ──▶ slots, ledger ◀── NIC atomics, by a loopback ── NicMemory
 //!        └─ SEND/RECV ─────────────▶ VerbsHost ──▶ command thread
+//!   TcpExecutor ─ Stream ─ SealedEnd ─ SEND/RECV ─▶ SealedPeer ──▶ command thread: as of tcp
 //! ```
 //!
 //! What this crate does not do: decide anything about locks, serve connections (it has the pieces
@@ -20,6 +21,7 @@
 
 pub mod atomic;
 pub mod baseline;
+mod carrier;
 pub mod clock;
 mod error;
 pub mod fds;
@@ -32,6 +34,7 @@ pub mod net;
 mod owner_mutex;
 mod published;
 mod refuse;
+pub mod sealing;
 mod server_clock;
 pub mod server_memory;
 mod shm;
@@ -50,5 +53,5 @@ pub use server_memory::CpuMemory;
 pub use shm::ShmExecutor;
 pub use tcp::TcpExecutor;
 pub use verbs::{
-    DeviceLost, NicMemory, VerbsExecutor, VerbsHost, VerbsOptions, VerbsPath, VerbsPeer,
+    DeviceLost, NicMemory, SealedPeer, VerbsExecutor, VerbsHost, VerbsOptions, VerbsPath, VerbsPeer,
 };

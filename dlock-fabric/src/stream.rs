@@ -15,31 +15,42 @@
 //! everybody who waits is told at once. A peer that does not read breaks nothing; calls to it
 //! end at their deadlines.
 //!
-//! *TLS.* With it both directions share one `TlsSession`: whoever reads may have to write (a key
-//! update is answered) and the other way round. It has a mutex of its own, for single steps that
-//! never wait. What it has sealed and the socket has not taken counts as backlog.
+//! *Sealed.* Both directions share one [`Carrier`]: whoever reads may have to write (a key update
+//! of TLS is answered, credit is returned) and the other way round. It has a mutex of its own, for
+//! single steps that never wait. What it has sealed and the socket has not taken counts as backlog.
 //!
-//! Lock order: `rx` (held by the leader alone), `out`, `tls`, `inbox`. Only `rx` is held asleep.
+//! *Over queue pairs* the leader sleeps for completions, and sends what waits when credit comes;
+//! a sender without credit looks again and again. The socket says nothing but that it has ended.
+//!
+//! Lock order: `rx` (held by the leader alone), `out`, `carrier`, `inbox`. Only `rx` is held
+//! asleep.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dlock_core::ids::Seq;
 use dlock_core::limits::FRAME_LEN_MAX;
 
+use crate::carrier::Carrier;
 use crate::fork::{NotInherited, Owner};
 use crate::frames::FrameBuffer;
 use crate::inbox::{lock, Answer, Broken, Expected, Inbox, Receiver};
 use crate::sys::{self, poll_until, receive_now, send_now, SPIN};
-use crate::tls_session::{Socket, TlsSession};
+use crate::tls_session::TlsSession;
+use crate::verbs::{Channel, SealedEnd};
 
 /// Bytes that may wait to be sent; beyond that, callers wait for room.
 const OUT_MAX: usize = 4 * FRAME_LEN_MAX;
 /// How long a frame may take to reach the socket before its sender goes on.
 const LINGER: Duration = Duration::from_secs(1);
+/// How long to look for a completion before sleeping: a round trip of a software device, and many
+/// of a real one.
+const SPIN_DEVICE: Duration = Duration::from_micros(200);
+/// Between two looks for credit of a queue pair.
+const CREDIT_PAUSE: Duration = Duration::from_micros(200);
 
 /// Why a frame was not sent. Nothing of it was, nor will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +65,9 @@ pub(crate) enum NotSent {
 pub(crate) struct Stream {
     fd: NotInherited<OwnedFd>,
     /// What everything is sealed with, if it is.
-    tls: Option<Mutex<TlsSession>>,
+    carrier: Option<Mutex<Carrier>>,
+    /// Where the leader sleeps, if that is not the socket.
+    channel: Option<Arc<Channel>>,
     owner: Owner,
     broken: AtomicBool,
     /// Bytes wait in `out`: whoever sleeps should look for room, too.
@@ -79,14 +92,25 @@ struct Out {
 
 impl Stream {
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self::sealed(fd, None)
+        Self::carried(fd, None, None)
     }
 
     /// The same of a connection whose handshake is done.
-    pub(crate) fn sealed(fd: OwnedFd, tls: Option<TlsSession>) -> Self {
+    pub(crate) fn sealed(fd: OwnedFd, tls: TlsSession) -> Self {
+        Self::carried(fd, Some(Carrier::Tls(Box::new(tls))), None)
+    }
+
+    /// Over queue pairs, beside this liveness connection.
+    pub(crate) fn over_verbs(fd: OwnedFd, end: SealedEnd) -> Self {
+        let channel = Arc::clone(end.channel());
+        Self::carried(fd, Some(Carrier::Verbs(Box::new(end))), Some(channel))
+    }
+
+    fn carried(fd: OwnedFd, carrier: Option<Carrier>, channel: Option<Arc<Channel>>) -> Self {
         Self {
             fd: NotInherited::new(fd),
-            tls: tls.map(Mutex::new),
+            carrier: carrier.map(Mutex::new),
+            channel,
             owner: Owner::current(),
             broken: AtomicBool::new(false),
             backlog: AtomicBool::new(false),
@@ -168,6 +192,9 @@ impl Stream {
         } else {
             drop(inbox);
         }
+        if self.channel.is_some() && !self.is_broken() && !self.is_line_alive() {
+            self.break_off();
+        }
         !self.is_broken()
     }
 
@@ -224,19 +251,17 @@ impl Stream {
 
     /// Sends what the socket takes.
     fn flush(&self, out: &mut Out) {
-        let mut tls = self.tls.as_ref().map(lock);
+        let mut carrier = self.carrier.as_ref().map(lock);
         let mut is_lost = false;
         loop {
-            let sent = match (&mut tls, out.waiting()) {
+            let sent = match (&mut carrier, out.waiting()) {
                 (None, []) => break,
                 (None, waiting) => send_now(self.fd.as_fd(), waiting),
-                (Some(tls), []) => match or_not_now(tls.flush(&mut Socket(self.fd.as_fd()))) {
+                (Some(carrier), []) => match or_not_now(carrier.flush(self.fd.as_fd())) {
                     Ok(_) => break,
                     Err(error) => Err(error),
                 },
-                (Some(tls), waiting) => {
-                    or_not_now(tls.write(&mut Socket(self.fd.as_fd()), waiting))
-                }
+                (Some(carrier), waiting) => or_not_now(carrier.write(self.fd.as_fd(), waiting)),
             };
             match sent {
                 Ok(Some(len)) => {
@@ -250,7 +275,7 @@ impl Stream {
                 }
             }
         }
-        out.is_held = tls.as_ref().is_some_and(|tls| tls.has_backlog());
+        out.is_held = carrier.as_ref().is_some_and(|carrier| carrier.has_backlog());
         if out.waiting().is_empty() {
             out.bytes.clear();
             out.sent = 0;
@@ -258,9 +283,9 @@ impl Stream {
             out.bytes.drain(..out.sent);
             out.sent = 0;
         }
-        // before `tls` is unlocked: a reader with something to send says so after this
+        // before `carrier` is unlocked: a reader with something to send says so after this
         self.backlog.store(!out.bytes.is_empty() || out.is_held, Ordering::Release);
-        drop(tls);
+        drop(carrier);
         if is_lost {
             self.break_off();
         }
@@ -268,15 +293,15 @@ impl Stream {
 
     /// Receives what is there; `None`: nothing yet.
     fn receive_now(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        let Some(tls) = &self.tls else { return receive_now(self.fd.as_fd(), into) };
-        let mut tls = lock(tls);
+        let Some(carrier) = &self.carrier else { return receive_now(self.fd.as_fd(), into) };
+        let mut carrier = lock(carrier);
         let received = loop {
-            match tls.read(&mut Socket(self.fd.as_fd()), into) {
+            match carrier.read(self.fd.as_fd(), into) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 received => break or_not_now(received),
             }
         };
-        if tls.has_backlog() {
+        if carrier.has_backlog() {
             self.backlog.store(true, Ordering::Release);
         }
         received
@@ -287,17 +312,24 @@ impl Stream {
     }
 
     fn sleep_until_writable(&self, deadline: Instant) {
-        if poll_until(self.fd.as_fd(), libc::POLLOUT, deadline).is_err() {
+        if self.channel.is_some() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            std::thread::sleep(left.min(CREDIT_PAUSE));
+        } else if poll_until(self.fd.as_fd(), libc::POLLOUT, deadline).is_err() {
             self.break_off();
         }
     }
 
     /// As [`sys::receive_until`], and sends what is left while it sleeps.
     fn receive(&self, into: &mut [u8], deadline: Instant) -> io::Result<Option<usize>> {
-        let spin_until = (Instant::now() + SPIN).min(deadline);
+        let spin = if self.channel.is_some() { SPIN_DEVICE } else { SPIN };
+        let spin_until = (Instant::now() + spin).min(deadline);
         loop {
             if let Some(len) = self.receive_now(into)? {
                 return Ok(Some(len));
+            }
+            if self.channel.is_some() && self.has_backlog() {
+                self.flush(&mut lock(&self.out)); // credit may have come
             }
             let now = Instant::now();
             if now >= deadline || self.is_broken() {
@@ -305,6 +337,10 @@ impl Stream {
             }
             if now < spin_until {
                 std::thread::yield_now();
+                continue;
+            }
+            if let Some(channel) = &self.channel {
+                self.sleep_for_completion(channel, deadline)?;
                 continue;
             }
             let mut events = libc::POLLIN;
@@ -315,6 +351,34 @@ impl Stream {
                 self.flush(&mut lock(&self.out));
             }
         }
+    }
+
+    /// Sleeps on a channel, once its next completion makes an event; the leader alone.
+    fn sleep_for_completion(&self, channel: &Channel, deadline: Instant) -> io::Result<()> {
+        let verbs = |step: fn(&mut SealedEnd) -> io::Result<bool>| match &self.carrier {
+            Some(carrier) => match &mut *lock(carrier) {
+                Carrier::Verbs(end) => step(end),
+                Carrier::Tls(_) => Ok(false),
+            },
+            None => Ok(false),
+        };
+        if verbs(SealedEnd::arm)? {
+            return Ok(()); // and look once more
+        }
+        let fds = [channel.as_fd(), self.fd.as_fd()];
+        let [event, liveness] = sys::readable_until(fds, deadline)?;
+        if liveness && !self.is_line_alive() {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        if event {
+            verbs(SealedEnd::take_event)?;
+        }
+        Ok(())
+    }
+
+    /// Of a liveness connection: neither closed nor spoken on.
+    fn is_line_alive(&self) -> bool {
+        matches!(receive_now(self.fd.as_fd(), &mut [0]), Ok(None))
     }
 
     /// Nothing comes or goes any more; wakes everybody, the peer too.

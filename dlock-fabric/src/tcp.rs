@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The executor for clients anywhere: chains travel as frames, and the primary's command thread
-//! executes them. The frames may travel over any stream of bytes: TCP is the one that is known.
+//! executes them. The frames may travel over any stream of bytes: TCP, or sealed queue pairs
+//! (`verbs/client/sealed.rs`).
 //!
 //! Chains, notes and requests share one ordered stream, so they reach the primary in the order
 //! in which they were given. A note is written to the socket before the call returns; only if
@@ -73,11 +74,10 @@ impl TcpExecutor {
     ) -> Result<Self, FabricError> {
         let (kind, deadline) = (FabricKind::Tcp, deadline_in(net::CONNECT_WAIT));
         let socket = OwnedFd::from(net::connect(addr)?);
-        let mut session = TlsSession::connect(tls, addr.ip())?;
-        session.shake_until(socket.as_fd(), deadline).map_err(FabricError::Handshake)?;
+        let mut session = TlsSession::shaken(tls, addr.ip(), socket.as_fd(), deadline)?;
         let attach = Attach { fabric: kind, verbs: None, ..*attach };
         handshake::attach_sealed(socket.as_fd(), &mut session, &attach, deadline)?;
-        Ok(Self::over(kind, Stream::sealed(socket, Some(session)), clock))
+        Ok(Self::over(kind, Stream::sealed(socket, session), clock))
     }
 
     /// Attaches over a connected stream socket.
@@ -107,7 +107,7 @@ impl TcpExecutor {
         Ok(Self::over(kind, Stream::new(socket), clock))
     }
 
-    fn over(kind: FabricKind, stream: Stream, clock: ClockEstimate) -> Self {
+    pub(crate) fn over(kind: FabricKind, stream: Stream, clock: ClockEstimate) -> Self {
         Self { kind, stream, clock: SharedEstimate::new(clock), ping: Mutex::default() }
     }
 

@@ -26,9 +26,12 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use dlock_core::ids::ClientId;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 
+use crate::error::FabricError;
+use crate::sealing::{SealSecrets, EXPORTER_LABEL};
 use crate::sys::{poll_until, receive_now, send_now};
 use crate::tls::{PeerChain, PeerIdentity, Tls, TlsError};
 
@@ -76,6 +79,18 @@ impl TlsSession {
     pub fn connect(tls: &Tls, primary: IpAddr) -> Result<Self, TlsError> {
         let name = ServerName::from(primary); // is not sent, and not checked
         Ok(Self::new(ClientConnection::new(tls.client(), name)?.into()))
+    }
+
+    /// Of a connection to the primary at this address, with the handshake done.
+    pub(crate) fn shaken(
+        tls: &Tls,
+        primary: IpAddr,
+        socket: BorrowedFd<'_>,
+        deadline: Instant,
+    ) -> Result<Self, FabricError> {
+        let mut session = Self::connect(tls, primary)?;
+        session.shake_until(socket, deadline).map_err(FabricError::Handshake)?;
+        Ok(session)
     }
 
     fn new(connection: Connection) -> Self {
@@ -130,6 +145,18 @@ impl TlsSession {
     pub fn chain(&self) -> PeerChain {
         let chain = self.connection.peer_certificates().unwrap_or_default();
         PeerChain(chain.iter().map(|certificate| certificate.clone().into_owned()).collect())
+    }
+
+    /// The secrets that this client's data path is sealed with where it runs over queue pairs.
+    ///
+    /// # Errors
+    /// The handshake is not done.
+    pub fn seal_secrets(&self, client: ClientId) -> Result<SealSecrets, TlsError> {
+        SealSecrets::export(client, |into, context| {
+            let exported =
+                self.connection.export_keying_material(into, EXPORTER_LABEL, Some(context));
+            exported.map(drop).map_err(TlsError::from)
+        })
     }
 
     /// Gives plaintext out, and reads the socket once if there is none. `Ok(0)`: the peer has

@@ -26,8 +26,12 @@ pub const RECOVERY_DEADLINE: Duration = Duration::from_secs(30);
 /// that waits for its answers.
 pub const FRAMES_PER_SECOND_MAX: u32 = 250_000;
 
-/// Whether a primary serves over RDMA verbs. With them its lock memory is in the device's
-/// atomicity domain, and shared memory is not offered.
+/// Whether a primary serves over RDMA verbs, and how.
+///
+/// One-sided: clients operate on the lock memory by the device, which is in the device's atomicity
+/// domain then; shared memory is not offered. Sealed: clients send sealed frames over queue pairs,
+/// and the primary executes their chains; the memory stays in the CPU's domain. With TLS verbs are
+/// sealed, unless one-sided ones are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerbsUse {
     /// On a host with an active RDMA port that has atomics. The environment variable
@@ -36,6 +40,12 @@ pub enum VerbsUse {
     Auto,
     /// Yes; without such a port the primary does not start.
     On,
+    /// The same; without TLS it is an error.
+    Sealed,
+    /// One-sided, beside TLS, too, and without such a port the primary does not start. Chains then
+    /// travel in the clear, and whoever changes the network can forge them. Clients that may not
+    /// do everything, by the rules, are offered sealed verbs.
+    OneSided,
     /// No.
     Off,
 }
@@ -78,8 +88,8 @@ pub struct ServerConfig {
     /// The address (GID) of the RDMA port to serve on; all zero: any. One that no port has is an
     /// error if this host has ports that can be used, no device is named, and verbs are not off.
     pub eid: [u8; 16],
-    /// What connections to the port are secured with; `None`: they are not. Verbs are not offered
-    /// beside it: their chains would travel in the clear.
+    /// What connections to the port are secured with; `None`: they are not. Verbs beside it are
+    /// sealed with keys of its sessions.
     pub tls: Option<Tls>,
     /// What clients may do by the names in their certificates; none: everything. With rules a
     /// client that none of them names is not let in. They need TLS.
@@ -169,10 +179,10 @@ impl ServerConfig {
             .or_else(|| wrong_rules(&self.rules, self.tls.is_some()))
             .or_else(|| self.no_fabric())
             .or_else(|| {
-                let both = self.tls.is_some() && self.verbs == VerbsUse::On;
-                both.then(|| {
-                    "verbs are on, and so is TLS, which does not cover them: turn verbs off, or \
-                     leave TLS out"
+                let keyless = self.tls.is_none() && self.verbs == VerbsUse::Sealed;
+                keyless.then(|| {
+                    "verbs are to be sealed without TLS, which their keys come from: configure \
+                     TLS, or turn verbs on or off"
                         .to_string()
                 })
             })
@@ -181,17 +191,33 @@ impl ServerConfig {
     /// Whether clients may come over this fabric, if this host can offer it.
     pub fn allows(&self, kind: FabricKind) -> bool {
         match kind {
-            FabricKind::Verbs => self.verbs != VerbsUse::Off,
+            FabricKind::Verbs | FabricKind::Sealed => {
+                self.verbs != VerbsUse::Off && self.kinds().any(|one| one == kind)
+            }
             FabricKind::Shm => self.shm,
             FabricKind::Tcp => self.tcp,
         }
     }
 
-    /// The same, with this fabric turned off.
+    /// The fabrics that its switches decide about: verbs are sealed with TLS, and else are not.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = FabricKind> + '_ {
+        FabricKind::ALL.into_iter().filter(|kind| match kind {
+            FabricKind::Verbs => self.is_one_sided(),
+            FabricKind::Sealed => self.tls.is_some(),
+            _ => true,
+        })
+    }
+
+    /// Whether verbs, where they are used, are one-sided: clients reach the memory by the device.
+    pub fn is_one_sided(&self) -> bool {
+        self.tls.is_none() || self.verbs == VerbsUse::OneSided
+    }
+
+    /// The same, with this fabric turned off; what needs a device has one switch.
     #[must_use]
     pub fn without(mut self, kind: FabricKind) -> Self {
         match kind {
-            FabricKind::Verbs => self.verbs = VerbsUse::Off,
+            FabricKind::Verbs | FabricKind::Sealed => self.verbs = VerbsUse::Off,
             FabricKind::Shm => self.shm = false,
             FabricKind::Tcp => self.tcp = false,
         }
@@ -200,8 +226,8 @@ impl ServerConfig {
 
     /// What to say if every fabric is turned off, as the end of a sentence.
     pub fn no_fabric(&self) -> Option<String> {
-        let none = !FabricKind::ALL.into_iter().any(|kind| self.allows(kind));
-        none.then(|| format!("{} are all off: clients need one", listed(FabricKind::ALL, "and")))
+        let none = !self.kinds().any(|kind| self.allows(kind));
+        none.then(|| format!("{} are all off: clients need one", listed(self.kinds(), "and")))
     }
 }
 
@@ -249,6 +275,7 @@ mod tests {
             ServerConfig { objects_max: usize::MAX, ..good.clone() },
             ServerConfig { recovery_clients: 1_001, ..good.clone() },
             ServerConfig { tp_mode: 2, ..good.clone() },
+            ServerConfig { verbs: VerbsUse::Sealed, ..good.clone() },
             FabricKind::ALL.into_iter().fold(good.clone(), ServerConfig::without),
         ] {
             assert!(wrong.out_of_range().is_some(), "{wrong:?}");
@@ -258,9 +285,10 @@ mod tests {
     #[test]
     fn each_fabric_has_a_switch_and_one_that_is_on_is_enough() {
         let good = ServerConfig::default();
-        for kind in FabricKind::ALL {
+        assert!(!good.allows(FabricKind::Sealed), "without TLS there are no keys");
+        for kind in good.kinds() {
             assert!(good.allows(kind) && !good.clone().without(kind).allows(kind), "{kind}");
-            let others = FabricKind::ALL.into_iter().filter(|&other| other != kind);
+            let others = good.kinds().filter(|&other| other != kind);
             let alone = others.fold(good.clone(), ServerConfig::without);
             assert!(alone.allows(kind) && alone.out_of_range().is_none(), "{kind}");
         }

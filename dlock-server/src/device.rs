@@ -9,24 +9,28 @@
 //!   otherwise                    the first active port; none: the fabrics that need no device,
 //!                                or, with verbs demanded, no start
 //! ```
-//! `DLOCK_FABRIC` decides where the configuration leaves it open: `verbs` demands them, a fabric
-//! that needs no device turns them off.
+//! `DLOCK_FABRIC` decides where the configuration leaves it open: `verbs` and `sealed` demand them,
+//! a fabric that needs no device turns them off.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use dlock_core::fabric::Executes;
+use dlock_core::limits::HANDLES_MAX;
 use dlock_core::session::PathChoice;
 use dlock_fabric::verbs::port_selection::NoPort;
 use dlock_fabric::verbs::{PortSelection, VerbsError};
-use dlock_fabric::FabricError;
+use dlock_fabric::{CpuMemory, FabricError, VerbsHost};
 
 use crate::config::{ServerConfig, VerbsUse};
 use crate::error::StartError;
+use crate::memory::Memory;
 
 /// Where the kernel lists RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
 /// What clients and primaries read to choose their fabric.
 const VARIABLE: &str = "DLOCK_FABRIC";
+/// `trans_mode_t` of the C API: one queue pair for chains and messages.
+const UNI_CONN: u8 = 1;
 
 /// Checks what the configuration says of devices, without opening one.
 ///
@@ -64,7 +68,7 @@ pub(crate) enum Need {
 /// `Verbs` if a device is named, or verbs are demanded, and there is none that can be used; or
 /// if only an eid is given, and it is not the address of any of the ports that can be used.
 pub(crate) fn choose(config: &ServerConfig) -> Result<Option<(PortSelection, Need)>, StartError> {
-    choose_with(config, effective_of(config), dlock_fabric::VerbsHost::choose)
+    choose_with(config, effective_of(config), VerbsHost::choose)
 }
 
 fn effective_of(config: &ServerConfig) -> VerbsUse {
@@ -78,7 +82,7 @@ fn effective(configured: VerbsUse, variable: Option<&str>) -> VerbsUse {
     let (VerbsUse::Auto, Some(variable)) = (configured, variable) else { return configured };
     match variable.parse() {
         Ok(PathChoice::Auto) => VerbsUse::Auto,
-        Ok(PathChoice::Only(kind)) if kind.executes() == Executes::Device => VerbsUse::On,
+        Ok(PathChoice::Only(kind)) if kind.needs_device() => VerbsUse::On,
         Ok(PathChoice::Only(_)) => VerbsUse::Off,
         Err(error) => {
             log::warn!("{VARIABLE}={variable}: {error}; ignored");
@@ -98,7 +102,8 @@ fn choose_with(
         }
         return Ok(None);
     }
-    let need = match using == VerbsUse::On || config.device.is_some() {
+    let is_demanded = matches!(using, VerbsUse::On | VerbsUse::Sealed | VerbsUse::OneSided);
+    let need = match is_demanded || config.device.is_some() {
         true => Need::Must,
         false => Need::May,
     };
@@ -113,6 +118,47 @@ fn choose_with(
             Ok(None)
         }
     }
+}
+
+/// The device that is served on, with its name.
+pub(crate) type Device = (Arc<VerbsHost>, String);
+
+/// The lock memory, in the domain that the configuration and this host give it, and the device.
+///
+/// # Errors
+/// As [`choose`]; the device that must be used cannot be opened, or there is no memory.
+pub(crate) fn memory(config: &ServerConfig) -> Result<(Memory, Option<Device>), StartError> {
+    let slots = (config.locks_max + config.objects_max) as u32;
+    if let Some((choice, need)) = choose(config)? {
+        let (name, port, gid) = (choice.device.clone(), choice.port, choice.gid.gid);
+        let shared_qp = config.tp_mode == UNI_CONN;
+        // A client's locks are numbered densely: it has no more of them than there are.
+        let entries = config.locks_max as u32;
+        let opened = match config.is_one_sided() {
+            true => VerbsHost::open(&choice, slots, entries, shared_qp)
+                .map(|(host, memory)| (host, Memory::Nic(memory))),
+            // sealed frames alone: the CPU's atomics are faster, and shm may be beside them
+            false => VerbsHost::open_for_frames(&choice)
+                .and_then(|host| Ok((host, Memory::Cpu(cpu_memory(slots)?)))),
+        };
+        match opened {
+            Ok((host, memory)) => {
+                let what = match &memory {
+                    Memory::Nic(_) => "lock memory belongs to",
+                    Memory::Cpu(_) => "sealed frames go over",
+                };
+                log::info!("{what} RDMA device {name}, port {port}, GID {gid}");
+                return Ok((memory, Some((host, name))));
+            }
+            Err(error) if need == Need::Must => return Err(StartError::Verbs(error)),
+            Err(error) => log::warn!("RDMA device {name} is not used: {error}"),
+        }
+    }
+    Ok((Memory::Cpu(cpu_memory(slots)?), None))
+}
+
+fn cpu_memory(slots: u32) -> Result<CpuMemory, FabricError> {
+    CpuMemory::create(slots, HANDLES_MAX as u32)
 }
 
 /// Whether an eid is not the address of any of the ports that can be used.
@@ -158,6 +204,7 @@ mod tests {
             (Auto, None, Auto),
             (Auto, Some("auto"), Auto),
             (Auto, Some("verbs"), On),
+            (Auto, Some("sealed"), On),
             (Auto, Some("shm"), Off),
             (Auto, Some("tcp"), Off),
             (Auto, Some("rdma"), Auto),
@@ -167,7 +214,7 @@ mod tests {
             assert_eq!(effective(configured, variable), wanted, "{configured:?} {variable:?}");
         }
         for kind in FabricKind::ALL {
-            let wanted = if kind.executes() == Executes::Device { On } else { Off };
+            let wanted = if kind.needs_device() { On } else { Off };
             assert_eq!(effective(Auto, Some(kind.name())), wanted, "{kind}");
         }
     }
@@ -203,7 +250,9 @@ mod tests {
         let (auto, on) = (VerbsUse::Auto, VerbsUse::On);
         let found = |config: &ServerConfig, using| choose_with(config, using, one_device).unwrap();
         assert_eq!(found(&plain, auto), Some((port("rxe0", false), Need::May)));
-        assert_eq!(found(&plain, on), Some((port("rxe0", false), Need::Must)));
+        for demanded in [on, VerbsUse::Sealed, VerbsUse::OneSided] {
+            assert_eq!(found(&plain, demanded), Some((port("rxe0", false), Need::Must)));
+        }
         assert_eq!(found(&by_name, auto), Some((port("rxe0", false), Need::Must)));
         assert_eq!(found(&by_eid, auto), Some((port("rxe0", true), Need::Must)));
         assert_eq!(found(&by_name, VerbsUse::Off), None);

@@ -43,6 +43,7 @@ causes! {
     FrameRate = "clients that sent more frames than their rate",
     ChannelLost = "command channels that were lost while they were made",
     WrongFrame = "clients that sent frames out of place, or no frames",
+    BrokenSeal = "sealed channels with a record that was not the one due",
     AttachRefused = "command channels that were refused",
     NoResource = "clients that did not fit",
     Rules = "requests that the rules do not allow",

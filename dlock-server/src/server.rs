@@ -14,14 +14,13 @@ use std::time::{Duration, Instant};
 use dlock_core::counters::COUNTERS;
 use dlock_core::fabric::{self, Executes, FabricKind};
 use dlock_core::ids::Epoch;
-use dlock_core::limits::HANDLES_MAX;
 use dlock_core::membership::Rules;
 use dlock_core::primary::{Primary, PrimaryConfig};
 use dlock_core::rate::Rate;
 use dlock_core::roster::{known, Change, Clients};
 use dlock_fabric::threads::ProcessLimits;
 use dlock_fabric::tls::Tls;
-use dlock_fabric::{threads, CpuMemory, VerbsHost};
+use dlock_fabric::{threads, SealedPeer, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, Notify};
@@ -29,10 +28,10 @@ use tokio::sync::{oneshot, Notify};
 use crate::capacity::{Bound, Capacity, Needs};
 use crate::channel::CHANNELS_MAX;
 use crate::command::{self, Worker};
-use crate::config::{cpus, Rule, ServerConfig, VerbsUse};
+use crate::config::{cpus, Rule, ServerConfig};
 use crate::control::{self, secure, ServerInfo};
 use crate::cpuset::CpuSet;
-use crate::device::{self, Need};
+use crate::device;
 use crate::epoch::{self, ServerClock};
 use crate::error::StartError;
 use crate::mailbox::{mailbox, Event, Mailbox};
@@ -42,8 +41,6 @@ use crate::transport::{self, Opened, Setting};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1_024;
-/// `trans_mode_t` of the C API: one queue pair for chains and messages.
-const UNI_CONN: u8 = 1;
 /// How long a look at the counters may take.
 const ASK_WAIT: Duration = Duration::from_secs(5);
 
@@ -73,12 +70,8 @@ impl Server {
     }
 
     /// `taking`: whether its state file may be another primary's, whose place this one takes.
-    pub(crate) fn start_as(mut config: ServerConfig, taking: Taking) -> Result<Self, StartError> {
+    pub(crate) fn start_as(config: ServerConfig, taking: Taking) -> Result<Self, StartError> {
         config.check()?;
-        if config.tls.is_some() && config.verbs != VerbsUse::Off {
-            log::info!("verbs are not offered: TLS does not cover them");
-            config.verbs = VerbsUse::Off;
-        }
         let ctrl_cpus = cpus("control", config.ctrl_cpuset.as_deref())?;
         let cmd_cpus = cpus("command", config.cmd_cpuset.as_deref())?;
 
@@ -87,7 +80,7 @@ impl Server {
             addr: SocketAddr::new(config.bind, config.port),
             source,
         })?;
-        let (memory, device) = memory(&config)?;
+        let (memory, device) = device::memory(&config)?;
         let setting = Setting { config: &config, device: device.as_ref() };
         let transports = transport::open_all(&setting)?;
         let offers = Offers::of(&transports);
@@ -96,7 +89,7 @@ impl Server {
             Some((socket, listener)) => (Some(socket), Some(listener)),
             None => (None, None),
         };
-        let capacity = capacity(&config, &memory, offers.let_map())?;
+        let capacity = capacity(&config, &memory, &offers)?;
         // Last, so that a primary that cannot start uses no epoch up.
         let epoch = epoch::begin(config.state_file.as_deref())?;
         let clock = ServerClock::start();
@@ -356,38 +349,21 @@ impl ExitReason {
     }
 }
 
-/// The device that is served on, with its name.
-type Device = (Arc<VerbsHost>, String);
-
-/// The lock memory, in the domain that the configuration and this host give it.
-fn memory(config: &ServerConfig) -> Result<(Memory, Option<Device>), StartError> {
-    let slots = (config.locks_max + config.objects_max) as u32;
-    if let Some((choice, need)) = device::choose(config)? {
-        let (name, port, gid) = (choice.device.clone(), choice.port, choice.gid.gid);
-        let shared_qp = config.tp_mode == UNI_CONN;
-        // A client's locks are numbered densely: it has no more of them than there are.
-        let entries = config.locks_max as u32;
-        match VerbsHost::open(&choice, slots, entries, shared_qp) {
-            Ok((host, memory)) => {
-                log::info!("lock memory belongs to RDMA device {name}, port {port}, GID {gid}");
-                return Ok((Memory::Nic(memory), Some((host, name))));
-            }
-            Err(error) if need == Need::Must => return Err(StartError::Verbs(error)),
-            Err(error) => log::warn!("RDMA device {name} is not used: {error}"),
-        }
-    }
-    Ok((Memory::Cpu(CpuMemory::create(slots, HANDLES_MAX as u32)?), None))
-}
-
 /// How many clients the limits of this process allow.
-fn capacity(config: &ServerConfig, memory: &Memory, shm: bool) -> Result<Capacity, StartError> {
+fn capacity(
+    config: &ServerConfig,
+    memory: &Memory,
+    offers: &Offers,
+) -> Result<Capacity, StartError> {
     let limits = ProcessLimits::of_this_process()
         .map_err(|source| StartError::Thread { thread: "command", source })?;
     let locked_bytes = match memory {
-        Memory::Cpu(_) => 0,
         Memory::Nic(_) => u64::from(memory.slots()) * 32 + u64::from(memory.ledger_entries()) * 8,
+        Memory::Cpu(_) if offers.has(FabricKind::Sealed) => SealedPeer::RING_BYTES,
+        Memory::Cpu(_) => 0,
     };
-    Ok(Capacity::new(Needs { clients_max: config.clients_max, shm, locked_bytes }, &limits))
+    let (clients_max, shm) = (config.clients_max, offers.let_map());
+    Ok(Capacity::new(Needs { clients_max, shm, locked_bytes }, &limits))
 }
 
 /// Where the clients are kept, and those that are: beside the state file.

@@ -215,8 +215,12 @@ fn beyond_loopback_it_takes_tls_or_a_word_and_tls_takes_files_that_fit() {
     let wrong = ["--tls-key", other.key.to_str().unwrap()];
     let (code, _, errors) = output(&[&everywhere[..], &secured[..4], &wrong].concat());
     assert!(code == Some(2) && errors.contains("does not belong to"), "{errors}");
-    let on = output(&[&everywhere[..], &secured, &["--verbs=on"]].concat());
-    assert!(on.0 == Some(2) && on.2.contains("turn verbs off"), "{}", on.2);
+    for verbs in ["--verbs=on", "--verbs=sealed", "--verbs=one-sided"] {
+        let (code, _, errors) = output(&[&everywhere[..], &secured, &[verbs]].concat());
+        assert_eq!((code, errors.as_str()), (Some(0), ""), "{verbs}");
+    }
+    let (code, _, errors) = output(&["--check-config", "--verbs=sealed"]);
+    assert!(code == Some(2) && errors.contains("sealed without TLS"), "{errors}");
     let text = format!("[tls]\nca = {tls_ca:?}\ncert = {cert:?}\nkey = \"/no/key\"\n");
     let file = File::new("tls", &text);
     let (code, _, errors) = output(&["--check-config", "--config", file.path()]);
@@ -321,8 +325,9 @@ fn exit_codes_are_as_the_help_says() {
         assert!(help.contains(part), "{part} is missing in the help");
     }
     assert_eq!(output(&["--no-such-option"]).0, Some(2));
-    let others = FabricKind::ALL.into_iter().filter(|&kind| kind != FabricKind::Verbs);
-    let off = others.map(|kind| format!("--no-{kind}")).chain(["--verbs=off".to_string()]);
+    let off = FabricKind::without_device()
+        .map(|kind| format!("--no-{kind}"))
+        .chain(["--verbs=off".to_string()]);
     let off: Vec<String> = off.collect();
     let (code, _, errors) = output(&off.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(code == Some(2) && errors.contains("are all off"), "{code:?} {errors}");

@@ -21,7 +21,8 @@ static void lasted(double start, double least, double most)
     }
 }
 
-/* Operations on words: over shared memory they need no primary, over tcp they end after 5 s. */
+/* Operations on words: over shared memory they need no primary, over tcp and sealed they end
+ * after 5 s. */
 static void *try_it(void *arg)
 {
     struct victim *v = (struct victim *)arg;
@@ -143,7 +144,7 @@ int main(int argc, char **argv)
     be_primary_if_asked(argc, argv);
     limit_seconds(90);
     const char *fabric = getenv("DLOCK_FABRIC");
-    over_tcp = fabric != NULL && strcmp(fabric, "tcp") == 0;
+    over_tcp = fabric != NULL && (strcmp(fabric, "tcp") == 0 || strcmp(fabric, "sealed") == 0);
     int port = free_port();
     struct primary_process primary = spawn_primary(port, 0);
     EQ(init_client_library(port), 0);

@@ -6,7 +6,7 @@
 #   tests/NAME             the test programs of the crates, by their target's name
 #   verbs_smoke            if <infiniband/verbs.h> is here
 #   prefix                 the installed C libraries: $PREFIX if it is set, else built
-#   exclusion, stopped     cases/NAME.c, linked against it
+#   exclusion, stopped, capture   cases/NAME.c, linked against it
 #   c/                     the C and C++ programs of tests/c, linked against it
 #
 #   tests/rxe/build.sh FOLDER
@@ -57,7 +57,7 @@ if [ -z "${PREFIX:-}" ]; then
     scripts/cmake-install.sh "$bin/cmake" "$PREFIX"
 fi
 ln -sfn "$PREFIX" "$bin/prefix"
-for name in exclusion stopped; do
+for name in exclusion stopped capture; do
     cc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -o "$bin/$name" "tests/rxe/cases/$name.c" \
         -Itests/c -I"$PREFIX/include/ub/umdk/ulock/dlock" \
         -L"$PREFIX/lib64" -Wl,-rpath,"$PREFIX/lib64" -ldlocks -ldlockc -ldlockm

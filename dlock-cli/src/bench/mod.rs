@@ -28,7 +28,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use dlock_client::Instance;
 use dlock_core::control::LockDesc;
-use dlock_core::fabric::{Executes, FabricKind};
+use dlock_core::fabric::FabricKind;
 use dlock_core::ids::LockId;
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
@@ -62,7 +62,7 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
     let mut primary = Primary::start(ANY_PORT, 0, None, fabrics[0].into())?;
     let mut run = Run { bench, primary: primary.address, rows: Vec::new(), skipped: Vec::new() };
     for (i, &fabric) in fabrics.iter().enumerate() {
-        if i > 0 && needs_device(fabrics[i - 1]) != needs_device(fabric) {
+        if i > 0 && fabrics[i - 1].needs_device() != fabric.needs_device() {
             primary = Primary::start(ANY_PORT, 0, None, fabric.into())?;
             run.primary = primary.address;
         }
@@ -92,10 +92,6 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
         false => out::print(&report::table(&run.rows, &run.skipped)),
     }
     Ok(failure::OK)
-}
-
-fn needs_device(fabric: FabricKind) -> bool {
-    fabric.executes() == Executes::Device
 }
 
 impl Run<'_> {

@@ -6,6 +6,7 @@
 //! ```
 //! A new one is a module with its [`Fabric`], and its line in [`FABRICS`].
 
+mod sealed;
 mod shm;
 mod tcp;
 mod verbs;
@@ -24,7 +25,7 @@ use log::Level;
 use crate::config::ClientConfig;
 
 /// Every fabric.
-static FABRICS: &[&Fabric] = &[&verbs::FABRIC, &shm::FABRIC, &tcp::FABRIC];
+static FABRICS: &[&Fabric] = &[&verbs::FABRIC, &shm::FABRIC, &sealed::FABRIC, &tcp::FABRIC];
 
 /// How a client uses one fabric.
 pub(crate) struct Fabric {

@@ -10,7 +10,7 @@ use dlock_fabric::{FabricError, VerbsOptions, VerbsPath};
 use log::Level;
 
 use super::{failure_of, Attached, Fabric, Place};
-use crate::config::{is_wrong_address, ClientConfig};
+use crate::config::is_wrong_address;
 
 /// `trans_mode_t` of the C API: one queue pair for chains and messages.
 const UNI_CONN: u8 = 1;
@@ -18,15 +18,16 @@ const UNI_CONN: u8 = 1;
 pub(super) static FABRIC: Fabric = Fabric {
     kind: FabricKind::Verbs,
     what: "verbs",
-    remedy: "start it on a host with an RDMA device",
+    remedy:
+        "start it on a host with an RDMA device; with TLS take sealed, or have it serve one-sided",
     attach,
     failure,
     level,
 };
 
 fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
-    let Place { config, session, primary, clock, tls: _ } = *place;
-    let options = options(config)?;
+    let Place { session, primary, clock, .. } = *place;
+    let options = options(place)?;
     let request = place.request(FabricKind::Verbs);
     let path = VerbsPath::open(options, primary, request, clock, session.recovering)?;
     let path = Arc::new(path);
@@ -34,16 +35,18 @@ fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
 }
 
 /// The port that the configuration names, or else the first that can be used.
-fn options(config: &ClientConfig) -> Result<VerbsOptions, FabricError> {
+pub(super) fn options(place: &Place<'_>) -> Result<VerbsOptions, FabricError> {
+    let config = place.config;
     let (device, eid) = (config.device.clone(), config.eid);
     let chosen = verbs::choose(&verbs::devices()?, device.as_deref(), &eid);
     let chosen = chosen.map_err(VerbsError::from)?;
     log::debug!("verbs: device {}, port {}, GID {}", chosen.device, chosen.port, chosen.gid.gid);
     let shared_qp = config.tp_mode == UNI_CONN;
-    Ok(VerbsOptions { device, eid, shared_qp, ..VerbsOptions::default() })
+    let tls = place.tls.cloned();
+    Ok(VerbsOptions { device, eid, shared_qp, tls, ..VerbsOptions::default() })
 }
 
-fn failure(error: &FabricError) -> Failure {
+pub(super) fn failure(error: &FabricError) -> Failure {
     match is_wrong_address(error) {
         true => Failure::WrongAddress,
         false => failure_of(error),
@@ -51,7 +54,7 @@ fn failure(error: &FabricError) -> Failure {
 }
 
 /// Most hosts have no RDMA; one that has it, and cannot use it, deserves a look.
-fn level(error: &FabricError) -> Level {
+pub(super) fn level(error: &FabricError) -> Level {
     match error.is_absent() {
         true => Level::Info,
         false => Level::Warn,

@@ -27,10 +27,16 @@ pub fn on_verbs() -> bool {
     std::env::var(dlock_client::FABRIC_VARIABLE).is_ok_and(|fabric| fabric == "verbs")
 }
 
+/// With `DLOCK_FABRIC=sealed` and certificates in the environment they seal frames to one.
+pub fn on_sealed() -> bool {
+    std::env::var(dlock_client::FABRIC_VARIABLE).is_ok_and(|fabric| fabric == "sealed")
+}
+
 /// The executors that a primary here offers, in the order in which `auto` tries them: first one
 /// whose clients operate on the memory themselves.
 pub fn fabrics() -> Vec<FabricChoice> {
     let offered = |kind: &FabricKind| match kind.executes() {
+        Executes::Primary if kind.needs_device() => on_sealed(),
         Executes::Device => on_verbs(),
         Executes::Client => !on_verbs(),
         Executes::Primary => true,
@@ -60,7 +66,7 @@ pub fn server_with(config: ServerConfig) -> Server {
 
 /// On this port of the loopback interface.
 pub fn server_at(port: u16, config: ServerConfig) -> Server {
-    let verbs = if on_verbs() { VerbsUse::On } else { VerbsUse::Off };
+    let verbs = if on_verbs() || on_sealed() { VerbsUse::On } else { VerbsUse::Off };
     let tls = config.tls.or_else(tls_of_environment);
     Server::start(ServerConfig { port, verbs, tls, ..config }).expect("the primary starts")
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!   Attach    client, secret, fabric [, chains, messages?, ring] (, version)
 //!   Attached  status, slots, ledger entries, clock offset, verbs? (, until)
-//!             [ ]: fabric Verbs alone                  ( ): layout 2 alone
+//!             [ ]: fabrics that need a device          ( ): layout 2 alone
 //! ```
 
 use super::control::put_some;
@@ -28,9 +28,9 @@ const MTU_MAX: u8 = 5;
 pub(super) fn attach(r: &mut Reader<'_>) -> Read<Attach> {
     let (client, secret) = (r.client()?, Secret(r.array()?));
     let fabric = FabricKind::numbered(r.u8()?).ok_or(FrameError::Invalid("fabric"))?;
-    let verbs = match fabric {
-        FabricKind::Verbs => Some(verbs_attach(r)?),
-        _ => None,
+    let verbs = match fabric.needs_device() {
+        true => Some(verbs_attach(r)?),
+        false => None,
     };
     Ok(Attach { client, secret, fabric, verbs, version: None })
 }
@@ -42,8 +42,12 @@ pub(super) fn grown_attach(r: &mut Reader<'_>) -> Read<Attach> {
 }
 
 pub(super) fn put_attach(w: &mut Writer<'_>, attach: &Attach) {
-    let is_verbs = attach.fabric == FabricKind::Verbs;
-    assert_eq!(is_verbs, attach.verbs.is_some(), "queue pairs are for verbs, and verbs need them");
+    let needs_device = attach.fabric.needs_device();
+    assert_eq!(
+        needs_device,
+        attach.verbs.is_some(),
+        "queue pairs are for a device, which needs them"
+    );
     w.client(attach.client);
     w.bytes(&attach.secret.0);
     w.u8(attach.fabric as u8);

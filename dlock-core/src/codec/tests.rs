@@ -287,8 +287,8 @@ fn one_of_each(g: &mut Gen) -> Vec<Frame> {
     frames.extend((0..CONTROL_REPLIES).map(|v| Frame::ControlReply(seq, control_reply(g, v))));
     frames.extend((0..REQUESTS).map(|v| Frame::Request(seq, request(g, v))));
     frames.extend((0..REPLIES).map(|v| Frame::Reply(seq, reply(g, v))));
-    for fabric in [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs, FabricKind::Verbs] {
-        let verbs = (fabric == FabricKind::Verbs).then(|| g.verbs_attach());
+    for fabric in FabricKind::ALL.into_iter().chain([FabricKind::Verbs]) {
+        let verbs = fabric.needs_device().then(|| g.verbs_attach());
         let (client, secret) = (g.client(), g.secret());
         let version = g.bool().then(|| g.next() as u8);
         frames.push(Frame::Attach(Attach { client, secret, fabric, verbs, version }));

@@ -6,11 +6,11 @@
 //!   auto                          the first in the order of `FabricKind::ALL` that the primary
 //!                                 offers and that works from this host
 //! ```
-//! A device that was named must work if the primary offers verbs, and an eid must be a port's if
-//! this host has ports that can be used.
+//! A device that was named must work if the primary offers verbs or sealed, and an eid must be a
+//! port's if this host has ports that can be used.
 
 use crate::control::Session;
-use crate::fabric::{Executes, FabricKind, FabricSet};
+use crate::fabric::{FabricKind, FabricSet};
 use crate::status::Status;
 
 /// Which fabric a client's data path is to run over.
@@ -21,8 +21,8 @@ use crate::status::Status;
 pub enum PathChoice {
     /// The first of [`FabricKind::ALL`] that the primary offers and that works from this host:
     /// RDMA verbs where this host has a port that can be used, shared memory where the primary is
-    /// on this host and permits it, tcp from everywhere. The environment variable `DLOCK_FABRIC`
-    /// overrides it.
+    /// on this host and permits it, sealed verbs where there are a port and TLS, tcp from
+    /// everywhere. The environment variable `DLOCK_FABRIC` overrides it.
     #[default]
     Auto,
     /// This one, or no session.
@@ -33,6 +33,8 @@ pub enum PathChoice {
 impl PathChoice {
     /// Shared memory, or no session.
     pub const Shm: Self = Self::Only(FabricKind::Shm);
+    /// Sealed frames over RDMA queue pairs, or no session.
+    pub const Sealed: Self = Self::Only(FabricKind::Sealed);
     /// Frames over TCP, or no session.
     pub const Tcp: Self = Self::Only(FabricKind::Tcp);
     /// RDMA verbs, or no session.
@@ -109,7 +111,7 @@ pub enum Failure {
 #[derive(Clone, Debug)]
 pub struct PathSearch {
     choice: PathChoice,
-    /// An RDMA device was named: verbs must work where they are offered.
+    /// An RDMA device was named: what needs one must work where it is offered.
     is_device_named: bool,
     offered: FabricSet,
     at: usize,
@@ -150,8 +152,7 @@ impl PathSearch {
 
     /// Whether the session fails if this fabric does, where it is offered.
     pub fn is_demanded(&self, kind: FabricKind) -> bool {
-        self.choice == PathChoice::Only(kind)
-            || (kind.executes() == Executes::Device && self.is_device_named)
+        self.choice == PathChoice::Only(kind) || (kind.needs_device() && self.is_device_named)
     }
 
     /// The executor told last did not attach.

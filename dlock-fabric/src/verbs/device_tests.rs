@@ -8,6 +8,7 @@ mod executor;
 mod messages;
 mod pair;
 mod peers;
+mod sealed;
 mod session;
 
 use std::collections::BTreeSet;

@@ -9,6 +9,7 @@
 //!
 //!   client   VerbsExecutor ─▶ CompletionPump ─▶ PosterSlots, Ring ─▶ Posters   chains, ledger
 //!                          └▶ Talk ─▶ Messages, Inbox                   requests and replies
+//!            SealedEnd ─▶ Messages, Sealer, Opener                 frames of a TLS session
 //!   primary  VerbsHost ─admit─▶ VerbsPeer ─▶ Messages, registrations    one per client
 //!            NicMemory ─▶ Loopback ─▶ Poster                            its own operations
 //! ```
@@ -32,6 +33,7 @@ mod device_tests;
 pub use client::counts::WordOpCounts;
 pub use client::executor::{VerbsExecutor, VerbsOptions, EFFECT_NS_MAX};
 pub use client::late::VerbsPath;
+pub(crate) use client::sealed::SealedEnd;
 pub use device::bare::BareFaa;
 pub use device::completion::{Channel, Completion, Cq, WorkId};
 pub use device::context::{devices, Context};
@@ -47,3 +49,4 @@ pub use device::{doctor, port_selection, timing};
 pub use primary::host::{Arrival, PeerId, VerbsHost, ARRIVALS_MAX};
 pub use primary::nic_memory::{DeviceLost, NicMemory};
 pub use primary::peer::VerbsPeer;
+pub use primary::sealed::SealedPeer;

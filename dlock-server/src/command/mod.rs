@@ -80,7 +80,7 @@ pub(crate) struct Parts {
     pub(crate) primary: Primary,
     pub(crate) rules: Rules,
     pub(crate) memory: Memory,
-    /// The device, if it is the memory's domain.
+    /// The device that is served on, if there is one.
     pub(crate) host: Option<Arc<VerbsHost>>,
     pub(crate) clock: ServerClock,
     pub(crate) inbox: Inbox,
@@ -183,6 +183,7 @@ impl Worker {
     /// # Errors
     /// The device's completions cannot be waited for.
     pub(crate) fn new(parts: Parts) -> io::Result<Self> {
+        let is_devices = matches!(parts.memory, Memory::Nic(_));
         let nic = parts.host.map(|host| Nic::new(host, parts.poll.registry())).transpose()?;
         let mut worker = Self {
             core: Core {
@@ -200,7 +201,7 @@ impl Worker {
             lapses: VecDeque::new(),
             channels: HashMap::new(),
             pidfds: HashMap::new(),
-            turns: Turns::new(nic.is_some()),
+            turns: Turns::new(is_devices),
             last_turn: (MAIL, false),
             peeks: 0,
             resting: HashMap::new(),

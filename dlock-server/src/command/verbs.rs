@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What comes by way of the device of the memory: frames of verbs clients; and fencing.
+//! What comes by way of a device: frames of verbs and sealed clients; and fencing.
 //!
 //! ```text
 //!   completion queue ── Arrival ──▶ the channel of its queue pair ──▶ frames, or room to send
@@ -11,13 +11,16 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use dlock_core::counters::Counter;
 use dlock_core::ids::ClientId;
-use dlock_fabric::verbs::{Arrival, PeerId};
+use dlock_fabric::verbs::{Arrival, PeerId, VerbsError};
 use dlock_fabric::VerbsHost;
+use log::Level;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use super::{Worker, NIC};
+use crate::log_limit::{limited, Cause};
 use crate::transport::Fence;
 
 /// The device, as far as the command thread serves it.
@@ -67,8 +70,25 @@ impl Worker {
         if let Some(nic) = &mut self.nic {
             nic.arrivals = arrivals; // its memory is used again
         }
-        polled.map_err(|error| format!("its RDMA device has failed: {error}"))?;
-        Ok(some)
+        match polled {
+            Ok(_) => Ok(some),
+            Err(error) => self.lost_device(&error).map(|()| true),
+        }
+    }
+
+    /// The device tells nothing any more. Where the memory is not its own, the clients that came
+    /// over it find another way.
+    ///
+    /// # Errors
+    /// The memory is the device's.
+    fn lost_device(&mut self, error: &VerbsError) -> Result<(), String> {
+        let why = format!("its RDMA device has failed: {error}");
+        let Some(nic) = self.nic.take_if(|nic| !nic.host.has_memory()) else { return Err(why) };
+        log::error!("sealed channels end, and no more are made: {why}");
+        for token in nic.channels.into_values() {
+            self.end_channel(token, "its device has failed");
+        }
+        Ok(())
     }
 
     fn arrived(&mut self, arrival: &Arrival) {
@@ -78,14 +98,23 @@ impl Worker {
         let Some(channel) = self.channels.get_mut(&token) else { return };
         match channel.arrived(arrival) {
             Ok(()) => self.turns.add(channel.client),
-            Err(error) => self.end_channel(token, &error.to_string()),
+            Err(error) => {
+                if error.kind() == io::ErrorKind::InvalidData {
+                    let client = channel.client;
+                    limited!(Cause::BrokenSeal, Level::Warn, "client {client} is cut off: {error}");
+                    self.core.primary.count(Counter::BadRequest);
+                }
+                self.end_channel(token, &error.to_string());
+            }
         }
     }
 
     /// Has the next arrival wake the poll; `false`: something has arrived meanwhile.
     pub(super) fn may_sleep_at_the_device(&mut self) -> Result<bool, String> {
         let Some(nic) = &self.nic else { return Ok(true) };
-        nic.host.arm().map_err(|error| format!("its RDMA device has failed: {error}"))?;
+        if let Err(error) = nic.host.arm() {
+            return self.lost_device(&error).map(|()| true);
+        }
         self.take_arrivals().map(|some| !some)
     }
 

@@ -32,7 +32,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::fabric::{Executes, FabricKind};
+use dlock_core::fabric::FabricKind;
 use dlock_core::ids::{Epoch, LockId};
 use dlock_core::message::LockType;
 use dlock_core::primary::{ClientSnapshot, LockSnapshot, Primary};
@@ -146,10 +146,10 @@ impl Endpoint {
         });
         // each fabric under its name: the device, or whether it is offered
         for kind in FabricKind::ALL {
-            answer[kind.name()] = match (self.info.offers.detail(kind), kind.executes()) {
+            answer[kind.name()] = match (self.info.offers.detail(kind), kind.needs_device()) {
                 (Some(device), _) => json!(device),
-                (None, Executes::Device) => Value::Null,
-                (None, _) => json!(self.info.offers.has(kind)),
+                (None, true) => Value::Null,
+                (None, false) => json!(self.info.offers.has(kind)),
             };
         }
         Some(answer)

@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use dlock_core::ids::Identity;
+use dlock_core::ids::{ClientId, Identity};
 use dlock_fabric::net;
+use dlock_fabric::sealing::SealSecrets;
 use dlock_fabric::tls::{PeerChain, PeerIdentity};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -51,6 +52,11 @@ pub(crate) trait Conn: AsyncRead + AsyncWrite + Unpin + Send + Sync {
     /// Whose certificate the peer has shown.
     fn identity(&self) -> Option<Identity> {
         self.shown().map(|shown| shown.identity)
+    }
+
+    /// What this client's data path beside the connection is sealed with; `None`: there is no TLS.
+    fn seal_secrets(&self, _client: ClientId) -> Option<SealSecrets> {
+        None
     }
 
     /// The same for the command thread, with everything that belongs to it.

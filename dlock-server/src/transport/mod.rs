@@ -16,6 +16,7 @@
 
 mod connection;
 mod output;
+mod sealed;
 mod shm;
 mod stream;
 mod tcp;
@@ -53,7 +54,7 @@ pub(crate) use stream::StreamPump;
 pub(crate) use verbs::ADMISSIONS_MAX;
 
 /// Every transport; each says whether this primary has it.
-const LIST: &[Open] = &[verbs::open, shm::open, tcp::open];
+const LIST: &[Open] = &[verbs::open, shm::open, sealed::open, tcp::open];
 
 /// Opens a transport, if this primary offers it.
 type Open = fn(&Setting<'_>) -> Result<Option<Opened>, StartError>;
@@ -64,7 +65,7 @@ const ATTACH_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 /// What a primary has that decides which transports it offers.
 pub(crate) struct Setting<'a> {
     pub(crate) config: &'a ServerConfig,
-    /// The device of the lock memory, and its name; `None`: the memory is the CPU's.
+    /// The device that is served on, and its name. Its host says whether the memory is its own.
     pub(crate) device: Option<&'a (Arc<VerbsHost>, String)>,
 }
 
@@ -85,7 +86,7 @@ pub(crate) fn open_all(setting: &Setting<'_>) -> Result<Vec<Opened>, StartError>
     let opened: Vec<Opened> = opened.filter_map(Result::transpose).collect::<Result<_, _>>()?;
     if opened.is_empty() {
         let (on, off): (Vec<_>, Vec<_>) =
-            FabricKind::ALL.into_iter().partition(|&kind| setting.config.allows(kind));
+            setting.config.kinds().partition(|&kind| setting.config.allows(kind));
         let (on, off) = (listed(on, "and"), listed(off, "and"));
         let why = format!("{off} are off, and {on} cannot be used here: clients need one of them");
         return Err(StartError::Config(why));

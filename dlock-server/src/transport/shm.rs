@@ -29,7 +29,7 @@ use crate::memory::Memory;
 
 /// Offered unless the configuration turns it off, or the memory is a device's.
 pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {
-    if !setting.config.shm || setting.device.is_some() {
+    if !setting.config.shm || setting.device.is_some_and(|(host, _)| host.has_memory()) {
         return Ok(None);
     }
     let (listener, name) = listen_unix()?;

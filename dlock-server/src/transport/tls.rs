@@ -13,6 +13,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{ready, Context, Poll};
 
+use dlock_core::ids::ClientId;
+use dlock_fabric::sealing::SealSecrets;
 use dlock_fabric::tls_session::{Shake, TlsSession};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -162,6 +164,10 @@ impl Conn for SealedConn {
 
     fn shown(&self) -> Option<&Arc<Shown>> {
         Some(&self.shown)
+    }
+
+    fn seal_secrets(&self, client: ClientId) -> Option<SealSecrets> {
+        self.session.seal_secrets(client).ok() // the handshake is done
     }
 
     fn into_line(self: Box<Self>) -> io::Result<Box<dyn Line>> {

@@ -37,15 +37,23 @@ const ARRIVED_MAX: usize = 64 * 1024;
 
 /// Offered if the memory is a device's.
 pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {
-    let Some((host, name)) = setting.device else { return Ok(None) };
-    let (host, name, room) = (host.clone(), name.clone(), Semaphore::new(ADMISSIONS_MAX));
-    Ok(Some(Opened { transport: Arc::new(Verbs { host, name, room }), listener: None }))
+    let Some(device) = setting.device.filter(|(host, _)| host.has_memory()) else {
+        return Ok(None);
+    };
+    let transport = Arc::new(Verbs { admissions: Admissions::new(device) });
+    Ok(Some(Opened { transport, listener: None }))
 }
 
 #[derive(Debug)]
 struct Verbs {
-    host: Arc<VerbsHost>,
-    name: String,
+    admissions: Admissions,
+}
+
+/// Where queue pairs are made.
+#[derive(Debug)]
+pub(super) struct Admissions {
+    pub(super) host: Arc<VerbsHost>,
+    pub(super) name: String,
     room: Semaphore,
 }
 
@@ -55,7 +63,7 @@ impl Transport for Verbs {
     }
 
     fn detail(&self) -> Option<&str> {
-        Some(&self.name)
+        Some(&self.admissions.name)
     }
 
     fn admit<'a>(
@@ -69,16 +77,42 @@ impl Transport for Verbs {
 }
 
 impl Verbs {
-    /// Makes the queue pairs.
-    ///
-    /// # Errors
-    /// What the client is told.
     async fn make(
         &self,
         attach: &Attach,
         connection: &dyn Conn,
         mailbox: &Mailbox,
     ) -> Result<Admitted, Status> {
+        let (host, client) = (self.admissions.host.clone(), attach.client);
+        let admit = move |wanted: &_| host.admit(client, wanted);
+        let made = self.admissions.admit(attach, connection, mailbox, admit).await;
+        made.map(|(peer, verbs)| {
+            let pump = Box::new(move |line: Box<dyn Line>| -> Box<dyn Pump> {
+                let (stream, peer) = (StreamPump::new(line), Box::new(peer));
+                Box::new(VerbsPump { stream, peer, verbs, arrived: Vec::new() })
+            });
+            Admitted { process: None, pump }
+        })
+    }
+}
+
+impl Admissions {
+    /// On this device.
+    pub(super) fn new((host, name): &(Arc<VerbsHost>, String)) -> Self {
+        Self { host: host.clone(), name: name.clone(), room: Semaphore::new(ADMISSIONS_MAX) }
+    }
+
+    /// Has `make` make the queue pairs of a client that may attach.
+    ///
+    /// # Errors
+    /// What the client is told.
+    pub(super) async fn admit<T: Send + 'static>(
+        &self,
+        attach: &Attach,
+        connection: &dyn Conn,
+        mailbox: &Mailbox,
+        make: impl FnOnce(&VerbsAttach) -> Result<T, FabricError> + Send + 'static,
+    ) -> Result<T, Status> {
         let identity = connection.identity();
         let wanted: VerbsAttach = attach.verbs.ok_or(Status::Error)?;
         if mailbox.is_out() {
@@ -90,24 +124,18 @@ impl Verbs {
             Ok(status) => return Err(status),
             Err(_) => return Err(Status::Error),
         }
-        let (host, client) = (self.host.clone(), attach.client);
+        let (client, fabric) = (attach.client, attach.fabric);
         let _place = self.room.acquire().await;
         if !is_open(connection.socket()) {
             return Err(Status::NotReady); // it has given up: others are waiting for their turn
         }
-        match tokio::task::spawn_blocking(move || host.admit(client, &wanted)).await {
-            Ok(Ok((peer, verbs))) => {
-                let pump = Box::new(move |line: Box<dyn Line>| -> Box<dyn Pump> {
-                    let (stream, peer) = (StreamPump::new(line), Box::new(peer));
-                    Box::new(VerbsPump { stream, peer, verbs, arrived: Vec::new() })
-                });
-                Ok(Admitted { process: None, pump })
-            }
+        match tokio::task::spawn_blocking(move || make(&wanted)).await {
+            Ok(Ok(made)) => Ok(made),
             Ok(Err(error)) => {
                 limited!(
                     Cause::NoResource,
                     Level::Warn,
-                    "client {client} cannot attach over verbs: {error}"
+                    "client {client} cannot attach over {fabric}: {error}"
                 );
                 Err(match error {
                     FabricError::Verbs(error) if error.is_exhausted() => Status::ServerNoResource,

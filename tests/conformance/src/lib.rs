@@ -9,7 +9,7 @@
 //! ```
 //! [`sim::SimFabric`] is the plainest executor there is; [`primary::TestPrimary`] is just enough
 //! of a primary to stand behind the shm and tcp executors, and [`verbs::VerbsPrimary`] behind that
-//! of verbs.
+//! of verbs, and [`sealed::SealedPrimary`] behind the sealed one.
 #![forbid(unsafe_code)]
 
 use dlock_core::exec::{Executor, LockMemory};
@@ -17,8 +17,11 @@ use dlock_core::ids::{ClientId, Handle, Slot};
 use dlock_core::message::{Mode, Request, WaitNumber};
 use dlock_core::word_op::{Word, WordAddr};
 
+#[path = "../../../dlock-server/tests/common/certs.rs"]
+mod certs;
 mod desk;
 pub mod primary;
+pub mod sealed;
 pub mod sim;
 pub mod suite;
 pub mod verbs;

@@ -24,12 +24,12 @@ use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::{handshake, net, ClockEstimate, CpuMemory, ShmExecutor, TcpExecutor};
 
 use crate::desk::Desk;
-use crate::{verbs, Client, Fixture, Layout, HANDLES, SLOTS};
+use crate::{sealed, verbs, Client, Fixture, Layout, HANDLES, SLOTS};
 
 /// Server clock minus CLOCK_BOOTTIME of every test primary.
 pub const CLOCK_OFFSET_NS: u64 = 1_000_000 * NS;
-/// This test primary has its memory in the CPU's domain.
-const NO_DEVICE: &str = "only `verbs::VerbsPrimary` has a device";
+/// This test primary has no device.
+const NO_DEVICE: &str = "only `verbs::VerbsPrimary` and `sealed::SealedPrimary` have a device";
 /// The secret of every test client.
 pub const SECRET: Secret = Secret(*b"conformance test");
 
@@ -142,6 +142,7 @@ pub fn accept_invitation(invitation: &str) -> Option<Client> {
             let addr = place.parse().ok()?;
             Box::new(TcpExecutor::attach(addr, &attach(id), exact_clock()).ok()?)
         }
+        "sealed" => return sealed::accept_invitation(place, id),
         kind => return verbs::accept_invitation(kind, place, id),
     };
     Some(Client { id, executor })
@@ -155,7 +156,7 @@ impl Fixture for TestPrimary {
         match self.kind {
             FabricKind::Shm => Client { id, executor: Box::new(self.attach_shm(id)) },
             FabricKind::Tcp => Client { id, executor: Box::new(self.attach_tcp(id)) },
-            FabricKind::Verbs => panic!("{NO_DEVICE}"),
+            FabricKind::Verbs | FabricKind::Sealed => panic!("{NO_DEVICE}"),
         }
     }
 
@@ -168,7 +169,7 @@ impl Fixture for TestPrimary {
         Some(match self.kind {
             FabricKind::Shm => format!("shm {} {id}", String::from_utf8_lossy(&self.name)),
             FabricKind::Tcp => format!("tcp {} {id}", self.addr),
-            FabricKind::Verbs => panic!("{NO_DEVICE}"),
+            FabricKind::Verbs | FabricKind::Sealed => panic!("{NO_DEVICE}"),
         })
     }
 }
@@ -373,6 +374,6 @@ pub fn socket_pair(kind: FabricKind) -> io::Result<(OwnedFd, OwnedFd)> {
             let (far, _) = listener.accept()?;
             Ok((near.into(), far.into()))
         }
-        FabricKind::Verbs => Err(invalid(NO_DEVICE)),
+        FabricKind::Verbs | FabricKind::Sealed => Err(invalid(NO_DEVICE)),
     }
 }

@@ -4,6 +4,7 @@
 use std::process::{Child, Command};
 
 use dlock_conformance::primary::{accept_invitation, TestPrimary};
+use dlock_conformance::sealed::SealedPrimary;
 use dlock_conformance::verbs::VerbsPrimary;
 use dlock_conformance::{conformance, suite, Direct, Fixture};
 use dlock_core::control::FabricKind;
@@ -19,6 +20,7 @@ conformance!(
 );
 conformance!(verbs, optional dlock_conformance::verbs::VerbsPrimary::start(false));
 conformance!(verbs_one_queue_pair, optional dlock_conformance::verbs::VerbsPrimary::start(true));
+conformance!(sealed, optional dlock_conformance::sealed::SealedPrimary::start());
 
 const INVITATION: &str = "DLOCK_CONFORMANCE_INVITATION";
 const PROCESSES: u32 = 4;
@@ -56,6 +58,13 @@ fn sums_are_exact_under_4_processes_on_shm() {
 #[test]
 fn sums_are_exact_under_4_processes_on_tcp() {
     sums_are_exact_under_4_processes(&TestPrimary::start(FabricKind::Tcp));
+}
+
+#[test]
+fn sums_are_exact_under_4_processes_on_sealed() {
+    if let Some(primary) = SealedPrimary::start() {
+        sums_are_exact_under_4_processes(&primary);
+    }
 }
 
 #[test]

@@ -28,6 +28,7 @@ use crate::handshake;
 use crate::net;
 use crate::server_clock::SharedEstimate;
 use crate::sys::deadline_in;
+use crate::tls_session::TlsSession;
 use crate::verbs::device::completion::{Channel, Cq};
 use crate::verbs::device::context::{devices, Context};
 use crate::verbs::device::error::VerbsError;
@@ -90,10 +91,17 @@ impl Device {
         Ok(Self { sends, receives, chains, messages, shared_qp, sleep, until })
     }
 
-    /// Makes a session of it.
+    /// When attaching must have ended.
+    pub(super) fn deadline(&self) -> Instant {
+        let deadline = deadline_in(net::CONNECT_WAIT);
+        self.until.map_or(deadline, |until| until.min(deadline))
+    }
+
+    /// Makes a session of it, over a connection that has this TLS session or none.
     pub(super) fn attach(
         self,
         socket: OwnedFd,
+        tls: Option<TlsSession>,
         attach: &Attach,
         clock: ClockEstimate,
     ) -> Result<VerbsExecutor, FabricError> {
@@ -104,9 +112,11 @@ impl Device {
             message_bytes: MESSAGE_BYTES,
         };
         let attach = Attach { fabric: FabricKind::Verbs, verbs: Some(options), ..*attach };
-        let deadline = deadline_in(net::CONNECT_WAIT);
-        let deadline = self.until.map_or(deadline, |until| until.min(deadline));
-        let attached = handshake::attach_tcp(socket.as_fd(), &attach, deadline)?;
+        let deadline = self.deadline();
+        let attached = match tls {
+            Some(mut tls) => handshake::attach_sealed(socket.as_fd(), &mut tls, &attach, deadline)?,
+            None => handshake::attach_tcp(socket.as_fd(), &attach, deadline)?,
+        };
         let primary = attached.verbs.ok_or(FabricError::Unexpected)?;
         let memory = memory_of(&attached, &primary)?;
         self.connect(socket, &primary, memory, clock)

@@ -18,7 +18,7 @@
 //! [`EFFECT_NS_MAX`].
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -48,6 +48,8 @@ use crate::net;
 use crate::server_clock::{self, Ping, SharedEstimate};
 use crate::shm::SEND_WAIT;
 use crate::sys::deadline_in;
+use crate::tls::Tls;
+use crate::tls_session::TlsSession;
 use crate::verbs::device::memory::RemoteWord;
 use crate::verbs::device::poster::{Notify, PostError, PostedList, Poster, RemoteFetch, RemoteOp};
 use crate::verbs::device::timing::effect_ns_max;
@@ -72,6 +74,8 @@ pub struct VerbsOptions {
     pub shared_qp: bool,
     /// Rather sleep than look again and again for what is under way.
     pub sleep: bool,
+    /// What the primary's port is spoken to with. Queue pairs stay without.
+    pub tls: Option<Tls>,
     /// When attaching must have ended, but for 2 s more to resolve the port's address.
     pub until: Option<Instant>,
 }
@@ -109,7 +113,13 @@ impl VerbsExecutor {
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
         let device = super::attach::Device::open(options)?;
-        device.attach(OwnedFd::from(net::connect_until(addr, options.until)?), attach, clock)
+        let socket = OwnedFd::from(net::connect_until(addr, options.until)?);
+        let deadline = device.deadline();
+        let session = match &options.tls {
+            Some(tls) => Some(TlsSession::shaken(tls, addr.ip(), socket.as_fd(), deadline)?),
+            None => None,
+        };
+        device.attach(socket, session, attach, clock)
     }
 
     /// Attaches over a connected stream socket.
@@ -122,7 +132,7 @@ impl VerbsExecutor {
         attach: &Attach,
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
-        super::attach::Device::open(options)?.attach(socket, attach, clock)
+        super::attach::Device::open(options)?.attach(socket, None, attach, clock)
     }
 
     /// Whether the session stands as far as is known here: no system call.

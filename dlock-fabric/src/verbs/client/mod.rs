@@ -4,6 +4,7 @@
 //! ```text
 //!   VerbsPath ─attach─▶ VerbsExecutor ─▶ CompletionPump ─▶ PosterSlots, Ring   chains, ledger
 //!                                     └▶ Talk                                  requests, replies
+//!   TcpExecutor ─▶ Stream ─▶ SealedEnd      sealed: the frames of tcp, over one queue pair
 //! ```
 
 mod attach;
@@ -14,4 +15,5 @@ pub(super) mod late;
 mod memory;
 mod poster_slot;
 mod ring;
+pub(super) mod sealed;
 mod talk;

@@ -46,10 +46,14 @@ impl Credits {
         std::mem::take(&mut self.owed)
     }
 
-    /// A message came, and its buffer is free again; `false`: the peer returns what it never got.
-    #[must_use]
-    pub(super) fn receive(&mut self, returned: u32) -> bool {
+    /// A buffer of mine is free again.
+    pub(super) fn freed(&mut self) {
         self.owed = self.owed.saturating_add(1);
+    }
+
+    /// Credits came with a message; `false`: the peer returns what it never got.
+    #[must_use]
+    pub(super) fn returned(&mut self, returned: u32) -> bool {
         let mine = u16::try_from(returned).ok().and_then(|n| self.mine.checked_add(n));
         match mine.filter(|&mine| mine <= self.peer_slots) {
             Some(mine) => self.mine = mine,
@@ -83,7 +87,8 @@ mod tests {
         }
         fn deliver(&mut self, from: usize) {
             if let Some(returned) = self.wires[from].pop_front() {
-                assert!(self.ends[1 - from].receive(returned.into()));
+                self.ends[1 - from].freed();
+                assert!(self.ends[1 - from].returned(returned.into()));
                 if self.ends[1 - from].must_return() {
                     self.send(1 - from);
                 }
@@ -127,9 +132,9 @@ mod tests {
     #[test]
     fn credits_that_were_never_given_are_refused() {
         let mut end = Credits::new(8, 8);
-        assert!(!end.clone().receive(1));
-        assert!(!end.clone().receive(u32::MAX));
+        assert!(!end.clone().returned(1));
+        assert!(!end.clone().returned(u32::MAX));
         end.send();
-        assert!(end.receive(1));
+        assert!(end.returned(1));
     }
 }

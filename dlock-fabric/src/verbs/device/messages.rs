@@ -8,6 +8,10 @@
 //! ```
 //! All buffers are posted before the queue pair connects, and a message is sent only into a buffer
 //! that is known to be free: a receiver is never "not ready".
+//!
+//! A receiver that has enough for now [holds](Messages::hold) what comes: the buffers of further
+//! messages are not posted again, so that the peer soon has no credit for more. What the peer
+//! returns is taken all the same.
 
 use std::sync::Arc;
 
@@ -17,11 +21,16 @@ use super::error::VerbsError;
 use super::ffi::{self, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use super::memory::{Access, Mr, Pages};
 use super::qp::Qp;
+use crate::sealing::SealError;
 
 /// Receive buffers of a message ring: requests under way to a primary, or replies to a client.
 pub const RING_SLOTS: u16 = 16;
 /// Bytes of a message buffer; the longest frame of the arbiter's has less than half of it.
 pub const MESSAGE_BYTES: u32 = 128;
+/// Bytes of a buffer for sealed records: half of a batch of the largest size.
+pub const RECORD_BYTES: u32 = 2_048;
+/// Bytes of a sealed record that are copied into the work request: those of a chain or an answer.
+pub const RECORD_INLINE: u32 = 192;
 
 /// The sizes of a pair of rings; both ends must agree on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +82,9 @@ pub enum MessageError {
         /// The completion's status, or the system's number.
         code: u32,
     },
+    /// A record of the peer's is not what it sealed, or the numbers are used up.
+    #[error(transparent)]
+    Sealed(#[from] SealError),
     /// The peer does not keep the rules; the queue pair was put in error.
     #[error("the peer broke the message protocol: {0}")]
     Peer(&'static str),
@@ -89,6 +101,8 @@ pub struct Messages {
     posted: u32,
     settled: u32,
     signalled: u32,
+    /// Buffers whose messages were taken and that are not free yet; `None`: nothing is held.
+    held: Option<Vec<u32>>,
     broken: Option<u32>,
     lkey: u32,
     /// First the receive buffers, then the send buffers.
@@ -126,6 +140,7 @@ impl Messages {
             posted: 0,
             settled: 0,
             signalled: 0,
+            held: None,
             broken: None,
             lkey,
             pages,
@@ -156,7 +171,7 @@ impl Messages {
     #[cfg(test)]
     pub(in crate::verbs) fn forge(&mut self, credits: u32) {
         for _ in 0..credits {
-            let _ = self.credits.receive(0);
+            self.credits.freed();
         }
     }
 
@@ -189,6 +204,24 @@ impl Messages {
         self.post(message, true)
     }
 
+    /// Gives no buffer of a message back from now on: the peer has credit for a ring of them.
+    pub fn hold(&mut self) {
+        self.held.get_or_insert_default();
+    }
+
+    /// Gives the buffers back that were held, and those of further messages at once.
+    ///
+    /// # Errors
+    /// `Broken`.
+    pub fn release(&mut self) -> Result<(), MessageError> {
+        let Some(slots) = self.held.take() else { return Ok(()) };
+        self.check()?;
+        for slot in slots {
+            self.free(slot)?;
+        }
+        self.return_credits()
+    }
+
     /// Takes note of a completion of this channel; a message is added to `into`.
     ///
     /// # Errors
@@ -213,10 +246,15 @@ impl Messages {
         } else {
             self.receive(completion, seq, into)?
         };
-        if self.credits.must_return() && self.has_slot() {
-            self.post(&[], false)?;
-        }
+        self.return_credits()?;
         Ok(event)
+    }
+
+    fn return_credits(&mut self) -> Result<(), MessageError> {
+        match self.credits.must_return() && self.has_slot() {
+            true => self.post(&[], false),
+            false => Ok(()),
+        }
     }
 
     fn receive(
@@ -235,13 +273,21 @@ impl Messages {
             let len = completion.bytes().min(self.spec.bytes as usize);
             self.pages.get(slot as usize * self.spec.bytes as usize, len, into);
         }
-        if let Err(code) = self.post_buffer(slot) {
-            return Err(self.fail(code));
+        match &mut self.held {
+            Some(held) if is_message => held.push(slot),
+            _ => self.free(slot)?,
         }
-        if !self.credits.receive(word & !MESSAGE) {
+        if !self.credits.returned(word & !MESSAGE) {
             return Err(self.peer("more credits than it got"));
         }
         Ok(if is_message { Event::Message } else { Event::Credit })
+    }
+
+    /// The message of a buffer was taken.
+    fn free(&mut self, slot: u32) -> Result<(), MessageError> {
+        self.post_buffer(slot).map_err(|code| self.fail(code))?;
+        self.credits.freed();
+        Ok(())
     }
 
     fn check(&self) -> Result<(), MessageError> {

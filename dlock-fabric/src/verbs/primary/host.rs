@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   any thread      admit(client) ──▶ protection domain, registrations, queue pairs ──▶ VerbsPeer
+//!                   admit_sealed(client) ──▶ a queue pair without access to memory ──▶ SealedPeer
 //!   command thread  poll ──▶ Arrival ──by its PeerId──▶ VerbsPeer::take ──▶ a message, or credit
 //!                   arm, poll, sleep on fd, take_events
 //! ```
@@ -14,19 +15,23 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dlock_core::control::{VerbsAttach, VerbsAttached, VerbsEndpoint};
+use dlock_core::control::{VerbsAttach, VerbsAttached, VerbsEndpoint, VerbsRegion};
 use dlock_core::ids::ClientId;
 use dlock_core::status::Status;
 
 use super::health::Health;
 use super::nic_memory::{Ledgers, NicMemory};
 use super::peer::VerbsPeer;
+use super::sealed::SealedPeer;
 use crate::error::FabricError;
+use crate::sealing::{SealSecrets, OVERHEAD};
 use crate::verbs::device::completion::{Channel, Completion, Cq};
 use crate::verbs::device::context::{devices, Context};
 use crate::verbs::device::error::VerbsError;
 use crate::verbs::device::memory::{Access, Mr, Pages, Pd, RemoteRegion};
-use crate::verbs::device::messages::{MessageSpec, Messages, MESSAGE_BYTES, RING_SLOTS};
+use crate::verbs::device::messages::{
+    MessageSpec, Messages, MESSAGE_BYTES, RECORD_BYTES, RECORD_INLINE, RING_SLOTS,
+};
 use crate::verbs::device::port_selection::{choose, Gid, PortSelection};
 use crate::verbs::device::qp::{random_psn, Endpoint, Qp, QpSpec};
 
@@ -52,15 +57,22 @@ impl Arrival {
     }
 }
 
-/// An open device that serves clients of one lock memory.
+/// An open device that serves clients of one primary.
 #[derive(Debug)]
 pub struct VerbsHost {
+    /// The lock memory, if it is the device's.
+    served: Option<Served>,
+    queues: Arc<Queues>,
+    context: Arc<Context>,
+}
+
+/// The memory that clients operate on by themselves.
+#[derive(Debug)]
+struct Served {
     slots: Arc<Pages>,
     ledgers: Arc<Ledgers>,
     health: Arc<Health>,
     shared_qp: bool,
-    queues: Arc<Queues>,
-    context: Arc<Context>,
 }
 
 /// The completion queues of all peers.
@@ -101,28 +113,48 @@ impl VerbsHost {
     ) -> Result<(Arc<Self>, NicMemory), FabricError> {
         let context = Context::open(choice)?;
         let memory = NicMemory::new(&context, slots, ledger_entries)?;
+        let (slots, ledgers) = (Arc::clone(memory.pages()), Arc::clone(memory.ledgers()));
+        let health = Arc::clone(memory.health());
+        let served = Some(Served { slots, ledgers, health, shared_qp });
+        Ok((Self::over(context, served)?, memory))
+    }
+
+    /// Opens the device for sealed frames alone: the lock memory is none of it.
+    ///
+    /// # Errors
+    /// `Verbs`.
+    pub fn open_for_frames(choice: &PortSelection) -> Result<Arc<Self>, FabricError> {
+        Self::over(Context::open(choice)?, None)
+    }
+
+    fn over(context: Arc<Context>, served: Option<Served>) -> Result<Arc<Self>, FabricError> {
         let channel = Channel::new(&context)?;
         let state = Mutex::default();
         let queues = Arc::new(Queues { state, channel, context: Arc::clone(&context) });
-        let (slots, ledgers) = (Arc::clone(memory.pages()), Arc::clone(memory.ledgers()));
-        let health = Arc::clone(memory.health());
-        Ok((Arc::new(Self { slots, ledgers, health, shared_qp, queues, context }), memory))
+        Ok(Arc::new(Self { served, queues, context }))
+    }
+
+    /// Whether the lock memory is the device's.
+    pub fn has_memory(&self) -> bool {
+        self.served.is_some()
     }
 
     /// Whether the thread that operates on the memory waits for the device, and can do nothing
     /// else: for about half a minute at most, and then the memory has failed.
     pub fn is_out(&self) -> bool {
-        self.health.is_out()
+        self.served.as_ref().is_some_and(|served| served.health.is_out())
     }
 
     /// Whether the device did not answer for a while since this was asked last.
     pub fn take_was_out(&self) -> bool {
-        self.health.take_was_out()
+        self.served.as_ref().is_some_and(|served| served.health.take_was_out())
     }
 
     /// Nobody needs the memory any more: an operation that waits for the device fails at once.
     pub fn give_up(&self) {
-        self.health.give_up();
+        if let Some(served) = &self.served {
+            served.health.give_up();
+        }
     }
 
     /// The device, its port and its address.
@@ -135,7 +167,8 @@ impl VerbsHost {
     ///
     /// # Errors
     /// `Refused(ClientRemoved)` if it has no ledger, `Refused(Invalid)` if it shares its queue
-    /// pair where this primary does not, or the other way round; `Verbs`.
+    /// pair where this primary does not, or the other way round, or the memory is not the
+    /// device's; `Verbs`.
     ///
     /// # Latency
     /// It may block for seconds: never on the command thread.
@@ -144,23 +177,25 @@ impl VerbsHost {
         client: ClientId,
         attach: &VerbsAttach,
     ) -> Result<(VerbsPeer, VerbsAttached), FabricError> {
-        if attach.messages.is_none() != self.shared_qp {
+        let Some(served) = &self.served else { return Err(FabricError::Refused(Status::Invalid)) };
+        if attach.messages.is_none() != served.shared_qp {
             return Err(FabricError::Refused(Status::Invalid));
         }
-        let ledger = self.ledgers.of(client).ok_or(FabricError::Refused(Status::ClientRemoved))?;
+        let ledger =
+            served.ledgers.of(client).ok_or(FabricError::Refused(Status::ClientRemoved))?;
         let pd = Pd::new(&self.context)?;
-        let slots = Mr::register(&pd, self.slots.clone(), Access::ReadAtomic)?;
+        let slots = Mr::register(&pd, served.slots.clone(), Access::ReadAtomic)?;
         let ledger = Mr::register(&pd, ledger, Access::ReadWrite)?;
         let ring = MessageSpec {
             slots: RING_SLOTS,
             peer_slots: attach.ring_slots,
             bytes: attach.message_bytes.min(MESSAGE_BYTES),
         };
-        let carrier = self.queues.qp(&pd, ring.send_slots(), ring.slots.into(), self.shared_qp)?;
+        let carrier = self.queues.qp(&pd, &ring, MESSAGE_BYTES, served.shared_qp)?;
         let messages = Messages::new(&carrier, ring)?;
-        let chains = match self.shared_qp {
+        let chains = match served.shared_qp {
             true => None,
-            false => Some(self.queues.qp(&pd, 1, 1, true)?),
+            false => Some(self.queues.make(&pd, (1, 1), 0, true)?),
         };
         let mut attached = VerbsAttached {
             chains: carrier.endpoint().into(),
@@ -183,6 +218,41 @@ impl VerbsHost {
         let qps = [Some(carrier), chains].into_iter().flatten().collect();
         let queues = Arc::clone(&self.queues);
         Ok((VerbsPeer::new(client, messages, qps, vec![slots, ledger], queues), attached))
+    }
+
+    /// Makes a queue pair for sealed frames, which gives no access to any memory.
+    ///
+    /// # Errors
+    /// `Refused(Invalid)` if the client wants queue pairs of another kind; `Verbs`.
+    ///
+    /// # Latency
+    /// As [`admit`](Self::admit).
+    pub fn admit_sealed(
+        &self,
+        client: ClientId,
+        attach: &VerbsAttach,
+        secrets: SealSecrets,
+    ) -> Result<(SealedPeer, VerbsAttached), FabricError> {
+        let bytes = attach.message_bytes.min(RECORD_BYTES);
+        if attach.messages.is_some() || bytes as usize <= OVERHEAD {
+            return Err(FabricError::Refused(Status::Invalid));
+        }
+        let pd = Pd::new(&self.context)?;
+        let ring = MessageSpec { slots: RING_SLOTS, peer_slots: attach.ring_slots, bytes };
+        let qp = self.queues.qp(&pd, &ring, RECORD_INLINE, false)?;
+        let messages = Messages::new(&qp, ring)?;
+        qp.connect(&attach.chains.into())?;
+        let attached = VerbsAttached {
+            chains: qp.endpoint().into(),
+            messages: None,
+            slots: VerbsRegion::EMPTY,
+            ledger: VerbsRegion::EMPTY,
+            ring_slots: ring.slots,
+            message_bytes: bytes,
+        };
+        let queues = Arc::clone(&self.queues);
+        let peer = VerbsPeer::new(client, messages, vec![qp], Vec::new(), queues);
+        Ok((SealedPeer::new(peer, secrets, bytes), attached))
     }
 
     /// Takes what came from all clients, at most [`ARRIVALS_MAX`] completions; how many. As many
@@ -230,12 +300,28 @@ impl Queues {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A queue pair that completes in one of the queues.
-    fn qp(&self, pd: &Arc<Pd>, send: u32, recv: u32, serves: bool) -> Result<Arc<Qp>, VerbsError> {
+    /// A queue pair for these rings, with so many bytes inline.
+    fn qp(
+        &self,
+        pd: &Arc<Pd>,
+        ring: &MessageSpec,
+        inline_bytes: u32,
+        serves: bool,
+    ) -> Result<Arc<Qp>, VerbsError> {
+        self.make(pd, (ring.send_slots(), ring.slots.into()), inline_bytes, serves)
+    }
+
+    /// A queue pair that completes in one of the queues, with so many slots to send and receive.
+    fn make(
+        &self,
+        pd: &Arc<Pd>,
+        (send_slots, recv_slots): (u32, u32),
+        inline_bytes: u32,
+        serves: bool,
+    ) -> Result<Arc<Qp>, VerbsError> {
         let on = |queue: &Arc<Cq>| {
             let (send_cq, recv_cq) = (Arc::clone(queue), Arc::clone(queue));
-            let (send_slots, recv_slots, psn) = (send, recv, random_psn());
-            let inline_bytes = if send > 1 { MESSAGE_BYTES } else { 0 };
+            let psn = random_psn();
             let spec =
                 QpSpec { send_cq, recv_cq, send_slots, recv_slots, inline_bytes, serves, psn };
             Qp::new(pd, spec)
@@ -315,16 +401,16 @@ impl From<VerbsEndpoint> for Endpoint {
     }
 }
 
-impl From<RemoteRegion> for dlock_core::control::VerbsRegion {
+impl From<RemoteRegion> for VerbsRegion {
     fn from(region: RemoteRegion) -> Self {
         let RemoteRegion { base, bytes, rkey } = region;
         Self { base, bytes, rkey }
     }
 }
 
-impl From<dlock_core::control::VerbsRegion> for RemoteRegion {
-    fn from(region: dlock_core::control::VerbsRegion) -> Self {
-        let dlock_core::control::VerbsRegion { base, bytes, rkey } = region;
+impl From<VerbsRegion> for RemoteRegion {
+    fn from(region: VerbsRegion) -> Self {
+        let VerbsRegion { base, bytes, rkey } = region;
         Self { base, bytes, rkey }
     }
 }

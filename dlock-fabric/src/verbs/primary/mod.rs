@@ -2,7 +2,8 @@
 //! The primary's end: the clients it has admitted, and its own operations on the lock memory.
 //!
 //! ```text
-//!   VerbsHost ─admit─▶ VerbsPeer                 one per client
+//!   VerbsHost ─admit─▶ VerbsPeer                 one per client: it operates on the memory
+//!             ─admit_sealed─▶ SealedPeer         one per client: sealed frames
 //!   NicMemory ───────▶ Loopback, Health          the primary's own operations
 //! ```
 
@@ -11,3 +12,4 @@ pub(super) mod host;
 mod loopback;
 pub(super) mod nic_memory;
 pub(super) mod peer;
+pub(super) mod sealed;

@@ -95,6 +95,24 @@ impl VerbsPeer {
         sent
     }
 
+    /// Gives no buffer of a message back until [`release`](Self::release): the client soon has no
+    /// credit for more.
+    pub(super) fn hold(&mut self) {
+        if let Some(messages) = &mut self.messages {
+            messages.hold();
+        }
+    }
+
+    /// Ends [`hold`](Self::hold).
+    ///
+    /// # Errors
+    /// `Broken`: the session has ended.
+    pub(super) fn release(&mut self) -> Result<(), MessageError> {
+        let released = self.messages.as_mut().map_or(Ok(()), Messages::release);
+        self.broken |= released.is_err();
+        released
+    }
+
     /// Ends everything of this client: when it succeeds, the queue pairs are destroyed, the
     /// registrations are gone, and nothing that the client ever posted takes effect any more.
     ///

@@ -59,7 +59,8 @@ pub(crate) struct Args {
     /// Wait at least so long for the clients that the state file knows [default: 30]
     #[arg(long, value_name = "SECONDS")]
     recovery_deadline: Option<u64>,
-    /// Serve over RDMA verbs: auto, on, off [default: auto, on a host with a usable port]
+    /// Serve over RDMA verbs: auto, on, sealed, one-sided, off [default: auto, on a host with a
+    /// usable port]
     #[arg(long, value_name = "WHEN", value_parser = file::verbs_use)]
     verbs: Option<VerbsUse>,
     /// Serve on this RDMA device

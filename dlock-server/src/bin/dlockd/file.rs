@@ -236,7 +236,9 @@ pub(crate) fn verbs_use(word: &str) -> Result<VerbsUse, &'static str> {
         "auto" => Ok(VerbsUse::Auto),
         "on" => Ok(VerbsUse::On),
         "off" => Ok(VerbsUse::Off),
-        _ => Err("this is none of auto, on, off"),
+        "sealed" => Ok(VerbsUse::Sealed),
+        "one-sided" => Ok(VerbsUse::OneSided),
+        _ => Err("this is none of auto, on, sealed, one-sided, off"),
     }
 }
 
@@ -343,12 +345,11 @@ mod tests {
 
     #[test]
     fn a_file_that_turns_every_fabric_off_is_refused_at_the_last() {
-        let others = FabricKind::ALL.into_iter().filter(|&kind| kind != FabricKind::Verbs);
-        let lines = others.map(|kind| format!("{kind} = false\n"));
+        let lines = FabricKind::without_device().map(|kind| format!("{kind} = false\n"));
         let text = lines.fold("verbs = \"off\"\n".to_string(), |text, line| text + &line);
         let (found, message) = parse(&text).unwrap_err();
         let (_, column) = position(&text, text.rfind("false").unwrap());
-        let place = (FabricKind::ALL.len(), column);
+        let place = (FabricKind::without_device().count() + 1, column);
         assert_eq!(found.map(|found| position(&text, found.start)), Some(place), "{message}");
         assert!(message.contains("all off"), "{message}");
         let on = text.replacen("false", "true", 1);

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The client's end of a sealed data path: a stream of bytes each way over one queue pair.
+//!
+//! ```text
+//!   Attach{queue pair} ──TLS──▶ primary            keys: of this TLS session's exporter
+//!   Attached{queue pair} ◀─────┘                   the connection stays open: its end ends it
+//!   write ─▶ Sealer ─ a record ─▶ Messages ──SEND──▶            as far as there is credit
+//!   read ◀── Opener ◀─ a record ── Messages ◀── completions ◀── the primary
+//! ```
+//! The queue pair gives the primary no access to memory of this process, and the other way round.
+//! One thread at a time sleeps here (the leader of the stream); who waits for credit looks again
+//! and again instead, so that no event is taken from under the leader.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use dlock_core::control::{Attach, FabricKind, VerbsAttach, VerbsAttached};
+
+use super::executor::VerbsOptions;
+use crate::clock::ClockEstimate;
+use crate::error::FabricError;
+use crate::handshake;
+use crate::net;
+use crate::sealing::{Opener, SealSecrets, Sealer, OVERHEAD};
+use crate::stream::Stream;
+use crate::sys::deadline_in;
+use crate::tcp::TcpExecutor;
+use crate::tls::Tls;
+use crate::tls_session::TlsSession;
+use crate::verbs::device::completion::{Channel, Completion, Cq};
+use crate::verbs::device::context::{devices, Context};
+use crate::verbs::device::error::VerbsError;
+use crate::verbs::device::memory::Pd;
+use crate::verbs::device::messages::{
+    Event, MessageSpec, Messages, RECORD_BYTES, RECORD_INLINE, RING_SLOTS,
+};
+use crate::verbs::device::port_selection::choose;
+use crate::verbs::device::qp::{random_psn, Qp, QpSpec};
+
+/// Completions taken at a time.
+const POLLED: usize = 8;
+/// Bytes that wait to be read from which on the primary gets no credit for more.
+const ARRIVED_MAX: usize = 64 * 1024;
+/// Work requests of messages: the primary's ring may be as large as that.
+const SEND_SLOTS: u32 = dlock_core::limits::VERBS_RING_SLOTS_MAX as u32;
+
+impl TcpExecutor {
+    /// Attaches to the primary at this address over sealed queue pairs: its frames are those of
+    /// tcp. Takes as long as [`attach_sealed`](Self::attach_sealed), and some more to resolve the
+    /// port's address.
+    ///
+    /// # Errors
+    /// As there; `Verbs`: this host has no device to use, or the two do not reach each other.
+    pub fn attach_over_verbs(
+        options: &VerbsOptions,
+        addr: SocketAddr,
+        tls: &Tls,
+        attach: &Attach,
+        clock: ClockEstimate,
+    ) -> Result<Self, FabricError> {
+        let qp = open(options)?;
+        let deadline = deadline_in(net::CONNECT_WAIT);
+        let socket = OwnedFd::from(net::connect(addr)?);
+        let mut session = TlsSession::shaken(tls, addr.ip(), socket.as_fd(), deadline)?;
+        let verbs = wanted(&qp);
+        let attach = Attach { fabric: FabricKind::Sealed, verbs: Some(verbs), ..*attach };
+        let secrets = session.seal_secrets(attach.client)?;
+        let attached = handshake::attach_sealed(socket.as_fd(), &mut session, &attach, deadline)?;
+        let primary = attached.verbs.ok_or(FabricError::Unexpected)?;
+        let end = SealedEnd::connect(&qp, &primary, secrets, options.until)?;
+        Ok(Self::over(FabricKind::Sealed, Stream::over_verbs(socket, end), clock))
+    }
+}
+
+/// A queue pair that is not connected yet.
+pub(in crate::verbs) fn open(options: &VerbsOptions) -> Result<Arc<Qp>, FabricError> {
+    let found = devices()?;
+    let choice =
+        choose(&found, options.device.as_deref(), &options.eid).map_err(VerbsError::from)?;
+    let context = Context::open(&choice)?;
+    let channel = Channel::new(&context)?;
+    let cq = Cq::new(&context, SEND_SLOTS + u32::from(RING_SLOTS), Some(&channel))?;
+    let spec = QpSpec {
+        send_cq: Arc::clone(&cq),
+        recv_cq: cq,
+        send_slots: SEND_SLOTS,
+        recv_slots: RING_SLOTS.into(),
+        inline_bytes: RECORD_INLINE,
+        serves: false,
+        psn: random_psn(),
+    };
+    Ok(Qp::new(&Pd::new(&context)?, spec)?)
+}
+
+/// What the primary is told of it.
+pub(in crate::verbs) fn wanted(qp: &Qp) -> VerbsAttach {
+    VerbsAttach {
+        chains: qp.endpoint().into(),
+        messages: None,
+        ring_slots: RING_SLOTS,
+        message_bytes: RECORD_BYTES,
+    }
+}
+
+/// One end of the path: single steps that never wait.
+#[derive(Debug)]
+pub(crate) struct SealedEnd {
+    messages: Messages,
+    sealer: Sealer,
+    opener: Opener,
+    /// Bytes of a record's plaintext at most.
+    plaintext_max: usize,
+    record: Vec<u8>,
+    /// What has come, and how much of it was read.
+    arrived: Vec<u8>,
+    taken: usize,
+    /// The next completion makes an event.
+    is_armed: bool,
+    cq: Arc<Cq>,
+    channel: Arc<Channel>,
+}
+
+impl SealedEnd {
+    /// Connects the queue pair to the primary's.
+    pub(in crate::verbs) fn connect(
+        qp: &Arc<Qp>,
+        primary: &VerbsAttached,
+        secrets: SealSecrets,
+        until: Option<Instant>,
+    ) -> Result<Self, FabricError> {
+        let bytes = primary.message_bytes.min(RECORD_BYTES);
+        if primary.messages.is_some() || bytes as usize <= OVERHEAD {
+            return Err(FabricError::Unexpected);
+        }
+        let spec = MessageSpec { slots: RING_SLOTS, peer_slots: primary.ring_slots, bytes };
+        let messages = Messages::new(qp, spec)?;
+        qp.connect_until(&primary.chains.into(), until)?;
+        let cq = Arc::clone(qp.recv_cq());
+        let channel = cq.channel().cloned().ok_or(FabricError::Unexpected)?;
+        let (sealer, opener) = secrets.of_client();
+        Ok(Self {
+            messages,
+            sealer,
+            opener,
+            plaintext_max: bytes as usize - OVERHEAD,
+            record: Vec::new(),
+            arrived: Vec::new(),
+            taken: 0,
+            is_armed: false,
+            cq,
+            channel,
+        })
+    }
+
+    /// Where to sleep for completions.
+    pub(crate) fn channel(&self) -> &Arc<Channel> {
+        &self.channel
+    }
+
+    /// Seals and sends what fits into a record; how much.
+    ///
+    /// # Errors
+    /// `WouldBlock`: the primary has no free buffer. Anything else: the path has ended.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.messages.may_send() {
+            self.look()?; // credit may have come
+        }
+        if !self.messages.may_send() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let len = bytes.len().min(self.plaintext_max);
+        self.sealer.seal(&bytes[..len], &mut self.record).map_err(io::Error::other)?;
+        self.messages.send(&self.record)?;
+        Ok(len)
+    }
+
+    /// Gives out what has come.
+    ///
+    /// # Errors
+    /// `WouldBlock`: nothing has. Anything else: the path has ended.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.arrived.is_empty() {
+            self.look()?;
+        }
+        let waiting = &self.arrived[self.taken..];
+        if waiting.is_empty() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let len = waiting.len().min(into.len());
+        into[..len].copy_from_slice(&waiting[..len]);
+        self.taken += len;
+        if self.taken == self.arrived.len() {
+            self.arrived.clear();
+            self.taken = 0;
+            self.messages.release()?;
+        }
+        Ok(len)
+    }
+
+    /// Takes completions that are there.
+    fn look(&mut self) -> io::Result<()> {
+        let mut some = [Completion::default(); POLLED];
+        let len = self.cq.poll(&mut some).map_err(io::Error::other)?;
+        for completion in &some[..len] {
+            self.record.clear();
+            if self.messages.take(completion, &mut self.record)? == Event::Message {
+                let plaintext = self.opener.open(&mut self.record).map_err(io::Error::other)?;
+                self.arrived.extend_from_slice(plaintext);
+                if self.arrived.len() - self.taken > ARRIVED_MAX {
+                    self.messages.hold();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Before sleeping: `true` if an event was asked for just now, and one has to look once more.
+    ///
+    /// # Errors
+    /// The path has ended.
+    pub(crate) fn arm(&mut self) -> io::Result<bool> {
+        if self.is_armed {
+            return Ok(false);
+        }
+        self.cq.arm(false).map_err(io::Error::other)?;
+        self.is_armed = true;
+        Ok(true)
+    }
+
+    /// Takes the event that has come, if there is one.
+    ///
+    /// # Errors
+    /// The path has ended.
+    pub(crate) fn take_event(&mut self) -> io::Result<bool> {
+        let taken = self.channel.take_event().map_err(io::Error::other)?;
+        self.is_armed &= !taken;
+        Ok(taken)
+    }
+}

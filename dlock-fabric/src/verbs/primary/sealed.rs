@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A client whose data path is sealed: one queue pair without access to any memory, and a stream
+//! of bytes each way.
+//!
+//! ```text
+//!   Arrival ─▶ VerbsPeer ── a record ─▶ Opener ─▶ bytes, ARRIVED_MAX and a ring at most
+//!   bytes ─▶ Sealer ── a record ─▶ VerbsPeer, as far as there is credit
+//! ```
+
+use std::io::{self, ErrorKind};
+
+use super::host::{Arrival, PeerId};
+use super::peer::VerbsPeer;
+use crate::sealing::{Opener, SealSecrets, Sealer, OVERHEAD};
+use crate::verbs::device::messages::{Event, MessageError, RECORD_BYTES, RING_SLOTS};
+
+/// Bytes that wait to be taken from which on the client gets no credit for more.
+const ARRIVED_MAX: usize = 32 * 1024;
+
+/// A client's end of the primary; owned by one thread. It is cut off when it is dropped.
+#[derive(Debug)]
+pub struct SealedPeer {
+    peer: VerbsPeer,
+    sealer: Sealer,
+    opener: Opener,
+    /// Bytes of a record's plaintext at most.
+    plaintext_max: usize,
+    record: Vec<u8>,
+    /// What has come, and how much of it was taken.
+    arrived: Vec<u8>,
+    taken: usize,
+}
+
+impl SealedPeer {
+    /// Bytes that are registered with the device for each client.
+    pub const RING_BYTES: u64 = 2 * RING_SLOTS as u64 * RECORD_BYTES as u64;
+
+    pub(super) fn new(peer: VerbsPeer, secrets: SealSecrets, record_bytes: u32) -> Self {
+        let (sealer, opener) = secrets.of_primary();
+        let plaintext_max = record_bytes as usize - OVERHEAD;
+        let (record, arrived) = (Vec::new(), Vec::new());
+        Self { peer, sealer, opener, plaintext_max, record, arrived, taken: 0 }
+    }
+
+    /// What [`Arrival::peer`] says for it.
+    pub fn ids(&self) -> [PeerId; 2] {
+        self.peer.ids()
+    }
+
+    /// Takes note of an arrival of this peer.
+    ///
+    /// # Errors
+    /// The channel has ended: a record is not the one that is due, the queue pair has failed, or
+    /// the client does not keep the rules.
+    ///
+    /// # Panics
+    /// If it is of another peer.
+    pub fn take(&mut self, arrival: &Arrival) -> Result<(), MessageError> {
+        self.record.clear();
+        if self.peer.take(arrival, &mut self.record)? == Event::Message {
+            if self.taken > ARRIVED_MAX {
+                self.arrived.drain(..self.taken);
+                self.taken = 0;
+            }
+            self.arrived.extend_from_slice(self.opener.open(&mut self.record)?);
+            if self.arrived.len() - self.taken > ARRIVED_MAX {
+                self.peer.hold();
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives out what has come; 0: nothing has.
+    ///
+    /// # Errors
+    /// The channel has ended.
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, MessageError> {
+        let waiting = &self.arrived[self.taken..];
+        let len = waiting.len().min(into.len());
+        into[..len].copy_from_slice(&waiting[..len]);
+        self.taken += len;
+        if self.taken == self.arrived.len() {
+            self.arrived.clear();
+            self.taken = 0;
+            self.peer.release()?;
+        }
+        Ok(len)
+    }
+
+    /// Whether something has come that was not given out.
+    pub fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Seals and sends what fits into a record; how much. There is more room after an arrival.
+    ///
+    /// # Errors
+    /// `Busy`: nothing was sent. Anything else: the channel has ended.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<usize, MessageError> {
+        if !self.peer.may_send() {
+            return Err(match self.peer.is_broken() {
+                true => MessageError::Broken { code: libc::ENOTCONN as u32 },
+                false => MessageError::Busy,
+            });
+        }
+        let len = bytes.len().min(self.plaintext_max);
+        self.sealer.seal(&bytes[..len], &mut self.record)?;
+        self.peer.send(&self.record).map(|()| len)
+    }
+}
+
+impl From<MessageError> for io::Error {
+    fn from(error: MessageError) -> Self {
+        let kind = match error {
+            MessageError::Busy => ErrorKind::WouldBlock,
+            MessageError::Sealed(_) | MessageError::Peer(_) => ErrorKind::InvalidData,
+            _ => ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
