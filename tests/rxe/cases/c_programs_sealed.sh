@@ -3,7 +3,7 @@
 # The C and C++ programs of tests/c that configure TLS, over sealed queue pairs.
 # net: pair
 # here: yes
-# rank: 3
+# rank: 4
 # limit: 400
 bin=${RXE_BIN:?}
 said=$(mktemp)

@@ -5,14 +5,10 @@
 # net: pair
 # here: yes
 # rank: 1
-# limit: 400
+# limit: 240
 set -e
 # shellcheck source=tests/rxe/guest/rust.sh
 . tests/rxe/guest/rust.sh
 rust_tests conformance-executors sealed
 rust_tests dlock-server-sealed
 rust_tests dlock-client-sealed
-# shellcheck source=tests/rxe/guest/tls.sh
-. tests/rxe/guest/tls.sh
-export DLOCK_FABRIC=sealed
-for program in api ladders membership; do rust_tests dlock-client-$program; done
