@@ -12,6 +12,7 @@ pub mod silent;
 pub mod successor;
 pub mod worker;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -261,11 +262,20 @@ impl Folder {
 
     /// All logs in it.
     pub fn read(&self) -> String {
-        let files = std::fs::read_dir(&self.0).expect("the folder");
-        let is_log = |path: &Path| path.extension().is_some_and(|e| e == "log");
-        let paths = files.flatten().map(|file| file.path()).filter(|path| is_log(path));
         // a torn last line has no end
-        paths.map(|path| std::fs::read_to_string(path).expect("a log") + "\n").collect()
+        self.logs().map(|path| std::fs::read_to_string(path).expect("a log") + "\n").collect()
+    }
+
+    /// How long they are.
+    pub fn lens(&self) -> BTreeMap<PathBuf, u64> {
+        let len = |path: PathBuf| Some((path.clone(), std::fs::metadata(path).ok()?.len()));
+        self.logs().filter_map(len).collect()
+    }
+
+    fn logs(&self) -> impl Iterator<Item = PathBuf> {
+        let files = std::fs::read_dir(&self.0).expect("the folder");
+        let is_log = |path: &PathBuf| path.extension().is_some_and(|e| e == "log");
+        files.flatten().map(|file| file.path()).filter(is_log)
     }
 
     /// Nothing in it is of interest.
