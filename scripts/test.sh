@@ -69,7 +69,7 @@ else
     skip "verbs ABI" "no <infiniband/verbs.h>: install libibverbs-dev or rdma-core-devel"
 fi
 
-# What the cases run has been built above; 10 minutes are for the cases themselves.
+# What the cases run has been built above; 15 minutes are for the cases themselves.
 if [ -e "$prefix/lib64" ]; then export PREFIX=$prefix; fi
 step "SoftRoCE in a virtual machine" 2400 \
     env DLOCK_RXE_REQUIRED="$rxe_required" tests/rxe/suite.sh || true

@@ -27,6 +27,9 @@ bugs! {
     ProofNotKept =
         "proof-not-kept",
         "what is kept of a client has the proof that the client uses";
+    ReturnsInVain =
+        "returns-in-vain",
+        "who comes back and cannot be let in keeps everything it has";
     NoFairWake = "no-fair-wake", "who hands a fair lock on wakes the arbiter if somebody sleeps";
     ClaimNotHeld = "claim-not-held", "a claimed ticket is held at its turn, until its deadline";
     IntentIgnored = "intent-ignored", "what an intent claims is kept until the intent's deadline";

@@ -136,8 +136,11 @@ impl Change {
                 kept.has_locks || kept.unseen <= UNSEEN_MAX
             }),
             Change::Joined { client, secret, horizon_s, identity } => {
+                let is_back = clients.contains_key(client);
                 let kept = clients.entry(*client).or_default();
-                (kept.secrets, kept.horizon_s) = (vec![*secret], *horizon_s);
+                // one that comes back may not hear of this answer
+                let before_s = if is_back { kept.horizon_s } else { *horizon_s };
+                (kept.secrets, kept.horizon_s) = (vec![*secret], longer_s(before_s, *horizon_s));
                 (kept.prepared, kept.identity, kept.unseen) = (None, *identity, 0);
             }
             Change::Prepared { client, secret, horizon_s, proof } => {
@@ -149,10 +152,7 @@ impl Change {
                 }
                 kept.prepared = Some((*secret, proof));
                 // the longer one of both, until it is known which counts
-                kept.horizon_s = match (kept.horizon_s, *horizon_s) {
-                    (0, _) | (_, 0) => 0,
-                    (old, new) => old.max(new),
-                };
+                kept.horizon_s = longer_s(kept.horizon_s, *horizon_s);
             }
             Change::Moved { client } => {
                 let Some(kept) = clients.get_mut(client) else { return };
@@ -176,6 +176,14 @@ impl Change {
             Change::Left { client } => _ = clients.remove(client),
             Change::Only { clients: all } => clients.retain(|client, _| all.contains(client)),
         }
+    }
+}
+
+/// The longer one of two session horizons.
+fn longer_s(a: u32, b: u32) -> u32 {
+    match (a, b) {
+        (0, _) | (_, 0) => 0,
+        (a, b) => a.max(b),
     }
 }
 
@@ -291,6 +299,41 @@ mod tests {
             Change::Moved { client: id(1) }.apply(&mut clients);
             assert_eq!(proofs(&clients), [10 + secret, 1, 10 + secret]);
         }
+    }
+
+    /// Its answer may be lost with the primary: it goes on relying on the horizon that it knows.
+    #[test]
+    fn a_client_that_comes_back_keeps_the_longer_horizon_and_what_is_known_of_it() {
+        let (mut clients, client, process) =
+            (Clients::new(), id(1), Process { pid: 7, started: 8 });
+        let identity = Some(Identity([3; 32]));
+        let joined =
+            |horizon_s| Change::Joined { client, secret: Secret([1; 16]), horizon_s, identity };
+        joined(9).apply(&mut clients);
+        Change::Mapped { client, process }.apply(&mut clients);
+        for (horizon_s, longest_s) in [(2, 9), (12, 12), (0, 0), (5, 0)] {
+            joined(horizon_s).apply(&mut clients);
+            assert_eq!(clients[&client].horizon_s, longest_s);
+        }
+        assert_eq!(clients[&client].processes, [process], "its end would not be seen");
+        assert_eq!(known(&clients)[0].identity, identity);
+        let (secret, terms) = (Secret([1; 16]), None);
+        let admission =
+            Admission { client, secret, version: 2, recovering: false, terms, prepared_by: None };
+        let admitted = Change::admitted(&admission, identity);
+        assert_eq!(admitted, Change::Joined { client, secret, horizon_s: 0, identity });
+    }
+
+    #[test]
+    fn a_client_is_dead_if_all_its_processes_are_known_and_have_ended() {
+        let of = |len: usize| Kept {
+            processes: (0..len as i32).map(|pid| Process { pid, started: 1 }).collect(),
+            ..Kept::default()
+        };
+        assert!(!of(0).is_dead(|_| true), "it has none here");
+        assert!(of(1).is_dead(|_| true) && of(PROCESSES_MAX - 1).is_dead(|_| true));
+        assert!(!of(2).is_dead(|process| process.pid == 1), "one lives");
+        assert!(!of(PROCESSES_MAX).is_dead(|_| true), "there may be one more");
     }
 
     /// Sessions that are prepared and given up must not push the proof out that it uses.

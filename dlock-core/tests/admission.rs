@@ -312,7 +312,7 @@ fn a_client_for_which_there_is_no_memory_goes() {
     let mut site = Site::new();
     let peer = site.join(Verbs, 0);
     site.slow = true;
-    site.members.has_no_memory(peer.id);
+    site.members.has_no_memory(site.now, peer.id, &init(0));
     assert_eq!(site.state(peer), Some(State::Ending(Ending::All(Exit::NoMemory))));
     site.settle();
     assert_eq!(site.exits(peer), [Exit::NoMemory]);

@@ -20,7 +20,7 @@ use dlock_core::session::was_heard;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Word, WordAddr};
 use dlock_core::words::AtomicWord;
-use site::{reinit, Peer, Site, START};
+use site::{reinit, Peer, Site, GRACE_S, START};
 
 use FabricKind::{Shm, Tcp};
 
@@ -83,6 +83,55 @@ fn claims(site: &mut Site, peer: Peer, lease_ns: u64) -> WordAddr {
 
 fn at(seconds: u64) -> ServerTime {
     START.plus_ns(seconds * NS)
+}
+
+/// Its connection was reset before it could tell what it holds, which its leases are not known of.
+#[test]
+fn a_client_that_is_cut_off_before_its_claims_is_waited_for_and_its_claims_count() {
+    let known = of_old(5, 0);
+    let mut site = waiting(&[known]);
+    let peer = comes(&mut site, known);
+    site.lose(peer, Gone::Closed);
+    site.until(at(2 * u64::from(DEADLINE_S) + GRACE_S));
+    assert!(site.primary.is_recovering() && site.exits(peer).is_empty());
+    let peer = comes(&mut site, known);
+    let word = claims(&mut site, peer, 100 * NS);
+    assert_eq!(site.control(peer, ControlRequest::ReinitDone), ControlReply::Done);
+    site.settle();
+    assert!(!site.primary.is_recovering());
+    assert_ne!(site.memory.read(word), 0, "it has kept its lock");
+    // from now on it is known what it has
+    site.lose(peer, Gone::Closed);
+    site.until(site.now.plus_ns((GRACE_S + 1) * NS));
+    assert_ne!(site.state(peer), Some(State::Absent { since: at(0), is_closed: true }));
+    assert!(!matches!(site.state(peer), Some(State::Absent { .. } | State::Present)));
+}
+
+/// Nothing is known of what it holds: it is as if it had not come.
+#[test]
+fn a_client_that_comes_back_and_cannot_be_given_memory_is_waited_for() {
+    let known = of_old(5, 0);
+    let mut site = waiting(&[known]);
+    let (id, secret) = (known.client, known.secrets[0]);
+    let peer = Peer { id, secret, control: 0, fabric: Tcp, terms: None };
+    let request = reinit(peer, 2, 0);
+    let admission = site.open_twice(&request).unwrap();
+    let refused = site.peer(admission, Tcp);
+    site.members.has_no_memory(site.now, id, &request);
+    site.settle();
+    assert!(site.exits(refused).is_empty() && site.primary.is_recovering());
+    assert!(!site.effects.contains(&Effect::Keep(Change::Left { client: id })));
+    assert_eq!(
+        site.control(refused, ControlRequest::Heartbeat),
+        ControlReply::Error(Status::Error)
+    );
+    site.until(at(2 * u64::from(DEADLINE_S)));
+    assert!(site.primary.is_recovering());
+    let peer = comes(&mut site, known);
+    claims(&mut site, peer, 100 * NS);
+    assert_eq!(site.control(peer, ControlRequest::ReinitDone), ControlReply::Done);
+    site.settle();
+    assert!(!site.primary.is_recovering());
 }
 
 /// It was killed between the answer to `Reinit` and its attach: no process of it is known here.

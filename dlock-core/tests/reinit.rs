@@ -346,7 +346,7 @@ fn a_session_whose_predecessor_cannot_be_fenced_has_no_channel() {
     assert!(is_served(&mut site, new));
     let closed = |channel| Effect::CloseChannel { client: old.id, channel: Some(channel) };
     assert_eq!(site.effects[1], closed(1));
-    assert_eq!(site.effects[3], closed(2), "both could act");
+    assert_eq!(site.effects[4], closed(2), "both could act");
     assert_eq!(site.attach(new), Status::Error);
     site.unfenced.clear();
     assert_eq!(site.attach(new), Status::Success);

@@ -280,6 +280,8 @@ impl Membership {
     ) -> Admission {
         if is_back {
             primary.came_back(now, client);
+            let owes_claims = primary.is_recovering() && !primary.has_told_all(client);
+            self.with(client, |member| member.owes_claims = owes_claims);
         }
         let told = self.with(client, |member| {
             member.heard(now);
@@ -293,9 +295,24 @@ impl Membership {
         Admission { client, secret, version, recovering, terms, prepared_by: None }
     }
 
-    /// A client that was let in cannot be given memory.
-    pub fn has_no_memory(&mut self, client: ClientId) {
-        self.end(client, Ending::All(Exit::NoMemory));
+    /// A client that was let in cannot be given memory, by the answer to this request. One that is
+    /// new has nothing; of one that comes back the primary may not know yet what it holds: it is as
+    /// if it had not come.
+    pub fn has_no_memory(&mut self, now: ServerTime, client: ClientId, request: &ControlRequest) {
+        if matches!(request, ControlRequest::Init { .. }) || planted::is(Bug::ReturnsInVain) {
+            return self.end(client, Ending::All(Exit::NoMemory));
+        }
+        if self.members.get(&client).is_some_and(|member| member.prepared.is_some()) {
+            return self.give_up_prepared(client);
+        }
+        let control = self.with(client, |member| {
+            if member.state == State::Present {
+                member.state = State::Absent { since: now, is_closed: false };
+            }
+            member.control.take()
+        });
+        let control = control.flatten();
+        self.effects.extend(control.map(|control| Effect::CloseControl { client, control }));
     }
 
     /// Whether room for one more client is being made. Only an absent client that has nothing loses

@@ -108,6 +108,8 @@ pub(super) struct Member {
     pub(super) lapses: u32,
     /// It was given a lock, or may have been: its primary's successor must wait for it.
     pub(super) has_locks: bool,
+    /// It has come to a recovering primary, which does not know yet what it holds.
+    pub(super) owes_claims: bool,
     /// It has not told a recovering primary everything in time, and may not come back.
     pub(super) lags: bool,
     /// It must go altogether as soon as a lapse under way is done.
@@ -137,6 +139,7 @@ impl Member {
             until: UNLIMITED,
             lapses: 0,
             has_locks: false,
+            owes_claims: false,
             lags: false,
             condemned: None,
             is_quiet: false,

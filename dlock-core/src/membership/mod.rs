@@ -64,6 +64,7 @@ mod effect;
 mod ending;
 mod member;
 mod prepared;
+mod recovering;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -82,7 +83,7 @@ use crate::exec::LockMemory;
 use crate::fabric::FabricSet;
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
-use crate::primary::{Laggard, Primary, PrimaryConfig, Recovered};
+use crate::primary::{Primary, PrimaryConfig};
 use crate::roster::Change;
 use crate::status::Status;
 use member::Member;
@@ -243,6 +244,9 @@ impl Membership {
         if let ControlReply::Alive { until, .. } = &mut reply {
             *until = self.until(client);
         }
+        if primary.has_told_all(client) {
+            self.with(client, |member| member.owes_claims = false);
+        }
         // while the primary recovers it is refused, and has nothing left to claim all the same
         let is_refused = reply == ControlReply::Error(Status::NotReady) && primary.is_recovering();
         let leaves = leaves && !(is_refused && planted::is(Bug::LeaverAwaited));
@@ -288,19 +292,6 @@ impl Membership {
             known.for_each(|p| p.has_ended = true);
         });
         self.look_at_processes(client);
-    }
-
-    /// The processes that a client of the predecessor had on this host have ended. One that has
-    /// come back, and has not attached, ended between the two: nothing else would tell. The
-    /// processes of one that has attached are watched, or its connections are.
-    pub fn predecessors_process_ended(&mut self, primary: &mut Primary, client: ClientId) {
-        match self.members.get(&client) {
-            None => primary.is_dead(client),
-            Some(member) if member.fabric.is_none() => {
-                self.end(client, Ending::All(Exit::Died));
-            }
-            Some(_) => {}
-        }
     }
 
     /// The command channel of this number has ended by itself; whether its queue pairs could not
@@ -355,36 +346,6 @@ impl Membership {
         self.end(client, Ending::Lapse(Exit::Hindered));
     }
 
-    /// A client has not told a recovering primary everything in time, and others wait for it: its
-    /// connection is closed, and it may not come back. All of it ends when its horizon has passed:
-    /// it does not rely on what it claimed any more. Without a horizon it may take as long as it
-    /// wants, unless an operator does not want to wait.
-    pub fn lags(&mut self, now: ServerTime, laggard: Laggard) {
-        let Laggard { client, is_hurried } = laggard;
-        let Some(member) = self.members.get(&client) else { return };
-        let is_unlimited = member.until == UNLIMITED;
-        let is_over = member.until <= now; // it is being fenced, and may not come back any more
-        match member.state {
-            _ if is_unlimited && !is_hurried || planted::is(Bug::LaggardAwaited) => return,
-            State::Present | State::Absent { .. } if is_unlimited => {
-                return self.end(client, Ending::Lapse(Exit::Laggard));
-            }
-            State::Present | State::Absent { .. } => {}
-            State::Ending(_) if is_over => return self.end(client, Ending::All(Exit::Laggard)),
-            _ => return,
-        }
-        self.give_up_prepared(client);
-        let control = self.with(client, |member| {
-            member.lags = true;
-            if member.state == State::Present {
-                member.state = State::Absent { since: now, is_closed: false };
-            }
-            member.control.take()
-        });
-        let control = control.flatten();
-        self.effects.extend(control.map(|control| Effect::CloseControl { client, control }));
-    }
-
     /// A client is about to hear this: perhaps of its first lock.
     fn is_given(&mut self, client: ClientId, reply: &ControlReply) {
         let Some(member) = self.members.get_mut(&client) else { return };
@@ -393,13 +354,6 @@ impl Membership {
             member.has_locks = true;
             self.effects.push_back(Effect::Keep(Change::HasLocks { client }));
         }
-    }
-
-    /// What came of the recovery, once, and what is to be kept then: who is a client still.
-    pub fn take_recovered(&self, primary: &mut Primary) -> Option<(Recovered, Change)> {
-        let recovered = primary.take_recovered()?;
-        let clients = self.members.keys().copied().chain(primary.idle()).collect();
-        Some((recovered, Change::Only { clients }))
     }
 
     /// Whether somebody waits for being fenced, of whom nothing may tell when it can be.
@@ -561,10 +515,12 @@ fn acts_at(member: &Member) -> ServerTime {
 
 /// Whether what an absent member has ends with the grace. A connection that was closed may have
 /// been reset by something on the way: a client that lives relies on its session up to the horizon
-/// that it was told, and nothing of it ends before, unless the operator has chosen so.
+/// that it was told, and nothing of it ends before, unless the operator has chosen so. And while it
+/// has not told a recovering primary what it holds, nothing is known that could be kept for it: it
+/// is waited for as if it had not come.
 fn ends_with_grace(rules: &Rules, member: &Member, is_closed: bool) -> bool {
     let may_rely = member.until != UNLIMITED && rules.orphans == Orphans::Lease;
-    is_closed && (!may_rely || planted::is(Bug::GraceBeforeHorizon))
+    is_closed && !member.owes_claims && (!may_rely || planted::is(Bug::GraceBeforeHorizon))
 }
 
 /// When something is to be done for a member without anybody's asking.

@@ -239,6 +239,11 @@ impl Primary {
         awaited.late.retain(|(_, late)| *late != client);
     }
 
+    /// Whether this client has nothing to tell, or has told it.
+    pub fn has_told_all(&self, client: ClientId) -> bool {
+        !self.recovering || self.has_claimed_all(client)
+    }
+
     pub(super) fn has_claimed_all(&self, client: ClientId) -> bool {
         self.awaited.told.contains(&client)
     }

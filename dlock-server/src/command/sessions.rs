@@ -40,7 +40,7 @@ impl Worker {
             match opened {
                 Ok(Opened::Wait) => {}
                 Ok(Opened::Admitted(admission)) => {
-                    let entered = self.enter(admission, who.link);
+                    let entered = self.enter(admission, &who.request, who.link);
                     let _ = who.reply.send(entered);
                     return self.settle();
                 }
@@ -125,6 +125,7 @@ impl Worker {
     fn enter(
         &mut self,
         admission: Admission,
+        request: &ControlRequest,
         link: Arc<ConnectionHandle>,
     ) -> Result<Session, Status> {
         let client = admission.client;
@@ -135,7 +136,7 @@ impl Worker {
         }
         if let Err(error) = self.core.memory.add_client(client) {
             limited!(Cause::NoResource, Level::Error, "client {client} cannot be let in: {error}");
-            self.members.has_no_memory(client);
+            self.members.has_no_memory(self.core.now(), client, request);
             return Err(Status::ServerNoResource);
         }
         Ok(Session {

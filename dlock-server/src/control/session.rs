@@ -322,6 +322,9 @@ impl Session {
                     return Gone::Closed; // as if the answer was lost
                 }
             }
+            if !self.receipts.may_answer() {
+                return Gone::Closed; // another primary has its place, and counts horizons by now
+            }
             if leaves {
                 // what is not kept of that, a successor waits for: the client has left all the same
                 let _ = self.receipts.all_kept().await;

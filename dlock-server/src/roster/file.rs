@@ -23,6 +23,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use dlock_core::control::Secret;
 use dlock_core::ids::{ClientId, Identity};
@@ -30,7 +31,7 @@ use dlock_core::membership::HORIZON_S_MAX;
 use dlock_core::roster::{Change, Clients, Process, UNSEEN_MAX};
 
 use super::owner::{beside, home, is_at, Ownership, Taking};
-use super::Keeper;
+use super::{Keeper, Place};
 
 const HEAD: &str = "dlock clients 3 ";
 /// Of a list that knows no certificates, and does not say when a primary has started: it is read,
@@ -50,7 +51,7 @@ const HISTORY_LINES: usize = 4_096;
 pub(crate) struct FileKeeper {
     path: PathBuf,
     home: String,
-    ownership: Ownership,
+    ownership: Arc<Ownership>,
     /// `None`: what it has is not known, and it is written anew.
     file: Option<File>,
     lines: usize,
@@ -63,7 +64,7 @@ impl FileKeeper {
     /// # Errors
     /// It is no such file, or cannot be read, or another primary has it.
     pub(crate) fn open(path: &Path, taking: Taking) -> io::Result<(Self, Clients)> {
-        let ownership = Ownership::take(path, taking)?;
+        let ownership = Arc::new(Ownership::take(path, taking)?);
         remove_unfinished(path)?;
         let home = home();
         let keeper = Self { path: path.to_path_buf(), home, ownership, file: None, lines: 0 };
@@ -162,14 +163,14 @@ impl Keeper for FileKeeper {
         self.check_mine()
     }
 
-    fn is_mine(&self) -> bool {
-        self.ownership.is_mine()
+    fn place(&self) -> Arc<dyn Place> {
+        Arc::clone(&self.ownership) as Arc<dyn Place>
     }
 }
 
 impl FileKeeper {
     fn check_mine(&self) -> io::Result<()> {
-        match self.is_mine() {
+        match self.ownership.is_mine() {
             true => Ok(()),
             false => {
                 let what = "another primary has taken its place";
@@ -438,7 +439,7 @@ mod tests {
         keep(&mut old, &mut of_old, &[joined(5, 1, 0)]);
         let (mut new, mut clients) = FileKeeper::open(&path, Taking::FromAnother).unwrap();
         assert_eq!(clients, of_old);
-        assert!(!old.is_mine() && new.is_mine());
+        assert!(!old.ownership.is_mine() && new.ownership.is_mine());
         let refused = old.keep(&[joined(6, 1, 0)], &of_old).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
         keep(&mut new, &mut clients, &[joined(7, 1, 0)]);

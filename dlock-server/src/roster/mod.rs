@@ -42,7 +42,13 @@ pub(crate) trait Keeper: Send + 'static {
     /// They may not be kept. Everything is told again with the next ones.
     fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()>;
 
-    /// Whether this primary is the one whose clients these are. Asked often.
+    /// Whose clients these are.
+    fn place(&self) -> Arc<dyn Place>;
+}
+
+/// That the clients are those of this primary, until another takes its place.
+pub(crate) trait Place: std::fmt::Debug + Send + Sync {
+    /// Whether they still are. Asked often.
     fn is_mine(&self) -> bool;
 }
 
@@ -72,6 +78,7 @@ struct Written {
 /// Waits for the writer thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Receipts {
+    place: Option<Arc<dyn Place>>,
     told: Arc<AtomicU64>,
     written: watch::Receiver<Written>,
 }
@@ -98,6 +105,13 @@ impl Receipts {
         self.written.borrow().is_failing
     }
 
+    /// Whether this primary may tell a client whose request it has that it knows it. The client
+    /// relies on its session from the moment in which it asked: that was before this look, and who
+    /// takes the place of this primary later waits for the whole of the horizon.
+    pub(crate) fn may_answer(&self) -> bool {
+        self.place.as_ref().is_none_or(|place| place.is_mine())
+    }
+
     /// Waits until another primary has taken the place of this one.
     pub(crate) async fn replaced(&self) {
         let mut written = self.written.clone();
@@ -118,7 +132,8 @@ impl Roster {
     ) -> io::Result<(Self, Receipts)> {
         let (progress, written) = watch::channel(Written::default());
         let told = Arc::new(AtomicU64::new(0));
-        let receipts = Receipts { told: Arc::clone(&told), written };
+        let place = keeper.as_ref().map(|keeper| keeper.place());
+        let receipts = Receipts { place, told: Arc::clone(&told), written };
         let Some(keeper) = keeper else {
             // every change is kept as well as it will ever be
             let all = Written { changes: u64::MAX, ..Written::default() };
@@ -157,12 +172,13 @@ fn write(
     progress: &watch::Sender<Written>,
 ) {
     let mut written = Written::default();
+    let place = keeper.place();
     loop {
         let first = match changes.recv_timeout(LOOK_EVERY) {
             Ok(first) => Some(first),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                if !written.is_replaced && !keeper.is_mine() {
+                if !written.is_replaced && !place.is_mine() {
                     written.is_replaced = true;
                     progress.send_replace(written);
                 }
@@ -177,7 +193,7 @@ fn write(
         written.changes += together.len() as u64;
         let kept = keeper.keep(&together, &clients);
         written.is_failing = kept.is_err();
-        written.is_replaced |= kept.is_err() && !keeper.is_mine();
+        written.is_replaced |= kept.is_err() && !place.is_mine();
         if let Err(error) = kept {
             limited!(
                 Cause::Roster,
@@ -201,6 +217,7 @@ mod tests {
         Change::Joined { client, secret, horizon_s: 9, identity: None }
     }
 
+    #[derive(Clone, Debug)]
     struct Slow(Arc<Mutex<(Vec<usize>, bool)>>);
 
     impl Keeper for Slow {
@@ -214,6 +231,12 @@ mod tests {
             }
         }
 
+        fn place(&self) -> Arc<dyn Place> {
+            Arc::new(self.clone())
+        }
+    }
+
+    impl Place for Slow {
         fn is_mine(&self) -> bool {
             !self.0.lock().unwrap().1
         }
@@ -222,6 +245,15 @@ mod tests {
     /// A disk that is full for a while.
     struct Full(Arc<AtomicU64>);
 
+    #[derive(Debug)]
+    struct Mine;
+
+    impl Place for Mine {
+        fn is_mine(&self) -> bool {
+            true
+        }
+    }
+
     impl Keeper for Full {
         fn keep(&mut self, _: &[Change], _: &Clients) -> io::Result<()> {
             let left =
@@ -229,8 +261,8 @@ mod tests {
             left.map_or(Ok(()), |_| Err(io::ErrorKind::StorageFull.into()))
         }
 
-        fn is_mine(&self) -> bool {
-            true
+        fn place(&self) -> Arc<dyn Place> {
+            Arc::new(Mine)
         }
     }
 
@@ -257,7 +289,7 @@ mod tests {
         seen.lock().unwrap().1 = true;
         roster.tell(joined(1, 2));
         assert_eq!(receipts.all_kept().await, Err(()));
-        assert!(receipts.is_failing());
+        assert!(receipts.is_failing() && !receipts.may_answer());
         receipts.replaced().await;
         seen.lock().unwrap().1 = false;
         roster.tell(joined(1, 3));

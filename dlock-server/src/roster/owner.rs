@@ -14,6 +14,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::Place;
 use dlock_core::roster::Process;
 use rustix::fs::FlockOperation;
 use rustix::process::Pid;
@@ -90,9 +91,11 @@ impl Ownership {
             locked => Ok(locked?),
         }
     }
+}
 
-    /// Whether it is still this one's: nobody has put another file there.
-    pub(crate) fn is_mine(&self) -> bool {
+impl Place for Ownership {
+    /// Nobody has put another file there.
+    fn is_mine(&self) -> bool {
         is_at(&self.file, &self.path) || fs::symlink_metadata(&self.path).is_err()
     }
 }

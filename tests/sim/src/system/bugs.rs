@@ -51,6 +51,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("earlier-claim-counts", "quiet"),
     ("intent-lapses", "handover"),
     ("claim-lapses", "notes"),
+    ("returns-in-vain", "recovery"),
     ("recount-once", "partition"),
     ("revoked-once", "stale"),
     ("shares-come-round", "rounds"),

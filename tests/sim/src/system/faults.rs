@@ -15,6 +15,8 @@ use super::state::{Doing, Ev, Life, Sys, Unit};
 /// A lap goes no further than this number.
 const LAP_MAX: u16 = 0xfbff;
 
+/// Clients of a thousand for whom there is no memory.
+const NO_MEMORY: u32 = 10;
 /// New sessions of a thousand whose last answer is lost, and the same of the attempt after that.
 const CUT: u32 = 20;
 const CUT_AGAIN: u32 = 500;
@@ -102,6 +104,11 @@ impl Sys {
         let is_cut = !self.calm && self.rng.chance(chance);
         self.clients[c].is_cut = is_cut;
         is_cut
+    }
+
+    /// The primary's host has no memory for one more client just now.
+    pub(super) fn has_no_memory(&mut self) -> bool {
+        !self.calm && self.rng.chance(NO_MEMORY)
     }
 
     /// When the primary hears of the end of a client's connection.

@@ -248,6 +248,7 @@ impl World {
         };
         let mut numbers = self.sys.rng.clone();
         self.sys.rng.bits();
+        let is_member = reinit.is_some_and(|(client, _)| self.members.state(client).is_some());
         let mut opened = Opened::Wait;
         for _ in 0..OPEN_TRIES {
             let mut number = || numbers.bits() as u32;
@@ -268,6 +269,11 @@ impl World {
         // the server lets it wait; here it comes again
         let Opened::Admitted(admitted) = opened else { return Err(Status::ServerNoResource) };
         let id = admitted.client;
+        if !is_member && self.sys.has_no_memory() {
+            self.members.has_no_memory(self.sys.server_now(), id, &request);
+            self.settle_members();
+            return Err(Status::ServerNoResource);
+        }
         let sys = &mut self.sys;
         sys.memory.add_client(id);
         let (process, mapped) = sys.session(id).map_or((0, false), |s| (s.process, s.mapped));

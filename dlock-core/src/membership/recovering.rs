@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Members while the primary recovers: those that do not tell what they hold, those that have ended
+//! before they could, and who is a client when it is over.
+
+use super::{Effect, Ending, Exit, Membership, State};
+use crate::clock::ServerTime;
+use crate::control::UNLIMITED;
+use crate::ids::ClientId;
+use crate::planted::{self, Bug};
+use crate::primary::{Laggard, Primary, Recovered};
+use crate::roster::Change;
+
+impl Membership {
+    /// The processes that a client of the predecessor had on this host have ended. One that has
+    /// come back, and has not attached, ended between the two: nothing else would tell. The
+    /// processes of one that has attached are watched, or its connections are.
+    pub fn predecessors_process_ended(&mut self, primary: &mut Primary, client: ClientId) {
+        match self.members.get(&client) {
+            None => primary.is_dead(client),
+            Some(member) if member.fabric.is_none() => {
+                self.end(client, Ending::All(Exit::Died));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// A client has not told a recovering primary everything in time, and others wait for it: its
+    /// connection is closed, and it may not come back. All of it ends when its horizon has passed:
+    /// it does not rely on what it claimed any more. Without a horizon it may take as long as it
+    /// wants, unless an operator does not want to wait.
+    pub fn lags(&mut self, now: ServerTime, laggard: Laggard) {
+        let Laggard { client, is_hurried } = laggard;
+        let Some(member) = self.members.get(&client) else { return };
+        let is_unlimited = member.until == UNLIMITED;
+        let is_over = member.until <= now; // it is being fenced, and may not come back any more
+        match member.state {
+            _ if is_unlimited && !is_hurried || planted::is(Bug::LaggardAwaited) => return,
+            State::Present | State::Absent { .. } if is_unlimited => {
+                return self.end(client, Ending::Lapse(Exit::Laggard));
+            }
+            State::Present | State::Absent { .. } => {}
+            State::Ending(_) if is_over => return self.end(client, Ending::All(Exit::Laggard)),
+            _ => return,
+        }
+        self.give_up_prepared(client);
+        let control = self.with(client, |member| {
+            member.lags = true;
+            if member.state == State::Present {
+                member.state = State::Absent { since: now, is_closed: false };
+            }
+            member.control.take()
+        });
+        let control = control.flatten();
+        self.effects.extend(control.map(|control| Effect::CloseControl { client, control }));
+    }
+
+    /// What came of the recovery, once, and what is to be kept then: who is a client still.
+    pub fn take_recovered(&mut self, primary: &mut Primary) -> Option<(Recovered, Change)> {
+        let recovered = primary.take_recovered()?;
+        let clients: Vec<ClientId> = self.members.keys().copied().collect();
+        for &client in &clients {
+            self.with(client, |member| member.owes_claims = false);
+        }
+        let clients = clients.into_iter().chain(primary.idle()).collect();
+        Some((recovered, Change::Only { clients }))
+    }
+}

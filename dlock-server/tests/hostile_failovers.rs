@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Failovers between real processes of dlockd, with clients that are cut off, refused or slow at the
+//! worst moment. Found by an attack.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{desc, Peer};
+use dlock_core::codec::Frame;
+use dlock_core::control::{Claim, ControlReply, ControlRequest, HeldClaim, Session};
+use dlock_core::ids::Seq;
+use dlock_core::message::{LockType, Mode};
+use dlock_core::status::Status;
+use rustix::process::{kill_process, Pid, Signal};
+
+fn ip() -> IpAddr {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, a | 0x80, b, c).into()
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind((ip(), 0)).unwrap().local_addr().unwrap().port()
+}
+
+struct Folder(PathBuf);
+impl Folder {
+    fn new() -> Self {
+        static N: AtomicU32 = AtomicU32::new(0);
+        let n = N.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("dlock-failovers-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+    fn state(&self) -> String {
+        format!("--state-file={}", self.0.join("state").display())
+    }
+    fn admin(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+    fn list(&self) -> String {
+        std::fs::read_to_string(self.0.join("state.clients")).unwrap_or_default()
+    }
+}
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Daemon {
+    child: Child,
+    at: SocketAddr,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Does not wait until it is ready.
+    fn spawn(folder: &Folder, port: u16, arguments: &[String]) -> Self {
+        static N: AtomicU32 = AtomicU32::new(0);
+        let n = N.fetch_add(1, Ordering::Relaxed);
+        let log = folder.0.join(format!("log-{n}"));
+        let child = Command::new(env!("CARGO_BIN_EXE_dlockd"))
+            .args([
+                format!("--listen={}", ip()),
+                format!("--port={port}"),
+                folder.state(),
+                "--sleep-mode".into(),
+                "--verbs=off".into(),
+                "--log-level=debug".into(),
+            ])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(std::fs::File::create(&log).unwrap())
+            .stderr(std::fs::File::create(log.with_extension("err")).unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, at: (ip(), port).into(), log }
+    }
+    fn ready(self) -> Self {
+        self.says("dlockd ready", 20);
+        self
+    }
+    fn said(&self, what: &str) -> bool {
+        std::fs::read_to_string(&self.log).unwrap_or_default().contains(what)
+    }
+    fn errors(&self) -> String {
+        std::fs::read_to_string(self.log.with_extension("err")).unwrap_or_default()
+    }
+    fn says(&self, what: &str, seconds: u64) {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while !self.said(what) {
+            assert!(Instant::now() < end, "never says {what}: {}", self.errors());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        if signal == Signal::STOP {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn ask(socket: &PathBuf, question: &str) -> String {
+    let mut admin = UnixStream::connect(socket).expect("an admin socket");
+    admin.write_all(format!("{{\"cmd\":\"{question}\"}}\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    let _ = BufReader::new(admin).read_line(&mut answer);
+    answer
+}
+
+fn init(at: SocketAddr, horizon_s: u32) -> (Peer, Session) {
+    let mut peer = Peer::connect(at);
+    let request = ControlRequest::Init {
+        version_min: 1,
+        version_max: 2,
+        tp_mode: 0,
+        horizon_s: Some(horizon_s),
+    };
+    match peer.call(request) {
+        ControlReply::Session(session) => (peer, session),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn back(session: &Session, horizon_s: u32) -> ControlRequest {
+    ControlRequest::Reinit {
+        version_min: 1,
+        version_max: 2,
+        tp_mode: 0,
+        horizon_s: Some(horizon_s),
+        client: session.client,
+        secret: session.secret,
+    }
+}
+
+fn comes(at: SocketAddr, session: &Session, horizon_s: u32) -> Result<(Peer, Session), Status> {
+    let mut peer = Peer::connect(at);
+    match peer.call(back(session, horizon_s)) {
+        ControlReply::Session(session) => Ok((peer, session)),
+        ControlReply::Error(status) => Err(status),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn recovers(peer: &mut Peer) -> bool {
+    match peer.call(ControlRequest::Heartbeat) {
+        ControlReply::Alive { recovering, .. } => recovering,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks as a stranger.
+fn recovers_for_all(at: SocketAddr) -> bool {
+    recovers(&mut Peer::connect(at))
+}
+
+fn recovered_within(at: SocketAddr, seconds: f64) -> Option<f64> {
+    let from = Instant::now();
+    while from.elapsed().as_secs_f64() < seconds {
+        if !recovers_for_all(at) {
+            return Some(from.elapsed().as_secs_f64());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    None
+}
+
+/// A primary that was stopped, and whose place was taken, answers heartbeats that were sent after
+/// its successor began to count horizons: the client relies on its locks longer than it is waited
+/// for.
+#[test]
+fn a_stopped_primary_whose_place_was_taken_extends_no_horizon() {
+    const HORIZON_S: u32 = 4;
+    let folder = Folder::new();
+    let p = Daemon::spawn(&folder, free_port(), &[]).ready();
+    let (mut x, _session) = init(p.at, HORIZON_S);
+    x.get("lock", LockType::Atomic);
+    p.signal(Signal::STOP);
+    let admin = folder.admin("s");
+    let s = Daemon::spawn(
+        &folder,
+        free_port(),
+        &[
+            format!("--standby-of={}", p.at),
+            format!("--admin-socket={}", admin.display()),
+            "--standby-silence=200".into(),
+            "--recovery-deadline=1".into(),
+        ],
+    );
+    s.says("dlockd standby", 10);
+    std::thread::sleep(Duration::from_millis(600));
+    let answer = ask(&admin, "promote");
+    assert!(answer.contains("true"), "{answer}");
+    s.says("dlockd ready", 10);
+    let began = Instant::now();
+    // still within the horizon that the client knows
+    std::thread::sleep(Duration::from_millis(1500));
+    let sent = Instant::now();
+    x.send(&Frame::Control(Seq(77), ControlRequest::Heartbeat));
+    std::thread::sleep(Duration::from_millis(500));
+    p.signal(Signal::CONT);
+    let answer = x.receive();
+    let given_up = recovered_within(s.at, 20.0).unwrap();
+    let given_up = began.elapsed().as_secs_f64().max(given_up);
+    let relies = (sent - began).as_secs_f64() + f64::from(HORIZON_S);
+    println!("answer {answer:?}; given up {given_up:.2} s after, relied on until {relies:.2} s");
+    if let Some(Frame::ControlReply(_, ControlReply::Alive { .. })) = answer {
+        assert!(given_up >= relies, "its locks are given away {:.2} s early", relies - given_up);
+    }
+}
+
+/// The answer to a `Reinit` that asks for a shorter horizon is lost with the primary: the client
+/// relies on the longer one that it was told before.
+#[test]
+fn a_shorter_horizon_that_was_not_heard_of_counts_for_nobody() {
+    let folder = Folder::new();
+    let mut p = Daemon::spawn(&folder, free_port(), &[]).ready();
+    let (mut x, session) = init(p.at, 600);
+    x.get("lock", LockType::Atomic);
+    drop(x); // its connection is reset; it relies on its session for 600 s
+    std::thread::sleep(Duration::from_millis(300));
+    let mut y = Peer::connect(p.at);
+    y.send(&Frame::Control(Seq(1), back(&session, 2)));
+    std::thread::sleep(Duration::from_millis(300)); // the answer is lost
+    p.kill();
+    println!("{}", folder.list());
+    let s = Daemon::spawn(&folder, free_port(), &["--recovery-deadline=1".into()]).ready();
+    assert_eq!(recovered_within(s.at, 6.0), None, "it relies on its locks for 600 s");
+}
+
+/// The same of a successor that recovers.
+#[test]
+fn a_shorter_horizon_asked_of_a_successor_and_not_heard_of_counts_for_nobody() {
+    let folder = Folder::new();
+    let mut p = Daemon::spawn(&folder, free_port(), &[]).ready();
+    let (mut x, session) = init(p.at, 600);
+    x.get("lock", LockType::Atomic);
+    p.kill();
+    let mut p = Daemon::spawn(&folder, free_port(), &[]).ready();
+    let mut y = Peer::connect(p.at);
+    y.send(&Frame::Control(Seq(1), back(&session, 2)));
+    std::thread::sleep(Duration::from_millis(300)); // the answer is lost
+    p.kill();
+    let s = Daemon::spawn(&folder, free_port(), &["--recovery-deadline=1".into()]).ready();
+    assert_eq!(recovered_within(s.at, 6.0), None, "it relies on its locks for 600 s");
+}
+
+/// A client without a horizon comes to a successor, and its connection is reset before it has told
+/// what it holds, with a lease: it relies on that. (It may be stopped meanwhile.)
+#[test]
+fn a_client_that_is_cut_off_between_reinit_and_claims_keeps_its_leases() {
+    let folder = Folder::new();
+    let toml = folder.0.join("toml");
+    std::fs::write(&toml, "absent_grace_s = 1\n").unwrap();
+    let config = format!("--config={}", toml.display());
+    let mut p = Daemon::spawn(&folder, free_port(), std::slice::from_ref(&config)).ready();
+    let (mut x, session) = init(p.at, 0);
+    let lock = x.get("lock", LockType::Atomic).lock;
+    let (mut y, of_y) = init(p.at, 0);
+    y.get("lock", LockType::Atomic);
+    p.kill();
+    let s = Daemon::spawn(&folder, free_port(), &[config]).ready();
+    let (mut y, _) = comes(s.at, &of_y, 0).unwrap();
+    assert_eq!(y.call(ControlRequest::ReinitDone), ControlReply::Done);
+    assert_eq!(recovered_within(s.at, 2.5), None, "who has not come is waited for without end");
+    let x = comes(s.at, &session, 0).unwrap();
+    drop(x); // the connection is reset
+    let waited = recovered_within(s.at, 8.0);
+    println!("recovered {waited:?} s after the connection was lost");
+    // it goes on, and its lease of 600 s runs
+    let again = comes(s.at, &session, 0);
+    let claimed = again.map(|(mut x, _)| {
+        let left_ns = 500_000_000_000;
+        let held = Some(HeldClaim::hold(Mode::Exclusive, left_ns));
+        let desc = desc("lock", LockType::Atomic);
+        x.call(ControlRequest::UpdateLocks(vec![Claim { lock, desc, held }]))
+    });
+    println!("{claimed:?}; {}", s.errors());
+    assert_eq!(waited, None, "its hold with a lease is not waited for");
+}
