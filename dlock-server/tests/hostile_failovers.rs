@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Failovers between real processes of dlockd, with clients that are cut off, refused or slow at the
-//! worst moment. Found by an attack.
+//! Failovers between real processes of dlockd, with clients that are cut off or slow at the worst
+//! moment. Found by an attack.
 
 mod common;
 
