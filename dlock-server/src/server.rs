@@ -66,11 +66,11 @@ impl Server {
     /// # Errors
     /// [`StartError`]; then nothing is left: no thread, socket or file descriptor.
     pub fn start(config: ServerConfig) -> Result<Self, StartError> {
-        Self::start_as(config, Taking::IfFree)
+        Self::start_as(config, &Taking::IfFree)
     }
 
     /// `taking`: whether its state file may be another primary's, whose place this one takes.
-    pub(crate) fn start_as(config: ServerConfig, taking: Taking) -> Result<Self, StartError> {
+    pub(crate) fn start_as(config: ServerConfig, taking: &Taking) -> Result<Self, StartError> {
         config.check()?;
         let ctrl_cpus = cpus("control", config.ctrl_cpuset.as_deref())?;
         let cmd_cpus = cpus("command", config.cmd_cpuset.as_deref())?;
@@ -369,7 +369,7 @@ fn capacity(
 /// Where the clients are kept, and those that are: beside the state file.
 fn keeper(
     state_file: Option<&Path>,
-    taking: Taking,
+    taking: &Taking,
 ) -> Result<(Option<Box<dyn Keeper>>, Clients), StartError> {
     let Some(state_file) = state_file else { return Ok((None, Clients::new())) };
     let path = roster::list_of(state_file);

@@ -135,10 +135,10 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
         }
         let taking = match ground {
             Ground::Ended => Taking::IfFree,
-            Ground::Fenced | Ground::Promoted => Taking::FromAnother,
+            Ground::Fenced | Ground::Promoted => Taking::FromAnother(post.heard.lock().clone()),
         };
         log::warn!("takes the place of the primary at {}: {}", standby.of, post.why(ground));
-        match Server::start_as(config.clone(), taking) {
+        match Server::start_as(config.clone(), &taking) {
             Ok(server) => return Ok(server),
             Err(error) => {
                 log::error!("cannot take the place of the primary: {error}");

@@ -7,7 +7,8 @@
 //! ```
 //! The system's lock ends with the process, and not before: who gets it knows that the last one is
 //! gone. Who takes the place of a primary that may only be stopped puts another file there, and the
-//! old one learns it as soon as it goes on.
+//! old one learns it as soon as it goes on. Of several that want to, one at a time
+//! (`FILE.clients.taking`) looks whether the list is still that primary's, and takes it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -24,12 +25,13 @@ const HEAD: &str = "dlock primary ";
 const BYTES_MAX: u64 = 4_096;
 
 /// How a list is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Taking {
     /// If nobody has it.
     IfFree,
-    /// Also from another, which must not serve any more.
-    FromAnother,
+    /// Also from another, which must not serve any more: the one that is written there, if it is
+    /// known which ([`signature`]).
+    FromAnother(Option<String>),
 }
 
 /// That a list is this primary's.
@@ -45,9 +47,9 @@ impl Ownership {
     ///
     /// # Errors
     /// `ResourceBusy`: another one has it. Or its file cannot be made.
-    pub(crate) fn take(list: &Path, taking: Taking) -> io::Result<Self> {
+    pub(crate) fn take(list: &Path, taking: &Taking) -> io::Result<Self> {
         let path = beside(list, ".lock");
-        let mut owned = loop {
+        let owned = loop {
             let mut options = OpenOptions::new();
             let opened = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
             let file = opened.map_err(|error| {
@@ -57,25 +59,45 @@ impl Ownership {
             match owned.lock() {
                 Ok(()) if is_at(&owned.file, &path) => break owned,
                 Ok(()) => {} // somebody has put another file there meanwhile
-                Err(error) if is_busy(&error) && taking == Taking::FromAnother => {
-                    break Self::replace(path)?;
-                }
+                Err(error) if is_busy(&error) => match taking {
+                    Taking::FromAnother(from) => return Self::replace(list, path, from.as_deref()),
+                    Taking::IfFree => return Err(error),
+                },
                 Err(error) => return Err(error),
             }
         };
-        owned.file.set_len(0)?;
-        let me = process(Some(std::process::id() as i32));
-        owned.file.write_all(format!("{HEAD}{} {} {}\n", me.pid, me.started, home()).as_bytes())?;
+        owned.sign()?;
         Ok(owned)
     }
 
-    /// Puts a file of its own in the place of another's.
-    fn replace(path: PathBuf) -> io::Result<Self> {
+    /// Writes down whose the list is.
+    fn sign(&self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        let me = process(Some(std::process::id() as i32));
+        (&self.file).write_all(format!("{HEAD}{} {} {}\n", me.pid, me.started, home()).as_bytes())
+    }
+
+    /// Puts a file of its own in the place of another's: of the one that is expected there.
+    fn replace(list: &Path, path: PathBuf, from: Option<&str>) -> io::Result<Self> {
+        let busy = |what: &str| io::Error::new(io::ErrorKind::ResourceBusy, what);
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
+        let turn = options.open(beside(list, ".taking"))?;
+        match rustix::fs::flock(&turn, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(busy("another process is just taking its place"));
+            }
+            locked => locked?,
+        }
+        if from.is_some() && from != signature(list).as_deref() {
+            return Err(busy("another primary has taken its place"));
+        }
         let new = beside(&path, &format!(".{}.new", std::process::id()));
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         let owned = Self { file, path };
-        let replaced = owned.lock().and_then(|()| fs::rename(&new, &owned.path));
+        let signed = owned.lock().and_then(|()| owned.sign());
+        let replaced = signed.and_then(|()| fs::rename(&new, &owned.path));
         if replaced.is_err() {
             let _ = fs::remove_file(&new); // it may not exist; the first error is to be reported
         }
@@ -188,12 +210,12 @@ mod tests {
         let folder = TempFolder::new("owner");
         let list = folder.path().join("clients");
         assert_eq!(owner(&list), None, "nobody had it yet");
-        let first = Ownership::take(&list, Taking::IfFree).unwrap();
+        let first = Ownership::take(&list, &Taking::IfFree).unwrap();
         assert_eq!(owner(&list), Some(me()));
-        assert!(is_busy(&Ownership::take(&list, Taking::IfFree).unwrap_err()));
+        assert!(is_busy(&Ownership::take(&list, &Taking::IfFree).unwrap_err()));
         assert!(first.is_mine());
         drop(first);
-        let next = Ownership::take(&list, Taking::FromAnother).unwrap();
+        let next = Ownership::take(&list, &Taking::FromAnother(None)).unwrap();
         assert!(next.is_mine(), "it was free");
         assert_eq!(owner(&list), Some(me()));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -203,16 +225,34 @@ mod tests {
     fn who_is_replaced_learns_it_and_takes_nothing_back() {
         let folder = TempFolder::new("owner-replaced");
         let list = folder.path().join("clients");
-        let stopped = Ownership::take(&list, Taking::IfFree).unwrap();
-        let next = Ownership::take(&list, Taking::FromAnother).unwrap();
+        let stopped = Ownership::take(&list, &Taking::IfFree).unwrap();
+        let next = Ownership::take(&list, &Taking::FromAnother(None)).unwrap();
         assert!(!stopped.is_mine() && next.is_mine());
         drop(stopped);
-        assert!(is_busy(&Ownership::take(&list, Taking::IfFree).unwrap_err()));
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert!(is_busy(&Ownership::take(&list, &Taking::IfFree).unwrap_err()));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "and whose turn it is");
         fs::remove_file(folder.path().join("clients.lock")).unwrap();
         assert!(next.is_mine(), "nobody has taken it");
-        let third = Ownership::take(&list, Taking::IfFree).unwrap();
+        let third = Ownership::take(&list, &Taking::IfFree).unwrap();
         assert!(third.is_mine() && !next.is_mine());
+    }
+
+    /// Two standbys of one primary, both told to take its place.
+    #[test]
+    fn of_two_that_take_the_place_of_the_same_primary_one_does() {
+        let folder = TempFolder::new("owner-turns");
+        let list = folder.path().join("list");
+        let stopped = Ownership::take(&list, &Taking::IfFree).unwrap();
+        let taking = Taking::FromAnother(Some("dlock primary 1 1 elsewhere\n".to_string()));
+        assert!(is_busy(&Ownership::take(&list, &taking).unwrap_err()), "it is another's by now");
+        assert!(stopped.is_mine());
+        let turn = File::create(beside(&list, ".taking")).unwrap();
+        rustix::fs::flock(&turn, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let taking = Taking::FromAnother(signature(&list));
+        assert!(is_busy(&Ownership::take(&list, &taking).unwrap_err()), "one at a time");
+        drop(turn);
+        let next = Ownership::take(&list, &taking).unwrap();
+        assert!(next.is_mine() && !stopped.is_mine());
     }
 
     #[test]
