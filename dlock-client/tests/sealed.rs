@@ -13,25 +13,16 @@ use std::thread;
 use std::time::Duration;
 
 use certs::Ca;
-use common::{desc, eventually, got, own_address, status, S, X};
+use common::{desc, eventually, got, has_device, own_address, status, threads_lock, S, X};
 use dlock_client::{
     ClientConfig, FabricChoice, FabricKind, Instance, LockId, LockType, OpResult, Status, Tls,
     TlsUse,
 };
 use dlock_core::rights::{Quotas, Right, Rule};
-use dlock_fabric::VerbsHost;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 use Status::*;
 
 const SEALED: FabricChoice = FabricChoice::Only(FabricKind::Sealed);
-
-fn has_device() -> bool {
-    let Err(error) = VerbsHost::choose(None, &[0; 16]) else { return true };
-    let required = std::env::var_os("DLOCK_RXE_REQUIRED").is_some_and(|value| value == "1");
-    assert!(!required, "{error}");
-    eprintln!("SKIP: {error}");
-    false
-}
 
 /// A primary with TLS on the device; `None`: there is none.
 fn primary(ca: &Ca, config: ServerConfig) -> Option<Server> {
@@ -128,19 +119,7 @@ fn many_threads_share_one_path() {
     let ca = Ca::new("ours");
     let Some(server) = primary(&ca, ServerConfig::default()) else { return };
     let instance = Arc::new(join(&server, ca.tls("a")));
-    let threads: Vec<_> = (0..40)
-        .map(|n| {
-            let instance = Arc::clone(&instance);
-            thread::spawn(move || {
-                let id = got(&instance, &format!("of thread {n}"), LockType::Fair);
-                for _ in 0..25 {
-                    assert_eq!(status(instance.lock(id, X, 100)), Success);
-                    assert_eq!(status(instance.unlock(id)), Success);
-                }
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads_lock(&instance, 40, 25);
     assert_eq!(instance.fabric(), "sealed");
 }
 

@@ -7,11 +7,10 @@ mod common;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use certs::Ca;
-use common::{desc, eventually, got, own_address, server_at, status, X};
+use common::{desc, eventually, got, own_address, server_at, status, threads_lock, X};
 use dlock_client::{
     Client, ClientConfig, Config, FabricChoice, Instance, LockType, OpResult, Status, Tls, TlsUse,
 };
@@ -69,19 +68,7 @@ fn many_threads_share_one_connection() {
     let ca = Ca::new("ours");
     let server = secured(&ca);
     let instance = Arc::new(join(&server, ca.tls("a")));
-    let threads: Vec<_> = (0..8)
-        .map(|n| {
-            let instance = Arc::clone(&instance);
-            thread::spawn(move || {
-                let id = got(&instance, &format!("of thread {n}"), LockType::Fair);
-                for _ in 0..200 {
-                    assert_eq!(status(instance.lock(id, X, 100)), Success);
-                    assert_eq!(status(instance.unlock(id)), Success);
-                }
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads_lock(&instance, 8, 200);
 }
 
 #[test]

@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{config, desc, got, status, S, X};
+use common::{config, desc, got, has_device, status, S, X};
 use dlock_client::{FabricChoice, Instance, LockId, LockType, OpResult, Status, WordOpCounts};
-use dlock_fabric::VerbsHost;
 use dlock_server::{Orphans, Server, ServerConfig, VerbsUse};
 use Status::*;
 
@@ -23,14 +22,6 @@ const CLIENTS: usize = 4;
 const MIXED_S: u64 = 3;
 /// Acquires and releases at a stopped primary, if `DLOCK_TEST_STOPPED_OPS` does not say it.
 const STOPPED_OPS: u64 = 4_000;
-
-fn has_device() -> bool {
-    let Err(error) = VerbsHost::choose(None, &[0; 16]) else { return true };
-    let required = std::env::var_os("DLOCK_RXE_REQUIRED").is_some_and(|value| value == "1");
-    assert!(!required, "{error}");
-    eprintln!("SKIP: {error}");
-    false
-}
 
 /// A primary on the device; `None`: there is none.
 fn primary(config: ServerConfig) -> Option<Server> {

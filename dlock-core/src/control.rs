@@ -8,7 +8,7 @@
 //!          ◀─Attached─                 TCP to the same port, or the Unix socket of the offer
 //! ```
 //! With verbs and sealed the exchange carries both ends of the queue pairs, and the connection
-//! stays open as liveness connection: whoever closes it ends the session's data path.
+//! stays open as liveness connection: if either end closes it, the session's data path ends.
 //!
 //! `Init`, `Reinit`, `Session`, `Alive`, `Attach` and `Attached` have grown in version 2: fields at
 //! the end, which a peer of version 1 does not send. Fields that a later version adds after them

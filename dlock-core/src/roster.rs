@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The list of clients that a primary keeps for whoever comes after it.
+//! The list of clients that a primary keeps for its successor.
 //!
 //! ```text
 //!   Membership ──Effect::Keep(Change)──▶ driver: keeps it, then answers ──▶ Clients

@@ -15,9 +15,10 @@
 //! everybody who waits is told at once. A peer that does not read breaks nothing; calls to it
 //! end at their deadlines.
 //!
-//! *Sealed.* Both directions share one [`Carrier`]: whoever reads may have to write (a key update
-//! of TLS is answered, credit is returned) and the other way round. It has a mutex of its own, for
-//! single steps that never wait. What it has sealed and the socket has not taken counts as backlog.
+//! *Sealed.* Both directions share one [`Carrier`]: a thread that reads may have to write (a key
+//! update of TLS is answered, credit is returned) and the other way round. It has a mutex of its
+//! own, for single steps that never wait. What it has sealed and the socket has not taken counts as
+//! backlog.
 //!
 //! *Over queue pairs* the leader sleeps for completions, and sends what waits when credit comes;
 //! a sender without credit looks again and again. The socket says nothing but that it has ended.

@@ -43,7 +43,7 @@ pub enum VerbsUse {
     /// The same; without TLS it is an error.
     Sealed,
     /// One-sided, beside TLS, too, and without such a port the primary does not start. Chains then
-    /// travel in the clear, and whoever changes the network can forge them. Clients that may not
+    /// travel in the clear, and an attacker on the network can forge them. Clients that may not
     /// do everything, by the rules, are offered sealed verbs.
     OneSided,
     /// No.

@@ -18,6 +18,7 @@ use dlock_client::{
 };
 use dlock_client::{OpResult, Status};
 use dlock_core::fabric::Executes;
+use dlock_fabric::VerbsHost;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 pub const X: Mode = Mode::Exclusive;
@@ -30,6 +31,15 @@ pub fn on_verbs() -> bool {
 /// With `DLOCK_FABRIC=sealed` and certificates in the environment they seal frames to one.
 pub fn on_sealed() -> bool {
     std::env::var(dlock_client::FABRIC_VARIABLE).is_ok_and(|fabric| fabric == "sealed")
+}
+
+/// Whether this host has an RDMA device; if not, that is said.
+pub fn has_device() -> bool {
+    let Err(error) = VerbsHost::choose(None, &[0; 16]) else { return true };
+    let required = std::env::var_os("DLOCK_RXE_REQUIRED").is_some_and(|value| value == "1");
+    assert!(!required, "{error}");
+    eprintln!("SKIP: {error}");
+    false
 }
 
 /// The executors that a primary here offers, in the order in which `auto` tries them: first one
@@ -224,4 +234,21 @@ pub fn serve_as_child() {
         println!("\nport {}", server.local_addr().port());
         let _ = std::io::stdin().read(&mut [0]);
     }
+}
+
+/// So many threads of one client, each so often, with a lock each.
+pub fn threads_lock(instance: &Arc<Instance>, threads: usize, rounds: usize) {
+    let threads: Vec<_> = (0..threads)
+        .map(|n| {
+            let instance = Arc::clone(instance);
+            std::thread::spawn(move || {
+                let id = got(&instance, &format!("of thread {n}"), LockType::Fair);
+                for _ in 0..rounds {
+                    assert_eq!(status(instance.lock(id, X, 100)), Status::Success);
+                    assert_eq!(status(instance.unlock(id)), Status::Success);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }

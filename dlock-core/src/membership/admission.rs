@@ -305,14 +305,7 @@ impl Membership {
         if self.members.get(&client).is_some_and(|member| member.prepared.is_some()) {
             return self.give_up_prepared(client);
         }
-        let control = self.with(client, |member| {
-            if member.state == State::Present {
-                member.state = State::Absent { since: now, is_closed: false };
-            }
-            member.control.take()
-        });
-        let control = control.flatten();
-        self.effects.extend(control.map(|control| Effect::CloseControl { client, control }));
+        self.hang_up(now, client);
     }
 
     /// Whether room for one more client is being made. Only an absent client that has nothing loses

@@ -53,6 +53,19 @@ impl Membership {
         self.effects.push_back(Effect::Fence { client });
     }
 
+    /// The primary closes a member's control connection. The member is absent, as if its host were
+    /// silent.
+    pub(super) fn hang_up(&mut self, now: ServerTime, client: ClientId) {
+        let control = self.with(client, |member| {
+            if member.state == State::Present {
+                member.state = State::Absent { since: now, is_closed: false };
+            }
+            member.control.take()
+        });
+        let control = control.flatten();
+        self.effects.extend(control.map(|control| Effect::CloseControl { client, control }));
+    }
+
     /// [`Effect::Fence`] was done: whether the client can still act.
     pub fn fence_tried(&mut self, client: ClientId, fencing: Fencing) {
         let Some(member) = self.members.get_mut(&client) else { return };

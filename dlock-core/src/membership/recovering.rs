@@ -2,7 +2,7 @@
 //! Members while the primary recovers: those that do not tell what they hold, those that have ended
 //! before they could, and who is a client when it is over.
 
-use super::{Effect, Ending, Exit, Membership, State};
+use super::{Ending, Exit, Membership, State};
 use crate::clock::ServerTime;
 use crate::control::UNLIMITED;
 use crate::ids::ClientId;
@@ -43,15 +43,8 @@ impl Membership {
             _ => return,
         }
         self.give_up_prepared(client);
-        let control = self.with(client, |member| {
-            member.lags = true;
-            if member.state == State::Present {
-                member.state = State::Absent { since: now, is_closed: false };
-            }
-            member.control.take()
-        });
-        let control = control.flatten();
-        self.effects.extend(control.map(|control| Effect::CloseControl { client, control }));
+        self.with(client, |member| member.lags = true);
+        self.hang_up(now, client);
     }
 
     /// What came of the recovery, once, and what is to be kept then: who is a client still.

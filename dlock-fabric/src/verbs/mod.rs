@@ -13,7 +13,8 @@
 //!   primary  VerbsHost ─admit─▶ VerbsPeer ─▶ Messages, registrations    one per client
 //!            NicMemory ─▶ Loopback ─▶ Poster                            its own operations
 //! ```
-//! Each of the three is a folder. `client` and `primary` use `device`, which knows of neither.
+//! Each of the three is a folder. `client` and `primary` use `device`, which knows of neither, and
+//! share what a sealed path receives (`unsealed`).
 //!
 //! What this module does not do: decide anything about locks, speak on the control channel (but
 //! for the attach exchange of a client), or start threads.
@@ -26,6 +27,7 @@
 mod client;
 mod device;
 mod primary;
+mod unsealed;
 
 #[cfg(test)]
 mod device_tests;

@@ -13,6 +13,7 @@ use dlock_core::fabric::Executes;
 use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::{self, Admission, Caller, Connection, Draws, Gone, Opened};
 use dlock_core::primary::ClientSnapshot;
+use dlock_core::roster::Change;
 use dlock_core::status::Status;
 use dlock_core::{control::Secret, membership::State};
 use log::Level;
@@ -26,7 +27,6 @@ use crate::mailbox::{ConnectionHandle, ShownBy};
 use crate::random::Random;
 use crate::roster;
 use crate::transport::{Guest, Peer, Pump};
-use dlock_core::roster::Change;
 
 /// Attempts to let a client in before others are served: the first makes room, the second takes it.
 const OPEN_TRIES: usize = 2;

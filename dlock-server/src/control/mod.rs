@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::ids::ClientId;
+use dlock_core::roster::Kept;
 use dlock_fabric::tls::Tls;
 use log::Level;
 use socket2::{SockRef, TcpKeepalive};
@@ -38,7 +39,6 @@ use crate::mailbox::{Event, Mailbox};
 use crate::roster::Receipts;
 use crate::transport::{Opened, Transport, ADMISSIONS_MAX};
 pub(crate) use admin::ServerInfo;
-use dlock_core::roster::Kept;
 pub(crate) use table::CONNECTIONS_MAX;
 use table::{ConnectionPermit, Table};
 pub(crate) use wire::refuse_attach;

@@ -30,7 +30,7 @@ use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::HORIZON_S_MAX;
 use dlock_core::roster::{Change, Clients, Process, UNSEEN_MAX};
 
-use super::owner::{beside, home, is_at, Ownership, Taking};
+use super::owner::{beside, home, is_at, replaced, Ownership, Taking};
 use super::{Keeper, Place};
 
 const HEAD: &str = "dlock clients 3 ";
@@ -172,10 +172,7 @@ impl FileKeeper {
     fn check_mine(&self) -> io::Result<()> {
         match self.ownership.is_mine() {
             true => Ok(()),
-            false => {
-                let what = "another primary has taken its place";
-                Err(io::Error::new(io::ErrorKind::ResourceBusy, what))
-            }
+            false => Err(replaced()),
         }
     }
 

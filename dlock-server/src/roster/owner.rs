@@ -15,10 +15,11 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::Place;
 use dlock_core::roster::Process;
 use rustix::fs::FlockOperation;
 use rustix::process::Pid;
+
+use super::Place;
 
 const HEAD: &str = "dlock primary ";
 /// Bytes of the file at most.
@@ -50,9 +51,7 @@ impl Ownership {
     pub(crate) fn take(list: &Path, taking: &Taking) -> io::Result<Self> {
         let path = beside(list, ".lock");
         let owned = loop {
-            let mut options = OpenOptions::new();
-            let opened = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
-            let file = opened.map_err(|error| {
+            let file = opened(&path).map_err(|error| {
                 io::Error::new(error.kind(), format!("its lock {}: {error}", path.display()))
             })?;
             let owned = Self { file, path: path.clone() };
@@ -77,25 +76,15 @@ impl Ownership {
         (&self.file).write_all(format!("{HEAD}{} {} {}\n", me.pid, me.started, home()).as_bytes())
     }
 
-    /// Puts a file of its own in the place of another's: of the one that is expected there.
+    /// Puts its own file in the place of another primary's: the one that `from` names, if any.
     fn replace(list: &Path, path: PathBuf, from: Option<&str>) -> io::Result<Self> {
-        let busy = |what: &str| io::Error::new(io::ErrorKind::ResourceBusy, what);
-        let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(false).mode(0o600);
-        let turn = options.open(beside(list, ".taking"))?;
-        match rustix::fs::flock(&turn, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(busy("another process is just taking its place"));
-            }
-            locked => locked?,
-        }
+        let turn = opened(&beside(list, ".taking"))?;
+        lock(&turn, "another process is just taking its place")?;
         if from.is_some() && from != signature(list).as_deref() {
-            return Err(busy("another primary has taken its place"));
+            return Err(replaced());
         }
         let new = beside(&path, &format!(".{}.new", std::process::id()));
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        let owned = Self { file, path };
+        let owned = Self { file: opened(&new)?, path };
         let signed = owned.lock().and_then(|()| owned.sign());
         let replaced = signed.and_then(|()| fs::rename(&new, &owned.path));
         if replaced.is_err() {
@@ -105,18 +94,34 @@ impl Ownership {
     }
 
     fn lock(&self) -> io::Result<()> {
-        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let what = "another primary has it, and may be stopped: end that process first";
-                Err(io::Error::new(io::ErrorKind::ResourceBusy, what))
-            }
-            locked => Ok(locked?),
-        }
+        lock(&self.file, "another primary has it, and may be stopped: end that process first")
     }
 }
 
+/// This file, which is made if there is none; what it has stays.
+fn opened(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Locks it for as long as it is open, if nobody else has.
+fn lock(file: &File, who_has_it: &str) -> io::Result<()> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(busy(who_has_it)),
+        locked => Ok(locked?),
+    }
+}
+
+pub(super) fn replaced() -> io::Error {
+    busy("another primary has taken its place")
+}
+
+fn busy(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::ResourceBusy, what)
+}
+
 impl Place for Ownership {
-    /// Nobody has put another file there.
+    /// Its own file is still there, or none is: no other primary has put one there.
     fn is_mine(&self) -> bool {
         is_at(&self.file, &self.path) || fs::symlink_metadata(&self.path).is_err()
     }

@@ -8,7 +8,7 @@
 //!                                                          is the end of the channel
 //! ```
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::sync::Arc;
 
 use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttached};
@@ -150,9 +150,6 @@ impl Pump for SealedPump {
 
     /// Frames are bounded by the client's credit.
     fn arrived(&mut self, arrival: &Arrival) -> io::Result<()> {
-        self.peer.take(arrival).map_err(|error| match error {
-            MessageError::Sealed(cause) => io::Error::new(ErrorKind::InvalidData, cause),
-            error => error.into(),
-        })
+        Ok(self.peer.take(arrival)?)
     }
 }

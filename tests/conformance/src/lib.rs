@@ -20,6 +20,7 @@ use dlock_core::word_op::{Word, WordAddr};
 #[path = "../../../dlock-server/tests/common/certs.rs"]
 mod certs;
 mod desk;
+mod device;
 pub mod primary;
 pub mod sealed;
 pub mod sim;

@@ -24,7 +24,7 @@ use crate::clock::ClockEstimate;
 use crate::error::FabricError;
 use crate::handshake;
 use crate::net;
-use crate::sealing::{Opener, SealSecrets, Sealer, OVERHEAD};
+use crate::sealing::{SealSecrets, Sealer, OVERHEAD};
 use crate::stream::Stream;
 use crate::sys::deadline_in;
 use crate::tcp::TcpExecutor;
@@ -39,6 +39,7 @@ use crate::verbs::device::messages::{
 };
 use crate::verbs::device::port_selection::choose;
 use crate::verbs::device::qp::{random_psn, Qp, QpSpec};
+use crate::verbs::unsealed::Unsealed;
 
 /// Completions taken at a time.
 const POLLED: usize = 8;
@@ -110,13 +111,10 @@ pub(in crate::verbs) fn wanted(qp: &Qp) -> VerbsAttach {
 pub(crate) struct SealedEnd {
     messages: Messages,
     sealer: Sealer,
-    opener: Opener,
+    arrived: Unsealed,
     /// Bytes of a record's plaintext at most.
     plaintext_max: usize,
     record: Vec<u8>,
-    /// What has come, and how much of it was read.
-    arrived: Vec<u8>,
-    taken: usize,
     /// The next completion makes an event.
     is_armed: bool,
     cq: Arc<Cq>,
@@ -144,11 +142,9 @@ impl SealedEnd {
         Ok(Self {
             messages,
             sealer,
-            opener,
+            arrived: Unsealed::new(opener, ARRIVED_MAX),
             plaintext_max: bytes as usize - OVERHEAD,
             record: Vec::new(),
-            arrived: Vec::new(),
-            taken: 0,
             is_armed: false,
             cq,
             channel,
@@ -185,16 +181,11 @@ impl SealedEnd {
         if self.arrived.is_empty() {
             self.look()?;
         }
-        let waiting = &self.arrived[self.taken..];
-        if waiting.is_empty() {
+        if self.arrived.is_empty() {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let len = waiting.len().min(into.len());
-        into[..len].copy_from_slice(&waiting[..len]);
-        self.taken += len;
-        if self.taken == self.arrived.len() {
-            self.arrived.clear();
-            self.taken = 0;
+        let len = self.arrived.read(into);
+        if self.arrived.is_empty() {
             self.messages.release()?;
         }
         Ok(len)
@@ -206,12 +197,10 @@ impl SealedEnd {
         let len = self.cq.poll(&mut some).map_err(io::Error::other)?;
         for completion in &some[..len] {
             self.record.clear();
-            if self.messages.take(completion, &mut self.record)? == Event::Message {
-                let plaintext = self.opener.open(&mut self.record).map_err(io::Error::other)?;
-                self.arrived.extend_from_slice(plaintext);
-                if self.arrived.len() - self.taken > ARRIVED_MAX {
-                    self.messages.hold();
-                }
+            if self.messages.take(completion, &mut self.record)? == Event::Message
+                && self.arrived.open(&mut self.record).map_err(io::Error::other)?
+            {
+                self.messages.hold();
             }
         }
         Ok(())

@@ -11,8 +11,9 @@ use std::io::{self, ErrorKind};
 
 use super::host::{Arrival, PeerId};
 use super::peer::VerbsPeer;
-use crate::sealing::{Opener, SealSecrets, Sealer, OVERHEAD};
+use crate::sealing::{SealSecrets, Sealer, OVERHEAD};
 use crate::verbs::device::messages::{Event, MessageError, RECORD_BYTES, RING_SLOTS};
+use crate::verbs::unsealed::Unsealed;
 
 /// Bytes that wait to be taken from which on the client gets no credit for more.
 const ARRIVED_MAX: usize = 32 * 1024;
@@ -22,13 +23,10 @@ const ARRIVED_MAX: usize = 32 * 1024;
 pub struct SealedPeer {
     peer: VerbsPeer,
     sealer: Sealer,
-    opener: Opener,
+    arrived: Unsealed,
     /// Bytes of a record's plaintext at most.
     plaintext_max: usize,
     record: Vec<u8>,
-    /// What has come, and how much of it was taken.
-    arrived: Vec<u8>,
-    taken: usize,
 }
 
 impl SealedPeer {
@@ -38,8 +36,8 @@ impl SealedPeer {
     pub(super) fn new(peer: VerbsPeer, secrets: SealSecrets, record_bytes: u32) -> Self {
         let (sealer, opener) = secrets.of_primary();
         let plaintext_max = record_bytes as usize - OVERHEAD;
-        let (record, arrived) = (Vec::new(), Vec::new());
-        Self { peer, sealer, opener, plaintext_max, record, arrived, taken: 0 }
+        let arrived = Unsealed::new(opener, ARRIVED_MAX);
+        Self { peer, sealer, arrived, plaintext_max, record: Vec::new() }
     }
 
     /// What [`Arrival::peer`] says for it.
@@ -57,15 +55,10 @@ impl SealedPeer {
     /// If it is of another peer.
     pub fn take(&mut self, arrival: &Arrival) -> Result<(), MessageError> {
         self.record.clear();
-        if self.peer.take(arrival, &mut self.record)? == Event::Message {
-            if self.taken > ARRIVED_MAX {
-                self.arrived.drain(..self.taken);
-                self.taken = 0;
-            }
-            self.arrived.extend_from_slice(self.opener.open(&mut self.record)?);
-            if self.arrived.len() - self.taken > ARRIVED_MAX {
-                self.peer.hold();
-            }
+        if self.peer.take(arrival, &mut self.record)? == Event::Message
+            && self.arrived.open(&mut self.record)?
+        {
+            self.peer.hold();
         }
         Ok(())
     }
@@ -75,13 +68,8 @@ impl SealedPeer {
     /// # Errors
     /// The channel has ended.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, MessageError> {
-        let waiting = &self.arrived[self.taken..];
-        let len = waiting.len().min(into.len());
-        into[..len].copy_from_slice(&waiting[..len]);
-        self.taken += len;
-        if self.taken == self.arrived.len() {
-            self.arrived.clear();
-            self.taken = 0;
+        let len = self.arrived.read(into);
+        if self.arrived.is_empty() {
             self.peer.release()?;
         }
         Ok(len)
