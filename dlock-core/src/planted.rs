@@ -27,6 +27,9 @@ bugs! {
     ProofNotKept =
         "proof-not-kept",
         "what is kept of a client has the proof that the client uses";
+    ClaimsUnawaited =
+        "claims-unawaited",
+        "who is cut off before it has told what it holds is waited for";
     ReturnsInVain =
         "returns-in-vain",
         "who comes back and cannot be let in keeps everything it has";

@@ -134,6 +134,30 @@ fn a_client_that_comes_back_and_cannot_be_given_memory_is_waited_for() {
     assert!(!site.primary.is_recovering());
 }
 
+/// What it has is known, and nobody may ever tell that it has ended: it has the grace to try again.
+#[test]
+fn a_client_that_cannot_be_given_memory_and_does_not_try_again_ends_with_the_grace() {
+    let known = of_old(5, 0);
+    let mut site = waiting(&[known]);
+    let peer = comes(&mut site, known);
+    assert_eq!(site.control(peer, ControlRequest::ReinitDone), ControlReply::Done);
+    site.settle();
+    assert!(!site.primary.is_recovering());
+    site.lose(peer, Gone::Silent);
+    site.until(site.now.plus_ns((GRACE_S + 1) * NS));
+    for tries in 0..3 {
+        let request = reinit(peer, 2, 0);
+        let admission = site.open_twice(&request).unwrap();
+        let refused = site.peer(admission, Tcp);
+        site.members.has_no_memory(site.now, peer.id, &request);
+        site.settle();
+        site.until(site.now.plus_ns((GRACE_S - 1) * NS));
+        assert_eq!(site.exits(refused), [], "the grace begins with every try: {tries}");
+    }
+    site.until(site.now.plus_ns(NS));
+    assert_eq!(site.exits(peer), [Exit::Grace]);
+}
+
 /// It was killed between the answer to `Reinit` and its attach: no process of it is known here.
 #[test]
 fn a_client_that_has_come_back_and_died_before_it_attached_is_not_waited_for() {

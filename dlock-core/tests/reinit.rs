@@ -264,6 +264,36 @@ fn a_client_that_shows_nothing_by_itself_moves_with_its_attach() {
     }
 }
 
+/// It was quiet for the grace, and attached a channel to the session that it had.
+#[test]
+fn a_session_that_takes_the_place_of_a_quiet_one_is_not_quiet() {
+    let mut site = Site::new();
+    let (holder, old) = (site.join(Tcp, 0), site.join(Tcp, 0));
+    take(&mut site, holder, "held");
+    site.lose(old, Gone::Silent);
+    site.until(at(GRACE_S));
+    assert_eq!(site.attach(old), Status::Success);
+    let new = site.come_back(old).unwrap();
+    wait_for(&mut site, new, "held");
+    site.lose(new, Gone::Silent);
+    for (ns, waits) in [(GRACE_S * NS - 1, 1), (1, 0)] {
+        site.until(site.now.plus_ns(ns));
+        assert_eq!(waiters(&mut site, holder, "held"), waits, "its places end with a grace");
+    }
+}
+
+/// It has shown that it has the next session, and nothing attached to that one: its process still
+/// has the memory.
+#[test]
+fn a_process_that_mapped_the_memory_for_the_session_before_ends_its_client() {
+    let mut site = Site::new();
+    let old = site.join(Shm, 0);
+    let new = site.ask_back(old).unwrap();
+    assert!(is_served(&mut site, new));
+    site.die(old);
+    assert_eq!(site.exits(new), [Exit::Died]);
+}
+
 #[test]
 fn a_request_before_any_attach_moves_too() {
     let mut site = Site::new();

@@ -4,7 +4,7 @@
 use super::member::{Member, Process};
 use super::prepared::Target;
 use super::{
-    Effect, Ending, Exit, MemberMemory, Membership, State, EVICTION_LOOKS_MAX, HORIZON_S_MAX,
+    Effect, Ending, Exit, Gone, MemberMemory, Membership, State, EVICTION_LOOKS_MAX, HORIZON_S_MAX,
     ID_ATTEMPTS_MAX, PROCESSES_MAX,
 };
 use crate::clock::ServerTime;
@@ -297,7 +297,7 @@ impl Membership {
 
     /// A client that was let in cannot be given memory, by the answer to this request. One that is
     /// new has nothing; of one that comes back the primary may not know yet what it holds: it is as
-    /// if it had not come.
+    /// if its connection had been reset. It may try again; nothing else may tell that it has ended.
     pub fn has_no_memory(&mut self, now: ServerTime, client: ClientId, request: &ControlRequest) {
         if matches!(request, ControlRequest::Init { .. }) || planted::is(Bug::ReturnsInVain) {
             return self.end(client, Ending::All(Exit::NoMemory));
@@ -305,7 +305,7 @@ impl Membership {
         if self.members.get(&client).is_some_and(|member| member.prepared.is_some()) {
             return self.give_up_prepared(client);
         }
-        self.hang_up(now, client);
+        self.hang_up(now, client, Gone::Closed);
     }
 
     /// Whether room for one more client is being made. Only an absent client that has nothing loses

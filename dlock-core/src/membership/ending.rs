@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From the decision to end something of a member to its being undone; fencing comes between.
 
-use super::{Effect, Ending, Exit, Membership, State};
+use super::{Effect, Ending, Exit, Gone, Membership, State};
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
@@ -53,12 +53,13 @@ impl Membership {
         self.effects.push_back(Effect::Fence { client });
     }
 
-    /// The primary closes a member's control connection. The member is absent, as if its host were
-    /// silent.
-    pub(super) fn hang_up(&mut self, now: ServerTime, client: ClientId) {
+    /// The primary closes a member's control connection. The member is absent, as if its host had
+    /// closed it, or were silent.
+    pub(super) fn hang_up(&mut self, now: ServerTime, client: ClientId, why: Gone) {
+        let is_closed = why == Gone::Closed;
         let control = self.with(client, |member| {
             if member.state == State::Present {
-                member.state = State::Absent { since: now, is_closed: false };
+                member.state = State::Absent { since: now, is_closed };
             }
             member.control.take()
         });

@@ -520,7 +520,8 @@ fn acts_at(member: &Member) -> ServerTime {
 /// is waited for as if it had not come.
 fn ends_with_grace(rules: &Rules, member: &Member, is_closed: bool) -> bool {
     let may_rely = member.until != UNLIMITED && rules.orphans == Orphans::Lease;
-    is_closed && !member.owes_claims && (!may_rely || planted::is(Bug::GraceBeforeHorizon))
+    let is_awaited = member.owes_claims && !planted::is(Bug::ClaimsUnawaited);
+    is_closed && !is_awaited && (!may_rely || planted::is(Bug::GraceBeforeHorizon))
 }
 
 /// When something is to be done for a member without anybody's asking.

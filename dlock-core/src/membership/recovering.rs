@@ -2,7 +2,7 @@
 //! Members while the primary recovers: those that do not tell what they hold, those that have ended
 //! before they could, and who is a client when it is over.
 
-use super::{Ending, Exit, Membership, State};
+use super::{Ending, Exit, Gone, Membership, State};
 use crate::clock::ServerTime;
 use crate::control::UNLIMITED;
 use crate::ids::ClientId;
@@ -44,7 +44,7 @@ impl Membership {
         }
         self.give_up_prepared(client);
         self.with(client, |member| member.lags = true);
-        self.hang_up(now, client);
+        self.hang_up(now, client, Gone::Silent);
     }
 
     /// What came of the recovery, once, and what is to be kept then: who is a client still.

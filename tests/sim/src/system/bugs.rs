@@ -52,6 +52,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("intent-lapses", "handover"),
     ("claim-lapses", "notes"),
     ("returns-in-vain", "recovery"),
+    ("claims-unawaited", "quiet"),
     ("recount-once", "partition"),
     ("revoked-once", "stale"),
     ("shares-come-round", "rounds"),

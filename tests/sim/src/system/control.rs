@@ -28,6 +28,8 @@ const CONTROL_WAIT_NS: u64 = CONTROL_WAIT_S * NS;
 const UNANSWERED: u32 = 150;
 /// Of a thousand clients that come to a recovering primary, so many tell it nothing.
 const MUTE: u32 = 20;
+/// Of a thousand clients that were cut off from a new session, so many come back late.
+const LATE_IF_CUT: u32 = 600;
 
 /// What a control thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +90,9 @@ pub(crate) fn desc(sys: &Sys, l: usize) -> LockDesc {
 impl Sys {
     /// The control thread looks around soon.
     pub(super) fn control_soon(&mut self, c: usize, slowly: bool) {
+        let late = if self.clients[c].is_cut { LATE_IF_CUT } else { self.plan.late };
         let ns = match slowly && !self.calm {
-            true if self.rng.chance(self.plan.late) => self.rng.below(2 * self.plan.grace_ns),
+            true if self.rng.chance(late) => self.rng.below(2 * self.plan.grace_ns),
             true => match self.rng.below(3) {
                 0 => self.rng.below(200_000_000),
                 _ => self.rng.below(1_000_000),

@@ -412,8 +412,10 @@ impl World {
             let now = self.sys.server_now();
             let Some(primary) = &mut self.primary else { return };
             self.sys.log(|| format!("client {c} ({}) is lost: {why:?}", s.id.get()));
+            // the grace is not for one of which the primary does not know what it holds
+            let is_known = primary.has_told_all(s.id);
             self.members.control_ended(now, primary, (s.id, s.conn.into()), why);
-            if why != Gone::Silent {
+            if why != Gone::Silent && is_known {
                 self.sys.has_no_horizon(c, (inc, s.conn), self.sys.now + self.sys.plan.grace_ns);
             }
             if conn == EXITED && s.process != 0 {
