@@ -185,8 +185,14 @@ fn standby_rows(status: &Value) -> Vec<Vec<String>> {
         (Some(true), Some(ms)) => format!("{ms} ms ago"),
         (_, ms) => format!("never, for {} ms", ms.unwrap_or_default()),
     };
+    let state = match status["has_place"].as_bool() {
+        Some(true) => {
+            format!("has taken the place of the primary at {of}, and cannot serve yet: see its log")
+        }
+        _ => format!("waits for the end of the primary at {of}"),
+    };
     vec![
-        row(&["state", &format!("waits for the end of the primary at {of}")]),
+        row(&["state", &state]),
         row(&["heard of it", &heard]),
         row(&["version", &cell(&status["version"])]),
         row(&["process", &cell(&status["pid"])]),

@@ -6,10 +6,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_client::{Client, ClientConfig, Config, Error, Instance};
+use dlock_client::{Client, ClientConfig, Config, Error, Instance, TlsUse};
 use dlock_core::fabric::FabricKind;
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::status::Status;
+use dlock_fabric::tls::Tls;
 
 use crate::args::{Fabric, Where};
 use crate::failure::{Failure, UNAVAILABLE};
@@ -92,7 +93,7 @@ pub fn client(place: &Where, horizon: Duration) -> Result<Client, Failure> {
 }
 
 /// Whether this host has an RDMA port that `auto` takes.
-fn has_device() -> bool {
+pub fn has_device() -> bool {
     dlock_fabric::VerbsHost::choose(None, &[0; 16]).is_ok()
 }
 
@@ -120,6 +121,13 @@ pub fn open_with(
     fabric: Fabric,
 ) -> Result<Arc<Instance>, Status> {
     Instance::init_shared(&config(address, fabric, others), &address.ip().to_string())
+}
+
+/// The same, in TLS or in the clear, whatever the environment says.
+pub fn open_by(address: SocketAddr, fabric: Fabric, tls: Option<&Tls>) -> Result<Instance, Status> {
+    let tls = tls.map_or(TlsUse::Off, |tls| TlsUse::With(tls.clone()));
+    let config = ClientConfig { tls, ..config(address, fabric, &[]) };
+    Instance::init(&config, &address.ip().to_string())
 }
 
 fn config(address: SocketAddr, fabric: Fabric, others: &[SocketAddr]) -> ClientConfig {

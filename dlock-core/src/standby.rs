@@ -10,6 +10,8 @@
 //!     │ the old process has ended, or an operator    │
 //!     │ says so of a silent one                      │
 //!     └───────────────────▶ TakeOver ◀───────────────┘
+//!                              │ has the place, but cannot serve yet
+//!                              └──▶ Owns ── after a pause that grows ─▶ TakeOver
 //! ```
 //! While the fencing command runs the primary is not asked: an operator's word ends the command,
 //! and has the primary asked once more, too.
@@ -63,6 +65,8 @@ enum Stage {
     /// more.
     Doubts(Ground),
     Takes(Ground),
+    /// Nobody else can take the place any more, and it could not be served in yet.
+    Owns(Ground),
 }
 
 /// One primary in waiting.
@@ -115,7 +119,8 @@ impl Standby {
     /// What to do next.
     pub fn next(&mut self, now_ns: u64) -> Task {
         match self.stage {
-            Stage::Takes(ground) => Task::TakeOver(ground),
+            Stage::Owns(_) if now_ns < self.attempt_ns => Task::Wait { until_ns: self.attempt_ns },
+            Stage::Takes(ground) | Stage::Owns(ground) => Task::TakeOver(ground),
             Stage::Fences => Task::Fence,
             Stage::Watches if now_ns < self.next_ns => Task::Wait { until_ns: self.next_ns },
             Stage::Watches | Stage::Doubts(_) => {
@@ -126,7 +131,8 @@ impl Standby {
 
     /// The process of the primary has ended: that is proved.
     pub fn ended(&mut self, now_ns: u64) {
-        if now_ns >= self.attempt_ns {
+        let is_its_own = matches!(self.stage, Stage::Owns(_));
+        if now_ns >= self.attempt_ns && !is_its_own {
             self.stage = Stage::Takes(Ground::Ended);
         }
     }
@@ -142,7 +148,7 @@ impl Standby {
                 self.pauses(now_ns);
                 Some(ground)
             }
-            Stage::Fences | Stage::Takes(_) => return None, // late
+            Stage::Fences | Stage::Takes(_) | Stage::Owns(_) => return None, // late
         };
         (self.was_heard, self.heard_ns, self.stage) = (true, now_ns, Stage::Watches);
         self.next_ns = now_ns.saturating_add(self.quarter_ns());
@@ -161,7 +167,7 @@ impl Standby {
                     self.stage = Stage::Fences;
                 }
             }
-            Stage::Fences | Stage::Takes(_) => {}
+            Stage::Fences | Stage::Takes(_) | Stage::Owns(_) => {}
         }
     }
 
@@ -188,17 +194,23 @@ impl Standby {
             Stage::Watches => Stage::Takes(Ground::Promoted),
             // it was last asked before the command began
             Stage::Fences => Stage::Doubts(Ground::Promoted),
-            stage @ (Stage::Doubts(_) | Stage::Takes(_)) => stage,
+            stage @ (Stage::Doubts(_) | Stage::Takes(_) | Stage::Owns(_)) => stage,
         };
         may
     }
 
-    /// It could not take over: it watches on.
-    pub fn failed(&mut self, now_ns: u64) {
-        if matches!(self.stage, Stage::Takes(_)) {
-            self.pauses(now_ns);
-            (self.stage, self.next_ns) = (Stage::Watches, now_ns);
-        }
+    /// It could not take over. `has_place`: the place is its own by now, and nobody else can take
+    /// it without it; it tries again. If not, it watches on.
+    pub fn failed(&mut self, now_ns: u64, has_place: bool) {
+        let (Stage::Takes(ground) | Stage::Owns(ground)) = self.stage else { return };
+        self.pauses(now_ns);
+        self.stage = if has_place { Stage::Owns(ground) } else { Stage::Watches };
+        self.next_ns = now_ns;
+    }
+
+    /// Whether the place is its own, and it does not serve in it yet.
+    pub fn has_place(&self) -> bool {
+        matches!(self.stage, Stage::Owns(_))
     }
 
     /// The pause before the next attempt: twice that of the last.
@@ -315,6 +327,33 @@ mod tests {
         assert!(standby.promoted(now));
     }
 
+    /// Its start has failed behind the moment in which it took the place.
+    #[test]
+    fn one_that_has_the_place_tries_again_whatever_it_hears() {
+        for ground in [Ground::Ended, Ground::Fenced, Ground::Promoted] {
+            let mut standby =
+                Standby { stage: Stage::Takes(ground), ..Standby::new(0, SILENCE_NS, true) };
+            let (mut now, mut pauses) = (0, Vec::new());
+            for _ in 0..12 {
+                assert_eq!(standby.next(now), Task::TakeOver(ground));
+                standby.failed(now, true);
+                assert!(standby.has_place());
+                standby.ended(now);
+                standby.heard(now);
+                standby.unheard(now);
+                standby.promoted(now);
+                let Task::Wait { until_ns } = standby.next(now) else { panic!("{standby:?}") };
+                pauses.push(until_ns - now);
+                now = until_ns;
+            }
+            assert!(pauses.is_sorted() && pauses.last() == Some(&PAUSE_NS.1), "{pauses:?}");
+            // somebody has taken the place from it
+            standby.failed(now, false);
+            assert!(!standby.has_place());
+            assert!(matches!(standby.next(now), Task::Probe { .. }));
+        }
+    }
+
     #[test]
     fn one_whose_process_has_ended_is_replaced_at_once() {
         for stage in [Stage::Watches, Stage::Fences, Stage::Doubts(Ground::Fenced)] {
@@ -325,7 +364,7 @@ mod tests {
             standby.unheard(1);
             standby.fenced(1, false);
             assert_eq!(standby.next(1), Task::TakeOver(Ground::Ended), "late reports");
-            standby.failed(2);
+            standby.failed(2, false);
             for now in [2, PAUSE_NS.0] {
                 standby.ended(now);
                 assert!(matches!(standby.next(now), Task::Probe { .. }), "it watches on");

@@ -36,7 +36,7 @@ use crate::epoch::{self, ServerClock};
 use crate::error::StartError;
 use crate::mailbox::{mailbox, Event, Mailbox};
 use crate::memory::Memory;
-use crate::roster::{self, FileKeeper, Keeper, Roster, Taking};
+use crate::roster::{self, FileKeeper, Keeper, Ownership, Roster, Taking};
 use crate::transport::{self, Opened, Setting};
 
 /// Connections that may wait to be accepted.
@@ -66,11 +66,24 @@ impl Server {
     /// # Errors
     /// [`StartError`]; then nothing is left: no thread, socket or file descriptor.
     pub fn start(config: ServerConfig) -> Result<Self, StartError> {
-        Self::start_as(config, &Taking::IfFree)
+        let mut place = None;
+        let started = Self::start_as(config, &Taking::IfFree, &mut place);
+        if let (Err(_), Some(place)) = (&started, place) {
+            if let Err(error) = place.give_back() {
+                log::warn!("who has the list of clients is not known any more: {error}");
+            }
+        }
+        started
     }
 
     /// `taking`: whether its state file may be another primary's, whose place this one takes.
-    pub(crate) fn start_as(config: ServerConfig, taking: &Taking) -> Result<Self, StartError> {
+    /// `place`: that it is this one's, if it is already; whose it is from then on that it was
+    /// taken, whatever comes of the start.
+    pub(crate) fn start_as(
+        config: ServerConfig,
+        taking: &Taking,
+        place: &mut Option<Arc<Ownership>>,
+    ) -> Result<Self, StartError> {
         config.check()?;
         let ctrl_cpus = cpus("control", config.ctrl_cpuset.as_deref())?;
         let cmd_cpus = cpus("command", config.cmd_cpuset.as_deref())?;
@@ -93,7 +106,7 @@ impl Server {
         // Last, so that a primary that cannot start uses no epoch up.
         let epoch = epoch::begin(config.state_file.as_deref())?;
         let clock = ServerClock::start();
-        let (keeper, mut clients) = keeper(config.state_file.as_deref(), taking)?;
+        let (keeper, mut clients) = keeper(config.state_file.as_deref(), taking, place)?;
         clients.retain(|_, kept| !kept.is_dead(roster::has_ended));
 
         let stop = Arc::new(Notify::new());
@@ -370,10 +383,16 @@ fn capacity(
 fn keeper(
     state_file: Option<&Path>,
     taking: &Taking,
+    place: &mut Option<Arc<Ownership>>,
 ) -> Result<(Option<Box<dyn Keeper>>, Clients), StartError> {
     let Some(state_file) = state_file else { return Ok((None, Clients::new())) };
     let path = roster::list_of(state_file);
-    match FileKeeper::open(&path, taking) {
+    let taken = match place.take() {
+        Some(place) => Ok(place),
+        None => Ownership::take(&path, taking).map(Arc::new),
+    };
+    let opened = taken.and_then(|taken| FileKeeper::open(&path, place.insert(taken).clone()));
+    match opened {
         Ok((keeper, clients)) => Ok((Some(Box::new(keeper)), clients)),
         Err(source) => Err(StartError::StateFile { path, source }),
     }

@@ -41,7 +41,7 @@ use crate::config::ServerConfig;
 use crate::control::lines::{self, failure, Answers};
 use crate::control::wire::{self, Reader, LEN_MAX};
 use crate::error::StartError;
-use crate::roster::{has_ended, list_of, owner, signature, Taking};
+use crate::roster::{has_ended, list_of, owner, signature, Ownership, Place, Taking};
 use crate::server::{listen, AdminSocket, Server};
 
 /// Between two looks whether the process of the primary has ended.
@@ -120,29 +120,41 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
     let list = config.state_file.as_deref().map(list_of).unwrap_or_default();
     let heard = Mutex::new(signature(&list));
     let (machine, tls) = (Mutex::new(machine), config.tls.clone());
+    let mut place: Option<Arc<Ownership>> = None;
     let post = Arc::new(Post { machine, of: standby.of, list, heard, tls });
     loop {
         let admin = Admin::open(&config, &post)?;
         let ground = post.watch(&standby).await;
         drop(admin); // the primary makes its own
-        if ground != Ground::Ended && post.is_replaced() {
+        let is_lost = match &place {
+            Some(place) => !place.is_mine(),
+            None => ground != Ground::Ended && post.is_replaced(),
+        };
+        if is_lost {
             log::error!(
                 "another primary has taken the place of the one at {} already: it is left alone",
                 standby.of
             );
-            post.machine.lock().failed(boot_ns());
+            place = None;
+            post.machine.lock().failed(boot_ns(), false);
             continue;
         }
         let taking = match ground {
             Ground::Ended => Taking::IfFree,
             Ground::Fenced | Ground::Promoted => Taking::FromAnother(post.heard.lock().clone()),
         };
-        log::warn!("takes the place of the primary at {}: {}", standby.of, post.why(ground));
-        match Server::start_as(config.clone(), &taking) {
+        if place.is_none() {
+            log::warn!("takes the place of the primary at {}: {}", standby.of, post.why(ground));
+        }
+        match Server::start_as(config.clone(), &taking, &mut place) {
             Ok(server) => return Ok(server),
             Err(error) => {
-                log::error!("cannot take the place of the primary: {error}");
-                post.machine.lock().failed(boot_ns());
+                let then = match &place {
+                    Some(_) => "its place is taken, and nobody serves until this is mended",
+                    None => "its place is not taken",
+                };
+                log::error!("cannot serve in the place of the primary: {error}; {then}");
+                post.machine.lock().failed(boot_ns(), place.is_some());
             }
         }
     }
@@ -277,7 +289,9 @@ impl Post {
 
     /// The process of the primary, if it is one of this host and has not ended.
     fn process_left(&self) -> Option<i32> {
-        owner(&self.list).filter(|process| !has_ended(*process)).map(|process| process.pid)
+        let is_another = |pid: i32| u32::try_from(pid) != Ok(std::process::id());
+        let owner = owner(&self.list).filter(|process| !has_ended(*process));
+        owner.map(|process| process.pid).filter(|&pid| is_another(pid))
     }
 
     fn why(&self, ground: Ground) -> String {
@@ -426,6 +440,7 @@ impl Answers for Post {
                     "standby_of": self.of.to_string(),
                     "was_heard": machine.was_heard(),
                     "silent_ms": machine.silent_ns(now_ns) / 1_000_000,
+                    "has_place": machine.has_place(),
                 })
             }
             Ok(Question::Promote {}) => match self.machine.lock().promoted(now_ns) {

@@ -226,6 +226,50 @@ fn a_stopped_primary_whose_place_was_taken_extends_no_horizon() {
     }
 }
 
+/// The list of clients cannot be read just when the standby has made it its own. It is its own
+/// still when an operator has restored it.
+#[test]
+fn a_standby_whose_start_fails_in_its_place_serves_when_the_cause_is_mended() {
+    for is_promoted in [false, true] {
+        let folder = Folder::new();
+        let mut p = Daemon::spawn(&folder, free_port(), &[]).ready();
+        let (mut peer, session) = init(p.at, 0);
+        peer.get("lock", LockType::Atomic);
+        let admin = folder.admin("s");
+        let arguments = [
+            format!("--standby-of={}", p.at),
+            format!("--admin-socket={}", admin.display()),
+            "--standby-silence=200".into(),
+        ];
+        let s = Daemon::spawn(&folder, free_port(), &arguments);
+        s.says("dlockd standby", 10);
+        let list = folder.list();
+        assert!(list.contains("joined"), "{list}");
+        std::fs::write(folder.0.join("state.clients"), "").unwrap();
+        match is_promoted {
+            true => {
+                p.signal(Signal::STOP);
+                while !ask(&admin, "promote").contains("true") {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            }
+            false => p.kill(),
+        }
+        let until = Instant::now() + Duration::from_secs(20);
+        while s.errors().matches("who had locks is lost").count() < 3 {
+            assert!(Instant::now() < until, "it does not try again: {}", s.errors());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let status = ask(&admin, "status");
+        assert!(status.contains("\"has_place\":true"), "{status}");
+        std::fs::write(folder.0.join("state.clients"), &list).unwrap();
+        s.says("dlockd ready", 60);
+        drop(peer);
+        let (mut back, _) = comes(s.at, &session, 0).expect("it is known");
+        assert!(recovers(&mut back));
+    }
+}
+
 /// The answer to a `Reinit` that asks for a shorter horizon is lost with the primary: the client
 /// relies on the longer one that it was told before.
 #[test]

@@ -33,7 +33,7 @@ build() { # PROFILE
 }
 
 targets() {
-    if [ "$1" = all ]; then set -- frames config handshake arbiter client calls; fi
+    if [ "$1" = all ]; then set -- frames config handshake arbiter client calls sealed tls_bytes; fi
     echo "$@"
 }
 

@@ -3,7 +3,6 @@
 //! started again for a thousand clients, or for one that holds everything.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +16,7 @@ use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
 
 use super::sample::Samples;
-use super::{lock_of, must, name, Run, ANY_PORT};
+use super::{lock_of, must, name, Folder, Run, ANY_PORT};
 use crate::connect::open_with;
 use crate::demo::Primary;
 use crate::failure::Failure;
@@ -49,27 +48,6 @@ pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A folder for state files.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self, Failure> {
-        let path = std::env::temp_dir().join(format!("dlock-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(Failure::plain)?;
-        Ok(Self(path))
-    }
-
-    fn state(&self) -> String {
-        Path::new(&self.0).join("state").to_string_lossy().into_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // a left-over harms nobody
-    }
-}
-
 fn free_address() -> Result<SocketAddr, Failure> {
     TcpListener::bind(ANY_PORT).and_then(|listener| listener.local_addr()).map_err(Failure::plain)
 }
@@ -78,7 +56,7 @@ fn free_address() -> Result<SocketAddr, Failure> {
 /// the place of each other.
 fn with_standby(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     let folder = Folder::new()?;
-    let (state, kind) = (folder.state(), fabric.into());
+    let (state, kind) = (folder.file("state"), fabric.into());
     let mut primary = Primary::start_kept(ANY_PORT, &state, kind)?;
     let mut standby = Primary::stand_by(primary.address, free_address()?, &state, kind)?;
     let addresses = [primary.address, standby.address];
@@ -118,7 +96,7 @@ fn with_standby(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
 /// Clients that hold all locks there can be, and a primary that is killed and started again.
 fn with_many(case: &str, count: usize, fabric: FabricKind) -> Result<Samples, Failure> {
     let folder = Folder::new()?;
-    let (state, kind) = (folder.state(), fabric.into());
+    let (state, kind) = (folder.file("state"), fabric.into());
     let mut primary = Primary::start_kept(ANY_PORT, &state, kind)?;
     let address = primary.address;
     let mut clients: Vec<(Arc<Instance>, Vec<LockId>)> = Vec::new();

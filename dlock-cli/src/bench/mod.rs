@@ -8,6 +8,7 @@
 //!   crowd.rs    several clients: contention, hand-over
 //!   failover.rs  until clients are served again after the primary was killed
 //!   stopped.rs  verbs while the primary does not run
+//!   secured.rs  what TLS costs: sealed, tcp in TLS, handshakes
 //!   neighbours.rs, loads.rs, wire.rs  an innocent client beside heavy ones
 //! ```
 //! Closed loop: the next operation starts when the last one has ended, so the percentiles say
@@ -21,10 +22,12 @@ mod loads;
 mod neighbours;
 mod report;
 mod sample;
+mod secured;
 mod stopped;
 mod wire;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use dlock_client::Instance;
 use dlock_core::control::LockDesc;
@@ -43,6 +46,28 @@ use sample::Samples;
 
 /// Where the primary listens.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// A folder of this run, which is gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, Failure> {
+        let path = std::env::temp_dir().join(format!("dlock-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(Failure::plain)?;
+        Ok(Self(path))
+    }
+
+    /// The path of a file in it.
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0); // a left-over harms nobody
+    }
+}
 
 /// What the measurements have in common.
 struct Run<'a> {
@@ -78,6 +103,7 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
         let fresh = Primary::start(ANY_PORT, 0, None, fabrics[0].into())?;
         run.rows.push(cycles::get_all_locks(fresh.address, fabrics[0])?);
     }
+    secured::run(&mut run)?;
     neighbours::run(&mut run)?;
     if run.rows.is_empty() {
         let cause = "no case has this name";

@@ -7,6 +7,7 @@
 //!   scenes.rs tells what happens and why, and checks it; one check that fails: exit code 1
 //! ```
 
+pub mod ca;
 mod process;
 pub mod role;
 mod scenes;

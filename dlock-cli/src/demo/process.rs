@@ -8,9 +8,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dlock_client::FABRIC_VARIABLE;
+use dlock_client::{FABRIC_VARIABLE, TLS_CA_VARIABLE, TLS_CERT_VARIABLE, TLS_KEY_VARIABLE};
 use dlock_core::codec::status_from_wire;
 use dlock_core::status::Status;
+use dlock_fabric::tls::TlsFiles;
 use rustix::process::{kill_process, Pid, Signal};
 
 use crate::args::Fabric;
@@ -44,8 +45,16 @@ impl Process {
         fabric: Fabric,
         errors: Stdio,
     ) -> Result<(Self, String), Failure> {
-        let program = std::env::current_exe().map_err(Failure::plain)?;
-        let mut child = Command::new(program)
+        Self::start_by(&mut program()?, arguments, fabric, errors)
+    }
+
+    fn start_by(
+        program: &mut Command,
+        arguments: &[String],
+        fabric: Fabric,
+        errors: Stdio,
+    ) -> Result<(Self, String), Failure> {
+        let mut child = program
             .env(FABRIC_VARIABLE, fabric.name())
             .arg("role")
             .args(arguments)
@@ -143,6 +152,10 @@ impl Drop for Process {
     }
 }
 
+fn program() -> Result<Command, Failure> {
+    std::env::current_exe().map(Command::new).map_err(Failure::plain)
+}
+
 /// A primary as a process of its own.
 pub struct Primary {
     /// The process.
@@ -164,6 +177,18 @@ impl Primary {
         arguments.extend([format!("--port={port}"), format!("--recover={recover}")]);
         arguments.extend(grace.map(|g| format!("--grace-ms={}", g.as_millis())));
         let (process, first) = Process::start(&arguments, fabric, Stdio::inherit())?;
+        Ok(Self { process, address: listening(&first)? })
+    }
+
+    /// Starts one at this address that speaks TLS with these files alone; port 0: any.
+    pub fn start_secured(at: SocketAddr, tls: &TlsFiles, fabric: Fabric) -> Result<Self, Failure> {
+        let (listen, port) = (format!("--listen={}", at.ip()), format!("--port={}", at.port()));
+        let mut program = program()?;
+        program.env(TLS_CA_VARIABLE, &tls.ca).env(TLS_CERT_VARIABLE, &tls.cert);
+        program.env(TLS_KEY_VARIABLE, &tls.key);
+        let arguments = ["primary".into(), listen, port];
+        let (process, first) =
+            Process::start_by(&mut program, &arguments, fabric, Stdio::inherit())?;
         Ok(Self { process, address: listening(&first)? })
     }
 

@@ -2,16 +2,14 @@
 //! A scene: certificates decide who gets in, and rules what they may do.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_client::{Client, Config, Error, FabricChoice};
 use dlock_core::rights::{Quotas, Right, Rule};
-use dlock_fabric::tls::{NoPassword, Tls, TlsFiles};
+use dlock_fabric::tls::Tls;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
+use super::ca::{load, Ca};
 use super::Tour;
 use crate::failure::Failure;
 
@@ -23,14 +21,8 @@ pub fn refused(tour: &mut Tour) -> Result<(), Failure> {
          each name may lock. `dlock certs` makes a CA here, and another one that the primary\n\
          does not know.",
     );
-    let (ours, theirs) = (tour.file("ca"), tour.file("another-ca"));
-    for (folder, names) in [(&ours, &["orders", "guest"][..]), (&theirs, &["orders"])] {
-        certs(&["init", "--dir", folder])?;
-        for name in names {
-            certs(&["client", name, "--dir", folder])?;
-        }
-    }
-    certs(&["server", "primary", "--dir", &ours])?;
+    let ours = Ca::make(&tour.file("ca"), Some("primary"), &["orders", "guest"])?;
+    let theirs = Ca::make(&tour.file("another-ca"), None, &["orders"])?;
     let rule = Rule {
         names: vec!["CN=orders".into()],
         prefixes: vec![b"orders/".to_vec()],
@@ -41,23 +33,23 @@ pub fn refused(tour: &mut Tour) -> Result<(), Failure> {
         bind: Ipv4Addr::LOCALHOST.into(),
         port: 0,
         verbs: VerbsUse::Off,
-        tls: Some(load(&ours, "primary", &ours)?),
+        tls: Some(load(ours.files("primary"))?),
         rules: vec![rule],
         ..ServerConfig::default()
     })
     .map_err(Failure::plain)?;
     let at = server.local_addr();
 
-    let orders = join(at, load(&ours, "orders", &ours)?).map_err(Failure::plain)?;
+    let orders = join(at, load(ours.files("orders"))?).map_err(Failure::plain)?;
     let held = orders.lock("orders/7").is_ok();
     tour.check("`orders` is let in, and locks orders/7", held);
     let denied = matches!(orders.lock("stock/7"), Err(Error::Denied));
     tour.check("it is denied stock/7: no rule gives it that", denied);
-    let guest = join(at, load(&ours, "guest", &ours)?);
+    let guest = join(at, load(ours.files("guest"))?);
     let denied = matches!(guest, Err(Error::Denied));
     tour.check("`guest` has a certificate of the CA, and no rule: it is not let in", denied);
     // it trusts the primary's CA, and shows a certificate of the other one
-    let stranger = join(at, load(&theirs, "orders", &ours)?);
+    let stranger = join(at, load(theirs.files_trusting("orders", &ours))?);
     tour.check(
         "an `orders` of the other CA is refused before it has said a word",
         stranger.is_err(),
@@ -82,27 +74,4 @@ impl Locks for Client {
 fn join(at: SocketAddr, tls: Tls) -> Result<Client, Error> {
     let config = Config::new().port(at.port()).fabric(FabricChoice::Auto).tls(tls);
     Client::with_config(&config, &at.ip().to_string())
-}
-
-/// The certificate of this name in a folder, and the CA of another.
-fn load(folder: &str, name: &str, ca: &str) -> Result<Tls, Failure> {
-    let file = |name: String| Path::new(folder).join(name);
-    let files = TlsFiles {
-        ca: Path::new(ca).join("ca.crt"),
-        crl: None,
-        cert: file(format!("{name}.crt")),
-        key: file(format!("{name}.key")),
-    };
-    Tls::load(files, Arc::new(NoPassword)).map_err(Failure::plain)
-}
-
-/// Runs `dlock certs`.
-fn certs(arguments: &[&str]) -> Result<(), Failure> {
-    let program = std::env::current_exe().map_err(Failure::plain)?;
-    let mut command = Command::new(program);
-    command.arg("certs").args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
-    match command.status().map_err(Failure::plain)?.success() {
-        true => Ok(()),
-        false => Err(Failure::plain(format!("dlock certs {} has failed", arguments.join(" ")))),
-    }
 }

@@ -30,7 +30,7 @@ use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::HORIZON_S_MAX;
 use dlock_core::roster::{Change, Clients, Process, UNSEEN_MAX};
 
-use super::owner::{beside, home, is_at, replaced, Ownership, Taking};
+use super::owner::{beside, home, is_at, replaced, Ownership};
 use super::{Keeper, Place};
 
 const HEAD: &str = "dlock clients 3 ";
@@ -58,13 +58,12 @@ pub(crate) struct FileKeeper {
 }
 
 impl FileKeeper {
-    /// The file, and the clients in it. What processes of another boot, host or namespace do is not
-    /// known.
+    /// The file, whose owner this primary is, and the clients in it. What processes of another
+    /// boot, host or namespace do is not known.
     ///
     /// # Errors
-    /// It is no such file, or cannot be read, or another primary has it.
-    pub(crate) fn open(path: &Path, taking: &Taking) -> io::Result<(Self, Clients)> {
-        let ownership = Arc::new(Ownership::take(path, taking)?);
+    /// It is no such file, or cannot be read.
+    pub(crate) fn open(path: &Path, ownership: Arc<Ownership>) -> io::Result<(Self, Clients)> {
         remove_unfinished(path)?;
         let home = home();
         let keeper = Self { path: path.to_path_buf(), home, ownership, file: None, lines: 0 };
@@ -364,6 +363,7 @@ fn invalid(what: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::owner::Taking;
     use super::*;
     use crate::roster::{has_ended, process};
     use crate::testing::TempFolder;
@@ -382,8 +382,12 @@ mod tests {
         process(Some(std::process::id() as i32))
     }
 
+    fn open(path: &Path, taking: &Taking) -> io::Result<(FileKeeper, Clients)> {
+        FileKeeper::open(path, Arc::new(Ownership::take(path, taking)?))
+    }
+
     fn read(path: &Path) -> Clients {
-        FileKeeper::open(path, &Taking::IfFree).unwrap().1
+        open(path, &Taking::IfFree).unwrap().1
     }
 
     fn keep(keeper: &mut FileKeeper, clients: &mut Clients, changes: &[Change]) {
@@ -395,7 +399,7 @@ mod tests {
     fn what_is_kept_is_there_after_any_end() {
         let folder = TempFolder::new("roster");
         let path = folder.path().join("clients");
-        let (mut keeper, mut clients) = FileKeeper::open(&path, &Taking::IfFree).unwrap();
+        let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
         assert!(clients.is_empty());
         let mapped = Change::Mapped { client: client(5), process: me() };
         let (secret, horizon_s) = (Secret([3; 16]), 4);
@@ -409,14 +413,14 @@ mod tests {
             keep(&mut keeper, &mut clients, std::slice::from_ref(change));
         }
         keep(&mut keeper, &mut clients, &[Change::Left { client: client(6) }]);
-        assert!(FileKeeper::open(&path, &Taking::IfFree).is_err(), "one primary at a time has it");
+        assert!(open(&path, &Taking::IfFree).is_err(), "one primary at a time has it");
         drop(keeper);
         assert_eq!((clients.len(), &read(&path)), (2, &clients));
         let text = fs::read_to_string(&path).unwrap();
         // a crash cuts the last line off
         for cut in 1..=text.lines().last().unwrap().len() {
             fs::write(&path, &text[..text.len() - cut]).unwrap();
-            let (mut keeper, mut clients) = FileKeeper::open(&path, &Taking::IfFree).unwrap();
+            let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
             assert_eq!(clients.len(), 3, "it had not left yet");
             keep(&mut keeper, &mut clients, &[Change::Only { clients: vec![client(7)] }]);
             drop(keeper);
@@ -432,9 +436,9 @@ mod tests {
     fn a_primary_whose_place_was_taken_keeps_nothing_more() {
         let folder = TempFolder::new("roster-replaced");
         let path = folder.path().join("clients");
-        let (mut old, mut of_old) = FileKeeper::open(&path, &Taking::IfFree).unwrap();
+        let (mut old, mut of_old) = open(&path, &Taking::IfFree).unwrap();
         keep(&mut old, &mut of_old, &[joined(5, 1, 0)]);
-        let (mut new, mut clients) = FileKeeper::open(&path, &Taking::FromAnother(None)).unwrap();
+        let (mut new, mut clients) = open(&path, &Taking::FromAnother(None)).unwrap();
         assert_eq!(clients, of_old);
         assert!(!old.ownership.is_mine() && new.ownership.is_mine());
         let refused = old.keep(&[joined(6, 1, 0)], &of_old).unwrap_err();
@@ -453,11 +457,11 @@ mod tests {
     fn a_fresh_file_of_a_primary_whose_place_was_taken_hides_nothing() {
         let folder = TempFolder::new("roster-fresh");
         let path = folder.path().join("clients");
-        let (mut old, mut of_old) = FileKeeper::open(&path, &Taking::IfFree).unwrap();
+        let (mut old, mut of_old) = open(&path, &Taking::IfFree).unwrap();
         keep(&mut old, &mut of_old, &[joined(5, 1, 0)]);
         let fresh = old.unfinished(&of_old).unwrap();
         old.check_mine().unwrap();
-        let (mut new, mut clients) = FileKeeper::open(&path, &Taking::FromAnother(None)).unwrap();
+        let (mut new, mut clients) = open(&path, &Taking::FromAnother(None)).unwrap();
         keep(&mut new, &mut clients, &[joined(7, 1, 0)]);
         let put = fs::rename(&fresh.path, &path).unwrap_err();
         assert_eq!(put.kind(), io::ErrorKind::NotFound);
@@ -474,8 +478,7 @@ mod tests {
         let folder = TempFolder::new("roster-slow");
         let path = folder.path().join("clients");
         for turn in 0..20 {
-            let (mut old, mut of_old) =
-                FileKeeper::open(&path, &Taking::FromAnother(None)).unwrap();
+            let (mut old, mut of_old) = open(&path, &Taking::FromAnother(None)).unwrap();
             let kept = std::thread::spawn(move || {
                 let mut kept = None;
                 for n in 1.. {
@@ -490,7 +493,7 @@ mod tests {
                 kept
             });
             std::thread::sleep(std::time::Duration::from_millis(10 + u64::from(turn) * 3));
-            let (_new, clients) = FileKeeper::open(&path, &Taking::FromAnother(None)).unwrap();
+            let (_new, clients) = open(&path, &Taking::FromAnother(None)).unwrap();
             let kept = kept.join().unwrap();
             assert!(kept.is_none_or(|kept| clients.contains_key(&kept)), "{turn}: {kept:?}");
         }
@@ -501,7 +504,7 @@ mod tests {
     fn a_write_that_failed_is_followed_by_a_fresh_file() {
         let folder = TempFolder::new("roster-full");
         let path = folder.path().join("clients");
-        let (mut keeper, mut clients) = FileKeeper::open(&path, &Taking::IfFree).unwrap();
+        let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
         keep(&mut keeper, &mut clients, &[joined(5, 1, 0)]);
         keeper.file = Some(OpenOptions::new().write(true).open("/dev/full").unwrap());
         let change = joined(6, 1, 0);
@@ -516,7 +519,7 @@ mod tests {
     fn a_file_does_not_grow_with_its_history() {
         let folder = TempFolder::new("roster-history");
         let path = folder.path().join("clients");
-        let (mut keeper, mut clients) = FileKeeper::open(&path, &Taking::IfFree).unwrap();
+        let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
         let turns: Vec<Change> = (0..HISTORY_LINES as u32)
             .map(|n| if n % 2 == 0 { joined(5, 1, 0) } else { Change::Left { client: client(5) } })
             .collect();
@@ -551,26 +554,26 @@ mod tests {
             "dlock cl",
         ] {
             fs::write(&path, wrong).unwrap();
-            assert!(FileKeeper::open(&path, &Taking::IfFree).is_err(), "{wrong:?}");
+            assert!(open(&path, &Taking::IfFree).is_err(), "{wrong:?}");
             assert_eq!(fs::read_to_string(&path).unwrap(), wrong);
         }
         let large = File::create(&path).unwrap();
         large.set_len(BYTES_MAX + 1).unwrap();
-        assert!(FileKeeper::open(&path, &Taking::IfFree).is_err(), "larger than any list");
+        assert!(open(&path, &Taking::IfFree).is_err(), "larger than any list");
         fs::write(&path, &head).unwrap();
         assert!(read(&path).is_empty());
-        assert!(FileKeeper::open(folder.path(), &Taking::IfFree).is_err(), "a folder is no file");
+        assert!(open(folder.path(), &Taking::IfFree).is_err(), "a folder is no file");
         let pipe = folder.path().join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
-        assert!(FileKeeper::open(&pipe, &Taking::IfFree).is_err(), "nor is a pipe");
+        assert!(open(&pipe, &Taking::IfFree).is_err(), "nor is a pipe");
     }
 
     #[test]
     fn primaries_that_have_not_heard_of_a_client_are_counted_over_a_rewrite() {
         let folder = TempFolder::new("roster-started");
         let path = folder.path().join("clients");
-        let (mut keeper, mut clients) = FileKeeper::open(&path, &Taking::IfFree).unwrap();
+        let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
         let mut changes = vec![joined(1, 1, 0), Change::HasLocks { client: client(1) }];
         for n in 2..=2 * UNSEEN_MAX {
             changes.extend([Change::Started, joined(n, 1, 0)]);
@@ -591,7 +594,7 @@ mod tests {
         let path = folder.path().join("clients");
         for (head, has_locks) in [(HEAD_1, true), (HEAD_2, false), (HEAD, false)] {
             fs::write(&path, format!("{head}{}\n{}", home(), line(&joined(5, 1, 0)))).unwrap();
-            let (mut keeper, mut clients) = FileKeeper::open(&path, &Taking::IfFree).unwrap();
+            let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
             assert_eq!(clients[&client(5)].has_locks, has_locks);
             keep(&mut keeper, &mut clients, &[joined(6, 1, 0)]);
             drop(keeper);

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 
 use crate::log_limit::{limited, Cause};
 pub(crate) use file::FileKeeper;
-pub(crate) use owner::{has_ended, owner, process, signature, Taking};
+pub(crate) use owner::{has_ended, owner, process, signature, Ownership, Taking};
 
 /// Between two looks whether another primary has taken the place of this one, and two attempts to
 /// keep what could not be kept.

@@ -11,8 +11,8 @@
 //! (`FILE.clients.taking`) looks whether the list is still that primary's, and takes it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use dlock_core::roster::Process;
@@ -41,6 +41,8 @@ pub(crate) struct Ownership {
     /// Locked while this lives.
     file: File,
     path: PathBuf,
+    /// Whose it was before.
+    before: Option<String>,
 }
 
 impl Ownership {
@@ -54,7 +56,7 @@ impl Ownership {
             let file = opened(&path).map_err(|error| {
                 io::Error::new(error.kind(), format!("its lock {}: {error}", path.display()))
             })?;
-            let owned = Self { file, path: path.clone() };
+            let owned = Self { file, path: path.clone(), before: signature(list) };
             match owned.lock() {
                 Ok(()) if is_at(&owned.file, &path) => break owned,
                 Ok(()) => {} // somebody has put another file there meanwhile
@@ -71,9 +73,21 @@ impl Ownership {
 
     /// Writes down whose the list is.
     fn sign(&self) -> io::Result<()> {
-        self.file.set_len(0)?;
         let me = process(Some(std::process::id() as i32));
-        (&self.file).write_all(format!("{HEAD}{} {} {}\n", me.pid, me.started, home()).as_bytes())
+        self.write(&format!("{HEAD}{} {} {}\n", me.pid, me.started, home()))
+    }
+
+    fn write(&self, text: &str) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.write_all_at(text.as_bytes(), 0)
+    }
+
+    /// It was taken in vain: whoever looks finds whose it was before.
+    ///
+    /// # Errors
+    /// The file cannot be written: it seems to be this process's for as long as that lives.
+    pub(crate) fn give_back(&self) -> io::Result<()> {
+        self.write(self.before.as_deref().unwrap_or_default())
     }
 
     /// Puts its own file in the place of another primary's: the one that `from` names, if any.
@@ -84,7 +98,7 @@ impl Ownership {
             return Err(replaced());
         }
         let new = beside(&path, &format!(".{}.new", std::process::id()));
-        let owned = Self { file: opened(&new)?, path };
+        let owned = Self { file: opened(&new)?, path, before: signature(list) };
         let signed = owned.lock().and_then(|()| owned.sign());
         let replaced = signed.and_then(|()| fs::rename(&new, &owned.path));
         if replaced.is_err() {
@@ -258,6 +272,24 @@ mod tests {
         drop(turn);
         let next = Ownership::take(&list, &taking).unwrap();
         assert!(next.is_mine() && !stopped.is_mine());
+    }
+
+    /// The start of a primary has failed in a process that lives on.
+    #[test]
+    fn a_list_that_was_taken_in_vain_is_whose_it_was() {
+        let folder = TempFolder::new("owner-in-vain");
+        let list = folder.path().join("clients");
+        for before in [None, Some(format!("{HEAD}7 8 {} {}\n", home(), "x".repeat(200)))] {
+            if let Some(before) = &before {
+                fs::write(folder.path().join("clients.lock"), before).unwrap();
+            }
+            for _ in 0..2 {
+                let taken = Ownership::take(&list, &Taking::IfFree).unwrap();
+                assert_eq!(owner(&list), Some(me()));
+                taken.give_back().unwrap();
+                assert_eq!(signature(&list), before.clone().or(Some(String::new())));
+            }
+        }
     }
 
     #[test]

@@ -15,9 +15,14 @@ pub mod config;
 pub mod frames;
 pub mod handshake;
 mod memory;
+mod peers;
 pub mod samples;
+pub mod sealed;
 mod tape;
+pub mod tls_bytes;
 // what dlockd reads its configuration with (config.rs) looks for these here
+#[path = "../../../dlock-server/tests/common/certs.rs"]
+mod certs;
 #[path = "../../../dlock-server/src/bin/dlockd/rules.rs"]
 #[allow(dead_code)]
 mod rules;
@@ -35,11 +40,13 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 8] = [
     Target { name: "frames", run: frames::run },
     Target { name: "config", run: config::run },
     Target { name: "handshake", run: handshake::run },
     Target { name: "arbiter", run: arbiter::run },
     Target { name: "client", run: client::run },
     Target { name: "calls", run: calls::run },
+    Target { name: "sealed", run: sealed::run },
+    Target { name: "tls_bytes", run: tls_bytes::run },
 ];

@@ -125,12 +125,14 @@ macro_rules! targets {
         }
     )*};
 }
-targets!(frames, config, handshake, arbiter, client, calls);
+targets!(frames, config, handshake, arbiter, client, calls, sealed, tls_bytes);
 
 #[test]
 fn every_target_has_a_corpus_a_fuzzer_and_a_test() {
     let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-    assert_eq!(names, ["frames", "config", "handshake", "arbiter", "client", "calls"]);
+    let all =
+        ["frames", "config", "handshake", "arbiter", "client", "calls", "sealed", "tls_bytes"];
+    assert_eq!(names, all);
     for name in names {
         let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
         assert!(fuzz.join(format!("fuzz_targets/{name}.rs")).is_file(), "{name}");
