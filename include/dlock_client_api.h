@@ -63,8 +63,10 @@ int client_reinit_done(int client_id);
 /* Tells a recovering primary which locks this client has. Repeat while DLOCK_EAGAIN. Control.
  *   -1                     the library is not initialised
  *   DLOCK_CLIENT_NOT_INIT
- *   0                      also if the client has no locks
- *   DLOCK_EAGAIN           some are left
+ *   0                      also if the client has no locks, and if the primary refuses some:
+ *                          what is held by another client now is lost; what it has no room for,
+ *                          or does not permit, is not got any more (the log says which)
+ *   DLOCK_EAGAIN           some are left: operations on them are under way
  *   DLOCK_ENOMEM, -1       (-1 also if the primary is not recovering) */
 int update_all_locks(int client_id);
 

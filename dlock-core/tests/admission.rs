@@ -108,7 +108,7 @@ fn a_client_that_has_something_after_all_is_not_evicted() {
         assert_eq!(opened, Ok(Opened::Wait));
         let fencing = Fencing { unfenced: false, mapped: false };
         assert!(matches!(members.poll(), Some(Effect::Fence { .. })));
-        members.fence_tried(peer.id, fencing);
+        members.fence_tried(primary, peer.id, fencing);
         assert!(matches!(members.poll(), Some(Effect::Look { .. })));
         members.looked(peer.id, has_something);
         let state = members.state(peer.id);
@@ -220,7 +220,7 @@ fn lapsing(site: &mut Site) -> Peer {
     let fencing = Fencing { unfenced: false, mapped: false };
     while let Some(effect) = members.poll() {
         if matches!(effect, Effect::Fence { .. }) {
-            members.fence_tried(peer.id, fencing);
+            members.fence_tried(primary, peer.id, fencing);
         }
     }
     assert_eq!(members.state(peer.id), Some(State::Lapsing(Exit::Horizon)));

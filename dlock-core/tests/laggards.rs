@@ -134,6 +134,65 @@ fn a_client_that_comes_back_and_cannot_be_given_memory_is_waited_for() {
     assert!(!site.primary.is_recovering());
 }
 
+/// Stopped between its reinit and its claims, with the memory mapped: it cannot be fenced,
+/// nor does it act.
+#[test]
+fn a_client_that_cannot_be_fenced_keeps_no_recovery_from_ending() {
+    for (horizon_s, is_hurried) in [(10, false), (10, true), (0, true)] {
+        let all = [of_old(5, horizon_s), of_old(6, horizon_s)];
+        let mut site = waiting(&all);
+        let stopped = comes_by(&mut site, all[0], Shm);
+        let word = claims(&mut site, stopped, 100 * NS);
+        let other = comes(&mut site, all[1]);
+        assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
+        if is_hurried {
+            site.primary.hurries();
+        }
+        // the other one lives
+        let last = at(u64::from(DEADLINE_S) + 10);
+        let mut s = 0;
+        while site.primary.is_recovering() {
+            assert!(site.now < last, "{horizon_s} {is_hurried}: {:?}", site.primary.progress());
+            s += 1;
+            site.until(at(s));
+            beats(&mut site, other);
+        }
+        if horizon_s > 0 {
+            assert!(s >= 10, "what it relied on it relies on until its horizon");
+        }
+        assert_eq!(site.memory.read(word), 0, "what it had not told in full counts for nothing");
+        assert!(
+            matches!(site.state(stopped), Some(State::Ending(_))),
+            "it may still act: not here"
+        );
+        assert!(site.exits(stopped).is_empty());
+        site.die(stopped);
+        site.members.retry();
+        site.settle();
+        assert_eq!(site.state(stopped), None);
+    }
+}
+
+/// It goes on while the recovery lasts, and is told nothing of its being given up.
+#[test]
+fn a_client_that_was_given_up_and_comes_back_is_waited_for_again() {
+    let all = [of_old(5, 10), of_old(6, 0)];
+    let mut site = waiting(&all);
+    let stopped = comes_by(&mut site, all[0], Shm);
+    site.until(at(11));
+    assert!(matches!(site.state(stopped), Some(State::Ending(_))));
+    let back = site.come_back(stopped).unwrap();
+    let other = comes(&mut site, all[1]);
+    assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
+    site.settle();
+    assert!(site.primary.is_recovering());
+    let word = claims(&mut site, back, 100 * NS);
+    assert_eq!(site.control(back, ControlRequest::ReinitDone), ControlReply::Done);
+    site.settle();
+    assert!(!site.primary.is_recovering());
+    assert_ne!(site.memory.read(word), 0, "its claims count");
+}
+
 /// What it has is known, and nobody may ever tell that it has ended: it has the grace to try again.
 #[test]
 fn a_client_that_cannot_be_given_memory_and_does_not_try_again_ends_with_the_grace() {
@@ -260,11 +319,12 @@ fn a_client_that_lags_while_it_is_fenced_does_not_come_back() {
         );
         assert_eq!(back.err(), is_lagging.then_some(Status::ClientRemoved), "{s}");
     }
-    assert!(site.primary.is_recovering(), "its process lives");
+    assert!(!site.primary.is_recovering(), "its process lives, and is not waited for");
+    assert!(matches!(site.state(slow), Some(State::Ending(_))));
     site.die(slow);
     site.members.retry();
     site.until(at(32));
-    assert!(!site.primary.is_recovering());
+    assert_eq!(site.state(slow), None);
 }
 
 /// A drop-in program takes as long as it wants to, but for an operator.

@@ -98,7 +98,7 @@ impl World {
             match effect {
                 Effect::Fence { client } => {
                     let fencing = Fencing { unfenced: false, mapped: false };
-                    self.members.fence_tried(client, fencing);
+                    self.members.fence_tried(&mut self.primary, client, fencing);
                 }
                 Effect::Undo { client, .. } => {
                     self.primary.fenced(client);
@@ -481,7 +481,8 @@ fn a_client_that_leaves_while_the_primary_recovers_is_refused_and_not_waited_for
     while let Some(effect) = members.poll() {
         match effect {
             Effect::Fence { client } => {
-                members.fence_tried(client, Fencing { unfenced: false, mapped: false });
+                let fencing = Fencing { unfenced: false, mapped: false };
+                members.fence_tried(primary, client, fencing);
             }
             Effect::Undo { client, .. } => assert!(primary.fenced(client), "it has nothing"),
             _ => {}

@@ -103,10 +103,11 @@ impl Server {
             None => (None, None),
         };
         let capacity = capacity(&config, &memory, &offers)?;
-        // Last, so that a primary that cannot start uses no epoch up.
-        let epoch = epoch::begin(config.state_file.as_deref())?;
         let clock = ServerClock::start();
         let (keeper, mut clients) = keeper(config.state_file.as_deref(), taking, place)?;
+        // Last, so that a primary that cannot start uses no epoch up; and not before the place is
+        // this one's: no other primary begins a later one that could serve before this one does.
+        let epoch = epoch::begin(config.state_file.as_deref())?;
         clients.retain(|_, kept| !kept.is_dead(roster::has_ended));
 
         let stop = Arc::new(Notify::new());

@@ -41,7 +41,7 @@ use crate::config::ServerConfig;
 use crate::control::lines::{self, failure, Answers};
 use crate::control::wire::{self, Reader, LEN_MAX};
 use crate::error::StartError;
-use crate::roster::{has_ended, list_of, owner, signature, Ownership, Place, Taking};
+use crate::roster::{has_ended, list_of, owner, signature, Ownership, Place, Taking, Whose};
 use crate::server::{listen, AdminSocket, Server};
 
 /// Between two looks whether the process of the primary has ended.
@@ -127,7 +127,7 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
         let ground = post.watch(&standby).await;
         drop(admin); // the primary makes its own
         let is_lost = match &place {
-            Some(place) => !place.is_mine(),
+            Some(place) => place.whose() == Whose::Anothers,
             None => ground != Ground::Ended && post.is_replaced(),
         };
         if is_lost {
@@ -202,9 +202,10 @@ impl Post {
                 }
                 Task::Probe { until_ns } => {
                     let left = Duration::from_nanos(until_ns.saturating_sub(now_ns));
+                    let whose = signature(&self.list);
                     let probe = timeout(left, probe(self.of, self.tls.as_ref()));
                     let Some(answer) = self.unless_ended(probe).await else { continue };
-                    self.probed(matches!(answer, Ok(true)));
+                    self.probed(whose, matches!(answer, Ok(true)));
                 }
                 Task::Fence => {
                     let command = standby.fence.as_deref().unwrap_or_default();
@@ -251,9 +252,11 @@ impl Post {
         }
     }
 
-    fn probed(&self, is_heard: bool) {
-        if is_heard {
-            *self.heard.lock() = signature(&self.list);
+    /// `whose` list it was when it was asked: one that answers although it was replaced meanwhile
+    /// is not the one that has the list now.
+    fn probed(&self, whose: Option<String>, is_heard: bool) {
+        if is_heard && whose == signature(&self.list) {
+            *self.heard.lock() = whose;
         }
         let mut machine = self.machine.lock();
         if !is_heard {

@@ -228,14 +228,19 @@ impl Instance {
     /// each within `silence`.
     pub(crate) fn confirm_all(&self, silence: Duration) -> bool {
         let epoch = self.link.load().epoch;
-        let away: Vec<LockDesc> = self.of_all(|held| {
+        let away: Vec<(LockId, LockDesc)> = self.of_all(|held| {
             let is_away = !held.binding.is_at(epoch) && !held.entry.has_left();
-            is_away.then(|| held.entry.desc().clone())
+            is_away.then(|| (held.id, held.entry.desc().clone()))
         });
-        for descs in away.chunks(BATCH_MAX) {
-            match self.get_locks(descs.to_vec(), Instant::now() + silence) {
-                Ok(_) => log::warn!("{} locks are got again: holds of them are lost", descs.len()),
-                Err(_) => return false,
+        for some in away.chunks(BATCH_MAX) {
+            let descs = some.iter().map(|(_, desc)| desc.clone()).collect();
+            let Ok(got) = self.get_locks(descs, Instant::now() + silence) else { return false };
+            log::warn!("{} locks are got again: holds of them are lost", some.len());
+            for ((id, _), got) in some.iter().zip(got) {
+                let index = got.err().and_then(|status| Some((self.table.find(*id)?, status)));
+                if index.is_some_and(|(index, status)| !self.is_refused((*id, index), status)) {
+                    return false;
+                }
             }
         }
         let open = self.of_all(|held| held.entry.in_doubt().then_some(held.id));

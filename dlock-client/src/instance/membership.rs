@@ -375,9 +375,16 @@ impl Instance {
                             claims.not_adopted();
                         }
                     }
-                    Verdict::Lost => log::warn!("lock {id} is lost: another client holds it now"),
+                    Verdict::Lost(Status::Fail) => {
+                        log::warn!("lock {id} is lost: another client holds it now");
+                    }
+                    Verdict::Lost(status) => {
+                        log::error!("lock {id} is lost: the primary refuses it: {status}");
+                    }
                     Verdict::Refused(status) => {
-                        log::warn!("the primary refuses lock {id}: {status}");
+                        if !self.is_refused((id, index), status) {
+                            claims.not_adopted();
+                        }
                     }
                 }
             }
@@ -421,6 +428,22 @@ impl Instance {
         held.entry.asks_readers(link.asks_readers);
         held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
         self.table.rename(id, before, Some(grant.lock));
+        true
+    }
+
+    /// The primary refuses a lock that this client has got: it has not got it any more.
+    /// `false`: an operation on it does not end.
+    pub(super) fn is_refused(&self, (id, index): (LockId, LockSlotIndex), status: Status) -> bool {
+        let lock_slot = self.table.lock_slot(index);
+        let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LOCK_SLOT_WAIT) else {
+            return false;
+        };
+        if guard.as_ref().is_some_and(|held| held.id == id) {
+            log::error!("lock {id} is not got any more: the primary refuses it: {status}");
+            self.table.remove(index, &mut guard);
+        }
+        drop(guard);
+        lock_slot.changed.notify_all();
         true
     }
 

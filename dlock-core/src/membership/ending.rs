@@ -5,7 +5,7 @@ use super::{Effect, Ending, Exit, Gone, Membership, State};
 use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
-use crate::primary::Lapsed;
+use crate::primary::{Lapsed, Primary};
 use crate::roster::Change;
 
 /// What became of an attempt to fence a client.
@@ -68,7 +68,7 @@ impl Membership {
     }
 
     /// [`Effect::Fence`] was done: whether the client can still act.
-    pub fn fence_tried(&mut self, client: ClientId, fencing: Fencing) {
+    pub fn fence_tried(&mut self, primary: &mut Primary, client: ClientId, fencing: Fencing) {
         let Some(member) = self.members.get_mut(&client) else { return };
         member.channel = None;
         member.unfenced = fencing.unfenced;
@@ -77,7 +77,10 @@ impl Membership {
         if fencing.unfenced || lives && !planted::is(Bug::FenceLivingShm) {
             match ending {
                 Ending::Evict { .. } => self.kept(client),
-                _ => self.effects.push_back(Effect::Revoke { client }),
+                _ => {
+                    self.effects.push_back(Effect::Revoke { client });
+                    primary.gives_up(client);
+                }
             }
             return;
         }

@@ -92,6 +92,8 @@ pub(super) struct Awaited {
     /// Everything was heard that had come by then: who is missing is not given up for a time at
     /// which the primary itself stood still.
     heard: ServerTime,
+    /// Those that may not act any more, and cannot be fenced: as if they were not here.
+    given_up: BTreeSet<ClientId>,
     /// Not to wait any longer for those that are not here.
     is_hurried: bool,
     /// Clients that have said that they have told everything, or are not to be waited for.
@@ -116,6 +118,11 @@ impl From<&Known> for Proofs {
 impl Awaited {
     fn is_telling(&self, client: ClientId) -> bool {
         self.telling.iter().chain(&self.late).any(|(_, telling)| *telling == client)
+    }
+
+    /// Clients of which nothing more is to come.
+    fn answered(&self) -> usize {
+        self.told.len() + self.given_up.len()
     }
 }
 
@@ -190,6 +197,7 @@ impl Primary {
     pub fn came_back(&mut self, now: ServerTime, client: ClientId) {
         self.reinits.insert(client);
         self.idle.remove(&client);
+        self.awaited.given_up.remove(&client);
         if self.recovering && !self.has_claimed_all(client) && !self.awaited.is_telling(client) {
             self.awaited.telling.insert((now, client));
         }
@@ -230,6 +238,16 @@ impl Primary {
         awaited.telling.append(&mut awaited.late);
     }
 
+    /// Everything of this client is to end, which relies on nothing that it has not told, and it
+    /// cannot be fenced: a process of it has the memory mapped, and may be stopped. Its chains are
+    /// refused there. A recovery waits for it as for one that has not come, whom it may come back
+    /// as.
+    pub fn gives_up(&mut self, client: ClientId) {
+        if self.recovering && !self.has_claimed_all(client) {
+            self.awaited.given_up.insert(client);
+        }
+    }
+
     /// One of the predecessor's clients has nothing more to claim: perhaps it was the last.
     pub(super) fn has_told(&mut self, client: ClientId) {
         let awaited = &mut self.awaited;
@@ -253,15 +271,21 @@ impl Primary {
         self.awaited.heard = self.awaited.heard.max(until);
     }
 
+    /// Whether a client is here and may tell something.
+    fn is_here(&self, client: ClientId) -> bool {
+        let is_known = self.registry.clients.get(client).is_some();
+        is_known && !self.awaited.given_up.contains(&client)
+    }
+
     /// Whether nobody is waited for any more.
     fn all_have_told(&self) -> bool {
         let early = u64::from(planted::is(Bug::RecoveryEarly));
-        let told = self.awaited.told.len() as u64 + early;
+        let told = self.awaited.answered() as u64 + early;
         let is_counted = told >= self.config.recovery_clients.into() || self.awaited.is_hurried;
-        let is_here = |client| self.registry.clients.get(client).is_some();
         let mut missing = self.awaited.missing.iter();
         let is_over = |(&client, &until): (&ClientId, &ServerTime)| {
-            (until <= self.awaited.heard || self.awaited.is_hurried) && !is_here(client)
+            let is_late = until <= self.awaited.heard || self.awaited.is_hurried;
+            is_late && !self.is_here(client)
         };
         is_counted && missing.all(is_over)
     }
@@ -272,13 +296,12 @@ impl Primary {
         if !self.recovering {
             return None;
         }
-        let here = |client: &ClientId| self.registry.clients.get(*client).is_some();
         let mut due = Some(ServerTime(0));
-        for (client, &until) in &self.awaited.missing {
+        for (&client, &until) in &self.awaited.missing {
             let until = if self.awaited.is_hurried { ServerTime(0) } else { until };
-            due = due.filter(|_| !here(client) && until != NEVER).map(|due| due.max(until));
+            due = due.filter(|_| !self.is_here(client) && until != NEVER).map(|due| due.max(until));
         }
-        let told = self.awaited.told.len();
+        let told = self.awaited.answered();
         let early = usize::from(planted::is(Bug::RecoveryEarly));
         let wanted = self.config.recovery_clients as usize;
         due.filter(|_| told + early >= wanted || self.awaited.is_hurried)
@@ -310,8 +333,7 @@ impl Primary {
         if !self.recovering {
             return None;
         }
-        let here = |client: ClientId| self.registry.clients.get(client).is_some();
-        let absent = self.awaited.missing.iter().filter(|(&client, _)| !here(client));
+        let absent = self.awaited.missing.iter().filter(|(&client, _)| !self.is_here(client));
         let missing: Vec<_> =
             absent.map(|(&client, &until)| (client, (until != NEVER).then_some(until))).collect();
         let told = self.awaited.told.len() as u32;

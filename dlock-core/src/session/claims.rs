@@ -5,6 +5,8 @@
 //!   request ─▶ answered ─▶ a place for each lock ─▶ over
 //!                       └─ what was held of some is refused: those are told again, without it
 //! ```
+//! What the primary refuses it refuses for as long as it recovers: another client holds the lock,
+//! its rules do not give this, it has no room. That is told all the same, and not told again.
 
 use crate::control::{Claim, ControlReply, ControlRequest, LockGrant};
 use crate::status::Status;
@@ -22,9 +24,10 @@ pub enum Verdict {
         /// What was held of it was refused.
         is_lost: bool,
     },
-    /// What was held of it is lost: another client holds it. It is told again, without.
-    Lost,
-    /// It is refused now: to be told again later.
+    /// What was held of it is lost: `Fail`, another client holds it; else why it is refused. It is
+    /// told again, without.
+    Lost(Status),
+    /// The lock itself is refused, for this reason: the client has not got it any more.
     Refused(Status),
 }
 
@@ -71,15 +74,12 @@ impl<K: Copy> Claims<K> {
         for ((key, mut claim, is_lost), grant) in told.into_iter().zip(grants) {
             let verdict = match grant {
                 Ok(grant) => Verdict::Place { grant, is_lost },
-                Err(Status::Fail) if claim.held.is_some() => {
+                Err(status) if claim.held.is_some() => {
                     claim.held = None;
                     self.claims.push((key, claim, true));
-                    Verdict::Lost
+                    Verdict::Lost(status)
                 }
-                Err(status) => {
-                    self.result = Status::Again;
-                    Verdict::Refused(status)
-                }
+                Err(status) => Verdict::Refused(status),
             };
             verdicts.push((key, verdict));
         }

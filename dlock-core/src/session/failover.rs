@@ -149,8 +149,10 @@ pub struct Failover {
     /// Rounds in which all have said so, and since when one has in each round.
     removed_rounds: u32,
     removed_since_ns: Option<u64>,
-    /// Until the primary that it waits for is asked again.
+    /// Until the primary that it waits for is asked again, or told what is left to tell.
     waits_ns: u64,
+    /// When that is.
+    claims_ns: u64,
     random: u64,
 }
 
@@ -172,6 +174,7 @@ impl Failover {
             removed_rounds: 0,
             removed_since_ns: None,
             waits_ns: WAITS_NS,
+            claims_ns: now_ns,
             random: seed | 1,
         };
         failover.is_heard(now_ns);
@@ -201,6 +204,7 @@ impl Failover {
             }
             Stage::Comes => Task::Reinit { address: self.at },
             Stage::Anew => Task::Anew { address: self.at },
+            Stage::Claims if now_ns < self.claims_ns => Task::Wait { until_ns: self.claims_ns },
             Stage::Claims => Task::Claim,
             Stage::Says => Task::Done,
             Stage::Confirms => Task::Confirm,
@@ -243,9 +247,8 @@ impl Failover {
             }
             (Stage::Here, Heard::Serves | Heard::Recovers) => self.is_heard(now_ns),
             (Stage::Waits, Heard::Recovers) => {
-                (self.heard_ns, self.next_ns) = (now_ns, now_ns.saturating_add(self.waits_ns));
-                let longest_ns = self.silence_ns / HEARTBEATS_PER_SILENCE;
-                self.waits_ns = self.waits_ns.saturating_mul(2).min(longest_ns);
+                self.heard_ns = now_ns;
+                self.next_ns = now_ns.saturating_add(self.pauses());
             }
             (Stage::Waits, Heard::Serves) => {
                 self.is_heard(now_ns);
@@ -265,6 +268,7 @@ impl Failover {
                 self.is_heard(now_ns);
                 // whatever becomes of this one: another may be as near
                 (self.tries, self.confirms, self.waits_ns) = (0, 0, WAITS_NS);
+                self.claims_ns = now_ns;
                 (self.removed_at, self.removed_by) = (None, 0);
                 (self.removed_rounds, self.removed_since_ns) = (0, None);
                 self.stage = match recovers {
@@ -297,9 +301,20 @@ impl Failover {
         match status {
             // `Error`: the recovery is over, and this client was told of nothing
             Status::Success | Status::Error => self.stage = Stage::Says,
-            Status::Again => self.is_heard(now_ns),
+            Status::Again => {
+                self.is_heard(now_ns);
+                self.claims_ns = now_ns.saturating_add(self.pauses());
+            }
             _ => self.tries_elsewhere(now_ns),
         }
+    }
+
+    /// The pause before the recovering primary is spoken to again: twice the last one.
+    fn pauses(&mut self) -> u64 {
+        let longest_ns = self.silence_ns / HEARTBEATS_PER_SILENCE;
+        let pause_ns = self.waits_ns;
+        self.waits_ns = pause_ns.saturating_mul(2).min(longest_ns);
+        pause_ns
     }
 
     /// It was said that all are told.
@@ -445,9 +460,21 @@ mod tests {
         assert_eq!(comes(&mut f, 6), Task::Reinit { address: 1 });
         f.came(7, Ok(true));
         assert_eq!(f.next(7), Task::Claim);
-        f.claimed(8, Status::Again);
-        assert_eq!(f.next(8), Task::Claim);
-        f.claimed(9, Status::Success);
+        let (mut now, mut pauses) = (8, Vec::new());
+        for _ in 0..12 {
+            f.claimed(now, Status::Again);
+            let Task::Wait { until_ns } = f.next(now) else { panic!("{f:?}") };
+            pauses.push(until_ns - now);
+            now = until_ns;
+            assert_eq!(f.next(now), Task::Claim);
+        }
+        let longest_ns = SILENCE_NS / HEARTBEATS_PER_SILENCE;
+        assert!(pauses.is_sorted() && pauses[0] == WAITS_NS, "{pauses:?}");
+        assert_eq!(pauses.last(), Some(&longest_ns));
+        let (mut f, now) = (at_two(), 9);
+        f.broken(5);
+        f.came(7, Ok(true));
+        f.claimed(now, Status::Success);
         assert_eq!(f.next(9), Task::Done);
         f.said(10, Status::Success);
         for now in [10, 10 + SILENCE_NS / 2] {

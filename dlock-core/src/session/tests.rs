@@ -230,7 +230,7 @@ fn a_hold_that_is_refused_is_claimed_again_without_it_and_once() {
     let reply = ControlReply::Locks(vec![Err(Status::Fail), Ok(grant())]);
     let placed = |is_lost| Verdict::Place { grant: grant(), is_lost };
     let verdicts = claims.answered(Ok(reply)).unwrap();
-    assert_eq!(verdicts, [('a', Verdict::Lost), ('b', placed(false))]);
+    assert_eq!(verdicts, [('a', Verdict::Lost(Status::Fail)), ('b', placed(false))]);
     let again = claims.request();
     assert_eq!(again, Some(ControlRequest::UpdateLocks(vec![claim(false)])));
     let reply = ControlReply::Locks(vec![Ok(grant())]);
@@ -238,14 +238,29 @@ fn a_hold_that_is_refused_is_claimed_again_without_it_and_once() {
     assert_eq!((claims.request(), claims.result()), (None, Status::Success));
 }
 
+/// Rules that do not permit it, a table that is full: nothing of that changes in a recovery.
 #[test]
-fn claims_that_are_refused_otherwise_are_to_be_repeated() {
-    let mut claims = Claims::new(vec![(1, claim(false))], false);
-    assert!(claims.request().is_some());
-    let reply = ControlReply::Locks(vec![Err(Status::Fail)]);
-    let refused = Verdict::Refused(Status::Fail);
-    assert_eq!(claims.answered(Ok(reply)), Ok(vec![(1, refused)]), "nothing was held");
-    assert_eq!((claims.request(), claims.result()), (None, Status::Again));
+fn claims_that_are_refused_for_good_are_told_and_not_repeated() {
+    for status in [Status::Denied, Status::ServerNoResource, Status::Error] {
+        let mut claims = Claims::new(vec![(1, claim(true)), (2, claim(false))], false);
+        assert!(claims.request().is_some());
+        let refused = Verdict::Refused(status);
+        let verdicts = claims.answered(Ok(ControlReply::Locks(vec![Err(status); 2]))).unwrap();
+        assert_eq!(verdicts, [(1, Verdict::Lost(status)), (2, refused)]);
+        let again = claims.request();
+        assert_eq!(
+            again,
+            Some(ControlRequest::UpdateLocks(vec![claim(false)])),
+            "without the hold"
+        );
+        let verdicts = claims.answered(Ok(ControlReply::Locks(vec![Err(status)]))).unwrap();
+        assert_eq!(verdicts, [(1, refused)]);
+        assert_eq!((claims.request(), claims.result()), (None, Status::Success));
+    }
+}
+
+#[test]
+fn claims_of_locks_that_are_in_use_are_to_be_repeated() {
     let mut claims = Claims::new(vec![(1, claim(true))], true);
     assert!(claims.request().is_some());
     assert_eq!(claims.answered(Ok(ControlReply::Locks(vec![]))), Err(Status::BadResponse));

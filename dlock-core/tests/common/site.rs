@@ -138,7 +138,8 @@ impl Site {
                     let (now, out) = (self.now, &mut self.out);
                     self.channels.remove(&client);
                     self.primary.detached(now, &mut self.memory, client, out);
-                    self.members.fence_tried(client, Fencing { unfenced, mapped });
+                    let fencing = Fencing { unfenced, mapped };
+                    self.members.fence_tried(&mut self.primary, client, fencing);
                 }
                 Effect::Keep(_) | Effect::Revoke { .. } => {}
                 Effect::Look { client } => {

@@ -42,11 +42,20 @@ impl Worker {
                 self.close_channels(client, |_| true);
                 let unfenced = self.is_unfenced(client);
                 let mapped = self.core.memory.is_mapped(client);
-                self.members.fence_tried(client, Fencing { unfenced, mapped });
+                let fencing = Fencing { unfenced, mapped };
+                self.members.fence_tried(&mut self.core.primary, client, fencing);
             }
             Effect::Keep(change) => self.roster.tell(change),
             Effect::Revoke { client } => {
                 log::debug!("client {client} keeps its slots until it cannot act any more");
+                if self.core.primary.is_recovering() {
+                    limited!(
+                        Cause::Removed,
+                        log::Level::Warn,
+                        "client {client} is not waited for, and cannot be fenced: a process of it \
+                         has the memory mapped; end that process to free what it keeps"
+                    );
+                }
                 self.core.memory.revoke(client, Status::ClientRemoved);
             }
             Effect::Look { client } => {

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::ServerTime;
-use dlock_core::control::{ControlRequest, Offers};
+use dlock_core::control::{ControlRequest, Offers, UNLIMITED};
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Membership, Rules, State};
 use dlock_core::primary::{Lapse, Primary, Recovered, Sent};
@@ -339,11 +339,17 @@ impl Worker {
             }
             if let Some(laggard) = self.core.primary.take_laggard(now) {
                 let client = laggard.client;
+                let then = match self.members.until(client) {
+                    Some(until) if until != UNLIMITED => {
+                        "it is given up when its session horizon has passed"
+                    }
+                    _ => "without a session horizon it is waited for all the same",
+                };
                 limited!(
                     Cause::Removed,
                     log::Level::Warn,
                     "client {client} is here, and has not said in time that it has told \
-                     everything: without a session horizon it is waited for all the same"
+                     everything: {then}"
                 );
                 self.members.lags(now, laggard);
             }

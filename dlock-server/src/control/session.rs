@@ -87,6 +87,9 @@ pub(super) async fn serve(
         }
         Ok(Frame::Control(seq, ControlRequest::Heartbeat)) => {
             let reply = alive(&mailbox, clock).await;
+            if !receipts.may_answer() {
+                return; // this is no primary any more
+            }
             let _ = wire::answer(&mut stream, seq, reply).await; // whoever asked may be gone
         }
         Ok(Frame::Attach(attach)) => {

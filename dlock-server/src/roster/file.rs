@@ -31,7 +31,7 @@ use dlock_core::membership::HORIZON_S_MAX;
 use dlock_core::roster::{Change, Clients, Process, UNSEEN_MAX};
 
 use super::owner::{beside, home, is_at, replaced, Ownership};
-use super::{Keeper, Place};
+use super::{Keeper, Place, Whose};
 
 const HEAD: &str = "dlock clients 3 ";
 /// Of a list that knows no certificates, and does not say when a primary has started: it is read,
@@ -169,9 +169,12 @@ impl Keeper for FileKeeper {
 
 impl FileKeeper {
     fn check_mine(&self) -> io::Result<()> {
-        match self.ownership.is_mine() {
-            true => Ok(()),
-            false => Err(replaced()),
+        match self.ownership.whose() {
+            Whose::Mine => Ok(()),
+            Whose::Anothers => Err(replaced()),
+            Whose::Unseen => {
+                Err(io::Error::other("whether another primary has taken its place is not seen"))
+            }
         }
     }
 

@@ -48,8 +48,24 @@ pub(crate) trait Keeper: Send + 'static {
 
 /// That the clients are those of this primary, until another takes its place.
 pub(crate) trait Place: std::fmt::Debug + Send + Sync {
-    /// Whether they still are. Asked often.
-    fn is_mine(&self) -> bool;
+    /// Whose they are now. Asked often.
+    fn whose(&self) -> Whose;
+
+    /// Whether they are those of this primary, for sure.
+    fn is_mine(&self) -> bool {
+        self.whose() == Whose::Mine
+    }
+}
+
+/// Whose clients they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// Those of this primary.
+    Mine,
+    /// Another has taken its place.
+    Anothers,
+    /// That cannot be seen: where it would be written is out of reach.
+    Unseen,
 }
 
 /// Where the clients are of a primary with this state file.
@@ -107,7 +123,8 @@ impl Receipts {
 
     /// Whether this primary may tell a client whose request it has that it knows it. The client
     /// relies on its session from the moment in which it asked: that was before this look, and who
-    /// takes the place of this primary later waits for the whole of the horizon.
+    /// takes the place of this primary later waits for the whole of the horizon. What cannot be
+    /// seen may have happened.
     pub(crate) fn may_answer(&self) -> bool {
         self.place.as_ref().is_none_or(|place| place.is_mine())
     }
@@ -178,7 +195,16 @@ fn write(
             Ok(first) => Some(first),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                if !written.is_replaced && !place.is_mine() {
+                let whose = place.whose();
+                if whose == Whose::Unseen {
+                    limited!(
+                        Cause::Roster,
+                        Level::Error,
+                        "no client is answered: whether another primary has taken this one's place \
+                         cannot be seen; make its state file reachable again"
+                    );
+                }
+                if !written.is_replaced && whose == Whose::Anothers {
                     written.is_replaced = true;
                     progress.send_replace(written);
                 }
@@ -193,7 +219,7 @@ fn write(
         written.changes += together.len() as u64;
         let kept = keeper.keep(&together, &clients);
         written.is_failing = kept.is_err();
-        written.is_replaced |= kept.is_err() && !place.is_mine();
+        written.is_replaced |= kept.is_err() && place.whose() == Whose::Anothers;
         if let Err(error) = kept {
             limited!(
                 Cause::Roster,
@@ -237,8 +263,11 @@ mod tests {
     }
 
     impl Place for Slow {
-        fn is_mine(&self) -> bool {
-            !self.0.lock().unwrap().1
+        fn whose(&self) -> Whose {
+            match self.0.lock().unwrap().1 {
+                true => Whose::Anothers,
+                false => Whose::Mine,
+            }
         }
     }
 
@@ -249,8 +278,8 @@ mod tests {
     struct Mine;
 
     impl Place for Mine {
-        fn is_mine(&self) -> bool {
-            true
+        fn whose(&self) -> Whose {
+            Whose::Mine
         }
     }
 

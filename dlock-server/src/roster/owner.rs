@@ -16,12 +16,15 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use dlock_core::roster::Process;
-use rustix::fs::FlockOperation;
+use rustix::fs::{AtFlags, FlockOperation};
+use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::Place;
+use super::{Place, Whose};
 
 const HEAD: &str = "dlock primary ";
+/// Bytes of a signature at least.
+const SIGNATURE_LEN: usize = 255;
 /// Bytes of the file at most.
 const BYTES_MAX: u64 = 4_096;
 
@@ -41,6 +44,8 @@ pub(crate) struct Ownership {
     /// Locked while this lives.
     file: File,
     path: PathBuf,
+    /// The folder that it is in, by whatever path others reach that.
+    folder: File,
     /// Whose it was before.
     before: Option<String>,
 }
@@ -56,7 +61,8 @@ impl Ownership {
             let file = opened(&path).map_err(|error| {
                 io::Error::new(error.kind(), format!("its lock {}: {error}", path.display()))
             })?;
-            let owned = Self { file, path: path.clone(), before: signature(list) };
+            let (folder, before) = (folder_of(&path)?, signature(list));
+            let owned = Self { file, path: path.clone(), folder, before };
             match owned.lock() {
                 Ok(()) if is_at(&owned.file, &path) => break owned,
                 Ok(()) => {} // somebody has put another file there meanwhile
@@ -74,12 +80,14 @@ impl Ownership {
     /// Writes down whose the list is.
     fn sign(&self) -> io::Result<()> {
         let me = process(Some(std::process::id() as i32));
-        self.write(&format!("{HEAD}{} {} {}\n", me.pid, me.started, home()))
+        let text = format!("{HEAD}{} {} {}", me.pid, me.started, home());
+        // as long as the one before: there is no moment in which it is neither
+        self.write(&format!("{text:<SIGNATURE_LEN$}\n"))
     }
 
     fn write(&self, text: &str) -> io::Result<()> {
-        self.file.set_len(0)?;
-        self.file.write_all_at(text.as_bytes(), 0)
+        self.file.write_all_at(text.as_bytes(), 0)?;
+        self.file.set_len(text.len() as u64)
     }
 
     /// It was taken in vain: whoever looks finds whose it was before.
@@ -98,7 +106,8 @@ impl Ownership {
             return Err(replaced());
         }
         let new = beside(&path, &format!(".{}.new", std::process::id()));
-        let owned = Self { file: opened(&new)?, path, before: signature(list) };
+        let (folder, before) = (folder_of(&path)?, signature(list));
+        let owned = Self { file: opened(&new)?, path, folder, before };
         let signed = owned.lock().and_then(|()| owned.sign());
         let replaced = signed.and_then(|()| fs::rename(&new, &owned.path));
         if replaced.is_err() {
@@ -110,6 +119,14 @@ impl Ownership {
     fn lock(&self) -> io::Result<()> {
         lock(&self.file, "another primary has it, and may be stopped: end that process first")
     }
+}
+
+/// The folder of this file.
+fn folder_of(path: &Path) -> io::Result<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let flags = (rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::PATH).bits() as i32;
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(flags).open(folder.unwrap_or(Path::new(".")))
 }
 
 /// This file, which is made if there is none; what it has stays.
@@ -135,9 +152,37 @@ fn busy(what: &str) -> io::Error {
 }
 
 impl Place for Ownership {
-    /// Its own file is still there, or none is: no other primary has put one there.
-    fn is_mine(&self) -> bool {
-        is_at(&self.file, &self.path) || fs::symlink_metadata(&self.path).is_err()
+    /// Another primary that takes the list puts its own file there: in the folder, by whatever path
+    /// it reaches that, or in the one that has its path by now.
+    fn whose(&self) -> Whose {
+        match fs::symlink_metadata(&self.path) {
+            Ok(there) => self.is(there.dev(), there.ino()),
+            Err(_) => self.whose_in_folder(),
+        }
+    }
+}
+
+impl Ownership {
+    fn is(&self, dev: u64, ino: u64) -> Whose {
+        match self.file.metadata() {
+            Ok(mine) if (mine.dev(), mine.ino()) == (dev, ino) => Whose::Mine,
+            Ok(_) => Whose::Anothers,
+            Err(_) => Whose::Unseen,
+        }
+    }
+
+    /// The path leads nowhere: somebody has removed the file, or the folder is out of reach.
+    fn whose_in_folder(&self) -> Whose {
+        let name = self.path.file_name().unwrap_or_default();
+        match rustix::fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => self.is(there.st_dev as _, there.st_ino as _),
+            // nobody has put one there, unless the folder itself is gone
+            Err(Errno::NOENT) => match self.folder.metadata() {
+                Ok(folder) if folder.nlink() > 0 => Whose::Mine,
+                _ => Whose::Unseen,
+            },
+            Err(_) => Whose::Unseen,
+        }
     }
 }
 
@@ -151,7 +196,7 @@ pub(crate) fn signature(list: &Path) -> Option<String> {
 /// The primary that had a list last, if it was one of this boot and namespace.
 pub(crate) fn owner(list: &Path) -> Option<Process> {
     let text = signature(list)?;
-    let mut words = text.strip_suffix('\n')?.strip_prefix(HEAD)?.splitn(3, ' ');
+    let mut words = text.strip_suffix('\n')?.trim_end().strip_prefix(HEAD)?.splitn(3, ' ');
     let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let home_of_it = words.next()?;
     let is_known = !home_of_it.is_empty() && home_of_it == home();
@@ -254,6 +299,30 @@ mod tests {
         assert!(next.is_mine(), "nobody has taken it");
         let third = Ownership::take(&list, &Taking::IfFree).unwrap();
         assert!(third.is_mine() && !next.is_mine());
+    }
+
+    /// The path to the storage is gone, which somebody else reaches by another.
+    #[test]
+    fn a_list_that_cannot_be_seen_is_nobodys() {
+        let folder = TempFolder::new("owner-unseen");
+        let storage = folder.path().join("storage");
+        fs::create_dir(&storage).unwrap();
+        let [mine, other] = ["mine", "other"].map(|name| {
+            let link = folder.path().join(name);
+            std::os::unix::fs::symlink(&storage, &link).unwrap();
+            link
+        });
+        let stopped = Ownership::take(&mine.join("list"), &Taking::IfFree).unwrap();
+        fs::remove_file(&mine).unwrap();
+        assert!(stopped.is_mine(), "nobody has taken it");
+        let taken = Ownership::take(&other.join("list"), &Taking::FromAnother(None)).unwrap();
+        assert_eq!((stopped.whose(), taken.whose()), (Whose::Anothers, Whose::Mine));
+        fs::remove_dir_all(&storage).unwrap();
+        assert_eq!([stopped.whose(), taken.whose()], [Whose::Unseen; 2]);
+        // another folder at its path, as of a storage that was restored
+        fs::create_dir(&storage).unwrap();
+        let restored = Ownership::take(&other.join("list"), &Taking::IfFree).unwrap();
+        assert_eq!((taken.whose(), restored.whose()), (Whose::Anothers, Whose::Mine));
     }
 
     /// Two standbys of one primary, both told to take its place.

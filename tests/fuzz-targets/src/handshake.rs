@@ -163,7 +163,7 @@ impl World {
                 Effect::Fence { client } => {
                     self.fenced.insert(client);
                     let fencing = Fencing { unfenced: false, mapped: false };
-                    self.members.fence_tried(client, fencing);
+                    self.members.fence_tried(&mut self.primary, client, fencing);
                 }
                 Effect::Keep(_) => {}
                 Effect::Revoke { client } => panic!("{client} can always be fenced"),

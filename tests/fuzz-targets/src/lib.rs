@@ -10,6 +10,8 @@
 
 pub mod arbiter;
 pub mod calls;
+#[path = "../../../dlock-server/tests/common/certs.rs"]
+mod certs;
 pub mod client;
 pub mod config;
 pub mod frames;
@@ -21,8 +23,6 @@ pub mod sealed;
 mod tape;
 pub mod tls_bytes;
 // what dlockd reads its configuration with (config.rs) looks for these here
-#[path = "../../../dlock-server/tests/common/certs.rs"]
-mod certs;
 #[path = "../../../dlock-server/src/bin/dlockd/rules.rs"]
 #[allow(dead_code)]
 mod rules;

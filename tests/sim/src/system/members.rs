@@ -71,7 +71,9 @@ impl World {
                 self.sys.was_fenced = true;
                 self.close_channel(client);
                 let mapped = self.sys.is_mapped(client);
-                self.members.fence_tried(client, Fencing { unfenced: false, mapped });
+                let Some(primary) = &mut self.primary else { return };
+                let fencing = Fencing { unfenced: false, mapped };
+                self.members.fence_tried(primary, client, fencing);
             }
             Effect::Keep(change) => change.apply(&mut self.kept_clients),
             Effect::Revoke { client } => {
