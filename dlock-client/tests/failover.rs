@@ -250,6 +250,47 @@ fn a_client_that_no_primary_knows_any_more_begins_anew_and_is_told_what_it_lost(
     }
 }
 
+/// The successor has fewer places than its clients have locks.
+#[test]
+fn what_a_successor_has_no_room_for_is_lost_and_keeps_nobody_waiting() {
+    const LOCKS: usize = 6;
+    for fabric in fabrics() {
+        for by_hand in [false, true] {
+            let mut site = Site::new(&format!("fewer-{}-{by_hand}", fabric.name()));
+            let a = match by_hand {
+                false => site.client(fabric),
+                true => {
+                    let config = config(site.address(), fabric);
+                    Instance::init_shared(&config, &own_address().to_string()).unwrap()
+                }
+            };
+            let b = site.client(fabric);
+            let of_b = got(&b, "b", LockType::Atomic);
+            assert_eq!(status(b.trylock(of_b, X, 600)), Success);
+            let lock =
+                |n: usize| got(&a, &format!("a {n}"), [LockType::Atomic, LockType::Fair][n % 2]);
+            let locks: Vec<LockId> = (0..LOCKS).map(lock).collect();
+            for &lock in &locks {
+                assert_eq!(status(a.trylock(lock, X, 600)), Success);
+            }
+            site.stop();
+            site.config.locks_max = 4;
+            site.start();
+            if by_hand {
+                assert_eq!(a.reinit(&own_address().to_string()), Success);
+                assert_eq!(a.update_all_locks(), Success, "a program repeats it while it is Again");
+                assert_eq!(a.reinit_done(), Success);
+            }
+            let all = || locks.iter().map(|&lock| (&a, lock)).chain([(&b, of_b)]);
+            let extend = |(who, lock): (&Arc<Instance>, LockId)| status(who.extend(lock, X, 600));
+            let is_told = |status: Status| matches!(status, Success | LockNotGet);
+            eventually(20, "all are told", || all().all(|one| is_told(extend(one))));
+            assert_eq!(all().filter(|&one| extend(one) == Success).count(), 4);
+            assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
+        }
+    }
+}
+
 /// More than one request can ask for. The primary goes on, so that each release must reach it.
 #[test]
 fn many_releases_without_a_connection_are_ones_for_others_as_soon_as_the_client_is_back() {

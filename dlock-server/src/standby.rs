@@ -465,3 +465,31 @@ impl Answers for Post {
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempFolder;
+
+    /// A primary that was replaced answers for a moment, when its successor has signed already.
+    #[test]
+    fn whose_list_it_was_when_the_primary_was_asked_is_what_counts() {
+        let folder = TempFolder::new("standby-heard");
+        let list = folder.path().join("clients");
+        let sign = |what: &str| std::fs::write(folder.path().join("clients.lock"), what).unwrap();
+        sign("old");
+        let machine = Mutex::new(Standby::new(boot_ns(), SILENCE_NS, true));
+        let heard = Mutex::new(None);
+        let of = ([127, 0, 0, 1], 1).into();
+        let post = Post { machine, of, list: list.clone(), heard, tls: None };
+        post.probed(signature(&list), true);
+        assert_eq!(post.heard.lock().as_deref(), Some("old"));
+        let whose = signature(&list);
+        sign("new");
+        post.probed(whose, true);
+        assert_eq!(post.heard.lock().as_deref(), Some("old"));
+        assert!(post.is_replaced());
+        post.probed(signature(&list), true);
+        assert!(!post.is_replaced(), "the new one was asked, and has answered");
+    }
+}

@@ -270,6 +270,38 @@ fn a_standby_whose_start_fails_in_its_place_serves_when_the_cause_is_mended() {
     }
 }
 
+/// The primary loses its way to the storage on which another takes its place by its own way.
+#[test]
+fn a_primary_that_has_lost_its_storage_extends_no_horizon() {
+    let folder = Folder::new();
+    let storage = folder.0.join("storage");
+    std::fs::create_dir(&storage).unwrap();
+    let [mine, other] = ["mine", "other"].map(|name| {
+        std::os::unix::fs::symlink(&storage, folder.0.join(name)).unwrap();
+        Folder(folder.0.join(name))
+    });
+    let p = Daemon::spawn(&mine, free_port(), &[]).ready();
+    let (mut peer, _session) = init(p.at, 5);
+    peer.get("lock", LockType::Atomic);
+    p.signal(Signal::STOP);
+    let admin = folder.admin("s");
+    let arguments = [
+        format!("--standby-of={}", p.at),
+        format!("--admin-socket={}", admin.display()),
+        "--standby-silence=200".into(),
+    ];
+    let s = Daemon::spawn(&other, free_port(), &arguments);
+    s.says("dlockd standby", 10);
+    while !ask(&admin, "promote").contains("true") {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    s.says("dlockd ready", 20);
+    std::fs::remove_file(&mine.0).unwrap();
+    peer.send(&Frame::Control(Seq(77), ControlRequest::Heartbeat));
+    p.signal(Signal::CONT);
+    assert_eq!(peer.receive(), None, "its connection is closed instead");
+}
+
 /// The answer to a `Reinit` that asks for a shorter horizon is lost with the primary: the client
 /// relies on the longer one that it was told before.
 #[test]

@@ -17,7 +17,7 @@ use super::{config, own_address, server_at};
 pub struct Site {
     pub folder: PathBuf,
     pub port: u16,
-    config: ServerConfig,
+    pub config: ServerConfig,
     server: Option<Server>,
 }
 
