@@ -10,6 +10,7 @@
 //!   stopped.rs  verbs while the primary does not run
 //!   secured.rs  what TLS costs: sealed, tcp in TLS, handshakes
 //!   neighbours.rs, loads.rs, wire.rs  an innocent client beside heavy ones
+//!   hostile.rs  the same in TLS beside hostile ones
 //! ```
 //! Closed loop: the next operation starts when the last one has ended, so the percentiles say
 //! how long an operation takes, not how long a queue of them grows.
@@ -18,6 +19,7 @@ mod c_api;
 mod crowd;
 mod cycles;
 mod failover;
+mod hostile;
 mod loads;
 mod neighbours;
 mod report;
@@ -105,6 +107,7 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
     }
     secured::run(&mut run)?;
     neighbours::run(&mut run)?;
+    hostile::run(&mut run)?;
     if run.rows.is_empty() {
         let cause = "no case has this name";
         return Err(Failure::new(

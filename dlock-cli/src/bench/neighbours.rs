@@ -73,7 +73,8 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
         let case = format!("{GROUP}: {kind}");
         if run.wants(&case, FabricKind::Tcp) {
             let primary = Primary::start(super::ANY_PORT, 0, None, FabricKind::Tcp.into())?;
-            let row = beside(run, &primary, &case, make)?;
+            let innocent = super::client(primary.address, FabricKind::Tcp)?;
+            let row = beside(run, &innocent, &case, make(primary.address)?)?;
             run.rows.push(row);
         }
     }
@@ -87,15 +88,19 @@ fn batches(primary: SocketAddr, clients: usize) -> Result<Vec<Box<dyn Load>>, Fa
 
 /// A thousand clients have two thousand connections. Where the limit is lower than that and
 /// cannot be raised, the case fails and says so.
-fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-fn beside(run: &Run<'_>, primary: &Primary, case: &str, make: Make) -> Result<Samples, Failure> {
-    let innocent = super::client(primary.address, FabricKind::Tcp)?;
-    let lock = lock_of(&innocent, "bench innocent", LockType::Atomic)?;
-    let loads = make(primary.address)?;
+/// An innocent client beside loads of one kind.
+pub fn beside(
+    run: &Run<'_>,
+    innocent: &Instance,
+    case: &str,
+    loads: Vec<Box<dyn Load>>,
+) -> Result<Samples, Failure> {
+    let lock = lock_of(innocent, "bench innocent", LockType::Atomic)?;
     let stages: Vec<Stage> = loads.iter().map(|_| Stage::default()).collect();
     let mut times = [Times::new(), Times::new(), Times::new()];
     let turns = run.samples(TURNS);
@@ -107,7 +112,7 @@ fn beside(run: &Run<'_>, primary: &Primary, case: &str, make: Make) -> Result<Sa
             .collect();
         let measured = (0..turns).try_for_each(|_| {
             for phase in [IDLE, WELL_BEHAVED, IDLE, HEAVY] {
-                one_turn(&stages, phase, &innocent, lock, &mut times[usize::from(phase)])?;
+                one_turn(&stages, phase, innocent, lock, &mut times[usize::from(phase)])?;
             }
             Ok(())
         });

@@ -18,6 +18,7 @@ use dlock_core::message::{LockType, Request};
 use dlock_core::status::Status;
 use dlock_core::word_op::Chain;
 use dlock_fabric::frames::FrameBuffer;
+use dlock_fabric::tls::Tls;
 use dlock_fabric::tls_session::TlsSession;
 
 use crate::failure::Failure;
@@ -31,6 +32,8 @@ pub struct Wire {
     tls: Option<TlsSession>,
     input: FrameBuffer,
     seq: u64,
+    /// How long room for what is sent is waited for.
+    patience: Duration,
 }
 
 fn broken(what: impl std::fmt::Display) -> Failure {
@@ -38,21 +41,26 @@ fn broken(what: impl std::fmt::Display) -> Failure {
 }
 
 impl Wire {
+    /// In TLS if the environment says so.
     pub fn connect(primary: SocketAddr) -> Result<Self, Failure> {
+        let material = TlsUse::Environment.material().map_err(broken)?;
+        Self::connect_by(primary, material.as_ref())
+    }
+
+    pub fn connect_by(primary: SocketAddr, tls: Option<&Tls>) -> Result<Self, Failure> {
         let stream = TcpStream::connect(primary).map_err(broken)?;
         stream.set_nodelay(true).map_err(broken)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(broken)?;
-        let material = TlsUse::Environment.material().map_err(broken)?;
-        let tls = match material {
+        let tls = match tls {
             None => None,
             Some(material) => {
-                let mut tls = TlsSession::connect(&material, primary.ip()).map_err(broken)?;
+                let mut tls = TlsSession::connect(material, primary.ip()).map_err(broken)?;
                 tls.shake_until(stream.as_fd(), Instant::now() + PATIENCE).map_err(broken)?;
                 Some(tls)
             }
         };
-        Ok(Self { stream, tls, input: FrameBuffer::new(), seq: 0 })
+        Ok(Self { stream, tls, input: FrameBuffer::new(), seq: 0, patience: PATIENCE })
     }
 
     /// The number of the next frame.
@@ -61,13 +69,24 @@ impl Wire {
         Seq(self.seq)
     }
 
+    /// From now on it is an error if there is no room for what is sent.
+    pub fn write_at_once(&mut self) -> Result<(), Failure> {
+        self.patience = Duration::from_millis(1);
+        self.stream.set_write_timeout(Some(self.patience)).map_err(broken)
+    }
+
     pub fn send(&mut self, frame: &Frame) -> Result<(), Failure> {
         let mut bytes = Vec::new();
         codec::encode(frame, &mut bytes);
+        self.send_bytes(&bytes)
+    }
+
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         match &mut self.tls {
-            None => self.stream.write_all(&bytes).map_err(broken),
+            None => self.stream.write_all(bytes).map_err(broken),
             Some(tls) => {
-                let sent = tls.write_until(self.stream.as_fd(), &bytes, Instant::now() + PATIENCE);
+                let until = Instant::now() + self.patience;
+                let sent = tls.write_until(self.stream.as_fd(), bytes, until);
                 sent.map_err(|(_, error)| broken(error))
             }
         }
@@ -128,10 +147,16 @@ pub const INIT: ControlRequest = ControlRequest::Init {
 
 impl Peer {
     pub fn new(primary: SocketAddr) -> Result<Self, Failure> {
-        let mut control = Wire::connect(primary)?;
+        let material = TlsUse::Environment.material().map_err(broken)?;
+        Self::by(primary, material.as_ref())
+    }
+
+    /// In TLS, or in the clear.
+    pub fn by(primary: SocketAddr, tls: Option<&Tls>) -> Result<Self, Failure> {
+        let mut control = Wire::connect_by(primary, tls)?;
         control.ask(INIT)?;
         let session = session(&mut control)?;
-        let mut channel = Wire::connect(primary)?;
+        let mut channel = Wire::connect_by(primary, tls)?;
         channel.send(&attach(&session))?;
         attached(&mut channel)?;
         Ok(Self { control, channel, session })

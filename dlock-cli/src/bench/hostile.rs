@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An innocent client in TLS beside a hostile one, which has a certificate, or none: in turns with
+//! quiet. What the primary's process has before and after, too.
+//!
+//! | load | what it does |
+//! |---|---|
+//! | chains and notes | random ones, on words, ledgers and handles that are not its own |
+//! | requests | random ones to the arbiter |
+//! | rubbish | bytes that are no frame, behind a handshake |
+//! | half-open | 1,000 connections with half a `ClientHello`, made anew when they are closed |
+//! | slow reader | asks, and never reads the answers |
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use dlock_core::codec::Frame;
+use dlock_core::fabric::FabricKind;
+use dlock_core::ids::{Handle, Slot};
+use dlock_core::limits::BATCH_MAX;
+use dlock_core::message::{Mode, Request, WaitNumber};
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::words::LedgerEntry;
+use dlock_fabric::tls::Tls;
+
+use super::loads::Load;
+use super::neighbours::{beside, raise_descriptor_limit};
+use super::wire::Peer;
+use super::{Folder, Run, ANY_PORT};
+use crate::connect::open_by;
+use crate::demo::ca::{load, Ca};
+use crate::demo::Primary;
+use crate::failure::Failure;
+
+/// What the cases have in their names. They are measured if that is asked for.
+const GROUP: &str = "hostile";
+/// Connections with half a handshake.
+const HALF_OPEN: usize = 1_000;
+/// Frames in a row before the next look at the answers.
+const FRAMES: usize = 64;
+/// The begin of a record of a handshake that never goes on.
+const HALF_A_HELLO: [u8; 11] = [0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3];
+
+/// Measures all kinds.
+pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
+    if !run.bench.only.as_ref().is_some_and(|only| only.contains(GROUP)) {
+        return Ok(());
+    }
+    raise_descriptor_limit();
+    let folder = Folder::new()?;
+    let ca = Ca::make(&folder.file("ca"), Some("primary"), &["innocent", "hostile"])?;
+    let (innocent, hostile) = (load(ca.files("innocent"))?, load(ca.files("hostile"))?);
+    for kind in ["chains and notes", "requests", "rubbish", "half-open", "slow reader"] {
+        let case = format!("{GROUP}: {kind}");
+        if !run.wants(&case, FabricKind::Tcp) {
+            continue;
+        }
+        let tcp = FabricKind::Tcp.into();
+        let primary = Primary::start_secured(ANY_PORT, &ca.files("primary"), tcp)?;
+        let instance = open_by(primary.address, tcp, Some(&innocent))
+            .map_err(|s| Failure::refused("no session with the bench's primary", s))?;
+        let (at, tls) = (primary.address, hostile.clone());
+        let one: Box<dyn Load> = match kind {
+            "half-open" => Box::new(HalfOpen { at, all: Vec::new() }),
+            "slow reader" => Box::new(SlowReader { at, tls, peer: None }),
+            _ => Box::new(Noise { at, tls, kind, peer: None, dice: 1 }),
+        };
+        let before = Footprint::of(&primary)?;
+        let mut row = beside(run, &instance, &case, vec![one])?;
+        thread::sleep(Duration::from_millis(500)); // what was closed is undone
+        let after = Footprint::of(&primary)?;
+        row.note += &format!(
+            "; primary: {} KiB and {} descriptors before, {} and {} after",
+            before.kib, before.descriptors, after.kib, after.descriptors
+        );
+        run.rows.push(row);
+    }
+    Ok(())
+}
+
+/// What a process has.
+struct Footprint {
+    kib: u64,
+    descriptors: usize,
+}
+
+impl Footprint {
+    fn of(primary: &Primary) -> Result<Self, Failure> {
+        let folder = format!("/proc/{}", primary.process.id());
+        let status = std::fs::read_to_string(format!("{folder}/status")).map_err(Failure::plain)?;
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = kib.and_then(|text| text.split_whitespace().next()?.parse().ok());
+        let descriptors = std::fs::read_dir(format!("{folder}/fd")).map_err(Failure::plain)?;
+        Ok(Self { kib: kib.unwrap_or_default(), descriptors: descriptors.count() })
+    }
+}
+
+/// Frames that mean nothing.
+struct Noise {
+    at: SocketAddr,
+    tls: Tls,
+    kind: &'static str,
+    peer: Option<Peer>,
+    dice: u64,
+}
+
+impl Noise {
+    /// The same on every run (splitmix64).
+    fn next(&mut self) -> u64 {
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.dice;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn chain(&mut self) -> Chain {
+        let word = if self.next() & 1 == 0 { Word::W0 } else { Word::W1 };
+        let addr = WordAddr::new(Slot(self.next() as u32 % 60_000), word);
+        Chain::one(match self.next() % 3 {
+            0 => WordOp::Cas { addr, expect: self.next(), swap: self.next() },
+            1 => WordOp::Faa { addr, add: self.next() },
+            _ => WordOp::Read { addr },
+        })
+    }
+
+    fn frame(&mut self, peer: &mut Peer) -> Frame {
+        let handle = Handle(self.next() as u32 % 60_000);
+        let seq = peer.channel.number();
+        if self.kind == "requests" {
+            let mode = if self.next() & 1 == 0 { Mode::Exclusive } else { Mode::Shared };
+            let wait = WaitNumber(self.next() as u32);
+            let expire_s = self.next() as u32;
+            return Frame::Request(
+                seq,
+                match self.next() % 5 {
+                    0 => Request::Wait { handle, mode, expire_s, wait, ticket: None },
+                    1 => Request::Cancel { handle, wait },
+                    2 => Request::Release { handle, mode, ticket: None },
+                    3 => Request::Wake { handle },
+                    _ => Request::Ping,
+                },
+            );
+        }
+        match self.next() % 4 {
+            0 => Frame::Note(handle, LedgerEntry::from_bits(self.next())),
+            _ => Frame::Batch(seq, (0..BATCH_MAX).map(|_| self.chain()).collect()),
+        }
+    }
+
+    /// Sends some; an error: the primary has cut it off.
+    fn some(&mut self, peer: &mut Peer) -> Result<u64, Failure> {
+        if self.kind == "rubbish" {
+            let bytes: Vec<u8> = (0..256).map(|_| self.next() as u8).collect();
+            peer.channel.send_bytes(&bytes)?;
+            peer.channel.receive()?;
+            return Ok(1);
+        }
+        for _ in 0..FRAMES {
+            let frame = self.frame(peer);
+            peer.channel.send(&frame)?;
+        }
+        // everything before this has been looked at when it is answered
+        let seq = peer.channel.number();
+        peer.channel.send(&Frame::Request(seq, Request::Ping))?;
+        while !matches!(peer.channel.receive()?, Frame::Reply(answered, _) if answered == seq) {}
+        Ok(FRAMES as u64)
+    }
+}
+
+impl Load for Noise {
+    fn begin(&mut self, _: bool) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn go_on(&mut self, heavy: bool) -> Result<u64, Failure> {
+        if !heavy {
+            thread::sleep(Duration::from_millis(1));
+            return Ok(0);
+        }
+        let mut peer = match self.peer.take() {
+            Some(peer) => peer,
+            // refused while there are too many of this address: as good as an attack
+            None => match Peer::by(self.at, Some(&self.tls)) {
+                Ok(peer) => peer,
+                Err(_) => return Ok(0),
+            },
+        };
+        match self.some(&mut peer) {
+            Ok(done) => {
+                self.peer = Some(peer);
+                Ok(done)
+            }
+            Err(_) => Ok(1),
+        }
+    }
+
+    fn end(&mut self, _: bool) -> Result<(), Failure> {
+        self.peer = None;
+        Ok(())
+    }
+}
+
+/// Half a handshake, many times.
+struct HalfOpen {
+    at: SocketAddr,
+    all: Vec<TcpStream>,
+}
+
+impl HalfOpen {
+    fn one(&self) -> Option<TcpStream> {
+        let mut stream = TcpStream::connect_timeout(&self.at, Duration::from_secs(1)).ok()?;
+        stream.write_all(&HALF_A_HELLO).ok()?;
+        stream.set_nonblocking(true).ok()?;
+        Some(stream)
+    }
+}
+
+impl Load for HalfOpen {
+    fn begin(&mut self, heavy: bool) -> Result<(), Failure> {
+        while heavy && self.all.len() < HALF_OPEN {
+            let one = self.one();
+            self.all.extend(one);
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self, heavy: bool) -> Result<u64, Failure> {
+        if !heavy || self.all.is_empty() {
+            thread::sleep(Duration::from_millis(1));
+            return Ok(0);
+        }
+        // the oldest goes, a new one comes
+        drop(self.all.remove(0));
+        let one = self.one();
+        self.all.extend(one);
+        Ok(1)
+    }
+
+    fn end(&mut self, heavy: bool) -> Result<(), Failure> {
+        if heavy {
+            self.all.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Asks for ever, and reads nothing.
+struct SlowReader {
+    at: SocketAddr,
+    tls: Tls,
+    peer: Option<Peer>,
+}
+
+impl Load for SlowReader {
+    fn begin(&mut self, _: bool) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn go_on(&mut self, heavy: bool) -> Result<u64, Failure> {
+        if !heavy {
+            thread::sleep(Duration::from_millis(1));
+            return Ok(0);
+        }
+        let Some(peer) = &mut self.peer else {
+            let mut peer = Peer::by(self.at, Some(&self.tls)).ok();
+            if let Some(peer) = &mut peer {
+                peer.channel.write_at_once()?;
+            }
+            self.peer = peer;
+            return Ok(0);
+        };
+        let seq = peer.channel.number();
+        match peer.channel.send(&Frame::Request(seq, Request::Ping)) {
+            Ok(()) => Ok(1),
+            // no room, or it was cut off
+            Err(_) => {
+                self.peer = None;
+                Ok(1)
+            }
+        }
+    }
+
+    fn end(&mut self, _: bool) -> Result<(), Failure> {
+        self.peer = None;
+        Ok(())
+    }
+}
