@@ -27,6 +27,9 @@ bugs! {
     ProofNotKept =
         "proof-not-kept",
         "what is kept of a client has the proof that the client uses";
+    StoppedAwaited =
+        "stopped-awaited",
+        "a recovery does not wait for who may not act any more and cannot be fenced";
     ClaimsUnawaited =
         "claims-unawaited",
         "who is cut off before it has told what it holds is waited for";

@@ -243,7 +243,8 @@ impl Primary {
     /// refused there. A recovery waits for it as for one that has not come, whom it may come back
     /// as.
     pub fn gives_up(&mut self, client: ClientId) {
-        if self.recovering && !self.has_claimed_all(client) {
+        let is_open = self.recovering && !self.has_claimed_all(client);
+        if is_open && !planted::is(Bug::StoppedAwaited) {
             self.awaited.given_up.insert(client);
         }
     }

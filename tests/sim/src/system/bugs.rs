@@ -53,6 +53,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("claim-lapses", "notes"),
     ("returns-in-vain", "recovery"),
     ("claims-unawaited", "quiet"),
+    ("stopped-awaited", "recovery"),
     ("recount-once", "partition"),
     ("revoked-once", "stale"),
     ("shares-come-round", "rounds"),

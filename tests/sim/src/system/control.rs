@@ -512,6 +512,9 @@ impl Sys {
             self.log(|| format!("client {c} tells nothing"));
             return self.control_soon(c, false);
         }
+        if recovering && horizon_s > 0 && self.is_stopped(c) {
+            self.log(|| format!("client {c} is stopped"));
+        }
         if recovering && bound {
             self.clients[c].claims_open = false;
             if self.clients[c].failover.is_none() {

@@ -23,6 +23,10 @@ const CUT_AGAIN: u32 = 500;
 /// Connections of a thousand whose end the primary hears of late, and how late.
 const LATE_END: u32 = 300;
 const LATE_END_NS: u64 = 4 * NS;
+/// Clients of a thousand that come to a recovering primary, have its memory mapped, and are stopped
+/// then for longer than any recovery may take.
+const STOPPED: u32 = 20;
+const STOPPED_NS: u64 = 300 * NS;
 
 impl Sys {
     /// An action begins: it meets every fault that lasts.
@@ -104,6 +108,16 @@ impl Sys {
         let is_cut = !self.calm && self.rng.chance(chance);
         self.clients[c].is_cut = is_cut;
         is_cut
+    }
+
+    /// The process is stopped, and has the memory mapped: it cannot be fenced.
+    pub(super) fn is_stopped(&mut self, c: usize) -> bool {
+        let is_mapping = self.clients[c].fabric == Fabric::Shm && !self.calm;
+        let is_stopped = is_mapping && self.rng.chance(STOPPED);
+        if is_stopped {
+            self.clients[c].paused_until = self.now + STOPPED_NS;
+        }
+        is_stopped
     }
 
     /// The primary's host has no memory for one more client just now.

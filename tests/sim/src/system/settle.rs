@@ -16,6 +16,9 @@ use super::EVENTS_MAX;
 /// Everybody is back, and has given everything up, within this time: the longest outage, the
 /// grace of absent clients, one recovery.
 const DRAIN_NS_MAX: u64 = 120 * NS;
+/// A recovery for clients with a horizon is over within this time, whoever is stopped: the longest
+/// deadline, what a client may take to tell everything, its horizon, and the longest outage.
+const RECOVERY_NS_MAX: u64 = 120 * NS;
 /// A waiter is granted within this time: leases are over, every ticket before it may need its
 /// grace.
 const GRANT_NS_MAX: u64 = 120 * NS;
@@ -23,6 +26,10 @@ const GRANT_NS_MAX: u64 = 120 * NS;
 impl World {
     /// Heals everything and demands the rest.
     pub(super) fn settle(&mut self) {
+        self.recovery_ends();
+        if self.sys.violation.is_some() {
+            return;
+        }
         let sys = &mut self.sys;
         sys.calm = true;
         sys.frozen_until = sys.now;
@@ -85,6 +92,26 @@ impl World {
         }
         if let Err(why) = self.quiescent() {
             self.sys.fail(why);
+        }
+    }
+
+    /// Whoever is stopped, and does not go on, keeps the others waiting for a bounded time: if it
+    /// has a horizon.
+    fn recovery_ends(&mut self) {
+        let until = self.sys.now + RECOVERY_NS_MAX;
+        if self.sys.clients.iter().all(|client| client.paused_until < until) {
+            return;
+        }
+        let recovers = |world: &Self| {
+            let primary = world.primary.as_ref();
+            primary.is_some_and(|primary| primary.is_recovering())
+        };
+        let is_bounded = self.sys.plan.horizon_s > 0;
+        while is_bounded && recovers(self) && self.sys.violation.is_none() {
+            if self.sys.peek().is_none_or(|at| at > until) {
+                return self.sys.fail("liveness: a recovery does not end".to_string());
+            }
+            self.turn();
         }
     }
 
