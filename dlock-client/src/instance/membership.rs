@@ -317,11 +317,13 @@ impl Instance {
     }
 
     /// Tells a recovering primary of all locks, with what is held of them, and adopts the places
-    /// it gives them. Locks it has told before are told again, which changes nothing.
+    /// it gives them. Locks it has told before are told again, which changes nothing. What another
+    /// client holds by now is lost, which the next operation on it says; a lock for which the
+    /// primary has no room, or which its rules refuse, is not got any more (`LockNotGet`).
     ///
     /// # Errors
     /// `ClientNotInit` (the client has left), `Error` (the primary is not recovering: nothing
-    /// changes), `Again` (it took some, but not all: repeat), `BadResponse`.
+    /// changes), `Again` (operations on some of them are under way: repeat), `BadResponse`.
     ///
     /// # Latency
     /// One control round trip per 31 locks; 10 s at most each.
