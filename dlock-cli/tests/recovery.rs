@@ -4,8 +4,9 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{code, dlock, first_line, own_address, text, DLOCK};
@@ -186,4 +187,76 @@ fn who_does_not_come_back_is_given_up_after_the_deadline_or_by_an_operator() {
         let output = dlock(&["recover", "--now", "--socket", &host.at("admin")]);
         assert_eq!(code(&output), 69, "there is no recovery: {}", text(&output.stderr));
     }
+}
+
+/// A client process that is told what to do, line by line.
+struct Told {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Told {
+    fn start(host: &Host, horizon_s: u32) -> Self {
+        let mut child = Command::new(DLOCK)
+            .env("DLOCK_HORIZON_S", horizon_s.to_string())
+            .args(["role", "client", "--fabric", "shm", "--address", &host.address()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut told = Self { child, input, output: BufReader::new(output) };
+        assert!(told.line().starts_with("client "));
+        told
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim().to_string()
+    }
+
+    /// It does this, and succeeds.
+    fn does(&mut self, command: &str) {
+        writeln!(self.input, "{command}").unwrap();
+        assert_eq!(self.line(), "0", "{command}");
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may be stopped, or have ended
+        let _ = self.child.wait();
+    }
+}
+
+/// Its memory is mapped, so that it cannot be fenced; what it claimed counts for nothing.
+#[test]
+fn a_process_that_is_stopped_in_the_middle_of_a_recovery_keeps_nobody_waiting_for_ever() {
+    let mut host = Host::new("stopped");
+    host.start(&["--deadline", "1"]);
+    let [mut stopped, mut other] = [Told::start(&host, 3), Told::start(&host, 3)];
+    for (client, lock) in [(&mut stopped, "one"), (&mut other, "two")] {
+        client.does(&format!("get {lock} atomic"));
+        client.does("try exclusive 600");
+    }
+    host.kill();
+    host.start(&["--deadline", "1"]);
+    let reinit = format!("reinit {}", host.address());
+    stopped.does(&reinit);
+    let pid = rustix::process::Pid::from_child(&stopped.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    for command in [&reinit, "update", "reinit-done"] {
+        other.does(command);
+    }
+    eventually("the recovery ends", || host.is_ready());
+    other.does("extend exclusive 600");
+    drop(stopped);
+    let mut new = Told::start(&host, 3);
+    new.does("get one atomic");
+    eventually("what it had is free", || {
+        writeln!(new.input, "try exclusive 600").unwrap();
+        new.line() == "0"
+    });
 }
