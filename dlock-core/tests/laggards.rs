@@ -374,6 +374,27 @@ fn who_lags_in_a_recovery_that_is_over_does_not_lag_any_more() {
     assert_eq!(site.memory.read(WordAddr::new(lock.slot, Word::W0)), word);
 }
 
+/// It is given up, ends, and is one of those that are counted, not two.
+#[test]
+fn a_client_that_is_given_up_and_ends_counts_once() {
+    let mut site = Site::new();
+    let config = PrimaryConfig { recovery_clients: 2, ..site.primary.config().clone() };
+    site.primary = Primary::new(config);
+    site.primary.awaits(site.now, &[], DEADLINE_S);
+    let stopped = comes_by(&mut site, of_old(5, 10), Shm);
+    site.until(at(11));
+    assert!(matches!(site.state(stopped), Some(State::Ending(_))));
+    site.die(stopped);
+    site.members.retry();
+    site.until(at(100));
+    assert_eq!(site.state(stopped), None);
+    assert!(site.primary.is_recovering(), "another one is waited for");
+    let other = comes(&mut site, of_old(6, 60));
+    assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
+    site.settle();
+    assert!(!site.primary.is_recovering());
+}
+
 /// It asks for another session, and does not tell anything.
 #[test]
 fn a_session_that_is_prepared_does_not_help_a_client_that_lags() {

@@ -253,6 +253,7 @@ impl Primary {
     pub(super) fn has_told(&mut self, client: ClientId) {
         let awaited = &mut self.awaited;
         awaited.missing.remove(&client);
+        awaited.given_up.remove(&client);
         awaited.told.insert(client);
         awaited.telling.retain(|(_, telling)| *telling != client);
         awaited.late.retain(|(_, late)| *late != client);
