@@ -138,11 +138,15 @@ fn a_client_that_comes_back_and_cannot_be_given_memory_is_waited_for() {
 /// nor does it act.
 #[test]
 fn a_client_that_cannot_be_fenced_keeps_no_recovery_from_ending() {
-    for (horizon_s, is_hurried) in [(10, false), (10, true), (0, true)] {
+    let cases = [(10, false), (10, true), (0, true)];
+    let leases = [true, false];
+    for ((horizon_s, is_hurried), is_leased) in
+        cases.into_iter().flat_map(|case| leases.map(|is_leased| (case, is_leased)))
+    {
         let all = [of_old(5, horizon_s), of_old(6, horizon_s)];
         let mut site = waiting(&all);
         let stopped = comes_by(&mut site, all[0], Shm);
-        let word = claims(&mut site, stopped, 100 * NS);
+        let word = claims(&mut site, stopped, if is_leased { 100 * NS } else { u64::MAX });
         let other = comes(&mut site, all[1]);
         assert_eq!(site.control(other, ControlRequest::ReinitDone), ControlReply::Done);
         if is_hurried {
@@ -160,7 +164,9 @@ fn a_client_that_cannot_be_fenced_keeps_no_recovery_from_ending() {
         if horizon_s > 0 {
             assert!(s >= 10, "what it relied on it relies on until its horizon");
         }
-        assert_eq!(site.memory.read(word), 0, "what it had not told in full counts for nothing");
+        let lock = site.get(other, "l", LockType::Atomic);
+        assert_eq!(site.word(&lock) != 0, is_leased, "a lease outlasts a session");
+        assert_eq!(site.word(&lock), site.memory.read(word));
         assert!(
             matches!(site.state(stopped), Some(State::Ending(_))),
             "it may still act: not here"
@@ -169,7 +175,9 @@ fn a_client_that_cannot_be_fenced_keeps_no_recovery_from_ending() {
         site.die(stopped);
         site.members.retry();
         site.settle();
+        site.until(site.now.plus_ns(100 * NS));
         assert_eq!(site.state(stopped), None);
+        assert_eq!(site.word(&lock), 0);
     }
 }
 

@@ -240,13 +240,17 @@ impl Primary {
 
     /// Everything of this client is to end, which relies on nothing that it has not told, and it
     /// cannot be fenced: a process of it has the memory mapped, and may be stopped. Its chains are
-    /// refused there. A recovery waits for it as for one that has not come, whom it may come back
-    /// as.
+    /// refused there. A recovery waits for it as for one that has not come, and may come back. The
+    /// leases that it has claimed are kept.
     pub fn gives_up(&mut self, client: ClientId) {
         let is_open = self.recovering && !self.has_claimed_all(client);
         if is_open && !planted::is(Bug::StoppedAwaited) {
             self.awaited.given_up.insert(client);
         }
+    }
+
+    pub(super) fn is_given_up(&self, client: ClientId) -> bool {
+        self.awaited.given_up.contains(&client)
     }
 
     /// One of the predecessor's clients has nothing more to claim: perhaps it was the last.

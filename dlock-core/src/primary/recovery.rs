@@ -8,7 +8,7 @@
 //!   Confirm     ─▶ what became of one of them: as the word and the client's ledger entry say
 //! ```
 //! A claim can be repeated: the last word of a client counts. Of a client that has not said that it
-//! has told everything, nothing counts. Nobody operates on a word before all are settled.
+//! has told everything, nothing counts, but leases, if its session has lapsed meanwhile. Nobody operates on a word before all are settled.
 
 use super::settlement::{settle, Claimed, Settled};
 use super::{lock_ref, valid_name, Had, Primary};
@@ -85,7 +85,7 @@ impl Primary {
         let (mut all, mut granted) = (0, 0);
         let mut of_one = Vec::new();
         while let Some(((slot, _), claim)) = claims.next() {
-            let counts = self.has_claimed_all(claim.client) && self.known(claim.client).is_some();
+            let counts = self.counts(&claim) && self.known(claim.client).is_some();
             of_one.extend(counts.then_some(claim));
             if planted::is(Bug::ClaimsCountedTwice) {
                 of_one.extend(counts.then_some(claim));
@@ -97,6 +97,13 @@ impl Primary {
             }
         }
         (all, all - granted)
+    }
+
+    /// Whether what a client has claimed is to be kept: it has told everything; or it has a lease,
+    /// which outlasts its session as at a primary that serves.
+    fn counts(&self, claim: &Claimed) -> bool {
+        let is_leased = claim.is_held && claim.deadline_s != u32::MAX;
+        self.has_claimed_all(claim.client) || is_leased && self.is_given_up(claim.client)
     }
 
     /// How many of these have what they claim.
