@@ -123,7 +123,7 @@ pub fn open_with(
     Instance::init_shared(&config(address, fabric, others), &address.ip().to_string())
 }
 
-/// The same, in TLS or in the clear, whatever the environment says.
+/// A session in TLS with this certificate, or without TLS, whatever the environment names.
 pub fn open_by(address: SocketAddr, fabric: Fabric, tls: Option<&Tls>) -> Result<Instance, Status> {
     let tls = tls.map_or(TlsUse::Off, |tls| TlsUse::With(tls.clone()));
     let config = ClientConfig { tls, ..config(address, fabric, &[]) };

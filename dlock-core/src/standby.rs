@@ -65,7 +65,7 @@ enum Stage {
     /// more.
     Doubts(Ground),
     Takes(Ground),
-    /// Nobody else can take the place any more, and it could not be served in yet.
+    /// It has taken the place of the primary, and its start there has failed: it tries again.
     Owns(Ground),
 }
 
@@ -199,8 +199,8 @@ impl Standby {
         may
     }
 
-    /// It could not take over. `has_place`: the place is its own by now, and nobody else can take
-    /// it without it; it tries again. If not, it watches on.
+    /// Its start in the place of the primary has failed. `has_place`: it had taken that place
+    /// before, and tries again. If not, it watches on.
     pub fn failed(&mut self, now_ns: u64, has_place: bool) {
         let (Stage::Takes(ground) | Stage::Owns(ground)) = self.stage else { return };
         self.pauses(now_ns);

@@ -201,7 +201,8 @@ fn a_client_that_was_given_up_and_comes_back_is_waited_for_again() {
     assert_ne!(site.memory.read(word), 0, "its claims count");
 }
 
-/// What it has is known, and nobody may ever tell that it has ended: it has the grace to try again.
+/// The primary has closed its connection, so that nothing tells of the client's end: it has the
+/// grace to try again.
 #[test]
 fn a_client_that_cannot_be_given_memory_and_does_not_try_again_ends_with_the_grace() {
     let known = of_old(5, 0);

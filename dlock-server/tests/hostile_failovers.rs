@@ -83,6 +83,20 @@ impl Daemon {
             .unwrap();
         Self { child, at: (ip(), port).into(), log }
     }
+    /// A standby of the primary at this address, and its admin socket.
+    fn stands_by(folder: &Folder, of: SocketAddr, more: &[&str]) -> (Self, PathBuf) {
+        let admin = folder.admin("s");
+        let own = [
+            format!("--standby-of={of}"),
+            format!("--admin-socket={}", admin.display()),
+            "--standby-silence=200".into(),
+        ];
+        let more = more.iter().map(|option| option.to_string());
+        let all: Vec<String> = own.into_iter().chain(more).collect();
+        let standby = Self::spawn(folder, free_port(), &all);
+        standby.says("dlockd standby", 10);
+        (standby, admin)
+    }
     fn ready(self) -> Self {
         self.says("dlockd ready", 20);
         self
@@ -207,18 +221,7 @@ fn a_stopped_primary_whose_place_was_taken_extends_no_horizon() {
     let (mut x, _session) = init(p.at, HORIZON_S);
     x.get("lock", LockType::Atomic);
     p.signal(Signal::STOP);
-    let admin = folder.admin("s");
-    let s = Daemon::spawn(
-        &folder,
-        free_port(),
-        &[
-            format!("--standby-of={}", p.at),
-            format!("--admin-socket={}", admin.display()),
-            "--standby-silence=200".into(),
-            "--recovery-deadline=1".into(),
-        ],
-    );
-    s.says("dlockd standby", 10);
+    let (s, admin) = Daemon::stands_by(&folder, p.at, &["--recovery-deadline=1"]);
     std::thread::sleep(Duration::from_millis(600));
     promote(&admin, &s);
     s.says("dlockd ready", 10);
@@ -248,14 +251,7 @@ fn a_standby_whose_start_fails_in_its_place_serves_when_the_cause_is_mended() {
         let mut p = Daemon::spawn(&folder, free_port(), &[]).ready();
         let (mut peer, session) = init(p.at, 0);
         peer.get("lock", LockType::Atomic);
-        let admin = folder.admin("s");
-        let arguments = [
-            format!("--standby-of={}", p.at),
-            format!("--admin-socket={}", admin.display()),
-            "--standby-silence=200".into(),
-        ];
-        let s = Daemon::spawn(&folder, free_port(), &arguments);
-        s.says("dlockd standby", 10);
+        let (s, admin) = Daemon::stands_by(&folder, p.at, &[]);
         let list = folder.list();
         assert!(list.contains("joined"), "{list}");
         std::fs::write(folder.0.join("state.clients"), "").unwrap();
@@ -302,14 +298,7 @@ fn a_primary_that_has_lost_its_storage_extends_no_horizon() {
     let (mut peer, _session) = init(p.at, 5);
     peer.get("lock", LockType::Atomic);
     p.signal(Signal::STOP);
-    let admin = folder.admin("s");
-    let arguments = [
-        format!("--standby-of={}", p.at),
-        format!("--admin-socket={}", admin.display()),
-        "--standby-silence=200".into(),
-    ];
-    let s = Daemon::spawn(&other, free_port(), &arguments);
-    s.says("dlockd standby", 10);
+    let (s, admin) = Daemon::stands_by(&other, p.at, &[]);
     promote(&admin, &s);
     s.says("dlockd ready", 20);
     std::fs::remove_file(&mine.0).unwrap();

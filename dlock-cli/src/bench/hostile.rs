@@ -42,6 +42,43 @@ const FRAMES: usize = 64;
 /// The begin of a record of a handshake that never goes on.
 const HALF_A_HELLO: [u8; 11] = [0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3];
 
+/// What a hostile client does.
+trait Attack: Send {
+    /// Before its first turn.
+    fn begins(&mut self) {}
+    /// A little of it; how many things were done.
+    fn goes_on(&mut self) -> Result<u64, Failure>;
+    /// After its last turn: nothing of it is left.
+    fn ends(&mut self);
+}
+
+/// An attack in turns with quiet.
+struct InTurns<A>(A);
+
+impl<A: Attack> Load for InTurns<A> {
+    fn begin(&mut self, heavy: bool) -> Result<(), Failure> {
+        if heavy {
+            self.0.begins();
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self, heavy: bool) -> Result<u64, Failure> {
+        if heavy {
+            return self.0.goes_on();
+        }
+        thread::sleep(Duration::from_millis(1));
+        Ok(0)
+    }
+
+    fn end(&mut self, heavy: bool) -> Result<(), Failure> {
+        if heavy {
+            self.0.ends();
+        }
+        Ok(())
+    }
+}
+
 /// Measures all kinds.
 pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
     if !run.bench.only.as_ref().is_some_and(|only| only.contains(GROUP)) {
@@ -62,9 +99,9 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
             .map_err(|s| Failure::refused("no session with the bench's primary", s))?;
         let (at, tls) = (primary.address, hostile.clone());
         let one: Box<dyn Load> = match kind {
-            "half-open" => Box::new(HalfOpen { at, all: Vec::new() }),
-            "slow reader" => Box::new(SlowReader { at, tls, peer: None }),
-            _ => Box::new(Noise { at, tls, kind, peer: None, dice: 1 }),
+            "half-open" => Box::new(InTurns(HalfOpen { at, all: Vec::new() })),
+            "slow reader" => Box::new(InTurns(SlowReader { at, tls, peer: None })),
+            _ => Box::new(InTurns(Noise { at, tls, kind, peer: None, dice: 1 })),
         };
         let before = Footprint::of(&primary)?;
         let mut row = beside(run, &instance, &case, vec![one])?;
@@ -169,16 +206,8 @@ impl Noise {
     }
 }
 
-impl Load for Noise {
-    fn begin(&mut self, _: bool) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn go_on(&mut self, heavy: bool) -> Result<u64, Failure> {
-        if !heavy {
-            thread::sleep(Duration::from_millis(1));
-            return Ok(0);
-        }
+impl Attack for Noise {
+    fn goes_on(&mut self) -> Result<u64, Failure> {
         let mut peer = match self.peer.take() {
             Some(peer) => peer,
             // refused while there are too many of this address: as good as an attack
@@ -196,9 +225,8 @@ impl Load for Noise {
         }
     }
 
-    fn end(&mut self, _: bool) -> Result<(), Failure> {
+    fn ends(&mut self) {
         self.peer = None;
-        Ok(())
     }
 }
 
@@ -217,17 +245,16 @@ impl HalfOpen {
     }
 }
 
-impl Load for HalfOpen {
-    fn begin(&mut self, heavy: bool) -> Result<(), Failure> {
-        while heavy && self.all.len() < HALF_OPEN {
+impl Attack for HalfOpen {
+    fn begins(&mut self) {
+        while self.all.len() < HALF_OPEN {
             let one = self.one();
             self.all.extend(one);
         }
-        Ok(())
     }
 
-    fn go_on(&mut self, heavy: bool) -> Result<u64, Failure> {
-        if !heavy || self.all.is_empty() {
+    fn goes_on(&mut self) -> Result<u64, Failure> {
+        if self.all.is_empty() {
             thread::sleep(Duration::from_millis(1));
             return Ok(0);
         }
@@ -238,11 +265,8 @@ impl Load for HalfOpen {
         Ok(1)
     }
 
-    fn end(&mut self, heavy: bool) -> Result<(), Failure> {
-        if heavy {
-            self.all.clear();
-        }
-        Ok(())
+    fn ends(&mut self) {
+        self.all.clear();
     }
 }
 
@@ -253,16 +277,8 @@ struct SlowReader {
     peer: Option<Peer>,
 }
 
-impl Load for SlowReader {
-    fn begin(&mut self, _: bool) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn go_on(&mut self, heavy: bool) -> Result<u64, Failure> {
-        if !heavy {
-            thread::sleep(Duration::from_millis(1));
-            return Ok(0);
-        }
+impl Attack for SlowReader {
+    fn goes_on(&mut self) -> Result<u64, Failure> {
         let Some(peer) = &mut self.peer else {
             let mut peer = Peer::by(self.at, Some(&self.tls)).ok();
             if let Some(peer) = &mut peer {
@@ -282,8 +298,7 @@ impl Load for SlowReader {
         }
     }
 
-    fn end(&mut self, _: bool) -> Result<(), Failure> {
+    fn ends(&mut self) {
         self.peer = None;
-        Ok(())
     }
 }

@@ -25,12 +25,12 @@ impl Ca {
         Ok(Self(folder.into()))
     }
 
-    /// The certificate of this name, of whoever trusts this CA.
+    /// The files of who shows the certificate of this name, and trusts this CA.
     pub fn files(&self, name: &str) -> TlsFiles {
         self.files_trusting(name, self)
     }
 
-    /// The certificate of this name, of whoever trusts another CA.
+    /// The files of who shows the certificate of this name, and trusts another CA.
     pub fn files_trusting(&self, name: &str, other: &Ca) -> TlsFiles {
         let file = |name: String| self.0.join(name);
         TlsFiles {

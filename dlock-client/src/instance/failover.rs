@@ -237,8 +237,8 @@ impl Instance {
             let Ok(got) = self.get_locks(descs, Instant::now() + silence) else { return false };
             log::warn!("{} locks are got again: holds of them are lost", some.len());
             for ((id, _), got) in some.iter().zip(got) {
-                let index = got.err().and_then(|status| Some((self.table.find(*id)?, status)));
-                if index.is_some_and(|(index, status)| !self.is_refused((*id, index), status)) {
+                let (Err(status), Some(index)) = (got, self.table.find(*id)) else { continue };
+                if !self.drop_refused((*id, index), status) {
                     return false;
                 }
             }

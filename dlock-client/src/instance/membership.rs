@@ -384,7 +384,7 @@ impl Instance {
                         log::error!("lock {id} is lost: the primary refuses it: {status}");
                     }
                     Verdict::Refused(status) => {
-                        if !self.is_refused((id, index), status) {
+                        if !self.drop_refused((id, index), status) {
                             claims.not_adopted();
                         }
                     }
@@ -433,9 +433,13 @@ impl Instance {
         true
     }
 
-    /// The primary refuses a lock that this client has got: it has not got it any more.
-    /// `false`: an operation on it does not end.
-    pub(super) fn is_refused(&self, (id, index): (LockId, LockSlotIndex), status: Status) -> bool {
+    /// Forgets a lock that the primary refuses to this client, which has got it no longer. `false`:
+    /// an operation on it does not end.
+    pub(super) fn drop_refused(
+        &self,
+        (id, index): (LockId, LockSlotIndex),
+        status: Status,
+    ) -> bool {
         let lock_slot = self.table.lock_slot(index);
         let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LOCK_SLOT_WAIT) else {
             return false;

@@ -249,6 +249,7 @@ impl Primary {
         }
     }
 
+    /// Whether it was given up, and has not come back.
     pub(super) fn is_given_up(&self, client: ClientId) -> bool {
         self.awaited.given_up.contains(&client)
     }
@@ -280,7 +281,7 @@ impl Primary {
     /// Whether a client is here and may tell something.
     fn is_here(&self, client: ClientId) -> bool {
         let is_known = self.registry.clients.get(client).is_some();
-        is_known && !self.awaited.given_up.contains(&client)
+        is_known && !self.is_given_up(client)
     }
 
     /// Whether nobody is waited for any more.

@@ -8,8 +8,8 @@
 //!   Confirm     ─▶ what became of one of them: as the word and the client's ledger entry say
 //! ```
 //! A claim can be repeated: the last word of a client counts. Of a client that has not said that it
-//! has told everything, nothing counts, but leases, if its session has lapsed meanwhile. Nobody
-//! operates on a word before all are settled.
+//! has told everything nothing counts; but of one whose session has lapsed meanwhile the leases
+//! that it has claimed do. Nobody operates on a word before all are settled.
 
 use super::settlement::{settle, Claimed, Settled};
 use super::{lock_ref, valid_name, Had, Primary};

@@ -5,8 +5,9 @@
 //!   request ─▶ answered ─▶ a place for each lock ─▶ over
 //!                       └─ what was held of some is refused: those are told again, without it
 //! ```
-//! What the primary refuses it refuses for as long as it recovers: another client holds the lock,
-//! its rules do not give this, it has no room. That is told all the same, and not told again.
+//! What the primary refuses it refuses for as long as it recovers: another client holds the lock, a
+//! rule does not allow the claim, the table of locks is full. A claim that was refused counts as
+//! told, and is not repeated.
 
 use crate::control::{Claim, ControlReply, ControlRequest, LockGrant};
 use crate::status::Status;

@@ -151,8 +151,6 @@ pub struct Failover {
     removed_since_ns: Option<u64>,
     /// Until the primary that it waits for is asked again, or told what is left to tell.
     waits_ns: u64,
-    /// When that is.
-    claims_ns: u64,
     random: u64,
 }
 
@@ -174,7 +172,6 @@ impl Failover {
             removed_rounds: 0,
             removed_since_ns: None,
             waits_ns: WAITS_NS,
-            claims_ns: now_ns,
             random: seed | 1,
         };
         failover.is_heard(now_ns);
@@ -204,7 +201,7 @@ impl Failover {
             }
             Stage::Comes => Task::Reinit { address: self.at },
             Stage::Anew => Task::Anew { address: self.at },
-            Stage::Claims if now_ns < self.claims_ns => Task::Wait { until_ns: self.claims_ns },
+            Stage::Claims if now_ns < self.next_ns => Task::Wait { until_ns: self.next_ns },
             Stage::Claims => Task::Claim,
             Stage::Says => Task::Done,
             Stage::Confirms => Task::Confirm,
@@ -268,7 +265,7 @@ impl Failover {
                 self.is_heard(now_ns);
                 // whatever becomes of this one: another may be as near
                 (self.tries, self.confirms, self.waits_ns) = (0, 0, WAITS_NS);
-                self.claims_ns = now_ns;
+                self.next_ns = now_ns;
                 (self.removed_at, self.removed_by) = (None, 0);
                 (self.removed_rounds, self.removed_since_ns) = (0, None);
                 self.stage = match recovers {
@@ -302,8 +299,8 @@ impl Failover {
             // `Error`: the recovery is over, and this client was told of nothing
             Status::Success | Status::Error => self.stage = Stage::Says,
             Status::Again => {
-                self.is_heard(now_ns);
-                self.claims_ns = now_ns.saturating_add(self.pauses());
+                self.heard_ns = now_ns;
+                self.next_ns = now_ns.saturating_add(self.pauses());
             }
             _ => self.tries_elsewhere(now_ns),
         }

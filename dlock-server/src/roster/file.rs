@@ -30,7 +30,7 @@ use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::HORIZON_S_MAX;
 use dlock_core::roster::{Change, Clients, Process, UNSEEN_MAX};
 
-use super::owner::{beside, home, is_at, replaced, Ownership};
+use super::owner::{beside, folder, home, is_at, replaced, Ownership};
 use super::{Keeper, Place, Whose};
 
 const HEAD: &str = "dlock clients 3 ";
@@ -255,11 +255,6 @@ fn remove_unfinished(list: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn folder(path: &Path) -> &Path {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    folder.unwrap_or(Path::new("."))
 }
 
 fn write_synced(path: &Path, text: &str) -> io::Result<File> {

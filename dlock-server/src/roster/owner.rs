@@ -44,9 +44,9 @@ pub(crate) struct Ownership {
     /// Locked while this lives.
     file: File,
     path: PathBuf,
-    /// The folder that it is in, by whatever path others reach that.
+    /// The folder of the file. Another primary may reach it by another path.
     folder: File,
-    /// Whose it was before.
+    /// The signature that was in the file before this primary's.
     before: Option<String>,
 }
 
@@ -61,8 +61,7 @@ impl Ownership {
             let file = opened(&path).map_err(|error| {
                 io::Error::new(error.kind(), format!("its lock {}: {error}", path.display()))
             })?;
-            let (folder, before) = (folder_of(&path)?, signature(list));
-            let owned = Self { file, path: path.clone(), folder, before };
+            let owned = Self::unsigned(file, path.clone(), list)?;
             match owned.lock() {
                 Ok(()) if is_at(&owned.file, &path) => break owned,
                 Ok(()) => {} // somebody has put another file there meanwhile
@@ -75,6 +74,13 @@ impl Ownership {
         };
         owned.sign()?;
         Ok(owned)
+    }
+
+    /// Of this file, which is at this path or is to be put there.
+    fn unsigned(file: File, path: PathBuf, list: &Path) -> io::Result<Self> {
+        let flags = (rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::PATH).bits() as i32;
+        let folder = OpenOptions::new().read(true).custom_flags(flags).open(folder(&path))?;
+        Ok(Self { file, path, folder, before: signature(list) })
     }
 
     /// Writes down whose the list is.
@@ -90,7 +96,7 @@ impl Ownership {
         self.file.set_len(text.len() as u64)
     }
 
-    /// It was taken in vain: whoever looks finds whose it was before.
+    /// Puts the signature back that was there before: the start of this primary has failed.
     ///
     /// # Errors
     /// The file cannot be written: it seems to be this process's for as long as that lives.
@@ -106,8 +112,7 @@ impl Ownership {
             return Err(replaced());
         }
         let new = beside(&path, &format!(".{}.new", std::process::id()));
-        let (folder, before) = (folder_of(&path)?, signature(list));
-        let owned = Self { file: opened(&new)?, path, folder, before };
+        let owned = Self::unsigned(opened(&new)?, path, list)?;
         let signed = owned.lock().and_then(|()| owned.sign());
         let replaced = signed.and_then(|()| fs::rename(&new, &owned.path));
         if replaced.is_err() {
@@ -121,12 +126,10 @@ impl Ownership {
     }
 }
 
-/// The folder of this file.
-fn folder_of(path: &Path) -> io::Result<File> {
+/// The folder of a file.
+pub(super) fn folder(path: &Path) -> &Path {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let flags = (rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::PATH).bits() as i32;
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(flags).open(folder.unwrap_or(Path::new(".")))
+    folder.unwrap_or(Path::new("."))
 }
 
 /// This file, which is made if there is none; what it has stays.
