@@ -14,7 +14,8 @@
 #   scripts/chaos.sh fair SECONDS           fair locks without a fault: no stall
 #   scripts/chaos.sh silent SECONDS         clients that are silent in the midst of a lease
 #   scripts/chaos.sh dead N                 deaths: when is what a dead client held free?
-#   ... --fabric shm | tcp | verbs          on this one alone
+#   ... --fabric shm | tcp | verbs | sealed   on this one alone
+#   ... --tls                               everything speaks TLS (sealed: only with this)
 #   DLOCK_CHAOS_LOG=1     what the libraries log, with the time (ms) and the process
 #   DLOCK_CHAOS_TRACE=1   write down, beside the logs, what passes each executor
 # shellcheck source=scripts/lib.sh

@@ -208,11 +208,9 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
             (true, Some(mut before)) => {
                 if before.said.elapsed() >= SAY_EVERY {
                     before.said = Instant::now();
-                    log::warn!(
-                        "client {} is without a primary for {} s now: {last}",
-                        client.id(),
-                        before.since.elapsed().as_secs()
-                    );
+                    let (id, since) = (client.id(), before.since.elapsed().as_secs());
+                    let why = if last.is_empty() { "none has answered yet" } else { &last };
+                    log::warn!("client {id} is without a primary for {since} s now: {why}");
                 }
                 away = Some(before);
             }

@@ -12,7 +12,8 @@
 //!   chaos fair SECONDS    eight clients on fair locks without a fault: no stall
 //!   chaos silent SECONDS  clients that are silent in the midst of a lease, beside 999 strangers
 //!   chaos dead N          deaths of clients on this host: when is what they held free?
-//!   options: --seed S (1), --fabric shm | tcp | verbs (those that a primary here offers)
+//!   options: --seed S (1), --fabric shm | tcp | verbs | sealed (those that a primary here offers)
+//!            --tls: everything speaks TLS
 //!            --stopped N (42): processes that are stopped at the same time, most of the time
 //! ```
 
@@ -59,9 +60,11 @@ fn arguments() -> Result<Arguments, String> {
                     Some("shm") => FabricChoice::Shm,
                     Some("tcp") => FabricChoice::Tcp,
                     Some("verbs") => FabricChoice::Verbs,
+                    Some("sealed") => FabricChoice::Sealed,
                     other => return Err(format!("{other:?} is no fabric")),
                 }];
             }
+            "--tls" => {}
             "stops" | "kills" | "frozen" | "failovers" | "itself" | "deposed" | "fair"
             | "silent" | "dead" => {
                 (all.program, all.number) = (arg, number(args.next())?);
@@ -134,6 +137,8 @@ fn main() -> ExitCode {
     if harness::obey() {
         return ExitCode::SUCCESS;
     }
+    // before the fabrics that a primary offers are asked for
+    let _ca = std::env::args().any(|arg| arg == "--tls").then(harness::secured::begin);
     let Arguments { program, number, seed, stopped, fabrics } = match arguments() {
         Ok(arguments) => arguments,
         Err(why) => {

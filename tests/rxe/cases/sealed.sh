@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Clients with TLS over sealed queue pairs: what they can do, rules, revocation, a successor;
-# records that are not those that are due; and the tests of every executor on this one.
+# records that are not those that are due; the tests of every executor on this one; primaries
+# that are killed under load, FAILOVERS of them (3).
 # net: pair
 # here: yes
 # rank: 1
@@ -12,3 +13,11 @@ set -e
 rust_tests conformance-executors sealed
 rust_tests dlock-server-sealed
 rust_tests dlock-client-sealed
+for program in failovers itself; do
+    said=$(DLOCK_FABRIC=verbs "${RXE_BIN:?}/chaos" "$program" "${FAILOVERS:-3}" \
+        --fabric sealed --tls 2>&1) || {
+        echo "$said"
+        exit 1
+    }
+    echo "$said" | sed 's/^/  /'
+done

@@ -49,7 +49,8 @@ pub struct Job {
 
 const STYLES: [Style; 3] = [Style::Mix, Style::One, Style::Fair];
 const FAILOVERS: [Failover; 3] = [Failover::None, Failover::ByHand, Failover::ByItself];
-const FABRICS: [FabricChoice; 3] = [FabricChoice::Shm, FabricChoice::Tcp, FabricChoice::Verbs];
+const FABRICS: [FabricChoice; 4] =
+    [FabricChoice::Shm, FabricChoice::Tcp, FabricChoice::Verbs, FabricChoice::Sealed];
 
 /// A fabric as a number, for a job's text.
 pub fn number_of(fabric: FabricChoice) -> usize {

@@ -6,8 +6,11 @@
 
 #![allow(dead_code, reason = "every program uses a part of it")]
 
+#[path = "../../../../dlock-server/tests/common/certs.rs"]
+mod certs;
 pub mod job;
 pub mod programs;
+pub mod secured;
 pub mod silent;
 pub mod successor;
 pub mod worker;
@@ -71,7 +74,12 @@ fn on_verbs() -> bool {
 
 /// The executors that a primary here offers.
 pub fn fabrics() -> [FabricChoice; 2] {
-    [if on_verbs() { FabricChoice::Verbs } else { FabricChoice::Shm }, FabricChoice::Tcp]
+    let one_host = match (on_verbs(), secured::is_on()) {
+        (true, true) => FabricChoice::Sealed,
+        (true, false) => FabricChoice::Verbs,
+        (false, _) => FabricChoice::Shm,
+    };
+    [one_host, FabricChoice::Tcp]
 }
 
 /// A primary on a free port of the loopback interface, and its clock minus CLOCK_MONOTONIC.
@@ -84,9 +92,14 @@ fn start_server(verbs: bool, port: u16, state_file: Option<PathBuf>) -> (Server,
 }
 
 fn configured(verbs: bool, port: u16, state_file: Option<PathBuf>) -> ServerConfig {
-    let verbs = if verbs { VerbsUse::On } else { VerbsUse::Off };
+    let tls = secured::tls();
+    let verbs = match (verbs, &tls) {
+        (true, None) => VerbsUse::On,
+        (true, Some(_)) => VerbsUse::Sealed,
+        (false, _) => VerbsUse::Off,
+    };
     let absent_grace = Some(GRACE);
-    ServerConfig { port, verbs, absent_grace, state_file, ..Default::default() }
+    ServerConfig { port, verbs, absent_grace, state_file, tls, ..Default::default() }
 }
 
 /// The wall clock minus CLOCK_MONOTONIC. A primary's clock starts with this.
@@ -177,6 +190,7 @@ impl Process {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", CHILD, "--nocapture"])
             .env(JOB, job)
+            .envs(secured::environment())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

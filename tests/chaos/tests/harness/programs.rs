@@ -301,10 +301,9 @@ impl Run<'_> {
 
     /// How much longer to join takes than over the others: over verbs, several queue pairs each.
     fn joins(&self) -> u64 {
-        if self.plan.fabric == FabricChoice::Verbs {
-            8
-        } else {
-            1
+        match self.plan.fabric {
+            FabricChoice::Verbs | FabricChoice::Sealed => 8,
+            _ => 1,
         }
     }
 

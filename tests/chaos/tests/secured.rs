@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The same beside TLS: primaries that are killed, or lose their place, under clients that come
+//! back with their certificate. `scripts/chaos.sh ... --tls` has the long ones.
+
+mod harness;
+
+use dlock_client::FabricChoice;
+use harness::programs::{self, Plan};
+use harness::{obey, secured};
+
+/// Kills of the primary, each with a successor.
+const FAILOVERS: u64 = 4;
+/// Stops of a primary that loses its place to another meanwhile.
+const DEPOSED: u64 = 2;
+
+/// Not a test by itself: the processes of the other.
+#[test]
+fn child_that_obeys_its_parent() {
+    obey();
+}
+
+#[test]
+fn nothing_is_lost_or_held_twice_at_failovers_beside_tls() {
+    let _ca = secured::begin();
+    let tcp = FabricChoice::Tcp;
+    let programs: [fn(FabricChoice, u64, u64) -> Plan; 2] =
+        [programs::failovers, programs::by_itself];
+    for program in programs {
+        hold(&program(tcp, 1, FAILOVERS));
+    }
+    hold(&programs::deposed(tcp, 1, DEPOSED));
+}
+
+fn hold(plan: &Plan) {
+    let outcome = programs::run(plan);
+    println!("{:?} seed {}: {}", plan.fabric, plan.seed, outcome.summary());
+    let violations = &outcome.verdict.violations;
+    assert!(violations.is_empty(), "{plan:?}\n{}", violations.join("\n"));
+    assert!(outcome.verdict.grants > 0, "nothing was granted");
+}
