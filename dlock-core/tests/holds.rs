@@ -397,10 +397,11 @@ fn a_note_goes_to_the_entry_of_a_lock_of_its_client_alone() {
     let mut site = Site::new();
     let (a, b) = (site.join(Tcp, 0), site.join(Tcp, 0));
     let grant = site.get(a, "l", LockType::Rw);
-    assert_eq!(site.primary.check_ledger_write(a.id, grant.handle), Ok(()));
-    assert_eq!(site.primary.check_ledger_write(b.id, grant.handle), Err(Status::LockNotGet));
-    let stranger = ClientId::new(9_999).unwrap();
-    assert_eq!(site.primary.check_ledger_write(stranger, grant.handle), Err(Status::ClientRemoved));
+    let nothing = LedgerEntry::new();
+    let mut may = |client| site.primary.check_note(&mut site.memory, client, grant.handle, nothing);
+    assert_eq!(may(a.id), Ok(()));
+    assert_eq!(may(b.id), Err(Status::LockNotGet));
+    assert_eq!(may(ClientId::new(9_999).unwrap()), Err(Status::ClientRemoved));
 }
 
 /// What was noted must be told to the arbiter, whatever else the chain does.

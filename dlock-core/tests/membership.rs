@@ -10,7 +10,7 @@ mod site;
 use dlock_core::clock::NS;
 use dlock_core::control::{ControlReply, ControlRequest, FabricKind, Secret, UNLIMITED};
 use dlock_core::ids::ClientId;
-use dlock_core::membership::{Effect, Ending, Exit, Gone, Opened, Orphans, State};
+use dlock_core::membership::{Connection, Effect, Ending, Exit, Gone, Opened, Orphans, State};
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, WordOp};
@@ -180,6 +180,25 @@ fn without_a_horizon_silence_ends_nothing() {
     let back = site.come_back(peer).unwrap();
     let grant = site.get(back, "rw", LockType::Rw);
     assert_eq!(site.word(&grant), word);
+}
+
+/// It may not have heard that its session is over, and relies on its lease until that ends.
+#[test]
+fn the_leases_of_a_client_whose_certificate_was_revoked_are_kept_until_they_end() {
+    let mut site = Site::new();
+    let peer = site.join(Tcp, 0);
+    take_rw(&mut site, peer);
+    take_lease(&mut site, peer, 1_000);
+    site.members.revoked(peer.id, Connection::Channel(1));
+    site.until(START.plus_ns(NS));
+    let Some(State::Lingering { until }) = site.state(peer) else {
+        panic!("{:?}", site.state(peer));
+    };
+    let other = site.join(Tcp, 0);
+    let rw = site.get(other, "rw", LockType::Rw);
+    assert_eq!(site.word(&rw), 0, "it had no lease");
+    site.until(until.plus_ns(NS));
+    assert_eq!(site.state(peer), None, "it is forgotten");
 }
 
 #[test]

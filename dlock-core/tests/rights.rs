@@ -10,16 +10,17 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{
     Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret,
 };
+use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, Identity, LockId, Seq};
 use dlock_core::membership::{
     Caller, Connection, Draws, Effect, Exit, Joining, Membership, Opened, Rules,
 };
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
-use dlock_core::primary::{Primary, PrimaryConfig};
+use dlock_core::primary::{Known, Primary, PrimaryConfig};
 use dlock_core::rights::{Quotas, Right, Rights, Rule};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, RwWord};
+use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
 use site::Site;
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
@@ -204,7 +205,7 @@ fn a_chain_that_was_denied_is_told_with_its_right() {
     let grant = world.get(reader, "r/1", LockType::Fair).unwrap();
     let addr = WordAddr::new(grant.slot, Word::W0);
     let chain = Chain::one(WordOp::Faa { addr, add: FairWord::TAKE_EXCLUSIVE });
-    world.primary.chain_was_denied(reader, &chain);
+    world.primary.chain_was_denied(&mut world.memory, reader, &chain);
     let told = world.primary.take_refusals();
     assert!(told[0].to_string().ends_with("the right lock-exclusive on \"r/1\""), "{told:?}");
 }
@@ -284,6 +285,138 @@ fn a_claim_needs_the_right_to_what_it_claims() {
     assert_eq!(claims(reader, Mode::Shared), Ok(()));
     assert_eq!(claims(writer, Mode::Shared), Err(Status::Denied));
     assert_eq!(claims(writer, Mode::Exclusive), Ok(()));
+}
+
+/// A successor with other rules: who was a client before comes back, whatever they say now, and what
+/// it may not claim any more is refused. Else everybody would wait for it without end.
+#[test]
+fn new_rules_do_not_keep_a_client_of_the_predecessor_out() {
+    let quotas = Quotas { clients_max: Some(0), ..Quotas::default() };
+    let mut world = World::new(vec![rule(WRITER, "", &[Right::LockExclusive], quotas)], 0);
+    let identity = |name: &str| {
+        let mut bytes = [0; 32];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        Some(Identity(bytes))
+    };
+    let (client_of, secret) = (|id| ClientId::new(id).unwrap(), Secret([7; 16]));
+    let known = [(READER, 1), (WRITER, 2)].map(|(name, id)| Known {
+        client: client_of(id),
+        secrets: [secret; 3],
+        identity: identity(name),
+        horizon_s: 0,
+        has_locks: true,
+    });
+    world.primary.awaits(NOW, &known, 30);
+    let back = |id| ControlRequest::Reinit {
+        version_min: 1,
+        version_max: 2,
+        tp_mode: 0,
+        horizon_s: None,
+        client: client_of(id),
+        secret,
+    };
+    assert_eq!(world.open(&back(1), WRITER), Err(Status::Error), "of another");
+    assert_eq!(world.open(&back(3), READER), Err(Status::ClientRemoved), "unknown");
+    for (name, id) in [(READER, 1), (WRITER, 2)] {
+        assert_eq!(world.open(&back(id), name), Ok(client_of(id)));
+        let held = Some(HeldClaim::hold(Mode::Exclusive, 0));
+        let lock = Claim { lock: LockId(5), desc: desc("l", LockType::Atomic), held };
+        let claimed = world.control(client_of(id), ControlRequest::UpdateLocks(vec![lock]));
+        let ControlReply::Locks(locks) = claimed else { panic!("{claimed:?}") };
+        assert_eq!(locks[0].err(), (name == READER).then_some(Status::Denied));
+        world.control(client_of(id), ControlRequest::ReinitDone);
+    }
+    assert!(!world.primary.is_recovering());
+    assert_eq!(world.join(READER), Err(Status::Denied), "no new one");
+    assert_eq!(world.join(WRITER), Err(Status::ServerNoResource), "no new one");
+}
+
+/// A successor: the clients are back, and each lock is claimed once.
+#[test]
+fn an_identity_claims_no_more_locks_than_it_may_have() {
+    let quotas = Quotas { locks_max: Some(2), ..Quotas::default() };
+    let all = [Right::LockExclusive];
+    let rules = vec![rule(READER, "", &all, quotas), rule(WRITER, "", &all, Quotas::default())];
+    let mut world = World::new(rules, 2);
+    for (name, id) in [(READER, 1), (WRITER, 2)] {
+        let (client, secret) = (ClientId::new(id).unwrap(), Secret([7; 16]));
+        let (version_min, version_max, tp_mode, horizon_s) = (1, 2, 0, None);
+        let back =
+            ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret };
+        assert_eq!(world.open(&back, name), Ok(client));
+    }
+    let mut claims = |client, locks: std::ops::Range<i32>| {
+        let held = Some(HeldClaim::hold(Mode::Exclusive, 0));
+        let claim = |n: i32| {
+            let desc = desc(&format!("lock {n}"), LockType::Atomic);
+            Claim { lock: LockId(n), desc, held }
+        };
+        let claims = ControlRequest::UpdateLocks(locks.map(claim).collect());
+        match world.control(ClientId::new(client).unwrap(), claims) {
+            ControlReply::Locks(locks) => locks.iter().filter(|lock| lock.is_ok()).count(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(claims(1, 1..21), 2);
+    assert_eq!(claims(1, 1..3), 2, "again");
+    assert_eq!(claims(2, 11..31), 20);
+    let refused = world.primary.take_refusals();
+    assert!(refused.iter().all(|refusal| refusal.to_string().contains("locks_max = 2")));
+}
+
+/// A client that had the right to a fair lock, holds it, and has the right no more.
+#[test]
+fn a_hold_is_not_noted_longer_by_who_may_not_lock_any_more() {
+    let none = Quotas::default();
+    let mut world = World::new(vec![rule(READER, "f", &[Right::LockExclusive], none)], 0);
+    let client = world.join(READER).unwrap();
+    let lock = world.get(client, "f", LockType::Fair).unwrap();
+    let word = WordAddr::new(lock.slot, Word::W0);
+    let entry = |deadline_s: u32| {
+        let ticket = Ticket { tx: 0, ts: 0 };
+        LedgerEntry::of_ticket(LedgerState::HeldExclusive, ticket)
+            .with_deadline_s(deadline_s, 5_000)
+    };
+    let note =
+        |entry: LedgerEntry| WordOp::WriteLedger { handle: lock.handle, value: entry.into_bits() };
+    let take = WordOp::Faa { addr: word, add: FairWord::TAKE_EXCLUSIVE };
+    let chain = Chain::one(take);
+    assert_eq!(world.may(client, take), Ok(true));
+    let mut values = Values::new();
+    values.push(world.memory.faa(word, FairWord::TAKE_EXCLUSIVE));
+    world.primary.executed(client, &chain, &values);
+    let notes = |world: &mut World, deadline_s| {
+        let chain = Chain::one(note(entry(deadline_s)));
+        let checked = world.may(client, note(entry(deadline_s)));
+        let alone =
+            world.primary.check_note(&mut world.memory, client, lock.handle, entry(deadline_s));
+        assert_eq!(checked.map(drop), alone, "in a chain and on its own");
+        if checked.is_ok() {
+            world.memory.ledgers.insert((client, lock.handle), entry(deadline_s));
+            let mut values = Values::new();
+            values.push(0);
+            world.primary.executed(client, &chain, &values);
+        }
+        alone
+    };
+    assert_eq!(notes(&mut world, 5_010), Ok(()));
+    assert_eq!(notes(&mut world, 5_020), Ok(()), "longer");
+    world.primary.set_rules(vec![rule(READER, "f", &[Right::Get, Right::LockShared], none)]);
+    for deadline_s in [5_021, u32::MAX] {
+        assert_eq!(notes(&mut world, deadline_s), Err(Status::Denied));
+    }
+    for deadline_s in [5_020, 5_015] {
+        assert_eq!(notes(&mut world, deadline_s), Ok(()), "no longer than before");
+    }
+    assert_eq!(notes(&mut world, 5_016), Err(Status::Denied), "than it says now");
+    world.primary.take_refusals();
+    let chain = Chain::one(note(entry(u32::MAX)));
+    world.primary.chain_was_denied(&mut world.memory, client, &chain);
+    let refused = world.primary.take_refusals();
+    assert!(refused[0].to_string().contains("lock-exclusive on \"f\""), "{}", refused[0]);
+    // it gives back
+    let left = note(LedgerEntry::new());
+    assert_eq!(world.may(client, left), Ok(true));
 }
 
 #[test]

@@ -293,14 +293,17 @@ pub fn is_open(socket: BorrowedFd<'_>) -> bool {
     poll_until(socket, libc::POLLRDHUP, Instant::now()).is_ok_and(|events| events & gone == 0)
 }
 
-struct ProcessStat {
+/// What the system tells of a process by its number.
+pub struct ProcessStat {
     /// Start time, clock ticks after boot.
-    ticks: u64,
-    /// A zombie whose last thread has ended.
-    ended: bool,
+    pub ticks: u64,
+    /// A zombie whose last thread has ended. One whose first thread has ended alone is a zombie by
+    /// its state, too, and lives.
+    pub ended: bool,
 }
 
-fn process_stat(pid: i32) -> Option<ProcessStat> {
+/// Of the process that has this number now; `None`: there is none, or it cannot be seen.
+pub fn process_stat(pid: i32) -> Option<ProcessStat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything; the fields after it do not.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
@@ -407,5 +410,50 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(known.iter().all(PeerProcess::is_gone));
+    }
+
+    extern "C" fn ends_with_the_socket(fd: *mut libc::c_void) -> *mut libc::c_void {
+        let mut byte = [0_u8; 1];
+        // SAFETY: it has its own byte, and the process is a child's copy, without destructors.
+        unsafe {
+            libc::read(fd as libc::c_int, byte.as_mut_ptr().cast(), 1);
+            libc::_exit(0)
+        }
+    }
+
+    #[test]
+    fn a_process_lives_whose_first_thread_has_ended() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        // SAFETY: the child makes a thread, and system calls.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let fd = theirs.as_raw_fd() as *mut libc::c_void;
+            let mut thread = 0;
+            // SAFETY: the function takes a descriptor, which stays open; only this thread ends.
+            unsafe {
+                libc::close(ours.as_raw_fd());
+                libc::pthread_create(&raw mut thread, std::ptr::null(), ends_with_the_socket, fd);
+                libc::syscall(libc::SYS_exit, 0);
+            }
+        }
+        drop(theirs);
+        let is_zombie = || {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            text.rsplit_once(')').unwrap().1.starts_with(" Z")
+        };
+        let soon = soon();
+        while !is_zombie() {
+            assert!(Instant::now() < soon, "its first thread ends");
+            std::thread::yield_now();
+        }
+        assert!(!process_stat(pid).unwrap().ended);
+        assert!(!PeerProcess { identity: by_number(pid) }.is_gone());
+        drop(ours);
+        while !process_stat(pid).unwrap().ended {
+            assert!(Instant::now() < soon, "its last thread ends");
+            std::thread::yield_now();
+        }
+        // SAFETY: a child of this process.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
     }
 }

@@ -7,13 +7,12 @@
 //!
 //! ```text
 //!   state file:   one line   epoch 1732176000000000000
-//!   replaced by rename, so a crash leaves the old or the new one
+//!   replaced by rename (`roster/fresh.rs`), so a crash leaves the old or the new one
 //! ```
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dlock_core::clock::ServerTime;
@@ -21,6 +20,7 @@ use dlock_core::ids::Epoch;
 use dlock_fabric::clock::boot_ns;
 
 use crate::error::StartError;
+use crate::roster::{remove_unfinished, Fresh, Ownership};
 
 /// Bytes of a state file at most: it is one short line.
 const STATE_BYTES_MAX: u64 = 128;
@@ -67,14 +67,17 @@ fn wall_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The epoch of a primary that starts now, written to the state file before it is used.
+/// The epoch of a primary that starts now and has the place, written to the state file before it is
+/// used.
 ///
 /// # Errors
-/// `StateFile`: it cannot be read or written, is not a state file, or is at its end.
-pub(crate) fn begin(state_file: Option<&Path>) -> Result<Epoch, StartError> {
+/// `StateFile`: it cannot be read or written, is not a state file, or is at its end; the place was
+/// taken meanwhile.
+pub(crate) fn begin(state_file: Option<(&Path, &Ownership)>) -> Result<Epoch, StartError> {
     let wall = wall_ns().max(1);
-    let Some(path) = state_file else { return Ok(Epoch(wall)) };
+    let Some((path, place)) = state_file else { return Ok(Epoch(wall)) };
     let failed = |source| StartError::StateFile { path: path.to_path_buf(), source };
+    remove_unfinished(path).map_err(failed)?;
     let next = match last(path).map_err(failed)? {
         None => 1,
         Some(last) => {
@@ -82,7 +85,8 @@ pub(crate) fn begin(state_file: Option<&Path>) -> Result<Epoch, StartError> {
         }
     };
     let epoch = next.max(wall);
-    store(path, epoch).map_err(failed)?;
+    let fresh = Fresh::write(path, &format!("epoch {epoch}\n"), 0o644).map_err(failed)?;
+    fresh.put(|| place.check_mine()).map_err(failed)?;
     Ok(Epoch(epoch))
 }
 
@@ -100,32 +104,6 @@ fn last(path: &Path) -> io::Result<Option<u64>> {
     epoch.map(Some).ok_or_else(|| invalid("its content is not a line `epoch NUMBER`"))
 }
 
-fn store(path: &Path, epoch: u64) -> io::Result<()> {
-    let mut name = path.file_name().ok_or_else(|| invalid("it has no file name"))?.to_os_string();
-    // Two primaries that start at once do not write to the same file.
-    name.push(format!(".{}.{}.new", std::process::id(), boot_ns()));
-    let new = path.with_file_name(name);
-    let written = write_synced(&new, epoch).and_then(|()| fs::rename(&new, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&new); // it may not exist; the first error is the one to report
-    }
-    written?;
-    File::open(folder_of(path))?.sync_all()
-}
-
-fn write_synced(path: &Path, epoch: u64) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
-    file.write_all(format!("epoch {epoch}\n").as_bytes())?;
-    file.sync_all()
-}
-
-fn folder_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
-        _ => PathBuf::from("."),
-    }
-}
-
 fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
@@ -133,20 +111,48 @@ fn invalid(what: &'static str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::roster::{list_of, Taking};
     use crate::testing::TempFolder;
+    use std::fs;
+
+    fn owned(folder: &TempFolder) -> Ownership {
+        Ownership::take(&list_of(&folder.path().join("state")), &Taking::IfFree).unwrap()
+    }
+
+    fn begun(path: &Path) -> Result<Epoch, StartError> {
+        let place = Ownership::take(&list_of(path), &Taking::IfFree).unwrap();
+        begin(Some((path, &place)))
+    }
+
+    /// It is stopped behind its look at whose the place is, or before it.
+    #[test]
+    fn a_primary_whose_place_was_taken_does_not_put_its_epoch_there() {
+        let folder = TempFolder::new("epoch-late");
+        let path = folder.path().join("state");
+        let old = owned(&folder);
+        let late = Fresh::write(&path, "epoch 5\n", 0o644).unwrap();
+        let new = Ownership::take(&list_of(&path), &Taking::FromAnother(None)).unwrap();
+        let epoch = begin(Some((&path, &new))).unwrap();
+        assert!(late.put(|| Ok(())).is_err(), "its file is gone");
+        assert!(begin(Some((&path, &old))).is_err(), "and it makes no other");
+        assert_eq!(last(&path).unwrap(), Some(epoch.0));
+        assert!(begin(Some((&path, &new))).unwrap() > epoch);
+        let is_new = |file: fs::DirEntry| file.path().extension().is_some_and(|end| end == "new");
+        assert!(!fs::read_dir(folder.path()).unwrap().flatten().any(is_new), "nothing is left");
+    }
 
     #[test]
     fn epochs_grow_even_if_the_clock_goes_back() {
         let folder = TempFolder::new("epoch");
         let path = folder.path().join("state");
-        let first = begin(Some(&path)).unwrap();
-        let second = begin(Some(&path)).unwrap();
+        let first = begun(&path).unwrap();
+        let second = begun(&path).unwrap();
         assert!(second > first);
         // The clock of this machine is now behind the last epoch.
         let future = u64::MAX / 2;
         fs::write(&path, format!("epoch {future}\n")).unwrap();
-        assert_eq!(begin(Some(&path)).unwrap(), Epoch(future + 1));
-        assert_eq!(begin(Some(&path)).unwrap(), Epoch(future + 2));
+        assert_eq!(begun(&path).unwrap(), Epoch(future + 1));
+        assert_eq!(begun(&path).unwrap(), Epoch(future + 2));
         assert!(begin(None).unwrap() > Epoch(0));
     }
 
@@ -154,9 +160,12 @@ mod tests {
     fn only_the_state_file_is_left_in_its_folder() {
         let folder = TempFolder::new("epoch-files");
         let path = folder.path().join("state");
-        begin(Some(&path)).unwrap();
-        begin(Some(&path)).unwrap();
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        begun(&path).unwrap();
+        begun(&path).unwrap();
+        let names = fs::read_dir(folder.path()).unwrap().flatten().map(|file| file.file_name());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        assert_eq!(names, ["state", "state.clients.lock"]);
     }
 
     #[test]
@@ -166,11 +175,11 @@ mod tests {
         let last = format!("epoch {}\n", u64::MAX);
         for wrong in ["", "epoch", "epoch x\n", "epoch 5", "epoch -1\n", "hello\n", last.as_str()] {
             fs::write(&path, wrong).unwrap();
-            assert!(matches!(begin(Some(&path)), Err(StartError::StateFile { .. })), "{wrong:?}");
+            assert!(matches!(begun(&path), Err(StartError::StateFile { .. })), "{wrong:?}");
             assert_eq!(fs::read_to_string(&path).unwrap(), wrong);
         }
-        assert!(begin(Some(folder.path())).is_err(), "a folder is no file");
-        assert!(begin(Some(&folder.path().join("no/such/folder"))).is_err());
+        assert!(begun(folder.path()).is_err(), "a folder is no file");
+        assert!(begin(Some((&folder.path().join("no/such/folder"), &owned(&folder)))).is_err());
     }
 
     #[test]

@@ -85,6 +85,7 @@ impl Server {
         place: &mut Option<Arc<Ownership>>,
     ) -> Result<Self, StartError> {
         config.check()?;
+        let state_file = config.state_file.as_deref().map(roster::resolved);
         let ctrl_cpus = cpus("control", config.ctrl_cpuset.as_deref())?;
         let cmd_cpus = cpus("command", config.cmd_cpuset.as_deref())?;
 
@@ -104,10 +105,10 @@ impl Server {
         };
         let capacity = capacity(&config, &memory, &offers)?;
         let clock = ServerClock::start();
-        let (keeper, mut clients) = keeper(config.state_file.as_deref(), taking, place)?;
+        let (keeper, mut clients) = keeper(state_file.as_deref(), taking, place)?;
         // Last, so that a primary that cannot start uses no epoch up; and not before the place is
         // this one's: no other primary begins a later one that could serve before this one does.
-        let epoch = epoch::begin(config.state_file.as_deref())?;
+        let epoch = epoch::begin(state_file.as_deref().zip(place.as_deref()))?;
         clients.retain(|_, kept| !kept.is_dead(roster::has_ended));
 
         let stop = Arc::new(Notify::new());

@@ -15,6 +15,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +42,9 @@ use crate::config::ServerConfig;
 use crate::control::lines::{self, failure, Answers};
 use crate::control::wire::{self, Reader, LEN_MAX};
 use crate::error::StartError;
-use crate::roster::{has_ended, list_of, owner, signature, Ownership, Place, Taking, Whose};
+use crate::roster::{
+    has_ended, list_of, owner, resolved, signature, Ownership, Place, Taking, Whose,
+};
 use crate::server::{listen, AdminSocket, Server};
 
 /// Between two looks whether the process of the primary has ended.
@@ -117,11 +120,13 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
         drop::<TcpListener>(listen(own)?); // it can be used
     }
     let machine = Standby::new(boot_ns(), nanos(standby.silence), standby.fence.is_some());
-    let list = config.state_file.as_deref().map(list_of).unwrap_or_default();
+    let list = config.state_file.as_deref().map(|path| list_of(&resolved(path)));
+    let list = list.unwrap_or_default();
     let heard = Mutex::new(signature(&list));
     let (machine, tls) = (Mutex::new(machine), config.tls.clone());
     let mut place: Option<Arc<Ownership>> = None;
-    let post = Arc::new(Post { machine, of: standby.of, list, heard, tls });
+    let (of, is_warned) = (standby.of, AtomicBool::new(false));
+    let post = Arc::new(Post { machine, of, list, heard, is_warned, tls });
     loop {
         let admin = Admin::open(&config, &post)?;
         let ground = post.watch(&standby).await;
@@ -130,6 +135,15 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
             Some(place) => place.whose() == Whose::Anothers,
             None => ground != Ground::Ended && post.is_replaced(),
         };
+        if place.is_none() && signature(&post.list).is_none() {
+            log::error!(
+                "the place of the primary at {} is not taken: {}",
+                standby.of,
+                post.unowned()
+            );
+            post.machine.lock().failed(boot_ns(), false);
+            continue;
+        }
         if is_lost {
             log::error!(
                 "another primary has taken the place of the one at {} already: it is left alone",
@@ -167,6 +181,8 @@ struct Post {
     list: PathBuf,
     /// Whose the list was when the primary was heard last.
     heard: Mutex<Option<String>>,
+    /// It was said that no primary has the list.
+    is_warned: AtomicBool,
     /// What it is spoken to with: the same as it will serve with.
     tls: Option<Tls>,
 }
@@ -256,6 +272,9 @@ impl Post {
     /// is not the one that has the list now.
     fn probed(&self, whose: Option<String>, is_heard: bool) {
         if is_heard && whose == signature(&self.list) {
+            if whose.is_none() && !self.is_warned.swap(true, Ordering::Relaxed) {
+                log::error!("the primary at {} answers, but {}", self.of, self.unowned());
+            }
             *self.heard.lock() = whose;
         }
         let mut machine = self.machine.lock();
@@ -295,6 +314,15 @@ impl Post {
         let is_another = |pid: i32| u32::try_from(pid) != Ok(std::process::id());
         let owner = owner(&self.list).filter(|process| !has_ended(*process));
         owner.map(|process| process.pid).filter(|&pid| is_another(pid))
+    }
+
+    /// Why its place cannot be taken while no primary has ever had the list.
+    fn unowned(&self) -> String {
+        format!(
+            "no primary has ever had {}, so who its clients are is not known; give this standby the \
+             state_file of that primary",
+            self.list.display()
+        )
     }
 
     fn why(&self, ground: Ground) -> String {
@@ -481,7 +509,8 @@ mod tests {
         let machine = Mutex::new(Standby::new(boot_ns(), SILENCE_NS, true));
         let heard = Mutex::new(None);
         let of = ([127, 0, 0, 1], 1).into();
-        let post = Post { machine, of, list: list.clone(), heard, tls: None };
+        let is_warned = AtomicBool::new(false);
+        let post = Post { machine, of, list: list.clone(), heard, is_warned, tls: None };
         post.probed(signature(&list), true);
         assert_eq!(post.heard.lock().as_deref(), Some("old"));
         let whose = signature(&list);

@@ -115,7 +115,7 @@ impl Drop for File {
 
 #[test]
 fn it_serves_when_it_says_so_and_stops_cleanly_on_sigterm_and_sigint() {
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let (running, address) = Running::start(&[]);
         let (mut peer, _) = Peer::init(address);
         assert!(peer.is_alive());
@@ -300,16 +300,31 @@ fn rules_are_read_again_at_a_hangup_and_wrong_ones_change_nothing() {
     std::fs::write(file.path(), config(&rule("DNS:client"))).unwrap();
     running.signal(Signal::HUP);
     eventually("the rule counts", || answer() == Status::Success);
-    std::fs::write(file.path(), config(&rule("client"))).unwrap();
-    running.signal(Signal::HUP);
-    let mut line = String::new();
     let mut log = BufReader::new(running.0.stderr.take().unwrap());
-    while !line.contains("the rules stay as they were") {
-        line.clear();
-        assert!(log.read_line(&mut line).unwrap() > 0, "it says why");
+    let whole = config(&rule("DNS:client"));
+    let half_of_tls = whole.find("cert =").unwrap();
+    std::fs::write(file.path(), config(&rule("DNS:another"))).unwrap();
+    running.signal(Signal::HUP);
+    eventually("the rule counts", || answer() == Status::Denied);
+    // without rules everybody would be let in
+    for (text, why) in [
+        (config(&rule("client")), "begins with one of"),
+        (config("[[rules]]\nnames = [\"DNS:client\"]\n"), "neither rights nor a quota"),
+        (config(""), "only a restart"),
+        (String::new(), "only a restart"),
+        (whole[..half_of_tls].to_string(), "cert"),
+        (whole[..whole.find("rights").unwrap()].to_string(), "neither rights nor a quota"),
+    ] {
+        std::fs::write(file.path(), &text).unwrap();
+        running.signal(Signal::HUP);
+        let mut line = String::new();
+        while !line.contains("the rules stay as they were") {
+            line.clear();
+            assert!(log.read_line(&mut line).unwrap() > 0, "it says why: {text}");
+        }
+        assert!(line.contains(why), "{line}");
+        assert_eq!(answer(), Status::Denied, "{text}");
     }
-    assert!(line.contains("begins with one of"), "{line}");
-    assert_eq!(answer(), Status::Success);
     assert!(running.0.try_wait().unwrap().is_none(), "it serves on");
     // rules without TLS
     let alone = File::new("rules-alone", &rule("*"));

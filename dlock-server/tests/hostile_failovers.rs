@@ -18,7 +18,7 @@ use dlock_core::control::{Claim, ControlReply, ControlRequest, HeldClaim, Sessio
 use dlock_core::ids::Seq;
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::process::{kill_process, Pid, Resource, Rlimit, Signal};
 
 fn ip() -> IpAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
@@ -305,6 +305,65 @@ fn a_primary_that_has_lost_its_storage_extends_no_horizon() {
     peer.send(&Frame::Control(Seq(77), ControlRequest::Heartbeat));
     p.signal(Signal::CONT);
     assert_eq!(peer.receive(), None, "its connection is closed instead");
+}
+
+/// The list cannot be written any more, as on a full disk.
+#[test]
+fn a_limit_of_the_size_of_files_ends_no_primary() {
+    let folder = Folder::new();
+    let mut p = Daemon::spawn(&folder, free_port(), &["--no-shm".into()]).ready();
+    let (mut peer, _session) = init(p.at, 0);
+    let lock = peer.get("lock", LockType::Atomic);
+    let (pid, limit) = (Pid::from_child(&p.child), Some(300));
+    let limit = Rlimit { current: limit, maximum: limit };
+    rustix::process::prlimit(Some(pid), Resource::Fsize, limit).unwrap();
+    let horizon_s = Some(0);
+    let request = ControlRequest::Init { version_min: 1, version_max: 2, tp_mode: 0, horizon_s };
+    let refused = (0..8).any(|_| {
+        let answer = Peer::connect(p.at).call(request.clone());
+        matches!(answer, ControlReply::Error(_))
+    });
+    assert!(refused, "{}", folder.list());
+    assert!(p.child.try_wait().unwrap().is_none(), "it serves on");
+    assert_eq!(peer.get("lock", LockType::Atomic).lock, lock.lock);
+    p.kill();
+}
+
+/// The clients are those of the file that it leads to.
+#[test]
+fn a_state_file_may_be_a_link() {
+    let (folder, other) = (Folder::new(), Folder::new());
+    let mut p = Daemon::spawn(&folder, free_port(), &[]).ready();
+    let (mut peer, _session) = init(p.at, 0);
+    peer.get("lock", LockType::Atomic);
+    std::os::unix::fs::symlink(folder.0.join("state"), other.0.join("state")).unwrap();
+    let (s, _) = Daemon::stands_by(&other, p.at, &[]);
+    p.kill();
+    s.says("dlockd ready", 20);
+    assert!(recovers_for_all(s.at), "the client is waited for");
+    let is_link = other.0.join("state").symlink_metadata().unwrap().is_symlink();
+    assert!(is_link && !other.0.join("state.clients").exists());
+}
+
+/// A state file of its own says nothing of the clients of its primary.
+#[test]
+fn a_standby_with_another_state_file_takes_no_place() {
+    let (folder, other) = (Folder::new(), Folder::new());
+    let mut p = Daemon::spawn(&folder, free_port(), &[]).ready();
+    let (s, admin) = Daemon::stands_by(&other, p.at, &["--fence-command=true"]);
+    let says = |what: &str| {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !s.errors().contains(what) {
+            assert!(Instant::now() < end, "never says {what}: {}", s.errors());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    says("answers, but no primary has ever had");
+    p.kill();
+    says("is not taken: no primary has ever had");
+    ask(&admin, "promote");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!s.said("dlockd ready") && !other.0.join("state.clients").exists());
 }
 
 /// The answer to a `Reinit` that asks for a shorter horizon is lost with the primary: the client

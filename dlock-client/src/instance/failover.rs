@@ -2,6 +2,7 @@
 //! What a client does that finds the successor of its primary by itself; when, is decided by
 //! `dlock_core::session::Failover`.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -291,6 +292,13 @@ impl Instance {
         let guard = lock_slot.try_lock()?;
         let is_free = |held: &ClientLock| held.id == lock && held.busy == Busy::No;
         guard.as_ref().is_some_and(is_free).then_some((lock_slot, guard))
+    }
+
+    /// The locks that are not held, not queued for, and not in use.
+    pub(super) fn idle_locks(&self) -> HashSet<LockId> {
+        let is_idle = |state| matches!(state, EntryState::Initialized | EntryState::Unlocked);
+        let idle = self.of_all(|held| is_idle(held.entry.state()).then_some(held.id));
+        idle.into_iter().collect()
     }
 
     /// Of all locks that no operation is under way on.

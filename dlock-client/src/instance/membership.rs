@@ -348,7 +348,11 @@ impl Instance {
     /// The same, for who has the read lock of `lifecycle`.
     fn tell_all(&self, patience: Patience) -> Status {
         let mut result = Status::Success;
-        for locks in self.table.indices().chunks(BATCH_MAX) {
+        // a primary that has not room for all of them refuses the last
+        let idle = self.idle_locks();
+        let mut locks = self.table.indices();
+        locks.sort_by_key(|(id, _)| idle.contains(id));
+        for locks in locks.chunks(BATCH_MAX) {
             match self.update_locks(locks, patience) {
                 Status::Success => {}
                 status @ (Status::BadResponse | Status::Error) => return status,

@@ -4,8 +4,8 @@
 use super::{fair, Arbiter, LockRef, LockState};
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
-use crate::ids::{ClientId, Handle};
-use crate::message::LockType;
+use crate::ids::{ClientId, Handle, Slot};
+use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::primary::Had;
 use crate::word_op::{Word, WordAddr};
@@ -75,6 +75,29 @@ impl Arbiter {
             (had, _) => had,
         }
     }
+
+    /// Whether a ledger entry that a client is to write makes its hold of a fair lock last longer
+    /// than its entry says, and than it was granted: in which mode.
+    pub(crate) fn lengthens(
+        &self,
+        slot: Slot,
+        client: ClientId,
+        (before, after): (LedgerEntry, LedgerEntry),
+        anchor_s: u32,
+    ) -> Option<Mode> {
+        let named = fair::named(after).filter(|_| holds(after))?;
+        let is_same = holds(before) && fair::named(before) == Some(named);
+        let noted = is_same.then(|| before.deadline_s(anchor_s));
+        let fair = self.locks.get(&slot).map(|state| &state.fair);
+        let granted = fair.and_then(|fair| fair.granted_until(client, Some(named)));
+        (noted.max(granted) < Some(after.deadline_s(anchor_s))).then_some(named.0)
+    }
+}
+
+/// Whether an entry says that its ticket is served, or that it will be without a word more.
+fn holds(entry: LedgerEntry) -> bool {
+    let is_held = matches!(entry.state(), LedgerState::HeldExclusive | LedgerState::HeldShared);
+    is_held || entry.is_claim()
 }
 
 fn fair_had(

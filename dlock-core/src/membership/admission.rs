@@ -184,7 +184,10 @@ impl Membership {
             Some((client, proof)) => primary.may_adopt(client, proof, identity)?,
             None => {}
         }
-        primary.admit(identity, names, self.len_of(identity))?;
+        // new rules take nothing from who was let in before: not at the next primary either
+        if back.is_none_or(|(client, _)| !primary.is_of_predecessor(client)) {
+            primary.admit(identity, names, self.len_of(identity))?;
+        }
         // a member keeps its place until it is undone
         if primary.is_full() || self.members.len() >= primary.config().clients_max {
             return match self.makes_room(now, primary, mem) {

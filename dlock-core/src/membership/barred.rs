@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Members that may not stay: their certificate was revoked, or new rules do not allow them the
-//! memory that they reach.
+//! memory that they reach. Whoever holds something by a lease relies on it until that ends, and may
+//! not have heard yet that its session is over: so it is fenced, and its leases are kept.
 
 use super::member::Member;
 use super::{Ending, Exit, Membership};
@@ -18,8 +19,8 @@ pub enum Connection {
 }
 
 impl Membership {
-    /// The certificate that this connection has shown is revoked: everything of its client ends.
-    /// Nothing if it is not one of the client's any more.
+    /// The certificate that this connection has shown is revoked: its client is fenced, and what it
+    /// has without a lease ends. Nothing if it is not one of the client's any more.
     pub fn revoked(&mut self, client: ClientId, connection: Connection) {
         let Some(member) = self.members.get(&client) else { return };
         let prepared = member.prepared;
@@ -34,7 +35,7 @@ impl Membership {
             }
         };
         if is_its {
-            self.end(client, Ending::All(Exit::Revoked));
+            self.end(client, Ending::Lapse(Exit::Revoked));
         }
     }
 
@@ -49,7 +50,7 @@ impl Membership {
         };
         let out: Vec<ClientId> = self.members.iter().filter_map(is_out).collect();
         for client in out {
-            self.end(client, Ending::All(Exit::Restricted));
+            self.end(client, Ending::Lapse(Exit::Restricted));
         }
     }
 }

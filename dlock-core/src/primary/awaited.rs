@@ -180,6 +180,11 @@ impl Primary {
         }
     }
 
+    /// Whether this is known to be a client of the predecessor: who it is, it must show.
+    pub(crate) fn is_of_predecessor(&self, client: ClientId) -> bool {
+        self.idle.contains_key(&client) || self.awaited.proofs.contains_key(&client)
+    }
+
     /// This client of the predecessor has ended, and with it everything that could rely on its
     /// locks: it is not waited for, and does not come back.
     pub fn is_dead(&mut self, client: ClientId) {

@@ -8,7 +8,7 @@
 //! | fair lock | Faa one ticket; Cas its own ticket done, nobody behind it; Read |
 //! | object | anything |
 //! | any other word | Read |
-//! | ledger | the entry of a handle of its own |
+//! | ledger | the entry of a handle of its own; one that makes a fair hold last longer only with the right to lock |
 //!
 //! A chain changes at most one read-write or fair lock, once. Whose share and whose ticket it is
 //! the arbiter knows of clients that have never operated on the words themselves.
@@ -47,8 +47,8 @@ impl Primary {
         let (mut tells, mut is_changed) = (false, false);
         for word_op in chain.ops() {
             let addr = match *word_op {
-                WordOp::WriteLedger { handle, .. } => {
-                    check_ledger_write(known, handle)?;
+                WordOp::WriteLedger { handle, value } => {
+                    self.check_note(mem, client, handle, LedgerEntry::from_bits(value))?;
                     tells = true;
                     continue;
                 }
@@ -84,9 +84,21 @@ impl Primary {
     ///
     /// # Errors
     /// As [`check_chain`](Self::check_chain).
-    pub fn check_ledger_write(&self, client: ClientId, handle: Handle) -> Result<(), Status> {
+    pub fn check_note(
+        &self,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        handle: Handle,
+        entry: LedgerEntry,
+    ) -> Result<(), Status> {
         let known = self.known(client).ok_or(Status::ClientRemoved)?;
-        check_ledger_write(known, handle)
+        if !matches!(known.handle(handle).map(|entry| entry.what), Some(What::Lock(..))) {
+            return Err(Status::LockNotGet);
+        }
+        match self.missing_for_note(mem, client, handle, entry) {
+            Some(_) => Err(Status::Denied),
+            None => Ok(()),
+        }
     }
 
     /// The driver has executed a chain that was checked. (A note that came on its own is a chain
@@ -138,13 +150,6 @@ impl Primary {
             What::Lock(_, lock_type) => Ok(Some(lock_type)),
             _ => Ok(None),
         }
-    }
-}
-
-fn check_ledger_write(client: &Client, handle: Handle) -> Result<(), Status> {
-    match client.handle(handle).map(|entry| entry.what) {
-        Some(What::Lock(..)) => Ok(()),
-        _ => Err(Status::LockNotGet),
     }
 }
 

@@ -274,7 +274,10 @@ impl Primary {
                 self.get_locks(mem, client, &descs)
             }
             R::ReleaseLocks(locks) => self.release_locks(now, mem, client, &locks, out),
-            R::UpdateLocks(claims) => self.update_locks(now, mem, client, &claims),
+            R::UpdateLocks(claims) => {
+                mem.visited(claims.len() * self.quota_work(client));
+                self.update_locks(now, mem, client, &claims)
+            }
             R::ObjectCreate { .. }
             | R::ObjectGet { .. }
             | R::ObjectRelease(_)

@@ -3,10 +3,11 @@
 //!
 //! ```text
 //!   GetLocks      get (contained in the rights to lock)       quota locks_max
-//!   UpdateLocks   the right to the mode that is claimed       no quota: it was granted before
+//!   UpdateLocks   the right to the mode that is claimed       quota locks_max
 //!   Object*       objects                                     quota objects_max
 //!   chains, Wait, Poll, TakeTicket, Steal, Extend   the right to the mode, on the lock's name
 //!   Wait, TakeTicket                                          quota waits_max
+//!   notes that make the hold of a fair lock last longer       the right to the mode
 //!   release, cancel, abandon, resolve, and reads of words     nothing: who holds may give back
 //! ```
 //! Of a client that operates on the words itself the primary sees none of its chains: only one that
@@ -16,12 +17,13 @@ use super::Primary;
 use crate::arbiter::Arbiter;
 use crate::control::{Claim, ControlRequest, LockDesc, LockGrant};
 use crate::exec::LockMemory;
-use crate::ids::{ClientId, Identity, ObjectId};
+use crate::ids::{ClientId, Handle, Identity, ObjectId};
 use crate::message::{LockType, Request};
 use crate::registry::What;
 use crate::rights::{Access, Refusal, Right, Rule};
 use crate::status::Status;
 use crate::word_op::{Chain, WordOp};
+use crate::words::LedgerEntry;
 
 impl Primary {
     /// These rules from now on; none: everything is allowed.
@@ -53,19 +55,27 @@ impl Primary {
     }
 
     /// A chain of this client was not allowed: for the log.
-    pub fn chain_was_denied(&mut self, client: ClientId, chain: &Chain) {
-        if let Some((right, name)) = self.missing(client, chain) {
+    pub fn chain_was_denied(&mut self, mem: &mut dyn LockMemory, client: ClientId, chain: &Chain) {
+        if let Some((right, name)) = self.missing(mem, client, chain) {
             let _ = self.access.check(client, right, &name); // it is what is to be noted
         }
     }
 
-    fn missing(&self, client: ClientId, chain: &Chain) -> Option<(Right, Vec<u8>)> {
+    fn missing(
+        &self,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        chain: &Chain,
+    ) -> Option<(Right, Vec<u8>)> {
         let known = self.known(client)?;
         chain.ops().iter().find_map(|word_op| {
-            let (WordOp::Read { addr } | WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. }) =
-                word_op
-            else {
-                return None; // its own ledger
+            let addr = match *word_op {
+                WordOp::Read { addr } | WordOp::Cas { addr, .. } | WordOp::Faa { addr, .. } => addr,
+                WordOp::WriteLedger { handle, value } => {
+                    let entry = LedgerEntry::from_bits(value);
+                    let missing = self.missing_for_note(mem, client, handle, entry);
+                    return missing.map(|(right, name)| (right, name.to_vec()));
+                }
             };
             let what = known.handle(known.handle_of(addr.slot())?)?.what;
             let (right, name) = self.needed(what, word_op)?;
@@ -103,6 +113,25 @@ impl Primary {
         }
     }
 
+    /// The right that a client lacks for a note that makes its hold of a fair lock last longer.
+    pub(super) fn missing_for_note(
+        &self,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        handle: Handle,
+        entry: LedgerEntry,
+    ) -> Option<(Right, &[u8])> {
+        if self.access.is_open() {
+            return None;
+        }
+        let known = self.known(client)?.handle(handle)?;
+        let What::Lock(lock, LockType::Fair) = known.what else { return None };
+        let entries = (mem.ledger(client, handle), entry);
+        let mode = self.arbiter.lengthens(known.slot, client, entries, self.config.anchor_s)?;
+        let (right, name) = (Right::to_lock(mode), self.registry.locks.by_id(lock)?.name());
+        (!self.access.allows(client, right, name)).then_some((right, name))
+    }
+
     /// The work of counting what a client's identity has.
     pub(super) fn quota_work(&self, client: ClientId) -> usize {
         match self.access.quotas(client).locks_max {
@@ -118,16 +147,20 @@ impl Primary {
         desc: &LockDesc,
     ) -> Result<LockGrant, Status> {
         self.access.check(client, Right::Get, &desc.name)?;
-        if let Some(max) = self.access.quotas(client).locks_max {
-            let clients = &self.registry.clients;
-            let got = |client| clients.get(client).map_or(0, |client| client.locks_len());
-            let has: usize = self.access.fellows(client).map(got).sum();
-            if has >= max as usize && !self.has_got(client, &desc.name) {
-                return Err(self.access.over(client, "locks_max", max));
-            }
-        }
+        self.may_have_one_more(client, &desc.name)?;
         let (mut t, locks, _) = self.registry.split(mem);
         locks.get(&mut t, client, desc)
+    }
+
+    fn may_have_one_more(&mut self, client: ClientId, name: &[u8]) -> Result<(), Status> {
+        let Some(max) = self.access.quotas(client).locks_max else { return Ok(()) };
+        let clients = &self.registry.clients;
+        let got = |client| clients.get(client).map_or(0, |client| client.locks_len());
+        let has: usize = self.access.fellows(client).map(got).sum();
+        match has >= max as usize && !self.has_got(client, name) {
+            true => Err(self.access.over(client, "locks_max", max)),
+            false => Ok(()),
+        }
     }
 
     fn has_got(&self, client: ClientId, name: &[u8]) -> bool {
@@ -141,7 +174,9 @@ impl Primary {
             LockType::Atomic => Right::LockExclusive,
             LockType::Rw | LockType::Fair => Right::to_lock(held.mode),
         });
-        self.access.check(client, right, &claim.desc.name)
+        self.access.check(client, right, &claim.desc.name)?;
+        // or one identity could fill the table before the others have claimed what they hold
+        self.may_have_one_more(client, &claim.desc.name)
     }
 
     /// Whether a client may ask this of an object.

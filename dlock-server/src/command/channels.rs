@@ -228,7 +228,9 @@ impl Core {
                 }
                 // only a fair lock without room for a ticket says so
                 (Err(Status::Fail), _) => self.primary.count(Counter::FairQueueLimit),
-                (Err(Status::Denied), _) => self.primary.chain_was_denied(client, chain),
+                (Err(Status::Denied), _) => {
+                    self.primary.chain_was_denied(&mut self.memory, client, chain);
+                }
                 _ => {}
             }
             batch.outcomes.push(outcome);
@@ -246,10 +248,16 @@ impl Core {
         handle: Handle,
         entry: LedgerEntry,
     ) -> Result<(), FrameError> {
-        if self.primary.check_ledger_write(client, handle).is_err() {
-            return Ok(());
-        }
         let chain = Chain::one(WordOp::WriteLedger { handle, value: entry.into_bits() });
+        match self.primary.check_note(&mut self.memory, client, handle, entry) {
+            Ok(()) => {}
+            Err(status) => {
+                if status == Status::Denied {
+                    self.primary.chain_was_denied(&mut self.memory, client, &chain);
+                }
+                return Ok(());
+            }
+        }
         match self.memory.execute_chain(client, &chain) {
             Outcome::Done(values) => {
                 self.primary.executed(client, &chain, &values);

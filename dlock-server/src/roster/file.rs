@@ -16,11 +16,8 @@
 //! A line counts once it is whole: what a crash has cut off was not answered for. The file is its
 //! owner's alone: it has the proofs of the clients. Whose it is: `owner.rs`.
 
-use std::collections::hash_map::RandomState;
-use std::fs::{self, File, OpenOptions};
-use std::hash::{BuildHasher, Hasher};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,8 +27,9 @@ use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::HORIZON_S_MAX;
 use dlock_core::roster::{Change, Clients, Process, UNSEEN_MAX};
 
-use super::owner::{beside, folder, home, is_at, replaced, Ownership};
-use super::{Keeper, Place, Whose};
+use super::fresh::{remove_unfinished, Fresh};
+use super::owner::{home, is_at, Ownership};
+use super::{Keeper, Place};
 
 const HEAD: &str = "dlock clients 3 ";
 /// Of a list that knows no certificates, and does not say when a primary has started: it is read,
@@ -39,8 +37,6 @@ const HEAD: &str = "dlock clients 3 ";
 const HEAD_2: &str = "dlock clients 2 ";
 /// Of a list that does not say either who was given a lock.
 const HEAD_1: &str = "dlock clients 1 ";
-/// The end of the name of a file that is not the list yet.
-const NEW: &str = ".new";
 /// Bytes of a file at most: a thousand clients, and their history, take less than 1 MiB.
 const BYTES_MAX: u64 = 64 << 20;
 /// Lines of history that are left alone.
@@ -121,45 +117,30 @@ impl FileKeeper {
         Ok(clients)
     }
 
-    /// A fresh file takes the place of the list. Who takes the place of this primary removes the
-    /// fresh file before it reads the list: a primary that was stopped behind its look at whose the
-    /// list is has nothing to put there when it goes on.
+    /// A fresh file takes the place of the list.
     fn rewrite(&mut self, clients: &Clients) -> io::Result<()> {
         self.file = None;
-        let new = self.unfinished(clients)?;
-        let put = self.check_mine().and_then(|()| fs::rename(&new.path, &self.path));
-        if put.is_err() {
-            let _ = fs::remove_file(&new.path); // it may not exist; the first error is reported
-        }
-        put?;
-        File::open(folder(&self.path))?.sync_all()?;
-        (self.file, self.lines) = (Some(new.file), new.lines);
+        let (fresh, lines) = self.fresh(clients)?;
+        let file = fresh.put(|| self.ownership.check_mine())?;
+        (self.file, self.lines) = (Some(file), lines);
         Ok(())
     }
 
-    /// A fresh file beside the list, under a name that no other primary gives.
-    fn unfinished(&self, clients: &Clients) -> io::Result<Unfinished> {
-        let unique = RandomState::new().build_hasher().finish();
-        let path = beside(&self.path, &format!(".{}-{unique:016x}{NEW}", std::process::id()));
+    /// A fresh list, and its lines.
+    fn fresh(&self, clients: &Clients) -> io::Result<(Fresh, usize)> {
         let mut text = format!("{HEAD}{}\n", self.home);
         let changes = history(clients);
         text.extend(changes.iter().map(line));
-        match write_synced(&path, &text) {
-            Ok(file) => Ok(Unfinished { path, file, lines: changes.len() }),
-            Err(error) => {
-                let _ = fs::remove_file(&path); // it may not exist
-                Err(error)
-            }
-        }
+        Ok((Fresh::write(&self.path, &text, 0o600)?, changes.len()))
     }
 }
 
 impl Keeper for FileKeeper {
     fn keep(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
-        self.check_mine()?;
+        self.ownership.check_mine()?;
         self.write(changes, clients)?;
         // who takes its place reads the list after that: it has read either this, or this fails
-        self.check_mine()
+        self.ownership.check_mine()
     }
 
     fn place(&self) -> Arc<dyn Place> {
@@ -168,16 +149,6 @@ impl Keeper for FileKeeper {
 }
 
 impl FileKeeper {
-    fn check_mine(&self) -> io::Result<()> {
-        match self.ownership.whose() {
-            Whose::Mine => Ok(()),
-            Whose::Anothers => Err(replaced()),
-            Whose::Unseen => {
-                Err(io::Error::other("whether another primary has taken its place is not seen"))
-            }
-        }
-    }
-
     fn write(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
         let is_history = self.lines > HISTORY_LINES + 8 * clients.len();
         let file = match &mut self.file {
@@ -228,41 +199,6 @@ fn history(clients: &Clients) -> Vec<Change> {
         }
     }
     changes
-}
-
-/// A file that is not the list yet.
-struct Unfinished {
-    path: PathBuf,
-    file: File,
-    lines: usize,
-}
-
-/// Removes what a primary has not finished: it has ended, or must not go on with it.
-fn remove_unfinished(list: &Path) -> io::Result<()> {
-    let name = list.file_name().ok_or_else(|| invalid("it has no file name"))?;
-    let start = [name.as_bytes(), b"."].concat();
-    for entry in fs::read_dir(folder(list))? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let rest = name.as_bytes().strip_prefix(&start[..]);
-        let middle = rest.and_then(|rest| rest.strip_suffix(NEW.as_bytes()));
-        // `PID-NUMBER`: the list's own, and not that of its lock
-        if middle.is_some_and(|middle| middle.contains(&b'-') && !middle.contains(&b'.')) {
-            match fs::remove_file(entry.path()) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-    }
-    Ok(())
-}
-
-fn write_synced(path: &Path, text: &str) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    let mut file = options.append(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    Ok(file)
 }
 
 fn line(change: &Change) -> String {
@@ -363,8 +299,10 @@ fn invalid(what: &str) -> io::Error {
 mod tests {
     use super::super::owner::Taking;
     use super::*;
+    use crate::roster::owner::beside;
     use crate::roster::{has_ended, process};
     use crate::testing::TempFolder;
+    use std::fs;
 
     fn client(n: u32) -> ClientId {
         ClientId::new(n).unwrap()
@@ -457,17 +395,18 @@ mod tests {
         let path = folder.path().join("clients");
         let (mut old, mut of_old) = open(&path, &Taking::IfFree).unwrap();
         keep(&mut old, &mut of_old, &[joined(5, 1, 0)]);
-        let fresh = old.unfinished(&of_old).unwrap();
-        old.check_mine().unwrap();
+        let (fresh, _) = old.fresh(&of_old).unwrap();
+        old.ownership.check_mine().unwrap();
         let (mut new, mut clients) = open(&path, &Taking::FromAnother(None)).unwrap();
         keep(&mut new, &mut clients, &[joined(7, 1, 0)]);
-        let put = fs::rename(&fresh.path, &path).unwrap_err();
+        let put = fresh.put(|| Ok(())).map(drop).unwrap_err();
         assert_eq!(put.kind(), io::ErrorKind::NotFound);
-        let late = old.unfinished(&of_old).unwrap(); // the same, and it looks again now
-        assert!(old.check_mine().is_err());
+        let (late, _) = old.fresh(&of_old).unwrap(); // the same, and it looks again now
+        let late_path = late.path.clone();
+        assert!(late.put(|| old.ownership.check_mine()).is_err());
         drop((old, new));
         assert_eq!(read(&path), clients);
-        assert!(!late.path.exists(), "what is left over does not stay");
+        assert!(!late_path.exists(), "what is left over does not stay");
     }
 
     /// It may be stopped, or slow, between its look at whose the list is and its write.

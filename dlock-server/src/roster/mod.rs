@@ -12,6 +12,7 @@
 //! being written is written together.
 
 mod file;
+mod fresh;
 mod owner;
 
 use std::io;
@@ -28,11 +29,15 @@ use tokio::sync::watch;
 
 use crate::log_limit::{limited, Cause};
 pub(crate) use file::FileKeeper;
+pub(crate) use fresh::{remove_unfinished, Fresh};
 pub(crate) use owner::{has_ended, owner, process, signature, Ownership, Taking};
 
 /// Between two looks whether another primary has taken the place of this one, and two attempts to
 /// keep what could not be kept.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Links one behind the other, as the system follows them.
+const LINKS_MAX: u32 = 40;
 
 /// Whatever holds the clients: a file on this host, or a service that hosts share.
 pub(crate) trait Keeper: Send + 'static {
@@ -68,9 +73,22 @@ pub(crate) enum Whose {
     Unseen,
 }
 
-/// Where the clients are of a primary with this state file.
+/// Where the clients are of a primary with this state file, which is [`resolved`].
 pub(crate) fn list_of(state_file: &Path) -> PathBuf {
     owner::beside(state_file, ".clients")
+}
+
+/// The file that a path leads to if it is a link: what is beside that one is the same for all who
+/// reach it. It need not exist.
+pub(crate) fn resolved(path: &Path) -> PathBuf {
+    let mut path = path.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        match std::fs::read_link(&path) {
+            Ok(target) => path = owner::folder(&path).join(target),
+            Err(_) => break,
+        }
+    }
+    path
 }
 
 /// The way to the writer thread. Without one nothing is kept.

@@ -16,6 +16,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use dlock_core::roster::Process;
+use dlock_fabric::fds::process_stat;
 use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -166,6 +167,20 @@ impl Place for Ownership {
 }
 
 impl Ownership {
+    /// That the place is this primary's.
+    ///
+    /// # Errors
+    /// It is another's, or that cannot be seen.
+    pub(crate) fn check_mine(&self) -> io::Result<()> {
+        match self.whose() {
+            Whose::Mine => Ok(()),
+            Whose::Anothers => Err(replaced()),
+            Whose::Unseen => {
+                Err(io::Error::other("whether another primary has taken its place is not seen"))
+            }
+        }
+    }
+
     fn is(&self, dev: u64, ino: u64) -> Whose {
         match self.file.metadata() {
             Ok(mine) if (mine.dev(), mine.ino()) == (dev, ino) => Whose::Mine,
@@ -239,7 +254,7 @@ pub(super) fn home() -> String {
 /// The process of this number, which runs now; `None`: it is of another namespace.
 pub(crate) fn process(pid: Option<i32>) -> Process {
     let pid = pid.filter(|pid| *pid > 0).unwrap_or(0);
-    Process { pid, started: stat(pid).map_or(0, |(_, started)| started) }
+    Process { pid, started: process_stat(pid).map_or(0, |stat| stat.ticks) }
 }
 
 /// Whether it has ended for sure.
@@ -250,17 +265,9 @@ pub(crate) fn has_ended(process: Process) -> bool {
         return true;
     }
     // there is one: another one, if it started at another time; /proc may be hidden
-    let is_another = |(_, started)| process.started != 0 && started != process.started;
-    stat(process.pid).is_some_and(|stat| matches!(stat.0, 'Z' | 'X') || is_another(stat))
-}
-
-/// The state of a process, and when it started, in ticks since the host did.
-fn stat(pid: i32) -> Option<(char, u64)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // the name is in brackets, and may have any bytes but its end
-    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = words.next()?.chars().next()?;
-    Some((state, words.nth(18)?.parse().ok()?))
+    let started = process.started;
+    process_stat(process.pid)
+        .is_some_and(|stat| stat.ended || started != 0 && started != stat.ticks)
 }
 
 #[cfg(test)]

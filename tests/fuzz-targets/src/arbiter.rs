@@ -344,7 +344,7 @@ impl World {
         let handle = self.handle(at, tape.below(4));
         let entry = self.entry(tape);
         let Some(client) = self.clients[at].as_ref().map(|known| known.client) else { return };
-        if self.primary.check_ledger_write(client, handle).is_ok() {
+        if self.primary.check_note(&mut self.memory, client, handle, entry).is_ok() {
             let chain = Chain::one(WordOp::WriteLedger { handle, value: entry.into_bits() });
             let values = self.memory.execute(client, &chain);
             if tape.flip() {

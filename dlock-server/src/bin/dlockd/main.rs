@@ -13,12 +13,12 @@ mod sink;
 mod tls;
 
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
 use dlock_fabric::threads;
 use dlock_server::{stand_by, Server};
+use rustix::process::Signal;
 use tokio::signal::unix::{signal, SignalKind};
 
 use args::Args;
@@ -40,13 +40,13 @@ fn main() -> ExitCode {
     }
     sink::install(settings.log_level);
     abort_on_panic();
-    match run(settings, args.config()) {
+    match run(settings, &args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => fail(START_FAILED, &message),
     }
 }
 
-fn run(settings: file::Settings, config: Option<&Path>) -> Result<(), String> {
+fn run(settings: file::Settings, args: &Args) -> Result<(), String> {
     threads::free_memory_as_it_goes();
     if let Err(error) = threads::raise_file_limit() {
         log::warn!("the limit of open files cannot be raised: {error}");
@@ -60,11 +60,12 @@ fn run(settings: file::Settings, config: Option<&Path>) -> Result<(), String> {
         // Before it serves: a signal right after the ready line is a clean stop, too.
         let mut terminate = handler(SignalKind::terminate())?;
         let mut interrupt = handler(SignalKind::interrupt())?;
-        // with TLS it means that files have changed, else what it means to any process
-        let mut hangups = match &settings.server.tls {
-            Some(_) => Some(handler(SignalKind::hangup())?),
-            None => None,
-        };
+        // a write beyond a limit of the size of files fails then, as one to a full disk does
+        let _too_large = handler(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
+        // with TLS it means that files have changed, else the end, as to any process
+        let mut hangup = handler(SignalKind::hangup())?;
+        let reloads = settings.server.tls.is_some();
+        let mut rules = settings.server.rules.len();
         let started = match settings.standby() {
             None => Server::start(settings.server),
             Some(standby) => {
@@ -73,6 +74,7 @@ fn run(settings: file::Settings, config: Option<&Path>) -> Result<(), String> {
                     started = stand_by(settings.server, standby) => started,
                     _ = terminate.recv() => return Ok(()),
                     _ = interrupt.recv() => return Ok(()),
+                    _ = hangup.recv(), if !reloads => return Ok(()),
                 }
             }
         };
@@ -91,8 +93,11 @@ fn run(settings: file::Settings, config: Option<&Path>) -> Result<(), String> {
             tokio::select! {
                 _ = terminate.recv() => break "SIGTERM",
                 _ = interrupt.recv() => break "SIGINT",
-                () = hangup(&mut hangups) => {
-                    reload_rules(&server, config);
+                _ = hangup.recv() => {
+                    if !reloads {
+                        break "SIGHUP";
+                    }
+                    reload_rules(&server, args, &mut rules);
                     server.reload_tls();
                 }
                 () = server.ended() => {
@@ -107,30 +112,33 @@ fn run(settings: file::Settings, config: Option<&Path>) -> Result<(), String> {
     })
 }
 
-/// Takes the rules of the configuration file again; what cannot be used changes nothing.
-fn reload_rules(server: &Server, config: Option<&Path>) {
-    let Some(config) = config else { return };
-    let set = file::read(config).and_then(|settings| {
+/// Takes the rules of the configuration file again. What could not be started with changes nothing;
+/// nor does a file without rules where there are some: it may be one that is just being written,
+/// and without rules everybody may do everything.
+fn reload_rules(server: &Server, args: &Args, in_force: &mut usize) {
+    if args.config().is_none() {
+        return;
+    }
+    let set = args.settings().and_then(|settings| {
         let rules = settings.server.rules;
         let len = rules.len();
+        if len == 0 && *in_force > 0 {
+            let what = "the file has none; only a restart takes all rules away";
+            return Err(what.to_string());
+        }
         server.set_rules(rules).map(|()| len).map_err(|error| error.to_string())
     });
     match set {
-        Ok(len) => log::info!("the rules were read again: {len} are in force"),
+        Ok(len) => {
+            *in_force = len;
+            log::info!("the rules were read again: {len} are in force");
+        }
         Err(error) => log::error!("the rules stay as they were: {error}"),
     }
 }
 
 fn handler(kind: SignalKind) -> Result<tokio::signal::unix::Signal, String> {
     signal(kind).map_err(|error| format!("cannot wait for signals: {error}"))
-}
-
-/// Waits for a SIGHUP; for ever, if none is waited for.
-async fn hangup(hangups: &mut Option<tokio::signal::unix::Signal>) {
-    match hangups {
-        Some(hangups) => _ = hangups.recv().await,
-        None => std::future::pending().await,
-    }
 }
 
 /// A panic in any thread ends the process, after its message.

@@ -15,10 +15,9 @@ const KINDS: [&str; 6] = ["subject:", "CN=", "DNS:", "IP:", "URI:", "email:"];
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RuleKeys {
-    names: Vec<Spanned<String>>,
+    names: Spanned<Vec<Spanned<String>>>,
     prefixes: Option<Vec<String>>,
-    #[serde(default)]
-    rights: Vec<Spanned<String>>,
+    rights: Option<Vec<Spanned<String>>>,
     clients_max: Option<u32>,
     locks_max: Option<u32>,
     objects_max: Option<u32>,
@@ -36,8 +35,19 @@ impl RuleKeys {
             let place = found.span();
             convert(found.get_ref()).map_err(|what| (place, what))
         };
-        let names = self.names.into_iter().map(|found| at(found, name));
-        let rights = self.rights.into_iter().map(|found| {
+        let quotas = Quotas { clients_max, locks_max, objects_max, waits_max };
+        // a file that is just being written, or a word forgotten
+        if self.names.get_ref().is_empty() {
+            return Err((self.names.span(), "a rule without names is for nobody".to_string()));
+        }
+        let place = self.names.span();
+        let names = self.names.into_inner().into_iter().map(|found| at(found, name));
+        let names = names.collect::<Result<_, _>>()?;
+        if self.rights.is_none() && quotas == Quotas::default() {
+            let what = "this rule has neither rights nor a quota: rights = [] lets these in alone";
+            return Err((place, what.to_string()));
+        }
+        let rights = self.rights.unwrap_or_default().into_iter().map(|found| {
             let unknown = || {
                 let known = Right::ALL.map(Right::name).join(", ");
                 (found.span(), format!("this is none of the rights {known}"))
@@ -46,10 +56,10 @@ impl RuleKeys {
         });
         let prefixes = self.prefixes.unwrap_or_else(|| vec![String::new()]);
         Ok(Rule {
-            names: names.collect::<Result<_, _>>()?,
+            names,
             prefixes: prefixes.into_iter().map(String::into_bytes).collect(),
             rights: rights.collect::<Result<_, _>>()?,
-            quotas: Quotas { clients_max, locks_max, objects_max, waits_max },
+            quotas,
         })
     }
 }
@@ -107,6 +117,8 @@ mod tests {
             ("names = [\"node1\"]", "begins with one of"),
             ("names = [\"IP:node1\"]", "no IPv4 or IPv6"),
             ("names = [\"DNS:a\"]\nrights = [\"lock\"]", "lock-shared"),
+            ("names = []\nrights = [\"get\"]", "for nobody"),
+            ("names = [\"DNS:a\"]\nprefixes = [\"x\"]", "neither rights nor a quota"),
         ] {
             let (place, told) = parse(text).unwrap_err();
             assert!(told.contains(what), "{told}");

@@ -378,7 +378,7 @@ impl World {
                 sys.send_down(c, inc, gen, Frame::Outcome { lock, tok, outcome });
             }
             Unit::Note { handle, entry, .. } => {
-                if primary.check_ledger_write(id, handle).is_ok() {
+                if primary.check_note(sys, id, handle, entry).is_ok() {
                     let chain =
                         Chain::one(WordOp::WriteLedger { handle, value: entry.into_bits() });
                     let values = execute(sys, id, &chain);
