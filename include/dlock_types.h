@@ -119,7 +119,8 @@ typedef union dlock_eid {
 /* Checks the peer's certificate instead of the library: >= 0 accepts, < 0 rejects. ctx is an
  * X509_STORE_CTX of the libcrypto that the program is linked with, valid during the call;
  * crl_path is "" if none is configured. Called in every handshake, on any thread, several at a
- * time; must not call functions of the client or server library. */
+ * time; must not call functions of the client or server library. It returns, as the next two do: a
+ * C++ exception that leaves one of them, or pthread_exit in it, ends the process. */
 typedef int (*tls_cert_verify_callback_func_t)(void *ctx, const char *crl_path);
 /* Hands out the password of the private key: a terminated string of *len (<= 64) bytes. */
 typedef void (*tls_prkey_pwd_callback_func_t)(char **pwd, int *len);

@@ -426,9 +426,10 @@ impl Access {
     /// A client has created an object.
     pub(crate) fn created(&mut self, client: ClientId, object: ObjectId) {
         let Some(&identity) = self.clients.get(&client) else { return };
-        let before = match self.quotas(client).objects_max {
-            Some(_) => self.creators.insert(object, identity),
-            None => self.creators.remove(&object),
+        // a quota may come later
+        let before = match self.is_open() {
+            false => self.creators.insert(object, identity),
+            true => self.creators.remove(&object),
         };
         if let Some(standing) = before.and_then(|before| self.known.get_mut(&before)) {
             standing.objects.remove(&object);

@@ -59,8 +59,8 @@ const KEY_LEN: usize = 32;
 /// Why a record was not sealed, or was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// Fewer bytes than a header and a tag, or not as many as the header says.
-    #[error("a record of {len} bytes that is cut short or too long")]
+    /// Nothing in it, fewer bytes than a header and a tag, or not as many as the header says.
+    #[error("a record of {len} bytes that is empty, cut short or too long")]
     Length {
         /// Its bytes.
         len: usize,
@@ -194,11 +194,12 @@ impl Sealer {
     /// Makes the next record of these bytes, in place of what `record` had.
     ///
     /// # Errors
-    /// `Length`: more than a record can have; nothing was sealed. `Exhausted`: the channel is to
+    /// `Length`: nothing, or more than a record can have; nothing was sealed. `Exhausted`: the channel is to
     /// end.
     pub fn seal(&mut self, plaintext: &[u8], record: &mut Vec<u8>) -> Result<(), SealError> {
         let len = plaintext.len();
-        let len16 = u16::try_from(len).map_err(|_| SealError::Length { len })?;
+        let len16 = u16::try_from(len).ok().filter(|&len| len > 0);
+        let len16 = len16.ok_or(SealError::Length { len })?;
         let one = &mut self.0;
         one.turn()?;
         let header = Header { len: len16, epoch: one.epoch, seq: one.seq }.bytes();
@@ -248,7 +249,7 @@ impl Opener {
             return Err(SealError::Length { len });
         };
         let header = Header::of(head)?;
-        if body.len() != usize::from(header.len) + TAG_LEN {
+        if header.len == 0 || body.len() != usize::from(header.len) + TAG_LEN {
             return Err(SealError::Length { len });
         }
         let one = &mut self.direction;
@@ -375,12 +376,22 @@ mod tests {
         let mut random = Random(1);
         let (mut sealer, mut opener) = pair(FEW);
         for n in 0..FEW.records_max {
-            let len = [0, 1, 15, 16, 17, 2_016, 65_535][random.below(7)];
+            let len = [1, 15, 16, 17, 2_016, 65_535][random.below(6)];
             let plaintext = random.bytes(len);
             let mut record = sealed(&mut sealer, &plaintext);
             assert_eq!(record.len(), len + OVERHEAD);
             assert_eq!(opener.open(&mut record), Ok(&plaintext[..]), "record {n}");
         }
+    }
+
+    /// To open one is work, and brings nothing.
+    #[test]
+    fn a_record_with_nothing_in_it_is_none() {
+        let (mut sealer, mut opener) = pair(FEW);
+        assert_eq!(sealer.seal(b"", &mut Vec::new()), Err(SealError::Length { len: 0 }));
+        let mut empty = Header { len: 0, epoch: 0, seq: 0 }.bytes().to_vec();
+        empty.extend([0; TAG_LEN]);
+        assert_eq!(opener.open(&mut empty), Err(SealError::Length { len: OVERHEAD }));
     }
 
     /// Every nonce of both directions of several clients, under every key, is used once.

@@ -49,6 +49,7 @@ causes! {
     Rules = "requests that the rules do not allow",
     NotTaken = "clients that did not take what they were sent",
     Removed = "clients that were removed",
+    Lapsed = "clients whose leases alone were kept",
     Roster = "clients that could not be written down",
     Admin = "admin connections that could not be accepted",
 }

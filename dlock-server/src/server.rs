@@ -110,6 +110,15 @@ impl Server {
         // this one's: no other primary begins a later one that could serve before this one does.
         let epoch = epoch::begin(state_file.as_deref().zip(place.as_deref()))?;
         clients.retain(|_, kept| !kept.is_dead(roster::has_ended));
+        let known = clients.values().filter(|kept| kept.has_locks).count();
+        if known > capacity.clients {
+            log::error!(
+                "{known} clients of the predecessor may hold locks, and there is room for {}: the \
+                 recovery waits for those without a session horizon that find none; start this \
+                 primary with the clients_max and the limits of its predecessor",
+                capacity.clients
+            );
+        }
 
         let stop = Arc::new(Notify::new());
         let ended = Arc::new(Notify::new());

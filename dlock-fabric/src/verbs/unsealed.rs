@@ -3,6 +3,9 @@
 
 use crate::sealing::{Opener, SealError};
 
+/// What a record counts for beside its bytes: to open it costs as much as some bytes more.
+const RECORD_WEIGHT: usize = 64;
+
 /// The plaintext of records, as a stream of bytes.
 #[derive(Debug)]
 pub(super) struct Unsealed {
@@ -10,6 +13,8 @@ pub(super) struct Unsealed {
     bytes: Vec<u8>,
     /// How many of them, at the front, were taken.
     taken: usize,
+    /// Records since nothing waited.
+    records: usize,
     /// Bytes that may wait; from there on the peer gets no credit for more.
     max: usize,
 }
@@ -17,7 +22,7 @@ pub(super) struct Unsealed {
 impl Unsealed {
     /// Opens records with this; so many bytes may wait.
     pub(super) fn new(opener: Opener, max: usize) -> Self {
-        Self { opener, bytes: Vec::new(), taken: 0, max }
+        Self { opener, bytes: Vec::new(), taken: 0, records: 0, max }
     }
 
     /// Takes the next record; whether too much waits by now.
@@ -30,7 +35,8 @@ impl Unsealed {
             self.taken = 0;
         }
         self.bytes.extend_from_slice(self.opener.open(record)?);
-        Ok(self.bytes.len() - self.taken > self.max)
+        self.records += 1;
+        Ok(self.bytes.len() - self.taken + self.records * RECORD_WEIGHT > self.max)
     }
 
     /// Whether nothing waits.
@@ -46,8 +52,42 @@ impl Unsealed {
         self.taken += len;
         if self.taken == self.bytes.len() {
             self.bytes.clear();
-            self.taken = 0;
+            (self.taken, self.records) = (0, 0);
         }
         len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sealing::{SealSecrets, Sealer};
+    use dlock_core::ids::ClientId;
+
+    fn pair() -> (Sealer, Opener) {
+        let secrets = || {
+            let fill = |into: &mut [u8], _: &[u8]| {
+                into.fill(3);
+                Ok::<_, ()>(())
+            };
+            SealSecrets::export(ClientId::new(7).unwrap(), fill).unwrap()
+        };
+        (secrets().of_client().0, secrets().of_primary().1)
+    }
+
+    /// To open them is work that nobody has asked for.
+    #[test]
+    fn records_with_little_in_them_count_for_more_than_their_bytes() {
+        let (mut sealer, opener) = pair();
+        let mut unsealed = Unsealed::new(opener, 1_000);
+        let mut record = Vec::new();
+        for n in 1..=16 {
+            sealer.seal(b"x", &mut record).unwrap();
+            assert_eq!(unsealed.open(&mut record).unwrap(), n * (1 + RECORD_WEIGHT) > 1_000);
+        }
+        assert_eq!(unsealed.read(&mut [0; 64]), 16);
+        sealer.seal(b"x", &mut record).unwrap();
+        assert_eq!(unsealed.open(&mut record), Ok(false), "nothing waited");
+        assert_eq!(sealer.seal(b"", &mut record), Err(SealError::Length { len: 0 }));
     }
 }

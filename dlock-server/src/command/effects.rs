@@ -65,7 +65,8 @@ impl Worker {
                 self.members.looked(client, has_something);
             }
             Effect::Lapse { client } => {
-                log::info!("client {client} keeps its leases, and nothing else");
+                let what = "keeps its leases, and nothing else";
+                limited!(Cause::Lapsed, log::Level::Info, "client {client} {what}");
                 self.lapses.push_back(self.core.primary.begin_lapse(client));
                 self.turns.shares.add(Who::Upkeep);
             }

@@ -241,8 +241,13 @@ pub(super) fn is_busy(error: &io::Error) -> bool {
 }
 
 /// Where numbers of processes mean the same: the boot of this host, and the namespace of this
-/// process. Empty where that cannot be told.
+/// process. Empty where that cannot be told, or where `/proc` is that of another namespace.
 pub(super) fn home() -> String {
+    let own = fs::read_link("/proc/self")
+        .is_ok_and(|own| own.to_str() == Some(&std::process::id().to_string()));
+    if !own {
+        return String::new();
+    }
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let namespace = fs::read_link("/proc/self/ns/pid");
     match (boot, namespace) {

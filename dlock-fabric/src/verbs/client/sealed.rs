@@ -168,6 +168,9 @@ impl SealedEnd {
             return Err(ErrorKind::WouldBlock.into());
         }
         let len = bytes.len().min(self.plaintext_max);
+        if len == 0 {
+            return Ok(0);
+        }
         self.sealer.seal(&bytes[..len], &mut self.record).map_err(io::Error::other)?;
         self.messages.send(&self.record)?;
         Ok(len)

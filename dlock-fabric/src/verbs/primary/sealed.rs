@@ -92,6 +92,9 @@ impl SealedPeer {
             });
         }
         let len = bytes.len().min(self.plaintext_max);
+        if len == 0 {
+            return Ok(0);
+        }
         self.sealer.seal(&bytes[..len], &mut self.record)?;
         self.peer.send(&self.record).map(|()| len)
     }
