@@ -194,8 +194,8 @@ impl Sealer {
     /// Makes the next record of these bytes, in place of what `record` had.
     ///
     /// # Errors
-    /// `Length`: nothing, or more than a record can have; nothing was sealed. `Exhausted`: the channel is to
-    /// end.
+    /// `Length`: nothing, or more than a record can have; nothing was sealed. `Exhausted`: the
+    /// channel is to end.
     pub fn seal(&mut self, plaintext: &[u8], record: &mut Vec<u8>) -> Result<(), SealError> {
         let len = plaintext.len();
         let len16 = u16::try_from(len).ok().filter(|&len| len > 0);

@@ -319,8 +319,8 @@ impl Post {
     /// Why its place cannot be taken while no primary has ever had the list.
     fn unowned(&self) -> String {
         format!(
-            "no primary has ever had {}, so who its clients are is not known; give this standby the \
-             state_file of that primary",
+            "no primary has ever had {}, so who its clients are is not known; give this standby \
+             the state_file of that primary",
             self.list.display()
         )
     }
