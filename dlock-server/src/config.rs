@@ -105,6 +105,8 @@ pub struct ServerConfig {
     pub objects_max: usize,
     /// Where the admin endpoint's Unix socket is made; `None`: no admin endpoint.
     pub admin_socket: Option<PathBuf>,
+    /// The group of this process may use it, too.
+    pub admin_for_group: bool,
     /// Where the last epoch is kept, so that epochs never go back even if the clock does; and, in a
     /// file beside it with `.clients` at the end of its name, who the clients are: a primary that
     /// finds some there recovers what they hold before it serves.
@@ -136,6 +138,7 @@ impl Default for ServerConfig {
             locks_max: limits::LOCKS_MAX,
             objects_max: limits::OBJECTS_MAX,
             admin_socket: None,
+            admin_for_group: false,
             state_file: None,
         }
     }

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::rules::RuleKeys;
+use crate::sink::Format;
 use crate::tls::TlsPaths;
 
 /// What a configuration says.
@@ -26,6 +27,7 @@ pub(crate) struct Settings {
     /// Listening where strangers can connect without TLS is wanted.
     pub(crate) insecure: bool,
     pub(crate) log_level: LevelFilter,
+    pub(crate) log_format: Format,
 }
 
 /// What is said of a primary whose place is taken.
@@ -51,7 +53,8 @@ impl Default for Settings {
         let StandbyConfig { silence, fence, .. } = StandbyConfig::of(nowhere);
         let standby = Standby { of: None, silence, fence };
         let (server, tls) = (ServerConfig::default(), TlsPaths::default());
-        Self { server, standby, tls, insecure: false, log_level: LevelFilter::Info }
+        let (log_level, log_format) = (LevelFilter::Info, Format::default());
+        Self { server, standby, tls, insecure: false, log_level, log_format }
     }
 }
 
@@ -78,11 +81,13 @@ struct Keys {
     objects_max: Option<Spanned<u64>>,
     frames_per_second_max: Option<Spanned<u64>>,
     admin_socket: Option<PathBuf>,
+    admin_for_group: Option<bool>,
     state_file: Option<PathBuf>,
     standby_of: Option<Spanned<String>>,
     standby_silence_ms: Option<u64>,
     fence_command: Option<Spanned<String>>,
     log_level: Option<Spanned<String>>,
+    log_format: Option<Spanned<String>>,
     insecure: Option<bool>,
     tls: Option<TlsPaths>,
     rules: Option<Vec<RuleKeys>>,
@@ -178,6 +183,7 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     set(&mut server.locks_max, keys.locks_max, limit(limits::LOCKS_MAX))?;
     set(&mut server.objects_max, keys.objects_max, limit(limits::OBJECTS_MAX))?;
     server.admin_socket = keys.admin_socket;
+    server.admin_for_group = keys.admin_for_group.unwrap_or(server.admin_for_group);
     server.state_file = keys.state_file;
     let standby = &mut settings.standby;
     set(&mut standby.of, keys.standby_of, |text| match text.parse::<SocketAddr>() {
@@ -197,6 +203,7 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
         within(frames, 1, u32::MAX as usize).map(|frames| frames as u32)
     })?;
     set(&mut settings.log_level, keys.log_level, |level| log_level(&level))?;
+    set(&mut settings.log_format, keys.log_format, |format| format.parse())?;
     settings.insecure = keys.insecure.unwrap_or_default();
     settings.tls = keys.tls.unwrap_or_default();
     let rules = keys.rules.unwrap_or_default().into_iter().map(RuleKeys::rule);
@@ -329,6 +336,7 @@ mod tests {
             ("orphans = \"never\"\n", (1, 11), "neither"),
             ("device = \"no_such_device\"\n", (1, 10), "no_such_device"),
             ("log_level = \"loud\"\n", (1, 13), "off, error"),
+            ("log_format = \"xml\"\n", (1, 14), "none of auto"),
             ("sleep_mode = maybe\n", (1, 14), ""),
             ("port = 1\nport = 2\n", (2, 1), "duplicate"),
             ("[section]\n", (1, 2), "section"),
