@@ -7,7 +7,7 @@
     THIRD-PARTY-LICENCES.txt         the licence of every other crate, and its text
     packaging/debian/copyright       one paragraph for each of them (they are appended)
 
-`cargo vendor --versioned-dirs` has filled vendor/ before. Needs no network.
+Object files that crates bring for other systems are removed. `cargo vendor --versioned-dirs` has filled vendor/ before. Needs no network.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ import subprocess
 import sys
 
 PLATFORMS = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"]
+BINARY = re.compile(r"\.(o|obj|a|lib|dll|exe|so|dylib)$")
 LICENCE_FILE = re.compile(r"(?i)^(licen[cs]e|copying|copyright|notice|unlicense)")
 
 
@@ -54,6 +55,20 @@ def strip(folder):
     open(os.path.join(folder, "src", "lib.rs"), "w", encoding="utf-8").close()
     with open(os.path.join(folder, ".cargo-checksum.json"), "w", encoding="utf-8") as file:
         json.dump({"files": {}, "package": package}, file)
+
+
+def remove_binaries(folder):
+    """Nothing of the archive is without its source."""
+    sums = os.path.join(folder, ".cargo-checksum.json")
+    with open(sums, encoding="utf-8") as file:
+        checksum = json.load(file)
+    binaries = [path for path in checksum["files"] if BINARY.search(path)]
+    for path in binaries:
+        os.remove(os.path.join(folder, path))
+        del checksum["files"][path]
+    if binaries:
+        with open(sums, "w", encoding="utf-8") as file:
+            json.dump(checksum, file)
 
 
 def licence_files(folder):
@@ -117,7 +132,9 @@ def main():
     vendor = os.path.join(source, "vendor")
     stripped = 0
     for name in sorted(os.listdir(vendor)):
-        if name not in crates:
+        if name in crates:
+            remove_binaries(os.path.join(vendor, name))
+        else:
             strip(os.path.join(vendor, name))
             stripped += 1
     collect(source, crates)

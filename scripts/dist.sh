@@ -26,15 +26,22 @@ git archive --format=tar HEAD | tar -x -C "$tree"
     cd "$tree"
     # What git leaves in the repository for itself and for CI is of no use in an archive.
     rm -rf .ci .gitignore
-    mkdir .cargo
     # --versioned-dirs: the names of the folders do not depend on which versions there are.
-    cargo vendor --locked --quiet --versioned-dirs vendor >.cargo/config.toml
-    printf '\n[net]\noffline = true\n' >>.cargo/config.toml
+    cargo vendor --locked --quiet --versioned-dirs vendor >/dev/null
+    mkdir .cargo
+    cat >.cargo/config.toml <<'END'
+[source.crates-io]
+replace-with = "vendored-sources"
+
+[source.vendored-sources]
+directory = "vendor"
+
+[net]
+offline = true
+END
     python3 packaging/vendor.py .
     # debian/ is at the top where dpkg-buildpackage looks for it.
     [ ! -d packaging/debian ] || mv packaging/debian debian
-    # Editors' and other hidden files of crates; cargo checks only what the checksums name.
-    find . -name '*.orig' -path './vendor/*' -prune -o -type f -print0 | xargs -0 chmod a+r
 )
 tar -c -C "$scratch" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 \
     --numeric-owner --mode=u=rwX,go=rX --format=gnu "$name" | gzip -n -9 >"$out/$name.tar.gz.part"
