@@ -8,7 +8,7 @@
 //!   dlock(3)               include/*.h
 //!   completions            clap's command line
 //! ```
-//! `DLOCK_WRITE_MANUALS=1 cargo test manuals` writes them.
+//! `make manuals` writes them.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -50,14 +50,11 @@ pub(crate) fn check(path: &str, made: &str) {
     if let Some((line, (found, made))) = pairs.into_iter().find(|(_, (a, b))| a != b) {
         panic!(
             "{path}:{}: has {found:?}, but its source says {made:?}; \
-             {WRITE}=1 cargo test manuals writes it",
+             make manuals writes it",
             line + 1
         );
     }
-    assert!(
-        found == made,
-        "{path} is not as long as its source says: {WRITE}=1 cargo test manuals"
-    );
+    assert!(found == made, "{path} is not as long as its source says: make manuals writes it");
 }
 
 fn root() -> PathBuf {
