@@ -9,10 +9,10 @@
 . "$(dirname "$0")/lib.sh"
 begin
 out=${1:-$target_dir/dist}
-have git && git rev-parse --verify --quiet HEAD >/dev/null || {
+if ! have git || ! git rev-parse --verify --quiet HEAD >/dev/null; then
     echo "dist: this is no checkout of git; a source archive needs none: build from it directly" >&2
     exit 1
-}
+fi
 [ -z "$(git status --porcelain)" ] || echo "dist: what is not committed is left out"
 version=$(sed -n 's/^Version: *//p' umdk.spec)
 name=umdk-$version

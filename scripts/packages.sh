@@ -7,6 +7,7 @@
 #   no_network COMMAND...   runs it where no network is
 #   version                 of the packages
 
+# shellcheck disable=SC2154 # root is of lib.sh
 version=$(sed -n 's/^Version: *//p' "$root/umdk.spec")
 
 # Of each: the tool that shows whether it is there, and the package of Debian, and of Fedora.
@@ -67,4 +68,51 @@ no_network() {
 rust_first() {
     PATH="$(rustc --print sysroot)/bin:$PATH"
     export PATH
+}
+
+# What a distribution demands of a program or library: RELRO, BIND_NOW, PIE or shared, no executable
+# stack, no RPATH. Stack protectors are for C; Rust needs none, and its compiler has none to offer.
+hardened() {
+    local file=$1 headers dynamic bad=()
+    headers=$(readelf -W -l "$file") dynamic=$(readelf -W -d "$file")
+    grep -q GNU_RELRO <<<"$headers" || bad+=("no RELRO")
+    grep -qE 'BIND_NOW|FLAGS_1.*NOW' <<<"$dynamic" || bad+=("no BIND_NOW")
+    ! grep -qE 'RPATH|RUNPATH' <<<"$dynamic" || bad+=("RPATH")
+    ! grep -q TEXTREL <<<"$dynamic" || bad+=("text relocations")
+    ! grep -E 'GNU_STACK' <<<"$headers" | grep -q 'RWE' || bad+=("executable stack")
+    readelf -h "$file" | grep -qE 'Type: +DYN' || bad+=("not position independent")
+    [ ${#bad[@]} = 0 ] || { echo "$file: ${bad[*]}" >&2; return 1; }
+}
+
+# Compiles and runs the users' programs of packaging/tests against an installed prefix, in the three
+# ways that there are, with the server's program PRIMARY: ROOT PREFIX LIBDIR DLOCKD SCRATCH
+use_installed() {
+    local at=$1$2 libdir=$3 dlockd=$4 work=$5 sources=$root/packaging/tests port pid=
+    local include=$at/include/ub/umdk/ulock/dlock
+    mkdir -p "$work"
+    # The build lines of the original's examples.
+    c++ "$sources/program.cpp" -I "$include" -L "$at/$libdir" -ldlockc -ldlockm -lpthread -o "$work/lines"
+    c++ "$sources/primary.cpp" -I "$include" -L "$at/$libdir" -ldlocks -ldlockm -lpthread \
+        -o "$work/primary"
+    cmake -S "$sources" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$at" -DCMAKE_BUILD_TYPE=Release \
+        -DCMAKE_LIBRARY_ARCHITECTURE="$(basename "$libdir")" >/dev/null
+    cmake --build "$work/cmake" >/dev/null
+    # The prefix in the files is that of the packages; the root is where they are now.
+    # shellcheck disable=SC2046 # a list of words
+    c++ "$sources/program.cpp" $(PKG_CONFIG_PATH="$at/$libdir/pkgconfig" PKG_CONFIG_LIBDIR='' \
+        PKG_CONFIG_SYSROOT_DIR="$1" pkg-config --cflags --libs libdlockc libdlockm) -o "$work/pkg"
+    "$dlockd" --port 0 --verbs off >"$work/ready" 2>"$work/errors" &
+    pid=$!
+    for _ in $(seq 100); do ! grep -q ready "$work/ready" || break; sleep 0.1; done
+    port=$(sed -n 's/^dlockd ready: listening on 127.0.0.1:\([0-9]*\),.*/\1/p' "$work/ready")
+    local failed=0 program
+    for program in lines pkg cmake/program; do
+        LD_LIBRARY_PATH="$at/$libdir" timeout 60 "$work/$program" "$port" || failed=1
+    done
+    for program in primary cmake/primary; do
+        LD_LIBRARY_PATH="$at/$libdir" timeout 60 "$work/$program" || failed=1
+    done
+    kill "$pid"
+    wait "$pid" || failed=1
+    return "$failed"
 }
