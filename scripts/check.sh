@@ -50,7 +50,7 @@ else
 fi
 if have shellcheck; then
     step "scripts (shellcheck)" 120 \
-        shellcheck --external-sources .ci/run scripts/*.sh tests/rxe/*.sh tests/rxe/cases/*.sh \
+        shellcheck --external-sources .ci/run scripts/*.sh packaging/tests/*.sh tests/rxe/*.sh tests/rxe/cases/*.sh \
         tests/rxe/guest/*.sh tests/rxe/guest/rxe-link tests/rxe/bench/*.sh || true
 else
     skip "scripts (shellcheck)" "shellcheck is not installed"

@@ -123,8 +123,9 @@ deb_root() {
     fi
     cp "$work"/deb1/*.deb "$into/root/"
     # Their dependencies, from the distribution; then the packages by dpkg alone.
-    in_root "apt-get -qq -y --no-install-recommends install systemd >/dev/null 2>&1 || apt-get -qq update
-        apt-get -qq -y --no-install-recommends install systemd >/dev/null
+    in_root "apt-get -qq -y --no-install-recommends install systemd ibverbs-providers iproute2 >/dev/null 2>&1 ||
+            apt-get -qq update
+        apt-get -qq -y --no-install-recommends install systemd ibverbs-providers iproute2 >/dev/null
         cd /root && rm -f *dbgsym* && dpkg -i ./*.deb"
     in_root "dpkg -V libdlock0 libdlock-dev dlock-server dlock-tools
         dpkg -s dlock-server | grep -q '^Status: install ok installed'
@@ -141,13 +142,34 @@ deb_root() {
         "$scratch/use-deb"
 }
 
-# In namespaces of its own: no process of this machine can be meant.
+# In namespaces of its own: no process of this machine can be meant. `offline`: no port, either.
 in_root() {
+    local net=()
+    [ "${2:-}" != offline ] || net=(--net)
     # shellcheck disable=SC2016 # for the shell in there
-    unshare --mount --pid --fork bash -c '
+    unshare --mount --pid --fork "${net[@]}" bash -c '
+        ip link set lo up
         mount -t proc proc "$1/proc"
         exec chroot "$1" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
             DEBIAN_FRONTEND=noninteractive bash -euo pipefail -c "$2"' in_root "$work/debroot" "$1"
+}
+
+# In the virtual machine of tests/rxe: a real systemd, an RDMA device, an upgrade under load.
+service() {
+    local into=$work/debroot next=$scratch/next
+    [ -e "$into/usr/bin/dlockd" ] || { echo "skipped: there is no root with the packages"; exit 77; }
+    # The next version: the same, under a higher number.
+    rm -rf "$next" && mkdir -p "$into/root/next"
+    dpkg-deb -R "$work"/deb1/dlock-server_*.deb "$next"
+    sed -i "s/^Version: .*/Version: $version-2/" "$next/DEBIAN/control"
+    dpkg-deb --root-owner-group -b "$next" "$into/root/next/dlock-server.deb"
+    c++ -std=c++11 -O2 packaging/tests/load.cpp -I "$into/usr/include/ub/umdk/ulock/dlock" \
+        -L "$(dirname "$into"/usr/lib/*/libdlockc.so)" -ldlockc -ldlockm -lpthread -static-libstdc++ \
+        -o "$into/root/load"
+    chmod 755 "$into/root"
+    cp packaging/tests/service.sh "$into/root/service.sh"
+    rm -f "$into/root/said"
+    tests/rxe/vm -- sh packaging/tests/service-vm.sh "$into"
 }
 
 # The steps of the document, one shell for all, as a reader would type them.
@@ -157,8 +179,7 @@ operations() {
         >"$scratch/steps"
     [ "$(grep -c '^echo == step' "$scratch/steps")" -ge 5 ]
     cp "$scratch/steps" "$work/debroot/root/steps"
-    in_root "ip link set lo up 2>/dev/null || true; bash -euo pipefail /root/steps; echo == done" |
-        tee "$scratch/operations"
+    in_root "bash -euo pipefail /root/steps; echo == done" offline | tee "$scratch/operations"
     grep -qx '== done' "$scratch/operations"
 }
 
