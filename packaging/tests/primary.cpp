@@ -9,7 +9,7 @@ int main()
     int server = 0;
     config.primary.server_port = 1;
     int result = dlock::dserver_lib_init(1);
-    result = result == 0 ? dlock::server_start(&config, &server) : 1;
+    result = result == 0 ? dlock::server_start(config, server) : 1;
     dlock::dserver_lib_deinit();
     std::printf("refused: %d\n", result);
     return result == -1 ? 0 : 1;
