@@ -70,7 +70,7 @@ rpm_root() {
     done
     rpm -qp --requires "${rpms[@]}" | sort -u
     rpm -qp --requires "$work"/rpm1/RPMS/*/umdk-dlock-devel-*.rpm | grep -q '^umdk-dlock-lib'
-    use_installed "$into" /usr lib64 "$into/usr/bin/dlockd" "$scratch/use-rpm"
+    LIB64=ON use_installed "$into" /usr lib64 "$into/usr/bin/dlockd" "$scratch/use-rpm"
 }
 
 # Empty packages of the names and versions before, replaced by these.

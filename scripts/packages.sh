@@ -95,7 +95,7 @@ use_installed() {
     c++ "$sources/primary.cpp" -I "$include" -L "$at/$libdir" -ldlocks -ldlockm -lpthread \
         -o "$work/primary"
     cmake -S "$sources" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$at" -DCMAKE_BUILD_TYPE=Release \
-        -DCMAKE_LIBRARY_ARCHITECTURE="$(basename "$libdir")" >/dev/null
+        -DCMAKE_LIBRARY_ARCHITECTURE="$(basename "$libdir")" -DLIB64="${LIB64:-OFF}" >/dev/null
     cmake --build "$work/cmake" >/dev/null
     # The prefix in the files is that of the packages; the root is where they are now.
     # shellcheck disable=SC2046 # a list of words
