@@ -7,7 +7,7 @@
     THIRD-PARTY-LICENCES.txt         the licence of every other crate, and its text
     packaging/debian/copyright       one paragraph for each of them (they are appended)
 
-Object files that crates bring for other systems are removed. `cargo vendor --versioned-dirs` has filled vendor/ before. Needs no network.
+Object files that crates bring for other systems are removed, and backups. `cargo vendor --versioned-dirs` has filled vendor/ before. Needs no network.
 """
 
 import hashlib
@@ -19,7 +19,8 @@ import subprocess
 import sys
 
 PLATFORMS = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"]
-BINARY = re.compile(r"\.(o|obj|a|lib|dll|exe|so|dylib)$")
+# Objects for other systems, which are without their source; what dh_clean would take for leftovers.
+LEFT_OUT = re.compile(r"\.(o|obj|a|lib|dll|exe|so|dylib|orig)$")
 LICENCE_FILE = re.compile(r"(?i)^(licen[cs]e|copying|copyright|notice|unlicense)")
 
 
@@ -57,16 +58,16 @@ def strip(folder):
         json.dump({"files": {}, "package": package}, file)
 
 
-def remove_binaries(folder):
-    """Nothing of the archive is without its source."""
+def leave_out(folder):
+    """Removes files that a package must not have, or its tools would remove."""
     sums = os.path.join(folder, ".cargo-checksum.json")
     with open(sums, encoding="utf-8") as file:
         checksum = json.load(file)
-    binaries = [path for path in checksum["files"] if BINARY.search(path)]
-    for path in binaries:
+    unwanted = [path for path in checksum["files"] if LEFT_OUT.search(path)]
+    for path in unwanted:
         os.remove(os.path.join(folder, path))
         del checksum["files"][path]
-    if binaries:
+    if unwanted:
         with open(sums, "w", encoding="utf-8") as file:
             json.dump(checksum, file)
 
@@ -133,7 +134,7 @@ def main():
     stripped = 0
     for name in sorted(os.listdir(vendor)):
         if name in crates:
-            remove_binaries(os.path.join(vendor, name))
+            leave_out(os.path.join(vendor, name))
         else:
             strip(os.path.join(vendor, name))
             stripped += 1

@@ -11,7 +11,7 @@ archives() {
     cmp "$work/1/umdk-$version.tar.gz" "$work/2/umdk-$version.tar.gz"
     # Nothing of this machine, and nothing without its source, is in it.
     tar -tf "$work/1/umdk-$version.tar.gz" >"$scratch/listed"
-    ! grep -E '\.(o|obj|a|lib|so|dll|exe)$' "$scratch/listed"
+    ! grep -E '\.(o|obj|a|lib|so|dll|exe|orig)$' "$scratch/listed"
     grep -q '/THIRD-PARTY-LICENCES.txt$' "$scratch/listed"
 }
 
@@ -121,12 +121,12 @@ deb_root() {
             exit 77
         }
     fi
-    cp "$work"/deb1/*.deb "$into/root/"
+    cp "$work"/deb1/*.deb "$into/srv/"
     # Their dependencies, from the distribution; then the packages by dpkg alone.
     in_root "apt-get -qq -y --no-install-recommends install systemd ibverbs-providers iproute2 >/dev/null 2>&1 ||
             apt-get -qq update
         apt-get -qq -y --no-install-recommends install systemd ibverbs-providers iproute2 >/dev/null
-        cd /root && rm -f *dbgsym* && dpkg -i ./*.deb"
+        cd /srv && rm -f *dbgsym* && dpkg -i ./*.deb"
     in_root "dpkg -V libdlock0 libdlock-dev dlock-server dlock-tools
         dpkg -s dlock-server | grep -q '^Status: install ok installed'
         id dlock
@@ -159,16 +159,16 @@ service() {
     local into=$work/debroot next=$scratch/next
     [ -e "$into/usr/bin/dlockd" ] || { echo "skipped: there is no root with the packages"; exit 77; }
     # The next version: the same, under a higher number.
-    rm -rf "$next" && mkdir -p "$into/root/next"
+    rm -rf "$next" && mkdir -p "$into/srv/next"
     dpkg-deb -R "$work"/deb1/dlock-server_*.deb "$next"
     sed -i "s/^Version: .*/Version: $version-2/" "$next/DEBIAN/control"
-    dpkg-deb --root-owner-group -b "$next" "$into/root/next/dlock-server.deb"
+    dpkg-deb --root-owner-group -b "$next" "$into/srv/next/dlock-server.deb"
     c++ -std=c++11 -O2 packaging/tests/load.cpp -I "$into/usr/include/ub/umdk/ulock/dlock" \
         -L "$(dirname "$into"/usr/lib/*/libdlockc.so)" -ldlockc -ldlockm -lpthread -static-libstdc++ \
-        -o "$into/root/load"
-    chmod 755 "$into/root"
-    cp packaging/tests/service.sh "$into/root/service.sh"
-    rm -f "$into/root/said"
+        -o "$into/srv/load"
+    chmod 755 "$into/srv"
+    cp packaging/tests/service.sh "$into/srv/service.sh"
+    rm -f "$into/srv/said"
     tests/rxe/vm -- sh packaging/tests/service-vm.sh "$into"
 }
 
@@ -178,8 +178,8 @@ operations() {
     awk '/^```sh$/ { on = 1; print "echo == step " ++n; next } /^```/ { on = 0 } on' docs/operations.md \
         >"$scratch/steps"
     [ "$(grep -c '^echo == step' "$scratch/steps")" -ge 5 ]
-    cp "$scratch/steps" "$work/debroot/root/steps"
-    in_root "bash -euo pipefail /root/steps; echo == done" offline | tee "$scratch/operations"
+    cp "$scratch/steps" "$work/debroot/srv/steps"
+    in_root "bash -euo pipefail /srv/steps; echo == done" offline | tee "$scratch/operations"
     grep -qx '== done' "$scratch/operations"
 }
 
@@ -189,10 +189,10 @@ deb_again() {
         install -d -o dlock -g dlock -m 700 /var/lib/dlock && touch /var/lib/dlock/epoch
         dpkg -r dlock-server
         test ! -e /usr/bin/dlockd && grep -qx '# mine' /etc/dlock/dlockd.toml && test -e /var/lib/dlock/epoch
-        dpkg -i /root/dlock-server_*.deb
+        dpkg -i /srv/dlock-server_*.deb
         test -x /usr/bin/dlockd && grep -qx '# mine' /etc/dlock/dlockd.toml && test -e /var/lib/dlock/epoch
         dpkg -P dlock-server
         test ! -e /etc/dlock && test ! -e /var/lib/dlock
-        dpkg -i /root/dlock-server_*.deb
+        dpkg -i /srv/dlock-server_*.deb
         grep -q '^state_file' /etc/dlock/dlockd.toml && ! grep -qx '# mine' /etc/dlock/dlockd.toml"
 }

@@ -75,6 +75,8 @@ pub struct ServerConfig {
     pub verbs: VerbsUse,
     /// Offer mapped memory to clients on this host, where verbs are not used.
     pub shm: bool,
+    /// The users, by their ids, whose clients may map it, beside this process's own and root.
+    pub shm_users: Vec<u32>,
     /// Offer command channels over TCP.
     pub tcp: bool,
     /// How long a client whose host has closed its connections keeps what it holds without a
@@ -126,6 +128,7 @@ impl Default for ServerConfig {
             tp_mode: 0,
             verbs: VerbsUse::Auto,
             shm: true,
+            shm_users: Vec::new(),
             tcp: true,
             absent_grace: Some(ABSENT_GRACE),
             orphans: Orphans::Lease,

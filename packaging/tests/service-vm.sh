@@ -17,14 +17,14 @@ After=basic.target
 Type=oneshot
 LimitMEMLOCK=infinity
 TimeoutStartSec=540
-StandardOutput=append:/root/said
-StandardError=append:/root/said
-ExecStart=/bin/bash /root/service.sh
+StandardOutput=append:/srv/said
+StandardError=append:/srv/said
+ExecStart=/bin/bash /srv/service.sh
 ExecStopPost=/bin/systemctl exit 0
 END
 export container=dlock
 timeout 570 unshare --pid --mount --uts --ipc --cgroup --fork sh -c \
     "mount -t proc proc $root/proc
     exec chroot $root /lib/systemd/systemd --system --unit=service-test.service --show-status=no" || true
-cat "$root/root/said"
-grep -q '^== done' "$root/root/said"
+cat "$root/srv/said"
+grep -q '^== done' "$root/srv/said"

@@ -77,22 +77,25 @@ set_key admin_for_group true
 check "restarts" systemctl restart dlockd
 check "offers shared memory" offers shm true
 check "dlock's own clients use it" as_dlock env DLOCK_FABRIC=shm dlock exec by-shm --wait 10 -- true
-check "alice may not map it, and uses tcp" as_alice dlock exec by-tcp --wait 10 -- true
+check "alice may not map it" sh -c '! setpriv --reuid alice --regid alice --init-groups env DLOCK_FABRIC=shm dlock exec by-shm --wait 10 -- true'
+check "and uses tcp" as_alice dlock exec by-tcp --wait 10 -- true
+set_key shm_users '["alice"]'
+check "restarts with alice among shm_users" systemctl restart dlockd
+check "alice maps it" as_alice env DLOCK_FABRIC=shm DLOCK_PRIMARY_USER=dlock dlock exec by-shm --wait 10 -- true
+check "not without her word" sh -c '! setpriv --reuid alice --regid alice --init-groups env DLOCK_FABRIC=shm dlock exec by-shm --wait 10 -- true'
 usermod -aG dlock alice
 check "of the group, alice asks the admin socket" as_alice dlock status
 
 # ---- upgrade in place, under load ----
 for fabric in tcp shm; do
-    as=as_alice
-    [ "$fabric" != shm ] || as=as_dlock
-    DLOCK_FABRIC=$fabric DLOCK_PRIMARIES=127.0.0.1 $as /root/load 21616 15 20 >/tmp/load 2>/tmp/load.log &
+    as_alice env DLOCK_FABRIC=$fabric DLOCK_PRIMARY_USER=dlock DLOCK_PRIMARIES=127.0.0.1 /srv/load 21616 15 20 >/tmp/load 2>/tmp/load.log &
     load=$!
     check "holds 20 locks over $fabric" until_true 10 grep -q holding /tmp/load
     before=$(main_pid)
     if [ "$fabric" = tcp ]; then
-        check "the next version is installed" dpkg -i /root/next/dlock-server.deb
+        check "the next version is installed" dpkg -i /srv/next/dlock-server.deb
     else
-        check "the version before is installed again" sh -c 'dpkg -i /root/dlock-server_*.deb'
+        check "the version before is installed again" sh -c 'dpkg -i /srv/dlock-server_*.deb'
     fi
     check "another process serves" until_true 20 is_another "$before"
     check "no lock is lost over $fabric" wait "$load"

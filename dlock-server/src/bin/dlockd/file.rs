@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dlock_core::limits;
+use dlock_fabric::users;
 use dlock_server::{CpuSet, Orphans, ServerConfig, StandbyConfig, VerbsUse};
 use log::LevelFilter;
 use serde::Deserialize;
@@ -72,6 +73,7 @@ struct Keys {
     tp_mode: Option<Spanned<u64>>,
     verbs: Option<Spanned<String>>,
     shm: Option<Spanned<bool>>,
+    shm_users: Option<Spanned<Vec<String>>>,
     tcp: Option<Spanned<bool>>,
     absent_grace_s: Option<Spanned<Grace>>,
     orphans: Option<Spanned<String>>,
@@ -163,6 +165,7 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     if let Some(what) = server.no_fabric() {
         return Err((last, what));
     }
+    set(&mut server.shm_users, keys.shm_users, |names| users::uids(&names.join(",")))?;
     set(&mut server.absent_grace, keys.absent_grace_s, |grace| match grace {
         Grace::Seconds(seconds) => Ok(Some(Duration::from_secs(seconds))),
         Grace::Word(word) if word == "forever" => Ok(None),
@@ -328,6 +331,7 @@ mod tests {
             ("ctrl_cpuset = \"\"\n", (1, 15), "no CPU"),
             ("clients_max = 1001\n", (1, 15), "1 to 1000"),
             ("clients_max = 0\n", (1, 15), "1 to 1000"),
+            ("shm_users = [\"no such user\"]\n", (1, 13), "no user"),
             ("tp_mode = 2\n", (1, 11), "0 to 1"),
             ("verbs = true\n", (1, 9), "string"),
             ("verbs = \"yes\"\n", (1, 9), "none of auto"),
