@@ -11,7 +11,7 @@ use dlock_server::VerbsUse;
 use log::LevelFilter;
 
 use crate::file::{self, Settings};
-use crate::sink::Format;
+use crate::format::Format;
 use crate::tls::{self, TlsPaths};
 
 const AFTER_HELP: &str = "\

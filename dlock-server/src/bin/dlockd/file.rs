@@ -14,8 +14,8 @@ use log::LevelFilter;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::format::Format;
 use crate::rules::RuleKeys;
-use crate::sink::Format;
 use crate::tls::TlsPaths;
 
 /// What a configuration says.

@@ -9,6 +9,7 @@
 
 mod args;
 mod file;
+mod format;
 mod rules;
 mod service;
 mod sink;

@@ -9,40 +9,13 @@
 
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde_json::json;
 
-/// How a message looks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// `Journal` where standard error is the journal, else `Text`.
-    #[default]
-    Auto,
-    /// For people.
-    Text,
-    /// For systemd's journal: the level as syslog(3) numbers it.
-    Journal,
-    /// For programs.
-    Json,
-}
-
-impl FromStr for Format {
-    type Err = &'static str;
-
-    fn from_str(word: &str) -> Result<Self, Self::Err> {
-        match word {
-            "auto" => Ok(Self::Auto),
-            "text" => Ok(Self::Text),
-            "journal" => Ok(Self::Journal),
-            "json" => Ok(Self::Json),
-            _ => Err("this is none of auto, text, journal, json"),
-        }
-    }
-}
+use crate::format::Format;
 
 struct Sink {
     started: Instant,
