@@ -16,7 +16,8 @@ foreach(part c s m)
   # Whole, because nothing refers to the exported names; what they do not need is dropped again.
   execute_process(COMMAND "${CC}" -shared -o "${TO}/${real}.new"
     -Wl,-soname,libdlock${part}.so.0 "-Wl,--version-script=${SYMBOLS}/dlock${part}.map"
-    -Wl,--gc-sections,--as-needed,-z,defs,-z,relro,-z,now,-z,noexecstack,--build-id=sha1 ${flags}
+    -Wl,--gc-sections,--as-needed,-z,defs,-z,relro,-z,now,-z,noexecstack,--build-id=sha1,--hash-style=both
+    ${flags}
     -Wl,--whole-archive "${archive}" -Wl,--no-whole-archive -lgcc_s -lpthread -ldl -lm -lc
     RESULT_VARIABLE failed)
   if(failed)

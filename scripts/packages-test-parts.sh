@@ -63,11 +63,13 @@ rpm_root() {
     for name in usr/lib64/libdlock{c,s,m}.so.0.0.1 usr/bin/dlock usr/bin/dlockd \
         usr/bin/dlock_{primary,client,client_object}_test; do
         hardened "$into/$name"
-        ! readelf -W -S "$into/$name" | grep -q '\.debug_info' || { echo "$name: not stripped"; false; }
+        ! readelf -W -S "$into/$name" | grep -qE '\.(debug_info|symtab)' || { echo "$name: not stripped"; false; }
     done
     for name in usr/bin/dlock_{primary,client,client_object}_test; do
         nm -D "$into/$name" | grep -q __stack_chk_fail
     done
+    # Where the debug information went.
+    rpm -qpl "$work"/rpm1/RPMS/*/umdk-debuginfo-*.rpm | grep -q '/libdlockc.so.0.0.1-.*\.debug$'
     rpm -qp --requires "${rpms[@]}" | sort -u
     rpm -qp --requires "$work"/rpm1/RPMS/*/umdk-dlock-devel-*.rpm | grep -q '^umdk-dlock-lib'
     LIB64=ON use_installed "$into" /usr lib64 "$into/usr/bin/dlockd" "$scratch/use-rpm"
@@ -135,7 +137,7 @@ deb_root() {
     local name
     for name in "$into"/usr/lib/*/libdlock{c,s,m}.so.0.0.1 "$into"/usr/bin/dlock{,d}; do
         hardened "$name"
-        ! readelf -W -S "$name" | grep -q '\.debug_info' || { echo "$name: not stripped"; false; }
+        ! readelf -W -S "$name" | grep -qE '\.(debug_info|symtab)' || { echo "$name: not stripped"; false; }
     done
     dpkg-deb -f "$work"/deb1/libdlock-dev_*.deb Depends | grep -q "libdlock0 (= $version-1)"
     use_installed "$into" /usr "lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)" "$into/usr/bin/dlockd" \

@@ -13,8 +13,8 @@ work=$(realpath -m "${DLOCK_PACKAGES:-$target_dir/packages-test}")
 mkdir -p "$work"
 scripts/setup.sh
 have apt-get || { echo "packages-test: runs on Debian, where both kinds of packages can be made" >&2; exit 1; }
-install_tools rpm debugedit rpmlint debhelper dpkg-dev fakeroot lintian debootstrap mandoc
-export -f hardened use_installed rust_first no_network install_tools archive tool_of
+install_tools rpm debugedit elfutils rpmlint debhelper dpkg-dev fakeroot lintian debootstrap
+export -f hardened use_installed rust_first no_network install_tools archive tool_of have
 export version root
 
 part() { # name seconds function: in a shell of its own that ends at the first failure

@@ -5,19 +5,19 @@
 #   install_tools NAME...   Debian packages of tools that are missing, if that is permitted
 #   archive FOLDER          the source archive, made there unless DLOCK_ARCHIVE names one; prints its path
 #   no_network COMMAND...   runs it where no network is
-#   version                 of the packages
+#   $version                of the packages
 
 # shellcheck disable=SC2154 # root is of lib.sh
 version=$(sed -n 's/^Version: *//p' "$root/umdk.spec")
 
-# Of each: the tool that shows whether it is there, and the package of Debian, and of Fedora.
+# The tool that shows whether a package is there.
 tool_of() {
     case $1 in
     rpm) echo rpmbuild ;;
     rpm-build) echo rpmbuild ;;
     debhelper) echo dh ;;
     dpkg-dev) echo dpkg-buildpackage ;;
-    mandoc) echo mandoc ;;
+    elfutils) echo eu-strip ;;
     *) echo "$1" ;;
     esac
 }

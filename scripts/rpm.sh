@@ -12,7 +12,7 @@
 begin
 out=$(realpath -m "${1:-$target_dir/rpm}")
 scripts/setup.sh
-if have apt-get; then install_tools rpm debugedit; else install_tools rpm-build; fi
+if have apt-get; then install_tools rpm debugedit elfutils; else install_tools rpm-build; fi
 rust_first
 
 nodeps=()
