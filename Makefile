@@ -9,10 +9,10 @@ DENY ?= auto
 SOAK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test soak check bench install fmt clean
+.PHONY: help setup build demo test soak check bench install dist rpm deb packages-test manuals fmt clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo "  make install PREFIX=/usr/local    where to install (DESTDIR= is put before it)"
 	@echo "  make bench BENCH_ARGS='--quick'   arguments for 'dlock bench'"
@@ -42,6 +42,22 @@ bench: ## Measure this machine: lock cycles, batches, hand-over, beside the raw 
 
 install: ## Install libraries, headers, dlockd and dlock under PREFIX
 	@DESTDIR=$(DESTDIR) scripts/install.sh $(PREFIX)
+
+dist: ## Source archive with all crates in it: builds without a network
+	@scripts/dist.sh
+
+rpm: ## RPM packages from that archive (installs rpm if it may)
+	@scripts/rpm.sh
+
+deb: ## Debian packages from that archive (installs debhelper if it may)
+	@scripts/deb.sh
+
+packages-test: ## Builds both twice, installs them in empty roots, and uses them: an hour
+	@scripts/packages-test.sh
+
+manuals: ## Write the manual pages and completions anew, from command lines, headers and documents
+	@DLOCK_WRITE_MANUALS=1 cargo test --quiet --locked -p dlock-manuals -p dlock-cli -p dlock-server \
+	    --lib --bins manuals
 
 fmt: ## Format the Rust code
 	@cargo fmt --all

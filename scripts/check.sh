@@ -50,14 +50,14 @@ else
 fi
 if have shellcheck; then
     step "scripts (shellcheck)" 120 \
-        shellcheck --external-sources .ci/run scripts/*.sh tests/rxe/*.sh tests/rxe/cases/*.sh \
+        shellcheck --external-sources .ci/run scripts/*.sh packaging/tests/*.sh tests/rxe/*.sh tests/rxe/cases/*.sh \
         tests/rxe/guest/*.sh tests/rxe/guest/rxe-link tests/rxe/bench/*.sh || true
 else
     skip "scripts (shellcheck)" "shellcheck is not installed"
 fi
 if have python3; then
     step "scripts (python)" 60 env PYTHONPYCACHEPREFIX="$scratch/python" \
-        python3 -m py_compile tests/rxe/vm tests/rxe/runner/*.py tests/rxe/bench/*.py || true
+        python3 -m py_compile packaging/vendor.py tests/rxe/vm tests/rxe/runner/*.py tests/rxe/bench/*.py || true
 else
     skip "scripts (python)" "python3 is not installed"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Installs libraries and headers (by CMake) and the programs: PREFIX, with DESTDIR before it.
+# Installs libraries, headers and programs by CMake, and documents: PREFIX, with DESTDIR before it.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 case ${1:-} in
@@ -12,12 +12,10 @@ case ${1:-} in
 esac
 begin
 scripts/setup.sh
-release_build -p dlock-cli -p dlock-server
-scripts/cmake-install.sh "$scratch/cmake" "$prefix"
+scripts/cmake-install.sh "$scratch/cmake" "$prefix" -DDLOCK_PROGRAMS=enable
 bin="${DESTDIR:-}$prefix/bin"
 doc="${DESTDIR:-}$prefix/share/doc/dlock"
-install -d "$bin" "$doc"
-install -m 755 "$target_dir/release/dlock" "$target_dir/release/dlockd" "$bin"
+install -d "$doc"
 install -m 644 dlock-server/dlockd.toml README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE docs/*.md "$doc"
 echo "installed: $bin/dlock, $bin/dlockd, ${DESTDIR:-}$prefix/lib64/libdlock*.so," \
-    "headers in ${DESTDIR:-}$prefix/include/ub/umdk/ulock/dlock"
+    "manuals, headers in ${DESTDIR:-}$prefix/include/ub/umdk/ulock/dlock"

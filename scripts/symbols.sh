@@ -22,7 +22,9 @@ compare() { # library, names
     local file="$libraries/lib$1.so" name=$1 soname wanted found
     shift
     wanted=$(printf '%s\n' "$@" | sort -u)
-    if ! found=$(nm -D --defined-only --format=posix "$file" | awk '{print $1}' | sort -u); then
+    # Without their versions, and without the versions themselves (A).
+    if ! found=$(nm -D --defined-only --format=posix "$file" |
+        awk '$2 != "A" { sub(/@.*/, "", $1); print $1 }' | sort -u); then
         echo "FAILED lib$name: cannot be read"
         return 1
     fi

@@ -49,6 +49,8 @@ if step "cmake build and install" 1500 scripts/cmake-install.sh "$scratch/cmake"
         skip "C and C++ programs, valgrind" "valgrind is not installed"
     fi
     step "exported symbols" 60 scripts/symbols.sh "$prefix" || true
+    step "packages, the quick part" 300 scripts/packages-quick.sh "$prefix" \
+        "$target_dir/debug/dlockd" || true
 else
     skip "C and C++ programs" "the libraries could not be installed"
 fi

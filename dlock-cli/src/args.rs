@@ -536,6 +536,13 @@ mod tests {
     }
 
     #[test]
+    fn manuals_and_completions_are_those_of_the_command_line() {
+        let program =
+            dlock_manuals::Program { name: "dlock", section: 1, document: "docs/dlock.md" };
+        dlock_manuals::check_program(program, Args::command());
+    }
+
+    #[test]
     fn a_command_without_dashes_is_refused() {
         let parse = |line: &str| Args::try_parse_from(line.split(' '));
         assert!(parse("dlock exec name --wait 0 -- true x").is_ok());

@@ -61,7 +61,10 @@ pub enum FabricError {
         source: io::Error,
     },
     /// The process on the other end of a Unix socket may not be trusted.
-    #[error("the peer runs as uid {uid}, not as this user or root; check who owns the primary")]
+    #[error(
+        "the peer runs as uid {uid}, not as this user or root; check who owns the primary, and \
+         name that user in DLOCK_PRIMARY_USER if it may be trusted"
+    )]
     Peer {
         /// Its user.
         uid: u32,

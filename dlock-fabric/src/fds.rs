@@ -180,6 +180,11 @@ impl Credentials {
         self.may_share_with(me)
     }
 
+    /// The same, or it is one of these users.
+    pub fn may_share_or_is_of(self, users: &[u32]) -> bool {
+        self.may_share() || users.contains(&self.uid)
+    }
+
     fn may_share_with(self, me: u32) -> bool {
         self.uid == me || self.uid == 0 || me == 0
     }
@@ -390,6 +395,7 @@ mod tests {
         assert!(peer(0).may_share_with(1_000));
         assert!(peer(1_000).may_share_with(0));
         assert!(!peer(1_001).may_share_with(1_000));
+        assert!(peer(u32::MAX).may_share_or_is_of(&[1, u32::MAX]));
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod tcp;
 pub mod threads;
 pub mod tls;
 pub mod tls_session;
+pub mod users;
 pub mod verbs;
 
 pub use dlock_core::clock::ClockEstimate;

@@ -60,8 +60,24 @@ impl ShmExecutor {
     /// `Connect`, `Peer` (the primary runs as somebody else), `TimedOut`, `Refused`, or the
     /// memory is not as announced.
     pub fn attach(sock_name: &[u8], attach: &Attach) -> Result<Self, FabricError> {
+        Self::attach_trusting(sock_name, attach, &[])
+    }
+
+    /// As [`attach`](Self::attach), and the primary may run as one of these users.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn attach_trusting(
+        sock_name: &[u8],
+        attach: &Attach,
+        users: &[u32],
+    ) -> Result<Self, FabricError> {
         let socket = OwnedFd::from(net::connect_abstract(sock_name)?);
-        Self::attach_on(socket, attach)
+        let peer = Credentials::of_peer(socket.as_fd()).map_err(FabricError::Handshake)?;
+        if !peer.may_share_or_is_of(users) {
+            return Err(FabricError::Peer { uid: peer.uid });
+        }
+        Self::attach_to(socket, attach)
     }
 
     /// Attaches over a connected Unix stream socket.
@@ -73,6 +89,10 @@ impl ShmExecutor {
         if !peer.may_share() {
             return Err(FabricError::Peer { uid: peer.uid });
         }
+        Self::attach_to(socket, attach)
+    }
+
+    fn attach_to(socket: OwnedFd, attach: &Attach) -> Result<Self, FabricError> {
         let deadline = deadline_in(net::CONNECT_WAIT);
         let attach = Attach { fabric: FabricKind::Shm, verbs: None, ..*attach };
         let (attached, fds) = handshake::attach_shm(socket.as_fd(), &attach, deadline)?;

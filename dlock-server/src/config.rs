@@ -75,6 +75,8 @@ pub struct ServerConfig {
     pub verbs: VerbsUse,
     /// Offer mapped memory to clients on this host, where verbs are not used.
     pub shm: bool,
+    /// The users, by their ids, whose clients may map it, beside this process's own and root.
+    pub shm_users: Vec<u32>,
     /// Offer command channels over TCP.
     pub tcp: bool,
     /// How long a client whose host has closed its connections keeps what it holds without a
@@ -105,6 +107,8 @@ pub struct ServerConfig {
     pub objects_max: usize,
     /// Where the admin endpoint's Unix socket is made; `None`: no admin endpoint.
     pub admin_socket: Option<PathBuf>,
+    /// The group of this process may use it, too.
+    pub admin_for_group: bool,
     /// Where the last epoch is kept, so that epochs never go back even if the clock does; and, in a
     /// file beside it with `.clients` at the end of its name, who the clients are: a primary that
     /// finds some there recovers what they hold before it serves.
@@ -124,6 +128,7 @@ impl Default for ServerConfig {
             tp_mode: 0,
             verbs: VerbsUse::Auto,
             shm: true,
+            shm_users: Vec::new(),
             tcp: true,
             absent_grace: Some(ABSENT_GRACE),
             orphans: Orphans::Lease,
@@ -136,6 +141,7 @@ impl Default for ServerConfig {
             locks_max: limits::LOCKS_MAX,
             objects_max: limits::OBJECTS_MAX,
             admin_socket: None,
+            admin_for_group: false,
             state_file: None,
         }
     }

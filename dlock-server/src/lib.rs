@@ -13,6 +13,7 @@
 //! nothing behind and says in one line what to do; [`Server::stop`] takes less than a second.
 #![forbid(unsafe_code)]
 
+mod admin_socket;
 mod capacity;
 mod channel;
 mod command;

@@ -3,9 +3,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -25,6 +23,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, Notify};
 
+use crate::admin_socket::AdminSocket;
 use crate::capacity::{Bound, Capacity, Needs};
 use crate::channel::CHANNELS_MAX;
 use crate::command::{self, Worker};
@@ -98,8 +97,7 @@ impl Server {
         let setting = Setting { config: &config, device: device.as_ref() };
         let transports = transport::open_all(&setting)?;
         let offers = Offers::of(&transports);
-        let admin = config.admin_socket.as_deref().map(AdminSocket::open).transpose()?;
-        let (admin, admin_listener) = match admin {
+        let (admin, admin_listener) = match AdminSocket::of(&config)? {
             Some((socket, listener)) => (Some(socket), Some(listener)),
             None => (None, None),
         };
@@ -248,6 +246,19 @@ impl Server {
     /// Waits until it has ended although nobody stopped it; why is in the log.
     pub async fn ended(&self) {
         self.ended.notified().await;
+    }
+
+    /// Waits until the control thread and the command thread have both answered: they serve, or the
+    /// control thread knows that the other waits for its device. `false`: it ends.
+    pub async fn responds(&self) -> bool {
+        let mailbox = self.mailbox.clone();
+        let asked = self.control.spawn(async move {
+            let event = |reply: oneshot::Sender<()>| {
+                Event::Ask(Box::new(move |_, _| _ = reply.send(()))) // whoever asked may be gone
+            };
+            mailbox.ask_unless_out(event).await.is_ok()
+        });
+        asked.await.unwrap_or(false)
     }
 
     /// The debug counters (`debug_stats_code` of the C API), by their numbers: see
@@ -489,49 +500,6 @@ pub(crate) fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
     bind().map_err(|source| StartError::listen(addr, source))
 }
 
-/// The file of the admin endpoint, removed when it is dropped.
-#[derive(Debug)]
-pub(crate) struct AdminSocket {
-    path: PathBuf,
-    inode: u64,
-}
-
-impl AdminSocket {
-    pub(crate) fn open(path: &Path) -> Result<(Self, UnixListener), StartError> {
-        Self::bind(path)
-            .map_err(|source| StartError::AdminSocket { path: path.to_path_buf(), source })
-    }
-
-    fn bind(path: &Path) -> io::Result<(Self, UnixListener)> {
-        // A primary that was killed leaves its socket; one that runs answers there.
-        if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-            match UnixStream::connect(path) {
-                Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    std::fs::remove_file(path)?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let listener = UnixListener::bind(path)?;
-        let inode = std::fs::symlink_metadata(path)?.ino();
-        let socket = Self { path: path.to_path_buf(), inode };
-        // Until here others may connect, but their credentials are checked as well.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        Ok((socket, listener))
-    }
-}
-
-impl Drop for AdminSocket {
-    fn drop(&mut self) {
-        // Only if it is still this one: somebody may have put another in its place.
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
-            let _ = std::fs::remove_file(&self.path); // left behind, it is found to be stale
-        }
-    }
-}
-
 /// Starts a thread that pins itself, prepares, and then works with what it has prepared; gives
 /// back what `prepare` hands out.
 fn spawn<T, W>(
@@ -596,5 +564,36 @@ fn begin<T: Clone, W>(
 fn join(thread: JoinHandle<()>) {
     if thread.join().is_err() {
         log::error!("a thread of the primary has ended by a panic");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::timeout;
+
+    #[test]
+    fn a_primary_whose_command_thread_hangs_does_not_respond() {
+        let server = Server::start(ServerConfig { port: 0, ..ServerConfig::default() }).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let responds = |wait_ms| {
+            let wait = Duration::from_millis(wait_ms);
+            runtime.block_on(async { timeout(wait, server.responds()).await })
+        };
+        assert_eq!(responds(60_000), Ok(true));
+        let (release, held) = sync_channel::<()>(0);
+        let (begun, begins) = sync_channel(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                server.look(move |_, _| {
+                    begun.send(()).unwrap();
+                    held.recv().unwrap();
+                })
+            });
+            begins.recv().unwrap();
+            assert!(responds(100).is_err(), "nobody is there to answer");
+            release.send(()).unwrap();
+            assert_eq!(responds(60_000), Ok(true));
+        });
     }
 }

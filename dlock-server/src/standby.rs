@@ -38,6 +38,7 @@ use serde_json::{json, Value};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
+use crate::admin_socket::AdminSocket;
 use crate::config::ServerConfig;
 use crate::control::lines::{self, failure, Answers};
 use crate::control::wire::{self, Reader, LEN_MAX};
@@ -45,7 +46,7 @@ use crate::error::StartError;
 use crate::roster::{
     has_ended, list_of, owner, resolved, signature, Ownership, Place, Taking, Whose,
 };
-use crate::server::{listen, AdminSocket, Server};
+use crate::server::{listen, Server};
 
 /// Between two looks whether the process of the primary has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -436,9 +437,9 @@ struct Admin {
 
 impl Admin {
     fn open(config: &ServerConfig, post: &Arc<Post>) -> Result<Option<Self>, StartError> {
-        let Some(path) = config.admin_socket.as_deref() else { return Ok(None) };
-        let failed = |source| StartError::AdminSocket { path: path.to_path_buf(), source };
-        let (socket, listener) = AdminSocket::open(path)?;
+        let Some((socket, listener)) = AdminSocket::of(config)? else { return Ok(None) };
+        let path = config.admin_socket.clone().unwrap_or_default();
+        let failed = |source| StartError::AdminSocket { path, source };
         let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
         let task = tokio::spawn(lines::serve(listener, post.clone()));
         Ok(Some(Self { task, _socket: socket }))

@@ -161,7 +161,8 @@ build_all() {
 symbols_are() { # LIBRARY NAMES...
     local library=$1
     shift
-    nm -D --defined-only "$lib/$library" | awk '{print $3}' | sort >"$work/symbols"
+    nm -D --defined-only "$lib/$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' |
+        sort >"$work/symbols"
     printf '%s\n' "$@" | sort | diff - "$work/symbols"
 }
 

@@ -4,10 +4,13 @@
 use std::sync::Arc;
 
 use dlock_core::control::FabricKind;
-use dlock_fabric::{FabricError, ShmExecutor};
+use dlock_fabric::{users, FabricError, ShmExecutor};
 use log::Level;
 
 use super::{failure_of, Attached, Fabric, Place};
+
+/// Names the user of a primary, where that is not the client's own: the service's is `dlock`.
+const PRIMARY_USER_VARIABLE: &str = "DLOCK_PRIMARY_USER";
 
 pub(super) static FABRIC: Fabric = Fabric {
     kind: FabricKind::Shm,
@@ -21,6 +24,16 @@ pub(super) static FABRIC: Fabric = Fabric {
 
 fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
     let socket = place.session.offers.place(FabricKind::Shm).unwrap_or_default();
-    let exec = ShmExecutor::attach(socket, &place.request(FabricKind::Shm))?;
+    let request = place.request(FabricKind::Shm);
+    let exec = ShmExecutor::attach_trusting(socket, &request, &trusted())?;
     Ok(Attached { exec: Arc::new(exec), verbs: None })
+}
+
+/// The users beside this one and root as which a primary may run whose memory is mapped.
+fn trusted() -> Vec<u32> {
+    let Ok(list) = std::env::var(PRIMARY_USER_VARIABLE) else { return Vec::new() };
+    users::uids(&list).unwrap_or_else(|why| {
+        log::warn!("{PRIMARY_USER_VARIABLE} is not used: {why}");
+        Vec::new()
+    })
 }

@@ -2,8 +2,8 @@
 //! shm: clients on this host map the lock memory, and execute their chains themselves.
 //!
 //! ```text
-//!   abstract Unix socket ─▶ the same user, or either is root? ─▶ Attach ─▶ the memory, as
-//!                                                                          descriptors
+//!   abstract Unix socket ─▶ the same user, one that is named, or either is root? ─▶ Attach
+//!                                                     ─▶ the memory, as descriptors
 //!   the socket stays open: messages; its client is fenced when its process has ended
 //! ```
 
@@ -33,13 +33,16 @@ pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> 
         return Ok(None);
     }
     let (listener, name) = listen_unix()?;
-    Ok(Some(Opened { transport: Arc::new(Shm { name }), listener: Some(listener) }))
+    let users = setting.config.shm_users.clone();
+    Ok(Some(Opened { transport: Arc::new(Shm { name, users }), listener: Some(listener) }))
 }
 
 #[derive(Debug)]
 struct Shm {
     /// Of the socket, in the abstract namespace.
     name: Vec<u8>,
+    /// Who may map the memory, beside this user and root.
+    users: Vec<u32>,
 }
 
 impl Transport for Shm {
@@ -52,7 +55,7 @@ impl Transport for Shm {
     }
 
     fn accept(&self, connection: Box<dyn Conn>) -> Accepting<'_> {
-        Box::pin(may_share(connection))
+        Box::pin(may_share(&self.users, connection))
     }
 
     fn admit<'a>(
@@ -72,9 +75,9 @@ impl Transport for Shm {
 }
 
 /// Whether the peer may have the memory: it could write any word of it.
-async fn may_share(mut connection: Box<dyn Conn>) -> Option<Box<dyn Conn>> {
+async fn may_share(users: &[u32], mut connection: Box<dyn Conn>) -> Option<Box<dyn Conn>> {
     match Credentials::of_peer(connection.socket()) {
-        Ok(peer) if peer.may_share() => Some(connection),
+        Ok(peer) if peer.may_share_or_is_of(users) => Some(connection),
         Ok(peer) => {
             let uid = peer.uid;
             limited!(

@@ -23,6 +23,9 @@ pub mod sealed;
 mod tape;
 pub mod tls_bytes;
 // what dlockd reads its configuration with (config.rs) looks for these here
+#[path = "../../../dlock-server/src/bin/dlockd/format.rs"]
+#[allow(dead_code)]
+mod format;
 #[path = "../../../dlock-server/src/bin/dlockd/rules.rs"]
 #[allow(dead_code)]
 mod rules;

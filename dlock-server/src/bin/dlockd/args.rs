@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Parser;
@@ -10,6 +11,7 @@ use dlock_server::VerbsUse;
 use log::LevelFilter;
 
 use crate::file::{self, Settings};
+use crate::format::Format;
 use crate::tls::{self, TlsPaths};
 
 const AFTER_HELP: &str = "\
@@ -20,8 +22,8 @@ When it serves, dlockd prints one line on standard output:
   dlockd ready: listening on ADDR:PORT, offering ..., epoch N, pid N, room for N clients
 With --standby-of it prints another one first, when it waits:
   dlockd standby: of ADDR:PORT, pid N
-SIGTERM and SIGINT stop it. With TLS, SIGHUP loads certificates, keys and revocation lists again,
-as does a change of the files.
+SIGTERM and SIGINT stop it. With TLS, SIGHUP loads certificates, keys, revocation lists and rules
+again; without TLS it stops it, too, unless it runs as a service of systemd.
 
 Exit codes:
   0  stopped by a signal, or the configuration checked is valid
@@ -95,6 +97,10 @@ pub(crate) struct Args {
     /// What to tell on standard error: off, error, warn, info, debug, trace [default: info]
     #[arg(long, value_name = "LEVEL", value_parser = file::log_level)]
     log_level: Option<LevelFilter>,
+    /// How: text, journal (levels for systemd's journal), json (an object for each message), auto
+    /// (journal where standard error is the journal, else text) [default: auto]
+    #[arg(long, value_name = "FORMAT", value_parser = Format::from_str)]
+    log_format: Option<Format>,
 }
 
 impl Args {
@@ -128,6 +134,7 @@ impl Args {
         }
         replace(&mut settings.standby.fence, &self.fence_command);
         settings.log_level = self.log_level.unwrap_or(settings.log_level);
+        settings.log_format = self.log_format.unwrap_or(settings.log_format);
         settings.insecure |= self.insecure;
         settings.server.tls = self.tls.over(settings.tls.clone()).load()?;
         tls::check(settings.server.bind, settings.server.tls.as_ref(), settings.insecure)?;
@@ -156,5 +163,18 @@ impl Args {
 fn replace<T: Clone>(setting: &mut Option<T>, given: &Option<T>) {
     if given.is_some() {
         setting.clone_from(given);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn manuals_and_completions_are_those_of_the_command_line() {
+        let program =
+            dlock_manuals::Program { name: "dlockd", section: 8, document: "docs/dlockd.md" };
+        dlock_manuals::check_program(program, Args::command());
     }
 }

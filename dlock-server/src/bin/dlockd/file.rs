@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dlock_core::limits;
+use dlock_fabric::users;
 use dlock_server::{CpuSet, Orphans, ServerConfig, StandbyConfig, VerbsUse};
 use log::LevelFilter;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::format::Format;
 use crate::rules::RuleKeys;
 use crate::tls::TlsPaths;
 
@@ -26,6 +28,7 @@ pub(crate) struct Settings {
     /// Listening where strangers can connect without TLS is wanted.
     pub(crate) insecure: bool,
     pub(crate) log_level: LevelFilter,
+    pub(crate) log_format: Format,
 }
 
 /// What is said of a primary whose place is taken.
@@ -51,7 +54,8 @@ impl Default for Settings {
         let StandbyConfig { silence, fence, .. } = StandbyConfig::of(nowhere);
         let standby = Standby { of: None, silence, fence };
         let (server, tls) = (ServerConfig::default(), TlsPaths::default());
-        Self { server, standby, tls, insecure: false, log_level: LevelFilter::Info }
+        let (log_level, log_format) = (LevelFilter::Info, Format::default());
+        Self { server, standby, tls, insecure: false, log_level, log_format }
     }
 }
 
@@ -69,6 +73,7 @@ struct Keys {
     tp_mode: Option<Spanned<u64>>,
     verbs: Option<Spanned<String>>,
     shm: Option<Spanned<bool>>,
+    shm_users: Option<Spanned<Vec<String>>>,
     tcp: Option<Spanned<bool>>,
     absent_grace_s: Option<Spanned<Grace>>,
     orphans: Option<Spanned<String>>,
@@ -78,11 +83,13 @@ struct Keys {
     objects_max: Option<Spanned<u64>>,
     frames_per_second_max: Option<Spanned<u64>>,
     admin_socket: Option<PathBuf>,
+    admin_for_group: Option<bool>,
     state_file: Option<PathBuf>,
     standby_of: Option<Spanned<String>>,
     standby_silence_ms: Option<u64>,
     fence_command: Option<Spanned<String>>,
     log_level: Option<Spanned<String>>,
+    log_format: Option<Spanned<String>>,
     insecure: Option<bool>,
     tls: Option<TlsPaths>,
     rules: Option<Vec<RuleKeys>>,
@@ -158,6 +165,7 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     if let Some(what) = server.no_fabric() {
         return Err((last, what));
     }
+    set(&mut server.shm_users, keys.shm_users, |names| users::uids(&names.join(",")))?;
     set(&mut server.absent_grace, keys.absent_grace_s, |grace| match grace {
         Grace::Seconds(seconds) => Ok(Some(Duration::from_secs(seconds))),
         Grace::Word(word) if word == "forever" => Ok(None),
@@ -178,6 +186,7 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     set(&mut server.locks_max, keys.locks_max, limit(limits::LOCKS_MAX))?;
     set(&mut server.objects_max, keys.objects_max, limit(limits::OBJECTS_MAX))?;
     server.admin_socket = keys.admin_socket;
+    server.admin_for_group = keys.admin_for_group.unwrap_or(server.admin_for_group);
     server.state_file = keys.state_file;
     let standby = &mut settings.standby;
     set(&mut standby.of, keys.standby_of, |text| match text.parse::<SocketAddr>() {
@@ -197,6 +206,7 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
         within(frames, 1, u32::MAX as usize).map(|frames| frames as u32)
     })?;
     set(&mut settings.log_level, keys.log_level, |level| log_level(&level))?;
+    set(&mut settings.log_format, keys.log_format, |format| format.parse())?;
     settings.insecure = keys.insecure.unwrap_or_default();
     settings.tls = keys.tls.unwrap_or_default();
     let rules = keys.rules.unwrap_or_default().into_iter().map(RuleKeys::rule);
@@ -321,6 +331,7 @@ mod tests {
             ("ctrl_cpuset = \"\"\n", (1, 15), "no CPU"),
             ("clients_max = 1001\n", (1, 15), "1 to 1000"),
             ("clients_max = 0\n", (1, 15), "1 to 1000"),
+            ("shm_users = [\"no such user\"]\n", (1, 13), "no user"),
             ("tp_mode = 2\n", (1, 11), "0 to 1"),
             ("verbs = true\n", (1, 9), "string"),
             ("verbs = \"yes\"\n", (1, 9), "none of auto"),
@@ -329,6 +340,7 @@ mod tests {
             ("orphans = \"never\"\n", (1, 11), "neither"),
             ("device = \"no_such_device\"\n", (1, 10), "no_such_device"),
             ("log_level = \"loud\"\n", (1, 13), "off, error"),
+            ("log_format = \"xml\"\n", (1, 14), "none of auto"),
             ("sleep_mode = maybe\n", (1, 14), ""),
             ("port = 1\nport = 2\n", (2, 1), "duplicate"),
             ("[section]\n", (1, 2), "section"),

@@ -2,17 +2,21 @@
 //! `dlockd`: runs one dlock primary until it is told to stop.
 //!
 //! Standard output has one line, when it serves; everything else goes to standard error. SIGTERM
-//! and SIGINT stop it; with TLS, SIGHUP loads certificates, keys and rules again. A broken internal
-//! invariant ends the process at once: a primary that is half dead would hold its clients up.
+//! and SIGINT stop it; with TLS, and as a service, SIGHUP loads certificates, keys and rules again.
+//! A broken internal invariant ends the process at once: a primary that is half dead would hold its
+//! clients up.
 #![forbid(unsafe_code)]
 
 mod args;
 mod file;
+mod format;
 mod rules;
+mod service;
 mod sink;
 mod tls;
 
 use std::io::{self, Write};
+use std::pin::pin;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -22,6 +26,7 @@ use rustix::process::Signal;
 use tokio::signal::unix::{signal, SignalKind};
 
 use args::Args;
+use service::Manager;
 
 /// The primary could not be started.
 const START_FAILED: u8 = 1;
@@ -38,7 +43,7 @@ fn main() -> ExitCode {
         say(&format!("{}: the configuration is valid", args.source()));
         return ExitCode::SUCCESS;
     }
-    sink::install(settings.log_level);
+    sink::install(settings.log_level, settings.log_format);
     abort_on_panic();
     match run(settings, &args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -62,16 +67,20 @@ fn run(settings: file::Settings, args: &Args) -> Result<(), String> {
         let mut interrupt = handler(SignalKind::interrupt())?;
         // a write beyond a limit of the size of files fails then, as one to a full disk does
         let _too_large = handler(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
-        // with TLS it means that files have changed, else the end, as to any process
+        let manager = Manager::of_this_process();
+        // with TLS and for a service manager it means that files have changed, else the end, as to
+        // any process
         let mut hangup = handler(SignalKind::hangup())?;
-        let reloads = settings.server.tls.is_some();
+        let reloads = settings.server.tls.is_some() || manager.is_there();
         let mut rules = settings.server.rules.len();
         let started = match settings.standby() {
             None => Server::start(settings.server),
             Some(standby) => {
                 say(&format!("dlockd standby: of {}, pid {}", standby.of, std::process::id()));
+                manager.ready(&format!("waits for the place of the primary at {}", standby.of));
                 tokio::select! {
                     started = stand_by(settings.server, standby) => started,
+                    () = manager.watches_standby() => unreachable!("it pings without end"),
                     _ = terminate.recv() => return Ok(()),
                     _ = interrupt.recv() => return Ok(()),
                     _ = hangup.recv(), if !reloads => return Ok(()),
@@ -89,6 +98,9 @@ fn run(settings: file::Settings, args: &Args) -> Result<(), String> {
             "dlockd ready: listening on {address}, offering {fabrics}, epoch {epoch}, pid {pid}, \
              room for {room} clients{verbs}"
         ));
+        let status = format!("serves on {address} over {fabrics}, epoch {epoch}");
+        manager.ready(&status);
+        let mut watch = pin!(manager.watches(&server));
         let name = loop {
             tokio::select! {
                 _ = terminate.recv() => break "SIGTERM",
@@ -97,17 +109,19 @@ fn run(settings: file::Settings, args: &Args) -> Result<(), String> {
                     if !reloads {
                         break "SIGHUP";
                     }
+                    manager.reloading();
                     reload_rules(&server, args, &mut rules);
                     server.reload_tls();
+                    manager.ready(&status);
                 }
+                () = &mut watch => unreachable!("it pings without end"),
                 () = server.ended() => {
-                    server.stop();
                     return Err("the primary has ended by itself: see the log".to_string());
                 }
             }
         };
         log::info!("{name}: stopping");
-        server.stop();
+        manager.stopping();
         Ok(())
     })
 }

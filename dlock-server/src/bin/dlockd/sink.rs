@@ -1,14 +1,52 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages on standard error: seconds since the start, level, text.
+//! Messages on standard error, one line each.
+//!
+//! ```text
+//!   text      [     1.234] WARN  message        seconds since the start
+//!   journal   <4>message                        for systemd's journal, which has the time
+//!   json      {"time":1732557600.123456,"level":"warn","target":"dlock_server::…","message":"…"}
+//! ```
 
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use log::{LevelFilter, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use serde_json::json;
+
+use crate::format::Format;
 
 struct Sink {
     started: Instant,
+    format: Format,
+}
+
+impl Sink {
+    fn line(&self, record: &Record<'_>) -> String {
+        let level = record.level();
+        match self.format {
+            Format::Auto | Format::Text => {
+                let time_s = self.started.elapsed().as_secs_f64();
+                format!("[{time_s:10.3}] {:5} {}\n", level.as_str(), record.args())
+            }
+            // A line is a message there, so that each line of a message has the level.
+            Format::Journal => {
+                let text = record.args().to_string();
+                text.lines().map(|line| format!("<{}>{line}\n", syslog(level))).collect()
+            }
+            Format::Json => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let line = json!({
+                    "time": since.as_micros() as f64 / 1e6,
+                    "level": level.as_str().to_lowercase(),
+                    "target": record.target(),
+                    "message": record.args().to_string(),
+                });
+                format!("{line}\n")
+            }
+        }
+    }
 }
 
 impl Log for Sink {
@@ -18,12 +56,9 @@ impl Log for Sink {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            let time_s = self.started.elapsed().as_secs_f64();
-            let level = record.level().as_str();
             // One write per line, so that lines of two threads do not mix; nobody to tell if
             // standard error is closed.
-            let line = format!("[{time_s:10.3}] {level:5} {}\n", record.args());
-            let _ = io::stderr().write_all(line.as_bytes());
+            let _ = io::stderr().write_all(self.line(record).as_bytes());
         }
     }
 
@@ -31,9 +66,54 @@ impl Log for Sink {
 }
 
 /// Sends the messages of this process to standard error.
-pub(crate) fn install(level: LevelFilter) {
+pub(crate) fn install(level: LevelFilter, format: Format) {
     static SINK: OnceLock<Sink> = OnceLock::new();
+    let format = match format {
+        Format::Auto if is_journal() => Format::Journal,
+        format => format,
+    };
     // Fails only if there is a sink already, and this program installs one.
-    let _ = log::set_logger(SINK.get_or_init(|| Sink { started: Instant::now() }));
+    let _ = log::set_logger(SINK.get_or_init(|| Sink { started: Instant::now(), format }));
     log::set_max_level(level);
+}
+
+/// Whether standard error goes to the journal: systemd names that file, and a redirection replaces
+/// it.
+fn is_journal() -> bool {
+    let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
+    let found = std::fs::metadata("/proc/self/fd/2");
+    found.is_ok_and(|file| named == format!("{}:{}", file.dev(), file.ino()))
+}
+
+/// The priority of syslog(3).
+fn syslog(level: Level) -> u8 {
+    match level {
+        Level::Error => 3,
+        Level::Warn => 4,
+        Level::Info => 6,
+        Level::Debug | Level::Trace => 7,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(format: Format, text: &str) -> String {
+        let sink = Sink { started: Instant::now(), format };
+        let args = format_args!("{text}");
+        sink.line(&Record::builder().level(Level::Warn).target("here").args(args).build())
+    }
+
+    #[test]
+    fn each_format_has_the_level_and_the_text() {
+        assert!(line(Format::Text, "a message").ends_with("] WARN  a message\n"));
+        assert_eq!(line(Format::Journal, "one\ntwo"), "<4>one\n<4>two\n");
+        let json = line(Format::Json, "one\n\"two\"");
+        assert_eq!(json.matches('\n').count(), 1, "{json}");
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(value["message"], "one\n\"two\"");
+        assert_eq!((&value["level"], &value["target"]), (&json!("warn"), &json!("here")));
+        assert!(value["time"].as_f64().unwrap() > 1e9);
+    }
 }

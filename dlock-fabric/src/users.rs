@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Users by name or number, as operators write them.
+
+use std::fs;
+
+/// Where names are looked up. Users that only a directory service knows are written as numbers.
+const PASSWD: &str = "/etc/passwd";
+/// Users of a list.
+const USERS_MAX: usize = 64;
+
+/// The ids of users, with commas between them: `postgres,1001`.
+///
+/// # Errors
+/// What is wrong, and what to do.
+pub fn uids(list: &str) -> Result<Vec<u32>, String> {
+    let names: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    if names.len() > USERS_MAX {
+        return Err(format!("{} users are too many: at most {USERS_MAX}", names.len()));
+    }
+    names.into_iter().map(uid).collect()
+}
+
+/// The id of one user.
+///
+/// # Errors
+/// There is none of that name in `/etc/passwd`.
+pub fn uid(name: &str) -> Result<u32, String> {
+    if let Ok(uid) = name.parse() {
+        return Ok(uid);
+    }
+    let passwd = fs::read_to_string(PASSWD).map_err(|error| format!("{PASSWD}: {error}"))?;
+    uid_in(&passwd, name).ok_or_else(|| {
+        let name = name.escape_debug();
+        format!("there is no user \"{name}\" in {PASSWD}: write the number of the user")
+    })
+}
+
+fn uid_in(passwd: &str, name: &str) -> Option<u32> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_named_or_numbered() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\npostgres:x:26:26::/var/lib/pgsql:/bin/sh\n";
+        assert_eq!(uid_in(passwd, "postgres"), Some(26));
+        assert_eq!(uid_in(passwd, "post"), None);
+        assert_eq!(uids("root, 1001,").unwrap(), [0, 1001]);
+        assert!(uids("no\nsuch").unwrap_err().contains("no user \"no\\nsuch\""));
+        assert!(uids(&"1,".repeat(65)).is_err());
+    }
+}

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# What can be checked of the packages in seconds, without making them: PREFIX (installed by
+# cmake-install.sh) DLOCKD. The rest is scripts/packages-test.sh.
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/packages.sh
+. "$root/scripts/packages.sh"
+prefix=$1 dlockd=$2
+begin
+done_well=0 failures=0 omitted=0
+
+check() { # name command...
+    local name=$1 rc
+    shift
+    # Not in a condition, where a failing line of a function would not end it.
+    set +e
+    (set -e; "$@") >"$scratch/check.log" 2>&1 </dev/null
+    rc=$?
+    set -e
+    case $rc in
+    0) done_well=$((done_well + 1)) && echo "ok      $name" ;;
+    77) omitted=$((omitted + 1)) && echo "skipped $name: $(tail -n 1 "$scratch/check.log")" ;;
+    *) failures=$((failures + 1)) && echo "FAILED  $name" && sed 's/^/        /' "$scratch/check.log" ;;
+    esac
+}
+
+needs() {
+    have "$1" || { echo "$1 is not installed"; exit 77; }
+}
+
+one_version() {
+    local found
+    for found in "$(sed -n 's/^project(umdk_dlock[a-z_]* VERSION \([0-9.]*\) .*/\1/p' CMakeLists.txt)" \
+        "$(sed -n 's/^project(umdk_dlock[a-z_]* VERSION \([0-9.]*\) .*/\1/p' cmake/CMakeLists.txt)" \
+        "$(sed -n '1s/^dlock (\([0-9.]*\)-.*/\1/p' packaging/debian/changelog)"; do
+        [ "$found" = "$version" ] || { echo "'$found' beside $version of umdk.spec"; return 1; }
+    done
+}
+
+no_downgrade() {
+    local name before release
+    while read -r name before release; do
+        case $name in '#'*|'') continue ;; esac
+        [ "$(printf '%s\n%s\n' "$before-$release" "$version-1" | sort -V | tail -n 1)" = "$version-1" ] ||
+            { echo "$name $before-$release is newer"; return 1; }
+        grep -q "^%package ${name#umdk-}\$" umdk.spec || { echo "there is no $name any more"; return 1; }
+    done <packaging/previous.txt
+}
+
+libraries_are_hardened() {
+    local part
+    for part in c s m; do hardened "$prefix/lib64/libdlock$part.so"; done
+    hardened "$dlockd"
+}
+
+symbols_have_versions() {
+    local part
+    for part in c s m; do
+        ! nm -D --defined-only "$prefix/lib64/libdlock$part.so" | grep -v ' A ' |
+            grep -v '@@DLOCK_26\.06$' || return 1
+    done
+}
+
+# A program that was linked with libraries without versions: those of the original, and ours of before.
+an_old_program_runs() {
+    local name
+    for name in dserver_lib_init dserver_lib_deinit server_start; do
+        echo "int $name(void) { return 0; }"
+    done >"$scratch/old.c"
+    cc -shared -fPIC -Wl,-soname,libdlocks.so.0 "$scratch/old.c" -o "$scratch/libdlocks.so"
+    c++ packaging/tests/primary.cpp -I include -L "$scratch" -ldlocks -o "$scratch/old"
+    ! readelf -W -V "$scratch/old" | grep -q DLOCK_26 || { echo "it has versions"; return 1; }
+    LD_LIBRARY_PATH="$prefix/lib64" "$scratch/old" >"$scratch/said" 2>&1
+    grep -qx 'refused: -1' "$scratch/said" || { cat "$scratch/said"; return 1; }
+    ! grep -q 'version information' "$scratch/said"
+}
+
+the_unit_is_tight() {
+    needs systemd-analyze
+    local unit="$scratch/dlockd.service" exposure
+    sed "s#@DLOCK_BIN@#${dlockd%/*}#; s#@DLOCK_ETC@#/etc#" packaging/service/dlockd.service.in >"$unit"
+    systemd-analyze --man=no verify "$unit" || { echo "systemd-analyze verify refuses it"; return 1; }
+    systemd-analyze security --offline=true "$unit" >"$scratch/exposure" 2>/dev/null ||
+        { echo "this systemd-analyze looks at no files"; exit 77; }
+    exposure=$(sed -n 's/.*Overall exposure level.*: \([0-9.]*\).*/\1/p' "$scratch/exposure")
+    echo "exposure $exposure"
+    awk -v found="$exposure" 'BEGIN { exit !(found != "" && found <= 3.0) }'
+}
+
+the_configuration_is_valid() {
+    cmake -DIN=dlock-server/dlockd.toml -DOUT="$scratch/dlockd.toml" -P packaging/service/config.cmake
+    grep -qx 'state_file = "/var/lib/dlock/epoch"' "$scratch/dlockd.toml"
+    grep -qx 'admin_socket = "/run/dlock/dlockd.sock"' "$scratch/dlockd.toml"
+    "$dlockd" --check-config --config "$scratch/dlockd.toml"
+}
+
+completions_are_read_by() { # shell
+    needs "$1"
+    case $1 in
+    bash) # what comes after `dlock do`, and after `dlockd --log-f`
+        bash -c '. docs/completions/dlock.bash; COMP_WORDS=(dlock do); COMP_CWORD=1; COMPREPLY=()
+            _dlock dlock do dlock; echo "${COMPREPLY[*]}"' | grep -qx doctor
+        bash -c '. docs/completions/dlockd.bash; COMP_WORDS=(dlockd --log-f); COMP_CWORD=1
+            _dlockd dlockd --log-f dlockd; echo "${COMPREPLY[*]}"' | grep -qx -- --log-format
+        ;;
+    zsh)
+        zsh -f -n docs/completions/_dlock
+        zsh -f -n docs/completions/_dlockd
+        ;;
+    fish)
+        export HOME="$scratch" # fish keeps its state there
+        fish --no-config -c 'source docs/completions/dlock.fish; complete -C "dlock do"' |
+            grep -q '^doctor'
+        fish --no-config -c 'source docs/completions/dlockd.fish; complete -C "dlockd --log-f"' |
+            grep -q '^--log-format'
+        ;;
+    esac
+}
+
+manuals_are_read() {
+    needs man
+    local page
+    for page in docs/man/*; do
+        LC_ALL=C.UTF-8 MANWIDTH=80 man --warnings -E UTF-8 -l -Tutf8 -Z "$page" 2>"$scratch/warnings" \
+            >/dev/null
+        [ ! -s "$scratch/warnings" ] || { echo "$page:"; cat "$scratch/warnings"; return 1; }
+    done
+}
+
+check "one version" one_version
+check "no downgrade" no_downgrade
+check "hardened" libraries_are_hardened
+check "symbols have versions" symbols_have_versions
+check "a program linked before runs" an_old_program_runs
+check "build lines, find_package, pkg-config" use_installed "" "$prefix" lib64 "$dlockd" "$scratch/use"
+check "the service is tight" the_unit_is_tight
+check "the service's configuration is valid" the_configuration_is_valid
+for shell in bash zsh fish; do check "completions in $shell" completions_are_read_by "$shell"; done
+check "manual pages" manuals_are_read
+echo "$done_well passed, $failures failed, $omitted skipped"
+[ "$failures" = 0 ]

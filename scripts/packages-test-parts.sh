@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# shellcheck shell=bash
+# shellcheck disable=SC2154 # work, scratch, root, version are of scripts/packages-test.sh
+# Sourced by scripts/packages-test.sh: its parts.
+
+archives() {
+    [ -e "$work/2/umdk-$version.tar.gz" ] || {
+        scripts/dist.sh "$work/1"
+        scripts/dist.sh "$work/2"
+    }
+    cmp "$work/1/umdk-$version.tar.gz" "$work/2/umdk-$version.tar.gz"
+    # Nothing of this machine, and nothing without its source, is in it.
+    tar -tf "$work/1/umdk-$version.tar.gz" >"$scratch/listed"
+    ! grep -E '\.(o|obj|a|lib|so|dll|exe|orig)$' "$scratch/listed"
+    grep -q '/THIRD-PARTY-LICENCES.txt$' "$scratch/listed"
+}
+
+# Builds; the second time compares with the first.
+rpms() {
+    [ -d "$work/rpm$1/RPMS" ] || scripts/rpm.sh "$work/rpm$1"
+    [ "$1" = 1 ] || same "$work/rpm1" "$work/rpm2" '*.rpm'
+}
+
+debs() {
+    [ -e "$work/deb$1/done" ] || { scripts/deb.sh "$work/deb$1" && touch "$work/deb$1/done"; }
+    [ "$1" = 1 ] || same "$work/deb1" "$work/deb2" '*.deb'
+}
+
+same() { # folder folder pattern
+    local first second
+    first=$(cd "$1" && find . -name "$3" -exec sha256sum {} + | sort -k2)
+    second=$(cd "$2" && find . -name "$3" -exec sha256sum {} + | sort -k2)
+    [ -n "$first" ]
+    diff <(echo "$first") <(echo "$second")
+    echo "$first" | awk '{ print "identical:", $2 }'
+}
+
+installed_rpms() {
+    find "$work/rpm1/RPMS" -name '*.rpm' ! -name '*debuginfo*' ! -name '*debugsource*'
+}
+
+rpm_into() { # root rpm-arguments: packages whose other requirements are the distribution's
+    local into=$1
+    shift
+    rpm --root "$into" --dbpath /var/lib/rpm --nodeps --noscripts --notriggers --nosignature "$@"
+}
+
+rpm_root() {
+    local into=$scratch/rpmroot rpms name
+    mapfile -t rpms < <(installed_rpms)
+    rm -rf "$into" && mkdir -p "$into"
+    rpm_into "$into" -i "${rpms[@]}"
+    rpm --root "$into" --dbpath /var/lib/rpm -qa | sort
+    for name in lib devel example server tools; do
+        rpm --root "$into" --dbpath /var/lib/rpm -q --quiet "umdk-dlock-$name"
+        rpm --root "$into" --dbpath /var/lib/rpm -V --nodeps "umdk-dlock-$name"
+    done
+    # The files of the behaviour document, by package.
+    (cd "$into" && ls -l usr/lib64/libdlock{c,s,m}.so.0.0.1 usr/lib64/libdlock{c,s,m}.so{,.0} \
+        usr/include/ub/umdk/ulock/dlock/dlock_{client_api,server_api,types}.h \
+        usr/bin/dlock_{primary,client,client_object}_test usr/bin/dlock usr/bin/dlockd \
+        etc/dlock/dlockd.toml usr/lib/systemd/system/dlockd.service usr/lib/sysusers.d/dlock.conf)
+    for name in usr/lib64/libdlock{c,s,m}.so.0.0.1 usr/bin/dlock usr/bin/dlockd \
+        usr/bin/dlock_{primary,client,client_object}_test; do
+        hardened "$into/$name"
+        ! readelf -W -S "$into/$name" | grep -qE '\.(debug_info|symtab)' || { echo "$name: not stripped"; false; }
+    done
+    for name in usr/bin/dlock_{primary,client,client_object}_test; do
+        nm -D "$into/$name" | grep -q __stack_chk_fail
+    done
+    # Where the debug information went.
+    rpm -qpl "$work"/rpm1/RPMS/*/umdk-debuginfo-*.rpm | grep -q '/libdlockc.so.0.0.1-.*\.debug$'
+    rpm -qp --requires "${rpms[@]}" | sort -u
+    rpm -qp --requires "$work"/rpm1/RPMS/*/umdk-dlock-devel-*.rpm | grep -q '^umdk-dlock-lib'
+    LIB64=ON use_installed "$into" /usr lib64 "$into/usr/bin/dlockd" "$scratch/use-rpm"
+}
+
+# Empty packages of the names and versions before, replaced by these.
+rpm_upgrade() {
+    local before=$scratch/before into name version_before release rpms
+    mapfile -t rpms < <(installed_rpms)
+    awk '!/^#/ { print $2 }' packaging/previous.txt | sort -u >"$scratch/versions"
+    while read -r version_before <&3; do
+        rm -rf "$before" && mkdir -p "$before"
+        into=$before/root
+        mkdir -p "$into"
+        while read -r name _ release; do
+            printf '%s\n' "Name: $name" "Version: $version_before" "Release: $release" 'Summary: x' \
+                'License: x' '%description' 'x' '%files' >"$before/$name.spec"
+            rpmbuild -bb --quiet --define "_topdir $before" "$before/$name.spec"
+        done < <(awk -v v="$version_before" '$2 == v' packaging/previous.txt)
+        mapfile -t old < <(find "$before/RPMS" -name '*.rpm')
+        rpm_into "$into" -i "${old[@]}"
+        rpm_into "$into" -U "${rpms[@]}"
+        rpm --root "$into" --dbpath /var/lib/rpm -qa | sort >"$before/after"
+        ! grep -F -- "-$version_before-" "$before/after"
+        [ "$(grep -c -F -- "-$version-" "$before/after")" = "${#rpms[@]}" ]
+        echo "$version_before is replaced by $version"
+    done 3<"$scratch/versions"
+}
+
+rpm_lint() {
+    rpmlint -c packaging/rpmlint.toml umdk.spec "$work"/rpm1/SRPMS/*.rpm "$work"/rpm1/RPMS/*/*.rpm \
+        >"$scratch/rpmlint" 2>&1 || true
+    cat "$scratch/rpmlint"
+    grep -qE ' 0 errors' "$scratch/rpmlint"
+}
+
+deb_lint() {
+    # As root it says so, and goes on.
+    lintian --allow-root --fail-on error --tag-display-limit 0 "$work"/deb1/*.changes
+}
+
+# A root of Debian's, kept for the parts that follow.
+deb_root() {
+    local into=$work/debroot
+    if [ ! -e "$into/etc/debian_version" ]; then
+        rm -rf "$into"
+        debootstrap --variant=minbase --include=libgcc-s1,procps "$(. /etc/os-release && echo "$VERSION_CODENAME")" \
+            "$into" >"$scratch/debootstrap.log" 2>&1 || {
+            tail -n 3 "$scratch/debootstrap.log"
+            echo "skipped: debootstrap cannot make a root here (no mirror?)"
+            exit 77
+        }
+    fi
+    cp "$work"/deb1/*.deb "$into/srv/"
+    # Their dependencies, from the distribution; then the packages by dpkg alone.
+    in_root "apt-get -qq -y --no-install-recommends install systemd ibverbs-providers iproute2 >/dev/null 2>&1 ||
+            apt-get -qq update
+        apt-get -qq -y --no-install-recommends install systemd ibverbs-providers iproute2 >/dev/null
+        cd /srv && rm -f *dbgsym* && dpkg -i ./*.deb"
+    in_root "dpkg -V libdlock0 libdlock-dev dlock-server dlock-tools
+        dpkg -s dlock-server | grep -q '^Status: install ok installed'
+        id dlock
+        test -e /lib/systemd/system/dlockd.service && test -e /etc/dlock/dlockd.toml
+        ldd /usr/bin/dlockd /usr/lib/*/libdlockc.so.0"
+    local name
+    for name in "$into"/usr/lib/*/libdlock{c,s,m}.so.0.0.1 "$into"/usr/bin/dlock{,d}; do
+        hardened "$name"
+        ! readelf -W -S "$name" | grep -qE '\.(debug_info|symtab)' || { echo "$name: not stripped"; false; }
+    done
+    dpkg-deb -f "$work"/deb1/libdlock-dev_*.deb Depends | grep -q "libdlock0 (= $version-1)"
+    use_installed "$into" /usr "lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)" "$into/usr/bin/dlockd" \
+        "$scratch/use-deb"
+}
+
+# In namespaces of its own: no process of this machine can be meant. `offline`: no port, either.
+in_root() {
+    local net=()
+    [ "${2:-}" != offline ] || net=(--net)
+    # shellcheck disable=SC2016 # for the shell in there
+    unshare --mount --pid --fork "${net[@]}" bash -c '
+        ip link set lo up
+        mount -t proc proc "$1/proc"
+        exec chroot "$1" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+            DEBIAN_FRONTEND=noninteractive bash -euo pipefail -c "$2"' in_root "$work/debroot" "$1"
+}
+
+# In the virtual machine of tests/rxe: a real systemd, an RDMA device, an upgrade under load.
+service() {
+    local into=$work/debroot next=$scratch/next
+    [ -e "$into/usr/bin/dlockd" ] || { echo "skipped: there is no root with the packages"; exit 77; }
+    # The next version: the same, under a higher number.
+    rm -rf "$next" && mkdir -p "$into/srv/next"
+    dpkg-deb -R "$work"/deb1/dlock-server_*.deb "$next"
+    sed -i "s/^Version: .*/Version: $version-2/" "$next/DEBIAN/control"
+    dpkg-deb --root-owner-group -b "$next" "$into/srv/next/dlock-server.deb"
+    c++ -std=c++11 -O2 packaging/tests/load.cpp -I "$into/usr/include/ub/umdk/ulock/dlock" \
+        -L "$(dirname "$into"/usr/lib/*/libdlockc.so)" -ldlockc -ldlockm -lpthread -static-libstdc++ \
+        -o "$into/srv/load"
+    chmod 755 "$into/srv"
+    cp packaging/tests/service.sh "$into/srv/service.sh"
+    rm -f "$into/srv/said"
+    tests/rxe/vm -- sh packaging/tests/service-vm.sh "$into"
+}
+
+# The steps of the document, one shell for all, as a reader would type them.
+operations() {
+    [ -e "$work/debroot/usr/bin/dlockd" ] || { echo "skipped: there is no root with the packages"; exit 77; }
+    awk '/^```sh$/ { on = 1; print "echo == step " ++n; next } /^```/ { on = 0 } on' docs/operations.md \
+        >"$scratch/steps"
+    [ "$(grep -c '^echo == step' "$scratch/steps")" -ge 5 ]
+    cp "$scratch/steps" "$work/debroot/srv/steps"
+    in_root "bash -euo pipefail /srv/steps; echo == done" offline | tee "$scratch/operations"
+    grep -qx '== done' "$scratch/operations"
+}
+
+deb_again() {
+    [ -e "$work/debroot/usr/bin/dlockd" ] || { echo "skipped: there is no root with the packages"; exit 77; }
+    in_root "echo '# mine' >>/etc/dlock/dlockd.toml
+        install -d -o dlock -g dlock -m 700 /var/lib/dlock && touch /var/lib/dlock/epoch
+        dpkg -r dlock-server
+        test ! -e /usr/bin/dlockd && grep -qx '# mine' /etc/dlock/dlockd.toml && test -e /var/lib/dlock/epoch
+        dpkg -i /srv/dlock-server_*.deb
+        test -x /usr/bin/dlockd && grep -qx '# mine' /etc/dlock/dlockd.toml && test -e /var/lib/dlock/epoch
+        dpkg -P dlock-server
+        test ! -e /etc/dlock && test ! -e /var/lib/dlock
+        dpkg -i /srv/dlock-server_*.deb
+        grep -q '^state_file' /etc/dlock/dlockd.toml && ! grep -qx '# mine' /etc/dlock/dlockd.toml"
+}
