@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{eventually, fabrics, got, name, own_address, server_at, status, X};
+use common::{address_of_thread, eventually, fabrics, got, name, server_at, status, X};
 use dlock_client::{ClientConfig, FabricChoice, Instance, LockType, Status, Status::*};
 use dlock_server::{Server, ServerConfig};
 
@@ -25,7 +25,7 @@ impl Place {
         let folder =
             std::env::temp_dir().join(format!("dlock-awaited-{of}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        Self { folder, bind: own_address(), port: 0, deadline_s }
+        Self { folder, bind: address_of_thread(), port: 0, deadline_s }
     }
 
     fn state(&self) -> PathBuf {

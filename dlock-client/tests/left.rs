@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{desc, fabrics, got, hash, own_address, server_at, status, ChildPrimary, X};
+use common::{address_of_thread, desc, fabrics, got, hash, server_at, status, ChildPrimary, X};
 use dlock_client::{ClientConfig, FabricChoice, Instance, LockId, LockType, Status::*};
 use dlock_server::{Server, ServerConfig};
 
@@ -97,7 +97,7 @@ fn a_hold_survives_the_repetition_of_a_release_of_its_old_id() {
 
 fn own(port: u16, recovery_clients: u32) -> Server {
     let config =
-        ServerConfig { bind: common::own_address(), recovery_clients, ..Default::default() };
+        ServerConfig { bind: common::address_of_thread(), recovery_clients, ..Default::default() };
     server_at(port, config)
 }
 
@@ -106,7 +106,7 @@ fn own(port: u16, recovery_clients: u32) -> Server {
 #[test]
 fn a_lock_that_was_got_anew_is_not_claimed_twice_at_the_next_successor() {
     on_all(|fabric, kind| {
-        let ip = common::own_address().to_string();
+        let ip = common::address_of_thread().to_string();
         let first = own(0, 0);
         let port = first.local_addr().port();
         let config = ClientConfig { port, fabric, horizon_s: Some(0), ..Default::default() };
@@ -158,7 +158,7 @@ fn a_lock_object_never_stands_for_a_lock_of_another_name() {
     use dlock_client::{Client, Config};
     use std::time::Duration;
     for fabric in fabrics() {
-        let ip = common::own_address().to_string();
+        let ip = common::address_of_thread().to_string();
         let first = own(0, 0);
         let port = first.local_addr().port();
         let config = Config::new().port(port).fabric(fabric).without_horizon();
@@ -185,7 +185,7 @@ fn a_lock_object_never_stands_for_a_lock_of_another_name() {
 #[test]
 fn a_new_lock_is_got_after_a_failover_whatever_threads_do_with_other_locks() {
     for fabric in fabrics() {
-        let (ip, bind) = (own_address().to_string(), own_address());
+        let (ip, bind) = (address_of_thread().to_string(), address_of_thread());
         let first = server_at(0, ServerConfig { bind, ..Default::default() });
         let port = first.local_addr().port();
         let config = ClientConfig { port, fabric, horizon_s: Some(0), ..Default::default() };

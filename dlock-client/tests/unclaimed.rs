@@ -3,19 +3,22 @@
 
 mod common;
 
-use common::{desc, fabrics, got, own_address, server_at, status, S, X};
+use common::{address_of_thread, desc, fabrics, got, server_at, status, S, X};
 use dlock_client::{ClientConfig, Instance, LockType, Status::*};
 use dlock_server::{Server, ServerConfig};
 
 /// On this port (0: a free one) of an address of this process's own.
 fn primary(port: u16, recovery_clients: u32) -> Server {
-    server_at(port, ServerConfig { bind: own_address(), recovery_clients, ..Default::default() })
+    server_at(
+        port,
+        ServerConfig { bind: address_of_thread(), recovery_clients, ..Default::default() },
+    )
 }
 
 /// Without a horizon, as C programs are by default.
 fn join(port: u16, fabric: dlock_client::FabricChoice) -> Instance {
     let config = ClientConfig { port, fabric, horizon_s: Some(0), ..Default::default() };
-    Instance::init(&config, &own_address().to_string()).unwrap()
+    Instance::init(&config, &address_of_thread().to_string()).unwrap()
 }
 
 /// Its program leaves `update_all_locks` out, or was not answered in time.
@@ -31,7 +34,7 @@ fn a_lock_that_was_not_claimed_can_be_got_anew() {
             assert_eq!(status(a.trylock(held, X, 60)), Success, "{why}");
             drop(first);
             let _second = primary(port, 1);
-            assert_eq!(a.reinit(&own_address().to_string()), Success);
+            assert_eq!(a.reinit(&address_of_thread().to_string()), Success);
             assert_eq!(a.reinit_done(), Success);
             assert_eq!(status(a.trylock(free, X, 60)), NotReady, "{why}");
             for (name, id) in [("held", held), ("free", free)] {
@@ -64,7 +67,7 @@ fn a_read_write_lock_that_refuses_everything_is_not_entered_again() {
                 assert_eq!(status(a.trylock(one, mode, 600)), Success);
                 drop(first);
                 let second = primary(port, 1);
-                assert_eq!(a.reinit(&own_address().to_string()), Success);
+                assert_eq!(a.reinit(&address_of_thread().to_string()), Success);
                 let _serves = match successor_ends {
                     // before the lock was claimed
                     true => {

@@ -498,6 +498,7 @@ mod tests {
     use super::*;
     use crate::ids::{Handle, Slot};
     use crate::word_op::{Word, WordAddr};
+    use crate::words::Ticket;
 
     fn client(id: u32) -> ClientId {
         ClientId::new(id).unwrap()
@@ -695,6 +696,8 @@ mod tests {
             );
         }
         let (handle, mode) = (Handle(1), Mode::Shared);
+        let poll = Request::Poll { handle, mode, ticket: Ticket { tx: 0, ts: 0 }, expire_s: 1 };
+        assert_eq!(Right::for_request(&poll), shared);
         let take = Request::TakeTicket { handle, mode, expire_s: 1 };
         assert_eq!(Right::for_request(&take), shared);
         let steal = Request::Steal { handle, expire_s: 1 };

@@ -199,6 +199,26 @@ fn chains_and_requests_need_the_right_to_the_mode() {
 }
 
 #[test]
+fn who_waits_for_as_much_as_it_may_gets_no_ticket_from_the_primary() {
+    let quotas = Quotas { waits_max: Some(1), ..Quotas::default() };
+    let rights = [Right::LockExclusive];
+    let mut world = World::new(vec![rule("*", "", &rights, quotas)], 0);
+    let (one, other) = (world.join(READER).unwrap(), world.join(WRITER).unwrap());
+    let fair = world.get(one, "f", LockType::Fair).unwrap().handle;
+    let take = Request::TakeTicket { handle: fair, mode: Mode::Exclusive, expire_s: 9 };
+    let held = world.get(other, "r", LockType::Rw).unwrap().handle;
+    let held = world.ask(other, wait(held, Mode::Exclusive));
+    assert!(matches!(held, Some(Reply::Granted { .. })), "{held:?}");
+    let waited_for = world.get(one, "r", LockType::Rw).unwrap().handle;
+    assert_eq!(world.ask(one, wait(waited_for, Mode::Exclusive)), None, "it waits");
+    let refused = Some(Reply::Denied { status: Status::ServerNoResource, word: 0 });
+    assert_eq!(world.ask(one, take.clone()), refused);
+    let cancel = Request::Cancel { handle: waited_for, wait: WaitNumber(1) };
+    assert!(matches!(world.ask(one, cancel), Some(Reply::Done { .. })));
+    assert!(matches!(world.ask(one, take), Some(Reply::Granted { .. })));
+}
+
+#[test]
 fn a_chain_that_was_denied_is_told_with_its_right() {
     let mut world = World::new(rules(), 0);
     let reader = world.join(READER).unwrap();
@@ -285,6 +305,18 @@ fn a_claim_needs_the_right_to_what_it_claims() {
     assert_eq!(claims(reader, Mode::Shared), Ok(()));
     assert_eq!(claims(writer, Mode::Shared), Err(Status::Denied));
     assert_eq!(claims(writer, Mode::Exclusive), Ok(()));
+    // an atomic lock has one mode, and a ticket is a claim, too
+    let mut claimed = |client, name, kind, held| {
+        let claim = Claim { lock: LockId(2), desc: desc(name, kind), held: Some(held) };
+        match world.control(client, ControlRequest::UpdateLocks(vec![claim])) {
+            ControlReply::Locks(locks) => locks[0].map(drop),
+            other => panic!("{other:?}"),
+        }
+    };
+    let shared = HeldClaim::hold(Mode::Shared, 0);
+    assert_eq!(claimed(reader, "r/2", LockType::Atomic, shared), Err(Status::Denied));
+    let queued = HeldClaim { is_queued: true, ..HeldClaim::hold(Mode::Exclusive, 0) };
+    assert_eq!(claimed(reader, "r/3", LockType::Fair, queued), Err(Status::Denied));
 }
 
 /// A successor with other rules: who was a client before comes back, whatever they say now, and

@@ -9,6 +9,7 @@ pub mod site;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -101,10 +102,18 @@ pub fn hash(name: &str) -> i32 {
 }
 
 /// A loopback address of this process's own, for who comes back to a port that was free for a
-/// moment: nobody else takes one there.
+/// moment: no other process takes one there.
 pub fn own_address() -> IpAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, a | 0x80, b, c).into()
+}
+
+/// One of this thread's own: no other test of this process takes a port there either.
+pub fn address_of_thread() -> IpAddr {
+    static THREADS: AtomicU8 = AtomicU8::new(0);
+    thread_local!(static NUMBER: u8 = THREADS.fetch_add(1, Ordering::Relaxed));
+    let [_, _, b, c] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, NUMBER.with(|number| number & 0x3f | 0x40), b, c).into()
 }
 
 pub fn config(addr: SocketAddr, fabric: FabricChoice) -> ClientConfig {
