@@ -212,7 +212,7 @@ fn who_waits_for_as_much_as_it_may_gets_no_ticket_from_the_primary() {
     let waited_for = world.get(one, "r", LockType::Rw).unwrap().handle;
     assert_eq!(world.ask(one, wait(waited_for, Mode::Exclusive)), None, "it waits");
     let refused = Some(Reply::Denied { status: Status::ServerNoResource, word: 0 });
-    assert_eq!(world.ask(one, take.clone()), refused);
+    assert_eq!(world.ask(one, take), refused);
     let cancel = Request::Cancel { handle: waited_for, wait: WaitNumber(1) };
     assert!(matches!(world.ask(one, cancel), Some(Reply::Done { .. })));
     assert!(matches!(world.ask(one, take), Some(Reply::Granted { .. })));
