@@ -296,6 +296,15 @@ mod tests {
             last = now;
             standby.fenced(now, false);
         }
+        // it has answered meanwhile: what failed before is of another silence
+        standby.heard(now);
+        let mut turns = [0; 2];
+        for turn in &mut turns {
+            assert_eq!(silent(&mut standby, &mut now), Task::Fence);
+            standby.fenced(now, false);
+            *turn = now;
+        }
+        assert!(turns[1] - turns[0] < PAUSE_NS.1 / 2, "{turns:?}");
     }
 
     /// It may serve again for as long as the command hangs.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An innocent client in TLS beside a hostile one, which has a certificate, or none: in turns with
-//! quiet. What the primary's process has before and after, too.
+//! quiet, and with the same attack on *another* primary of this host, which has no part in the
+//! innocent client's: what that costs is the host's processors. So the ratio is what the attack
+//! does through the primary. What the primary's process has before and after, too.
 //!
 //! | load | what it does |
 //! |---|---|
@@ -52,30 +54,51 @@ trait Attack: Send {
     fn ends(&mut self);
 }
 
-/// An attack in turns with quiet.
-struct InTurns<A>(A);
+/// An attack on the primary, in turns with quiet and with the same on another one.
+struct InTurns<A> {
+    here: A,
+    elsewhere: A,
+}
+
+impl<A: Attack> InTurns<A> {
+    fn on(&mut self, here: bool) -> &mut A {
+        if here {
+            &mut self.here
+        } else {
+            &mut self.elsewhere
+        }
+    }
+}
 
 impl<A: Attack> Load for InTurns<A> {
     fn begin(&mut self, heavy: bool) -> Result<(), Failure> {
-        if heavy {
-            self.0.begins();
-        }
+        self.on(heavy).begins();
         Ok(())
     }
 
     fn go_on(&mut self, heavy: bool) -> Result<u64, Failure> {
-        if heavy {
-            return self.0.goes_on();
-        }
-        thread::sleep(Duration::from_millis(1));
-        Ok(0)
+        self.on(heavy).goes_on()
     }
 
     fn end(&mut self, heavy: bool) -> Result<(), Failure> {
-        if heavy {
-            self.0.ends();
-        }
+        self.on(heavy).ends();
         Ok(())
+    }
+}
+
+/// One kind of attack, on each of two primaries.
+fn attack(kind: &'static str, [here, elsewhere]: [SocketAddr; 2], tls: &Tls) -> Box<dyn Load> {
+    fn both<A: Attack + 'static>(here: A, elsewhere: A) -> Box<dyn Load> {
+        Box::new(InTurns { here, elsewhere })
+    }
+    let tls = || tls.clone();
+    let half_open = |at| HalfOpen { at, all: Vec::new() };
+    let slow_reader = |at| SlowReader { at, tls: tls(), peer: None };
+    let noise = |at| Noise { at, tls: tls(), kind, peer: None, dice: 1 };
+    match kind {
+        "half-open" => both(half_open(here), half_open(elsewhere)),
+        "slow reader" => both(slow_reader(here), slow_reader(elsewhere)),
+        _ => both(noise(here), noise(elsewhere)),
     }
 }
 
@@ -94,17 +117,14 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
             continue;
         }
         let tcp = FabricKind::Tcp.into();
-        let primary = Primary::start_secured(ANY_PORT, &ca.files("primary"), tcp)?;
+        let start = || Primary::start_secured(ANY_PORT, &ca.files("primary"), tcp);
+        let (primary, other) = (start()?, start()?);
         let instance = open_by(primary.address, tcp, Some(&innocent))
             .map_err(|s| Failure::refused("no session with the bench's primary", s))?;
-        let (at, tls) = (primary.address, hostile.clone());
-        let one: Box<dyn Load> = match kind {
-            "half-open" => Box::new(InTurns(HalfOpen { at, all: Vec::new() })),
-            "slow reader" => Box::new(InTurns(SlowReader { at, tls, peer: None })),
-            _ => Box::new(InTurns(Noise { at, tls, kind, peer: None, dice: 1 })),
-        };
+        let one = attack(kind, [primary.address, other.address], &hostile);
         let before = Footprint::of(&primary)?;
-        let mut row = beside(run, &instance, &case, vec![one])?;
+        let names = (case.as_str(), "beside the same on another primary");
+        let mut row = beside(run, &instance, names, vec![one])?;
         thread::sleep(Duration::from_millis(500)); // what was closed is undone
         let after = Footprint::of(&primary)?;
         row.note += &format!(

@@ -74,7 +74,8 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
         if run.wants(&case, FabricKind::Tcp) {
             let primary = Primary::start(super::ANY_PORT, 0, None, FabricKind::Tcp.into())?;
             let innocent = super::client(primary.address, FabricKind::Tcp)?;
-            let row = beside(run, &innocent, &case, make(primary.address)?)?;
+            let names = (case.as_str(), "beside the same, well-behaved");
+            let row = beside(run, &innocent, names, make(primary.address)?)?;
             run.rows.push(row);
         }
     }
@@ -93,11 +94,11 @@ pub fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// An innocent client beside loads of one kind.
+/// An innocent client beside loads of one kind. `baseline`: what they do when they are not heavy.
 pub fn beside(
     run: &Run<'_>,
     innocent: &Instance,
-    case: &str,
+    (case, baseline): (&str, &'static str),
     loads: Vec<Box<dyn Load>>,
 ) -> Result<Samples, Failure> {
     let lock = lock_of(innocent, "bench innocent", LockType::Atomic)?;
@@ -142,8 +143,7 @@ pub fn beside(
         done(WELL_BEHAVED),
     );
     samples.times = heavy;
-    samples.baseline =
-        Some(Baseline { name: "beside the same, well-behaved", times: well_behaved });
+    samples.baseline = Some(Baseline { name: baseline, times: well_behaved });
     Ok(samples.rate_from_mean())
 }
 
