@@ -136,7 +136,9 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
             Some(place) => place.whose() == Whose::Anothers,
             None => ground != Ground::Ended && post.is_replaced(),
         };
-        if place.is_none() && signature(&post.list).is_none() {
+        // one that was never there has no clients either
+        let was_heard = post.machine.lock().was_heard();
+        if place.is_none() && was_heard && signature(&post.list).is_none() {
             log::error!(
                 "the place of the primary at {} is not taken: {}",
                 standby.of,
