@@ -171,7 +171,7 @@ service() {
     chmod 755 "$into/srv"
     cp packaging/tests/service.sh "$into/srv/service.sh"
     rm -f "$into/srv/said"
-    tests/rxe/vm -- sh packaging/tests/service-vm.sh "$into"
+    tests/rxe/vm --timeout 1500 -- sh packaging/tests/service-vm.sh "$into"
 }
 
 # The steps of the document, one shell for all, as a reader would type them.
