@@ -49,8 +49,8 @@ check "serves over verbs in its sandbox" offers verbs '"'
 check "alice locks over verbs" as_alice env DLOCK_FABRIC=verbs dlock exec by-verbs --wait 10 -- true
 check "alice locks over tcp" as_alice env DLOCK_FABRIC=tcp dlock exec by-tcp --wait 10 -- true
 
-# ---- kill -9: restarted, locks kept ----
-as_alice dlock exec kept --lease 300 -- sleep 60 >/tmp/kept 2>&1 &
+# ---- kill -9: restarted, locks kept (dlock exec looks for its primary every third of the lease) ----
+as_alice dlock exec kept --lease 60 -- sleep 60 >/tmp/kept 2>&1 &
 keeper=$!
 held() { dlock locks --json | grep -q '"name": *"kept"' && dlock clients --json | grep -q '"handles": *1'; }
 check "a lock is held" until_true 60 held
