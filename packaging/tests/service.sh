@@ -87,9 +87,9 @@ usermod -aG dlock alice
 check "of the group, alice asks the admin socket" as_alice dlock status
 
 # ---- upgrade in place, under load ----
-seconds=40 # an emulated machine is slow
 for fabric in tcp shm; do
-    as_alice env DLOCK_FABRIC=$fabric DLOCK_PRIMARY_USER=dlock DLOCK_PRIMARIES=127.0.0.1 /srv/load 21616 "$seconds" 20 >/tmp/load 2>/tmp/load.log &
+    rm -f /tmp/stop
+    as_alice env DLOCK_FABRIC=$fabric DLOCK_PRIMARY_USER=dlock DLOCK_PRIMARIES=127.0.0.1 DLOCK_HORIZON_S=60 /srv/load 21616 /tmp/stop 20 >/tmp/load 2>/tmp/load.log &
     load=$!
     check "holds 20 locks over $fabric" until_true 60 grep -q holding /tmp/load
     before=$(main_pid)
@@ -99,6 +99,10 @@ for fabric in tcp shm; do
         check "the version before is installed again" sh -c 'dpkg -i /srv/dlock-server_*.deb'
     fi
     check "another process serves" until_true 90 is_another "$before"
+    worked=$(dlock locks --json | grep -c '"name": *"held')
+    check "the new one knows the 20 locks" test "$worked" = 20
+    sleep 3 # in which the rival has tried them
+    touch /tmp/stop
     check "no lock is lost over $fabric" wait "$load"
     sed 's/^/       /' /tmp/load
 done
