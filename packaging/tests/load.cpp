@@ -106,6 +106,13 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < holders.size(); i++) {
         lost += unlock(holders[i].client, holders[i].request.lock_id, &holders[i].state) == 0 ? 0 : 1;
     }
+    // Who leaves without a word is waited for by the next recovery.
+    for (const held &one : holders) {
+        client_deinit(one.client);
+    }
+    client_deinit(worker.client);
+    client_deinit(rival.client);
+    dclient_lib_deinit();
     std::printf("held %zu, lost %d, stolen %d, operations %ld, longest pause %lld ms\n", holders.size(),
         lost, stolen, operations,
         static_cast<long long>(std::chrono::duration_cast<std::chrono::milliseconds>(pause).count()));
