@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Makes vendor/ of a source archive small and its licences readable: SOURCE_FOLDER.
 
-    vendor/CRATE-VERSION/            of a crate that no supported platform compiles only the manifest
-                                     is left, which cargo wants for its lock file
+    vendor/CRATE-VERSION/            of a crate that only other systems or only tests compile the
+                                     manifest is left, which cargo wants for its lock file
     THIRD-PARTY-LICENCES.txt         the licence of every other crate, and its text
     packaging/debian/copyright       one paragraph for each of them (they are appended)
 
@@ -18,6 +18,8 @@ import shutil
 import subprocess
 import sys
 
+# What packages are made of; the crates that only tests use are not in the archive.
+SHIPPED = ["dlock-cli", "dlock-server", "dlock-ffi-client", "dlock-ffi-server", "dlock-ffi-common"]
 PLATFORMS = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"]
 # Objects for other systems, which are without their source; what dh_clean would take for leftovers.
 LEFT_OUT = re.compile(r"\.(o|obj|a|lib|dll|exe|so|dylib|orig)$")
@@ -31,13 +33,23 @@ def metadata(source, platform):
 
 
 def used_crates(source):
-    """The crates from outside that a supported platform compiles, by folder in vendor/."""
+    """The crates from outside that packages are built of, by folder in vendor/."""
     used = {}
     for platform in PLATFORMS:
         graph = metadata(source, platform)
-        resolved = {node["id"] for node in graph["resolve"]["nodes"]}
-        for package in graph["packages"]:
-            if package["id"] in resolved and package["source"]:
+        nodes = {node["id"]: node for node in graph["resolve"]["nodes"]}
+        packages = {package["id"]: package for package in graph["packages"]}
+        todo = [key for key, package in packages.items() if package["name"] in SHIPPED]
+        reached = set()
+        while todo:
+            key = todo.pop()
+            if key in reached:
+                continue
+            reached.add(key)
+            todo += [dependency["pkg"] for dependency in nodes[key]["deps"]
+                     if any(kind["kind"] != "dev" for kind in dependency["dep_kinds"])]
+        for package in (packages[key] for key in reached):
+            if package["source"]:
                 used[os.path.basename(os.path.dirname(package["manifest_path"]))] = package
     return used
 
@@ -122,6 +134,7 @@ def append_copyright(source, crates):
             authors = [a for a in crates[name]["authors"] if a] or ["its authors"]
             holders = "\n           ".join(authors)
             licence = licence_of(crates[name]).replace(" OR ", " or ").replace(" AND ", " and ")
+            licence = re.sub(r" WITH (\S+)", r" with \1 exception", licence)
             licence = licence.replace("(", "").replace(")", "")
             file.write(f"\nFiles: vendor/{name}/*\nCopyright: {holders}\nLicense: {licence}\n"
                        " The text is in THIRD-PARTY-LICENCES.txt.\n")
@@ -140,7 +153,7 @@ def main():
             stripped += 1
     collect(source, crates)
     append_copyright(source, crates)
-    print(f"vendored: {len(crates)} crates; of {stripped} others, for other systems, the manifests")
+    print(f"vendored: {len(crates)} crates; of {stripped} others, for tests and other systems, the manifests")
 
 
 if __name__ == "__main__":

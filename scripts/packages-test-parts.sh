@@ -3,6 +3,11 @@
 # shellcheck disable=SC2154 # work, scratch, root, version are of scripts/packages-test.sh
 # Sourced by scripts/packages-test.sh: its parts.
 
+# grep that fails if it finds something; behind `!` a failure would end nothing.
+absent() {
+    if grep "$@"; then return 1; fi
+}
+
 archives() {
     [ -e "$work/2/umdk-$version.tar.gz" ] || {
         scripts/dist.sh "$work/1"
@@ -11,7 +16,7 @@ archives() {
     cmp "$work/1/umdk-$version.tar.gz" "$work/2/umdk-$version.tar.gz"
     # Nothing of this machine, and nothing without its source, is in it.
     tar -tf "$work/1/umdk-$version.tar.gz" >"$scratch/listed"
-    ! grep -E '\.(o|obj|a|lib|so|dll|exe|orig)$' "$scratch/listed"
+    absent -E '\.(o|obj|a|lib|so|dll|exe|orig)$' "$scratch/listed"
     grep -q '/THIRD-PARTY-LICENCES.txt$' "$scratch/listed"
 }
 
@@ -93,7 +98,7 @@ rpm_upgrade() {
         rpm_into "$into" -i "${old[@]}"
         rpm_into "$into" -U "${rpms[@]}"
         rpm --root "$into" --dbpath /var/lib/rpm -qa | sort >"$before/after"
-        ! grep -F -- "-$version_before-" "$before/after"
+        absent -F -- "-$version_before-" "$before/after"
         [ "$(grep -c -F -- "-$version-" "$before/after")" = "${#rpms[@]}" ]
         echo "$version_before is replaced by $version"
     done 3<"$scratch/versions"
@@ -132,7 +137,8 @@ deb_root() {
     in_root "dpkg -V libdlock0 libdlock-dev dlock-server dlock-tools
         dpkg -s dlock-server | grep -q '^Status: install ok installed'
         id dlock
-        test -e /lib/systemd/system/dlockd.service && test -e /etc/dlock/dlockd.toml
+        test -e /lib/systemd/system/dlockd.service
+        test -e /etc/dlock/dlockd.toml
         ldd /usr/bin/dlockd /usr/lib/*/libdlockc.so.0"
     local name
     for name in "$into"/usr/lib/*/libdlock{c,s,m}.so.0.0.1 "$into"/usr/bin/dlock{,d}; do
@@ -171,7 +177,7 @@ service() {
     chmod 755 "$into/srv"
     cp packaging/tests/service.sh "$into/srv/service.sh"
     rm -f "$into/srv/said"
-    tests/rxe/vm -- sh packaging/tests/service-vm.sh "$into"
+    tests/rxe/vm --timeout 1500 -- sh packaging/tests/service-vm.sh "$into"
 }
 
 # The steps of the document, one shell for all, as a reader would type them.
@@ -188,13 +194,19 @@ operations() {
 deb_again() {
     [ -e "$work/debroot/usr/bin/dlockd" ] || { echo "skipped: there is no root with the packages"; exit 77; }
     in_root "echo '# mine' >>/etc/dlock/dlockd.toml
-        install -d -o dlock -g dlock -m 700 /var/lib/dlock && touch /var/lib/dlock/epoch
+        install -d -o dlock -g dlock -m 700 /var/lib/dlock
+        touch /var/lib/dlock/epoch
         dpkg -r dlock-server
-        test ! -e /usr/bin/dlockd && grep -qx '# mine' /etc/dlock/dlockd.toml && test -e /var/lib/dlock/epoch
+        kept() { grep -qx '# mine' /etc/dlock/dlockd.toml; test -e /var/lib/dlock/epoch; }
+        test ! -e /usr/bin/dlockd
+        kept
         dpkg -i /srv/dlock-server_*.deb
-        test -x /usr/bin/dlockd && grep -qx '# mine' /etc/dlock/dlockd.toml && test -e /var/lib/dlock/epoch
+        test -x /usr/bin/dlockd
+        kept
         dpkg -P dlock-server
-        test ! -e /etc/dlock && test ! -e /var/lib/dlock
+        test ! -e /etc/dlock
+        test ! -e /var/lib/dlock
         dpkg -i /srv/dlock-server_*.deb
-        grep -q '^state_file' /etc/dlock/dlockd.toml && ! grep -qx '# mine' /etc/dlock/dlockd.toml"
+        grep -q '^state_file' /etc/dlock/dlockd.toml
+        if grep -qx '# mine' /etc/dlock/dlockd.toml; then false; fi"
 }

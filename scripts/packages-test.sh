@@ -31,7 +31,7 @@ part "rpm, over the packages before" 600 rpm_upgrade
 part "rpmlint" 600 rpm_lint
 part "deb, in an empty root" 1200 deb_root
 part "docs/operations.md, step by step" 600 operations
-part "service, under systemd, in a virtual machine" 900 service
+part "service, under systemd, in a virtual machine" 1600 service
 part "deb, removed and installed again" 600 deb_again
 part "lintian" 600 deb_lint
 part "rpm, the same again" 3600 "rpms 2"

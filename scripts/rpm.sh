@@ -20,12 +20,18 @@ if ! rpm -q rpm >/dev/null 2>&1; then
     nodeps=(--nodeps)
     echo "rpm: the packages of this system are not in rpm's database: BuildRequires are not checked (--nodeps)"
 fi
-rm -rf "$out"
-mkdir -p "$out/SOURCES"
-cp "$(archive "$scratch")" "$out/SOURCES/umdk-$version.tar.gz"
-tar -x -C "$scratch" --strip-components=1 -f "$out/SOURCES/umdk-$version.tar.gz" "umdk-$version/umdk.spec"
-# _buildhost: the one thing that is not of the archive.
-no_network rpmbuild -ba --with dlock "${nodeps[@]}" --define "_topdir $out" \
+# Always the same folder: the source package has the commands of the spec with their paths in its header,
+# and all others have its digest in theirs. Two builds at a time take turns.
+top=/var/tmp/dlock-rpmbuild
+exec 9>"$top.lock"
+flock 9
+rm -rf "$top" "$out"
+mkdir -p "$top/SOURCES" "$out"
+cp "$(archive "$scratch")" "$top/SOURCES/umdk-$version.tar.gz"
+tar -x -C "$scratch" --strip-components=1 -f "$top/SOURCES/umdk-$version.tar.gz" "umdk-$version/umdk.spec"
+# _buildhost: what else is not of the archive.
+no_network rpmbuild -ba --with dlock "${nodeps[@]}" --define "_topdir $top" \
     --define "_buildhost localhost" "$scratch/umdk.spec"
-rm -rf "$out/BUILD" "$out/BUILDROOT" "$out/SOURCES" "$out/SPECS"
+mv "$top/RPMS" "$top/SRPMS" "$out"
+rm -rf "$top"
 find "$out" -name '*.rpm' | sort

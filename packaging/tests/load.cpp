@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Load for an upgrade: PORT SECONDS HOLDERS. Each holder has a lock for the whole time and extends it, a
-// rival tries to take these locks, and a worker takes and gives back one of its own. Ends with what was
-// lost or stolen, and the longest time in which the worker got nothing.
+// Load for an upgrade: PORT STOP HOLDERS, until there is a file STOP. Each holder has a lock for the whole
+// time and extends it, a rival tries to take these locks, and a worker takes and gives back one of its
+// own. Ends with what was lost or stolen, and the longest time in which the worker got nothing.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
+#include <unistd.h>
 #include "dlock_client_api.h"
 
 using namespace dlock;
@@ -56,7 +57,6 @@ int main(int argc, char **argv)
     struct client_cfg config = {};
     config.log_level = 4;
     config.primary_port = std::atoi(argv[1]);
-    const auto end = clock_type::now() + std::chrono::seconds(std::atoi(argv[2]));
     std::vector<held> holders(static_cast<size_t>(std::atoi(argv[3])));
     std::vector<struct lock_request> wanted(holders.size());
     held worker, rival;
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     long operations = 0;
     auto last = clock_type::now(), looked = last;
     clock_type::duration pause(0);
-    while (clock_type::now() < end) {
+    while (access(argv[2], F_OK) != 0) {
         if (trylock(worker.client, &worker.request, &worker.state) == 0 &&
             unlock(worker.client, worker.request.lock_id, &worker.state) == 0) {
             const auto now = clock_type::now();
@@ -106,6 +106,13 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < holders.size(); i++) {
         lost += unlock(holders[i].client, holders[i].request.lock_id, &holders[i].state) == 0 ? 0 : 1;
     }
+    // Who leaves without a word is waited for by the next recovery.
+    for (const held &one : holders) {
+        client_deinit(one.client);
+    }
+    client_deinit(worker.client);
+    client_deinit(rival.client);
+    dclient_lib_deinit();
     std::printf("held %zu, lost %d, stolen %d, operations %ld, longest pause %lld ms\n", holders.size(),
         lost, stolen, operations,
         static_cast<long long>(std::chrono::duration_cast<std::chrono::milliseconds>(pause).count()));

@@ -49,21 +49,21 @@ check "serves over verbs in its sandbox" offers verbs '"'
 check "alice locks over verbs" as_alice env DLOCK_FABRIC=verbs dlock exec by-verbs --wait 10 -- true
 check "alice locks over tcp" as_alice env DLOCK_FABRIC=tcp dlock exec by-tcp --wait 10 -- true
 
-# ---- kill -9: restarted, locks kept ----
-as_alice dlock exec kept --lease 120 -- sleep 20 >/tmp/kept 2>&1 &
+# ---- kill -9: restarted, locks kept (dlock exec looks for its primary every third of the lease) ----
+as_alice dlock exec kept --lease 60 -- sleep 60 >/tmp/kept 2>&1 &
 keeper=$!
 held() { dlock locks --json | grep -q '"name": *"kept"' && dlock clients --json | grep -q '"handles": *1'; }
-check "a lock is held" until_true 10 held
+check "a lock is held" until_true 60 held
 before=$(main_pid)
 kill -KILL "$before"
-check "killed, it is started again and serves" until_true 20 is_another "$before"
+check "killed, it is started again and serves" until_true 90 is_another "$before"
 check "the lock is held by its client" sh -c '! dlock exec kept --wait 0 -- true && dlock locks --json | grep "\"name\": *\"kept\""'
 check "and its command has ended well" wait "$keeper"
 
 # ---- watchdog ----
 before=$(main_pid)
 kill -STOP "$before"
-check "stopped, it is replaced by the watchdog" until_true 60 is_another "$before"
+check "stopped, it is replaced by the watchdog" until_true 120 is_another "$before"
 check "the journal says so" sh -c 'journalctl -u dlockd | grep -i "watchdog timeout"'
 
 # ---- SIGHUP ----
@@ -88,16 +88,21 @@ check "of the group, alice asks the admin socket" as_alice dlock status
 
 # ---- upgrade in place, under load ----
 for fabric in tcp shm; do
-    as_alice env DLOCK_FABRIC=$fabric DLOCK_PRIMARY_USER=dlock DLOCK_PRIMARIES=127.0.0.1 /srv/load 21616 15 20 >/tmp/load 2>/tmp/load.log &
+    rm -f /tmp/stop
+    as_alice env DLOCK_FABRIC=$fabric DLOCK_PRIMARY_USER=dlock DLOCK_PRIMARIES=127.0.0.1 DLOCK_HORIZON_S=60 /srv/load 21616 /tmp/stop 20 >/tmp/load 2>/tmp/load.log &
     load=$!
-    check "holds 20 locks over $fabric" until_true 10 grep -q holding /tmp/load
+    check "holds 20 locks over $fabric" until_true 60 grep -q holding /tmp/load
     before=$(main_pid)
     if [ "$fabric" = tcp ]; then
         check "the next version is installed" dpkg -i /srv/next/dlock-server.deb
     else
         check "the version before is installed again" sh -c 'dpkg -i /srv/dlock-server_*.deb'
     fi
-    check "another process serves" until_true 20 is_another "$before"
+    check "another process serves" until_true 90 is_another "$before"
+    worked=$(dlock locks --json | grep -c '"name": *"held')
+    check "the new one knows the 20 locks" test "$worked" = 20
+    sleep 3 # in which the rival has tried them
+    touch /tmp/stop
     check "no lock is lost over $fabric" wait "$load"
     sed 's/^/       /' /tmp/load
 done
