@@ -146,9 +146,10 @@ pub struct Failover {
     /// Where it was said last in this round that it is removed, and at how many addresses.
     removed_at: Option<usize>,
     removed_by: usize,
-    /// Rounds in which all have said so, and since when one has in each round.
+    /// Rounds in which all have said so; the ends of the first and the last round in which one has,
+    /// with no minute between two of them.
     removed_rounds: u32,
-    removed_since_ns: Option<u64>,
+    removed_ns: Option<(u64, u64)>,
     /// Until the primary that it waits for is asked again, or told what is left to tell.
     waits_ns: u64,
     random: u64,
@@ -170,7 +171,7 @@ impl Failover {
             removed_at: None,
             removed_by: 0,
             removed_rounds: 0,
-            removed_since_ns: None,
+            removed_ns: None,
             waits_ns: WAITS_NS,
             random: seed | 1,
         };
@@ -267,7 +268,7 @@ impl Failover {
                 (self.tries, self.confirms, self.waits_ns) = (0, 0, WAITS_NS);
                 self.next_ns = now_ns;
                 (self.removed_at, self.removed_by) = (None, 0);
-                (self.removed_rounds, self.removed_since_ns) = (0, None);
+                (self.removed_rounds, self.removed_ns) = (0, None);
                 self.stage = match recovers {
                     true if planted::is(Bug::FailoverUntold) => Stage::Says,
                     true => Stage::Claims,
@@ -374,17 +375,19 @@ impl Failover {
     fn is_given_up(&mut self, now_ns: u64) -> Option<usize> {
         let is_by_all = std::mem::take(&mut self.removed_by) == self.addresses;
         self.removed_rounds = if is_by_all { self.removed_rounds + 1 } else { 0 };
-        let Some(at) = self.removed_at.take() else {
-            self.removed_since_ns = None;
-            return None;
-        };
-        let since_ns = *self.removed_since_ns.get_or_insert(now_ns);
+        // one that is slow, or stood still, says nothing for some rounds, again and again
+        let recent =
+            self.removed_ns.filter(|(_, last)| now_ns.saturating_sub(*last) < UNREACHED_NS);
+        self.removed_ns = recent;
+        let at = self.removed_at.take()?;
+        let since_ns = recent.map_or(now_ns, |(first, _)| first);
+        self.removed_ns = Some((since_ns, now_ns));
         let is_over = self.removed_rounds >= REMOVED_ROUNDS
             || now_ns.saturating_sub(since_ns) >= UNREACHED_NS;
         if !is_over {
             return None;
         }
-        (self.removed_rounds, self.removed_since_ns) = (0, None);
+        (self.removed_rounds, self.removed_ns) = (0, None);
         Some(at)
     }
 
@@ -568,6 +571,53 @@ mod tests {
                 f.came(now, Err(if is_removed { Status::ClientRemoved } else { Status::NotReady }));
             }
         }
+    }
+
+    /// On a busy machine a primary that has removed it is slow as well.
+    #[test]
+    fn a_client_is_given_up_although_no_primary_answers_in_many_rounds() {
+        for silent_rounds in [1, 7] {
+            let mut f = at_two();
+            f.broken(5);
+            let (mut now, mut first, mut asked) = (5, None, 0);
+            loop {
+                match f.next(now) {
+                    Task::Wait { until_ns } => now = until_ns,
+                    Task::Ask { address, wait_ns } => {
+                        asked += u32::from(address == 1);
+                        let answers = address == 1 && asked % (silent_rounds + 1) == 0;
+                        now += if answers { 0 } else { wait_ns };
+                        let heard = if answers { Heard::Serves } else { Heard::Nothing };
+                        f.asked(now, heard);
+                    }
+                    Task::Reinit { address: 1 } => {
+                        first.get_or_insert(now);
+                        f.came(now, Err(Status::ClientRemoved));
+                    }
+                    other => {
+                        assert_eq!(other, Task::Anew { address: 1 });
+                        break;
+                    }
+                }
+                assert!(now < 4 * UNREACHED_NS, "{silent_rounds}");
+            }
+            assert!(now - first.unwrap() >= UNREACHED_NS, "{silent_rounds}");
+        }
+        // long after it was removed somewhere
+        let mut f = at_two();
+        f.broken(5);
+        f.came(6, Err(Status::ClientRemoved));
+        f.came(6, Err(Status::NotReady));
+        let mut late = 6 + UNREACHED_NS;
+        let not_ready = Status::NotReady;
+        for status in [not_ready, not_ready, Status::ClientRemoved, not_ready] {
+            if let Task::Wait { until_ns } = f.next(late) {
+                late = until_ns;
+            }
+            comes(&mut f, late);
+            f.came(late, Err(status));
+        }
+        assert!(!matches!(f.next(u64::MAX), Task::Anew { .. }), "{f:?}");
     }
 
     /// The primary that knows it may just be starting again.
