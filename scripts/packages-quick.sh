@@ -70,7 +70,7 @@ an_old_program_runs() {
     done >"$scratch/old.c"
     cc -shared -fPIC -Wl,-soname,libdlocks.so.0 "$scratch/old.c" -o "$scratch/libdlocks.so"
     c++ packaging/tests/primary.cpp -I include -L "$scratch" -ldlocks -o "$scratch/old"
-    ! readelf -W -V "$scratch/old" | grep -q DLOCK_26 || { echo "it has versions"; return 1; }
+    ! readelf -W -V "$scratch/old" | grep >/dev/null DLOCK_26 || { echo "it has versions"; return 1; }
     LD_LIBRARY_PATH="$prefix/lib64" "$scratch/old" >"$scratch/said" 2>&1
     grep -qx 'refused: -1' "$scratch/said" || { cat "$scratch/said"; return 1; }
     ! grep -q 'version information' "$scratch/said"
@@ -100,9 +100,9 @@ completions_are_read_by() { # shell
     case $1 in
     bash) # what comes after `dlock do`, and after `dlockd --log-f`
         bash -c '. docs/completions/dlock.bash; COMP_WORDS=(dlock do); COMP_CWORD=1; COMPREPLY=()
-            _dlock dlock do dlock; echo "${COMPREPLY[*]}"' | grep -qx doctor
+            _dlock dlock do dlock; echo "${COMPREPLY[*]}"' | grep >/dev/null -x doctor
         bash -c '. docs/completions/dlockd.bash; COMP_WORDS=(dlockd --log-f); COMP_CWORD=1
-            _dlockd dlockd --log-f dlockd; echo "${COMPREPLY[*]}"' | grep -qx -- --log-format
+            _dlockd dlockd --log-f dlockd; echo "${COMPREPLY[*]}"' | grep >/dev/null -x -- --log-format
         ;;
     zsh)
         zsh -f -n docs/completions/_dlock

@@ -68,15 +68,15 @@ rpm_root() {
     for name in usr/lib64/libdlock{c,s,m}.so.0.0.1 usr/bin/dlock usr/bin/dlockd \
         usr/bin/dlock_{primary,client,client_object}_test; do
         hardened "$into/$name"
-        ! readelf -W -S "$into/$name" | grep -qE '\.(debug_info|symtab)' || { echo "$name: not stripped"; false; }
+        ! readelf -W -S "$into/$name" | grep >/dev/null -E '\.(debug_info|symtab)' || { echo "$name: not stripped"; false; }
     done
     for name in usr/bin/dlock_{primary,client,client_object}_test; do
-        nm -D "$into/$name" | grep -q __stack_chk_fail
+        nm -D "$into/$name" | grep >/dev/null __stack_chk_fail
     done
     # Where the debug information went.
-    rpm -qpl "$work"/rpm1/RPMS/*/umdk-debuginfo-*.rpm | grep -q '/libdlockc.so.0.0.1-.*\.debug$'
+    rpm -qpl "$work"/rpm1/RPMS/*/umdk-debuginfo-*.rpm | grep >/dev/null '/libdlockc.so.0.0.1-.*\.debug$'
     rpm -qp --requires "${rpms[@]}" | sort -u
-    rpm -qp --requires "$work"/rpm1/RPMS/*/umdk-dlock-devel-*.rpm | grep -q '^umdk-dlock-lib'
+    rpm -qp --requires "$work"/rpm1/RPMS/*/umdk-dlock-devel-*.rpm | grep >/dev/null '^umdk-dlock-lib'
     LIB64=ON use_installed "$into" /usr lib64 "$into/usr/bin/dlockd" "$scratch/use-rpm"
 }
 
@@ -135,7 +135,7 @@ deb_root() {
         apt-get -qq -y --no-install-recommends install systemd ibverbs-providers iproute2 >/dev/null
         cd /srv && rm -f *dbgsym* && dpkg -i ./*.deb"
     in_root "dpkg -V libdlock0 libdlock-dev dlock-server dlock-tools
-        dpkg -s dlock-server | grep -q '^Status: install ok installed'
+        dpkg -s dlock-server | grep >/dev/null '^Status: install ok installed'
         id dlock
         test -e /lib/systemd/system/dlockd.service
         test -e /etc/dlock/dlockd.toml
@@ -143,9 +143,9 @@ deb_root() {
     local name
     for name in "$into"/usr/lib/*/libdlock{c,s,m}.so.0.0.1 "$into"/usr/bin/dlock{,d}; do
         hardened "$name"
-        ! readelf -W -S "$name" | grep -qE '\.(debug_info|symtab)' || { echo "$name: not stripped"; false; }
+        ! readelf -W -S "$name" | grep >/dev/null -E '\.(debug_info|symtab)' || { echo "$name: not stripped"; false; }
     done
-    dpkg-deb -f "$work"/deb1/libdlock-dev_*.deb Depends | grep -q "libdlock0 (= $version-1)"
+    dpkg-deb -f "$work"/deb1/libdlock-dev_*.deb Depends | grep >/dev/null "libdlock0 (= $version-1)"
     use_installed "$into" /usr "lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)" "$into/usr/bin/dlockd" \
         "$scratch/use-deb"
 }

@@ -79,8 +79,8 @@ hardened() {
     grep -qE 'BIND_NOW|FLAGS_1.*NOW' <<<"$dynamic" || bad+=("no BIND_NOW")
     ! grep -qE 'RPATH|RUNPATH' <<<"$dynamic" || bad+=("RPATH")
     ! grep -q TEXTREL <<<"$dynamic" || bad+=("text relocations")
-    ! grep -E 'GNU_STACK' <<<"$headers" | grep -q 'RWE' || bad+=("executable stack")
-    readelf -h "$file" | grep -qE 'Type: +DYN' || bad+=("not position independent")
+    ! grep -E 'GNU_STACK' <<<"$headers" | grep >/dev/null 'RWE' || bad+=("executable stack")
+    readelf -h "$file" | grep >/dev/null -E 'Type: +DYN' || bad+=("not position independent")
     [ ${#bad[@]} = 0 ] || { echo "$file: ${bad[*]}" >&2; return 1; }
 }
 
