@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use common::{desc, Peer};
 use dlock_core::codec::Frame;
 use dlock_core::control::{Claim, ControlReply, ControlRequest, HeldClaim, Session};
-use dlock_core::ids::Seq;
+use dlock_core::ids::{ClientId, Seq};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::status::Status;
 use rustix::process::{kill_process, Pid, Resource, Rlimit, Signal};
@@ -239,6 +239,28 @@ fn a_stopped_primary_whose_place_was_taken_extends_no_horizon() {
     println!("answer {answer:?}; given up {given_up:.2} s after, relied on until {relies:.2} s");
     if let Some(Frame::ControlReply(_, ControlReply::Alive { .. })) = answer {
         assert!(given_up >= relies, "its locks are given away {:.2} s early", relies - given_up);
+    }
+}
+
+/// Nor does it tell a client that it is removed: its successor may know it, and wait for it.
+#[test]
+fn a_stopped_primary_whose_place_was_taken_refuses_no_client() {
+    // it may see first that its place was taken
+    for _ in 0..6 {
+        let folder = Folder::new();
+        let p = Daemon::spawn(&folder, free_port(), &[]).ready();
+        let (mut peer, session) = init(p.at, 0);
+        peer.get("lock", LockType::Atomic);
+        let mut knocks = Peer::connect(p.at);
+        p.signal(Signal::STOP);
+        let (s, admin) = Daemon::stands_by(&folder, p.at, &[]);
+        promote(&admin, &s);
+        s.says("dlockd ready", 20);
+        let client = ClientId::new(session.client.get() ^ 1).unwrap();
+        let unknown = Session { client, ..session };
+        knocks.send(&Frame::Control(Seq(7), back(&unknown, 0)));
+        p.signal(Signal::CONT);
+        assert_eq!(knocks.receive(), None, "its connection is closed instead");
     }
 }
 

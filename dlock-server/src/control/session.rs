@@ -221,6 +221,8 @@ impl Session {
         let opened = self.mailbox.ask(open).await;
         let session = match opened {
             Ok(Ok(session)) => session,
+            // another primary may have its place, and know the client
+            Ok(Err(_)) if !self.receipts.may_answer() => return,
             Ok(Err(status)) => return wire::refuse(&mut self.stream, seq, status).await,
             Err(_) => return,
         };
