@@ -164,10 +164,18 @@ fn lock_of(instance: &Instance, name: &str, lock_type: LockType) -> Result<LockI
     }
 }
 
-/// A status that must be success, or the measurement is worthless.
+/// A status that must be success, or the measurement is worthless. It is on the way that is
+/// measured.
+#[inline(always)]
 fn must(what: &str, status: Status) -> Result<(), Failure> {
     match status {
         Status::Success => Ok(()),
-        status => Err(Failure::plain(format!("bench: {what}: {status}"))),
+        status => Err(failed(what, status)),
     }
+}
+
+#[cold]
+#[inline(never)]
+fn failed(what: &str, status: Status) -> Failure {
+    Failure::plain(format!("bench: {what}: {status}"))
 }

@@ -14,7 +14,7 @@ use crate::denied;
 use crate::execute::{perform, Limit};
 use crate::failover::is_without_primary;
 use crate::late_notes::look_after;
-use crate::table::{LockSlot, LockSlotGuard};
+use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
 impl Instance {
     /// Takes a lock if it is free, for `expire_s` seconds. With `expire_s` 0 only the cached
@@ -114,7 +114,7 @@ impl Instance {
     }
 
     /// Counts a result, and wakes those who may go on after it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn told(
         &self,
         lock_slot: &LockSlot,
@@ -125,10 +125,7 @@ impl Instance {
         let is_success = result.status == Status::Success;
         if let Some(held) = guard.as_mut() {
             if !is_success {
-                self.stats.count(held.entry.lock_type(), op, &result);
-                if result.status == Status::Denied {
-                    denied::tell(needed(op), &held.entry.desc().name);
-                }
+                self.refused(held, op, &result);
             }
             look_after(&self.table, held);
         }
@@ -136,6 +133,16 @@ impl Instance {
             lock_slot.changed.notify_all(); // threads that wait for this client's own hold to end
         }
         result
+    }
+
+    /// Apart, so that what succeeds does not carry it.
+    #[cold]
+    #[inline(never)]
+    fn refused(&self, held: &ClientLock, op: Op, result: &OpResult) {
+        self.stats.count(held.entry.lock_type(), op, result);
+        if result.status == Status::Denied {
+            denied::tell(needed(op), &held.entry.desc().name);
+        }
     }
 }
 
