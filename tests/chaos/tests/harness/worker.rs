@@ -24,6 +24,7 @@ use dlock_client::{
 use dlock_fabric::clock::boot_ns;
 
 use super::job::{type_of, Failover, Job, Style};
+use super::secured;
 
 #[path = "away.rs"]
 mod away;
@@ -180,7 +181,8 @@ impl<'a> Client<'a> {
         let ports = [port, self.job.second_port].into_iter().filter(|&port| port != 0);
         let primaries = ports.map(|port| (Ipv4Addr::LOCALHOST, port).into()).collect();
         let primaries = is_by_itself.then_some(primaries);
-        let silence = Some(Duration::from_millis(200));
+        // whether a primary is there costs a handshake with TLS: it has the default's second
+        let silence = (!secured::is_on()).then_some(Duration::from_millis(200));
         let config = ClientConfig { port, fabric, primaries, silence, ..Default::default() };
         let (slot, seeds) = (Arc::clone(&self.faulty), Mutex::new(Rng::new(self.rng.bits())));
         let is_faulty = self.job.faulty;
