@@ -18,7 +18,7 @@
 set -eu
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
-hot= fabric=verbs
+hot='' fabric=verbs
 while true; do
     case ${1:-} in
     --hot) hot=yes ;;
