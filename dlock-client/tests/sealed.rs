@@ -189,10 +189,11 @@ fn a_revoked_certificate_ends_the_sealed_session() {
     let server = server.expect("the primary starts");
     let (good, bad) = (join(&server, ca.tls("good")), join(&server, ca.tls("bad")));
     let (of_good, of_bad) = (got(&good, "l", LockType::Atomic), got(&bad, "l", LockType::Atomic));
-    assert_eq!(status(bad.trylock(of_bad, X, 1_000)), Success);
+    assert_eq!(status(bad.trylock(of_bad, X, 8)), Success);
     ca.revokes(&[ca.last_serial()]);
     server.reload_tls();
-    eventually(20, "the lock is free", || status(good.trylock(of_good, X, 100)) == Success);
+    // its program relies on the lease
+    eventually(40, "its lease is over", || status(good.trylock(of_good, X, 100)) == Success);
     assert_ne!(status(bad.unlock(of_bad)), Success);
 }
 
