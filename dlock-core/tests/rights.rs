@@ -319,8 +319,8 @@ fn a_claim_needs_the_right_to_what_it_claims() {
     assert_eq!(claimed(reader, "r/3", LockType::Fair, queued), Err(Status::Denied));
 }
 
-/// A successor with other rules: who was a client before comes back, whatever they say now, and
-/// what it may not claim any more is refused. Else everybody would wait for it without end.
+/// A successor with other rules lets the clients of its predecessor in all the same, and refuses
+/// what they may not claim any more. Else everybody would wait for them without end.
 #[test]
 fn new_rules_do_not_keep_a_client_of_the_predecessor_out() {
     let quotas = Quotas { clients_max: Some(0), ..Quotas::default() };

@@ -367,7 +367,7 @@ fn a_state_file_may_be_a_link() {
     assert!(is_link && !other.0.join("state.clients").exists());
 }
 
-/// A state file of its own says nothing of the clients of its primary.
+/// A standby's own state file does not name the clients of the primary.
 #[test]
 fn a_standby_with_another_state_file_takes_no_place() {
     let (folder, other) = (Folder::new(), Folder::new());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Members that may not stay: their certificate was revoked, or new rules do not allow them the
-//! memory that they reach. Whoever holds something by a lease relies on it until that ends, and may
-//! not have heard yet that its session is over: so it is fenced, and its leases are kept.
+//! memory that they reach. A client relies on its leases until they end, and may not have heard yet
+//! that its session is over: so it is fenced, and its leases are kept.
 
 use super::member::Member;
 use super::{Ending, Exit, Membership};

@@ -168,10 +168,8 @@ impl Primary {
         proof: Secret,
         identity: Option<Identity>,
     ) -> Result<(), Status> {
-        let of_idle = self.idle.get(&client);
-        let is_known = of_idle.or_else(|| self.awaited.proofs.get(&client));
-        let is_late = !self.recovering && of_idle.is_none();
-        match is_known {
+        let is_late = !self.recovering && !self.is_idle(client);
+        match self.proofs(client) {
             _ if is_late || self.removed.contains(&client) => Err(Status::ClientRemoved),
             None if !self.awaited.proofs.is_empty() => Err(Status::ClientRemoved),
             Some(known) if !known.secrets.contains(&proof) => Err(Status::Error),
@@ -180,9 +178,13 @@ impl Primary {
         }
     }
 
-    /// Whether this is known to be a client of the predecessor: who it is, it must show.
+    /// Whether the list of the predecessor's clients has this one.
     pub(crate) fn is_of_predecessor(&self, client: ClientId) -> bool {
-        self.idle.contains_key(&client) || self.awaited.proofs.contains_key(&client)
+        self.proofs(client).is_some()
+    }
+
+    fn proofs(&self, client: ClientId) -> Option<&Proofs> {
+        self.idle.get(&client).or_else(|| self.awaited.proofs.get(&client))
     }
 
     /// This client of the predecessor has ended, and with it everything that could rely on its

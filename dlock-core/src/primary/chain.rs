@@ -8,7 +8,7 @@
 //! | fair lock | Faa one ticket; Cas its own ticket done, nobody behind it; Read |
 //! | object | anything |
 //! | any other word | Read |
-//! | ledger | the entry of a handle of its own; longer holds of fair locks by the right to lock |
+//! | ledger | the entry of a handle of its own; to prolong a fair hold needs the right to lock |
 //!
 //! A chain changes at most one read-write or fair lock, once. Whose share and whose ticket it is
 //! the arbiter knows of clients that have never operated on the words themselves.

@@ -75,7 +75,7 @@ mod tests {
         (secrets().of_client().0, secrets().of_primary().1)
     }
 
-    /// To open them is work that nobody has asked for.
+    /// Opening a record costs the receiver work, however little the record carries.
     #[test]
     fn records_with_little_in_them_count_for_more_than_their_bytes() {
         let (mut sealer, opener) = pair();

@@ -249,14 +249,11 @@ impl Core {
         entry: LedgerEntry,
     ) -> Result<(), FrameError> {
         let chain = Chain::one(WordOp::WriteLedger { handle, value: entry.into_bits() });
-        match self.primary.check_note(&mut self.memory, client, handle, entry) {
-            Ok(()) => {}
-            Err(status) => {
-                if status == Status::Denied {
-                    self.primary.chain_was_denied(&mut self.memory, client, &chain);
-                }
-                return Ok(());
+        if let Err(status) = self.primary.check_note(&mut self.memory, client, handle, entry) {
+            if status == Status::Denied {
+                self.primary.chain_was_denied(&mut self.memory, client, &chain);
             }
+            return Ok(());
         }
         match self.memory.execute_chain(client, &chain) {
             Outcome::Done(values) => {
