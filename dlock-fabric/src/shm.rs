@@ -73,11 +73,7 @@ impl ShmExecutor {
         users: &[u32],
     ) -> Result<Self, FabricError> {
         let socket = OwnedFd::from(net::connect_abstract(sock_name)?);
-        let peer = Credentials::of_peer(socket.as_fd()).map_err(FabricError::Handshake)?;
-        if !peer.may_share_or_is_of(users) {
-            return Err(FabricError::Peer { uid: peer.uid });
-        }
-        Self::attach_to(socket, attach)
+        Self::attach_to(socket, attach, users)
     }
 
     /// Attaches over a connected Unix stream socket.
@@ -85,14 +81,14 @@ impl ShmExecutor {
     /// # Errors
     /// As [`attach`](Self::attach).
     pub fn attach_on(socket: OwnedFd, attach: &Attach) -> Result<Self, FabricError> {
-        let peer = Credentials::of_peer(socket.as_fd()).map_err(FabricError::Handshake)?;
-        if !peer.may_share() {
-            return Err(FabricError::Peer { uid: peer.uid });
-        }
-        Self::attach_to(socket, attach)
+        Self::attach_to(socket, attach, &[])
     }
 
-    fn attach_to(socket: OwnedFd, attach: &Attach) -> Result<Self, FabricError> {
+    fn attach_to(socket: OwnedFd, attach: &Attach, users: &[u32]) -> Result<Self, FabricError> {
+        let peer = Credentials::of_peer(socket.as_fd()).map_err(FabricError::Handshake)?;
+        if !peer.may_share_or_is_of(users) {
+            return Err(FabricError::Peer { uid: peer.uid });
+        }
         let deadline = deadline_in(net::CONNECT_WAIT);
         let attach = Attach { fabric: FabricKind::Shm, verbs: None, ..*attach };
         let (attached, fds) = handshake::attach_shm(socket.as_fd(), &attach, deadline)?;
