@@ -18,6 +18,8 @@ export CARGO_TARGET_DIR="$target_dir/tsan"
 export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer -Copt-level=1"
 export TSAN_OPTIONS="suppressions=$root/scripts/races.supp halt_on_error=0 exitcode=66"
 if [ $# = 0 ]; then set -- dlock-fabric; fi
+# Its runtime ends a child of a process with threads that begins a thread itself.
 for package in "$@"; do
-    cargo test --locked --target "$host" -p "$package" --lib
+    cargo test --locked --target "$host" -p "$package" --lib -- \
+        --skip a_process_lives_whose_first_thread_has_ended
 done
