@@ -523,6 +523,9 @@ pub struct PrimaryRole {
     /// What makes sure that that one is gone.
     #[arg(long)]
     pub fence: Option<String>,
+    /// Frames of one client in a second.
+    #[arg(long, default_value_t = dlock_server::FRAMES_PER_SECOND_MAX)]
+    pub frames_per_second_max: u32,
 }
 
 #[cfg(test)]

@@ -18,6 +18,14 @@ pub struct Rate {
     pub burst: u32,
 }
 
+impl Rate {
+    /// So many times a second, and a hundredth of that at once: who is over it holds nobody up for
+    /// longer than that takes. At least 64 at once: a rate that is low cuts no batch in two.
+    pub fn even(per_second: u32) -> Self {
+        Self { per_second, burst: (per_second / 100).max(64) }
+    }
+}
+
 /// What is used of a rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
@@ -67,6 +75,16 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_even_rate_gives_a_hundredth_of_a_second_at_once() {
+        assert_eq!(Rate::even(250_000), Rate { per_second: 250_000, burst: 2_500 });
+        assert_eq!(Rate::even(1), Rate { per_second: 1, burst: 64 });
+        let mut pace = Pace::new(Rate::even(10_000));
+        let at_once = (0..1_000).filter(|_| pace.take(NS)).count();
+        assert_eq!(at_once, 100);
+        assert_eq!(pace.waits_until(NS), Some(NS + NS / 10_000));
+    }
 
     #[test]
     fn a_burst_is_taken_at_once_and_the_rest_at_the_rate() {

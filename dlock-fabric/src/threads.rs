@@ -42,6 +42,16 @@ pub fn yield_current_thread_to_all() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) }).map(drop)
 }
 
+/// The thread of this number, 0: the calling one, runs before all that have no real-time priority (`SCHED_FIFO`).
+///
+/// # Errors
+/// What the system says (`EPERM` for who is not root and has no `RLIMIT_RTPRIO`).
+pub fn run_before_all(thread: libc::pid_t) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `param` is valid for reads.
+    check(unsafe { libc::sched_setscheduler(thread, libc::SCHED_FIFO, &param) }).map(drop)
+}
+
 /// Raises this process's soft limit of open files to its hard limit, and returns it. For
 /// programs; a library leaves its host's limits alone.
 ///

@@ -96,8 +96,9 @@ pub struct ServerConfig {
     /// What clients may do by the names in their certificates; none: everything. With rules a
     /// client that none of them names is not let in. They need TLS.
     pub rules: Vec<Rule>,
-    /// Frames that one client may send on its command channel in a second, at once or spread over
-    /// it: further ones wait, and so does the client. Operations on shared memory are none.
+    /// Frames that one client may send on its command channel in a second, a hundredth of them (64
+    /// at least) at once: further ones wait, and so does the client. Operations on shared memory
+    /// are none.
     pub frames_per_second_max: u32,
     /// Clients at a time.
     pub clients_max: usize,

@@ -473,10 +473,7 @@ fn worker(
         inbox,
         poll,
         sleep_mode: config.sleep_mode,
-        frames: Rate {
-            per_second: config.frames_per_second_max,
-            burst: config.frames_per_second_max,
-        },
+        frames: Rate::even(config.frames_per_second_max),
         offers,
         capacity,
         roster,

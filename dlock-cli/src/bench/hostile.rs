@@ -4,6 +4,15 @@
 //! innocent client's: what that costs is the host's processors. So the ratio is what the attack
 //! does through the primary. What the primary's process has before and after, too.
 //!
+//! The innocent client asks at intervals, and leaves the CPUs to the attackers in between; when it
+//! asks, it and its primary come before all others (`SCHED_FIFO`), where the bench may have that:
+//! it is root. Else the times are the scheduler's as much as the primary's, and the row says so. A
+//! primary that looks for work all the time is stopped for 50 ms of each second by the system's
+//! default; `sysctl kernel.sched_rt_runtime_us=-1` takes that away.
+//!
+//! Who floods its channel has a bound of the primary's (`frames_per_second_max`), in two cases that
+//! of the default.
+//!
 //! | load | what it does |
 //! |---|---|
 //! | chains and notes | random ones, on words, ledgers and handles that are not its own |
@@ -14,6 +23,7 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -24,10 +34,11 @@ use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{Mode, Request, WaitNumber};
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
+use dlock_fabric::threads::run_before_all;
 use dlock_fabric::tls::Tls;
 
 use super::loads::Load;
-use super::neighbours::{beside, raise_descriptor_limit};
+use super::neighbours::{beside, raise_descriptor_limit, Innocent};
 use super::wire::Peer;
 use super::{Folder, Run, ANY_PORT};
 use crate::connect::open_by;
@@ -37,8 +48,14 @@ use crate::failure::Failure;
 
 /// What the cases have in their names. They are measured if that is asked for.
 const GROUP: &str = "hostile";
+/// What an operator sets who has such neighbours.
+const FRAMES_MAX: u32 = 10_000;
 /// Connections with half a handshake.
 const HALF_OPEN: usize = 1_000;
+/// Between two operations of the innocent client.
+const PAUSE: Duration = Duration::from_micros(250);
+/// The name of that thread of a primary.
+const COMMAND_THREAD: &str = "dlock-command";
 /// Frames in a row before the next look at the answers.
 const FRAMES: usize = 64;
 /// The begin of a record of a handshake that never goes on.
@@ -111,29 +128,55 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
     let folder = Folder::new()?;
     let ca = Ca::make(&folder.file("ca"), Some("primary"), &["innocent", "hostile"])?;
     let (innocent, hostile) = (load(ca.files("innocent"))?, load(ca.files("hostile"))?);
-    for kind in ["chains and notes", "requests", "rubbish", "half-open", "slow reader"] {
-        let case = format!("{GROUP}: {kind}");
+    let bounded = [
+        ("chains and notes", Some(FRAMES_MAX)),
+        ("requests", Some(FRAMES_MAX)),
+        ("rubbish", Some(FRAMES_MAX)),
+        ("half-open", Some(FRAMES_MAX)),
+        ("slow reader", Some(FRAMES_MAX)),
+    ];
+    let default = [("chains and notes", None), ("slow reader", None)];
+    for (kind, frames_max) in bounded.into_iter().chain(default) {
+        let bound = frames_max.map_or("the default bound".into(), |max| format!("{max} frames/s"));
+        let case = format!("{GROUP}: {kind}, {bound}");
         if !run.wants(&case, FabricKind::Tcp) {
             continue;
         }
         let tcp = FabricKind::Tcp.into();
-        let start = || Primary::start_secured(ANY_PORT, &ca.files("primary"), tcp);
+        let start = || Primary::start_secured(ANY_PORT, &ca.files("primary"), tcp, frames_max);
         let (primary, other) = (start()?, start()?);
         let instance = open_by(primary.address, tcp, Some(&innocent))
             .map_err(|s| Failure::refused("no session with the bench's primary", s))?;
+        let innocent = Innocent { instance: &instance, pause: PAUSE };
+        let is_first = run_before_all(0).is_ok() && comes_first(primary.process.id());
         let one = attack(kind, [primary.address, other.address], &hostile);
         let before = Footprint::of(&primary)?;
         let names = (case.as_str(), "beside the same on another primary");
-        let mut row = beside(run, &instance, names, vec![one])?;
+        let mut row = beside(run, &innocent, names, vec![one])?;
         thread::sleep(Duration::from_millis(500)); // what was closed is undone
         let after = Footprint::of(&primary)?;
         row.note += &format!(
             "; primary: {} KiB and {} descriptors before, {} and {} after",
             before.kib, before.descriptors, after.kib, after.descriptors
         );
+        if !is_first {
+            row.note += "; without priority: the scheduler's times, too";
+        }
         run.rows.push(row);
     }
     Ok(())
+}
+
+/// Lets the thread that executes what clients ask for run before all other programs, and before
+/// the primary's own thread that shakes hands; whether that is permitted.
+fn comes_first(primary: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{primary}/task")) else { return false };
+    let is_command = |path: &Path| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == COMMAND_THREAD)
+    };
+    let command = threads.filter_map(|t| Some(t.ok()?.path())).find(|path| is_command(path));
+    let number = command.and_then(|path| path.file_name()?.to_str()?.parse().ok());
+    number.is_some_and(|thread| run_before_all(thread).is_ok())
 }
 
 /// What a process has.

@@ -75,6 +75,7 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
             let primary = Primary::start(super::ANY_PORT, 0, None, FabricKind::Tcp.into())?;
             let innocent = super::client(primary.address, FabricKind::Tcp)?;
             let names = (case.as_str(), "beside the same, well-behaved");
+            let innocent = Innocent { instance: &innocent, pause: Duration::ZERO };
             let row = beside(run, &innocent, names, make(primary.address)?)?;
             run.rows.push(row);
         }
@@ -94,14 +95,22 @@ pub fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
+/// Whose times are measured.
+pub struct Innocent<'a> {
+    /// Its session.
+    pub instance: &'a Instance,
+    /// From one operation to the next; zero: the CPU that it takes is taken from the loads.
+    pub pause: Duration,
+}
+
 /// An innocent client beside loads of one kind. `baseline`: what they do when they are not heavy.
 pub fn beside(
     run: &Run<'_>,
-    innocent: &Instance,
+    innocent: &Innocent<'_>,
     (case, baseline): (&str, &'static str),
     loads: Vec<Box<dyn Load>>,
 ) -> Result<Samples, Failure> {
-    let lock = lock_of(innocent, "bench innocent", LockType::Atomic)?;
+    let lock = lock_of(innocent.instance, "bench innocent", LockType::Atomic)?;
     let stages: Vec<Stage> = loads.iter().map(|_| Stage::default()).collect();
     let mut times = [Times::new(), Times::new(), Times::new()];
     let turns = run.samples(TURNS);
@@ -151,10 +160,11 @@ pub fn beside(
 fn one_turn(
     stages: &[Stage],
     phase: u8,
-    innocent: &Instance,
+    innocent: &Innocent<'_>,
     lock: LockId,
     times: &mut Times,
 ) -> Result<(), Failure> {
+    let Innocent { instance, pause } = innocent;
     stages.iter().for_each(|stage| stage.wanted.store(phase, Ordering::SeqCst));
     for stage in stages {
         while stage.now.load(Ordering::SeqCst) != phase {
@@ -166,11 +176,14 @@ fn one_turn(
     }
     let begin = Instant::now();
     while begin.elapsed() < SETTLE + TURN {
+        if !pause.is_zero() {
+            thread::sleep(*pause);
+        }
         let start = Instant::now();
-        let got = innocent.trylock(lock, Mode::Exclusive, LEASE_S).status;
+        let got = instance.trylock(lock, Mode::Exclusive, LEASE_S).status;
         let took = start.elapsed();
         must("trylock beside a neighbour", got)?;
-        must("unlock beside a neighbour", innocent.unlock(lock).status)?;
+        must("unlock beside a neighbour", instance.unlock(lock).status)?;
         // what a leaver costs comes at once
         if phase == HEAVY || begin.elapsed() > SETTLE {
             times.record(took.as_nanos() as f64);

@@ -123,7 +123,7 @@ fn beside(
     ca: &Ca,
     tls: &Tls,
 ) -> Result<(), Failure> {
-    let primary = Primary::start_secured(ANY_PORT, &ca.files("primary"), secured.into())?;
+    let primary = Primary::start_secured(ANY_PORT, &ca.files("primary"), secured.into(), None)?;
     let other = Primary::start(ANY_PORT, 0, None, clear.into())?;
     let mut safe = User::join(&primary, secured, Some(tls))?;
     let mut open = User::join(&other, clear, None)?;
@@ -206,7 +206,7 @@ fn shake(primary: &Tls, client: &Tls) -> Result<Duration, Failure> {
 /// As many clients as a primary lets in, one after the other, with two handshakes each.
 fn register(case: &str, ca: &Ca, tls: &Tls) -> Result<Samples, Failure> {
     let kind = FabricKind::Tcp;
-    let primary = Primary::start_secured(ANY_PORT, &ca.files("primary"), kind.into())?;
+    let primary = Primary::start_secured(ANY_PORT, &ca.files("primary"), kind.into(), None)?;
     let mut samples = Samples::new(case, name(kind), 1);
     let mut clients = Vec::with_capacity(CLIENTS_MAX);
     let start = Instant::now();

@@ -180,13 +180,20 @@ impl Primary {
         Ok(Self { process, address: listening(&first)? })
     }
 
-    /// Starts one at this address that speaks TLS with these files alone; port 0: any.
-    pub fn start_secured(at: SocketAddr, tls: &TlsFiles, fabric: Fabric) -> Result<Self, Failure> {
+    /// Starts one at this address that speaks TLS with these files alone; port 0: any. Its clients
+    /// send so many frames a second at most; `None`: as many as by default.
+    pub fn start_secured(
+        at: SocketAddr,
+        tls: &TlsFiles,
+        fabric: Fabric,
+        frames_max: Option<u32>,
+    ) -> Result<Self, Failure> {
         let (listen, port) = (format!("--listen={}", at.ip()), format!("--port={}", at.port()));
         let mut program = program()?;
         program.env(TLS_CA_VARIABLE, &tls.ca).env(TLS_CERT_VARIABLE, &tls.cert);
         program.env(TLS_KEY_VARIABLE, &tls.key);
-        let arguments = ["primary".into(), listen, port];
+        let mut arguments = vec!["primary".into(), listen, port];
+        arguments.extend(frames_max.map(|max| format!("--frames-per-second-max={max}")));
         let (process, first) =
             Process::start_by(&mut program, &arguments, fabric, Stdio::inherit())?;
         Ok(Self { process, address: listening(&first)? })

@@ -55,6 +55,7 @@ pub fn run(role: &Role) -> Result<u8, Failure> {
                 orphans: if role.grace_ms.is_some() { Orphans::Grace } else { Orphans::Lease },
                 admin_socket: role.admin_socket.clone(),
                 state_file: role.state_file.clone(),
+                frames_per_second_max: role.frames_per_second_max,
                 ..ServerConfig::default()
             };
             let fence = role.fence.clone();
