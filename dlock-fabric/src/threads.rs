@@ -42,7 +42,8 @@ pub fn yield_current_thread_to_all() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) }).map(drop)
 }
 
-/// The thread of this number, 0: the calling one, runs before all that have no real-time priority (`SCHED_FIFO`).
+/// The thread of this number, 0: the calling one, runs before all that have no real-time priority
+/// (`SCHED_FIFO`).
 ///
 /// # Errors
 /// What the system says (`EPERM` for who is not root and has no `RLIMIT_RTPRIO`).
