@@ -75,6 +75,9 @@ pub const TRIES_MAX: u16 = 1_024;
 pub const TRY_SAME_HOLD_NS_MAX: u64 = 10_000_000;
 /// Nanoseconds between two tries at most (400 µs).
 pub const TRY_PAUSE_NS_MAX: u64 = 400_000;
+/// Nanoseconds between two tries up to which they are a quarter of the time that the hold has
+/// lasted (25 µs): above, they are a sixteenth for who has lost the lock to nobody else.
+pub const TRY_PAUSE_NS_SHORT: u64 = 25_000;
 /// The same of who has others before it in a fair lock's queue (4 ms).
 pub const FAR_PAUSE_NS_MAX: u64 = 4_000_000;
 /// Seconds of the longest lease that a waiter claims ahead of its turn: who stops for ever while it

@@ -16,7 +16,8 @@ use super::{fair, LockEntry, Machine, Step};
 use crate::clock::Now;
 use crate::lane;
 use crate::limits::{
-    FAR_PAUSE_NS_MAX, TRIES_HOLDS_MAX, TRIES_MAX, TRY_PAUSE_NS_MAX, TRY_SAME_HOLD_NS_MAX,
+    FAR_PAUSE_NS_MAX, TRIES_HOLDS_MAX, TRIES_MAX, TRY_PAUSE_NS_MAX, TRY_PAUSE_NS_SHORT,
+    TRY_SAME_HOLD_NS_MAX,
 };
 use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
@@ -39,9 +40,16 @@ pub(super) struct Tries {
 }
 
 impl Tries {
-    /// How long to pause: the longer the hold has lasted, the longer it may last.
+    /// How long to pause: the longer the hold has lasted, the longer it may last. Who pauses for a
+    /// quarter of it is late by an eighth of it: that is for short holds, and for those who have
+    /// lost the lock to others meanwhile, and so are many.
     fn pause_ns(&self) -> u64 {
-        (self.held_ns / 4).min(TRY_PAUSE_NS_MAX)
+        let quarter_ns = self.held_ns / 4;
+        let pause_ns = match self.holds > 1 {
+            true => quarter_ns,
+            false => quarter_ns.min((self.held_ns / 16).max(TRY_PAUSE_NS_SHORT)),
+        };
+        pause_ns.min(TRY_PAUSE_NS_MAX)
     }
 
     /// The word of a fair lock when the ticket was taken.

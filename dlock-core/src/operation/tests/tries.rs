@@ -2,7 +2,9 @@
 //! Who finds the lock held tries again before it queues, and for how long.
 
 use super::*;
-use crate::limits::{TRIES_HOLDS_MAX, TRIES_MAX, TRY_PAUSE_NS_MAX, TRY_SAME_HOLD_NS_MAX};
+use crate::limits::{
+    TRIES_HOLDS_MAX, TRIES_MAX, TRY_PAUSE_NS_MAX, TRY_PAUSE_NS_SHORT, TRY_SAME_HOLD_NS_MAX,
+};
 use crate::words::RwWord;
 
 const LOCK_SHARED: Op = Op::Lock { mode: S, expire_s: 5 };
@@ -105,6 +107,23 @@ fn who_has_tried_so_often_queues_whatever_it_finds() {
 }
 
 #[test]
+fn who_has_lost_the_lock_to_others_pauses_for_a_quarter_of_the_hold() {
+    let mut e = trying(LockType::Atomic);
+    let mut o = begin(&mut e, LOCK);
+    for n in 0..2 {
+        assert!(matches!(tries(&mut o, &mut e, hold(LockType::Atomic, n)), Effect::Pause { .. }));
+        o.paused(&mut e, at(1_000));
+    }
+    let second = hold(LockType::Atomic, 1);
+    for (ns, pause) in [(400_000, 100_000), (8_000_000, TRY_PAUSE_NS_MAX)] {
+        assert!(matches!(tries(&mut o, &mut e, second), Effect::Pause { .. }));
+        o.paused(&mut e, at(1_000 + ns));
+        assert_eq!(pause_ns(tries(&mut o, &mut e, second)), pause);
+        o.paused(&mut e, at(1_000 + ns));
+    }
+}
+
+#[test]
 fn who_finds_the_same_hold_pauses_longer_and_longer_and_then_queues() {
     let mut e = trying(LockType::Atomic);
     let mut o = begin(&mut e, LOCK);
@@ -113,7 +132,10 @@ fn who_finds_the_same_hold_pauses_longer_and_longer_and_then_queues() {
     for (ns, pause) in [
         (first, 0),
         (first + 400, 100),
-        (first + 4 * TRY_PAUSE_NS_MAX, TRY_PAUSE_NS_MAX),
+        (first + 4 * TRY_PAUSE_NS_SHORT, TRY_PAUSE_NS_SHORT),
+        (first + 12 * TRY_PAUSE_NS_SHORT, TRY_PAUSE_NS_SHORT),
+        (first + 32 * TRY_PAUSE_NS_SHORT, 2 * TRY_PAUSE_NS_SHORT),
+        (first + 16 * TRY_PAUSE_NS_MAX, TRY_PAUSE_NS_MAX),
         (first + TRY_SAME_HOLD_NS_MAX - 1, TRY_PAUSE_NS_MAX),
     ] {
         assert!(matches!(tries(&mut o, &mut e, same), Effect::Pause { .. }));
