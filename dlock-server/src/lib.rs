@@ -38,6 +38,7 @@ pub use capacity::{Bound, Capacity, LockedMemory};
 pub use config::{
     Orphans, Rule, ServerConfig, VerbsUse, ABSENT_GRACE, FRAMES_PER_SECOND_MAX, RECOVERY_DEADLINE,
 };
+pub use control::Recovery;
 pub use cpuset::{CpuSet, CpuSetError};
 pub use error::StartError;
 pub use server::{Offers, Server};
