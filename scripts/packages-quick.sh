@@ -30,12 +30,35 @@ needs() {
 }
 
 one_version() {
-    local found
-    for found in "$(sed -n 's/^project(umdk_dlock[a-z_]* VERSION \([0-9.]*\) .*/\1/p' CMakeLists.txt)" \
-        "$(sed -n 's/^project(umdk_dlock[a-z_]* VERSION \([0-9.]*\) .*/\1/p' cmake/CMakeLists.txt)" \
-        "$(sed -n '1s/^dlock (\([0-9.]*\)-.*/\1/p' packaging/debian/changelog)"; do
-        [ "$found" = "$version" ] || { echo "'$found' beside $version of umdk.spec"; return 1; }
+    local failed=0 page part
+    # What Cargo takes: no zero in front of a number.
+    version_is "$(sed -E 's/\.0+([0-9])/.\1/g' <<<"$version")" Cargo.toml \
+        "$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)"
+    for page in CMakeLists.txt cmake/CMakeLists.txt; do
+        version_is "$version" "$page" \
+            "$(sed -n 's/^project(umdk_dlock[a-z_]* VERSION \([0-9.]*\) .*/\1/p' "$page")"
     done
+    version_is "$version" "packaging/debian/changelog" \
+        "$(sed -n '1s/^dlock (\([0-9.]*\)-.*/\1/p' packaging/debian/changelog)"
+    version_is "$version" "%changelog of umdk.spec" \
+        "$(sed -n '/^%changelog/{n;s/.* - \([0-9.]*\)-[0-9]*$/\1/p}' umdk.spec)"
+    for page in docs/man/*; do
+        version_is "$version" "$page" "$(sed -n 's/^\.TH .* "dlock \([0-9.]*\)" .*/\1/p' "$page")"
+    done
+    # What was built says the same.
+    version_is "dlockd $version" "dlockd --version" "$("$dlockd" --version)"
+    version_is "dlock $version" "dlock --version" "$("${dlockd%/*}/dlock" --version)"
+    for part in c s m; do
+        version_is "$version" "libdlock$part.pc" \
+            "$(sed -n 's/^Version: //p' "$prefix/lib64/pkgconfig/libdlock$part.pc")"
+    done
+    page=$(find "$prefix" -name dlock-config-version.cmake)
+    version_is "$version" "$page" "$(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$page")"
+    return "$failed"
+}
+
+version_is() { # wanted where found; `failed` is of the caller
+    [ "$3" = "$1" ] || { echo "$2: '$3', but umdk.spec has $version: '$1'"; failed=1; }
 }
 
 no_downgrade() {

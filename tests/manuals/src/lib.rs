@@ -35,6 +35,13 @@ pub(crate) fn read(path: &str) -> String {
     std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
+/// The version of the packages.
+pub(crate) fn version() -> String {
+    let spec = read("umdk.spec");
+    let version = spec.lines().find_map(|line| line.strip_prefix("Version:"));
+    version.expect("umdk.spec has a version").trim().to_string()
+}
+
 /// Compares a generated file with the committed one.
 ///
 /// # Panics

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The language of manual pages, man(7).
 
-/// The first lines of a page: its name and section, and what it belongs to.
+/// The first lines of a page: its name and section, and the version that it belongs to.
 pub(crate) fn title(name: &str, section: u8, sources: &str) -> String {
+    let version = crate::version();
     format!(
         ".\\\" SPDX-License-Identifier: MIT OR Apache-2.0\n\
          .\\\" Made by tests/manuals of {sources}: do not edit.\n\
          .ie \\n(.g .ds Aq \\(aq\n.el .ds Aq '\n\
-         .TH {name} {section} \"\" dlock \"dlock manual\"\n"
+         .TH {name} {section} \"\" \"dlock {version}\" \"dlock manual\"\n"
     )
 }
 
