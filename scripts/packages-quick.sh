@@ -118,29 +118,6 @@ the_configuration_is_valid() {
     "$dlockd" --check-config --config "$scratch/dlockd.toml"
 }
 
-completions_are_read_by() { # shell
-    needs "$1"
-    case $1 in
-    bash) # what comes after `dlock do`, and after `dlockd --log-f`
-        bash -c '. docs/completions/dlock.bash; COMP_WORDS=(dlock do); COMP_CWORD=1; COMPREPLY=()
-            _dlock dlock do dlock; echo "${COMPREPLY[*]}"' | grep >/dev/null -x doctor
-        bash -c '. docs/completions/dlockd.bash; COMP_WORDS=(dlockd --log-f); COMP_CWORD=1
-            _dlockd dlockd --log-f dlockd; echo "${COMPREPLY[*]}"' | grep >/dev/null -x -- --log-format
-        ;;
-    zsh)
-        zsh -f -n docs/completions/_dlock
-        zsh -f -n docs/completions/_dlockd
-        ;;
-    fish)
-        export HOME="$scratch" # fish keeps its state there
-        fish --no-config -c 'source docs/completions/dlock.fish; complete -C "dlock do"' |
-            grep -q '^doctor'
-        fish --no-config -c 'source docs/completions/dlockd.fish; complete -C "dlockd --log-f"' |
-            grep -q '^--log-format'
-        ;;
-    esac
-}
-
 manuals_are_read() {
     needs man
     local page
@@ -159,7 +136,7 @@ check "a program linked before runs" an_old_program_runs
 check "build lines, find_package, pkg-config" use_installed "" "$prefix" lib64 "$dlockd" "$scratch/use"
 check "the service is tight" the_unit_is_tight
 check "the service's configuration is valid" the_configuration_is_valid
-for shell in bash zsh fish; do check "completions in $shell" completions_are_read_by "$shell"; done
+for shell in bash zsh fish; do check "completions in $shell" bash packaging/tests/completions.sh "$shell" docs/completions; done
 check "manual pages" manuals_are_read
 echo "$done_well passed, $failures failed, $omitted skipped"
 [ "$failures" = 0 ]
