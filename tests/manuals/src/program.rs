@@ -51,7 +51,7 @@ pub fn check_program(program: Program, command: Command) {
     out.push_str(
         ".SH SEE ALSO\n.BR dlock (1),\n.BR dlockd (8),\n.BR dlockd.toml (5),\n.BR dlock (3)\n",
     );
-    check(&format!("docs/man/{name}.{section}"), &out);
+    check(&format!("docs/man/{name}.{section}"), &roff::tidied(&out));
 
     for (shell, file) in [
         (Shell::Bash, format!("{name}.bash")),

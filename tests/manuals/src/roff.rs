@@ -30,6 +30,22 @@ pub(crate) fn escaped(text: &str) -> String {
     escaped
 }
 
+/// A page without the requests that do nothing where they are, which `mandoc -Tlint` names: a
+/// paragraph at the begin of a section, line breaks around an empty line.
+pub(crate) fn tidied(page: &str) -> String {
+    let page = page.replace(".br\n\n.br\n", ".sp\n");
+    let mut out = String::with_capacity(page.len());
+    let mut is_begin = false;
+    for line in page.lines() {
+        if !(is_begin && line == ".PP") {
+            out.push_str(line);
+            out.push('\n');
+        }
+        is_begin = line.starts_with(".SH ") || line.starts_with(".SS ");
+    }
+    out
+}
+
 /// Lines of text, none of which begins as a request does.
 pub(crate) fn lines(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
