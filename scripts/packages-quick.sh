@@ -30,12 +30,35 @@ needs() {
 }
 
 one_version() {
-    local found
-    for found in "$(sed -n 's/^project(umdk_dlock[a-z_]* VERSION \([0-9.]*\) .*/\1/p' CMakeLists.txt)" \
-        "$(sed -n 's/^project(umdk_dlock[a-z_]* VERSION \([0-9.]*\) .*/\1/p' cmake/CMakeLists.txt)" \
-        "$(sed -n '1s/^dlock (\([0-9.]*\)-.*/\1/p' packaging/debian/changelog)"; do
-        [ "$found" = "$version" ] || { echo "'$found' beside $version of umdk.spec"; return 1; }
+    local failed=0 page part
+    # What Cargo takes: no zero in front of a number.
+    version_is "$(sed -E 's/\.0+([0-9])/.\1/g' <<<"$version")" Cargo.toml \
+        "$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)"
+    for page in CMakeLists.txt cmake/CMakeLists.txt; do
+        version_is "$version" "$page" \
+            "$(sed -n 's/^project(umdk_dlock[a-z_]* VERSION \([0-9.]*\) .*/\1/p' "$page")"
     done
+    version_is "$version" "packaging/debian/changelog" \
+        "$(sed -n '1s/^dlock (\([0-9.]*\)-.*/\1/p' packaging/debian/changelog)"
+    version_is "$version" "%changelog of umdk.spec" \
+        "$(sed -n '/^%changelog/{n;s/.* - \([0-9.]*\)-[0-9]*$/\1/p}' umdk.spec)"
+    for page in docs/man/*; do
+        version_is "$version" "$page" "$(sed -n 's/^\.TH .* "dlock \([0-9.]*\)" .*/\1/p' "$page")"
+    done
+    # What was built says the same.
+    version_is "dlockd $version" "dlockd --version" "$("$dlockd" --version)"
+    version_is "dlock $version" "dlock --version" "$("${dlockd%/*}/dlock" --version)"
+    for part in c s m; do
+        version_is "$version" "libdlock$part.pc" \
+            "$(sed -n 's/^Version: //p' "$prefix/lib64/pkgconfig/libdlock$part.pc")"
+    done
+    page=$(find "$prefix" -name dlock-config-version.cmake)
+    version_is "$version" "$page" "$(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$page")"
+    return "$failed"
+}
+
+version_is() { # wanted where found; `failed` is of the caller
+    [ "$3" = "$1" ] || { echo "$2: '$3', but umdk.spec has $version: '$1'"; failed=1; }
 }
 
 no_downgrade() {
@@ -95,29 +118,6 @@ the_configuration_is_valid() {
     "$dlockd" --check-config --config "$scratch/dlockd.toml"
 }
 
-completions_are_read_by() { # shell
-    needs "$1"
-    case $1 in
-    bash) # what comes after `dlock do`, and after `dlockd --log-f`
-        bash -c '. docs/completions/dlock.bash; COMP_WORDS=(dlock do); COMP_CWORD=1; COMPREPLY=()
-            _dlock dlock do dlock; echo "${COMPREPLY[*]}"' | grep >/dev/null -x doctor
-        bash -c '. docs/completions/dlockd.bash; COMP_WORDS=(dlockd --log-f); COMP_CWORD=1
-            _dlockd dlockd --log-f dlockd; echo "${COMPREPLY[*]}"' | grep >/dev/null -x -- --log-format
-        ;;
-    zsh)
-        zsh -f -n docs/completions/_dlock
-        zsh -f -n docs/completions/_dlockd
-        ;;
-    fish)
-        export HOME="$scratch" # fish keeps its state there
-        fish --no-config -c 'source docs/completions/dlock.fish; complete -C "dlock do"' |
-            grep -q '^doctor'
-        fish --no-config -c 'source docs/completions/dlockd.fish; complete -C "dlockd --log-f"' |
-            grep -q '^--log-format'
-        ;;
-    esac
-}
-
 manuals_are_read() {
     needs man
     local page
@@ -125,6 +125,9 @@ manuals_are_read() {
         LC_ALL=C.UTF-8 MANWIDTH=80 man --warnings -E UTF-8 -l -Tutf8 -Z "$page" 2>"$scratch/warnings" \
             >/dev/null
         [ ! -s "$scratch/warnings" ] || { echo "$page:"; cat "$scratch/warnings"; return 1; }
+        have mandoc || continue
+        # They have a version and no date, so that the same source makes the same pages.
+        ! mandoc -Tlint -W warning "$page" | grep -v 'missing date' || return 1
     done
 }
 
@@ -136,7 +139,7 @@ check "a program linked before runs" an_old_program_runs
 check "build lines, find_package, pkg-config" use_installed "" "$prefix" lib64 "$dlockd" "$scratch/use"
 check "the service is tight" the_unit_is_tight
 check "the service's configuration is valid" the_configuration_is_valid
-for shell in bash zsh fish; do check "completions in $shell" completions_are_read_by "$shell"; done
+for shell in bash zsh fish; do check "completions in $shell" bash packaging/tests/completions.sh "$shell" docs/completions; done
 check "manual pages" manuals_are_read
 echo "$done_well passed, $failures failed, $omitted skipped"
 [ "$failures" = 0 ]

@@ -18,22 +18,30 @@ export -f hardened use_installed rust_first no_network install_tools archive too
 export version root
 
 part() { # name seconds function: in a shell of its own that ends at the first failure
-    step "$1" "$2" bash -c "set -euo pipefail; . scripts/packages-test-parts.sh; $3" || true
+    step "$1" "$2" bash -c "set -euo pipefail
+        . scripts/packages-test-parts.sh
+        . scripts/packages-test-roots.sh
+        $3" || true
 }
 export work scratch target_dir
 
+# What finds most faults comes first; the second builds, which find one kind, come last.
 part "source archive, twice" 600 archives
 export DLOCK_ARCHIVE="$work/1/umdk-$version.tar.gz"
-part "rpm" 3600 "rpms 1"
+part "a root of Debian's" 1200 base_root
 part "deb" 3600 "debs 1"
+part "lintian" 600 deb_lint
+part "deb, in an empty root" 600 deb_root
+part "completions in bash, zsh and fish" 300 completions
+part "manual pages" 300 manuals
+part "docs/operations.md, step by step" 600 operations
+part "rpm" 3600 "rpms 1"
+part "rpmlint" 600 rpm_lint
 part "rpm, in an empty root" 600 rpm_root
 part "rpm, over the packages before" 600 rpm_upgrade
-part "rpmlint" 600 rpm_lint
-part "deb, in an empty root" 1200 deb_root
-part "docs/operations.md, step by step" 600 operations
-part "service, under systemd, in a virtual machine" 1600 service
+part "rpm, its scriptlets" 600 rpm_scriptlets
+part "service, under systemd, in a virtual machine" 1800 service
 part "deb, removed and installed again" 600 deb_again
-part "lintian" 600 deb_lint
-part "rpm, the same again" 3600 "rpms 2"
 part "deb, the same again" 3600 "debs 2"
+part "rpm, the same again" 3600 "rpms 2"
 finish packages:

@@ -34,7 +34,8 @@ Examples:
 
 /// Distributed locks: a guided tour, measurements, and a look into a running primary.
 #[derive(Debug, Parser)]
-#[command(name = "dlock", version, after_help = EXAMPLES, after_long_help = concat_help())]
+#[command(name = "dlock", version = dlock_server::VERSION)]
+#[command(after_help = EXAMPLES, after_long_help = concat_help())]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]

@@ -18,7 +18,7 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -144,6 +144,16 @@ impl ShutdownHandle {
         let done = act(&self.stream);
         self.stream.set_nonblocking(false)?;
         or_nothing(done)
+    }
+
+    /// The socket.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Whether this is that connection.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.stream, &other.stream)
     }
 
     /// Ends the call under way, and every later one.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   thread ── next ──▶ ask, heartbeat, reinit, claim, done, confirm ──▶ instance
-//!     │ ▲ asks at once when an operation has failed
+//!     │ ▲ asks at once when an operation has failed, or the primary has closed the connection
 //!     ▼ │
 //!   Watch ◀── a lock call that has failed waits: has the client moved, or is the primary there?
 //! ```
@@ -20,9 +20,10 @@ use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fork::Owner;
 use dlock_fabric::threads::spawn_without_signals;
+use dlock_fabric::wake::{Wake, Woken};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::control::Patience;
+use crate::control::{Patience, ShutdownHandle};
 use crate::execute::left_ns;
 use crate::instance::Instance;
 
@@ -51,6 +52,8 @@ pub(crate) struct Watch {
     plan: Plan,
     state: Mutex<State>,
     changed: Condvar,
+    /// What its thread sleeps on.
+    wake: Wake,
 }
 
 #[derive(Debug, Default)]
@@ -69,9 +72,9 @@ struct State {
 }
 
 impl Watch {
-    pub(crate) fn new(plan: Plan) -> Self {
-        let owner = Owner::current();
-        Self { owner, plan, state: Mutex::default(), changed: Condvar::new() }
+    pub(crate) fn new(plan: Plan, wake: Wake) -> Self {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Self { owner: Owner::current(), plan, state, changed, wake }
     }
 
     /// Whether this process made it. A forked child has no thread that finds a primary, and its
@@ -96,7 +99,7 @@ impl Watch {
         let mut state = self.state.lock();
         let asked = state.asked;
         state.is_doubted = true;
-        self.changed.notify_all();
+        self.wake.wake();
         loop {
             if state.is_over {
                 return false;
@@ -117,24 +120,34 @@ impl Watch {
     /// Something was released that no primary has heard of: one is asked at once.
     pub(crate) fn releases_unheard(&self) {
         self.change(|state| (state.is_doubted, state.is_unsettled) = (true, true));
+        self.wake.wake();
     }
 
     /// The client has left.
     pub(crate) fn end(&self) {
-        self.state.lock().is_over = true;
-        self.changed.notify_all();
+        self.change(|state| state.is_over = true);
+        self.wake.wake();
     }
 
-    /// The thread has nothing to do until then; whether a call doubts that the primary is there.
-    fn sleep(&self, until_ns: u64) -> bool {
-        let mut state = self.state.lock();
+    /// The thread has nothing to do until then, unless a call doubts that the primary is there, or
+    /// this connection to it ends.
+    fn sleep(&self, until_ns: u64, line: Option<&ShutdownHandle>) -> Doubt {
         let deadline = Instant::now() + left_ns(until_ns);
-        while !state.is_doubted && !state.is_over {
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
-                break;
+        loop {
+            {
+                let mut state = self.state.lock();
+                match () {
+                    () if std::mem::take(&mut state.is_doubted) => return Doubt::OfCall,
+                    () if state.is_over => return Doubt::None,
+                    () => {}
+                }
+            }
+            match self.wake.sleep(line.map(ShutdownHandle::fd), deadline) {
+                Woken::Called => {} // for one of these, or for one that was seen before
+                Woken::Ended => return Doubt::OfConnection,
+                Woken::Late => return Doubt::None,
             }
         }
-        std::mem::take(&mut state.is_doubted)
     }
 
     fn is_over(&self) -> bool {
@@ -147,6 +160,16 @@ impl Watch {
         MutexGuard::unlock_fair(state);
         self.changed.notify_all();
     }
+}
+
+/// Why the primary is asked before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    None,
+    /// A call has failed.
+    OfCall,
+    /// The connection has ended.
+    OfConnection,
 }
 
 /// Starts the thread of a client. Without one it stays where it is.
@@ -174,12 +197,21 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
     let mut failover = Failover::new(boot_ns(), plan.addresses.len(), silence_ns, seed);
     let mut away: Option<Away> = None;
     let mut last = String::new();
+    let mut ended: Option<ShutdownHandle> = None;
     while !watch.is_over() {
         let task = failover.next(boot_ns());
         if let Task::Wait { until_ns } = task {
-            if watch.sleep(until_ns) {
-                failover.doubted(boot_ns());
+            // One that has ended is asked once; if the client stays, something else ends it.
+            let is_watched = |line: &ShutdownHandle| {
+                !failover.is_away() && !ended.as_ref().is_some_and(|ended| ended.is(line))
+            };
+            let line = client.upgrade().and_then(|client| client.line()).filter(is_watched);
+            match watch.sleep(until_ns, line.as_ref()) {
+                Doubt::None => continue,
+                Doubt::OfCall => {}
+                Doubt::OfConnection => ended = line,
             }
+            failover.doubted(boot_ns());
             continue;
         }
         let Some(client) = client.upgrade() else { break };
@@ -317,7 +349,7 @@ mod tests {
     use super::*;
 
     fn nowhere() -> Watch {
-        Watch::new(Plan { addresses: Vec::new(), silence: Duration::ZERO })
+        Watch::new(Plan { addresses: Vec::new(), silence: Duration::ZERO }, Wake::new().unwrap())
     }
 
     fn soon() -> Instant {
@@ -344,7 +376,7 @@ mod tests {
             let watch = Arc::clone(&watch);
             std::thread::spawn(move || watch.has_moved(1, soon()))
         };
-        while !watch.sleep(boot_ns() + 1_000_000_000) {}
+        while watch.sleep(boot_ns() + 1_000_000_000, None) != Doubt::OfCall {}
         watch.change(|state| state.is_away = true);
         watch.change(|state| (state.asked, state.answered, state.moves) = (5, 5, 2));
         assert!(!waits.is_finished(), "it is away still");
@@ -360,7 +392,7 @@ mod tests {
             let watch = Arc::clone(&watch);
             std::thread::spawn(move || watch.has_moved(0, soon()))
         };
-        while !watch.sleep(boot_ns() + 1_000_000_000) {}
+        while watch.sleep(boot_ns() + 1_000_000_000, None) != Doubt::OfCall {}
         watch.change(|state| (state.asked, state.answered) = (4, 4));
         assert!(!waits.join().unwrap());
         watch.end();

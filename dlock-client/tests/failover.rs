@@ -99,6 +99,34 @@ fn a_client_that_leaves_without_a_primary_is_not_waited_for() {
     }
 }
 
+/// Its connections end with its primary: the next heartbeat, in a minute, need not tell it.
+#[test]
+fn a_client_that_does_nothing_is_back_as_soon_as_there_is_a_primary() {
+    for fabric in fabrics() {
+        let mut site = Site::new(&format!("idle-{}", fabric.name()));
+        let at = site.address();
+        let idle = ClientConfig {
+            primaries: Some(vec![at]),
+            silence: Some(Duration::from_secs(240)),
+            ..config(at, fabric)
+        };
+        let idle = Instance::init_shared(&idle, &at.ip().to_string()).unwrap();
+        let held = got(&idle, "held", LockType::Atomic);
+        assert_eq!(status(idle.trylock(held, X, 600)), Success);
+        let b = site.client(fabric);
+        let other = got(&b, "other", LockType::Atomic);
+        site.stop();
+        site.start();
+        let since = Instant::now();
+        // nobody is given a lock before all are back
+        assert_eq!(status(b.lock(other, X, 600)), Success, "{}", fabric.name());
+        let took = since.elapsed();
+        assert!(took < Duration::from_secs(20), "{took:?} over {}", fabric.name());
+        assert_eq!(status(idle.unlock(held)), Success);
+        assert_eq!([idle.deinit(), b.deinit()], [Success; 2]);
+    }
+}
+
 /// Passes everything on, and can end the connection that came as this number of all.
 struct Line {
     at: SocketAddr,

@@ -46,6 +46,7 @@ pub mod tls;
 pub mod tls_session;
 pub mod users;
 pub mod verbs;
+pub mod wake;
 
 pub use dlock_core::clock::ClockEstimate;
 pub use error::FabricError;

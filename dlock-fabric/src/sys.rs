@@ -105,14 +105,30 @@ fn poll_raw(fd: RawFd, events: libc::c_short, deadline: Instant) -> io::Result<l
 /// Waits until one of two descriptors is readable, or has failed; neither: the deadline came
 /// first.
 pub(crate) fn readable_until(fds: [BorrowedFd<'_>; 2], deadline: Instant) -> io::Result<[bool; 2]> {
+    let [first, second] = fds.map(|fd| (fd, libc::POLLIN));
+    let (first, second) = poll_pair(first, Some(second), deadline)?;
+    Ok([first != 0, second != 0])
+}
+
+/// Waits until one of two descriptors, or of one, has an event that is wanted of it, or has
+/// failed. What each has; both 0: the deadline came first.
+pub(crate) fn poll_pair(
+    (first, wanted): (BorrowedFd<'_>, libc::c_short),
+    second: Option<(BorrowedFd<'_>, libc::c_short)>,
+    deadline: Instant,
+) -> io::Result<(libc::c_short, libc::c_short)> {
     loop {
         let time = timespec_until(deadline);
-        let mut entries =
-            fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+        // The kernel passes over an entry with a negative number.
+        let (fd, events) = second.map_or((-1, 0), |(fd, wanted)| (fd.as_raw_fd(), wanted));
+        let mut entries = [
+            libc::pollfd { fd: first.as_raw_fd(), events: wanted, revents: 0 },
+            libc::pollfd { fd, events, revents: 0 },
+        ];
         // SAFETY: two valid pollfds; the null mask leaves the signal mask as it is.
         let rc = unsafe { libc::ppoll(entries.as_mut_ptr(), 2, &time, std::ptr::null()) };
         match check(rc) {
-            Ok(_) => return Ok(entries.map(|entry| entry.revents != 0)),
+            Ok(_) => return Ok((entries[0].revents, entries[1].revents)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }

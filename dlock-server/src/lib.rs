@@ -38,7 +38,21 @@ pub use capacity::{Bound, Capacity, LockedMemory};
 pub use config::{
     Orphans, Rule, ServerConfig, VerbsUse, ABSENT_GRACE, FRAMES_PER_SECOND_MAX, RECOVERY_DEADLINE,
 };
+pub use control::Recovery;
 pub use cpuset::{CpuSet, CpuSetError};
 pub use error::StartError;
 pub use server::{Offers, Server};
 pub use standby::{stand_by, StandbyConfig};
+
+/// The version of this release as its packages have it, `26.06.100`: Cargo takes no month with a
+/// zero in front, and no package one without.
+pub const VERSION: &str = match env!("CARGO_PKG_VERSION_MINOR").len() {
+    1 => concat!(
+        env!("CARGO_PKG_VERSION_MAJOR"),
+        ".0",
+        env!("CARGO_PKG_VERSION_MINOR"),
+        ".",
+        env!("CARGO_PKG_VERSION_PATCH")
+    ),
+    _ => env!("CARGO_PKG_VERSION"),
+};

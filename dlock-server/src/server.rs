@@ -13,7 +13,7 @@ use dlock_core::counters::COUNTERS;
 use dlock_core::fabric::{self, Executes, FabricKind};
 use dlock_core::ids::Epoch;
 use dlock_core::membership::Rules;
-use dlock_core::primary::{Primary, PrimaryConfig};
+use dlock_core::primary::{Primary, PrimaryConfig, Progress};
 use dlock_core::rate::Rate;
 use dlock_core::roster::{known, Change, Clients};
 use dlock_fabric::threads::ProcessLimits;
@@ -28,7 +28,7 @@ use crate::capacity::{Bound, Capacity, Needs};
 use crate::channel::CHANNELS_MAX;
 use crate::command::{self, Worker};
 use crate::config::{cpus, Rule, ServerConfig};
-use crate::control::{self, secure, ServerInfo};
+use crate::control::{self, secure, Recovery, ServerInfo};
 use crate::cpuset::CpuSet;
 use crate::device;
 use crate::epoch::{self, ServerClock};
@@ -50,6 +50,7 @@ pub struct Server {
     epoch: Epoch,
     offers: Offers,
     capacity: Capacity,
+    clock: ServerClock,
     mailbox: Arc<Mailbox>,
     control: Handle,
     stop: Arc<Notify>,
@@ -180,6 +181,7 @@ impl Server {
             epoch,
             offers,
             capacity,
+            clock,
             mailbox,
             control: handle,
             stop,
@@ -259,6 +261,20 @@ impl Server {
             mailbox.ask_unless_out(event).await.is_ok()
         });
         asked.await.unwrap_or(false)
+    }
+
+    /// How far its recovery is, in which nobody is given a lock; `None`: there is none any more.
+    /// Waits while the command thread waits for its device.
+    pub async fn recovery(&self) -> Option<Recovery> {
+        let (mailbox, clock) = (self.mailbox.clone(), self.clock);
+        let asked = self.control.spawn(async move {
+            let event = |reply: oneshot::Sender<Option<Progress>>| {
+                Event::Ask(Box::new(move |primary, _| _ = reply.send(primary.progress())))
+            };
+            let progress = mailbox.ask(event).await.ok().flatten()?;
+            Some(Recovery::new(&progress, clock.now()))
+        });
+        asked.await.ok().flatten()
     }
 
     /// The debug counters (`debug_stats_code` of the C API), by their numbers: see

@@ -469,7 +469,7 @@ impl Answers for Post {
                 let machine = self.machine.lock();
                 json!({
                     "ok": true,
-                    "version": env!("CARGO_PKG_VERSION"),
+                    "version": crate::VERSION,
                     "pid": std::process::id(),
                     "standby_of": self.of.to_string(),
                     "was_heard": machine.was_heard(),

@@ -4,14 +4,16 @@
 mod common;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::PATIENCE;
+use common::{Peer, PATIENCE};
+use dlock_core::control::{ControlReply, ControlRequest};
+use dlock_core::message::LockType;
 use dlock_server::{Server, ServerConfig};
 use rustix::process::{kill_process, Pid, Signal};
 
@@ -65,11 +67,24 @@ impl Service {
 
     /// The next message that is no ping.
     fn told_but_pings(&self) -> String {
+        let end = Instant::now() + PATIENCE;
         loop {
             let message = self.told().expect("a message");
             if message != "WATCHDOG=1\n" {
                 return message;
             }
+            assert!(Instant::now() < end, "it does nothing but ping");
+        }
+    }
+
+    /// Waits for a message that is like this. One that says that it serves is none before.
+    fn told_until(&self, is_so: impl Fn(&str) -> bool) {
+        loop {
+            let message = self.told_but_pings();
+            if is_so(&message) {
+                return;
+            }
+            assert!(!message.contains("STATUS=serves"), "{message}");
         }
     }
 
@@ -126,6 +141,65 @@ fn a_standby_that_waits_is_ready_and_alive() {
     let ready = service.told_but_pings();
     assert!(ready.contains("STATUS=waits for the place of the primary at 127.0.0.1:9"), "{ready}");
     assert_eq!(service.told().as_deref(), Some("WATCHDOG=1\n"));
+}
+
+#[test]
+fn a_primary_that_recovers_does_not_say_that_it_serves() {
+    let folder = Folder::new("recovers");
+    let [state, admin] = ["epoch", "admin"].map(|name| folder.0.join(name));
+    let server = common::server(ServerConfig {
+        state_file: Some(state.clone()),
+        shm: false,
+        ..ServerConfig::default()
+    });
+    let mut client = Peer::connect(server.local_addr());
+    let horizon_s = Some(300);
+    let (version_min, version_max, tp_mode) = (1, 2, 0);
+    let init = ControlRequest::Init { version_min, version_max, tp_mode, horizon_s };
+    let ControlReply::Session(session) = client.call(init) else { panic!("it is let in") };
+    client.get("held", LockType::Atomic);
+    server.stop();
+
+    let service = Service::start(
+        "recovers-notify",
+        &[
+            "--no-shm",
+            "--state-file",
+            state.to_str().unwrap(),
+            "--admin-socket",
+            admin.to_str().unwrap(),
+        ],
+    );
+    let alone = "STATUS=recovers: of 1 client 0 are back; waits at most ";
+    let ready = service.told_but_pings();
+    let left_s = ready.trim_end().strip_prefix(&format!("READY=1\n{alone}"));
+    let left_s = left_s.and_then(|rest| rest.strip_suffix(" s")).expect(&ready);
+    assert!((270..=300).contains(&left_s.parse().unwrap()), "{ready}");
+    // It counts down, and a reload does not end it.
+    service.told_until(|message| message.starts_with(alone) && !ready.ends_with(message));
+    service.signal(Signal::HUP);
+    service.told_until(|message| message.starts_with(&format!("READY=1\n{alone}")));
+
+    let mut asks = UnixStream::connect(&admin).unwrap();
+    asks.write_all(b"{\"cmd\":\"status\"}\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(asks).read_line(&mut answer).unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    let mut client = Peer::connect(answer["address"].as_str().unwrap().parse().unwrap());
+    let (client_id, secret) = (session.client, session.secret);
+    let back = ControlRequest::Reinit {
+        version_min,
+        version_max,
+        tp_mode,
+        horizon_s,
+        client: client_id,
+        secret,
+    };
+    assert!(matches!(client.call(back), ControlReply::Session(_)));
+    let here = "STATUS=recovers: of 1 client 1 is back; they tell what they hold\n";
+    service.told_until(|message| message == here);
+    assert_eq!(client.call(ControlRequest::ReinitDone), ControlReply::Done);
+    service.told_until(|message| message.starts_with("STATUS=serves on 127.0.0.1:"));
 }
 
 /// The first line on standard error of a `dlockd` with these arguments; of none if that is a file.

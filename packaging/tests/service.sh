@@ -39,7 +39,8 @@ ip link set lo up
 
 check "starts" systemctl start dlockd
 check "is of the type notify, and active" test "$(systemctl show -p Type,ActiveState --value dlockd | xargs)" = "notify active"
-check "tells its status" sh -c 'systemctl show -p StatusText --value dlockd | grep "^serves on 127.0.0.1:21616"'
+says_so() { systemctl show -p StatusText --value dlockd | grep "$1"; }
+check "tells its status" says_so "^serves on 127.0.0.1:21616"
 check "runs as dlock" test "$(ps -o user= -p "$(main_pid)")" = dlock
 check "locks as much memory as it wants" grep "Max locked memory *unlimited" "/proc/$(main_pid)/limits"
 check "the journal has priorities" sh -c 'journalctl -u dlockd -p info -o json | grep "\"PRIORITY\":\"6\"" | grep "a primary serves"'
@@ -56,7 +57,9 @@ held() { dlock locks --json | grep -q '"name": *"kept"' && dlock clients --json 
 check "a lock is held" until_true 60 held
 before=$(main_pid)
 kill -KILL "$before"
-check "killed, it is started again and serves" until_true 90 is_another "$before"
+check "killed, it recovers, and its status says so" until_true 30 says_so "^recovers: of 1 client"
+check "then it serves" until_true 90 is_another "$before"
+check "and says that" until_true 5 says_so "^serves on 127.0.0.1:21616"
 check "the lock is held by its client" sh -c '! dlock exec kept --wait 0 -- true && dlock locks --json | grep "\"name\": *\"kept\""'
 check "and its command has ended well" wait "$keeper"
 
@@ -86,13 +89,21 @@ check "not without her word" sh -c '! setpriv --reuid alice --regid alice --init
 usermod -aG dlock alice
 check "of the group, alice asks the admin socket" as_alice dlock status
 
+# From the stop of the old primary to the end of the new one's recovery, in ms; systemd's own lines as well.
+timeline() { # since
+    journalctl -o short-unix -u dlockd --since "@$1" |
+        awk -v ended='stopping|has stopped|serves on|recovered|Stopping|Stopped|Starting|Started' '
+            $0 ~ ended { first = first ? first : $1; $2 = $3 = ""; printf "%7d ms %s\n", ($1 - first) * 1000, $0 }' |
+        cut -c 1-120
+}
+
 # ---- upgrade in place, under load ----
 for fabric in tcp shm; do
     rm -f /tmp/stop
     as_alice env DLOCK_FABRIC=$fabric DLOCK_PRIMARY_USER=dlock DLOCK_PRIMARIES=127.0.0.1 DLOCK_HORIZON_S=60 /srv/load 21616 /tmp/stop 20 >/tmp/load 2>/tmp/load.log &
     load=$!
     check "holds 20 locks over $fabric" until_true 60 grep -q holding /tmp/load
-    before=$(main_pid)
+    before=$(main_pid) since=$(date +%s)
     if [ "$fabric" = tcp ]; then
         check "the next version is installed" dpkg -i /srv/next/dlock-server.deb
     else
@@ -105,6 +116,8 @@ for fabric in tcp shm; do
     touch /tmp/stop
     check "no lock is lost over $fabric" wait "$load"
     sed 's/^/       /' /tmp/load
+    timeline "$since" | sed 's/^/       /'
+    echo "       load average $(cut -d ' ' -f 1 /proc/loadavg)"
 done
 check "own changes of the configuration stay" grep -qx 'verbs = "off"' /etc/dlock/dlockd.toml
 
@@ -115,4 +128,31 @@ check "exposure $exposure is at most 3.0" awk -v e="$exposure" 'BEGIN { exit !(e
 check "stops" systemctl stop dlockd
 check "ended by success" test "$(systemctl show -p Result --value dlockd)" = success
 check "removed, the service is gone" sh -c 'dpkg -r dlock-server && ! systemctl is-active dlockd && test -d /var/lib/dlock'
+
+# ---- the same service from the rpms: their scriptlets while systemd runs ----
+by_rpm() { rpm --nodeps --nosignature "$@"; }
+if command -v rpm >/dev/null; then
+    check "the debs are purged" dpkg -P dlock-server dlock-tools libdlock-dev libdlock0
+    mkdir -p /etc/systemd/system-preset
+    echo "enable dlockd.service" >/etc/systemd/system-preset/00-test.preset
+    check "the rpms are installed" by_rpm -i /srv/rpm-now/*.rpm
+    set_key verbs '"off"'
+    check "enabled, as the preset says" systemctl is-enabled dlockd
+    check "starts" systemctl start dlockd
+    as_alice dlock exec kept --lease 60 -- sleep 60 >/tmp/kept 2>&1 &
+    keeper=$!
+    check "a lock is held" until_true 60 held
+    before=$(main_pid)
+    check "an upgrade restarts it" by_rpm -U /srv/rpm-next/*.rpm
+    check "another process serves" until_true 90 is_another "$before"
+    check "and the lock is held by its client" sh -c '! dlock exec kept --wait 0 -- true'
+    kill "$keeper"
+    wait "$keeper"
+    check "own changes of the configuration stay here, too" grep -qx 'verbs = "off"' /etc/dlock/dlockd.toml
+    check "erased, it is stopped" sh -c 'rpm -e umdk-dlock-server && ! systemctl is-active dlockd'
+    check "no process of it is left" sh -c '! pgrep -x dlockd'
+    check "the state stays" test -e /var/lib/dlock/epoch
+else
+    echo "skipped: rpm is not in this root"
+fi
 [ "$failed" = 0 ] && echo "== done"

@@ -37,7 +37,7 @@ pub fn table(rows: &[Samples], skipped: &[(String, String)]) -> String {
     let mut out = format!(
         "{rule}\n dlock bench {}: closed loop, primary in a process of its own, \
          times in us\n{rule}\n",
-        env!("CARGO_PKG_VERSION")
+        dlock_server::VERSION
     );
     out.push_str(&body);
     out.push_str(&format!("{rule}\n"));
@@ -90,7 +90,7 @@ pub fn json(rows: &[Samples], skipped: &[(String, String)]) -> String {
         skipped.iter().map(|(case, reason)| json!({ "case": case, "reason": reason })).collect();
     let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let document = json!({
-        "version": env!("CARGO_PKG_VERSION"),
+        "version": dlock_server::VERSION,
         "loop": "closed",
         "cpus": cpus,
         "results": results,

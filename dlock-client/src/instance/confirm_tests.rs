@@ -15,6 +15,7 @@ use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::words::AtomicWord;
 use dlock_fabric::clock::boot_ns;
+use dlock_fabric::wake::Wake;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 use super::late_tests::own_address;
@@ -139,7 +140,7 @@ fn a_release_that_is_not_heard_of_is_asked_for_until_it_is() {
     let (exec, pulse): (Arc<dyn Executor>, _) = (fake.clone(), Arc::clone(&link.pulse));
     instance.link.store(Arc::new(SessionState { exec, pulse, verbs: None, ..*link }));
     let (addresses, silence) = (vec![server.local_addr()], Duration::from_millis(200));
-    let watch = Arc::new(Watch::new(Plan { addresses, silence }));
+    let watch = Arc::new(Watch::new(Plan { addresses, silence }, Wake::new().unwrap()));
     instance.watch = Some(Arc::clone(&watch));
     let instance = Arc::new(instance);
     let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };

@@ -14,11 +14,12 @@ use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
 use dlock_core::message::Mode;
 use dlock_core::session::Heard;
 use dlock_core::status::Status;
+use dlock_fabric::wake::Wake;
 
 use super::{done, Instance};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
-use crate::control::{address, ask, Control, Patience};
+use crate::control::{address, ask, Control, Patience, ShutdownHandle};
 use crate::execute::{settle, Limit};
 use crate::failover::{is_without_primary, look_after, Watch, FAILOVER_WAIT};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
@@ -68,6 +69,10 @@ impl Instance {
         let Some(mut plan) = config.plan(first)? else {
             return Self::init_at(config, first, wrap.cloned()).map(Arc::new);
         };
+        let wake = Wake::new().map_err(|error| {
+            log::error!("a client that finds its primary by itself needs one more file: {error}");
+            Status::Error
+        })?;
         let mut instance = Self::init_at(config, first, wrap.cloned());
         for other in 1..plan.addresses.len() {
             if !matches!(instance, Err(Status::NotReady | Status::Error)) {
@@ -79,7 +84,7 @@ impl Instance {
             }
         }
         let mut instance = instance?;
-        let watch = Arc::new(Watch::new(plan));
+        let watch = Arc::new(Watch::new(plan, wake));
         instance.watch = Some(Arc::clone(&watch));
         let instance = Arc::new(instance);
         look_after(&instance, &watch);
@@ -210,6 +215,11 @@ impl Instance {
                 (!is_broken).then_some(Heard::Nothing)
             }
         }
+    }
+
+    /// Its control connection; `None`: it has none, or it is just being replaced.
+    pub(crate) fn line(&self) -> Option<ShutdownHandle> {
+        self.line.try_lock()?.clone()
     }
 
     /// Whether the primary recovered when this client came to it.

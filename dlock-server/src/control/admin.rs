@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   {"cmd":"status"}
-//!     {"ok":true,"version":"0.1.0","pid":1,"address":"127.0.0.1:21616","epoch":…,"uptime_s":5,
+//!     {"ok":true,"version":"26.06.100","pid":1,"address":"127.0.0.1:21616","epoch":…,"uptime_s":5,
 //!      "recovering":false,"recovery":null,"verbs":null,"shm":true,"tcp":true,"connections":2,
 //!      "clients":1,"clients_max":1000,"locks":1,"locks_max":51200,
 //!      "objects":0,"objects_max":102400,"stats":[…45 debug counters of the C API…]}
@@ -128,7 +128,7 @@ impl Endpoint {
         let (clients, locks, objects) = totals;
         let mut answer = json!({
             "ok": true,
-            "version": env!("CARGO_PKG_VERSION"),
+            "version": crate::VERSION,
             "pid": std::process::id(),
             "address": self.info.address.to_string(),
             "epoch": self.info.epoch.0,

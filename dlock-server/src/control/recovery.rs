@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! While the primary recovers: whose processes of this host have ended, and what is told of it all.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,49 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOKS_PER_LINE: u32 = 40;
 /// Clients that one line names.
 const NAMED_MAX: usize = 8;
+
+/// How far a recovery is, in one line: `recovers: of 3 clients 1 is back; waits at most 29 s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// Clients that are waited for, or were.
+    pub expected: u32,
+    /// Of these, those that are here.
+    pub back: u32,
+    /// After so many seconds nobody is waited for any more who is not here; `None`: some clients
+    /// are waited for until they come.
+    pub seconds_left: Option<u64>,
+}
+
+impl Recovery {
+    pub(crate) fn new(progress: &Progress, now: ServerTime) -> Self {
+        let Progress { expected, back, missing, .. } = progress;
+        // Those that are only counted are nobody in particular, and so have no horizon.
+        let is_counted = (missing.len() as u64) < u64::from(expected.saturating_sub(*back));
+        let until =
+            missing.iter().try_fold(0, |last, (_, until)| Some(last.max(until.as_ref()?.0)));
+        let seconds_left = until.filter(|_| !is_counted).map(|until| seconds(until, now));
+        Self { expected: *expected, back: *back, seconds_left }
+    }
+}
+
+impl fmt::Display for Recovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { expected, back, seconds_left } = self;
+        let s = if *expected == 1 { "" } else { "s" };
+        let are = if *back == 1 { "is" } else { "are" };
+        write!(f, "recovers: of {expected} client{s} {back} {are} back")?;
+        match seconds_left {
+            _ if back == expected => f.write_str("; they tell what they hold"),
+            Some(left) => write!(f, "; waits at most {left} s"),
+            None => f.write_str("; waits for some until they come, or for `dlock recover --now`"),
+        }
+    }
+}
+
+/// From now until then, rounded up.
+fn seconds(until: u64, now: ServerTime) -> u64 {
+    until.saturating_sub(now.0).div_ceil(NS)
+}
 
 /// Watches the clients that are waited for until the recovery is over.
 pub(super) async fn watch(mailbox: Arc<Mailbox>, awaited: Vec<(ClientId, Kept)>) {
@@ -73,7 +117,7 @@ fn line(progress: &Progress) -> String {
 pub(super) fn value(progress: Option<Progress>, now: ServerTime) -> Value {
     let Some(progress) = progress else { return Value::Null };
     let missing = progress.missing.iter().map(|(client, until)| {
-        let left_s = until.map(|until| until.0.saturating_sub(now.0).div_ceil(NS));
+        let left_s = until.map(|until| seconds(until.0, now));
         json!({ "client": client.get(), "seconds_left": left_s })
     });
     json!({
@@ -101,5 +145,28 @@ mod tests {
         let value = value(Some(progress), ServerTime(1));
         assert_eq!(value["missing"][0], json!({ "client": 1, "seconds_left": null }));
         assert_eq!(value["missing"][1], json!({ "client": 2, "seconds_left": 1 }));
+    }
+
+    #[test]
+    fn the_line_of_the_status_says_how_long_it_may_take() {
+        let id = |n| ClientId::new(n).unwrap();
+        let (now, at) = (ServerTime(10 * NS), |s| Some(ServerTime(s * NS)));
+        let line = |expected, back, missing| {
+            let progress = Progress { expected, back, missing, ..Progress::default() };
+            Recovery::new(&progress, now).to_string()
+        };
+        assert_eq!(
+            line(3, 1, vec![(id(1), at(39)), (id(2), at(20))]),
+            "recovers: of 3 clients 1 is back; waits at most 29 s"
+        );
+        assert_eq!(
+            line(3, 3, vec![]),
+            "recovers: of 3 clients 3 are back; they tell what they hold"
+        );
+        let endless = line(2, 0, vec![(id(1), at(39)), (id(2), None)]);
+        assert!(endless.ends_with("until they come, or for `dlock recover --now`"), "{endless}");
+        // By --recovery-clients alone.
+        let counted = line(2, 0, vec![]);
+        assert!(counted.ends_with("until they come, or for `dlock recover --now`"), "{counted}");
     }
 }

@@ -35,6 +35,13 @@ pub(crate) fn read(path: &str) -> String {
     std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
+/// The version of the packages.
+pub(crate) fn version() -> String {
+    let spec = read("umdk.spec");
+    let version = spec.lines().find_map(|line| line.strip_prefix("Version:"));
+    version.expect("umdk.spec has a version").trim().to_string()
+}
+
 /// Compares a generated file with the committed one.
 ///
 /// # Panics
@@ -70,11 +77,12 @@ mod tests {
     fn manuals_of_the_c_interface_are_those_of_the_headers() {
         let headers = ["dlock_client_api.h", "dlock_server_api.h", "dlock_log.h"];
         let texts = headers.map(|name| (name, read(&format!("include/{name}"))));
-        check("docs/man/dlock.3", &header::page(&texts));
+        check("docs/man/dlock.3", &roff::tidied(&header::page(&texts)));
     }
 
     #[test]
     fn manuals_of_the_configuration_are_those_of_the_example() {
-        check("docs/man/dlockd.toml.5", &keys::page(&read("dlock-server/dlockd.toml")));
+        let page = keys::page(&read("dlock-server/dlockd.toml"));
+        check("docs/man/dlockd.toml.5", &roff::tidied(&page));
     }
 }

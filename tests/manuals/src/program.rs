@@ -10,7 +10,7 @@
 use clap::Command;
 use clap_complete::Shell;
 
-use crate::{check, markdown, read, roff};
+use crate::{check, markdown, read, roff, version};
 
 /// A program with a manual.
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +26,11 @@ pub struct Program {
 /// Checks the page and the completions of a program.
 ///
 /// # Panics
-/// A file is not what its sources say, or the document does not mention an option.
+/// A file is not what its sources say, the document does not mention an option, or the program has
+/// another version than the packages.
 pub fn check_program(program: Program, command: Command) {
     let Program { name, section, document } = program;
+    assert_eq!(command.get_version(), Some(&*version()), "{name}: Cargo.toml beside umdk.spec");
     let command = visible(name, command);
     let text = read(document);
     let unknown: Vec<String> =
@@ -49,7 +51,7 @@ pub fn check_program(program: Program, command: Command) {
     out.push_str(
         ".SH SEE ALSO\n.BR dlock (1),\n.BR dlockd (8),\n.BR dlockd.toml (5),\n.BR dlock (3)\n",
     );
-    check(&format!("docs/man/{name}.{section}"), &out);
+    check(&format!("docs/man/{name}.{section}"), &roff::tidied(&out));
 
     for (shell, file) in [
         (Shell::Bash, format!("{name}.bash")),

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The language of manual pages, man(7).
 
-/// The first lines of a page: its name and section, and what it belongs to.
+/// The first lines of a page: its name and section, and the version that it belongs to.
 pub(crate) fn title(name: &str, section: u8, sources: &str) -> String {
+    let version = crate::version();
     format!(
         ".\\\" SPDX-License-Identifier: MIT OR Apache-2.0\n\
          .\\\" Made by tests/manuals of {sources}: do not edit.\n\
          .ie \\n(.g .ds Aq \\(aq\n.el .ds Aq '\n\
-         .TH {name} {section} \"\" dlock \"dlock manual\"\n"
+         .TH {name} {section} \"\" \"dlock {version}\" \"dlock manual\"\n"
     )
 }
 
@@ -27,6 +28,22 @@ pub(crate) fn escaped(text: &str) -> String {
         }
     }
     escaped
+}
+
+/// A page without the requests that do nothing where they are, which `mandoc -Tlint` names: a
+/// paragraph at the begin of a section, line breaks around an empty line.
+pub(crate) fn tidied(page: &str) -> String {
+    let page = page.replace(".br\n\n.br\n", ".sp\n");
+    let mut out = String::with_capacity(page.len());
+    let mut is_begin = false;
+    for line in page.lines() {
+        if !(is_begin && line == ".PP") {
+            out.push_str(line);
+            out.push('\n');
+        }
+        is_begin = line.starts_with(".SH ") || line.starts_with(".SS ");
+    }
+    out
 }
 
 /// Lines of text, none of which begins as a request does.

@@ -32,7 +32,7 @@ Exit codes:
 
 /// Runs a dlock primary: locks and state objects for clients on this host and others.
 #[derive(Debug, Parser)]
-#[command(name = "dlockd", version, after_help = AFTER_HELP)]
+#[command(name = "dlockd", version = dlock_server::VERSION, after_help = AFTER_HELP)]
 pub(crate) struct Args {
     /// Read the configuration from this TOML file
     #[arg(long, value_name = "FILE")]

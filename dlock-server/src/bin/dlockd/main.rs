@@ -15,6 +15,7 @@ mod service;
 mod sink;
 mod tls;
 
+use std::cell::RefCell;
 use std::io::{self, Write};
 use std::pin::pin;
 use std::process::ExitCode;
@@ -98,9 +99,12 @@ fn run(settings: file::Settings, args: &Args) -> Result<(), String> {
             "dlockd ready: listening on {address}, offering {fabrics}, epoch {epoch}, pid {pid}, \
              room for {room} clients{verbs}"
         ));
-        let status = format!("serves on {address} over {fabrics}, epoch {epoch}");
-        manager.ready(&status);
+        let serves = format!("serves on {address} over {fabrics}, epoch {epoch}");
+        let recovery = server.recovery().await.map(|recovery| recovery.to_string());
+        let status = RefCell::new(recovery.unwrap_or_else(|| serves.clone()));
+        manager.ready(&status.borrow());
         let mut watch = pin!(manager.watches(&server));
+        let mut follow = pin!(manager.follows(&server, &serves, &status));
         let name = loop {
             tokio::select! {
                 _ = terminate.recv() => break "SIGTERM",
@@ -112,9 +116,10 @@ fn run(settings: file::Settings, args: &Args) -> Result<(), String> {
                     manager.reloading();
                     reload_rules(&server, args, &mut rules);
                     server.reload_tls();
-                    manager.ready(&status);
+                    manager.ready(&status.borrow());
                 }
                 () = &mut watch => unreachable!("it pings without end"),
+                () = &mut follow => unreachable!("it follows without end"),
                 () = server.ended() => {
                     return Err("the primary has ended by itself: see the log".to_string());
                 }

@@ -3,16 +3,20 @@
 //! tells nobody.
 //!
 //! ```text
-//!   standby waits ─▶ READY, STATUS    primary serves ─▶ READY, STATUS
+//!   standby waits ─▶ READY, STATUS    primary listens ─▶ READY, STATUS: how far its recovery is
+//!   recovery goes on ─▶ STATUS        it is over ─▶ STATUS: serves
 //!   SIGHUP ─▶ RELOADING, then READY   SIGTERM, SIGINT ─▶ STOPPING
 //!   both threads have answered ─▶ WATCHDOG, four times in the time that the manager waits
 //! ```
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use dlock_server::Server;
 use sd_notify::NotifyState;
 
+/// Between two looks at a recovery.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Pings in the time after which the manager takes this process for dead.
 const PINGS: u32 = 4;
 
@@ -73,6 +77,22 @@ impl Manager {
                 self.tell(&[NotifyState::Watchdog]);
             }
             tokio::time::sleep(patience / PINGS).await;
+        }
+    }
+
+    /// A primary is ready, and says once more what it does when that changes: it recovers, and then
+    /// serves. `status` is what it has said. Goes on without end.
+    pub(crate) async fn follows(self, server: &Server, serves: &str, status: &RefCell<String>) {
+        loop {
+            let recovery = server.recovery().await;
+            let now = recovery.map_or_else(|| serves.to_string(), |recovery| recovery.to_string());
+            if status.replace(now.clone()) != now {
+                self.tell(&[NotifyState::Status(&now)]);
+            }
+            if recovery.is_none() {
+                return std::future::pending().await;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
