@@ -47,7 +47,12 @@ pub fn run(doctor: &Doctor) -> Result<u8, Failure> {
 fn verdict(report: &Report, named: bool) -> String {
     match &report.choice {
         Ok(choice) if report.is_ready() => {
-            format!("RDMA can be used: `auto` takes verbs on {}", choice.device)
+            let in_tls = listed(beside_tls(true), "or");
+            format!(
+                "RDMA can be used: `auto` takes verbs on {}, and in TLS {in_tls}: frames sealed \
+                 over its queue pairs, unless the primary says verbs = \"one-sided\"",
+                choice.device
+            )
         }
         Ok(choice) => format!("`auto` would try verbs on {}; see FAIL above", choice.device),
         Err(NoPort::NoSuchDevice { name, .. } | NoPort::Unusable { name, .. }) if named => {
@@ -59,6 +64,12 @@ fn verdict(report: &Report, named: bool) -> String {
                 .into()
         }
     }
+}
+
+/// What `auto` takes of a session in TLS, in this order.
+fn beside_tls(has_device: bool) -> impl Iterator<Item = FabricKind> {
+    let kinds = FabricKind::ALL.into_iter().filter(|&kind| kind != FabricKind::Verbs);
+    kinds.filter(move |kind| has_device || !kind.needs_device())
 }
 
 fn document(findings: &Findings, report: &Report) -> Value {
@@ -89,6 +100,7 @@ fn document(findings: &Findings, report: &Report) -> Value {
             Some(_) => FabricKind::Verbs.name().to_string(),
             None => listed(FabricKind::without_device(), "or"),
         },
+        "auto_in_tls": listed(beside_tls(choice.is_some()), "or"),
         "choice": choice,
         "no_choice_because": report.choice.as_ref().err().map(ToString::to_string),
         "library": findings.library_absent.is_none(),
@@ -161,6 +173,7 @@ mod tests {
         assert_eq!((&document["ready"], &document["library"]), (&json!(false), &json!(false)));
         assert_eq!(document["choice"], Value::Null);
         assert_eq!(document["auto"], listed(FabricKind::without_device(), "or"));
+        assert_eq!(document["auto_in_tls"], "shm or tcp");
     }
 
     #[test]
@@ -190,9 +203,14 @@ mod tests {
             ..Findings::default()
         };
         let ready = report(&findings, &PortOptions::default());
-        assert!(verdict(&ready, false).contains("verbs on a0"), "{}", verdict(&ready, false));
+        let said = verdict(&ready, false);
+        assert!(
+            said.contains("verbs on a0") && said.contains("in TLS shm, sealed or tcp"),
+            "{said}"
+        );
         let document = document(&findings, &ready);
         assert_eq!(document["choice"]["gid"], "::ffff:10.0.0.1");
+        assert_eq!(document["auto_in_tls"], "shm, sealed or tcp");
         assert_eq!(document["devices"][0]["reads_or_atomics_max"], 8);
         assert_eq!(document["devices"][0]["ports"][0]["gids"][0]["type"], "roce v2");
 
