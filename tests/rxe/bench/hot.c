@@ -9,6 +9,8 @@
  *   KIND: cas     compare-and-swap until it succeeds; the processor is given away after a lost try
  *         ticket  fetch-and-add of a number, the word is read until it is served, fetch-and-add
  *         atomic, rw, fair, shared (of rw)        dlock; PORT is that of the primary on 127.0.0.1
+ *         message, of a hand-over: no lock; a message there and back between two that sleep on their
+ *                 completion channels, HOLD_US after the last
  *
  * The device is $RXE_VM_DEV with $RXE_VM_GID_INDEX; dlock's clients choose by DLOCK_FABRIC.
  * Prints one line: `NAME VALUE ...`; status 1 if two were inside at once, or nobody ever was.
@@ -34,8 +36,9 @@
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | \
      IBV_ACCESS_REMOTE_ATOMIC)
 
-enum kind { CAS, TICKET, ATOMIC, RW, FAIR, SHARED, KINDS };
-static const char *const names[KINDS] = {"cas", "ticket", "atomic", "rw", "fair", "shared"};
+enum kind { CAS, TICKET, MESSAGE, ATOMIC, RW, FAIR, SHARED, KINDS };
+static const char *const names[KINDS] = {"cas",    "ticket", "message", "atomic",
+                                           "rw",     "fair",   "shared"};
 
 struct endpoint {
     union ibv_gid gid;
@@ -61,6 +64,7 @@ struct arena {
 struct side {
     struct ibv_context *context;
     struct ibv_pd *pd;
+    struct ibv_comp_channel *channel;
     struct ibv_cq *cq;
     struct ibv_mr *mr;
     uint64_t *words;
@@ -118,7 +122,8 @@ static struct side open_side(void)
     }
     s.mtu = port.active_mtu;
     s.pd = need(ibv_alloc_pd(s.context), "allocate a protection domain");
-    s.cq = need(ibv_create_cq(s.context, 64, NULL, NULL, 0), "create a completion queue");
+    s.channel = need(ibv_create_comp_channel(s.context), "create a completion channel");
+    s.cq = need(ibv_create_cq(s.context, 64, NULL, s.channel, 0), "create a completion queue");
     s.words = need(aligned_alloc(4096, 4096), "allocate memory");
     memset(s.words, 0, 4096);
     s.mr = need(ibv_reg_mr(s.pd, s.words, 4096, EVERYTHING), "register memory");
@@ -129,7 +134,7 @@ static struct ibv_qp *new_qp(struct side *s)
 {
     struct ibv_qp_init_attr attr = {
         .send_cq = s->cq, .recv_cq = s->cq, .qp_type = IBV_QPT_RC,
-        .cap = {.max_send_wr = 4, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1}};
+        .cap = {.max_send_wr = 4, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1}};
     struct ibv_qp *qp = need(ibv_create_qp(s->pd, &attr), "create a queue pair");
     struct ibv_qp_attr a = {
         .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = EVERYTHING};
@@ -190,8 +195,49 @@ static uint64_t execute(struct client *c, enum ibv_wr_opcode opcode, uint64_t a,
     return c->side.words[0];
 }
 
+/* A place for the next message of the peer. */
+static void expect(struct client *c)
+{
+    struct ibv_sge sge = {.addr = (uintptr_t)(c->side.words + 1), .length = 8,
+                          .lkey = c->side.mr->lkey};
+    struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
+    errno = ibv_post_recv(c->qp, &wr, &bad);
+    need(errno == 0 ? c : NULL, "post a place for a message");
+}
+
+static void send_message(struct client *c)
+{
+    struct ibv_sge sge = {.addr = (uintptr_t)c->side.words, .length = 8,
+                          .lkey = c->side.mr->lkey};
+    struct ibv_send_wr wr = {.opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1,
+                             .send_flags = IBV_SEND_SIGNALED}, *bad;
+    errno = ibv_post_send(c->qp, &wr, &bad);
+    need(errno == 0 ? c : NULL, "send");
+}
+
+/* Sleeps until such a completion has come. */
+static void sleep_for(struct client *c, enum ibv_wc_opcode opcode)
+{
+    struct ibv_wc wc;
+    struct ibv_cq *cq;
+    void *context;
+    while (true) {
+        errno = ibv_req_notify_cq(c->side.cq, 0);
+        need(errno == 0 ? c : NULL, "ask for events");
+        while (ibv_poll_cq(c->side.cq, 1, &wc) == 1) {
+            errno = EIO;
+            need(wc.status == IBV_WC_SUCCESS ? c : NULL, "execute");
+            if (wc.opcode == opcode) {
+                return;
+            }
+        }
+        NEED(ibv_get_cq_event(c->side.channel, &cq, &context) == 0);
+        ibv_ack_cq_events(cq, 1);
+    }
+}
+
 /* ---- a lock of each kind ---- */
-static bool is_bare(enum kind kind) { return kind == CAS || kind == TICKET; }
+static bool is_bare(enum kind kind) { return kind < ATOMIC; }
 
 static lock_ops how(enum kind kind) { return kind == SHARED ? LOCK_SHARED : LOCK_EXCLUSIVE; }
 
@@ -257,10 +303,13 @@ static struct client new_client_of(enum kind kind, unsigned number, struct arena
         c.qp = new_qp(&c.side);
         arena->clients[number] = (struct endpoint){.gid = c.side.gid, .qp_num = c.qp->qp_num};
         atomic_fetch_add(&arena->connected, 1);
+        if (kind == MESSAGE) {
+            expect(&c);
+        }
         while (!atomic_load(&arena->accepted)) {
             usleep(1000);
         }
-        join(&c.side, c.qp, &arena->servers[number]);
+        join(&c.side, c.qp, kind == MESSAGE ? &arena->clients[1 - number] : &arena->servers[number]);
     } else {
         dlock_type type = kind == ATOMIC ? DLOCK_ATOMIC : kind == FAIR ? DLOCK_FAIR : DLOCK_RW;
         NEED(init_client_library(port) == 0);
@@ -319,6 +368,38 @@ static void hand_overs(struct client *c, long hold_us)
         release(c);
         atomic_fetch_add(&arena->counts[me], 1);
     }
+}
+
+/* One asks, the other answers; both sleep in between. The last question says that it is. */
+static void messages(struct client *c, long hold_us)
+{
+    struct arena *arena = c->arena;
+    bool is_last = false;
+    while (!is_last) {
+        int64_t start = 0;
+        if (c->number == 0) {
+            usleep((useconds_t)hold_us);
+            is_last = atomic_load(&arena->stop);
+            c->side.words[0] = is_last;
+            start = now_ns();
+            send_message(c);
+        }
+        sleep_for(c, IBV_WC_RECV);
+        if (c->number == 1) {
+            is_last = c->side.words[1] != 0;
+        }
+        expect(c);
+        if (c->number == 1) {
+            send_message(c);
+            continue;
+        }
+        unsigned at = atomic_fetch_add(&arena->samples, 1);
+        if (at < HANDOVERS_MAX) {
+            arena->ns[at] = (uint32_t)(now_ns() - start);
+        }
+        atomic_fetch_add(&arena->counts[0], 1);
+    }
+    usleep(c->number == 1 ? 200000 : 0); /* its last answer arrives */
 }
 
 static void accept_all(struct side *side, struct arena *arena, unsigned clients)
@@ -383,7 +464,7 @@ int main(int argc, char **argv)
     unsigned clients = is_rate ? (unsigned)atoi(argv[3]) : 2;
     long hold_us = is_rate ? 0 : atol(argv[3]);
     int port = argc > 5 ? atoi(argv[5]) : 0;
-    NEED(kind < KINDS && clients >= 1 && clients <= CLIENTS_MAX);
+    NEED(kind < KINDS && !(is_rate && kind == MESSAGE) && clients >= 1 && clients <= CLIENTS_MAX);
     struct arena *arena = mmap(NULL, sizeof(struct arena), PROT_READ | PROT_WRITE,
                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     NEED(arena != MAP_FAILED);
@@ -392,7 +473,9 @@ int main(int argc, char **argv)
         NEED(child >= 0);
         if (child == 0) {
             struct client c = new_client_of(kind, i, arena, port);
-            if (is_rate) {
+            if (kind == MESSAGE) {
+                messages(&c, hold_us);
+            } else if (is_rate) {
                 cycles(&c);
             } else {
                 hand_overs(&c, hold_us);

@@ -26,7 +26,7 @@ done
 
 hot() { # WHAT KIND CLIENTS|HOLD_US: the published locks where there is a device, then dlock's
     case $2 in
-    cas | ticket)
+    cas | ticket | message)
         [ -n "${RXE_VM_DEV:-}" ] || return 0
         echo "$1 $2 - $3 $(LD_LIBRARY_PATH=$prefix/lib64 "$HOT" "$1" "$2" "$3" "$HOT_SECONDS")"
         ;;
@@ -47,6 +47,8 @@ while [ $round -lt "${ROUNDS:-1}" ]; do
         for kind in ${HOT_KINDS:-cas atomic rw ticket fair}; do hot rate "$kind" "$clients"; done
     done
     for hold in ${HOT_HOLDS:-0 100 1000 6000}; do
-        for kind in ${HOT_KINDS:-cas atomic rw ticket fair}; do hot handover "$kind" "$hold"; done
+        for kind in ${HOT_KINDS:-cas atomic rw ticket fair message}; do
+            hot handover "$kind" "$hold"
+        done
     done
 done

@@ -27,7 +27,7 @@ says() {
 
 says 0 "RDMA can be used: \`auto\` takes verbs on rxe0" "IBV_ATOMIC_HCA" "::ffff:10.77.0.2" \
     -- "$dlock" doctor
-says 0 '"device": "rxe1"' '"gid": "::ffff:10.77.0.2"' '"ready": true' \
+says 0 '"auto_in_tls": "shm, sealed or tcp"' '"device": "rxe1"' '"gid": "::ffff:10.77.0.2"' '"ready": true' \
     -- "$dlock" doctor --json --device rxe1
 says 1 "no RDMA device rxe7; this host has: rxe0, rxe1" -- "$dlock" doctor --device rxe7
 
