@@ -386,6 +386,35 @@ fn requests_of_one_connection_are_answered_in_order() {
     writing.join().unwrap().unwrap();
 }
 
+/// 10,000 at once, and then 5,000 a second: what is above waits, and so does nobody else.
+#[test]
+fn who_asks_without_end_waits_and_the_others_do_not() {
+    const AT_ONCE: u64 = 10_000;
+    const MORE: u64 = 8_000;
+    let server = server(ServerConfig::default());
+    let (mut peer, _) = Peer::init(server.local_addr());
+    let (mut other, _) = Peer::init(server.local_addr());
+    let mut bytes = Vec::new();
+    for n in 0..AT_ONCE + MORE {
+        codec::encode(&Frame::Control(Seq(1_000 + n), ControlRequest::Heartbeat), &mut bytes);
+    }
+    let since = Instant::now();
+    let mut writer = peer.stream.try_clone().unwrap();
+    let writing = std::thread::spawn(move || writer.write_all(&bytes));
+    for n in 0..AT_ONCE + MORE {
+        let answer = peer.receive();
+        assert!(matches!(answer, Some(Frame::ControlReply(seq, _)) if seq == Seq(1_000 + n)));
+        if n == AT_ONCE + MORE / 2 {
+            let asked = Instant::now();
+            assert!(other.is_alive() && asked.elapsed() < Duration::from_secs(5));
+        }
+    }
+    let took = since.elapsed();
+    assert!(took >= Duration::from_millis(1_500), "{took:?}");
+    writing.join().unwrap().unwrap();
+    assert!(peer.is_alive());
+}
+
 /// A session of version 2 that a client asks for beside the one it has.
 fn prepared(server: &Server, session: &Session) -> (Peer, Session) {
     let mut peer = Peer::connect(server.local_addr());
