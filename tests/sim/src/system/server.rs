@@ -57,7 +57,7 @@ const FAIR_SLEEP_NS_MAX: u64 = FAIR_GRACE_S as u64 * NS + NS / 2;
 /// look.
 const TURN_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS / 2;
 
-/// The same of a lock whose wake-up was lost with the session of its sender.
+/// The same of a lock whose wake-up was lost with the session, or the channel, of its sender.
 const RW_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS + NS / 10;
 
 /// In so many of a thousand recoveries without horizons the clients are known.
@@ -455,8 +455,9 @@ impl World {
                 None => sys.now,
             };
             self.untold[l] = is_untold.then_some((since_turn, word));
-            let max_ns = match sys.was_fenced || sys.was_broken {
-                true => RW_SLEEP_NS_MAX, // the wake-up may be lost
+            let may_be_lost = sys.was_fenced || sys.was_broken; // a wake-up
+            let max_ns = match may_be_lost {
+                true => RW_SLEEP_NS_MAX,
                 false => TURN_SLEEP_NS_MAX,
             };
             if is_untold && sys.now - since_turn > max_ns {
@@ -465,7 +466,7 @@ impl World {
             }
             let max_ns = match sys.plan.locks[l] {
                 LockType::Fair => FAIR_SLEEP_NS_MAX,
-                _ if sys.was_fenced => RW_SLEEP_NS_MAX,
+                _ if may_be_lost => RW_SLEEP_NS_MAX,
                 _ => 0,
             };
             if sleeps && (max_ns == 0 || sys.now - since > max_ns) {
