@@ -108,6 +108,7 @@ bugs! {
         "a grant that reaches a client that gave up is undone";
     NoStepBackWake = "no-step-back-wake", "whoever steps back from a free lock wakes its waiters";
     NoReleaseWake = "no-release-wake", "the last reader wakes the waiters";
+    NoLook = "no-look", "a lock that is waited for is looked at every second";
     RecountSkipped =
         "recount-skipped",
         "an ambiguous ledger entry of a client that is gone makes the count suspect";
