@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{attach, eventually, reinit, server, Peer, INIT};
 use dlock_core::clock::ServerTime;
+use dlock_core::codec::Frame;
 use dlock_core::control::{
     Attach, ControlReply, ControlRequest, FabricKind, Secret, Session, VerbsAttach, VerbsEndpoint,
 };
@@ -216,7 +217,8 @@ fn a_life_line_that_ends_ends_the_channel_and_one_that_speaks_does_too() {
     eventually("it is removed", || {
         let reply = Peer::connect(addr).call(reinit(&session));
         if matches!(reply, ControlReply::Session(_)) {
-            std::thread::sleep(Duration::from_millis(100)); // longer than the grace
+            // longer than the grace, and than the primary listens before it acts on it
+            std::thread::sleep(Duration::from_secs(1));
         }
         reply == ControlReply::Error(Status::ClientRemoved)
     });
@@ -234,6 +236,33 @@ fn pretended_on(session: &Session) -> Attach {
         verbs.messages = Some(VerbsEndpoint { qp_num: 18, ..verbs.chains });
     }
     attach
+}
+
+#[test]
+fn addresses_that_nobody_answers_at_keep_no_other_client_out() {
+    let Some(server) = primary(ServerConfig::default()) else { return };
+    let addr = server.local_addr();
+    let (mut deaf, session) = Peer::init(addr);
+    let (_innocent, theirs) = Peer::init(addr);
+    let lines: Vec<_> = (0..40)
+        .map(|n| {
+            let mut attach = pretended_on(&session);
+            if let Some(VerbsAttach { chains, messages: Some(messages), .. }) = &mut attach.verbs {
+                chains.gid[15] = 100 + n; // of this network, and nobody's
+                messages.gid[15] = 100 + n;
+            }
+            let mut line = Peer::connect(addr);
+            line.send(&Frame::Attach(attach));
+            line
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(100)); // they are asked for first
+    let started = Instant::now();
+    let executor = over_verbs(addr, &theirs).expect("the other client is let in");
+    // each of the forty takes three seconds, and four were made at a time
+    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+    drop((executor, lines));
+    assert!(deaf.is_alive());
 }
 
 #[test]

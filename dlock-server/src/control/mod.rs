@@ -98,7 +98,8 @@ pub(crate) struct Listeners {
 /// A runtime of one thread: the one that runs it.
 pub(crate) fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
-        .max_blocking_threads(ADMISSIONS_MAX + 1) // and one that loads TLS files
+        // over verbs, and sealed; and one that loads TLS files
+        .max_blocking_threads(2 * ADMISSIONS_MAX + 1)
         .max_io_events_per_tick(EVENTS_A_POLL)
         .enable_io()
         .enable_time()

@@ -14,6 +14,7 @@
 //! No raw socket crosses from thread to thread, but a [`Guest`]: its connection in a form that the
 //! transport has chosen, who is at the other end, and how long the client waits.
 
+mod admissions;
 mod connection;
 mod output;
 mod sealed;
@@ -47,11 +48,11 @@ use crate::config::ServerConfig;
 use crate::error::StartError;
 use crate::mailbox::Mailbox;
 use crate::memory::Memory;
+pub(crate) use admissions::MAX as ADMISSIONS_MAX;
 pub(crate) use connection::{Conn, Line, Shown};
 pub(crate) use output::{Output, STALL_MAX};
 #[cfg(test)]
 pub(crate) use stream::StreamPump;
-pub(crate) use verbs::ADMISSIONS_MAX;
 
 /// Every transport; each says whether this primary has it.
 const LIST: &[Open] = &[verbs::open, shm::open, sealed::open, tcp::open];

@@ -19,8 +19,8 @@ use dlock_fabric::verbs::{Arrival, MessageError, PeerId};
 use dlock_fabric::SealedPeer;
 use mio::{Registry, Token};
 
+use super::admissions::Admissions;
 use super::stream::StreamPump;
-use super::verbs::Admissions;
 use super::{Admitted, Admitting, Conn, Fence, Line, Opened, Output, Pump, Setting, Transport};
 use crate::error::StartError;
 use crate::mailbox::Mailbox;

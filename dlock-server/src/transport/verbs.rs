@@ -6,32 +6,27 @@
 //!   the TCP connection stays open as the liveness connection: its end is the end of the channel
 //! ```
 //! Making queue pairs takes milliseconds, and seconds if the client's address does not resolve:
-//! that is for neither of the two threads. A stranger costs nothing, a client a place in a short
-//! queue.
+//! that is for neither of the two threads. A stranger costs nothing, a client one of its own places
+//! (`admissions.rs`).
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttach, VerbsAttached};
+use dlock_core::control::{Attach, Attached, FabricKind, VerbsAttached};
 use dlock_core::ids::ClientId;
 use dlock_core::status::Status;
-use dlock_fabric::fds::is_open;
 use dlock_fabric::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, MessageError, PeerId};
-use dlock_fabric::{FabricError, VerbsHost, VerbsPeer};
-use log::Level;
+use dlock_fabric::VerbsPeer;
 use mio::{Registry, Token};
-use tokio::sync::Semaphore;
 
+use super::admissions::Admissions;
 use super::stream::StreamPump;
 use super::{Admitted, Admitting, Conn, Fence, Line, Opened, Output, Pump, Setting, Transport};
 use crate::error::StartError;
-use crate::log_limit::{limited, Cause};
-use crate::mailbox::{Event, Mailbox};
+use crate::mailbox::Mailbox;
 use crate::memory::Memory;
 
-/// Clients whose queue pairs are made at a time.
-pub(crate) const ADMISSIONS_MAX: usize = 4;
 /// Bytes of frames above which a client that leaves its replies unread is disconnected.
 const ARRIVED_MAX: usize = 64 * 1024;
 
@@ -47,14 +42,6 @@ pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> 
 #[derive(Debug)]
 struct Verbs {
     admissions: Admissions,
-}
-
-/// Where queue pairs are made.
-#[derive(Debug)]
-pub(super) struct Admissions {
-    pub(super) host: Arc<VerbsHost>,
-    pub(super) name: String,
-    room: Semaphore,
 }
 
 impl Transport for Verbs {
@@ -93,60 +80,6 @@ impl Verbs {
             });
             Admitted { process: None, pump }
         })
-    }
-}
-
-impl Admissions {
-    /// On this device.
-    pub(super) fn new((host, name): &(Arc<VerbsHost>, String)) -> Self {
-        Self { host: host.clone(), name: name.clone(), room: Semaphore::new(ADMISSIONS_MAX) }
-    }
-
-    /// Has `make` make the queue pairs of a client that may attach.
-    ///
-    /// # Errors
-    /// What the client is told.
-    pub(super) async fn admit<T: Send + 'static>(
-        &self,
-        attach: &Attach,
-        connection: &dyn Conn,
-        mailbox: &Mailbox,
-        make: impl FnOnce(&VerbsAttach) -> Result<T, FabricError> + Send + 'static,
-    ) -> Result<T, Status> {
-        let identity = connection.identity();
-        let wanted: VerbsAttach = attach.verbs.ok_or(Status::Error)?;
-        if mailbox.is_out() {
-            return Err(Status::NotReady);
-        }
-        let may = |reply| Event::MayAttach { attach: *attach, identity, reply };
-        match mailbox.ask(may).await {
-            Ok(Status::Success) => {}
-            Ok(status) => return Err(status),
-            Err(_) => return Err(Status::Error),
-        }
-        let (client, fabric) = (attach.client, attach.fabric);
-        let _place = self.room.acquire().await;
-        if !is_open(connection.socket()) {
-            return Err(Status::NotReady); // it has given up: others are waiting for their turn
-        }
-        match tokio::task::spawn_blocking(move || make(&wanted)).await {
-            Ok(Ok(made)) => Ok(made),
-            Ok(Err(error)) => {
-                limited!(
-                    Cause::NoResource,
-                    Level::Warn,
-                    "client {client} cannot attach over {fabric}: {error}"
-                );
-                Err(match error {
-                    FabricError::Verbs(error) if error.is_exhausted() => Status::ServerNoResource,
-                    _ => Status::Error,
-                })
-            }
-            Err(error) => {
-                log::error!("the thread that makes queue pairs has ended: {error}");
-                Err(Status::Error)
-            }
-        }
     }
 }
 

@@ -10,6 +10,7 @@ set -e
 # shellcheck source=tests/rxe/guest/rust.sh
 . tests/rxe/guest/rust.sh
 rust_tests dlock-client-verbs
+rust_tests dlock-server-verbs
 export DLOCK_FABRIC=verbs
 for program in api ladders membership; do rust_tests dlock-client-$program; done
 rust_tests dlock-server-channels

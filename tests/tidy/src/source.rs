@@ -180,6 +180,26 @@ fn names_a_home(line: &str, home: &str) -> bool {
     })
 }
 
+/// Test programs that want an RDMA device and that no case of the SoftRoCE suite runs: everywhere
+/// else they skip what wants it.
+pub fn without_a_device(files: &[File]) -> Vec<String> {
+    let cases = |f: &&File| f.path.starts_with("tests/rxe/cases/") && f.extension() == "sh";
+    let cases: Vec<&File> = files.iter().filter(cases).collect();
+    let mut offences = Vec::new();
+    for file in files.iter().filter(|f| f.text.contains("DLOCK_RXE_REQUIRED")) {
+        let [package, "tests", name] = file.path.split('/').collect::<Vec<_>>()[..] else {
+            continue;
+        };
+        let Some(name) = name.strip_suffix(".rs") else { continue };
+        let run = format!("rust_tests {package}-{name}");
+        let is_run = |case: &&File| case.text.lines().any(|line| line.trim_end() == run);
+        if !cases.iter().any(is_run) {
+            offences.push(format!("{}: no case of tests/rxe/cases has `{run}`", file.path));
+        }
+    }
+    offences
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,5 +264,17 @@ mod tests {
     fn hosts_are_taken_from_urls() {
         let text = "registry = \"sparse+http://user:key@cache.example:80/index/\"";
         assert_eq!(hosts(text), ["cache.example"]);
+    }
+
+    #[test]
+    fn test_programs_that_want_a_device_are_run_with_one() {
+        let wants = "if required { env(\"DLOCK_RXE_REQUIRED\") }";
+        let mut files = file("dlock-x/tests/verbs.rs", wants);
+        assert_eq!(without_a_device(&files).len(), 1);
+        files.extend(file("tests/rxe/cases/x.sh", "rust_tests dlock-x-verbs_too\n"));
+        assert_eq!(without_a_device(&files).len(), 1);
+        files.extend(file("tests/rxe/cases/y.sh", "set -e\nrust_tests dlock-x-verbs\n"));
+        assert!(without_a_device(&files).is_empty());
+        assert!(without_a_device(&file("dlock-x/src/verbs.rs", wants)).is_empty());
     }
 }

@@ -137,7 +137,7 @@ impl Device {
             bytes: primary.message_bytes.min(MESSAGE_BYTES),
         };
         let messages = Messages::new(&self.messages, spec)?;
-        let pump = CompletionPump::new(CompletionPumpParts {
+        let pump = Arc::new(CompletionPump::new(CompletionPumpParts {
             chains: Arc::clone(&self.chains),
             ring_owner: ring.owner(),
             messages: (self.messages.qp_num(), messages.owners()[0]),
@@ -145,7 +145,7 @@ impl Device {
             channel: self.sends.1,
             broken: Arc::clone(&broken),
             sleep: self.sleep,
-        })?;
+        })?);
         match (&primary.messages, self.shared_qp) {
             (None, true) => self.chains.connect_until(&primary.chains.into(), self.until)?,
             (Some(theirs), false) => {
@@ -154,7 +154,8 @@ impl Device {
             }
             _ => return Err(FabricError::Unexpected),
         }
-        let talk = Talk::new(messages, self.receives, socket, Arc::clone(&broken), self.sleep);
+        let (of_sends, broken_too) = (Arc::clone(&pump), Arc::clone(&broken));
+        let talk = Talk::new(messages, self.receives, of_sends, socket, broken_too, self.sleep);
         Ok(VerbsExecutor {
             pump,
             ring: Mutex::new(Ring::new(ring)),

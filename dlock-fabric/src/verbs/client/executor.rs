@@ -83,7 +83,7 @@ pub struct VerbsOptions {
 /// One session's queue pairs.
 #[derive(Debug)]
 pub struct VerbsExecutor {
-    pub(in crate::verbs) pump: CompletionPump,
+    pub(in crate::verbs) pump: Arc<CompletionPump>,
     pub(super) ring: Mutex<Ring>,
     pub(in crate::verbs) talk: Talk,
     pub(super) broken: Arc<AtomicBool>,
@@ -344,7 +344,7 @@ impl VerbsExecutor {
     }
 
     fn send_message(&self, request: &Request, deadline: Instant) -> Result<Seq, Status> {
-        let sent = self.talk.send(request, &self.pump, deadline);
+        let sent = self.talk.send(request, deadline);
         match sent {
             Ok(_) => self.counts.message(),
             Err(Status::BadResponse) => self.pump.fail(),

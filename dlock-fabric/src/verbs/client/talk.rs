@@ -29,7 +29,7 @@ use crate::sys::{self, receive_now, SPIN};
 use crate::verbs::device::completion::{Channel, Completion, Cq};
 use crate::verbs::device::messages::{Event, Messages};
 
-/// How long to wait for credit before looking after the send queue again.
+/// How long to wait for messages before looking after the send queue again, where that is needed.
 const HELP: Duration = Duration::from_millis(10);
 /// The number of no request: who waits for it waits for credit.
 const CREDIT: Seq = Seq(0);
@@ -49,6 +49,8 @@ pub(in crate::verbs) struct Talk {
     owner: Owner,
     channel: Arc<Channel>,
     cq: Arc<Cq>,
+    /// Takes the completions of the send queue.
+    pump: Arc<CompletionPump>,
 }
 
 #[derive(Debug)]
@@ -62,6 +64,7 @@ impl Talk {
     pub(super) fn new(
         messages: Messages,
         (cq, channel): (Arc<Cq>, Arc<Channel>),
+        pump: Arc<CompletionPump>,
         liveness: OwnedFd,
         broken: Arc<AtomicBool>,
         sleep: bool,
@@ -76,6 +79,7 @@ impl Talk {
             owner: Owner::current(),
             channel,
             cq,
+            pump,
         }
     }
 
@@ -87,17 +91,16 @@ impl Talk {
     pub(in crate::verbs) fn send(
         &self,
         request: &Request,
-        pump: &CompletionPump,
         deadline: Instant,
     ) -> Result<Seq, Status> {
         let expected = if request.has_reply() { Expected::Reply } else { Expected::Nothing };
         loop {
-            pump.look();
+            self.pump.look();
             if self.is_broken() {
                 return Err(Status::BadResponse);
             }
             let mut out = lock(&self.out);
-            out.messages.settle_sent(pump.messages_sent());
+            out.messages.settle_sent(self.pump.messages_sent());
             if out.messages.may_send() {
                 return self.send_now(&mut out, request, expected);
             }
@@ -214,6 +217,19 @@ impl Talk {
         Ok(len > 0)
     }
 
+    /// Gives credits back that there was no room for: nothing else tells the thread that receives
+    /// that messages of this side have left. Whether all of them are given back.
+    fn settle(&self) -> Result<bool, Broken> {
+        if !lock(&self.out).messages.is_owing() {
+            return Ok(true);
+        }
+        self.pump.look();
+        let mut out = lock(&self.out);
+        out.messages.settle_sent(self.pump.messages_sent());
+        out.messages.return_credits().map_err(|_| Broken)?;
+        Ok(!out.messages.is_owing())
+    }
+
     /// A message is exactly one frame.
     fn file(&self, message: &[u8]) -> Result<(), Broken> {
         let Ok(Cut::Whole(header)) = codec::cut(message) else { return Err(Broken) };
@@ -253,6 +269,11 @@ impl Receiver for Talk {
             if now >= deadline || self.is_broken() {
                 break;
             }
+            let Ok(is_settled) = self.settle() else {
+                self.break_off();
+                break;
+            };
+            let wake = if is_settled { deadline } else { deadline.min(now + HELP) };
             if now < spin_until {
                 std::thread::yield_now();
             } else if !armed {
@@ -261,7 +282,7 @@ impl Receiver for Talk {
                 if self.cq.arm(false).is_err() {
                     self.break_off();
                 }
-            } else if self.sleep(deadline).is_ok() {
+            } else if self.sleep(wake).is_ok() {
                 armed = false;
             } else {
                 self.break_off();

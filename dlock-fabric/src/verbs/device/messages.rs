@@ -250,7 +250,16 @@ impl Messages {
         Ok(event)
     }
 
-    fn return_credits(&mut self) -> Result<(), MessageError> {
+    /// Whether credits are to be given back, and there was no room for it.
+    pub(in crate::verbs) fn is_owing(&self) -> bool {
+        self.broken.is_none() && self.credits.must_return()
+    }
+
+    /// Gives credits back if it is time for it, and there is room.
+    ///
+    /// # Errors
+    /// `Broken`.
+    pub(in crate::verbs) fn return_credits(&mut self) -> Result<(), MessageError> {
         match self.credits.must_return() && self.has_slot() {
             true => self.post(&[], false),
             false => Ok(()),

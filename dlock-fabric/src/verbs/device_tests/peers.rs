@@ -73,7 +73,7 @@ fn a_primary_that_takes_nothing_makes_requests_time_out_and_stops_no_chain() {
     let mut sent = Vec::new();
     let deadline = |ms| Instant::now() + Duration::from_millis(ms);
     let refused = loop {
-        match exec.talk.send(&resolve(sent.len() as u32), &exec.pump, deadline(50)) {
+        match exec.talk.send(&resolve(sent.len() as u32), deadline(50)) {
             Ok(seq) => sent.push(seq),
             Err(status) => break status,
         }

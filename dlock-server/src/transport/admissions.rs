@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where queue pairs are made: on threads of the pool, and nobody keeps others from theirs.
+//!
+//! ```text
+//!   a place of the client ─▶ of whoever it is ─▶ of all ─▶ of those at work ─▶ queue pairs
+//!         1                     OF_ONE_MAX        MAX        BUSY_MAX, for BUSY_TIME
+//! ```
+//! Making them takes milliseconds of work. Connecting them takes seconds of waiting if nobody
+//! answers at the address that the client has told, which it may do on purpose: what takes longer
+//! than [`BUSY_TIME`] only waits, and gives its place at work to the next. Those who come wait in
+//! the order in which they came, each for its own kind of places; who has waited for as long as a
+//! client waits for its answer is sent away.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use dlock_core::control::{Attach, VerbsAttach};
+use dlock_core::ids::{ClientId, Identity};
+use dlock_core::status::Status;
+use dlock_fabric::fds::is_open;
+use dlock_fabric::{FabricError, VerbsHost};
+use log::Level;
+use parking_lot::Mutex;
+use socket2::SockRef;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{timeout, timeout_at, Instant};
+
+use super::{Conn, ATTACH_WAIT};
+use crate::log_limit::{limited, Cause};
+use crate::mailbox::{Event, Mailbox};
+
+/// Clients whose queue pairs are made at a time.
+const BUSY_MAX: usize = 4;
+/// What takes longer waits for an address.
+const BUSY_TIME: Duration = Duration::from_millis(250);
+/// Clients that are admitted at a time, and threads for it.
+pub(crate) const MAX: usize = 128;
+/// Of these, clients with one certificate; without TLS, of one address.
+const OF_ONE_MAX: usize = 8;
+
+/// Where queue pairs are made.
+#[derive(Debug)]
+pub(super) struct Admissions {
+    pub(super) host: Arc<VerbsHost>,
+    pub(super) name: String,
+    places: Places,
+}
+
+impl Admissions {
+    /// On this device.
+    pub(super) fn new((host, name): &(Arc<VerbsHost>, String)) -> Self {
+        Self { host: host.clone(), name: name.clone(), places: Places::new() }
+    }
+
+    /// Has `make` make the queue pairs of a client that may attach.
+    ///
+    /// # Errors
+    /// What the client is told.
+    pub(super) async fn admit<T: Send + 'static>(
+        &self,
+        attach: &Attach,
+        connection: &dyn Conn,
+        mailbox: &Mailbox,
+        make: impl FnOnce(&VerbsAttach) -> Result<T, FabricError> + Send + 'static,
+    ) -> Result<T, Status> {
+        let deadline = Instant::now() + ATTACH_WAIT;
+        let identity = connection.identity();
+        let wanted: VerbsAttach = attach.verbs.ok_or(Status::Error)?;
+        if mailbox.is_out() {
+            return Err(Status::NotReady);
+        }
+        let may = |reply| Event::MayAttach { attach: *attach, identity, reply };
+        match mailbox.ask(may).await {
+            Ok(Status::Success) => {}
+            Ok(status) => return Err(status),
+            Err(_) => return Err(Status::Error),
+        }
+        let (client, fabric) = (attach.client, attach.fabric);
+        let place = self.places.take(client, who(connection));
+        let Ok(mut place) = timeout_at(deadline, place).await else {
+            limited!(
+                Cause::NoResource,
+                Level::Warn,
+                "client {client} cannot attach over {fabric} yet: too many wait for addresses \
+                 that nobody answers at (OF_ONE_MAX, {OF_ONE_MAX} of one)"
+            );
+            return Err(Status::NotReady);
+        };
+        if !is_open(connection.socket()) {
+            return Err(Status::NotReady); // it has given up: others are waiting for their turn
+        }
+        let mut making = tokio::task::spawn_blocking(move || make(&wanted));
+        let made = match timeout(BUSY_TIME, &mut making).await {
+            Ok(made) => made,
+            Err(_) => {
+                place.is_waiting();
+                making.await
+            }
+        };
+        match made {
+            Ok(Ok(made)) => Ok(made),
+            Ok(Err(error)) => {
+                limited!(
+                    Cause::NoResource,
+                    Level::Warn,
+                    "client {client} cannot attach over {fabric}: {error}"
+                );
+                Err(match error {
+                    FabricError::Verbs(error) if error.is_exhausted() => Status::ServerNoResource,
+                    _ => Status::Error,
+                })
+            }
+            Err(error) => {
+                log::error!("the thread that makes queue pairs has ended: {error}");
+                Err(Status::Error)
+            }
+        }
+    }
+}
+
+/// Whose place it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Who {
+    Client(ClientId),
+    Identity(Identity),
+    Address(Option<IpAddr>),
+}
+
+impl Who {
+    fn max(self) -> usize {
+        match self {
+            Self::Client(_) => 1,
+            Self::Identity(_) | Self::Address(_) => OF_ONE_MAX,
+        }
+    }
+}
+
+/// Whose certificate the peer has shown, or where it is.
+fn who(connection: &dyn Conn) -> Who {
+    let address = || {
+        let address = SockRef::from(&connection.socket()).peer_addr();
+        address.ok().and_then(|address| address.as_socket()).map(|address| address.ip())
+    };
+    connection.identity().map_or_else(|| Who::Address(address()), Who::Identity)
+}
+
+/// The places of all kinds.
+#[derive(Debug)]
+struct Places {
+    busy: Arc<Semaphore>,
+    all: Arc<Semaphore>,
+    /// Of those who have one, or wait for one.
+    own: Arc<Mutex<HashMap<Who, Weak<Semaphore>>>>,
+}
+
+/// The places of one client, free again when it is dropped.
+#[derive(Debug)]
+struct Place {
+    busy: Option<OwnedSemaphorePermit>,
+    _all: OwnedSemaphorePermit,
+    _own: [Own; 2],
+}
+
+impl Place {
+    /// It waits for the network from now on.
+    fn is_waiting(&mut self) {
+        self.busy = None;
+    }
+}
+
+impl Places {
+    fn new() -> Self {
+        let (busy, all) = (Arc::new(Semaphore::new(BUSY_MAX)), Arc::new(Semaphore::new(MAX)));
+        Self { busy, all, own: Arc::default() }
+    }
+
+    /// Waits for a place for this client of this peer.
+    async fn take(&self, client: ClientId, who: Who) -> Place {
+        let first = self.own(Who::Client(client)).await;
+        let second = self.own(who).await;
+        let all = permit(&self.all).await;
+        let busy = Some(permit(&self.busy).await);
+        Place { busy, _all: all, _own: [first, second] }
+    }
+
+    async fn own(&self, who: Who) -> Own {
+        let places = {
+            let mut own = self.own.lock();
+            own.get(&who).and_then(Weak::upgrade).unwrap_or_else(|| {
+                let places = Arc::new(Semaphore::new(who.max()));
+                own.insert(who, Arc::downgrade(&places));
+                places
+            })
+        };
+        let mut own = Own { who, permit: None, places: Some(places), all: self.own.clone() };
+        if let Some(places) = &own.places {
+            own.permit = Some(permit(places).await);
+        }
+        own
+    }
+}
+
+/// A place of somebody's own, or the wait for it.
+#[derive(Debug)]
+struct Own {
+    who: Who,
+    permit: Option<OwnedSemaphorePermit>,
+    places: Option<Arc<Semaphore>>,
+    all: Arc<Mutex<HashMap<Who, Weak<Semaphore>>>>,
+}
+
+impl Drop for Own {
+    /// Whoever has no place and waits for none is forgotten.
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        self.permit = None;
+        self.places = None;
+        if all.get(&self.who).is_some_and(|places| places.strong_count() == 0) {
+            all.remove(&self.who);
+        }
+    }
+}
+
+async fn permit(places: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    match places.clone().acquire_owned().await {
+        Ok(permit) => permit,
+        Err(_) => std::future::pending().await, // never closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(n: u32) -> ClientId {
+        ClientId::new(n).unwrap()
+    }
+
+    fn identity(n: u8) -> Who {
+        Who::Identity(Identity([n; 32]))
+    }
+
+    /// A place, if there is one now.
+    async fn now(places: &Places, n: u32, who: Who) -> Option<Place> {
+        timeout(Duration::ZERO, places.take(client(n), who)).await.ok()
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_an_address_keeps_its_own_place_and_nobody_elses() {
+        let places = Places::new();
+        let mut waiting = Vec::new();
+        for n in 1..=OF_ONE_MAX as u32 {
+            let mut place = now(&places, n, identity(1)).await.expect("a place");
+            assert!(now(&places, n, identity(1)).await.is_none(), "one for each client");
+            place.is_waiting();
+            waiting.push(place);
+        }
+        assert!(now(&places, 99, identity(1)).await.is_none(), "so many of one identity");
+        let other = now(&places, 100, identity(2)).await;
+        assert!(other.is_some(), "all others have theirs");
+        waiting.pop();
+        assert!(now(&places, 99, identity(1)).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn few_are_at_work_at_a_time_and_threads_are_bounded() {
+        let places = Places::new();
+        let mut taken = Vec::new();
+        for n in 1..=BUSY_MAX as u32 {
+            taken.push(now(&places, n, identity(n as u8)).await.expect("a place"));
+        }
+        assert!(now(&places, 99, identity(99)).await.is_none());
+        taken.iter_mut().for_each(Place::is_waiting);
+        for n in taken.len() as u32 + 1..=MAX as u32 {
+            let mut place = now(&places, n, identity(n as u8)).await.expect("a place");
+            place.is_waiting();
+            taken.push(place);
+        }
+        assert!(now(&places, 999, identity(200)).await.is_none());
+        taken.pop();
+        assert!(now(&places, 999, identity(200)).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn those_that_have_no_place_are_forgotten() {
+        let places = Places::new();
+        let kept = now(&places, 1, identity(1)).await;
+        for n in 2..50 {
+            drop(now(&places, n, Who::Address(None)).await.expect("a place"));
+        }
+        assert!(now(&places, 1, identity(1)).await.is_none());
+        assert_eq!(places.own.lock().len(), 2, "the client's and its identity's");
+        drop(kept);
+        assert!(places.own.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn places_are_given_in_the_order_in_which_they_were_asked_for() {
+        let places = Arc::new(Places::new());
+        let first = places.take(client(1), identity(1)).await;
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let waiting: Vec<_> = (0..5)
+            .map(|n| {
+                let (places, order) = (places.clone(), order.clone());
+                tokio::spawn(async move {
+                    let _place = places.take(client(1), identity(1)).await;
+                    order.lock().push(n);
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        drop(first);
+        for one in waiting {
+            one.await.unwrap();
+        }
+        assert_eq!(*order.lock(), [0, 1, 2, 3, 4]);
+    }
+}
