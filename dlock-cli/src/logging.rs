@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the libraries log goes to standard error, one line each.
+//! What the libraries log goes to standard error, one line each, unless somebody listens.
+
+use std::sync::Mutex;
 
 use log::{LevelFilter, Log, Metadata, Record};
 
 struct Stderr;
+
+/// What was logged while somebody listens.
+static HEARD: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
 impl Log for Stderr {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= log::max_level()
     }
     fn log(&self, record: &Record<'_>) {
-        if self.enabled(record.metadata()) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let mut heard = HEARD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(heard) = &mut *heard {
+            heard.push(record.args().to_string());
+        } else {
             eprintln!("dlock: {}: {}", record.level().as_str().to_lowercase(), record.args());
         }
     }
@@ -29,4 +40,15 @@ pub fn to_stderr(verbose: u8) {
     if log::set_logger(&Stderr).is_ok() {
         log::set_max_level(level);
     }
+}
+
+/// Does this, and gives out what was logged meanwhile instead of printing it.
+pub fn heard<T>(act: impl FnOnce() -> T) -> (T, Vec<String>) {
+    let swap = |with| {
+        let mut heard = HEARD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        std::mem::replace(&mut *heard, with)
+    };
+    swap(Some(Vec::new()));
+    let result = act();
+    (result, swap(None).unwrap_or_default())
 }

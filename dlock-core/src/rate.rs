@@ -4,10 +4,15 @@
 //! ```text
 //!   taken ── each use moves it on by one interval ──▶
 //!   now ────────────┬──────────────── taken ahead of now: what is used of the burst
-//!                   └── more than `burst` intervals ahead: wait until it is not
+//!                   └── more than `burst` intervals ahead: rest for 5 ms at least
 //! ```
+//! Who is over its rate rests for so long that it has few long turns, and not a short one for each
+//! use: a turn costs others more than most of what is done in it.
 
 use crate::clock::NS;
+
+/// How often a second somebody who is over its rate goes on at most.
+const RESTS_PER_SECOND: u32 = 200;
 
 /// A rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +45,14 @@ impl Pace {
         Self { rate, taken_ns: 0 }
     }
 
-    /// Until when to wait for the next use; `None`: it may be now.
-    pub fn waits_until(&self, now_ns: u64) -> Option<u64> {
-        let burst_ns = self.interval_ns().saturating_mul(u64::from(self.rate.burst));
-        let at = self.taken_ns.saturating_sub(burst_ns.saturating_sub(self.interval_ns()));
-        (at > now_ns).then_some(at)
+    /// Until when to rest; `None`: it may be used now.
+    pub fn rests_until(&self, now_ns: u64) -> Option<u64> {
+        let with_free = |uses: u32| {
+            let used = self.rate.burst.saturating_sub(uses);
+            self.taken_ns.saturating_sub(self.interval_ns().saturating_mul(used.into()))
+        };
+        let rested = (self.rate.per_second / RESTS_PER_SECOND).min(self.rate.burst / 2).max(1);
+        (with_free(1) > now_ns).then(|| with_free(rested))
     }
 
     /// It was used so many times.
@@ -55,7 +63,7 @@ impl Pace {
 
     /// Uses it once, if that may be now.
     pub fn take(&mut self, now_ns: u64) -> bool {
-        let may = self.waits_until(now_ns).is_none();
+        let may = self.rests_until(now_ns).is_none();
         if may {
             self.used(now_ns, 1);
         }
@@ -83,7 +91,7 @@ mod tests {
         let mut pace = Pace::new(Rate::even(10_000));
         let at_once = (0..1_000).filter(|_| pace.take(NS)).count();
         assert_eq!(at_once, 100);
-        assert_eq!(pace.waits_until(NS), Some(NS + NS / 10_000));
+        assert_eq!(pace.rests_until(NS), Some(NS + 50 * NS / 10_000));
     }
 
     #[test]
@@ -92,7 +100,7 @@ mod tests {
         let start = 5 * NS;
         let taken = (0..9).filter(|_| pace.take(start)).count();
         assert_eq!(taken, 3);
-        assert_eq!(pace.waits_until(start), Some(start + NS / 10));
+        assert_eq!(pace.rests_until(start), Some(start + NS / 10));
         let taken = (0..1_000).filter(|ms| pace.take(start + ms * NS / 1_000)).count();
         assert_eq!(taken, 9, "one each 100 ms, from 100 ms on");
         assert!(!pace.is_idle(start + NS) && pace.is_idle(start + 2 * NS));
@@ -103,8 +111,8 @@ mod tests {
     fn more_than_the_burst_that_was_used_at_once_is_waited_for() {
         let mut pace = Pace::new(Rate { per_second: 1_000, burst: 10 });
         pace.used(NS, 1_010);
-        assert_eq!(pace.waits_until(NS), Some(2 * NS + NS / 1_000));
+        assert_eq!(pace.rests_until(NS), Some(2 * NS + 5 * NS / 1_000));
         pace.used(u64::MAX, u32::MAX); // does not overflow
-        assert!(pace.waits_until(NS).is_some());
+        assert!(pace.rests_until(NS).is_some());
     }
 }

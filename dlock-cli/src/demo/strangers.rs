@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A scene: certificates decide who gets in, and rules what they may do.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use dlock_client::{Client, Config, Error, FabricChoice};
+use dlock_core::fabric::FabricKind;
 use dlock_core::rights::{Quotas, Right, Rule};
-use dlock_fabric::tls::Tls;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 use super::ca::{load, Ca};
 use super::Tour;
 use crate::failure::Failure;
+use crate::logging;
 
 /// Plays it.
 pub fn refused(tour: &mut Tour) -> Result<(), Failure> {
@@ -32,7 +33,7 @@ pub fn refused(tour: &mut Tour) -> Result<(), Failure> {
     let server = Server::start(ServerConfig {
         bind: Ipv4Addr::LOCALHOST.into(),
         port: 0,
-        verbs: VerbsUse::Off,
+        verbs: VerbsUse::Auto,
         tls: Some(load(ours.files("primary"))?),
         rules: vec![rule],
         ..ServerConfig::default()
@@ -40,20 +41,33 @@ pub fn refused(tour: &mut Tour) -> Result<(), Failure> {
     .map_err(Failure::plain)?;
     let at = server.local_addr();
 
-    let orders = join(at, load(ours.files("orders"))?).map_err(Failure::plain)?;
+    let device = server.offers().detail(FabricKind::Sealed).map(str::to_string);
+    let fabric = if device.is_some() { FabricChoice::Sealed } else { FabricChoice::Auto };
+    let join = |tls| {
+        let config = Config::new().port(at.port()).fabric(fabric).tls(tls);
+        Client::with_config(&config, &at.ip().to_string())
+    };
+    let orders = join(load(ours.files("orders"))?).map_err(Failure::plain)?;
     let held = orders.lock("orders/7").is_ok();
-    tour.check("`orders` is let in, and locks orders/7", held);
+    let path = device.map_or(String::new(), |device| {
+        format!(": over RDMA ({device}), in frames that are sealed with keys of the TLS session")
+    });
+    tour.check(&format!("`orders` is let in, and locks orders/7{path}"), held);
     let denied = matches!(orders.lock("stock/7"), Err(Error::Denied));
     tour.check("it is denied stock/7: no rule gives it that", denied);
-    let guest = join(at, load(ours.files("guest"))?);
+    let guest = join(load(ours.files("guest"))?);
     let denied = matches!(guest, Err(Error::Denied));
     tour.check("`guest` has a certificate of the CA, and no rule: it is not let in", denied);
     // it trusts the primary's CA, and shows a certificate of the other one
-    let stranger = join(at, load(theirs.files_trusting("orders", &ours))?);
+    let shown = load(theirs.files_trusting("orders", &ours))?;
+    let (stranger, heard) = logging::heard(|| join(shown));
     tour.check(
         "an `orders` of the other CA is refused before it has said a word",
         stranger.is_err(),
     );
+    if let Some(why) = heard.first() {
+        tour.say(&format!("It is told: {why}"));
+    }
     tour.check("the primary serves on", orders.lock("orders/8").is_ok());
     Ok(())
 }
@@ -69,9 +83,4 @@ impl Locks for Client {
         let taken = lock.try_lock(Duration::from_secs(10)).map(drop);
         taken
     }
-}
-
-fn join(at: SocketAddr, tls: Tls) -> Result<Client, Error> {
-    let config = Config::new().port(at.port()).fabric(FabricChoice::Auto).tls(tls);
-    Client::with_config(&config, &at.ip().to_string())
 }

@@ -37,7 +37,10 @@ impl Worker {
     pub(super) fn serve_channel(&mut self, token: Token, budget: u32) -> (u32, bool) {
         let Some(channel) = self.channels.get_mut(&token) else { return (0, false) };
         let now_ns = boot_ns();
-        if let Some(until_ns) = channel.pace.waits_until(now_ns) {
+        if self.resting.get(&token).is_some_and(|&until_ns| until_ns > now_ns) {
+            return (0, false); // more has come from it meanwhile
+        }
+        if let Some(until_ns) = channel.pace.rests_until(now_ns) {
             let (client, per_second) = (channel.client, self.frames.per_second);
             limited!(
                 Cause::FrameRate,

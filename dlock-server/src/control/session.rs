@@ -256,7 +256,7 @@ impl Session {
     async fn serve(&mut self, client: ClientId, mut moves: bool) -> Gone {
         let mut pace = Pace::new(CONTROL_FRAMES_MAX);
         loop {
-            if let Some(until) = pace.waits_until(boot_ns()) {
+            if let Some(until) = pace.rests_until(boot_ns()) {
                 let per_second = CONTROL_FRAMES_MAX.per_second;
                 limited!(
                     Cause::FrameRate,
