@@ -713,4 +713,30 @@ mod tests {
         }
         assert_eq!(Right::of_name("lock"), None);
     }
+
+    #[test]
+    fn an_identity_without_clients_and_objects_is_forgotten() {
+        let mut access = access(vec![rule(&["a"], &[""], &[Right::Get])]);
+        for id in 1..=3 {
+            access.enter(client(id), Some(Identity([id as u8 / 3; 32])), &names(&["a"]));
+        }
+        assert_eq!(access.known.len(), 2);
+        access.leave(client(1));
+        assert_eq!(access.known.len(), 2, "its fellow is here");
+        access.leave(client(2));
+        access.leave(client(3));
+        assert!(access.known.is_empty() && access.clients.is_empty());
+    }
+
+    #[test]
+    fn a_second_more_of_a_lease_needs_the_right_to_lock() {
+        let extend = |expire_s| Request::Extend {
+            handle: Handle(0),
+            mode: Mode::Exclusive,
+            expire_s,
+            ticket: Ticket { tx: 0, ts: 0 },
+        };
+        assert_eq!(Right::for_request(&extend(1)), Some(Right::LockExclusive));
+        assert_eq!(Right::for_request(&extend(0)), None, "it asks");
+    }
 }

@@ -506,6 +506,22 @@ fn each_quota_refuses_the_next_one_of_all_clients_of_an_identity_together() {
 }
 
 #[test]
+fn a_client_that_is_leaving_counts_no_more_among_its_identitys() {
+    let quotas = Quotas { clients_max: Some(1), ..Quotas::default() };
+    let mut world = World::new(vec![rule(READER, "", &[Right::Get], quotas)], 0);
+    let first = world.join(READER).unwrap();
+    assert_eq!(world.join(READER), Err(Status::ServerNoResource));
+    let speaker = (first, u64::from(world.drawn - 1));
+    let World { members, primary, memory, .. } = &mut world;
+    let deinit = ControlRequest::Deinit;
+    let reply = members.control(NOW, primary, memory, speaker, deinit, &mut Vec::new());
+    assert_eq!(reply, ControlReply::Done);
+    // nothing was fenced or undone yet
+    assert!(members.state(first).is_some());
+    assert!(world.join(READER).is_ok());
+}
+
+#[test]
 fn memory_is_not_handed_to_who_may_not_do_everything_and_taken_from_who_may_not_any_more() {
     use FabricKind::Shm;
     let all = [Right::LockShared, Right::LockExclusive, Right::Objects];

@@ -214,6 +214,76 @@ fn a_thousand_connections_without_a_handshake_disturb_nobody_and_end() {
     assert!(control.is_alive() && channel.pings());
 }
 
+/// `HANDSHAKES_MAX` of the primary, and `HANDSHAKES_PER_ADDRESS_MAX`.
+const HANDSHAKES_MAX: usize = 1_024;
+const HANDSHAKES_AT_ONCE: usize = 6_000;
+
+/// Whether the primary has closed it; it says nothing before a hello.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    !matches!(stream.read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
+}
+
+#[test]
+fn of_more_handshakes_than_there_may_be_the_oldest_make_room() {
+    threads::raise_file_limit().unwrap();
+    let ca = Ca::new("ours");
+    let server = secured(&ca);
+    let began = Instant::now();
+    let mut shaking: Vec<TcpStream> = (0..HANDSHAKES_MAX + 8)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.local_addr()).unwrap();
+            stream.write_all(&[0x16, 3, 1, 2, 0, 1, 0]).unwrap(); // a hello begins
+            stream
+        })
+        .collect();
+    let is_slow = began.elapsed() > Duration::from_secs(1);
+    eventually("the oldest are closed", || shaking[..8].iter_mut().all(is_closed));
+    let others =
+        shaking[8..].iter_mut().filter_map(|stream| is_closed(stream).then_some(())).count();
+    // all of them end after ten seconds, which is nothing new
+    assert!(began.elapsed() > Duration::from_secs(9) || others == 0, "{others} others were closed");
+}
+
+#[test]
+fn handshakes_of_an_address_beyond_its_rate_are_refused_unheard() {
+    let ca = Ca::new("ours");
+    let server = secured(&ca);
+    let addr = server.local_addr();
+    let tls = ca.tls("client");
+    let began = Instant::now();
+    let knock = |times| {
+        for _ in 0..times {
+            drop(TcpStream::connect(addr).unwrap());
+        }
+    };
+    knock(HANDSHAKES_AT_ONCE);
+    // and what was given back meanwhile, five hundred a second
+    while Sealed::try_connect(addr, &tls).is_ok() {
+        knock(500);
+        assert!(began.elapsed() < Duration::from_secs(60), "never refused");
+    }
+    eventually("it is let in again", || Sealed::try_connect(addr, &tls).is_ok());
+}
+
+#[test]
+fn who_was_revoked_between_its_handshake_and_its_first_frame_is_not_heard() {
+    let ca = Ca::new("ours");
+    let mut files = ca.issue("primary");
+    files.crl = Some(ca.revokes(&[]));
+    let tls = Some(certs::load(files));
+    let server = server(ServerConfig { tls, ..ServerConfig::default() });
+    let addr = server.local_addr();
+    let (other, one) = (ca.tls("other"), ca.tls("one"));
+    let revoked = ca.last_serial();
+    let [mut revoked_peer, mut peer] = [&one, &other].map(|tls| Sealed::connect(addr, tls));
+    ca.revokes(&[revoked]);
+    server.reload_tls();
+    assert!(matches!(peer.call(INIT), ControlReply::Session(_)), "the other is heard");
+    revoked_peer.send(&Frame::Control(Seq(1), INIT));
+    assert!(revoked_peer.receive().is_err());
+}
+
 /// A socket that takes and gives one byte at a time.
 struct Slow<'a>(&'a TcpStream);
 

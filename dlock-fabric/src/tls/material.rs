@@ -122,7 +122,7 @@ fn load_own(
 }
 
 /// TLS_AES_256_GCM_SHA384 and nothing else, on *ring*.
-fn provider() -> CryptoProvider {
+pub(super) fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![ring::cipher_suite::TLS13_AES_256_GCM_SHA384],
         ..ring::default_provider()

@@ -407,3 +407,91 @@ impl ClientCertVerifier for JudgeClients {
         self.rules.algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rcgen::{
+        date_time_ymd, BasicConstraints, CertificateParams, CertificateRevocationListParams,
+        DnType, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams,
+    };
+    use webpki::OwnedCertRevocationList;
+
+    use super::*;
+    use crate::tls::material::provider;
+
+    /// The first of January of a year.
+    fn at(year: i32) -> UnixTime {
+        let seconds = date_time_ymd(year, 1, 1).unix_timestamp();
+        UnixTime::since_unix_epoch(Duration::from_secs(seconds.try_into().unwrap()))
+    }
+
+    fn params(serial: u64, years: std::ops::Range<i32>) -> CertificateParams {
+        let mut params = CertificateParams::new(vec!["node".to_string()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, format!("node {serial}"));
+        params.serial_number = Some(serial.into());
+        params.not_before = date_time_ymd(years.start, 1, 1);
+        params.not_after = date_time_ymd(years.end, 1, 1);
+        params
+    }
+
+    /// A peer may be connected when its certificate ends, and be revoked afterwards.
+    #[test]
+    fn a_revocation_is_found_of_what_has_ended_since() {
+        let mut root = params(1, 2000..2090);
+        root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        root.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        let root_der = root.self_signed(&key).unwrap().der().clone();
+        let root = Issuer::new(root, key);
+        let mut middle = params(2, 2000..2030);
+        middle.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        middle.key_usages = root.key_usages().to_vec();
+        let key = KeyPair::generate().unwrap();
+        let middle_der = middle.signed_by(&key, &root).unwrap().der().clone();
+        let middle = Issuer::new(middle, key);
+        let leaf_of = |serial| {
+            let key = KeyPair::generate().unwrap();
+            params(serial, 2000..2020).signed_by(&key, &middle).unwrap().der().clone()
+        };
+        let revoked = |serial: u64| RevokedCertParams {
+            serial_number: serial.into(),
+            revocation_time: date_time_ymd(2024, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = |serials: &[u64], issuer: &Issuer<'_, KeyPair>| {
+            let list = CertificateRevocationListParams {
+                this_update: date_time_ymd(2024, 1, 1),
+                next_update: date_time_ymd(2025, 1, 1),
+                crl_number: 1.into(),
+                issuing_distribution_point: None,
+                revoked_certs: serials.iter().copied().map(revoked).collect(),
+                key_identifier_method: KeyIdMethod::Sha256,
+            };
+            let list = list.signed_by(issuer).unwrap();
+            CertRevocationList::from(OwnedCertRevocationList::from_der(list.der()).unwrap())
+        };
+        let rules = |lists| {
+            let anchor = webpki::anchor_from_trusted_cert(&root_der).unwrap().to_owned();
+            let period = Period { not_before: at(2000), not_after: at(2090) };
+            let algorithms = provider().signature_verification_algorithms;
+            PeerRules::new(vec![(anchor, period)], Some(lists), algorithms, None)
+        };
+        let (good, bad) = (leaf_of(10), leaf_of(11));
+        let is_revoked = |rules: &PeerRules, leaf: &CertificateDer<'_>, now| {
+            rules.is_revoked(PeerRole::Client, leaf, &[middle_der.clone()], now)
+        };
+        let of_leaf = rules(vec![list(&[], &root), list(&[11], &middle)]);
+        for year in [2010, 2025, 2050] {
+            // valid, ended, and its issuer, too
+            assert!(is_revoked(&of_leaf, &bad, at(year)), "{year}");
+            assert!(!is_revoked(&of_leaf, &good, at(year)), "{year}");
+        }
+        let of_middle = rules(vec![list(&[2], &root), list(&[], &middle)]);
+        assert!(
+            [2010, 2025, 2050].map(|year| is_revoked(&of_middle, &good, at(year))) == [true; 3]
+        );
+    }
+}

@@ -21,13 +21,13 @@ use crate::drive::{client, drive, name, server, Outcome, Peer};
 use crate::hostile::Hostile;
 use crate::pki::{good, good_ca, key, now, Ca, Folder, Identity, WeakKey};
 
-/// Now, and some time later.
+/// A clock that is so many seconds ahead.
 #[derive(Debug)]
-struct Later(StdDuration);
+struct Ahead(i64);
 
-impl TimeProvider for Later {
+impl TimeProvider for Ahead {
     fn current_time(&self) -> Option<UnixTime> {
-        let now = UnixTime::now().as_secs() + self.0.as_secs();
+        let now = UnixTime::now().as_secs().checked_add_signed(self.0)?;
         Some(UnixTime::since_unix_epoch(StdDuration::from_secs(now)))
     }
 }
@@ -35,18 +35,18 @@ impl TimeProvider for Later {
 /// The side under test, which is in order.
 struct Ours {
     tls: Tls,
-    /// How much later it is for it.
-    later: StdDuration,
+    /// How many seconds its clock is ahead.
+    ahead_s: i64,
     expects: Option<ServerName<'static>>,
 }
 
 impl Ours {
     fn new(tls: Tls) -> Self {
-        Self { tls, later: StdDuration::ZERO, expects: None }
+        Self { tls, ahead_s: 0, expects: None }
     }
 
     fn against(&self, role: PeerRole, peer: Peer) -> Outcome {
-        let time = Arc::new(Later(self.later));
+        let time = Arc::new(Ahead(self.ahead_s));
         match role {
             PeerRole::Client => {
                 let mut config = ServerConfig::clone(&self.tls.server());
@@ -185,6 +185,19 @@ fn an_intermediate_that_is_expired() {
 }
 
 #[test]
+fn a_root_that_is_not_valid_yet_by_a_clock_that_was_set_back() {
+    let mut params = good_ca("root");
+    params.not_before = now() - Duration::minutes(20);
+    let root = Ca::root_with(params);
+    let middle = root.intermediate(good_ca("middle"));
+    let identity = middle.issue(&good("peer"));
+    let mut world = World::with_crls(root, middle, None);
+    world.accepts(|| Hostile::new(&identity));
+    world.ours.ahead_s = -30 * 60;
+    world.refuses_both(|| Hostile::new(&identity), "NotValidYet");
+}
+
+#[test]
 fn a_root_that_expires_while_the_process_runs() {
     let mut params = good_ca("root");
     params.not_after = now() + Duration::minutes(30);
@@ -193,7 +206,7 @@ fn a_root_that_expires_while_the_process_runs() {
     let identity = middle.issue(&good("peer"));
     let mut world = World::with_crls(root, middle, None);
     world.accepts(|| Hostile::new(&identity));
-    world.ours.later = StdDuration::from_secs(40 * 60);
+    world.ours.ahead_s = 40 * 60;
     world.refuses_both(|| Hostile::new(&identity), "Expired");
 }
 
@@ -310,7 +323,7 @@ fn a_list_that_becomes_stale_while_the_process_runs() {
     let crls = root.crl(&[]) + &middle.crl(&[]);
     let mut world = World::with_crls(root, middle, Some(crls));
     world.accepts(|| Hostile::new(&identity));
-    world.ours.later = StdDuration::from_secs(2 * 3600);
+    world.ours.ahead_s = 2 * 3600;
     world.refuses_both(|| Hostile::new(&identity), "ExpiredRevocationList");
 }
 

@@ -253,6 +253,17 @@ mod tests {
     }
 
     #[test]
+    fn a_full_address_takes_no_place_of_another() {
+        let table = Table::with(8, 2);
+        let from = |last: u8| Some(IpAddr::from([10, 0, 0, last]));
+        let silent = table.permit(from(1)).unwrap();
+        let of_other: Vec<_> = (0..2).map(|_| table.permit(from(2)).unwrap()).collect();
+        of_other.iter().for_each(ConnectionPermit::heard);
+        assert!(table.permit(from(2)).is_err());
+        assert!(!is_closed(&silent));
+    }
+
+    #[test]
     fn the_rate_of_handshakes_is_each_addresss_own_and_so_is_the_memory_for_it_bounded() {
         let table = Table::new(8);
         let from = |n: u32| Some(IpAddr::from(n.to_be_bytes()));
