@@ -219,7 +219,7 @@ const HANDSHAKES_MAX: usize = 1_024;
 const HANDSHAKES_AT_ONCE: usize = 6_000;
 
 /// Whether the primary has closed it; it says nothing before a hello.
-fn is_closed(stream: &mut TcpStream) -> bool {
+fn is_closed(mut stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     !matches!(stream.read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
@@ -230,7 +230,7 @@ fn of_more_handshakes_than_there_may_be_the_oldest_make_room() {
     let ca = Ca::new("ours");
     let server = secured(&ca);
     let began = Instant::now();
-    let mut shaking: Vec<TcpStream> = (0..HANDSHAKES_MAX + 8)
+    let shaking: Vec<TcpStream> = (0..HANDSHAKES_MAX + 8)
         .map(|_| {
             let mut stream = TcpStream::connect(server.local_addr()).unwrap();
             stream.write_all(&[0x16, 3, 1, 2, 0, 1, 0]).unwrap(); // a hello begins
@@ -238,11 +238,13 @@ fn of_more_handshakes_than_there_may_be_the_oldest_make_room() {
         })
         .collect();
     let is_slow = began.elapsed() > Duration::from_secs(1);
-    eventually("the oldest are closed", || shaking[..8].iter_mut().all(is_closed));
-    let others =
-        shaking[8..].iter_mut().filter_map(|stream| is_closed(stream).then_some(())).count();
-    // all of them end after ten seconds, which is nothing new
-    assert!(began.elapsed() > Duration::from_secs(9) || others == 0, "{others} others were closed");
+    eventually("the oldest are closed", || shaking[..8].iter().all(is_closed));
+    let others = shaking[8..].iter().filter(|stream| is_closed(stream)).count();
+    // all of them end after ten seconds: a slow machine shows nothing
+    assert!(
+        is_slow || (began.elapsed() < Duration::from_secs(9) && others == 0),
+        "{others} others"
+    );
 }
 
 #[test]
