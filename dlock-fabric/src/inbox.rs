@@ -93,6 +93,8 @@ pub(crate) enum Taken {
 }
 
 /// A frame is no answer; the channel is broken then.
+#[derive(Debug, thiserror::Error)]
+#[error("a frame has come that is no answer")]
 pub(crate) struct NoAnswer;
 
 /// Too many answers are outstanding.
@@ -234,20 +236,16 @@ impl Inbox {
         }
     }
 
-    /// Files all whole frames; `false` if one of them is no answer.
-    pub(crate) fn deliver(&mut self, rx: &mut FrameBuffer) -> bool {
+    /// Files all whole frames.
+    ///
+    /// # Errors
+    /// One of them is no answer.
+    pub(crate) fn deliver(&mut self, rx: &mut FrameBuffer) -> Result<(), NoAnswer> {
         let received_ns = boot_ns();
-        loop {
-            match rx.next() {
-                Ok(None) => return true,
-                Ok(Some((kind, payload))) => {
-                    if self.file(kind, payload, received_ns).is_err() {
-                        return false;
-                    }
-                }
-                Err(_) => return false,
-            }
+        while let Some((kind, payload)) = rx.next().map_err(|_| NoAnswer)? {
+            self.file(kind, payload, received_ns)?;
         }
+        Ok(())
     }
 
     /// Files the answer that a frame is.

@@ -12,7 +12,7 @@
 //! *Receiving.* One of the waiting threads, the leader, reads for all; see [`Inbox`].
 //!
 //! *Breaking.* When the peer closes or sends what is no answer, the stream is broken for good:
-//! everybody who waits is told at once. A peer that does not read breaks nothing; calls to it
+//! everybody who waits is told at once, and the log what is no answer. A peer that does not read breaks nothing; calls to it
 //! end at their deadlines.
 //!
 //! *Sealed.* Both directions share one [`Carrier`]: a thread that reads may have to write (a key
@@ -26,6 +26,7 @@
 //! Lock order: `rx` (held by the leader alone), `out`, `carrier`, `inbox`. Only `rx` is held
 //! asleep.
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -253,7 +254,7 @@ impl Stream {
     /// Sends what the socket takes.
     fn flush(&self, out: &mut Out) {
         let mut carrier = self.carrier.as_ref().map(lock);
-        let mut is_lost = false;
+        let mut lost = None;
         loop {
             let sent = match (&mut carrier, out.waiting()) {
                 (None, []) => break,
@@ -270,8 +271,8 @@ impl Stream {
                     out.sent_total += len as u64;
                 }
                 Ok(None) => break,
-                Err(_) => {
-                    is_lost = true;
+                Err(error) => {
+                    lost = Some(error);
                     break;
                 }
             }
@@ -287,8 +288,8 @@ impl Stream {
         // before `carrier` is unlocked: a reader with something to send says so after this
         self.backlog.store(!out.bytes.is_empty() || out.is_held, Ordering::Release);
         drop(carrier);
-        if is_lost {
-            self.break_off();
+        if let Some(error) = lost {
+            self.lost(&error);
         }
     }
 
@@ -389,6 +390,14 @@ impl Stream {
         lock(&self.inbox).wake_all();
     }
 
+    /// It has ended with this.
+    fn lost(&self, error: &io::Error) {
+        if error.kind() == ErrorKind::InvalidData && !self.is_broken() {
+            tell_of_rubbish(error);
+        }
+        self.break_off();
+    }
+
     fn shut_down(&self) {
         // SAFETY: a system call on a descriptor this owns, without pointers.
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
@@ -424,15 +433,20 @@ impl Receiver for Stream {
             Ok(Some(len)) if len > 0 => {
                 rx.filled(len);
                 let mut inbox = lock(&self.inbox);
-                if !inbox.deliver(&mut rx) {
+                if let Err(error) = inbox.deliver(&mut rx) {
                     drop(inbox);
+                    tell_of_rubbish(&error);
                     self.break_off();
                     inbox = lock(&self.inbox);
                 }
                 inbox
             }
-            _ => {
+            Ok(_) => {
                 self.break_off();
+                lock(&self.inbox)
+            }
+            Err(error) => {
+                self.lost(&error);
                 lock(&self.inbox)
             }
         }
@@ -447,6 +461,15 @@ impl Drop for Stream {
             self.shut_down();
         }
     }
+}
+
+/// What no primary sends has come over a command channel: it was changed on its way, or the
+/// primary is none.
+pub(crate) fn tell_of_rubbish(what: &dyn Display) {
+    log::error!(
+        "a command channel is given up: {what}; the primary does not send that: look for who is in \
+         between, and whether both are of one version"
+    );
 }
 
 /// `None`: the socket is to be waited for.

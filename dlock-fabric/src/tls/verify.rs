@@ -481,7 +481,7 @@ mod tests {
         };
         let (good, bad) = (leaf_of(10), leaf_of(11));
         let is_revoked = |rules: &PeerRules, leaf: &CertificateDer<'_>, now| {
-            rules.is_revoked(PeerRole::Client, leaf, &[middle_der.clone()], now)
+            rules.is_revoked(PeerRole::Client, leaf, std::slice::from_ref(&middle_der), now)
         };
         let of_leaf = rules(vec![list(&[], &root), list(&[11], &middle)]);
         for year in [2010, 2025, 2050] {

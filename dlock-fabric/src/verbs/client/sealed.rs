@@ -35,7 +35,7 @@ use crate::verbs::device::context::{devices, Context};
 use crate::verbs::device::error::VerbsError;
 use crate::verbs::device::memory::Pd;
 use crate::verbs::device::messages::{
-    Event, MessageSpec, Messages, RECORD_BYTES, RECORD_INLINE, RING_SLOTS,
+    Event, MessageError, MessageSpec, Messages, RECORD_BYTES, RECORD_INLINE, RING_SLOTS,
 };
 use crate::verbs::device::port_selection::choose;
 use crate::verbs::device::qp::{random_psn, Qp, QpSpec};
@@ -201,7 +201,7 @@ impl SealedEnd {
         for completion in &some[..len] {
             self.record.clear();
             if self.messages.take(completion, &mut self.record)? == Event::Message
-                && self.arrived.open(&mut self.record).map_err(io::Error::other)?
+                && self.arrived.open(&mut self.record).map_err(MessageError::from)?
             {
                 self.messages.hold();
             }

@@ -24,10 +24,11 @@ use dlock_core::status::Status;
 use super::completion_pump::CompletionPump;
 use crate::clock::boot_ns;
 use crate::fork::{NotInherited, Owner};
-use crate::inbox::{lock, Answer, Broken, Expected, Follow, Inbox, Receiver};
+use crate::inbox::{lock, Answer, Broken, Expected, Follow, Inbox, NoAnswer, Receiver};
+use crate::stream::tell_of_rubbish;
 use crate::sys::{self, receive_now, SPIN};
 use crate::verbs::device::completion::{Channel, Completion, Cq};
-use crate::verbs::device::messages::{Event, Messages};
+use crate::verbs::device::messages::{Event, MessageError, Messages};
 
 /// How long to wait for messages before looking after the send queue again, where that is needed.
 const HELP: Duration = Duration::from_millis(10);
@@ -206,8 +207,17 @@ impl Talk {
         for completion in &some[..len] {
             message.clear();
             let taken = lock(&self.out).messages.take(completion, message);
-            match taken.map_err(|_| Broken)? {
-                Event::Message => self.file(message)?,
+            let event = taken.map_err(|error| {
+                if matches!(error, MessageError::Peer(_)) {
+                    tell_of_rubbish(&error);
+                }
+                Broken
+            })?;
+            match event {
+                Event::Message => self.file(message).map_err(|error| {
+                    tell_of_rubbish(&error);
+                    Broken
+                })?,
                 Event::Credit | Event::Sent => {}
             }
         }
@@ -231,14 +241,13 @@ impl Talk {
     }
 
     /// A message is exactly one frame.
-    fn file(&self, message: &[u8]) -> Result<(), Broken> {
-        let Ok(Cut::Whole(header)) = codec::cut(message) else { return Err(Broken) };
+    fn file(&self, message: &[u8]) -> Result<(), NoAnswer> {
+        let Ok(Cut::Whole(header)) = codec::cut(message) else { return Err(NoAnswer) };
         let payload = &message[HEADER_LEN..];
         if header.len != payload.len() {
-            return Err(Broken);
+            return Err(NoAnswer);
         }
-        let filed = lock(&self.inbox).file(header.kind, payload, boot_ns());
-        filed.map_err(|_| Broken)
+        lock(&self.inbox).file(header.kind, payload, boot_ns())
     }
 }
 
