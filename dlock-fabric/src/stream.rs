@@ -12,8 +12,8 @@
 //! *Receiving.* One of the waiting threads, the leader, reads for all; see [`Inbox`].
 //!
 //! *Breaking.* When the peer closes or sends what is no answer, the stream is broken for good:
-//! everybody who waits is told at once, and the log what is no answer. A peer that does not read breaks nothing; calls to it
-//! end at their deadlines.
+//! everybody who waits is told at once, and the log what is no answer. A peer that does not read
+//! breaks nothing; calls to it end at their deadlines.
 //!
 //! *Sealed.* Both directions share one [`Carrier`]: a thread that reads may have to write (a key
 //! update of TLS is answered, credit is returned) and the other way round. It has a mutex of its

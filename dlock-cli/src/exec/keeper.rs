@@ -104,7 +104,10 @@ fn acquire<'a>(lock: &'a Lock, client: &Client, exec: &Exec) -> Result<(Held<'a>
         let name = &name;
         scope.spawn(move || {
             if waiting.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("dlock: waiting for the lock '{name}': another client holds it, or the primary is silent");
+                eprintln!(
+                    "dlock: waiting for the lock '{name}': another client holds it, or the primary \
+                     is silent"
+                );
             }
         });
         let result = wait_for(lock, client, exec);
