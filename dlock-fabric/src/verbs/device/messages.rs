@@ -175,6 +175,12 @@ impl Messages {
         }
     }
 
+    /// Returns nothing, or with bytes, as a hostile peer may.
+    #[cfg(test)]
+    pub(in crate::verbs) fn post_bare(&mut self, bytes: &[u8]) {
+        self.post(bytes, false).unwrap();
+    }
+
     /// Takes note that messages have left up to this count, where somebody else takes the
     /// completions of the send queue.
     pub(in crate::verbs) fn settle_sent(&mut self, seq: u32) {
@@ -277,6 +283,9 @@ impl Messages {
             return Err(self.peer("a message without credits"));
         };
         let is_message = word & MESSAGE != 0;
+        if !is_message && (word == 0 || completion.bytes() > 0) {
+            return Err(self.peer("a bare return that is none"));
+        }
         if is_message {
             // The device refuses what does not fit into the buffer.
             let len = completion.bytes().min(self.spec.bytes as usize);

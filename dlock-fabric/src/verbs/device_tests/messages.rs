@@ -141,6 +141,24 @@ fn a_peer_that_breaks_the_message_rules_is_cut_off() {
     assert!(matches!(refused, Err(MessageError::Peer(_))), "{refused:?}");
     let after = ends[0].0.send(b"x");
     assert!(matches!(after, Err(MessageError::Broken { .. })), "{after:?}");
+    // Bare returns of nothing, and one with something in it.
+    for (owed, bytes) in [(0, &b""[..]), (0, b"x"), (3, b"x")] {
+        let mut ends = talkers(&context, spec);
+        for _ in 0..owed {
+            ends[0].0.send(b"x").unwrap();
+            let completion = next(&ends[1].1);
+            ends[1].0.take(&completion, &mut Vec::new()).unwrap();
+        }
+        ends[1].0.post_bare(bytes);
+        let refused = loop {
+            let completion = next(&ends[0].1);
+            match ends[0].0.take(&completion, &mut Vec::new()) {
+                Ok(Event::Sent) => {}
+                other => break other,
+            }
+        };
+        assert!(matches!(refused, Err(MessageError::Peer(_))), "{refused:?}");
+    }
     // A message that is longer than was agreed.
     let mut ends = talkers_with(&context, [spec, MessageSpec { bytes: 1_000, ..spec }]);
     ends[1].0.send(&[1; 65]).unwrap();
