@@ -13,11 +13,19 @@ const USERS_MAX: usize = 64;
 /// # Errors
 /// What is wrong, and what to do.
 pub fn uids(list: &str) -> Result<Vec<u32>, String> {
-    let names: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
+    uids_of(&names.collect::<Vec<_>>())
+}
+
+/// The ids of users, each by its name or its number.
+///
+/// # Errors
+/// What is wrong, and what to do.
+pub fn uids_of(names: &[impl AsRef<str>]) -> Result<Vec<u32>, String> {
     if names.len() > USERS_MAX {
         return Err(format!("{} users are too many: at most {USERS_MAX}", names.len()));
     }
-    names.into_iter().map(uid).collect()
+    names.iter().map(|name| uid(name.as_ref())).collect()
 }
 
 /// The id of one user.

@@ -114,6 +114,28 @@ impl Drop for File {
 }
 
 #[test]
+fn a_start_that_hangs_on_its_state_file_ends_on_sigterm() {
+    // Nobody reads what is to be written: as a storage that does not answer.
+    let fifo = std::env::temp_dir().join(format!("dlockd-fifo-{}", std::process::id()));
+    let fifo = File(fifo);
+    assert!(Command::new("mkfifo").arg(fifo.path()).status().unwrap().success());
+    let mut starting = dlockd();
+    starting.args(["--port=0", "--state-file", fifo.path()]);
+    let mut starting = Running(starting.spawn().unwrap());
+    let handled = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(caught.trim(), 16).unwrap() >> (Signal::TERM.as_raw() - 1) & 1 == 1
+    };
+    eventually("it waits for signals", || handled(starting.0.id()));
+    std::thread::sleep(Duration::from_millis(200)); // and has begun to start
+    assert_eq!(starting.0.try_wait().unwrap(), None);
+    starting.signal(Signal::TERM);
+    let (code, errors) = starting.end();
+    assert_eq!(code, Some(0), "{errors}");
+}
+
+#[test]
 fn it_serves_when_it_says_so_and_stops_cleanly_on_sigterm_and_sigint() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let (running, address) = Running::start(&[]);

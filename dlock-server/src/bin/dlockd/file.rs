@@ -165,7 +165,7 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     if let Some(what) = server.no_fabric() {
         return Err((last, what));
     }
-    set(&mut server.shm_users, keys.shm_users, |names| users::uids(&names.join(",")))?;
+    set(&mut server.shm_users, keys.shm_users, |names| users::uids_of(&names))?;
     set(&mut server.absent_grace, keys.absent_grace_s, |grace| match grace {
         Grace::Seconds(seconds) => Ok(Some(Duration::from_secs(seconds))),
         Grace::Word(word) if word == "forever" => Ok(None),
@@ -332,6 +332,8 @@ mod tests {
             ("clients_max = 1001\n", (1, 15), "1 to 1000"),
             ("clients_max = 0\n", (1, 15), "1 to 1000"),
             ("shm_users = [\"no such user\"]\n", (1, 13), "no user"),
+            ("shm_users = [\"\"]\n", (1, 13), "no user"),
+            ("shm_users = [\"root,daemon\"]\n", (1, 13), "no user"),
             ("tp_mode = 2\n", (1, 11), "0 to 1"),
             ("verbs = true\n", (1, 9), "string"),
             ("verbs = \"yes\"\n", (1, 9), "none of auto"),

@@ -19,12 +19,14 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 use std::pin::pin;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use dlock_fabric::threads;
-use dlock_server::{stand_by, Server};
-use rustix::process::Signal;
-use tokio::signal::unix::{signal, SignalKind};
+use dlock_server::{stand_by, Server, StartError};
+use rustix::process::Signal as Number;
+use tokio::signal::unix::{signal, Signal, SignalKind};
+use tokio::task::JoinError;
 
 use args::Args;
 use service::Manager;
@@ -33,6 +35,8 @@ use service::Manager;
 const START_FAILED: u8 = 1;
 /// The command line or the configuration is wrong.
 const CONFIG_WRONG: u8 = 2;
+/// How long a primary that is told to end while it starts may take to be there.
+const START_PATIENCE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -62,12 +66,12 @@ fn run(settings: file::Settings, args: &Args) -> Result<(), String> {
         .enable_time()
         .build()
         .map_err(|error| format!("cannot wait for signals: {error}"))?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         // Before it serves: a signal right after the ready line is a clean stop, too.
         let mut terminate = handler(SignalKind::terminate())?;
         let mut interrupt = handler(SignalKind::interrupt())?;
         // a write beyond a limit of the size of files fails then, as one to a full disk does
-        let _too_large = handler(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
+        let _too_large = handler(SignalKind::from_raw(Number::XFSZ.as_raw()))?;
         let manager = Manager::of_this_process();
         // with TLS and for a service manager it means that files have changed, else the end, as to
         // any process
@@ -75,7 +79,19 @@ fn run(settings: file::Settings, args: &Args) -> Result<(), String> {
         let reloads = settings.server.tls.is_some() || manager.is_there();
         let mut rules = settings.server.rules.len();
         let started = match settings.standby() {
-            None => Server::start(settings.server),
+            // a state file on a storage that does not answer is waited for
+            None => {
+                let config = settings.server;
+                let mut start = tokio::task::spawn_blocking(|| Server::start(config));
+                tokio::select! {
+                    started = &mut start => joined(started),
+                    _ = stopped(&mut terminate, &mut interrupt) => {
+                        // one that has just begun to serve ends as any other
+                        let _ = tokio::time::timeout(START_PATIENCE, start).await;
+                        return Ok(());
+                    }
+                }
+            }
             Some(standby) => {
                 say(&format!("dlockd standby: of {}, pid {}", standby.of, std::process::id()));
                 manager.ready(&format!("waits for the place of the primary at {}", standby.of));
@@ -128,7 +144,22 @@ fn run(settings: file::Settings, args: &Args) -> Result<(), String> {
         log::info!("{name}: stopping");
         manager.stopping();
         Ok(())
-    })
+    });
+    runtime.shutdown_background(); // a start that hangs is left behind
+    ended
+}
+
+/// The primary that a thread has started.
+fn joined(started: Result<Result<Server, StartError>, JoinError>) -> Result<Server, StartError> {
+    started.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+/// Waits until somebody wants the end.
+async fn stopped(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
 }
 
 /// Takes the rules of the configuration file again. What could not be started with changes nothing;
@@ -156,7 +187,7 @@ fn reload_rules(server: &Server, args: &Args, in_force: &mut usize) {
     }
 }
 
-fn handler(kind: SignalKind) -> Result<tokio::signal::unix::Signal, String> {
+fn handler(kind: SignalKind) -> Result<Signal, String> {
     signal(kind).map_err(|error| format!("cannot wait for signals: {error}"))
 }
 

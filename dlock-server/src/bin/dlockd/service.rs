@@ -33,7 +33,8 @@ impl Manager {
     /// As the environment says.
     pub(crate) fn of_this_process() -> Self {
         let listens = std::env::var_os("NOTIFY_SOCKET").is_some();
-        let patience = sd_notify::watchdog_enabled().filter(|_| listens);
+        let is_asked = |patience: &Duration| listens && !patience.is_zero();
+        let patience = sd_notify::watchdog_enabled().filter(is_asked);
         Self { listens, patience }
     }
 
