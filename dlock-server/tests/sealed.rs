@@ -10,13 +10,14 @@ mod common;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use certs::Ca;
 use common::{attach, INIT, PATIENCE};
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{
-    Attach, Attached, ControlReply, ControlRequest, FabricKind, Session, VerbsAttach, VerbsRegion,
+    Attach, Attached, ControlReply, ControlRequest, FabricKind, Session, VerbsAttach,
+    VerbsEndpoint, VerbsRegion,
 };
 use dlock_core::counters::Counter;
 use dlock_core::ids::Seq;
@@ -292,4 +293,47 @@ fn strangers_and_those_with_another_certificate_get_no_queue_pair() {
     assert_eq!((attached.status, attached.verbs), (Status::Error, None));
     let mut own = Line::connect(&server, &ca.tls("a"));
     assert_eq!(ask(&mut own, &session, queue_pair().0).0.status, Status::Success);
+}
+
+/// Lists are loaded while an attach waits for its queue pair, behind one that nobody answers.
+#[test]
+fn who_is_revoked_while_its_queue_pair_is_made_gets_no_channel() {
+    let ca = Ca::new("ours");
+    if primary(&ca).is_none() {
+        return;
+    }
+    let mut files = ca.issue("primary");
+    files.crl = Some(ca.revokes(&[]));
+    let tls = Some(certs::load(files));
+    let config = ServerConfig { tls, verbs: VerbsUse::Sealed, ..ServerConfig::default() };
+    let server = common::server(config);
+    let old = ca.tls("client");
+    let revoked = ca.last_serial();
+    let renewed = ca.tls("client");
+    let (_control, session) = Line::init(&server, &renewed);
+    let asks = |tls: &Tls, change: fn(&mut VerbsEndpoint)| {
+        let (qp, _cq) = queue_pair();
+        let mut chains = qp.endpoint().into();
+        change(&mut chains);
+        let verbs = VerbsAttach { chains, messages: None, ring_slots: SLOTS, message_bytes: BYTES };
+        let mut line = Line::connect(&server, tls);
+        line.send(&Frame::Attach(Attach {
+            fabric: FabricKind::Sealed,
+            verbs: Some(verbs),
+            ..attach(&session)
+        }));
+        std::thread::sleep(Duration::from_millis(300));
+        line
+    };
+    let _deaf = asks(&renewed, |end| end.gid[15] = 100); // of this network, and nobody's
+    let mut late = asks(&old, |_| {});
+    ca.revokes(&[revoked]);
+    server.reload_tls();
+    match late.receive() {
+        Some(Frame::Attached(attached)) if attached.status == Status::Success => {
+            assert_eq!(late.receive(), None, "it is let in, and ended at once");
+        }
+        Some(Frame::Attached(_)) | None => {}
+        other => panic!("{other:?}"),
+    }
 }

@@ -117,8 +117,8 @@ pub(super) async fn watch(tls: Tls, mailbox: Arc<Mailbox>) {
 }
 
 /// Ends the sessions whose certificates the revocation lists name that are loaded now. A peer that
-/// is let in meanwhile was judged by them, or is looked at by its first frame
-/// ([`is_revoked_since`]).
+/// is let in meanwhile was judged by them, is looked at by its first frame ([`is_revoked_since`]),
+/// and once more when the command thread knows it, or is about to ([`sweep_if_late`]).
 pub(crate) async fn sweep(tls: &Tls, mailbox: &Mailbox) {
     let Ok(shown) = mailbox.ask(|reply| Event::Shown { reply }).await else { return };
     let tls = tls.clone();
@@ -146,7 +146,8 @@ pub(crate) async fn sweep(tls: &Tls, mailbox: &Mailbox) {
 }
 
 /// Whether lists that were loaded after a peer's handshake name its certificate.
-pub(super) fn is_revoked_since(tls: &Tls, shown: &Shown) -> bool {
+pub(super) fn is_revoked_since(tls: Option<&Tls>, shown: Option<&Arc<Shown>>) -> bool {
+    let (Some(tls), Some(shown)) = (tls, shown) else { return false };
     let is_revoked =
         tls.loads() != shown.judged_by && tls.is_revoked(PeerRole::Client, &shown.chain);
     if is_revoked {
@@ -158,6 +159,18 @@ pub(super) fn is_revoked_since(tls: &Tls, shown: &Shown) -> bool {
         );
     }
     is_revoked
+}
+
+/// A peer was let in, or will be by an event that was sent. Lists that were loaded before that, and
+/// after the look at its first frame, have been swept through all others without it.
+pub(super) async fn sweep_if_late(
+    tls: Option<&Tls>,
+    shown: Option<&Arc<Shown>>,
+    mailbox: &Mailbox,
+) {
+    if let Some(tls) = tls.filter(|_| is_revoked_since(tls, shown)) {
+        sweep(tls, mailbox).await;
+    }
 }
 
 /// Loads the files again; what cannot be used changes nothing.

@@ -32,6 +32,7 @@ use dlock_core::rate::{Pace, Rate};
 use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::fds::is_open;
+use dlock_fabric::tls::Tls;
 use log::Level;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -74,15 +75,13 @@ pub(super) async fn serve(
     let mut reader = Reader::default();
     let first = first(&mut reader, &mut stream, &permit, deadline).await;
     // what was loaded since the handshake has been swept through all others already
-    if let (Some(tls), Some(shown)) = (&judge, stream.shown()) {
-        if secure::is_revoked_since(tls, shown) {
-            return;
-        }
+    if secure::is_revoked_since(judge.as_ref(), stream.shown()) {
+        return;
     }
     match first {
         Ok(Frame::Control(seq, request)) if opens(&request) => {
             let has_locks = false;
-            let session = Session { stream, reader, permit, mailbox, receipts, has_locks };
+            let session = Session { stream, reader, permit, mailbox, receipts, judge, has_locks };
             session.run(seq, request).await;
         }
         Ok(Frame::Control(seq, ControlRequest::Heartbeat)) => {
@@ -95,7 +94,11 @@ pub(super) async fn serve(
         Ok(Frame::Attach(attach)) => {
             let transport = transports.iter().find(|one| one.kind() == attach.fabric);
             match transport {
-                Some(transport) => hand_over(stream, attach, &**transport, &mailbox).await,
+                Some(transport) => {
+                    let shown = stream.shown().cloned();
+                    hand_over(stream, attach, &**transport, &mailbox).await;
+                    secure::sweep_if_late(judge.as_ref(), shown.as_ref(), &mailbox).await;
+                }
                 None => wire::refuse_attach(&mut stream, Status::Error).await,
             }
         }
@@ -206,6 +209,8 @@ struct Session {
     permit: ConnectionPermit,
     mailbox: Arc<Mailbox>,
     receipts: Receipts,
+    /// By what the peer is judged, if it has shown a certificate.
+    judge: Option<Tls>,
     /// It is kept that the client was given a lock.
     has_locks: bool,
 }
@@ -228,6 +233,7 @@ impl Session {
         };
         let client = session.client;
         log::debug!("client {client} is here");
+        secure::sweep_if_late(self.judge.as_ref(), self.stream.shown(), &self.mailbox).await;
         // who is answered is a client whom a successor lets in
         let is_kept = self.receipts.all_kept().await.is_ok();
         let answered = match is_kept {
