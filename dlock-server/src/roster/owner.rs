@@ -49,6 +49,17 @@ pub(crate) struct Ownership {
     folder: File,
     /// The signature that was in the file before this primary's.
     before: Option<String>,
+    /// Whose lock it is: a child that a fork has made must not take it away.
+    process: u32,
+}
+
+impl Drop for Ownership {
+    /// A child between its fork and its program, which has the descriptor, too, keeps no lock.
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            unlock(&self.file);
+        }
+    }
 }
 
 impl Ownership {
@@ -81,7 +92,7 @@ impl Ownership {
     fn unsigned(file: File, path: PathBuf, list: &Path) -> io::Result<Self> {
         let flags = (rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::PATH).bits() as i32;
         let folder = OpenOptions::new().read(true).custom_flags(flags).open(folder(&path))?;
-        Ok(Self { file, path, folder, before: signature(list) })
+        Ok(Self { file, path, folder, before: signature(list), process: std::process::id() })
     }
 
     /// Writes down whose the list is.
@@ -119,6 +130,7 @@ impl Ownership {
         if replaced.is_err() {
             let _ = fs::remove_file(&new); // it may not exist; the first error is to be reported
         }
+        unlock(&turn);
         replaced.map(|()| owned)
     }
 
@@ -145,6 +157,11 @@ fn lock(file: &File, who_has_it: &str) -> io::Result<()> {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(busy(who_has_it)),
         locked => Ok(locked?),
     }
+}
+
+/// Takes the lock away, also from whoever has inherited the descriptor.
+fn unlock(file: &File) {
+    let _ = rustix::fs::flock(file, FlockOperation::NonBlockingUnlock); // closed, it is so as well
 }
 
 pub(super) fn replaced() -> io::Error {
@@ -374,6 +391,25 @@ mod tests {
                 assert_eq!(signature(&list), before.clone().or(Some(String::new())));
             }
         }
+    }
+
+    #[test]
+    fn a_descriptor_that_a_child_has_inherited_keeps_no_list() {
+        let folder = TempFolder::new("owner-inherited");
+        let list = folder.path().join("clients");
+        let owned = Ownership::take(&list, &Taking::IfFree).unwrap();
+        let inherited = owned.file.try_clone().unwrap();
+        assert!(Ownership::take(&list, &Taking::IfFree).is_err_and(|error| is_busy(&error)));
+        drop(owned);
+        Ownership::take(&list, &Taking::IfFree).unwrap();
+        drop(inherited);
+        // what a child drops is its parent's
+        let mut owned = Ownership::take(&list, &Taking::IfFree).unwrap();
+        let mine = owned.file.try_clone().unwrap();
+        owned.process += 1;
+        drop(owned);
+        assert!(Ownership::take(&list, &Taking::IfFree).is_err_and(|error| is_busy(&error)));
+        drop(mine);
     }
 
     #[test]
