@@ -551,4 +551,40 @@ mod tests {
             assert!(pair(FEW).1.open(&mut bytes).is_err());
         }
     }
+
+    /// Made by another implementation (HKDF-Expand with SHA-384, AES-256-GCM), from the layout above.
+    #[test]
+    fn records_are_as_another_implementation_makes_them() {
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let known = [
+            (0, "01010003000000000000000000000000747c2948fa9c52a5cfc44c13dbeb11d2262750"),
+            (5, "01010003000000010000000000000005d6dbbc974f2ee4b077b9555f39a70cb711bd5a"),
+            (12, "0101000300000002000000000000000ca27c61c90243439fc10705631a685da1ad8006"),
+        ];
+        let (mut sealer, _) = pair(FEW);
+        let records: Vec<_> = (0..13).map(|_| hex(&sealed(&mut sealer, b"abc"))).collect();
+        for (n, record) in known {
+            assert_eq!(records[n], record, "record {n}");
+        }
+        let far = Bounds { records_per_key: 1 << 40, records_max: 1 << 48 };
+        let (mut sealer, mut opener) = pair(far);
+        (sealer.0.seq, opener.direction.seq) = ((1 << 33) + 9, (1 << 33) + 9);
+        let mut record = sealed(&mut sealer, b"abc");
+        assert_eq!(
+            hex(&record),
+            "0101000300000000000000020000000983e8cdb779d10938c6103bd03c621eaf7538b9"
+        );
+        assert_eq!(opener.open(&mut record), Ok(&b"abc"[..]));
+    }
+
+    #[test]
+    fn another_version_or_type_is_said_to_be_unknown() {
+        for at in [0, 1] {
+            let (mut sealer, mut opener) = pair(FEW);
+            let mut record = sealed(&mut sealer, b"abc");
+            record[at] = 2;
+            let (version, kind) = (record[0], record[1]);
+            assert_eq!(opener.open(&mut record), Err(SealError::Unknown { version, kind }));
+        }
+    }
 }

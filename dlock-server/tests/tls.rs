@@ -286,6 +286,27 @@ fn who_was_revoked_between_its_handshake_and_its_first_frame_is_not_heard() {
     assert!(revoked_peer.receive().is_err());
 }
 
+/// A client may have another certificate by now than that with which a channel was attached.
+#[test]
+fn a_revocation_is_seen_of_a_channel_whose_client_has_another_certificate_by_now() {
+    let ca = Ca::new("ours");
+    let mut files = ca.issue("primary");
+    files.crl = Some(ca.revokes(&[]));
+    let tls = Some(certs::load(files));
+    let server = server(ServerConfig { tls, ..ServerConfig::default() });
+    let addr = server.local_addr();
+    let old = ca.tls("client");
+    let revoked = ca.last_serial();
+    let renewed = ca.tls("client");
+    let (mut control, session) = Sealed::init(addr, &renewed);
+    let (mut channel, status) = Sealed::attach(addr, &old, &session);
+    assert_eq!(status, Status::Success);
+    assert!(channel.pings() && control.is_alive());
+    ca.revokes(&[revoked]);
+    server.reload_tls();
+    assert!(channel.receive().is_err(), "it ends");
+}
+
 /// A socket that takes and gives one byte at a time.
 struct Slow<'a>(&'a TcpStream);
 

@@ -90,4 +90,20 @@ mod tests {
         assert_eq!(unsealed.open(&mut record), Ok(false), "nothing waited");
         assert_eq!(sealer.seal(b"", &mut record), Err(SealError::Length { len: 0 }));
     }
+
+    #[test]
+    fn what_was_taken_does_not_wait_any_more() {
+        let (mut sealer, opener) = pair();
+        let mut unsealed = Unsealed::new(opener, 1_000);
+        let mut record = Vec::new();
+        for _ in 0..2 {
+            sealer.seal(&[7; 400], &mut record).unwrap();
+            assert_eq!(unsealed.open(&mut record), Ok(false));
+        }
+        assert_eq!(unsealed.read(&mut [0; 500]), 500);
+        sealer.seal(&[7; 400], &mut record).unwrap();
+        assert_eq!(unsealed.open(&mut record), Ok(false), "700 bytes in three records");
+        sealer.seal(&[7; 400], &mut record).unwrap();
+        assert_eq!(unsealed.open(&mut record), Ok(true));
+    }
 }

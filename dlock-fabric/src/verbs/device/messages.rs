@@ -181,6 +181,19 @@ impl Messages {
         self.post(bytes, false).unwrap();
     }
 
+    /// Sends nothing, not even credits, as a hostile peer may.
+    #[cfg(test)]
+    pub(in crate::verbs) fn post_without_credits(&mut self) {
+        let mut request = ibv_send_wr {
+            wr_id: WorkId { owner: self.send_owner, len: 1, seq: self.posted }.bits(),
+            opcode: ffi::IBV_WR_SEND,
+            send_flags: ffi::IBV_SEND_SOLICITED,
+            ..ibv_send_wr::empty()
+        };
+        // SAFETY: one request without entries, on the stack until the call returns.
+        unsafe { self.qp.post_send(&mut request) }.unwrap();
+    }
+
     /// Takes note that messages have left up to this count, where somebody else takes the
     /// completions of the send queue.
     pub(in crate::verbs) fn settle_sent(&mut self, seq: u32) {

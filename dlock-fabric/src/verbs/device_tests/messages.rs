@@ -159,6 +159,12 @@ fn a_peer_that_breaks_the_message_rules_is_cut_off() {
         };
         assert!(matches!(refused, Err(MessageError::Peer(_))), "{refused:?}");
     }
+    // A message that says nothing of credits.
+    let mut ends = talkers(&context, spec);
+    ends[1].0.post_without_credits();
+    let completion = next(&ends[0].1);
+    let refused = ends[0].0.take(&completion, &mut Vec::new());
+    assert!(matches!(refused, Err(MessageError::Peer(_))), "{refused:?}");
     // A message that is longer than was agreed.
     let mut ends = talkers_with(&context, [spec, MessageSpec { bytes: 1_000, ..spec }]);
     ends[1].0.send(&[1; 65]).unwrap();
