@@ -77,6 +77,21 @@ libraries_are_hardened() {
     hardened "$dlockd"
 }
 
+installed_is() { # mode file-below-the-prefix
+    [ "$(stat -c %a "$prefix/$2")" = "$1" ] || { echo "$2: not of the mode $1"; return 1; }
+}
+
+what_is_installed_can_be_read() {
+    local part name
+    for part in c s m; do
+        installed_is 755 "lib64/libdlock$part.so.0.0.1"
+        installed_is 644 "lib64/pkgconfig/libdlock$part.pc"
+        [ "$(readlink "$prefix/lib64/libdlock$part.so.0")" = "libdlock$part.so.0.0.1" ]
+        [ "$(readlink "$prefix/lib64/libdlock$part.so")" = "libdlock$part.so.0" ]
+    done
+    for name in include/*.h; do installed_is 644 "include/ub/umdk/ulock/dlock/${name#include/}"; done
+}
+
 symbols_have_versions() {
     local part
     for part in c s m; do
@@ -225,6 +240,7 @@ manuals_are_read() {
 
 check "one version" one_version
 check "no downgrade" no_downgrade
+check "installed files" what_is_installed_can_be_read
 check "hardened" libraries_are_hardened
 check "symbols have versions" symbols_have_versions
 check "a program linked before runs" an_old_program_runs
