@@ -77,6 +77,21 @@ libraries_are_hardened() {
     hardened "$dlockd"
 }
 
+installed_is() { # mode file-below-the-prefix
+    [ "$(stat -c %a "$prefix/$2")" = "$1" ] || { echo "$2: not of the mode $1"; return 1; }
+}
+
+what_is_installed_can_be_read() {
+    local part name
+    for part in c s m; do
+        installed_is 755 "lib64/libdlock$part.so.0.0.1"
+        installed_is 644 "lib64/pkgconfig/libdlock$part.pc"
+        [ "$(readlink "$prefix/lib64/libdlock$part.so.0")" = "libdlock$part.so.0.0.1" ]
+        [ "$(readlink "$prefix/lib64/libdlock$part.so")" = "libdlock$part.so.0" ]
+    done
+    for name in include/*.h; do installed_is 644 "include/ub/umdk/ulock/dlock/${name#include/}"; done
+}
+
 symbols_have_versions() {
     local part
     for part in c s m; do
@@ -111,6 +126,99 @@ the_unit_is_tight() {
     awk -v found="$exposure" 'BEGIN { exit !(found != "" && found <= 3.0) }'
 }
 
+# Most of them can go without that the exposure rises above what is permitted.
+the_unit_says_what_it_must() {
+    local line home
+    for line in Type=notify NotifyAccess=main User=dlock Group=dlock Restart=on-failure RestartSec=100ms \
+        RestartSteps=10 RestartMaxDelaySec=15 RestartPreventExitStatus=2 WatchdogSec=20 \
+        LimitMEMLOCK=infinity RuntimeDirectoryMode=0750 StateDirectory=dlock StateDirectoryMode=0700 \
+        UMask=0077 CapabilityBoundingSet= AmbientCapabilities= NoNewPrivileges=yes RestrictSUIDSGID=yes \
+        ProtectSystem=strict ProtectHome=yes PrivateTmp=yes ProtectClock=yes ProtectControlGroups=yes \
+        ProtectHostname=yes ProtectKernelLogs=yes ProtectKernelModules=yes ProtectKernelTunables=yes \
+        RemoveIPC=yes KeyringMode=private DevicePolicy=closed 'DeviceAllow=char-infiniband_verbs rw' \
+        'RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK' RestrictNamespaces=yes \
+        RestrictRealtime=yes LockPersonality=yes MemoryDenyWriteExecute=yes \
+        SystemCallArchitectures=native SystemCallFilter=@system-service \
+        'SystemCallFilter=~@privileged @keyring @chown @setuid @mount'; do
+        grep -qxF -- "$line" packaging/service/dlockd.service.in || { echo "it lacks: $line"; return 1; }
+    done
+    home=$(awk '$1 == "u" { print $(NF - 1) }' packaging/service/dlock.sysusers.conf)
+    [ "$home" = /var/lib/dlock ] || { echo "the home of sysusers.d is no StateDirectory: $home"; return 1; }
+}
+
+# A scriptlet of the server's package with ARGUMENT, and what it calls, one line each.
+scriptlet() { # %NAME ARGUMENT
+    awk -v from="$1 dlock-server" '$0 == from { on = 1; next } /^%/ { on = 0 } on' umdk.spec \
+        >"$scratch/scriptlet"
+    [ -s "$scratch/scriptlet" ] || { echo "umdk.spec has no $1 dlock-server"; return 1; }
+    PATH="$scratch/stubs:$PATH" CALLS="$scratch/calls" sh "$scratch/scriptlet" "$2"
+}
+
+calls() { # %NAME ARGUMENT expected-line...
+    local name=$1 argument=$2
+    shift 2
+    : >"$scratch/calls"
+    scriptlet "$name" "$argument" || { echo "$name $argument: exit status $?"; return 1; }
+    diff <(for line in "$@"; do echo "$line"; done) "$scratch/calls" ||
+        { echo "$name $argument: expected (<) and called (>)"; return 1; }
+}
+
+# rpm: the argument is the number of versions that are there afterwards.
+rpm_scriptlets_do_what_they_must() {
+    local name gecos user
+    mkdir -p "$scratch/stubs"
+    for name in getent groupadd useradd systemctl; do
+        # shellcheck disable=SC2016 # for that sh
+        printf '#!/bin/sh\n[ %s != getent ] || exit 2\necho "%s $*" >>"$CALLS"\n' "$name" "$name" \
+            >"$scratch/stubs/$name"
+        chmod +x "$scratch/stubs/$name"
+    done
+    gecos=$(sed -n 's/^u .*"\(.*\)".*/\1/p' packaging/service/dlock.sysusers.conf)
+    user="useradd -r -g dlock -d /var/lib/dlock -M -s /sbin/nologin -c $gecos dlock"
+    calls %pre 1 "groupadd -r dlock" "$user"
+    calls %post 1 "systemctl --no-reload preset dlockd.service"
+    calls %post 2
+    calls %preun 1
+    calls %preun 0 "systemctl --no-reload disable --now dlockd.service"
+    calls %postun 0 "systemctl daemon-reload"
+    calls %postun 1 "systemctl daemon-reload" "systemctl try-restart dlockd.service"
+    # They fail for nothing: a transaction of rpm goes on all the same, and with half a package.
+    for name in groupadd useradd systemctl; do printf '#!/bin/sh\nexit 1\n' >"$scratch/stubs/$name"; done
+    for name in '%pre 1' '%post 1' '%preun 0' '%postun 0' '%postun 1'; do
+        # shellcheck disable=SC2086 # two words
+        scriptlet $name || { echo "$name fails"; return 1; }
+    done
+}
+
+# Only `purge` takes the state, and not what is mounted there: it may be another host's as well.
+the_state_outlives_the_deb() {
+    local argument
+    mkdir -p "$scratch/stubs-deb"
+    # shellcheck disable=SC2016 # for that sh
+    printf '#!/bin/sh\necho "rm $*" >>"$CALLS"\nexit 1\n' >"$scratch/stubs-deb/rm"
+    chmod +x "$scratch/stubs-deb/rm"
+    for argument in remove upgrade failed-upgrade abort-install abort-upgrade disappear purge; do
+        : >"$scratch/calls"
+        PATH="$scratch/stubs-deb:$PATH" CALLS="$scratch/calls" \
+            sh packaging/debian/dlock-server.postrm "$argument" 1 || { echo "$argument fails"; return 1; }
+        [ "$argument" = purge ] || [ ! -s "$scratch/calls" ] || { echo "$argument:"; cat "$scratch/calls"; return 1; }
+    done
+    grep -qx 'rm -rf --one-file-system --preserve-root=all /var/lib/dlock' "$scratch/calls"
+}
+
+# debs have no other file with it.
+debian_copyright_has_the_licence() {
+    diff LICENSE-MIT <(sed -n '/^ MIT License$/,/^ SOFTWARE\.$/{s/^ //;s/^\.$//;p}' packaging/debian/copyright)
+}
+
+# A prefix may have blanks.
+pkg_config_quotes_blanks() {
+    PKG_CONFIG_LIBDIR="$prefix/lib64/pkgconfig" pkg-config --define-variable=prefix='/a b' --cflags --libs \
+        libdlockc >"$scratch/flags"
+    grep -F -e '-I/a\ b/include/ub/umdk/ulock/dlock' "$scratch/flags" | grep -F -e '-L/a\ b/lib64' ||
+        { cat "$scratch/flags"; return 1; }
+}
+
 the_configuration_is_valid() {
     cmake -DIN=dlock-server/dlockd.toml -DOUT="$scratch/dlockd.toml" -P packaging/service/config.cmake
     grep -qx 'state_file = "/var/lib/dlock/epoch"' "$scratch/dlockd.toml"
@@ -133,11 +241,17 @@ manuals_are_read() {
 
 check "one version" one_version
 check "no downgrade" no_downgrade
+check "installed files" what_is_installed_can_be_read
 check "hardened" libraries_are_hardened
 check "symbols have versions" symbols_have_versions
 check "a program linked before runs" an_old_program_runs
 check "build lines, find_package, pkg-config" use_installed "" "$prefix" lib64 "$dlockd" "$scratch/use"
 check "the service is tight" the_unit_is_tight
+check "the unit says what it must" the_unit_says_what_it_must
+check "the rpms' scriptlets" rpm_scriptlets_do_what_they_must
+check "the deb's state" the_state_outlives_the_deb
+check "the debs' licence" debian_copyright_has_the_licence
+check "pkg-config, blanks" pkg_config_quotes_blanks
 check "the service's configuration is valid" the_configuration_is_valid
 for shell in bash zsh fish; do check "completions in $shell" bash packaging/tests/completions.sh "$shell" docs/completions; done
 check "manual pages" manuals_are_read

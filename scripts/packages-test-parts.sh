@@ -76,7 +76,12 @@ rpm_root() {
     # Where the debug information went.
     rpm -qpl "$work"/rpm1/RPMS/*/umdk-debuginfo-*.rpm | grep >/dev/null '/libdlockc.so.0.0.1-.*\.debug$'
     rpm -qp --requires "${rpms[@]}" | sort -u
-    rpm -qp --requires "$work"/rpm1/RPMS/*/umdk-dlock-devel-*.rpm | grep >/dev/null '^umdk-dlock-lib'
+    for name in devel example; do
+        rpm -qp --requires "$work"/rpm1/RPMS/*/umdk-dlock-$name-*.rpm | grep >/dev/null '^umdk-dlock-lib'
+    done
+    for name in "${rpms[@]}"; do
+        [ -n "$(rpm -qp --licensefiles "$name")" ] || { echo "$name: without its licence"; false; }
+    done
     LIB64=ON use_installed "$into" /usr lib64 "$into/usr/bin/dlockd" "$scratch/use-rpm"
 }
 

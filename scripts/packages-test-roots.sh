@@ -185,6 +185,12 @@ deb_again() {
         dpkg -i /srv/dlock-server_*.deb
         test -x /usr/bin/dlockd
         kept
+        dpkg -r dlock-server
+        mount -t tmpfs none /var/lib/dlock && touch /var/lib/dlock/epoch
+        dpkg -P dlock-server
+        test -e /var/lib/dlock/epoch # mounted: perhaps another host's as well
+        umount /var/lib/dlock
+        dpkg -i /srv/dlock-server_*.deb
         dpkg -P dlock-server
         test ! -e /etc/dlock
         test ! -e /var/lib/dlock

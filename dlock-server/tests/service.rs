@@ -5,8 +5,9 @@ mod common;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -48,10 +49,14 @@ impl Service {
         let folder = Folder::new(name);
         let path = folder.0.join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
+        Self::start_at(socket, path.to_str().unwrap(), folder, arguments)
+    }
+
+    fn start_at(socket: UnixDatagram, name: &str, folder: Folder, arguments: &[&str]) -> Self {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_dlockd"));
         command.args(["--port=0", "--verbs=off"]).args(arguments);
-        command.env("NOTIFY_SOCKET", &path);
+        command.env("NOTIFY_SOCKET", name);
         command.env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
         command.env_remove("WATCHDOG_PID").env_remove("JOURNAL_STREAM");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -114,6 +119,42 @@ fn a_service_is_ready_alive_reloading_and_stopping() {
     service.signal(Signal::TERM);
     assert_eq!(service.told_but_pings(), "STOPPING=1\n");
     assert!(service.process.wait().unwrap().success());
+}
+
+#[test]
+fn a_notification_socket_without_a_file_is_told() {
+    let name = format!("dlock-abstract-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let socket = UnixDatagram::bind_addr(&address).unwrap();
+    let service = Service::start_at(socket, &format!("@{name}"), Folder::new("abstract"), &[]);
+    assert!(service.told_but_pings().starts_with("READY=1\n"));
+}
+
+#[test]
+fn a_manager_that_does_not_read_does_not_keep_a_service_from_ending() {
+    let folder = Folder::new("silent");
+    let path = folder.0.join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let fills = UnixDatagram::unbound().unwrap();
+    fills.set_nonblocking(true).unwrap();
+    while fills.send_to(b"full", &path).is_ok() {}
+    let admin = folder.0.join("admin");
+    let arguments = ["--admin-socket", admin.to_str().unwrap()];
+    let mut service = Service::start_at(socket, path.to_str().unwrap(), folder, &arguments);
+    let end = Instant::now() + PATIENCE;
+    while !admin.exists() {
+        assert!(Instant::now() < end, "it does not start");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    service.signal(Signal::TERM);
+    loop {
+        if let Some(status) = service.process.try_wait().unwrap() {
+            assert!(status.success(), "{status}");
+            return;
+        }
+        assert!(Instant::now() < end, "it does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
@@ -238,6 +279,27 @@ fn the_log_is_text_json_or_lines_for_the_journal() {
     first_line(&[], Some(&File::create(&path).unwrap()));
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(!text.is_empty() && text.lines().all(|line| line.starts_with('<')), "{text}");
+}
+
+#[test]
+fn why_it_does_not_start_is_an_error_in_the_format_of_the_log() {
+    let why = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dlockd"));
+        command.args(arguments).env_remove("NOTIFY_SOCKET").env_remove("JOURNAL_STREAM");
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    // Not an address of this host, and no file.
+    for wrong in [["--insecure", "--listen=203.0.113.1"], ["--sleep-mode", "--config=/no/such"]] {
+        let with = |format| why(&[wrong[0], wrong[1], "--log-level=off", "--log-format", format]);
+        assert!(with("text").starts_with("dlockd: "));
+        let journal = with("journal");
+        assert!(journal.starts_with("<3>") && journal.ends_with('\n'), "{journal}");
+        let json = with("json");
+        let value: serde_json::Value = serde_json::from_str(&json).expect(&json);
+        assert_eq!((&value["level"], &value["target"]), (&"error".into(), &"dlockd".into()));
+    }
 }
 
 #[test]

@@ -146,6 +146,11 @@ impl Args {
         Ok(settings)
     }
 
+    /// The format of the log, as far as the command line says it.
+    pub(crate) fn log_format(&self) -> Format {
+        self.log_format.unwrap_or_default()
+    }
+
     /// The configuration file.
     pub(crate) fn config(&self) -> Option<&Path> {
         self.config.as_deref()

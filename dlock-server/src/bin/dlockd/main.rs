@@ -29,6 +29,7 @@ use tokio::signal::unix::{signal, Signal, SignalKind};
 use tokio::task::JoinError;
 
 use args::Args;
+use format::Format;
 use service::Manager;
 
 /// The primary could not be started.
@@ -42,17 +43,18 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let settings = match args.settings() {
         Ok(settings) => settings,
-        Err(message) => return fail(CONFIG_WRONG, &message),
+        Err(message) => return fail(CONFIG_WRONG, args.log_format(), &message),
     };
     if args.check_config {
         say(&format!("{}: the configuration is valid", args.source()));
         return ExitCode::SUCCESS;
     }
-    sink::install(settings.log_level, settings.log_format);
+    let format = settings.log_format;
+    sink::install(settings.log_level, format);
     abort_on_panic();
     match run(settings, &args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => fail(START_FAILED, &message),
+        Err(message) => fail(START_FAILED, format, &message),
     }
 }
 
@@ -206,7 +208,7 @@ fn say(line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-fn fail(code: u8, message: &str) -> ExitCode {
-    let _ = writeln!(io::stderr(), "dlockd: {message}"); // nobody to tell otherwise
+fn fail(code: u8, format: Format, message: &str) -> ExitCode {
+    sink::say_why_it_ends(format, message);
     ExitCode::from(code)
 }

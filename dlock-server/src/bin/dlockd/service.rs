@@ -10,6 +10,12 @@
 //! ```
 
 use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use dlock_server::Server;
@@ -19,6 +25,8 @@ use sd_notify::NotifyState;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Pings in the time after which the manager takes this process for dead.
 const PINGS: u32 = 4;
+/// A manager that does not read is waited for no longer: SIGTERM is looked at by the same thread.
+const SEND_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The service manager.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +41,8 @@ impl Manager {
     /// As the environment says.
     pub(crate) fn of_this_process() -> Self {
         let listens = std::env::var_os("NOTIFY_SOCKET").is_some();
-        let is_asked = |patience: &Duration| listens && !patience.is_zero();
-        let patience = sd_notify::watchdog_enabled().filter(is_asked);
+        // 0 is no watchdog
+        let patience = sd_notify::watchdog_enabled().filter(|time| listens && !time.is_zero());
         Self { listens, patience }
     }
 
@@ -98,11 +106,27 @@ impl Manager {
     }
 
     fn tell(self, what: &[NotifyState<'_>]) {
-        if !self.listens {
+        let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|_| self.listens) else {
             return;
+        };
+        let mut message = String::new();
+        for state in what {
+            let _ = writeln!(message, "{state}"); // into memory: cannot fail
         }
-        if let Err(error) = sd_notify::notify(what) {
+        if let Err(error) = send(&socket, message.as_bytes()) {
             log::warn!("the service manager cannot be told {what:?}: {error}");
         }
     }
+}
+
+/// Sends to a notification socket: a path, or with `@` in front a name without a file.
+/// `sd_notify::notify` knows no such names, and waits without end for a manager that does not read.
+fn send(socket: &OsStr, message: &[u8]) -> io::Result<()> {
+    let address = match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(socket)?,
+    };
+    let datagram = UnixDatagram::unbound()?;
+    datagram.set_write_timeout(Some(SEND_PATIENCE))?;
+    datagram.send_to_addr(message, &address).map(|_| ())
 }

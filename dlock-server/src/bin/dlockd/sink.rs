@@ -23,6 +23,14 @@ struct Sink {
 }
 
 impl Sink {
+    fn new(format: Format) -> Self {
+        let format = match format {
+            Format::Auto if is_journal() => Format::Journal,
+            format => format,
+        };
+        Self { started: Instant::now(), format }
+    }
+
     fn line(&self, record: &Record<'_>) -> String {
         let level = record.level();
         match self.format {
@@ -68,13 +76,24 @@ impl Log for Sink {
 /// Sends the messages of this process to standard error.
 pub(crate) fn install(level: LevelFilter, format: Format) {
     static SINK: OnceLock<Sink> = OnceLock::new();
-    let format = match format {
-        Format::Auto if is_journal() => Format::Journal,
-        format => format,
-    };
     // Fails only if there is a sink already, and this program installs one.
-    let _ = log::set_logger(SINK.get_or_init(|| Sink { started: Instant::now(), format }));
+    let _ = log::set_logger(SINK.get_or_init(|| Sink::new(format)));
     log::set_max_level(level);
+}
+
+/// Why this process ends, at every level of the log: in text as other programs say it, else as an
+/// error in the format of the log.
+pub(crate) fn say_why_it_ends(format: Format, message: &str) {
+    let sink = Sink::new(format);
+    let line = match sink.format {
+        Format::Auto | Format::Text => format!("dlockd: {message}\n"),
+        Format::Journal | Format::Json => {
+            let mut record = Record::builder();
+            let record = record.level(Level::Error).target("dlockd");
+            sink.line(&record.args(format_args!("{message}")).build())
+        }
+    };
+    let _ = io::stderr().write_all(line.as_bytes()); // nobody to tell otherwise
 }
 
 /// Whether standard error goes to the journal: systemd names that file, and a redirection replaces
