@@ -552,7 +552,7 @@ mod tests {
         }
     }
 
-    /// Made by another implementation (HKDF-Expand with SHA-384, AES-256-GCM) from the layout above.
+    /// Of another implementation (HKDF-Expand with SHA-384, AES-256-GCM) by the layout above.
     #[test]
     fn records_are_as_another_implementation_makes_them() {
         let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
