@@ -10,8 +10,9 @@
 //!   replaced by rename (`roster/fresh.rs`), so a crash leaves the old or the new one
 //! ```
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -92,8 +93,11 @@ pub(crate) fn begin(state_file: Option<(&Path, &Ownership)>) -> Result<Epoch, St
 
 /// The epoch in the file; `None` if there is no file.
 fn last(path: &Path) -> io::Result<Option<u64>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
+    // a pipe would wait for a writer
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let file = match OpenOptions::new().read(true).custom_flags(nonblock).open(path) {
+        Ok(file) if file.metadata()?.is_file() => file,
+        Ok(_) => return Err(invalid("it is no file")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -122,6 +126,16 @@ mod tests {
     fn begun(path: &Path) -> Result<Epoch, StartError> {
         let place = Ownership::take(&list_of(path), &Taking::IfFree).unwrap();
         begin(Some((path, &place)))
+    }
+
+    #[test]
+    fn a_state_file_that_is_none_is_refused_and_not_waited_for() {
+        let folder = TempFolder::new("epoch-none");
+        let path = folder.path().join("state");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        assert!(last(&path).unwrap_err().to_string().contains("no file"));
+        assert!(last(folder.path()).unwrap_err().to_string().contains("no file"));
     }
 
     /// It is stopped behind its look at whose the place is, or before it.

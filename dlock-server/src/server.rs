@@ -425,6 +425,15 @@ fn keeper(
 ) -> Result<(Option<Box<dyn Keeper>>, Clients), StartError> {
     let Some(state_file) = state_file else { return Ok((None, Clients::new())) };
     let path = roster::list_of(state_file);
+    if state_file.exists() && !path.exists() {
+        log::warn!(
+            "the state file {} is there, and its list of clients {} is not: what clients of the \
+             predecessor hold is free for others, and nobody is waited for; where they may still \
+             run, stop this primary and restore both files",
+            state_file.display(),
+            path.display()
+        );
+    }
     let taken = match place.take() {
         Some(place) => Ok(place),
         None => Ownership::take(&path, taking).map(Arc::new),
