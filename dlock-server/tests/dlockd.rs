@@ -114,13 +114,13 @@ impl Drop for File {
 }
 
 #[test]
-fn a_start_that_hangs_on_its_state_file_ends_on_sigterm() {
+fn a_start_that_hangs_on_its_storage_ends_on_sigterm() {
+    let state = std::env::temp_dir().join(format!("dlockd-hangs-{}", std::process::id()));
+    let lock = File(PathBuf::from(format!("{}.clients.lock", state.display())));
     // Nobody reads what is to be written: as a storage that does not answer.
-    let fifo = std::env::temp_dir().join(format!("dlockd-fifo-{}", std::process::id()));
-    let fifo = File(fifo);
-    assert!(Command::new("mkfifo").arg(fifo.path()).status().unwrap().success());
+    assert!(Command::new("mkfifo").arg(lock.path()).status().unwrap().success());
     let mut starting = dlockd();
-    starting.args(["--port=0", "--state-file", fifo.path()]);
+    starting.args(["--port=0", "--state-file"]).arg(&state);
     let mut starting = Running(starting.spawn().unwrap());
     let handled = |pid: u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
