@@ -188,12 +188,13 @@ fn a_revoked_certificate_ends_the_sealed_session() {
     let server = Server::start(ServerConfig { port: 0, tls, verbs, ..ServerConfig::default() });
     let server = server.expect("the primary starts");
     let (good, bad) = (join(&server, ca.tls("good")), join(&server, ca.tls("bad")));
-    let (of_good, of_bad) = (got(&good, "l", LockType::Atomic), got(&bad, "l", LockType::Atomic));
+    // without a lease that could end by itself
+    let (of_good, of_bad) = (got(&good, "l", LockType::Rw), got(&bad, "l", LockType::Rw));
     assert_eq!(status(bad.trylock(of_bad, X, 8)), Success);
+    assert_eq!(status(good.trylock(of_good, X, 8)), Fail);
     ca.revokes(&[ca.last_serial()]);
     server.reload_tls();
-    // its program relies on the lease
-    eventually(40, "its lease is over", || status(good.trylock(of_good, X, 100)) == Success);
+    eventually(40, "its hold is undone", || status(good.trylock(of_good, X, 100)) == Success);
     assert_ne!(status(bad.unlock(of_bad)), Success);
 }
 

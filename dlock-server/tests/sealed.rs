@@ -337,3 +337,47 @@ fn who_is_revoked_while_its_queue_pair_is_made_gets_no_channel() {
         other => panic!("{other:?}"),
     }
 }
+
+/// Nothing but its TLS connection tells that a client is gone whose device still answers.
+#[test]
+fn the_end_of_the_tls_connection_ends_the_channel() {
+    let ca = Ca::new("ours");
+    let Some(server) = primary(&ca) else { return };
+    let tls = ca.tls("rogue");
+    let (mut control, session) = Line::init(&server, &tls);
+    let mut rogue = Rogue::attach(&server, &tls, &session);
+    let good = rogue.ping();
+    assert!(rogue.exchange(&good).is_some());
+    rogue.liveness.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let record = rogue.ping();
+        if rogue.exchange(&record).is_none() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "it is served on");
+    }
+    assert!(control.is_alive(), "its control connection goes on");
+}
+
+#[test]
+fn records_without_room_and_a_second_queue_pair_are_refused() {
+    let ca = Ca::new("ours");
+    let Some(server) = primary(&ca) else { return };
+    let tls = ca.tls("rogue");
+    let (mut control, session) = Line::init(&server, &tls);
+    let cases = [(0, false), (31, false), (32, false), (BYTES, true), (BYTES, false)];
+    for (message_bytes, second) in cases {
+        let (qp, _cq) = queue_pair();
+        let chains = qp.endpoint().into();
+        let messages = second.then_some(chains);
+        let verbs = VerbsAttach { chains, messages, ring_slots: SLOTS, message_bytes };
+        let attach = Attach { fabric: FabricKind::Sealed, verbs: Some(verbs), ..attach(&session) };
+        let mut line = Line::connect(&server, &tls);
+        line.send(&Frame::Attach(attach));
+        let answer = line.receive();
+        let is_in = matches!(answer, Some(Frame::Attached(a)) if a.status == Status::Success);
+        assert_eq!(is_in, message_bytes == BYTES && !second, "{message_bytes} bytes, {second}");
+        assert!(control.is_alive());
+    }
+}

@@ -135,6 +135,7 @@ mod tests {
         assert!(!end.clone().returned(1));
         assert!(!end.clone().returned(u32::MAX));
         end.send();
+        assert!(!end.clone().returned(1 << 16) && !end.clone().returned(1 << 16 | 1));
         assert!(end.returned(1));
     }
 }
