@@ -130,7 +130,7 @@ the_unit_is_tight() {
 the_unit_says_what_it_must() {
     local line home
     for line in Type=notify NotifyAccess=main User=dlock Group=dlock Restart=on-failure RestartSec=100ms \
-        RestartSteps=10 RestartMaxDelaySec=15 RestartPreventExitStatus=2 WatchdogSec=20 \
+        RestartSteps=10 RestartMaxDelaySec=15 WatchdogSec=20 \
         LimitMEMLOCK=infinity RuntimeDirectoryMode=0750 StateDirectory=dlock StateDirectoryMode=0700 \
         UMask=0077 CapabilityBoundingSet= AmbientCapabilities= NoNewPrivileges=yes RestrictSUIDSGID=yes \
         ProtectSystem=strict ProtectHome=yes PrivateTmp=yes ProtectClock=yes ProtectControlGroups=yes \

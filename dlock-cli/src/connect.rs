@@ -84,7 +84,10 @@ pub fn client(place: &Where, horizon: Duration) -> Result<Client, Failure> {
         let cause = format!("no session with the primary at {}: {error}", place.address);
         let remedy = match error {
             Error::NotReady => "start one (dlockd), or say where it is: --address IP:PORT",
-            Error::NoResource => "the primary has its full number of clients: dlock clients",
+            Error::NoResource => {
+                "the primary has its full number of clients (dlock clients), or cannot write its \
+                 list of them: its log says which"
+            }
             Error::VersionMismatch => "install the same release on client and primary",
             _ => "dlock -v tells more; dlock status asks the primary",
         };
