@@ -175,6 +175,8 @@ impl TlsSession {
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 taken => taken?,
             }
+        } else {
+            self.is_emptied = false; // the socket may have got more since it was read
         }
         match self.connection.reader().read(into) {
             Ok(len) => {

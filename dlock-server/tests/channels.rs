@@ -412,3 +412,40 @@ fn frames_beyond_the_rate_of_a_client_wait_and_those_of_others_do_not() {
     let took = began.elapsed();
     assert!(took > std::time::Duration::from_millis(1_200), "{pings} in {took:?}");
 }
+
+/// Who is always over its rate is slowed down, and no more than that.
+#[test]
+fn who_is_always_over_its_rate_goes_on_at_it() {
+    let config = ServerConfig { frames_per_second_max: 10_000, ..ServerConfig::default() };
+    let server = server(config);
+    let addr = server.local_addr();
+    let (_control, session) = Peer::init(addr);
+    let mut fast = Peer::channel(addr, &session);
+    let (_other_control, other_session) = Peer::init(addr);
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = stop.clone();
+    let others = std::thread::spawn(move || {
+        let mut other = Peer::channel(addr, &other_session);
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            assert!(other.pings());
+            std::thread::sleep(Duration::from_micros(250));
+        }
+    });
+    let (began, mut seq) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(3) {
+        let mut bytes = Vec::new();
+        for _ in 0..65 {
+            seq += 1;
+            codec::encode(&Frame::Request(Seq(seq), Request::Ping), &mut bytes);
+        }
+        fast.write(&bytes);
+        for n in 0..65 {
+            let got = fast.receive();
+            assert!(matches!(got, Some(Frame::Reply(got, _)) if got == Seq(seq - 64 + n)));
+        }
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    others.join().unwrap();
+    let rate = seq as f64 / began.elapsed().as_secs_f64();
+    assert!((2_000.0..12_000.0).contains(&rate), "{rate} frames a second");
+}

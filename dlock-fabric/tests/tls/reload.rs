@@ -333,6 +333,29 @@ fn a_flood_of_key_updates_ends_the_connection_and_some_do_not() {
     }
 }
 
+/// Whoever is told of new bytes once reads on until there are none.
+#[test]
+fn a_socket_that_got_more_since_it_was_read_is_not_taken_for_emptied() {
+    let pair = Pair::new();
+    let (ours, theirs) = pair.load();
+    let Shaken { mut connected, mut accepted, mut server } = shaken(&ours, &theirs);
+    let mut send = |server: &mut Wire, bytes: &[u8]| {
+        connected.writer().write_all(bytes).unwrap();
+        while connected.wants_write() {
+            connected.write_tls(&mut server.input).unwrap();
+        }
+    };
+    send(&mut server, &[1; 100]);
+    let mut into = [0; 60];
+    assert_eq!(accepted.read(&mut server, &mut into).unwrap(), 60);
+    assert!(accepted.may_have_more(), "40 bytes are left");
+    send(&mut server, &[2; 10]); // and one is told of it now
+    assert_eq!(accepted.read(&mut server, &mut into).unwrap(), 40);
+    assert!(accepted.may_have_more(), "nobody is told again");
+    assert_eq!(accepted.read(&mut server, &mut into).unwrap(), 10);
+    assert!(!accepted.may_have_more());
+}
+
 /// One end of a connection: what has come, and what was sent.
 #[derive(Default)]
 struct Wire {

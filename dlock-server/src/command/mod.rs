@@ -459,7 +459,10 @@ impl Worker {
     /// less than asking the poll and then receiving. `false`: the poll is to be asked.
     fn peek(&mut self) -> bool {
         let (token, is_hot) = self.last_turn;
-        let channel = self.channels.get_mut(&token).filter(|channel| !channel.is_full());
+        // what has come from one that rests is not taken, and there may be no room for more
+        let may_go_on = !self.resting.contains_key(&token);
+        let channel = self.channels.get_mut(&token);
+        let channel = channel.filter(|channel| may_go_on && !channel.is_full());
         let channel = match channel {
             Some(channel) if is_hot && self.peeks < PEEKS_MAX && self.turns.shares.is_empty() => {
                 channel
