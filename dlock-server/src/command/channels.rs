@@ -49,6 +49,7 @@ impl Worker {
                  (frames_per_second_max): the others wait"
             );
             self.resting.insert(token, until_ns);
+            self.send(token); // what was executed before is answered meanwhile
             return (0, false);
         }
         self.last_turn = (token, self.last_turn.0 == token);

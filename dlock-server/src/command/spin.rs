@@ -2,9 +2,7 @@
 //! How long the command thread looks for work before it sleeps.
 //!
 //! A wake-up from sleep costs more than a message round trip, so after work it keeps looking for
-//! a while. The while doubles when that was worth it, and halves when nothing came. Where others
-//! want its CPU it does not look at all: they would be late, and it is woken as soon as it has its
-//! turn.
+//! a while. The while doubles when that was worth it, and halves when nothing came.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +12,6 @@ const BUSY_MAX: Duration = Duration::from_millis(1);
 const SLEEPY_MAX: Duration = Duration::from_micros(50);
 /// The shortest while is this part of the longest.
 const PARTS: u32 = 16;
-
-/// Whoever yields the CPU for so long shares it with somebody who has work.
-const SHARED: Duration = Duration::from_micros(30);
 
 /// The state of looking.
 #[derive(Debug)]
@@ -49,12 +44,7 @@ impl Spin {
         match self.until {
             None => self.until = Some(now + self.length),
             // Whoever shares this CPU may be who will send something.
-            Some(until) if now < until => {
-                std::thread::yield_now();
-                if now.elapsed() > SHARED {
-                    self.until = Some(now); // one look more
-                }
-            }
+            Some(until) if now < until => std::thread::yield_now(),
             Some(_) => {
                 self.until = None;
                 self.length = (self.length / 2).max(self.longest / PARTS);
