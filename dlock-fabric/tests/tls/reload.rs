@@ -356,6 +356,45 @@ fn a_socket_that_got_more_since_it_was_read_is_not_taken_for_emptied() {
     assert!(!accepted.may_have_more());
 }
 
+/// The same by chance: bytes come between any two reads, and each read has another room.
+#[test]
+fn a_reader_that_is_told_once_of_new_bytes_gets_all_of_them() {
+    let pair = Pair::new();
+    let (ours, theirs) = pair.load();
+    let mut dice = 7_u64;
+    let mut below = |limit: usize| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (dice >> 33) as usize % limit
+    };
+    for _ in 0..20 {
+        let Shaken { mut connected, mut accepted, mut server } = shaken(&ours, &theirs);
+        let (mut sent, mut received, mut readable) = (0, 0, false);
+        for step in 0..400 {
+            if step < 300 && below(3) == 0 {
+                let len = 1 + below(300);
+                connected.writer().write_all(&vec![7; len]).unwrap();
+                while connected.wants_write() {
+                    connected.write_tls(&mut server.input).unwrap();
+                }
+                (sent, readable) = (sent + len, true);
+            }
+            while readable && (step >= 300 || below(3) > 0) {
+                let room = 1 + below(400);
+                match accepted.read(&mut server, &mut vec![0; room]) {
+                    Ok(len) => {
+                        received += len;
+                        readable = len == room || accepted.may_have_more();
+                    }
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => readable = false,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        assert_eq!(received, sent);
+    }
+}
+
 /// One end of a connection: what has come, and what was sent.
 #[derive(Default)]
 struct Wire {
