@@ -40,7 +40,7 @@ use crate::roster::Receipts;
 use crate::transport::{Opened, Transport, ADMISSIONS_MAX};
 pub(crate) use admin::ServerInfo;
 pub use recovery::Recovery;
-pub(crate) use table::CONNECTIONS_MAX;
+pub(crate) use table::{of_address, CONNECTIONS_MAX};
 use table::{ConnectionPermit, Table};
 pub(crate) use wire::refuse_attach;
 

@@ -175,7 +175,7 @@ impl Drop for ConnectionPermit {
 }
 
 /// What counts as one address: of IPv6 the network of 64 bits, of which a host has all addresses.
-fn of_address(address: IpAddr) -> IpAddr {
+pub(crate) fn of_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let network = u128::from(address) >> 64 << 64;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where queue pairs are made: on threads of the pool, and nobody keeps others from theirs.
+//! Where queue pairs are made: on threads of the pool, and no client keeps another from its own.
 //!
 //! ```text
-//!   a place of the client ─▶ of whoever it is ─▶ of all ─▶ of those at work ─▶ queue pairs
-//!         1                     OF_ONE_MAX        MAX        BUSY_MAX, for BUSY_TIME
+//!   a place of the client ─▶ of its certificate or address ─▶ of all ─▶ of those at work ─▶ made
+//!         1                     OF_ONE_MAX                     MAX        BUSY_MAX, for BUSY_TIME
 //! ```
-//! Making them takes milliseconds of work. Connecting them takes seconds of waiting if nobody
-//! answers at the address that the client has told, which it may do on purpose: what takes longer
-//! than [`BUSY_TIME`] only waits, and gives its place at work to the next. Those who come wait in
-//! the order in which they came, each for its own kind of places; who has waited for as long as a
-//! client waits for its answer is sent away.
+//! To make queue pairs takes milliseconds of work. To connect them takes seconds of waiting if the
+//! client has told an address without a host, which it may do on purpose: an admission that takes
+//! longer than [`BUSY_TIME`] only waits, and gives its place at work to the next. Admissions wait
+//! in the order in which they came, each for its own kind of places; one that has waited for as
+//! long as a client waits for its answer is refused.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -28,6 +28,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{timeout, timeout_at, Instant};
 
 use super::{Conn, ATTACH_WAIT};
+use crate::control::of_address;
 use crate::log_limit::{limited, Cause};
 use crate::mailbox::{Event, Mailbox};
 
@@ -141,7 +142,8 @@ impl Who {
 fn who(connection: &dyn Conn) -> Who {
     let address = || {
         let address = SockRef::from(&connection.socket()).peer_addr();
-        address.ok().and_then(|address| address.as_socket()).map(|address| address.ip())
+        let ip = address.ok().and_then(|address| address.as_socket()).map(|address| address.ip());
+        ip.map(of_address)
     };
     connection.identity().map_or_else(|| Who::Address(address()), Who::Identity)
 }
@@ -212,7 +214,7 @@ struct Own {
 }
 
 impl Drop for Own {
-    /// Whoever has no place and waits for none is forgotten.
+    /// A client, certificate or address that has no place and waits for none is forgotten.
     fn drop(&mut self) {
         let mut all = self.all.lock();
         self.permit = None;
