@@ -105,9 +105,7 @@ fn shared_memory_is_offered_to_who_may_do_everything_alone() {
 #[test]
 fn a_revoked_client_is_removed_with_its_locks_and_the_others_go_on() {
     let ca = Ca::new("ours");
-    let mut files = ca.issue("primary");
-    files.crl = Some(ca.revokes(&[]));
-    let tls = Some(certs::load(files));
+    let tls = Some(ca.tls_with_list("primary"));
     let server = server_at(0, ServerConfig { tls, ..ServerConfig::default() });
     let good = join(&server, ca.tls("good"));
     let bad_tls = ca.tls("bad");
@@ -132,9 +130,7 @@ fn a_revoked_client_is_removed_with_its_locks_and_the_others_go_on() {
 #[test]
 fn a_certificate_that_is_rotated_under_load_loses_no_lock() {
     let ca = Ca::new("ours");
-    let mut files = ca.issue("primary");
-    files.crl = Some(ca.revokes(&[]));
-    let primary = certs::load(files);
+    let primary = ca.tls_with_list("primary");
     let rules = vec![rule("worker", "", &ALL), rule("other", "", &ALL)];
     let config = ServerConfig { tls: Some(primary), rules, ..ServerConfig::default() };
     let server = server_at(0, config);

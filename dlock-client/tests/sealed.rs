@@ -181,10 +181,8 @@ fn a_revoked_certificate_ends_the_sealed_session() {
     if !has_device() {
         return;
     }
-    let mut files = ca.issue("primary");
-    files.crl = Some(ca.revokes(&[]));
     let verbs = VerbsUse::Sealed;
-    let tls = Some(certs::load(files));
+    let tls = Some(ca.tls_with_list("primary"));
     let server = Server::start(ServerConfig { port: 0, tls, verbs, ..ServerConfig::default() });
     let server = server.expect("the primary starts");
     let (good, bad) = (join(&server, ca.tls("good")), join(&server, ca.tls("bad")));

@@ -117,7 +117,7 @@ impl Drop for File {
 fn a_start_that_hangs_on_its_storage_ends_on_sigterm() {
     let state = std::env::temp_dir().join(format!("dlockd-hangs-{}", std::process::id()));
     let lock = File(PathBuf::from(format!("{}.clients.lock", state.display())));
-    // Nobody reads what is to be written: as a storage that does not answer.
+    // A pipe without a reader waits when it is opened, as a storage that does not answer.
     assert!(Command::new("mkfifo").arg(lock.path()).status().unwrap().success());
     let mut starting = dlockd();
     starting.args(["--port=0", "--state-file"]).arg(&state);

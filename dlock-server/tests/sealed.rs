@@ -302,9 +302,7 @@ fn who_is_revoked_while_its_queue_pair_is_made_gets_no_channel() {
     if primary(&ca).is_none() {
         return;
     }
-    let mut files = ca.issue("primary");
-    files.crl = Some(ca.revokes(&[]));
-    let tls = Some(certs::load(files));
+    let tls = Some(ca.tls_with_list("primary"));
     let config = ServerConfig { tls, verbs: VerbsUse::Sealed, ..ServerConfig::default() };
     let server = common::server(config);
     let old = ca.tls("client");

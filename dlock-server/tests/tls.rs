@@ -271,9 +271,7 @@ fn handshakes_of_an_address_beyond_its_rate_are_refused_unheard() {
 #[test]
 fn who_was_revoked_between_its_handshake_and_its_first_frame_is_not_heard() {
     let ca = Ca::new("ours");
-    let mut files = ca.issue("primary");
-    files.crl = Some(ca.revokes(&[]));
-    let tls = Some(certs::load(files));
+    let tls = Some(ca.tls_with_list("primary"));
     let server = server(ServerConfig { tls, ..ServerConfig::default() });
     let addr = server.local_addr();
     let (other, one) = (ca.tls("other"), ca.tls("one"));
@@ -290,9 +288,7 @@ fn who_was_revoked_between_its_handshake_and_its_first_frame_is_not_heard() {
 #[test]
 fn a_revocation_is_seen_of_a_channel_whose_client_has_another_certificate_by_now() {
     let ca = Ca::new("ours");
-    let mut files = ca.issue("primary");
-    files.crl = Some(ca.revokes(&[]));
-    let tls = Some(certs::load(files));
+    let tls = Some(ca.tls_with_list("primary"));
     let server = server(ServerConfig { tls, ..ServerConfig::default() });
     let addr = server.local_addr();
     let old = ca.tls("client");

@@ -333,7 +333,7 @@ fn a_flood_of_key_updates_ends_the_connection_and_some_do_not() {
     }
 }
 
-/// Whoever is told of new bytes once reads on until there are none.
+/// The poll tells a reader once of new bytes: it reads on until there are none.
 #[test]
 fn a_socket_that_got_more_since_it_was_read_is_not_taken_for_emptied() {
     let pair = Pair::new();

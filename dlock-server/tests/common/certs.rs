@@ -89,6 +89,13 @@ impl Ca {
     pub fn tls(&self, name: &str) -> Tls {
         load(self.issue(name))
     }
+
+    /// The same with a revocation list, which is empty: [`revokes`](Self::revokes) replaces it.
+    pub fn tls_with_list(&self, name: &str) -> Tls {
+        let mut files = self.issue(name);
+        files.crl = Some(self.revokes(&[]));
+        load(files)
+    }
 }
 
 fn pem(label: &str, der: &[u8]) -> String {
