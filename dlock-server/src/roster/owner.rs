@@ -159,7 +159,7 @@ fn lock(file: &File, who_has_it: &str) -> io::Result<()> {
     }
 }
 
-/// Takes the lock away, also from whoever has inherited the descriptor.
+/// Takes the lock away, also from a child process that has inherited the descriptor.
 fn unlock(file: &File) {
     let _ = rustix::fs::flock(file, FlockOperation::NonBlockingUnlock); // closed, it is so as well
 }

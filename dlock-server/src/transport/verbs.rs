@@ -6,8 +6,8 @@
 //!   the TCP connection stays open as the liveness connection: its end is the end of the channel
 //! ```
 //! Making queue pairs takes milliseconds, and seconds if the client's address does not resolve:
-//! that is for neither of the two threads. A stranger costs nothing, a client one of its own places
-//! (`admissions.rs`).
+//! that is for neither of the two threads. A stranger gets none, and each client has a place of its
+//! own to have them made (`admissions.rs`).
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;

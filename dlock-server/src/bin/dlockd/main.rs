@@ -87,7 +87,7 @@ fn run(settings: file::Settings, args: &Args) -> Result<(), String> {
                 let mut start = tokio::task::spawn_blocking(|| Server::start(config));
                 tokio::select! {
                     started = &mut start => joined(started),
-                    _ = stopped(&mut terminate, &mut interrupt) => {
+                    () = stopped(&mut terminate, &mut interrupt) => {
                         // one that has just begun to serve ends as any other
                         let _ = tokio::time::timeout(START_PATIENCE, start).await;
                         return Ok(());
@@ -100,8 +100,7 @@ fn run(settings: file::Settings, args: &Args) -> Result<(), String> {
                 tokio::select! {
                     started = stand_by(settings.server, standby) => started,
                     () = manager.watches_standby() => unreachable!("it pings without end"),
-                    _ = terminate.recv() => return Ok(()),
-                    _ = interrupt.recv() => return Ok(()),
+                    () = stopped(&mut terminate, &mut interrupt) => return Ok(()),
                     _ = hangup.recv(), if !reloads => return Ok(()),
                 }
             }

@@ -93,7 +93,7 @@ pub(crate) fn say_why_it_ends(format: Format, message: &str) {
             sink.line(&record.args(format_args!("{message}")).build())
         }
     };
-    let _ = io::stderr().write_all(line.as_bytes()); // nobody to tell otherwise
+    let _ = io::stderr().write_all(line.as_bytes()); // if it is closed there is no other place
 }
 
 /// Whether standard error goes to the journal: systemd names that file, and a redirection replaces
