@@ -26,6 +26,7 @@ use dlock_fabric::threads;
 use dlock_fabric::tls::Tls;
 use dlock_fabric::tls_session::{Shake, TlsSession};
 use dlock_server::{Server, ServerConfig};
+use socket2::SockRef;
 
 /// A raw client behind TLS.
 struct Sealed {
@@ -441,7 +442,9 @@ fn large_batches_go_both_ways_and_one_that_reads_nothing_ends_alone() {
     // it sends on and reads nothing, until the primary takes no more and then ends it
     let mut bytes = Vec::new();
     codec::encode(&Frame::Batch(Seq(1), chains), &mut bytes);
-    let ended = Instant::now() + 2 * PATIENCE;
+    // a buffer that runs over at once: only the primary's kernel sees that nothing is taken then
+    SockRef::from(&channel.stream).set_recv_buffer_size(64 * 1024).unwrap();
+    let ended = Instant::now() + 4 * PATIENCE;
     loop {
         let wait = Instant::now() + Duration::from_millis(20);
         match channel.tls.write_until(channel.stream.as_fd(), &bytes, wait) {

@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! tcp: frames over TCP, on the port of the control connections. The primary executes the chains.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dlock_core::control::{Attach, FabricKind};
+use dlock_core::status::Status;
+use socket2::SockRef;
 
 use super::stream::StreamPump;
 use super::{Admitted, Admitting, Conn, Line, Opened, Pump, Setting, Transport};
 use crate::error::StartError;
 use crate::mailbox::Mailbox;
+
+/// How long what was sent to a client may stay without its kernel's acknowledgement. Longer than a
+/// network takes to find another way.
+const UNTAKEN_MAX: Duration = Duration::from_secs(20);
 
 /// Offered unless the configuration turns it off.
 pub(super) fn open(setting: &Setting<'_>) -> Result<Option<Opened>, StartError> {
@@ -24,9 +33,37 @@ impl Transport for Tcp {
         FabricKind::Tcp
     }
 
-    fn admit<'a>(&'a self, _: &'a Attach, _: &'a dyn Conn, _: &'a Mailbox) -> Admitting<'a> {
-        let pump = |line: Box<dyn Line>| -> Box<dyn Pump> { Box::new(StreamPump::new(line)) };
-        let pump = Box::new(pump);
-        Box::pin(std::future::ready(Ok(Admitted { process: None, pump })))
+    fn admit<'a>(&'a self, _: &'a Attach, conn: &'a dyn Conn, _: &'a Mailbox) -> Admitting<'a> {
+        let admitted = end_if_untaken(conn.socket()).map_err(|_| Status::Error).map(|()| {
+            let pump = |line: Box<dyn Line>| -> Box<dyn Pump> { Box::new(StreamPump::new(line)) };
+            Admitted { process: None, pump: Box::new(pump) }
+        });
+        Box::pin(std::future::ready(admitted))
+    }
+}
+
+/// The kernel ends the connection when the peer has taken nothing of what it was sent for
+/// [`UNTAKEN_MAX`].
+///
+/// [`STALL_MAX`](super::STALL_MAX) counts from when this side's buffer is full. It does not get
+/// full where the buffer of a peer that reads nothing has run over: its kernel drops what comes,
+/// and every acknowledgement with it of what the peer has sent, so that no request comes either.
+fn end_if_untaken(socket: BorrowedFd<'_>) -> io::Result<()> {
+    SockRef::from(&socket).set_tcp_user_timeout(Some(UNTAKEN_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_command_channel_is_ended_by_its_kernel_if_its_client_takes_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        end_if_untaken(ours.as_fd()).unwrap();
+        assert_eq!(SockRef::from(&ours).tcp_user_timeout().unwrap(), Some(UNTAKEN_MAX));
     }
 }
