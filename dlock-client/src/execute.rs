@@ -352,8 +352,8 @@ pub(crate) fn advance(
                 return Advanced::Waits { until_ns };
             }
             Effect::Await { until_ns } => return Advanced::Waits { until_ns },
-            Effect::Pause { pause_ns, is_far } => {
-                let pause = Pause { time: Duration::from_nanos(pause_ns), is_far };
+            Effect::Pause { pause_ns, ahead } => {
+                let pause = Pause { time: Duration::from_nanos(pause_ns), ahead };
                 return Advanced::Pauses { pause };
             }
             Effect::Forget => {

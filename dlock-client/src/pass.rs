@@ -1,39 +1,119 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The pause before another try of a lock that another client holds.
+//!
+//! Where the clients outnumber the processors, who holds a lock needs one as much as who waits for
+//! it. A holder that the system stops, since its time is up, keeps all others waiting for
+//! milliseconds. So who waits gives the processor away: now and then if it may win at any moment,
+//! since its time is not up then when it holds the lock, and each time if others have their turns
+//! before it.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// A pause before another try.
 #[derive(Clone, Copy)]
 pub(crate) struct Pause {
     pub(crate) time: Duration,
-    /// Others are sure to have the lock before.
-    pub(crate) is_far: bool,
+    /// Turns of others before this one's; 0: there are no turns.
+    pub(crate) ahead: u16,
+}
+
+/// Shorter than it takes to give the processor away and get it back.
+const SPIN_MAX: Duration = Duration::from_micros(2);
+/// Sooner than others can have had the processor: nobody else wants it.
+const QUIET_MAX: Duration = Duration::from_micros(5);
+/// Shorter than the timer of a sleep is sure of.
+const YIELD_MAX: Duration = Duration::from_micros(100);
+/// Shorter than it may take to wake on a busy machine, while the others have their turns.
+const FAR_YIELD_MAX: Duration = Duration::from_micros(500);
+/// A hold is short, or is slept through.
+const AWAKE_MAX: Duration = Duration::from_millis(2);
+/// Between two times that a thread gives the processor away while it may win at any moment: as
+/// long as the system lets it run where others wait. Each time costs as much as several tries.
+const RUN_MAX: Duration = Duration::from_millis(1);
+
+thread_local! {
+    /// When this thread last gave the processor away.
+    static GAVE_AWAY: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 /// Lets so much time pass, a little more at most where others want the processor. Who has tried
-/// `since` long ago, or has others before it, lets the processor sleep.
-pub(crate) fn pass(Pause { time, is_far }: Pause, since: Instant) {
-    /// Shorter than it takes to give the processor away and get it back.
-    const SPIN_MAX: Duration = Duration::from_micros(2);
-    /// Shorter than the timer of a sleep is sure of.
-    const YIELD_MAX: Duration = Duration::from_micros(100);
-    /// Shorter than it may take to wake on a busy machine, while the others have their turns.
-    const FAR_YIELD_MAX: Duration = Duration::from_micros(500);
-    /// A hold is short, or is slept through.
-    const AWAKE_MAX: Duration = Duration::from_millis(2);
+/// `since` long ago lets the processor sleep, and so does who has others before it if nobody else
+/// wants the processor.
+pub(crate) fn pass(Pause { time, ahead }: Pause, since: Instant) {
     let start = Instant::now();
+    let is_far = ahead > 1;
     let is_long = time > YIELD_MAX && start.duration_since(since) >= AWAKE_MAX;
-    if is_long || is_far && time > FAR_YIELD_MAX {
+    if is_long && !is_far {
         return std::thread::sleep(time);
     }
+    if time <= SPIN_MAX && ahead == 0 && !has_run_long(start) {
+        return spin(start, time);
+    }
+    let mut now = start;
     loop {
-        match time > SPIN_MAX {
-            true => std::thread::yield_now(),
-            false => std::hint::spin_loop(),
+        let before = now;
+        std::thread::yield_now();
+        now = Instant::now();
+        GAVE_AWAY.set(Some(now));
+        let (left, away) = (time.saturating_sub(now - start), now - before);
+        // next time it would come back too late for its turn
+        if left.is_zero() || is_far && away >= left {
+            return;
         }
+        if is_far && left > FAR_YIELD_MAX && away < QUIET_MAX {
+            return std::thread::sleep(left);
+        }
+    }
+}
+
+fn spin(start: Instant, time: Duration) {
+    loop {
+        std::hint::spin_loop();
         if start.elapsed() >= time {
             return;
+        }
+    }
+}
+
+/// Whether this thread has not given the processor away for long.
+fn has_run_long(now: Instant) -> bool {
+    GAVE_AWAY.get().is_none_or(|gave| now.duration_since(gave) >= RUN_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_win_at_any_moment_gives_the_processor_away_once_in_a_while() {
+        let now = Instant::now();
+        assert!(has_run_long(now), "it has not yet");
+        pass(Pause { time: Duration::ZERO, ahead: 0 }, now);
+        let gave = GAVE_AWAY.get().unwrap();
+        assert!(gave >= now && !has_run_long(gave));
+        assert!(!has_run_long(gave + RUN_MAX / 2) && has_run_long(gave + RUN_MAX));
+    }
+
+    #[test]
+    fn who_has_others_before_it_gives_the_processor_away_each_time() {
+        for ahead in [1, 2] {
+            let before = Instant::now();
+            pass(Pause { time: Duration::ZERO, ahead }, before);
+            pass(Pause { time: Duration::ZERO, ahead }, before);
+            let first = GAVE_AWAY.get().unwrap();
+            pass(Pause { time: Duration::ZERO, ahead }, before);
+            assert!(GAVE_AWAY.get().unwrap() > first);
+        }
+    }
+
+    #[test]
+    fn a_pause_lasts_as_long_as_it_is_said_to_where_nobody_has_a_turn_before() {
+        for time in [1, 50, 1_000].map(Duration::from_micros) {
+            let start = Instant::now();
+            pass(Pause { time, ahead: 0 }, start);
+            pass(Pause { time, ahead: 0 }, start);
+            assert!(start.elapsed() >= time, "{time:?}");
         }
     }
 }

@@ -43,7 +43,7 @@ impl Instance {
     /// if the primary does not answer that the wait is over. A client that finds the successor of
     /// its primary by itself waits for that, too: 60 s more at most.
     pub fn lock(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
-        self.across_failover(|| self.wait_for(lock, Op::Lock { mode, expire_s }, Instant::now()))
+        self.across_failover(|| self.single(lock, Op::Lock { mode, expire_s }))
     }
 
     /// Releases a lock, or one of several holds (`AlreadyLocked`), or a ticket.

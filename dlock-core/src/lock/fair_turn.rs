@@ -48,7 +48,7 @@ pub(super) fn look_for(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     let w = FairWord::from_bits(e.word);
     m.tries.queued_at(w, now);
     let ahead = lane::distance(w.nx(), e.ticket.tx);
-    Step::Again { pause_ns: e.pace.before_turn_ns(ahead, 0), is_far: ahead > 1 }
+    Step::Again { pause_ns: e.pace.before_turn_ns(ahead, 0), ahead }
 }
 
 /// After the pause: is it my turn?
@@ -116,7 +116,7 @@ fn look_again(m: &mut Machine, e: &mut LockEntry, w: FairWord, now: Now) -> Step
     let ahead = lane::distance(w.nx(), e.ticket.tx);
     let pause_ns = m.tries.sees_turn(w, ahead, now, &mut e.pace);
     match m.tries.lost() < TRIES_MAX {
-        true => Step::Again { pause_ns, is_far: ahead > 1 },
+        true => Step::Again { pause_ns, ahead },
         false => queues(m, e),
     }
 }

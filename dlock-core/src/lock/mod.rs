@@ -212,8 +212,8 @@ pub enum Step {
     Again {
         /// Nanoseconds.
         pause_ns: u64,
-        /// Others are sure to come before.
-        is_far: bool,
+        /// Turns of others before its own; 0: there are no turns, and it may win at any moment.
+        ahead: u16,
     },
     /// Call [`Machine::outcome`] at once with a fresh reading of the clock and no values.
     Confirm,

@@ -137,7 +137,7 @@ impl Machine {
         }
         let may_try = e.may_try && tries.lost < TRIES_MAX && tries.holds < TRIES_HOLDS_MAX;
         match may_try || e.may_try && planted::is(Bug::TriesForEver) {
-            true => Step::Again { pause_ns: tries.pause_ns(), is_far: false },
+            true => Step::Again { pause_ns: tries.pause_ns(), ahead: 0 },
             false => self.wait(e, None),
         }
     }

@@ -93,8 +93,9 @@ pub enum Effect {
     Pause {
         /// Nanoseconds.
         pause_ns: u64,
-        /// Others are sure to have the lock before: the processor is better left to them.
-        is_far: bool,
+        /// Turns of others before its own: the processor is better left to them. 0: there are no
+        /// turns, and it may win at any moment.
+        ahead: u16,
     },
     /// Send a request whose reply, if it has one, nobody waits for.
     Tell(Request),
@@ -302,9 +303,9 @@ impl Operation {
                         return Effect::WriteLedger(write);
                     }
                 }
-                Stage::Step(Step::Again { pause_ns, is_far }) => {
+                Stage::Step(Step::Again { pause_ns, ahead }) => {
                     self.stage = Stage::Pausing;
-                    return Effect::Pause { pause_ns, is_far };
+                    return Effect::Pause { pause_ns, ahead };
                 }
                 Stage::Step(step) => {
                     if let Some(effect) = self.follow(entry, step) {

@@ -226,18 +226,18 @@ fn pause_after(e: &mut LockEntry, o: &mut Operation, ns: u64, nx: u16) -> Effect
     effect
 }
 
-fn pause(pause_ns: u64, is_far: bool) -> Effect {
-    Effect::Pause { pause_ns, is_far }
+fn pause(pause_ns: u64, ahead: u16) -> Effect {
+    Effect::Pause { pause_ns, ahead }
 }
 
 #[test]
 fn who_is_next_looks_all_the_time_and_less_often_if_the_hold_lasts() {
     let (mut e, mut o) = queued(5); // at 1
-    assert_eq!(pause_after(&mut e, &mut o, 1, 3), pause(0, false));
-    assert_eq!(pause_after(&mut e, &mut o, 161, 3), pause(10, false));
-    assert_eq!(pause_after(&mut e, &mut o, 16_001, 3), pause(1_000, false));
+    assert_eq!(pause_after(&mut e, &mut o, 1, 3), pause(0, 1));
+    assert_eq!(pause_after(&mut e, &mut o, 161, 3), pause(10, 1));
+    assert_eq!(pause_after(&mut e, &mut o, 16_001, 3), pause(1_000, 1));
     let long_ns = 16 * TRY_PAUSE_NS_MAX + 16;
-    assert_eq!(pause_after(&mut e, &mut o, long_ns, 3), pause(TRY_PAUSE_NS_MAX, false));
+    assert_eq!(pause_after(&mut e, &mut o, long_ns, 3), pause(TRY_PAUSE_NS_MAX, 1));
 }
 
 /// It must be awake when its turn comes.
@@ -245,12 +245,12 @@ fn who_is_next_looks_all_the_time_and_less_often_if_the_hold_lasts() {
 fn who_is_not_next_pauses_until_half_of_the_turn_before_its_own() {
     let (mut e, mut o) = queues_behind(entry(LockType::Fair), (0, 5), 0);
     // one turn has taken 100,000 ns: two are before the last one
-    assert_eq!(pause_after(&mut e, &mut o, 100_001, 1), pause(125_000, true));
-    assert_eq!(pause_after(&mut e, &mut o, 130_001, 1), pause(95_000, true));
+    assert_eq!(pause_after(&mut e, &mut o, 100_001, 1), pause(125_000, 3));
+    assert_eq!(pause_after(&mut e, &mut o, 130_001, 1), pause(95_000, 3));
     // what is seen late seems longer than it was: 112,500
-    assert_eq!(pause_after(&mut e, &mut o, 300_001, 2), pause(56_250, true));
+    assert_eq!(pause_after(&mut e, &mut o, 300_001, 2), pause(56_250, 2));
     let (mut e, mut o) = queues_behind(entry(LockType::Fair), (0, 5), 0);
-    assert_eq!(pause_after(&mut e, &mut o, 9_999_000, 1), pause(FAR_PAUSE_NS_MAX, true));
+    assert_eq!(pause_after(&mut e, &mut o, 9_999_000, 1), pause(FAR_PAUSE_NS_MAX, 3));
 }
 
 /// All wait for it then: what it has measured may have been its own pauses.
@@ -268,7 +268,7 @@ fn who_comes_too_late_for_its_turn_pauses_less_the_next_time() {
         assert!(matches!(end(&mut o, &mut e), Effect::WriteLedger(_)));
         assert_eq!(done(o.next(&mut e)), Status::Success);
         let (mut e, mut o) = queues_behind(e, (400_003, 5), 1);
-        assert_eq!(o.next(&mut e), pause(next_ns, true));
+        assert_eq!(o.next(&mut e), pause(next_ns, 3));
     }
 }
 

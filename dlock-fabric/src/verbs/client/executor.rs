@@ -216,8 +216,21 @@ impl VerbsExecutor {
     }
 
     /// As [`run`](Self::run) for one verb that brings a value, whose way is the shortest there is.
+    /// A read whose value was lost is read again, once.
     #[inline]
     fn run_fetch(&self, fetch: &RemoteFetch, until: Until) -> Single {
+        match self.run_fetch_once(fetch, until) {
+            Single::Unknown
+                if fetch.is_read() && self.is_alive() && !until.is_over(self.coarse_lag_ns) =>
+            {
+                self.run_fetch_once(fetch, until)
+            }
+            single => single,
+        }
+    }
+
+    #[inline]
+    fn run_fetch_once(&self, fetch: &RemoteFetch, until: Until) -> Single {
         let mut claim = match self.claim(1, until) {
             Ok(claim) => claim,
             Err(stop) => return Single::Refused(stop.into()),

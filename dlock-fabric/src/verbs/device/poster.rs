@@ -23,6 +23,10 @@
 //! acknowledged together with an atomic behind it that was executed; the atomic then completes with
 //! success and without its value. So scratch words are blanked before, and a value that is blank
 //! still is none.
+//!
+//! It also executes an atomic in the very call that posts it, where all is on one host, and puts a
+//! read off to a softirq, which costs two switches of the processor where that is busy. So a read
+//! is posted as an addition of nothing there, unless a write stands before it in its list.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::c_uint;
@@ -104,6 +108,7 @@ impl RemoteFetch {
         Self { word, opcode: ffi::IBV_WR_RDMA_READ, compare_add: 0, swap: 0 }
     }
 
+    #[inline]
     pub(in crate::verbs) fn is_read(&self) -> bool {
         self.opcode == ffi::IBV_WR_RDMA_READ
     }
@@ -161,6 +166,8 @@ pub struct Poster {
     broken: bool,
     inline: u32,
     fence: u32,
+    /// A read is an addition of nothing.
+    reads_by_adding: bool,
     /// What stands in a scratch word until the device puts a value there.
     blank: u64,
     requests: Box<[ibv_send_wr]>,
@@ -213,6 +220,7 @@ impl Poster {
             broken: false,
             inline,
             fence,
+            reads_by_adding: softroce,
             blank: RandomState::new().build_hasher().finish(),
             requests,
             _scatter: scatter,
@@ -250,7 +258,7 @@ impl Poster {
 
     /// Begins a list.
     pub fn batch(&mut self) -> Batch<'_> {
-        Batch { poster: self, len: 0, order: Order::default() }
+        Batch { poster: self, len: 0, order: Order::default(), writes: false }
     }
 
     /// Posts one chain.
@@ -278,7 +286,10 @@ impl Poster {
         let (at, seq) = ((self.posted & self.mask) as usize, self.posted.wrapping_add(1));
         let flags = ffi::IBV_SEND_SIGNALED | if behind { self.fence } else { 0 };
         let wr_id = WorkId { owner: self.owner, len: 1, seq }.bits();
-        let request = self.fill_fetch(at, fetch);
+        let request = match fetch.is_read() && self.reads_by_adding {
+            true => self.fill_fetch(at, &RemoteFetch::faa(fetch.word, 0)),
+            false => self.fill_fetch(at, fetch),
+        };
         (request.send_flags, request.wr_id, request.next) = (flags, wr_id, std::ptr::null_mut());
         let first: *mut _ = request;
         // SAFETY: a list of one in `requests`; `may_take` saw to it that it fits into the share.
@@ -413,6 +424,8 @@ pub struct Batch<'a> {
     poster: &'a mut Poster,
     len: u32,
     order: Order,
+    /// It has a write.
+    writes: bool,
 }
 
 /// What of a chain may still be under way in front of its next word operation.
@@ -451,7 +464,13 @@ impl Batch<'_> {
         poster.may_take(word_op.word(), self.len)?;
         let fence = if self.order.fence(word_op) { poster.fence } else { 0 };
         let at = poster.posted.wrapping_add(self.len) & poster.mask;
-        poster.fill(at as usize, word_op, fence);
+        match *word_op {
+            RemoteOp::Read { word } if poster.reads_by_adding && !self.writes => {
+                poster.fill(at as usize, &RemoteOp::Faa { word, add: 0 }, fence);
+            }
+            _ => poster.fill(at as usize, word_op, fence),
+        }
+        self.writes |= matches!(word_op, RemoteOp::Write { .. });
         self.len += 1;
         Ok(())
     }
