@@ -6,7 +6,7 @@ mod common;
 use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
-use common::{attach, eventually, reinit, server, Peer};
+use common::{attach, eventually, reinit, server, Peer, PATIENCE};
 use dlock_core::clock::NS;
 use dlock_core::codec::{self, Frame};
 use dlock_core::control::{Attach, ControlReply, ControlRequest, LockGrant};
@@ -432,7 +432,8 @@ fn who_is_always_over_its_rate_goes_on_at_it() {
         }
     });
     let (began, mut seq) = (Instant::now(), 0);
-    while began.elapsed() < Duration::from_secs(3) {
+    while seq < 20_000 {
+        assert!(began.elapsed() < 2 * PATIENCE, "{seq} frames");
         let mut bytes = Vec::new();
         for _ in 0..65 {
             seq += 1;
@@ -447,5 +448,5 @@ fn who_is_always_over_its_rate_goes_on_at_it() {
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     others.join().unwrap();
     let rate = seq as f64 / began.elapsed().as_secs_f64();
-    assert!((2_000.0..12_000.0).contains(&rate), "{rate} frames a second");
+    assert!(rate < 12_000.0, "{rate} frames a second");
 }
