@@ -144,6 +144,10 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             return;
         }
         Request::Release { mode: Mode::Exclusive, .. } => {
+            if let Some(word) = hand_over(ctx, state, from.client) {
+                ctx.answer(from, Reply::Done { word });
+                return;
+            }
             if end_exclusive(ctx, from.client) {
                 advance(ctx, state);
                 let word = ctx.read();
@@ -165,6 +169,30 @@ fn set_bit(ctx: &mut Ctx<'_>) {
         let word = RwWord::from_bits(seen);
         (!word.waiters()).then(|| word.with_waiters(true).into_bits())
     });
+}
+
+/// From its owner straight to who is next and wants it alone: one change of the word; the word
+/// after it. `None`: that is not so, or readers are in the count.
+fn hand_over(ctx: &mut Ctx<'_>, state: &mut LockState, owner: ClientId) -> Option<u64> {
+    let next = state.queue.front().copied().filter(|next| next.mode == Mode::Exclusive)?;
+    if state.rw.suspect {
+        return None;
+    }
+    let more = state.queue.len() > 1 && !planted::is(Bug::HandOverDropsBit);
+    let word = ctx.update(|seen| {
+        let word = RwWord::from_bits(seen);
+        let alone = word.rcount() == 0 || planted::is(Bug::RwGrantIgnoresReaders);
+        let may = word.client() == owner.get() && alone;
+        let next = word.with_client(next.caller.client.get()).with_waiters(more);
+        may.then(|| next.into_bits())
+    })?;
+    state.queue.pop_front();
+    let at = ctx.now.seconds();
+    ctx.granted(next.caller, word, at, None);
+    if more {
+        ctx.looks_again();
+    }
+    Some(word)
 }
 
 fn end_exclusive(ctx: &mut Ctx<'_>, client: ClientId) -> bool {
