@@ -78,13 +78,12 @@ fn queue(ctx: &mut Ctx<'_>, state: &mut LockState, waiter: Waiter) {
     }
 }
 
-/// Hands the lock from whoever `may_end` accepts to the first in the queue, or to nobody; the word
-/// after that.
+/// Hands the lock from whoever `may_end` accepts to the first in the queue, or to nobody.
 fn hand_over(
     ctx: &mut Ctx<'_>,
     state: &mut LockState,
     may_end: impl Fn(AtomicWord) -> bool,
-) -> Option<u64> {
+) -> bool {
     let next = state.queue.front().copied();
     let new = match &next {
         Some(waiter) => {
@@ -93,19 +92,24 @@ fn hand_over(
         }
         None => AtomicWord::new(),
     };
-    let word = ctx.update(|seen| may_end(AtomicWord::from_bits(seen)).then(|| new.into_bits()))?;
+    let done = ctx.update(|seen| may_end(AtomicWord::from_bits(seen)).then(|| new.into_bits()));
+    if done.is_none() {
+        return false;
+    }
     if let Some(waiter) = next {
         state.queue.pop_front();
-        ctx.granted(waiter.caller, word, new.timeout(), None);
+        ctx.granted(waiter.caller, new.into_bits(), new.timeout(), None);
     }
-    Some(word)
+    true
 }
 
 fn release(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller) {
     let me = from.client.get();
-    match hand_over(ctx, state, |word| word.client() == me) {
-        Some(word) => ctx.answer(from, Reply::Done { word }),
-        None => ctx.denied(from, Status::Fail),
+    if hand_over(ctx, state, |word| word.client() == me) {
+        let word = ctx.read();
+        ctx.answer(from, Reply::Done { word });
+    } else {
+        ctx.denied(from, Status::Fail);
     }
 }
 
@@ -149,8 +153,8 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
 
 fn forget_only(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
     drop_waits(state, client);
-    let handed = hand_over(ctx, state, |word| word.client() == client.get());
-    if handed.is_none() {
+    let held = hand_over(ctx, state, |word| word.client() == client.get());
+    if !held {
         clear_bit_if_nobody_waits(ctx, state);
     }
 }
