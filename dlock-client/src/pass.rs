@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The pause before another try of a lock that another client holds.
 //!
-//! Where the clients outnumber the processors, who holds a lock needs one as much as who waits for
-//! it. A holder that the system stops, since its time is up, keeps all others waiting for
-//! milliseconds. So who waits gives the processor away: now and then if it may win at any moment,
-//! since its time is not up then when it holds the lock, and each time if others have their turns
-//! before it.
+//! Where there are more clients than processors, the holder of a lock needs a processor as much as
+//! those that wait for it. If the system stops the holder because its time slice is used up, all
+//! others wait for milliseconds. So a thread that waits gives its processor away: each time, if
+//! others have their turns before it; once in a millisecond, if it may win the lock at any moment,
+//! so that its time slice does not end while it holds the lock.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -20,7 +20,8 @@ pub(crate) struct Pause {
 
 /// Shorter than it takes to give the processor away and get it back.
 const SPIN_MAX: Duration = Duration::from_micros(2);
-/// Sooner than others can have had the processor: nobody else wants it.
+/// If a thread that gave its processor away has it back sooner than this, no other thread has run
+/// meanwhile: none wants to.
 const QUIET_MAX: Duration = Duration::from_micros(5);
 /// Shorter than the timer of a sleep is sure of.
 const YIELD_MAX: Duration = Duration::from_micros(100);
@@ -37,9 +38,10 @@ thread_local! {
     static GAVE_AWAY: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Lets so much time pass, a little more at most where others want the processor. Who has tried
-/// `since` long ago lets the processor sleep, and so does who has others before it if nobody else
-/// wants the processor.
+/// Lets so much time pass, a little more at most where other threads want the processor. Less,
+/// where there are turns: a thread that would be back too late for its own returns early. The
+/// thread sleeps if the operation has tried `since` long ago; with turns of others before its own,
+/// it sleeps only if no other thread wants the processor.
 pub(crate) fn pass(Pause { time, ahead }: Pause, since: Instant) {
     let start = Instant::now();
     let is_far = ahead > 1;
@@ -57,7 +59,7 @@ pub(crate) fn pass(Pause { time, ahead }: Pause, since: Instant) {
         now = Instant::now();
         GAVE_AWAY.set(Some(now));
         let (left, away) = (time.saturating_sub(now - start), now - before);
-        // next time it would come back too late for its turn
+        // if it gave the processor away once more, it would be back too late for its turn
         if left.is_zero() || is_far && away >= left {
             return;
         }

@@ -171,8 +171,9 @@ fn set_bit(ctx: &mut Ctx<'_>) {
     });
 }
 
-/// From its owner straight to who is next and wants it alone: one change of the word; the word
-/// after it. `None`: that is not so, or readers are in the count.
+/// Hands the lock from its owner straight to the next in the queue by one change of the word; the
+/// word after that. `None`: the client does not own it, readers are in the count or it is suspect,
+/// or the next in the queue, if there is one, wants to share it.
 fn hand_over(ctx: &mut Ctx<'_>, state: &mut LockState, owner: ClientId) -> Option<u64> {
     let next = state.queue.front().copied().filter(|next| next.mode == Mode::Exclusive)?;
     if state.rw.suspect {
@@ -189,7 +190,7 @@ fn hand_over(ctx: &mut Ctx<'_>, state: &mut LockState, owner: ClientId) -> Optio
     state.queue.pop_front();
     let at = ctx.now.seconds();
     ctx.granted(next.caller, word, at, None);
-    if more {
+    if !state.queue.is_empty() {
         ctx.looks_again();
     }
     Some(word)

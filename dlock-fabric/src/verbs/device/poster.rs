@@ -24,9 +24,10 @@
 //! success and without its value. So scratch words are blanked before, and a value that is blank
 //! still is none.
 //!
-//! It also executes an atomic in the very call that posts it, where all is on one host, and puts a
-//! read off to a softirq, which costs two switches of the processor where that is busy. So a read
-//! is posted as an addition of nothing there, unless a write stands before it in its list.
+//! *Reads*: where both ends are on one host, SoftRoCE executes an atomic in the call that posts it,
+//! and puts a read off to a softirq, for which a busy processor switches to another thread and
+//! back. So a read is posted there as an addition of nothing, unless a write stands before it in its
+//! list: with that the addition's value could be lost, as above.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::c_uint;
@@ -166,7 +167,7 @@ pub struct Poster {
     broken: bool,
     inline: u32,
     fence: u32,
-    /// A read is an addition of nothing.
+    /// Reads are posted as additions of nothing.
     reads_by_adding: bool,
     /// What stands in a scratch word until the device puts a value there.
     blank: u64,
@@ -286,8 +287,8 @@ impl Poster {
         let (at, seq) = ((self.posted & self.mask) as usize, self.posted.wrapping_add(1));
         let flags = ffi::IBV_SEND_SIGNALED | if behind { self.fence } else { 0 };
         let wr_id = WorkId { owner: self.owner, len: 1, seq }.bits();
-        let request = match fetch.is_read() && self.reads_by_adding {
-            true => self.fill_fetch(at, &RemoteFetch::faa(fetch.word, 0)),
+        let request = match fetch.is_read() {
+            true => self.fill_fetch(at, &self.read(fetch.word, false)),
             false => self.fill_fetch(at, fetch),
         };
         (request.send_flags, request.wr_id, request.next) = (flags, wr_id, std::ptr::null_mut());
@@ -318,9 +319,18 @@ impl Poster {
         Ok(())
     }
 
+    /// How a read is posted; `behind_write`: a write stands before it in its list.
+    #[inline]
+    fn read(&self, word: RemoteWord, behind_write: bool) -> RemoteFetch {
+        match self.reads_by_adding && !behind_write {
+            true => RemoteFetch::faa(word, 0),
+            false => RemoteFetch::read(word),
+        }
+    }
+
     /// Makes the request in a slot, and its scratch word. What the device does there comes after
     /// the doorbell, which orders the CPU's stores before it.
-    fn fill(&mut self, at: usize, word_op: &RemoteOp, flags: c_uint) {
+    fn fill(&mut self, at: usize, word_op: &RemoteOp, flags: c_uint, behind_write: bool) {
         let RemoteWord { addr: remote_addr, rkey } = word_op.word();
         match *word_op {
             RemoteOp::Cas { word, expect, swap } => {
@@ -330,7 +340,7 @@ impl Poster {
                 self.fill_fetch(at, &RemoteFetch::faa(word, add));
             }
             RemoteOp::Read { word } => {
-                self.fill_fetch(at, &RemoteFetch::read(word));
+                self.fill_fetch(at, &self.read(word, behind_write));
             }
             RemoteOp::Write { value, .. } => {
                 self.requests[at].opcode = ffi::IBV_WR_RDMA_WRITE;
@@ -424,7 +434,7 @@ pub struct Batch<'a> {
     poster: &'a mut Poster,
     len: u32,
     order: Order,
-    /// It has a write.
+    /// A write is in it.
     writes: bool,
 }
 
@@ -464,12 +474,7 @@ impl Batch<'_> {
         poster.may_take(word_op.word(), self.len)?;
         let fence = if self.order.fence(word_op) { poster.fence } else { 0 };
         let at = poster.posted.wrapping_add(self.len) & poster.mask;
-        match *word_op {
-            RemoteOp::Read { word } if poster.reads_by_adding && !self.writes => {
-                poster.fill(at as usize, &RemoteOp::Faa { word, add: 0 }, fence);
-            }
-            _ => poster.fill(at as usize, word_op, fence),
-        }
+        poster.fill(at as usize, word_op, fence, self.writes);
         self.writes |= matches!(word_op, RemoteOp::Write { .. });
         self.len += 1;
         Ok(())
