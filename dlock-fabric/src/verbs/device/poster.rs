@@ -26,8 +26,8 @@
 //!
 //! *Reads*: where both ends are on one host, SoftRoCE executes an atomic in the call that posts it,
 //! and puts a read off to a softirq, for which a busy processor switches to another thread and
-//! back. So a read is posted there as an addition of nothing, unless a write stands before it in its
-//! list: with that the addition's value could be lost, as above.
+//! back. So a read is posted there as an addition of nothing, unless a write stands before it in
+//! its list: with that the addition's value could be lost, as above.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::c_uint;
