@@ -2,9 +2,7 @@
 //! Carries out the effects of one blocking operation; [`Operation`] decides what they are.
 //!
 //! ```text
-//!   perform ─▶ fast: one word operation ─▶ result
-//!           ├▶ at_once: First, one chain ─▶ result
-//!           └▶ Operation ─next─▶ effect ─executor─▶ event ─▶ next ─▶ …
+//!   carry_out ─▶ Operation ─next─▶ effect ─executor─▶ event ─▶ next ─▶ …
 //!   While a Wait is out the lock slot's mutex is free: other threads see `Busy::Waiting`.
 //! ```
 
@@ -12,16 +10,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::Now;
-use dlock_core::exec::{Executor, Single};
+use dlock_core::exec::Executor;
 use dlock_core::ids::Seq;
 use dlock_core::limits::LOCK_WAIT_S;
-use dlock_core::lock::{Op, OpResult, Step};
+use dlock_core::lock::{Op, OpResult};
 use dlock_core::message::{LockType, Reply, Request};
-use dlock_core::operation::{Bounds, Effect, First, Follows, Operation, Started, CHAIN_WAIT_NS};
+use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
 use dlock_core::session;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome};
 use dlock_fabric::clock::boot_ns;
+use dlock_fabric::neighbours::Slept;
 use parking_lot::MutexGuard;
 
 use crate::pass::{pass, Pause};
@@ -64,7 +63,7 @@ impl Limit {
     }
 
     /// How much time is left.
-    fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         match self.start_ns {
             Some(start_ns) => left_ns(Bounds::waiting(start_ns, self.grant_ns).until_ns),
             None => Duration::MAX,
@@ -87,157 +86,6 @@ fn ns_of(then: Instant) -> u64 {
 /// The time left until a moment of the local clock.
 pub(crate) fn left_ns(until_ns: u64) -> Duration {
     Duration::from_nanos(until_ns.saturating_sub(boot_ns()))
-}
-
-/// Runs `op` on the lock in a slot that no other operation is under way on.
-#[inline]
-pub(crate) fn perform(
-    lock_slot: &LockSlot,
-    guard: &mut LockSlotGuard<'_>,
-    op: Op,
-    limit: &Limit,
-) -> OpResult {
-    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    if !held.is_local {
-        return perform_remotely(lock_slot, guard, op, limit);
-    }
-    let now = held.clock(op);
-    let Some(cas) = held.entry.fast(op, now) else {
-        let now = held.clock_of_bounds(op, now);
-        return at_once(lock_slot, guard, op, now, limit.bounds(now.local_ns));
-    };
-    let single = held.exec.execute_one(&cas.word_op(), now.local_ns + DATA_WAIT_NS);
-    if single == Single::Done(cas.expect) {
-        let begun = held.within_horizon(now); // as it is by now
-        let ClientLock { entry, exec, .. } = held;
-        if let Some(result) = entry.fast_end(cas, begun, || exec.local_coarse_ns(now.local_ns)) {
-            return result;
-        }
-    }
-    let begun = held.clock_of_bounds(op, now);
-    interfered(lock_slot, guard, op, now, limit.bounds(begun.local_ns), single)
-}
-
-/// The same where the clock may have to be asked for, and a chain is waited for: a call that has
-/// no time left does not begin.
-#[inline(never)]
-fn perform_remotely(
-    lock_slot: &LockSlot,
-    guard: &mut LockSlotGuard<'_>,
-    op: Op,
-    limit: &Limit,
-) -> OpResult {
-    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let (left, is_timeless) = (limit.left(), op.is_timeless(held.entry.lock_type()));
-    let may_ask = is_timeless || left >= CLOCK_WAIT || held.exec.is_clock_ready();
-    if left.is_zero() || !may_ask {
-        return OpResult::of(Status::BadResponse); // the clock is not waited for either
-    }
-    let (came_ns, now) = match is_timeless {
-        true => (None, held.clock(op)),
-        false => {
-            let (came_ns, now) = held.exec.now_since();
-            let now = held.within_horizon(now);
-            held.last_now = now;
-            (Some(came_ns), now)
-        }
-    };
-    let bounds = limit.bounds(came_ns.unwrap_or(now.local_ns));
-    let Some(cas) = held.entry.fast(op, now) else {
-        return at_once(lock_slot, guard, op, now, bounds);
-    };
-    let until_ns = bounds.chain_until_ns(now.local_ns);
-    if until_ns <= now.local_ns {
-        return OpResult::of(Status::BadResponse);
-    }
-    let single = held.exec.execute_one(&cas.word_op(), until_ns);
-    if single == Single::Done(cas.expect) {
-        let begun = held.within_horizon(now); // as it is by now
-        let ClientLock { entry, exec, .. } = held;
-        if let Some(result) = entry.fast_end(cas, begun, || exec.local_coarse_ns(now.local_ns)) {
-            return result;
-        }
-    }
-    interfered(lock_slot, guard, op, now, bounds, single)
-}
-
-/// The first word operation did not decide the call: goes on from there. `begun` is from before
-/// it was executed, since leases count from there.
-#[cold]
-#[inline(never)]
-fn interfered(
-    lock_slot: &LockSlot,
-    guard: &mut LockSlotGuard<'_>,
-    op: Op,
-    begun: Now,
-    bounds: Bounds,
-    single: Single,
-) -> OpResult {
-    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let outcome = Outcome::from(single);
-    let now = match outcome {
-        Outcome::Unknown => held.clock_unanswered(),
-        _ => held.now(),
-    };
-    let started = Operation::after_fast(&mut held.entry, op, outcome, begun, now, bounds);
-    carry_out(lock_slot, guard, started)
-}
-
-/// Most operations are decided by their first chain.
-#[inline(never)]
-fn at_once(
-    lock_slot: &LockSlot,
-    guard: &mut LockSlotGuard<'_>,
-    op: Op,
-    mut now: Now,
-    bounds: Bounds,
-) -> OpResult {
-    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    if !held.entry.is_settled() || held.unfounded(op).is_some() {
-        return slowly(lock_slot, guard, op, now, bounds);
-    }
-    let mut first = match First::of(&mut held.entry, op, now, bounds, held.is_local) {
-        Ok(first) => first,
-        Err(result) => return result,
-    };
-    let step = first.step(&mut held.entry, now);
-    let chain = match &step {
-        Step::Chain(chain) if !held.entry.has_ledger_write() => chain,
-        _ => return carry_out(lock_slot, guard, Started::Running(first.run(step, now))),
-    };
-    let outcome = held.execute(chain, bounds.chain_until_ns(now.local_ns));
-    now = match outcome {
-        Outcome::Unknown => held.clock_unanswered(),
-        _ => held.clock_after(first.needs_clock(&held.entry, now)),
-    };
-    let mut follows = first.outcome(&mut held.entry, outcome, now);
-    while let Follows::Write(write) = follows {
-        held.exec.write_ledger(held.entry.handle(), write);
-        now = held.clock_after(first.needs_clock(&held.entry, now));
-        follows = first.written(&mut held.entry, now);
-    }
-    match follows {
-        Follows::Running(operation) => carry_out(lock_slot, guard, Started::Running(operation)),
-        Follows::Done(result) => result,
-        Follows::Write(_) => unreachable!("it was written"),
-    }
-}
-
-/// The general case.
-#[inline(never)]
-fn slowly(
-    lock_slot: &LockSlot,
-    guard: &mut LockSlotGuard<'_>,
-    op: Op,
-    now: Now,
-    bounds: Bounds,
-) -> OpResult {
-    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    if let Some(status) = held.unfounded(op) {
-        return OpResult::of(status);
-    }
-    let started = Operation::begin(&mut held.entry, op, now, bounds);
-    carry_out(lock_slot, guard, started)
 }
 
 /// A request whose reply is waited for.
@@ -290,9 +138,17 @@ fn pauses(
     let Some(held) = guard.as_mut() else { return };
     let exec = Arc::clone(&held.exec);
     held.busy = Busy::Waiting;
-    MutexGuard::unlocked(guard, || pass(pause, since));
+    let bed = held.bed(pause.ahead);
+    let slept = MutexGuard::unlocked(guard, || match bed {
+        Some(bed) => bed.pass(pause, since),
+        None => {
+            pass(pause, since);
+            Slept::No
+        }
+    });
     let Some(held) = guard.as_mut() else { return };
     held.busy = Busy::No;
+    held.has_slept(slept);
     lock_slot.changed.notify_all();
     match Arc::ptr_eq(&held.exec, &exec) {
         true => {
@@ -457,7 +313,7 @@ impl ClientLock {
 
     /// The server clock, as fresh as the operation needs it.
     #[inline]
-    fn clock(&mut self, op: Op) -> Now {
+    pub(crate) fn clock(&mut self, op: Op) -> Now {
         self.last_now = match op.is_timeless(self.entry.lock_type()) {
             true if self.is_local => self.within_horizon(self.last_now),
             true => self.local_coarse(),
@@ -469,7 +325,7 @@ impl ClientLock {
     /// The same for bounds: a reading of any age will do for a release that is decided at once, and
     /// for no other operation.
     #[inline]
-    fn clock_of_bounds(&mut self, op: Op, now: Now) -> Now {
+    pub(crate) fn clock_of_bounds(&mut self, op: Op, now: Now) -> Now {
         if op.is_timeless(self.entry.lock_type()) {
             self.last_now = self.local_coarse();
             return self.last_now;
@@ -496,7 +352,7 @@ impl ClientLock {
     /// The clock for what follows an outcome; where it need not be as it is after it, an older one,
     /// but for the horizon.
     #[inline]
-    fn clock_after(&mut self, is_needed: bool) -> Now {
+    pub(crate) fn clock_after(&mut self, is_needed: bool) -> Now {
         match is_needed {
             true => self.clock_again(),
             false => self.within_horizon(self.last_now),
@@ -518,7 +374,7 @@ impl ClientLock {
         self.last_now
     }
 
-    fn execute(&self, chain: &Chain, until_ns: u64) -> Outcome {
+    pub(crate) fn execute(&self, chain: &Chain, until_ns: u64) -> Outcome {
         let mut outcome = [Outcome::Unknown];
         let wait = match self.is_local {
             true => DATA_WAIT, // nothing is waited for

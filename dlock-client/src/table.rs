@@ -24,6 +24,7 @@ use dlock_core::session::Binding;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult};
 
 use crate::heartbeat::Pulse;
+use crate::neighbour::Neighbour;
 use crate::tasks::Tasks;
 
 /// Longest time an operation waits for another thread's operation on the same lock: that one
@@ -67,6 +68,10 @@ pub(crate) struct ClientLock {
     pub(crate) is_watched: bool,
     /// The server clock as it was last read, for operations that need no fresh reading.
     pub(crate) last_now: Now,
+    /// Its chains reach the words without the primary, over a network.
+    pub(crate) looks_over_network: bool,
+    /// The others on this host that wait for it.
+    pub(crate) neighbour: Neighbour,
 }
 
 impl ClientLock {
@@ -80,6 +85,8 @@ impl ClientLock {
         is_carried_by(&mut entry, &*exec);
         let last_now = Now::exact(ServerTime(0));
         let is_local = exec.reads_are_free();
+        let looks_over_network = looks_over_network(&*exec);
+        let neighbour = Neighbour::of(entry.desc());
         Self {
             id,
             entry,
@@ -94,6 +101,8 @@ impl ClientLock {
             index: 0,
             is_watched: false,
             last_now,
+            looks_over_network,
+            neighbour,
         }
     }
 
@@ -101,6 +110,7 @@ impl ClientLock {
     pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>, pulse: Arc<Pulse>) {
         is_carried_by(&mut self.entry, &*exec);
         self.is_local = exec.reads_are_free();
+        self.looks_over_network = looks_over_network(&*exec);
         self.exec = exec;
         self.pulse = pulse;
     }
@@ -110,6 +120,7 @@ impl ClientLock {
     /// verdict on the claim tells.
     pub(crate) fn refuse(&mut self, refuse: Arc<dyn Executor>) {
         self.is_local = refuse.reads_are_free();
+        self.looks_over_network = false;
         self.exec = refuse;
     }
 
@@ -144,10 +155,15 @@ impl ClientLock {
     }
 }
 
+/// Whether this executor's chains reach the words without the primary, over a network.
+fn looks_over_network(exec: &dyn Executor) -> bool {
+    exec.is_one_sided() && !exec.reads_are_free()
+}
+
 /// What the operations on a lock may do where this executor carries them out.
 fn is_carried_by(entry: &mut LockEntry, exec: &dyn Executor) {
     entry.may_try(exec.is_one_sided());
-    entry.notes_late(exec.is_one_sided() && !exec.reads_are_free());
+    entry.notes_late(looks_over_network(exec));
 }
 
 /// A place in the queue of those that wait for a guard of one lock.

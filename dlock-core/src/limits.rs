@@ -75,10 +75,15 @@ pub const TRIES_MAX: u16 = 1_024;
 pub const TRY_SAME_HOLD_NS_MAX: u64 = 10_000_000;
 /// Nanoseconds between two tries at most (400 µs).
 pub const TRY_PAUSE_NS_MAX: u64 = 400_000;
+/// Nanoseconds for which a hold is looked at all the time by who has lost the lock to nobody else
+/// (2 ms): longer than a hold of 1 ms that a timer ends late.
+pub const TRY_AT_ONCE_NS_MAX: u64 = 2_000_000;
+/// Tries without a pause between them, of an operation that finds one hold.
+pub const TRIES_AT_ONCE_MAX: u16 = 64;
 /// Nanoseconds between two tries up to which they are a quarter of the time that the hold has
 /// lasted (25 µs): above, they are a sixteenth for who has lost the lock to nobody else.
 pub const TRY_PAUSE_NS_SHORT: u64 = 25_000;
-/// The same of who has others before it in a fair lock's queue (4 ms).
+/// Nanoseconds between two tries at most of who has others before it in a fair lock's queue (4 ms).
 pub const FAR_PAUSE_NS_MAX: u64 = 4_000_000;
 /// Seconds of the longest lease that a waiter claims ahead of its turn: who stops for ever while it
 /// waits keeps the lock from others for so long at its turn, as any holder does.

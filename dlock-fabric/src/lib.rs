@@ -30,6 +30,7 @@ pub mod frames;
 pub mod handshake;
 mod inbox;
 pub mod memory;
+pub mod neighbours;
 pub mod net;
 mod owner_mutex;
 mod published;

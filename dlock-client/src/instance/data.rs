@@ -11,9 +11,10 @@ use dlock_core::status::Status;
 
 use super::{code, Instance};
 use crate::denied;
-use crate::execute::{perform, Limit};
+use crate::execute::Limit;
 use crate::failover::is_without_primary;
 use crate::late_notes::look_after;
+use crate::perform::perform;
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
 impl Instance {

@@ -23,6 +23,8 @@ mod confirm_tests;
 #[cfg(test)]
 mod late_tests;
 #[cfg(test)]
+mod neighbour_tests;
+#[cfg(test)]
 mod notes_tests;
 #[cfg(test)]
 mod tests;

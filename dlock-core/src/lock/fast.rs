@@ -4,11 +4,14 @@
 //!
 //! ```text
 //!   fast(op) ──▶ Some(cas) ─ the word was as expected ─▶ fast_done ─▶ result
+//!            │     ▲       ├ another holds it, first time ─▶ fast_again
+//!            │     └───────┼────────────────────────────────────┘
 //!            │             └ anything else ─▶ begin(op) with the same clock; its machine takes
 //!            │                                the outcome, as if it had asked for it
 //!            └─▶ None: begin(op)
 //! ```
-//! It decides exactly what the machine would; it only spares building one.
+//! It decides exactly what the machine would; it only spares building one. Of clients that want one
+//! lock again and again, most have it at the second try.
 
 use super::{EntryState, LockEntry, Op, OpResult, View};
 use crate::clock::Now;
@@ -30,11 +33,14 @@ pub struct FastCas {
     /// The end of the lease that it begins, seconds since 1970 (read-write locks have none:
     /// `u32::MAX`); `None`: it is a release.
     pub deadline_s: Option<u32>,
+    /// It was tried before, and lost against another's hold.
+    is_again: bool,
 }
 
 impl FastCas {
     /// No compare-and-swap: a place for one.
-    pub const NONE: Self = Self { addr: WordAddr::NONE, expect: 0, swap: 0, deadline_s: None };
+    pub const NONE: Self =
+        Self { addr: WordAddr::NONE, expect: 0, swap: 0, deadline_s: None, is_again: false };
 
     /// The word operation.
     #[inline]
@@ -85,7 +91,26 @@ impl LockEntry {
             }
             _ => return None,
         };
-        Some(FastCas { addr: self.w0(), expect, swap, deadline_s })
+        Some(FastCas { addr: self.w0(), expect, swap, deadline_s, is_again: false })
+    }
+
+    /// The word was not as `cas` expected, but `found`: the same once more, if the operation waits
+    /// and another holds the lock. `now`: later than the outcome, or at most
+    /// [`COARSE_NS_MAX`](crate::clock::COARSE_NS_MAX) earlier. The lease counts from where it did.
+    #[inline]
+    pub fn fast_again(&self, op: Op, cas: FastCas, found: u64, now: Now) -> Option<FastCas> {
+        let is_acquire = matches!(op, Op::Lock { .. }) && cas.deadline_s.is_some();
+        if !is_acquire || !self.may_try || cas.is_again || now.is_past_horizon() || found == 0 {
+            return None;
+        }
+        let is_for_arbiter = match self.lock_type {
+            LockType::Rw => RwWord::from_bits(found).waiters(),
+            _ => {
+                let word = AtomicWord::from_bits(found);
+                word.waiters() || now.maybe_expired(word.timeout())
+            }
+        };
+        (!is_for_arbiter).then_some(FastCas { is_again: true, ..cas })
     }
 
     /// The word was as `cas` expected: the operation is done. `begun` is the clock from before.
@@ -184,5 +209,72 @@ mod tests {
         e.state = EntryState::SharedLocked;
         assert_eq!(e.fast(Op::Unlock, now()), None, "a share is not in the word alone");
         assert_eq!(entry(LockType::Fair).fast(take, now()), None);
+    }
+
+    fn trying(lock_type: LockType) -> LockEntry {
+        let mut e = entry(lock_type);
+        e.may_try(true);
+        e
+    }
+
+    /// Another's hold of this lock, which runs until then.
+    fn others(lock_type: LockType, until_s: u32) -> u64 {
+        match lock_type {
+            LockType::Rw => RwWord::new().with_client(8).into_bits(),
+            _ => AtomicWord::new().with_client(8).with_timeout(until_s).into_bits(),
+        }
+    }
+
+    const LOCK: Op = Op::Lock { mode: Mode::Exclusive, expire_s: 5 };
+
+    /// What the machine would do, with no pause between.
+    #[test]
+    fn who_waits_and_finds_a_hold_tries_the_same_again_once() {
+        for lock_type in [LockType::Atomic, LockType::Rw] {
+            let found = others(lock_type, 2_000);
+            let (short, mut long) = (trying(lock_type), trying(lock_type));
+            let cas = short.fast(LOCK, now()).unwrap();
+            let Begin::Run(mut machine, step) = long.begin(LOCK, now()) else { panic!() };
+            assert_eq!(step, Step::Chain(Chain::one(cas.word_op())));
+            let mut values = Values::new();
+            values.push(found);
+            let step = machine.outcome(&mut long, Outcome::Done(values), now());
+            assert_eq!(step, Step::Again { pause_ns: 0, ahead: 0 });
+            let again = short.fast_again(LOCK, cas, found, now()).expect("another's hold");
+            let step = machine.paused(&mut long, now());
+            assert_eq!(step, Step::Chain(Chain::one(again.word_op())));
+            assert_eq!((again.word_op(), again.deadline_s), (cas.word_op(), cas.deadline_s));
+            assert_eq!(short.fast_again(LOCK, again, found, now()), None, "once");
+        }
+    }
+
+    #[test]
+    fn what_does_not_wait_or_is_for_the_arbiter_is_not_tried_again() {
+        let take = Op::TryLock { mode: Mode::Exclusive, expire_s: 5 };
+        for lock_type in [LockType::Atomic, LockType::Rw] {
+            let found = others(lock_type, 2_000);
+            let mut e = trying(lock_type);
+            let cas = e.fast(LOCK, now()).unwrap();
+            assert!(e.fast_again(LOCK, cas, found, now()).is_some());
+            assert_eq!(e.fast_again(take, cas, found, now()), None, "it does not wait");
+            assert_eq!(e.fast_again(LOCK, cas, 0, now()), None, "the lease was over when told");
+            let late = Now { horizon_ns: now().local_ns, ..now() };
+            assert_eq!(e.fast_again(LOCK, cas, found, late), None, "past the horizon");
+            let queued = match lock_type {
+                LockType::Rw => RwWord::from_bits(found).with_waiters(true).into_bits(),
+                _ => AtomicWord::from_bits(found).with_waiters(true).into_bits(),
+            };
+            assert_eq!(e.fast_again(LOCK, cas, queued, now()), None, "others are queued");
+            e.may_try(false);
+            assert_eq!(e.fast_again(LOCK, cas, found, now()), None, "the primary executes it");
+            e.may_try(true);
+            e.fast_done(cas, now());
+            let release = e.fast(Op::Unlock, now()).unwrap();
+            assert_eq!(e.fast_again(Op::Unlock, release, found, now()), None, "a release");
+        }
+        let e = trying(LockType::Atomic);
+        let cas = e.fast(LOCK, now()).unwrap();
+        let over = others(LockType::Atomic, 900);
+        assert_eq!(e.fast_again(LOCK, cas, over, now()), None, "it is over");
     }
 }

@@ -16,8 +16,8 @@ use super::{fair, LockEntry, Machine, Step};
 use crate::clock::Now;
 use crate::lane;
 use crate::limits::{
-    FAR_PAUSE_NS_MAX, TRIES_HOLDS_MAX, TRIES_MAX, TRY_PAUSE_NS_MAX, TRY_PAUSE_NS_SHORT,
-    TRY_SAME_HOLD_NS_MAX,
+    FAR_PAUSE_NS_MAX, TRIES_AT_ONCE_MAX, TRIES_HOLDS_MAX, TRIES_MAX, TRY_AT_ONCE_NS_MAX,
+    TRY_PAUSE_NS_MAX, TRY_PAUSE_NS_SHORT, TRY_SAME_HOLD_NS_MAX,
 };
 use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
@@ -41,15 +41,28 @@ pub(super) struct Tries {
 
 impl Tries {
     /// How long to pause: the longer the hold has lasted, the longer it may last. Who pauses for a
-    /// quarter of it is late by an eighth of it: that is for short holds, and for those who have
-    /// lost the lock to others meanwhile, and so are many.
+    /// quarter of it is late by an eighth of it: that is for those who have lost the lock to others
+    /// meanwhile, and so are many.
     fn pause_ns(&self) -> u64 {
-        let quarter_ns = self.held_ns / 4;
-        let pause_ns = match self.holds > 1 {
-            true => quarter_ns,
-            false => quarter_ns.min((self.held_ns / 16).max(TRY_PAUSE_NS_SHORT)),
-        };
-        pause_ns.min(TRY_PAUSE_NS_MAX)
+        match self.holds > 1 {
+            true => (self.held_ns / 4).min(TRY_PAUSE_NS_MAX),
+            false => self.of_one_hold_ns(),
+        }
+    }
+
+    /// Whether a hold is so short that it is looked at all the time. Where a look takes less time
+    /// than over a network, fewer of them do.
+    fn is_at_once(&self) -> bool {
+        self.held_ns < TRY_AT_ONCE_NS_MAX && self.lost < TRIES_AT_ONCE_MAX
+    }
+
+    /// How long to pause where the lock was lost to nobody else.
+    fn of_one_hold_ns(&self) -> u64 {
+        if self.is_at_once() {
+            return 0;
+        }
+        let late_ns = (self.held_ns / 16).max(TRY_PAUSE_NS_SHORT);
+        (self.held_ns / 4).min(late_ns).min(TRY_PAUSE_NS_MAX)
     }
 
     /// The word of a fair lock when the ticket was taken.
@@ -84,7 +97,10 @@ impl Tries {
             (self.found, self.since_ns) = (found, Some(now.local_ns));
         }
         self.held_ns = now.local_ns.saturating_sub(self.since_ns.unwrap_or(now.local_ns));
-        pace.before_turn_ns(ahead, self.held_ns)
+        match ahead <= 1 && self.is_at_once() {
+            true => 0,
+            false => pace.before_turn_ns(ahead, self.held_ns),
+        }
     }
 }
 

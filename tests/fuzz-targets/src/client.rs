@@ -107,6 +107,14 @@ impl World {
             false => self.outcome(tape, &[cas.word_op()]),
         };
         self.pass_time(tape);
+        let again = match outcome {
+            Outcome::Done(values) => self.entry.fast_again(op, cas, values[0], self.now),
+            _ => None,
+        };
+        let outcome = match again {
+            Some(again) => self.outcome(tape, &[again.word_op()]),
+            None => outcome,
+        };
         Operation::after_fast(&mut self.entry, op, outcome, begun, self.now, bounds)
     }
 

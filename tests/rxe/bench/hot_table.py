@@ -3,7 +3,7 @@
 import statistics
 import sys
 
-BASELINE = {'atomic': 'cas', 'rw': 'cas', 'shared': 'cas', 'fair': 'ticket'}
+BASELINE = {'atomic': 'cas', 'rw': 'cas', 'shared': 'cas', 'fair': 'ticket', 'apart': 'ticket'}
 
 
 def read(path):

@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::limits::{
-    TRIES_HOLDS_MAX, TRIES_MAX, TRY_PAUSE_NS_MAX, TRY_PAUSE_NS_SHORT, TRY_SAME_HOLD_NS_MAX,
+    TRIES_AT_ONCE_MAX, TRIES_HOLDS_MAX, TRIES_MAX, TRY_AT_ONCE_NS_MAX, TRY_PAUSE_NS_MAX,
+    TRY_PAUSE_NS_SHORT, TRY_SAME_HOLD_NS_MAX,
 };
 use crate::words::RwWord;
 
@@ -123,14 +124,44 @@ fn who_has_lost_the_lock_to_others_pauses_for_a_quarter_of_the_hold() {
     }
 }
 
+/// Tries that find this hold, so that it is no longer looked at all the time.
+fn tires(o: &mut Operation, e: &mut LockEntry, same: u64) {
+    for _ in 0..TRIES_AT_ONCE_MAX {
+        assert!(matches!(tries(o, e, same), Effect::Pause { .. }));
+        o.paused(e, at(1_000));
+    }
+}
+
+#[test]
+fn who_finds_the_same_hold_looks_all_the_time_at_first() {
+    let mut e = trying(LockType::Atomic);
+    let mut o = begin(&mut e, LOCK);
+    let same = hold(LockType::Atomic, 0);
+    let first = 1_000;
+    for n in 1..TRIES_AT_ONCE_MAX {
+        assert_eq!(pause_ns(tries(&mut o, &mut e, same)), 0, "{n}");
+        o.paused(&mut e, at(first + 500 * u64::from(n - 1)));
+    }
+    assert_ne!(pause_ns(tries(&mut o, &mut e, same)), 0, "often enough");
+
+    let mut o = begin(&mut e, LOCK);
+    assert_eq!(pause_ns(tries(&mut o, &mut e, same)), 0);
+    o.paused(&mut e, at(first));
+    assert_eq!(pause_ns(tries(&mut o, &mut e, same)), 0);
+    o.paused(&mut e, at(first + TRY_AT_ONCE_NS_MAX - 1));
+    assert_eq!(pause_ns(tries(&mut o, &mut e, same)), 0);
+    o.paused(&mut e, at(first + TRY_AT_ONCE_NS_MAX));
+    assert_ne!(pause_ns(tries(&mut o, &mut e, same)), 0, "long enough");
+}
+
 #[test]
 fn who_finds_the_same_hold_pauses_longer_and_longer_and_then_queues() {
     let mut e = trying(LockType::Atomic);
     let mut o = begin(&mut e, LOCK);
     let same = hold(LockType::Atomic, 0);
     let first = 1_000;
+    tires(&mut o, &mut e, same);
     for (ns, pause) in [
-        (first, 0),
         (first + 400, 100),
         (first + 4 * TRY_PAUSE_NS_SHORT, TRY_PAUSE_NS_SHORT),
         (first + 12 * TRY_PAUSE_NS_SHORT, TRY_PAUSE_NS_SHORT),

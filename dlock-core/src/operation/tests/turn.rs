@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::limits::{
-    FAIR_GRACE_S, FAR_PAUSE_NS_MAX, TRIES_MAX, TRY_PAUSE_NS_MAX, TRY_SAME_HOLD_NS_MAX,
+    FAIR_GRACE_S, FAR_PAUSE_NS_MAX, TRIES_AT_ONCE_MAX, TRIES_MAX, TRY_AT_ONCE_NS_MAX,
+    TRY_PAUSE_NS_MAX, TRY_SAME_HOLD_NS_MAX,
 };
 use crate::word_op::{Word, WordAddr};
 use crate::words::Ticket;
@@ -234,10 +235,17 @@ fn pause(pause_ns: u64, ahead: u16) -> Effect {
 fn who_is_next_looks_all_the_time_and_less_often_if_the_hold_lasts() {
     let (mut e, mut o) = queued(5); // at 1
     assert_eq!(pause_after(&mut e, &mut o, 1, 3), pause(0, 1));
-    assert_eq!(pause_after(&mut e, &mut o, 161, 3), pause(10, 1));
-    assert_eq!(pause_after(&mut e, &mut o, 16_001, 3), pause(1_000, 1));
+    assert_eq!(pause_after(&mut e, &mut o, TRY_AT_ONCE_NS_MAX, 3), pause(0, 1));
+    let long_ns = TRY_AT_ONCE_NS_MAX + 1;
+    assert_eq!(pause_after(&mut e, &mut o, long_ns, 3), pause(TRY_AT_ONCE_NS_MAX / 16, 1));
     let long_ns = 16 * TRY_PAUSE_NS_MAX + 16;
     assert_eq!(pause_after(&mut e, &mut o, long_ns, 3), pause(TRY_PAUSE_NS_MAX, 1));
+
+    let (mut e, mut o) = queued(5);
+    for _ in 0..TRIES_AT_ONCE_MAX / 2 {
+        assert_eq!(pause_after(&mut e, &mut o, 161, 3), pause(0, 1));
+    }
+    assert_eq!(pause_after(&mut e, &mut o, 161, 3), pause(10, 1), "it has looked often");
 }
 
 /// It must be awake when its turn comes.

@@ -9,7 +9,7 @@
 use dlock_core::clock::Now;
 use dlock_core::lock::{FastCas, Op, Step};
 use dlock_core::operation::{Bounds, First, Follows, Operation, Started};
-use dlock_core::word_op::Outcome;
+use dlock_core::word_op::{Chain, Outcome};
 use dlock_core::words::LedgerEntry;
 
 use super::plan::Fabric;
@@ -96,6 +96,17 @@ impl Sys {
             if let Some(result) = entry.fast_end(cas, as_of_now, || coarse) {
                 return self.finish(c, l, result);
             }
+        }
+        let again = match outcome {
+            Outcome::Done(values) => {
+                entry.fast_again(t.op, cas, values[0], as_of_now.at_local(coarse))
+            }
+            _ => None,
+        };
+        if let Some(again) = again {
+            let until_ns = bounds.chain_until_ns(begun.local_ns);
+            let doing = Doing::Fast { cas: again, begun, bounds };
+            return self.post(c, l, Chain::one(again.word_op()), until_ns, doing);
         }
         let started = Operation::after_fast(entry, t.op, outcome, begun, now, bounds);
         self.started(c, l, started);

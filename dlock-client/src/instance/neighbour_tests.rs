@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a client tells its neighbours, and when it relies on them: on an executor whose chains
+//! reach the words without the primary, over a network.
+
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlock_core::control::LockGrant;
+use dlock_core::ids::{Handle, Slot};
+use dlock_core::message::{LockType, Mode};
+use dlock_core::words::FairWord;
+use dlock_fabric::neighbours::{Neighbours, Place, Slept};
+
+use super::tests::instance_on;
+use super::*;
+use crate::fake::Fake;
+use crate::neighbour::Neighbour;
+use crate::pass::Pause;
+use crate::table::ClientLock;
+
+const X: Mode = Mode::Exclusive;
+const ID: LockId = LockId(1);
+/// Of the places of this process's tests.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A lock, and the place of its neighbours, which no other test has; `None`: this system has none.
+fn lock_of(lock_type: LockType, one_sided: bool) -> Option<(Instance, Arc<Fake>, &'static Place)> {
+    let Some(neighbours) = Neighbours::own() else {
+        eprintln!("SKIP: no System V shared memory here");
+        return None;
+    };
+    let fake = Fake::new();
+    fake.one_sided.store(one_sided, SeqCst);
+    let (instance, fake) = instance_on(fake, &[lock_type]);
+    let slot = Slot((std::process::id() + NEXT.fetch_add(7, SeqCst)) % 4_000);
+    let grant = LockGrant { lock: ID, handle: Handle(0), slot, word: 0, already: false };
+    held(&instance, |held| {
+        held.entry.rebind(&grant, 0);
+        held.neighbour = Neighbour::marked(std::process::id() as u16);
+    });
+    Some((instance, fake, neighbours.place(slot.0)))
+}
+
+fn held<T>(instance: &Instance, f: impl FnOnce(&mut ClientLock) -> T) -> T {
+    let mut guard = instance.table.lock_slot(0).lock_until(Instant::now).expect("it is free");
+    f(guard.as_mut().expect("it has the lock"))
+}
+
+fn succeeds(result: OpResult) {
+    assert_eq!(result.status, Status::Success);
+}
+
+/// So many take a ticket.
+fn queue(instance: &Instance, fake: &Fake, exclusive: u64) {
+    let index = held(instance, |held| held.entry.slot().0 * 4);
+    *fake.words.lock().get_mut(&index).expect("it was used") +=
+        exclusive * FairWord::TAKE_EXCLUSIVE;
+}
+
+/// Whether the turn of this ticket was announced.
+fn is_announced(place: &Place, tx: u16) -> bool {
+    place.serves(std::process::id() as u16, tx.wrapping_add(1))
+}
+
+#[test]
+fn a_release_is_told_where_others_wait_for_the_lock() {
+    let Some((instance, fake, place)) = lock_of(LockType::Fair, true) else { return };
+    succeeds(instance.lock(ID, X, 30));
+    succeeds(instance.unlock(ID));
+    assert!(!is_announced(place, 1), "nobody waits");
+    succeeds(instance.lock(ID, X, 30));
+    queue(&instance, &fake, 1);
+    succeeds(instance.unlock(ID));
+    assert!(is_announced(place, 2));
+}
+
+#[test]
+fn where_the_primary_or_shared_memory_executes_the_chains_nobody_is_told() {
+    let Some((instance, fake, place)) = lock_of(LockType::Fair, false) else { return };
+    succeeds(instance.lock(ID, X, 30));
+    queue(&instance, &fake, 1);
+    assert!(held(&instance, |held| held.ticket_to_tell().is_none()));
+    let _ = instance.unlock(ID);
+    assert!(!is_announced(place, 1));
+}
+
+#[test]
+fn only_a_far_waiter_whose_turns_were_announced_sleeps() {
+    let Some((instance, fake, place)) = lock_of(LockType::Fair, true) else { return };
+    for turn in 0..4_u16 {
+        succeeds(instance.lock(ID, X, 30));
+        held(&instance, |held| assert!(held.bed(2).is_none(), "turn {turn}"));
+        queue(&instance, &fake, 1);
+        place.serves(std::process::id() as u16, 2 * turn); // a neighbour has told of this turn
+        succeeds(instance.unlock(ID));
+        // who waited has its turn, too
+        let index = held(&instance, |held| held.entry.slot().0 * 4);
+        let mut words = fake.words.lock();
+        let word = words.get_mut(&index).unwrap();
+        *word = FairWord::from_bits(*word).exclusive_done().into_bits();
+        drop(words);
+        if turn == 2 {
+            break;
+        }
+    }
+    for _ in 0..2 {
+        succeeds(instance.lock(ID, X, 30)); // the last one is two after the one that is announced
+        succeeds(instance.unlock(ID));
+    }
+    succeeds(instance.lock(ID, X, 30));
+    let bed = held(&instance, |held| {
+        assert!(held.bed(0).is_none() && held.bed(1).is_none(), "it is next");
+        held.bed(2).expect("it was told three times")
+    });
+    let pause = Pause { time: Duration::ZERO, ahead: 2 };
+    assert_eq!(bed.pass(pause, Instant::now()), Slept::Late, "nobody ends it");
+    held(&instance, |held| {
+        held.has_slept(Slept::Told);
+        assert!(held.bed(2).is_some());
+        held.has_slept(Slept::Late);
+        assert!(held.bed(2).is_none(), "it looks by itself");
+    });
+}
