@@ -10,7 +10,8 @@
 //!   ask      Poll{ticket} ─▶ Granted · Queued · Denied (place lost)
 //!   extend   [Ledger(Held, later), Read] while surely unexpired, else Extend
 //!   release  Cas(nx+1) or [Ledger(Leaving), Cas(ns+1)] if nobody is behind and the lease surely
-//!            runs; handed on to the next exclusive ticket ([`turn`]); else Release{ticket}
+//!            runs; handed on to the next exclusive ticket ([`turn`]), also where one is likely to
+//!            have come; else Release{ticket}
 //!   give up  Ledger(GivenUp), Abandon{ticket}; the next ticket comes from the arbiter
 //! ```
 //! A ticket that no ledger names at the head of the queue is skipped by the arbiter: at once if no
@@ -184,7 +185,7 @@ fn release(m: &mut Machine, e: &mut LockEntry, mode: Mode, now: Now) -> Step {
     if !is_at_its_turn || !is_handed_on || is_late || m.rounds >= CAS_ROUNDS_MAX {
         return m.ask(Request::Release { handle: e.handle, mode, ticket: Some(e.ticket) });
     }
-    if !nobody_behind {
+    if !nobody_behind || turn::is_followed(e, mode) {
         return turn::hand_over(m, e, word);
     }
     m.phase = Phase::Try;
@@ -396,6 +397,9 @@ fn extended(m: &mut Machine, e: &mut LockEntry, word: u64, deadline_s: u32, mode
 fn released_or(m: &mut Machine, e: &mut LockEntry, old: Option<u64>, now: Now) -> Step {
     let Some(old) = old else { return m.lose_track(e) };
     let mode = held_mode(e);
+    if mode == Mode::Exclusive {
+        e.pace.followed(old != e.word);
+    }
     if old == e.word {
         e.word = done(FairWord::from_bits(old), mode).into_bits();
         return released(e, mode, now);

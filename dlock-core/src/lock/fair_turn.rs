@@ -133,6 +133,12 @@ pub(super) fn may_hand_over(e: &LockEntry, mode: Mode) -> bool {
     mode == Mode::Exclusive && e.may_try
 }
 
+/// Whether a release with nobody behind it is made as if somebody were: when this client released
+/// the lock last, others had come that it did not know of, and one round trip more was needed.
+pub(super) fn is_followed(e: &LockEntry, mode: Mode) -> bool {
+    e.pace.is_followed() && may_hand_over(e, mode)
+}
+
 /// The holder of `word` hands the lock on. Of the tickets that were taken since it is in time for
 /// one: whoever has released the lock before takes the next.
 pub(super) fn hand_over(m: &mut Machine, e: &LockEntry, word: FairWord) -> Step {
@@ -156,6 +162,9 @@ pub(super) fn handed_over(m: &mut Machine, e: &mut LockEntry, values: Values, no
         (_, true) => more,
         _ => return super::released_otherwise(m, e, second, now),
     };
+    if word.open_exclusive() == 1 {
+        e.pace.followed(first != e.word);
+    }
     e.word = before.exclusive_done().into_bits();
     let is_told = told == 0 || planted::is(Bug::NoFairWake);
     match released(e, Mode::Exclusive, now) {

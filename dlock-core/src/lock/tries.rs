@@ -104,11 +104,13 @@ impl Tries {
     }
 }
 
-/// What has been seen of a fair lock lately, nanoseconds; 0: nothing.
+/// What has been seen of a fair lock lately: nanoseconds; 0, false: nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Pace {
     /// A turn.
     turn_ns: u64,
+    /// At the last release with nobody known to be behind it somebody was.
+    followed: bool,
 }
 
 /// What of the word changes with the turns.
@@ -128,6 +130,15 @@ impl Pace {
     /// Who paused while others had their turns has come too late for its own: the others wait.
     fn overslept(&mut self) {
         self.turn_ns -= self.turn_ns / 4;
+    }
+
+    /// Nobody was known to be behind a release: was there?
+    pub(super) fn followed(&mut self, was: bool) {
+        self.followed = was;
+    }
+
+    pub(super) fn is_followed(self) -> bool {
+        self.followed
     }
 
     /// How long not to look, with so many turns before one's own, of which the first has lasted

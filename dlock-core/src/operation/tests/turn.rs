@@ -336,3 +336,60 @@ fn only_a_surely_running_lease_of_a_one_sided_client_is_handed_on() {
     e.may_try(false);
     assert!(!asks(&mut e, 4), "nobody is behind it");
 }
+
+/// Gets the free lock at `ns`: its ticket is the last one that was taken.
+fn gets(e: &mut LockEntry, ns: u64) {
+    let mut o = begin_at(e, Op::Lock { mode: X, expire_s: 5 }, ns);
+    let old = match posted(o.next(e)).len() {
+        1 => vec![word(4, 4)],
+        _ => vec![0, word(4, 4)],
+    };
+    o.outcome(e, values(&old), at(ns + 1));
+    finish(&mut o, e, ns + 1);
+}
+
+/// To its end, with the clock at `ns`.
+fn finish(o: &mut Operation, e: &mut LockEntry, ns: u64) {
+    loop {
+        match o.next(e) {
+            Effect::Done(result) => return assert_eq!(result.status, Status::Success),
+            Effect::ReadClock => o.clock(at(ns)),
+            _ => {}
+        }
+    }
+}
+
+fn begin_at(e: &mut LockEntry, op: Op, ns: u64) -> Operation {
+    match Operation::begin(e, op, at(ns), bounds()) {
+        Started::Running(o) => o,
+        Started::Done(result) => panic!("it is decided: {result:?}"),
+    }
+}
+
+#[test]
+fn who_was_followed_unknown_at_its_last_release_releases_as_if_it_were_again() {
+    let mut e = entry(LockType::Fair);
+    e.may_try(true);
+    let (free, last, more) = (word(5, 5), word(4, 5), word(4, 6));
+    // the verbs of the release, and what they find
+    let scenes: [(usize, &[u64]); 5] = [
+        (1, &[last]),
+        (1, &[more]),          // another has come
+        (3, &[more, more, 0]), // and once more
+        (3, &[last, free, 0]), // not this time
+        (1, &[last]),
+    ];
+    for (n, (verbs, found)) in scenes.into_iter().enumerate() {
+        let ns = 10 * n as u64 + 1;
+        gets(&mut e, ns);
+        let (mut o, posted_now) = releases(&mut e);
+        assert_eq!(posted_now.len(), verbs, "release {n}");
+        o.outcome(&mut e, values(found), at(ns + 2));
+        if found == [more] {
+            assert_eq!(posted(o.next(&mut e)).len(), 3, "handed on");
+            o.outcome(&mut e, values(&[more, word(5, 6), 0]), at(ns + 3));
+        }
+        finish(&mut o, &mut e, ns + 4);
+        assert_eq!(e.state(), EntryState::Unlocked, "release {n}");
+    }
+}
