@@ -13,7 +13,7 @@
 use std::time::Instant;
 
 use dlock_core::control::LockDesc;
-use dlock_core::ids::Slot;
+use dlock_core::ids::{Epoch, LockId, Slot};
 use dlock_core::lock::{OpResult, View};
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
@@ -35,8 +35,8 @@ const OVERSLEPT: u8 = 4;
 /// What a client knows of its neighbours at one lock.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
-    /// Tells the lock from others in the same place.
-    mark: u16,
+    /// Of the lock's name.
+    hash: u32,
     trust: u8,
 }
 
@@ -54,12 +54,15 @@ impl Neighbour {
         let hash = desc.name.iter().fold(0x811c_9dc5_u32, |hash, &byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
         });
-        Self { mark: (hash >> 16 ^ hash) as u16, trust: 0 }
+        Self { hash, trust: 0 }
     }
 
-    #[cfg(test)]
-    pub(crate) fn marked(mark: u16) -> Self {
-        Self { mark, trust: 0 }
+    /// Tells the lock from others in the same place: those of another primary, and those that had
+    /// its name before.
+    fn mark(&self, lock: LockId, epoch: Epoch) -> u16 {
+        let number = u64::from(lock.0.unsigned_abs()) ^ epoch.0.rotate_left(32);
+        let mixed = (number ^ u64::from(self.hash)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed >> 48) as u16
     }
 
     /// Whether the turn that has ended was announced.
@@ -84,7 +87,7 @@ impl ClientLock {
             return; // nobody waits, or the turn is not the next ticket's
         }
         if let Some(place) = Neighbour::place(self.entry.slot()) {
-            let was_told = place.serves(self.neighbour.mark, next);
+            let was_told = place.serves(self.mark(), next);
             self.neighbour.counts(was_told);
         }
     }
@@ -97,6 +100,10 @@ impl ClientLock {
         self.entry.ticket().filter(|_| is_told)
     }
 
+    pub(crate) fn mark(&self) -> u16 {
+        self.neighbour.mark(self.entry.lock(), self.binding.epoch())
+    }
+
     /// Where this client may sleep, with so many turns of others before its own.
     pub(crate) fn bed(&self, ahead: u16) -> Option<Bed> {
         if ahead <= 1 || self.neighbour.trust < TRUST {
@@ -104,7 +111,7 @@ impl ClientLock {
         }
         let tx = self.ticket_to_tell()?.tx;
         let place = Neighbour::place(self.entry.slot())?;
-        Some(Bed { place, mark: self.neighbour.mark, tx })
+        Some(Bed { place, mark: self.mark(), tx })
     }
 
     /// It has slept; what its neighbours have told it is what it goes by the next time.
@@ -134,10 +141,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_mark_is_of_a_name_a_lock_and_a_primary() {
+        let desc = LockDesc { name: b"a".to_vec(), lock_type: LockType::Fair, lease_s: 0 };
+        let other = Neighbour::of(&LockDesc { name: b"b".to_vec(), ..desc.clone() });
+        let (lock, epoch) = (LockId(5), Epoch(1 << 40));
+        let mark = Neighbour::of(&desc).mark(lock, epoch);
+        assert_eq!(mark, Neighbour::of(&desc).mark(lock, epoch));
+        assert_ne!(mark, other.mark(lock, epoch));
+        assert_ne!(mark, Neighbour::of(&desc).mark(LockId(6), epoch));
+        assert_ne!(mark, Neighbour::of(&desc).mark(lock, Epoch(1 + (1 << 40))));
+    }
+
+    #[test]
     fn only_who_was_told_lately_relies_on_it() {
         let desc = LockDesc { name: b"a".to_vec(), lock_type: LockType::Fair, lease_s: 0 };
         let mut neighbour = Neighbour::of(&desc);
-        assert_ne!(neighbour.mark, Neighbour::of(&LockDesc { name: b"b".to_vec(), ..desc }).mark);
         for n in 1..=20 {
             neighbour.counts(true);
             assert_eq!(neighbour.trust >= TRUST, n >= 3);

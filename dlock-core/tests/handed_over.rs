@@ -5,6 +5,8 @@
 mod lock;
 
 use dlock_core::arbiter::Sent;
+use dlock_core::clock::NS;
+use dlock_core::limits::LOOK_S;
 use dlock_core::message::{LockType, Request, WaitNumber};
 use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
 use lock::{id, is_denied, is_done, is_granted, World, HANDLE, RESOLVE, WAKE, X};
@@ -42,6 +44,15 @@ fn each_in_the_queue_is_the_next_owner_and_the_bit_goes_with_the_last() {
     assert_eq!(w.memory.word, owned_by(3).into_bits());
     assert!(!is_granted(&releases(&mut w, 3), 1));
     assert_eq!(w.memory.word, 0);
+}
+
+/// Whoever frees it may be gone before it says so.
+#[test]
+fn the_next_in_the_queue_has_it_within_a_second_though_nobody_says_that_it_is_free() {
+    let mut w = waited_for([2, 3], 3);
+    assert!(is_granted(&releases(&mut w, 1), 2));
+    w.memory.word = RwWord::new().with_waiters(true).into_bits();
+    assert!(is_granted(&w.pass(u64::from(LOOK_S) * NS), 3));
 }
 
 #[test]

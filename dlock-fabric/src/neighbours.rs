@@ -3,7 +3,7 @@
 //! so that those far behind in a queue sleep instead of looking at a word over the network.
 //!
 //! ```text
-//!   holder   releases by verbs ─▶ Place::serves(next) ── futex ─▶ who is next, if it sleeps
+//!   holder   releases by verbs ─▶ Place::serves ── futex ─▶ whose turn it is, and who is next
 //!   waiter   far behind ─▶ Place::sleep ─ wakes who is next ─ sleeps ─▶ next, or late ─▶ looks
 //! ```
 //! All of it is hints. Nobody has a lock because of them: who is woken looks at the word, and who
@@ -24,7 +24,7 @@ pub const NEIGHBOURS_VARIABLE: &str = "DLOCK_NEIGHBOURS";
 pub const SLEEP_MAX: Duration = Duration::from_millis(8);
 
 const PLACES: usize = 4_096;
-/// "dlk" and the version of [`Place`], in the bits above those of the user.
+/// The key of user 0's segment: "dlk", and the version of [`Place`].
 const KEY: u32 = 0x646c_6b31;
 /// The lowest bit of a mark: a place that nobody has written to is zero.
 const WRITTEN: u16 = 1;
@@ -66,14 +66,21 @@ impl Neighbours {
     /// Those of this process, if there is such memory.
     pub fn own() -> Option<&'static Self> {
         static OWN: OnceLock<Option<Neighbours>> = OnceLock::new();
-        let is_off = || std::env::var_os(NEIGHBOURS_VARIABLE).is_some_and(|value| value == "off");
+        OWN.get_or_init(Self::of_user).as_ref()
+    }
+
+    fn of_user() -> Option<Self> {
+        if std::env::var_os(NEIGHBOURS_VARIABLE).is_some_and(|value| value == "off") {
+            return None;
+        }
         // SAFETY: no arguments.
-        let user = unsafe { libc::geteuid() };
-        OWN.get_or_init(|| if is_off() { None } else { Self::attach(KEY ^ user.rotate_left(8)) })
-            .as_ref()
+        Self::attach(key_of(unsafe { libc::geteuid() }))
     }
 
     fn attach(key: u32) -> Option<Self> {
+        if signed(key) == libc::IPC_PRIVATE {
+            return None; // a segment of each process
+        }
         let size = PLACES * size_of::<Place>();
         // SAFETY: no memory is passed.
         let id = unsafe { libc::shmget(signed(key), size, libc::IPC_CREAT | 0o600) };
@@ -97,6 +104,11 @@ impl Neighbours {
     }
 }
 
+/// Each user has a key of its own.
+fn key_of(user: libc::uid_t) -> u32 {
+    KEY.wrapping_add(user)
+}
+
 fn signed(key: u32) -> libc::key_t {
     libc::key_t::from_ne_bytes(key.to_ne_bytes())
 }
@@ -115,9 +127,9 @@ fn is_own(id: libc::c_int, size: usize) -> bool {
 }
 
 impl Place {
-    /// The lock of this mark was released: the ticket of this number has its turn. Its owner is
-    /// woken if it sleeps. Whether one of the [`TOLD_MAX`] before it was announced in the same way:
-    /// the last one may be late.
+    /// The lock of this mark was released: the ticket of this number has its turn. Its owner and
+    /// who is next are woken if they sleep. Whether one of the [`TOLD_MAX`] before it was announced
+    /// in the same way: the last one may be late.
     pub fn serves(&self, mark: u16, tx: u16) -> bool {
         let now = value(mark, tx);
         let before = self.served.swap(now, Ordering::SeqCst);
@@ -128,6 +140,7 @@ impl Place {
             let _ = self.served.compare_exchange(now, before, Ordering::SeqCst, Ordering::Relaxed);
         }
         self.wake(tx);
+        self.wake(tx.wrapping_add(1));
         is_told
     }
 
@@ -135,7 +148,10 @@ impl Place {
     /// thinks that it is; at most for so long, nor longer than [`SLEEP_MAX`]. `nx` has its turn as
     /// far as the caller knows; who is next after that is woken.
     pub fn sleep(&self, mark: u16, tx: u16, nx: u16, time: Duration) -> Slept {
-        let end = Instant::now() + time.min(SLEEP_MAX);
+        self.sleep_until(mark, tx, nx, Instant::now() + time.min(SLEEP_MAX))
+    }
+
+    fn sleep_until(&self, mark: u16, tx: u16, nx: u16, end: Instant) -> Slept {
         let (mut known, mut has_slept) = (nx, false);
         loop {
             let served = self.served.load(Ordering::SeqCst);
@@ -187,8 +203,9 @@ fn wait(word: &AtomicU32, value: u32, bits: u32, time: Duration) -> bool {
     let mut end: libc::timespec = unsafe { std::mem::zeroed() };
     // SAFETY: `end` is a local.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut end) };
-    let ns = end.tv_nsec + i64::from(time.min(SLEEP_MAX).subsec_nanos());
-    end.tv_sec += ns / 1_000_000_000;
+    let ns = end.tv_nsec + i64::from(time.subsec_nanos());
+    let seconds = libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX);
+    end.tv_sec = end.tv_sec.saturating_add(seconds).saturating_add(ns / 1_000_000_000);
     end.tv_nsec = ns % 1_000_000_000;
     // SAFETY: the word is mapped, and `end` is a local.
     let rc = unsafe {
@@ -228,9 +245,9 @@ mod tests {
         sleep(Duration::from_millis(1)); // it has set its bit, and now sleeps
     }
 
-    /// Sleeps again and again, until it is woken.
+    /// Sleeps until it is woken.
     fn sleeps(place: &Place, tx: u16, nx: u16) {
-        while place.sleep(MARK, tx, nx, LONG) != Slept::Told {}
+        assert_eq!(place.sleep_until(MARK, tx, nx, Instant::now() + LONG), Slept::Told);
     }
 
     #[test]
@@ -241,6 +258,8 @@ mod tests {
         assert!(!place.serves(MARK, 4));
         assert_eq!(place.sleep(MARK, 5, 1, LONG), Slept::No, "it was told");
         assert_eq!(place.sleep(MARK, 6, 1, Duration::from_micros(10)), Slept::Late, "not it");
+        place.serves(MARK, 2_000);
+        assert_eq!(place.sleep(MARK, 9, 8, LONG), Slept::No, "what it knows itself is newer");
     }
 
     #[test]
@@ -281,8 +300,9 @@ mod tests {
         scope(|threads| {
             let far = threads.spawn(|| place.sleep(MARK, 9, 4, LONG));
             until_asleep(&place, bit(9));
+            place.asleep.fetch_or(bit(5), Ordering::SeqCst); // it wakes this one alone
             place.serves(MARK, 5);
-            place.serves(!MARK, 8); // of another lock
+            place.serves(!MARK, 7); // of another lock
             assert_eq!(far.join().unwrap(), Slept::Late);
         });
     }
@@ -302,6 +322,8 @@ mod tests {
         assert!(place.serves(MARK, 0xFFFF));
         assert!(place.serves(MARK, 0));
         assert!(!place.serves(MARK, 0xFFFF), "late");
+        assert_eq!(marked(place.served.load(Ordering::SeqCst), MARK), Some(0));
+        assert!(!place.serves(MARK, 0), "the same once more");
         assert!(place.serves(MARK, 1));
         assert!(place.serves(MARK, 1 + TOLD_MAX));
         assert!(!place.serves(MARK, 2 + 2 * TOLD_MAX), "some of clients elsewhere");
@@ -334,6 +356,14 @@ mod tests {
                 libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
             }
         }
+    }
+
+    #[test]
+    fn no_user_has_a_segment_for_each_process() {
+        let user = KEY.wrapping_neg();
+        assert_eq!(signed(key_of(user)), libc::IPC_PRIVATE);
+        assert!(Neighbours::attach(key_of(user)).is_none());
+        assert_ne!(key_of(0), key_of(1));
     }
 
     #[test]

@@ -29,6 +29,8 @@ mod notes_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tries_tests;
+#[cfg(test)]
 mod waits_tests;
 
 use std::collections::HashMap;

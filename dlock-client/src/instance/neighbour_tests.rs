@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::control::LockGrant;
-use dlock_core::ids::{Handle, Slot};
+use dlock_core::ids::{Epoch, Handle, Slot};
 use dlock_core::message::{LockType, Mode};
+use dlock_core::session::Binding;
 use dlock_core::words::FairWord;
 use dlock_fabric::neighbours::{Neighbours, Place, Slept};
 
 use super::tests::instance_on;
 use super::*;
 use crate::fake::Fake;
-use crate::neighbour::Neighbour;
+use crate::heartbeat::Pulse;
 use crate::pass::Pause;
 use crate::table::ClientLock;
 
@@ -37,7 +38,7 @@ fn lock_of(lock_type: LockType, one_sided: bool) -> Option<(Instance, Arc<Fake>,
     let grant = LockGrant { lock: ID, handle: Handle(0), slot, word: 0, already: false };
     held(&instance, |held| {
         held.entry.rebind(&grant, 0);
-        held.neighbour = Neighbour::marked(std::process::id() as u16);
+        held.binding = Binding::new(Epoch(std::process::id().into()));
     });
     Some((instance, fake, neighbours.place(slot.0)))
 }
@@ -59,8 +60,8 @@ fn queue(instance: &Instance, fake: &Fake, exclusive: u64) {
 }
 
 /// Whether the turn of this ticket was announced.
-fn is_announced(place: &Place, tx: u16) -> bool {
-    place.serves(std::process::id() as u16, tx.wrapping_add(1))
+fn is_announced(instance: &Instance, place: &Place, tx: u16) -> bool {
+    place.serves(held(instance, |held| held.mark()), tx.wrapping_add(1))
 }
 
 #[test]
@@ -68,11 +69,11 @@ fn a_release_is_told_where_others_wait_for_the_lock() {
     let Some((instance, fake, place)) = lock_of(LockType::Fair, true) else { return };
     succeeds(instance.lock(ID, X, 30));
     succeeds(instance.unlock(ID));
-    assert!(!is_announced(place, 1), "nobody waits");
+    assert!(!is_announced(&instance, place, 1), "nobody waits");
     succeeds(instance.lock(ID, X, 30));
     queue(&instance, &fake, 1);
     succeeds(instance.unlock(ID));
-    assert!(is_announced(place, 2));
+    assert!(is_announced(&instance, place, 2));
 }
 
 #[test]
@@ -82,7 +83,23 @@ fn where_the_primary_or_shared_memory_executes_the_chains_nobody_is_told() {
     queue(&instance, &fake, 1);
     assert!(held(&instance, |held| held.ticket_to_tell().is_none()));
     let _ = instance.unlock(ID);
-    assert!(!is_announced(place, 1));
+    assert!(!is_announced(&instance, place, 1));
+}
+
+#[test]
+fn a_client_tells_nothing_while_its_primary_is_gone_or_executes_its_chains() {
+    let Some((instance, fake, _)) = lock_of(LockType::Fair, true) else { return };
+    succeeds(instance.lock(ID, X, 30));
+    held(&instance, |held| {
+        assert!(held.ticket_to_tell().is_some());
+        held.refuse(Arc::new(dlock_fabric::Refuse));
+        assert!(held.ticket_to_tell().is_none());
+        held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0)));
+        assert!(held.ticket_to_tell().is_some());
+        fake.one_sided.store(false, SeqCst);
+        held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0)));
+        assert!(held.ticket_to_tell().is_none());
+    });
 }
 
 #[test]
@@ -92,7 +109,8 @@ fn only_a_far_waiter_whose_turns_were_announced_sleeps() {
         succeeds(instance.lock(ID, X, 30));
         held(&instance, |held| assert!(held.bed(2).is_none(), "turn {turn}"));
         queue(&instance, &fake, 1);
-        place.serves(std::process::id() as u16, 2 * turn); // a neighbour has told of this turn
+        // a neighbour has told of this turn
+        place.serves(held(&instance, |held| held.mark()), 2 * turn);
         succeeds(instance.unlock(ID));
         // who waited has its turn, too
         let index = held(&instance, |held| held.entry.slot().0 * 4);

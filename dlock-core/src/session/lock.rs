@@ -32,6 +32,11 @@ impl Binding {
         self.epoch == epoch
     }
 
+    /// The incarnation of the primary that it is at.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
     /// A session with this incarnation replaces the one before, whose clock read `clock`. Whether
     /// the lock stays where it is; where not, it refuses every operation until it is claimed.
     pub fn moves_to(&mut self, epoch: Epoch, clock: Now) -> bool {
