@@ -128,8 +128,8 @@ fn is_own(id: libc::c_int, size: usize) -> bool {
 
 impl Place {
     /// The lock of this mark was released: the ticket of this number has its turn. Its owner and
-    /// who is next are woken if they sleep. Whether one of the [`TOLD_MAX`] before it was announced
-    /// in the same way: the last one may be late.
+    /// who is next are woken if they sleep. Whether one of the last turns before it was announced
+    /// in the same way: the very last may be late.
     pub fn serves(&self, mark: u16, tx: u16) -> bool {
         let now = value(mark, tx);
         let before = self.served.swap(now, Ordering::SeqCst);

@@ -108,7 +108,10 @@ impl World {
         };
         self.pass_time(tape);
         let again = match outcome {
-            Outcome::Done(values) => self.entry.fast_again(op, cas, values[0], self.now),
+            Outcome::Done(values) => {
+                let found = values.as_slice().first();
+                found.and_then(|&found| self.entry.fast_again(op, cas, found, self.now))
+            }
             _ => None,
         };
         let outcome = match again {
