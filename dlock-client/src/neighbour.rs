@@ -8,8 +8,10 @@
 //!                                       └ none ──▶ pass::pass: looks now and then
 //! ```
 //! Only a client whose turns were announced lately sleeps: those before it in the queue are its
-//! neighbours then. One whose sleep nobody ends looks by itself from then on.
+//! neighbours then. A client that no neighbour has woken from its sleep looks at the word from time
+//! to time again, until its turns are announced.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
 use dlock_core::control::LockDesc;
@@ -29,14 +31,16 @@ const TRUST: u8 = 3;
 const TRUST_MAX: u8 = 8;
 /// What an unannounced turn takes off.
 const MISSED: u8 = 2;
-/// What a sleep that nobody has ended takes off: all may have waited for it.
+/// What is taken off for a sleep that lasted until its time was over: the whole queue may have
+/// waited for this client.
 const OVERSLEPT: u8 = 4;
 
 /// What a client knows of its neighbours at one lock.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
-    /// Of the lock's name.
-    hash: u32,
+    /// Of the lock's name. Programs that were built with different versions of the standard library
+    /// may hash differently: then they do not understand each other's hints.
+    name: DefaultHasher,
     trust: u8,
 }
 
@@ -50,19 +54,17 @@ pub(crate) struct Bed {
 
 impl Neighbour {
     pub(crate) fn of(desc: &LockDesc) -> Self {
-        // FNV-1a
-        let hash = desc.name.iter().fold(0x811c_9dc5_u32, |hash, &byte| {
-            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-        });
-        Self { hash, trust: 0 }
+        let mut name = DefaultHasher::new();
+        desc.name.hash(&mut name);
+        Self { name, trust: 0 }
     }
 
     /// Tells the lock from others in the same place: those of another primary, and those that had
     /// its name before.
     fn mark(&self, lock: LockId, epoch: Epoch) -> u16 {
-        let number = u64::from(lock.0.unsigned_abs()) ^ epoch.0.rotate_left(32);
-        let mixed = (number ^ u64::from(self.hash)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        (mixed >> 48) as u16
+        let mut mark = self.name.clone();
+        (lock.0, epoch.0).hash(&mut mark);
+        mark.finish() as u16
     }
 
     /// Whether the turn that has ended was announced.
@@ -84,7 +86,7 @@ impl ClientLock {
         let Some(View::Fair { nx, mx, .. }) = result.view else { return };
         let next = ticket.tx.wrapping_add(1);
         if result.status != Status::Success || nx != next || mx == next {
-            return; // nobody waits, or the turn is not the next ticket's
+            return; // the queue is empty, or the arbiter has given the turn to a later ticket
         }
         if let Some(place) = Neighbour::place(self.entry.slot()) {
             let was_told = place.serves(self.mark(), next);
@@ -96,7 +98,8 @@ impl ClientLock {
     /// over a network without the primary.
     #[inline]
     pub(crate) fn ticket_to_tell(&self) -> Option<Ticket> {
-        let is_told = self.entry.lock_type() == LockType::Fair && self.looks_over_network;
+        let is_fair = self.entry.lock_type() == LockType::Fair;
+        let is_told = is_fair && !self.is_local && self.exec.is_one_sided();
         self.entry.ticket().filter(|_| is_told)
     }
 

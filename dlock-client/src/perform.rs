@@ -34,20 +34,13 @@ pub(crate) fn perform(
         let now = held.clock_of_bounds(op, now);
         return at_once(lock_slot, guard, op, now, limit.bounds(now.local_ns));
     };
-    let until_ns = now.local_ns + DATA_WAIT_NS;
-    let mut single = held.exec.execute_one(&cas.word_op(), until_ns);
-    if let Some(again) = fast_again(held, op, cas, single, now) {
-        single = held.exec.execute_one(&again.word_op(), until_ns);
-    }
-    if single == Single::Done(cas.expect) {
-        let begun = held.within_horizon(now); // as it is by now
-        let ClientLock { entry, exec, .. } = held;
-        if let Some(result) = entry.fast_end(cas, begun, || exec.local_coarse_ns(now.local_ns)) {
-            return result;
+    match fast(held, op, cas, now, now.local_ns + DATA_WAIT_NS) {
+        Ok(result) => result,
+        Err(single) => {
+            let begun = held.clock_of_bounds(op, now);
+            interfered(lock_slot, guard, op, now, limit.bounds(begun.local_ns), single)
         }
     }
-    let begun = held.clock_of_bounds(op, now);
-    interfered(lock_slot, guard, op, now, limit.bounds(begun.local_ns), single)
 }
 
 /// The same where the clock may have to be asked for, and a chain is waited for: a call that has
@@ -87,18 +80,34 @@ fn perform_remotely(
     if until_ns <= now.local_ns {
         return OpResult::of(Status::BadResponse);
     }
+    match fast(held, op, cas, now, until_ns) {
+        Ok(result) => result,
+        Err(single) => interfered(lock_slot, guard, op, now, bounds, single),
+    }
+}
+
+/// Executes the first word operation, and once more if another held the lock.
+///
+/// # Errors
+/// What it came to, if that did not decide the call.
+#[inline]
+fn fast(
+    held: &mut ClientLock,
+    op: Op,
+    cas: FastCas,
+    now: Now,
+    until_ns: u64,
+) -> Result<OpResult, Single> {
     let mut single = held.exec.execute_one(&cas.word_op(), until_ns);
     if let Some(again) = fast_again(held, op, cas, single, now) {
         single = held.exec.execute_one(&again.word_op(), until_ns);
     }
-    if single == Single::Done(cas.expect) {
-        let begun = held.within_horizon(now); // as it is by now
-        let ClientLock { entry, exec, .. } = held;
-        if let Some(result) = entry.fast_end(cas, begun, || exec.local_coarse_ns(now.local_ns)) {
-            return result;
-        }
+    if single != Single::Done(cas.expect) {
+        return Err(single);
     }
-    interfered(lock_slot, guard, op, now, bounds, single)
+    let begun = held.within_horizon(now); // as it is by now
+    let ClientLock { entry, exec, .. } = held;
+    entry.fast_end(cas, begun, || exec.local_coarse_ns(now.local_ns)).ok_or(single)
 }
 
 /// The first word operation once more, if another held the lock.

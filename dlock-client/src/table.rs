@@ -68,8 +68,6 @@ pub(crate) struct ClientLock {
     pub(crate) is_watched: bool,
     /// The server clock as it was last read, for operations that need no fresh reading.
     pub(crate) last_now: Now,
-    /// Its chains reach the words without the primary, over a network.
-    pub(crate) looks_over_network: bool,
     /// The others on this host that wait for it.
     pub(crate) neighbour: Neighbour,
 }
@@ -85,7 +83,6 @@ impl ClientLock {
         is_carried_by(&mut entry, &*exec);
         let last_now = Now::exact(ServerTime(0));
         let is_local = exec.reads_are_free();
-        let looks_over_network = looks_over_network(&*exec);
         let neighbour = Neighbour::of(entry.desc());
         Self {
             id,
@@ -101,7 +98,6 @@ impl ClientLock {
             index: 0,
             is_watched: false,
             last_now,
-            looks_over_network,
             neighbour,
         }
     }
@@ -110,7 +106,6 @@ impl ClientLock {
     pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>, pulse: Arc<Pulse>) {
         is_carried_by(&mut self.entry, &*exec);
         self.is_local = exec.reads_are_free();
-        self.looks_over_network = looks_over_network(&*exec);
         self.exec = exec;
         self.pulse = pulse;
     }
@@ -120,7 +115,6 @@ impl ClientLock {
     /// verdict on the claim tells.
     pub(crate) fn refuse(&mut self, refuse: Arc<dyn Executor>) {
         self.is_local = refuse.reads_are_free();
-        self.looks_over_network = false;
         self.exec = refuse;
     }
 
@@ -155,15 +149,10 @@ impl ClientLock {
     }
 }
 
-/// Whether this executor's chains reach the words without the primary, over a network.
-fn looks_over_network(exec: &dyn Executor) -> bool {
-    exec.is_one_sided() && !exec.reads_are_free()
-}
-
 /// What the operations on a lock may do where this executor carries them out.
 fn is_carried_by(entry: &mut LockEntry, exec: &dyn Executor) {
     entry.may_try(exec.is_one_sided());
-    entry.notes_late(looks_over_network(exec));
+    entry.notes_late(exec.is_one_sided() && !exec.reads_are_free());
 }
 
 /// A place in the queue of those that wait for a guard of one lock.

@@ -75,8 +75,8 @@ pub const TRIES_MAX: u16 = 1_024;
 pub const TRY_SAME_HOLD_NS_MAX: u64 = 10_000_000;
 /// Nanoseconds between two tries at most (400 µs).
 pub const TRY_PAUSE_NS_MAX: u64 = 400_000;
-/// Nanoseconds for which a hold is looked at all the time by who has lost the lock to nobody else
-/// (2 ms): longer than a hold of 1 ms that a timer ends late.
+/// Nanoseconds for which an operation that has found one hold alone tries without pauses (2 ms):
+/// longer than a hold of 1 ms that a timer ends late.
 pub const TRY_AT_ONCE_NS_MAX: u64 = 2_000_000;
 /// Tries without a pause between them, of an operation that finds one hold.
 pub const TRIES_AT_ONCE_MAX: u16 = 64;

@@ -46,7 +46,7 @@ fn each_in_the_queue_is_the_next_owner_and_the_bit_goes_with_the_last() {
     assert_eq!(w.memory.word, 0);
 }
 
-/// Whoever frees it may be gone before it says so.
+/// The client that frees the lock may end before it sends `Wake`.
 #[test]
 fn the_next_in_the_queue_has_it_within_a_second_though_nobody_says_that_it_is_free() {
     let mut w = waited_for([2, 3], 3);

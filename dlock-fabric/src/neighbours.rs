@@ -6,9 +6,9 @@
 //!   holder   releases by verbs ─▶ Place::serves ── futex ─▶ whose turn it is, and who is next
 //!   waiter   far behind ─▶ Place::sleep ─ wakes who is next ─ sleeps ─▶ next, or late ─▶ looks
 //! ```
-//! All of it is hints. Nobody has a lock because of them: who is woken looks at the word, and who
-//! is not woken looks when its time is over. So whatever another process writes here costs time,
-//! [`SLEEP_MAX`] for each look at most.
+//! Nothing here grants a lock. A client that is woken looks at the lock's word, and so does a
+//! client that is not woken, when the time of its sleep is over. So wrong values that another
+//! process writes here cost time, [`SLEEP_MAX`] for each look at most.
 //!
 //! The memory is a System V segment of the user, 256 KiB, which outlives its processes. Unlike a
 //! file it cannot be truncated, which would kill everybody who has it mapped. One that others than
@@ -26,7 +26,7 @@ pub const SLEEP_MAX: Duration = Duration::from_millis(8);
 const PLACES: usize = 4_096;
 /// The key of user 0's segment: "dlk", and the version of [`Place`].
 const KEY: u32 = 0x646c_6b31;
-/// The lowest bit of a mark: a place that nobody has written to is zero.
+/// The lowest bit of every mark, so that no value that was written is zero, as fresh memory is.
 const WRITTEN: u16 = 1;
 /// Turns that others may have had while one who announces the next was stopped. Further away a
 /// number is of another lock of the name, or the lane has begun again.

@@ -133,8 +133,9 @@ pub(super) fn may_hand_over(e: &LockEntry, mode: Mode) -> bool {
     mode == Mode::Exclusive && e.may_try
 }
 
-/// Whether a release with nobody behind it is made as if somebody were: when this client released
-/// the lock last, others had come that it did not know of, and one round trip more was needed.
+/// Whether the lock is handed on although the word that the holder knows has no ticket after its
+/// own: at its last such release another ticket had been taken meanwhile, which is found out one
+/// round trip later if only this one word is expected.
 pub(super) fn is_followed(e: &LockEntry, mode: Mode) -> bool {
     e.pace.is_followed() && may_hand_over(e, mode)
 }

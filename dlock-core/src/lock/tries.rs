@@ -56,7 +56,7 @@ impl Tries {
         self.held_ns < TRY_AT_ONCE_NS_MAX && self.lost < TRIES_AT_ONCE_MAX
     }
 
-    /// How long to pause where the lock was lost to nobody else.
+    /// How long to pause while every try has found the same hold.
     fn of_one_hold_ns(&self) -> u64 {
         if self.is_at_once() {
             return 0;
@@ -109,7 +109,7 @@ impl Tries {
 pub(super) struct Pace {
     /// A turn.
     turn_ns: u64,
-    /// At the last release with nobody known to be behind it somebody was.
+    /// At the last release that knew of no later ticket another had been taken.
     followed: bool,
 }
 
@@ -132,7 +132,7 @@ impl Pace {
         self.turn_ns -= self.turn_ns / 4;
     }
 
-    /// Nobody was known to be behind a release: was there?
+    /// A release that knew of no later ticket is over: whether another had been taken.
     pub(super) fn followed(&mut self, was: bool) {
         self.followed = was;
     }

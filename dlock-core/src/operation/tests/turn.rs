@@ -40,10 +40,7 @@ fn queued_at(ns: u64, lease_s: u32) -> (LockEntry, Operation) {
 /// Up to four tickets are before it, of which `nx` is served.
 fn queues_behind(mut e: LockEntry, (ns, lease_s): (u64, u32), nx: u16) -> (LockEntry, Operation) {
     e.may_try(true);
-    let op = Op::Lock { mode: X, expire_s: lease_s };
-    let Started::Running(mut o) = Operation::begin(&mut e, op, at(ns), bounds()) else {
-        panic!("it is not decided")
-    };
+    let mut o = begin_at(&mut e, Op::Lock { mode: X, expire_s: lease_s }, ns);
     assert!(matches!(posted(o.next(&mut e))[..], [WordOp::WriteLedger { .. }, WordOp::Faa { .. }]));
     o.outcome(&mut e, values(&[0, word(nx, 4)]), at(ns + 1));
     (e, o)
