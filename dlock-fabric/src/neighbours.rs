@@ -239,7 +239,9 @@ mod tests {
 
     /// Waits until these sleep.
     fn until_asleep(place: &Place, bits: u32) {
+        let start = Instant::now();
         while place.asleep.load(Ordering::SeqCst) & bits != bits {
+            assert!(start.elapsed() < LONG, "nobody sleeps");
             std::thread::yield_now();
         }
         sleep(Duration::from_millis(1)); // it has set its bit, and now sleeps
