@@ -9,7 +9,13 @@ use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::primary::Had;
 use crate::word_op::{Word, WordAddr};
-use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord};
+use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, TurnWord};
+
+/// The word of a fair lock, relayed or not.
+fn fair_word(mem: &mut dyn LockMemory, slot: Slot) -> FairWord {
+    let [word, turn] = [Word::W0, Word::W1].map(|word| mem.read(WordAddr::new(slot, word)));
+    FairWord::from_bits(word).told_by(TurnWord::from_bits(turn))
+}
 
 impl Arbiter {
     /// What the client has of this lock. Something of which it is not known what it is counts as
@@ -62,7 +68,7 @@ impl Arbiter {
                 // a claim that has its turn is held, as far as can be known
                 let may_be_held = !is_proxied && !planted::is(Bug::ClaimLapses);
                 let entry = match entry.is_claim() && may_be_held {
-                    true if FairWord::from_bits(mem.read(w0)).is_turn_of(entry.ticket()) => {
+                    true if fair_word(mem, lock.slot).is_turn_of(entry.ticket()) => {
                         entry.with_state(LedgerState::HeldExclusive)
                     }
                     _ => entry,

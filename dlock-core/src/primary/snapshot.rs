@@ -6,6 +6,7 @@ use crate::exec::LockMemory;
 use crate::ids::{ClientId, LockId, Slot};
 use crate::message::LockType;
 use crate::word_op::{Word, WordAddr};
+use crate::words::{FairWord, TurnWord};
 
 /// One lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub struct LockSnapshot {
     pub lock_type: LockType,
     /// Where it is.
     pub slot: Slot,
-    /// Its word.
+    /// Its word; of a fair lock with the number that is served, relayed or not.
     pub word: u64,
     /// Clients that have got it.
     pub refs: usize,
@@ -35,6 +36,17 @@ pub struct ClientSnapshot {
     pub handles: usize,
 }
 
+fn word(mem: &mut dyn LockMemory, slot: Slot, lock_type: LockType) -> u64 {
+    let mut read = |word| mem.read(WordAddr::new(slot, word));
+    let w0 = read(Word::W0);
+    match lock_type {
+        LockType::Fair if FairWord::from_bits(w0).is_relayed() => {
+            FairWord::from_bits(w0).told_by(TurnWord::from_bits(read(Word::W1))).into_bits()
+        }
+        _ => w0,
+    }
+}
+
 impl Primary {
     /// Locks with ids above `after` in the order of their ids, at most `max`.
     pub fn locks_snapshot(
@@ -49,7 +61,7 @@ impl Primary {
             name: record.name().to_vec(),
             lock_type: record.lock_type(),
             slot: record.slot(),
-            word: mem.read(WordAddr::new(record.slot(), Word::W0)),
+            word: word(mem, record.slot(), record.lock_type()),
             refs: record.refs().len(),
             waiters: self.arbiter.waiters(record.slot()),
         })
