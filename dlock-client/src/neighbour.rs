@@ -85,8 +85,9 @@ impl ClientLock {
     pub(crate) fn tells_neighbours(&mut self, ticket: Ticket, result: &OpResult) {
         let Some(View::Fair { nx, mx, .. }) = result.view else { return };
         let next = ticket.tx.wrapping_add(1);
-        if result.status != Status::Success || nx != next || mx == next {
-            return; // the queue is empty, or the arbiter has given the turn to a later ticket
+        let is_empty = mx == next && !self.entry.is_followed();
+        if result.status != Status::Success || nx != next || is_empty {
+            return; // nobody waits, or the arbiter has given the turn to a later ticket
         }
         if let Some(place) = Neighbour::place(self.entry.slot()) {
             let was_told = place.serves(self.mark(), next);

@@ -60,8 +60,8 @@ mod narrow {
             16 => WIDE,
             _ => Shape {
                 mask,
-                divert: 2,
-                ring: 5,
+                divert: mask - 5,
+                ring: mask - 2,
                 ring_end: mask,
                 queue_divert: mask / 2 + 1,
                 queue_max: mask - 1,

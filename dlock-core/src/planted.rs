@@ -36,6 +36,18 @@ bugs! {
     ReturnsInVain =
         "returns-in-vain",
         "who comes back and cannot be let in keeps everything it has";
+    RelayUntold =
+        "relay-untold",
+        "a relay is ended only when no holder can hand the lock on by the companion word any more";
+    RelayToldIgnored =
+        "relay-told-ignored",
+        "who finds that somebody sleeps does not hand the lock on by the companion word";
+    RelayUnchecked =
+        "relay-unchecked",
+        "a lock is relayed only when its companion word is known to have the number served";
+    RelaySharesPassed =
+        "relay-shares-passed",
+        "an exclusive ticket has its turn only when every share before it is done";
     NoFairWake = "no-fair-wake", "who hands a fair lock on wakes the arbiter if somebody sleeps";
     ClaimNotHeld = "claim-not-held", "a claimed ticket is held at its turn, until its deadline";
     IntentIgnored = "intent-ignored", "what an intent claims is kept until the intent's deadline";

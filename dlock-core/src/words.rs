@@ -5,7 +5,8 @@
 //! |---|---|
 //! | atomic `w0` | waiters:1, client_id:31, timeout:32 (seconds since 1970, server clock) |
 //! | rw `w0` | waiters:1, client_id:31 (exclusive owner), rcount:32 |
-//! | fair `w0` | nx:16, ns:16, mx:16, ms:16 |
+//! | fair `w0` | nx:16 ([`RELAYED`](FairWord::RELAYED): see `w1`), ns:16, mx:16, ms:16 |
+//! | fair `w1` | told:1, ended:1, 0:46, nx:16 |
 //! | object `w0` | value:64 |
 //! | ledger entry | state:4, tx:16, ts:16, detail:28 |
 
@@ -75,11 +76,32 @@ pub struct FairWord {
 }
 
 impl FairWord {
+    /// What `nx` is while the lock is *relayed*: `nx` is in the [companion word](TurnWord) then. No
+    /// number of a lane comes here.
+    pub const RELAYED: u16 = u16::MAX;
     /// Addend that takes an exclusive ticket.
     pub const TAKE_EXCLUSIVE: u64 = 1 << 16;
     /// Addend that takes a shared ticket.
     pub const TAKE_SHARED: u64 = 1;
 
+    /// Whether the companion word has `nx`: then nothing that is computed from it here is so.
+    #[inline]
+    pub fn is_relayed(self) -> bool {
+        self.nx() == Self::RELAYED
+    }
+    /// The word as it is while it is relayed.
+    #[must_use]
+    pub fn relayed(self) -> Self {
+        self.with_nx(Self::RELAYED)
+    }
+    /// The word with the `nx` that counts, given the companion word.
+    #[must_use]
+    pub fn told_by(self, turn: TurnWord) -> Self {
+        match self.is_relayed() {
+            true => self.with_nx(turn.nx()),
+            false => self,
+        }
+    }
     /// Exclusive tickets that are not done.
     #[inline]
     pub fn open_exclusive(self) -> u16 {
@@ -133,13 +155,37 @@ impl FairWord {
     /// The word with the exclusive ticket that is served done.
     #[must_use]
     pub fn exclusive_done(self) -> Self {
-        self.with_nx(lane::plus(self.nx(), 1))
+        self.serving(lane::plus(self.nx(), 1))
+    }
+    /// The word with this exclusive ticket served; a number that no lane comes to is not set.
+    #[must_use]
+    pub fn serving(self, nx: u16) -> Self {
+        self.with_nx(if nx == Self::RELAYED { 0 } else { nx })
     }
     /// The word with `n` shared tickets more done.
     #[must_use]
     pub fn shared_done(self, n: u16) -> Self {
         self.with_ns(lane::plus(self.ns(), n))
     }
+}
+
+/// The companion word of a fair lock.
+///
+/// While the lock is relayed it has the exclusive number that is served, and its holder hands the
+/// lock on by one compare-and-swap of this word alone, whoever has come meanwhile. Otherwise the
+/// number is one that was served some time ago in this lap, or 0.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq, Hash)]
+pub struct TurnWord {
+    /// Exclusive tickets done.
+    #[bits(16)]
+    pub nx: u16,
+    #[bits(46)]
+    __: u64,
+    /// The lock may be relayed no more: the word tells.
+    pub ended: bool,
+    /// A release is to be told to the arbiter. While this is set, it alone changes the word.
+    pub told: bool,
 }
 
 /// A place in the queue of a fair lock: both "next ticket" lanes as they were when it was taken.

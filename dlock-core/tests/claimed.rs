@@ -106,12 +106,12 @@ fn a_claimed_turn_that_is_waited_for_is_granted_and_one_that_is_undone_is_passed
 #[test]
 fn the_companion_word_says_whether_a_release_is_to_be_told() {
     let (mut w, first, second) = claimed(30);
-    assert_eq!(w.memory.companion, 1, "client 2 sleeps");
+    assert!(w.memory.is_told(), "client 2 sleeps");
     // handed on by client 1 itself
     w.memory.word = w.word().exclusive_done().into_bits();
     w.memory.ledgers.remove(&id(1));
     assert!(is_granted(&w.ask(1, WAKE), 2));
-    assert_eq!(w.memory.companion, 0, "nobody sleeps");
+    assert!(!w.memory.is_told(), "nobody sleeps");
     assert!(is_done(&w.release(2, X, second), 2));
     assert!(w.arbiter.next_wakeup().is_none() && first != second);
     // a look by a request without a wait is not worth telling
@@ -120,12 +120,12 @@ fn the_companion_word_says_whether_a_release_is_to_be_told() {
     let second = w.take(2, X, CLAIMED, 0);
     let poll = Request::Poll { handle: HANDLE, mode: X, ticket: second, expire_s: 9 };
     w.ask(2, poll);
-    assert_eq!(w.memory.companion, 0);
+    assert!(!w.memory.is_told());
     assert!(w.wait(2, X, second).is_empty());
-    assert_eq!(w.memory.companion, 1);
+    assert!(w.memory.is_told());
     let cancel = Request::Cancel { handle: HANDLE, wait: WaitNumber(1) };
     w.ask(2, cancel);
-    assert_eq!(w.memory.companion, 0, "it waits no more");
+    assert!(!w.memory.is_told(), "it waits no more");
 }
 
 #[test]
@@ -137,12 +137,12 @@ fn a_ticket_that_is_to_be_skipped_is_told_of() {
         let second = w.take(2, mode, state, 0);
         let third = w.take(3, X, CLAIMED, 30);
         w.ask(2, Request::Abandon { handle: HANDLE, mode, ticket: second });
-        assert_eq!(w.memory.companion, 1);
+        assert!(w.memory.is_told());
         w.memory.word = w.word().exclusive_done().into_bits();
         w.memory.ledgers.remove(&id(1));
         w.ask(1, WAKE);
         assert!(w.word().is_turn_of(third), "{mode:?}: skipped, and client 3 looks by itself");
-        assert_eq!(w.memory.companion, 0);
+        assert!(!w.memory.is_told());
     }
 }
 

@@ -25,6 +25,8 @@
 mod lap;
 #[path = "fair_queue.rs"]
 mod queue;
+#[path = "fair_relay.rs"]
+pub(super) mod relay;
 #[path = "fair_state.rs"]
 mod state;
 #[path = "fair_suspects.rs"]
@@ -60,8 +62,9 @@ pub(super) fn may_take(
     let w = FairWord::from_bits(seen);
     // a lane must never carry into the next, nor count more tickets than can be told apart
     let has_room = |next: u16, open: u16| next < lane::ring() && open <= lane::queue_max();
+    let open_exclusive = if w.is_relayed() { 0 } else { w.open_exclusive() };
     let room = match add {
-        FairWord::TAKE_EXCLUSIVE => has_room(w.mx(), w.open_exclusive()),
+        FairWord::TAKE_EXCLUSIVE => has_room(w.mx(), open_exclusive),
         FairWord::TAKE_SHARED => has_room(w.ms(), w.open_shared()),
         _ => return Err(Status::Invalid),
     };

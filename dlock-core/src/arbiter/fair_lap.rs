@@ -26,7 +26,7 @@
 //! waits or waited for: it would seem to lie behind them (`FairWord::is_served`).
 
 use super::super::{Ctx, LockState};
-use super::{named, FairState};
+use super::{named, relay, FairState};
 use crate::ids::ClientId;
 use crate::lane;
 use crate::message::Mode;
@@ -80,6 +80,7 @@ pub(super) fn place(
         let next = next?;
         if next != word.mx() {
             if next == 0 {
+                relay::starts_again(ctx);
                 state.fair.starts_again(word);
             }
             place.base.set_mx(next);

@@ -15,7 +15,9 @@
 
 use super::super::{Ctx, LockState, Waiter};
 use super::suspects::pass_over;
-use super::{gives_up_by_ledger, is_given_up, told, Crowd, FairState, Intents, RecordStatus};
+use super::{
+    gives_up_by_ledger, is_given_up, relay, told, Crowd, FairState, Intents, RecordStatus,
+};
 use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
 use crate::lane;
@@ -131,21 +133,19 @@ fn is_to_be_told(state: &LockState) -> bool {
 }
 
 /// The companion word tells whoever releases the lock by itself: it is set *before* the word is
-/// looked at, and read after it was changed. Whether it was not set yet.
+/// looked at, and read or changed after it was changed. Whether it was not set yet.
 fn wants_to_be_told(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
-    let is_new = !state.is_told && is_to_be_told(state);
+    let is_new = ctx.told.is_none() && is_to_be_told(state);
     if is_new {
-        ctx.set_companion(true);
-        state.is_told = true;
+        relay::tell(ctx);
     }
     is_new
 }
 
 /// Nothing is due now.
 fn rests(ctx: &mut Ctx<'_>, state: &mut LockState) {
-    if state.is_told && !is_to_be_told(state) {
-        ctx.set_companion(false);
-        state.is_told = false;
+    if !is_to_be_told(state) {
+        relay::tell_no_more(ctx);
     }
     if !state.queue.is_empty() {
         ctx.looks_again();
@@ -277,7 +277,7 @@ fn skip_given_up(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> bo
         return false;
     }
     ctx.worked(shares.len() + SKIPPED_MAX);
-    let new = word.shared_done(shares.len() as u16).with_nx(nx.unwrap_or(word.nx()));
+    let new = word.shared_done(shares.len() as u16).serving(nx.unwrap_or(word.nx()));
     if ctx.cas(word.into_bits(), new.into_bits()) {
         fair.have_been_skipped(&shares);
         fair.has_skipped(word, new.nx());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What one client has of one lock, as the lock's word, its ledger entry and the queues tell.
 
-use super::{fair, Arbiter, LockRef, LockState};
+use super::{fair, fair_word, Arbiter, LockRef, LockState};
 use crate::clock::ServerTime;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Slot};
@@ -9,7 +9,7 @@ use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::primary::Had;
 use crate::word_op::{Word, WordAddr};
-use crate::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord};
+use crate::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
 
 impl Arbiter {
     /// What the client has of this lock. Something of which it is not known what it is counts as
@@ -62,7 +62,7 @@ impl Arbiter {
                 // a claim that has its turn is held, as far as can be known
                 let may_be_held = !is_proxied && !planted::is(Bug::ClaimLapses);
                 let entry = match entry.is_claim() && may_be_held {
-                    true if FairWord::from_bits(mem.read(w0)).is_turn_of(entry.ticket()) => {
+                    true if fair_word(mem, lock.slot).is_turn_of(entry.ticket()) => {
                         entry.with_state(LedgerState::HeldExclusive)
                     }
                     _ => entry,

@@ -21,8 +21,6 @@ mod waits;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
-use waits::{cancel_wait, drop_waits, end_earlier_wait, no_wait};
-
 use crate::clock::{ServerTime, NS};
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle, Seq, Slot};
@@ -35,9 +33,11 @@ use crate::words::{FairWord, LedgerEntry, Ticket};
 
 pub use fair::WORK_MAX as FAIR_WORK_MAX;
 
+pub(crate) use fair::relay::fair_word;
 use fair::FairState;
 use proxied::Proxied;
 use rw::RwState;
+use waits::{cancel_wait, drop_waits, end_earlier_wait, no_wait};
 
 /// A reply on its way to a client's command channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,8 +93,8 @@ struct LockState {
     queue: VecDeque<Waiter>,
     fair: FairState,
     rw: RwState,
-    /// Fair: the companion word says that a release is to be told here.
-    is_told: bool,
+    /// Fair: the companion word says that a release is to be told here, and this number.
+    told: Option<u16>,
     /// When it is to be looked at; the same if no wake-up were ever lost.
     due: Option<ServerTime>,
     needed: Option<ServerTime>,
@@ -106,7 +106,7 @@ impl LockState {
     }
 
     fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.fair.is_empty() && self.rw.is_empty() && !self.is_told
+        self.queue.is_empty() && self.fair.is_empty() && self.rw.is_empty() && self.told.is_none()
     }
 }
 
@@ -156,6 +156,8 @@ struct Ctx<'a> {
     /// When this lock wants to be looked at again, and in case that a wake-up was lost.
     due: Option<ServerTime>,
     look: Option<ServerTime>,
+    /// As [`LockState::told`].
+    told: Option<u16>,
     /// Ledger entries and records looked at, and tickets skipped.
     work: u64,
 }
@@ -167,31 +169,27 @@ impl Ctx<'_> {
     fn w0(&self) -> WordAddr {
         WordAddr::new(self.lock.slot, Word::W0)
     }
+    /// The word. A fair lock is not relayed any more when it was read.
     fn read(&mut self) -> u64 {
-        let addr = self.w0();
-        self.mem.read(addr)
+        let seen = self.mem.read(self.w0());
+        fair::relay::ended(self, seen)
     }
     /// Changes the word as `f` says; the new word, or `None` if `f` did not want to.
     fn update(&mut self, mut f: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
-        let addr = self.w0();
-        let mut seen = self.mem.read(addr);
+        let (addr, mut seen) = (self.w0(), self.read());
         for _ in 0..ROUNDS_MAX {
             let wanted = f(seen)?;
             let old = self.mem.cas(addr, seen, wanted);
             if old == seen {
                 return Some(wanted);
             }
-            seen = old;
+            seen = fair::relay::ended(self, old);
         }
         None
     }
     fn cas(&mut self, expect: u64, swap: u64) -> bool {
         let addr = self.w0();
         self.mem.cas(addr, expect, swap) == expect
-    }
-    fn set_companion(&mut self, value: bool) {
-        let addr = WordAddr::new(self.lock.slot, Word::W1);
-        self.mem.set(addr, value.into());
     }
     fn worked(&mut self, units: usize) {
         self.work += units as u64;
@@ -551,11 +549,13 @@ impl Arbiter {
             proxied,
             due: None,
             look: None,
+            told: state.told,
             work: 0,
         };
         f(&mut ctx, state);
         // every path ends in an `advance`, which says anew when it wants to be called again
         let (needed, look, work) = (ctx.due, ctx.look, ctx.work);
+        state.told = ctx.told;
         let due = needed.into_iter().chain(look).min();
         state.needed = needed;
         for answered in &out[before..] {

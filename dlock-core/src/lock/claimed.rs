@@ -16,6 +16,7 @@ use crate::control::{Claim, HeldClaim, LockGrant, Place};
 use crate::ids::{ClientId, Epoch};
 use crate::message::{LockType, Mode, Reply, Request};
 use crate::status::Status;
+use crate::words::TurnWord;
 
 const MS: u64 = NS / 1_000;
 
@@ -107,6 +108,7 @@ impl LockEntry {
         self.slot = grant.slot;
         self.anchor_s = anchor_s;
         self.clock = NO_CLOCK;
+        (self.turn, self.is_relayed) = (TurnWord::new(), false);
         self.notes.forget();
         if self.has_left() || grant.already && self.doubt == Doubt::None && !self.state.is_held() {
             self.doubt = Doubt::Acquire; // got, but of before something may be left

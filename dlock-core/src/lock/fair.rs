@@ -27,6 +27,10 @@
 //! given up stays named until the request that says so was served, and a hold until its release
 //! has taken effect.
 
+#[path = "fair_readers.rs"]
+mod readers;
+#[path = "fair_relay.rs"]
+mod relay;
 #[path = "fair_turn.rs"]
 pub(super) mod turn;
 
@@ -183,10 +187,16 @@ fn release(m: &mut Machine, e: &mut LockEntry, mode: Mode, now: Now) -> Step {
     let is_late = e.maybe_over(now);
     let is_handed_on = nobody_behind || turn::may_hand_over(e, mode);
     if !is_at_its_turn || !is_handed_on || is_late || m.rounds >= CAS_ROUNDS_MAX {
-        return m.ask(Request::Release { handle: e.handle, mode, ticket: Some(e.ticket) });
+        return ask_release(m, e, mode);
+    }
+    if e.is_relayed {
+        return relay::release(m, e, mode, word);
     }
     if !nobody_behind || turn::is_followed(e, mode) {
-        return turn::hand_over(m, e, word);
+        return match relay::may_begin(e, word) {
+            true => relay::announce(m, e),
+            false => turn::hand_over(m, e, word),
+        };
     }
     m.phase = Phase::Try;
     let cas = WordOp::Cas { addr: e.w0(), expect: e.word, swap: done(word, mode).into_bits() };
@@ -202,6 +212,10 @@ fn release(m: &mut Machine, e: &mut LockEntry, mode: Mode, now: Now) -> Step {
     })
 }
 
+fn ask_release(m: &mut Machine, e: &LockEntry, mode: Mode) -> Step {
+    m.ask(Request::Release { handle: e.handle, mode, ticket: Some(e.ticket) })
+}
+
 /// The word after one ticket more is done.
 fn done(word: FairWord, mode: Mode) -> FairWord {
     match mode {
@@ -215,8 +229,17 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
     let last = values.as_slice().last().copied();
     match (m.op, m.phase) {
         (Op::TryLock { .. } | Op::Lock { .. }, Phase::Flush) => published(m, e, now),
-        (Op::TryLock { .. } | Op::Lock { .. }, Phase::Look) => turn::looked(m, e, values, now),
+        (Op::TryLock { .. } | Op::Lock { .. }, Phase::Look | Phase::LookTurn | Phase::LookBoth) => {
+            turn::looked(m, e, values, now)
+        }
+        (Op::TryLock { .. } | Op::Lock { .. }, Phase::Placed) => match last {
+            Some(turn) => relay::placed(m, e, turn, now),
+            None => m.lose_track(e),
+        },
         (Op::Unlock, Phase::HandOver) => turn::handed_over(m, e, values, now),
+        (Op::Unlock, Phase::Announce | Phase::BeginRelay | Phase::Pass | Phase::EndRelay) => {
+            relay::outcome(m, e, values, now)
+        }
         (Op::Unlock, _) => released_or(m, e, last, now),
         (Op::Extend { mode, expire_s }, _) => extended_or(m, e, last, mode, expire_s, now),
         (Op::TryLock { mode, expire_s } | Op::Lock { mode, expire_s }, _) => {
@@ -235,6 +258,8 @@ pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: N
 fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step {
     let (mode, expire_s) = (m.mode(), m.expire_s());
     let w = FairWord::from_bits(old);
+    let is_relayed = w.is_relayed();
+    let w = if is_relayed { relay::guessed(e, w) } else { w };
     let taken = match mode {
         Mode::Exclusive => w.exclusive_taken(),
         Mode::Shared => w.shared_taken(),
@@ -246,15 +271,28 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step 
         e.diverted = true;
         return take_ticket(m, e, mode, expire_s);
     }
+    if is_relayed {
+        e.pace.followed(w.mx() != lane::plus(e.ticket.tx, 1));
+    }
+    e.is_relayed = is_relayed;
     e.ticket = w.next();
     e.word = taken.into_bits();
     let barges = w.open_exclusive() == 0 && planted::is(Bug::FairBarge);
-    let served = w.serves_next(mode) || mode == Mode::Exclusive && barges;
-    let deadline = m.started.deadline(expire_s);
+    let served = !is_relayed && (w.serves_next(mode) || mode == Mode::Exclusive && barges);
     if !served && turn::may_look(m, e, mode) {
         e.time_s = m.started.time.seconds();
         return turn::look_for(m, e, now);
     }
+    match is_relayed {
+        true => relay::look_once(m, e),
+        false => place(m, e, served, now),
+    }
+}
+
+/// The word says whether the ticket is served.
+fn place(m: &mut Machine, e: &mut LockEntry, served: bool, now: Now) -> Step {
+    let (mode, expire_s) = (m.mode(), m.expire_s());
+    let deadline = m.started.deadline(expire_s);
     m.target = u64::from(served);
     e.time_s = if served { deadline } else { m.started.time.seconds() };
     e.is_judged_by(m.started);
@@ -279,16 +317,7 @@ fn ticket_taken(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step 
 fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     let took = now.local_ns.saturating_sub(m.unserved_ns);
     if took >= LEDGER_FLUSH_NS_MAX && !planted::is(Bug::PublishLateIgnored) {
-        // the arbiter may have skipped the ticket: it knows, and decides
-        let (mode, expire_s) = (m.mode(), m.expire_s());
-        let (state, ledger) = match mode {
-            Mode::Exclusive => (EntryState::ExclusiveTicketed, LedgerState::TicketExclusive),
-            Mode::Shared => (EntryState::SharedTicketed, LedgerState::TicketShared),
-        };
-        e.state = state;
-        e.time_s = m.started.time.seconds();
-        e.notes.write(LedgerEntry::of_ticket(ledger, e.ticket));
-        return ask_again(m, e, mode, expire_s);
+        return asks_place(m, e); // the arbiter may have skipped the ticket
     }
     if m.target == 1 {
         if planted::is(Bug::LeaseFromAfter) {
@@ -297,6 +326,20 @@ fn published(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
         return granted(m, e);
     }
     queued(m, e)
+}
+
+/// Whether the ticket is served the arbiter knows, and decides.
+fn asks_place(m: &mut Machine, e: &mut LockEntry) -> Step {
+    let (mode, expire_s) = (m.mode(), m.expire_s());
+    let (state, ledger) = match mode {
+        Mode::Exclusive => (EntryState::ExclusiveTicketed, LedgerState::TicketExclusive),
+        Mode::Shared => (EntryState::SharedTicketed, LedgerState::TicketShared),
+    };
+    e.is_relayed = false;
+    e.state = state;
+    e.time_s = m.started.time.seconds();
+    e.notes.write(LedgerEntry::of_ticket(ledger, e.ticket));
+    ask_again(m, e, mode, expire_s)
 }
 
 fn granted(m: &mut Machine, e: &mut LockEntry) -> Step {
@@ -368,10 +411,11 @@ fn extended_or(
     now: Now,
 ) -> Step {
     let Some(word) = word else { return m.lose_track(e) };
-    if e.maybe_over(now) {
-        // the note may have come too late: the arbiter decides
+    if e.maybe_over(now) || FairWord::from_bits(word).is_relayed() {
+        // the note may have come too late, or the word does not tell: the arbiter decides
         return ask_extend(m, e, mode, expire_s);
     }
+    e.is_relayed = false;
     let served = FairWord::from_bits(word).nx();
     if mode == Mode::Exclusive && served != e.ticket.tx {
         e.clear_ledger_entry();
@@ -410,6 +454,9 @@ fn released_or(m: &mut Machine, e: &mut LockEntry, old: Option<u64>, now: Now) -
 /// The word was not as expected, but `found`.
 fn released_otherwise(m: &mut Machine, e: &mut LockEntry, found: u64, now: Now) -> Step {
     let mode = held_mode(e);
+    if FairWord::from_bits(found).is_relayed() {
+        return ask_release(m, e, mode); // the word does not tell
+    }
     if mode == Mode::Exclusive && FairWord::from_bits(found).nx() != e.ticket.tx {
         e.clear_ledger_entry();
         return e.lost();
@@ -447,6 +494,7 @@ fn released(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
 }
 
 pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
+    e.is_relayed = false; // the arbiter has ended it
     match (m.op, reply) {
         (Op::Unlock, Reply::Done { word }) => {
             let mode = held_mode(e);
@@ -523,50 +571,5 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
             e.lost()
         }
         _ => m.lose_track(e),
-    }
-}
-
-impl LockEntry {
-    /// Whether views of a fair lock tell the readers inside even where the primary has to be asked
-    /// for them. Without, they tell what the word tells.
-    pub fn asks_readers(&mut self, asks: bool) {
-        self.asks_readers = asks;
-    }
-
-    /// Whether the view of this result is to tell the readers inside, the word does not, and the
-    /// primary may be asked. `mode`: how the lock is asked for, or was held; `was_asked`: the
-    /// arbiter has decided.
-    pub(crate) fn wants_readers(&self, mode: Mode, was_asked: bool, result: &OpResult) -> bool {
-        if !self.asks_readers {
-            return false;
-        }
-        let Some(View::Fair { nx, ns, mx, ms, t_value: Some(_), .. }) = result.view else {
-            return false;
-        };
-        if result.status == Status::Again {
-            // a place behind others: shares before it are inside, or behind an exclusive ticket
-            let w = FairWord::from_bits(self.word);
-            let is_next = lane::distance(w.nx(), self.ticket.tx) == 0;
-            return !is_next && lane::distance(w.ns(), self.ticket.ts) != 0;
-        }
-        let w = FairWord::new().with_nx(nx).with_ns(ns).with_mx(mx).with_ms(ms);
-        match (mode, self.state) {
-            (Mode::Exclusive, _) => false, // nobody else is inside, or the next has not asked
-            (Mode::Shared, EntryState::SharedLocked) if w.open_exclusive() == 0 => {
-                was_asked && w.open_shared() > 1
-            }
-            (Mode::Shared, EntryState::SharedLocked) => lane::plus(self.ticket.ts, 1) != ms,
-            (Mode::Shared, _) => w.open_exclusive() != 0 && w.open_shared() != 0,
-        }
-    }
-}
-
-impl OpResult {
-    /// The same with this number of readers inside a fair lock.
-    pub(crate) fn with_readers(mut self, readers: u64) -> Self {
-        if let Some(View::Fair { t_value: Some(t_value), .. }) = &mut self.view {
-            *t_value = (readers.min(u64::from(FAIR_READERS_MAX)) as u32) << 26;
-        }
-        self
     }
 }

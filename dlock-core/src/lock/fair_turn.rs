@@ -21,7 +21,7 @@
 //! The companion word says whether anybody has to be told of a release: the arbiter sets it before
 //! it looks at the word for a sleeper, and the releaser reads it after it has changed the word.
 
-use super::{again, granted, held, released};
+use super::{again, granted, held, relay, released};
 use super::{EntryState, LockEntry, Machine, OpResult, Phase, Step, LEDGER_FLUSH_NS_MAX};
 use crate::clock::Now;
 use crate::lane;
@@ -29,7 +29,7 @@ use crate::limits::{NOTE_LATE_NS, TRIES_MAX};
 use crate::message::{Mode, Request};
 use crate::planted::{self, Bug};
 use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
-use crate::words::{FairWord, LedgerEntry, LedgerState};
+use crate::words::{FairWord, LedgerEntry, LedgerState, TurnWord};
 
 /// No ledger entry that names a ticket: nothing of this one was written yet.
 const NOT_NOTED: u64 = 0;
@@ -53,30 +53,43 @@ pub(super) fn look_for(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
 
 /// After the pause: is it my turn?
 pub(in crate::lock) fn look(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
-    m.phase = Phase::Look;
     m.started = now;
-    let read = WordOp::Read { addr: e.w0() };
+    let word = WordOp::Read { addr: e.w0() };
+    let turn = WordOp::Read { addr: WordAddr::new(e.slot, Word::W1) };
+    let (phase, first, then) = match (e.is_relayed, relay::needs_word(m, e, now)) {
+        (false, _) => (Phase::Look, word, None),
+        (true, false) => (Phase::LookTurn, turn, None),
+        (true, true) => (Phase::LookBoth, turn, Some(word)),
+    };
+    m.phase = phase;
+    let read = |chain: Chain| then.iter().fold(chain, |chain, &word_op| chain.then(word_op));
     let is_soon = now.local_ns.saturating_sub(m.taken_ns) < NOTE_LATE_NS;
     if is_soon && e.notes.claims_until(now.deadline(m.expire_s())) {
-        return Step::Chain(Chain::one(read)); // by the intent
+        return Step::Chain(read(Chain::one(first))); // by the intent
     }
     let mut claim = LedgerEntry::of_ticket(LedgerState::TicketExclusive, e.ticket);
     if super::claims(m.expire_s()) {
         claim = claim.with_deadline_s(now.deadline(m.expire_s()), e.anchor_s);
     }
     if m.target == claim.into_bits() {
-        return Step::Chain(Chain::one(read));
+        return Step::Chain(read(Chain::one(first)));
     }
     m.target = claim.into_bits();
     e.notes.is_replaced();
     let write = WordOp::WriteLedger { handle: e.handle, value: m.target };
-    Step::Chain(Chain::one(write).then(read))
+    Step::Chain(read(Chain::one(write).then(first)))
 }
 
 /// The word as it was after the claim was written.
 pub(super) fn looked(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
-    let Some(&word) = values.as_slice().last() else { return m.lose_track(e) };
-    let w = FairWord::from_bits(word);
+    let seen = match (m.phase, values.as_slice()) {
+        (Phase::LookTurn, [.., turn]) => relay::seen(e, *turn, None),
+        (Phase::LookBoth, [.., turn, word]) => relay::seen(e, *turn, Some(*word)),
+        (Phase::Look, [.., word]) => relay::seen_word(e, *word),
+        _ => return m.lose_track(e),
+    };
+    let Some(w) = seen else { return look_elsewhere(m, e, now) };
+    let word = w.into_bits();
     e.see_lanes(word);
     if !w.is_open(e.ticket.tx) {
         e.clear_ledger_entry();
@@ -92,7 +105,9 @@ pub(super) fn looked(m: &mut Machine, e: &mut LockEntry, values: Values, now: No
         return queues(m, e);
     }
     if !w.is_turn_of(e.ticket) {
-        m.unserved_ns = m.started.local_ns;
+        if m.phase != Phase::LookTurn {
+            m.unserved_ns = m.started.local_ns;
+        }
         return look_again(m, e, w, now);
     }
     m.tries.came_to(e.ticket.tx, &mut e.pace);
@@ -110,6 +125,17 @@ pub(super) fn looked(m: &mut Machine, e: &mut LockEntry, values: Values, now: No
     m.target = 1; // served
     m.phase = Phase::Flush;
     Step::Confirm
+}
+
+/// What was looked at does not tell; the other word does.
+fn look_elsewhere(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
+    if now.local_ns.saturating_sub(m.unserved_ns) >= LEDGER_FLUSH_NS_MAX {
+        return queues(m, e);
+    }
+    match m.tries.tells_nothing() < TRIES_MAX {
+        true => Step::Again { pause_ns: 0, ahead: 1 },
+        false => queues(m, e),
+    }
 }
 
 fn look_again(m: &mut Machine, e: &mut LockEntry, w: FairWord, now: Now) -> Step {
@@ -167,13 +193,14 @@ pub(super) fn handed_over(m: &mut Machine, e: &mut LockEntry, values: Values, no
         e.pace.followed(first != e.word);
     }
     e.word = before.exclusive_done().into_bits();
-    let is_told = told == 0 || planted::is(Bug::NoFairWake);
+    e.turn = TurnWord::from_bits(told);
+    let is_told = e.turn.told() && !planted::is(Bug::NoFairWake);
     match released(e, Mode::Exclusive, now) {
-        Step::Done(result) if !is_told => wake(m, e, result),
+        Step::Done(result) if is_told => wake(m, e, result),
         step => step,
     }
 }
 
-fn wake(m: &mut Machine, e: &LockEntry, result: OpResult) -> Step {
+pub(super) fn wake(m: &mut Machine, e: &LockEntry, result: OpResult) -> Step {
     m.tell(Request::Wake { handle: e.handle }, result)
 }

@@ -51,8 +51,21 @@ pub(super) enum Phase {
     StepBack,
     /// Looking whether a read-write lock is still held, or whether a ticket has its turn.
     Look,
+    /// Looking for the turn of a ticket in the companion word, or there and in the word.
+    LookTurn,
+    LookBoth,
+    /// A ticket was taken while the lock was relayed: is it served?
+    Placed,
     /// A fair lock is handed on to the next ticket.
     HandOver,
+    /// The companion word is told the number that is served.
+    Announce,
+    /// The lock is to be relayed from now on.
+    BeginRelay,
+    /// It is handed on by the companion word alone.
+    Pass,
+    /// It is released, and relayed no more if nobody has come.
+    EndRelay,
     /// A note is being published.
     Flush,
     /// Queued at the arbiter.

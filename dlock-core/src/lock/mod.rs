@@ -47,7 +47,7 @@ use crate::message::{LockType, Mode, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
 use crate::word_op::{Chain, Word, WordAddr};
-use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket, DETAIL_MAX};
+use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket, TurnWord, DETAIL_MAX};
 
 /// An operation on a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -186,6 +186,10 @@ pub struct LockEntry {
     may_try: bool,
     /// Fair: how long turns and looks have taken lately.
     pace: Pace,
+    /// Fair: the companion word as it was seen last.
+    turn: TurnWord,
+    /// Fair, ticketed or held: the lock was relayed when it was seen last.
+    is_relayed: bool,
     /// Fair: the lanes are high or the queue is long, tickets come from the arbiter.
     diverted: bool,
     notes: Notes,
@@ -256,6 +260,8 @@ impl LockEntry {
             asks_readers: false,
             may_try: false,
             pace: Pace::default(),
+            turn: TurnWord::new(),
+            is_relayed: false,
             diverted: false,
             notes: Notes::default(),
         };
@@ -497,7 +503,7 @@ impl LockEntry {
             let is_far = |next: u16| next >= lane::divert();
             self.diverted = is_far(w.mx())
                 || is_far(w.ms())
-                || is_long(w.open_exclusive())
+                || is_long(w.open_exclusive()) && !w.is_relayed()
                 || is_long(w.open_shared());
         }
     }
@@ -526,6 +532,7 @@ impl LockEntry {
         self.state = state;
         self.refs = 0;
         self.word = 0;
+        self.is_relayed = false;
         self.place = None;
         self.granted_at = None;
         self.doubt = Doubt::None;

@@ -77,6 +77,12 @@ impl Tries {
         }
     }
 
+    /// A try has told nothing; how many were lost so far.
+    pub(super) fn tells_nothing(&mut self) -> u16 {
+        self.lost = self.lost.saturating_add(1);
+        self.lost
+    }
+
     /// How often the lock was found held.
     pub(super) fn lost(&self) -> u16 {
         self.lost

@@ -2,6 +2,7 @@
 mod counting;
 mod first;
 mod notes;
+mod relay;
 mod told;
 mod tries;
 mod turn;

@@ -2,6 +2,7 @@
 //! What the administrator sees.
 
 use super::Primary;
+use crate::arbiter::fair_word;
 use crate::exec::LockMemory;
 use crate::ids::{ClientId, LockId, Slot};
 use crate::message::LockType;
@@ -18,7 +19,7 @@ pub struct LockSnapshot {
     pub lock_type: LockType,
     /// Where it is.
     pub slot: Slot,
-    /// Its word.
+    /// Its word; of a fair lock with the number that is served, relayed or not.
     pub word: u64,
     /// Clients that have got it.
     pub refs: usize,
@@ -35,6 +36,13 @@ pub struct ClientSnapshot {
     pub handles: usize,
 }
 
+fn word(mem: &mut dyn LockMemory, slot: Slot, lock_type: LockType) -> u64 {
+    match lock_type {
+        LockType::Fair => fair_word(mem, slot).into_bits(),
+        _ => mem.read(WordAddr::new(slot, Word::W0)),
+    }
+}
+
 impl Primary {
     /// Locks with ids above `after` in the order of their ids, at most `max`.
     pub fn locks_snapshot(
@@ -49,7 +57,7 @@ impl Primary {
             name: record.name().to_vec(),
             lock_type: record.lock_type(),
             slot: record.slot(),
-            word: mem.read(WordAddr::new(record.slot(), Word::W0)),
+            word: word(mem, record.slot(), record.lock_type()),
             refs: record.refs().len(),
             waiters: self.arbiter.waiters(record.slot()),
         })

@@ -27,7 +27,7 @@ pub use attach::{Failure, PathChoice, PathSearch, UnknownPath};
 pub use claims::{Claims, Verdict, ROUNDS_MAX};
 pub use failover::{
     Failover, Heard, Task, ADDRESSES_MAX, ADMISSION_NS, ASK_NS_MIN, CONFIRMS_MAX,
-    HEARTBEATS_PER_SILENCE, PAUSE_NS, SILENCE_NS, WAITS_NS,
+    HEARTBEATS_PER_SILENCE, PAUSE_NS, SILENCE_NS, UNREACHED_NS, WAITS_NS,
 };
 pub use horizon::{Heartbeats, HEARTBEATS_PER_HORIZON};
 pub use lock::{resume, Binding};

@@ -11,7 +11,7 @@ use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::limits::FAIR_GRACE_S;
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::word_op::{Word, WordAddr, WordOp};
-use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket};
+use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket, TurnWord};
 
 pub const X: Mode = Mode::Exclusive;
 pub const S: Mode = Mode::Shared;
@@ -28,31 +28,44 @@ pub fn expiry(deadline_s: u32) -> u64 {
 #[derive(Default)]
 pub struct Memory {
     pub word: u64,
-    /// Whether a release is to be told to the arbiter.
+    /// Whether a release is to be told to the arbiter; the turn, while the lock is relayed.
     pub companion: u64,
     pub ledgers: HashMap<ClientId, LedgerEntry>,
     /// Once this client's entry was looked at, the client moves: to this entry, and this word.
     pub moves: Option<(ClientId, LedgerEntry, u64)>,
 }
 
+impl Memory {
+    pub fn at(&mut self, addr: WordAddr) -> &mut u64 {
+        match addr.word() {
+            Word::W1 => &mut self.companion,
+            _ => &mut self.word,
+        }
+    }
+
+    /// Whether a release is to be told to the arbiter.
+    pub fn is_told(&self) -> bool {
+        TurnWord::from_bits(self.companion).told()
+    }
+}
+
 impl LockMemory for Memory {
-    fn cas(&mut self, _: WordAddr, expect: u64, swap: u64) -> u64 {
-        let old = self.word;
-        self.word = if old == expect { swap } else { old };
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        let word = self.at(addr);
+        let old = *word;
+        *word = if old == expect { swap } else { old };
         old
     }
-    fn faa(&mut self, _: WordAddr, add: u64) -> u64 {
-        self.word = self.word.wrapping_add(add);
-        self.word.wrapping_sub(add)
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
+        let word = self.at(addr);
+        *word = word.wrapping_add(add);
+        word.wrapping_sub(add)
     }
-    fn read(&mut self, _: WordAddr) -> u64 {
-        self.word
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        *self.at(addr)
     }
     fn set(&mut self, addr: WordAddr, value: u64) {
-        match addr.word() {
-            Word::W1 => self.companion = value,
-            _ => self.word = value,
-        }
+        *self.at(addr) = value;
     }
     fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
         let entry = self.ledgers.get(&client).copied().unwrap_or_default();
@@ -167,7 +180,7 @@ impl World {
     }
 
     pub fn word(&self) -> FairWord {
-        FairWord::from_bits(self.memory.word)
+        FairWord::from_bits(self.memory.word).told_by(TurnWord::from_bits(self.memory.companion))
     }
 
     pub fn writes(&mut self, n: u32, state: LedgerState, ticket: Ticket, lease_s: u32) {

@@ -23,7 +23,7 @@ use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, TurnWord};
 
 use crate::memory::Memory;
 use crate::tape::Tape;
@@ -100,7 +100,8 @@ impl World {
         // fair lanes that are about to divert, or to wrap
         let lanes = [0, 0xbffe, 0xfffe][usize::from(choice >> 1 & 3).min(2)];
         if let Some(slot) = world.slot_of(LockType::Fair) {
-            let word = FairWord::new().with_nx(lanes).with_mx(lanes);
+            let exclusive = lanes.min(0xffe0); // no exclusive number comes to the end
+            let word = FairWord::new().with_nx(exclusive).with_mx(exclusive);
             let word = word.with_ns(lanes).with_ms(lanes).into_bits();
             world.memory.set(WordAddr::new(slot, Word::W0), word);
         }
@@ -274,8 +275,11 @@ impl World {
     }
 
     fn fair_word(&self) -> u64 {
-        self.slot_of(LockType::Fair)
-            .map_or(0, |slot| self.memory.peek(WordAddr::new(slot, Word::W0)))
+        self.slot_of(LockType::Fair).map_or(0, |slot| {
+            let [word, turn] =
+                [Word::W0, Word::W1].map(|word| self.memory.peek(WordAddr::new(slot, word)));
+            FairWord::from_bits(word).told_by(TurnWord::from_bits(turn)).into_bits()
+        })
     }
 
     /// A chain, executed if the primary permits it, as for a tcp client.

@@ -78,15 +78,21 @@ impl Shared {
         &self.ledgers[client.get() as usize - 1]
     }
 
+    fn at(&self, addr: WordAddr) -> &SharedWord {
+        match addr.word() {
+            Word::W1 => &self.companion,
+            _ => &self.word,
+        }
+    }
+
     /// What the shm executor does with a chain.
     pub fn execute(&self, client: ClientId, chain: &Chain) -> Outcome {
         let mut values = Values::new();
         for word_op in chain.ops() {
             values.push(match *word_op {
-                WordOp::Cas { expect, swap, .. } => self.word.cas(expect, swap),
-                WordOp::Faa { add, .. } => self.word.faa(add),
-                WordOp::Read { addr } if addr.word() == Word::W1 => self.companion.load(),
-                WordOp::Read { .. } => self.word.load(),
+                WordOp::Cas { addr, expect, swap } => self.at(addr).cas(expect, swap),
+                WordOp::Faa { addr, add } => self.at(addr).faa(add),
+                WordOp::Read { addr } => self.at(addr).load(),
                 WordOp::WriteLedger { value, .. } => {
                     self.ledger_of(client).store(value);
                     0
@@ -139,14 +145,14 @@ pub fn carry_out(
 
 /// The primary's access.
 impl LockMemory for Shared {
-    fn cas(&mut self, _: WordAddr, expect: u64, swap: u64) -> u64 {
-        self.word.cas(expect, swap)
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        self.at(addr).cas(expect, swap)
     }
-    fn faa(&mut self, _: WordAddr, add: u64) -> u64 {
-        self.word.faa(add)
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
+        self.at(addr).faa(add)
     }
-    fn read(&mut self, _: WordAddr) -> u64 {
-        self.word.load()
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        self.at(addr).load()
     }
     fn set(&mut self, addr: WordAddr, value: u64) {
         assert_eq!(addr.word(), Word::W1, "the companion of a lock in use");

@@ -397,6 +397,8 @@ fn sometimes(event: Event) -> Property<LockModel> {
         TicketByArbiter,
         ArbiterRaced,
         SawTurn,
+        HandedOn,
+        RelayEnded,
         CutInChain,
         GrantLost,
         LeftBehind,

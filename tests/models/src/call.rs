@@ -117,7 +117,10 @@ fn event_of(state: &State, setup: &Setup, what: What, new: u64) -> Option<Event>
             (recount && new.rcount() < old.rcount()).then_some(Event::Recounted)
         }
         LockType::Fair => {
-            let (old, new) = (FairWord::from_bits(state.word), FairWord::from_bits(new));
+            let (old, new) = (state.fair_word(), FairWord::from_bits(new));
+            if FairWord::from_bits(state.word).is_relayed() && old == new {
+                return Some(Event::RelayEnded);
+            }
             let ended = (old.nx(), old.ns()) != (new.nx(), new.ns());
             let nobody_holds = state.clients.iter().all(|c| c.gone || c.entry.refs() == 0);
             (ended && nobody_holds).then_some(Event::TicketSkipped)
@@ -131,11 +134,13 @@ pub(crate) fn in_doubt(entry: LedgerEntry) -> bool {
 }
 
 impl LockMemory for Replay<'_> {
-    fn cas(&mut self, _: WordAddr, expect: u64, swap: u64) -> u64 {
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
         let (what, mut event) = (self.what, None);
         let old = self.word(|state, setup| {
-            let old = state.word;
-            if old == expect {
+            let old = *state.word_at(addr);
+            if addr.word() == Word::W1 {
+                *state.word_at(addr) = if old == expect { swap } else { old };
+            } else if old == expect {
                 event = event_of(state, setup, what, swap);
                 state.word = written(setup, swap);
             } else {
@@ -146,15 +151,16 @@ impl LockMemory for Replay<'_> {
         self.events.extend(event);
         old
     }
-    fn faa(&mut self, _: WordAddr, add: u64) -> u64 {
+    fn faa(&mut self, addr: WordAddr, add: u64) -> u64 {
         self.word(|state, _| {
-            let old = state.word;
-            state.word = old.wrapping_add(add);
+            let word = state.word_at(addr);
+            let old = *word;
+            *word = old.wrapping_add(add);
             old
         })
     }
-    fn read(&mut self, _: WordAddr) -> u64 {
-        self.word(|state, _| state.word)
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        self.word(|state, _| *state.word_at(addr))
     }
     fn set(&mut self, addr: WordAddr, value: u64) {
         assert_eq!(addr.word(), Word::W1, "nobody else writes the word of a lock that is in use");

@@ -2,7 +2,7 @@
 //! What must hold in every state, and after every step.
 
 use dlock_core::message::{LockType, Mode, Request};
-use dlock_core::words::{before, AtomicWord, FairWord, RwWord, Ticket};
+use dlock_core::words::{before, AtomicWord, RwWord, Ticket};
 use stateright::Model;
 
 use crate::actions::LockModel;
@@ -61,7 +61,7 @@ pub(crate) fn precedes((mode, its): (Mode, Ticket), other: Ticket) -> bool {
 /// After every step.
 pub(crate) fn step(state: &mut State, setup: &Setup) {
     if setup.lock_type == LockType::Fair {
-        let w = FairWord::from_bits(state.word);
+        let w = state.fair_word();
         let open = [w.open_exclusive(), w.open_shared()];
         // each client has one ticket, and one that it dropped because its note came too late; in
         // narrow lanes the arbiter leaves numbers out
@@ -110,7 +110,7 @@ fn settled(state: &State, setup: &Setup) -> bool {
             !word.waiters() && held == holders
         }
         LockType::Fair => {
-            let w = FairWord::from_bits(state.word);
+            let w = state.fair_word();
             let open = w.open_exclusive() + w.open_shared();
             // so do an expired hold of a fair lock, and a ticket that nobody claims
             usize::from(open) >= holders

@@ -9,7 +9,7 @@ use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Outcome, Values, Word, WordOp};
-use dlock_core::words::{LedgerEntry, LedgerState};
+use dlock_core::words::{FairWord, LedgerEntry, LedgerState};
 
 use crate::bug::Bug;
 use crate::check;
@@ -259,7 +259,15 @@ impl State {
             (around.seen)(Event::LeftBehind);
         }
         match word_op {
-            WordOp::Cas { expect, swap, .. } => {
+            WordOp::Cas { addr, expect, swap } => {
+                if addr.word() == Word::W1 {
+                    let turn = self.companion;
+                    if turn == expect && FairWord::from_bits(self.word).is_relayed() {
+                        (around.seen)(Event::HandedOn);
+                    }
+                    self.companion = if turn == expect { swap } else { turn };
+                    return turn;
+                }
                 let unlocks = self.clients[i].entry.refs() > 0;
                 let blind = around.setup.bug == Some(Bug::BlindRelease) && unlocks;
                 if old == expect || blind {

@@ -4,11 +4,12 @@
 use dlock_core::lock::Op;
 use dlock_core::message::LockType::{self, Atomic, Fair, Rw};
 use dlock_core::message::Mode::{self, Exclusive as X, Shared as S};
+use dlock_core::words::FairWord;
 
 use crate::bug::Bug;
 use crate::failover::Awaits;
 use crate::setups::{
-    claimed, cycle, lock, lock_shortly, setup, shortly, try_cycle, try_lock, twice,
+    claimed, claimed_twice, cycle, lock, lock_shortly, setup, shortly, try_cycle, try_lock, twice,
 };
 use crate::state::Event as E;
 use crate::state::Setup;
@@ -135,6 +136,11 @@ fn small_fair() -> Vec<Setup> {
         },
         Setup {
             tries: 1,
+            sometimes: [claims(), vec![E::SawTurn, E::HandedOn, E::RelayEnded]].concat(),
+            ..counted("recovery: fair, relay", [claimed_twice(X), claimed(X), vec![]])
+        },
+        Setup {
+            tries: 1,
             late: true,
             sometimes: [claims(), vec![E::SawTurn]].concat(),
             ..known("recovery: fair, late notes", [twice(X), claimed(X), vec![]])
@@ -182,6 +188,13 @@ pub fn large_recoveries() -> Vec<Setup> {
             pauses: 1,
             tries: 2,
             ..known("recovery: fair, hand-over, horizon", Fair, [claimed(X), claimed(X), vec![]])
+        },
+        // who has taken its first ticket of many can but guess which number is served
+        Setup {
+            tries: 1,
+            start_word: FairWord::new().with_nx(0x9000).with_mx(0x9000).into_bits(),
+            sometimes: vec![E::HoldClaimed, E::PlaceServed, E::HandedOn],
+            ..counted("recovery: fair, relay of three", Fair, [claimed(X), claimed(X), claimed(X)])
         },
         Setup {
             deaths: 2,

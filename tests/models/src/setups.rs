@@ -33,6 +33,22 @@ pub(crate) fn cycle(mode: Mode) -> Vec<Op> {
 pub(crate) fn claimed(mode: Mode) -> Vec<Op> {
     vec![Op::Lock { mode, expire_s: CLAIMED_S }, Op::Unlock]
 }
+pub(crate) fn claimed_twice(mode: Mode) -> Vec<Op> {
+    [claimed(mode), claimed(mode)].concat()
+}
+/// Locks for ever and releases.
+fn endless(mode: Mode) -> Vec<Op> {
+    vec![Op::Lock { mode, expire_s: u32::MAX }, Op::Unlock]
+}
+/// Locks for ever, and asks once more, which tells it who has come.
+fn endless_extended(mode: Mode) -> Vec<Op> {
+    let expire_s = u32::MAX;
+    vec![Op::Lock { mode, expire_s }, Op::Extend { mode, expire_s }, Op::Unlock]
+}
+/// Locks and releases, and tries once more.
+fn claimed_and_try(mode: Mode) -> Vec<Op> {
+    [claimed(Mode::Exclusive), try_cycle(mode)].concat()
+}
 /// Locks and releases, and once more.
 pub(crate) fn twice(mode: Mode) -> Vec<Op> {
     [cycle(mode), cycle(mode)].concat()
@@ -126,7 +142,14 @@ pub fn small() -> Vec<Setup> {
         Setup {
             tries: 2,
             pauses: 1,
-            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::DiedHolding, E::Woken],
+            sometimes: vec![
+                E::SawTurn,
+                E::HandedOn,
+                E::RelayEnded,
+                E::GrantAfterWait,
+                E::DiedHolding,
+                E::Woken,
+            ],
             ..setup("fair: crash, hand-over", Fair, [claimed(X), claimed(X), vec![]])
         },
         Setup {
@@ -139,8 +162,28 @@ pub fn small() -> Vec<Setup> {
             mortal: None,
             pauses: 1,
             tries: 2,
-            sometimes: vec![E::SawTurn, E::Expired, E::LateRelease],
+            sometimes: vec![E::SawTurn, E::HandedOn, E::RelayEnded, E::Expired, E::LateRelease],
             ..setup("fair: expiry, hand-over", Fair, [shortly(X), shortly(X), vec![]])
+        },
+        // no lease ends, so that no timer wakes who sleeps
+        Setup {
+            mortal: None,
+            tries: 1,
+            sometimes: vec![E::HandedOn, E::GrantAfterWait, E::Woken],
+            ..setup(
+                "fair: endless, relay",
+                Fair,
+                [
+                    [endless_extended(X), endless(X)].concat(),
+                    [endless(S), endless(X)].concat(),
+                    vec![],
+                ],
+            )
+        },
+        Setup {
+            tries: 1,
+            sometimes: vec![E::SawTurn, E::HandedOn, E::RelayEnded, E::DiedHolding],
+            ..setup("fair: crash, relay", Fair, [claimed_twice(X), claimed(X), vec![]])
         },
         Setup {
             mortal: None,
@@ -177,7 +220,7 @@ pub fn small() -> Vec<Setup> {
 /// Those that take longer: lost answers, waiters that give up, more expiries, lanes that wrap.
 pub fn large() -> Vec<Setup> {
     use LockType::{Atomic, Fair, Rw};
-    let lanes = FairWord::new().with_nx(0xffff).with_mx(0xffff).with_ns(0xffff).with_ms(0xffff);
+    let lanes = FairWord::new().with_nx(0xffe0).with_mx(0xffe0).with_ns(0xffff).with_ms(0xffff);
     vec![
         Setup {
             losses: 1,
@@ -225,6 +268,22 @@ pub fn large() -> Vec<Setup> {
             impatient: true,
             sometimes: vec![E::Cancelled, E::GrantCrossedCancel],
             ..setup("fair: crash, cancel, tcp", Fair, [cycle(X), cycle(S), cycle(X)])
+        },
+        Setup {
+            mortal: None,
+            tries: 1,
+            sometimes: vec![E::SawTurn, E::HandedOn, E::RelayEnded],
+            ..setup("fair: relay, tries", Fair, [claimed_twice(X), claimed_and_try(S), vec![]])
+        },
+        Setup {
+            mortal: None,
+            tries: 1,
+            sometimes: vec![E::HandedOn, E::GrantAfterWait, E::Woken],
+            ..setup(
+                "fair: endless, relay of three",
+                Fair,
+                [endless_extended(X), endless(S), endless(X)],
+            )
         },
         Setup {
             tries: 1,
@@ -319,7 +378,7 @@ pub fn laps() -> Vec<Setup> {
         start_word: FairWord::new().with_nx(1).with_mx(1).into_bits(),
         ..setup(name, LockType::Fair, scripts)
     };
-    let claimed_twice = || [claimed(X), claimed(X)].concat();
+    let claimed_twice = || claimed_twice(X);
     let claimed_thrice = || [claimed(X), claimed(X), cycle(X)].concat();
     let thrice = |mode| [cycle(mode), cycle(mode), cycle(mode)].concat();
     vec![
@@ -342,6 +401,15 @@ pub fn laps() -> Vec<Setup> {
             pauses: 0,
             sometimes: vec![E::TicketByArbiter, E::SawTurn],
             ..narrow("laps: hand-over", [claimed_twice(), claimed_thrice(), vec![]])
+        },
+        // with room for a relay before the lane ends
+        Setup {
+            tries: 1,
+            pauses: 0,
+            lane_bits: 4,
+            start_word: FairWord::new().with_nx(6).with_mx(6).into_bits(),
+            sometimes: vec![E::TicketByArbiter, E::SawTurn, E::HandedOn, E::RelayEnded],
+            ..narrow("laps: relay", [claimed_twice(), claimed_thrice(), vec![]])
         },
         Setup {
             late: true,

@@ -10,8 +10,8 @@ use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{LockEntry, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::Operation;
-use dlock_core::word_op::{Chain, Values};
-use dlock_core::words::LedgerEntry;
+use dlock_core::word_op::{Chain, Values, Word, WordAddr};
+use dlock_core::words::{FairWord, LedgerEntry, TurnWord};
 
 use crate::bug::Bug;
 use crate::call::Call;
@@ -124,6 +124,10 @@ pub enum Event {
     ArbiterRaced,
     /// A client saw its turn by itself.
     SawTurn,
+    /// A client handed the lock on by its companion word.
+    HandedOn,
+    /// The arbiter ended a relay.
+    RelayEnded,
     /// A client came to the successor in the middle of a chain.
     CutInChain,
     /// A client came to the successor with a grant of the predecessor on its way, which is lost.
@@ -197,7 +201,7 @@ pub(crate) struct Client {
 pub struct State {
     pub(crate) clients: [Client; CLIENTS],
     pub(crate) word: u64,
-    /// The companion word: whether the arbiter is to be told of a release.
+    /// The companion word.
     pub(crate) companion: u64,
     pub(crate) ledgers: [LedgerEntry; CLIENTS],
     /// Before the call under way, if there is one.
@@ -269,6 +273,19 @@ impl Client {
 }
 
 impl State {
+    /// A word of the lock.
+    pub(crate) fn word_at(&mut self, addr: WordAddr) -> &mut u64 {
+        match addr.word() {
+            Word::W1 => &mut self.companion,
+            _ => &mut self.word,
+        }
+    }
+
+    /// The word of a fair lock, relayed or not.
+    pub(crate) fn fair_word(&self) -> FairWord {
+        FairWord::from_bits(self.word).told_by(TurnWord::from_bits(self.companion))
+    }
+
     pub(crate) fn new(setup: &Setup) -> Self {
         let mut arbiter = Arbiter::new(0);
         if setup.by_primary {

@@ -31,6 +31,8 @@ models! {
     fair_crash_hand_over: "fair: crash, hand-over",
     fair_crash_late_notes: "fair: crash, late notes",
     fair_expiry_hand_over: "fair: expiry, hand-over",
+    fair_endless_relay: "fair: endless, relay",
+    fair_crash_relay: "fair: crash, relay",
     fair_expiry_two_clients: "fair: expiry, two clients",
     fair_crash_tickets_given_up: "fair: crash, tickets given up",
     fair_crash_tickets_given_up_tcp: "fair: crash, given up, tcp",

@@ -13,24 +13,30 @@ use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 const HANDLE: Handle = Handle(0);
 const START: ServerTime = ServerTime(1_000 * NS);
 
-/// One word, and a ledger entry for each of four clients.
-struct Memory(u64, [LedgerEntry; 4]);
+/// One word, a ledger entry for each of four clients, and the companion word.
+struct Memory(u64, [LedgerEntry; 4], u64);
 
 impl LockMemory for Memory {
-    fn cas(&mut self, _: WordAddr, expect: u64, swap: u64) -> u64 {
-        let old = self.0;
-        self.0 = if old == expect { swap } else { old };
+    fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
+        let word = if addr.word() == Word::W1 { &mut self.2 } else { &mut self.0 };
+        let old = *word;
+        *word = if old == expect { swap } else { old };
         old
     }
     fn faa(&mut self, _: WordAddr, add: u64) -> u64 {
         self.0 += add;
         self.0 - add
     }
-    fn read(&mut self, _: WordAddr) -> u64 {
-        self.0
+    fn read(&mut self, addr: WordAddr) -> u64 {
+        if addr.word() == Word::W1 {
+            self.2
+        } else {
+            self.0
+        }
     }
-    fn set(&mut self, addr: WordAddr, _: u64) {
+    fn set(&mut self, addr: WordAddr, value: u64) {
         assert_eq!(addr.word(), Word::W1, "the companion of a lock in use");
+        self.2 = value;
     }
     fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
         self.1[client.get() as usize - 1]
@@ -48,7 +54,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let memory = Memory(0, [LedgerEntry::new(); 4]);
+        let memory = Memory(0, [LedgerEntry::new(); 4], 0);
         Self { arbiter: Arbiter::new(1_000), memory, seq: 0 }
     }
 

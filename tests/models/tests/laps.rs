@@ -33,6 +33,11 @@ fn laps_with_a_hand_over() {
 }
 
 #[test]
+fn laps_with_a_relay() {
+    passes("laps: relay");
+}
+
+#[test]
 fn laps_with_late_notes() {
     passes("laps: late notes");
 }

@@ -35,6 +35,7 @@ models! {
     fair_expiry: "recovery: fair, expiry",
     fair_horizon: "recovery: fair, horizon",
     fair_hand_over: "recovery: fair, hand-over",
+    fair_relay: "recovery: fair, relay",
     fair_late_notes: "recovery: fair, late notes",
     fair_tcp: "recovery: fair, tcp",
     fair_again_tcp: "recovery: fair, again, tcp",

@@ -372,7 +372,7 @@ impl World {
 
     /// At the end: every script is finished, and who is left holds what the word says.
     fn quiescent(&mut self) -> Result<(), String> {
-        use dlock_core::words::{AtomicWord, FairWord, RwWord};
+        use dlock_core::words::{AtomicWord, FairWord, RwWord, TurnWord};
         for (i, c) in self.clients.list.iter().enumerate() {
             if !c.gone && c.at < c.script.len() {
                 return Err(format!(
@@ -385,7 +385,8 @@ impl World {
         let live = |c: &&Client| !c.gone && c.holds.is_some_and(|(_, end)| end > now);
         let holders = self.clients.list.iter().filter(live).count();
         let w0 = WordAddr::new(SLOT, dlock_core::word_op::Word::W0);
-        let word = *self.clients.memory.word(w0);
+        let w1 = WordAddr::new(SLOT, dlock_core::word_op::Word::W1);
+        let [word, turn] = [w0, w1].map(|addr| *self.clients.memory.word(addr));
         let held = match self.clients.lock_type {
             LockType::Atomic => usize::from(AtomicWord::from_bits(word).client() != 0),
             LockType::Rw => {
@@ -396,7 +397,7 @@ impl World {
                 usize::from(w.client() != 0) + w.rcount() as usize
             }
             LockType::Fair => {
-                let w = FairWord::from_bits(word);
+                let w = FairWord::from_bits(word).told_by(TurnWord::from_bits(turn));
                 let (x, s) = (w.mx().wrapping_sub(w.nx()), w.ms().wrapping_sub(w.ns()));
                 usize::from(x) + usize::from(s)
             }

@@ -132,7 +132,7 @@ fn an_expired_hold_is_taken_over_and_its_late_release_changes_nothing() {
 
 #[test]
 fn fair_tickets_wrap_every_lane_by_itself() {
-    let near = FairWord::new().with_nx(0xfffe).with_mx(0xfffe).with_ns(0xfffe).with_ms(0xfffe);
+    let near = FairWord::new().with_nx(0xffe0).with_mx(0xffe0).with_ns(0xfffe).with_ms(0xfffe);
     for a in [EX, SH] {
         for b in [EX, SH] {
             let scripts = vec![

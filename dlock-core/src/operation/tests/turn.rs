@@ -6,7 +6,7 @@ use crate::limits::{
     FAIR_GRACE_S, FAR_PAUSE_NS_MAX, TRIES_AT_ONCE_MAX, TRIES_MAX, TRY_AT_ONCE_NS_MAX,
     TRY_PAUSE_NS_MAX, TRY_SAME_HOLD_NS_MAX,
 };
-use crate::word_op::{Word, WordAddr};
+use crate::word_op::WordAddr;
 use crate::words::Ticket;
 
 const W0: WordAddr = WordAddr::from_index(9 * 4);
@@ -66,6 +66,19 @@ fn holder(word: u64) -> LockEntry {
 fn end(o: &mut Operation, e: &mut LockEntry) -> Effect {
     let mut effects = std::iter::repeat_with(|| o.next(e));
     effects.find(|effect| !matches!(effect, Effect::Count(_))).expect("they never end")
+}
+
+/// What the companion word says where the arbiter is to be told of a release.
+const TOLD: u64 = 1 << 63;
+const W1: WordAddr = WordAddr::from_index(4 * 9 + 1);
+
+/// The holder of this word has asked whether the lock can be relayed: it cannot.
+fn releases_where_somebody_sleeps(word: u64) -> (LockEntry, Operation) {
+    let mut e = holder(word);
+    let (mut o, posted) = releases(&mut e);
+    assert_eq!(posted, [WordOp::Cas { addr: W1, expect: 0, swap: 4 }]);
+    o.outcome(&mut e, values(&[TOLD | 3]), at(5));
+    (e, o)
 }
 
 fn releases(e: &mut LockEntry) -> (Operation, Vec<WordOp>) {
@@ -284,15 +297,14 @@ fn a_lock_is_handed_on_though_another_ticket_was_taken_meanwhile() {
         WordOp::Cas { addr: W0, expect, swap }
     };
     let (seen, more) = (word(4, 6), word(4, 7));
-    let told = WordOp::Read { addr: WordAddr::new(Slot(9), Word::W1) };
-    let old = [[seen, word(5, 6), 0], [more, more, 0], [seen, word(5, 6), 1], [more, more, 1]];
-    for old in old {
-        let mut e = holder(seen);
-        let (mut o, posted) = releases(&mut e);
-        assert_eq!(posted, [done_of(seen), done_of(more), told]);
+    let told = WordOp::Read { addr: W1 };
+    let first = [[seen, word(5, 6)], [more, more]];
+    for old in first.iter().flat_map(|&[a, b]| [[a, b, 3], [a, b, TOLD | 3]]) {
+        let (mut e, mut o) = releases_where_somebody_sleeps(seen);
+        assert_eq!(posted(o.next(&mut e)), [done_of(seen), done_of(more), told]);
         o.outcome(&mut e, values(&old), at(5));
         assert_eq!(o.next(&mut e), Effect::WriteLedger(LedgerEntry::new()));
-        if old[2] != 0 {
+        if old[2] != 3 {
             let wake = Request::Wake { handle: Handle(3) };
             assert_eq!(o.next(&mut e), Effect::Tell(wake), "somebody sleeps");
         }
@@ -305,12 +317,12 @@ fn a_lock_is_handed_on_though_another_ticket_was_taken_meanwhile() {
 
 #[test]
 fn who_is_overtaken_hands_the_lock_on_from_the_word_that_it_has_found() {
-    let mut e = holder(word(4, 6));
-    let (mut o, _) = releases(&mut e);
-    o.outcome(&mut e, values(&[word(4, 9), word(4, 9), 0]), at(5));
+    let (mut e, mut o) = releases_where_somebody_sleeps(word(4, 6));
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[word(4, 9), word(4, 9), TOLD]), at(5));
     assert!(matches!(posted(o.next(&mut e))[..],
         [WordOp::Cas { expect, .. }, _, _] if expect == word(4, 9)));
-    o.outcome(&mut e, values(&[word(5, 9), word(5, 9), 0]), at(6));
+    o.outcome(&mut e, values(&[word(5, 9), word(5, 9), TOLD]), at(6));
     assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
     assert_eq!(done(end(&mut o, &mut e)), Status::Fail, "its hold was over");
 }
@@ -371,9 +383,9 @@ fn who_was_followed_unknown_at_its_last_release_releases_as_if_it_were_again() {
     // the verbs of the release, and what they find
     let scenes: [(usize, &[u64]); 5] = [
         (1, &[last]),
-        (1, &[more]),          // another has come
-        (3, &[more, more, 0]), // and once more
-        (3, &[last, free, 0]), // not this time
+        (1, &[more]),             // another has come
+        (3, &[more, more, TOLD]), // and once more
+        (3, &[last, free, TOLD]), // not this time
         (1, &[last]),
     ];
     for (n, (verbs, found)) in scenes.into_iter().enumerate() {
@@ -383,8 +395,10 @@ fn who_was_followed_unknown_at_its_last_release_releases_as_if_it_were_again() {
         assert_eq!(posted_now.len(), verbs, "release {n}");
         o.outcome(&mut e, values(found), at(ns + 2));
         if found == [more] {
+            assert_eq!(posted(o.next(&mut e)).len(), 1, "it is to be relayed");
+            o.outcome(&mut e, values(&[TOLD]), at(ns + 3));
             assert_eq!(posted(o.next(&mut e)).len(), 3, "handed on");
-            o.outcome(&mut e, values(&[more, word(5, 6), 0]), at(ns + 3));
+            o.outcome(&mut e, values(&[more, word(5, 6), TOLD]), at(ns + 3));
         }
         finish(&mut o, &mut e, ns + 4);
         assert_eq!(e.state(), EntryState::Unlocked, "release {n}");

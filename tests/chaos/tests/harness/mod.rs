@@ -33,7 +33,7 @@ pub const CHILD: &str = "child_that_obeys_its_parent";
 /// How long a killed client is waited for before what it holds is given away.
 const GRACE: Duration = Duration::from_secs(2);
 /// Until a child has come up, or has left.
-const CHILD_MAX: Duration = Duration::from_secs(60);
+const CHILD_MAX: Duration = Duration::from_secs(120);
 
 /// Does what the parent process wants; `false`: this is no child.
 pub fn obey() -> bool {

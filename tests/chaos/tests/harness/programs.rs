@@ -12,6 +12,7 @@ use dlock_chaos::record::Record;
 use dlock_chaos::rng::Rng;
 use dlock_chaos::waits::{judge, Waits};
 use dlock_client::FabricChoice;
+use dlock_core::session::UNREACHED_NS;
 use dlock_fabric::clock::boot_ns;
 
 use super::job::{Failover, Job, Style};
@@ -23,6 +24,10 @@ const STOP_MS: (u64, u64) = (1_200, 3_200);
 /// The bound of a call: 5 s, 1 s for a cancel, the stops and delays of these programs, and a
 /// machine that does other things as well.
 const CALL_MAX: Duration = Duration::from_secs(30);
+/// How much longer a `lock` may take of a client that finds the successor by itself: on a machine
+/// too slow for it to come back in time, its primary removes it, the standby does not answer, and
+/// it begins anew after this time (`UNREACHED_NS`, and DLOCK_PRIMARIES in docs/dlock.md).
+const AWAY_MAX: Duration = Duration::from_nanos(UNREACHED_NS);
 /// Primaries that are killed one after the other, whether their clients have come or not. On a slow
 /// machine nobody would be served otherwise, and no bound of a call would mean anything.
 const HASTY_KILLS: u64 = 2;
@@ -232,7 +237,8 @@ pub fn run(plan: &Plan) -> Outcome {
         records.extend(mine.into_iter().map(|who| Record::Gone { who, at }));
     }
     let groups = plan.workers.div_ceil(plan.group) as usize;
-    let call_max_ns = u64::try_from(CALL_MAX.as_nanos()).unwrap_or(u64::MAX);
+    let away_max = if plan.disturbances.by_itself { AWAY_MAX } else { Duration::ZERO };
+    let call_max_ns = u64::try_from((CALL_MAX + away_max).as_nanos()).unwrap_or(u64::MAX);
     let rules = Rules { offset_ns: primary.offset_ns, locks: groups * plan.locks, call_max_ns };
     let verdict = check(&mut records, &rules);
     let waits = judge(&records);

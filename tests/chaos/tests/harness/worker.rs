@@ -33,8 +33,8 @@ mod away;
 static DISMISSED: AtomicBool = AtomicBool::new(false);
 /// A call that takes longer is logged whatever it says.
 const LONG_NS: u64 = 4_000_000_000;
-/// How long a worker goes on after it was dismissed.
-const LEAVE_MAX: Duration = Duration::from_secs(50);
+/// How long a worker goes on after it was dismissed: a call may take so long.
+const LEAVE_MAX: Duration = Duration::from_secs(100);
 
 /// Works until the parent closes the input.
 pub fn work(job: &Job) {

@@ -518,6 +518,9 @@ impl Sys {
             // of two grants on one lock, which are told together, the last says until when
             if let Some(earlier) = told[place].replace((op, result)).filter(|_| !is_grant) {
                 self.thread(c, l).op = earlier.0;
+                if let Some(why) = self.unreleased(c, l, &earlier.1) {
+                    self.fail(why);
+                }
                 self.told(c, l, earlier.1);
             }
         }

@@ -58,6 +58,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("recount-once", "partition"),
     ("revoked-once", "stale"),
     ("shares-come-round", "rounds"),
+    ("relay-untold", "relay"),
     ("issued-any-intent", "strays"),
     ("old-share-undone", "strays"),
 ];

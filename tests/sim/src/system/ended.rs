@@ -86,6 +86,9 @@ impl Sys {
 
     /// The caller is told what the operation came to.
     pub(super) fn finish(&mut self, c: usize, l: usize, result: OpResult) {
+        if let Some(why) = self.unreleased(c, l, &result) {
+            self.fail(why);
+        }
         let result = self.unheard(c, l, result);
         self.told(c, l, result);
         let t = self.thread(c, l);

@@ -258,8 +258,8 @@ impl Sys {
         let before = self.rng.below(3) as u16;
         let (near_end, ends) = (self.rng.chance(500), [0xefff, 0xf000, 0xf7fe, 0xf800, 0xfbff]);
         let at = self.rng.pick(&ends);
+        let old = FairWord::from_bits(self.lock_word(slot, LockType::Fair));
         let word = self.memory.word(Sys::w0(slot));
-        let old = FairWord::from_bits(*word);
         let is_free = old.nx() == old.mx() && old.ns() == old.ms();
         let Some(named) = named.filter(|_| is_free) else { return };
         let (x, s) = match near_end {
@@ -307,7 +307,11 @@ impl Sys {
         let pause_ns = self.rng.pick(&[10_000, 300_000, 20_000_000]);
         let word = self.memory.word(Sys::w0(slot));
         let old = FairWord::from_bits(*word);
-        if old.open_exclusive() > 0 || old.mx() != ticket.tx || old.ns() > old.ms() {
+        if old.is_relayed()
+            || old.open_exclusive() > 0
+            || old.mx() != ticket.tx
+            || old.ns() > old.ms()
+        {
             return;
         }
         let comes_again = old.ms() <= ticket.ts;

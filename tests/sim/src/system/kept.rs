@@ -8,7 +8,7 @@ use dlock_core::lock::EntryState;
 use dlock_core::message::LockType;
 use dlock_core::words::{FairWord, Ticket};
 
-use super::state::{Doing, Sys, Thread};
+use super::state::{Doing, Thread};
 use super::World;
 
 /// The primary's next look, and a margin. An unclaimed ticket before this one costs a grace.
@@ -40,7 +40,7 @@ impl World {
         let primary = self.primary.as_ref()?;
         let sys = &self.sys;
         let slot = sys.slot_of(l, primary)?;
-        let word = FairWord::from_bits(sys.memory.words[Sys::w0(slot).index() as usize]);
+        let word = FairWord::from_bits(sys.lock_word(slot, sys.plan.locks[l]));
         let is_calm = sys.put_off_until <= sys.now;
         let waits = |t: &Thread| matches!(t.doing, Doing::Reply { is_wait: true });
         let mut all = sys.clients.iter().enumerate().filter(|(_, c)| waits(&c.threads[l]));

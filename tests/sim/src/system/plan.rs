@@ -2,6 +2,7 @@
 //! What one schedule is made of: everything that is drawn before it begins.
 
 use dlock_core::clock::NS;
+use dlock_core::limits::{CLIENTS_MAX, FAIR_LANE_RING_END};
 use dlock_core::message::LockType;
 
 use super::rng::Rng;
@@ -168,6 +169,9 @@ pub struct Plan {
     pub start_ns: u64,
 }
 
+/// The largest exclusive number: where the ring of the lane ends, and one addition of each client.
+const EXCLUSIVE_MAX: u16 = FAIR_LANE_RING_END + CLIENTS_MAX as u16;
+
 impl Plan {
     /// Draws a plan. `scenario` is a name, or `all`.
     pub fn draw(scenario: &str, rng: &mut Rng) -> Option<Plan> {
@@ -184,7 +188,7 @@ impl Plan {
         let rates = [0, 100, 300, 500, 900];
         let lanes = [
             0, 1, 0x3fff, 0x7ffd, 0x7ffe, 0x7fff, 0x8000, 0xbffe, 0xbfff, 0xc000, 0xeffd, 0xeffe,
-            0xefff, 0xf000, 0xf7ff, 0xfff0, 0xfffd, 0xfffe, 0xffff,
+            0xefff, 0xf000, 0xf7ff, 0xffe7, 0xfffd, 0xfffe, 0xffff,
         ];
         let lane = |rng: &mut Rng| match s.high_lanes && rng.chance(500) {
             true => rng.pick(&lanes),
@@ -240,7 +244,7 @@ impl Plan {
             roams: rng.pick(&[0, s.roams]),
             is_of_card: mix.contains(&Fabric::Verbs),
             by_itself: rng.chance(500),
-            lanes: (lane(rng), lane(rng)),
+            lanes: (lane(rng).min(EXCLUSIVE_MAX), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
         })
     }

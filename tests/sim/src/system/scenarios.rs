@@ -361,6 +361,25 @@ pub const APART: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
+    // a fair lock that clients hand on by its companion word, while others of them sleep
+    Scenario {
+        name: "relay",
+        types: &[Fair],
+        fabrics: &[&[Shm], &[Verbs], &[Verbs, Shm]],
+        faults: &[
+            F::Pause,
+            F::Pause,
+            F::Standstill,
+            F::Slow,
+            F::Crash,
+            F::BreakCommand,
+            F::CrashPrimary,
+        ],
+        fault_every: 60,
+        overstay: 100,
+        high_lanes: true,
+        ..CALM
+    },
     // shares that a primary took for clients which have released them by themselves since
     Scenario {
         name: "strays",

@@ -413,7 +413,7 @@ impl World {
         for l in (0..sys.plan.locks.len()).filter(|&l| sys.plan.locks[l] != LockType::Atomic) {
             let threads = || sys.clients.iter().map(|c| &c.threads[l]);
             let Some(slot) = sys.slot_of(l, primary) else { continue };
-            let word = sys.memory.words[Sys::w0(slot).index() as usize];
+            let word = sys.lock_word(slot, sys.plan.locks[l]);
             let free = RwWord::from_bits(word).with_waiters(false) == RwWord::new();
             let asleep = |t: &Thread| match t.doing {
                 // who is in doubt of its release has not sent its wake-up: its next operation does

@@ -222,7 +222,7 @@ impl World {
                 let entry = sys.clients[c].threads[l].entry.as_ref();
                 let (Some(entry), Some(id)) = (entry, sys.clients[c].id) else { continue };
                 let (slot, handle) = (entry.slot(), entry.handle());
-                let word = *sys.memory.word(super::Sys::w0(slot));
+                let word = sys.lock_word(slot, sys.plan.locks[l]);
                 let clean = match sys.plan.locks[l] {
                     LockType::Fair => {
                         let w = FairWord::from_bits(word);

@@ -9,12 +9,12 @@ use dlock_core::control::{Claim, ControlRequest, Secret};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::lock::{FastCas, LockEntry, Op};
 pub(crate) use dlock_core::membership::Gone;
-use dlock_core::message::{Reply, Request};
+use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::operation::{Bounds, First, Operation};
 use dlock_core::session::Heartbeats;
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
-use dlock_core::words::LedgerEntry;
+use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
+use dlock_core::words::{FairWord, LedgerEntry, TurnWord};
 
 use super::clock::Clock;
 use super::coverage::Coverage;
@@ -563,7 +563,19 @@ impl Sys {
     }
 
     pub fn w0(slot: Slot) -> WordAddr {
-        WordAddr::new(slot, dlock_core::word_op::Word::W0)
+        WordAddr::new(slot, Word::W0)
+    }
+
+    /// The word of a lock: of a fair one that is relayed, with the number that is served.
+    pub fn lock_word(&self, slot: Slot, lock_type: LockType) -> u64 {
+        let [word, turn] = [Word::W0, Word::W1]
+            .map(|word| self.memory.words[WordAddr::new(slot, word).index() as usize]);
+        match lock_type {
+            LockType::Fair => {
+                FairWord::from_bits(word).told_by(TurnWord::from_bits(turn)).into_bits()
+            }
+            _ => word,
+        }
     }
 
     /// A word operation on memory, as its client's executor has it executed.

@@ -3,16 +3,42 @@
 //! asked, what was told, when, and the client's own clock alone.
 
 use dlock_core::clock::{Now, ServerTime, DRIFT_PPM};
+use dlock_core::lane;
 use dlock_core::lock::{Op, OpResult, View};
 use dlock_core::message::{LockType, Mode, Request};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Outcome, Word, WordAddr};
-use dlock_core::words::RwWord;
+use dlock_core::words::{FairWord, RwWord};
 
 use super::clock::Clock;
+use super::plan::Fault;
 use super::state::{code, Sys};
 
 impl Sys {
+    /// Whether an operation says that it has released a fair lock, and the lock's words do not say
+    /// so: the arbiter would come to make that good. Where lanes are moved on by a fault, or start
+    /// again, numbers are not compared; nor where a client was fenced, which may be told late of a
+    /// lock whose place is another one's by now.
+    pub(super) fn unreleased(&self, c: usize, l: usize, result: &OpResult) -> Option<String> {
+        let t = &self.clients[c].threads[l];
+        let entry = t.entry.as_ref()?;
+        let is_current = t.epoch == self.epoch && self.clients[c].epoch == self.epoch;
+        let is_release = t.op == Op::Unlock && result.status == Status::Success;
+        let is_there = is_current && self.alive && !self.was_fenced;
+        if !is_release || !is_there || entry.refs() > 0 || self.plan.faults.contains(&Fault::Lap) {
+            return None;
+        }
+        let Some(View::Fair { nx, ns, mx, ms, .. }) = result.view else { return None };
+        if self.memory.words.is_empty() {
+            return None;
+        }
+        let word = FairWord::from_bits(self.lock_word(entry.slot(), LockType::Fair));
+        let is_told = (nx, ns, mx, ms) != (0, 0, 0, 0);
+        let is_behind = word.nx() < lane::divert() && lane::is_before(word.nx(), nx);
+        (is_told && is_behind)
+            .then(|| format!("released: client {c} is told {nx} of lock {l}, which is at {word:?}"))
+    }
+
     /// Tells the checker what the client was told.
     pub(super) fn told(&mut self, c: usize, l: usize, result: OpResult) {
         self.mix(code(result.status) ^ (c as u64) << 40 ^ (l as u64) << 48);
