@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use common::site::{by_itself, Site};
@@ -127,11 +127,17 @@ fn a_client_that_does_nothing_is_back_as_soon_as_there_is_a_primary() {
     }
 }
 
-/// Passes everything on, and can end the connection that came as this number of all.
+/// Passes everything on, and can end one of the connections that are there.
 struct Line {
     at: SocketAddr,
-    ends: Arc<Mutex<Vec<TcpStream>>>,
+    ends: Arc<Mutex<Vec<End>>>,
     faults: Arc<Faults>,
+}
+
+struct End {
+    near: TcpStream,
+    /// One of its two directions.
+    passes: JoinHandle<()>,
 }
 
 #[derive(Default)]
@@ -149,7 +155,7 @@ impl Line {
         let [_, a, b, c] = std::process::id().to_be_bytes();
         let ip: IpAddr = Ipv4Addr::new(127, a | 0x40, b, c).into();
         let listener = TcpListener::bind((ip, port)).unwrap();
-        let ends: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+        let ends: Arc<Mutex<Vec<End>>> = Arc::default();
         let faults = Arc::new(Faults::default());
         let (all, at_work) = (Arc::clone(&ends), Arc::clone(&faults));
         thread::spawn(move || {
@@ -162,13 +168,15 @@ impl Line {
                     max => max,
                 };
                 let Ok(far) = TcpStream::connect((own_address(), port)) else { continue };
-                all.lock().unwrap().push(near.try_clone().unwrap());
-                for (from, to, max) in [(&near, &far, usize::MAX), (&far, &near, answers_max)] {
+                let passes = |from: &TcpStream, to: &TcpStream, max| {
                     from.set_nodelay(true).unwrap();
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     let faults = Arc::clone(&at_work);
-                    thread::spawn(move || pass(from, to, max, &faults));
-                }
+                    thread::spawn(move || pass(from, to, max, &faults))
+                };
+                passes(&far, &near, answers_max);
+                let passes = passes(&near, &far, usize::MAX);
+                all.lock().unwrap().push(End { near, passes });
             }
         });
         Self { at: (ip, port).into(), ends, faults }
@@ -185,7 +193,14 @@ impl Line {
     }
 
     fn cut(&self, number: usize) {
-        let _ = self.ends.lock().unwrap()[number].shutdown(Shutdown::Both); // it may have ended
+        let _ = self.ends.lock().unwrap()[number].near.shutdown(Shutdown::Both);
+        // it may have ended
+    }
+
+    /// The numbers of those that have not ended.
+    fn there(&self) -> Vec<usize> {
+        let ends = self.ends.lock().unwrap();
+        (0..ends.len()).filter(|&number| !ends[number].passes.is_finished()).collect()
     }
 
     fn count(&self) -> usize {
@@ -223,15 +238,14 @@ fn a_connection_that_breaks_alone_is_made_anew() {
     let lock = got(&a, "line", LockType::Fair);
     got(&b, "line", LockType::Fair);
     assert_eq!(status(a.trylock(lock, X, 600)), Success);
-    let mut first = 0;
     for n in 0..6 {
-        // whether the primary is there is asked on one, a session has two: control and data path
-        let count = line.count();
-        line.cut(first + n % 2);
+        // a session has two, control and data path; whether the primary is there is asked on one
+        eventually(20, "it has its session alone", || line.there().len() == 2);
+        let (count, cut) = (line.count(), line.there()[n % 2]);
+        line.cut(cut);
         eventually(20, "it is back", || {
             line.count() >= count + 3 && status(a.extend(lock, X, 600)) == Success
         });
-        first = line.count() - 2;
         assert_eq!(status(b.trylock(lock, X, 600)), Again, "it is held as before");
         assert_eq!(status(b.unlock(lock)), Success);
     }

@@ -25,9 +25,13 @@ use crate::status::Status;
 use crate::words::Ticket;
 
 /// The protocol version this library speaks best.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// The oldest protocol version this library speaks.
 pub const VERSION_MIN: u8 = 1;
+/// The first version whose peers know that the words of a fair lock may be
+/// [relayed](crate::words::FairWord::RELAYED). At an older primary no lock is; an older client is
+/// given no words to operate on by itself.
+pub const VERSION_RELAYS: u8 = 3;
 
 /// Proof of being a certain client: random, known to the primary and that client.
 #[derive(Clone, Copy, PartialEq, Eq)]

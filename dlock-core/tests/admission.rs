@@ -6,7 +6,7 @@ mod common;
 mod site;
 
 use dlock_core::clock::NS;
-use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind};
+use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, VERSION};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::membership::{
@@ -189,10 +189,10 @@ fn a_promise_is_not_made_shorter_by_a_shorter_horizon() {
     let mut site = Site::new();
     let peer = site.join(Tcp, 60);
     assert_eq!(site.members.until(peer.id), Some(START.plus_ns(60 * NS)));
-    assert!(site.open_twice(&reinit(peer, 2, 5)).is_ok());
+    assert!(site.open_twice(&reinit(peer, VERSION, 5)).is_ok());
     assert_eq!(site.members.until(peer.id), Some(START.plus_ns(60 * NS)));
     site.until(START.plus_ns(58 * NS));
-    assert!(site.open_twice(&reinit(peer, 2, 5)).is_ok());
+    assert!(site.open_twice(&reinit(peer, VERSION, 5)).is_ok());
     assert_eq!(site.members.until(peer.id), Some(START.plus_ns(63 * NS)));
 }
 
@@ -245,7 +245,7 @@ fn a_lease_that_ends_with_the_lapse_keeps_nothing() {
 fn a_client_is_told_to_wait_for_its_lapse_unless_it_must_go_altogether() {
     let mut site = Site::new();
     let peer = lapsing(&mut site);
-    let back = reinit(peer, 2, 10);
+    let back = reinit(peer, VERSION, 10);
     let answer = |site: &mut Site| {
         let Site { members, primary, memory, now, .. } = site;
         let secret = dlock_core::control::Secret([7; 16]);
@@ -304,7 +304,7 @@ fn a_channel_tells_its_horizon_to_a_client_that_has_one() {
 
 fn attach_of(peer: Peer) -> Attach {
     let Peer { id: client, secret, fabric, .. } = peer;
-    Attach { client, secret, fabric, verbs: None, version: Some(2) }
+    Attach { client, secret, fabric, verbs: None, version: Some(VERSION) }
 }
 
 #[test]
@@ -324,7 +324,8 @@ fn a_stranger_is_no_member() {
     let stranger = ClientId::new(77).unwrap();
     assert_eq!(site.members.remove(stranger), Err(Status::ClientRemoved));
     let secret = dlock_core::control::Secret([7; 16]);
-    let attach = Attach { client: stranger, secret, fabric: Tcp, verbs: None, version: Some(2) };
+    let attach =
+        Attach { client: stranger, secret, fabric: Tcp, verbs: None, version: Some(VERSION) };
     let refused = site.members.finish_attach(&attach, Joining::over(Tcp)).map(drop);
     assert_eq!(refused, Err(Status::ClientRemoved));
     assert_eq!(site.members.state(stranger), None);
@@ -428,7 +429,7 @@ fn nobody_gets_queue_pairs_while_the_primary_recovers() {
     let client = ClientId::new(77).unwrap();
     let secret = dlock_core::control::Secret([7; 16]);
     let back = Peer { id: client, secret, control: 1, fabric: Tcp, terms: None };
-    let admission = site.open_twice(&reinit(back, 2, 0)).unwrap();
+    let admission = site.open_twice(&reinit(back, VERSION, 0)).unwrap();
     for (fabric, status) in [(Verbs, Status::NotReady), (Tcp, Status::Success)] {
         let attach = attach_of(site.peer(admission, fabric));
         let may = site.members.may_attach(&site.primary, &attach, Joining::over(fabric));
@@ -443,7 +444,7 @@ fn a_client_that_is_about_to_come_back_is_not_evicted() {
         let mut site = Site::with(None, Orphans::Lease, 1);
         let peer = site.join(Tcp, 0);
         if comes_back {
-            assert!(site.open_twice(&reinit(peer, 2, 0)).is_ok());
+            assert!(site.open_twice(&reinit(peer, VERSION, 0)).is_ok());
         }
         site.lose(peer, Gone::Closed);
         assert!(matches!(site.state(peer), Some(State::Absent { .. })));
@@ -474,7 +475,7 @@ fn a_client_comes_back_and_attaches_with_its_own_certificate_alone() {
         for shown in identities {
             let is_own = shown == own;
             let Peer { id: client, secret, fabric, .. } = peer;
-            let attach = Attach { client, secret, fabric, verbs: None, version: Some(2) };
+            let attach = Attach { client, secret, fabric, verbs: None, version: Some(VERSION) };
             let may = |joining: Joining| {
                 site.members.may_attach(&site.primary, &attach, joining) == Status::Success
             };
@@ -483,7 +484,7 @@ fn a_client_comes_back_and_attaches_with_its_own_certificate_alone() {
             let joining = Joining::by(Shm, Some(1), true).shown(shown);
             let may_map = site.members.may_attach(&site.primary, &mapping, joining);
             assert_eq!(may_map, Status::Success, "its process has shown its credentials");
-            let back = open(&mut site, &reinit(peer, 2, 10), 2, shown);
+            let back = open(&mut site, &reinit(peer, VERSION, 10), 2, shown);
             assert_eq!(back.is_ok(), is_own, "{own:?} {shown:?}");
             if !is_own {
                 assert_eq!(back, Err(Status::Error), "as with a wrong secret");

@@ -8,7 +8,10 @@ mod entry;
 mod site;
 
 use dlock_core::clock::NS;
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, Secret, UNLIMITED};
+use dlock_core::control::{
+    ControlReply, ControlRequest, FabricKind, Secret, UNLIMITED, VERSION, VERSION_RELAYS,
+};
+use dlock_core::fabric::Executes;
 use dlock_core::ids::ClientId;
 use dlock_core::membership::{Connection, Effect, Ending, Exit, Gone, Opened, Orphans, State};
 use dlock_core::message::LockType;
@@ -47,7 +50,7 @@ fn versions_are_negotiated_and_foreign_ones_refused() {
         let horizon_s = Some(3);
         ControlRequest::Init { version_min, version_max, tp_mode, horizon_s }
     };
-    for (min, max) in [(3, 9), (0, 0), (3, 1)] {
+    for (min, max) in [(VERSION + 1, 9), (0, 0), (3, 1)] {
         assert_eq!(site.open(&request(min, max, 0)), Err(Status::VersionMismatch));
     }
     assert_eq!(site.open(&request(1, 2, 1)), Err(Status::Error), "another tp_mode");
@@ -56,8 +59,43 @@ fn versions_are_negotiated_and_foreign_ones_refused() {
     assert_eq!((old.version, old.terms), (1, None), "it knows no horizon, and is promised none");
     let new = site.open_twice(&request(1, 9, 0)).unwrap();
     let terms = new.terms.unwrap();
-    assert_eq!((new.version, terms.horizon_s, terms.lapses), (2, 3, 0));
+    assert_eq!((new.version, terms.horizon_s, terms.lapses), (VERSION, 3, 0));
     assert_eq!(terms.until, START.plus_ns(3 * NS));
+}
+
+/// It would take a number of its own for one that is not there: its own words are told to it by the
+/// primary.
+#[test]
+fn a_client_that_knows_of_no_relay_gets_no_words_to_operate_on_by_itself() {
+    let horizon_s = Some(3);
+    for version in 1..=VERSION {
+        for fabric in FabricKind::ALL {
+            let mut site = Site::new();
+            let init = ControlRequest::Init {
+                version_min: 1,
+                version_max: version,
+                tp_mode: 0,
+                horizon_s,
+            };
+            let admission = site.open_twice(&init).unwrap();
+            let peer = site.peer(admission, fabric);
+            let is_by_primary = fabric.executes() == Executes::Primary;
+            let status = match is_by_primary || version >= VERSION_RELAYS {
+                true => Status::Success,
+                false => Status::VersionMismatch,
+            };
+            assert_eq!(site.attach_as(peer, Some(version)), status, "{fabric} {version}");
+            if status == Status::Success {
+                continue;
+            }
+            // the same beside a session that has a channel, and over tcp after all
+            let tcp = Peer { fabric: Tcp, ..peer };
+            assert_eq!(site.attach_as(tcp, Some(version)), Status::Success);
+            let back = site.open_twice(&reinit(tcp, version, 3)).unwrap();
+            let again = site.peer(back, fabric);
+            assert_eq!(site.attach_as(again, Some(version)), status, "{fabric} {version}");
+        }
+    }
 }
 
 #[test]
@@ -364,7 +402,7 @@ fn run(g: &mut Gen) {
             (3, Some(holder)) => site.lose(holder.peer, Gone::Closed),
             (4, Some(holder)) => site.lose(holder.peer, Gone::Silent),
             (5, Some(holder)) => {
-                if let Ok(back) = site.open_twice(&reinit(holder.peer, 2, 4)) {
+                if let Ok(back) = site.open_twice(&reinit(holder.peer, VERSION, 4)) {
                     holder.peer = site.peer(back, holder.peer.fabric);
                     site.attach(holder.peer);
                 }

@@ -6,7 +6,7 @@ mod common;
 mod site;
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::control::{ControlReply, ControlRequest, FabricKind, UNLIMITED};
+use dlock_core::control::{ControlReply, ControlRequest, FabricKind, UNLIMITED, VERSION};
 use dlock_core::ids::Seq;
 use dlock_core::membership::{
     Effect, Exit, Gone, Opened, Orphans, State, PREPARED_S, SHOW_WAIT_NS,
@@ -229,13 +229,13 @@ fn the_secret_that_a_client_had_is_a_proof_until_the_next_one_is_in_use() {
     assert_eq!(site.attach(first), Status::Error, "no proof of being the session");
     let third = site.come_back(first).unwrap();
     assert!(is_served(&mut site, third));
-    let refused = site.open(&reinit(second, 2, 0));
+    let refused = site.open(&reinit(second, VERSION, 0));
     assert_eq!(refused, Err(Status::Error), "its client never had it");
     // here it is not
     let fourth = site.come_back(third).unwrap();
     let fifth = site.come_back(fourth).unwrap();
     for old in [first, second, third] {
-        assert_eq!(site.open(&reinit(old, 2, 0)), Err(Status::Error));
+        assert_eq!(site.open(&reinit(old, VERSION, 0)), Err(Status::Error));
     }
     assert!(is_served(&mut site, fifth));
 }
@@ -336,7 +336,7 @@ fn whatever_ends_a_member_ends_what_is_prepared_before_anything_is_undone() {
         assert!(place(Effect::CloseChannel { client, channel: Some(2) }) < Some(undone));
         assert!(place(Effect::Fence { client }) < Some(undone));
         assert_eq!(site.attach(new), Status::ClientRemoved);
-        assert_eq!(site.open(&reinit(new, 2, 0)), Err(Status::ClientRemoved));
+        assert_eq!(site.open(&reinit(new, VERSION, 0)), Err(Status::ClientRemoved));
     }
 }
 
@@ -345,18 +345,18 @@ fn the_later_of_both_horizons_holds_while_either_session_may_be_the_one_in_use()
     // it is told that its horizon is without end, and may go by that before it can say so
     let mut site = Site::new();
     let old = site.join(Tcp, 10);
-    let unlimited = site.open_twice(&reinit(old, 2, 0)).unwrap();
+    let unlimited = site.open_twice(&reinit(old, VERSION, 0)).unwrap();
     assert_eq!(unlimited.terms.unwrap().until, UNLIMITED);
     site.until(at(1_000));
     assert_eq!(site.state(old), Some(State::Present));
     // one that asks for a shorter horizon obeys it once it has moved, and not before
     let mut site = Site::new();
     let old = site.join(Tcp, 0);
-    let terms = site.open_twice(&reinit(old, 2, 10)).unwrap().terms.unwrap();
+    let terms = site.open_twice(&reinit(old, VERSION, 10)).unwrap().terms.unwrap();
     assert_eq!((terms.until, terms.horizon_s), (at(10), 10));
     site.until(at(20));
     assert_eq!(site.state(old), Some(State::Present));
-    let admission = site.open_twice(&reinit(old, 2, 10)).unwrap();
+    let admission = site.open_twice(&reinit(old, VERSION, 10)).unwrap();
     let new = site.peer(admission, Tcp);
     assert!(is_served(&mut site, new));
     site.until(ServerTime(at(30).0 - 1));
@@ -404,7 +404,7 @@ fn queue_pairs_of_an_attempt_that_was_given_up_end_no_session() {
 fn a_session_with_a_shorter_horizon_cuts_no_promise_short() {
     let mut site = Site::new();
     let old = site.join(Tcp, 60);
-    let admission = site.open_twice(&reinit(old, 2, 5)).unwrap();
+    let admission = site.open_twice(&reinit(old, VERSION, 5)).unwrap();
     let new = site.peer(admission, Tcp);
     assert_eq!(site.attach(new), Status::Success);
     assert!(is_served(&mut site, new));

@@ -8,7 +8,8 @@ mod site;
 use common::Memory;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{
-    Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret,
+    Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
+    Secret, VERSION,
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch, Handle, Identity, LockId, Seq};
@@ -89,8 +90,12 @@ impl World {
     }
 
     fn join(&mut self, name: &str) -> Result<ClientId, Status> {
-        let init =
-            ControlRequest::Init { version_min: 1, version_max: 2, tp_mode: 0, horizon_s: None };
+        let init = ControlRequest::Init {
+            version_min: 1,
+            version_max: VERSION,
+            tp_mode: 0,
+            horizon_s: None,
+        };
         self.open(&init, name)
     }
 
@@ -341,7 +346,7 @@ fn new_rules_do_not_keep_a_client_of_the_predecessor_out() {
     world.primary.awaits(NOW, &known, 30);
     let back = |id| ControlRequest::Reinit {
         version_min: 1,
-        version_max: 2,
+        version_max: VERSION,
         tp_mode: 0,
         horizon_s: None,
         client: client_of(id),
@@ -530,7 +535,7 @@ fn memory_is_not_handed_to_who_may_not_do_everything_and_taken_from_who_may_not_
     let (writer, trusted) = (world.join(WRITER).unwrap(), world.join("DNS:all").unwrap());
     let attach = |client| {
         let (secret, fabric) = (Secret([7; 16]), Shm);
-        Attach { client, secret, fabric, verbs: None, version: Some(2) }
+        Attach { client, secret, fabric, verbs: None, version: Some(VERSION) }
     };
     let joining = Joining::by(Shm, Some(1), true);
     let World { members, primary, .. } = &mut world;

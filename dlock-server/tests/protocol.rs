@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use common::{attach, reinit, server, Peer, INIT};
 use dlock_core::codec::{self, Frame, HEADER_LEN, MAGIC};
 use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, LockDesc, Secret, Session,
+    Attach, ControlReply, ControlRequest, FabricKind, LockDesc, Secret, Session, VERSION,
+    VERSION_RELAYS,
 };
 use dlock_core::ids::{ClientId, Handle, LockId, ObjectId, Seq};
 use dlock_core::limits::FRAME_LEN_MAX;
@@ -29,7 +30,7 @@ fn bytes_of(frame: &Frame) -> Vec<u8> {
 fn a_client_is_let_in_asks_and_leaves() {
     let server = server(ServerConfig { verbs: VerbsUse::Off, ..ServerConfig::default() });
     let (mut peer, session) = Peer::init(server.local_addr());
-    assert_eq!((session.version, session.recovering), (1, false));
+    assert_eq!((session.version, session.recovering), (VERSION, false));
     assert_eq!(session.epoch, server.epoch());
     let offers = &session.offers;
     assert!(offers.has(FabricKind::Tcp) && offers.place(FabricKind::Shm).is_some());
@@ -56,16 +57,19 @@ fn versions_are_negotiated_and_refused_at_once() {
             ControlRequest::Init { version_min, version_max, tp_mode: 0, horizon_s: None };
         Peer::connect(server.local_addr()).call(request)
     };
-    for (min, max, version) in [(1, 1, 1), (0, 1, 1), (0, 255, 2), (1, 9, 2), (2, 2, 2)] {
+    for (min, max, version) in [(1, 1, 1), (0, 1, 1), (0, 255, 3), (1, 9, 3), (2, 2, 2)] {
         match init(min, max) {
             ControlReply::Session(session) => {
                 assert_eq!(session.version, version);
-                assert_eq!(session.terms.is_some(), version == 2);
+                assert_eq!(session.terms.is_some(), version >= 2);
+                let is_told = |kind| session.offers.has(kind);
+                assert!(is_told(FabricKind::Tcp));
+                assert_eq!(is_told(FabricKind::Shm), version >= VERSION_RELAYS);
             }
             other => panic!("{min} to {max}: {other:?}"),
         }
     }
-    for (min, max) in [(3, 9), (0, 0), (1, 0)] {
+    for (min, max) in [(4, 9), (0, 0), (1, 0)] {
         assert_eq!(init(min, max), ControlReply::Error(Status::VersionMismatch));
     }
     // A client that cannot even frame as we do.
@@ -255,12 +259,11 @@ fn a_reinit_ends_the_old_connections_when_a_request_shows_that_it_was_answered()
     let lock = old.get("kept", LockType::Atomic);
     let mut channel = Peer::channel(server.local_addr(), &session);
     let mut new = Peer::connect(server.local_addr());
-    match new.call(reinit(&session)) {
-        ControlReply::Session(again) => {
-            assert_eq!((again.client, again.secret), (session.client, session.secret));
-        }
+    let again = match new.call(reinit(&session)) {
+        ControlReply::Session(again) => again,
         other => panic!("not let in again: {other:?}"),
-    }
+    };
+    assert!(again.client == session.client && again.secret != session.secret);
     assert!(channel.pings() && old.is_alive());
     let kept = new.get("kept", LockType::Atomic);
     assert_eq!(channel.receive(), None);
@@ -268,7 +271,7 @@ fn a_reinit_ends_the_old_connections_when_a_request_shows_that_it_was_answered()
     assert!(kept.already && kept.lock == lock.lock);
     assert_eq!(new.call(ControlRequest::ReinitDone), ControlReply::Done);
     assert_eq!(new.call(ControlRequest::ReinitDone), ControlReply::Error(Status::Error));
-    assert!(Peer::channel(server.local_addr(), &session).pings());
+    assert!(Peer::channel(server.local_addr(), &again).pings());
 }
 
 #[test]

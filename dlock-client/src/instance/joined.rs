@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::clock::NS;
-use dlock_core::control::{ControlReply, ControlRequest, Session, VERSION, VERSION_MIN};
+use dlock_core::control::{
+    ControlReply, ControlRequest, Session, VERSION, VERSION_MIN, VERSION_RELAYS,
+};
 use dlock_core::ids::ClientId;
 use dlock_core::membership::SHOW_WAIT_NS;
 use dlock_core::session;
@@ -111,6 +113,7 @@ pub(super) fn join(
                 lapses,
                 pulse,
                 asks_readers,
+                relays: session.version >= VERSION_RELAYS,
             };
             Ok(Joined { client, control, link, until })
         }

@@ -140,7 +140,7 @@ impl Instance {
             None => {
                 let mut entry =
                     LockEntry::new(link.client, link.anchor_s, desc.lock_type, grant, desc);
-                entry.asks_readers(link.asks_readers);
+                link.is_primary_of(&mut entry);
                 let (exec, pulse) = (Arc::clone(&link.exec), Arc::clone(&link.pulse));
                 let lock = ClientLock::new(grant.lock, entry, exec, pulse, link.epoch);
                 let (id, _) = self.table.insert(lock);
@@ -178,7 +178,7 @@ impl Instance {
             return self.adopt(grant, desc);
         };
         if is_new {
-            held.entry.asks_readers(link.asks_readers);
+            link.is_primary_of(&mut held.entry);
             held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
             self.table.rename(id, before, Some(grant.lock));
         }

@@ -22,6 +22,7 @@ use dlock_core::control::{ControlReply, ControlRequest, LockGrant, VERSION, VERS
 use dlock_core::exec::Executor;
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX};
+use dlock_core::lock::LockEntry;
 use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::status::Status;
 use dlock_fabric::Refuse;
@@ -431,7 +432,7 @@ impl Instance {
         let before = held.entry.lock();
         let (at, now) = ((link.epoch, link.anchor_s), link.exec.now());
         held.binding.bind(&mut held.entry, grant, at, is_lost, now);
-        held.entry.asks_readers(link.asks_readers);
+        link.is_primary_of(&mut held.entry);
         held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
         self.table.rename(id, before, Some(grant.lock));
         true
@@ -538,6 +539,12 @@ const LIFECYCLE_WAIT: Duration = LOCK_SLOT_WAIT.saturating_add(CONTROL_WAIT);
 const SHOW_TRIES: u32 = 2;
 
 impl SessionState {
+    /// What the operations of a lock may ask of this primary, and do there.
+    pub(super) fn is_primary_of(&self, entry: &mut LockEntry) {
+        entry.asks_readers(self.asks_readers);
+        entry.may_relay(self.relays);
+    }
+
     fn ask_the_time(&self) {
         if let Some(verbs) = &self.verbs {
             verbs.ask_the_time();

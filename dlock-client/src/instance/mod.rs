@@ -80,6 +80,8 @@ pub(crate) struct SessionState {
     lapses: u32,
     /// It may be asked for the readers inside fair locks.
     asks_readers: bool,
+    /// Its fair locks may be relayed.
+    relays: bool,
     /// Until when it may be relied on.
     pulse: Arc<Pulse>,
 }

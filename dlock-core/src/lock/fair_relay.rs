@@ -44,6 +44,12 @@ impl LockEntry {
     pub fn is_followed(&self) -> bool {
         self.pace.is_followed()
     }
+
+    /// Fair: whether the lock may be handed on by its companion word; not at a primary that speaks
+    /// an older version than [`VERSION_RELAYS`](crate::control::VERSION_RELAYS).
+    pub fn may_relay(&mut self, may: bool) {
+        self.may_relay = may;
+    }
 }
 
 /// The word in which a ticket was taken, with a number that is likely to have been served by then,
@@ -132,7 +138,7 @@ fn companion(e: &LockEntry) -> WordAddr {
 /// start the lane again, which clears the companion word.
 pub(super) fn may_begin(e: &LockEntry, word: FairWord) -> bool {
     let is_far = |number: u16| lane::plus(number, 1) >= lane::divert();
-    !e.turn.told() && !is_far(word.mx()) && !is_far(e.ticket.tx)
+    e.may_relay && !e.turn.told() && !is_far(word.mx()) && !is_far(e.ticket.tx)
 }
 
 fn turn_of(number: u16) -> TurnWord {

@@ -186,6 +186,8 @@ pub struct LockEntry {
     may_try: bool,
     /// Fair: how long turns and looks have taken lately.
     pace: Pace,
+    /// Fair: the lock may be relayed: its primary knows of it, and so do its clients.
+    may_relay: bool,
     /// Fair: the companion word as it was seen last.
     turn: TurnWord,
     /// Fair, ticketed or held: the lock was relayed when it was seen last.
@@ -260,6 +262,7 @@ impl LockEntry {
             asks_readers: false,
             may_try: false,
             pace: Pace::default(),
+            may_relay: true,
             turn: TurnWord::new(),
             is_relayed: false,
             diverted: false,

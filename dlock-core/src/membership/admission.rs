@@ -8,7 +8,7 @@ use super::{
     ID_ATTEMPTS_MAX, PROCESSES_MAX,
 };
 use crate::clock::ServerTime;
-use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN};
+use crate::control::{Attach, ControlRequest, Secret, Terms, VERSION, VERSION_MIN, VERSION_RELAYS};
 use crate::fabric::{Executes, FabricKind};
 use crate::ids::{ClientId, Identity};
 use crate::planted::{self, Bug};
@@ -359,9 +359,11 @@ impl Membership {
         let Some(member) = self.members.get(&attach.client) else {
             return Status::ClientRemoved;
         };
-        if self.target(attach).is_none() {
-            return Status::Error;
-        }
+        let version = match (self.target(attach), member.prepared) {
+            (None, _) => return Status::Error,
+            (Some(Target::Prepared | Target::Moves), Some(prepared)) => prepared.version,
+            _ => member.version,
+        };
         // a process of this host shows its credentials to the transport, and no certificate
         if joining.process.is_none() && !member.is_of(joining.identity) {
             return Status::Error;
@@ -377,6 +379,8 @@ impl Membership {
         }
         match (attach.fabric.executes(), joining.process) {
             (Executes::Primary, _) => Status::Success,
+            // it would take the words of others for what they are not
+            _ if version < VERSION_RELAYS => Status::VersionMismatch,
             // nothing would keep it from words that it has no right to
             _ if !primary.may_map(attach.client) => Status::Denied,
             // such memory cannot refuse chains: nobody is let near it in recovery

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{
-    Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret, Terms,
+    Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret, Terms, VERSION,
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Epoch};
@@ -217,7 +217,7 @@ impl Site {
 
     /// Attaches as a client that will show that it has the answer.
     pub fn attach(&mut self, peer: Peer) -> Status {
-        self.attach_as(peer, Some(2))
+        self.attach_as(peer, Some(VERSION))
     }
 
     pub fn attach_as(&mut self, peer: Peer, version: Option<u8>) -> Status {
@@ -257,7 +257,7 @@ impl Site {
 
     pub fn come_back(&mut self, peer: Peer) -> Result<Peer, Status> {
         let horizon_s = peer.terms.map_or(0, |terms| terms.horizon_s);
-        let admission = self.open_twice(&reinit(peer, 2, horizon_s))?;
+        let admission = self.open_twice(&reinit(peer, VERSION, horizon_s))?;
         let peer = self.peer(admission, peer.fabric);
         assert_eq!(self.attach(peer), Status::Success);
         let reply = self.control(peer, ControlRequest::Heartbeat);
@@ -268,7 +268,7 @@ impl Site {
     /// Asks for a session beside the one that the peer has.
     pub fn ask_back(&mut self, peer: Peer) -> Result<Peer, Status> {
         let horizon_s = peer.terms.map_or(0, |terms| terms.horizon_s);
-        let admission = self.open_twice(&reinit(peer, 2, horizon_s))?;
+        let admission = self.open_twice(&reinit(peer, VERSION, horizon_s))?;
         Ok(self.peer(admission, peer.fabric))
     }
 
@@ -371,7 +371,7 @@ pub fn w0(grant: &LockGrant) -> WordAddr {
 
 pub fn init(horizon_s: u32) -> ControlRequest {
     let horizon_s = Some(horizon_s);
-    ControlRequest::Init { version_min: 1, version_max: 2, tp_mode: 0, horizon_s }
+    ControlRequest::Init { version_min: 1, version_max: VERSION, tp_mode: 0, horizon_s }
 }
 
 pub fn reinit(peer: Peer, version_max: u8, horizon_s: u32) -> ControlRequest {

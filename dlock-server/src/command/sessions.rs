@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::control::{
-    Attach, Attached, ControlReply, ControlRequest, FabricKind, Offers, Session,
+    Attach, Attached, ControlReply, ControlRequest, FabricKind, Offers, Session, VERSION_RELAYS,
 };
 use dlock_core::fabric::Executes;
 use dlock_core::ids::{ClientId, Identity};
@@ -89,9 +89,10 @@ impl Worker {
         self.members.open(now, primary, memory, &who.request, caller, draws)
     }
 
-    /// What a client is told of: not of memory in which it may not do everything.
-    fn offers_for(&self, client: ClientId) -> Offers {
-        let may_map = self.core.primary.may_map(client);
+    /// What a client is told of: not of memory in which it may not do everything, or of which it
+    /// does not know all that its words may say.
+    fn offers_for(&self, client: ClientId, version: u8) -> Offers {
+        let may_map = self.core.primary.may_map(client) && version >= VERSION_RELAYS;
         let is_for = |kind: FabricKind| may_map || kind.executes() == Executes::Primary;
         let others = FabricKind::ALL.into_iter().filter(|&kind| !is_for(kind));
         others.fold(self.offers.clone(), Offers::without)
@@ -147,7 +148,7 @@ impl Worker {
             anchor_s: self.core.primary.config().anchor_s,
             now: self.core.now(),
             recovering: admission.recovering,
-            offers: self.offers_for(client),
+            offers: self.offers_for(client, admission.version),
             terms: admission.terms,
         })
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use dlock_core::codec::{self, Frame, HEADER_LEN};
 use dlock_core::control::{
     Attach, Attached, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Session,
+    VERSION,
 };
 use dlock_core::ids::Seq;
 use dlock_core::message::{LockType, Reply, Request};
@@ -181,12 +182,12 @@ impl Peer {
 }
 
 pub const INIT: ControlRequest =
-    ControlRequest::Init { version_min: 1, version_max: 1, tp_mode: 0, horizon_s: None };
+    ControlRequest::Init { version_min: 1, version_max: VERSION, tp_mode: 0, horizon_s: None };
 
 pub fn reinit(session: &Session) -> ControlRequest {
     ControlRequest::Reinit {
         version_min: 1,
-        version_max: 1,
+        version_max: VERSION,
         tp_mode: 0,
         horizon_s: None,
         client: session.client,
