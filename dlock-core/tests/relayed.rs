@@ -90,6 +90,7 @@ fn what_is_asked_of_a_relayed_lock_is_answered_by_whose_turn_it_is() {
 #[test]
 fn a_relay_that_begins_while_somebody_sleeps_keeps_its_number() {
     let mut w = World::new(LockType::Fair, 4);
+    w.memory.word = FairWord::new().with_nx(7).with_mx(7).into_bits();
     let [first, second] = [1, 2].map(|n| w.take(n, X, CLAIMED, 30));
     w.memory.companion = TurnWord::new().with_nx(first.tx).into_bits();
     assert!(w.wait(2, X, second).is_empty());

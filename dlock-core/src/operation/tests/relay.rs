@@ -174,6 +174,21 @@ fn who_may_be_late_does_not_begin_a_relay() {
 }
 
 /// The arbiter may be about to start the lane again there, and to clear the companion word.
+/// Its other clients would not know what the word says.
+#[test]
+fn no_lock_of_an_older_primary_is_relayed() {
+    let mut e = followed();
+    e.may_relay(false);
+    let (_, ops) = releases(&mut e);
+    let w = FairWord::from_bits(word(4, 6));
+    let [this, more] = [w, w.exclusive_taken()];
+    let done = |w: FairWord| cas(W0, w.into_bits(), w.exclusive_done().into_bits());
+    assert_eq!(ops, [done(this), done(more), READ_TURN]);
+    e = followed();
+    e.may_relay(true);
+    assert!(matches!(releases(&mut e).1[..], [WordOp::Cas { addr: W1, .. }]));
+}
+
 #[test]
 fn no_relay_begins_where_the_lane_ends() {
     for (mx, begins_one) in [(FAIR_LANE_DIVERT - 2, true), (FAIR_LANE_DIVERT - 1, false)] {
