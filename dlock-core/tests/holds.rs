@@ -15,8 +15,8 @@ use dlock_core::limits::BATCH_MAX;
 use dlock_core::message::{LockType, Mode, Request, WaitNumber};
 use dlock_core::primary::{Primary, PrimaryConfig, LAPSE_SLICE, LOOKS_MAX};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, WordOp};
-use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
+use dlock_core::word_op::{Chain, Word, WordAddr, WordOp};
+use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState, RwWord, Ticket, TurnWord};
 use site::{w0, Peer, Site, START};
 
 use common::Memory;
@@ -141,6 +141,27 @@ fn a_hold_is_not_taken_for_the_one_before_it() {
     let end = ServerTime::expiry_of(entry.deadline_s(START.seconds()));
     assert!(at(ServerTime(end.0 - 1)));
     assert!(!at(end), "its lease is over");
+}
+
+/// ... and the companion word may be what tells whose turn it is.
+#[test]
+fn a_claim_counts_as_a_hold_with_a_lease_at_its_turn_of_a_relayed_lock() {
+    let mut site = Site::new();
+    let a = site.join(Shm, 0);
+    let grant = site.get(a, "l", LockType::Fair);
+    let claim = LedgerEntry::of_ticket(LedgerState::TicketExclusive, Ticket { tx: 4, ts: 0 });
+    let claim = claim.with_detail(60);
+    site.memory.ledgers.insert((a.id, grant.handle), claim);
+    site.memory.set(w0(&grant), FairWord::new().with_mx(6).relayed().into_bits());
+    let end = ServerTime::expiry_of(claim.deadline_s(START.seconds()));
+    for (served, lasts) in [(3, true), (4, false)] {
+        let turn = TurnWord::new().with_nx(served).into_bits();
+        site.memory.set(WordAddr::new(grant.slot, Word::W1), turn);
+        site.now = ServerTime(end.0 - 1);
+        assert!(has_something(&mut site, a), "{served} is served");
+        site.now = end;
+        assert_eq!(has_something(&mut site, a), lasts, "a place in the queue lasts: {served}");
+    }
 }
 
 /// The note in its ledger is of an earlier one, since the next is still on its way.

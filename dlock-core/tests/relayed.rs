@@ -4,6 +4,7 @@
 #[path = "common/lock.rs"]
 mod lock;
 
+use dlock_core::arbiter::Caller;
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, Slot};
 use dlock_core::limits::{FAIR_LANE_DIVERT, FAIR_LANE_MAX};
@@ -147,6 +148,28 @@ fn a_lock_that_is_handed_on_while_its_relay_ends_stays_handed_on() {
 }
 
 #[test]
+fn a_holder_that_is_faster_than_the_arbiter_once_is_told_the_next_time() {
+    let mut w = World::new(LockType::Fair, 5);
+    let [first, second, third] = [1, 2, 3].map(|n| w.take(n, X, CLAIMED, 30));
+    relays(&mut w);
+    let (wait, ticket) = (WaitNumber(1), Some(third));
+    let sleeps = Request::Wait { handle: HANDLE, mode: X, expire_s: 30, wait, ticket };
+    w.call(|arbiter, now, memory, lock, seq, out| {
+        let mut is_first = true;
+        let passes_once = |memory: &mut Memory, _| {
+            if std::mem::take(&mut is_first) {
+                assert!(passes(memory, first.tx));
+            }
+        };
+        let from = Caller { client: id(3), handle: HANDLE, seq };
+        arbiter.request(now, &mut Racing(memory, passes_once), lock, from, sleeps, out);
+    });
+    assert!(!is_relayed(&w) && w.word().is_turn_of(second));
+    assert!(turn(&w).told() && turn(&w).nx() == second.tx);
+    assert!(!passes(&mut w.memory, second.tx), "client 3 sleeps");
+}
+
+#[test]
 fn tickets_that_are_taken_while_a_relay_ends_are_kept() {
     let (mut w, [_, second, _]) = relayed();
     w.call(|arbiter, now, memory, lock, _, out| {
@@ -180,6 +203,7 @@ fn the_companion_word_has_no_number_of_an_earlier_lap() {
     }
     // where somebody sleeps, it goes on saying so
     let mut w = World::new(LockType::Fair, 4);
+    w.memory.companion = TurnWord::new().with_nx(77).into_bits();
     w.memory.word = FairWord::new().with_nx(FAIR_LANE_MAX).with_mx(FAIR_LANE_MAX).into_bits();
     let held = w.take(2, X, LedgerState::HeldExclusive, 600);
     let last = w.take(3, X, CLAIMED, 0);
