@@ -35,6 +35,11 @@ exec </dev/null
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 if [ -n "$hot" ]; then
+    echo '#include <infiniband/verbs.h>' | cc -E - >/dev/null 2>&1 || {
+        echo "bench.sh: no <infiniband/verbs.h>: install libibverbs-dev or rdma-core-devel" >&2
+        exit 1
+    }
+    command -v cmake >/dev/null || { echo "bench.sh: no cmake: install it" >&2 && exit 1; }
     prefix=$target/hot/prefix
     {
         scripts/cmake-install.sh "$target/hot/cmake" "$prefix"
