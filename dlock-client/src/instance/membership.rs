@@ -21,8 +21,9 @@ use dlock_core::clock::Now;
 use dlock_core::control::{ControlReply, ControlRequest, LockGrant, VERSION, VERSION_MIN};
 use dlock_core::exec::Executor;
 use dlock_core::ids::LockId;
-use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX};
+use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX, LOOK_S};
 use dlock_core::lock::LockEntry;
+use dlock_core::message::Request;
 use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::status::Status;
 use dlock_fabric::Refuse;
@@ -487,8 +488,10 @@ impl Instance {
     /// `Error` (it has left before), `NotReady`, `BadResponse`.
     ///
     /// # Latency
-    /// One control round trip; 10 s at most, and as long as calls under way take. A client that
-    /// finds the successor of its primary by itself looks for it 5 s more at most, to tell it.
+    /// One round trip of the data path where it is one-sided (1 s at most), so that what was said
+    /// there is served, and a control round trip; 11 s at most, and as long as calls under way
+    /// take. A client that finds the successor of its primary by itself looks for it 5 s more at
+    /// most, to tell it.
     pub fn deinit(&self) -> Status {
         if self.gate.swap(LEFT, Ordering::Relaxed) == LEFT {
             return Status::Error;
@@ -518,6 +521,7 @@ impl Instance {
             }
             lock_slot.changed.notify_all();
         }
+        is_heard(&*link.exec);
         link.exec.end(); // whoever waits for a grant must not wait on
         drop(link);
         let status = self.leave();
@@ -537,6 +541,19 @@ const LIFECYCLE_WAIT: Duration = LOCK_SLOT_WAIT.saturating_add(CONTROL_WAIT);
 /// How often a reinit is tried if its connection ends at the moment at which the primary may have
 /// ended the old session: whether it has, is found out by asking again.
 const SHOW_TRIES: u32 = 2;
+
+/// What was said to the primary without waiting is served before the data path ends, which drops
+/// what is still on its way. Whoever sleeps for a fair lock that was just released would sleep on
+/// otherwise, until the primary looks at the lock by itself: so much is waited for at most.
+fn is_heard(exec: &dyn Executor) {
+    if !exec.is_one_sided() {
+        return; // nothing is released without the primary
+    }
+    if let Ok(seq) = exec.send(&Request::Ping) {
+        let _ = exec.reply(seq, Duration::from_secs(LOOK_S.into()));
+        exec.forget(seq);
+    }
+}
 
 impl SessionState {
     /// What the operations of a lock may ask of this primary, and do there.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waits of futures on an executor that answers when it is told to.
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::clock::{ServerTime, NS};
-use dlock_core::ids::LockId;
+use dlock_core::ids::{LockId, Seq};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::words::AtomicWord;
 
@@ -165,4 +166,20 @@ fn an_asynchronous_operation_of_a_session_that_was_replaced_is_undone_at_the_new
     assert_eq!(instance.result_check().status, Status::NoAsync);
     assert_eq!(instance.trylock(LOCK, X, 5).status, Status::Success);
     assert_eq!(instance.unlock(LOCK).status, Status::Success);
+}
+
+/// What is on its way to the primary when the data path ends is dropped, and who sleeps for the
+/// lock that was released would not be woken.
+#[test]
+fn who_leaves_is_heard_before_its_data_path_ends() {
+    let pong = Reply::Pong { at: ServerTime(0) };
+    for one_sided in [true, false] {
+        let (instance, fake) = instance(&[LockType::Fair]);
+        fake.one_sided.store(one_sided, SeqCst);
+        fake.answer(move |request| matches!(request, Request::Ping).then_some(pong));
+        instance.deinit();
+        let heard: &[Request] = if one_sided { &[Request::Ping] } else { &[] };
+        assert_eq!(*fake.requests.lock(), heard, "the primary has served what came before");
+        assert_eq!(fake.reply(Seq(1), Duration::ZERO), Ok(None), "the answer was waited for");
+    }
 }
