@@ -63,8 +63,8 @@ fn versions_are_negotiated_and_foreign_ones_refused() {
     assert_eq!(terms.until, START.plus_ns(3 * NS));
 }
 
-/// It would take a number of its own for one that is not there: its own words are told to it by the
-/// primary.
+/// A client of an older version takes the mark of a relayed lock for a ticket's number. Where the
+/// primary executes its chains it never has to decide by that word.
 #[test]
 fn a_client_that_knows_of_no_relay_gets_no_words_to_operate_on_by_itself() {
     let horizon_s = Some(3);

@@ -542,9 +542,10 @@ const LIFECYCLE_WAIT: Duration = LOCK_SLOT_WAIT.saturating_add(CONTROL_WAIT);
 /// ended the old session: whether it has, is found out by asking again.
 const SHOW_TRIES: u32 = 2;
 
-/// What was said to the primary without waiting is served before the data path ends, which drops
-/// what is still on its way. Whoever sleeps for a fair lock that was just released would sleep on
-/// otherwise, until the primary looks at the lock by itself: so much is waited for at most.
+/// Waits until the primary has served the requests that were sent without waiting for a reply: the
+/// end of the data path drops those that it has not read. If that is the `Wake` of a fair lock just
+/// released, the next sleeper waits until the arbiter looks at the lock by itself, after
+/// [`LOOK_S`]: so long is waited here at most.
 fn is_heard(exec: &dyn Executor) {
     if !exec.is_one_sided() {
         return; // nothing is released without the primary

@@ -168,8 +168,8 @@ fn an_asynchronous_operation_of_a_session_that_was_replaced_is_undone_at_the_new
     assert_eq!(instance.unlock(LOCK).status, Status::Success);
 }
 
-/// What is on its way to the primary when the data path ends is dropped, and who sleeps for the
-/// lock that was released would not be woken.
+/// The end of the data path drops requests that the primary has not read: a `Wake` among them, and
+/// the next sleeper for the released lock is not woken.
 #[test]
 fn who_leaves_is_heard_before_its_data_path_ends() {
     let pong = Reply::Pong { at: ServerTime(0) };

@@ -27,7 +27,7 @@ pub(crate) fn fair_word(mem: &mut dyn LockMemory, slot: Slot) -> FairWord {
     match word.is_relayed() {
         true => {
             let turn = mem.read(WordAddr::new(slot, Word::W1));
-            word.with_nx(TurnWord::from_bits(turn).nx())
+            word.told_by(TurnWord::from_bits(turn))
         }
         false => word,
     }
