@@ -23,7 +23,8 @@ use dlock_fabric::clock::boot_ns;
 use dlock_fabric::neighbours::Slept;
 use parking_lot::MutexGuard;
 
-use crate::pass::{pass, Pause};
+use crate::neighbour::Rest;
+use crate::pass::{pass, Pause, Trying};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
 /// The longest that an executor waits for the server clock.
@@ -109,18 +110,27 @@ pub(crate) fn carry_out(
         Started::Running(operation) => operation,
     };
     let mut asked: Option<Asked> = None;
-    let mut trying: Option<Instant> = None;
+    let mut trying: Option<Trying> = None;
     loop {
         match advance(guard, operation, &mut asked) {
-            Advanced::Done(result) => return result,
+            Advanced::Done(result) => {
+                if let (Some(_), Some(held)) = (trying, guard.as_mut()) {
+                    held.has_looked();
+                }
+                return result;
+            }
             Advanced::Waits { until_ns } => {
+                trying = None;
                 if let Some(asked) = &mut asked {
                     await_reply(lock_slot, guard, operation, asked, until_ns);
                 }
             }
             Advanced::Pauses { pause } => {
-                let since = *trying.get_or_insert_with(Instant::now);
-                pauses(lock_slot, guard, operation, pause, since);
+                let trying = trying.get_or_insert_with(Trying::now);
+                trying.pauses = trying.pauses.saturating_add(1);
+                if pauses(lock_slot, guard, operation, pause, *trying) != Slept::No {
+                    trying.since = Instant::now();
+                }
             }
         }
     }
@@ -133,20 +143,24 @@ fn pauses(
     guard: &mut LockSlotGuard<'_>,
     operation: &mut Operation,
     pause: Pause,
-    since: Instant,
-) {
-    let Some(held) = guard.as_mut() else { return };
+    trying: Trying,
+) -> Slept {
+    let Some(held) = guard.as_mut() else { return Slept::No };
+    let rest = held.rest(pause, trying);
+    if matches!(rest, Rest::Queue) {
+        operation.queues(&mut held.entry);
+        return Slept::No;
+    }
     let exec = Arc::clone(&held.exec);
     held.busy = Busy::Waiting;
-    let bed = held.bed(pause.ahead);
-    let slept = MutexGuard::unlocked(guard, || match bed {
-        Some(bed) => bed.pass(pause, since),
-        None => {
-            pass(pause, since);
+    let slept = MutexGuard::unlocked(guard, || match rest {
+        Rest::Bed(bed) => bed.pass(pause, trying),
+        Rest::Pass | Rest::Queue => {
+            pass(pause, trying);
             Slept::No
         }
     });
-    let Some(held) = guard.as_mut() else { return };
+    let Some(held) = guard.as_mut() else { return slept };
     held.busy = Busy::No;
     held.has_slept(slept);
     lock_slot.changed.notify_all();
@@ -160,6 +174,7 @@ fn pauses(
             operation.replaced(&mut held.entry, now); // a reinit came between
         }
     }
+    slept
 }
 
 /// How far an operation has come.
@@ -209,7 +224,8 @@ pub(crate) fn advance(
             }
             Effect::Await { until_ns } => return Advanced::Waits { until_ns },
             Effect::Pause { pause_ns, ahead } => {
-                let pause = Pause { time: Duration::from_nanos(pause_ns), ahead };
+                let time = Duration::from_nanos(pause_ns);
+                let pause = Pause { time, ahead, is_local: held.is_local };
                 return Advanced::Pauses { pause };
             }
             Effect::Forget => {

@@ -30,6 +30,8 @@ pub(crate) struct Fake {
     pub(crate) publishes: AtomicU64,
     /// Chains reach the words without the primary, and each verb costs something.
     pub(crate) one_sided: AtomicBool,
+    /// The words are in memory of this host.
+    pub(crate) local: AtomicBool,
     /// Ledger writes: in a chain, or by themselves.
     pub(crate) chained: Mutex<Vec<LedgerEntry>>,
     pub(crate) notes: Mutex<Vec<LedgerEntry>>,
@@ -55,6 +57,7 @@ impl Fake {
             mute: AtomicBool::new(false),
             publishes: AtomicU64::new(0),
             one_sided: AtomicBool::new(false),
+            local: AtomicBool::new(false),
             chained: Mutex::default(),
             notes: Mutex::default(),
             gone: AtomicBool::new(false),
@@ -155,6 +158,10 @@ impl Executor for Fake {
 
     fn is_one_sided(&self) -> bool {
         self.one_sided.load(SeqCst)
+    }
+
+    fn reads_are_free(&self) -> bool {
+        self.local.load(SeqCst)
     }
 
     fn flush_ledger(&self, _wait: Duration) -> bool {

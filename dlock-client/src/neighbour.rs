@@ -1,28 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client that waits far behind in the queue of a fair lock, and its neighbours: those of the
-//! same user on this host that wait for the same lock.
+//! A client that waits in the queue of a fair lock, and its neighbours: those of the same user on
+//! this host that wait for the same lock.
 //!
 //! ```text
 //!   unlock ─ others wait ─▶ released ─▶ Place::serves ─ was my own turn announced? ─▶ trust
-//!   lock ─ others are before it ─▶ pass ─ trust ─▶ Place::sleep: until it is next
-//!                                       └ none ──▶ pass::pass: looks now and then
+//!   lock ─ others are before it ─▶ rest ─ trust ─▶ Place::sleep: until it is next
+//!                                       ├ none ──▶ pass::pass: looks now and then
+//!                                       └ none, over shared memory, and not for long ─▶ the
+//!                                         primary's queue
 //! ```
 //! Only a client whose turns were announced lately sleeps: those before it in the queue are its
 //! neighbours then. A client that no neighbour has woken from its sleep looks at the word from time
 //! to time again, until its turns are announced.
+//!
+//! Over shared memory more waiters than processors are in each other's way, as the system may let
+//! one that gives its processor away go on at once: those who are further behind than there are
+//! processors sleep. A client without neighbours has the primary wake it, if its turn does not come
+//! soon.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::Instant;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use dlock_core::control::LockDesc;
 use dlock_core::ids::{Epoch, LockId, Slot};
 use dlock_core::lock::{OpResult, View};
-use dlock_core::message::LockType;
 use dlock_core::status::Status;
-use dlock_core::words::Ticket;
 use dlock_fabric::neighbours::{Neighbours, Place, Slept, SLEEP_MAX};
 
-use crate::pass::{pass, Pause};
+use crate::pass::{pass, Pause, Trying};
 use crate::table::ClientLock;
 
 /// Announced turns after which a client relies on being told.
@@ -35,6 +41,17 @@ const MISSED: u8 = 2;
 /// waited for this client.
 const OVERSLEPT: u8 = 4;
 
+/// Turns before one's own of which one is that of the next in the queue.
+const FAR: u16 = 2;
+/// For so long a client without neighbours looks for its turn over shared memory: about as long as
+/// it takes to have the primary wake it.
+const LOOK_MAX: Duration = Duration::from_micros(20);
+/// For so long a client that is next looks for its turn over shared memory: a hold that has lasted
+/// for so long may last for much longer.
+const NEXT_LOOK_MAX: Duration = Duration::from_micros(250);
+/// After turns that did not come in that time, so many others are slept for at once, at most.
+const UNSEEN_MAX: u8 = 63;
+
 /// What a client knows of its neighbours at one lock.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
@@ -42,6 +59,27 @@ pub(crate) struct Neighbour {
     /// may hash differently: then they do not understand each other's hints.
     name: DefaultHasher,
     trust: u8,
+    looks: Looks,
+}
+
+/// Whether a turn is looked for over shared memory: the more turns in a row did not come soon, the
+/// fewer are looked for.
+#[derive(Debug, Default)]
+struct Looks {
+    /// Turns that are slept for at once after the last one that did not come soon.
+    unseen: u8,
+    /// How many of them are still to come.
+    left: u8,
+}
+
+/// What a client does until it looks again.
+pub(crate) enum Rest {
+    /// It lets time pass.
+    Pass,
+    /// It sleeps until its neighbours wake it.
+    Bed(Bed),
+    /// It looks no more: it sleeps until the primary wakes it.
+    Queue,
 }
 
 /// Where a waiter is to be told that it is next.
@@ -56,7 +94,7 @@ impl Neighbour {
     pub(crate) fn of(desc: &LockDesc) -> Self {
         let mut name = DefaultHasher::new();
         desc.name.hash(&mut name);
-        Self { name, trust: 0 }
+        Self { name, trust: 0, looks: Looks::default() }
     }
 
     /// Tells the lock from others in the same place: those of another primary, and those that had
@@ -78,42 +116,99 @@ impl Neighbour {
     fn place(slot: Slot) -> Option<&'static Place> {
         Some(Neighbours::own()?.place(slot.0))
     }
+
+    /// Whether its turns are announced.
+    fn is_told(&self) -> bool {
+        self.trust >= TRUST
+    }
+}
+
+impl Looks {
+    /// Whether a turn that was looked for so long is to be slept for.
+    fn are_enough(&mut self, looked: Duration) -> bool {
+        if self.left > 0 {
+            self.left -= 1;
+            return true;
+        }
+        if looked < LOOK_MAX {
+            return false;
+        }
+        self.unseen = (2 * self.unseen + 1).min(UNSEEN_MAX);
+        self.left = self.unseen;
+        true
+    }
+
+    /// A turn came soon.
+    fn have_seen(&mut self) {
+        self.unseen /= 2;
+    }
 }
 
 impl ClientLock {
-    /// The exclusive ticket of a fair lock was released, with this result: its neighbours are told.
-    pub(crate) fn tells_neighbours(&mut self, ticket: Ticket, result: &OpResult) {
+    /// The exclusive ticket of this number was released, with this result: neighbours are told.
+    #[inline]
+    pub(crate) fn tells_neighbours(&mut self, tx: u16, result: &OpResult) {
         let Some(View::Fair { nx, mx, .. }) = result.view else { return };
-        let next = ticket.tx.wrapping_add(1);
+        let next = tx.wrapping_add(1);
         let is_empty = mx == next && !self.entry.is_followed();
-        if result.status != Status::Success || nx != next || is_empty {
-            return; // nobody waits, or the arbiter has given the turn to a later ticket
-        }
+        if result.status == Status::Success && nx == next && !is_empty {
+            self.tells_of_turn(next);
+        } // else nobody waits, or the arbiter has given the turn to a later ticket
+    }
+
+    #[cold]
+    fn tells_of_turn(&mut self, tx: u16) {
         if let Some(place) = Neighbour::place(self.entry.slot()) {
-            let was_told = place.serves(self.mark(), next);
+            let was_told = place.serves(self.mark(), tx);
             self.neighbour.counts(was_told);
         }
     }
 
-    /// The ticket whose release is to be told to neighbours: that of a fair lock which is reached
-    /// over a network without the primary.
+    /// The number of the ticket whose release is to be told to neighbours: that of a fair lock
+    /// whose word is reached without the primary.
     #[inline]
-    pub(crate) fn ticket_to_tell(&self) -> Option<Ticket> {
-        let is_fair = self.entry.lock_type() == LockType::Fair;
-        let is_told = is_fair && !self.is_local && self.exec.is_one_sided();
-        self.entry.ticket().filter(|_| is_told)
+    pub(crate) fn number_to_tell(&self) -> Option<u16> {
+        let is_told = self.is_local || self.exec.is_one_sided();
+        self.entry.ticket().filter(|_| is_told).map(|ticket| ticket.tx)
     }
 
     pub(crate) fn mark(&self) -> u16 {
         self.neighbour.mark(self.entry.lock(), self.binding.epoch())
     }
 
+    /// What is to be done in a pause.
+    pub(crate) fn rest(&mut self, pause: Pause, trying: Trying) -> Rest {
+        if let Some(bed) = self.bed(pause.ahead) {
+            return Rest::Bed(bed);
+        }
+        if !pause.is_local || pause.ahead == 0 {
+            return Rest::Pass;
+        }
+        let looked = trying.since.elapsed();
+        let is_enough = !self.neighbour.is_told() && self.neighbour.looks.are_enough(looked);
+        match is_enough || looked >= NEXT_LOOK_MAX {
+            true => Rest::Queue,
+            false => Rest::Pass,
+        }
+    }
+
+    /// An operation has looked for its turn, and has had it come.
+    pub(crate) fn has_looked(&mut self) {
+        self.neighbour.looks.have_seen();
+    }
+
+    /// As if its turns had been announced.
+    #[cfg(test)]
+    pub(crate) fn is_told_of_turns(&mut self) {
+        self.neighbour.trust = TRUST;
+    }
+
     /// Where this client may sleep, with so many turns of others before its own.
     pub(crate) fn bed(&self, ahead: u16) -> Option<Bed> {
-        if ahead <= 1 || self.neighbour.trust < TRUST {
+        if ahead < far(self.is_local) || !self.neighbour.is_told() {
             return None;
         }
-        let tx = self.ticket_to_tell()?.tx;
+        let tx = self.number_to_tell()?;
         let place = Neighbour::place(self.entry.slot())?;
         Some(Bed { place, mark: self.mark(), tx })
     }
@@ -126,15 +221,30 @@ impl ClientLock {
     }
 }
 
+/// So many turns of others are enough to sleep for: over a network those of one other client, and
+/// in memory of this host of as many as it has processors. Who is nearer is sooner there by looking.
+fn far(is_local: bool) -> u16 {
+    static PROCESSORS: OnceLock<u16> = OnceLock::new();
+    let processors = || {
+        let count = std::thread::available_parallelism().map_or(1, usize::from);
+        u16::try_from(count).unwrap_or(u16::MAX).max(FAR)
+    };
+    if is_local {
+        *PROCESSORS.get_or_init(processors)
+    } else {
+        FAR
+    }
+}
+
 impl Bed {
     /// Lets time pass until it is the next one's turn, or so.
-    pub(crate) fn pass(self, pause: Pause, since: Instant) -> Slept {
+    pub(crate) fn pass(self, pause: Pause, trying: Trying) -> Slept {
         let Self { place, mark, tx } = self;
         // as long as the turns before may take, if one of them is slower than they were lately
         let time = (4 * pause.time + SLEEP_MAX / 2).min(SLEEP_MAX);
         let slept = place.sleep(mark, tx, tx.wrapping_sub(pause.ahead), time);
         if slept == Slept::No {
-            pass(pause, since); // the word says otherwise
+            pass(pause, trying); // the word says otherwise
         }
         slept
     }
@@ -142,6 +252,8 @@ impl Bed {
 
 #[cfg(test)]
 mod tests {
+    use dlock_core::message::LockType;
+
     use super::*;
 
     #[test]
@@ -157,16 +269,39 @@ mod tests {
     }
 
     #[test]
+    fn in_memory_of_this_host_only_who_would_find_no_processor_is_far() {
+        assert_eq!(far(false), 2);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        assert_eq!(usize::from(far(true)), processors.max(2));
+    }
+
+    #[test]
+    fn turns_that_do_not_come_soon_are_slept_for() {
+        let mut looks = Looks::default();
+        assert!(!looks.are_enough(Duration::ZERO), "it has just begun");
+        for unseen in [1, 3, 7, 15, 31, 63, 63] {
+            assert!(looks.are_enough(LOOK_MAX));
+            let at_once = (0..100).take_while(|_| looks.are_enough(Duration::ZERO)).count();
+            assert_eq!(at_once, unseen);
+        }
+        for unseen in [31, 15, 7, 3, 1, 0, 0] {
+            looks.have_seen();
+            assert_eq!(looks.unseen, unseen);
+        }
+        assert!(looks.are_enough(LOOK_MAX) && looks.are_enough(Duration::ZERO), "and again");
+    }
+
+    #[test]
     fn only_who_was_told_lately_relies_on_it() {
         let desc = LockDesc { name: b"a".to_vec(), lock_type: LockType::Fair, lease_s: 0 };
         let mut neighbour = Neighbour::of(&desc);
         for n in 1..=20 {
             neighbour.counts(true);
-            assert_eq!(neighbour.trust >= TRUST, n >= 3);
+            assert_eq!(neighbour.is_told(), n >= 3);
         }
         for missed in 1..=4 {
             neighbour.counts(false);
-            assert_eq!(neighbour.trust >= TRUST, missed < 3);
+            assert_eq!(neighbour.is_told(), missed < 3);
         }
         assert_eq!(neighbour.trust, 0);
     }

@@ -6,6 +6,10 @@
 //! others wait for milliseconds. So a thread that waits gives its processor away: each time, if
 //! others have their turns before it; once in a millisecond, if it may win the lock at any moment,
 //! so that its time slice does not end while it holds the lock.
+//!
+//! Over shared memory a look takes less time than giving the processor away. Who is next looks
+//! without a pause at first. Who may win at any moment waits longer between two tries than a
+//! holder needs that nobody disturbs: each try takes the word from the holder's cache.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -16,10 +20,37 @@ pub(crate) struct Pause {
     pub(crate) time: Duration,
     /// Turns of others before this one's; 0: there are no turns.
     pub(crate) ahead: u16,
+    /// The word is in memory of this host.
+    pub(crate) is_local: bool,
+}
+
+/// How long an operation has looked for its turn, or tried to win the lock.
+#[derive(Clone, Copy)]
+pub(crate) struct Trying {
+    /// Since when, or since when it is awake again.
+    pub(crate) since: Instant,
+    /// How often it has paused in all.
+    pub(crate) pauses: u32,
+}
+
+impl Trying {
+    /// It begins.
+    pub(crate) fn now() -> Self {
+        Self { since: Instant::now(), pauses: 0 }
+    }
 }
 
 /// Shorter than it takes to give the processor away and get it back.
 const SPIN_MAX: Duration = Duration::from_micros(2);
+/// For so long who is next looks all the time, in memory of this host. With more waiters than
+/// processors the others sleep.
+const SPIN_TURN_MAX: Duration = Duration::from_micros(10);
+/// After so many tries of a lock in memory of this host, [`SPIN_MAX`] apart, a thread sleeps between
+/// two of them: either the hold is long, or its owner needs a processor. Tries are counted, as time
+/// passes for those that have no processor, too.
+const SPUN_MAX: u32 = 256;
+/// As long as the system's timers are late.
+const SHORT_SLEEP: Duration = Duration::from_micros(50);
 /// If a thread that gave its processor away has it back sooner than this, no other thread has run
 /// meanwhile: none wants to.
 const QUIET_MAX: Duration = Duration::from_micros(5);
@@ -40,17 +71,24 @@ thread_local! {
 
 /// Lets so much time pass, a little more at most where other threads want the processor. Less,
 /// where there are turns: a thread that would be back too late for its own returns early. The
-/// thread sleeps if the operation has tried `since` long ago; with turns of others before its own,
+/// thread sleeps if the operation has tried for long; with turns of others before its own,
 /// it sleeps only if no other thread wants the processor.
-pub(crate) fn pass(Pause { time, ahead }: Pause, since: Instant) {
+pub(crate) fn pass(Pause { time, ahead, is_local }: Pause, trying: Trying) {
     let start = Instant::now();
+    let tried = start.duration_since(trying.since);
+    if is_local && ahead == 1 && tried < SPIN_TURN_MAX {
+        return std::hint::spin_loop();
+    }
+    if is_local && ahead == 0 && trying.pauses > SPUN_MAX {
+        return std::thread::sleep(time.max(SHORT_SLEEP));
+    }
     let is_far = ahead > 1;
-    let is_long = time > YIELD_MAX && start.duration_since(since) >= AWAKE_MAX;
+    let is_long = time > YIELD_MAX && tried >= AWAKE_MAX;
     if is_long && !is_far {
         return std::thread::sleep(time);
     }
     if time <= SPIN_MAX && ahead == 0 && !has_run_long(start) {
-        return spin(start, time);
+        return spin(start, if is_local { SPIN_MAX } else { time });
     }
     let mut now = start;
     loop {
@@ -67,6 +105,12 @@ pub(crate) fn pass(Pause { time, ahead }: Pause, since: Instant) {
             return std::thread::sleep(left);
         }
     }
+}
+
+/// Before the second try of a lock in memory of this host.
+#[cold]
+pub(crate) fn before_second_try() {
+    spin(Instant::now(), SPIN_MAX);
 }
 
 fn spin(start: Instant, time: Duration) {
@@ -87,11 +131,15 @@ fn has_run_long(now: Instant) -> bool {
 mod tests {
     use super::*;
 
+    fn since(since: Instant) -> Trying {
+        Trying { since, pauses: 1 }
+    }
+
     #[test]
     fn who_may_win_at_any_moment_gives_the_processor_away_once_in_a_while() {
         let now = Instant::now();
         assert!(has_run_long(now), "it has not yet");
-        pass(Pause { time: Duration::ZERO, ahead: 0 }, now);
+        pass(Pause { time: Duration::ZERO, ahead: 0, is_local: false }, since(now));
         let gave = GAVE_AWAY.get().unwrap();
         assert!(gave >= now && !has_run_long(gave));
         assert!(!has_run_long(gave + RUN_MAX / 2) && has_run_long(gave + RUN_MAX));
@@ -101,20 +149,55 @@ mod tests {
     fn who_has_others_before_it_gives_the_processor_away_each_time() {
         for ahead in [1, 2] {
             let before = Instant::now();
-            pass(Pause { time: Duration::ZERO, ahead }, before);
-            pass(Pause { time: Duration::ZERO, ahead }, before);
+            let pause = Pause { time: Duration::ZERO, ahead, is_local: false };
+            pass(pause, since(before));
+            pass(pause, since(before));
             let first = GAVE_AWAY.get().unwrap();
-            pass(Pause { time: Duration::ZERO, ahead }, before);
+            pass(pause, since(before));
             assert!(GAVE_AWAY.get().unwrap() > first);
         }
+    }
+
+    #[test]
+    fn who_is_next_in_memory_of_this_host_looks_all_the_time_but_not_for_long() {
+        let pause = Pause { time: Duration::ZERO, ahead: 1, is_local: true };
+        let start = Instant::now();
+        pass(pause, since(start + Duration::from_secs(60)));
+        assert_eq!(GAVE_AWAY.get(), None, "it has just begun");
+        pass(pause, since(start.checked_sub(SPIN_TURN_MAX).unwrap()));
+        assert!(GAVE_AWAY.get().unwrap() >= start);
+    }
+
+    #[test]
+    fn tries_in_memory_of_this_host_are_no_closer_than_a_hold_takes() {
+        let pause = Pause { time: Duration::ZERO, ahead: 0, is_local: true };
+        let start = Instant::now();
+        pass(pause, since(start)); // gives the processor away, as it has not yet
+        let second = Instant::now();
+        pass(pause, since(start));
+        before_second_try();
+        let is_preempted = start.elapsed() >= RUN_MAX;
+        assert!(is_preempted || second.elapsed() >= 2 * SPIN_MAX);
+    }
+
+    #[test]
+    fn who_has_tried_often_in_memory_of_this_host_sleeps() {
+        let pause = Pause { time: Duration::ZERO, ahead: 0, is_local: true };
+        let often = |pauses| Trying { since: Instant::now(), pauses };
+        pass(pause, often(SPUN_MAX)); // gives the processor away, as it has not yet
+        let gave = GAVE_AWAY.take();
+        let start = Instant::now();
+        pass(pause, often(SPUN_MAX + 1));
+        assert!(gave.is_some() && GAVE_AWAY.take().is_none(), "it sleeps, and does not yield");
+        assert!(start.elapsed() >= SHORT_SLEEP);
     }
 
     #[test]
     fn a_pause_lasts_as_long_as_it_is_said_to_where_nobody_has_a_turn_before() {
         for time in [1, 50, 1_000].map(Duration::from_micros) {
             let start = Instant::now();
-            pass(Pause { time, ahead: 0 }, start);
-            pass(Pause { time, ahead: 0 }, start);
+            pass(Pause { time, ahead: 0, is_local: false }, since(start));
+            pass(Pause { time, ahead: 0, is_local: false }, since(start));
             assert!(start.elapsed() >= time, "{time:?}");
         }
     }

@@ -15,6 +15,7 @@ use dlock_core::status::Status;
 use dlock_core::word_op::Outcome;
 
 use crate::execute::{carry_out, Limit, CLOCK_WAIT, DATA_WAIT_NS};
+use crate::pass::before_second_try;
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
 /// Runs `op` on the lock in a slot that no other operation is under way on.
@@ -32,15 +33,19 @@ pub(crate) fn perform(
     let now = held.clock(op);
     let Some(cas) = held.entry.fast(op, now) else {
         let now = held.clock_of_bounds(op, now);
-        return at_once(lock_slot, guard, op, now, limit.bounds(now.local_ns));
+        let bounds = limit.bounds(now.local_ns);
+        return match matches!(op, Op::Unlock) && held.entry.has_followers() {
+            true => at_once_told(lock_slot, guard, op, now, bounds),
+            false => at_once(lock_slot, guard, op, now, bounds),
+        };
     };
-    match fast(held, op, cas, now, now.local_ns + DATA_WAIT_NS) {
-        Ok(result) => result,
-        Err(single) => {
-            let begun = held.clock_of_bounds(op, now);
-            interfered(lock_slot, guard, op, now, limit.bounds(begun.local_ns), single)
-        }
+    let until_ns = now.local_ns + DATA_WAIT_NS;
+    let single = held.exec.execute_one(&cas.word_op(), until_ns);
+    if let Some(result) = decided(held, cas, single, now) {
+        return result;
     }
+    let bounds = limit.bounds(held.clock_of_bounds(op, now).local_ns);
+    interfered(lock_slot, guard, op, now, bounds, Tried { cas, single, until_ns })
 }
 
 /// The same where the clock may have to be asked for, and a chain is waited for: a call that has
@@ -69,45 +74,35 @@ fn perform_remotely(
     };
     let bounds = limit.bounds(came_ns.unwrap_or(now.local_ns));
     let Some(cas) = held.entry.fast(op, now) else {
-        let told = held.ticket_to_tell().filter(|_| matches!(op, Op::Unlock));
-        let result = at_once(lock_slot, guard, op, now, bounds);
-        if let (Some(ticket), Some(held)) = (told, guard.as_mut()) {
-            held.tells_neighbours(ticket, &result);
-        }
-        return result;
+        return at_once_told(lock_slot, guard, op, now, bounds);
     };
     let until_ns = bounds.chain_until_ns(now.local_ns);
     if until_ns <= now.local_ns {
         return OpResult::of(Status::BadResponse);
     }
-    match fast(held, op, cas, now, until_ns) {
-        Ok(result) => result,
-        Err(single) => interfered(lock_slot, guard, op, now, bounds, single),
+    let single = held.exec.execute_one(&cas.word_op(), until_ns);
+    match decided(held, cas, single, now) {
+        Some(result) => result,
+        None => interfered(lock_slot, guard, op, now, bounds, Tried { cas, single, until_ns }),
     }
 }
 
-/// Executes the first word operation, and once more if another held the lock.
-///
-/// # Errors
-/// What it came to, if that did not decide the call.
-#[inline]
-fn fast(
-    held: &mut ClientLock,
-    op: Op,
+/// A first word operation, what it came to, and until when it was waited for.
+struct Tried {
     cas: FastCas,
-    now: Now,
+    single: Single,
     until_ns: u64,
-) -> Result<OpResult, Single> {
-    let mut single = held.exec.execute_one(&cas.word_op(), until_ns);
-    if let Some(again) = fast_again(held, op, cas, single, now) {
-        single = held.exec.execute_one(&again.word_op(), until_ns);
-    }
+}
+
+/// What a word operation has decided: nothing, if the word was not as expected.
+#[inline]
+fn decided(held: &mut ClientLock, cas: FastCas, single: Single, begun: Now) -> Option<OpResult> {
     if single != Single::Done(cas.expect) {
-        return Err(single);
+        return None;
     }
-    let begun = held.within_horizon(now); // as it is by now
-    let ClientLock { entry, exec, .. } = held;
-    entry.fast_end(cas, begun, || exec.local_coarse_ns(now.local_ns)).ok_or(single)
+    let ClientLock { entry, exec, pulse, .. } = held;
+    let begun = Now { horizon_ns: pulse.horizon_ns(), ..begun }; // as it is by now
+    entry.fast_end(cas, begun, || exec.local_coarse_ns(begun.local_ns))
 }
 
 /// The first word operation once more, if another held the lock.
@@ -121,6 +116,9 @@ fn fast_again(
 ) -> Option<FastCas> {
     match single {
         Single::Done(found) if found != cas.expect && matches!(op, Op::Lock { .. }) => {
+            if held.is_local {
+                before_second_try();
+            }
             let now =
                 held.within_horizon(begun).at_local(held.exec.local_coarse_ns(begun.local_ns));
             held.entry.fast_again(op, cas, found, now)
@@ -129,8 +127,9 @@ fn fast_again(
     }
 }
 
-/// The first word operation did not decide the call: goes on from there. `begun` is from before
-/// it was executed, since leases count from there.
+/// The first word operation did not decide the call: executes it once more if another held the
+/// lock, and goes on from there. `begun` is from before it was executed, since leases count from
+/// there.
 #[cold]
 #[inline(never)]
 fn interfered(
@@ -139,9 +138,15 @@ fn interfered(
     op: Op,
     begun: Now,
     bounds: Bounds,
-    single: Single,
+    Tried { cas, mut single, until_ns }: Tried,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
+    if let Some(again) = fast_again(held, op, cas, single, begun) {
+        single = held.exec.execute_one(&again.word_op(), until_ns);
+        if let Some(result) = decided(held, cas, single, begun) {
+            return result;
+        }
+    }
     let outcome = Outcome::from(single);
     let now = match outcome {
         Outcome::Unknown => held.clock_unanswered(),
@@ -149,6 +154,26 @@ fn interfered(
     };
     let started = Operation::after_fast(&mut held.entry, op, outcome, begun, now, bounds);
     carry_out(lock_slot, guard, started)
+}
+
+/// The same as [`at_once`]; if it was a release that others have waited for, they are told.
+#[inline]
+fn at_once_told(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    op: Op,
+    now: Now,
+    bounds: Bounds,
+) -> OpResult {
+    let held = guard.as_ref().filter(|_| matches!(op, Op::Unlock));
+    let Some(tx) = held.and_then(ClientLock::number_to_tell) else {
+        return at_once(lock_slot, guard, op, now, bounds);
+    };
+    let result = at_once(lock_slot, guard, op, now, bounds);
+    if let Some(held) = guard.as_mut() {
+        held.tells_neighbours(tx, &result);
+    }
+    result
 }
 
 /// Most operations are decided by their first chain.
@@ -164,10 +189,10 @@ fn at_once(
     if !held.entry.is_settled() || held.unfounded(op).is_some() {
         return slowly(lock_slot, guard, op, now, bounds);
     }
-    let mut first = match First::of(&mut held.entry, op, now, bounds, held.is_local) {
-        Ok(first) => first,
-        Err(result) => return result,
-    };
+    if let Some(result) = First::decided(&mut held.entry, op, now, bounds) {
+        return result;
+    }
+    let mut first = First::new(&held.entry, op, now, bounds, held.is_local);
     let step = first.step(&mut held.entry, now);
     let chain = match &step {
         Step::Chain(chain) if !held.entry.has_ledger_write() => chain,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a client tells its neighbours, and when it relies on them: on an executor whose chains
-//! reach the words without the primary, over a network.
+//! reach the words without the primary.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use super::tests::instance_on;
 use super::*;
 use crate::fake::Fake;
 use crate::heartbeat::Pulse;
-use crate::pass::Pause;
+use crate::neighbour::Rest;
+use crate::pass::{Pause, Trying};
 use crate::table::ClientLock;
 
 const X: Mode = Mode::Exclusive;
@@ -88,11 +89,56 @@ fn a_release_is_told_where_others_wait_for_the_lock() {
 }
 
 #[test]
-fn where_the_primary_or_shared_memory_executes_the_chains_nobody_is_told() {
+fn over_shared_memory_a_release_is_told_where_others_are_known_to_wait() {
+    let Some((instance, fake, place)) = lock_of(LockType::Fair, true) else { return };
+    fake.local.store(true, SeqCst);
+    held(&instance, |held| held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0))));
+    for expected in [false, true] {
+        succeeds(instance.lock(ID, X, 30));
+        let tx = held(&instance, |held| held.number_to_tell().expect("it holds it"));
+        queue(&instance, &fake, 1);
+        succeeds(instance.unlock(ID)); // by now it knows that others follow
+        assert_eq!(is_announced(&instance, place, tx.wrapping_add(1)), expected);
+        releases(&instance, &fake);
+    }
+}
+
+#[test]
+fn over_shared_memory_a_turn_that_does_not_come_soon_is_left_to_the_primary() {
+    let Some((instance, fake, _)) = lock_of(LockType::Fair, true) else { return };
+    let rest = |is_local, ahead, looked| {
+        let pause = Pause { time: Duration::ZERO, ahead, is_local };
+        let since = Instant::now().checked_sub(Duration::from_micros(looked)).unwrap();
+        let trying = Trying { since, pauses: 1 };
+        held(&instance, |held| match held.rest(pause, trying) {
+            Rest::Pass => "pass",
+            Rest::Bed(_) => "bed",
+            Rest::Queue => "queue",
+        })
+    };
+    succeeds(instance.lock(ID, X, 30));
+    for (is_local, ahead) in [(false, 1), (false, 2), (true, 0)] {
+        assert_eq!(rest(is_local, ahead, 1_000_000), "pass");
+    }
+    assert_eq!(rest(true, 2, 1_000_000), "queue", "a client without neighbours");
+    assert_eq!(rest(true, 1, 0), "queue", "the next one, too");
+    assert_eq!(rest(true, 1, 0), "pass", "and then it is looked for again");
+    held(&instance, |held| {
+        fake.local.store(true, SeqCst);
+        held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0)));
+        held.is_told_of_turns();
+    });
+    assert_eq!(rest(true, u16::MAX, 1_000_000), "bed");
+    assert_eq!(rest(true, 1, 0), "pass");
+    assert_eq!(rest(true, 1, 1_000), "queue", "the hold may last");
+}
+
+#[test]
+fn where_the_primary_executes_the_chains_nobody_is_told() {
     let Some((instance, fake, place)) = lock_of(LockType::Fair, false) else { return };
     succeeds(instance.lock(ID, X, 30));
     queue(&instance, &fake, 1);
-    assert!(held(&instance, |held| held.ticket_to_tell().is_none()));
+    assert!(held(&instance, |held| held.number_to_tell().is_none()));
     let _ = instance.unlock(ID);
     assert!(!is_announced(&instance, place, 1));
 }
@@ -102,14 +148,14 @@ fn a_client_tells_nothing_while_its_primary_is_gone_or_executes_its_chains() {
     let Some((instance, fake, _)) = lock_of(LockType::Fair, true) else { return };
     succeeds(instance.lock(ID, X, 30));
     held(&instance, |held| {
-        assert!(held.ticket_to_tell().is_some());
+        assert!(held.number_to_tell().is_some());
         held.refuse(Arc::new(dlock_fabric::Refuse));
-        assert!(held.ticket_to_tell().is_none());
+        assert!(held.number_to_tell().is_none());
         held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0)));
-        assert!(held.ticket_to_tell().is_some());
+        assert!(held.number_to_tell().is_some());
         fake.one_sided.store(false, SeqCst);
         held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0)));
-        assert!(held.ticket_to_tell().is_none());
+        assert!(held.number_to_tell().is_none());
     });
 }
 
@@ -135,8 +181,8 @@ fn only_a_far_waiter_whose_turns_were_announced_sleeps() {
         assert!(held.bed(0).is_none() && held.bed(1).is_none(), "it is next");
         held.bed(2).expect("it was told three times")
     });
-    let pause = Pause { time: Duration::ZERO, ahead: 2 };
-    assert_eq!(bed.pass(pause, Instant::now()), Slept::Late, "nobody ends it");
+    let pause = Pause { time: Duration::ZERO, ahead: 2, is_local: false };
+    assert_eq!(bed.pass(pause, Trying::now()), Slept::Late, "nobody ends it");
     held(&instance, |held| {
         held.has_slept(Slept::Told);
         assert!(held.bed(2).is_some());

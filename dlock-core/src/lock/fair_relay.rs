@@ -41,8 +41,15 @@ const LOOK_TURN_NS_MAX: u64 = LEDGER_FLUSH_NS_MAX / 4;
 impl LockEntry {
     /// Fair: whether others are likely to have come before its last release, of which it does not
     /// know.
+    #[inline]
     pub fn is_followed(&self) -> bool {
         self.pace.is_followed()
+    }
+
+    /// Fair: whether others wait for the lock that it holds, as far as it knows, or are likely to.
+    #[inline]
+    pub fn has_followers(&self) -> bool {
+        self.is_followed() || FairWord::from_bits(self.word).open_exclusive() > 1
     }
 
     /// Fair: whether the lock may be handed on by its companion word; not at a primary that speaks

@@ -320,6 +320,7 @@ impl LockEntry {
         self.slot
     }
     /// Fair locks: the ticket it is held under, or queued with.
+    #[inline]
     pub fn ticket(&self) -> Option<Ticket> {
         use EntryState as S;
         let has_one = !matches!(self.state, S::Initialized | S::Unlocked);

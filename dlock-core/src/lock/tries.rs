@@ -143,6 +143,7 @@ impl Pace {
         self.followed = was;
     }
 
+    #[inline]
     pub(super) fn is_followed(self) -> bool {
         self.followed
     }

@@ -58,14 +58,27 @@ impl First {
         bounds: Bounds,
         is_local: bool,
     ) -> Result<Self, OpResult> {
+        match Self::decided(entry, op, now, bounds) {
+            Some(result) => Err(result),
+            None => Ok(Self::new(entry, op, now, bounds, is_local)),
+        }
+    }
+
+    /// The result of an operation that is decided without a chain.
+    #[inline]
+    pub fn decided(entry: &mut LockEntry, op: Op, now: Now, bounds: Bounds) -> Option<OpResult> {
         if bounds.until_ns <= now.local_ns || now.is_past_horizon() {
-            return Err(OpResult::of(Status::BadResponse));
+            return Some(OpResult::of(Status::BadResponse));
         }
-        if let Some(result) = entry.decided(op) {
-            return Err(lease::told(entry, op, result, now));
-        }
+        let result = entry.decided(op)?;
+        Some(lease::told(entry, op, result, now))
+    }
+
+    /// One that is not [decided](Self::decided).
+    #[inline]
+    pub fn new(entry: &LockEntry, op: Op, now: Now, bounds: Bounds, is_local: bool) -> Self {
         let mode = mode_of(op, entry);
-        Ok(Self { machine: Machine::of(op, now), bounds, op, mode, is_local, result: None })
+        Self { machine: Machine::of(op, now), bounds, op, mode, is_local, result: None }
     }
 
     /// The first step. A chain that nothing is to be written [before](LockEntry::has_ledger_write)
