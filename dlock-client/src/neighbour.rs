@@ -221,8 +221,8 @@ impl ClientLock {
     }
 }
 
-/// So many turns of others are enough to sleep for: over a network those of one other client, and
-/// in memory of this host of as many as it has processors. Who is nearer is sooner there by looking.
+/// So many turns of others are enough to sleep for: over a network two, and in memory of this host
+/// as many as it has processors. Who is nearer is sooner there by looking.
 fn far(is_local: bool) -> u16 {
     static PROCESSORS: OnceLock<u16> = OnceLock::new();
     let processors = || {

@@ -12,7 +12,8 @@
 #                                   bare verbs (bench/hot.c): rounds (3) of about three minutes
 #   tests/rxe/bench.sh --hot --shm [ROUNDS]   the same on this machine's shared memory
 #   HOT_BEFORE=PREFIX               an installed dlock that this one is measured beside
-#   HOT_CLIENTS, HOT_HOLDS, HOT_KINDS, HOT_SECONDS   other clients, holds in us, locks, 3 s each
+#   HOT_CLIENTS, HOT_PRIVATE, HOT_HOLDS, HOT_KINDS, HOT_SECONDS
+#                                   other clients, of locks of their own, holds in us, locks, 3 s each
 #
 # Meaningful only while the machine does nothing else: it says how busy it is.
 set -eu
@@ -57,7 +58,8 @@ if [ -n "$hot" ]; then
         sh tests/rxe/bench/hot.sh | tee "$raw" >&2
     else
         env=()
-        for name in HOT HOT_FABRIC HOT_SECONDS HOT_SIDES ROUNDS HOT_CLIENTS HOT_HOLDS HOT_KINDS; do
+        for name in HOT HOT_FABRIC HOT_SECONDS HOT_SIDES ROUNDS HOT_CLIENTS HOT_PRIVATE \
+            HOT_HOLDS HOT_KINDS; do
             [ -z "${!name:-}" ] || env+=(--env "$name=${!name}")
         done
         "$here/vm" --net pair --mem 1536 --timeout $((300 + rounds * 900)) "${env[@]}" \

@@ -4,6 +4,7 @@
  * dlock's through its C API.
  *
  *   hot rate KIND CLIENTS SECONDS [PORT]     operations a second, and who had how many
+ *   hot private KIND CLIENTS SECONDS [PORT]  the same with a lock for each client: times of a cycle
  *   hot handover KIND HOLD_US SECONDS [PORT] from a release to the acquire of who waits for it
  *
  *   KIND: cas     compare-and-swap until it succeeds; the processor is given away after a lost try
@@ -27,7 +28,7 @@
 
 #define CLIENTS_MAX 32
 #define LEASE_S 30
-#define HANDOVERS_MAX 200000
+#define SAMPLES_MAX 400000
 #define TIMEOUT_EXPONENT 14 /* 4.096 us * 2^14 = 67 ms per try */
 #define RETRIES 6
 #define SERVED ((uint64_t)1)
@@ -53,12 +54,12 @@ struct arena {
     _Atomic int connected, accepted, ready, go, stop, violations;
     _Atomic unsigned inside;
     _Atomic unsigned long counts[CLIENTS_MAX];
-    /* Of hand-overs. */
+    /* Of hand-overs, and of cycles of private locks. */
     _Atomic int about[2];
     _Atomic int64_t released_ns;
     _Atomic int released_by;
     _Atomic unsigned samples;
-    uint32_t ns[HANDOVERS_MAX];
+    uint32_t ns[SAMPLES_MAX];
 };
 
 struct side {
@@ -76,6 +77,7 @@ struct side {
 struct client {
     enum kind kind;
     unsigned number;
+    bool is_private;
     struct arena *arena;
     struct side side;
     struct ibv_qp *qp;
@@ -174,13 +176,14 @@ static uint64_t execute(struct client *c, enum ibv_wr_opcode opcode, uint64_t a,
     struct ibv_send_wr wr = {.opcode = opcode, .sg_list = &sge, .num_sge = 1,
                              .send_flags = IBV_SEND_SIGNALED}, *bad;
     struct ibv_wc wc;
+    uint64_t remote = c->arena->remote + (c->is_private ? c->number * sizeof(uint64_t) : 0);
     int n;
 
     if (opcode == IBV_WR_RDMA_READ) {
-        wr.wr.rdma.remote_addr = c->arena->remote;
+        wr.wr.rdma.remote_addr = remote;
         wr.wr.rdma.rkey = c->arena->rkey;
     } else {
-        wr.wr.atomic.remote_addr = c->arena->remote;
+        wr.wr.atomic.remote_addr = remote;
         wr.wr.atomic.rkey = c->arena->rkey;
         wr.wr.atomic.compare_add = a;
         wr.wr.atomic.swap = swap;
@@ -287,7 +290,7 @@ static void release(struct client *c)
 /* The only one inside, or one of several readers. */
 static void enter(struct client *c)
 {
-    if (atomic_fetch_add(&c->arena->inside, 1) != 0 && c->kind != SHARED) {
+    if (atomic_fetch_add(&c->arena->inside, 1) != 0 && c->kind != SHARED && !c->is_private) {
         atomic_fetch_add(&c->arena->violations, 1);
     }
 }
@@ -295,9 +298,10 @@ static void enter(struct client *c)
 static void leave(struct client *c) { atomic_fetch_sub(&c->arena->inside, 1); }
 
 /* ---- processes ---- */
-static struct client new_client_of(enum kind kind, unsigned number, struct arena *arena, int port)
+static struct client new_client_of(enum kind kind, unsigned number, bool is_private,
+                                   struct arena *arena, int port)
 {
-    struct client c = {.kind = kind, .number = number, .arena = arena};
+    struct client c = {.kind = kind, .number = number, .is_private = is_private, .arena = arena};
     if (is_bare(kind)) {
         c.side = open_side();
         c.qp = new_qp(&c.side);
@@ -314,7 +318,9 @@ static struct client new_client_of(enum kind kind, unsigned number, struct arena
         dlock_type type = kind == ATOMIC ? DLOCK_ATOMIC : kind == FAIR ? DLOCK_FAIR : DLOCK_RW;
         NEED(init_client_library(port) == 0);
         c.dlock = new_client();
-        c.lock = must_get(c.dlock, names[kind], type);
+        char name[32];
+        snprintf(name, sizeof(name), "%s of %u", names[kind], number);
+        c.lock = must_get(c.dlock, is_private ? name : names[kind], type);
     }
     atomic_fetch_add(&arena->ready, 1);
     while (!atomic_load(&arena->go)) {
@@ -323,15 +329,27 @@ static struct client new_client_of(enum kind kind, unsigned number, struct arena
     return c;
 }
 
+static void sample(struct arena *arena, int64_t ns)
+{
+    unsigned at = atomic_fetch_add(&arena->samples, 1);
+    if (at < SAMPLES_MAX) {
+        arena->ns[at] = (uint32_t)ns;
+    }
+}
+
 static void cycles(struct client *c)
 {
     struct arena *arena = c->arena;
     while (!atomic_load(&arena->stop)) {
+        int64_t start = c->is_private ? now_ns() : 0;
         acquire(c);
         enter(c);
         leave(c);
         release(c);
         atomic_fetch_add(&arena->counts[c->number], 1);
+        if (c->is_private) {
+            sample(arena, now_ns() - start);
+        }
     }
 }
 
@@ -347,10 +365,7 @@ static void hand_overs(struct client *c, long hold_us)
         enter(c);
         atomic_store(&arena->about[me], 0);
         if (atomic_load(&arena->released_by) == 2 - me) {
-            unsigned at = atomic_fetch_add(&arena->samples, 1);
-            if (at < HANDOVERS_MAX) {
-                arena->ns[at] = (uint32_t)(got - atomic_load(&arena->released_ns));
-            }
+            sample(arena, got - atomic_load(&arena->released_ns));
         }
         while (!atomic_load(&arena->about[1 - me]) && !atomic_load(&arena->stop)) {
             sched_yield();
@@ -393,10 +408,7 @@ static void messages(struct client *c, long hold_us)
             send_message(c);
             continue;
         }
-        unsigned at = atomic_fetch_add(&arena->samples, 1);
-        if (at < HANDOVERS_MAX) {
-            arena->ns[at] = (uint32_t)(now_ns() - start);
-        }
+        sample(arena, now_ns() - start);
         atomic_fetch_add(&arena->counts[0], 1);
     }
     usleep(c->number == 1 ? 200000 : 0); /* its last answer arrives */
@@ -452,8 +464,11 @@ static int by_size(const void *a, const void *b)
 int main(int argc, char **argv)
 {
     bool is_rate = argc > 4 && strcmp(argv[1], "rate") == 0;
-    if (argc < 5 || !(is_rate || strcmp(argv[1], "handover") == 0)) {
+    bool is_private = argc > 4 && strcmp(argv[1], "private") == 0;
+    bool is_closed = is_rate || is_private;
+    if (argc < 5 || !(is_closed || strcmp(argv[1], "handover") == 0)) {
         fprintf(stderr, "usage: hot rate KIND CLIENTS SECONDS [PORT]\n"
+                        "       hot private KIND CLIENTS SECONDS [PORT]\n"
                         "       hot handover KIND HOLD_US SECONDS [PORT]\n");
         return 2;
     }
@@ -461,10 +476,10 @@ int main(int argc, char **argv)
     while (kind < KINDS && strcmp(names[kind], argv[2]) != 0) {
         kind++;
     }
-    unsigned clients = is_rate ? (unsigned)atoi(argv[3]) : 2;
-    long hold_us = is_rate ? 0 : atol(argv[3]);
+    unsigned clients = is_closed ? (unsigned)atoi(argv[3]) : 2;
+    long hold_us = is_closed ? 0 : atol(argv[3]);
     int port = argc > 5 ? atoi(argv[5]) : 0;
-    NEED(kind < KINDS && !(is_rate && kind == MESSAGE) && clients >= 1 && clients <= CLIENTS_MAX);
+    NEED(kind < KINDS && !(is_closed && kind == MESSAGE) && clients >= 1 && clients <= CLIENTS_MAX);
     struct arena *arena = mmap(NULL, sizeof(struct arena), PROT_READ | PROT_WRITE,
                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     NEED(arena != MAP_FAILED);
@@ -472,10 +487,10 @@ int main(int argc, char **argv)
         pid_t child = fork();
         NEED(child >= 0);
         if (child == 0) {
-            struct client c = new_client_of(kind, i, arena, port);
+            struct client c = new_client_of(kind, i, is_private, arena, port);
             if (kind == MESSAGE) {
                 messages(&c, hold_us);
-            } else if (is_rate) {
+            } else if (is_closed) {
                 cycles(&c);
             } else {
                 hand_overs(&c, hold_us);
@@ -521,10 +536,10 @@ int main(int argc, char **argv)
                (double)sent / (double)(all ? all : 1), atomic_load(&arena->violations));
     } else {
         unsigned n = atomic_load(&arena->samples);
-        n = n < HANDOVERS_MAX ? n : HANDOVERS_MAX;
+        n = n < SAMPLES_MAX ? n : SAMPLES_MAX;
         qsort(arena->ns, n, sizeof(arena->ns[0]), by_size);
-        printf("handover_us %.1f p99_us %.1f samples %u cpu_us %.1f packets %.1f violations %d\n",
-               n ? arena->ns[n / 2] / 1e3 : 0.0, n ? arena->ns[n * 99 / 100] / 1e3 : 0.0, n,
+        printf("%s_us %.1f p99_us %.1f samples %u cpu_us %.1f packets %.1f violations %d\n",
+               is_private ? "cycle" : "handover", n ? arena->ns[n / 2] / 1e3 : 0.0, n ? arena->ns[n * 99 / 100] / 1e3 : 0.0, n,
                busy * 1e6 / (double)(all ? all : 1), (double)sent / (double)(all ? all : 1),
                atomic_load(&arena->violations));
     }

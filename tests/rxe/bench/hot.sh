@@ -49,6 +49,9 @@ while [ $round -lt "${ROUNDS:-1}" ]; do
     for clients in ${HOT_CLIENTS:-2 4 8}; do
         for kind in ${HOT_KINDS:-cas atomic rw ticket fair apart}; do hot rate "$kind" "$clients"; done
     done
+    for kind in ${HOT_KINDS:-cas atomic rw ticket fair}; do
+        for clients in ${HOT_PRIVATE:-8}; do hot private "$kind" "$clients"; done
+    done
     for hold in ${HOT_HOLDS:-0 100 1000 6000}; do
         for kind in ${HOT_KINDS:-cas atomic rw ticket fair message}; do
             hot handover "$kind" "$hold"
