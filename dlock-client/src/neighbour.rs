@@ -19,7 +19,6 @@
 //! soon.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use dlock_core::control::LockDesc;
@@ -28,7 +27,7 @@ use dlock_core::lock::{OpResult, View};
 use dlock_core::status::Status;
 use dlock_fabric::neighbours::{Neighbours, Place, Slept, SLEEP_MAX};
 
-use crate::pass::{pass, Pause, Trying};
+use crate::pass::{pass, processors, Pause, Trying};
 use crate::table::ClientLock;
 
 /// Announced turns after which a client relies on being told.
@@ -222,17 +221,11 @@ impl ClientLock {
 }
 
 /// So many turns of others are enough to sleep for: over a network two, and in memory of this host
-/// as many as it has processors. Who is nearer is sooner there by looking.
+/// as many as there are processors. Who is nearer is sooner there by looking.
 fn far(is_local: bool) -> u16 {
-    static PROCESSORS: OnceLock<u16> = OnceLock::new();
-    let processors = || {
-        let count = std::thread::available_parallelism().map_or(1, usize::from);
-        u16::try_from(count).unwrap_or(u16::MAX).max(FAR)
-    };
-    if is_local {
-        *PROCESSORS.get_or_init(processors)
-    } else {
-        FAR
+    match is_local {
+        true => processors().max(FAR),
+        false => FAR,
     }
 }
 
@@ -271,8 +264,7 @@ mod tests {
     #[test]
     fn in_memory_of_this_host_only_who_would_find_no_processor_is_far() {
         assert_eq!(far(false), 2);
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        assert_eq!(usize::from(far(true)), processors.max(2));
+        assert_eq!(far(true), processors().max(2));
     }
 
     #[test]

@@ -8,11 +8,14 @@
 //! so that its time slice does not end while it holds the lock.
 //!
 //! Over shared memory a look takes less time than giving the processor away. Who is next looks
-//! without a pause at first. Who may win at any moment waits longer between two tries than a
+//! without a pause at first (not where there is one processor alone). Who may win at any moment waits longer between two tries than a
 //! holder needs that nobody disturbs: each try takes the word from the holder's cache.
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+use dlock_fabric::threads::cpus_of_process;
 
 /// A pause before another try.
 #[derive(Clone, Copy)]
@@ -76,7 +79,8 @@ thread_local! {
 pub(crate) fn pass(Pause { time, ahead, is_local }: Pause, trying: Trying) {
     let start = Instant::now();
     let tried = start.duration_since(trying.since);
-    if is_local && ahead == 1 && tried < SPIN_TURN_MAX {
+    let may_spin = !is_local || processors() > 1;
+    if is_local && ahead == 1 && tried < SPIN_TURN_MAX && may_spin {
         return std::hint::spin_loop();
     }
     if is_local && ahead == 0 && trying.pauses > SPUN_MAX {
@@ -87,7 +91,7 @@ pub(crate) fn pass(Pause { time, ahead, is_local }: Pause, trying: Trying) {
     if is_long && !is_far {
         return std::thread::sleep(time);
     }
-    if time <= SPIN_MAX && ahead == 0 && !has_run_long(start) {
+    if time <= SPIN_MAX && ahead == 0 && may_spin && !has_run_long(start) {
         return spin(start, if is_local { SPIN_MAX } else { time });
     }
     let mut now = start;
@@ -110,7 +114,16 @@ pub(crate) fn pass(Pause { time, ahead, is_local }: Pause, trying: Trying) {
 /// Before the second try of a lock in memory of this host.
 #[cold]
 pub(crate) fn before_second_try() {
-    spin(Instant::now(), SPIN_MAX);
+    match processors() > 1 {
+        true => spin(Instant::now(), SPIN_MAX),
+        false => std::thread::yield_now(),
+    }
+}
+
+/// Processors that this process may use.
+pub(crate) fn processors() -> u16 {
+    static PROCESSORS: OnceLock<u16> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| u16::try_from(cpus_of_process()).unwrap_or(u16::MAX))
 }
 
 fn spin(start: Instant, time: Duration) {
@@ -163,7 +176,7 @@ mod tests {
         let pause = Pause { time: Duration::ZERO, ahead: 1, is_local: true };
         let start = Instant::now();
         pass(pause, since(start + Duration::from_secs(60)));
-        assert_eq!(GAVE_AWAY.get(), None, "it has just begun");
+        assert_eq!(GAVE_AWAY.take().is_some(), processors() == 1, "it has just begun");
         pass(pause, since(start.checked_sub(SPIN_TURN_MAX).unwrap()));
         assert!(GAVE_AWAY.get().unwrap() >= start);
     }
@@ -176,7 +189,7 @@ mod tests {
         let second = Instant::now();
         pass(pause, since(start));
         before_second_try();
-        let is_preempted = start.elapsed() >= RUN_MAX;
+        let is_preempted = start.elapsed() >= RUN_MAX || processors() == 1;
         assert!(is_preempted || second.elapsed() >= 2 * SPIN_MAX);
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a server asks of the system for its threads and its process.
+//! What a process asks of the system for its threads and itself.
 
 use std::io;
 
@@ -10,6 +10,22 @@ pub fn cpus_configured() -> usize {
     // SAFETY: no arguments that could be wrong.
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     usize::try_from(count).unwrap_or(1).max(1)
+}
+
+/// CPUs that this process may run on: its first thread, since others may have been pinned. At least
+/// 1. What a container is allowed in time is not considered.
+pub fn cpus_of_process() -> usize {
+    // SAFETY: zero is a valid value: the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: no arguments.
+    let first = unsafe { libc::getpid() };
+    // SAFETY: `set` is valid for writes of its size.
+    let rc = unsafe { libc::sched_getaffinity(first, size_of::<libc::cpu_set_t>(), &mut set) };
+    match rc {
+        // SAFETY: `set` is valid for reads.
+        0 => usize::try_from(unsafe { libc::CPU_COUNT(&set) }).unwrap_or(1).max(1),
+        _ => cpus_configured(), // more than a set can name, or the first thread has ended
+    }
 }
 
 /// Lets the calling thread run on these CPUs only.
@@ -161,6 +177,17 @@ mod tests {
             (0..cpus_configured()).any(|cpu| pin_current_thread(&[cpu]).is_ok())
         });
         assert!(result.join().unwrap());
+    }
+
+    #[test]
+    fn a_thread_that_is_pinned_changes_nothing_of_its_process() {
+        let before = cpus_of_process();
+        assert!((1..=cpus_configured()).contains(&before));
+        let pinned = std::thread::spawn(move || {
+            let is_one = (0..cpus_configured()).any(|cpu| pin_current_thread(&[cpu]).is_ok());
+            is_one && cpus_of_process() == before
+        });
+        assert!(pinned.join().unwrap());
     }
 
     #[test]
