@@ -440,13 +440,14 @@ static double busy_seconds(void)
     return (double)(user + nice + system + irq + softirq) / (double)sysconf(_SC_CLK_TCK);
 }
 
-static unsigned long long packets(void)
+/* A counter of the device, of both ends: `sent_pkts`, or `rdma_sends`, which are messages. */
+static unsigned long long counter(const char *name)
 {
     const char *device = getenv("RXE_VM_DEV");
     char path[200];
     unsigned long long count = 0;
-    snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/hw_counters/sent_pkts",
-             device ? device : "rxe0");
+    snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/hw_counters/%s",
+             device ? device : "rxe0", name);
     FILE *file = fopen(path, "r");
     if (file != NULL) {
         NEED(fscanf(file, "%llu", &count) == 1);
@@ -509,7 +510,7 @@ int main(int argc, char **argv)
         NEED(waitpid(-1, NULL, WNOHANG) == 0); /* none has failed */
     }
     double busy = busy_seconds(), start = seconds_now();
-    unsigned long long sent = packets();
+    unsigned long long packets = counter("sent_pkts"), messages = counter("rdma_sends");
     atomic_store(&arena->go, 1);
     sleep_seconds(atof(argv[4]));
     unsigned long counts[CLIENTS_MAX], all = 0, least = -1UL, most = 0;
@@ -521,7 +522,8 @@ int main(int argc, char **argv)
     }
     double seconds = seconds_now() - start;
     busy = busy_seconds() - busy;
-    sent = packets() - sent;
+    packets = counter("sent_pkts") - packets;
+    messages = counter("rdma_sends") - messages;
     atomic_store(&arena->stop, 1);
     int failed = all == 0;
     for (unsigned i = 0; i < clients; i++) {
@@ -531,17 +533,17 @@ int main(int argc, char **argv)
     }
     failed |= atomic_load(&arena->violations) != 0;
     if (is_rate) {
-        printf("rate %.0f least %lu most %lu cpu_us %.1f packets %.1f violations %d\n",
-               (double)all / seconds, least, most, busy * 1e6 / (double)(all ? all : 1),
-               (double)sent / (double)(all ? all : 1), atomic_load(&arena->violations));
+        printf("rate %.0f least %lu most %lu", (double)all / seconds, least, most);
     } else {
         unsigned n = atomic_load(&arena->samples);
         n = n < SAMPLES_MAX ? n : SAMPLES_MAX;
         qsort(arena->ns, n, sizeof(arena->ns[0]), by_size);
-        printf("%s_us %.1f p99_us %.1f samples %u cpu_us %.1f packets %.1f violations %d\n",
-               is_private ? "cycle" : "handover", n ? arena->ns[n / 2] / 1e3 : 0.0, n ? arena->ns[n * 99 / 100] / 1e3 : 0.0, n,
-               busy * 1e6 / (double)(all ? all : 1), (double)sent / (double)(all ? all : 1),
-               atomic_load(&arena->violations));
+        printf("%s_us %.1f p99_us %.1f samples %u", is_private ? "cycle" : "handover",
+               n ? arena->ns[n / 2] / 1e3 : 0.0, n ? arena->ns[n * 99 / 100] / 1e3 : 0.0, n);
     }
+    double operations = (double)(all ? all : 1);
+    printf(" cpu_us %.1f packets %.1f messages %.2f violations %d\n", busy * 1e6 / operations,
+           (double)packets / operations, (double)messages / operations,
+           atomic_load(&arena->violations));
     return failed;
 }

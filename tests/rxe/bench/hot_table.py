@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""The tables of a hot lock out of the lines of hot.sh: medians over the rounds, and ratios."""
+"""The tables of a hot lock out of the lines of hot.sh: medians over the rounds, and ratios.
+
+CPU, packets and messages are those of one operation. A verb is two packets, with its answer; a
+message is a verb.
+"""
 import statistics
 import sys
 
@@ -29,7 +33,7 @@ def main():
         print('\n' + TITLE[what].format(number))
         print('| lock | version | ' + ('operations/s | of the baseline | least : most |' if is_rate
                                        else 'p50 us | of the baseline | p99 us |')
-              + ' CPU us | packets |\n|---|---|---:|---:|---:|---:|---:|')
+              + ' CPU us | packets | messages |\n|---|---|---:|---:|---:|---:|---:|---:|')
         mid = {case: {name: statistics.median(all_of) for name, all_of in values.items()}
                for case, values in cases.items()}
         for (kind, side), v in mid.items():
@@ -40,7 +44,7 @@ def main():
             last = f"1 : {v['most'] / max(v['least'], 1):.2f}" if is_rate else f"{v['p99_us']:.1f}"
             print(f"| {kind} | {side} | {f'{value:,.0f}' if is_rate else f'{value:,.1f}'} |"
                   f" {'' if ratio is None else f'{ratio:.2f}'} |"
-                  f" {last} | {v['cpu_us']:.0f} | {v['packets']:.1f} |")
+                  f" {last} | {v['cpu_us']:.0f} | {v['packets']:.1f} | {v['messages']:.2f} |")
             if v.get('violations'):
                 print(f'VIOLATIONS: {kind} {side}')
                 sys.exit(1)
