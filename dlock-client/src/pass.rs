@@ -8,8 +8,9 @@
 //! so that its time slice does not end while it holds the lock.
 //!
 //! Over shared memory a look takes less time than giving the processor away. Who is next looks
-//! without a pause at first (not where there is one processor alone). Who may win at any moment waits longer between two tries than a
-//! holder needs that nobody disturbs: each try takes the word from the holder's cache.
+//! without a pause at first, not where there is one processor alone. Who may win at any moment
+//! waits longer between two tries than a holder needs that nobody disturbs: each try takes the word
+//! from the holder's cache.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
