@@ -27,7 +27,7 @@ use dlock_core::lock::{OpResult, View};
 use dlock_core::status::Status;
 use dlock_fabric::neighbours::{Neighbours, Place, Slept, SLEEP_MAX};
 
-use crate::pass::{pass, processors, Pause, Trying};
+use crate::pass::{pass, processors, Pause, Trying, SPIN_TURN_MAX};
 use crate::table::ClientLock;
 
 /// Announced turns after which a client relies on being told.
@@ -48,6 +48,9 @@ const LOOK_MAX: Duration = Duration::from_micros(20);
 /// For so long a client that is next looks for its turn over shared memory: a hold that has lasted
 /// for so long may last for much longer.
 const NEXT_LOOK_MAX: Duration = Duration::from_micros(250);
+/// Who is back only after this had given its processor away to one that has other work to do, not
+/// to another waiter.
+const AWAY_MIN: Duration = Duration::from_millis(1);
 /// After turns that did not come in that time, so many others are slept for at once, at most.
 const UNSEEN_MAX: u8 = 63;
 
@@ -123,23 +126,31 @@ impl Neighbour {
 }
 
 impl Looks {
-    /// Whether a turn that was looked for so long is to be slept for.
-    fn are_enough(&mut self, looked: Duration) -> bool {
-        if self.left > 0 {
+    /// Whether a turn that was looked for so long is to be slept for. `is_told`: turns are announced.
+    fn are_enough(&mut self, trying: Trying, is_told: bool) -> bool {
+        let looked = trying.since.elapsed();
+        let (at_once, max) = match is_told {
+            true => (SPIN_TURN_MAX, NEXT_LOOK_MAX),
+            false => (Duration::ZERO, LOOK_MAX),
+        };
+        if self.left > 0 && looked >= at_once {
             self.left -= 1;
             return true;
         }
-        if looked < LOOK_MAX {
+        if looked < max || trying.pauses <= 1 {
             return false;
         }
-        self.unseen = (2 * self.unseen + 1).min(UNSEEN_MAX);
-        self.left = self.unseen;
+        if !is_told || looked >= AWAY_MIN {
+            self.unseen = (2 * self.unseen + 1).min(UNSEEN_MAX);
+            self.left = self.unseen;
+        }
         true
     }
 
     /// A turn came soon.
     fn have_seen(&mut self) {
         self.unseen /= 2;
+        self.left = self.left.min(self.unseen);
     }
 }
 
@@ -183,9 +194,8 @@ impl ClientLock {
         if !pause.is_local || pause.ahead == 0 {
             return Rest::Pass;
         }
-        let looked = trying.since.elapsed();
-        let is_enough = !self.neighbour.is_told() && self.neighbour.looks.are_enough(looked);
-        match is_enough || looked >= NEXT_LOOK_MAX {
+        let Neighbour { trust, looks, .. } = &mut self.neighbour;
+        match looks.are_enough(trying, *trust >= TRUST) {
             true => Rest::Queue,
             false => Rest::Pass,
         }
@@ -245,6 +255,8 @@ impl Bed {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use dlock_core::message::LockType;
 
     use super::*;
@@ -269,18 +281,38 @@ mod tests {
 
     #[test]
     fn turns_that_do_not_come_soon_are_slept_for() {
+        let (new, long) = (looked(Duration::ZERO, 1), looked(LOOK_MAX, 2));
         let mut looks = Looks::default();
-        assert!(!looks.are_enough(Duration::ZERO), "it has just begun");
+        assert!(!looks.are_enough(new, false), "it has just begun");
+        assert!(!looks.are_enough(looked(LOOK_MAX, 1), false), "it has not looked twice");
         for unseen in [1, 3, 7, 15, 31, 63, 63] {
-            assert!(looks.are_enough(LOOK_MAX));
-            let at_once = (0..100).take_while(|_| looks.are_enough(Duration::ZERO)).count();
+            assert!(looks.are_enough(long, false));
+            let at_once = (0..100).take_while(|_| looks.are_enough(new, false)).count();
             assert_eq!(at_once, unseen);
         }
+        assert!(looks.are_enough(long, false));
         for unseen in [31, 15, 7, 3, 1, 0, 0] {
             looks.have_seen();
-            assert_eq!(looks.unseen, unseen);
+            assert_eq!((looks.unseen, looks.left), (unseen, unseen));
         }
-        assert!(looks.are_enough(LOOK_MAX) && looks.are_enough(Duration::ZERO), "and again");
+        assert!(looks.are_enough(long, false) && looks.are_enough(new, false), "and again");
+    }
+
+    /// With neighbours, turns are slept for at once after a processor that was away for long.
+    #[test]
+    fn who_was_away_for_long_looks_for_few_of_the_next_turns() {
+        let (new, ahead) = (looked(Duration::ZERO, 1), looked(Duration::from_secs(60), 2));
+        let mut looks = Looks::default();
+        assert!(!looks.are_enough(looked(Duration::ZERO, 2), true));
+        assert!(looks.are_enough(ahead, true) && looks.left == 1);
+        let in_future = Trying { since: Instant::now() + Duration::from_secs(60), pauses: 2 };
+        assert!(!looks.are_enough(in_future, true) && looks.left == 1, "it spins first");
+        assert!(looks.are_enough(looked(SPIN_TURN_MAX, 2), true) && looks.left == 0);
+        assert!(!looks.are_enough(new, true));
+    }
+
+    fn looked(time: Duration, pauses: u32) -> Trying {
+        Trying { since: Instant::now().checked_sub(time).expect("it is later"), pauses }
     }
 
     #[test]

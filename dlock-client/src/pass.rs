@@ -48,7 +48,7 @@ impl Trying {
 const SPIN_MAX: Duration = Duration::from_micros(2);
 /// For so long who is next looks all the time, in memory of this host. With more waiters than
 /// processors the others sleep.
-const SPIN_TURN_MAX: Duration = Duration::from_micros(10);
+pub(crate) const SPIN_TURN_MAX: Duration = Duration::from_micros(10);
 /// After so many tries of a lock in memory of this host, [`SPIN_MAX`] apart, a thread sleeps
 /// between two of them: either the hold is long, or its owner needs a processor. Tries are counted,
 /// as time passes for those that have no processor, too.

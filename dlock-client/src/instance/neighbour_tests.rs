@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use dlock_core::control::LockGrant;
 use dlock_core::ids::{Epoch, Handle, Slot};
-use dlock_core::message::{LockType, Mode};
+use dlock_core::lock::View;
+use dlock_core::message::{LockType, Mode, Request};
 use dlock_core::session::Binding;
-use dlock_core::words::FairWord;
+use dlock_core::words::{AtomicWord, FairWord};
 use dlock_fabric::neighbours::{Neighbours, Place, Slept};
 
 use super::tests::instance_on;
@@ -99,8 +100,57 @@ fn over_shared_memory_a_release_is_told_where_others_are_known_to_wait() {
         queue(&instance, &fake, 1);
         succeeds(instance.unlock(ID)); // by now it knows that others follow
         assert_eq!(is_announced(&instance, place, tx.wrapping_add(1)), expected);
+        place.serves(!held(&instance, |held| held.mark()), 0); // forgets it
         releases(&instance, &fake);
     }
+}
+
+#[test]
+fn a_turn_that_the_arbiter_has_given_away_is_not_announced() {
+    let Some((instance, _fake, place)) = lock_of(LockType::Fair, true) else { return };
+    succeeds(instance.lock(ID, X, 30));
+    let view = |nx| View::Fair { nx, ns: 0, mx: 9, ms: 0, time_out: 0, t_value: None };
+    for (nx, expected) in [(2, false), (1, true)] {
+        let result = OpResult { status: Status::Success, view: Some(view(nx)) };
+        held(&instance, |held| held.tells_neighbours(0, &result));
+        assert_eq!(is_announced(&instance, place, nx), expected);
+        place.serves(!held(&instance, |held| held.mark()), 0);
+    }
+}
+
+/// A lock that another client holds, in memory of this host, for as long as the test takes.
+fn held_by_another(lock_type: LockType, word: u64) -> Option<(Instance, Arc<Fake>)> {
+    let (instance, fake, _) = lock_of(lock_type, true)?;
+    fake.local.store(true, SeqCst);
+    held(&instance, |held| {
+        fake.words.lock().insert(held.entry.slot().0 * 4, word);
+        held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0)));
+    });
+    Some((instance, fake))
+}
+
+fn has_waited(fake: &Fake) -> bool {
+    fake.requests.lock().iter().any(|request| matches!(request, Request::Wait { .. }))
+}
+
+#[test]
+fn a_turn_that_is_looked_for_no_more_is_asked_for() {
+    let word = FairWord::new().with_mx(1).into_bits();
+    let Some((instance, fake)) = held_by_another(LockType::Fair, word) else { return };
+    let _ = instance.lock(ID, X, 30);
+    assert!(has_waited(&fake));
+    // 20 us, or 250, and not the 1,024 looks or the 10 ms that the core allows
+    assert!(fake.executes.load(SeqCst) < 900, "{}", fake.executes.load(SeqCst));
+}
+
+#[test]
+fn after_some_tries_in_memory_of_this_host_a_thread_sleeps_between_them() {
+    let word = AtomicWord::new().with_client(8).with_timeout(u32::MAX).into_bits();
+    let Some((instance, fake)) = held_by_another(LockType::Atomic, word) else { return };
+    let _ = instance.lock(ID, X, 30);
+    assert!(has_waited(&fake));
+    let tries = fake.executes.load(SeqCst);
+    assert!(tries < 500, "{tries} tries in 10 ms: 256, and the others 50 us apart");
 }
 
 #[test]
@@ -108,8 +158,11 @@ fn over_shared_memory_a_turn_that_does_not_come_soon_is_left_to_the_primary() {
     let Some((instance, fake, _)) = lock_of(LockType::Fair, true) else { return };
     let rest = |is_local, ahead, looked| {
         let pause = Pause { time: Duration::ZERO, ahead, is_local };
-        let since = Instant::now().checked_sub(Duration::from_micros(looked)).unwrap();
-        let trying = Trying { since, pauses: 1 };
+        let since = match looked {
+            0 => Instant::now() + Duration::from_secs(60), // however slow this machine is
+            _ => Instant::now().checked_sub(Duration::from_micros(looked)).unwrap(),
+        };
+        let trying = Trying { since, pauses: 2 };
         held(&instance, |held| match held.rest(pause, trying) {
             Rest::Pass => "pass",
             Rest::Bed(_) => "bed",
