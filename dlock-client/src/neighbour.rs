@@ -126,7 +126,8 @@ impl Neighbour {
 }
 
 impl Looks {
-    /// Whether a turn that was looked for so long is to be slept for. `is_told`: turns are announced.
+    /// Whether a turn that was looked for so long is to be slept for. `is_told`: turns are
+    /// announced.
     fn are_enough(&mut self, trying: Trying, is_told: bool) -> bool {
         let looked = trying.since.elapsed();
         let (at_once, max) = match is_told {
