@@ -14,7 +14,7 @@
 //! * a client is not told of a loss while its lease runs;
 //! * a call ends within its bound.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use dlock_core::clock::ServerTime;
 
@@ -72,6 +72,8 @@ pub fn check(records: &mut [Record], rules: &Rules) -> Verdict {
         rules,
         oracle: Oracle::new(rules.locks),
         leases: HashMap::new(),
+        present: HashSet::new(),
+        lives: 0,
         verdict: Verdict::default(),
     };
     for record in records.iter() {
@@ -85,6 +87,11 @@ struct Checker<'a> {
     oracle: Oracle,
     /// The end of what each client holds.
     leases: HashMap<(u64, usize), u64>,
+    /// Clients that have not left.
+    present: HashSet<u64>,
+    /// How often locks may have been made anew: who is the only client of one, releases it and gets
+    /// it again, gets another, whose tickets count from 0.
+    lives: u32,
     verdict: Verdict,
 }
 
@@ -96,6 +103,10 @@ impl Checker<'_> {
     }
 
     fn see(&mut self, record: &Record) {
+        match *record {
+            Record::Gone { who, .. } => self.present.remove(&who),
+            _ => self.present.insert(record.who()),
+        };
         match *record {
             Record::Granted(granted) => {
                 self.took(record, granted.before, granted.after);
@@ -153,8 +164,12 @@ impl Checker<'_> {
         if let Err(why) = self.oracle.granted(lock, who, mode, after, until, true) {
             self.violated(|| format!("{why}; told last: {granted:?}"));
         }
+        if self.present.len() == 1 {
+            self.lives += 1;
+        }
         if let Some(ticket) = granted.ticket.filter(|_| self.oracle.relies(lock, who, after)) {
-            if let Err(why) = self.oracle.served(lock, (0, granted.epoch), mode, ticket) {
+            let occupant = (self.lives, granted.epoch);
+            if let Err(why) = self.oracle.served(lock, occupant, mode, ticket) {
                 self.violated(|| format!("{why}; told last: {granted:?}"));
             }
         }
@@ -247,6 +262,9 @@ mod tests {
         assert_eq!(found(&in_order), "");
         let passed = [served(1, NS, 5), ended(1, 2 * NS), served(2, 3 * NS, 4)];
         assert!(found(&passed).contains("order"));
+        let gone = Record::Gone { who: 1, at: 2 * NS };
+        let left_alone = [served(1, NS, 5), gone, served(2, 3 * NS, 0), served(2, 4 * NS, 1)];
+        assert_eq!(found(&left_alone), "", "it may have got a new lock of the name");
         let long = |after| [Record::Long { who: 1, lock: 0, before: 0, after }];
         assert_eq!(found(&long(10 * NS)), "");
         assert!(found(&long(10 * NS + 1)).contains("took"));

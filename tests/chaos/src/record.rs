@@ -101,6 +101,15 @@ impl Record {
         }
     }
 
+    /// Which client's it is.
+    pub fn who(&self) -> u64 {
+        match *self {
+            Self::Granted(Granted { who, .. }) => who,
+            Self::Ended { who, .. } | Self::Lost { who, .. } | Self::Gone { who, .. } => who,
+            Self::Long { who, .. } | Self::Waited { who, .. } => who,
+        }
+    }
+
     /// The record of a line; `None`: the line is torn.
     pub fn parse(line: &str) -> Option<Self> {
         let (kind, rest) = line.split_once(' ')?;
