@@ -146,16 +146,19 @@ fn pauses(
     trying: Trying,
 ) -> Slept {
     let Some(held) = guard.as_mut() else { return Slept::No };
-    let rest = held.rest(pause, trying);
-    if matches!(rest, Rest::Queue) {
-        operation.queues(&mut held.entry);
-        return Slept::No;
-    }
+    let bed = match held.rest(pause, trying) {
+        Rest::Bed(bed) => Some(bed),
+        Rest::Pass => None,
+        Rest::Queue => {
+            operation.queues(&mut held.entry);
+            return Slept::No;
+        }
+    };
     let exec = Arc::clone(&held.exec);
     held.busy = Busy::Waiting;
-    let slept = MutexGuard::unlocked(guard, || match rest {
-        Rest::Bed(bed) => bed.pass(pause, trying),
-        Rest::Pass | Rest::Queue => {
+    let slept = MutexGuard::unlocked(guard, || match bed {
+        Some(bed) => bed.pass(pause, trying),
+        None => {
             pass(pause, trying);
             Slept::No
         }

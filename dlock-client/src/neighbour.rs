@@ -162,9 +162,10 @@ impl ClientLock {
         let Some(View::Fair { nx, mx, .. }) = result.view else { return };
         let next = tx.wrapping_add(1);
         let is_empty = mx == next && !self.entry.is_followed();
+        // the arbiter may have skipped tickets: then the turn is that of a later one
         if result.status == Status::Success && nx == next && !is_empty {
             self.tells_of_turn(next);
-        } // else nobody waits, or the arbiter has given the turn to a later ticket
+        }
     }
 
     #[cold]
@@ -195,8 +196,8 @@ impl ClientLock {
         if !pause.is_local || pause.ahead == 0 {
             return Rest::Pass;
         }
-        let Neighbour { trust, looks, .. } = &mut self.neighbour;
-        match looks.are_enough(trying, *trust >= TRUST) {
+        let is_told = self.neighbour.is_told();
+        match self.neighbour.looks.are_enough(trying, is_told) {
             true => Rest::Queue,
             false => Rest::Pass,
         }

@@ -9,8 +9,8 @@
 //!
 //! Over shared memory a look takes less time than giving the processor away. Who is next looks
 //! without a pause at first, not where there is one processor alone. Who may win at any moment
-//! waits longer between two tries than a holder needs that nobody disturbs: each try takes the word
-//! from the holder's cache.
+//! waits longer between two tries than an undisturbed holder needs to release the lock: each try
+//! takes the word away from the cache of the processor on which the holder runs.
 
 use std::cell::Cell;
 use std::sync::OnceLock;

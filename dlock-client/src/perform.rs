@@ -166,11 +166,9 @@ fn at_once_told(
     bounds: Bounds,
 ) -> OpResult {
     let held = guard.as_ref().filter(|_| matches!(op, Op::Unlock));
-    let Some(tx) = held.and_then(ClientLock::number_to_tell) else {
-        return at_once(lock_slot, guard, op, now, bounds);
-    };
+    let told = held.and_then(ClientLock::number_to_tell);
     let result = at_once(lock_slot, guard, op, now, bounds);
-    if let Some(held) = guard.as_mut() {
+    if let (Some(tx), Some(held)) = (told, guard.as_mut()) {
         held.tells_neighbours(tx, &result);
     }
     result

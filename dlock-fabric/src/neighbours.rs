@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the clients of one user on one host tell each other about fair locks that they wait for,
-//! so that those far behind in a queue sleep instead of looking at a word over the network.
+//! so that those far behind in a queue sleep instead of looking at a word.
 //!
 //! ```text
-//!   holder   releases by verbs ─▶ Place::serves ── futex ─▶ whose turn it is, and who is next
+//!   holder   releases a lock ─▶ Place::serves ── futex ─▶ whose turn it is, and who is next
 //!   waiter   far behind ─▶ Place::sleep ─ wakes who is next ─ sleeps ─▶ next, or late ─▶ looks
 //! ```
 //! Nothing here grants a lock. A client that is woken looks at the lock's word, and so does a

@@ -50,6 +50,11 @@ fn held<T>(instance: &Instance, f: impl FnOnce(&mut ClientLock) -> T) -> T {
     f(guard.as_mut().expect("it has the lock"))
 }
 
+fn reaches_memory_of_this_host(instance: &Instance, fake: &Arc<Fake>) {
+    fake.local.store(true, SeqCst);
+    held(instance, |held| held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0))));
+}
+
 fn succeeds(result: OpResult) {
     assert_eq!(result.status, Status::Success);
 }
@@ -92,8 +97,7 @@ fn a_release_is_told_where_others_wait_for_the_lock() {
 #[test]
 fn over_shared_memory_a_release_is_told_where_others_are_known_to_wait() {
     let Some((instance, fake, place)) = lock_of(LockType::Fair, true) else { return };
-    fake.local.store(true, SeqCst);
-    held(&instance, |held| held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0))));
+    reaches_memory_of_this_host(&instance, &fake);
     for expected in [false, true] {
         succeeds(instance.lock(ID, X, 30));
         let tx = held(&instance, |held| held.number_to_tell().expect("it holds it"));
@@ -121,11 +125,9 @@ fn a_turn_that_the_arbiter_has_given_away_is_not_announced() {
 /// A lock that another client holds, in memory of this host, for as long as the test takes.
 fn held_by_another(lock_type: LockType, word: u64) -> Option<(Instance, Arc<Fake>)> {
     let (instance, fake, _) = lock_of(lock_type, true)?;
-    fake.local.store(true, SeqCst);
-    held(&instance, |held| {
-        fake.words.lock().insert(held.entry.slot().0 * 4, word);
-        held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0)));
-    });
+    reaches_memory_of_this_host(&instance, &fake);
+    let index = held(&instance, |held| held.entry.slot().0 * 4);
+    fake.words.lock().insert(index, word);
     Some((instance, fake))
 }
 
@@ -176,11 +178,8 @@ fn over_shared_memory_a_turn_that_does_not_come_soon_is_left_to_the_primary() {
     assert_eq!(rest(true, 2, 1_000_000), "queue", "a client without neighbours");
     assert_eq!(rest(true, 1, 0), "queue", "the next one, too");
     assert_eq!(rest(true, 1, 0), "pass", "and then it is looked for again");
-    held(&instance, |held| {
-        fake.local.store(true, SeqCst);
-        held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0)));
-        held.is_told_of_turns();
-    });
+    reaches_memory_of_this_host(&instance, &fake);
+    held(&instance, ClientLock::is_told_of_turns);
     assert_eq!(rest(true, u16::MAX, 1_000_000), "bed");
     assert_eq!(rest(true, 1, 0), "pass");
     assert_eq!(rest(true, 1, 1_000), "queue", "the hold may last");
