@@ -190,6 +190,10 @@ impl Executor for Late {
         self.inner.reads_are_free()
     }
 
+    fn chains_are_noted(&self) -> bool {
+        self.inner.chains_are_noted()
+    }
+
     fn name(&self) -> &'static str {
         self.inner.name()
     }

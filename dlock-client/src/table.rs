@@ -19,7 +19,7 @@ use dlock_core::clock::{Now, ServerTime};
 use dlock_core::exec::Executor;
 use dlock_core::ids::{Epoch, LockId};
 use dlock_core::limits::{HANDLES_MAX, LOCK_WAIT_S};
-use dlock_core::lock::LockEntry;
+use dlock_core::lock::{LockEntry, NotedBy};
 use dlock_core::session::Binding;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult};
 
@@ -152,7 +152,11 @@ impl ClientLock {
 /// What the operations on a lock may do where this executor carries them out.
 fn is_carried_by(entry: &mut LockEntry, exec: &dyn Executor) {
     entry.may_try(exec.is_one_sided());
-    entry.notes_late(exec.is_one_sided() && !exec.reads_are_free());
+    entry.noted_by(match exec.is_one_sided() && !exec.reads_are_free() {
+        true => NotedBy::ClientLate,
+        false if exec.chains_are_noted() => NotedBy::Primary,
+        false => NotedBy::Client,
+    });
 }
 
 /// A place in the queue of those that wait for a guard of one lock.

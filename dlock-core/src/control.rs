@@ -32,6 +32,9 @@ pub const VERSION_MIN: u8 = 1;
 /// [relayed](crate::words::FairWord::RELAYED). At an older primary no lock is; an older client is
 /// given no words to operate on by itself.
 pub const VERSION_RELAYS: u8 = 3;
+/// The first version whose primaries note in the ledger what the chains that they execute have
+/// taken and released.
+pub const VERSION_NOTES: u8 = 3;
 
 /// Proof of being a certain client: random, known to the primary and that client.
 #[derive(Clone, Copy, PartialEq, Eq)]

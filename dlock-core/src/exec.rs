@@ -173,6 +173,12 @@ pub trait Executor: Send + Sync {
         false
     }
 
+    /// Whether the primary notes in the ledger what the chains of this client have taken and
+    /// released: it executes them, and speaks [`VERSION_NOTES`](crate::control::VERSION_NOTES).
+    fn chains_are_noted(&self) -> bool {
+        false
+    }
+
     /// The name for people and logs: `shm`, `tcp`, …
     fn name(&self) -> &'static str;
 }

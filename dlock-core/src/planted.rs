@@ -142,12 +142,9 @@ bugs! {
     SharesComeRound =
         "shares-come-round",
         "no two shares of a lap of the exclusive lane have both numbers in common";
-    IssuedAnyIntent =
-        "issued-any-intent",
-        "a share that a chain took counts only beside that chain's own intent";
-    OldShareUndone =
-        "old-share-undone",
-        "a share that its client released by itself is not undone with a later one";
+    PrimaryNotesNothing =
+        "primary-notes-nothing",
+        "what a chain took that the primary executed is in the ledger at once";
     AskedAgainShort =
         "asked-again-short",
         "a fair grant that is asked for again lasts as long as is asked";

@@ -44,6 +44,14 @@ pub struct RwWord {
     pub waiters: bool,
 }
 
+impl RwWord {
+    /// Whether a reader that found this word, and has added itself, is inside. A full count is no
+    /// count: only a forged word has it.
+    pub fn admits_reader(self) -> bool {
+        self.client() == 0 && !self.waiters() && self.rcount() < u32::MAX
+    }
+}
+
 /// The word of a fair lock. Each lane counts modulo 2^16 and never carries into the next.
 ///
 /// No number is compared over more than a lap, although lanes start again:
@@ -286,6 +294,17 @@ impl LedgerEntry {
         let kind = u16::from(mode == Mode::Shared) << 15 | u16::from(claims) << 14;
         let stamp = Ticket { tx: kind | (stamp >> 16) as u16 & 0x3fff, ts: stamp as u16 };
         Self::of_ticket(LedgerState::Intent, stamp)
+    }
+    /// Of a ticket of a fair lock that was just taken, with the end of its hold if it has its turn.
+    pub fn of_taken(mode: Mode, ticket: Ticket, held_until_s: Option<u32>, anchor_s: u32) -> Self {
+        let state = match (held_until_s, mode) {
+            (Some(_), Mode::Exclusive) => LedgerState::HeldExclusive,
+            (Some(_), Mode::Shared) => LedgerState::HeldShared,
+            (None, Mode::Exclusive) => LedgerState::TicketExclusive,
+            (None, Mode::Shared) => LedgerState::TicketShared,
+        };
+        let entry = Self::of_ticket(state, ticket);
+        held_until_s.map_or(entry, |until_s| entry.with_deadline_s(until_s, anchor_s))
     }
     /// Whether it is an [intent](Self::intent) of this mode.
     pub fn is_intent_of(self, mode: Mode) -> bool {

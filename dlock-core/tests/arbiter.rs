@@ -151,7 +151,8 @@ fn a_ticket_that_was_given_out_is_skipped_after_ten_seconds_and_not_before() {
     let addr = WordAddr::new(slot, Word::W0);
     w.call(|arbiter, _, memory, lock, _, _| {
         let word_op = WordOp::Faa { addr, add };
-        arbiter.executed_word_op(lock, id(1), LedgerEntry::new(), &word_op, memory.word);
+        let (whose, old) = ((id(1), HANDLE), memory.word);
+        arbiter.executed_word_op(memory, lock, whose, LedgerEntry::new(), &word_op, old);
         memory.word = FairWord::from_bits(memory.word).exclusive_taken().into_bits();
     });
     let next = w.take(2, X, LedgerState::TicketExclusive, 0);
@@ -263,10 +264,10 @@ fn a_reader_that_left_without_a_word_keeps_nobody_waiting() {
 #[test]
 fn a_share_of_a_client_with_a_ledger_is_not_remembered() {
     let mut w = World::new(LockType::Rw, 2);
-    w.call(|arbiter, _, _, lock, _, _| {
+    w.call(|arbiter, _, memory, lock, _, _| {
         let addr = WordAddr::new(lock.slot, Word::W0);
         let word_op = WordOp::Faa { addr, add: 1 };
-        arbiter.executed_word_op(lock, id(1), LedgerEntry::new(), &word_op, 0);
+        arbiter.executed_word_op(memory, lock, (id(1), HANDLE), LedgerEntry::new(), &word_op, 0);
     });
     // it has given the share back by itself
     assert!(is_granted(&w.ask(1, wait_as(1)), 1));
@@ -398,13 +399,13 @@ fn executes_noted(
     old: u64,
     word_op: impl FnOnce(WordAddr) -> WordOp,
 ) {
-    w.call(|arbiter, _, _, lock, _, _| {
+    w.call(|arbiter, _, memory, lock, _, _| {
         let word_op = word_op(WordAddr::new(lock.slot, Word::W0));
-        arbiter.executed_word_op(lock, id(n), noted, &word_op, old);
+        arbiter.executed_word_op(memory, lock, (id(n), HANDLE), noted, &word_op, old);
     });
 }
 
-/// Its ledger write is stuck behind a broken connection, and its caller knows of its hold.
+/// The answer is stuck behind a broken connection, or its caller knows of its hold already.
 #[test]
 fn a_client_that_was_served_at_once_keeps_the_lease_of_its_intent() {
     let intent = LedgerEntry::new().with_state(LedgerState::Intent).with_detail(60);
@@ -421,8 +422,8 @@ fn a_client_that_was_served_at_once_keeps_the_lease_of_its_intent() {
             executes_noted(&mut w, 1, intent, old, |addr| WordOp::Faa { addr, add });
             let next = w.take(2, X, LedgerState::TicketExclusive, 0);
             assert!(w.wait(2, X, next).is_empty());
-            // in the queue it could not be told by the word alone
-            let granted_by = if other.is_none() { 60 } else { 5 + 10 };
+            // in the queue it is not told by the word alone: it has to ask
+            let granted_by = if other.is_none() { 60 } else { 5 + FAIR_GRACE_S };
             let until = expiry(granted_by) - w.now.0;
             assert!(w.pass(until - 1).is_empty(), "{mode:?} {other:?}");
             assert!(is_granted(&w.pass(2 * NS), 2), "{mode:?} {other:?}");

@@ -11,9 +11,9 @@ use lock::{id, World, HANDLE, START_S, X};
 
 /// The primary executes an addition of client 1 that finds this.
 fn adds(w: &mut World, old: u64, add: u64) {
-    w.call(|arbiter, _, _, lock, _, _| {
+    w.call(|arbiter, _, memory, lock, _, _| {
         let add = WordOp::Faa { addr: WordAddr::new(lock.slot, Word::W0), add };
-        arbiter.executed_word_op(lock, id(1), LedgerEntry::new(), &add, old);
+        arbiter.executed_word_op(memory, lock, (id(1), HANDLE), LedgerEntry::new(), &add, old);
     });
 }
 
@@ -36,11 +36,18 @@ fn a_ticket_that_was_released_leaves_nothing() {
     adds(&mut w, 0, FairWord::TAKE_EXCLUSIVE);
     assert!(w.arbiter != fresh, "it has one");
     let taken = FairWord::new().exclusive_taken();
-    w.call(|arbiter, _, _, lock, _, _| {
+    w.call(|arbiter, _, memory, lock, _, _| {
         let addr = WordAddr::new(lock.slot, Word::W0);
         let swap = taken.exclusive_done().into_bits();
         let cas = WordOp::Cas { addr, expect: taken.into_bits(), swap };
-        arbiter.executed_word_op(lock, id(1), LedgerEntry::new(), &cas, taken.into_bits());
+        arbiter.executed_word_op(
+            memory,
+            lock,
+            (id(1), HANDLE),
+            LedgerEntry::new(),
+            &cas,
+            taken.into_bits(),
+        );
     });
     assert!(w.arbiter == fresh, "{:?}", w.arbiter);
 }

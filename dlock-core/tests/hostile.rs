@@ -93,7 +93,7 @@ impl World {
             });
         }
         if tells {
-            primary.executed(peer.id, &chain, &values);
+            primary.executed(memory, peer.id, &chain, &values);
         }
         Ok(values.as_slice().last().copied().unwrap_or(0))
     }

@@ -179,9 +179,9 @@ fn the_lane_does_not_start_again_past_a_share_that_no_ledger_names() {
     w.memory.word = lanes_at(FAIR_LANE_RING_END - 9);
     let old = w.memory.word;
     w.memory.word = w.word().shared_taken().into_bits();
-    w.call(|arbiter, _, _, lock, _, _| {
+    w.call(|arbiter, _, memory, lock, _, _| {
         let word_op = WordOp::Faa { addr: w0(lock.slot), add: FairWord::TAKE_SHARED };
-        arbiter.executed_word_op(lock, id(1), LedgerEntry::new(), &word_op, old);
+        arbiter.executed_word_op(memory, lock, (id(1), HANDLE), LedgerEntry::new(), &word_op, old);
     });
     w.memory.word = w.word().with_nx(FAIR_LANE_MAX).with_mx(FAIR_LANE_MAX).into_bits();
     let head = take_ticket(&mut w, 2);

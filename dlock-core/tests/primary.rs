@@ -341,7 +341,7 @@ fn a_ticket_whose_note_is_still_under_way_is_not_skipped() {
         let old = w.memory.faa(w0(grant), FairWord::TAKE_EXCLUSIVE);
         let mut values = Values::new();
         values.push(old);
-        w.primary.executed(client, &chain, &values);
+        w.primary.executed(&mut w.memory, client, &chain, &values);
     };
     take(&mut w, a, &ga);
     take(&mut w, b, &gb);

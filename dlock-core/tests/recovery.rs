@@ -100,7 +100,7 @@ impl World {
             }
         }
         if side.fabric == FabricKind::Tcp {
-            self.primary.executed(side.id, &chain, &values);
+            self.primary.executed(&mut self.memory, side.id, &chain, &values);
         }
         values
     }

@@ -169,7 +169,7 @@ fn what_a_client_had_before_it_mapped_the_memory_is_nothing_once_it_has_released
     for chain in [take, Chain::one(note)] {
         let mut values = Values::new();
         values.push(0);
-        w.primary.executed(client, &chain, &values);
+        w.primary.executed(&mut w.memory, client, &chain, &values);
     }
     let has_something = |w: &mut World| w.primary.has_something(NOW, &mut w.memory, client);
     w.primary.attached(NOW, &mut w.memory, client, Shm, &mut w.out);

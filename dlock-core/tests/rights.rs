@@ -421,7 +421,7 @@ fn a_hold_is_not_noted_longer_by_who_may_not_lock_any_more() {
     assert_eq!(world.may(client, take), Ok(true));
     let mut values = Values::new();
     values.push(world.memory.faa(word, FairWord::TAKE_EXCLUSIVE));
-    world.primary.executed(client, &chain, &values);
+    world.primary.executed(&mut world.memory, client, &chain, &values);
     let notes = |world: &mut World, deadline_s| {
         let chain = Chain::one(note(entry(deadline_s)));
         let checked = world.may(client, note(entry(deadline_s)));
@@ -432,7 +432,7 @@ fn a_hold_is_not_noted_longer_by_who_may_not_lock_any_more() {
             world.memory.ledgers.insert((client, lock.handle), entry(deadline_s));
             let mut values = Values::new();
             values.push(0);
-            world.primary.executed(client, &chain, &values);
+            world.primary.executed(&mut world.memory, client, &chain, &values);
         }
         alone
     };

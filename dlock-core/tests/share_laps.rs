@@ -28,13 +28,14 @@ fn take_exclusive(w: &mut World, n: u32) -> Ticket {
 fn take_share_by_chain(w: &mut World, n: u32, lease_s: u32) -> Ticket {
     let old = w.memory.word;
     w.memory.word = w.word().shared_taken().into_bits();
-    w.call(|arbiter, _, _, lock, _, _| {
+    w.call(|arbiter, _, memory, lock, _, _| {
         let addr = WordAddr::new(lock.slot, Word::W0);
         let word_op = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
         let intent = LedgerEntry::new().with_state(LedgerState::Intent);
         arbiter.executed_word_op(
+            memory,
             lock,
-            id(n),
+            (id(n), HANDLE),
             intent.with_deadline_s(START_S + lease_s, START_S),
             &word_op,
             old,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::clock::{Now, Refresh};
 use dlock_core::codec::{self, Frame};
-use dlock_core::control::{Attach, FabricKind};
+use dlock_core::control::{Attach, FabricKind, VERSION_NOTES};
 use dlock_core::exec::{Executor, Posted, Single};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::BATCH_MAX;
@@ -42,6 +42,8 @@ const CLOCK_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct TcpExecutor {
     kind: FabricKind,
+    /// The primary's version says that it notes what chains do.
+    notes: bool,
     stream: Stream,
     clock: SharedEstimate,
     /// A `Ping` that was not answered in time.
@@ -77,7 +79,7 @@ impl TcpExecutor {
         let mut session = TlsSession::shaken(tls, addr.ip(), socket.as_fd(), deadline)?;
         let attach = Attach { fabric: kind, verbs: None, ..*attach };
         handshake::attach_sealed(socket.as_fd(), &mut session, &attach, deadline)?;
-        Ok(Self::over(kind, Stream::sealed(socket, session), clock))
+        Ok(Self::over(&attach, Stream::sealed(socket, session), clock))
     }
 
     /// Attaches over a connected stream socket.
@@ -104,11 +106,14 @@ impl TcpExecutor {
     ) -> Result<Self, FabricError> {
         let attach = Attach { fabric: kind, verbs: None, ..*attach };
         handshake::attach_tcp(socket.as_fd(), &attach, deadline_in(net::CONNECT_WAIT))?;
-        Ok(Self::over(kind, Stream::new(socket), clock))
+        Ok(Self::over(&attach, Stream::new(socket), clock))
     }
 
-    pub(crate) fn over(kind: FabricKind, stream: Stream, clock: ClockEstimate) -> Self {
-        Self { kind, stream, clock: SharedEstimate::new(clock), ping: Mutex::default() }
+    /// Over a stream on which this was asked for, and granted.
+    pub(crate) fn over(attach: &Attach, stream: Stream, clock: ClockEstimate) -> Self {
+        let notes = attach.version >= Some(VERSION_NOTES);
+        let clock = SharedEstimate::new(clock);
+        Self { kind: attach.fabric, notes, stream, clock, ping: Mutex::default() }
     }
 
     /// Takes a new estimate of the server clock, if it is better than the one in use is by now, or
@@ -299,6 +304,10 @@ impl Executor for TcpExecutor {
     #[inline]
     fn local_coarse_ns(&self, _: u64) -> u64 {
         boot_coarse_ns()
+    }
+
+    fn chains_are_noted(&self) -> bool {
+        self.notes
     }
 
     fn name(&self) -> &'static str {

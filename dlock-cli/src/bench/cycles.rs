@@ -2,7 +2,7 @@
 //! One client alone: acquire and release, batches, objects.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dlock_client::Instance;
 use dlock_core::control::LockDesc;
@@ -16,7 +16,7 @@ use dlock_fabric::baseline::{two_cas_ns, Echo};
 use dlock_fabric::clock::boot_ns;
 use dlock_fabric::verbs::BareFaa;
 
-use super::sample::{in_long_turns, in_turns, Baseline, Measure, Samples, Times};
+use super::sample::{in_long_turns, in_turns, Baseline, Measure, Samples};
 use super::{client, lock_of, must, name, Run};
 use crate::failure::Failure;
 
@@ -28,6 +28,10 @@ const BLOCK: u32 = 256;
 /// Samples of a full run.
 const SAMPLES_IN_BLOCKS: u32 = 4_000;
 const SAMPLES_ONE_BY_ONE: u32 = 20_000;
+
+/// How long a primary and the end of an echo are left alone until both have gone to sleep: they
+/// look for work for a millisecond.
+const REST: Duration = Duration::from_millis(3);
 
 /// The kinds of hold that are measured.
 const HOLDS: [(&str, LockType, Mode); 5] = [
@@ -127,20 +131,21 @@ fn one_by_one(
 ) -> Result<Vec<Samples>, Failure> {
     let mut acquire = Samples::new(&format!("{kind} acquire"), name(fabric), 1);
     let mut cycle = Samples::new(&format!("{kind} acquire+release"), name(fabric), 1);
-    let mut cycles = Times::new();
-    let mut case = || {
+    let once = || {
         let start_ns = boot_ns();
         let got = instance.trylock(lock, mode, LEASE_S).status;
         let acquired_ns = boot_ns();
         let gone = instance.unlock(lock).status;
         let released_ns = boot_ns();
-        cycles.record((released_ns - start_ns) as f64);
         must("trylock", got)?;
         must("unlock", gone)?;
-        Ok((acquired_ns - start_ns) as f64)
+        Ok::<_, Failure>(((acquired_ns - start_ns) as f64, (released_ns - start_ns) as f64))
     };
-    one_with_its_baseline(&mut acquire, run.samples(SAMPLES_ONE_BY_ONE), fabric, &mut case)?;
-    cycle.times = cycles;
+    let count = run.samples(SAMPLES_ONE_BY_ONE);
+    one_with_its_baseline(&mut acquire, count, fabric, &mut || Ok(once()?.0))?;
+    for _ in 0..count {
+        cycle.times.record(once()?.1);
+    }
     if let (Executes::Device, Some(baseline)) = (fabric.executes(), &acquire.baseline) {
         cycle.baseline = Some(Baseline { name: baseline.name, times: baseline.times.clone() });
     }
@@ -162,13 +167,15 @@ fn one_with_its_baseline(
             raw.once().map_err(failed)?;
             Ok((boot_ns() - start_ns) as f64)
         };
-        let times = in_long_turns(samples, count, case, &mut baseline)?;
+        let times = in_long_turns(samples, count, Duration::ZERO, case, &mut baseline)?;
         samples.baseline = Some(Baseline { name: "a raw fetch-and-add", times });
         return Ok(());
     }
     let mut echo = echo(chain_bytes(1))?;
     let mut baseline = || round_trip(&mut echo);
-    in_turns(samples, count, "raw TCP round trip", case, &mut baseline)
+    let times = in_long_turns(samples, count, REST, case, &mut baseline)?;
+    samples.baseline = Some(Baseline { name: "raw TCP round trip", times });
+    Ok(())
 }
 
 /// 31 locks in one call; the baseline is an acquire of one lock.

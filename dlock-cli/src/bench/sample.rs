@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Samples of one case and of its baseline, taken in turns so that both see the same machine.
 
+use std::time::Duration;
+
 use hdrhistogram::Histogram;
 
 use crate::failure::Failure;
@@ -130,17 +132,31 @@ pub fn in_turns(
 /// left them, but for the first.
 const TURN: u32 = 50;
 
-/// As [`in_turns`], many of one kind in each turn; what the baseline took.
+/// Operations before each turn that are not counted, where both sides rest between turns: they
+/// wake who answers.
+const WAKING: u32 = 10;
+
+/// As [`in_turns`], many of one kind in each turn; what the baseline took. `rest`: for how long
+/// both are left alone before each turn, until who answers the other has stopped looking for more,
+/// which would take a processor away.
 pub fn in_long_turns(
     samples: &mut Samples,
     count: u32,
+    rest: Duration,
     case: Measure<'_>,
     baseline: Measure<'_>,
 ) -> Result<Times, Failure> {
     let mut below = Times::new();
+    let one = |of: &mut dyn FnMut() -> Result<f64, Failure>, times: &mut Times| {
+        if !rest.is_zero() {
+            std::thread::sleep(rest);
+            (0..WAKING).try_for_each(|_| of().map(drop))?;
+        }
+        (0..TURN).try_for_each(|_| of().map(|ns| times.record(ns)))
+    };
     let mut turn = |case_times: &mut Times, baseline_times: &mut Times| {
-        (0..TURN).try_for_each(|_| case().map(|ns| case_times.record(ns)))?;
-        (0..TURN).try_for_each(|_| baseline().map(|ns| baseline_times.record(ns)))
+        one(case, case_times)?;
+        one(baseline, baseline_times)
     };
     for _ in 0..(count / 10).div_ceil(TURN) {
         turn(&mut Times::new(), &mut Times::new())?;

@@ -5,7 +5,7 @@
 //!
 //! | status | known from | ends |
 //! |---|---|---|
-//! | Issued | a chain this primary executed | with the client's next note |
+//! | Issued | a chain this primary executed that noted nothing | with the client's next note |
 //! | Queued | ledger, or a request | granted by `Poll`; passed over after a grace at its turn |
 //! | Claimed | ledger, at its turn | released, or taken over after its deadline and a grace |
 //! | Waiting | `Wait` | granted by push |
@@ -144,11 +144,13 @@ fn is_anothers(ctx: &mut Ctx<'_>, fair: &FairState, client: ClientId, ticket: Ti
     })
 }
 
-/// What says the lease that a client may be told of by the word itself, which was `old` when it
-/// took its ticket: its intent, if the ticket had its turn at once.
-pub(super) fn lease_of(old: FairWord, mode: Mode, noted: LedgerEntry) -> Option<LedgerEntry> {
-    let may_be_told = noted.state() == LedgerState::Intent && old.serves_next(mode);
-    may_be_told.then_some(noted)
+/// Whether this is the ledger entry of the ticket that a compare-and-swap of this word has ended.
+pub(super) fn is_done(expected: FairWord, entry: LedgerEntry) -> bool {
+    match (expected.open_exclusive(), named(entry)) {
+        (0, Some((Mode::Shared, _))) => entry.state() == LedgerState::Leaving,
+        (0, _) | (_, None) => false,
+        (_, Some((mode, ticket))) => mode == Mode::Exclusive && ticket.tx == expected.nx(),
+    }
 }
 
 /// The mode and ticket a ledger entry of a fair lock names.
@@ -516,8 +518,7 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
     let by_ledger = named(entry).filter(|&(m, t)| !is_over(m, t) && !is_kept(fair, m, t));
     let by_record = fair.records.get(&client).copied().filter(|r| !is_over(r.mode, r.ticket));
     let ledger = fair.counts(client, entry, word);
-    let is_current = planted::is(Bug::OldShareUndone)
-        || by_record.is_some_and(|r| fair.is_current(client, &r, entry, ledger));
+    let is_current = by_record.is_some_and(|r| fair.is_current(client, &r, ledger));
     if let Some((mode, ticket)) = by_ledger {
         let is_granted = by_record.is_some_and(|r| {
             (r.mode, r.ticket) == (mode, ticket) && matches!(r.status, RecordStatus::Granted { .. })
@@ -590,7 +591,7 @@ pub(super) fn lapse(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, 
 /// A note of a tcp client arrived: its ledger says now what the record had to say before.
 pub(super) fn noted(state: &mut FairState, client: ClientId, entry: LedgerEntry) {
     state.noted(client, entry);
-    let is_issued = |r: &Record| matches!(r.status, RecordStatus::Issued { .. });
+    let is_issued = |r: &Record| r.status == RecordStatus::Issued;
     if state.records.get(&client).is_some_and(is_issued) {
         state.records.remove(&client);
     }

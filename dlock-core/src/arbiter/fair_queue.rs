@@ -203,7 +203,7 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
         }
         let ledger = fair.counts(client, entry, word);
         let record = fair.records.get(&client).copied();
-        let record = record.filter(|r| fair.is_current(client, r, entry, ledger));
+        let record = record.filter(|r| fair.is_current(client, r, ledger));
         if record.is_none() {
             fair.records.remove(&client);
         }
@@ -215,12 +215,9 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
         let is_suspect = fair.is_suspect(client, mode);
         let is_proxied = ctx.is_proxied(client);
         let by_record = match record.map(|r| r.status) {
-            Some(RecordStatus::Issued { deadline_s: None, .. }) => Kind::Issued,
+            Some(RecordStatus::Issued) => Kind::Issued,
             Some(RecordStatus::Waiting) => Kind::Waiting,
-            Some(
-                RecordStatus::Granted { deadline_s }
-                | RecordStatus::Issued { deadline_s: Some(deadline_s), .. },
-            ) => Kind::Held { deadline_s },
+            Some(RecordStatus::Granted { deadline_s }) => Kind::Held { deadline_s },
             Some(RecordStatus::Queued) | None => Kind::Queued,
         };
         let kind = match (by_record, ledger.map(|_| entry.state())) {
@@ -364,7 +361,7 @@ fn outstayed(ctx: &mut Ctx<'_>, state: &mut LockState, claim: Claim) -> bool {
         return false;
     };
     let grace = match record.status {
-        RecordStatus::Issued { .. } => ISSUED_GRACE_NS,
+        RecordStatus::Issued => ISSUED_GRACE_NS,
         _ => GRACE_NS,
     };
     let since = *record.since.get_or_insert(now);

@@ -21,17 +21,12 @@ use crate::ids::ClientId;
 use crate::lane;
 use crate::message::Mode;
 use crate::planted::{self, Bug};
-use crate::words::{FairWord, LedgerEntry, LedgerState, Ticket};
+use crate::words::{FairWord, LedgerEntry, Ticket};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum RecordStatus {
-    /// A chain that this primary executed took it. If it had its turn at once, the client may have
-    /// been told so, with this deadline.
-    Issued {
-        deadline_s: Option<u32>,
-        /// What the chain wrote to the ledger before.
-        intent: LedgerEntry,
-    },
+    /// A chain that this primary executed took it, and has noted nothing of it.
+    Issued,
     Queued,
     Waiting,
     Granted {
@@ -128,8 +123,7 @@ impl FairState {
         self.live.contains_key(&client) || self.records.contains_key(&client)
     }
 
-    /// The deadline of what was granted to the client last, by this arbiter as far as it remembers,
-    /// or by the word in a chain that this primary executed.
+    /// The deadline of what was granted to the client last, by this arbiter as far as it remembers.
     /// `named`: the ticket that its ledger names, if it does; a record of another is an older one.
     pub(in crate::arbiter) fn granted_until(
         &self,
@@ -142,24 +136,21 @@ impl FairState {
         }
         match record.status {
             RecordStatus::Granted { deadline_s } => Some(deadline_s),
-            RecordStatus::Issued { deadline_s, .. } => deadline_s,
-            RecordStatus::Queued | RecordStatus::Waiting => None,
+            RecordStatus::Issued | RecordStatus::Queued | RecordStatus::Waiting => None,
         }
     }
 
-    /// A chain of a tcp client took a ticket, after it wrote this to the ledger.
+    /// A chain of a tcp client took a ticket.
     pub(in crate::arbiter) fn issued(
         &mut self,
         client: ClientId,
         (mode, ticket): (Mode, Ticket),
-        deadline_s: Option<u32>,
-        intent: LedgerEntry,
         is_proxied: bool,
     ) {
         if is_proxied {
             self.has_taken(client, mode, ticket);
         }
-        let status = RecordStatus::Issued { deadline_s, intent };
+        let status = RecordStatus::Issued;
         self.records.insert(client, Record { mode, ticket, status, since: None });
     }
 
@@ -278,24 +269,19 @@ impl FairState {
             .filter(|&(mode, t)| !self.is_revoked(client, mode, t))
     }
 
-    /// Whether a record still tells something, beside a ledger `entry` that names `ledger` (as it
+    /// Whether a record still tells something, beside a ledger entry that names `ledger` (as it
     /// [counts](Self::counts)). What that names is newer than a record of another ticket. A share
-    /// that was granted, and that the ledger has dropped, is released; so is one that a chain took,
-    /// once something else has followed that chain's intent (no two of a client are the same).
+    /// that was granted, and that the ledger has dropped, is released; so is one that a chain took
+    /// which noted nothing.
     pub(super) fn is_current(
         &self,
         client: ClientId,
         record: &Record,
-        entry: LedgerEntry,
         ledger: Option<(Mode, Ticket)>,
     ) -> bool {
         let its = (record.mode, record.ticket);
         let is_passed = match record.status {
-            RecordStatus::Granted { .. } => true,
-            RecordStatus::Issued { intent, .. } => {
-                let is_its_own = entry == intent || planted::is(Bug::IssuedAnyIntent);
-                entry.state() != LedgerState::Intent || !is_its_own
-            }
+            RecordStatus::Granted { .. } | RecordStatus::Issued => true,
             RecordStatus::Queued | RecordStatus::Waiting => false,
         };
         match ledger {
@@ -465,6 +451,7 @@ fn has_share(shares: &Shares, client: ClientId, ticket: Ticket) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::LedgerState;
 
     #[test]
     fn what_was_ended_of_a_proxied_client_is_not_believed_when_its_ledger_counts() {
@@ -513,7 +500,7 @@ mod tests {
         let mut fair = FairState::default();
         fair.has_taken(client, Mode::Shared, first);
         fair.revoke(client, Mode::Shared, first, true);
-        fair.issued(client, (Mode::Shared, second), None, LedgerEntry::new(), true);
+        fair.issued(client, (Mode::Shared, second), true);
         fair.unproxy(client);
         fair.told(client, LedgerEntry::of_ticket(LedgerState::HeldShared, first));
         assert!(fair.is_revoked(client, Mode::Shared, first));

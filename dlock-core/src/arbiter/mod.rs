@@ -12,6 +12,7 @@
 
 mod atomic;
 mod confirm;
+mod executed;
 mod fair;
 mod had;
 mod proxied;
@@ -28,8 +29,8 @@ use crate::limits::LOOK_S;
 use crate::message::{LockType, Mode, Reply, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
-use crate::word_op::{Word, WordAddr, WordOp};
-use crate::words::{FairWord, LedgerEntry, Ticket};
+use crate::word_op::{Word, WordAddr};
+use crate::words::{LedgerEntry, Ticket};
 
 pub use fair::WORK_MAX as FAIR_WORK_MAX;
 
@@ -292,78 +293,6 @@ impl Arbiter {
         self.with(now, mem, lock, out, |ctx, state| undo(ctx, state, client, handle, fair::lapse));
     }
 
-    /// Whether a client may have this word operation executed on the word of a read-write or fair
-    /// lock, which is `seen` now.
-    ///
-    /// # Errors
-    /// `Invalid`: no client of this kind makes such a change, or not this one now. `Fail`: the
-    /// lanes of a fair lock have no room now.
-    pub fn may(
-        &self,
-        slot: Slot,
-        lock_type: LockType,
-        client: ClientId,
-        seen: u64,
-        word_op: &WordOp,
-    ) -> Result<(), Status> {
-        let (state, proxied) = (self.locks.get(&slot), self.proxied.contains(client));
-        match (lock_type, *word_op) {
-            (LockType::Rw, WordOp::Faa { add, .. }) => {
-                let has_share = state.is_some_and(|s| s.rw.knows(client));
-                rw::may_add(seen, add, proxied.then_some(has_share))
-            }
-            (LockType::Fair, WordOp::Faa { add, .. }) => {
-                let state = state.map(|s| &s.fair).filter(|_| proxied);
-                fair::may_take(state, client, seen, add)
-            }
-            (LockType::Fair, WordOp::Cas { expect, swap, .. }) => {
-                let live = state.and_then(|s| s.fair.live.get(&client).copied());
-                fair::may_finish(expect, swap, proxied.then_some(live))
-            }
-            _ => Err(Status::Invalid),
-        }
-    }
-
-    /// The primary has executed a word operation on the word of a lock for this client (a tcp
-    /// client), and found `old` there: what the client has taken or left is known from now on, even
-    /// before its note arrives. `noted`: what the same chain has written to its ledger before.
-    pub fn executed_word_op(
-        &mut self,
-        lock: LockRef<'_>,
-        client: ClientId,
-        noted: LedgerEntry,
-        word_op: &WordOp,
-        old: u64,
-    ) {
-        let proxied = self.proxied.contains(client);
-        match (lock.lock_type, *word_op) {
-            (LockType::Rw, WordOp::Faa { add, .. }) if proxied => {
-                let state = self.state(lock.slot);
-                match add {
-                    1 => _ = state.rw.shares.insert(client),
-                    _ => state.rw.gave_back(client),
-                }
-                self.drop_if_empty(lock.slot);
-            }
-            (LockType::Fair, WordOp::Faa { add, .. }) => {
-                let mode = match add {
-                    FairWord::TAKE_EXCLUSIVE => Mode::Exclusive,
-                    _ => Mode::Shared,
-                };
-                let deadline_s = fair::lease_of(FairWord::from_bits(old), mode, noted)
-                    .map(|noted| noted.deadline_s(self.anchor_s));
-                let taken = (mode, FairWord::from_bits(old).next());
-                let state = self.state(lock.slot);
-                state.fair.issued(client, taken, deadline_s, noted, proxied);
-            }
-            (LockType::Fair, WordOp::Cas { expect, .. }) if proxied && old == expect => {
-                self.state(lock.slot).fair.finished(client);
-                self.drop_if_empty(lock.slot);
-            }
-            _ => {}
-        }
-    }
-
     /// What is remembered of a lock, to be changed; the caller drops it if it is empty then.
     fn state(&mut self, slot: Slot) -> &mut LockState {
         let state = self.locks.entry(slot).or_default();
@@ -410,14 +339,6 @@ impl Arbiter {
                 LockType::Fair => fair::waits_dropped(ctx, state, client),
             }
         });
-    }
-
-    /// A note of a client whose notes this primary executes has taken effect.
-    pub fn noted(&mut self, slot: Slot, client: ClientId, entry: LedgerEntry) {
-        if let Some(state) = self.locks.get_mut(&slot) {
-            self.proxied.tell(state);
-            fair::noted(&mut state.fair, client, entry);
-        }
     }
 
     /// The lock is gone, and nobody knows it any more.

@@ -6,7 +6,8 @@
 //!                                  └ expired for sure ─▶ Cas(seen → me|deadline)
 //!                                  └ expired perhaps  ─▶ Steal
 //!   extend    Cas(mine → mine with a later deadline)
-//!   release   Cas(mine → 0) ─ waiters ─▶ Release
+//!   release   Cas(mine → 0) ─ waiters ─▶ Release; at once where the primary would execute the Cas,
+//!             and others waited at the last release
 //! ```
 //! A word with the waiters bit is changed by the arbiter alone, but for its holder's own extend.
 
@@ -32,7 +33,7 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
             cas(m, e, 0, mine.into_bits())
         }
         Op::Extend { expire_s, .. } => extend(m, e, expire_s, now),
-        Op::Unlock if AtomicWord::from_bits(e.word).waiters() => release(m, e),
+        Op::Unlock if AtomicWord::from_bits(e.word).waiters() || e.asks_at_once() => release(m, e),
         Op::Unlock => cas(m, e, e.word, 0),
     }
 }
@@ -156,6 +157,7 @@ fn released_or(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
     }
     e.word = old;
     m.rounds += 1;
+    e.pace.followed(word.waiters());
     if word.waiters() || m.rounds >= CAS_ROUNDS_MAX {
         return release(m, e);
     }
@@ -164,7 +166,10 @@ fn released_or(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
 
 pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
     match (m.op, reply) {
-        (Op::Unlock, Reply::Done { .. }) => e.released(View::Atomic { client_id: 0, time_out: 0 }),
+        (Op::Unlock, Reply::Done { word }) => {
+            e.pace.followed(word != 0);
+            e.released(View::Atomic { client_id: 0, time_out: 0 })
+        }
         (Op::Unlock, Reply::Denied { .. }) => e.lost(),
         (Op::TryLock { .. } | Op::Lock { .. }, Reply::Granted { word, .. }) => {
             granted(m, e, word, now)

@@ -185,7 +185,7 @@ fn release(m: &mut Machine, e: &mut LockEntry, mode: Mode, now: Now) -> Step {
     };
     let nobody_behind = nobody_behind || planted::is(Bug::FairReleaseStale) && m.rounds > 0;
     let is_late = e.maybe_over(now);
-    let is_handed_on = nobody_behind || turn::may_hand_over(e, mode);
+    let is_handed_on = nobody_behind && !e.asks_at_once() || turn::may_hand_over(e, mode);
     if !is_at_its_turn || !is_handed_on || is_late || m.rounds >= CAS_ROUNDS_MAX {
         return ask_release(m, e, mode);
     }
@@ -296,13 +296,14 @@ fn place(m: &mut Machine, e: &mut LockEntry, served: bool, now: Now) -> Step {
     m.target = u64::from(served);
     e.time_s = if served { deadline } else { m.started.time.seconds() };
     e.is_judged_by(m.started);
-    let note = match (served, mode) {
-        (true, mode) => held(mode, e.ticket, deadline, e.anchor_s),
-        (false, Mode::Exclusive) => LedgerEntry::of_ticket(LedgerState::TicketExclusive, e.ticket),
-        (false, Mode::Shared) => LedgerEntry::of_ticket(LedgerState::TicketShared, e.ticket),
+    let note = match served {
+        true => held(mode, e.ticket, deadline, e.anchor_s),
+        false => LedgerEntry::of_taken(mode, e.ticket, None, e.anchor_s),
     };
-    if served && claims(expire_s) {
+    let is_noted = e.notes.are_in_effect() && !e.is_relayed;
+    if is_noted || served && claims(expire_s) {
         match mode {
+            _ if is_noted => e.notes.is_replaced(),
             Mode::Exclusive => e.notes.write_late(note),
             Mode::Shared => e.notes.write(note),
         }
@@ -446,6 +447,10 @@ fn released_or(m: &mut Machine, e: &mut LockEntry, old: Option<u64>, now: Now) -
     }
     if old == e.word {
         e.word = done(FairWord::from_bits(old), mode).into_bits();
+        match e.notes.are_in_effect() {
+            true => e.notes.is_replaced(),
+            false => clear(e, mode),
+        }
         return released(e, mode, now);
     }
     released_otherwise(m, e, old, now)
@@ -486,11 +491,14 @@ fn released(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
         }
         other => other,
     };
+    e.released(view)
+}
+
+fn clear(e: &mut LockEntry, mode: Mode) {
     match mode {
         Mode::Exclusive => e.clear_ledger_entry_late(),
         Mode::Shared => e.clear_ledger_entry(),
     }
-    e.released(view)
 }
 
 pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
@@ -499,6 +507,9 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
         (Op::Unlock, Reply::Done { word }) => {
             let mode = held_mode(e);
             e.word = word;
+            let word = FairWord::from_bits(word);
+            e.pace.followed(word.open_exclusive() > 0 || word.open_shared() > 0);
+            clear(e, mode);
             released(e, mode, now)
         }
         (Op::Unlock, Reply::Denied { .. }) => {

@@ -25,7 +25,7 @@
 
 use super::super::machine::LEDGER_FLUSH_NS_MAX;
 use super::super::{LockEntry, Machine, Phase, Step};
-use super::{ask_release, asks_place, done, place, released, released_otherwise, turn};
+use super::{ask_release, asks_place, clear, done, place, released, released_otherwise, turn};
 use crate::clock::Now;
 use crate::lane;
 use crate::limits::CLIENTS_MAX;
@@ -256,5 +256,6 @@ fn has_passed(e: &mut LockEntry, now: Now) -> Step {
     let word = FairWord::from_bits(e.word);
     e.turn = turn_of(lane::plus(e.ticket.tx, 1));
     e.word = done(word, Mode::Exclusive).into_bits();
+    clear(e, Mode::Exclusive);
     released(e, Mode::Exclusive, now)
 }

@@ -21,7 +21,7 @@
 //! The companion word says whether anybody has to be told of a release: the arbiter sets it before
 //! it looks at the word for a sleeper, and the releaser reads it after it has changed the word.
 
-use super::{again, granted, held, relay, released};
+use super::{again, clear, granted, held, relay, released};
 use super::{EntryState, LockEntry, Machine, OpResult, Phase, Step, LEDGER_FLUSH_NS_MAX};
 use crate::clock::Now;
 use crate::lane;
@@ -195,6 +195,7 @@ pub(super) fn handed_over(m: &mut Machine, e: &mut LockEntry, values: Values, no
     e.word = before.exclusive_done().into_bits();
     e.turn = TurnWord::from_bits(told);
     let is_told = e.turn.told() && !planted::is(Bug::NoFairWake);
+    clear(e, Mode::Exclusive);
     match released(e, Mode::Exclusive, now) {
         Step::Done(result) if is_told => wake(m, e, result),
         step => step,

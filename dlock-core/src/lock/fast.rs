@@ -76,6 +76,7 @@ impl LockEntry {
             // with the waiters bit the word is the arbiter's to change
             (LockType::Atomic, Op::Unlock)
                 if self.refs == 1
+                    && !self.asks_at_once()
                     && (!AtomicWord::from_bits(self.word).waiters()
                         || planted::is(Bug::FastIgnoresBit)) =>
             {
@@ -84,6 +85,7 @@ impl LockEntry {
             (LockType::Rw, Op::Unlock)
                 if self.refs == 1
                     && matches!(self.state, EntryState::ExclusiveLocked)
+                    && !self.asks_at_once()
                     && (!RwWord::from_bits(self.word).waiters()
                         || planted::is(Bug::FastIgnoresBit)) =>
             {

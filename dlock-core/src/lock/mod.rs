@@ -32,6 +32,7 @@ mod view;
 
 pub use fast::FastCas;
 pub use machine::Machine;
+pub use notes::NotedBy;
 pub use view::View;
 
 use belief::NO_CLOCK;

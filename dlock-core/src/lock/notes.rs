@@ -12,6 +12,9 @@
 //! writes what is left ([`LockEntry::take_late_note`]) within
 //! [`NOTE_LATE_NS`](crate::limits::NOTE_LATE_NS) or two.
 //!
+//! Where the primary executes the chains, it notes itself what they have taken or released
+//! ([`NotedBy::Primary`]): then nothing follows a chain, neither soon nor late.
+//!
 //! An intent *stands* until anything else is written, or may have been: another exclusive ticket
 //! can be taken under it without writing it anew.
 
@@ -21,11 +24,23 @@ use crate::message::LockType;
 use crate::planted::{self, Bug};
 use crate::words::{LedgerEntry, LedgerState};
 
+/// Who writes to the ledger what a chain has taken or released.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum NotedBy {
+    /// The client, at once.
+    #[default]
+    Client,
+    /// The client, late if it may be: where each note costs packets.
+    ClientLate,
+    /// The primary, which has executed the chain, in the same step. See
+    /// [`VERSION_NOTES`](crate::control::VERSION_NOTES).
+    Primary,
+}
+
 /// What the ledger is told, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Notes {
-    /// Whether a note may come late.
-    may_be_late: bool,
+    by: NotedBy,
     /// What is to be written now.
     now: Option<LedgerEntry>,
     /// What is to be written if nothing else is.
@@ -45,11 +60,25 @@ impl Notes {
 
     /// To be written if nothing follows soon.
     pub(super) fn write_late(&mut self, entry: LedgerEntry) {
-        if !self.may_be_late {
+        if self.by != NotedBy::ClientLate {
             return self.write(entry);
         }
         (self.now, self.late) = (None, Some(entry));
         self.late_count = self.late_count.wrapping_add(1);
+    }
+
+    /// A chain has taken or released what this says. Where the primary has noted that, nothing is
+    /// to be written.
+    pub(super) fn follow(&mut self, entry: LedgerEntry) {
+        match self.by {
+            NotedBy::Client | NotedBy::ClientLate => self.write(entry),
+            NotedBy::Primary => self.is_replaced(),
+        }
+    }
+
+    /// Whether what was to [`follow`](Self::follow) has taken effect already.
+    pub(super) fn are_in_effect(&self) -> bool {
+        self.by == NotedBy::Primary
     }
 
     /// A chain writes something else.
@@ -74,16 +103,16 @@ impl Notes {
 
     /// Until when an intent with this lease claims the turn, and then more tickets.
     pub(super) fn claimed_s(&self, until_s: u32) -> u32 {
-        match self.may_be_late {
-            true => until_s.saturating_add(CLAIM_SLACK_S),
-            false => until_s,
+        match self.by {
+            NotedBy::ClientLate => until_s.saturating_add(CLAIM_SLACK_S),
+            NotedBy::Client | NotedBy::Primary => until_s,
         }
     }
 
     /// An exclusive ticket is taken under this intent.
     pub(super) fn intends(&mut self, deadline_s: u32) {
         self.is_replaced();
-        self.stands_s = if self.may_be_late { deadline_s } else { 0 };
+        self.stands_s = if self.by == NotedBy::ClientLate { deadline_s } else { 0 };
     }
 
     /// An exclusive ticket is taken under the intent that stands, which claims the lock until then
@@ -103,9 +132,15 @@ impl Notes {
 }
 
 impl LockEntry {
-    /// Whether notes may be written late from here on: where each costs packets.
-    pub fn notes_late(&mut self, may: bool) {
-        (self.notes.may_be_late, self.notes.stands_s) = (may, 0);
+    /// Who notes what its chains do from here on.
+    pub fn noted_by(&mut self, by: NotedBy) {
+        (self.notes.by, self.notes.stands_s) = (by, 0);
+    }
+
+    /// Whether a release asks the primary at once: it would execute the chain, too, and at the last
+    /// release others waited, so that it is likely to be asked after that.
+    pub(super) fn asks_at_once(&self) -> bool {
+        self.notes.by == NotedBy::Primary && self.pace.is_followed()
     }
 
     /// How many notes were late so far, if one is; it is looked at once in a while, and written
@@ -127,7 +162,7 @@ impl LockEntry {
     /// may say is so.
     pub(super) fn intends_nothing(&mut self) {
         let is_idle = matches!(self.state, EntryState::Initialized | EntryState::Unlocked);
-        if self.notes.may_be_late && is_idle {
+        if self.notes.by == NotedBy::ClientLate && is_idle {
             self.notes.is_replaced();
             self.clear_ledger_entry();
         }
@@ -136,7 +171,7 @@ impl LockEntry {
     /// A look was lost: the ticket may have been looked for by the intent alone.
     pub(super) fn names_ticket(&mut self) {
         let is_known = !self.is_unconfirmed() && self.state == EntryState::ExclusiveTicketed;
-        if self.notes.may_be_late && is_known {
+        if self.notes.by == NotedBy::ClientLate && is_known {
             let named = LedgerEntry::of_ticket(LedgerState::TicketExclusive, self.ticket);
             self.notes.write(named);
         }

@@ -47,7 +47,7 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
 
 fn release_exclusive(m: &mut Machine, e: &LockEntry) -> Step {
     let word = RwWord::from_bits(e.word);
-    if word.waiters() || m.rounds >= CAS_ROUNDS_MAX {
+    if word.waiters() || e.asks_at_once() || m.rounds >= CAS_ROUNDS_MAX {
         return m.ask(Request::Release { handle: e.handle, mode: Mode::Exclusive, ticket: None });
     }
     cas(e, e.word, word.with_client(0)) // readers may be stepping back just now
@@ -112,11 +112,10 @@ fn held_by_another(m: &mut Machine, e: &mut LockEntry, found: u64) -> Step {
 
 fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step {
     let word = RwWord::from_bits(old);
-    // a full count is no count: only a forged word has it
-    let owner = word.client() != 0 && !planted::is(Bug::RwSharedIgnoresOwner);
-    let waiters = word.waiters() && !planted::is(Bug::RwSharedIgnoresBit);
-    if !owner && !waiters && word.rcount() < u32::MAX {
-        e.notes.write(stamped(e, LedgerState::HeldShared));
+    let passes_owner = word.client() != 0 && planted::is(Bug::RwSharedIgnoresOwner);
+    let passes_bit = word.waiters() && planted::is(Bug::RwSharedIgnoresBit);
+    if word.admits_reader() || passes_owner || passes_bit {
+        e.notes.follow(stamped(e, LedgerState::HeldShared));
         return granted(e, Mode::Shared, word.rcount() + 1, now.time.seconds(), now);
     }
     m.phase = Phase::StepBack;
@@ -195,6 +194,7 @@ fn exclusive_released_or(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
         return e.lost();
     }
     m.rounds += 1;
+    e.pace.followed(word.waiters());
     e.word = old;
     release_exclusive(m, e)
 }
@@ -205,7 +205,10 @@ fn exclusive_released(e: &mut LockEntry, rcount: u32) -> Step {
 
 pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
     match (m.op, reply) {
-        (Op::Unlock, Reply::Done { .. }) => exclusive_released(e, 0),
+        (Op::Unlock, Reply::Done { word }) => {
+            e.pace.followed(word != 0);
+            exclusive_released(e, 0)
+        }
         (Op::Unlock, Reply::Denied { .. }) => e.lost(),
         (Op::Lock { mode, .. }, Reply::Granted { word, deadline_s, .. }) => {
             let state = match mode {

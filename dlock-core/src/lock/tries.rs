@@ -115,7 +115,8 @@ impl Tries {
 pub(super) struct Pace {
     /// A turn.
     turn_ns: u64,
-    /// At the last release that knew of no later ticket another had been taken.
+    /// At the last release that knew of no later ticket another had been taken; of one that asked
+    /// the primary: somebody waited.
     followed: bool,
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+mod by_primary;
 mod counting;
 mod first;
 mod notes;

@@ -103,7 +103,13 @@ impl Primary {
 
     /// The driver has executed a chain that was checked. (A note that came on its own is a chain
     /// of one.)
-    pub fn executed(&mut self, client: ClientId, chain: &Chain, values: &Values) {
+    pub fn executed(
+        &mut self,
+        mem: &mut dyn LockMemory,
+        client: ClientId,
+        chain: &Chain,
+        values: &Values,
+    ) {
         let mut noted = None;
         for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
             match *word_op {
@@ -118,11 +124,13 @@ impl Primary {
                 WordOp::Faa { addr, .. } | WordOp::Cas { addr, .. } => {
                     let Some(known) = self.known(client) else { return };
                     let what = self.what(known, addr.slot());
+                    let Some(handle) = known.handle_of(addr.slot()) else { continue };
                     if let Ok(What::Lock(_, LockType::Rw | LockType::Fair)) = what {
                         if let Some(lock) = lock_ref(&self.registry, addr.slot()) {
                             let noted = noted.filter(|noted| noted.0 == lock.slot);
                             let noted = noted.map_or_else(LedgerEntry::new, |noted| noted.1);
-                            self.arbiter.executed_word_op(lock, client, noted, word_op, old);
+                            let whose = (client, handle);
+                            self.arbiter.executed_word_op(mem, lock, whose, noted, word_op, old);
                         }
                     }
                 }

@@ -117,10 +117,10 @@ impl World {
         self.writes(n, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, lease_s);
         let (noted, old) = (self.memory.ledgers[&id(n)], self.memory.word);
         self.memory.word = self.word().shared_taken().into_bits();
-        self.call(|arbiter, _, _, lock, _, _| {
+        self.call(|arbiter, _, memory, lock, _, _| {
             let addr = WordAddr::new(lock.slot, Word::W0);
             let add = WordOp::Faa { addr, add: FairWord::TAKE_SHARED };
-            arbiter.executed_word_op(lock, id(n), noted, &add, old);
+            arbiter.executed_word_op(memory, lock, (id(n), HANDLE), noted, &add, old);
         });
         FairWord::from_bits(old).next()
     }

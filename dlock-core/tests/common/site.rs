@@ -344,7 +344,7 @@ impl Site {
             });
         }
         if peer.fabric == FabricKind::Tcp {
-            self.primary.executed(peer.id, chain, &values);
+            self.primary.executed(&mut self.memory, peer.id, chain, &values);
         }
     }
 

@@ -226,7 +226,7 @@ impl Core {
             match (checked, &outcome) {
                 (Ok(is_told), Outcome::Done(values)) => {
                     if is_told {
-                        self.primary.executed(client, chain, values);
+                        self.primary.executed(&mut self.memory, client, chain, values);
                     }
                     self.primary.count_chain(now, client, chain, values);
                 }
@@ -261,7 +261,7 @@ impl Core {
         }
         match self.memory.execute_chain(client, &chain) {
             Outcome::Done(values) => {
-                self.primary.executed(client, &chain, &values);
+                self.primary.executed(&mut self.memory, client, &chain, &values);
                 Ok(())
             }
             _ => Err(FrameError::Invalid("ledger entry")),

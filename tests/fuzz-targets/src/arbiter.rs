@@ -293,7 +293,7 @@ impl World {
         let Ok(tells) = checked else { return };
         let values = self.memory.execute(client, &chain);
         if tells {
-            self.primary.executed(client, &chain, &values);
+            self.primary.executed(&mut self.memory, client, &chain, &values);
         }
     }
 
@@ -352,7 +352,7 @@ impl World {
             let chain = Chain::one(WordOp::WriteLedger { handle, value: entry.into_bits() });
             let values = self.memory.execute(client, &chain);
             if tape.flip() {
-                self.primary.executed(client, &chain, &values);
+                self.primary.executed(&mut self.memory, client, &chain, &values);
             }
         }
     }

@@ -13,7 +13,7 @@ use dlock_core::words::{FairWord, LedgerEntry, LedgerState};
 
 use crate::bug::Bug;
 use crate::check;
-use crate::state::{id, Doing, Event, Setup, State, CLIENTS, HANDLE};
+use crate::state::{id, Doing, Event, Setup, State, CLIENTS};
 
 /// Deadlines are actions of the model: no call has one of its own.
 const BOUNDS: Bounds = Bounds { grant_until_ns: u64::MAX, until_ns: u64::MAX };
@@ -331,24 +331,6 @@ impl State {
     }
 
     /// What the primary learns from a chain it has executed itself.
-    fn executed(&mut self, i: usize, chain: &Chain, values: &Values, setup: &Setup) {
-        if setup.by_primary {
-            let refs = [(id(i), HANDLE)];
-            let (slot, lock_type) = (self.slot, setup.lock_type);
-            let lock = dlock_core::arbiter::LockRef { slot, lock_type, refs: &refs };
-            let mut noted = LedgerEntry::new();
-            for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
-                match word_op {
-                    WordOp::WriteLedger { value, .. } => noted = LedgerEntry::from_bits(*value),
-                    WordOp::Faa { .. } | WordOp::Cas { .. } => {
-                        self.arbiter.executed_word_op(lock, id(i), noted, word_op, old);
-                    }
-                    WordOp::Read { .. } => {}
-                }
-            }
-        }
-    }
-
     fn send(&mut self, i: usize, request: Request, around: &Around<'_>) -> Seq {
         let wake = matches!(request, Request::Wake { .. });
         let recovers = self.recovers(); // nobody is there

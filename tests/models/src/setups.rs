@@ -79,6 +79,7 @@ pub(crate) fn setup(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 
         tries: 0,
         late: false,
         by_primary: false,
+        is_old: false,
         deaths: 0,
         successor: None,
         unheard: false,
@@ -213,6 +214,13 @@ pub fn small() -> Vec<Setup> {
             pauses: 1,
             sometimes: vec![E::SharedTogether, E::GrantAfterWait, E::DiedHolding],
             ..setup("fair: crash, readers, tcp", Fair, [cycle(S), cycle(S), cycle(X)])
+        },
+        Setup {
+            by_primary: true,
+            is_old: true,
+            pauses: 1,
+            sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Expired],
+            ..setup("fair: crash, expiry, old tcp", Fair, [shortly(X), cycle(S), cycle(X)])
         },
     ]
 }

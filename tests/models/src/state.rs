@@ -7,7 +7,7 @@ use dlock_core::arbiter::Arbiter;
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::control::{LockDesc, LockGrant, Place};
 use dlock_core::ids::{ClientId, Handle, LockId, Seq, Slot};
-use dlock_core::lock::{LockEntry, Op, OpResult};
+use dlock_core::lock::{LockEntry, NotedBy, Op, OpResult};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::Operation;
 use dlock_core::word_op::{Chain, Values, Word, WordAddr};
@@ -52,6 +52,8 @@ pub struct Setup {
     pub late: bool,
     /// Chains are executed by the primary, as for tcp clients: whole, and tickets are known.
     pub by_primary: bool,
+    /// Its clients are of an old version: they note themselves what the primary has noted.
+    pub is_old: bool,
     /// So often the primary dies.
     pub deaths: u8,
     /// Its successor waits for its clients so.
@@ -238,7 +240,11 @@ impl Client {
         let desc = LockDesc { name, lock_type, lease_s: 0 };
         let mut entry = LockEntry::new(id(i), 0, lock_type, &grant, desc);
         entry.may_try(setup.tries > 0);
-        entry.notes_late(setup.late);
+        entry.noted_by(match () {
+            () if setup.late => NotedBy::ClientLate,
+            () if setup.by_primary && !setup.is_old => NotedBy::Primary,
+            () => NotedBy::Client,
+        });
         Self {
             entry,
             at: 0,

@@ -38,6 +38,7 @@ models! {
     fair_crash_tickets_given_up_tcp: "fair: crash, given up, tcp",
     fair_crash_expiry_tcp: "fair: crash, expiry, tcp",
     fair_crash_readers_tcp: "fair: crash, readers, tcp",
+    fair_crash_expiry_old_tcp: "fair: crash, expiry, old tcp",
 }
 
 /// The bug is found by the property that it breaks; without it the same model passes.

@@ -9,7 +9,7 @@ use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{LockDesc, LockGrant};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Handle, LockId, Slot};
-use dlock_core::lock::{LockEntry, Op};
+use dlock_core::lock::{LockEntry, NotedBy, Op};
 use dlock_core::message::LockType;
 use dlock_core::word_op::{WordAddr, WordOp};
 use dlock_core::words::LedgerEntry;
@@ -148,9 +148,13 @@ impl World {
                     word: scenario.start_word,
                     already: false,
                 };
+                let mut entry = LockEntry::new(id, START.seconds(), lock_type, &grant, desc);
+                if scenario.by_primary && i % 4 != 3 {
+                    entry.noted_by(NotedBy::Primary); // the others are of an old version
+                }
                 Client {
                     id,
-                    entry: LockEntry::new(id, START.seconds(), lock_type, &grant, desc),
+                    entry,
                     script: script.clone(),
                     at: 0,
                     doing: Doing::Nothing,
@@ -202,7 +206,7 @@ impl World {
             if let Some(violation) = self.clients.violation.take() {
                 return Err(violation);
             }
-            self.tell_executed();
+            self.tell_executed(tape);
             self.waiters_bit()?;
             if let Some(seen) = &mut seen {
                 if tape.is_fresh() && !seen.insert(self.fingerprint()) {
@@ -273,7 +277,7 @@ impl World {
         hasher.finish()
     }
 
-    fn tell_executed(&mut self) {
+    fn tell_executed(&mut self, tape: &mut Tape) {
         let lock = LockRef { slot: SLOT, lock_type: self.clients.lock_type, refs: &self.refs };
         for (client, chain, values) in std::mem::take(&mut self.clients.executed) {
             for word_op in chain.ops() {
@@ -297,12 +301,16 @@ impl World {
                     assert_eq!(may, Ok(()), "{client} would have been refused {word_op:?}");
                 }
             }
+            let handle = self.refs.iter().find(|r| r.0 == client).map(|r| r.1);
+            let Some(handle) = handle else { continue };
             let mut noted = LedgerEntry::new();
             for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
                 match word_op {
                     WordOp::WriteLedger { value, .. } => noted = LedgerEntry::from_bits(*value),
                     WordOp::Faa { .. } | WordOp::Cas { .. } => {
-                        self.arbiter.executed_word_op(lock, client, noted, word_op, old);
+                        let whose = (client, handle);
+                        let mut mem = Interleaved { clients: &mut self.clients, tape };
+                        self.arbiter.executed_word_op(&mut mem, lock, whose, noted, word_op, old);
                     }
                     WordOp::Read { .. } => {}
                 }

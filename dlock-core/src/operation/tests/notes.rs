@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::limits::{CLAIM_SLACK_S, NOTE_LATE_NS};
+use crate::lock::NotedBy;
 use crate::word_op::WordAddr;
 use crate::words::Ticket;
 
@@ -13,7 +14,7 @@ const READ: WordOp = WordOp::Read { addr: W0 };
 fn fair() -> LockEntry {
     let mut e = entry(LockType::Fair);
     e.may_try(true);
-    e.notes_late(true);
+    e.noted_by(NotedBy::ClientLate);
     e
 }
 
@@ -322,7 +323,7 @@ fn a_lock_that_has_another_place_has_no_note_left() {
         assert_eq!(e.take_late_note(), None);
     }
     let moves: [fn(&mut LockEntry, &LockGrant); 2] =
-        [|e, grant| e.rebind(grant, 0), |e, _| e.notes_late(true)];
+        [|e, grant| e.rebind(grant, 0), |e, _| e.noted_by(NotedBy::ClientLate)];
     for end in moves {
         let mut e = held_by_intent();
         let _ = at_once(&mut e, Op::Unlock, 10, word(0, 1));
@@ -348,7 +349,7 @@ fn another_channel_is_told_what_the_entry_has() {
 fn where_notes_are_cheap_they_are_not_late() {
     let mut e = held_by_intent();
     let _ = at_once(&mut e, Op::Unlock, 10, word(0, 1));
-    e.notes_late(false);
+    e.noted_by(NotedBy::Client);
     let mut o = begins(&mut e, TAKE, 20);
     assert_eq!(posted(o.next(&mut e)), [intent(2, 1_005), ADD]);
     o.outcome(&mut e, values(&[0, word(1, 1)]), at(30));

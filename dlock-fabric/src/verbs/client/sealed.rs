@@ -72,7 +72,7 @@ impl TcpExecutor {
         let attached = handshake::attach_sealed(socket.as_fd(), &mut session, &attach, deadline)?;
         let primary = attached.verbs.ok_or(FabricError::Unexpected)?;
         let end = SealedEnd::connect(&qp, &primary, secrets, options.until)?;
-        Ok(Self::over(FabricKind::Sealed, Stream::over_verbs(socket, end), clock))
+        Ok(Self::over(&attach, Stream::over_verbs(socket, end), clock))
     }
 }
 

@@ -84,7 +84,7 @@ impl World {
         let checked = self.primary.check_chain(self.now, &mut self.memory, client, &chain);
         assert!(checked.is_ok(), "an honest client's {word_op:?}: {checked:?}");
         let values = self.memory.execute(client, &chain);
-        self.primary.executed(client, &chain, &values);
+        self.primary.executed(&mut self.memory, client, &chain, &values);
         values[0]
     }
 

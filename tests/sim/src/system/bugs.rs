@@ -59,8 +59,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("revoked-once", "stale"),
     ("shares-come-round", "rounds"),
     ("relay-untold", "relay"),
-    ("issued-any-intent", "strays"),
-    ("old-share-undone", "strays"),
 ];
 
 /// The scenario in which this bug is looked for.

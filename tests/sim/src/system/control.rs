@@ -554,7 +554,7 @@ impl Sys {
                 }
             }
             (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
-            t.is_carried_by(fabric);
+            t.is_carried_by(c, fabric);
             t.doing = Doing::Idle;
             self.takes_horizon(c, l);
             let ns = self.takes(1_000);

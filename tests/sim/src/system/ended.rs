@@ -160,7 +160,7 @@ impl Sys {
             return;
         }
         t.gen = gen;
-        t.is_carried_by(fabric);
+        t.is_carried_by(c, fabric);
         if t.entry.is_some() {
             self.takes_horizon(c, l);
         }

@@ -3,6 +3,7 @@
 
 use dlock_core::clock::{Now, NS};
 use dlock_core::limits::{NOTE_LATE_NS, TRIES_MAX};
+use dlock_core::lock::NotedBy;
 
 use super::plan::Fabric;
 use super::state::{Doing, Ev, Sys, Thread};
@@ -82,12 +83,17 @@ impl Sys {
 }
 
 impl Thread {
-    /// A session of this fabric carries its operations from here on.
-    pub(super) fn is_carried_by(&mut self, fabric: Fabric) {
+    /// A session of this fabric carries its operations from here on. Of client `c`: one of four is
+    /// of an old version, and notes itself what the primary has noted.
+    pub(super) fn is_carried_by(&mut self, c: usize, fabric: Fabric) {
         (self.fabric, self.noted_acked) = (fabric, self.noted);
         if let Some(entry) = &mut self.entry {
             entry.may_try(fabric != Fabric::Tcp);
-            entry.notes_late(fabric == Fabric::Verbs);
+            entry.noted_by(match fabric {
+                Fabric::Verbs => NotedBy::ClientLate,
+                Fabric::Tcp if c % 4 != 3 => NotedBy::Primary,
+                Fabric::Tcp | Fabric::Shm => NotedBy::Client,
+            });
         }
     }
 }

@@ -216,6 +216,7 @@ pub const SCENARIOS: &[Scenario] = &[
         high_lanes: true,
         faults: &[
             F::BreakCommand,
+            F::Duplicate,
             F::Slow,
             F::Pause,
             F::Freeze,

@@ -373,7 +373,7 @@ impl World {
                     Err(status) => Outcome::Refused(status),
                 };
                 if let Outcome::Done(values) = &outcome {
-                    primary.executed(id, &chain, values);
+                    primary.executed(sys, id, &chain, values);
                 }
                 sys.send_down(c, inc, gen, Frame::Outcome { lock, tok, outcome });
             }
@@ -382,7 +382,7 @@ impl World {
                     let chain =
                         Chain::one(WordOp::WriteLedger { handle, value: entry.into_bits() });
                     let values = execute(sys, id, &chain);
-                    primary.executed(id, &chain, &values);
+                    primary.executed(sys, id, &chain, &values);
                 }
             }
             Unit::End => {

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the primary notes in a client's ledger when it has executed one of its chains: in that very
+//! step, so that nothing comes between.
+
+use dlock_core::arbiter::LockRef;
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::{ClientId, Handle};
+use dlock_core::word_op::{Chain, Values, WordAddr, WordOp};
+use dlock_core::words::LedgerEntry;
+
+use crate::state::{id, Setup, State, CLIENTS, HANDLE};
+
+/// The ledgers alone: the word is as the chain has left it.
+struct Ledgers<'a>(&'a mut [LedgerEntry; CLIENTS]);
+
+impl LockMemory for Ledgers<'_> {
+    fn cas(&mut self, _: WordAddr, _: u64, _: u64) -> u64 {
+        unreachable!("the word is not the arbiter's to change here")
+    }
+    fn faa(&mut self, _: WordAddr, _: u64) -> u64 {
+        unreachable!("the word is not the arbiter's to change here")
+    }
+    fn read(&mut self, _: WordAddr) -> u64 {
+        unreachable!("what the word was is told")
+    }
+    fn set(&mut self, _: WordAddr, _: u64) {
+        unreachable!("the word is not the arbiter's to change here")
+    }
+    fn ledger(&mut self, client: ClientId, _: Handle) -> LedgerEntry {
+        self.0[client.get() as usize - 1]
+    }
+    fn set_ledger(&mut self, client: ClientId, _: Handle, entry: LedgerEntry) {
+        self.0[client.get() as usize - 1] = entry;
+    }
+}
+
+impl State {
+    /// A chain of this client was executed, to its end.
+    pub(crate) fn executed(&mut self, i: usize, chain: &Chain, values: &Values, setup: &Setup) {
+        if !setup.by_primary {
+            return;
+        }
+        let refs = [(id(i), HANDLE)];
+        let lock = LockRef { slot: self.slot, lock_type: setup.lock_type, refs: &refs };
+        let mut noted = LedgerEntry::new();
+        for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
+            match word_op {
+                WordOp::WriteLedger { value, .. } => noted = LedgerEntry::from_bits(*value),
+                WordOp::Faa { .. } | WordOp::Cas { .. } => {
+                    let mut ledgers = Ledgers(&mut self.ledgers);
+                    let whose = (id(i), HANDLE);
+                    self.arbiter.executed_word_op(&mut ledgers, lock, whose, noted, word_op, old);
+                }
+                WordOp::Read { .. } => {}
+            }
+        }
+    }
+}
