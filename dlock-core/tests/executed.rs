@@ -184,3 +184,16 @@ fn a_client_that_executes_its_chains_itself_notes_itself() {
     site.execute(client, &take(&grant, Mode::Exclusive, Some(noted)));
     assert_eq!(ledger(&site, client, &grant), noted);
 }
+
+/// It has not said that it leaves: whether it has is not known by what it held.
+#[test]
+fn a_share_that_was_not_said_to_leave_stays_noted() {
+    let (mut site, client, grant) = with(LockType::Fair);
+    site.execute(client, &take(&grant, Mode::Shared, Some(intent(Mode::Shared, 60))));
+    let before = ledger(&site, client, &grant);
+    assert_eq!(before.state(), LedgerState::HeldShared);
+    let held = FairWord::from_bits(site.word(&grant));
+    let (expect, swap) = (held.into_bits(), held.shared_done(1).into_bits());
+    site.execute(client, &Chain::one(WordOp::Cas { addr: w0(&grant), expect, swap }));
+    assert_eq!(ledger(&site, client, &grant), before);
+}

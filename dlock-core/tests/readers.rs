@@ -7,6 +7,7 @@ mod lock;
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::limits::{FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, FAIR_READERS_MAX};
 use dlock_core::message::{LockType, Reply, Request};
+use dlock_core::word_op::{Word, WordAddr, WordOp};
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState, RwWord, Ticket};
 use lock::{expiry, id, is_denied, is_done, is_granted, World, HANDLE, RESOLVE, S, WAKE, X};
 
@@ -394,6 +395,22 @@ fn a_share_that_its_client_released_by_itself_is_not_taken_off_with_a_later_one(
         w.ask(1, RESOLVE);
         assert_eq!(w.word().open_shared(), 1, "the other reader's is left");
     }
+}
+
+/// Of a chain that noted nothing, which no honest client sends.
+#[test]
+fn a_share_without_a_note_is_not_taken_off_once_more_by_whom_it_may_have_released() {
+    let mut w = World::new(LockType::Fair, 2);
+    w.call(|arbiter, _, memory, lock, _, _| {
+        let add = FairWord::TAKE_SHARED;
+        let word_op = WordOp::Faa { addr: WordAddr::new(lock.slot, Word::W0), add };
+        let (whose, old) = ((id(1), HANDLE), memory.word);
+        arbiter.executed_word_op(memory, lock, whose, LedgerEntry::new(), &word_op, old);
+    });
+    w.memory.word = w.word().shared_taken().shared_done(1).into_bits();
+    w.take(2, S, LedgerState::HeldShared, 600);
+    w.ask(1, RESOLVE);
+    assert_eq!(w.word().open_shared(), 1, "the other reader's is left");
 }
 
 /// They get their turn together, when the writer before them leaves.

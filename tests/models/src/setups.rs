@@ -299,6 +299,11 @@ pub fn large() -> Vec<Setup> {
             ..setup("fair: crash, hand-over to three", Fair, [claimed(X), claimed(X), cycle(X)])
         },
         Setup {
+            tries: 1,
+            sometimes: vec![E::SawTurn, E::GrantAfterWait, E::Expired, E::DiedHolding, E::Woken],
+            ..setup("fair: crash, expiry of three", Fair, [cycle(X), stay(X), cycle(X)])
+        },
+        Setup {
             mortal: None,
             tries: 1,
             pauses: 1,
