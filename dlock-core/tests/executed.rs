@@ -68,7 +68,7 @@ fn a_ticket_that_waits_is_noted_without_a_lease() {
     for (mode, state) in MODES.into_iter().zip(states) {
         let (mut site, client, grant) = with(LockType::Fair);
         let held = FairWord::new().with_nx(5).with_mx(6);
-        // while it is relayed the word does not tell, whatever its other numbers are
+        // the word of a relayed lock does not say which number is served, whatever its lanes are
         for word in [held, held.relayed(), FairWord::new().with_mx(FairWord::RELAYED).relayed()] {
             let turn = WordAddr::new(grant.slot, Word::W1);
             site.memory.set(turn, TurnWord::new().with_nx(5).into_bits());
@@ -120,7 +120,7 @@ fn a_release_clears_the_ledger_if_it_took_effect_and_not_otherwise() {
     }
 }
 
-/// Whatever a client says of it: the entry may be all that keeps another ticket.
+/// The entry may be the only record of that other ticket.
 #[test]
 fn a_release_of_one_ticket_leaves_the_note_of_another() {
     let (mut site, client, grant) = with(LockType::Fair);
@@ -156,7 +156,7 @@ fn a_reader_is_noted_if_it_is_inside_and_not_if_it_has_to_step_back() {
         site.execute(client, &Chain::one(notes(&grant, intent)).then(add));
         let state = if is_inside { LedgerState::HeldShared } else { LedgerState::Intent };
         assert_eq!(ledger(&site, client, &grant), intent.with_state(state), "{found:?}");
-        // whoever leaves notes it in the same chain
+        // the chain of a reader that leaves writes the ledger itself: the primary adds nothing
         let leaving = intent.with_state(LedgerState::Leaving).with_detail(4);
         let less = WordOp::Faa { addr: w0(&grant), add: u64::MAX };
         site.execute(client, &Chain::one(notes(&grant, leaving)).then(less));

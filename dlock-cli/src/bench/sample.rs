@@ -147,7 +147,7 @@ pub fn in_long_turns(
     baseline: Measure<'_>,
 ) -> Result<Times, Failure> {
     let mut below = Times::new();
-    let one = |of: &mut dyn FnMut() -> Result<f64, Failure>, times: &mut Times| {
+    let one = |of: Measure<'_>, times: &mut Times| {
         if !rest.is_zero() {
             std::thread::sleep(rest);
             (0..WAKING).try_for_each(|_| of().map(drop))?;

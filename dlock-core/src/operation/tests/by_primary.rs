@@ -106,7 +106,7 @@ fn a_ticket_whose_answer_came_late_is_asked_for() {
 
 const LOCK_TYPES: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
 
-/// A free lock of this kind.
+/// A lock of this kind that was free, and is held.
 fn held_at_once(lock_type: LockType, by: NotedBy) -> LockEntry {
     let mut e = entry(lock_type);
     e.noted_by(by);
@@ -154,28 +154,34 @@ fn ends(mut o: Operation, e: &mut LockEntry, word: u64) {
     assert_eq!(done(result.expect("it ends")), Status::Success);
 }
 
+/// Its chain finds that others wait, and it asks the primary; the word that this leaves.
+fn releases_in_vain_first(e: &mut LockEntry) -> u64 {
+    let lock_type = e.lock_type();
+    let (mut o, first) = releases(e);
+    let chain = posted(first);
+    o.outcome(e, values(&vec![waited_for(lock_type); chain.len()]), at(2));
+    assert!(is_release(&o.next(e)), "{lock_type:?}");
+    let others = match lock_type {
+        LockType::Fair => FairWord::new().with_nx(1).with_mx(2).into_bits(),
+        _ => others_word(),
+    };
+    ends(o, e, others);
+    others
+}
+
 #[test]
 fn while_others_wait_a_release_asks_at_once_and_when_nobody_does_no_more() {
     for lock_type in LOCK_TYPES {
         let mut e = held_at_once(lock_type, NotedBy::Primary);
-        let (mut o, first) = releases(&mut e);
-        let chain = posted(first);
-        o.outcome(&mut e, values(&vec![waited_for(lock_type); chain.len()]), at(2));
-        assert!(is_release(&o.next(&mut e)), "{lock_type:?}");
-        let others = match lock_type {
-            LockType::Fair => FairWord::new().with_nx(1).with_mx(2).into_bits(),
-            _ => others_word(),
-        };
-        ends(o, &mut e, others);
-        // whoever holds it next may have somebody behind
-        let free = if lock_type == LockType::Fair { FairWord::new().into_bits() } else { 0 };
-        for word in [others, others, free] {
-            assert_eq!(finish(&mut e, TAKE, free).status, Status::Success);
+        let others = releases_in_vain_first(&mut e);
+        // the word that each release leaves: with others, with others, free
+        for word in [others, others, 0] {
+            assert_eq!(finish(&mut e, TAKE, 0).status, Status::Success);
             let (o, first) = releases(&mut e);
             assert!(is_release(&first), "{lock_type:?}: {first:?}");
             ends(o, &mut e, word);
         }
-        assert_eq!(finish(&mut e, TAKE, free).status, Status::Success);
+        assert_eq!(finish(&mut e, TAKE, 0).status, Status::Success);
         let (_, first) = releases(&mut e);
         assert!(!is_release(&first), "{lock_type:?}: nobody has waited");
     }
@@ -186,15 +192,7 @@ fn while_others_wait_a_release_asks_at_once_and_when_nobody_does_no_more() {
 fn where_the_client_notes_a_release_begins_with_its_chain() {
     for lock_type in LOCK_TYPES {
         let mut e = held_at_once(lock_type, NotedBy::Client);
-        let (mut o, first) = releases(&mut e);
-        let chain = posted(first);
-        o.outcome(&mut e, values(&vec![waited_for(lock_type); chain.len()]), at(2));
-        assert!(is_release(&o.next(&mut e)), "{lock_type:?}");
-        let others = match lock_type {
-            LockType::Fair => FairWord::new().with_nx(1).with_mx(2).into_bits(),
-            _ => others_word(),
-        };
-        ends(o, &mut e, others);
+        releases_in_vain_first(&mut e);
         assert_eq!(finish(&mut e, TAKE, 0).status, Status::Success);
         let (_, first) = releases(&mut e);
         assert!(!is_release(&first), "{lock_type:?}");
