@@ -153,12 +153,17 @@ fn rests(ctx: &mut Ctx<'_>, state: &mut LockState) {
 }
 
 /// Readers that are inside: those that were granted, or have found by themselves that they are
-/// served, and have not released. One whose turn has come, and who has not asked, is not.
+/// served, and have not released. One whose turn has come, and who has not asked, is not. A share
+/// that nobody names is inside if there is an intent that it may be held by.
 pub(super) fn readers_inside(ctx: &mut Ctx<'_>, state: &mut LockState) -> u64 {
     let word = FairWord::from_bits(ctx.read());
     let claims = claims(ctx, state, word);
     let is_inside = |c: &&Claim| matches!(c.kind, Kind::Issued | Kind::Held { .. });
-    claims.served().filter(is_inside).count() as u64
+    let shares = claims.all.iter().filter(|c| c.mode == Mode::Shared).count();
+    let unnamed = usize::from(word.open_shared()).saturating_sub(shares);
+    let intends = |intent: &&LedgerEntry| intent.claims_by_intent() == Some(Mode::Shared);
+    let by_intent = claims.intents.values().filter(intends).count();
+    (claims.served().filter(is_inside).count() + unnamed.min(by_intent)) as u64
 }
 
 /// One pass; true if the word was changed, or was found changed, so that there may be more to do.

@@ -6,7 +6,8 @@
 //!                               │              └ not served ─▶ Ledger(Ticket) ─▶ Again, or Wait
 //!                               │                  └ exclusive, one-sided ─▶ look for it: [`turn`]
 //!                               └ a number of the ring: no ticket ─▶ TakeTicket
-//!                               under an intent that stands: Faa alone ([`super::notes`])
+//!                               under an intent that stands: Faa alone ([`super::notes`]), and a
+//!                               share that was taken under it is released by Cas alone
 //!   ask      Poll{ticket} ─▶ Granted · Queued · Denied (place lost)
 //!   extend   [Ledger(Held, later), Read] while surely unexpired, else Extend
 //!   release  Cas(nx+1) or [Ledger(Leaving), Cas(ns+1)] if nobody is behind and the lease surely
@@ -79,7 +80,7 @@ fn take_ticket(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) ->
     m.taken_ns = m.started.local_ns;
     let until_s = m.started.deadline(expire_s);
     let add = WordOp::Faa { addr: e.w0(), add };
-    let stands = mode == Mode::Exclusive && claims(expire_s) && e.notes.intends_again(until_s);
+    let stands = claims(expire_s) && e.notes.intends_again(mode, until_s);
     if stands || planted::is(Bug::FairNoIntent) {
         return Step::Chain(Chain::one(add));
     }
@@ -92,8 +93,8 @@ fn take_ticket(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) ->
         false => deadline_s,
     };
     let intent = intent.with_deadline_s(noted_s, e.anchor_s);
-    match mode == Mode::Exclusive && claims(expire_s) {
-        true => e.notes.intends(deadline_s),
+    match claims(expire_s) {
+        true => e.notes.intends(mode, deadline_s),
         false => e.notes.is_replaced(),
     }
     let intent = WordOp::WriteLedger { handle: e.handle, value: intent.into_bits() };
@@ -202,6 +203,7 @@ fn release(m: &mut Machine, e: &mut LockEntry, mode: Mode, now: Now) -> Step {
     let cas = WordOp::Cas { addr: e.w0(), expect: e.word, swap: done(word, mode).into_bits() };
     Step::Chain(match mode {
         Mode::Exclusive => Chain::one(cas),
+        Mode::Shared if e.notes.stands_for(mode) => Chain::one(cas),
         Mode::Shared => {
             e.notes.is_replaced();
             let leaving = LedgerEntry::of_ticket(LedgerState::Leaving, e.ticket)
@@ -302,10 +304,9 @@ fn place(m: &mut Machine, e: &mut LockEntry, served: bool, now: Now) -> Step {
     };
     let is_noted = e.notes.are_in_effect() && !e.is_relayed;
     if is_noted || served && claims(expire_s) {
-        match mode {
-            _ if is_noted => e.notes.is_replaced(),
-            Mode::Exclusive => e.notes.write_late(note),
-            Mode::Shared => e.notes.write(note),
+        match is_noted {
+            true => e.notes.is_replaced(),
+            false => e.notes.write_late(note),
         }
         return published(m, e, now);
     }
@@ -495,9 +496,9 @@ fn released(e: &mut LockEntry, mode: Mode, now: Now) -> Step {
 }
 
 fn clear(e: &mut LockEntry, mode: Mode) {
-    match mode {
-        Mode::Exclusive => e.clear_ledger_entry_late(),
-        Mode::Shared => e.clear_ledger_entry(),
+    match mode == Mode::Exclusive || e.notes.stands_for(mode) {
+        true => e.clear_ledger_entry_late(),
+        false => e.clear_ledger_entry(),
     }
 }
 
@@ -508,7 +509,8 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
             let mode = held_mode(e);
             e.word = word;
             let word = FairWord::from_bits(word);
-            e.pace.followed(word.open_exclusive() > 0 || word.open_shared() > 0);
+            let waits_for_me = mode == Mode::Exclusive && word.open_shared() > 0;
+            e.pace.followed(word.open_exclusive() > 0 || waits_for_me);
             clear(e, mode);
             released(e, mode, now)
         }

@@ -64,7 +64,7 @@ pub(in crate::lock) fn look(m: &mut Machine, e: &mut LockEntry, now: Now) -> Ste
     m.phase = phase;
     let read = |chain: Chain| then.iter().fold(chain, |chain, &word_op| chain.then(word_op));
     let is_soon = now.local_ns.saturating_sub(m.taken_ns) < NOTE_LATE_NS;
-    if is_soon && e.notes.claims_until(now.deadline(m.expire_s())) {
+    if is_soon && e.notes.claims_until(Mode::Exclusive, now.deadline(m.expire_s())) {
         return Step::Chain(read(Chain::one(first))); // by the intent
     }
     let mut claim = LedgerEntry::of_ticket(LedgerState::TicketExclusive, e.ticket);

@@ -24,7 +24,8 @@ pub struct Machine {
     pub(super) phase: Phase,
     /// Compare-and-swap rounds so far.
     pub(super) rounds: u32,
-    /// Atomic: the word the last `Cas` tries to set. Fair: what was noted of the ticket last, while
+    /// Atomic: the word the last `Cas` tries to set. Read-write: where in the chain the count was
+    /// changed. Fair: what was noted of the ticket last, while
     /// its turn is looked for; then, whether it is served.
     pub(super) target: u64,
     /// The clock before the chain that takes the lock was posted.
@@ -203,8 +204,13 @@ impl Machine {
 
     /// An answer is lost: say so, and remember what may have happened.
     pub(super) fn lose_track(&mut self, e: &mut LockEntry) -> Step {
-        e.notes.hurry();
-        e.notes.is_replaced();
+        match (self.op, e.state) {
+            (Op::Unlock, EntryState::SharedLocked) => e.notes.may_be_released(),
+            _ => {
+                e.notes.hurry();
+                e.notes.is_replaced();
+            }
+        }
         e.names_ticket();
         let ticketed =
             matches!(e.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);

@@ -5,22 +5,27 @@
 //!   Intent ─▶ held ─▶ released ─▶ taken again ─▶ …      the ledger says Intent all the time
 //!               └ note_late ─▶ Held  └ note_late ─▶ None
 //! ```
-//! An exclusive hold of a fair lock, and that it is free again, may be noted late: until then the
-//! ledger says that there may be a ticket (`Intent`), as it does of a client that is stopped right
-//! after its fetch-and-add. What follows soon replaces a note that has not been written; before a
-//! request, which is answered by what the ledger says, it is written; and who drives the operations
-//! writes what is left ([`LockEntry::take_late_note`]) within
+//! A hold that a fetch-and-add has taken (of a fair lock, or a share of a read-write lock), and that
+//! it is free again, may be noted late: until then the ledger says that there may be one (`Intent`),
+//! as it does of a client that is stopped right after its fetch-and-add. What follows soon replaces a
+//! note that has not been written; before a request, which is answered by what the ledger says, it is
+//! written; and who drives the operations writes what is left ([`LockEntry::take_late_note`]) within
 //! [`NOTE_LATE_NS`](crate::limits::NOTE_LATE_NS) or two.
+//!
+//! A *share* is a number in a count, which does not tell whose it is. So once it may be released, the
+//! note that says that it is held is written no more: it would be taken off once more by whoever
+//! undoes what its client has.
 //!
 //! Where the primary executes the chains, it notes itself what they have taken or released
 //! ([`NotedBy::Primary`]): then nothing follows a chain, neither soon nor late.
 //!
-//! An intent *stands* until anything else is written, or may have been: another exclusive ticket
-//! can be taken under it without writing it anew.
+//! An intent *stands* until anything else is written, or may have been: a hold of the same mode can
+//! be taken under it once more, without writing it anew, and a share that was taken under it can be
+//! released under it.
 
 use super::{EntryState, LockEntry};
 use crate::limits::CLAIM_SLACK_S;
-use crate::message::LockType;
+use crate::message::{LockType, Mode};
 use crate::planted::{self, Bug};
 use crate::words::{LedgerEntry, LedgerState};
 
@@ -47,9 +52,15 @@ pub(super) struct Notes {
     late: Option<LedgerEntry>,
     /// How many notes were late.
     late_count: u32,
-    /// The deadline of the intent that the ledger says; 0: none that another ticket can be taken
-    /// under.
-    stands_s: u32,
+    /// What the ledger says, if more can be taken under it.
+    stands: Option<Intent>,
+}
+
+/// Of holds of this mode, until this deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Intent {
+    mode: Mode,
+    until_s: u32,
 }
 
 impl Notes {
@@ -67,11 +78,11 @@ impl Notes {
         self.late_count = self.late_count.wrapping_add(1);
     }
 
-    /// A chain has taken or released what this says. Where the primary has noted that, nothing is
-    /// to be written.
+    /// A chain has taken what this says. Where the primary has noted that, nothing is to be
+    /// written.
     pub(super) fn follow(&mut self, entry: LedgerEntry) {
         match self.by {
-            NotedBy::Client | NotedBy::ClientLate => self.write(entry),
+            NotedBy::Client | NotedBy::ClientLate => self.write_late(entry),
             NotedBy::Primary => self.is_replaced(),
         }
     }
@@ -85,7 +96,7 @@ impl Notes {
     pub(super) fn is_replaced(&mut self) {
         self.late = None;
         if !planted::is(Bug::IntentStandsOn) {
-            self.stands_s = 0;
+            self.stands = None;
         }
     }
 
@@ -98,7 +109,15 @@ impl Notes {
 
     /// Nothing is to be written any more: it was of another primary, or of another lock.
     pub(super) fn forget(&mut self) {
-        (self.now, self.late, self.stands_s) = (None, None, 0);
+        (self.now, self.late, self.stands) = (None, None, None);
+    }
+
+    /// The answer to a release of a share is lost.
+    pub(super) fn may_be_released(&mut self) {
+        if planted::is(Bug::ShareNotedReleased) {
+            self.hurry();
+        }
+        self.is_replaced();
     }
 
     /// Until when an intent with this lease claims the turn, and then more tickets.
@@ -109,32 +128,39 @@ impl Notes {
         }
     }
 
-    /// An exclusive ticket is taken under this intent.
-    pub(super) fn intends(&mut self, deadline_s: u32) {
+    /// The chain that follows writes an intent of holds of this mode, until this deadline.
+    pub(super) fn intends(&mut self, mode: Mode, until_s: u32) {
         self.is_replaced();
-        self.stands_s = if self.by == NotedBy::ClientLate { deadline_s } else { 0 };
+        self.stands = (self.by == NotedBy::ClientLate).then_some(Intent { mode, until_s });
     }
 
-    /// An exclusive ticket is taken under the intent that stands, which claims the lock until then
-    /// and not for much longer; false if none does.
-    pub(super) fn intends_again(&mut self, until_s: u32) -> bool {
-        let stands = self.claims_until(until_s) && self.stands_s <= self.claimed_s(until_s);
+    /// The hold is taken under the intent that stands, which claims the lock until then and not for
+    /// much longer; false if none does.
+    pub(super) fn intends_again(&mut self, mode: Mode, until_s: u32) -> bool {
+        let is_short = self.stands.is_some_and(|its| its.until_s <= self.claimed_s(until_s));
+        let stands = is_short && self.claims_until(mode, until_s);
         if stands {
             (self.now, self.late) = (None, None);
         }
         stands
     }
 
-    /// Whether an intent stands that claims the lock until then.
-    pub(super) fn claims_until(&self, until_s: u32) -> bool {
-        self.stands_s != 0 && until_s <= self.stands_s
+    /// Whether an intent stands that claims the lock in this mode until then.
+    pub(super) fn claims_until(&self, mode: Mode, until_s: u32) -> bool {
+        let is_of = |its: Intent| its.mode == mode || planted::is(Bug::IntentOfBoth);
+        self.stands.is_some_and(|its| is_of(its) && until_s <= its.until_s)
+    }
+
+    /// Whether what is held, in this mode, is released under the intent that it was taken under.
+    pub(super) fn stands_for(&self, mode: Mode) -> bool {
+        self.claims_until(mode, 0)
     }
 }
 
 impl LockEntry {
     /// Who notes what its chains do from here on.
     pub fn noted_by(&mut self, by: NotedBy) {
-        (self.notes.by, self.notes.stands_s) = (by, 0);
+        (self.notes.by, self.notes.stands) = (by, None);
     }
 
     /// Whether a release asks the primary at once: it would execute the chain, too, and at the last

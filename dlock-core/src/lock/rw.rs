@@ -8,7 +8,9 @@
 //!   exclusive  Cas(0 → me) ─ held ─▶ Fail, or again, or Wait
 //!   release    shared     [Ledger(Leaving), Faa(−1), Ledger(None)]
 //!              exclusive  Cas(me|r → 0|r) or Release
+//!   both shared, under an intent that stands: Faa alone ([`super::notes`])
 //! ```
+//! `Intent` and `Leaving` say the same: the share may be in the count, or not.
 //! Whoever leaves {waiters, no owner, no reader} behind sends `Wake`; exactly one client can.
 //! A read-write lock has no lease: it ends by a release, or when its client is fenced.
 
@@ -23,6 +25,8 @@ use crate::word_op::{Chain, Values, WordOp};
 use crate::words::{LedgerEntry, LedgerState, RwWord, DETAIL_MAX};
 
 const MINUS_ONE: u64 = u64::MAX;
+/// A share has no deadline, nor has an intent to take one.
+const NEVER_S: u32 = u32::MAX;
 
 pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
     match m.op {
@@ -30,15 +34,27 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
             cas(e, 0, RwWord::new().with_client(e.me.get()))
         }
         Op::TryLock { .. } | Op::Lock { .. } => {
+            let more = WordOp::Faa { addr: e.w0(), add: 1 };
+            if e.notes.intends_again(Mode::Shared, NEVER_S) {
+                m.target = 0;
+                return Step::Chain(Chain::one(more));
+            }
             next_stamp(e);
-            let intent = Chain::one(ledger_op(e, LedgerState::Intent));
-            Step::Chain(intent.then(WordOp::Faa { addr: e.w0(), add: 1 }))
+            e.notes.intends(Mode::Shared, NEVER_S);
+            m.target = 1;
+            Step::Chain(Chain::one(ledger_op(e, LedgerState::Intent)).then(more))
         }
         Op::Unlock if e.state == super::EntryState::SharedLocked => {
+            let less = WordOp::Faa { addr: e.w0(), add: MINUS_ONE };
+            if e.notes.stands_for(Mode::Shared) {
+                m.target = 0;
+                return Step::Chain(Chain::one(less));
+            }
             next_stamp(e);
+            e.notes.is_replaced();
+            m.target = 1;
             let leaving = Chain::one(ledger_op(e, LedgerState::Leaving));
-            let less = leaving.then(WordOp::Faa { addr: e.w0(), add: MINUS_ONE });
-            Step::Chain(less.then(ledger_op(e, LedgerState::None)))
+            Step::Chain(leaving.then(less).then(ledger_op(e, LedgerState::None)))
         }
         Op::Unlock => release_exclusive(m, e),
         Op::Extend { .. } => m.done(Status::Invalid), // `begin` has refused it
@@ -73,19 +89,22 @@ fn ledger_op(e: &LockEntry, state: LedgerState) -> WordOp {
 }
 
 pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
-    let last_faa = |i: usize| values.as_slice().get(i).copied();
+    let counted = values.as_slice().get(m.target as usize).copied();
     match m.op {
         Op::TryLock { mode, .. } | Op::Lock { mode, .. } => match (mode, m.phase) {
             (Mode::Exclusive, _) => exclusive_or(m, e, values[0], now),
             (Mode::Shared, Phase::StepBack) => stepped_back(m, e, values[0]),
             (Mode::Shared, Phase::Look) => looked(m, e, values[0], now),
-            (Mode::Shared, _) => match last_faa(1) {
+            (Mode::Shared, _) => match counted {
                 Some(old) => shared_or_step_back(m, e, old, now),
                 None => m.lose_track(e),
             },
         },
-        Op::Unlock if matches!(m.phase, Phase::StepBack) => e.lost(),
-        Op::Unlock if e.state == super::EntryState::SharedLocked => match last_faa(1) {
+        Op::Unlock if matches!(m.phase, Phase::StepBack) => {
+            is_free(e);
+            e.lost()
+        }
+        Op::Unlock if e.state == super::EntryState::SharedLocked => match counted {
             Some(old) => shared_released(m, e, old),
             None => m.lose_track(e),
         },
@@ -119,10 +138,19 @@ fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -
         return granted(e, Mode::Shared, word.rcount() + 1, now.time.seconds(), now);
     }
     m.phase = Phase::StepBack;
+    e.notes.is_replaced();
     Step::Chain(
         Chain::one(WordOp::Faa { addr: e.w0(), add: MINUS_ONE })
             .then(ledger_op(e, LedgerState::None)),
     )
+}
+
+/// The share is not in the count any more, for sure. Where the chain has not said so, it is noted
+/// late.
+fn is_free(e: &mut LockEntry) {
+    if e.notes.stands_for(Mode::Shared) {
+        e.clear_ledger_entry_late();
+    }
 }
 
 /// Whether a reader that found `old` and took one off has left a free lock with waiters.
@@ -173,6 +201,7 @@ fn shared_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
         m.phase = Phase::StepBack;
         return Step::Chain(Chain::one(WordOp::Faa { addr: e.w0(), add: 1 }));
     }
+    is_free(e);
     let rcount = word.rcount() - 1;
     let time_out = if rcount == 0 { 0 } else { e.time_s };
     let view = View::Rw { time_out, client_id: 0, rcount };

@@ -59,6 +59,7 @@ impl State {
     pub(crate) fn note(&mut self, i: usize, around: &Around<'_>) {
         if let Some(note) = self.clients[i].entry.take_late_note() {
             self.write_ledger(i, note, around);
+            self.settle(i, around);
         }
     }
 
@@ -120,7 +121,8 @@ impl State {
             self.one_step(i, around);
         }
         let c = &self.clients[i];
-        if self.finished(i, setup) && c.entry.refs() == 0 && !c.gone {
+        let has_nothing = c.entry.refs() == 0 && c.entry.late_note().is_none();
+        if self.finished(i, setup) && has_nothing && !c.gone {
             self.clients[i].forget_all(i, setup); // it is never asked again
         }
     }

@@ -137,6 +137,11 @@ pub fn small() -> Vec<Setup> {
             ..setup("read-write: crash, again", Rw, [cycle(X), cycle(S), cycle(X)])
         },
         Setup {
+            late: true,
+            sometimes: vec![E::SharedTogether, E::DiedHolding, E::Recounted, E::RecountPutOff],
+            ..setup("read-write: crash, late notes", Rw, [twice(S), twice(S), vec![]])
+        },
+        Setup {
             sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::TicketSkipped],
             ..setup("fair: crash", Fair, [cycle(X), cycle(X), cycle(X)])
         },
@@ -158,6 +163,16 @@ pub fn small() -> Vec<Setup> {
             late: true,
             sometimes: vec![E::SawTurn, E::DiedHolding],
             ..setup("fair: crash, late notes", Fair, [twice(X), claimed(X), vec![]])
+        },
+        Setup {
+            late: true,
+            losses: 1,
+            sometimes: vec![E::GrantAfterWait, E::DiedHolding, E::Resolved],
+            ..setup(
+                "fair: crash, readers, late notes",
+                Fair,
+                [claimed_twice(S), claimed(X), vec![]],
+            )
         },
         Setup {
             mortal: None,
@@ -251,8 +266,30 @@ pub fn large() -> Vec<Setup> {
             ..setup("read-write: crash, cancel", Rw, [cycle(S), cycle(S), cycle(X)])
         },
         Setup {
+            late: true,
+            losses: 1,
+            sometimes: vec![E::SharedTogether, E::DiedHolding, E::Recounted, E::Resolved],
+            ..setup("read-write: loss, late notes", Rw, [twice(S), cycle(S), vec![]])
+        },
+        Setup {
+            late: true,
+            sometimes: vec![E::DiedHolding, E::Suspect, E::Recounted, E::SteppedBack],
+            ..setup("read-write: three, late notes", Rw, [twice(S), cycle(S), cycle(X)])
+        },
+        Setup {
             sometimes: vec![E::SharedTogether, E::GrantAfterWait, E::DiedHolding],
             ..setup("fair: crash, readers", Fair, [cycle(S), cycle(S), cycle(X)])
+        },
+        Setup {
+            mortal: None,
+            late: true,
+            pauses: 1,
+            sometimes: vec![E::GrantAfterWait, E::Expired],
+            ..setup(
+                "fair: expiry, readers, late notes",
+                Fair,
+                [[shortly(S), claimed(S)].concat(), claimed(X), vec![]],
+            )
         },
         Setup {
             losses: 1,
