@@ -64,21 +64,26 @@ fn cost<T>(client: &Instance, operation: impl FnOnce() -> T) -> (T, WordOpCounts
 fn an_uncontended_acquire_and_release_is_two_atomics_and_no_message() {
     let Some(server) = primary(ServerConfig::default()) else { return };
     let a = client(&server, FabricChoice::Verbs);
-    for (name, lock_type, mode, notes_max) in [
-        ("counted atomic", LockType::Atomic, X, 0),
-        ("counted rw exclusive", LockType::Rw, X, 0),
-        ("counted rw shared", LockType::Rw, S, 4),
-        // an intent before the ticket, in its chain
-        ("counted fair exclusive", LockType::Fair, X, 3),
-        ("counted fair shared", LockType::Fair, S, 5),
+    // an intent in the chain of the first acquire, and none while it stands
+    for (name, lock_type, mode, has_intent) in [
+        ("counted atomic", LockType::Atomic, X, false),
+        ("counted rw exclusive", LockType::Rw, X, false),
+        ("counted rw shared", LockType::Rw, S, true),
+        ("counted fair exclusive", LockType::Fair, X, true),
+        ("counted fair shared", LockType::Fair, S, true),
     ] {
         let id = got(&a, name, lock_type);
-        for _ in 0..3 {
-            let (results, cost) = cost(&a, || [a.trylock(id, mode, 60), a.unlock(id)]);
+        let mut least = u64::MAX;
+        for _ in 0..50 {
+            let (results, cost) = cost(&a, || [a.trylock(id, mode, 30), a.unlock(id)]);
             assert_eq!(results.map(status), [Success; 2], "{name}");
             assert_eq!((cost.atomics, cost.reads, cost.sends), (2, 0, 0), "{name}: {cost:?}");
+            // where the machine was slow, late notes were written in between
+            let notes_max = if has_intent { 5 } else { 0 };
             assert!(cost.notes <= notes_max, "{name}: {cost:?}");
+            least = least.min(cost.notes);
         }
+        assert_eq!(least, 0, "{name}: most cycles are two atomics and nothing else");
     }
     assert_eq!(a.deinit(), Success);
 }

@@ -7,9 +7,9 @@ mod lock;
 
 use dlock_core::clock::NS;
 use dlock_core::limits::{FAIR_GRACE_S, FAIR_READERS_MAX};
-use dlock_core::message::{LockType, Mode};
+use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::words::{LedgerEntry, LedgerState, Ticket};
-use lock::{expiry, id, is_denied, is_granted, World, S, START_S, X};
+use lock::{expiry, id, is_denied, is_granted, World, HANDLE, S, START_S, X};
 
 const GRACE_NS: u64 = FAIR_GRACE_S as u64 * NS;
 const CLAIMED_S: u32 = 30;
@@ -162,4 +162,23 @@ fn of_a_crowd_a_share_whose_client_stands_still_is_passed_over_after_a_grace() {
     assert_eq!(u32::from(w.word().open_shared()), READERS + 2);
     w.pass(1);
     assert_eq!(u32::from(w.word().open_shared()), READERS + 1);
+}
+
+/// A reader may be inside before it has noted that, and its note may be late.
+#[test]
+fn a_share_that_nobody_names_is_inside_if_an_intent_claims_it() {
+    let inside = |claims, mode| {
+        let mut w = World::new(LockType::Fair, 4);
+        w.take(2, S, LedgerState::HeldShared, 60);
+        intends(&mut w, 1, S, claims, 1);
+        let intent = LedgerEntry::intent(mode, true, 2);
+        w.memory.ledgers.insert(id(3), intent.with_deadline_s(START_S + CLAIMED_S, START_S));
+        match w.ask(4, Request::CountReaders { handle: HANDLE })[0].reply {
+            Reply::Done { word } => word,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(inside(true, X), 2);
+    assert_eq!(inside(true, S), 2, "one share, and two that may have it");
+    assert_eq!(inside(false, X), 1, "it waits for its note");
 }

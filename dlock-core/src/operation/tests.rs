@@ -4,6 +4,7 @@ mod counting;
 mod first;
 mod notes;
 mod relay;
+mod shares;
 mod told;
 mod tries;
 mod turn;

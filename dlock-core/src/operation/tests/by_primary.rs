@@ -187,6 +187,30 @@ fn while_others_wait_a_release_asks_at_once_and_when_nobody_does_no_more() {
     }
 }
 
+/// They wait for nobody, and nobody waits for them.
+#[test]
+fn a_reader_with_others_inside_does_not_count_as_waited_for() {
+    let share = Op::TryLock { mode: S, expire_s: 5 };
+    let inside = |n| FairWord::new().with_ms(n).into_bits();
+    for (left, asks) in [
+        (FairWord::new().with_ns(1).with_ms(3), false),
+        (FairWord::new().with_ns(1).with_ms(3).with_mx(1), true),
+    ] {
+        let mut e = entry(LockType::Fair);
+        e.noted_by(NotedBy::Primary);
+        assert_eq!(finish(&mut e, share, inside(0)).status, Status::Success);
+        let mut o = begin(&mut e, Op::Unlock);
+        let first = o.next(&mut e);
+        assert!(!is_release(&first), "{first:?}");
+        o.outcome(&mut e, values(&[0, inside(3) | 1 << 16]), at(2)); // somebody is behind
+        assert!(is_release(&o.next(&mut e)));
+        ends(o, &mut e, left.into_bits());
+        assert_eq!(finish(&mut e, share, inside(0)).status, Status::Success);
+        let (_, first) = releases(&mut e);
+        assert_eq!(is_release(&first), asks, "{left:?}");
+    }
+}
+
 /// One that reaches the words itself has released the lock before it could ask.
 #[test]
 fn where_the_client_notes_a_release_begins_with_its_chain() {

@@ -50,6 +50,7 @@ driver_bugs! {
 const ELSEWHERE: &[(&str, &str)] = &[
     ("earlier-claim-counts", "quiet"),
     ("intent-lapses", "handover"),
+    ("intent-of-both", "reconnect"),
     ("no-look", "handover"),
     ("claim-lapses", "notes"),
     ("returns-in-vain", "recovery"),
