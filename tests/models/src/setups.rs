@@ -467,6 +467,14 @@ pub fn laps() -> Vec<Setup> {
             ..narrow("laps: late notes", [[shortly(X), cycle(X)].concat(), thrice(X), vec![]])
         },
         Setup {
+            late: true,
+            sometimes: vec![E::TicketByArbiter, E::Expired],
+            ..narrow(
+                "laps: readers, late notes",
+                [[shortly(S), claimed(S)].concat(), claimed_twice(), vec![]],
+            )
+        },
+        Setup {
             sometimes: vec![E::TicketByArbiter],
             ..narrow("laps: tries", [[try_cycle(X), try_cycle(S)].concat(), thrice(X), vec![]])
         },

@@ -38,6 +38,11 @@ fn laps_with_a_relay() {
 }
 
 #[test]
+fn laps_of_readers_with_late_notes() {
+    passes("laps: readers, late notes");
+}
+
+#[test]
 fn laps_with_late_notes() {
     passes("laps: late notes");
 }
