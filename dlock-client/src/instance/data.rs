@@ -27,7 +27,9 @@ impl Instance {
     /// is held once more), `Again`, `Fail`, `NotReady`, `BadResponse`.
     ///
     /// # Latency
-    /// At most one round trip where there is no contention; 5 s at most.
+    /// At most one round trip where there is no contention; 5 s at most. One more for a fair lock
+    /// and a lease above 60 s, unless the primary executes the word operations (tcp, sealed): the
+    /// ticket is noted first.
     #[inline]
     pub fn trylock(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
         self.single(lock, Op::TryLock { mode, expire_s })

@@ -5,16 +5,16 @@
 //!   Intent ─▶ held ─▶ released ─▶ taken again ─▶ …      the ledger says Intent all the time
 //!               └ note_late ─▶ Held  └ note_late ─▶ None
 //! ```
-//! A hold that a fetch-and-add has taken (of a fair lock, or a share of a read-write lock), and that
-//! it is free again, may be noted late: until then the ledger says that there may be one (`Intent`),
-//! as it does of a client that is stopped right after its fetch-and-add. What follows soon replaces a
-//! note that has not been written; before a request, which is answered by what the ledger says, it is
-//! written; and who drives the operations writes what is left ([`LockEntry::take_late_note`]) within
-//! [`NOTE_LATE_NS`](crate::limits::NOTE_LATE_NS) or two.
+//! A hold that a fetch-and-add has taken (of a fair lock, or a share of a read-write lock), and
+//! that it is free again, may be noted late: until then the ledger says that there may be one
+//! (`Intent`), as it does of a client that is stopped right after its fetch-and-add. What follows
+//! soon replaces a note that has not been written; before a request, which is answered by what the
+//! ledger says, it is written; and who drives the operations writes what is left
+//! ([`LockEntry::take_late_note`]) within [`NOTE_LATE_NS`](crate::limits::NOTE_LATE_NS) or two.
 //!
-//! A *share* is a number in a count, which does not tell whose it is. So once it may be released, the
-//! note that says that it is held is written no more: it would be taken off once more by whoever
-//! undoes what its client has.
+//! A *share* is a number in a count, which does not tell whose it is. So when the answer to its
+//! release is lost, the note that it is held is never written: who undoes what the ledger names
+//! would take another's off.
 //!
 //! Where the primary executes the chains, it notes itself what they have taken or released
 //! ([`NotedBy::Primary`]): then nothing follows a chain, neither soon nor late.
