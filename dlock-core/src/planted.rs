@@ -56,9 +56,6 @@ bugs! {
     IntentStandsOn =
         "intent-stands-on",
         "a ticket is taken under an intent only if the ledger says it still";
-    IntentOfBoth =
-        "intent-of-both",
-        "a ticket is taken only under an intent of its mode";
     ShareNotedReleased =
         "share-noted-released",
         "a share that may be released is not noted as held any more";

@@ -9,7 +9,7 @@ use dlock_core::clock::NS;
 use dlock_core::limits::{FAIR_GRACE_S, FAIR_READERS_MAX};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::words::{LedgerEntry, LedgerState, Ticket};
-use lock::{expiry, id, is_denied, is_granted, World, HANDLE, S, START_S, X};
+use lock::{expiry, id, is_denied, is_done, is_granted, World, HANDLE, S, START_S, X};
 
 const GRACE_NS: u64 = FAIR_GRACE_S as u64 * NS;
 const CLAIMED_S: u32 = 30;
@@ -181,4 +181,32 @@ fn a_share_that_nobody_names_is_inside_if_an_intent_claims_it() {
     assert_eq!(inside(true, X), 2);
     assert_eq!(inside(true, S), 2, "one share, and two that may have it");
     assert_eq!(inside(false, X), 1, "it waits for its note");
+}
+
+/// Its note was late, and it comes back with it: the share was passed over since.
+#[test]
+fn who_was_away_does_not_come_back_to_a_share_that_it_only_intended() {
+    let mut w = World::new(LockType::Fair, 4);
+    let mine = intends(&mut w, 1, S, true, 1);
+    w.take(3, S, LedgerState::HeldShared, 600);
+    w.pass(u64::from(CLAIMED_S) * 2 * NS);
+    for _ in 0..2 {
+        w.lapse(1); // and once more, before it has come back
+    }
+    waits_behind(&mut w);
+    w.pass(5 * GRACE_NS);
+    assert_eq!(w.word().open_shared(), 1, "the other one's");
+    w.writes(1, LedgerState::HeldShared, mine, CLAIMED_S);
+    assert!(is_denied(&w.release(1, S, mine)));
+    assert!(w.forget(1).is_empty());
+    assert_eq!(w.word().open_shared(), 1);
+    // what it takes from then on is its own
+    let mut w = World::new(LockType::Fair, 4);
+    intends(&mut w, 1, S, true, 1);
+    w.lapse(1);
+    let mine = intends(&mut w, 1, S, true, 2);
+    w.pass(1);
+    waits_behind(&mut w);
+    w.writes(1, LedgerState::HeldShared, mine, CLAIMED_S);
+    assert!(is_done(&w.release(1, S, mine), 1));
 }

@@ -455,3 +455,24 @@ fn what_has_no_reply_is_not_answered() {
         }
     }
 }
+
+/// The primary has noted what its chain took; the answer was lost, and so was what it has noted
+/// itself since.
+#[test]
+fn a_client_that_asks_for_what_is_noted_as_held_has_it() {
+    for (mode, state) in [(X, LedgerState::HeldExclusive), (S, LedgerState::HeldShared)] {
+        for lease_s in [1, 60] {
+            let asked = || {
+                let mut w = World::new(LockType::Fair, 2);
+                let ticket = w.take(1, mode, state, lease_s);
+                w.now = w.now.plus_ns(9 * NS);
+                (w, ticket)
+            };
+            let (mut w, ticket) = asked();
+            assert!(is_granted(&w.wait(1, mode, ticket), 1), "{state:?}, {lease_s} s");
+            let (mut w, ticket) = asked();
+            let poll = Request::Poll { handle: HANDLE, mode, ticket, expire_s: 60 };
+            assert!(is_granted(&w.ask(1, poll), 1), "{state:?}, {lease_s} s");
+        }
+    }
+}

@@ -566,12 +566,9 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId,
 /// in its ledger, or has not come to write there, or what was ended before, it may name again: that
 /// is not believed.
 ///
-/// A *suspect* is forgotten. Its share may have been passed over; if its ledger names it, or a
-/// record does, it is revoked here. If neither does, then its client took it by itself, and comes
-/// back without it: such a client holds nothing before its note was flushed, or by an intent whose
-/// lease was over then; its notes cannot land after it was fenced, and an operation whose note
-/// fails leaves a doubt, or a ticket, which ends in the lapse (`LockEntry::lapse`). So there is
-/// nothing that it could name.
+/// A share that its ledger only intended is not ended here, since nobody knows of it: it is passed
+/// over sooner or later, as one that nobody claims. Its client may have noted it late, or the note
+/// was lost, and names it when it comes back: so it is a *suspect* from here on.
 pub(super) fn lapse(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
     let is_proxied = ctx.is_proxied(client);
     let had = match is_proxied {
@@ -580,7 +577,12 @@ pub(super) fn lapse(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, 
     };
     let record = state.fair.records.get(&client).map(|r| (r.mode, r.ticket));
     let ended = state.fair.revoked.get(&client).cloned();
+    let (entry, suspect) =
+        (ctx.mem.ledger(client, handle), state.fair.suspects.get(&client).copied());
     undo(ctx, state, client, handle);
+    if had.is_none() && !is_proxied {
+        state.fair.suspect_lapsed(client, entry, suspect);
+    }
     state.fair.revoked.extend(ended.map(|ended| (client, ended)));
     for (mode, ticket) in had.into_iter().chain(record) {
         state.fair.revoke(client, mode, ticket, is_proxied);

@@ -226,6 +226,9 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
             Some(RecordStatus::Queued) | None => Kind::Queued,
         };
         let kind = match (by_record, ledger.map(|_| entry.state())) {
+            // it asks for what was noted as held, and whose answer it has not had
+            (Kind::Waiting, Some(LedgerState::HeldExclusive)) => Kind::Waiting,
+            (Kind::Waiting, Some(LedgerState::HeldShared)) if !is_suspect => Kind::Waiting,
             (Kind::Held { deadline_s: a }, Some(LedgerState::HeldExclusive)) => {
                 Kind::Held { deadline_s: a.max(deadline_s) }
             }

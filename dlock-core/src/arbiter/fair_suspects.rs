@@ -16,6 +16,9 @@ pub(super) enum Suspect {
     Intends(LedgerEntry),
     /// It came out with this one.
     Names(Ticket),
+    /// It was away, what it has was ended, and it intended a share: it may come back with that, and
+    /// nobody knows it any more.
+    Lapsed,
 }
 
 /// Takes unclaimed shares off. A suspect that names a share later does not have it.
@@ -44,6 +47,19 @@ impl Claims {
 }
 
 impl FairState {
+    /// The client was away, and what it has was ended; its ledger said this, which names nothing.
+    /// What it intended may be passed over, or is already.
+    pub(super) fn suspect_lapsed(
+        &mut self,
+        client: ClientId,
+        entry: LedgerEntry,
+        was: Option<Suspect>,
+    ) {
+        if was.is_some() || entry.is_intent_of(Mode::Shared) {
+            self.suspects.insert(client, Suspect::Lapsed);
+        }
+    }
+
     /// Whether this client's share may have been taken off already, as one that nobody claimed.
     pub(super) fn is_suspect(&self, client: ClientId, mode: Mode) -> bool {
         let is_known = !planted::is(Bug::SuspectTrusted);
@@ -59,9 +75,10 @@ impl FairState {
     ) {
         let Some(suspect) = self.suspects.get_mut(&client) else { return };
         match (*suspect, named) {
-            (Suspect::Intends(_), Some((Mode::Shared, ticket))) => {
+            (Suspect::Intends(_) | Suspect::Lapsed, Some((Mode::Shared, ticket))) => {
                 *suspect = Suspect::Names(ticket);
             }
+            (Suspect::Lapsed, None) if entry == LedgerEntry::new() => {} // as it was cleared
             (Suspect::Intends(intent), _) if intent == entry => {}
             (Suspect::Names(its), Some((_, ticket))) if its == ticket => {}
             (its, _) => {

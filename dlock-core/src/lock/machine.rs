@@ -124,7 +124,9 @@ impl Machine {
                 return self.lose_track(e)
             }
             Outcome::Refused(status) => {
-                e.intends_nothing();
+                if !matches!(self.phase, Phase::StepBack) {
+                    e.intends_nothing(); // a share that is not taken off again is still counted
+                }
                 return self.refused(e, status);
             }
         };

@@ -147,8 +147,7 @@ impl Notes {
 
     /// Whether an intent stands that claims the lock in this mode until then.
     pub(super) fn claims_until(&self, mode: Mode, until_s: u32) -> bool {
-        let is_of = |its: Intent| its.mode == mode || planted::is(Bug::IntentOfBoth);
-        self.stands.is_some_and(|its| is_of(its) && until_s <= its.until_s)
+        self.stands.is_some_and(|its| its.mode == mode && until_s <= its.until_s)
     }
 
     /// Whether what is held, in this mode, is released under the intent that it was taken under.

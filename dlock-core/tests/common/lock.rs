@@ -179,6 +179,17 @@ impl World {
         })
     }
 
+    /// What it has is ended, and it is there again with an empty ledger.
+    pub fn lapse(&mut self, n: u32) {
+        let refs = self.refs.clone();
+        self.refs.retain(|r| r.0 != id(n));
+        self.call(|arbiter, now, memory, lock, _, out| {
+            arbiter.lapse(now, memory, lock, id(n), HANDLE, out);
+        });
+        self.memory.ledgers.remove(&id(n));
+        self.refs = refs;
+    }
+
     pub fn word(&self) -> FairWord {
         FairWord::from_bits(self.memory.word).told_by(TurnWord::from_bits(self.memory.companion))
     }

@@ -213,6 +213,20 @@ fn a_reader_that_steps_back_leaves_no_intent() {
     assert_eq!(posted(o.next(&mut e)).len(), 2);
 }
 
+/// It is counted still: so says its intent.
+#[test]
+fn a_step_back_that_is_refused_leaves_the_intent() {
+    let mut e = late(Rw);
+    let mut o = begin(&mut e, SHARE);
+    let _ = posted(o.next(&mut e));
+    o.outcome(&mut e, values(&[0, RwWord::new().with_client(8).into_bits()]), at(1));
+    assert_eq!(posted(o.next(&mut e))[0], takes_off(Rw, 0));
+    o.outcome(&mut e, Outcome::Refused(Status::NotReady), at(2));
+    let after = effects(&mut o, &mut e);
+    assert!(!after.iter().any(|effect| matches!(effect, Effect::WriteLedger(_))), "{after:?}");
+    assert!(e.in_doubt());
+}
+
 /// Somebody has taken it off already: what was taken off too much is put back, and noted.
 #[test]
 fn a_share_that_is_lost_is_noted_as_gone_once_the_count_is_right_again() {

@@ -43,6 +43,7 @@ impl Sys {
         self.cover(Action::Async, c);
         self.log(|| format!("client {c} lock {l}: asynchronously"));
         let until = self.now + CHAIN_WAIT_NS;
+        self.writes_late_note(c, l);
         let t = self.thread(c, l);
         (t.action, t.async_until) = (Action::Async, until);
         self.begin(c, l, op);

@@ -50,7 +50,7 @@ driver_bugs! {
 const ELSEWHERE: &[(&str, &str)] = &[
     ("earlier-claim-counts", "quiet"),
     ("intent-lapses", "handover"),
-    ("intent-of-both", "reconnect"),
+    ("note-not-acknowledged", "verbs"),
     ("no-look", "handover"),
     ("claim-lapses", "notes"),
     ("returns-in-vain", "recovery"),
