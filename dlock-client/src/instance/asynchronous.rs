@@ -216,7 +216,7 @@ fn start(held: &mut ClientLock, op: Op) -> Start {
     let now = held.now();
     held.last_now = now;
     let bounds = Bounds::since(now.local_ns);
-    held.write_late_note(); // as long as the program does not ask for the result, nobody else does
+    held.write_late_note(); // the notes thread writes none while the operation is under way
     let mut operation = match Operation::begin(&mut held.entry, op, now, bounds) {
         Started::Done(result) => return Start::Decided(result),
         Started::Running(operation) => operation,

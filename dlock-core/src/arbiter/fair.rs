@@ -566,9 +566,9 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId,
 /// in its ledger, or has not come to write there, or what was ended before, it may name again: that
 /// is not believed.
 ///
-/// A share that its ledger only intended is not ended here, since nobody knows of it: it is passed
-/// over sooner or later, as one that nobody claims. Its client may have noted it late, or the note
-/// was lost, and names it when it comes back: so it is a *suspect* from here on.
+/// Where its ledger says `Intent`, the client may have a share that the ledger does not name. It is
+/// not ended here, but passed over as an unclaimed one. The client may name it when it comes back,
+/// and is not believed: it is a *suspect* from here on.
 pub(super) fn lapse(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
     let is_proxied = ctx.is_proxied(client);
     let had = match is_proxied {

@@ -154,7 +154,7 @@ fn rests(ctx: &mut Ctx<'_>, state: &mut LockState) {
 
 /// Readers that are inside: those that were granted, or have found by themselves that they are
 /// served, and have not released. One whose turn has come, and who has not asked, is not. A share
-/// that nobody names is inside if there is an intent that it may be held by.
+/// that no ledger names counts as inside if some client's intent claims a share.
 pub(super) fn readers_inside(ctx: &mut Ctx<'_>, state: &mut LockState) -> u64 {
     let word = FairWord::from_bits(ctx.read());
     let claims = claims(ctx, state, word);

@@ -16,8 +16,8 @@ pub(super) enum Suspect {
     Intends(LedgerEntry),
     /// It came out with this one.
     Names(Ticket),
-    /// It was away, what it has was ended, and it intended a share: it may come back with that, and
-    /// nobody knows it any more.
+    /// It was away, and what it has was ended, while its ledger said that it may have a share: it
+    /// may name that share when it comes back.
     Lapsed,
 }
 

@@ -25,8 +25,8 @@ pub struct Machine {
     /// Compare-and-swap rounds so far.
     pub(super) rounds: u32,
     /// Atomic: the word the last `Cas` tries to set. Read-write: where in the chain the count was
-    /// changed. Fair: what was noted of the ticket last, while
-    /// its turn is looked for; then, whether it is served.
+    /// changed. Fair: what was noted of the ticket last, while its turn is looked for; then,
+    /// whether it is served.
     pub(super) target: u64,
     /// The clock before the chain that takes the lock was posted.
     pub(super) started: Now,

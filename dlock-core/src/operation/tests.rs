@@ -67,6 +67,22 @@ fn begin(entry: &mut LockEntry, op: Op) -> Operation {
     }
 }
 
+fn begins(e: &mut LockEntry, op: Op, ns: u64) -> Operation {
+    match Operation::begin(e, op, at(ns), Bounds::since(START + ns)) {
+        Started::Running(operation) => operation,
+        Started::Done(result) => panic!("{result:?}"),
+    }
+}
+
+/// The operation is decided by one chain, and nothing else is done.
+fn at_once(e: &mut LockEntry, op: Op, ns: u64, old: u64) -> Vec<WordOp> {
+    let mut o = begins(e, op, ns);
+    let posted = posted(o.next(e));
+    o.outcome(e, values(&vec![old; posted.len()]), at(ns + 1));
+    assert_eq!(done(o.next(e)), Status::Success);
+    posted
+}
+
 fn values(all: &[u64]) -> Outcome {
     let mut values = Values::new();
     all.iter().for_each(|&value| values.push(value));

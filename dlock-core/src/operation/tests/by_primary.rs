@@ -187,7 +187,7 @@ fn while_others_wait_a_release_asks_at_once_and_when_nobody_does_no_more() {
     }
 }
 
-/// They wait for nobody, and nobody waits for them.
+/// Readers inside a lock do not wait for each other's release.
 #[test]
 fn a_reader_with_others_inside_does_not_count_as_waited_for() {
     let share = Op::TryLock { mode: S, expire_s: 5 };

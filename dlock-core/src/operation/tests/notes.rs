@@ -32,22 +32,6 @@ fn names(state: LedgerState, tx: u16, deadline_s: u32) -> LedgerEntry {
     LedgerEntry::of_ticket(state, Ticket { tx, ts: 0 }).with_deadline_s(deadline_s, 0)
 }
 
-fn begins(e: &mut LockEntry, op: Op, ns: u64) -> Operation {
-    match Operation::begin(e, op, at(ns), Bounds::since(START + ns)) {
-        Started::Running(operation) => operation,
-        Started::Done(result) => panic!("{result:?}"),
-    }
-}
-
-/// The operation is decided by one chain, and nothing else is done.
-fn at_once(e: &mut LockEntry, op: Op, ns: u64, old: u64) -> Vec<WordOp> {
-    let mut o = begins(e, op, ns);
-    let posted = posted(o.next(e));
-    o.outcome(e, values(&vec![old; posted.len()]), at(ns + 1));
-    assert_eq!(done(o.next(e)), Status::Success);
-    posted
-}
-
 /// What follows, but for what is written or counted.
 fn after_notes(o: &mut Operation, e: &mut LockEntry) -> Effect {
     let is_aside = |effect: &Effect| matches!(effect, Effect::WriteLedger(_) | Effect::Count(_));

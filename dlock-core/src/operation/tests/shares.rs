@@ -11,7 +11,6 @@ use crate::words::{RwWord, Ticket};
 const W0: WordAddr = WordAddr::from_index(9 * 4);
 const SHARE: Op = Op::TryLock { mode: S, expire_s: 5 };
 const LOST: Outcome = Outcome::Unknown;
-const RESOLVE: Request = Request::Resolve { handle: Handle(3) };
 
 fn late(lock_type: LockType) -> LockEntry {
     let mut e = entry(lock_type);
@@ -82,20 +81,19 @@ fn none(lock_type: LockType) -> LedgerEntry {
     rw(LedgerState::None, stamp)
 }
 
-/// The operation is decided by one chain, and nothing else is done.
-fn at_once(e: &mut LockEntry, op: Op, word: u64) -> Vec<WordOp> {
-    let mut o = begin(e, op);
-    let posted = posted(o.next(e));
-    o.outcome(e, values(&vec![word; posted.len()]), at(1));
-    assert_eq!(done(o.next(e)), Status::Success);
-    posted
-}
-
 fn held(lock_type: LockType) -> LockEntry {
     let mut e = late(lock_type);
-    let posted = at_once(&mut e, SHARE, free(lock_type, 0));
+    let posted = at_once(&mut e, SHARE, 0, free(lock_type, 0));
     assert_eq!(posted, [intent(lock_type), adds(lock_type)]);
     e
+}
+
+/// What a release does whose chain comes to this.
+fn after_release(e: &mut LockEntry, outcome: Outcome) -> Vec<Effect> {
+    let mut o = begin(e, Op::Unlock);
+    let _ = posted(o.next(e));
+    o.outcome(e, outcome, at(1));
+    effects(&mut o, e)
 }
 
 fn effects(o: &mut Operation, e: &mut LockEntry) -> Vec<Effect> {
@@ -117,9 +115,9 @@ fn a_share_that_is_taken_again_and_again_is_noted_by_one_intent() {
         for n in 0..4 {
             assert!(e.late_note().is_some() && !e.has_ledger_write(), "{lock_type:?}");
             let word = with_me(lock_type, n);
-            assert_eq!(at_once(&mut e, Op::Unlock, word), [takes_off(lock_type, word)]);
+            assert_eq!(at_once(&mut e, Op::Unlock, 0, word), [takes_off(lock_type, word)]);
             assert!(e.late_note().is_some() && !e.has_ledger_write(), "{lock_type:?}");
-            assert_eq!(at_once(&mut e, SHARE, free(lock_type, n + 1)), [adds(lock_type)]);
+            assert_eq!(at_once(&mut e, SHARE, 0, free(lock_type, n + 1)), [adds(lock_type)]);
         }
     }
 }
@@ -133,9 +131,9 @@ fn what_nothing_has_followed_is_written_and_then_a_release_says_that_it_leaves()
         let WordOp::WriteLedger { value, .. } = leaving[0] else { panic!("{leaving:?}") };
         assert_eq!(LedgerEntry::from_bits(value).state(), LedgerState::Leaving);
         let mut e = held(lock_type);
-        let _ = at_once(&mut e, Op::Unlock, with_me(lock_type, 0));
+        let _ = at_once(&mut e, Op::Unlock, 0, with_me(lock_type, 0));
         assert_eq!(e.take_late_note(), Some(none(lock_type)));
-        let anew = at_once(&mut e, SHARE, free(lock_type, 1));
+        let anew = at_once(&mut e, SHARE, 0, free(lock_type, 1));
         assert!(matches!(anew[..], [WordOp::WriteLedger { .. }, WordOp::Faa { .. }]), "{anew:?}");
         assert_ne!(anew[0], intent(lock_type), "a stamp of its own");
     }
@@ -146,10 +144,7 @@ fn what_nothing_has_followed_is_written_and_then_a_release_says_that_it_leaves()
 fn a_share_whose_release_is_not_answered_is_not_noted_as_held() {
     for lock_type in [Rw, Fair] {
         let mut e = held(lock_type);
-        let mut o = begin(&mut e, Op::Unlock);
-        let _ = posted(o.next(&mut e));
-        o.outcome(&mut e, LOST, at(1));
-        let after = effects(&mut o, &mut e);
+        let after = after_release(&mut e, LOST);
         assert!(!after.iter().any(|effect| matches!(effect, Effect::WriteLedger(_))), "{after:?}");
         assert!(after.contains(&Effect::Tell(RESOLVE)), "{after:?}");
         assert_eq!(e.late_note(), None, "{lock_type:?}");
@@ -160,10 +155,7 @@ fn a_share_whose_release_is_not_answered_is_not_noted_as_held() {
 fn a_release_that_is_refused_leaves_the_note_of_the_share() {
     for lock_type in [Rw, Fair] {
         let mut e = held(lock_type);
-        let mut o = begin(&mut e, Op::Unlock);
-        let _ = posted(o.next(&mut e));
-        o.outcome(&mut e, Outcome::Refused(Status::NotReady), at(1));
-        let after = effects(&mut o, &mut e);
+        let after = after_release(&mut e, Outcome::Refused(Status::NotReady));
         assert!(matches!(after[..], [.., Effect::Done(_)]), "{after:?}");
         assert_eq!(e.take_late_note(), Some(held_entry(lock_type)), "it is held still");
     }
@@ -185,12 +177,12 @@ fn a_share_is_named_before_its_release_is_asked_for() {
 fn a_hold_of_the_other_mode_takes_an_intent_of_its_own() {
     for (first, other) in [(SHARE, TAKE), (TAKE, SHARE)] {
         let mut e = late(Fair);
-        let _ = at_once(&mut e, first, 0);
+        let _ = at_once(&mut e, first, 0, 0);
         let word = match first {
             SHARE => FairWord::new().shared_taken(),
             _ => FairWord::new().exclusive_taken(),
         };
-        let _ = at_once(&mut e, Op::Unlock, word.into_bits());
+        let _ = at_once(&mut e, Op::Unlock, 0, word.into_bits());
         let mut o = begin(&mut e, other);
         assert_eq!(posted(o.next(&mut e)).len(), 2, "{other:?}");
     }
@@ -200,7 +192,7 @@ fn a_hold_of_the_other_mode_takes_an_intent_of_its_own() {
 #[test]
 fn a_reader_that_steps_back_leaves_no_intent() {
     let mut e = held(Rw);
-    let _ = at_once(&mut e, Op::Unlock, with_me(Rw, 0));
+    let _ = at_once(&mut e, Op::Unlock, 0, with_me(Rw, 0));
     let mut o = begin(&mut e, SHARE);
     assert_eq!(posted(o.next(&mut e)), [adds(Rw)]);
     let others = RwWord::new().with_client(8).into_bits();
@@ -245,7 +237,7 @@ fn a_share_that_is_lost_is_noted_as_gone_once_the_count_is_right_again() {
 fn an_answer_that_was_lost_ends_the_intent() {
     for lock_type in [Rw, Fair] {
         let mut e = held(lock_type);
-        let _ = at_once(&mut e, Op::Unlock, with_me(lock_type, 0));
+        let _ = at_once(&mut e, Op::Unlock, 0, with_me(lock_type, 0));
         let mut o = begin(&mut e, SHARE);
         assert_eq!(posted(o.next(&mut e)), [adds(lock_type)]);
         o.outcome(&mut e, LOST, at(1));
