@@ -23,7 +23,7 @@ use dlock_fabric::clock::boot_ns;
 use dlock_fabric::neighbours::Slept;
 use parking_lot::MutexGuard;
 
-use crate::neighbour::Rest;
+use crate::neighbour::{Ear, Rest};
 use crate::pass::{pass, Pause, Trying};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
@@ -111,16 +111,20 @@ pub(crate) fn carry_out(
     };
     let mut asked: Option<Asked> = None;
     let mut trying: Option<Trying> = None;
+    let mut listening = Listening::default();
     loop {
         match advance(guard, operation, &mut asked) {
             Advanced::Done(result) => {
                 if let (Some(_), Some(held)) = (trying, guard.as_mut()) {
                     held.has_looked();
+                    if listening.has_ear {
+                        held.has_listened(listening.was_handed);
+                    }
                 }
                 return result;
             }
             Advanced::Waits { until_ns } => {
-                trying = None;
+                (trying, listening) = (None, Listening::default());
                 if let Some(asked) = &mut asked {
                     await_reply(lock_slot, guard, operation, asked, until_ns);
                 }
@@ -128,12 +132,20 @@ pub(crate) fn carry_out(
             Advanced::Pauses { pause } => {
                 let trying = trying.get_or_insert_with(Trying::now);
                 trying.pauses = trying.pauses.saturating_add(1);
-                if pauses(lock_slot, guard, operation, pause, *trying) != Slept::No {
+                let slept = pauses(lock_slot, guard, operation, pause, *trying, &mut listening);
+                if slept != Slept::No {
                     trying.since = Instant::now();
                 }
             }
         }
     }
+}
+
+/// Where an operation that looks for its turn may be told of it.
+#[derive(Default)]
+struct Listening {
+    has_ear: bool,
+    was_handed: bool,
 }
 
 /// Pauses before another try. Without the lock slot's mutex, as a wait: other threads are told that
@@ -144,8 +156,13 @@ fn pauses(
     operation: &mut Operation,
     pause: Pause,
     trying: Trying,
+    listening: &mut Listening,
 ) -> Slept {
     let Some(held) = guard.as_mut() else { return Slept::No };
+    let ear = held.ear(operation);
+    listening.has_ear |= ear.is_some();
+    let handed = || ear.and_then(Ear::handed);
+    let only_ear = ear.filter(|_| held.only_listens(pause, trying));
     let bed = match held.rest(pause, trying) {
         Rest::Bed(bed) => Some(bed),
         Rest::Pass => None,
@@ -156,13 +173,16 @@ fn pauses(
     };
     let exec = Arc::clone(&held.exec);
     held.busy = Busy::Waiting;
-    let slept = MutexGuard::unlocked(guard, || match bed {
-        Some(bed) => bed.pass(pause, trying),
-        None => {
-            pass(pause, trying);
-            Slept::No
+    let slept = MutexGuard::unlocked(guard, || {
+        match (bed, only_ear) {
+            (Some(bed), _) => return bed.pass(pause, trying),
+            (None, Some(ear)) => ear.listen(),
+            (None, None) if handed().is_none() => pass(pause, trying),
+            (None, None) => {}
         }
+        Slept::No
     });
+    let handed = handed();
     let Some(held) = guard.as_mut() else { return slept };
     held.busy = Busy::No;
     held.has_slept(slept);
@@ -170,7 +190,11 @@ fn pauses(
     match Arc::ptr_eq(&held.exec, &exec) {
         true => {
             let now = held.now_again();
-            operation.paused(&mut held.entry, now);
+            match handed.filter(|_| held.exec.refusal().is_none()) {
+                Some(since_ns) => operation.handed(&mut held.entry, since_ns, now),
+                None => operation.paused(&mut held.entry, now),
+            }
+            listening.was_handed |= handed.is_some();
         }
         false => {
             let now = held.clock_unanswered();
@@ -203,7 +227,8 @@ pub(crate) fn advance(
         match operation.next(&mut held.entry) {
             Effect::Done(result) => return Advanced::Done(result),
             Effect::Post { ref chain, until_ns } => {
-                let outcome = held.execute(chain, until_ns);
+                let to = operation.hands_on_to(&held.entry);
+                let outcome = held.execute_handing_on(chain, until_ns, to);
                 let now = match outcome {
                     Outcome::Unknown => held.clock_unanswered(),
                     _ => held.clock_after(operation.needs_clock(&held.entry, held.is_local)),
@@ -391,6 +416,23 @@ impl ClientLock {
             LockType::Atomic | LockType::Fair => self.now_again(),
         };
         self.last_now
+    }
+
+    /// As [`execute`](Self::execute) for a chain that may hand the lock on: that is told as soon as
+    /// the chain is on its way.
+    pub(crate) fn execute_handing_on(
+        &self,
+        chain: &Chain,
+        until_ns: u64,
+        to: Option<(u16, u64)>,
+    ) -> Outcome {
+        match (chain.ops(), to) {
+            ([word_op], Some((tx, since_ns))) if !self.is_local && self.exec.is_one_sided() => {
+                let mut posted = || self.hands_on(tx, since_ns);
+                self.exec.execute_one_then(word_op, until_ns, &mut posted).into()
+            }
+            _ => self.execute(chain, until_ns),
+        }
     }
 
     pub(crate) fn execute(&self, chain: &Chain, until_ns: u64) -> Outcome {

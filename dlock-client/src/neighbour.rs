@@ -19,15 +19,17 @@
 //! soon.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use dlock_core::control::LockDesc;
 use dlock_core::ids::{Epoch, LockId, Slot};
 use dlock_core::lock::{OpResult, View};
+use dlock_core::operation::Operation;
 use dlock_core::status::Status;
 use dlock_fabric::neighbours::{Neighbours, Place, Slept, SLEEP_MAX};
 
-use crate::pass::{pass, processors, Pause, Trying, SPIN_TURN_MAX};
+use crate::pass::{pass, processors, Pause, Trying, AWAKE_MAX, SPIN_TURN_MAX};
 use crate::table::ClientLock;
 
 /// Announced turns after which a client relies on being told.
@@ -51,6 +53,11 @@ const NEXT_LOOK_MAX: Duration = Duration::from_micros(250);
 /// Who is back only after this had given its processor away to one that has other work to do, not
 /// to another waiter.
 const AWAY_MIN: Duration = Duration::from_millis(1);
+/// For so long who is next only listens, if its last turns were handed on to it: what is told takes
+/// no verb.
+const HEAR_MAX: Duration = Duration::from_micros(200);
+/// Between two times that it gives the processor away meanwhile.
+const HEAR_SPINS: u32 = 8;
 /// After turns that did not come in that time, so many others are slept for at once, at most.
 const UNSEEN_MAX: u8 = 63;
 
@@ -60,7 +67,11 @@ pub(crate) struct Neighbour {
     /// Of the lock's name. Programs that were built with different versions of the standard library
     /// may hash differently: then they do not understand each other's hints.
     name: DefaultHasher,
+    /// It is known whose clock this process has.
+    has_clock: bool,
     trust: u8,
+    /// The same of turns that were handed on, not only announced.
+    trust_handed: u8,
     looks: Looks,
 }
 
@@ -92,27 +103,46 @@ pub(crate) struct Bed {
     tx: u16,
 }
 
+/// Where a waiter is told that it has its turn.
+#[derive(Clone, Copy)]
+pub(crate) struct Ear {
+    place: &'static Place,
+    mark: u64,
+    tx: u16,
+}
+
 impl Neighbour {
     pub(crate) fn of(desc: &LockDesc) -> Self {
         let mut name = DefaultHasher::new();
         desc.name.hash(&mut name);
-        Self { name, trust: 0, looks: Looks::default() }
+        let clock = clock();
+        clock.hash(&mut name);
+        Self {
+            name,
+            has_clock: clock.is_some(),
+            trust: 0,
+            trust_handed: 0,
+            looks: Looks::default(),
+        }
     }
 
-    /// Tells the lock from others in the same place: those of another primary, and those that had
-    /// its name before.
-    fn mark(&self, lock: LockId, epoch: Epoch) -> u16 {
+    /// Tells the lock from all others: those of another primary, and those that had its name
+    /// before. No two primaries began in the same nanosecond. Who has another clock has another
+    /// mark.
+    fn mark(&self, lock: LockId, epoch: Epoch) -> u64 {
         let mut mark = self.name.clone();
         (lock.0, epoch.0).hash(&mut mark);
-        mark.finish() as u16
+        mark.finish()
     }
 
     /// Whether the turn that has ended was announced.
     fn counts(&mut self, was_told: bool) {
-        self.trust = match was_told {
-            true => (self.trust + 1).min(TRUST_MAX),
-            false => self.trust.saturating_sub(MISSED),
-        };
+        count(&mut self.trust, was_told);
+    }
+
+    /// Whether a turn that was listened for was handed on.
+    fn counts_handed(&mut self, was_told: bool) {
+        count(&mut self.trust_handed, was_told);
     }
 
     fn place(slot: Slot) -> Option<&'static Place> {
@@ -123,6 +153,18 @@ impl Neighbour {
     fn is_told(&self) -> bool {
         self.trust >= TRUST
     }
+}
+
+/// Which clock this process has: that of its time namespace.
+fn clock() -> Option<PathBuf> {
+    std::fs::read_link("/proc/self/ns/time").ok()
+}
+
+fn count(trust: &mut u8, was_told: bool) {
+    *trust = match was_told {
+        true => (*trust + 1).min(TRUST_MAX),
+        false => trust.saturating_sub(MISSED),
+    };
 }
 
 impl Looks {
@@ -171,7 +213,7 @@ impl ClientLock {
     #[cold]
     fn tells_of_turn(&mut self, tx: u16) {
         if let Some(place) = Neighbour::place(self.entry.slot()) {
-            let was_told = place.serves(self.mark(), tx);
+            let was_told = place.serves(short(self.mark()), tx);
             self.neighbour.counts(was_told);
         }
     }
@@ -184,8 +226,41 @@ impl ClientLock {
         self.entry.ticket().filter(|_| is_told).map(|ticket| ticket.tx)
     }
 
-    pub(crate) fn mark(&self) -> u16 {
+    pub(crate) fn mark(&self) -> u64 {
         self.neighbour.mark(self.entry.lock(), self.binding.epoch())
+    }
+
+    /// The place of neighbours that hand locks on.
+    fn place_to_hand_on(&self) -> Option<&'static Place> {
+        let neighbours = Neighbours::own().filter(|all| all.hand_on())?;
+        self.neighbour.has_clock.then(|| neighbours.place(self.entry.slot().0))
+    }
+
+    /// The lock is being handed on to this ticket, by one that had it by this reading of the clock.
+    pub(crate) fn hands_on(&self, tx: u16, since_ns: u64) {
+        if let Some(place) = self.place_to_hand_on() {
+            place.hand_on(self.mark(), tx, since_ns);
+        }
+    }
+
+    /// Where an operation is told in its pause that it has its turn.
+    pub(crate) fn ear(&self, operation: &Operation) -> Option<Ear> {
+        if self.is_local || !self.exec.is_one_sided() {
+            return None;
+        }
+        let tx = operation.listens(&self.entry)?;
+        Some(Ear { place: self.place_to_hand_on()?, mark: self.mark(), tx })
+    }
+
+    /// Whether a turn is rather waited for than looked for.
+    pub(crate) fn only_listens(&self, pause: Pause, trying: Trying) -> bool {
+        let is_next = pause.ahead == 1 && trying.since.elapsed() < AWAKE_MAX;
+        is_next && self.neighbour.trust_handed >= TRUST
+    }
+
+    /// A turn that was listened for has come: was it handed on?
+    pub(crate) fn has_listened(&mut self, was_told: bool) {
+        self.neighbour.counts_handed(was_told);
     }
 
     /// What is to be done in a pause.
@@ -221,13 +296,40 @@ impl ClientLock {
         }
         let tx = self.number_to_tell()?;
         let place = Neighbour::place(self.entry.slot())?;
-        Some(Bed { place, mark: self.mark(), tx })
+        Some(Bed { place, mark: short(self.mark()), tx })
     }
 
     /// It has slept; what its neighbours have told it is what it goes by the next time.
     pub(crate) fn has_slept(&mut self, slept: Slept) {
         if slept == Slept::Late {
             self.neighbour.trust = self.neighbour.trust.saturating_sub(OVERSLEPT);
+        }
+    }
+}
+
+/// The mark that hints have.
+fn short(mark: u64) -> u16 {
+    mark as u16
+}
+
+impl Ear {
+    /// Whether the lock was handed on to this ticket: a reading of the clock by which its holder
+    /// had it.
+    pub(crate) fn handed(self) -> Option<u64> {
+        self.place.handed(self.mark, self.tx)
+    }
+
+    /// Waits until the lock is handed on, not longer than a few looks take.
+    pub(crate) fn listen(self) {
+        let start = Instant::now();
+        while self.handed().is_none() {
+            for _ in 0..HEAR_SPINS {
+                std::hint::spin_loop();
+            }
+            std::thread::yield_now();
+            if start.elapsed() >= HEAR_MAX {
+                return;
+            }
         }
     }
 }
@@ -257,8 +359,6 @@ impl Bed {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use dlock_core::message::LockType;
 
     use super::*;

@@ -63,7 +63,7 @@ const YIELD_MAX: Duration = Duration::from_micros(100);
 /// Shorter than it may take to wake on a busy machine, while the others have their turns.
 const FAR_YIELD_MAX: Duration = Duration::from_micros(500);
 /// A hold is short, or is slept through.
-const AWAKE_MAX: Duration = Duration::from_millis(2);
+pub(crate) const AWAKE_MAX: Duration = Duration::from_millis(2);
 /// Between two times that a thread gives the processor away while it may win at any moment: as
 /// long as the system lets it run where others wait. Each time costs as much as several tries.
 const RUN_MAX: Duration = Duration::from_millis(1);

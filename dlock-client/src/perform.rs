@@ -196,7 +196,9 @@ fn at_once(
         Step::Chain(chain) if !held.entry.has_ledger_write() => chain,
         _ => return carry_out(lock_slot, guard, Started::Running(first.run(step, now))),
     };
-    let outcome = held.execute(chain, bounds.chain_until_ns(now.local_ns));
+    let until_ns = bounds.chain_until_ns(now.local_ns);
+    let to = first.hands_on_to(&held.entry);
+    let outcome = held.execute_handing_on(chain, until_ns, to);
     now = match outcome {
         Outcome::Unknown => held.clock_unanswered(),
         _ => held.clock_after(first.needs_clock(&held.entry, now)),

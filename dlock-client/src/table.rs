@@ -21,6 +21,7 @@ use dlock_core::ids::{Epoch, LockId};
 use dlock_core::limits::{HANDLES_MAX, LOCK_WAIT_S};
 use dlock_core::lock::{LockEntry, NotedBy};
 use dlock_core::session::Binding;
+use dlock_fabric::clock::boot_ns;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult};
 
 use crate::heartbeat::Pulse;
@@ -151,6 +152,7 @@ impl ClientLock {
 
 /// What the operations on a lock may do where this executor carries them out.
 fn is_carried_by(entry: &mut LockEntry, exec: &dyn Executor) {
+    entry.is_got_at(boot_ns());
     entry.may_try(exec.is_one_sided());
     entry.noted_by(match exec.is_one_sided() && !exec.reads_are_free() {
         true => NotedBy::ClientLate,

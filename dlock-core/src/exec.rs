@@ -40,6 +40,22 @@ pub trait Executor: Send + Sync {
         Single::from(&outcome[0])
     }
 
+    /// As [`execute_one`](Self::execute_one), and calls `posted` when the word operation is on its
+    /// way to the words, or was executed: nothing that begins after that comes before it, but for
+    /// what is lost. It is not called for one that is not sent.
+    fn execute_one_then(
+        &self,
+        word_op: &WordOp,
+        until_ns: u64,
+        posted: &mut dyn FnMut(),
+    ) -> Single {
+        let single = self.execute_one(word_op, until_ns);
+        if !matches!(single, Single::Refused(_)) {
+            posted();
+        }
+        single
+    }
+
     /// As [`execute`](Self::execute) for chains of a single word operation each. `singles` has the
     /// length of
     /// `verbs`.

@@ -65,6 +65,12 @@ pub const LOOK_S: u32 = 1;
 pub const HINDRANCE_S: u32 = 10;
 /// Compare-and-swap rounds of one operation before it is handed to the arbiter.
 pub const CAS_ROUNDS_MAX: u32 = 8;
+/// Nanoseconds after the grant of a hold (5 ms) for which it counts that its holder has handed a
+/// fair lock on. A lane comes to the same number again after [`FAIR_LANE_DIVERT`] tickets at least,
+/// each of which takes two atomics on one word and two calls: 81 ns would have to be enough for
+/// that, and it takes 100 in memory of one host without anybody else.
+pub const HAND_ON_NS_MAX: u64 = 5_000_000;
+const _: () = assert!(HAND_ON_NS_MAX / (FAIR_LANE_DIVERT as u64) < 90);
 /// Holds of others that a waiting operation finds, try by try, before it queues. Of 8 clients that
 /// are equally lucky one in 5,000 operations loses so often.
 pub const TRIES_HOLDS_MAX: u16 = 64;

@@ -48,6 +48,9 @@ bugs! {
     RelaySharesPassed =
         "relay-shares-passed",
         "an exclusive ticket has its turn only when every share before it is done";
+    HandedPastShares =
+        "handed-past-shares",
+        "a ticket with open shares before it is not handed the lock";
     NoFairWake = "no-fair-wake", "who hands a fair lock on wakes the arbiter if somebody sleeps";
     ClaimNotHeld = "claim-not-held", "a claimed ticket is held at its turn, until its deadline";
     IntentIgnored = "intent-ignored", "what an intent claims is kept until the intent's deadline";

@@ -6,28 +6,35 @@
 //!   holder   releases a lock ─▶ Place::serves ── futex ─▶ whose turn it is, and who is next
 //!   waiter   far behind ─▶ Place::sleep ─ wakes who is next ─ sleeps ─▶ next, or late ─▶ looks
 //! ```
-//! Nothing here grants a lock. A client that is woken looks at the lock's word, and so does a
+//! No hint grants a lock. A client that is woken looks at the lock's word, and so does a
 //! client that is not woken, when the time of its sleep is over. So wrong values that another
 //! process writes here cost time, [`SLEEP_MAX`] for each look at most.
+//!
+//! That a lock was [handed on](Place::hand_on) is no hint: it is believed (`dlock-core`,
+//! `lock/fair_handed.rs`), unless [`NEIGHBOURS_VARIABLE`] says `hints`. So it counts for those
+//! alone who know the lock's mark of 64 bits, and what others write by mistake, or two at once,
+//! does not count.
 //!
 //! The memory is a System V segment of the user, 256 KiB, which outlives its processes. Unlike a
 //! file it cannot be truncated, which would kill everybody who has it mapped. One that others than
 //! the user may write, or that the user has not created, is not used.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Set to `off`, nothing is told to neighbours, nor heard.
+/// Set to `off`, nothing is told to neighbours, nor heard; to `hints`, nobody hands a lock on here.
 pub const NEIGHBOURS_VARIABLE: &str = "DLOCK_NEIGHBOURS";
 /// The longest sleep.
 pub const SLEEP_MAX: Duration = Duration::from_millis(8);
 
 const PLACES: usize = 4_096;
 /// The key of user 0's segment: "dlk", and the version of [`Place`].
-const KEY: u32 = 0x646c_6b31;
+const KEY: u32 = 0x646c_6b32;
 /// The lowest bit of every mark, so that no value that was written is zero, as fresh memory is.
 const WRITTEN: u16 = 1;
+/// A moment is told in units of 2^10 ns: in 48 bits they go round after 9 years.
+const UNIT_BITS: u32 = 10;
 /// Turns that others may have had while one who announces the next was stopped. Further away a
 /// number is of another lock of the name, or the lane has begun again.
 const LATE_TURNS_MAX: u16 = 256;
@@ -36,6 +43,8 @@ const LATE_TURNS_MAX: u16 = 256;
 #[derive(Debug)]
 pub struct Neighbours {
     places: &'static [Place],
+    /// Locks are handed on here.
+    hand_on: bool,
 }
 
 /// Turns before one's own of which one is announced where all that wait are neighbours.
@@ -60,6 +69,11 @@ pub struct Place {
     served: AtomicU32,
     /// Who sleeps: a bit for each ticket, modulo 32.
     asleep: AtomicU32,
+    /// The number of the ticket that a lock was handed on to, and above it since when, in units of
+    /// 1,024 ns.
+    handed: AtomicU64,
+    /// The mark of that lock, [`sealed`] with `handed`.
+    seal: AtomicU64,
 }
 
 impl Neighbours {
@@ -70,11 +84,13 @@ impl Neighbours {
     }
 
     fn of_user() -> Option<Self> {
-        if std::env::var_os(NEIGHBOURS_VARIABLE).is_some_and(|value| value == "off") {
+        let variable = std::env::var_os(NEIGHBOURS_VARIABLE).unwrap_or_default();
+        if variable == "off" {
             return None;
         }
         // SAFETY: no arguments.
-        Self::attach(key_of(unsafe { libc::geteuid() }))
+        let neighbours = Self::attach(key_of(unsafe { libc::geteuid() }))?;
+        Some(Self { hand_on: variable != "hints", ..neighbours })
     }
 
     fn attach(key: u32) -> Option<Self> {
@@ -95,7 +111,12 @@ impl Neighbours {
         // SAFETY: so many places of atomics, for which all bytes are valid; it is never detached,
         // and a segment that is attached neither shrinks nor goes away.
         let places = unsafe { std::slice::from_raw_parts(start.cast::<Place>(), PLACES) };
-        Some(Self { places })
+        Some(Self { places, hand_on: true })
+    }
+
+    /// Whether locks are handed on here.
+    pub fn hand_on(&self) -> bool {
+        self.hand_on
     }
 
     /// That of the lock in this slot.
@@ -179,6 +200,25 @@ impl Place {
         }
     }
 
+    /// The lock of this mark was handed on to the ticket of this number, by one that had the lock
+    /// under the ticket before at `since_ns`. `mark`: of the lock and its
+    /// primary, which no other lock has.
+    pub fn hand_on(&self, mark: u64, tx: u16, since_ns: u64) {
+        let handed = since_ns >> UNIT_BITS << u16::BITS | u64::from(tx);
+        self.seal.store(sealed(mark, handed), Ordering::Relaxed);
+        self.handed.store(handed, Ordering::Release);
+    }
+
+    /// Since when the lock of this mark was handed on to the ticket of this number, if it was; up
+    /// to 1,024 ns too early.
+    #[inline]
+    pub fn handed(&self, mark: u64, tx: u16) -> Option<u64> {
+        let handed = self.handed.load(Ordering::Acquire);
+        let is_it =
+            handed as u16 == tx && self.seal.load(Ordering::Relaxed) == sealed(mark, handed);
+        is_it.then_some(handed >> u16::BITS << UNIT_BITS)
+    }
+
     /// Wakes the owner of this ticket, if it sleeps.
     fn wake(&self, tx: u16) {
         let bit = bit(tx);
@@ -213,6 +253,16 @@ fn wait(word: &AtomicU32, value: u32, bits: u32, time: Duration) -> bool {
         libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, &raw const end, none, bits)
     };
     rc == 0
+}
+
+/// A mark as it is beside a value: beside any other it is not taken for this one. Fresh memory is
+/// sealed with no mark but one in 2^64.
+fn sealed(mark: u64, handed: u64) -> u64 {
+    // the finalizer of SplitMix64: other values have other results
+    let mut x = handed;
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mark ^ x ^ x >> 31
 }
 
 fn value(mark: u16, tx: u16) -> u32 {
@@ -332,6 +382,38 @@ mod tests {
         assert!(!place.serves(MARK, 0xE000) && place.serves(MARK, 0xE001), "numbers begun anew");
         assert!(!place.serves(!MARK, 10), "of another lock");
         assert_eq!(marked(place.served.load(Ordering::SeqCst), !MARK), Some(10));
+    }
+
+    #[test]
+    fn a_lock_is_handed_on_to_the_next_ticket_of_that_lock_alone() {
+        const MARK: u64 = 0x7770_1234_5678_9abc;
+        let place = Place::default();
+        assert!((0..8).all(|tx| place.handed(MARK, tx).is_none()), "fresh memory");
+        for tx in [5, 0xFFFF] {
+            place.hand_on(MARK, tx, 123_456_789);
+            let since_ns = place.handed(MARK, tx).expect("it was handed on");
+            assert!((123_455_765..=123_456_789).contains(&since_ns));
+            assert_eq!(place.handed(MARK, tx.wrapping_add(1)), None);
+            assert_eq!(place.handed(MARK + 1, tx), None);
+            assert_eq!(place.handed(!MARK, tx), None);
+        }
+        place.hand_on(MARK, 5, u64::MAX);
+        assert!(place.handed(MARK, 5).is_some_and(|since_ns| since_ns < u64::MAX), "it goes round");
+    }
+
+    /// Two that write at once, and garbage.
+    #[test]
+    fn a_seal_beside_another_value_does_not_count() {
+        let (place, other) = (Place::default(), Place::default());
+        place.hand_on(1, 5, 1 << 30);
+        other.hand_on(2, 5, 1 << 31);
+        place.seal.store(other.seal.load(Ordering::Relaxed), Ordering::Relaxed);
+        assert!(place.handed(1, 5).is_none() && place.handed(2, 5).is_none());
+        for garbage in [0, 5, u64::MAX, 0x5555_5555_5555_0005] {
+            place.handed.store(garbage, Ordering::Relaxed);
+            assert!(place.handed(1, garbage as u16).is_none(), "{garbage:x}");
+            assert!(place.handed(2, garbage as u16).is_none(), "{garbage:x}");
+        }
     }
 
     /// A segment that goes away with the test.

@@ -2,7 +2,7 @@
 //! What a client tells its neighbours, and when it relies on them: on an executor whose chains
 //! reach the words without the primary.
 
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use dlock_core::lock::View;
 use dlock_core::message::{LockType, Mode, Request};
 use dlock_core::session::Binding;
 use dlock_core::words::{AtomicWord, FairWord};
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::neighbours::{Neighbours, Place, Slept};
 
 use super::tests::instance_on;
@@ -77,9 +78,14 @@ fn releases(instance: &Instance, fake: &Fake) {
     }
 }
 
+/// The mark that hints about the lock have.
+fn mark(instance: &Instance) -> u16 {
+    held(instance, |held| held.mark()) as u16
+}
+
 /// Whether the turn of this ticket was announced.
 fn is_announced(instance: &Instance, place: &Place, tx: u16) -> bool {
-    place.serves(held(instance, |held| held.mark()), tx.wrapping_add(1))
+    place.serves(mark(instance), tx.wrapping_add(1))
 }
 
 #[test]
@@ -104,7 +110,7 @@ fn over_shared_memory_a_release_is_told_where_others_are_known_to_wait() {
         queue(&instance, &fake, 1);
         succeeds(instance.unlock(ID)); // by now it knows that others follow
         assert_eq!(is_announced(&instance, place, tx.wrapping_add(1)), expected);
-        place.serves(!held(&instance, |held| held.mark()), 0); // forgets it
+        place.serves(!mark(&instance), 0); // forgets it
         releases(&instance, &fake);
     }
 }
@@ -118,8 +124,64 @@ fn a_turn_that_the_arbiter_has_given_away_is_not_announced() {
         let result = OpResult { status: Status::Success, view: Some(view(nx)) };
         held(&instance, |held| held.tells_neighbours(0, &result));
         assert_eq!(is_announced(&instance, place, nx), expected);
-        place.serves(!held(&instance, |held| held.mark()), 0);
+        place.serves(!mark(&instance), 0);
     }
+}
+
+/// Whether the lock was handed on to this ticket, within the time of the test.
+fn is_handed_on(instance: &Instance, place: &Place, tx: u16, since: u64) -> bool {
+    let handed = place.handed(held(instance, |held| held.mark()), tx);
+    handed.is_some_and(|ns| (since.saturating_sub(1_024)..=boot_ns()).contains(&ns))
+}
+
+#[test]
+fn over_a_network_a_relayed_lock_is_handed_on_by_its_release() {
+    for (is_local, expected) in [(false, true), (true, false)] {
+        let Some((instance, fake, place)) = lock_of(LockType::Fair, true) else { return };
+        if is_local {
+            reaches_memory_of_this_host(&instance, &fake);
+        }
+        let start = boot_ns();
+        succeeds(instance.lock(ID, X, 30));
+        succeeds(instance.unlock(ID));
+        assert!(!is_handed_on(&instance, place, 1, start), "nobody waits");
+        succeeds(instance.lock(ID, X, 30));
+        queue(&instance, &fake, 1);
+        succeeds(instance.unlock(ID));
+        assert_eq!(is_handed_on(&instance, place, 2, start), expected, "it begins the relay");
+        releases(&instance, &fake);
+        let before = boot_ns();
+        succeeds(instance.lock(ID, X, 30));
+        queue(&instance, &fake, 1);
+        succeeds(instance.unlock(ID));
+        assert_eq!(is_handed_on(&instance, place, 4, before), expected);
+    }
+}
+
+/// The words never say that it is its turn.
+#[test]
+fn who_is_handed_a_lock_has_it() {
+    let Some((instance, fake, place)) = lock_of(LockType::Fair, true) else { return };
+    held(&instance, |held| held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0))));
+    let (index, mark) = held(&instance, |held| (held.entry.slot().0 * 4, held.mark()));
+    let relayed = FairWord::new().with_mx(5).relayed().into_bits();
+    fake.words.lock().extend([(index, relayed), (index + 1, 3)]);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !is_over.load(SeqCst) {
+                place.hand_on(mark, 5, boot_ns());
+                std::thread::yield_now();
+            }
+        });
+        let result = instance.lock(ID, X, 30);
+        is_over.store(true, SeqCst);
+        succeeds(result);
+    });
+    assert!(!has_waited(&fake) && fake.word(index + 1) == 3);
+    fake.words.lock().insert(index + 1, 5); // the release before it has come
+    succeeds(instance.unlock(ID));
+    assert_eq!(fake.word(index + 1), 6, "it hands it on");
 }
 
 /// A lock that another client holds, in memory of this host, for as long as the test takes.
@@ -219,7 +281,7 @@ fn only_a_far_waiter_whose_turns_were_announced_sleeps() {
         held(&instance, |held| assert!(held.bed(2).is_none(), "turn {turn}"));
         queue(&instance, &fake, 1);
         // a neighbour has told of this turn
-        place.serves(held(&instance, |held| held.mark()), 2 * turn);
+        place.serves(mark(&instance), 2 * turn);
         succeeds(instance.unlock(ID));
         releases(&instance, &fake); // who waited has its turn, too
     }

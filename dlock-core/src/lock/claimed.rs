@@ -10,7 +10,7 @@
 //! is claimed is relied on, and no word of the lock is touched, before the successor was asked.
 
 use super::belief::{left_ns, NO_CLOCK};
-use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Step, View};
+use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Step, View, NOT_KNOWN};
 use crate::clock::{Now, NS};
 use crate::control::{Claim, HeldClaim, LockGrant, Place};
 use crate::ids::{ClientId, Epoch};
@@ -108,7 +108,8 @@ impl LockEntry {
         self.slot = grant.slot;
         self.anchor_s = anchor_s;
         self.clock = NO_CLOCK;
-        (self.turn, self.is_relayed) = (TurnWord::new(), false);
+        self.turn = TurnWord::new();
+        (self.is_relayed, self.is_handed, self.got_ns) = (false, false, NOT_KNOWN);
         self.notes.forget();
         if self.has_left() || grant.already && self.doubt == Doubt::None && !self.state.is_held() {
             self.doubt = Doubt::Acquire; // got, but of before something may be left

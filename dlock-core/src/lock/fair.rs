@@ -28,6 +28,8 @@
 //! given up stays named until the request that says so was served, and a hold until its release
 //! has taken effect.
 
+#[path = "fair_handed.rs"]
+mod handed;
 #[path = "fair_readers.rs"]
 mod readers;
 #[path = "fair_relay.rs"]
@@ -148,6 +150,9 @@ fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: No
     m.phase = Phase::Try;
     e.notes.hurry();
     let later = later_deadline(e, expire_s, m.started);
+    if e.is_handed {
+        return handed::extend(m, e, mode, later);
+    }
     let chain = Chain::one(WordOp::WriteLedger {
         handle: e.handle,
         value: held(mode, e.ticket, later, e.anchor_s).into_bits(),
@@ -186,6 +191,9 @@ fn release(m: &mut Machine, e: &mut LockEntry, mode: Mode, now: Now) -> Step {
     };
     let nobody_behind = nobody_behind || planted::is(Bug::FairReleaseStale) && m.rounds > 0;
     let is_late = e.maybe_over(now);
+    if e.is_handed {
+        return handed::release(m, e, now);
+    }
     let is_handed_on = nobody_behind && !e.asks_at_once() || turn::may_hand_over(e, mode);
     if !is_at_its_turn || !is_handed_on || is_late || m.rounds >= CAS_ROUNDS_MAX {
         return ask_release(m, e, mode);
@@ -230,6 +238,7 @@ fn done(word: FairWord, mode: Mode) -> FairWord {
 pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
     let last = values.as_slice().last().copied();
     match (m.op, m.phase) {
+        (_, Phase::See) => handed::seen(m, e, values, now),
         (Op::TryLock { .. } | Op::Lock { .. }, Phase::Flush) => published(m, e, now),
         (Op::TryLock { .. } | Op::Lock { .. }, Phase::Look | Phase::LookTurn | Phase::LookBoth) => {
             turn::looked(m, e, values, now)
@@ -503,7 +512,7 @@ fn clear(e: &mut LockEntry, mode: Mode) {
 }
 
 pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
-    e.is_relayed = false; // the arbiter has ended it
+    (e.is_relayed, e.is_handed) = (false, false); // the arbiter has ended it
     match (m.op, reply) {
         (Op::Unlock, Reply::Done { word }) => {
             let mode = held_mode(e);

@@ -25,7 +25,8 @@
 
 use super::super::machine::LEDGER_FLUSH_NS_MAX;
 use super::super::{LockEntry, Machine, Phase, Step};
-use super::{ask_release, asks_place, clear, done, place, released, released_otherwise, turn};
+use super::turn;
+use super::{ask_release, asks_place, clear, done, handed, place, released, released_otherwise};
 use crate::clock::Now;
 use crate::lane;
 use crate::limits::CLIENTS_MAX;
@@ -131,7 +132,7 @@ fn tells_nothing(turn: TurnWord) -> bool {
 }
 
 /// The word, of which more tickets may be taken than it says, with this number served.
-fn at_turn(w: FairWord, turn: TurnWord) -> FairWord {
+pub(super) fn at_turn(w: FairWord, turn: TurnWord) -> FairWord {
     let nx = turn.nx();
     let mx = if lane::is_before(w.mx(), nx) { nx } else { w.mx() };
     w.with_nx(nx).with_mx(mx)
@@ -176,20 +177,36 @@ fn begin(m: &mut Machine, e: &mut LockEntry) -> Step {
 
 /// The holder of a relayed lock hands it on.
 pub(super) fn release(m: &mut Machine, e: &LockEntry, mode: Mode, word: FairWord) -> Step {
-    let next = lane::plus(e.ticket.tx, 1);
-    if mode == Mode::Shared || !e.may_try || next >= lane::ring() {
+    if mode == Mode::Shared || !may_pass(e) {
         return ask_release(m, e, mode);
     }
-    let (expect, swap) = (e.turn.into_bits(), turn_of(next).into_bits());
-    let pass = WordOp::Cas { addr: companion(e), expect, swap };
-    if word.open_exclusive() > 1 || turn::is_followed(e, mode) {
-        m.phase = Phase::Pass;
-        return Step::Chain(Chain::one(pass));
+    if passes(e, word) {
+        return pass(m, e);
     }
     m.phase = Phase::EndRelay;
     let (expect, swap) = (word.relayed().into_bits(), done(word, mode).into_bits());
     let end = WordOp::Cas { addr: e.w0(), expect, swap };
-    Step::Chain(Chain::one(end).then(pass))
+    Step::Chain(Chain::one(end).then(one_more(e)))
+}
+
+fn may_pass(e: &LockEntry) -> bool {
+    e.may_try && lane::plus(e.ticket.tx, 1) < lane::ring()
+}
+
+/// Whether the exclusive holder of a relayed lock hands it on by the companion word alone.
+pub(super) fn passes(e: &LockEntry, word: FairWord) -> bool {
+    may_pass(e) && (word.open_exclusive() > 1 || turn::is_followed(e, Mode::Exclusive))
+}
+
+pub(super) fn pass(m: &mut Machine, e: &LockEntry) -> Step {
+    m.phase = Phase::Pass;
+    Step::Chain(Chain::one(one_more(e)))
+}
+
+/// The companion word from the holder's number to the next.
+fn one_more(e: &LockEntry) -> WordOp {
+    let (expect, next) = (e.turn.into_bits(), lane::plus(e.ticket.tx, 1));
+    WordOp::Cas { addr: companion(e), expect, swap: turn_of(next).into_bits() }
 }
 
 pub(super) fn outcome(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now) -> Step {
@@ -243,6 +260,9 @@ fn begun(m: &mut Machine, e: &mut LockEntry, first: u64, second: u64, now: Now) 
 fn passed(m: &mut Machine, e: &mut LockEntry, found: u64, now: Now) -> Step {
     if found == e.turn.into_bits() {
         return has_passed(e, now);
+    }
+    if e.is_handed {
+        return handed::refused(m, e, TurnWord::from_bits(found), now);
     }
     e.turn = TurnWord::from_bits(found);
     let own = turn_of(e.ticket.tx).with_told(true);

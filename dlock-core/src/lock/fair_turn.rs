@@ -32,7 +32,7 @@ use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
 use crate::words::{FairWord, LedgerEntry, LedgerState, TurnWord};
 
 /// No ledger entry that names a ticket: nothing of this one was written yet.
-const NOT_NOTED: u64 = 0;
+pub(super) const NOT_NOTED: u64 = 0;
 
 /// Whether the owner of a ticket that was just taken looks for its turn by itself.
 pub(super) fn may_look(m: &Machine, e: &LockEntry, mode: Mode) -> bool {

@@ -26,7 +26,7 @@ pub struct Machine {
     pub(super) rounds: u32,
     /// Atomic: the word the last `Cas` tries to set. Read-write: where in the chain the count was
     /// changed. Fair: what was noted of the ticket last, while its turn is looked for; then,
-    /// whether it is served.
+    /// whether it is served; the number that is served, while it is released too early.
     pub(super) target: u64,
     /// The clock before the chain that takes the lock was posted.
     pub(super) started: Now,
@@ -67,6 +67,8 @@ pub(super) enum Phase {
     Pass,
     /// It is released, and relayed no more if nobody has come.
     EndRelay,
+    /// The holder was told of its turn: has it come in the words by now?
+    See,
     /// A note is being published.
     Flush,
     /// Queued at the arbiter.

@@ -193,10 +193,17 @@ pub struct LockEntry {
     turn: TurnWord,
     /// Fair, ticketed or held: the lock was relayed when it was seen last.
     is_relayed: bool,
+    /// Fair, held: the holder before has told of the turn, and no word was seen since.
+    is_handed: bool,
+    /// Fair: since when it has its place, on this host's clock; not known: [`NOT_KNOWN`].
+    got_ns: u64,
     /// Fair: the lanes are high or the queue is long, tickets come from the arbiter.
     diverted: bool,
     notes: Notes,
 }
+
+/// When it is not known since when an entry has its place.
+const NOT_KNOWN: u64 = u64::MAX;
 
 /// The first step of an operation.
 #[allow(clippy::large_enum_variant)] // nothing is allocated
@@ -266,6 +273,8 @@ impl LockEntry {
             may_relay: true,
             turn: TurnWord::new(),
             is_relayed: false,
+            is_handed: false,
+            got_ns: NOT_KNOWN,
             diverted: false,
             notes: Notes::default(),
         };
@@ -537,7 +546,7 @@ impl LockEntry {
         self.state = state;
         self.refs = 0;
         self.word = 0;
-        self.is_relayed = false;
+        (self.is_relayed, self.is_handed) = (false, false);
         self.place = None;
         self.granted_at = None;
         self.doubt = Doubt::None;

@@ -88,6 +88,15 @@ impl First {
         entry.first_step(&mut self.machine, now)
     }
 
+    /// Where the chain of this operation is the release of a fair lock that hands it on: the number
+    /// of the exclusive ticket that has its turn then, and the clock reading by which the hold was
+    /// granted or confirmed last. Once the chain is on its way, who has that ticket may be
+    /// [told](Operation::handed) of both, if it has the same clock. It need not be told: it looks.
+    #[inline]
+    pub fn hands_on_to(&self, entry: &LockEntry) -> Option<(u16, u64)> {
+        self.machine.hands_on_to(entry)
+    }
+
     /// The operation from this step on.
     pub fn run(&self, step: Step, now: Now) -> Operation {
         let mut operation =

@@ -25,6 +25,8 @@ const TIME_MAX: ServerTime = ServerTime(START.0 + 600 * NS);
 pub enum Action {
     /// A client does its next word operation, message or decision.
     Step(usize),
+    /// A client that pauses sees that it was handed the lock.
+    Hear(usize),
     /// A client writes a note that is late.
     Note(usize),
     /// A waiter gives up.
@@ -59,8 +61,8 @@ pub enum Action {
 impl Action {
     /// It happens in the end if it stays possible: the others are accidents.
     pub fn is_fair(self) -> bool {
-        use Action as A;
-        !matches!(self, A::Cancel(_) | A::Lose(..) | A::Die(_) | A::Repeat(_) | A::Pause | A::Fail)
+        use Action::{Cancel, Die, Fail, Hear, Lose, Pause, Repeat};
+        !matches!(self, Cancel(_) | Hear(_) | Lose(..) | Die(_) | Repeat(_) | Pause | Fail)
     }
 }
 
@@ -226,6 +228,9 @@ impl LockModel {
             if state.can_step(i, &self.setup) {
                 actions.push(Action::Step(i));
             }
+            if state.can_hear(i, &self.setup) {
+                actions.push(Action::Hear(i));
+            }
             if state.can_note(i) {
                 actions.push(Action::Note(i));
             }
@@ -308,6 +313,7 @@ impl Model for LockModel {
         let mut state = last.clone();
         match action {
             Action::Step(i) => self.around(|around| state.step(i, around)),
+            Action::Hear(i) => self.around(|around| state.hear(i, around)),
             Action::Note(i) => self.around(|around| state.note(i, around)),
             Action::Cancel(i) => self.around(|around| state.cancel(i, around)),
             Action::Lose(i, all) => self.around(|around| state.lose(i, all, around)),
@@ -340,6 +346,7 @@ impl Model for LockModel {
                     }
                 }
                 state.now = next;
+                state.handed = None; // it counts for less time than that
                 if state.now > TIME_MAX {
                     state.violate("no end in sight: time passes and nobody gets on");
                 }
@@ -398,6 +405,9 @@ fn sometimes(event: Event) -> Property<LockModel> {
         ArbiterRaced,
         SawTurn,
         HandedOn,
+        Handed,
+        HandedAhead,
+        ReleasedAhead,
         RelayEnded,
         CutInChain,
         GrantLost,

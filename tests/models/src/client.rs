@@ -209,6 +209,8 @@ impl State {
         let Some(operation) = &mut c.operation else { return };
         c.doing = match operation.next(&mut c.entry) {
             Effect::Post { chain, .. } => {
+                let to = operation.hands_on_to(&c.entry).filter(|_| around.setup.neighbours);
+                self.handed = to.map(|(tx, _)| tx).or(self.handed);
                 let chain = broken(chain, c.entry.state(), around.setup);
                 Doing::Chain { chain, values: Values::new() }
             }
@@ -266,6 +268,8 @@ impl State {
                     let turn = self.companion;
                     if turn == expect && FairWord::from_bits(self.word).is_relayed() {
                         (around.seen)(Event::HandedOn);
+                    } else if turn < expect && around.setup.neighbours {
+                        (around.seen)(Event::ReleasedAhead);
                     }
                     self.companion = if turn == expect { swap } else { turn };
                     return turn;
@@ -288,6 +292,14 @@ impl State {
             }
         }
         old
+    }
+
+    /// An exclusive ticket has the lock without having asked the arbiter.
+    pub(crate) fn saw_turn(&mut self, i: usize, around: &Around<'_>) {
+        let ticket = self.clients[i].entry.ticket();
+        if let Some(ticket) = ticket.filter(|_| around.setup.lane_bits == 16) {
+            check::overtakes(self, i, Mode::Exclusive, ticket);
+        }
     }
 
     fn chain(&mut self, i: usize, chain: Chain, mut values: Values, around: &Around<'_>) {
@@ -320,10 +332,7 @@ impl State {
         });
         if looked && self.clients[i].entry.state() == EntryState::ExclusiveLocked {
             (around.seen)(Event::SawTurn);
-            let ticket = self.clients[i].entry.ticket();
-            if let Some(ticket) = ticket.filter(|_| around.setup.lane_bits == 16) {
-                check::overtakes(self, i, Mode::Exclusive, ticket);
-            }
+            self.saw_turn(i, around);
         }
         let Doing::Chain { chain: next, .. } = &self.clients[i].doing else { return };
         let back = |v: &WordOp| matches!(v, WordOp::Faa { add: u64::MAX, .. });

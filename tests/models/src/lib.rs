@@ -19,6 +19,7 @@ mod check;
 mod client;
 mod failover;
 mod liveness;
+mod neighbours;
 mod noted;
 mod recoveries;
 mod run;

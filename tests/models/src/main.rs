@@ -17,7 +17,12 @@ use dlock_models::{recoveries, small, Setup};
 
 fn main() -> ExitCode {
     let what = std::env::args().nth(1).unwrap_or_default();
-    let all = || [small(), recoveries(), large(), large_recoveries()].concat();
+    let all = || {
+        let all = [small(), recoveries(), large(), large_recoveries()].concat();
+        #[cfg(feature = "planted")]
+        let all = [all, dlock_models::laps()].concat();
+        all
+    };
     let failed = match what.as_str() {
         "" => explore([small(), recoveries()].concat()),
         "large" => explore([large(), large_recoveries()].concat()),

@@ -36,6 +36,13 @@ pub(crate) fn claimed(mode: Mode) -> Vec<Op> {
 pub(crate) fn claimed_twice(mode: Mode) -> Vec<Op> {
     [claimed(mode), claimed(mode)].concat()
 }
+/// For another short time.
+const EXTEND: Op = Op::Extend { mode: X, expire_s: 2 * SHORT_S };
+/// Locks, asks for a longer lease and releases.
+fn extended(mode: Mode) -> Vec<Op> {
+    let [lock, unlock] = claimed(mode)[..] else { unreachable!("two operations") };
+    vec![lock, Op::Extend { mode, expire_s: CLAIMED_S }, unlock]
+}
 /// Locks for ever and releases.
 fn endless(mode: Mode) -> Vec<Op> {
     vec![Op::Lock { mode, expire_s: u32::MAX }, Op::Unlock]
@@ -78,6 +85,7 @@ pub(crate) fn setup(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 
         impatient: false,
         tries: 0,
         late: false,
+        neighbours: false,
         by_primary: false,
         is_old: false,
         deaths: 0,
@@ -200,6 +208,26 @@ pub fn small() -> Vec<Setup> {
             tries: 1,
             sometimes: vec![E::SawTurn, E::HandedOn, E::RelayEnded, E::DiedHolding],
             ..setup("fair: crash, relay", Fair, [claimed_twice(X), claimed(X), vec![]])
+        },
+        Setup {
+            neighbours: true,
+            late: true,
+            tries: 1,
+            sometimes: vec![E::Handed, E::HandedAhead, E::RelayEnded, E::DiedHolding],
+            ..setup("fair: crash, neighbours", Fair, [claimed_twice(X), claimed(X), vec![]])
+        },
+        Setup {
+            neighbours: true,
+            late: true,
+            mortal: None,
+            pauses: 1,
+            tries: 2,
+            sometimes: vec![E::Handed, E::Expired, E::LateRelease],
+            ..setup(
+                "fair: expiry, neighbours",
+                Fair,
+                [[lock_shortly(X), EXTEND, Op::Unlock].to_vec(), shortly(X), vec![]],
+            )
         },
         Setup {
             mortal: None,
@@ -346,6 +374,31 @@ pub fn large() -> Vec<Setup> {
             pauses: 1,
             sometimes: vec![E::SawTurn, E::GrantAfterWait, E::Expired, E::LateRelease, E::Woken],
             ..setup("fair: expiry, hand-over to three", Fair, [stay(X), shortly(X), cycle(X)])
+        },
+        Setup {
+            neighbours: true,
+            late: true,
+            mortal: None,
+            tries: 1,
+            losses: 1,
+            sometimes: vec![E::Handed, E::HandedAhead, E::ReleasedAhead, E::Resolved],
+            ..setup("fair: loss, neighbours", Fair, [claimed_twice(X), claimed(X), vec![]])
+        },
+        Setup {
+            neighbours: true,
+            late: true,
+            mortal: None,
+            tries: 1,
+            sometimes: vec![E::Handed, E::HandedAhead, E::ReleasedAhead],
+            ..setup("fair: three neighbours", Fair, [claimed(X), extended(X), claimed(X)])
+        },
+        Setup {
+            neighbours: true,
+            late: true,
+            mortal: None,
+            tries: 1,
+            sometimes: vec![E::Handed, E::GrantAfterWait],
+            ..setup("fair: neighbours, readers", Fair, [claimed(X), claimed(X), claimed(S)])
         },
         Setup {
             mortal: None,

@@ -50,6 +50,8 @@ pub struct Setup {
     pub tries: u8,
     /// Notes of a fair lock may be late.
     pub late: bool,
+    /// The clients are neighbours: who releases a relayed lock tells who has its turn.
+    pub neighbours: bool,
     /// Chains are executed by the primary, as for tcp clients: whole, and tickets are known.
     pub by_primary: bool,
     /// Its clients are of an old version: they note themselves what the primary has noted.
@@ -128,6 +130,12 @@ pub enum Event {
     SawTurn,
     /// A client handed the lock on by its companion word.
     HandedOn,
+    /// A neighbour was handed the lock, and looked no more.
+    Handed,
+    /// ... while the release before it was still on its way.
+    HandedAhead,
+    /// ... and released it before that one.
+    ReleasedAhead,
     /// The arbiter ended a relay.
     RelayEnded,
     /// A client came to the successor in the middle of a chain.
@@ -223,6 +231,8 @@ pub struct State {
     /// Where the lock is.
     pub(crate) slot: Slot,
     pub(crate) violation: Option<&'static str>,
+    /// The ticket to which the lock was handed on, until time has passed.
+    pub(crate) handed: Option<u16>,
 }
 
 pub(crate) fn id(i: usize) -> ClientId {
@@ -240,6 +250,7 @@ impl Client {
         let desc = LockDesc { name, lock_type, lease_s: 0 };
         let mut entry = LockEntry::new(id(i), 0, lock_type, &grant, desc);
         entry.may_try(setup.tries > 0);
+        entry.is_got_at(0);
         entry.noted_by(match () {
             () if setup.late => NotedBy::ClientLate,
             () if setup.by_primary && !setup.is_old => NotedBy::Primary,
@@ -313,6 +324,7 @@ impl State {
             deaths: setup.deaths,
             slot: SLOT,
             violation: None,
+            handed: None,
         }
     }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A fair lock that is handed on by its companion word, as its clients do it.
 
+mod handed;
+
 use super::*;
 use crate::limits::{CLIENTS_MAX, FAIR_GRACE_S, FAIR_LANE_DIVERT, FAIR_LANE_MAX, TRIES_MAX};
 use crate::word_op::WordAddr;

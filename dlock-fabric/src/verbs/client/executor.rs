@@ -219,18 +219,18 @@ impl VerbsExecutor {
     /// A read whose value was lost is read again, once.
     #[inline]
     fn run_fetch(&self, fetch: &RemoteFetch, until: Until) -> Single {
-        match self.run_fetch_once(fetch, until) {
+        match self.run_fetch_once(fetch, until, || ()) {
             Single::Unknown
                 if fetch.is_read() && self.is_alive() && !until.is_over(self.coarse_lag_ns) =>
             {
-                self.run_fetch_once(fetch, until)
+                self.run_fetch_once(fetch, until, || ())
             }
             single => single,
         }
     }
 
     #[inline]
-    fn run_fetch_once(&self, fetch: &RemoteFetch, until: Until) -> Single {
+    fn run_fetch_once(&self, fetch: &RemoteFetch, until: Until, posted: impl FnOnce()) -> Single {
         let mut claim = match self.claim(1, until) {
             Ok(claim) => claim,
             Err(stop) => return Single::Refused(stop.into()),
@@ -242,6 +242,7 @@ impl VerbsExecutor {
                 return self.not_posted(failed).map_or(Single::Unknown, Single::Refused);
             }
         };
+        posted();
         self.counts.single(fetch.is_read());
         let Some(mut claim) = self.executed(claim, seq, until) else { return Single::Unknown };
         let value = claim.poster().value(seq);
@@ -432,6 +433,19 @@ impl Executor for VerbsExecutor {
         match self.memory.fetch(word_op) {
             Some(fetch) => self.run_fetch(&fetch, Until::at(until_ns)),
             None => self.run_one(word_op, Until::at(until_ns)),
+        }
+    }
+
+    fn execute_one_then(
+        &self,
+        word_op: &WordOp,
+        until_ns: u64,
+        posted: &mut dyn FnMut(),
+    ) -> Single {
+        match (self.refusal(), self.memory.fetch(word_op)) {
+            (Some(status), _) => Single::Refused(status),
+            (None, Some(fetch)) => self.run_fetch_once(&fetch, Until::at(until_ns), posted),
+            (None, None) => self.run_one(word_op, Until::at(until_ns)),
         }
     }
 

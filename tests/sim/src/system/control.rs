@@ -556,6 +556,7 @@ impl Sys {
             (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
             t.is_carried_by(c, fabric);
             t.doing = Doing::Idle;
+            self.has_its_place(c, l);
             self.takes_horizon(c, l);
             let ns = self.takes(1_000);
             self.step_after(c, l, ns);

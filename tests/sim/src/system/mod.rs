@@ -23,6 +23,7 @@ mod ended;
 mod faults;
 mod first;
 mod goals;
+mod handed;
 mod kept;
 mod led;
 mod members;

@@ -63,7 +63,7 @@ impl Sys {
 
     /// The pause is over; `gen` is the session that it began with.
     pub(super) fn paused(&mut self, c: usize, l: usize, gen: u32) {
-        let now = self.thread_now(c, l);
+        let (now, handed) = (self.thread_now(c, l), self.handed(c, l));
         let t = self.thread(c, l);
         let (Some(operation), Some(entry)) = (t.operation.as_mut(), t.entry.as_mut()) else {
             return;
@@ -71,7 +71,10 @@ impl Sys {
         match gen == t.gen {
             true => {
                 t.last_now = now;
-                operation.paused(entry, now);
+                match handed {
+                    Some(since_ns) => operation.handed(entry, since_ns, now),
+                    None => operation.paused(entry, now),
+                }
             }
             false => {
                 let (local_ns, horizon_ns) = (now.local_ns, t.horizon_ns);

@@ -416,6 +416,7 @@ pub(crate) struct Sys {
     pub put_off_until: u64,
     /// The first occupant of a lock's slot has its lanes.
     pub lanes_set: Vec<bool>,
+    pub board: super::handed::Board,
     /// Until when each fault lasts.
     pub active: [u64; super::plan::FAULTS.len()],
     pub calm: bool,
@@ -459,6 +460,7 @@ impl Sys {
             frozen_until: 0,
             put_off_until: 0,
             lanes_set: vec![false; plan.locks.len()],
+            board: super::handed::Board::new(plan.locks.len()),
             active: [0; super::plan::FAULTS.len()],
             calm: false,
             goal: Goal::Any,

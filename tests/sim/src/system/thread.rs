@@ -437,6 +437,7 @@ impl Sys {
         } else {
             let (lock, values) = (l as u8, Values::new());
             self.send_up(c, Unit::Batch { lock, tok, chain, values, more: false });
+            self.hands_on(c, l);
             self.expects(c, l, until_ns);
         }
     }
