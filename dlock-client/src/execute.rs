@@ -190,11 +190,11 @@ fn pauses(
     match Arc::ptr_eq(&held.exec, &exec) {
         true => {
             let now = held.now_again();
-            match handed.filter(|_| held.exec.refusal().is_none()) {
+            match handed.filter(|_| !held.exec.is_cut_off()) {
                 Some(since_ns) => operation.handed(&mut held.entry, since_ns, now),
                 None => operation.paused(&mut held.entry, now),
             }
-            listening.was_handed |= handed.is_some();
+            listening.was_handed |= handed.is_some() && held.entry.state().is_held();
         }
         false => {
             let now = held.clock_unanswered();

@@ -24,9 +24,11 @@ use std::time::{Duration, Instant};
 
 use dlock_core::control::LockDesc;
 use dlock_core::ids::{Epoch, LockId, Slot};
+use dlock_core::limits::HAND_ON_NS_MAX;
 use dlock_core::lock::{OpResult, View};
 use dlock_core::operation::Operation;
 use dlock_core::status::Status;
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::neighbours::{Neighbours, Place, Slept, SLEEP_MAX};
 
 use crate::pass::{pass, processors, Pause, Trying, AWAKE_MAX, SPIN_TURN_MAX};
@@ -316,7 +318,9 @@ impl Ear {
     /// Whether the lock was handed on to this ticket: a reading of the clock by which its holder
     /// had it.
     pub(crate) fn handed(self) -> Option<u64> {
-        self.place.handed(self.mark, self.tx)
+        let since_ns = self.place.handed(self.mark, self.tx)?;
+        // what does not count any more is not asked about
+        (boot_ns().saturating_sub(since_ns) <= HAND_ON_NS_MAX).then_some(since_ns)
     }
 
     /// Waits until the lock is handed on, not longer than a few looks take.

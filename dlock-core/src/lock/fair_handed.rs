@@ -28,7 +28,7 @@ use super::{ask_extend, ask_release, extended, granted, held, later_deadline};
 use super::{name_given_up, relay, released, turn};
 use crate::clock::Now;
 use crate::lane;
-use crate::limits::{CAS_ROUNDS_MAX, HAND_ON_NS_MAX};
+use crate::limits::{CAS_ROUNDS_MAX, HAND_ON_NS_MAX, NOTE_LATE_NS};
 use crate::message::{LockType, Mode, Request};
 use crate::planted::{self, Bug};
 use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
@@ -63,7 +63,8 @@ impl Machine {
     /// `since_ns`, has handed it on.
     pub(crate) fn handed(&mut self, e: &mut LockEntry, since_ns: u64, now: Now) -> Step {
         let is_fresh = (since_ns..=since_ns.saturating_add(HAND_ON_NS_MAX)).contains(&now.local_ns);
-        let is_stale = since_ns < e.got_ns || !is_fresh;
+        let is_soon = now.local_ns.saturating_sub(self.taken_ns) < NOTE_LATE_NS;
+        let is_stale = since_ns < e.got_ns || !is_fresh || !is_soon;
         let until_s = now.deadline(self.expire_s());
         let is_claimed = e.notes.claims_until(Mode::Exclusive, until_s);
         if self.listens(e).is_none() || is_stale || !is_claimed {
@@ -146,7 +147,7 @@ pub(super) fn seen(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now)
             e.is_handed = false;
             (e.word, e.turn, e.is_relayed) = (w.into_bits(), turn, word.is_relayed());
         }
-    } else if !lane::is_before(w.nx(), e.ticket.tx) {
+    } else if !w.is_open(e.ticket.tx) {
         e.clear_ledger_entry();
         return e.lost();
     }

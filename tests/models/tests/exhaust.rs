@@ -35,6 +35,8 @@ models! {
     fair_expiry_hand_over: "fair: expiry, hand-over",
     fair_endless_relay: "fair: endless, relay",
     fair_crash_relay: "fair: crash, relay",
+    fair_crash_neighbours: "fair: crash, neighbours",
+    fair_expiry_neighbours: "fair: expiry, neighbours",
     fair_expiry_two_clients: "fair: expiry, two clients",
     fair_crash_tickets_given_up: "fair: crash, tickets given up",
     fair_crash_tickets_given_up_tcp: "fair: crash, given up, tcp",

@@ -49,8 +49,8 @@ fn refused(e: &mut LockEntry, found: u64) -> (Operation, u32, Effect) {
 
 #[test]
 fn who_is_handed_the_lock_has_it_with_a_lease_from_then_on() {
-    let e = handed(NS / 2);
-    assert_eq!(e.deadline_s(), at(NS / 2).deadline(5));
+    let e = handed(NOTE_LATE_NS - 1);
+    assert_eq!(e.deadline_s(), at(NOTE_LATE_NS - 1).deadline(5));
     assert_eq!(e.ticket(), Some(TICKET));
 }
 
@@ -64,6 +64,11 @@ fn that_counts_for_a_moment_and_of_the_lock_that_has_this_place() {
         let is_held = matches!(next(&mut o, &mut e), Effect::Done(_));
         assert_eq!(is_held, counts, "{now}");
     }
+    // however long its pause was: it is claimed by an intent for so long
+    let mut e = neighbour();
+    let mut o = pauses(&mut e, LOCK);
+    o.handed(&mut e, LOCAL + NOTE_LATE_NS, at(NOTE_LATE_NS));
+    assert!(matches!(next(&mut o, &mut e), Effect::Post { .. }));
     // of another clock
     let mut e = neighbour();
     let mut o = pauses(&mut e, LOCK);
@@ -230,8 +235,12 @@ fn a_release_that_finds_that_somebody_sleeps_looks_at_both_words() {
     }
     let mut e = handed(2);
     let (mut o, _, _) = refused(&mut e, 3 | ENDED);
+    let mut late = (o.clone(), e.clone());
     o.outcome(&mut e, values(&[9, word(9, 9)]), at(102));
     assert_eq!(done(next(&mut o, &mut e)), Status::Fail, "it was ended");
+    // long ago: more than half a lane further
+    late.0.outcome(&mut late.1, values(&[0xF000, word(0xF000, 0xF001)]), at(102));
+    assert_eq!(done(next(&mut late.0, &mut late.1)), Status::Fail);
 }
 
 #[test]
