@@ -15,7 +15,7 @@ use dlock_core::membership::{Gone, Orphans};
 use dlock_core::message::{LockType, Mode, Reply, Request};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::status::Status;
-use dlock_core::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
+use dlock_core::word_op::{Chain, Outcome, Word, WordAddr};
 use dlock_core::words::{LedgerEntry, TurnWord};
 use site::{Peer, Site, GRACE_S, START};
 
@@ -47,21 +47,6 @@ impl Client {
             Started::Done(r) => panic!("{r:?}"),
         }
     }
-    fn execute(&self, site: &mut Site, chain: &Chain) -> Values {
-        let mut values = Values::new();
-        for word_op in chain.ops() {
-            values.push(match *word_op {
-                WordOp::Cas { addr, expect, swap } => site.memory.cas(addr, expect, swap),
-                WordOp::Faa { addr, add } => site.memory.faa(addr, add),
-                WordOp::Read { addr } => site.memory.read(addr),
-                WordOp::WriteLedger { value, .. } => {
-                    self.note(site, LedgerEntry::from_bits(value));
-                    0
-                }
-            });
-        }
-        values
-    }
     fn note(&self, site: &mut Site, entry: LedgerEntry) {
         site.memory.ledgers.insert((self.peer.id, self.grant.handle), entry);
     }
@@ -79,7 +64,7 @@ impl Client {
                     return effect;
                 }
                 Effect::Post { chain, .. } => {
-                    let values = self.execute(site, &chain);
+                    let values = site.execute(self.peer, &chain);
                     op.outcome(&mut self.entry, Outcome::Done(values), Self::now(site));
                 }
                 effect => {
@@ -149,7 +134,7 @@ fn queue(horizon_s: u32) -> (Site, [Client; 3]) {
 impl Client {
     /// Its chain has come to the words.
     fn executes(&mut self, site: &mut Site, chain: &Chain) {
-        let values = self.execute(site, chain);
+        let values = site.execute(self.peer, chain);
         let now = Self::now(site);
         self.op.as_mut().unwrap().outcome(&mut self.entry, Outcome::Done(values), now);
     }

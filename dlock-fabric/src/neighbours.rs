@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Set to `off`, nothing is told to neighbours, nor heard; to `hints`, nobody hands a lock on here.
+/// Set to `off`, nothing is told to neighbours, nor heard; to `hints`, no lock is handed on.
 pub const NEIGHBOURS_VARIABLE: &str = "DLOCK_NEIGHBOURS";
 /// The longest sleep.
 pub const SLEEP_MAX: Duration = Duration::from_millis(8);

@@ -6,12 +6,12 @@
 //!   waiter   Faa, or looks ─▶ pause ─ is it handed? ◀┈┈┘─▶ held, with no look
 //!   release  Cas(w1: one more) ─ not my number yet ─▶ again ─▶ Abandon
 //! ```
-//! The word is late then: it still says that it is the turn of the holder before, whose release is
-//! on its way, may fail, and may be lost. Nevertheless nobody else has the lock:
+//! The word is late then: it still says that it is the turn of the holder before. The release of
+//! that one is on its way, may fail, and may be lost. Nevertheless no other client has the lock:
 //!
 //! * Who hands the lock on had it under the ticket before at the moment that it tells, that of its
 //!   grant, and uses it no more. That was [`HAND_ON_NS_MAX`] ago at most, by the same clock: in
-//!   that time no lane comes to the same number once more, whatever has become of its hold
+//!   that time no lane comes to the same number once more, even if the primary has ended that hold
 //!   meanwhile. So it is the same lap, and the ticket, whenever it was taken in that lap, is the
 //!   next. The waiter had the lock's place before that, so that it is the same lock, too.
 //! * The ticket is not skipped before the end of the lease that begins now: an intent claims it
@@ -31,7 +31,7 @@ use crate::lane;
 use crate::limits::{CAS_ROUNDS_MAX, HAND_ON_NS_MAX, NOTE_LATE_NS};
 use crate::message::{LockType, Mode, Request};
 use crate::planted::{self, Bug};
-use crate::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use crate::word_op::{Chain, Values, WordOp};
 use crate::words::{FairWord, TurnWord};
 
 impl LockEntry {
@@ -70,7 +70,7 @@ impl Machine {
         if self.listens(e).is_none() || is_stale || !is_claimed {
             return self.paused(e, now);
         }
-        e.turn = TurnWord::new().with_nx(e.ticket.tx);
+        e.turn = relay::turn_of(e.ticket.tx);
         e.word = relay::at_turn(FairWord::from_bits(e.word), e.turn).into_bits();
         (e.is_relayed, e.is_handed) = (true, true);
         e.time_s = until_s;
@@ -114,8 +114,7 @@ fn see(m: &mut Machine, e: &LockEntry) -> Step {
 
 fn words(m: &mut Machine, e: &LockEntry) -> [WordOp; 2] {
     m.phase = Phase::See;
-    let turn = WordOp::Read { addr: WordAddr::new(e.slot, Word::W1) };
-    [turn, WordOp::Read { addr: e.w0() }]
+    [relay::companion(e), e.w0()].map(|addr| WordOp::Read { addr })
 }
 
 /// The holder extends its lease until `later_s`: that is noted before the words are read.
@@ -130,7 +129,7 @@ pub(super) fn extend(m: &mut Machine, e: &LockEntry, mode: Mode, later_s: u32) -
 pub(super) fn refused(m: &mut Machine, e: &mut LockEntry, found: TurnWord, now: Now) -> Step {
     m.rounds += 1;
     m.target = u64::from(found.nx());
-    if found != TurnWord::new().with_nx(found.nx()) {
+    if found != relay::turn_of(found.nx()) {
         m.phase = Phase::See; // the number may be in the word
     }
     super::release(m, e, Mode::Exclusive, now)
@@ -153,7 +152,7 @@ pub(super) fn seen(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now)
     }
     m.rounds += 1;
     m.target = u64::from(w.nx());
-    let is_told = e.is_relayed && turn != TurnWord::new().with_nx(turn.nx());
+    let is_told = e.is_relayed && turn != relay::turn_of(turn.nx());
     match m.op {
         Op::Unlock if is_told && !e.is_handed => ask_release(m, e, Mode::Exclusive),
         Op::Unlock => super::release(m, e, Mode::Exclusive, now),

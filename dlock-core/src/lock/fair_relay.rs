@@ -138,7 +138,7 @@ pub(super) fn at_turn(w: FairWord, turn: TurnWord) -> FairWord {
     w.with_nx(nx).with_mx(mx)
 }
 
-fn companion(e: &LockEntry) -> WordAddr {
+pub(super) fn companion(e: &LockEntry) -> WordAddr {
     WordAddr::new(e.slot, Word::W1)
 }
 
@@ -149,7 +149,7 @@ pub(super) fn may_begin(e: &LockEntry, word: FairWord) -> bool {
     e.may_relay && !e.turn.told() && !is_far(word.mx()) && !is_far(e.ticket.tx)
 }
 
-fn turn_of(number: u16) -> TurnWord {
+pub(super) fn turn_of(number: u16) -> TurnWord {
     TurnWord::new().with_nx(number)
 }
 

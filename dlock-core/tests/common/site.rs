@@ -329,7 +329,7 @@ impl Site {
     }
 
     /// A chain of this client, executed by its fabric.
-    pub fn execute(&mut self, peer: Peer, chain: &Chain) {
+    pub fn execute(&mut self, peer: Peer, chain: &Chain) -> Values {
         let mut values = Values::new();
         for word_op in chain.ops() {
             values.push(match *word_op {
@@ -346,6 +346,7 @@ impl Site {
         if peer.fabric == FabricKind::Tcp {
             self.primary.executed(&mut self.memory, peer.id, chain, &values);
         }
+        values
     }
 
     pub fn word(&mut self, grant: &LockGrant) -> u64 {

@@ -17,7 +17,7 @@ impl State {
     }
 
     pub(crate) fn hear(&mut self, i: usize, around: &Around<'_>) {
-        self.handed = None; // of nobody else
+        self.handed = None; // no other client has this ticket
         self.event(i, around, |operation, entry, now| {
             operation.handed(entry, now.local_ns, now);
         });
