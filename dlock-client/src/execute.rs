@@ -176,7 +176,7 @@ fn pauses(
     let slept = MutexGuard::unlocked(guard, || {
         match (bed, only_ear) {
             (Some(bed), _) => return bed.pass(pause, trying),
-            (None, Some(ear)) => ear.listen(),
+            (None, Some(ear)) => ear.listen(pause.ahead),
             (None, None) if handed().is_none() => pass(pause, trying),
             (None, None) => {}
         }
@@ -190,7 +190,7 @@ fn pauses(
     match Arc::ptr_eq(&held.exec, &exec) {
         true => {
             let now = held.now_again();
-            match handed.filter(|_| !held.exec.is_cut_off()) {
+            match handed.filter(|_| held.stands(now.local_ns)) {
                 Some(since_ns) => operation.handed(&mut held.entry, since_ns, now),
                 None => operation.paused(&mut held.entry, now),
             }

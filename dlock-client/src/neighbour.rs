@@ -55,11 +55,16 @@ const NEXT_LOOK_MAX: Duration = Duration::from_micros(250);
 /// Who is back only after this had given its processor away to one that has other work to do, not
 /// to another waiter.
 const AWAY_MIN: Duration = Duration::from_millis(1);
-/// For so long who is next only listens, if its last turns were handed on to it: what is told takes
-/// no verb.
+/// The same for one whose last turns were handed on to it: what is told takes no verb, and to be
+/// woken takes longer than two turns.
+const FAR_HEARING: u16 = 3;
+/// For so long such a client only listens, for each turn up to its own.
 const HEAR_MAX: Duration = Duration::from_micros(200);
 /// Between two times that it gives the processor away meanwhile.
 const HEAR_SPINS: u32 = 8;
+/// For so long after it was seen to stand, a session is taken to stand for what is handed on. To
+/// look costs a system call, which is more than all else that such a turn costs.
+const STANDS_NS_MAX: u64 = 1_000_000;
 /// After turns that did not come in that time, so many others are slept for at once, at most.
 const UNSEEN_MAX: u8 = 63;
 
@@ -74,6 +79,8 @@ pub(crate) struct Neighbour {
     trust: u8,
     /// The same of turns that were handed on, not only announced.
     trust_handed: u8,
+    /// When the session was last seen to stand.
+    stood_ns: u64,
     looks: Looks,
 }
 
@@ -124,6 +131,7 @@ impl Neighbour {
             has_clock: clock.is_some(),
             trust: 0,
             trust_handed: 0,
+            stood_ns: 0,
             looks: Looks::default(),
         }
     }
@@ -142,6 +150,11 @@ impl Neighbour {
         count(&mut self.trust, was_told);
     }
 
+    /// Another session carries the lock's operations from here on.
+    pub(crate) fn has_new_session(&mut self) {
+        self.stood_ns = 0;
+    }
+
     /// Whether a turn that was listened for was handed on.
     fn counts_handed(&mut self, was_told: bool) {
         count(&mut self.trust_handed, was_told);
@@ -149,6 +162,11 @@ impl Neighbour {
 
     fn place(slot: Slot) -> Option<&'static Place> {
         Some(Neighbours::own()?.place(slot.0))
+    }
+
+    /// Whether its turns are handed on to it.
+    fn hears(&self) -> bool {
+        self.trust_handed >= TRUST
     }
 
     /// Whether its turns are announced.
@@ -254,10 +272,22 @@ impl ClientLock {
         Some(Ear { place: self.place_to_hand_on()?, mark: self.mark(), tx })
     }
 
+    /// Whether the session stands, or did so [`STANDS_NS_MAX`] ago at most.
+    pub(crate) fn stands(&mut self, now_ns: u64) -> bool {
+        let stood_ns = self.neighbour.stood_ns;
+        let until_ns = stood_ns.saturating_add(STANDS_NS_MAX);
+        if (stood_ns..until_ns).contains(&now_ns) {
+            return true;
+        }
+        let stands = !self.exec.is_cut_off();
+        self.neighbour.stood_ns = if stands { now_ns } else { 0 };
+        stands
+    }
+
     /// Whether a turn is rather waited for than looked for.
     pub(crate) fn only_listens(&self, pause: Pause, trying: Trying) -> bool {
-        let is_next = pause.ahead == 1 && trying.since.elapsed() < AWAKE_MAX;
-        is_next && self.neighbour.trust_handed >= TRUST
+        let is_near = (1..FAR_HEARING).contains(&pause.ahead);
+        is_near && self.neighbour.hears() && trying.since.elapsed() < AWAKE_MAX
     }
 
     /// A turn that was listened for has come: was it handed on?
@@ -293,7 +323,9 @@ impl ClientLock {
 
     /// Where this client may sleep, with so many turns of others before its own.
     pub(crate) fn bed(&self, ahead: u16) -> Option<Bed> {
-        if ahead < far(self.is_local) || !self.neighbour.is_told() {
+        let hears = !self.is_local && self.neighbour.hears();
+        let far = if hears { FAR_HEARING } else { far(self.is_local) };
+        if ahead < far || !self.neighbour.is_told() {
             return None;
         }
         let tx = self.number_to_tell()?;
@@ -323,15 +355,17 @@ impl Ear {
         (boot_ns().saturating_sub(since_ns) <= HAND_ON_NS_MAX).then_some(since_ns)
     }
 
-    /// Waits until the lock is handed on, not longer than a few looks take.
-    pub(crate) fn listen(self) {
+    /// Waits until the lock is handed on, with so many turns before that, not longer than a few
+    /// looks take for each.
+    pub(crate) fn listen(self, turns: u16) {
+        let max = HEAR_MAX * u32::from(turns);
         let start = Instant::now();
         while self.handed().is_none() {
             for _ in 0..HEAR_SPINS {
                 std::hint::spin_loop();
             }
             std::thread::yield_now();
-            if start.elapsed() >= HEAR_MAX {
+            if start.elapsed() >= max {
                 return;
             }
         }

@@ -107,6 +107,7 @@ impl ClientLock {
     pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>, pulse: Arc<Pulse>) {
         is_carried_by(&mut self.entry, &*exec);
         self.is_local = exec.reads_are_free();
+        self.neighbour.has_new_session();
         self.exec = exec;
         self.pulse = pulse;
     }

@@ -100,7 +100,7 @@ fn is_success(effect: Effect) -> bool {
 
 /// H holds the relayed lock, W has the next ticket and looks for its turn, X is behind.
 fn queue(horizon_s: u32) -> (Site, [Client; 3]) {
-    let mut site = Site::with(Some(GRACE_S), Orphans::Lease, 3);
+    let mut site = Site::with(Some(GRACE_S), Orphans::Lease, 4);
     let [mut h, mut w] = [(); 2].map(|()| Client::new(&mut site, horizon_s));
     let mut x = Client::new(&mut site, 0);
     // the lock is relayed once W has waited for H's first hold, and H takes it again
@@ -232,4 +232,26 @@ fn a_release_after_an_extension_does_not_overwrite_told() {
     };
     w.sends(&mut site, 1, request);
     assert!(x.is_granted(&site), "who sleeps is woken");
+}
+
+/// W was handed the lock, has noted it, and is removed by an operator; then H's release comes.
+/// Another client was stopped with an intent: a ticket that nobody is known to have may be its.
+#[test]
+fn the_ticket_of_one_removed_with_a_hold_ahead_of_the_word_is_skipped_at_its_turn() {
+    let (mut site, [mut h, mut w, mut x]) = queue(0);
+    let stopped = Client::new(&mut site, 0);
+    let intent = LedgerEntry::intent(Mode::Exclusive, true, 1);
+    let anchor_s = START.seconds();
+    stopped.note(&mut site, intent.with_deadline_s(anchor_s + 60, anchor_s));
+    let chain = h.hands_on(&mut site, &mut w);
+    let note = w.entry.take_late_note().expect("its hold is to be noted");
+    w.note(&mut site, note);
+    assert_eq!(site.members.remove(w.peer.id), Ok(()));
+    site.settle();
+    x.op.as_mut().unwrap().queues(&mut x.entry);
+    x.asks(&mut site, 1);
+    assert!(!x.is_granted(&site), "H has not released it");
+    h.executes(&mut site, &chain);
+    h.asks(&mut site, 1);
+    assert!(x.is_granted(&site), "nobody holds it");
 }

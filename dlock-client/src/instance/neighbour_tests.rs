@@ -304,3 +304,23 @@ fn only_a_far_waiter_whose_turns_were_announced_sleeps() {
         assert!(held.bed(2).is_none(), "it looks by itself");
     });
 }
+
+#[test]
+fn a_session_is_looked_at_once_in_a_millisecond_for_what_is_handed_on() {
+    let Some((instance, fake, _)) = lock_of(LockType::Fair, true) else { return };
+    let stands = |now_ns| held(&instance, |held| held.stands(now_ns));
+    assert!(stands(5_000_000));
+    fake.gone.store(true, SeqCst);
+    assert!(stands(5_000_000) && stands(5_999_999), "it was seen to stand");
+    assert!(!stands(4_999_999), "not later than that");
+    assert!(!stands(5_000_000), "and now it was seen to be gone");
+    fake.gone.store(false, SeqCst);
+    assert!(stands(7_000_000));
+    fake.gone.store(true, SeqCst);
+    assert!(!stands(8_000_000));
+    fake.gone.store(false, SeqCst);
+    assert!(stands(9_000_000));
+    fake.gone.store(true, SeqCst);
+    held(&instance, |held| held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0))));
+    assert!(!stands(9_000_000), "of another session nothing was seen");
+}
