@@ -62,6 +62,9 @@ bugs! {
     ShareNotedReleased =
         "share-noted-released",
         "a share that may be released is not noted as held any more";
+    LapsedTrusted =
+        "lapsed-trusted",
+        "who was away with an intent of a share is not believed when it names that share";
     SuspectTrusted =
         "suspect-trusted",
         "a share that may have been passed over is not taken for one that is held";

@@ -60,6 +60,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("revoked-once", "stale"),
     ("shares-come-round", "rounds"),
     ("relay-untold", "relay"),
+    ("lapsed-trusted", "away"),
 ];
 
 /// The scenario in which this bug is looked for.

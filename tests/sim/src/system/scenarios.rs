@@ -381,6 +381,20 @@ pub const APART: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
+    // readers that are away for longer than what they have lasts, and come back
+    Scenario {
+        name: "away",
+        types: &[Fair],
+        fabrics: &[&[Verbs]],
+        faults: &[F::Freeze, F::Freeze, F::PartitionBoth],
+        fault_every: 50,
+        overstay: 600,
+        reads: true,
+        quiet: true,
+        horizons: &[1, 1, 2],
+        endless: &[0],
+        ..CALM
+    },
     // shares that a primary took for clients which have released them by themselves since
     Scenario {
         name: "strays",
