@@ -324,3 +324,44 @@ fn a_session_is_looked_at_once_in_a_millisecond_for_what_is_handed_on() {
     held(&instance, |held| held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0))));
     assert!(!stands(9_000_000), "of another session nothing was seen");
 }
+
+/// The words never say that it is its turn, and its connection is seen to be gone.
+#[test]
+fn who_is_cut_off_is_handed_nothing() {
+    let Some((instance, fake, place)) = lock_of(LockType::Fair, true) else { return };
+    held(&instance, |held| held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0))));
+    let (index, mark) = held(&instance, |held| (held.entry.slot().0 * 4, held.mark()));
+    let relayed = FairWord::new().with_mx(5).relayed().into_bits();
+    fake.words.lock().extend([(index, relayed), (index + 1, 3)]);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while fake.word(index) == relayed {
+                std::thread::yield_now(); // it has not taken its ticket
+            }
+            fake.gone.store(true, SeqCst);
+            while !is_over.load(SeqCst) {
+                place.hand_on(mark, 5, boot_ns());
+                std::thread::yield_now();
+            }
+        });
+        let result = instance.lock(ID, X, 30);
+        is_over.store(true, SeqCst);
+        assert_ne!(result.status, Status::Success);
+    });
+}
+
+/// The name may have been that of another lock then.
+#[test]
+fn what_was_handed_on_before_a_lock_was_got_does_not_count() {
+    let Some((instance, fake, place)) = lock_of(LockType::Fair, true) else { return };
+    let (index, mark) = held(&instance, |held| (held.entry.slot().0 * 4, held.mark()));
+    let relayed = FairWord::new().with_mx(5).relayed().into_bits();
+    fake.words.lock().extend([(index, relayed), (index + 1, 3)]);
+    place.hand_on(mark, 5, boot_ns());
+    std::thread::sleep(Duration::from_micros(2)); // it is told in units of 1,024 ns
+    held(&instance, |held| held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0))));
+    let result = instance.lock(ID, X, 30);
+    assert_ne!(result.status, Status::Success);
+    assert_eq!(fake.word(index + 1), 3);
+}

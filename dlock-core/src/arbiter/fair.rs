@@ -470,6 +470,11 @@ fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
     let is_granted = matches!(status, Some(RecordStatus::Granted { .. }));
     fair.records.remove(&from.client);
     fair.live.remove(&from.client);
+    if is_named && ctx.is_proxied(from.client) {
+        // no note is on its way: what it names would count once its client is on another fabric,
+        // and the number may be another's by then
+        ctx.mem.clear_ledger(from.client, from.handle);
+    }
     if is_granted {
         fair.revoke(from.client, mode, ticket, ctx.is_proxied(from.client));
         one_more_done(ctx, mode, ticket);

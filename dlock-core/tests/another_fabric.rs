@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A client of tcp that goes over to another fabric: from then on its ledger counts by itself.
+
+mod common;
+#[path = "common/site.rs"]
+mod site;
+
+use dlock_core::control::{FabricKind, LockGrant};
+use dlock_core::exec::LockMemory;
+use dlock_core::ids::Seq;
+use dlock_core::limits::FAIR_LANE_DIVERT;
+use dlock_core::membership::Orphans;
+use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
+use dlock_core::status::Status;
+use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket};
+use site::{w0, Peer, Site, GRACE_S, START};
+
+const X: Mode = Mode::Exclusive;
+
+/// A client and its handle of the lock.
+struct Client {
+    peer: Peer,
+    grant: LockGrant,
+    seq: u64,
+}
+
+impl Client {
+    fn new(site: &mut Site, fabric: FabricKind) -> Self {
+        let peer = site.join(fabric, 0);
+        let grant = site.get(peer, "l", LockType::Fair);
+        Self { peer, grant, seq: 0 }
+    }
+
+    fn asks(&mut self, site: &mut Site, request: Request) -> Option<Reply> {
+        self.seq += 1;
+        let (now, seq, id) = (site.now, Seq(self.seq), self.peer.id);
+        site.out.clear();
+        site.primary.command(now, &mut site.memory, id, seq, request, &mut site.out);
+        site.out.iter().find(|sent| sent.client == id).map(|sent| sent.reply)
+    }
+
+    fn takes(&mut self, site: &mut Site) -> Ticket {
+        let request = Request::TakeTicket { handle: self.grant.handle, mode: X, expire_s: 30 };
+        match self.asks(site, request) {
+            Some(Reply::Granted { ticket: Some(ticket), .. } | Reply::Queued { ticket, .. }) => {
+                ticket
+            }
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    fn releases(&mut self, site: &mut Site, ticket: Ticket) {
+        let handle = self.grant.handle;
+        let request = Request::Release { handle, mode: X, ticket: Some(ticket) };
+        assert!(matches!(self.asks(site, request), Some(Reply::Done { .. })));
+    }
+
+    fn notes(&self, site: &mut Site, entry: LedgerEntry) {
+        site.memory.ledgers.insert((self.peer.id, self.grant.handle), entry);
+    }
+}
+
+fn word(site: &mut Site, client: &Client) -> FairWord {
+    FairWord::from_bits(site.word(&client.grant))
+}
+
+/// The lane has started again since the ticket was given up, and another client has its number.
+#[test]
+fn a_ticket_that_was_given_up_is_forgotten_with_its_note() {
+    for fabric in [FabricKind::Tcp, FabricKind::Verbs, FabricKind::Shm] {
+        let mut site = Site::with(Some(GRACE_S), Orphans::Lease, 4);
+        let [mut h, z, mut x] = [(); 3].map(|()| Client::new(&mut site, FabricKind::Verbs));
+        let mut p = Client::new(&mut site, FabricKind::Tcp);
+        let held = LedgerEntry::of_ticket(LedgerState::HeldExclusive, Ticket { tx: 0, ts: 0 });
+        h.notes(&mut site, held.with_deadline_s(START.seconds() + 45, START.seconds()));
+        let taken = word(&mut site, &h).exclusive_taken();
+        site.memory.set(w0(&h.grant), taken.into_bits());
+        let given_up = p.takes(&mut site);
+        p.notes(&mut site, LedgerEntry::of_ticket(LedgerState::GivenUpExclusive, given_up));
+        let handle = p.grant.handle;
+        p.asks(&mut site, Request::Abandon { handle, mode: X, ticket: given_up });
+        h.notes(&mut site, LedgerEntry::new());
+        let released = word(&mut site, &h).exclusive_done();
+        site.memory.set(w0(&h.grant), released.into_bits());
+        h.asks(&mut site, Request::Wake { handle: h.grant.handle });
+        assert_eq!(word(&mut site, &p).nx(), 2, "it is skipped");
+
+        let end = FairWord::new().with_nx(FAIR_LANE_DIVERT).with_mx(FAIR_LANE_DIVERT);
+        site.memory.set(w0(&p.grant), end.into_bits());
+        let first = x.takes(&mut site);
+        assert_eq!(first.tx, 0, "the lane starts again");
+        x.releases(&mut site, first);
+        let intent = LedgerEntry::intent(X, true, 1);
+        z.notes(&mut site, intent.with_deadline_s(START.seconds() + 45, START.seconds()));
+        let taken = word(&mut site, &z).exclusive_taken();
+        site.memory.set(w0(&z.grant), taken.into_bits());
+        assert_eq!(taken.nx(), given_up.tx, "it is held once more");
+
+        if fabric != FabricKind::Tcp {
+            let back = site.ask_back(p.peer).expect("it comes back");
+            assert_eq!(site.attach(Peer { fabric, ..back }), Status::Success);
+        }
+        let next = x.takes(&mut site);
+        let wait = Request::Wait {
+            handle: x.grant.handle,
+            mode: X,
+            expire_s: 30,
+            wait: WaitNumber(1),
+            ticket: Some(next),
+        };
+        assert_eq!(x.asks(&mut site, wait), None, "{fabric:?}: another client holds it");
+        assert_eq!(word(&mut site, &x).nx(), given_up.tx);
+    }
+}
