@@ -5,6 +5,7 @@ mod common;
 #[path = "common/site.rs"]
 mod site;
 
+use dlock_core::clock::NS;
 use dlock_core::control::{FabricKind, LockGrant};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::Seq;
@@ -12,6 +13,7 @@ use dlock_core::limits::FAIR_LANE_DIVERT;
 use dlock_core::membership::Orphans;
 use dlock_core::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::status::Status;
+use dlock_core::word_op::{Chain, WordOp};
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState, Ticket};
 use site::{w0, Peer, Site, GRACE_S, START};
 
@@ -55,9 +57,32 @@ impl Client {
         assert!(matches!(self.asks(site, request), Some(Reply::Done { .. })));
     }
 
-    fn notes(&self, site: &mut Site, entry: LedgerEntry) {
-        site.memory.ledgers.insert((self.peer.id, self.grant.handle), entry);
+    fn waits(&mut self, site: &mut Site, ticket: Ticket) -> Option<Reply> {
+        let (handle, ticket) = (self.grant.handle, Some(ticket));
+        let wait = Request::Wait { handle, mode: X, expire_s: 30, wait: WaitNumber(1), ticket };
+        self.asks(site, wait)
     }
+
+    fn notes(&self, site: &mut Site, entry: LedgerEntry) {
+        let note = WordOp::WriteLedger { handle: self.grant.handle, value: entry.into_bits() };
+        site.execute(self.peer, &Chain::one(note));
+    }
+
+    fn gives_up(&mut self, site: &mut Site, ticket: Ticket) {
+        self.notes(site, LedgerEntry::of_ticket(LedgerState::GivenUpExclusive, ticket));
+        let handle = self.grant.handle;
+        self.asks(site, Request::Abandon { handle, mode: X, ticket });
+    }
+
+    fn goes_over_to(&self, site: &mut Site, fabric: FabricKind) {
+        let back = site.ask_back(self.peer).expect("it comes back");
+        assert_eq!(site.attach(Peer { fabric, ..back }), Status::Success);
+    }
+}
+
+fn held(ticket: Ticket, s: u32) -> LedgerEntry {
+    let entry = LedgerEntry::of_ticket(LedgerState::HeldExclusive, ticket);
+    entry.with_deadline_s(START.seconds() + s, START.seconds())
 }
 
 fn word(site: &mut Site, client: &Client) -> FairWord {
@@ -71,14 +96,11 @@ fn a_ticket_that_was_given_up_is_forgotten_with_its_note() {
         let mut site = Site::with(Some(GRACE_S), Orphans::Lease, 4);
         let [mut h, z, mut x] = [(); 3].map(|()| Client::new(&mut site, FabricKind::Verbs));
         let mut p = Client::new(&mut site, FabricKind::Tcp);
-        let held = LedgerEntry::of_ticket(LedgerState::HeldExclusive, Ticket { tx: 0, ts: 0 });
-        h.notes(&mut site, held.with_deadline_s(START.seconds() + 45, START.seconds()));
+        h.notes(&mut site, held(Ticket { tx: 0, ts: 0 }, 45));
         let taken = word(&mut site, &h).exclusive_taken();
         site.memory.set(w0(&h.grant), taken.into_bits());
         let given_up = p.takes(&mut site);
-        p.notes(&mut site, LedgerEntry::of_ticket(LedgerState::GivenUpExclusive, given_up));
-        let handle = p.grant.handle;
-        p.asks(&mut site, Request::Abandon { handle, mode: X, ticket: given_up });
+        p.gives_up(&mut site, given_up);
         h.notes(&mut site, LedgerEntry::new());
         let released = word(&mut site, &h).exclusive_done();
         site.memory.set(w0(&h.grant), released.into_bits());
@@ -97,18 +119,56 @@ fn a_ticket_that_was_given_up_is_forgotten_with_its_note() {
         assert_eq!(taken.nx(), given_up.tx, "it is held once more");
 
         if fabric != FabricKind::Tcp {
-            let back = site.ask_back(p.peer).expect("it comes back");
-            assert_eq!(site.attach(Peer { fabric, ..back }), Status::Success);
+            p.goes_over_to(&mut site, fabric);
         }
         let next = x.takes(&mut site);
-        let wait = Request::Wait {
-            handle: x.grant.handle,
-            mode: X,
-            expire_s: 30,
-            wait: WaitNumber(1),
-            ticket: Some(next),
-        };
-        assert_eq!(x.asks(&mut site, wait), None, "{fabric:?}: another client holds it");
+        assert_eq!(x.waits(&mut site, next), None, "{fabric:?}: another client holds it");
         assert_eq!(word(&mut site, &x).nx(), given_up.tx);
     }
+}
+
+/// Its turn was over before it gave the ticket up.
+#[test]
+fn a_ticket_that_was_passed_over_is_forgotten_with_its_note_too() {
+    let mut site = Site::with(Some(GRACE_S), Orphans::Lease, 4);
+    let mut p = Client::new(&mut site, FabricKind::Tcp);
+    let [mut h, mut x] = [(); 2].map(|()| Client::new(&mut site, FabricKind::Verbs));
+    let first = h.takes(&mut site);
+    h.notes(&mut site, held(first, 45));
+    let passed_over = p.takes(&mut site);
+    p.notes(&mut site, LedgerEntry::of_ticket(LedgerState::TicketExclusive, passed_over));
+    let next = x.takes(&mut site);
+    assert_eq!(x.waits(&mut site, next), None);
+    h.releases(&mut site, first);
+    h.notes(&mut site, LedgerEntry::new());
+    site.until(START.plus_ns(20 * NS));
+    assert_eq!(word(&mut site, &p).nx(), next.tx, "it is passed over");
+    p.gives_up(&mut site, passed_over);
+    assert_eq!(site.memory.ledger(p.peer.id, p.grant.handle), LedgerEntry::new());
+}
+
+/// The frame comes when another client holds the lock with the same number.
+#[test]
+fn a_late_release_of_the_channel_before_ends_no_other_hold() {
+    let mut site = Site::with(Some(GRACE_S), Orphans::Lease, 4);
+    let mut p = Client::new(&mut site, FabricKind::Tcp);
+    let mut x = Client::new(&mut site, FabricKind::Verbs);
+    let ticket = p.takes(&mut site);
+    p.notes(&mut site, held(ticket, 30));
+    let held = word(&mut site, &p);
+    let addr = w0(&p.grant);
+    let (expect, swap) = (held.into_bits(), held.exclusive_done().into_bits());
+    let release = Chain::one(WordOp::Cas { addr, expect, swap });
+    let may = |site: &mut Site, p: &Client| {
+        site.primary.check_chain(site.now, &mut site.memory, p.peer.id, &release)
+    };
+    assert_eq!(may(&mut site, &p), Ok(true));
+    let next = x.takes(&mut site);
+    assert_eq!(x.waits(&mut site, next), None);
+    site.until(START.plus_ns(60 * NS));
+    assert_eq!(word(&mut site, &p).nx(), next.tx, "its lease is over");
+    assert_eq!(may(&mut site, &p), Err(Status::Invalid));
+    site.memory.set(addr, expect); // a lap later
+    p.goes_over_to(&mut site, FabricKind::Verbs);
+    assert_eq!(may(&mut site, &p), Err(Status::Invalid));
 }

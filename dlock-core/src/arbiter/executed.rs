@@ -45,6 +45,10 @@ impl Arbiter {
                 fair::may_take(state, client, seen, add)
             }
             (LockType::Fair, WordOp::Cas { expect, swap, .. }) => {
+                // a frame from before the client went over to another fabric
+                if !proxied && state.is_some_and(|s| fair::is_ended(&s.fair, client, expect)) {
+                    return Err(Status::Invalid);
+                }
                 let live = state.and_then(|s| s.fair.live.get(&client).copied());
                 fair::may_finish(expect, swap, proxied.then_some(live))
             }

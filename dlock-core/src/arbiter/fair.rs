@@ -95,6 +95,12 @@ pub(super) fn may_finish(
     is_its_own.then_some(()).ok_or(Status::Invalid)
 }
 
+/// Whether the exclusive ticket that is done with this word was ended before.
+pub(super) fn is_ended(fair: &FairState, client: ClientId, expect: u64) -> bool {
+    let w = FairWord::from_bits(expect);
+    w.open_exclusive() > 0 && fair.has_ended(client, w.nx())
+}
+
 /// What a client's ledger says, as far as it counts: of a proxied client the ticket it has.
 pub(super) fn told(
     ctx: &mut Ctx<'_>,
@@ -168,7 +174,10 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             ctx.answer(from, Reply::Done { word });
         }
         Request::TakeTicket { mode, expire_s, .. } => take_ticket(ctx, state, from, mode, expire_s),
-        Request::Abandon { mode, ticket, .. } => abandon(ctx, state, from, mode, ticket),
+        Request::Abandon { mode, ticket, .. } => {
+            abandon(ctx, state, from, mode, ticket);
+            names_no_more(ctx, &mut state.fair, from, mode, ticket);
+        }
         Request::Release { mode, ticket: Some(ticket), .. } => {
             release(ctx, state, from, mode, ticket);
         }
@@ -265,8 +274,9 @@ fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mod
         return ctx.denied(from, Status::Fail);
     };
     state.fair.records.remove(&from.client);
-    if ctx.is_proxied(from.client) {
-        state.fair.has_taken(from.client, mode, ticket);
+    match ctx.is_proxied(from.client) {
+        true => state.fair.has_taken(from.client, mode, ticket),
+        false => state.fair.is_taken_anew(from.client, mode, ticket),
     }
     let record = state.fair.upsert(from, mode, ticket);
     // a shared grant is only given to a client whose ledger names the ticket already
@@ -470,16 +480,28 @@ fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
     let is_granted = matches!(status, Some(RecordStatus::Granted { .. }));
     fair.records.remove(&from.client);
     fair.live.remove(&from.client);
-    if is_named && ctx.is_proxied(from.client) {
-        // no note is on its way: what it names would count once its client is on another fabric,
-        // and the number may be another's by then
-        ctx.mem.clear_ledger(from.client, from.handle);
-    }
     if is_granted {
         fair.revoke(from.client, mode, ticket, ctx.is_proxied(from.client));
         one_more_done(ctx, mode, ticket);
     } else {
         given_up(ctx, fair, from.client, mode, ticket);
+    }
+}
+
+/// The client has given this ticket up, whose chains the primary executes. No note of it is on its
+/// way. What its ledger names would count once the client is on another fabric: by then the number
+/// may be another's.
+fn names_no_more(
+    ctx: &mut Ctx<'_>,
+    fair: &mut FairState,
+    from: Caller,
+    mode: Mode,
+    ticket: Ticket,
+) {
+    let is_named = named(ctx.ledger(from.client, from.handle)) == Some((mode, ticket));
+    if is_named && ctx.is_proxied(from.client) {
+        ctx.mem.clear_ledger(from.client, from.handle);
+        fair.noted(from.client, LedgerEntry::new());
     }
 }
 

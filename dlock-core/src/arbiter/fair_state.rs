@@ -147,8 +147,9 @@ impl FairState {
         (mode, ticket): (Mode, Ticket),
         is_proxied: bool,
     ) {
-        if is_proxied {
-            self.has_taken(client, mode, ticket);
+        match is_proxied {
+            true => self.has_taken(client, mode, ticket),
+            false => self.is_taken_anew(client, mode, ticket),
         }
         let status = RecordStatus::Issued;
         self.records.insert(client, Record { mode, ticket, status, since: None });
@@ -156,13 +157,25 @@ impl FairState {
 
     /// A proxied client has taken a ticket; the one it had before is given up.
     pub(super) fn has_taken(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
-        if let Some(revoked) = self.revoked.get_mut(&client) {
-            revoked.retain(|r| (r.mode, r.ticket) != (mode, ticket)); // of an earlier lap
-        }
+        self.is_taken_anew(client, mode, ticket);
         if let Some((mode, ticket)) = self.live.insert(client, (mode, ticket)) {
             self.remember_ended(client, mode, ticket, true);
             self.give_up(client, mode, ticket);
         }
+    }
+
+    /// This primary has given the client this ticket: one like it that it ended was of an earlier
+    /// lap.
+    pub(super) fn is_taken_anew(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
+        if let Some(revoked) = self.revoked.get_mut(&client) {
+            revoked.retain(|r| (r.mode, r.ticket) != (mode, ticket));
+        }
+    }
+
+    /// Whether an exclusive ticket of this number was the client's, and was ended.
+    pub(in crate::arbiter) fn has_ended(&self, client: ClientId, tx: u16) -> bool {
+        let is_it = |r: &Revoked| r.mode == Mode::Exclusive && r.ticket.tx == tx;
+        self.revoked.get(&client).is_some_and(|all| all.iter().any(is_it))
     }
 
     /// The client's own ledger tells from now on. What was ended while it was proxied is not
