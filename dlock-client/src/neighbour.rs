@@ -46,6 +46,9 @@ const OVERSLEPT: u8 = 4;
 
 /// Turns before one's own of which one is that of the next in the queue.
 const FAR: u16 = 2;
+/// The same of a client whose last turns were handed on to it: to be woken takes longer than two
+/// turns.
+const FAR_HEARING: u16 = 3;
 /// For so long a client without neighbours looks for its turn over shared memory: about as long as
 /// it takes to have the primary wake it.
 const LOOK_MAX: Duration = Duration::from_micros(20);
@@ -55,10 +58,8 @@ const NEXT_LOOK_MAX: Duration = Duration::from_micros(250);
 /// Who is back only after this had given its processor away to one that has other work to do, not
 /// to another waiter.
 const AWAY_MIN: Duration = Duration::from_millis(1);
-/// The same for one whose last turns were handed on to it: what is told takes no verb, and to be
-/// woken takes longer than two turns.
-const FAR_HEARING: u16 = 3;
-/// For so long such a client only listens, for each turn up to its own.
+/// For so long, for each turn up to its own, a client that is near only listens, if its last turns
+/// were handed on to it: what is told takes no verb.
 const HEAR_MAX: Duration = Duration::from_micros(200);
 /// Between two times that it gives the processor away meanwhile.
 const HEAR_SPINS: u32 = 8;

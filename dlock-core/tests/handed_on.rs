@@ -235,7 +235,7 @@ fn a_release_after_an_extension_does_not_overwrite_told() {
 }
 
 /// W was handed the lock, has noted it, and is removed by an operator; then H's release comes.
-/// Another client was stopped with an intent: a ticket that nobody is known to have may be its.
+/// A fourth client was stopped with an intent: a ticket that no ledger names may be that client's.
 #[test]
 fn the_ticket_of_one_removed_with_a_hold_ahead_of_the_word_is_skipped_at_its_turn() {
     let (mut site, [mut h, mut w, mut x]) = queue(0);

@@ -158,14 +158,24 @@ fn over_a_network_a_relayed_lock_is_handed_on_by_its_release() {
     }
 }
 
+/// The word of a relayed lock: the next ticket is 5.
+fn relayed() -> u64 {
+    FairWord::new().with_mx(5).relayed().into_bits()
+}
+
+/// Ticket 3 of the lock has its turn. Where its words are, and its mark.
+fn is_relayed(instance: &Instance, fake: &Fake) -> (u32, u64) {
+    let (index, mark) = held(instance, |held| (held.entry.slot().0 * 4, held.mark()));
+    fake.words.lock().extend([(index, relayed()), (index + 1, 3)]);
+    (index, mark)
+}
+
 /// The words never say that it is its turn.
 #[test]
 fn who_is_handed_a_lock_has_it() {
     let Some((instance, fake, place)) = lock_of(LockType::Fair, true) else { return };
     held(&instance, |held| held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0))));
-    let (index, mark) = held(&instance, |held| (held.entry.slot().0 * 4, held.mark()));
-    let relayed = FairWord::new().with_mx(5).relayed().into_bits();
-    fake.words.lock().extend([(index, relayed), (index + 1, 3)]);
+    let (index, mark) = is_relayed(&instance, &fake);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -330,13 +340,11 @@ fn a_session_is_looked_at_once_in_a_millisecond_for_what_is_handed_on() {
 fn who_is_cut_off_is_handed_nothing() {
     let Some((instance, fake, place)) = lock_of(LockType::Fair, true) else { return };
     held(&instance, |held| held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0))));
-    let (index, mark) = held(&instance, |held| (held.entry.slot().0 * 4, held.mark()));
-    let relayed = FairWord::new().with_mx(5).relayed().into_bits();
-    fake.words.lock().extend([(index, relayed), (index + 1, 3)]);
+    let (index, mark) = is_relayed(&instance, &fake);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
-            while fake.word(index) == relayed {
+            while fake.word(index) == relayed() {
                 std::thread::yield_now(); // it has not taken its ticket
             }
             fake.gone.store(true, SeqCst);
@@ -355,9 +363,7 @@ fn who_is_cut_off_is_handed_nothing() {
 #[test]
 fn what_was_handed_on_before_a_lock_was_got_does_not_count() {
     let Some((instance, fake, place)) = lock_of(LockType::Fair, true) else { return };
-    let (index, mark) = held(&instance, |held| (held.entry.slot().0 * 4, held.mark()));
-    let relayed = FairWord::new().with_mx(5).relayed().into_bits();
-    fake.words.lock().extend([(index, relayed), (index + 1, 3)]);
+    let (index, mark) = is_relayed(&instance, &fake);
     place.hand_on(mark, 5, boot_ns());
     std::thread::sleep(Duration::from_micros(2)); // it is told in units of 1,024 ns
     held(&instance, |held| held.go_over_to(fake.clone(), Arc::new(Pulse::new(0, 0))));
