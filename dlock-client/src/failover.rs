@@ -199,6 +199,9 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
     let mut last = String::new();
     let mut ended: Option<ShutdownHandle> = None;
     while !watch.is_over() {
+        if std::mem::take(&mut watch.state.lock().is_unsettled) {
+            failover.released_unheard(boot_ns());
+        }
         let task = failover.next(boot_ns());
         if let Task::Wait { until_ns } = task {
             // One that has ended is asked once; if the client stays, something else ends it.
@@ -279,13 +282,6 @@ fn carry_out(
             failover.heard(boot_ns(), heard);
             if heard == Heard::Recovers && !client.has_told() {
                 failover.broken(boot_ns()); // the program has come back to this one by hand
-            }
-            // released after the client had come back
-            if heard == Heard::Serves && !failover.is_away() {
-                let is_unsettled = std::mem::take(&mut watch.state.lock().is_unsettled);
-                if is_unsettled && !client.confirm_all(plan.silence) {
-                    watch.change(|state| state.is_unsettled = true);
-                }
             }
         }
         Task::Ask { address, wait_ns } => {

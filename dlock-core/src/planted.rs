@@ -62,6 +62,18 @@ bugs! {
     ShareNotedReleased =
         "share-noted-released",
         "a share that may be released is not noted as held any more";
+    EndedNamed =
+        "ended-named",
+        "the ledger of a client whose words the primary changes names nothing that is over";
+    LapsedNoteKept =
+        "lapsed-note-kept",
+        "a note that was late is not written once what it says has lapsed";
+    LapsedGrantKept =
+        "lapsed-grant-kept",
+        "a ticket that lapsed is asked to be undone: it may have been granted";
+    GivenUpUnheard =
+        "given-up-unheard",
+        "what was given up on a channel that has ended since is asked to be undone";
     LapsedTrusted =
         "lapsed-trusted",
         "who was away with an intent of a share is not believed when it names that share";
@@ -109,6 +121,9 @@ bugs! {
     UnheardForgotten =
         "unheard-forgotten",
         "what was released without a primary is undone when there is one";
+    UnheardUnsettled =
+        "unheard-unsettled",
+        "what was released without a primary is undone once that answers again";
     ExtendInDoubt = "extend-in-doubt", "a release in doubt is resolved before an extend";
     FastIgnoresBit =
         "fast-ignores-bit",
@@ -177,9 +192,6 @@ bugs! {
     PassedOverForgotten =
         "passed-over-forgotten",
         "a shared ticket that was passed over cannot be claimed any more";
-    RevokedOnce =
-        "revoked-once",
-        "more than one ended ticket of a client is remembered";
     FairBarge = "fair-barge", "a fair ticket is served only when those before it are done";
     LanesCarry = "lanes-carry", "above the limit, tickets come from the arbiter";
     ArbiterLanesCarry = "arbiter-lanes-carry", "the arbiter wraps each lane by itself";

@@ -74,6 +74,18 @@ impl Client {
         self.asks(site, Request::Abandon { handle, mode: X, ticket });
     }
 
+    /// By itself, on a fabric where the primary executes nothing for it.
+    fn holds(&self, site: &mut Site, s: u32) -> Ticket {
+        let before = word(site, self);
+        site.memory.set(w0(&self.grant), before.exclusive_taken().into_bits());
+        site.memory.set_ledger(self.peer.id, self.grant.handle, held(before.next(), s));
+        before.next()
+    }
+
+    fn ledger(&self, site: &mut Site) -> LedgerEntry {
+        site.memory.ledger(self.peer.id, self.grant.handle)
+    }
+
     fn goes_over_to(&self, site: &mut Site, fabric: FabricKind) {
         let back = site.ask_back(self.peer).expect("it comes back");
         assert_eq!(site.attach(Peer { fabric, ..back }), Status::Success);
@@ -145,6 +157,83 @@ fn a_ticket_that_was_passed_over_is_forgotten_with_its_note_too() {
     assert_eq!(word(&mut site, &p).nx(), next.tx, "it is passed over");
     p.gives_up(&mut site, passed_over);
     assert_eq!(site.memory.ledger(p.peer.id, p.grant.handle), LedgerEntry::new());
+}
+
+/// Its client knows that it has released it, whatever becomes of the note that follows.
+#[test]
+fn a_ticket_that_was_released_does_not_count_against_one_of_the_next_lap() {
+    for fabric in [FabricKind::Verbs, FabricKind::Shm] {
+        let mut site = Site::with(Some(GRACE_S), Orphans::Lease, 4);
+        let mut p = Client::new(&mut site, FabricKind::Tcp);
+        let mut x = Client::new(&mut site, FabricKind::Verbs);
+        site.memory.set(w0(&p.grant), FairWord::new().with_nx(1).with_mx(1).into_bits());
+        let released = p.takes(&mut site);
+        p.notes(&mut site, held(released, 45));
+        p.releases(&mut site, released);
+        assert_eq!(p.ledger(&mut site), LedgerEntry::new());
+
+        let end = FairWord::new().with_nx(FAIR_LANE_DIVERT).with_mx(FAIR_LANE_DIVERT);
+        site.memory.set(w0(&p.grant), end.into_bits());
+        let first = x.takes(&mut site);
+        assert_eq!(first.tx, 0, "the lane starts again");
+        x.releases(&mut site, first);
+        p.goes_over_to(&mut site, fabric);
+        assert_eq!(p.holds(&mut site, 45), released);
+        let next = x.takes(&mut site);
+        assert_eq!(x.waits(&mut site, next), None, "{fabric:?}: it is held");
+        assert_eq!(word(&mut site, &x).nx(), released.tx);
+    }
+}
+
+/// What it takes by itself on a channel that the primary executes is given up like the rest.
+#[test]
+fn a_client_of_tcp_has_its_last_ticket_alone() {
+    for is_asked in [true, false] {
+        let mut site = Site::with(Some(GRACE_S), Orphans::Lease, 4);
+        let mut p = Client::new(&mut site, FabricKind::Tcp);
+        let mut x = Client::new(&mut site, FabricKind::Verbs);
+        let first = x.takes(&mut site);
+        let before = p.takes(&mut site);
+        p.notes(&mut site, LedgerEntry::of_ticket(LedgerState::TicketExclusive, before));
+        match is_asked {
+            true => _ = p.takes(&mut site),
+            false => {
+                let (addr, add) = (w0(&p.grant), FairWord::TAKE_EXCLUSIVE);
+                site.execute(p.peer, &Chain::one(WordOp::Faa { addr, add }));
+            }
+        }
+        assert_eq!(p.ledger(&mut site), LedgerEntry::new());
+        x.releases(&mut site, first);
+        assert_eq!(word(&mut site, &p).nx(), before.tx + 1, "asked: {is_asked}");
+    }
+}
+
+/// Its lease was over, and it does not know that the lock is another's.
+#[test]
+fn a_ticket_that_was_ended_is_not_believed_on_another_fabric() {
+    let mut site = Site::with(Some(GRACE_S), Orphans::Lease, 4);
+    let mut p = Client::new(&mut site, FabricKind::Tcp);
+    let mut x = Client::new(&mut site, FabricKind::Verbs);
+    let ended = p.takes(&mut site);
+    p.notes(&mut site, held(ended, 5));
+    let next = x.takes(&mut site);
+    assert_eq!(x.waits(&mut site, next), None);
+    site.until(START.plus_ns(40 * NS));
+    assert_eq!(word(&mut site, &p).nx(), next.tx);
+    assert_eq!(p.ledger(&mut site), LedgerEntry::new(), "it names no ticket that is over");
+    p.notes(&mut site, held(ended, 90));
+    assert_eq!(p.ledger(&mut site), LedgerEntry::new(), "nor does a late note");
+
+    x.releases(&mut site, next);
+    let end = FairWord::new().with_nx(FAIR_LANE_DIVERT).with_mx(FAIR_LANE_DIVERT);
+    site.memory.set(w0(&p.grant), end.into_bits());
+    let first = x.takes(&mut site);
+    assert_ne!(first.tx, 0, "it may name the ticket once more");
+    p.goes_over_to(&mut site, FabricKind::Verbs);
+    site.memory.set_ledger(p.peer.id, p.grant.handle, held(ended, 90));
+    let release = Request::Release { handle: p.grant.handle, mode: X, ticket: Some(ended) };
+    assert!(matches!(p.asks(&mut site, release), Some(Reply::Denied { .. })));
+    assert_eq!(word(&mut site, &x).nx(), first.tx, "another holds the lock");
 }
 
 /// The frame comes when another client holds the lock with the same number.

@@ -554,9 +554,9 @@ fn a_client_that_waits_no_more_keeps_nobody_waiting_when_a_lease_ends() {
     }
 }
 
-/// What it may do is decided here, so that it cannot act on the old number.
+/// It may name the ticket once it is on another fabric.
 #[test]
-fn a_lane_starts_again_although_a_ticket_of_a_client_without_a_ledger_was_ended() {
+fn a_lane_starts_again_once_a_client_of_tcp_knows_that_its_ticket_was_ended() {
     let mut w = World::new(LockType::Fair, 3);
     w.arbiter.proxy(id(1));
     let take = Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 1 };
@@ -568,9 +568,17 @@ fn a_lane_starts_again_although_a_ticket_of_a_client_without_a_ledger_was_ended(
     w.memory.ledgers.remove(&id(2));
     w.ask(2, RESOLVE);
     w.memory.word = FairWord::new().with_nx(FAIR_LANE_DIVERT).with_mx(FAIR_LANE_DIVERT).into();
-    let out = w.ask(3, take);
-    let Reply::Granted { ticket: Some(ticket), .. } = out[0].reply else { panic!("{out:?}") };
-    assert_eq!(ticket.tx, 0);
+    let takes = |w: &mut World| {
+        let out = w.ask(3, take);
+        let Reply::Granted { ticket: Some(ticket), .. } = out[0].reply else { panic!("{out:?}") };
+        assert!(is_done(&w.release(3, X, ticket), 3));
+        ticket.tx
+    };
+    assert_eq!(takes(&mut w), FAIR_LANE_MAX);
+    w.call(|arbiter, _, memory, lock, _, _| {
+        arbiter.noted(memory, lock, (id(1), HANDLE), LedgerEntry::new());
+    });
+    assert_eq!(takes(&mut w), 0);
 }
 
 /// A client between two verbs keeps the count from being known.

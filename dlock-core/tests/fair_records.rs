@@ -49,17 +49,39 @@ fn an_abandon_counts_whatever_its_client_abandoned_a_lap_ago() {
     }
 }
 
-/// Nothing names a proxied client's ticket but what is known of it.
+/// It knows of that, so that it names it no more.
 #[test]
-fn a_proxied_client_that_lapsed_does_not_keep_the_lane_in_the_ring() {
+fn what_a_client_of_tcp_ends_itself_does_not_keep_the_lane_in_the_ring() {
+    let release = |ticket| Request::Release { handle: HANDLE, mode: X, ticket: Some(ticket) };
+    let abandon = |ticket| Request::Abandon { handle: HANDLE, mode: X, ticket };
+    let ends: [&dyn Fn(Ticket) -> Request; 2] = [&release, &abandon];
+    for end in ends {
+        let mut w = World::new(LockType::Fair, 2);
+        w.arbiter.proxy(id(1));
+        let take = Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 30 };
+        let Reply::Granted { ticket: Some(ticket), .. } = w.ask(1, take)[0].reply else {
+            panic!("it is free")
+        };
+        w.ask(1, end(ticket));
+        assert_eq!(w.word().open_exclusive(), 0);
+        w.memory.word = lanes_at(FAIR_LANE_DIVERT);
+        assert_eq!(w.cycle(2).tx, 0, "{:?}", end(ticket));
+    }
+}
+
+/// It may name its ticket until it names another, on whatever fabric it comes back.
+#[test]
+fn a_client_that_lapsed_keeps_the_lane_in_the_ring() {
     let mut w = World::new(LockType::Fair, 2);
     w.arbiter.proxy(id(1));
     let out = w.ask(1, Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 30 });
     assert!(is_granted(&out, 1));
     lapses(&mut w, 1);
     w.memory.word = lanes_at(FAIR_LANE_DIVERT);
-    assert_eq!(w.cycle(2).tx, 0, "the lane starts again");
-    // as for one that was not: it may name its ticket until its ledger does not
+    assert_eq!(w.cycle(2).tx, FAIR_LANE_MAX);
+    let next = w.ask(1, Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 30 });
+    assert!(is_granted(&next, 1), "it believes in no other");
+    lapses(&mut w, 1);
     w.memory.word = lanes_at(5);
     let held = w.take(1, X, LedgerState::HeldExclusive, 600);
     w.arbiter.unproxy(id(1));

@@ -32,7 +32,7 @@ fn queued(w: &mut World, n: u32, mode: Mode) -> Ticket {
 fn notes(w: &mut World, n: u32, state: LedgerState, ticket: Ticket) {
     w.writes(n, state, ticket, 0);
     let entry = w.memory.ledgers[&id(n)];
-    w.call(|arbiter, _, _, _, _, _| arbiter.noted(Slot(0), id(n), entry));
+    w.call(|arbiter, _, memory, lock, _, _| arbiter.noted(memory, lock, (id(n), HANDLE), entry));
 }
 
 #[test]

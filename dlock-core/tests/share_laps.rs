@@ -5,7 +5,6 @@
 mod lock;
 
 use dlock_core::clock::NS;
-use dlock_core::ids::Slot;
 use dlock_core::limits::{FAIR_LANE_DIVERT, FAIR_LANE_MAX};
 use dlock_core::message::{LockType, Reply, Request};
 use dlock_core::word_op::{Word, WordAddr, WordOp};
@@ -44,7 +43,7 @@ fn take_share_by_chain(w: &mut World, n: u32, lease_s: u32) -> Ticket {
     let ticket = FairWord::from_bits(old).next();
     w.writes(n, LedgerState::HeldShared, ticket, lease_s);
     let entry = w.memory.ledgers[&id(n)];
-    w.call(|arbiter, _, _, _, _, _| arbiter.noted(Slot(0), id(n), entry));
+    w.call(|arbiter, _, memory, lock, _, _| arbiter.noted(memory, lock, (id(n), HANDLE), entry));
     ticket
 }
 

@@ -90,7 +90,11 @@ impl Arbiter {
                 };
                 let (word, anchor_s) = (FairWord::from_bits(old), self.anchor_s);
                 let ticket = word.next();
-                self.state(lock.slot).fair.issued(client, (mode, ticket), proxied);
+                let fair = &mut self.state(lock.slot).fair;
+                if proxied {
+                    fair::gives_up_live(mem, fair, client, handle);
+                }
+                fair.issued(client, (mode, ticket), proxied);
                 // a relayed word does not tell whether it is served: the client asks
                 let is_served = word.serves_next(mode) && !word.is_relayed();
                 intent.map(|intent| {
@@ -99,27 +103,44 @@ impl Arbiter {
                 })
             }
             (LockType::Fair, WordOp::Cas { expect, .. }) if old == expect => {
-                if proxied {
-                    self.state(lock.slot).fair.finished(client);
-                }
                 let is_done =
                     fair::is_done(FairWord::from_bits(expect), mem.ledger(client, handle));
+                if proxied {
+                    fair::has_no_more(mem, &mut self.state(lock.slot).fair, client, handle);
+                }
                 is_done.then(LedgerEntry::new)
             }
             _ => None,
         };
         if let Some(note) = note.filter(|_| !planted::is(Bug::PrimaryNotesNothing)) {
             mem.set_ledger(client, handle, note);
-            self.noted(lock.slot, client, note);
+            self.noted(mem, lock, (client, handle), note);
         }
         self.drop_if_empty(lock.slot);
     }
 
-    /// A note of a client whose notes this primary executes has taken effect.
-    pub fn noted(&mut self, slot: Slot, client: ClientId, entry: LedgerEntry) {
-        if let Some(state) = self.locks.get_mut(&slot) {
+    /// A note of a client whose notes this primary executes has taken effect. Of a ticket that the
+    /// client has not got it does not.
+    pub fn noted(
+        &mut self,
+        mem: &mut dyn LockMemory,
+        lock: LockRef<'_>,
+        (client, handle): (ClientId, Handle),
+        entry: LedgerEntry,
+    ) {
+        let is_proxied = self.proxied.contains(client);
+        let mut state = self.locks.get_mut(&lock.slot);
+        if let Some(state) = &mut state {
             self.proxied.tell(state);
-            fair::noted(&mut state.fair, client, entry);
+        }
+        if is_proxied && lock.lock_type == LockType::Fair {
+            let noted = fair::as_noted(state.as_deref().map(|s| &s.fair), client, entry);
+            if noted != entry {
+                mem.set_ledger(client, handle, noted);
+            }
+        }
+        if let Some(state) = state {
+            fair::noted(&mut state.fair, client, entry, is_proxied);
         }
     }
 }

@@ -18,8 +18,9 @@
 //! refused. That no number is two clients' at a time is the lap rule's doing ([`lap`]).
 //!
 //! A *proxied* client, whose verbs this primary executes, has one live ticket at a time, known
-//! here from when it was taken until it is done or given up: nothing its ledger or its requests
-//! say of any other ticket counts.
+//! here from when it was taken until it is done or given up: nothing its requests say of any other
+//! ticket counts, and its ledger names no other ([`has_no_more`], [`noted`]). So nothing that is
+//! over counts when the client goes over to another fabric, where its ledger tells by itself.
 
 #[path = "fair_lap.rs"]
 mod lap;
@@ -48,8 +49,8 @@ pub(super) use queue::advance;
 pub use queue::WORK_MAX;
 pub(super) use state::FairState;
 use state::{Crowd, Record, RecordStatus};
-use undo::undo;
-pub(super) use undo::{forget, lapse};
+pub(super) use undo::{forget, gives_up_live, has_no_more, lapse};
+use undo::{revoke, undo};
 
 /// Clients that were between intent and publication, and what their ledgers said.
 type Intents = std::collections::BTreeMap<ClientId, LedgerEntry>;
@@ -174,10 +175,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             ctx.answer(from, Reply::Done { word });
         }
         Request::TakeTicket { mode, expire_s, .. } => take_ticket(ctx, state, from, mode, expire_s),
-        Request::Abandon { mode, ticket, .. } => {
-            abandon(ctx, state, from, mode, ticket);
-            names_no_more(ctx, &mut state.fair, from, mode, ticket);
-        }
+        Request::Abandon { mode, ticket, .. } => abandon(ctx, state, from, mode, ticket),
         Request::Release { mode, ticket: Some(ticket), .. } => {
             release(ctx, state, from, mode, ticket);
         }
@@ -274,10 +272,11 @@ fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mod
         return ctx.denied(from, Status::Fail);
     };
     state.fair.records.remove(&from.client);
-    match ctx.is_proxied(from.client) {
-        true => state.fair.has_taken(from.client, mode, ticket),
-        false => state.fair.is_taken_anew(from.client, mode, ticket),
+    let is_proxied = ctx.is_proxied(from.client);
+    if is_proxied {
+        gives_up_live(ctx.mem, &mut state.fair, from.client, from.handle);
     }
+    state.fair.has_taken(from.client, (mode, ticket), is_proxied);
     let record = state.fair.upsert(from, mode, ticket);
     // a shared grant is only given to a client whose ledger names the ticket already
     if mode == Mode::Exclusive && old.serves_next(mode) {
@@ -345,15 +344,15 @@ fn gives_up_by_ledger(
     if fair.record(client, mode, ticket).is_some() {
         fair.records.remove(&client);
     }
-    given_up(ctx, fair, client, mode, ticket);
+    given_up(fair, client, mode, ticket);
 }
 
 /// A ticket of this client, which was not ended, is given up. A share counts once: it is revoked
 /// at once, so that nothing that still names it takes it off again.
-fn given_up(ctx: &mut Ctx<'_>, fair: &mut FairState, client: ClientId, mode: Mode, ticket: Ticket) {
+fn given_up(fair: &mut FairState, client: ClientId, mode: Mode, ticket: Ticket) {
     let is_suspect = fair.is_suspect(client, mode);
     if mode == Mode::Shared {
-        fair.revoke(client, mode, ticket, ctx.is_proxied(client));
+        fair.revoke(client, mode, ticket);
     }
     if !is_suspect {
         fair.give_up(client, mode, ticket);
@@ -403,7 +402,10 @@ fn release(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
     let mine = mine || planted::is(Bug::FairReleaseUnchecked);
     match mine.then(|| one_more_done(ctx, mode, ticket)).flatten() {
         Some(_) => {
-            state.fair.revoke(from.client, mode, ticket, ctx.is_proxied(from.client));
+            match ctx.is_proxied(from.client) {
+                true => _ = has_no_more(ctx.mem, &mut state.fair, from.client, from.handle),
+                false => state.fair.revoke(from.client, mode, ticket),
+            }
             advance(ctx, state);
             let word = ctx.read();
             ctx.answer(from, Reply::Done { word });
@@ -479,29 +481,14 @@ fn abandon(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, t
     let status = fair.record(from.client, mode, ticket).map(|r| r.status);
     let is_granted = matches!(status, Some(RecordStatus::Granted { .. }));
     fair.records.remove(&from.client);
-    fair.live.remove(&from.client);
-    if is_granted {
-        fair.revoke(from.client, mode, ticket, ctx.is_proxied(from.client));
-        one_more_done(ctx, mode, ticket);
-    } else {
-        given_up(ctx, fair, from.client, mode, ticket);
+    match (is_granted, ctx.is_proxied(from.client)) {
+        (true, true) => _ = has_no_more(ctx.mem, fair, from.client, from.handle),
+        (true, false) => fair.revoke(from.client, mode, ticket),
+        (false, true) => gives_up_live(ctx.mem, fair, from.client, from.handle),
+        (false, false) => given_up(fair, from.client, mode, ticket),
     }
-}
-
-/// The client has given this ticket up, whose chains the primary executes. No note of it is on its
-/// way. What its ledger names would count once the client is on another fabric: by then the number
-/// may be another's.
-fn names_no_more(
-    ctx: &mut Ctx<'_>,
-    fair: &mut FairState,
-    from: Caller,
-    mode: Mode,
-    ticket: Ticket,
-) {
-    let is_named = named(ctx.ledger(from.client, from.handle)) == Some((mode, ticket));
-    if is_named && ctx.is_proxied(from.client) {
-        ctx.mem.clear_ledger(from.client, from.handle);
-        fair.noted(from.client, LedgerEntry::new());
+    if is_granted {
+        one_more_done(ctx, mode, ticket);
     }
 }
 
@@ -511,9 +498,25 @@ pub(super) fn waits_dropped(ctx: &mut Ctx<'_>, state: &mut LockState, client: Cl
     advance(ctx, state);
 }
 
+/// What the ledger of a proxied client says after a note. It may name a ticket that was ended while
+/// the note was on its way, or before: that is not written.
+pub(super) fn as_noted(
+    fair: Option<&FairState>,
+    client: ClientId,
+    note: LedgerEntry,
+) -> LedgerEntry {
+    let live = fair.and_then(|fair| fair.live.get(&client).copied());
+    match named(note) {
+        Some(named) if live != Some(named) => LedgerEntry::new(),
+        _ => note,
+    }
+}
+
 /// A note of a tcp client arrived: its ledger says now what the record had to say before.
-pub(super) fn noted(state: &mut FairState, client: ClientId, entry: LedgerEntry) {
-    state.noted(client, entry);
+pub(super) fn noted(state: &mut FairState, client: ClientId, entry: LedgerEntry, is_proxied: bool) {
+    if is_proxied {
+        state.noted(client, entry);
+    }
     let is_issued = |r: &Record| r.status == RecordStatus::Issued;
     if state.records.get(&client).is_some_and(is_issued) {
         state.records.remove(&client);

@@ -137,7 +137,7 @@ fn names(ctx: &mut Ctx<'_>, fair: &mut FairState, caller: ClientId) -> Names {
     }
     ctx.worked(fair.records.len());
     names.tickets.extend(fair.records.values().map(|r| (r.mode, r.ticket)));
-    let ended = fair.revoked.values().flatten().filter(|r| !r.is_proxied);
+    let ended = fair.revoked.values().flatten();
     names.tickets.extend(ended.map(|r| (r.mode, r.ticket)));
     let shares = fair.live.values().filter(|(mode, _)| *mode == Mode::Shared);
     names.shares.extend(shares.map(|(_, ticket)| *ticket));

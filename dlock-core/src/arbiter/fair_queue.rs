@@ -16,7 +16,7 @@
 use super::super::{Ctx, LockState, Waiter};
 use super::suspects::pass_over;
 use super::{
-    gives_up_by_ledger, is_given_up, relay, told, Crowd, FairState, Intents, RecordStatus,
+    gives_up_by_ledger, is_given_up, relay, revoke, told, Crowd, FairState, Intents, RecordStatus,
 };
 use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
@@ -329,8 +329,7 @@ fn end(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, over: &[Claim])
     };
     if ctx.cas(word.into_bits(), new.into_bits()) {
         for claim in over {
-            let is_proxied = ctx.is_proxied(claim.client);
-            state.fair.revoke(claim.client, claim.mode, claim.ticket, is_proxied);
+            revoke(ctx, &mut state.fair, claim.client, claim.mode, claim.ticket);
         }
     }
     true
@@ -502,8 +501,7 @@ fn blocked_head(
         }
     }
     for claim in &unsure {
-        let is_proxied = ctx.is_proxied(claim.client);
-        state.fair.revoke(claim.client, claim.mode, claim.ticket, is_proxied);
+        revoke(ctx, &mut state.fair, claim.client, claim.mode, claim.ticket);
     }
     if !over.is_empty() {
         over.truncate(need.into());

@@ -8,7 +8,7 @@
 //! | given up | tickets that are skipped at their turn | then |
 //! | turn | a share that had its turn when the lanes were near their end | it is done |
 //! | gap | numbers that were left out | the queue comes there |
-//! | revoked | tickets that the arbiter ended | the client's ledger drops them |
+//! | revoked | tickets that the arbiter ended | the client's ledger, or its next note, drops them |
 //! | settled | the ticket of a client's last `Abandon` | its ledger drops it |
 //! | suspect | a client that may have a share that was passed over | its ledger drops it |
 
@@ -20,7 +20,6 @@ use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::lane;
 use crate::message::Mode;
-use crate::planted::{self, Bug};
 use crate::words::{FairWord, LedgerEntry, Ticket};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,9 +49,6 @@ pub(super) struct Revoked {
     pub(super) ticket: Ticket,
     /// The client's ledger was seen to name it: once it does no more, it can be forgotten.
     pub(super) seen: bool,
-    /// Its client is proxied: nothing of its ledger counts but its live ticket. It is remembered
-    /// until the client's next note, for the case that its ledger will count by itself.
-    pub(super) is_proxied: bool,
 }
 
 /// Tickets that one client has given up and that have not been skipped yet. One that takes
@@ -140,6 +136,13 @@ impl FairState {
         }
     }
 
+    /// The deadline of an exclusive ticket that was granted to the client and is open.
+    pub(in crate::arbiter) fn turn_until(&self, client: ClientId, word: FairWord) -> Option<u32> {
+        let record = self.records.get(&client)?;
+        let is_turn = record.mode == Mode::Exclusive && word.is_open(record.ticket.tx);
+        self.granted_until(client, None).filter(|_| is_turn)
+    }
+
     /// A chain of a tcp client took a ticket.
     pub(in crate::arbiter) fn issued(
         &mut self,
@@ -147,27 +150,24 @@ impl FairState {
         (mode, ticket): (Mode, Ticket),
         is_proxied: bool,
     ) {
-        match is_proxied {
-            true => self.has_taken(client, mode, ticket),
-            false => self.is_taken_anew(client, mode, ticket),
-        }
+        self.has_taken(client, (mode, ticket), is_proxied);
         let status = RecordStatus::Issued;
         self.records.insert(client, Record { mode, ticket, status, since: None });
     }
 
-    /// A proxied client has taken a ticket; the one it had before is given up.
-    pub(super) fn has_taken(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
-        self.is_taken_anew(client, mode, ticket);
-        if let Some((mode, ticket)) = self.live.insert(client, (mode, ticket)) {
-            self.remember_ended(client, mode, ticket, true);
-            self.give_up(client, mode, ticket);
-        }
-    }
-
-    /// This primary has given the client this ticket: one like it that it ended was of an earlier
-    /// lap.
-    pub(super) fn is_taken_anew(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
-        if let Some(revoked) = self.revoked.get_mut(&client) {
+    /// This primary has given the client this ticket: one like it that was ended was of an earlier
+    /// lap. A proxied client, which asks for one ticket after the other on one channel, believes in
+    /// none that it had before.
+    pub(super) fn has_taken(
+        &mut self,
+        client: ClientId,
+        (mode, ticket): (Mode, Ticket),
+        is_proxied: bool,
+    ) {
+        if is_proxied {
+            self.revoked.remove(&client);
+            self.live.insert(client, (mode, ticket));
+        } else if let Some(revoked) = self.revoked.get_mut(&client) {
             revoked.retain(|r| (r.mode, r.ticket) != (mode, ticket));
         }
     }
@@ -178,30 +178,27 @@ impl FairState {
         self.revoked.get(&client).is_some_and(|all| all.iter().any(is_it))
     }
 
-    /// The client's own ledger tells from now on. What was ended while it was proxied is not
-    /// believed there.
+    /// The client's own ledger tells from now on. It names no ticket that was ended, but the client
+    /// may name one once more: what it was not told of is remembered.
     pub(in crate::arbiter) fn unproxy(&mut self, client: ClientId) {
         self.live.remove(&client);
-        for revoked in self.revoked.get_mut(&client).into_iter().flatten() {
-            revoked.is_proxied = false;
-        }
     }
 
-    /// A note of a proxied client: ended tickets that it does not name any more are forgotten.
+    /// A note of a proxied client: an ended ticket that it does not name is forgotten.
     pub(super) fn noted(&mut self, client: ClientId, entry: LedgerEntry) {
-        let ledger = named(entry);
+        let believed = named(entry).filter(|_| !is_given_up(entry));
         if let Some(revoked) = self.revoked.get_mut(&client) {
-            revoked.retain(|r| !r.is_proxied || ledger == Some((r.mode, r.ticket)));
+            revoked.retain(|r| believed == Some((r.mode, r.ticket)));
             if revoked.is_empty() {
                 self.revoked.remove(&client);
             }
         }
     }
 
-    /// A proxied client's chain has ended its ticket.
-    pub(in crate::arbiter) fn finished(&mut self, client: ClientId) {
-        self.live.remove(&client);
+    /// What a proxied client has it has no more. Nothing of that is remembered.
+    pub(super) fn has_no_more(&mut self, client: ClientId) -> Option<(Mode, Ticket)> {
         self.records.remove(&client);
+        self.live.remove(&client)
     }
 
     /// This ticket is skipped at its turn.
@@ -305,33 +302,17 @@ impl FairState {
         }
     }
 
-    pub(super) fn revoke(
-        &mut self,
-        client: ClientId,
-        mode: Mode,
-        ticket: Ticket,
-        is_proxied: bool,
-    ) {
+    /// This ticket, which was ended, is remembered.
+    pub(super) fn revoke(&mut self, client: ClientId, mode: Mode, ticket: Ticket) {
         if self.record(client, mode, ticket).is_some() {
             self.records.remove(&client);
         }
-        if is_proxied && self.live.get(&client) == Some(&(mode, ticket)) {
-            self.live.remove(&client);
-        }
-        self.remember_ended(client, mode, ticket, is_proxied);
-    }
-
-    fn remember_ended(&mut self, client: ClientId, mode: Mode, ticket: Ticket, is_proxied: bool) {
-        if is_proxied && planted::is(Bug::EndedProxiedForgotten) {
-            return;
-        }
         let revoked = self.revoked.entry(client).or_default();
         revoked.retain(|r| (r.mode, r.ticket) != (mode, ticket));
-        let max = if planted::is(Bug::RevokedOnce) { 1 } else { REVOKED_MAX };
-        if revoked.len() >= max {
+        if revoked.len() >= REVOKED_MAX {
             revoked.remove(0);
         }
-        revoked.push(Revoked { mode, ticket, seen: false, is_proxied });
+        revoked.push(Revoked { mode, ticket, seen: false });
     }
 
     /// Whether there are tickets that are skipped at their turn.
@@ -356,7 +337,7 @@ impl FairState {
             revoked.retain_mut(|r| {
                 let is_named = ledger == Some((r.mode, r.ticket));
                 r.seen |= is_named;
-                r.is_proxied || is_named || !r.seen && may_be_older
+                is_named || !r.seen && may_be_older
             });
             if revoked.is_empty() {
                 self.revoked.remove(&client);
@@ -473,8 +454,9 @@ mod tests {
         let held = LedgerEntry::of_ticket(LedgerState::HeldShared, ticket);
         let ended = || {
             let mut fair = FairState::default();
-            fair.has_taken(client, Mode::Shared, ticket);
-            fair.revoke(client, Mode::Shared, ticket, true);
+            fair.has_taken(client, (Mode::Shared, ticket), true);
+            assert_eq!(fair.has_no_more(client), Some((Mode::Shared, ticket)));
+            fair.revoke(client, Mode::Shared, ticket);
             fair
         };
         let mut fair = ended();
@@ -486,37 +468,14 @@ mod tests {
         let mut fair = ended();
         fair.noted(client, held);
         assert!(fair.is_revoked(client, Mode::Shared, ticket), "named still");
+        fair.noted(client, held.with_state(LedgerState::GivenUpShared));
+        assert!(fair.is_empty(), "it knows");
+        let mut fair = ended();
         fair.noted(client, LedgerEntry::new());
         assert!(fair.is_empty());
-    }
-
-    /// It took another ticket, which was ended, too; its ledger names the first one.
-    #[test]
-    fn two_ended_tickets_of_a_proxied_client_are_remembered() {
-        let client = ClientId::new(7).unwrap();
-        let [first, second] = [0, 1].map(|ts| Ticket { tx: 0, ts });
-        let mut fair = FairState::default();
-        fair.has_taken(client, Mode::Shared, first);
-        fair.has_taken(client, Mode::Shared, second);
-        fair.revoke(client, Mode::Shared, second, true);
-        fair.unproxy(client); // the notes were lost with its channel
-        let entry = LedgerEntry::of_ticket(LedgerState::TicketShared, first);
-        fair.told(client, entry);
-        assert!(fair.is_revoked(client, Mode::Shared, first));
-    }
-
-    /// The chain that took another ticket wrote nothing to its ledger.
-    #[test]
-    fn what_was_ended_of_a_proxied_client_is_remembered_for_as_long_as_its_ledger_names_it() {
-        let client = ClientId::new(7).unwrap();
-        let [first, second] = [0, 1].map(|ts| Ticket { tx: 0, ts });
-        let mut fair = FairState::default();
-        fair.has_taken(client, Mode::Shared, first);
-        fair.revoke(client, Mode::Shared, first, true);
-        fair.issued(client, (Mode::Shared, second), true);
-        fair.unproxy(client);
-        fair.told(client, LedgerEntry::of_ticket(LedgerState::HeldShared, first));
-        assert!(fair.is_revoked(client, Mode::Shared, first));
+        let mut fair = ended();
+        fair.issued(client, (Mode::Shared, Ticket { tx: 0, ts: 2 }), true);
+        assert!(!fair.is_revoked(client, Mode::Shared, ticket), "it asks for one at a time");
     }
 
     /// As by a lapse, which ends what a client has and what is recorded of it.
@@ -526,7 +485,7 @@ mod tests {
         let [first, second] = [0, 1].map(|ts| Ticket { tx: 0, ts });
         let mut fair = FairState::default();
         for ticket in [first, second, second] {
-            fair.revoke(client, Mode::Shared, ticket, false);
+            fair.revoke(client, Mode::Shared, ticket);
         }
         assert!([first, second].iter().all(|&t| fair.is_revoked(client, Mode::Shared, t)));
     }
@@ -544,27 +503,15 @@ mod tests {
 
     /// It has noted nothing since.
     #[test]
-    fn a_ticket_of_a_proxied_client_is_not_taken_for_one_of_an_earlier_lap_that_was_ended() {
+    fn a_ticket_is_not_taken_for_one_of_an_earlier_lap_that_was_ended() {
         let client = ClientId::new(7).unwrap();
         let ticket = Ticket { tx: 0, ts: 1 };
-        let mut fair = FairState::default();
-        fair.has_taken(client, Mode::Shared, ticket);
-        fair.revoke(client, Mode::Shared, ticket, true);
-        fair.has_taken(client, Mode::Shared, ticket);
-        assert!(!fair.is_revoked(client, Mode::Shared, ticket));
-    }
-
-    #[test]
-    fn the_end_of_a_ticket_leaves_a_proxied_client_the_one_that_it_took_since() {
-        let client = ClientId::new(7).unwrap();
-        let [first, second] = [0, 1].map(|ts| Ticket { tx: 0, ts });
-        let mut fair = FairState::default();
-        fair.has_taken(client, Mode::Shared, first);
-        fair.has_taken(client, Mode::Shared, second);
-        fair.revoke(client, Mode::Shared, first, true);
-        assert_eq!(fair.live.get(&client), Some(&(Mode::Shared, second)));
-        fair.revoke(client, Mode::Shared, second, true);
-        assert_eq!(fair.live.get(&client), None);
+        for is_proxied in [false, true] {
+            let mut fair = FairState::default();
+            fair.revoke(client, Mode::Shared, ticket);
+            fair.has_taken(client, (Mode::Shared, ticket), is_proxied);
+            assert!(!fair.is_revoked(client, Mode::Shared, ticket));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use super::super::{drop_waits, Ctx, LockState};
 use super::{advance, given_up, gives_up_by_ledger, is_given_up, named, one_more_done};
 use super::{FairState, RecordStatus};
+use crate::exec::LockMemory;
 use crate::ids::{ClientId, Handle};
 use crate::message::Mode;
 use crate::planted::{self, Bug};
@@ -16,11 +17,8 @@ pub(super) fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, h
     drop_waits(state, client);
     let fair = &mut state.fair;
     if ctx.is_proxied(client) {
-        fair.forget(client);
-        if let Some((mode, ticket)) = fair.live.remove(&client) {
-            fair.give_up(client, mode, ticket); // `advance` ends it at its turn, or now
-        }
-        return;
+        gives_up_live(ctx.mem, fair, client, handle);
+        return fair.forget(client);
     }
     let word = FairWord::from_bits(ctx.read());
     let entry = ctx.ledger(client, handle);
@@ -43,7 +41,7 @@ pub(super) fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, h
             LedgerState::HeldExclusive if is_anothers(ctx, fair, client, ticket) => {}
             // it was handed on, and the release before it has not come
             LedgerState::HeldExclusive if word.nx() != ticket.tx => {
-                given_up(ctx, fair, client, mode, ticket);
+                given_up(fair, client, mode, ticket);
             }
             LedgerState::HeldExclusive | LedgerState::HeldShared => {
                 one_more_done(ctx, mode, ticket);
@@ -52,7 +50,7 @@ pub(super) fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, h
                 one_more_done(ctx, mode, ticket);
             }
             _ if is_given_up(entry) => gives_up_by_ledger(ctx, fair, client, entry),
-            _ => given_up(ctx, fair, client, mode, ticket),
+            _ => given_up(fair, client, mode, ticket),
         }
     }
     fair.forget(client);
@@ -68,6 +66,52 @@ pub(super) fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, h
         RecordStatus::Granted { .. } => {} // a share the ledger has dropped is released
         _ => fair.give_up(client, r.mode, r.ticket),
     }
+}
+
+/// What a proxied client has it has no more, and its ledger does not name it: there it would count
+/// once the client is on another fabric, and by then the number may be another's.
+pub(in crate::arbiter) fn has_no_more(
+    mem: &mut dyn LockMemory,
+    fair: &mut FairState,
+    client: ClientId,
+    handle: Handle,
+) -> Option<(Mode, Ticket)> {
+    let had = fair.has_no_more(client)?;
+    if named(mem.ledger(client, handle)) == Some(had) && !planted::is(Bug::EndedNamed) {
+        mem.clear_ledger(client, handle);
+    }
+    Some(had)
+}
+
+/// What a proxied client has is skipped at its turn.
+pub(in crate::arbiter) fn gives_up_live(
+    mem: &mut dyn LockMemory,
+    fair: &mut FairState,
+    client: ClientId,
+    handle: Handle,
+) {
+    if let Some((mode, ticket)) = has_no_more(mem, fair, client, handle) {
+        fair.give_up(client, mode, ticket);
+    }
+}
+
+/// The arbiter ends this ticket, and its client does not know: it may name the ticket once more.
+pub(super) fn revoke(
+    ctx: &mut Ctx<'_>,
+    fair: &mut FairState,
+    client: ClientId,
+    mode: Mode,
+    ticket: Ticket,
+) {
+    if ctx.is_proxied(client) && fair.live.get(&client) == Some(&(mode, ticket)) {
+        if let Some(handle) = ctx.lock.handle_of(client) {
+            has_no_more(ctx.mem, fair, client, handle);
+        }
+        if planted::is(Bug::EndedProxiedForgotten) {
+            return;
+        }
+    }
+    fair.revoke(client, mode, ticket);
 }
 
 /// Whether another client's ledger names this exclusive ticket, too: then none of the two claims
@@ -127,7 +171,7 @@ pub(in crate::arbiter) fn lapse(
     }
     state.fair.revoked.extend(ended.map(|ended| (client, ended)));
     for (mode, ticket) in had.into_iter().chain(record) {
-        state.fair.revoke(client, mode, ticket, is_proxied);
+        state.fair.revoke(client, mode, ticket);
     }
     advance(ctx, state);
 }

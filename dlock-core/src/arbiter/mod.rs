@@ -62,6 +62,12 @@ pub struct LockRef<'a> {
     pub refs: &'a [(ClientId, Handle)],
 }
 
+impl LockRef<'_> {
+    fn handle_of(&self, client: ClientId) -> Option<Handle> {
+        self.refs.iter().find(|of| of.0 == client).map(|of| of.1)
+    }
+}
+
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
@@ -443,6 +449,18 @@ impl Arbiter {
     /// Whether this client is queued for this lock.
     pub fn is_queued(&self, slot: Slot, client: ClientId) -> bool {
         self.waits.get(&client).is_some_and(|slots| slots.contains(&slot))
+    }
+
+    /// The deadline of the turn of a fair lock that was granted to this client and keeps others
+    /// waiting, in seconds since 1970. A client that has released it by itself has none.
+    pub fn turn_until(
+        &self,
+        mem: &mut dyn LockMemory,
+        slot: Slot,
+        client: ClientId,
+    ) -> Option<u32> {
+        let state = self.locks.get(&slot)?;
+        state.fair.turn_until(client, fair_word(mem, slot))
     }
 
     /// How many are queued for this lock.

@@ -98,15 +98,25 @@ impl LockEntry {
     }
 
     /// The primary has ended what this client had without a lease: holds of read-write locks,
-    /// holds for ever, tickets. Whether this one was among them; it is lost then.
+    /// holds for ever, tickets. Whether this one was among them; it is lost then. What was to be
+    /// noted is not: of what was ended it would end another's, and what is left is noted anew, or
+    /// undone.
     pub fn lapse(&mut self) -> bool {
         use EntryState as S;
+        if !planted::is(Bug::LapsedNoteKept) {
+            self.notes.forget();
+        }
         let has_nothing = matches!(self.state, S::Initialized | S::Unlocked);
         let may_be_endless = self.may_be_endless || self.deadline_s() == u32::MAX;
         if has_nothing || self.state.is_held() && !may_be_endless {
             return false;
         }
+        let is_held = self.state.is_held();
         self.lose();
+        if !is_held && !planted::is(Bug::LapsedGrantKept) {
+            // it may have been granted, with a lease that outlasts the session
+            self.doubt = Doubt::Acquire;
+        }
         true
     }
 }

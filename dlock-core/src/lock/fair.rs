@@ -127,8 +127,8 @@ fn ask_again(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32) -> S
 
 fn give_ticket_up(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
     let request = Request::Abandon { handle: e.handle, mode, ticket: e.ticket };
-    name_given_up(e, mode);
     e.end(EntryState::Initialized);
+    name_given_up(e, mode);
     m.tell(request, OpResult::of(Status::Success))
 }
 
@@ -141,6 +141,7 @@ fn name_given_up(e: &mut LockEntry, mode: Mode) {
     };
     e.notes.write(LedgerEntry::of_ticket(state, e.ticket));
     e.diverted = true;
+    e.doubt = super::Doubt::GivenUp;
 }
 
 fn extend(m: &mut Machine, e: &mut LockEntry, mode: Mode, expire_s: u32, now: Now) -> Step {
@@ -562,7 +563,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
             e.see_lanes(word);
             e.word = word;
             if e.state != EntryState::ExclusiveTicketed && e.state != EntryState::SharedTicketed {
-                e.ticket = ticket; // the arbiter took it for me
+                (e.ticket, e.doubt) = (ticket, super::Doubt::None); // the arbiter took it for me
                 e.time_s = now.time.seconds();
                 let state = match mode {
                     Mode::Exclusive => LedgerState::TicketExclusive,

@@ -132,6 +132,9 @@ enum Doubt {
     None,
     /// Something may be held, or queued, that the caller was not told of.
     Acquire,
+    /// A ticket was given up. On this channel the primary hears of that before anything else; with
+    /// a new one it may not have heard, and may grant the lock to that ticket, or has done so.
+    GivenUp,
     /// What the caller was not told to be released may be released.
     Release,
     /// A successor was told of the hold or the ticket; what it makes of it is to be asked for.
@@ -291,6 +294,12 @@ impl LockEntry {
         self.clock = NO_CLOCK; // the new channel has an estimate of its own
         let fair = self.lock_type == LockType::Fair;
         self.notes.is_replaced();
+        if self.doubt == Doubt::GivenUp {
+            self.doubt = match planted::is(Bug::GivenUpUnheard) {
+                true => Doubt::None,
+                false => Doubt::Acquire,
+            };
+        }
         let state = match self.state {
             _ if self.doubt != Doubt::None => return, // it is asked to be undone
             S::Initialized | S::Unlocked => return self.clear_ledger_entry(),
@@ -358,7 +367,7 @@ impl LockEntry {
     }
     /// An earlier operation's answer was lost, and what it did was not undone yet.
     pub fn in_doubt(&self) -> bool {
-        !matches!(self.doubt, Doubt::None | Doubt::Left)
+        !matches!(self.doubt, Doubt::None | Doubt::GivenUp | Doubt::Left)
     }
 
     /// Begins an operation: decides it locally, or says what it takes.

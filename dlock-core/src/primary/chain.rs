@@ -115,10 +115,11 @@ impl Primary {
             match *word_op {
                 WordOp::WriteLedger { handle, value } => {
                     let known = self.known(client);
-                    if let Some(entry) = known.and_then(|known| known.handle(handle)) {
+                    let entry = known.and_then(|known| known.handle(handle));
+                    if let Some(lock) = entry.and_then(|e| lock_ref(&self.registry, e.slot)) {
                         let value = LedgerEntry::from_bits(value);
-                        noted = Some((entry.slot, value));
-                        self.arbiter.noted(entry.slot, client, value);
+                        noted = Some((lock.slot, value));
+                        self.arbiter.noted(mem, lock, (client, handle), value);
                     }
                 }
                 WordOp::Faa { addr, .. } | WordOp::Cas { addr, .. } => {

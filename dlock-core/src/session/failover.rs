@@ -21,6 +21,9 @@
 //! [`REMOVED_ROUNDS`] in which all of them say so, everything that it held is lost, and it begins
 //! anew at the last of them. If one says so, and others cannot be reached, one of these may know
 //! it: it begins anew after [`UNREACHED_NS`].
+//! What was released while no primary heard of it ([`Failover::released_unheard`]) is undone by a
+//! `Confirm`, too, once the primary answers: also where the client has never left it.
+//!
 //! Whether a primary is there is asked before anything else, and not waited for long: it may be
 //! stopped. One that is there may have many clients to let in, and is waited for patiently: a
 //! client that gives up too soon, and comes again, costs it the work once more.
@@ -95,8 +98,8 @@ pub enum Task {
     Claim,
     /// Say that all are told. Report [`Failover::said`].
     Done,
-    /// Get those locks again that are at no primary any more, and ask what became of what was
-    /// claimed. Report [`Failover::confirmed`].
+    /// Get those locks again that are at no primary any more, ask what became of what was claimed,
+    /// and undo what is in doubt. Report [`Failover::confirmed`].
     Confirm,
 }
 
@@ -152,6 +155,9 @@ pub struct Failover {
     removed_ns: Option<(u64, u64)>,
     /// Until the primary that it waits for is asked again, or told what is left to tell.
     waits_ns: u64,
+    /// Something was released that no primary has heard of; and one has answered since.
+    is_unsettled: bool,
+    settles: bool,
     random: u64,
 }
 
@@ -173,6 +179,8 @@ impl Failover {
             removed_rounds: 0,
             removed_ns: None,
             waits_ns: WAITS_NS,
+            is_unsettled: false,
+            settles: false,
             random: seed | 1,
         };
         failover.is_heard(now_ns);
@@ -187,6 +195,7 @@ impl Failover {
     /// What to do next.
     pub fn next(&mut self, now_ns: u64) -> Task {
         match self.stage {
+            Stage::Here if self.settles => Task::Confirm,
             Stage::Here | Stage::Waits if now_ns < self.next_ns => {
                 Task::Wait { until_ns: self.next_ns }
             }
@@ -237,13 +246,22 @@ impl Failover {
         }
     }
 
+    /// Something was released here, and no primary has heard of it: one is asked at once.
+    pub fn released_unheard(&mut self, now_ns: u64) {
+        self.is_unsettled = !planted::is(Bug::UnheardUnsettled);
+        self.doubted(now_ns);
+    }
+
     /// A heartbeat was answered, or not, and the primary is not there.
     pub fn heard(&mut self, now_ns: u64, heard: Heard) {
         match (self.stage, heard) {
             (Stage::Here | Stage::Waits, Heard::Nothing) => {
                 self.tries_elsewhere(now_ns);
             }
-            (Stage::Here, Heard::Serves | Heard::Recovers) => self.is_heard(now_ns),
+            (Stage::Here, Heard::Serves | Heard::Recovers) => {
+                self.is_heard(now_ns);
+                self.settles = self.is_unsettled && heard == Heard::Serves;
+            }
             (Stage::Waits, Heard::Recovers) => {
                 self.heard_ns = now_ns;
                 self.next_ns = now_ns.saturating_add(self.pauses());
@@ -331,7 +349,12 @@ impl Failover {
 
     /// What became of everything was asked for; `false`: not all of it was answered.
     pub fn confirmed(&mut self, now_ns: u64, is_all: bool) {
-        if self.stage != Stage::Confirms {
+        if !matches!(self.stage, Stage::Confirms | Stage::Here) {
+            return;
+        }
+        self.settles = false;
+        self.is_unsettled &= !is_all; // else again after the next answer
+        if self.stage == Stage::Here {
             return;
         }
         self.confirms += 1;
@@ -491,6 +514,34 @@ mod tests {
         f.heard(now, Heard::Serves);
         f.confirmed(now, true);
         assert!(!f.is_away());
+    }
+
+    /// The client has not left its primary, which was silent for a while.
+    #[test]
+    fn what_was_released_unheard_is_undone_once_the_primary_answers() {
+        let mut f = at_two();
+        f.released_unheard(5);
+        assert!(matches!(f.next(5), Task::Heartbeat { .. }), "at once");
+        f.heard(6, Heard::Recovers);
+        assert!(matches!(f.next(6), Task::Wait { .. }), "it answers nothing else");
+        for (now, is_all) in [(2 * SILENCE_NS, false), (3 * SILENCE_NS, true)] {
+            assert!(matches!(f.next(now), Task::Heartbeat { .. }));
+            f.heard(now, Heard::Serves);
+            assert!(!f.is_away(), "operations go on");
+            assert_eq!(f.next(now), Task::Confirm);
+            f.confirmed(now, is_all);
+            assert!(matches!(f.next(now), Task::Wait { .. }));
+        }
+        let now = 4 * SILENCE_NS;
+        f.heard(now, Heard::Serves);
+        assert!(matches!(f.next(now), Task::Wait { .. }), "nothing is left");
+        // it has come back by another way
+        f.released_unheard(now);
+        f.broken(now);
+        f.came(now, Ok(false));
+        f.confirmed(now, true);
+        f.heard(now, Heard::Serves);
+        assert!(matches!(f.next(now), Task::Wait { .. }));
     }
 
     #[test]

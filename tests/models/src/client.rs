@@ -13,7 +13,7 @@ use dlock_core::words::{FairWord, LedgerEntry, LedgerState};
 
 use crate::bug::Bug;
 use crate::check;
-use crate::state::{id, Doing, Event, Setup, State, CLIENTS};
+use crate::state::{Doing, Event, Setup, State, CLIENTS};
 
 /// Deadlines are actions of the model: no call has one of its own.
 const BOUNDS: Bounds = Bounds { grant_until_ns: u64::MAX, until_ns: u64::MAX };
@@ -252,9 +252,7 @@ impl State {
             return; // nobody reads what is written at the predecessor
         }
         self.ledgers[i] = note;
-        if around.setup.by_primary {
-            self.arbiter.noted(self.slot, id(i), note);
-        }
+        self.noted(i, note, around.setup);
     }
 
     pub(crate) fn word_op(&mut self, i: usize, word_op: WordOp, around: &Around<'_>) -> u64 {

@@ -40,7 +40,8 @@ impl State {
         if !setup.by_primary {
             return;
         }
-        let refs = [(id(i), HANDLE)];
+        let whose = (id(i), HANDLE);
+        let refs = [whose];
         let lock = LockRef { slot: self.slot, lock_type: setup.lock_type, refs: &refs };
         let mut noted = LedgerEntry::new();
         for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {
@@ -48,11 +49,20 @@ impl State {
                 WordOp::WriteLedger { value, .. } => noted = LedgerEntry::from_bits(*value),
                 WordOp::Faa { .. } | WordOp::Cas { .. } => {
                     let mut ledgers = Ledgers(&mut self.ledgers);
-                    let whose = (id(i), HANDLE);
                     self.arbiter.executed_word_op(&mut ledgers, lock, whose, noted, word_op, old);
                 }
                 WordOp::Read { .. } => {}
             }
+        }
+    }
+
+    /// A note of this client was executed.
+    pub(crate) fn noted(&mut self, i: usize, note: LedgerEntry, setup: &Setup) {
+        if setup.by_primary {
+            let whose = (id(i), HANDLE);
+            let refs = [whose];
+            let lock = LockRef { slot: self.slot, lock_type: setup.lock_type, refs: &refs };
+            self.arbiter.noted(&mut Ledgers(&mut self.ledgers), lock, whose, note);
         }
     }
 }

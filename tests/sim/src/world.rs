@@ -281,9 +281,10 @@ impl World {
         let lock = LockRef { slot: SLOT, lock_type: self.clients.lock_type, refs: &self.refs };
         for (client, chain, values) in std::mem::take(&mut self.clients.executed) {
             for word_op in chain.ops() {
-                if let WordOp::WriteLedger { value, .. } = *word_op {
+                if let WordOp::WriteLedger { handle, value } = *word_op {
                     let entry = dlock_core::words::LedgerEntry::from_bits(value);
-                    self.arbiter.noted(SLOT, client, entry);
+                    let mut mem = Interleaved { clients: &mut self.clients, tape };
+                    self.arbiter.noted(&mut mem, lock, (client, handle), entry);
                 }
             }
             for (word_op, &old) in chain.ops().iter().zip(values.as_slice()) {

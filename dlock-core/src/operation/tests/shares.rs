@@ -252,3 +252,20 @@ fn an_answer_that_was_lost_ends_the_intent() {
         assert_eq!(chain.ops().len(), 2, "{lock_type:?}");
     }
 }
+
+/// Its release found no primary, which ended it meanwhile: what the count has is another's.
+#[test]
+fn a_share_that_lapsed_is_not_noted_when_its_client_comes_back() {
+    for lock_type in [Rw, Fair] {
+        for has_lapsed in [false, true] {
+            let mut e = held(lock_type);
+            assert_eq!(e.release_unheard(false).map(|result| result.status), Some(Status::Success));
+            if has_lapsed {
+                assert!(!e.lapse(), "nothing is held");
+            }
+            assert_eq!(crate::session::resume(&mut e, false, at(9)), Some(RESOLVE));
+            let noted = (!has_lapsed).then(|| held_entry(lock_type));
+            assert_eq!(e.take_ledger_write(), noted, "{lock_type:?}: what is undone");
+        }
+    }
+}

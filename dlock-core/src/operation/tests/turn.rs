@@ -206,6 +206,77 @@ fn a_lost_look_leaves_the_ticket() {
     assert_eq!(e.take_ledger_write(), Some(ticket(0)), "a new channel does not claim it");
 }
 
+/// The channel that was to carry the request may have ended before: the primary may have granted
+/// the lock to the ticket, for ever if it was asked to.
+#[test]
+fn a_ticket_that_was_given_up_is_undone_on_the_next_channel() {
+    for has_new_channel in [false, true] {
+        let (mut e, mut o) = queued(5);
+        let _ = looks(&mut e, &mut o, 2);
+        o.outcome(&mut e, Outcome::Unknown, at(3));
+        assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+        let mut o = begins(&mut e, Op::Unlock, 4);
+        let Effect::WriteLedger(note) = o.next(&mut e) else { panic!("it is named") };
+        assert_eq!(note.state(), LedgerState::GivenUpExclusive);
+        assert!(matches!(o.next(&mut e), Effect::Tell(Request::Abandon { .. })));
+        assert_eq!(done(o.next(&mut e)), Status::Success);
+        assert!(!e.in_doubt());
+        let grant = |already| LockGrant {
+            lock: LockId(5),
+            handle: Handle(3),
+            slot: Slot(9),
+            word: 0,
+            already,
+        };
+        for already in [false, true] {
+            let mut e = e.clone();
+            e.rebind(&grant(already), 0);
+            assert_eq!(e.in_doubt(), already, "a primary that has got it may not have heard");
+        }
+        if has_new_channel {
+            assert_eq!(crate::session::resume(&mut e, false, at(5)), Some(RESOLVE));
+            assert!(!e.has_ledger_write(), "what is undone is what the ledger says");
+            assert!(e.in_doubt());
+        }
+        let mut o = begins(&mut e, TAKE, 6);
+        let Effect::Ask { request, .. } = o.next(&mut e) else { panic!("it asks") };
+        assert_eq!(request == RESOLVE, has_new_channel, "{request:?}");
+    }
+}
+
+/// It may have been granted, with a lease that outlasts the session.
+#[test]
+fn a_ticket_that_lapsed_is_asked_to_be_undone() {
+    let (mut e, mut o) = queued(5);
+    let _ = looks(&mut e, &mut o, 2);
+    o.outcome(&mut e, Outcome::Unknown, at(3));
+    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    assert!(e.lapse(), "it has a ticket");
+    assert_eq!((e.state(), e.in_doubt()), (EntryState::Initialized, true));
+    assert_eq!(crate::session::resume(&mut e, false, at(4)), Some(RESOLVE));
+}
+
+/// The one before was given up, and its successor is told of this one.
+#[test]
+fn a_ticket_that_follows_one_that_was_given_up_is_claimed() {
+    for mode in [X, S] {
+        let (mut e, mut o) = queued(5);
+        let _ = looks(&mut e, &mut o, 2);
+        o.outcome(&mut e, Outcome::Unknown, at(3));
+        assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+        let mut o = begins(&mut e, Op::Unlock, 4);
+        while !matches!(o.next(&mut e), Effect::Done(_)) {}
+        let mut o = begins(&mut e, Op::Lock { mode, expire_s: 5 }, 5);
+        assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::TakeTicket { .. }, .. }));
+        let (word, ticket) = (word(6, 7), Ticket { tx: 6, ts: 0 });
+        o.reply(&mut e, Ok(Reply::Queued { word, ticket }), at(6));
+        assert!(matches!(o.next(&mut e), Effect::WriteLedger(_)));
+        assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::Wait { .. }, .. }));
+        let held = e.claim(at(7), crate::ids::Epoch(1)).held.expect("it has a ticket");
+        assert_eq!((held.mode, held.is_queued), (mode, true));
+    }
+}
+
 #[test]
 fn who_sees_the_same_turn_for_long_or_looks_too_often_sleeps() {
     let (mut e, mut o) = queued(5);

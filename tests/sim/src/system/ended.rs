@@ -3,7 +3,7 @@
 
 use dlock_core::clock::Now;
 use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
-use dlock_core::session::{self, Heartbeats};
+use dlock_core::session::{self, Failover, Heartbeats};
 use dlock_core::status::Status;
 
 use super::control::Stage as ControlStage;
@@ -98,11 +98,13 @@ impl Sys {
         (t.at_once, t.past_queue) = (false, false);
         self.enter(c, l, Doing::Idle);
         self.writes_note_later(c, l);
-        if std::mem::take(&mut self.thread(c, l).lapse) {
+        let t = self.thread(c, l);
+        let (lapses, moves) = (std::mem::take(&mut t.lapse), std::mem::take(&mut t.moves));
+        if lapses {
             self.lapse(c, l);
         }
-        if std::mem::take(&mut self.thread(c, l).moves) {
-            self.moves(c, l);
+        if lapses || moves {
+            self.moves(c, l); // what may be left of what has lapsed is undone
         }
         if result.status == Status::LockNotGet {
             match self.thread(c, l).entry.as_ref().is_some_and(LockEntry::has_left) {
@@ -125,6 +127,8 @@ impl Sys {
             _ => return result,
         };
         let released = t.entry.as_mut().and_then(|entry| entry.release_unheard(was_asked));
+        self.lead(c, Failover::released_unheard);
+        self.control_wake(c);
         released.unwrap_or(result)
     }
 

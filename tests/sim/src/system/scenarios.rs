@@ -395,6 +395,17 @@ pub const APART: &[Scenario] = &[
         endless: &[0],
         ..CALM
     },
+    // clients that come back when what they had has lapsed, with notes and answers lost
+    Scenario {
+        name: "lapses",
+        types: &[Rw, Fair],
+        fabrics: &[&[Verbs], &[Verbs, Tcp]],
+        faults: &[F::Pause, F::Suspend, F::BreakControl],
+        fault_every: 30,
+        many: true,
+        horizons: &[1, 2],
+        ..CALM
+    },
     // shares that a primary took for clients which have released them by themselves since
     Scenario {
         name: "strays",

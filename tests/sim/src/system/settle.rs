@@ -4,7 +4,7 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use dlock_core::clock::NS;
+use dlock_core::clock::{ServerTime, NS};
 use dlock_core::message::LockType;
 use dlock_core::words::{FairWord, LedgerEntry, LedgerState};
 
@@ -16,6 +16,8 @@ use super::EVENTS_MAX;
 /// Everybody is back, and has given everything up, within this time: the longest outage, the
 /// grace of absent clients, one recovery.
 const DRAIN_NS_MAX: u64 = 120 * NS;
+/// What is on its way arrives within this time.
+const ARRIVES_NS_MAX: u64 = 5 * NS;
 /// A recovery for clients with a horizon is over within this time, whoever is stopped: the longest
 /// deadline, what a client may take to tell everything, its horizon, and the longest outage.
 const RECOVERY_NS_MAX: u64 = 120 * NS;
@@ -74,6 +76,9 @@ impl World {
         ];
         for (goal, bound) in goals {
             self.reach(goal, bound);
+            if goal == Goal::Drain {
+                self.nothing_is_kept();
+            }
             if self.sys.violation.is_some() {
                 return;
             }
@@ -194,6 +199,38 @@ impl World {
             let _ = self.members.remove(id); // it is known
             self.finish_turn();
             self.schedule_tick();
+        }
+    }
+
+    /// Who has given everything up keeps nobody waiting. Where nobody looks after a client, what is
+    /// in doubt is in doubt until its next operation.
+    fn nothing_is_kept(&mut self) {
+        if !self.sys.plan.by_itself {
+            return;
+        }
+        let (mut since, until) = (self.sys.now, self.sys.now + DRAIN_NS_MAX);
+        while self.sys.violation.is_none() && self.sys.now - since < ARRIVES_NS_MAX {
+            if self.sys.peek().is_none_or(|at| at > until) {
+                return; // somebody comes and goes
+            }
+            self.operator();
+            self.turn();
+            if !self.is_complete() || self.missing(Goal::Drain).is_some() {
+                since = self.sys.now;
+            }
+        }
+        let Some(primary) = &self.primary else { return };
+        let now = self.sys.server_now();
+        for l in 0..self.sys.plan.locks.len() {
+            let Some(slot) = self.sys.slot_of(l, primary) else { continue };
+            for c in 0..self.sys.clients.len() {
+                let Some(id) = self.sys.clients[c].id else { continue };
+                let until = primary.turn_until(&mut self.sys, slot, id);
+                if until.is_some_and(|until| ServerTime::expiry_of(until) > now) {
+                    let why = format!("liveness: client {c} has given lock {l} up, and keeps it");
+                    return self.sys.fail(why);
+                }
+            }
         }
     }
 
