@@ -50,7 +50,7 @@ driver_bugs! {
 const ELSEWHERE: &[(&str, &str)] = &[
     ("earlier-claim-counts", "quiet"),
     ("intent-lapses", "handover"),
-    ("note-not-acknowledged", "verbs"),
+    ("note-not-acknowledged", "reconnect"),
     ("no-look", "handover"),
     ("claim-lapses", "notes"),
     ("returns-in-vain", "recovery"),
