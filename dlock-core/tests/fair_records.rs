@@ -69,6 +69,20 @@ fn what_a_client_of_tcp_ends_itself_does_not_keep_the_lane_in_the_ring() {
     }
 }
 
+/// Numbers of the ring come from the arbiter, which forgets then that it has ended one like it.
+#[test]
+fn what_was_ended_of_a_client_of_tcp_takes_no_number_of_the_ring() {
+    let mut w = World::new(LockType::Fair, 5);
+    w.writes(5, LedgerState::Intent, Ticket { tx: 0, ts: 1 }, 0); // the lane stays in the ring
+    w.arbiter.proxy(id(1));
+    w.memory.word = lanes_at(FAIR_LANE_DIVERT);
+    let out = w.ask(1, Request::TakeTicket { handle: HANDLE, mode: X, expire_s: 30 });
+    assert!(is_granted(&out, 1));
+    lapses(&mut w, 1);
+    w.memory.word = lanes_at(FAIR_LANE_DIVERT);
+    assert_eq!(w.cycle(2).tx, FAIR_LANE_MAX);
+}
+
 /// It may name its ticket until it names another, on whatever fabric it comes back.
 #[test]
 fn a_client_that_lapsed_keeps_the_lane_in_the_ring() {

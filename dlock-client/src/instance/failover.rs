@@ -291,7 +291,9 @@ impl Instance {
             let settled = settle(lock_slot, &mut guard, Instant::now() + silence);
             drop(guard);
             lock_slot.changed.notify_all();
-            is_all &= !settled.is_err_and(is_without_primary);
+            if settled.is_err_and(is_without_primary) {
+                return false; // the others would wait as long
+            }
         }
         is_all
     }

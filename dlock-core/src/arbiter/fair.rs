@@ -19,7 +19,7 @@
 //!
 //! A *proxied* client, whose verbs this primary executes, has one live ticket at a time, known
 //! here from when it was taken until it is done or given up: nothing its requests say of any other
-//! ticket counts, and its ledger names no other ([`has_no_more`], [`noted`]). So nothing that is
+//! ticket counts, and its ledger names no other ([`has_no_more`], [`as_noted`]). So nothing that is
 //! over counts when the client goes over to another fabric, where its ledger tells by itself.
 
 #[path = "fair_lap.rs"]

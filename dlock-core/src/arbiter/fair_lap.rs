@@ -7,8 +7,9 @@
 //! ```
 //! A client can act on a number, by a release that takes effect late or by a request, only while
 //! its ledger names it, or says that it may have taken one (`Intent`), or until its request was
-//! served. So when no ledger does, and no such number is open, all of them may be given out again:
-//! by fetch-and-add, without anybody looking, up to the next time that the lane comes here.
+//! served; and one that was ended it may name once more, as long as that is remembered. So when no
+//! ledger does, nothing is remembered, and no such number is open, all of them may be given out
+//! again: by fetch-and-add, without anybody looking, up to the next time that the lane comes here.
 //! A client that is stopped half-way keeps the lane in the ring for as long as it is stopped: then
 //! every ticket costs a message, and nothing else.
 //!
@@ -121,7 +122,7 @@ fn names(ctx: &mut Ctx<'_>, fair: &mut FairState, caller: ClientId) -> Names {
     let mut names = Names::default();
     for &(client, handle) in ctx.lock.refs {
         if ctx.is_proxied(client) {
-            continue; // what it has is known without its ledger, and nothing else counts
+            continue; // what it has is known without its ledger
         }
         let entry = ctx.ledger(client, handle);
         let is_intent = entry.state() == LedgerState::Intent;
@@ -137,8 +138,13 @@ fn names(ctx: &mut Ctx<'_>, fair: &mut FairState, caller: ClientId) -> Names {
     }
     ctx.worked(fair.records.len());
     names.tickets.extend(fair.records.values().map(|r| (r.mode, r.ticket)));
-    let ended = fair.revoked.values().flatten();
-    names.tickets.extend(ended.map(|r| (r.mode, r.ticket)));
+    for (&client, ended) in &fair.revoked {
+        // a proxied client acts on none; of the numbers of the ring it takes none by itself either
+        let is_proxied = ctx.is_proxied(client);
+        let counts = |t: &Ticket| !is_proxied || t.tx < lane::ring();
+        let ended = ended.iter().map(|r| (r.mode, r.ticket));
+        names.tickets.extend(ended.filter(|(_, ticket)| counts(ticket)));
+    }
     let shares = fair.live.values().filter(|(mode, _)| *mode == Mode::Shared);
     names.shares.extend(shares.map(|(_, ticket)| *ticket));
     names.may_be_skipped = fair.shares_given_up.range(..lane::ring()).next().is_some();

@@ -19,7 +19,7 @@ use super::{
     gives_up_by_ledger, is_given_up, relay, revoke, told, Crowd, FairState, Intents, RecordStatus,
 };
 use crate::clock::{ServerTime, NS};
-use crate::ids::ClientId;
+use crate::ids::{ClientId, Handle};
 use crate::lane;
 use crate::limits::{CLIENTS_MAX, FAIR_GRACE_S, FAIR_READERS_MAX};
 use crate::message::{Mode, WaitNumber};
@@ -65,6 +65,7 @@ enum Kind {
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     client: ClientId,
+    handle: Handle,
     mode: Mode,
     ticket: Ticket,
     kind: Kind,
@@ -251,7 +252,7 @@ fn claims(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord) -> Claims {
             fair.upsert(caller, mode, ticket);
         }
         let is_served = mode == Mode::Shared && fair.is_served(word, client, ticket);
-        claims.all.push(Claim { client, mode, ticket, kind, is_served });
+        claims.all.push(Claim { client, handle, mode, ticket, kind, is_served });
     }
     // taken before the head: it has its turn, wherever the exclusive numbers are by now
     if let Some(head) = claims.head() {
@@ -329,7 +330,7 @@ fn end(ctx: &mut Ctx<'_>, state: &mut LockState, word: FairWord, over: &[Claim])
     };
     if ctx.cas(word.into_bits(), new.into_bits()) {
         for claim in over {
-            revoke(ctx, &mut state.fair, claim.client, claim.mode, claim.ticket);
+            revoke(ctx, &mut state.fair, (claim.client, claim.handle), (claim.mode, claim.ticket));
         }
     }
     true
@@ -501,7 +502,7 @@ fn blocked_head(
         }
     }
     for claim in &unsure {
-        revoke(ctx, &mut state.fair, claim.client, claim.mode, claim.ticket);
+        revoke(ctx, &mut state.fair, (claim.client, claim.handle), (claim.mode, claim.ticket));
     }
     if !over.is_empty() {
         over.truncate(need.into());

@@ -8,7 +8,7 @@
 //! | given up | tickets that are skipped at their turn | then |
 //! | turn | a share that had its turn when the lanes were near their end | it is done |
 //! | gap | numbers that were left out | the queue comes there |
-//! | revoked | tickets that the arbiter ended | the client's ledger, or its next note, drops them |
+//! | revoked | tickets that the arbiter ended | its client's ledger drops them, or `noted` |
 //! | settled | the ticket of a client's last `Abandon` | its ledger drops it |
 //! | suspect | a client that may have a share that was passed over | its ledger drops it |
 
@@ -184,7 +184,8 @@ impl FairState {
         self.live.remove(&client);
     }
 
-    /// A note of a proxied client: an ended ticket that it does not name is forgotten.
+    /// A note of a proxied client: an ended ticket that it does not name, or names as given up, is
+    /// forgotten.
     pub(super) fn noted(&mut self, client: ClientId, entry: LedgerEntry) {
         let believed = named(entry).filter(|_| !is_given_up(entry));
         if let Some(revoked) = self.revoked.get_mut(&client) {

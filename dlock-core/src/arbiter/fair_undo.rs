@@ -99,14 +99,11 @@ pub(in crate::arbiter) fn gives_up_live(
 pub(super) fn revoke(
     ctx: &mut Ctx<'_>,
     fair: &mut FairState,
-    client: ClientId,
-    mode: Mode,
-    ticket: Ticket,
+    (client, handle): (ClientId, Handle),
+    (mode, ticket): (Mode, Ticket),
 ) {
     if ctx.is_proxied(client) && fair.live.get(&client) == Some(&(mode, ticket)) {
-        if let Some(handle) = ctx.lock.handle_of(client) {
-            has_no_more(ctx.mem, fair, client, handle);
-        }
+        has_no_more(ctx.mem, fair, client, handle);
         if planted::is(Bug::EndedProxiedForgotten) {
             return;
         }

@@ -62,12 +62,6 @@ pub struct LockRef<'a> {
     pub refs: &'a [(ClientId, Handle)],
 }
 
-impl LockRef<'_> {
-    fn handle_of(&self, client: ClientId) -> Option<Handle> {
-        self.refs.iter().find(|of| of.0 == client).map(|of| of.1)
-    }
-}
-
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
@@ -452,7 +446,8 @@ impl Arbiter {
     }
 
     /// The deadline of the turn of a fair lock that was granted to this client and keeps others
-    /// waiting, in seconds since 1970. A client that has released it by itself has none.
+    /// waiting, in seconds since 1970. A client that has released it by itself has none. For
+    /// checkers and simulators.
     pub fn turn_until(
         &self,
         mem: &mut dyn LockMemory,

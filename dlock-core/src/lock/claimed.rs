@@ -111,8 +111,10 @@ impl LockEntry {
         self.turn = TurnWord::new();
         (self.is_relayed, self.is_handed, self.got_ns) = (false, false, NOT_KNOWN);
         self.notes.forget();
-        let is_known = matches!(self.doubt, Doubt::None | Doubt::GivenUp);
-        if self.has_left() || grant.already && is_known && !self.state.is_held() {
+        if self.doubt == Doubt::GivenUp {
+            self.doubt = Doubt::None; // it was not claimed
+        }
+        if self.has_left() || grant.already && self.doubt == Doubt::None && !self.state.is_held() {
             self.doubt = Doubt::Acquire; // got, but of before something may be left
         }
     }

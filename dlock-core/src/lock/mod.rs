@@ -132,8 +132,8 @@ enum Doubt {
     None,
     /// Something may be held, or queued, that the caller was not told of.
     Acquire,
-    /// A ticket was given up. On this channel the primary hears of that before anything else; with
-    /// a new one it may not have heard, and may grant the lock to that ticket, or has done so.
+    /// A ticket was given up. On this channel the primary hears of that before anything else; when
+    /// it has another one, it may not have heard, and have granted the lock to that ticket.
     GivenUp,
     /// What the caller was not told to be released may be released.
     Release,

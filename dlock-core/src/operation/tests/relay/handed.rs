@@ -193,6 +193,8 @@ fn a_release_that_comes_too_early_is_tried_again_and_then_given_up() {
     let Effect::Done(result) = next(&mut o, &mut e) else { panic!("it is over") };
     assert_eq!((result.status, e.state()), (Status::Success, EntryState::Unlocked));
     let Some(View::Fair { nx: 3, .. }) = result.view else { panic!("{result:?}") };
+    let mut moved = e.clone();
+    assert_eq!(crate::session::resume(&mut moved, false, at(150)), Some(RESOLVE));
     let mut o = begins(&mut e, LOCK, 200);
     assert!(matches!(asked(next(&mut o, &mut e)), Request::TakeTicket { .. }), "behind that");
 }
