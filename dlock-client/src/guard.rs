@@ -21,6 +21,7 @@ use dlock_fabric::clock::boot_ns;
 
 use crate::client::lease_s;
 use crate::error::Error;
+use crate::heartbeat::Pulse;
 use crate::instance::Instance;
 use crate::reference::Reference;
 
@@ -86,9 +87,11 @@ impl<K: Keep> Hold<K> {
         }
     }
 
-    /// Whether a hold that was granted at the reading `read` may be told now.
-    pub(crate) fn may_be_told(&self, read: Now) -> bool {
-        let read = Now { horizon_ns: self.keep.instance().horizon_ns(), ..read };
+    /// Whether a hold that was granted at the reading `read`, on the session of this pulse, may be
+    /// told now.
+    pub(crate) fn may_be_told(&self, read: Now, pulse: &Pulse) -> bool {
+        let horizon_ns = pulse.horizon_ns().min(self.keep.instance().horizon_ns());
+        let read = Now { horizon_ns, ..read };
         lease::may_be_told(self.lease_end_s(), read, boot_ns())
     }
 

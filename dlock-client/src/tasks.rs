@@ -30,6 +30,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::Error;
 use crate::guard::Hold;
+use crate::heartbeat::Pulse;
 use crate::instance::GuardWait;
 use crate::reference::Reference;
 
@@ -84,8 +85,10 @@ struct Acquire {
 /// A hold that its future has not returned yet.
 struct Granted {
     hold: OwnedHold,
-    /// The clock when it was granted.
+    /// The clock when it was granted, and the session that has granted it: what that had has ended
+    /// may be another's, however far the one after it reaches.
     read: Now,
+    pulse: Arc<Pulse>,
 }
 
 impl std::fmt::Debug for Tasks {
@@ -286,9 +289,10 @@ impl Acquire {
         let attempt = self.reference.instance().advance_wait(&mut self.wait, tasks);
         let Some((result, number)) = attempt else { return false };
         let result = match (result.status, self.wait.read()) {
-            (Status::Success | Status::AlreadyLocked, Some(read)) => {
+            (Status::Success | Status::AlreadyLocked, Some((read, pulse))) => {
                 let reference = Arc::clone(&self.reference);
-                Ok(Granted { hold: Hold::new(reference, lock, mode, number, result.view), read })
+                let hold = Hold::new(reference, lock, mode, number, result.view);
+                Ok(Granted { hold, read, pulse })
             }
             (Status::Fail | Status::Again, _) => Err(Error::TimedOut),
             (status, _) => Err(Error::of(status)),
@@ -396,8 +400,8 @@ impl Future for Acquiring {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.slot.poll(context).map(|result| {
-            let Granted { hold, read } = result?;
-            match hold.may_be_told(read) {
+            let Granted { hold, read, pulse } = result?;
+            match hold.may_be_told(read, &pulse) {
                 true => Ok(hold),
                 false => {
                     self.tasks.release_unwanted(hold);

@@ -50,15 +50,7 @@ impl Instance {
     /// # Latency
     /// As `batch_trylock`.
     pub fn batch_unlock(&self, locks: &[LockId], out: &mut [OpResult]) -> Status {
-        let status = self.batch(locks.iter().map(|&lock| (lock, Op::Unlock)), out);
-        if status == Status::Success {
-            for (&lock, out) in locks.iter().zip(out) {
-                if is_without_primary(out.status) {
-                    *out = self.release_unheard(lock, *out);
-                }
-            }
-        }
-        status
+        self.batch(locks.iter().map(|&lock| (lock, Op::Unlock)), out)
     }
 
     /// [`extend`](Self::extend) for up to 31 locks at once; item by item in `out`.
@@ -107,11 +99,24 @@ impl Instance {
             if let (Some(place), Some(lock_type)) = (batch.place_of(item), lock_type) {
                 self.stats.count(lock_type, op, out);
                 if matches!(op, Op::Unlock) {
-                    places[place].lock_slot.changed.notify_all();
+                    let place = &mut places[place];
+                    *out = self.over_in_place(place.held(), *out);
+                    place.lock_slot.changed.notify_all();
                 }
             }
         }
         Status::Success
+    }
+
+    /// As [`unlock`](Self::unlock) of a release that no primary has heard of.
+    fn over_in_place(&self, held: &mut ClientLock, result: OpResult) -> OpResult {
+        let Some(watch) = self.watch().filter(|_| is_without_primary(result.status)) else {
+            return result;
+        };
+        let was_asked = result.status == Status::BadResponse;
+        let released = held.entry.release_unheard(was_asked);
+        watch.releases_unheard();
+        released.unwrap_or(result)
     }
 
     /// Carries out one operation on each of these locks, whose slots the caller has locked; the
@@ -371,8 +376,15 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
             match effect {
                 Effect::Post { chain, until_ns } => posts.push(((i, exec), chain, until_ns)),
                 Effect::Flush { until_ns } => flushes.push(((i, exec), until_ns)),
-                Effect::WriteLedger(entry) => exec.write_ledger(held.entry.handle(), entry),
-                Effect::Tell(request) => tell(&*exec, &request),
+                // either may take as long as a socket blocks: what follows is judged anew
+                Effect::WriteLedger(entry) => {
+                    exec.write_ledger(held.entry.handle(), entry);
+                    on.clock = None;
+                }
+                Effect::Tell(request) => {
+                    tell(&*exec, &request);
+                    on.clock = None;
+                }
                 Effect::ReadClock => batch.clock(i, held.now()),
                 Effect::Count(counter) => exec.count(counter),
                 Effect::Pause { .. } => batch.queues(i, &mut held.entry),

@@ -162,6 +162,46 @@ fn a_release_that_is_not_heard_of_is_asked_for_until_it_is() {
     eventually("it is undone", || !in_doubt());
 }
 
+/// It waited for the lock's slot while the release was not answered, and has the lock after it.
+#[test]
+fn a_release_that_is_not_heard_of_ends_no_hold_of_another_thread() {
+    let unlocks: [fn(&Instance) -> Status; 2] = [
+        |instance| instance.unlock(LockId(1)).status,
+        |instance| {
+            let mut out = [code(Status::Error)];
+            assert_eq!(instance.batch_unlock(&[LockId(1)], &mut out), Status::Success);
+            out[0].status
+        },
+    ];
+    for unlock in unlocks {
+        let (mut instance, fake) = instance(&[LockType::Atomic]);
+        let plan = Plan { addresses: Vec::new(), silence: WAIT };
+        instance.watch = Some(Arc::new(Watch::new(plan, Wake::new().unwrap())));
+        let instance = Arc::new(instance);
+        assert_eq!(instance.trylock(LockId(1), X, 600).status, Status::Success);
+        let (other, told) = std::sync::mpsc::channel();
+        let (of_other, ears) = (Arc::clone(&instance), Arc::clone(&fake));
+        let is_first = std::sync::atomic::AtomicBool::new(true);
+        fake.answer(move |_| {
+            if is_first.swap(false, SeqCst) {
+                let instance = Arc::clone(&of_other);
+                let take = move || instance.trylock(LockId(1), X, 600).status;
+                other.send(thread::spawn(take)).unwrap();
+                thread::sleep(Duration::from_millis(100)); // it waits for the slot by now
+                ears.deaf.store(false, SeqCst);
+            }
+            Some(Reply::Done { word: 0 })
+        });
+        fake.deaf.store(true, SeqCst);
+        assert_eq!(unlock(&instance), Status::Success);
+        assert_eq!(told.recv().unwrap().join().unwrap(), Status::Success);
+        let lock_slot = instance.table.lock_slot(instance.table.find(LockId(1)).unwrap());
+        let guard = lock_slot.lock();
+        let entry = &guard.as_ref().unwrap().entry;
+        assert_eq!((entry.state().is_held(), entry.in_doubt()), (true, false));
+    }
+}
+
 /// At the same incarnation: its primary has forgotten it.
 #[test]
 fn nothing_goes_on_in_the_session_of_a_client_that_begins_anew() {

@@ -61,11 +61,7 @@ impl Instance {
     /// At most one round trip where there is no contention; 5 s at most.
     #[inline]
     pub fn unlock(&self, lock: LockId) -> OpResult {
-        let result = self.single(lock, Op::Unlock);
-        match is_without_primary(result.status) {
-            true => self.release_unheard(lock, result),
-            false => result,
-        }
+        self.single(lock, Op::Unlock)
     }
 
     /// Moves the end of the lease to `expire_s` seconds from now, never back. 0 asks whether
@@ -87,7 +83,8 @@ impl Instance {
             return code(status);
         }
         if let Some((lock_slot, mut guard)) = self.at_once(lock) {
-            return self.run(lock_slot, &mut guard, op, &Limit::NOW);
+            let result = self.run(lock_slot, &mut guard, op, &Limit::NOW);
+            return self.over(lock_slot, guard, op, result);
         }
         self.wait_for(lock, op, Instant::now())
     }
@@ -99,8 +96,28 @@ impl Instance {
             return code(status);
         }
         match self.locked_since(lock, start) {
-            Ok((lock_slot, mut guard)) => self.run(lock_slot, &mut guard, op, &Limit::since(start)),
+            Ok((lock_slot, mut guard)) => {
+                let result = self.run(lock_slot, &mut guard, op, &Limit::since(start));
+                self.over(lock_slot, guard, op, result)
+            }
             Err(status) => code(status),
+        }
+    }
+
+    /// A release that was refused as without a primary is one all the same, if this client finds
+    /// the successor by itself. The lock slot was locked all the time: no other thread's hold is
+    /// there.
+    #[inline(always)]
+    fn over(
+        &self,
+        lock_slot: &LockSlot,
+        guard: LockSlotGuard<'_>,
+        op: Op,
+        result: OpResult,
+    ) -> OpResult {
+        match matches!(op, Op::Unlock) && is_without_primary(result.status) {
+            true => self.release_unheard(lock_slot, guard, result),
+            false => result,
         }
     }
 

@@ -112,18 +112,20 @@ impl Instance {
     /// A release that was refused as without a primary; it is over here all the same, if this
     /// client finds the successor by itself.
     #[cold]
-    pub(super) fn release_unheard(&self, lock: LockId, refused: OpResult) -> OpResult {
-        if self.watch().is_none() {
-            return refused;
-        }
-        match self.locked_since(lock, Instant::now()) {
-            Ok((lock_slot, guard)) => self.released_unheard(lock_slot, guard, refused),
-            Err(_) => refused,
+    pub(super) fn release_unheard(
+        &self,
+        lock_slot: &LockSlot,
+        guard: LockSlotGuard<'_>,
+        refused: OpResult,
+    ) -> OpResult {
+        match self.watch().is_some() {
+            true => self.released_unheard(lock_slot, guard, refused),
+            false => refused,
         }
     }
 
-    /// The same of a lock whose slot is locked already, and whether this client finds the successor
-    /// by itself or not; if not, the answer is what it was.
+    /// The same, whether this client finds the successor by itself or not; if not, the answer is
+    /// what it was.
     pub(super) fn released_unheard(
         &self,
         lock_slot: &LockSlot,
@@ -259,12 +261,14 @@ impl Instance {
     }
 
     /// Asks what became of these holds, together, and undoes what is in doubt, one after the other;
-    /// but not of a lock that an operation is under way on, which does. `false`: not all of it was
-    /// answered.
+    /// but not of a lock that is in use. `false`: not all of it was answered.
     fn confirm(&self, locks: &[LockId], silence: Duration) -> bool {
-        let (mut claimed, mut doubted) = (Vec::new(), Vec::new());
+        let (mut claimed, mut doubted, mut is_all) = (Vec::new(), Vec::new(), true);
         for &lock in locks {
-            let Some((lock_slot, guard)) = self.unused(lock) else { continue };
+            let Some((lock_slot, guard)) = self.unused(lock) else {
+                is_all = false; // whoever has it may not settle it
+                continue;
+            };
             let Some(entry) = guard.as_ref().map(|held| &held.entry) else { continue };
             let mode = match entry.state() {
                 EntryState::ExclusiveLocked => Some(Mode::Exclusive),
@@ -279,7 +283,6 @@ impl Instance {
             }
         }
         let statuses = self.together(claimed, Limit::ending(Instant::now() + silence));
-        let mut is_all = true;
         for (lock, status) in statuses {
             is_all &= !is_without_primary(status);
             if status == Status::Fail {
@@ -287,7 +290,10 @@ impl Instance {
             }
         }
         for lock in doubted {
-            let Some((lock_slot, mut guard)) = self.unused(lock) else { continue };
+            let Some((lock_slot, mut guard)) = self.unused(lock) else {
+                is_all = false;
+                continue;
+            };
             let settled = settle(lock_slot, &mut guard, Instant::now() + silence);
             drop(guard);
             lock_slot.changed.notify_all();

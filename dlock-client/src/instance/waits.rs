@@ -23,6 +23,7 @@ use dlock_fabric::clock::boot_ns;
 use super::guards::Attempt;
 use super::{code, Instance};
 use crate::execute::{advance, answered, await_reply, left_ns, Advanced, Asked, Limit};
+use crate::heartbeat::Pulse;
 use crate::table::{Busy, LockSlot, LockSlotGuard, LockSlotIndex, Turn};
 use crate::tasks::Tasks;
 
@@ -35,7 +36,7 @@ pub(crate) struct GuardWait {
     deadline: Instant,
     stage: Stage,
     /// The clock when the result was decided.
-    read: Option<Now>,
+    read: Option<(Now, Arc<Pulse>)>,
 }
 
 enum Stage {
@@ -71,8 +72,8 @@ impl GuardWait {
     }
 
     /// The clock by which the result was decided, if it has one.
-    pub(crate) fn read(&self) -> Option<Now> {
-        self.read
+    pub(crate) fn read(&self) -> Option<(Now, Arc<Pulse>)> {
+        self.read.clone()
     }
 
     fn op(&self) -> Op {
@@ -139,6 +140,9 @@ impl Instance {
             return Some((code(status), 0));
         }
         let Some(held) = guard.as_mut() else { return Some((code(Status::LockNotGet), 0)) };
+        if let Some(status) = held.unfounded(wait.op()) {
+            return Some(self.ended(lock_slot, &mut guard, wait, code(status)));
+        }
         let now = held.now();
         held.last_now = now;
         let bounds = wait.limit.bounds(now.local_ns);
@@ -230,7 +234,7 @@ impl Instance {
         wait: &mut GuardWait,
         result: OpResult,
     ) -> Attempt {
-        wait.read = guard.as_ref().map(|held| held.now());
+        wait.read = guard.as_ref().map(|held| (held.now(), Arc::clone(&held.pulse)));
         let result = self.told(lock_slot, guard, wait.op(), result);
         let attempt = self.attempted(lock_slot, guard, result);
         lock_slot.changed.notify_all();

@@ -183,3 +183,17 @@ fn who_leaves_is_heard_before_its_data_path_ends() {
         assert_eq!(fake.reply(Seq(1), Duration::ZERO), Ok(None), "the answer was waited for");
     }
 }
+
+/// What it has without a lease may have been ended, and the lock be another's.
+#[test]
+fn a_wait_enters_nothing_again_while_the_session_is_cut_off() {
+    let (instance, fake) = instance(&[LockType::Rw]);
+    assert_eq!(instance.try_guard(LOCK, Mode::Shared, 5).0.status, Status::Success);
+    let enters = || {
+        let mut wait = GuardWait::new(LOCK, Mode::Shared, 5, LONG);
+        instance.advance_wait(&mut wait, &Arc::new(Tasks::new())).unwrap().0.status
+    };
+    assert_eq!(enters(), Status::AlreadyLocked);
+    fake.gone.store(true, SeqCst);
+    assert_eq!(enters(), Status::BadResponse);
+}

@@ -136,6 +136,7 @@ impl LockEntry {
             None => {
                 self.state = EntryState::Unlocked;
                 self.refs = 0;
+                self.may_be_endless = false;
             }
             Some(deadline_s) => {
                 self.state = EntryState::ExclusiveLocked;
