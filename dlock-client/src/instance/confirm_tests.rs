@@ -162,6 +162,25 @@ fn a_release_that_is_not_heard_of_is_asked_for_until_it_is() {
     eventually("it is undone", || !in_doubt());
 }
 
+/// The lock's slot was locked for too long when the client came back from the lapse.
+#[test]
+fn a_lock_whose_session_was_ended_by_an_earlier_move_has_lapsed() {
+    let server = primary();
+    let instance = joined(&server, FabricChoice::Tcp);
+    let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Rw, lease_s: 0 };
+    let lock = instance.get_lock(desc).1.unwrap();
+    for is_ended in [false, true] {
+        assert_eq!(instance.trylock(lock, Mode::Shared, 5).status, Status::Success);
+        if is_ended {
+            instance.link.load().pulse.end();
+        }
+        let came = instance.reinit_at(server.local_addr(), Patience::OF_CALL, log::Level::Debug);
+        assert_eq!(came, Status::Success);
+        let status = if is_ended { Status::Fail } else { Status::Success };
+        assert_eq!(instance.unlock(lock).status, status);
+    }
+}
+
 /// It waited for the lock's slot while the release was not answered, and has the lock after it.
 #[test]
 fn a_release_that_is_not_heard_of_ends_no_hold_of_another_thread() {

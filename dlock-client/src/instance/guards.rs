@@ -28,6 +28,9 @@ use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, Turn};
 /// A result and, if the lock is held now, the number of the hold.
 pub(crate) type Attempt = (OpResult, u64);
 
+/// Times that the end of a guard waits for the lock's slot, up to 5 s each.
+const END_TRIES_MAX: usize = 6;
+
 impl Instance {
     /// As [`trylock`](Self::trylock), for guards: a lock this client holds already is not
     /// entered again, but for shared holds of a lock that is held shared.
@@ -85,10 +88,15 @@ impl Instance {
 
     /// Nobody waits for the turn of a ticket any more.
     fn give_ticket_up(&self, lock: LockId) {
-        if let Ok((lock_slot, mut guard, limit)) = self.idle(lock) {
-            if guard.as_ref().is_some_and(|held| has_ticket(held.entry.state())) {
-                let _ = self.run(lock_slot, &mut guard, Op::Unlock, &limit);
-            }
+        if let Ok((lock_slot, mut guard, _)) = self.idle(lock) {
+            self.give_up_in(lock_slot, &mut guard);
+        }
+    }
+
+    /// The same of a lock whose slot is locked.
+    pub(super) fn give_up_in(&self, lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>) {
+        if guard.as_ref().is_some_and(|held| has_ticket(held.entry.state())) {
+            let _ = self.run(lock_slot, guard, Op::Unlock, &Limit::NOW);
         }
     }
 
@@ -251,7 +259,10 @@ impl Instance {
     /// as soon as there is a primary if this client finds that by itself.
     #[inline]
     pub(crate) fn end_guard(&self, lock: LockId, hold: u64) -> Status {
-        match self.of_guard(lock, hold) {
+        // nobody can end it later, and whoever has the slot has it for a bounded time
+        let mut tries = std::iter::repeat_with(|| self.of_guard(lock, hold)).take(END_TRIES_MAX);
+        let is_free = |found: &Result<_, Status>| !matches!(found, Err(Status::BadResponse));
+        match tries.find(is_free).unwrap_or(Err(Status::BadResponse)) {
             Ok((lock_slot, mut guard, limit)) => {
                 let result = self.run(lock_slot, &mut guard, Op::Unlock, &limit);
                 match is_without_primary(result.status) {

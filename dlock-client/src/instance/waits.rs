@@ -23,6 +23,7 @@ use dlock_fabric::clock::boot_ns;
 use super::guards::Attempt;
 use super::{code, Instance};
 use crate::execute::{advance, answered, await_reply, left_ns, Advanced, Asked, Limit};
+use crate::failover::is_without_primary;
 use crate::heartbeat::Pulse;
 use crate::table::{Busy, LockSlot, LockSlotGuard, LockSlotIndex, Turn};
 use crate::tasks::Tasks;
@@ -237,6 +238,9 @@ impl Instance {
         wait.read = guard.as_ref().map(|held| (held.now(), Arc::clone(&held.pulse)));
         let result = self.told(lock_slot, guard, wait.op(), result);
         let attempt = self.attempted(lock_slot, guard, result);
+        if is_without_primary(attempt.0.status) {
+            self.give_up_in(lock_slot, guard); // it is not asked for once more
+        }
         lock_slot.changed.notify_all();
         attempt
     }

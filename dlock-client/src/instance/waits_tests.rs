@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::ids::{LockId, Seq};
+use dlock_core::lock::EntryState;
 use dlock_core::message::{LockType, Mode, Reply, Request};
-use dlock_core::words::AtomicWord;
+use dlock_core::words::{AtomicWord, FairWord};
+use dlock_fabric::wake::Wake;
 
 use super::tests::{instance, others_hold, ME};
 use super::*;
+use crate::failover::Plan;
 use crate::fake::Fake;
 use crate::tasks::Tasks;
 
@@ -196,4 +199,26 @@ fn a_wait_enters_nothing_again_while_the_session_is_cut_off() {
     assert_eq!(enters(), Status::AlreadyLocked);
     fake.gone.store(true, SeqCst);
     assert_eq!(enters(), Status::BadResponse);
+}
+
+/// Its caller is told, and asks for nothing more.
+#[test]
+fn a_wait_that_ends_without_a_primary_keeps_no_ticket() {
+    let (mut instance, fake) = instance(&[LockType::Fair]);
+    let plan = Plan { addresses: Vec::new(), silence: LONG };
+    instance.watch = Some(Arc::new(Watch::new(plan, Wake::new().unwrap())));
+    fake.words.lock().insert(0, FairWord::new().with_mx(1).into_bits());
+    fake.answer(|_| None);
+    let tasks = Arc::new(Tasks::new());
+    let mut wait = GuardWait::new(LOCK, X, 5, Duration::from_millis(1));
+    let start = Instant::now();
+    let result = loop {
+        match instance.advance_wait(&mut wait, &tasks) {
+            Some((result, _)) => break result,
+            None => assert!(start.elapsed() < LONG),
+        }
+    };
+    assert_eq!(result.status, Status::BadResponse, "nothing answers");
+    let guard = instance.table.lock_slot(instance.table.find(LOCK).unwrap()).lock();
+    assert_eq!(guard.as_ref().unwrap().entry.state(), EntryState::Initialized);
 }

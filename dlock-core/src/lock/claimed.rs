@@ -119,6 +119,11 @@ impl LockEntry {
         }
     }
 
+    /// Whose it is.
+    pub fn client(&self) -> ClientId {
+        self.me
+    }
+
     /// Whose it is: a client that begins anew has another id.
     pub fn is_of(&mut self, me: ClientId) {
         self.me = me;
