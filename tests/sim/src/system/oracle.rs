@@ -209,6 +209,13 @@ impl Oracle {
         mine.any(|s| self.is_live(lock, s, now))
     }
 
+    /// Readers that rely on the lock now, by what the primary of now has told them.
+    pub fn readers(&self, lock: usize, now: u64) -> u64 {
+        let known = self.locks[lock].services.iter().filter(|s| !s.is_unclaimed);
+        let readers = known.filter(|s| s.mode == Mode::Shared && self.is_live(lock, s, now));
+        readers.count() as u64
+    }
+
     /// Whether this client was told that it has the lock, and not that it has lost it since.
     pub fn was_told(&self, lock: usize, who: u64) -> bool {
         self.locks[lock].services.iter().any(|s| s.who == who)

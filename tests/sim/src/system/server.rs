@@ -233,6 +233,7 @@ impl World {
             self.sys.fail(why);
         }
         self.waiters_bits();
+        self.readers_are_counted();
     }
 
     /// A channel whose client has not read for too long is dropped.
@@ -471,6 +472,27 @@ impl World {
             };
             if sleeps && (max_ns == 0 || sys.now - since > max_ns) {
                 let why = format!("liveness: lock {l} is free, and its waiters are asleep");
+                return self.sys.fail(why);
+            }
+        }
+    }
+
+    /// Every reader that relies on a lock has its share of the word: nobody has taken it off.
+    fn readers_are_counted(&mut self) {
+        let Some(primary) = self.primary.as_ref().filter(|primary| !primary.is_recovering()) else {
+            return;
+        };
+        for l in 0..self.sys.plan.locks.len() {
+            let Some(slot) = self.sys.slot_of(l, primary) else { continue };
+            let word = self.sys.lock_word(slot, self.sys.plan.locks[l]);
+            let counted = match self.sys.plan.locks[l] {
+                LockType::Atomic => continue,
+                LockType::Rw => u64::from(RwWord::from_bits(word).rcount()),
+                LockType::Fair => u64::from(FairWord::from_bits(word).open_shared()),
+            };
+            let readers = self.sys.oracle.readers(l, self.sys.now);
+            if readers > counted {
+                let why = format!("count: {readers} readers rely on lock {l}: {word:#x}");
                 return self.sys.fail(why);
             }
         }
