@@ -90,8 +90,7 @@ impl<K: Keep> Hold<K> {
     /// Whether a hold that was granted at the reading `read`, on the session of this pulse, may be
     /// told now.
     pub(crate) fn may_be_told(&self, read: Now, pulse: &Pulse) -> bool {
-        let horizon_ns = pulse.horizon_ns().min(self.keep.instance().horizon_ns());
-        let read = Now { horizon_ns, ..read };
+        let read = Now { horizon_ns: self.keep.instance().horizon_ns_of(pulse), ..read };
         lease::may_be_told(self.lease_end_s(), read, boot_ns())
     }
 
@@ -185,7 +184,7 @@ impl Guard<'_> {
     /// next acquire of this client finds out first).
     ///
     /// # Latency
-    /// One round trip; 5 s at most.
+    /// One round trip; 5 s at most, and 10 s more where other threads have the lock in use.
     #[inline]
     pub fn unlock(self) -> Result<(), Error> {
         self.0.unlock()

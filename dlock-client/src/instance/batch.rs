@@ -82,41 +82,41 @@ impl Instance {
         }
         let bounds = Bounds::since(start_ns.unwrap_or_else(boot_ns));
         let mut batch = Batch::new(bounds);
-        let mut places = self.lock_places(ops, &mut batch, bounds);
-        self.carry_out_batch(batch, &mut places, out)
+        let places = self.lock_places(ops, &mut batch, bounds);
+        self.carry_out_batch(batch, places, out)
     }
 
-    /// Carries a batch out and tells its results.
+    /// Carries a batch out and tells its results. A release that no primary has heard of is one all
+    /// the same, as that of one lock is.
     fn carry_out_batch(
         &self,
         mut batch: Batch,
-        places: &mut [Place<'_>],
+        mut places: Vec<Place<'_>>,
         out: &mut [OpResult],
     ) -> Status {
-        run(&mut batch, places);
+        run(&mut batch, &mut places);
+        let mut is_unheard = false;
         for (item, ((op, lock_type, result), out)) in batch.results().zip(out).enumerate() {
             *out = result;
             if let (Some(place), Some(lock_type)) = (batch.place_of(item), lock_type) {
                 self.stats.count(lock_type, op, out);
                 if matches!(op, Op::Unlock) {
                     let place = &mut places[place];
-                    *out = self.over_in_place(place.held(), *out);
+                    if self.watch().is_some() && is_without_primary(out.status) {
+                        let was_asked = out.status == Status::BadResponse;
+                        let released = place.held().entry.release_unheard(was_asked);
+                        *out = released.unwrap_or(*out);
+                        is_unheard = true;
+                    }
                     place.lock_slot.changed.notify_all();
                 }
             }
         }
+        drop(places);
+        if let Some(watch) = self.watch().filter(|_| is_unheard) {
+            watch.releases_unheard();
+        }
         Status::Success
-    }
-
-    /// As [`unlock`](Self::unlock) of a release that no primary has heard of.
-    fn over_in_place(&self, held: &mut ClientLock, result: OpResult) -> OpResult {
-        let Some(watch) = self.watch().filter(|_| is_without_primary(result.status)) else {
-            return result;
-        };
-        let was_asked = result.status == Status::BadResponse;
-        let released = held.entry.release_unheard(was_asked);
-        watch.releases_unheard();
-        released.unwrap_or(result)
     }
 
     /// Carries out one operation on each of these locks, whose slots the caller has locked; the
@@ -244,7 +244,7 @@ impl Instance {
             let started = Operation::after_fast(entry, op, outcome, begun, now, bounds);
             batch.push_started(op, at, started);
         }
-        self.carry_out_batch(batch, &mut places, out)
+        self.carry_out_batch(batch, places, out)
     }
 
     /// Locks the slot of every lock named, in the order of their indices, so that batches of

@@ -100,6 +100,15 @@ impl Instance {
                 let result = self.run(lock_slot, &mut guard, op, &Limit::since(start));
                 self.over(lock_slot, guard, op, result)
             }
+            // a release is not asked for once more by a program that this client moves by itself
+            Err(Status::BadResponse) if matches!(op, Op::Unlock) && self.watch().is_some() => {
+                match self.locked_since(lock, Instant::now()) {
+                    Ok((lock_slot, guard)) => {
+                        self.release_unheard(lock_slot, guard, code(Status::NotReady))
+                    }
+                    Err(status) => code(status),
+                }
+            }
             Err(status) => code(status),
         }
     }

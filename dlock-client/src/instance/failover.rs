@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_core::control::{ControlReply, ControlRequest, LockDesc};
+use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::ids::LockId;
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
@@ -232,7 +232,7 @@ impl Instance {
     /// How many locks it believes to hold.
     pub(crate) fn held(&self) -> usize {
         let holds = |entry: &LockEntry| entry.state().is_held() && !entry.is_lost();
-        self.of_all(|held| holds(&held.entry).then_some(())).len()
+        self.of_all(|held| holds(&held.entry).then_some(())).0.len()
     }
 
     /// Gets those locks again that are not at this primary, with what was held of them lost, asks
@@ -241,10 +241,11 @@ impl Instance {
     /// each within `silence`.
     pub(crate) fn confirm_all(&self, silence: Duration) -> bool {
         let epoch = self.link.load().epoch;
-        let away: Vec<(LockId, LockDesc)> = self.of_all(|held| {
+        let (away, has_seen_all) = self.of_all(|held| {
             let is_away = !held.binding.is_at(epoch) && !held.entry.has_left();
             is_away.then(|| (held.id, held.entry.desc().clone()))
         });
+        let mut is_all = has_seen_all;
         for some in away.chunks(BATCH_MAX) {
             let descs = some.iter().map(|(_, desc)| desc.clone()).collect();
             let Ok(got) = self.get_locks(descs, Instant::now() + silence) else { return false };
@@ -256,17 +257,23 @@ impl Instance {
                 }
             }
         }
-        let open = self.of_all(|held| held.entry.in_doubt().then_some(held.id));
-        open.chunks(BATCH_MAX).all(|locks| self.confirm(locks, silence))
+        let (open, has_seen_all) = self.of_all(|held| held.entry.in_doubt().then_some(held.id));
+        is_all &= has_seen_all; // whoever has one of the others may not settle it
+        for locks in open.chunks(BATCH_MAX) {
+            let Some(is_settled) = self.confirm(locks, silence) else { return false };
+            is_all &= is_settled;
+        }
+        is_all
     }
 
     /// Asks what became of these holds, together, and undoes what is in doubt, one after the other;
-    /// but not of a lock that is in use. `false`: not all of it was answered.
-    fn confirm(&self, locks: &[LockId], silence: Duration) -> bool {
+    /// but not of a lock that is in use. Whether that was all; `None`: not all of it was answered,
+    /// and the rest would have to be waited for as long.
+    fn confirm(&self, locks: &[LockId], silence: Duration) -> Option<bool> {
         let (mut claimed, mut doubted, mut is_all) = (Vec::new(), Vec::new(), true);
         for &lock in locks {
             let Some((lock_slot, guard)) = self.unused(lock) else {
-                is_all = false; // whoever has it may not settle it
+                is_all = false;
                 continue;
             };
             let Some(entry) = guard.as_ref().map(|held| &held.entry) else { continue };
@@ -283,8 +290,9 @@ impl Instance {
             }
         }
         let statuses = self.together(claimed, Limit::ending(Instant::now() + silence));
+        let mut is_answered = true;
         for (lock, status) in statuses {
-            is_all &= !is_without_primary(status);
+            is_answered &= !is_without_primary(status);
             if status == Status::Fail {
                 log::warn!("lock {lock} is lost: another client holds it now");
             }
@@ -298,10 +306,10 @@ impl Instance {
             drop(guard);
             lock_slot.changed.notify_all();
             if settled.is_err_and(is_without_primary) {
-                return false; // the others would wait as long
+                return None;
             }
         }
-        is_all
+        is_answered.then_some(is_all)
     }
 
     /// A lock that no operation is under way on.
@@ -315,20 +323,22 @@ impl Instance {
     /// The locks that are not held, not queued for, and not in use.
     pub(super) fn idle_locks(&self) -> HashSet<LockId> {
         let is_idle = |state| matches!(state, EntryState::Initialized | EntryState::Unlocked);
-        let idle = self.of_all(|held| is_idle(held.entry.state()).then_some(held.id));
+        let (idle, _) = self.of_all(|held| is_idle(held.entry.state()).then_some(held.id));
         idle.into_iter().collect()
     }
 
-    /// Of all locks that no operation is under way on.
-    fn of_all<T>(&self, mut of: impl FnMut(&ClientLock) -> Option<T>) -> Vec<T> {
-        let indices = self.table.indices();
-        let mut found = Vec::new();
-        for (id, index) in indices {
-            if let Some(guard) = self.table.lock_slot(index).try_lock() {
-                let held = guard.as_ref().filter(|held| held.id == id);
-                found.extend(held.and_then(&mut of));
+    /// Of all locks whose slots are free; and whether that were all.
+    fn of_all<T>(&self, mut of: impl FnMut(&ClientLock) -> Option<T>) -> (Vec<T>, bool) {
+        let (mut found, mut has_seen_all) = (Vec::new(), true);
+        for (id, index) in self.table.indices() {
+            match self.table.lock_slot(index).try_lock() {
+                Some(guard) => {
+                    let held = guard.as_ref().filter(|held| held.id == id);
+                    found.extend(held.and_then(&mut of));
+                }
+                None => has_seen_all = false,
             }
         }
-        found
+        (found, has_seen_all)
     }
 }

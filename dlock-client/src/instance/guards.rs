@@ -29,7 +29,7 @@ use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, Turn};
 pub(crate) type Attempt = (OpResult, u64);
 
 /// Times that the end of a guard waits for the lock's slot, up to 5 s each.
-const END_TRIES_MAX: usize = 6;
+const END_TRIES_MAX: usize = 2;
 
 impl Instance {
     /// As [`trylock`](Self::trylock), for guards: a lock this client holds already is not
@@ -96,7 +96,10 @@ impl Instance {
     /// The same of a lock whose slot is locked.
     pub(super) fn give_up_in(&self, lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>) {
         if guard.as_ref().is_some_and(|held| has_ticket(held.entry.state())) {
-            let _ = self.run(lock_slot, guard, Op::Unlock, &Limit::NOW);
+            let result = self.run(lock_slot, guard, Op::Unlock, &Limit::NOW);
+            if let Some(held) = guard.as_mut().filter(|_| is_without_primary(result.status)) {
+                held.entry.release_unheard(true); // it was claimed, and is not any more
+            }
         }
     }
 
@@ -259,7 +262,7 @@ impl Instance {
     /// as soon as there is a primary if this client finds that by itself.
     #[inline]
     pub(crate) fn end_guard(&self, lock: LockId, hold: u64) -> Status {
-        // nobody can end it later, and whoever has the slot has it for a bounded time
+        // nobody can end it later
         let mut tries = std::iter::repeat_with(|| self.of_guard(lock, hold)).take(END_TRIES_MAX);
         let is_free = |found: &Result<_, Status>| !matches!(found, Err(Status::BadResponse));
         match tries.find(is_free).unwrap_or(Err(Status::BadResponse)) {

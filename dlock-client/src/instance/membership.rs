@@ -264,11 +264,13 @@ impl Instance {
                 let has_ended = held.pulse.horizon_ns() == 0;
                 if is_anew || has_ended && held.entry.client() != link.client {
                     held.binding.begins_anew(&mut held.entry);
+                } else if has_ended && held.entry.lapse() {
+                    log::warn!("lock {id} is lost: it has no lease, and its session had ended");
                 }
                 match held.binding.moves_to(link.epoch, clock) {
                     true => {
                         held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
-                        if (has_lapsed || has_ended) && held.entry.lapse() {
+                        if has_lapsed && held.entry.lapse() {
                             log::warn!(
                                 "lock {id} is lost: it has no lease, and this client was away"
                             );

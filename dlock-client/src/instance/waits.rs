@@ -21,7 +21,7 @@ use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 
 use super::guards::Attempt;
-use super::{code, Instance};
+use super::{code, has_ticket, Instance};
 use crate::execute::{advance, answered, await_reply, left_ns, Advanced, Asked, Limit};
 use crate::failover::is_without_primary;
 use crate::heartbeat::Pulse;
@@ -38,6 +38,8 @@ pub(crate) struct GuardWait {
     stage: Stage,
     /// The clock when the result was decided.
     read: Option<(Now, Arc<Pulse>)>,
+    /// The lock had a ticket when its turn came: a thread's, which asks for it once more.
+    had_ticket: bool,
 }
 
 enum Stage {
@@ -61,7 +63,16 @@ impl GuardWait {
         let start = Instant::now();
         let deadline = start + wait;
         let limit = Limit::to(start, deadline);
-        Self { lock, mode, expire_s, limit, deadline, stage: Stage::New, read: None }
+        Self {
+            lock,
+            mode,
+            expire_s,
+            limit,
+            deadline,
+            stage: Stage::New,
+            read: None,
+            had_ticket: false,
+        }
     }
 
     pub(crate) fn lock(&self) -> LockId {
@@ -95,6 +106,14 @@ impl Instance {
     /// `u64::MAX`: without end.
     pub(crate) fn horizon_ns(&self) -> u64 {
         self.link.load().pulse.horizon_ns()
+    }
+
+    /// The same of what it holds on the session of this pulse; 0: another one has taken its place.
+    pub(crate) fn horizon_ns_of(&self, pulse: &Pulse) -> u64 {
+        match std::ptr::eq(pulse, &*self.link.load().pulse) {
+            true => pulse.horizon_ns(),
+            false => 0,
+        }
     }
 
     /// Goes on as far as possible without waiting for a turn or a grant: the result, if there is
@@ -141,6 +160,7 @@ impl Instance {
             return Some((code(status), 0));
         }
         let Some(held) = guard.as_mut() else { return Some((code(Status::LockNotGet), 0)) };
+        wait.had_ticket = has_ticket(held.entry.state());
         if let Some(status) = held.unfounded(wait.op()) {
             return Some(self.ended(lock_slot, &mut guard, wait, code(status)));
         }
@@ -238,7 +258,7 @@ impl Instance {
         wait.read = guard.as_ref().map(|held| (held.now(), Arc::clone(&held.pulse)));
         let result = self.told(lock_slot, guard, wait.op(), result);
         let attempt = self.attempted(lock_slot, guard, result);
-        if is_without_primary(attempt.0.status) {
+        if !wait.had_ticket && self.watch().is_some() && is_without_primary(attempt.0.status) {
             self.give_up_in(lock_slot, guard); // it is not asked for once more
         }
         lock_slot.changed.notify_all();
