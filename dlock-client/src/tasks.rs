@@ -85,8 +85,8 @@ struct Acquire {
 /// A hold that its future has not returned yet.
 struct Granted {
     hold: OwnedHold,
-    /// The clock when it was granted, and the session that has granted it: what that had has ended
-    /// may be another's, however far the one after it reaches.
+    /// The clock when it was granted, and the session that has granted it: where another one has
+    /// taken the place of that, the lock may be somebody else's.
     read: Now,
     pulse: Arc<Pulse>,
 }

@@ -58,7 +58,8 @@ impl Instance {
     /// next primary learns it.
     ///
     /// # Latency
-    /// At most one round trip where there is no contention; 5 s at most.
+    /// At most one round trip where there is no contention; 5 s at most, and 5 s more where other
+    /// threads have the lock in use.
     #[inline]
     pub fn unlock(&self, lock: LockId) -> OpResult {
         self.single(lock, Op::Unlock)
@@ -86,12 +87,12 @@ impl Instance {
             let result = self.run(lock_slot, &mut guard, op, &Limit::NOW);
             return self.over(lock_slot, guard, op, result);
         }
-        self.wait_for(lock, op, Instant::now())
+        self.wait_for(lock, op, Instant::now(), false)
     }
 
     /// An operation that began at `start` and may wait for other threads and other clients.
     #[inline(never)]
-    fn wait_for(&self, lock: LockId, op: Op, start: Instant) -> OpResult {
+    fn wait_for(&self, lock: LockId, op: Op, start: Instant, is_again: bool) -> OpResult {
         if let Err(status) = self.admit() {
             return code(status);
         }
@@ -100,14 +101,11 @@ impl Instance {
                 let result = self.run(lock_slot, &mut guard, op, &Limit::since(start));
                 self.over(lock_slot, guard, op, result)
             }
-            // a release is not asked for once more by a program that this client moves by itself
-            Err(Status::BadResponse) if matches!(op, Op::Unlock) && self.watch().is_some() => {
-                match self.locked_since(lock, Instant::now()) {
-                    Ok((lock_slot, guard)) => {
-                        self.release_unheard(lock_slot, guard, code(Status::NotReady))
-                    }
-                    Err(status) => code(status),
-                }
+            // the program does not ask for a release once more: the lock's slot is waited for again
+            Err(Status::BadResponse)
+                if matches!(op, Op::Unlock) && self.watch().is_some() && !is_again =>
+            {
+                self.wait_for(lock, op, Instant::now(), true)
             }
             Err(status) => code(status),
         }
