@@ -301,6 +301,7 @@ impl World {
             self.members.hinders(client);
             if let Some(s) = self.sys.session(client).copied() {
                 self.sys.has_no_horizon(s.client.into(), (s.inc, s.conn), self.sys.now);
+                self.sys.oracle.hinders(u64::from(s.client) << 32 | u64::from(s.inc));
             }
         }
         if let Some(laggard) = self.primary.as_mut().and_then(|one| one.take_laggard(now)) {
