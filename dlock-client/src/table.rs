@@ -19,8 +19,9 @@ use dlock_core::clock::{Now, ServerTime};
 use dlock_core::exec::Executor;
 use dlock_core::ids::{Epoch, LockId};
 use dlock_core::limits::{HANDLES_MAX, LOCK_WAIT_S};
-use dlock_core::lock::{LockEntry, NotedBy};
+use dlock_core::lock::{LockEntry, NotedBy, OpResult};
 use dlock_core::session::Binding;
+use dlock_core::status::Status;
 use dlock_fabric::clock::boot_ns;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult};
 
@@ -101,6 +102,11 @@ impl ClientLock {
             last_now,
             neighbour,
         }
+    }
+
+    /// A release was refused so, as without a primary: [`LockEntry::release_unheard`].
+    pub(crate) fn release_unheard(&mut self, refused: Status) -> Option<OpResult> {
+        self.entry.release_unheard(refused == Status::BadResponse)
     }
 
     /// Another session carries its operations from here on.

@@ -101,6 +101,12 @@ fn word(site: &mut Site, client: &Client) -> FairWord {
     FairWord::from_bits(site.word(&client.grant))
 }
 
+/// The next ticket comes from the arbiter: the lane starts again, or goes on in the ring.
+fn ends_the_lane(site: &mut Site, client: &Client) {
+    let end = FairWord::new().with_nx(FAIR_LANE_DIVERT).with_mx(FAIR_LANE_DIVERT);
+    site.memory.set(w0(&client.grant), end.into_bits());
+}
+
 /// The lane has started again since the ticket was given up, and another client has its number.
 #[test]
 fn a_ticket_that_was_given_up_is_forgotten_with_its_note() {
@@ -119,8 +125,7 @@ fn a_ticket_that_was_given_up_is_forgotten_with_its_note() {
         h.asks(&mut site, Request::Wake { handle: h.grant.handle });
         assert_eq!(word(&mut site, &p).nx(), 2, "it is skipped");
 
-        let end = FairWord::new().with_nx(FAIR_LANE_DIVERT).with_mx(FAIR_LANE_DIVERT);
-        site.memory.set(w0(&p.grant), end.into_bits());
+        ends_the_lane(&mut site, &p);
         let first = x.takes(&mut site);
         assert_eq!(first.tx, 0, "the lane starts again");
         x.releases(&mut site, first);
@@ -159,7 +164,7 @@ fn a_ticket_that_was_passed_over_is_forgotten_with_its_note_too() {
     assert_eq!(site.memory.ledger(p.peer.id, p.grant.handle), LedgerEntry::new());
 }
 
-/// Its client knows that it has released it, whatever becomes of the note that follows.
+/// The client knows of its own release, also if the note that clears the ledger is lost.
 #[test]
 fn a_ticket_that_was_released_does_not_count_against_one_of_the_next_lap() {
     for fabric in [FabricKind::Verbs, FabricKind::Shm] {
@@ -172,8 +177,7 @@ fn a_ticket_that_was_released_does_not_count_against_one_of_the_next_lap() {
         p.releases(&mut site, released);
         assert_eq!(p.ledger(&mut site), LedgerEntry::new());
 
-        let end = FairWord::new().with_nx(FAIR_LANE_DIVERT).with_mx(FAIR_LANE_DIVERT);
-        site.memory.set(w0(&p.grant), end.into_bits());
+        ends_the_lane(&mut site, &p);
         let first = x.takes(&mut site);
         assert_eq!(first.tx, 0, "the lane starts again");
         x.releases(&mut site, first);
@@ -225,8 +229,7 @@ fn a_ticket_that_was_ended_is_not_believed_on_another_fabric() {
     assert_eq!(p.ledger(&mut site), LedgerEntry::new(), "nor does a late note");
 
     x.releases(&mut site, next);
-    let end = FairWord::new().with_nx(FAIR_LANE_DIVERT).with_mx(FAIR_LANE_DIVERT);
-    site.memory.set(w0(&p.grant), end.into_bits());
+    ends_the_lane(&mut site, &p);
     let first = x.takes(&mut site);
     assert_ne!(first.tx, 0, "it may name the ticket once more");
     p.goes_over_to(&mut site, FabricKind::Verbs);

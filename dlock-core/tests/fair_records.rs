@@ -83,7 +83,7 @@ fn what_was_ended_of_a_client_of_tcp_takes_no_number_of_the_ring() {
     assert_eq!(w.cycle(2).tx, FAIR_LANE_MAX);
 }
 
-/// It may name its ticket until it names another, on whatever fabric it comes back.
+/// The client may come back on any fabric and name the ended ticket, until it names another.
 #[test]
 fn a_client_that_lapsed_keeps_the_lane_in_the_ring() {
     let mut w = World::new(LockType::Fair, 2);

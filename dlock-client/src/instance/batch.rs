@@ -103,9 +103,7 @@ impl Instance {
                 if matches!(op, Op::Unlock) {
                     let place = &mut places[place];
                     if self.watch().is_some() && is_without_primary(out.status) {
-                        let was_asked = out.status == Status::BadResponse;
-                        let released = place.held().entry.release_unheard(was_asked);
-                        *out = released.unwrap_or(*out);
+                        *out = place.held().release_unheard(out.status).unwrap_or(*out);
                         is_unheard = true;
                     }
                     place.lock_slot.changed.notify_all();

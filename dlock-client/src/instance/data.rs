@@ -111,9 +111,8 @@ impl Instance {
         }
     }
 
-    /// A release that was refused as without a primary is one all the same, if this client finds
-    /// the successor by itself. The lock slot was locked all the time: no other thread's hold is
-    /// there.
+    /// A release without a primary ends the hold here, if this client finds the successor by
+    /// itself. The lock slot was locked all the time, so that it is no other thread's hold.
     #[inline(always)]
     fn over(
         &self,

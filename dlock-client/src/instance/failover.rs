@@ -132,8 +132,7 @@ impl Instance {
         mut guard: LockSlotGuard<'_>,
         refused: OpResult,
     ) -> OpResult {
-        let was_asked = refused.status == Status::BadResponse;
-        let released = guard.as_mut().and_then(|held| held.entry.release_unheard(was_asked));
+        let released = guard.as_mut().and_then(|held| held.release_unheard(refused.status));
         drop(guard);
         lock_slot.changed.notify_all();
         let Some(watch) = self.watch() else { return refused };
@@ -258,7 +257,7 @@ impl Instance {
             }
         }
         let (open, has_seen_all) = self.of_all(|held| held.entry.in_doubt().then_some(held.id));
-        is_all &= has_seen_all; // whoever has one of the others may not settle it
+        is_all &= has_seen_all; // the thread that has a lock in use may leave it in doubt
         for locks in open.chunks(BATCH_MAX) {
             let Some(is_settled) = self.confirm(locks, silence) else { return false };
             is_all &= is_settled;

@@ -262,7 +262,7 @@ impl Instance {
     /// as soon as there is a primary if this client finds that by itself.
     #[inline]
     pub(crate) fn end_guard(&self, lock: LockId, hold: u64) -> Status {
-        // nobody can end it later
+        // the hold has no guard any more that could release it later
         let mut tries = std::iter::repeat_with(|| self.of_guard(lock, hold)).take(END_TRIES_MAX);
         let is_free = |found: &Result<_, Status>| !matches!(found, Err(Status::BadResponse));
         match tries.find(is_free).unwrap_or(Err(Status::BadResponse)) {

@@ -490,16 +490,6 @@ impl Primary {
         self.arbiter.is_queued(slot, client)
     }
 
-    /// The deadline of a turn that was granted to this client, see [`Arbiter::turn_until`].
-    pub fn turn_until(
-        &self,
-        mem: &mut dyn LockMemory,
-        slot: Slot,
-        client: ClientId,
-    ) -> Option<u32> {
-        self.arbiter.turn_until(mem, slot, client)
-    }
-
     /// How many are queued for the lock of this slot.
     pub fn waiters(&self, slot: Slot) -> usize {
         self.arbiter.waiters(slot)

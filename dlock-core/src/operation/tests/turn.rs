@@ -195,12 +195,18 @@ fn a_ticket_that_was_skipped_is_taken_anew_once() {
     assert_eq!(done(end(&mut o, &mut e)), Status::Fail);
 }
 
-#[test]
-fn a_lost_look_leaves_the_ticket() {
+/// The entry of a ticket whose last look was not answered.
+fn ticketed() -> LockEntry {
     let (mut e, mut o) = queued(5);
     let _ = looks(&mut e, &mut o, 2);
     o.outcome(&mut e, Outcome::Unknown, at(3));
     assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    e
+}
+
+#[test]
+fn a_lost_look_leaves_the_ticket() {
+    let mut e = ticketed();
     assert_eq!((e.state(), e.ticket()), (EntryState::ExclusiveTicketed, Some(TICKET)));
     e.rewrite_ledger();
     assert_eq!(e.take_ledger_write(), Some(ticket(0)), "a new channel does not claim it");
@@ -211,10 +217,7 @@ fn a_lost_look_leaves_the_ticket() {
 #[test]
 fn a_ticket_that_was_given_up_is_undone_on_the_next_channel() {
     for has_new_channel in [false, true] {
-        let (mut e, mut o) = queued(5);
-        let _ = looks(&mut e, &mut o, 2);
-        o.outcome(&mut e, Outcome::Unknown, at(3));
-        assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+        let mut e = ticketed();
         let mut o = begins(&mut e, Op::Unlock, 4);
         let Effect::WriteLedger(note) = o.next(&mut e) else { panic!("it is named") };
         assert_eq!(note.state(), LedgerState::GivenUpExclusive);
@@ -247,10 +250,7 @@ fn a_ticket_that_was_given_up_is_undone_on_the_next_channel() {
 /// It may have been granted, with a lease that outlasts the session.
 #[test]
 fn a_ticket_that_lapsed_is_asked_to_be_undone() {
-    let (mut e, mut o) = queued(5);
-    let _ = looks(&mut e, &mut o, 2);
-    o.outcome(&mut e, Outcome::Unknown, at(3));
-    assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+    let mut e = ticketed();
     assert!(e.lapse(), "it has a ticket");
     assert_eq!((e.state(), e.in_doubt()), (EntryState::Initialized, true));
     assert_eq!(crate::session::resume(&mut e, false, at(4)), Some(RESOLVE));
@@ -260,10 +260,7 @@ fn a_ticket_that_lapsed_is_asked_to_be_undone() {
 #[test]
 fn a_ticket_that_follows_one_that_was_given_up_is_claimed() {
     for mode in [X, S] {
-        let (mut e, mut o) = queued(5);
-        let _ = looks(&mut e, &mut o, 2);
-        o.outcome(&mut e, Outcome::Unknown, at(3));
-        assert_eq!(done(o.next(&mut e)), Status::BadResponse);
+        let mut e = ticketed();
         let mut o = begins(&mut e, Op::Unlock, 4);
         while !matches!(o.next(&mut e), Effect::Done(_)) {}
         let mut o = begins(&mut e, Op::Lock { mode, expire_s: 5 }, 5);

@@ -478,7 +478,7 @@ impl World {
         }
     }
 
-    /// Every reader that relies on a lock has its share of the word: nobody has taken it off.
+    /// The reader count of each word is at least the number of readers that rely on the lock.
     fn readers_are_counted(&mut self) {
         let Some(primary) = self.primary.as_ref().filter(|primary| !primary.is_recovering()) else {
             return;

@@ -202,8 +202,9 @@ impl World {
         }
     }
 
-    /// Who has given everything up keeps nobody waiting. Where nobody looks after a client, what is
-    /// in doubt is in doubt until its next operation.
+    /// A client that has given everything up has no turn at the primary. This is asked of clients
+    /// with failover by the library alone: a client without keeps what is in doubt until its next
+    /// operation on the lock.
     fn nothing_is_kept(&mut self) {
         if !self.sys.plan.by_itself {
             return;
@@ -225,7 +226,7 @@ impl World {
             let Some(slot) = self.sys.slot_of(l, primary) else { continue };
             for c in 0..self.sys.clients.len() {
                 let Some(id) = self.sys.clients[c].id else { continue };
-                let until = primary.turn_until(&mut self.sys, slot, id);
+                let until = primary.arbiter().turn_until(&mut self.sys, slot, id);
                 if until.is_some_and(|until| ServerTime::expiry_of(until) > now) {
                     let why = format!("liveness: client {c} has given lock {l} up, and keeps it");
                     return self.sys.fail(why);
