@@ -237,6 +237,9 @@ bugs! {
     GraceBeforeHorizon =
         "grace-before-horizon",
         "a connection that ends does not cut the horizon short that its client knows";
+    FencedBeforeHorizon =
+        "fenced-before-horizon",
+        "who is fenced keeps what has no lease until the horizon that it knows";
     SilenceUnheard =
         "silence-unheard",
         "silence is acted on when everything that has come was heard";

@@ -408,17 +408,6 @@ fn nobody_hinders_others_before_a_primary_that_stood_still_has_looked_again() {
     }
 }
 
-#[test]
-fn a_client_that_hinders_others_is_fenced_and_waited_for() {
-    let mut site = Site::new();
-    let peer = site.join(Shm, 0);
-    assert!(!site.members.has_quarantined());
-    site.members.hinders(peer.id);
-    site.settle();
-    assert_eq!(site.state(peer), Some(State::Ending(Ending::Lapse(Exit::Hindered))));
-    assert!(site.members.has_quarantined(), "its process lives");
-}
-
 /// Memory that a device operates on cannot refuse the chains of clients that claim nothing yet.
 #[test]
 fn nobody_gets_queue_pairs_while_the_primary_recovers() {

@@ -13,7 +13,7 @@ use dlock_core::control::{
 };
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, LockId};
-use dlock_core::membership::{Draws, Effect, Exit, Gone, State};
+use dlock_core::membership::{Connection, Draws, Effect, Exit, Gone, State};
 use dlock_core::message::{LockType, Mode};
 use dlock_core::primary::{Known, Primary, PrimaryConfig};
 use dlock_core::roster::Change;
@@ -179,6 +179,28 @@ fn a_client_that_cannot_be_fenced_keeps_no_recovery_from_ending() {
         site.until(site.now.plus_ns(100 * NS));
         assert_eq!(site.state(stopped), None);
         assert_eq!(site.word(&lock), 0);
+    }
+}
+
+/// It has not told what it holds, and relies on that: also where it cannot be fenced.
+#[test]
+fn a_client_whose_certificate_is_revoked_in_a_recovery_is_waited_for_until_its_horizon() {
+    const HORIZON_S: u64 = 60;
+    for fabric in [Tcp, Shm] {
+        let known = of_old(5, HORIZON_S as u32);
+        let mut site = waiting(&[known]);
+        site.until(at(HORIZON_S - 10));
+        let peer = comes_by(&mut site, known, fabric);
+        let until = site.members.until(peer.id).unwrap();
+        assert_eq!(until, at(2 * HORIZON_S - 10));
+        site.members.revoked(peer.id, Connection::Channel(1));
+        for s in HORIZON_S - 10..=2 * HORIZON_S {
+            site.until(at(s));
+            site.members.retry();
+            site.settle();
+            site.until(at(s));
+            assert_eq!(site.primary.is_recovering(), at(s) < until, "{fabric:?}: {s}");
+        }
     }
 }
 

@@ -13,31 +13,14 @@ use dlock_core::control::{
 };
 use dlock_core::fabric::Executes;
 use dlock_core::ids::ClientId;
-use dlock_core::membership::{Connection, Effect, Ending, Exit, Gone, Opened, Orphans, State};
+use dlock_core::membership::{Effect, Ending, Exit, Gone, Opened, Orphans, State};
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, WordOp};
-use dlock_core::words::{AtomicWord, RwWord};
+use dlock_core::words::AtomicWord;
 use site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 
 use FabricKind::{Shm, Tcp, Verbs};
-
-/// Takes an atomic lock with a lease of so many seconds.
-fn take_lease(site: &mut Site, peer: Peer, lease_s: u32) {
-    let grant = site.get(peer, "leased", LockType::Atomic);
-    let timeout = site.now.deadline(lease_s);
-    let word = AtomicWord::new().with_client(peer.id.get()).with_timeout(timeout);
-    let cas = WordOp::Cas { addr: w0(&grant), expect: 0, swap: word.into_bits() };
-    site.execute(peer, &Chain::one(cas));
-}
-
-/// Takes a read-write lock, which has no lease; its word then.
-fn take_rw(site: &mut Site, peer: Peer) -> u64 {
-    let grant = site.get(peer, "rw", LockType::Rw);
-    let swap = RwWord::new().with_client(peer.id.get()).into_bits();
-    site.execute(peer, &Chain::one(WordOp::Cas { addr: w0(&grant), expect: 0, swap }));
-    site.word(&grant)
-}
 
 fn removed(result: Result<Peer, Status>) -> bool {
     result.map(drop) == Err(Status::ClientRemoved)
@@ -129,7 +112,7 @@ fn a_client_whose_queue_pairs_may_still_act_gets_no_new_ones() {
 fn every_answer_that_says_so_extends_the_horizon_and_silence_ends_at_it() {
     let mut site = Site::new();
     let peer = site.join(Tcp, 10);
-    take_rw(&mut site, peer);
+    site.take_rw(peer);
     for second in [4, 8, 12, 16, 20] {
         site.until(START.plus_ns(second * NS));
         let reply = site.control(peer, ControlRequest::Heartbeat);
@@ -150,7 +133,7 @@ fn a_primary_that_stood_still_ends_nobody_who_was_heard_when_it_listened_again()
     let mut site = Site::new();
     site.deaf = true;
     let [loud, queued, silent] = [Tcp; 3].map(|fabric| site.join(fabric, 10));
-    [loud, queued, silent].into_iter().for_each(|peer| _ = take_rw(&mut site, peer));
+    [loud, queued, silent].into_iter().for_each(|peer| _ = site.take_rw(peer));
     site.until(START.plus_ns(25 * NS));
     let all = |site: &Site| [loud, queued, silent].map(|peer| site.state(peer));
     assert_eq!(all(&site), [Some(State::Present); 3], "what has come was not heard yet");
@@ -193,7 +176,7 @@ fn the_grace_of_an_absent_client_ends_when_the_primary_has_listened() {
     site.deaf = true;
     let [back, away] = [Verbs; 2].map(|fabric| site.join(fabric, 0));
     for peer in [back, away] {
-        take_rw(&mut site, peer);
+        site.take_rw(peer);
         site.lose(peer, Gone::Closed);
     }
     site.until(START.plus_ns(2 * GRACE_S * NS));
@@ -207,7 +190,7 @@ fn the_grace_of_an_absent_client_ends_when_the_primary_has_listened() {
 fn without_a_horizon_silence_ends_nothing() {
     let mut site = Site::new();
     let peer = site.join(Tcp, 0);
-    let word = take_rw(&mut site, peer);
+    let word = site.take_rw(peer);
     let reply = site.control(peer, ControlRequest::Heartbeat);
     assert!(matches!(reply, ControlReply::Alive { until: Some(UNLIMITED), .. }), "{reply:?}");
     site.until(START.plus_ns(1_000_000 * NS));
@@ -220,31 +203,12 @@ fn without_a_horizon_silence_ends_nothing() {
     assert_eq!(site.word(&grant), word);
 }
 
-/// It may not have heard that its session is over, and relies on its lease until that ends.
-#[test]
-fn the_leases_of_a_client_whose_certificate_was_revoked_are_kept_until_they_end() {
-    let mut site = Site::new();
-    let peer = site.join(Tcp, 0);
-    take_rw(&mut site, peer);
-    take_lease(&mut site, peer, 1_000);
-    site.members.revoked(peer.id, Connection::Channel(1));
-    site.until(START.plus_ns(NS));
-    let Some(State::Lingering { until }) = site.state(peer) else {
-        panic!("{:?}", site.state(peer));
-    };
-    let other = site.join(Tcp, 0);
-    let rw = site.get(other, "rw", LockType::Rw);
-    assert_eq!(site.word(&rw), 0, "it had no lease");
-    site.until(until.plus_ns(NS));
-    assert_eq!(site.state(peer), None, "it is forgotten");
-}
-
 #[test]
 fn a_client_that_comes_back_is_told_that_what_had_no_lease_has_ended() {
     let mut site = Site::new();
     let peer = site.join(Verbs, 10);
-    take_rw(&mut site, peer);
-    take_lease(&mut site, peer, 1_000);
+    site.take_rw(peer);
+    site.take_lease(peer, 1_000);
     site.until(START.plus_ns(100 * NS));
     assert!(matches!(site.state(peer), Some(State::Lingering { .. })));
     assert_eq!(site.attach(peer), Status::ClientRemoved, "it must ask first");
@@ -265,8 +229,8 @@ fn a_place_is_taken_from_the_first_absent_client_that_has_nothing_and_from_nobod
     let mut site = Site::with(None, Orphans::Lease, 4);
     let [a, b, c, d] = [Tcp, Verbs, Tcp, Tcp].map(|fabric| site.join(fabric, 0));
     assert_eq!(site.open(&init(0)), Err(Status::ServerNoResource), "all are there");
-    take_lease(&mut site, a, 1_000);
-    take_rw(&mut site, b);
+    site.take_lease(a, 1_000);
+    site.take_rw(b);
     for peer in [a, b, c] {
         site.lose(peer, Gone::Closed);
     }
@@ -297,7 +261,7 @@ fn a_new_client_waits_while_the_one_before_it_is_being_undone() {
 fn a_living_shm_client_is_quarantined_and_may_come_back() {
     let mut site = Site::new();
     let peer = site.join(Shm, 0);
-    let word = take_rw(&mut site, peer);
+    let word = site.take_rw(peer);
     site.lose(peer, Gone::Closed);
     site.until(START.plus_ns(GRACE_S * NS));
     assert_eq!(site.state(peer), Some(State::Ending(Ending::Lapse(Exit::Grace))));
@@ -311,8 +275,8 @@ fn a_living_shm_client_is_quarantined_and_may_come_back() {
 fn nothing_of_a_client_whose_process_has_ended_is_held_when_that_is_known() {
     let mut site = Site::new();
     let (peer, other) = (site.join(Shm, 0), site.join(Shm, 0));
-    take_rw(&mut site, peer);
-    take_lease(&mut site, peer, 1_000);
+    site.take_rw(peer);
+    site.take_lease(peer, 1_000);
     site.die(peer);
     assert_eq!((site.exits(peer), site.state(peer)), (vec![Exit::Died], None));
     for (name, lock_type) in [("rw", LockType::Rw), ("leased", LockType::Atomic)] {

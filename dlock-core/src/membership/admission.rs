@@ -247,6 +247,8 @@ impl Membership {
         let has_session = member.has_session();
         let cannot_be_told = wanted.version < 2 && member.lapses > 0;
         match member.state {
+            // it would keep others waiting again, and its horizon would begin anew
+            State::Fenced(Exit::Hindered) => return Err(Status::NotReady),
             State::Lapsing(_) if member.condemned.is_none() => return Err(Status::NotReady),
             // its session is about to end
             State::Absent { .. } if member.lags && primary.is_recovering() => {

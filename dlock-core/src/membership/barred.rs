@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Members that may not stay: their certificate was revoked, or new rules do not allow them the
-//! memory that they reach. A client relies on its leases until they end, and may not have heard yet
-//! that its session is over: so it is fenced, and its leases are kept.
+//! memory that they reach. A client relies on its leases until they end, and on everything else
+//! until its horizon, and may not have heard yet that its session is over: so it is fenced, and
+//! what it has is kept as long as that.
 
 use super::member::Member;
-use super::{Ending, Exit, Membership};
+use super::{Exit, Membership};
 use crate::fabric::{Executes, FabricKind};
 use crate::ids::ClientId;
 use crate::primary::Primary;
@@ -20,7 +21,7 @@ pub enum Connection {
 
 impl Membership {
     /// The certificate that this connection has shown is revoked: its client is fenced, and what it
-    /// has without a lease ends. Nothing if it is not one of the client's any more.
+    /// has without a lease ends with its horizon. Nothing if it is none of the client's any more.
     pub fn revoked(&mut self, client: ClientId, connection: Connection) {
         let Some(member) = self.members.get(&client) else { return };
         let prepared = member.prepared;
@@ -35,7 +36,7 @@ impl Membership {
             }
         };
         if is_its {
-            self.end(client, Ending::Lapse(Exit::Revoked));
+            self.cut_off(client, Exit::Revoked);
         }
     }
 
@@ -50,7 +51,7 @@ impl Membership {
         };
         let out: Vec<ClientId> = self.members.iter().filter_map(is_out).collect();
         for client in out {
-            self.end(client, Ending::Lapse(Exit::Restricted));
+            self.cut_off(client, Exit::Restricted);
         }
     }
 }

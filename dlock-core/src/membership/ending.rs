@@ -3,6 +3,7 @@
 
 use super::{Effect, Ending, Exit, Gone, Membership, State};
 use crate::clock::ServerTime;
+use crate::control::UNLIMITED;
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
 use crate::primary::{Lapsed, Primary};
@@ -30,9 +31,13 @@ impl Membership {
                 member.condemned = Some(exit);
                 false
             }
-            (State::Lingering { .. }, Ending::All(exit)) => return self.undo(client, exit),
-            (State::Lapsing(_) | State::Lingering { .. }, _) => false,
-            (State::Ending(Ending::Lapse(_)), ending) => matches!(ending, Ending::All(_)),
+            (State::Fenced(_) | State::Lingering { .. }, Ending::All(exit)) => {
+                return self.undo(client, exit);
+            }
+            (State::Fenced(_) | State::Lapsing(_) | State::Lingering { .. }, _) => false,
+            (State::Ending(Ending::Fence(_) | Ending::Lapse(_)), ending) => {
+                matches!(ending, Ending::All(_))
+            }
             (State::Ending(Ending::Evict { .. }) | State::Present | State::Absent { .. }, _) => {
                 true
             }
@@ -51,6 +56,27 @@ impl Membership {
             return self.undo(client, exit);
         }
         self.effects.push_back(Effect::Fence { client });
+    }
+
+    /// A member is cut off that has not been silent. Threads of it may not have heard that, and go
+    /// by the horizon that it was told: what it has without a lease ends then, or at once if there
+    /// is none.
+    pub(super) fn cut_off(&mut self, client: ClientId, exit: Exit) {
+        let Some(member) = self.members.get(&client) else { return };
+        let may_rely = member.until != UNLIMITED && !planted::is(Bug::FencedBeforeHorizon);
+        self.end(client, if may_rely { Ending::Fence(exit) } else { Ending::Lapse(exit) });
+    }
+
+    /// The horizon of a member that is cut off has passed.
+    pub(super) fn cut_off_is_over(&mut self, client: ClientId) {
+        match self.state(client) {
+            Some(State::Fenced(exit)) => self.lapse(client, exit),
+            Some(State::Ending(Ending::Fence(exit))) => {
+                self.with(client, |member| member.state = State::Ending(Ending::Lapse(exit)));
+                self.effects.push_back(Effect::Fence { client });
+            }
+            _ => {}
+        }
     }
 
     /// The primary closes a member's control connection. The member is absent, as if its host had
@@ -77,7 +103,8 @@ impl Membership {
         if fencing.unfenced || lives && !planted::is(Bug::FenceLivingShm) {
             match ending {
                 Ending::Evict { .. } => self.kept(client),
-                _ => {
+                Ending::Fence(_) => self.effects.push_back(Effect::Revoke { client }),
+                Ending::Lapse(_) | Ending::All(_) => {
                     self.effects.push_back(Effect::Revoke { client });
                     primary.gives_up(client);
                 }
@@ -86,12 +113,18 @@ impl Membership {
         }
         match ending {
             Ending::Evict { .. } => self.effects.push_back(Effect::Look { client }),
-            Ending::Lapse(exit) => {
-                self.with(client, |member| member.state = State::Lapsing(exit));
-                self.effects.push_back(Effect::Lapse { client });
+            Ending::Fence(exit) => {
+                self.with(client, |member| member.state = State::Fenced(exit));
             }
+            Ending::Lapse(exit) => self.lapse(client, exit),
             Ending::All(exit) => self.undo(client, exit),
         }
+    }
+
+    /// What this member has without a lease is ended: it is fenced, and relies on it no longer.
+    fn lapse(&mut self, client: ClientId, exit: Exit) {
+        self.with(client, |member| member.state = State::Lapsing(exit));
+        self.effects.push_back(Effect::Lapse { client });
     }
 
     /// [`Effect::Look`] was done: whether the client, whose place is needed, has something.

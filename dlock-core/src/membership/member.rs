@@ -21,6 +21,8 @@ pub enum State {
     },
     /// It must be fenced before anything of it is ended.
     Ending(Ending),
+    /// It is fenced, and keeps everything until the horizon that it knows has passed.
+    Fenced(Exit),
     /// It is fenced, and what it has without a lease is being ended.
     Lapsing(Exit),
     /// It is fenced, and has nothing but leases.
@@ -42,6 +44,8 @@ pub enum Ending {
         /// See [`State::Absent`].
         is_closed: bool,
     },
+    /// Nothing yet: what has no lease once its horizon has passed.
+    Fence(Exit),
     /// What has no lease.
     Lapse(Exit),
     /// All of it.
@@ -194,7 +198,8 @@ impl Member {
     pub(super) fn may_return(&self) -> bool {
         match self.state {
             State::Present | State::Absent { .. } | State::Lingering { .. } => true,
-            State::Ending(Ending::Evict { .. } | Ending::Lapse(_)) => true,
+            State::Ending(Ending::Evict { .. } | Ending::Fence(_) | Ending::Lapse(_)) => true,
+            State::Fenced(exit) => exit != Exit::Hindered,
             State::Ending(Ending::All(_)) | State::Lapsing(_) | State::Undoing => false,
         }
     }

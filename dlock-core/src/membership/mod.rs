@@ -3,15 +3,18 @@
 //!
 //! ```text
 //!            Init ──▶ Present ──connection ends──▶ Absent ──grace (closed), place needed──┐
-//!                      ▲  │  └───────silent past its horizon──────┴────────────────────┐ │
-//!                      │  └Deinit, process ended, operator─▶ Ending(All) ◀── any state │ │
-//!          Reinit ─────┤                                        │                      ▼ ▼
-//!          (from Absent, Ending(Lapse), Lingering)              │    Ending(Lapse | Evict)
-//!                      │                                        │ fenced               │ fenced
-//!                      └──────── Lingering ◀──leases left── Lapsing ◀──────────────────┘
-//!                                    └─last lease over─┐    │ none    (Evict: if it has nothing)
-//!                                                      ▼    ▼
-//!                                                     Undoing ──undone──▶ forgotten
+//!                      ▲ │ │└───────silent past its horizon───────┴────────────────────┐ │
+//!                      │ │ └Deinit, process ended, operator─▶ Ending(All) ◀─ any state │ │
+//!                      │ └cut off─▶ Ending(Fence) ──past its horizon───┼──────────────▶▼ ▼
+//!          Reinit ─────┤             │ fenced                          │  Ending(Lapse | Evict)
+//!          (from Absent, Ending(Evict│Fence│Lapse), Fenced, Lingering) │               │
+//!                      │             ▼                                 │ fenced        │ fenced
+//!                      │           Fenced ──past its horizon──┐        │               │
+//!                      │                                      ▼        │               │
+//!                      └──────── Lingering ◀─leases left── Lapsing ◀───┼───────────────┤
+//!                                    │                        │ none   │               │ Evict:
+//!                                    └────last lease over───▶ ▼        ▼               ▼ nothing
+//!                                                          Undoing ──undone──▶ forgotten
 //! ```
 //! *Ending* is where fencing comes before undoing: a tcp client cannot act once its channel is
 //! closed, a verbs client once its queue pairs are fenced, a shared-memory client once it has
@@ -25,7 +28,8 @@
 //! | Present | | Success⁶ | served | served³ | `ServerNoResource` |
 //! | Absent | | Success⁶ | `Error` | served³ | takes its place if it has nothing |
 //! | Ending(Evict) | | Success | `Error` | `ClientRemoved` | waits |
-//! | Ending(Lapse) | | Success | `Error` | `ClientRemoved` | `ServerNoResource` |
+//! | Ending(Fence), Ending(Lapse) | | Success | `Error` | `ClientRemoved` | `ServerNoResource` |
+//! | Fenced | | Success⁷ | `Error` | `ClientRemoved` | `ServerNoResource` |
 //! | Lapsing | | `NotReady` | `Error` | `ClientRemoved` | `ServerNoResource` |
 //! | Lingering | | Success⁴ | `Error` | `ClientRemoved` | `ServerNoResource` |
 //! | Ending(All) | | `ClientRemoved` | `Error` | `ClientRemoved` | `ServerNoResource` |
@@ -36,7 +40,8 @@
 //! ³ As far as fabric, secret and recovery permit. ⁴ A client of version 1, which cannot be told
 //! of a lapse, is answered `ClientRemoved`. ⁵ In recovery `NotReady` and Success.
 //! ⁶ Beside the session that it has, which `prepared.rs` tells the end of; a member with one
-//! prepared keeps its place. A wrong secret is answered `Error` in every state, and so is the right
+//! prepared keeps its place. ⁷ A client that has kept others waiting would do so again, and is
+//! answered `NotReady`. A wrong secret is answered `Error` in every state, and so is the right
 //! one on a connection whose certificate is not that of the one that registered the client. Where
 //! the primary has [rules](crate::rights), `Init` with a certificate that none of them names is
 //! answered `Denied`, and so is `Attach` by a client that is not allowed everything in memory that
@@ -44,10 +49,11 @@
 //!
 //! The horizon: every answer to `Init`, `Reinit`, `Attach` and `Heartbeat` of a client of version
 //! 2 carries the server time until which the primary does not act on its silence. Nothing but
-//! requests on the control connection extends it, and a connection that ends does not cut it short
-//! (the client may live, and rely on it). Without a horizon (drop-in programs) silence ends nothing
-//! but queue places, and a connection that the client's host has closed ends with the grace what
-//! has no lease.
+//! requests on the control connection extends it, and neither a connection that ends nor fencing
+//! cuts it short (the client may live, and rely on it): a member that is *cut off* before that is
+//! fenced, and keeps everything until then. Without a horizon (drop-in programs) silence ends
+//! nothing but queue places, and a connection that the client's host has closed ends with the grace
+//! what has no lease.
 //!
 //! The primary counts a client's silence only up to when it has read its sockets: an end that is
 //! due waits until every request is heard that had come when it was found due
@@ -340,10 +346,11 @@ impl Membership {
         Ok(())
     }
 
-    /// A client keeps others waiting in the middle of an operation: it is fenced, and keeps its
-    /// leases alone.
+    /// A client keeps others waiting in the middle of an operation: it is fenced, and when its
+    /// horizon has passed it keeps its leases alone. Until then it may not come back: it would keep
+    /// them waiting again.
     pub fn hinders(&mut self, client: ClientId) {
-        self.end(client, Ending::Lapse(Exit::Hindered));
+        self.cut_off(client, Exit::Hindered);
     }
 
     /// A client is about to hear this: perhaps of its first lock.
@@ -453,6 +460,7 @@ impl Membership {
                 self.with(client, |member| member.is_quiet = true);
                 self.effects.push_back(Effect::CloseChannel { client, channel });
             }
+            State::Fenced(_) | State::Ending(Ending::Fence(_)) => self.cut_off_is_over(client),
             State::Lingering { .. } => self.undo(client, Exit::LeasesOver),
             State::Present | State::Ending(_) | State::Lapsing(_) | State::Undoing => {
                 self.with(client, |_| ()); // nothing is due any more
@@ -544,6 +552,7 @@ fn due(rules: &Rules, member: &Member) -> Option<ServerTime> {
             let is_last = ends_with_grace(rules, member, is_closed);
             earlier(horizon, grace.filter(|_| is_last || !member.is_quiet))
         }
+        State::Fenced(_) | State::Ending(Ending::Fence(_)) => horizon,
         State::Lingering { until } => Some(until),
         State::Ending(_) | State::Lapsing(_) | State::Undoing => None,
     };

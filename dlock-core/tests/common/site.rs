@@ -18,6 +18,7 @@ use dlock_core::message::LockType;
 use dlock_core::primary::{Primary, PrimaryConfig, Sent};
 use dlock_core::status::Status;
 use dlock_core::word_op::{Chain, Values, Word, WordAddr, WordOp};
+use dlock_core::words::{AtomicWord, RwWord};
 
 use crate::common::Memory;
 
@@ -347,6 +348,23 @@ impl Site {
             self.primary.executed(&mut self.memory, peer.id, chain, &values);
         }
         values
+    }
+
+    /// Takes an atomic lock with a lease of so many seconds.
+    pub fn take_lease(&mut self, peer: Peer, lease_s: u32) {
+        let grant = self.get(peer, "leased", LockType::Atomic);
+        let timeout = self.now.deadline(lease_s);
+        let word = AtomicWord::new().with_client(peer.id.get()).with_timeout(timeout);
+        let cas = WordOp::Cas { addr: w0(&grant), expect: 0, swap: word.into_bits() };
+        self.execute(peer, &Chain::one(cas));
+    }
+
+    /// Takes a read-write lock, which has no lease; its word then.
+    pub fn take_rw(&mut self, peer: Peer) -> u64 {
+        let grant = self.get(peer, "rw", LockType::Rw);
+        let swap = RwWord::new().with_client(peer.id.get()).into_bits();
+        self.execute(peer, &Chain::one(WordOp::Cas { addr: w0(&grant), expect: 0, swap }));
+        self.word(&grant)
     }
 
     pub fn word(&mut self, grant: &LockGrant) -> u64 {

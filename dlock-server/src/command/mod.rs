@@ -333,7 +333,7 @@ impl Worker {
                     Cause::Removed,
                     log::Level::Warn,
                     "client {client} keeps others waiting in the middle of an operation: it is \
-                     fenced, and keeps nothing but its leases"
+                     fenced, and keeps nothing but its leases when its session horizon has passed"
                 );
                 self.members.hinders(client);
             }

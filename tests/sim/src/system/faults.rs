@@ -371,7 +371,8 @@ impl World {
     /// Whether a successor would hear of every client: none is being told that it was removed.
     fn everybody_comes(&self) -> bool {
         use dlock_core::membership::State as S;
-        let may_return = |s: S| matches!(s, S::Present | S::Absent { .. } | S::Lingering { .. });
+        let may_return =
+            |s: S| matches!(s, S::Present | S::Absent { .. } | S::Fenced(_) | S::Lingering { .. });
         self.sys.clients.iter().all(|client| {
             let asks = client.control != super::control::Stage::Sleep;
             let state = client.id.and_then(|id| self.members.state(id));
@@ -439,6 +440,10 @@ impl World {
                 sys.struck(fault, c);
                 let step = sys.rng.below(20_000_000_000) as i64 - 10_000_000_000;
                 sys.clients[c].clock.wall_step += step;
+            }
+            Fault::Revoke if sys.alive && life == Life::Up && sys.frozen_until <= sys.now => {
+                sys.struck(fault, c);
+                self.revoke(c);
             }
             Fault::SlowReader if life == Life::Up && remote => {
                 let ns = sys.rng.range(1_000_000_000, 8_000_000_000);

@@ -106,11 +106,17 @@ impl Sys {
     }
 
     /// Asks what became of holds that were claimed, and undoes what is in doubt. The answers come
-    /// to the threads.
+    /// to the threads: whether they came is seen the next time. `true`: nothing was to be asked,
+    /// and no lock is in use, whose operation may leave it in doubt.
     fn confirm_all(&mut self, c: usize) -> bool {
+        let mut is_all = true;
         for l in 0..self.clients[c].threads.len() {
             let t = &self.clients[c].threads[l];
-            let Some(entry) = t.entry.as_ref().filter(|_| t.doing == Doing::Idle) else { continue };
+            let Some(entry) = t.entry.as_ref() else { continue };
+            is_all &= t.doing == Doing::Idle && !entry.in_doubt();
+            if t.doing != Doing::Idle {
+                continue;
+            }
             let mode = match entry.state() {
                 EntryState::ExclusiveLocked => Some(Mode::Exclusive),
                 EntryState::SharedLocked => Some(Mode::Shared),
@@ -122,7 +128,7 @@ impl Sys {
                 None => {}
             }
         }
-        self.clients[c].life == Life::Up
+        is_all && self.clients[c].life == Life::Up
     }
 
     fn undo(&mut self, c: usize, l: usize) {

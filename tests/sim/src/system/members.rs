@@ -7,7 +7,9 @@ use dlock_core::control::{
     VERSION_MIN,
 };
 use dlock_core::ids::ClientId;
-use dlock_core::membership::{Draws, Effect, Fencing, Gone, Joining, MemberMemory, Opened};
+use dlock_core::membership::{
+    Connection, Draws, Effect, Fencing, Gone, Joining, MemberMemory, Opened,
+};
 use dlock_core::roster::{Change, Process};
 use dlock_core::status::Status;
 
@@ -106,6 +108,31 @@ impl World {
                 self.sys.sessions.retain(|s| s.id != client);
                 self.prepared.retain(|s| s.id != client);
             }
+        }
+    }
+
+    /// The certificate of a client is revoked: it is fenced, and may come back with another one.
+    pub(super) fn revoke(&mut self, c: usize) {
+        let client = &self.sys.clients[c];
+        let Some((id, control)) = client.id.map(|id| (id, u64::from(client.conn))) else { return };
+        if !self.members.speaks(id, control) {
+            return;
+        }
+        self.step();
+        self.members.revoked(id, Connection::Control(control));
+        self.is_cut_off(id);
+        self.finish_turn();
+        self.schedule_tick();
+    }
+
+    /// A client is fenced that has not been silent. Without a horizon nothing protects it, but a
+    /// process that has the memory mapped, in which the primary knows what it has.
+    pub(super) fn is_cut_off(&mut self, client: ClientId) {
+        let is_known = self.primary.as_ref().is_some_and(|primary| primary.has_told_all(client));
+        let Some(s) = self.sys.session(client).copied() else { return };
+        let c = usize::from(s.client);
+        if self.sys.clients[c].fabric != Fabric::Shm || !is_known {
+            self.sys.has_no_horizon(c, (s.inc, s.conn), self.sys.now);
         }
     }
 
@@ -417,7 +444,8 @@ impl World {
             // the grace is not for one of which the primary does not know what it holds
             let is_known = primary.has_told_all(s.id);
             self.members.control_ended(now, primary, (s.id, s.conn.into()), why);
-            if why != Gone::Silent && is_known {
+            let is_protected = self.sys.clients[c].fabric == Fabric::Shm;
+            if why != Gone::Silent && is_known && !is_protected {
                 self.sys.has_no_horizon(c, (inc, s.conn), self.sys.now + self.sys.plan.grace_ns);
             }
             if conn == EXITED && s.process != 0 {
@@ -442,12 +470,11 @@ impl Sys {
     }
 
     /// Of a client without a horizon nothing is promised but its leases beyond the grace after its
-    /// host has closed its connection, and once it has kept others waiting in the midst of an
-    /// operation. It cannot know; see docs/leases.md.
+    /// host has closed its connection, and once it is fenced: it has kept others waiting in the
+    /// midst of an operation, or its certificate was revoked. It cannot know; see docs/leases.md.
     pub(super) fn has_no_horizon(&mut self, c: usize, (inc, conn): (u16, u32), until: u64) {
         let who = (c as u64) << 32 | u64::from(inc);
-        let is_here = self.clients[c].inc == inc && self.clients[c].fabric != Fabric::Shm;
-        if self.plan.horizon_s > 0 || !is_here {
+        if self.plan.horizon_s > 0 || self.clients[c].inc != inc {
             return;
         }
         self.clients[c].cut = (conn, until);

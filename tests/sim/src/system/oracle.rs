@@ -30,9 +30,6 @@ pub struct Service {
     pub may_be_endless: bool,
     /// The primary that knew of it has ended, and the successor has not been told: as above.
     pub is_unclaimed: bool,
-    /// Its client kept others waiting in the midst of an operation, and has not heard yet that the
-    /// primary has ended what had no lease: a known hole, see docs/leases.md.
-    pub is_ended: bool,
 }
 
 /// A lease that was told to its holder: nobody else is granted before its end.
@@ -102,9 +99,7 @@ impl Oracle {
         }
         let may_be_endless = until == u64::MAX;
         let is_unclaimed = !is_known;
-        let service =
-            Service { who, mode, from: now, until, may_be_endless, is_unclaimed, is_ended: false };
-        services.push(service);
+        services.push(Service { who, mode, from: now, until, may_be_endless, is_unclaimed });
         self.check(lock, who, now)
     }
 
@@ -126,12 +121,6 @@ impl Oracle {
         for service in self.locks.iter_mut().flat_map(|lock| &mut lock.services) {
             service.is_unclaimed = true;
         }
-    }
-
-    /// A primary has ended what this client has without a lease, because it kept others waiting.
-    pub fn hinders(&mut self, who: u64) {
-        let services = self.locks.iter_mut().flat_map(|lock| &mut lock.services);
-        services.filter(|s| s.who == who).for_each(|s| s.is_ended = true);
     }
 
     /// A successor has confirmed what this client has of the lock.
@@ -222,7 +211,7 @@ impl Oracle {
 
     /// Readers that rely on the lock now, by what the primary of now has told them.
     pub fn readers(&self, lock: usize, now: u64) -> u64 {
-        let known = self.locks[lock].services.iter().filter(|s| !s.is_unclaimed && !s.is_ended);
+        let known = self.locks[lock].services.iter().filter(|s| !s.is_unclaimed);
         let readers = known.filter(|s| s.mode == Mode::Shared && self.is_live(lock, s, now));
         readers.count() as u64
     }

@@ -46,6 +46,8 @@ pub enum Fault {
     Duplicate,
     /// A wall clock steps by up to ten seconds.
     WallStep,
+    /// A client's certificate is revoked: the primary fences it.
+    Revoke,
     /// A client does not read its replies until the primary drops its channel.
     SlowReader,
     /// A client leaves in good order, and a new one comes.
@@ -73,7 +75,7 @@ pub enum Fault {
 }
 
 /// Every fault, in the order of the report.
-pub const FAULTS: [(Fault, &str); 18] = [
+pub const FAULTS: [(Fault, &str); 19] = [
     (Fault::Crash, "crash"),
     (Fault::CrashPrimary, "crash-primary"),
     (Fault::Pause, "pause"),
@@ -92,6 +94,7 @@ pub const FAULTS: [(Fault, &str); 18] = [
     (Fault::Limits, "limits"),
     (Fault::Standstill, "standstill"),
     (Fault::Suspend, "suspend"),
+    (Fault::Revoke, "revoke"),
 ];
 
 /// Everything that is drawn before a schedule begins.

@@ -268,6 +268,7 @@ impl World {
                     1..=4 => self.sys.takes(2_000_000),
                     _ => self.sys.takes(2_000),
                 };
+                self.sys.put_off_until = self.sys.put_off_until.max(at);
             }
             if self.sys.tick_at.is_none_or(|known| known > at) {
                 self.sys.tick_at = Some(at);
@@ -299,10 +300,7 @@ impl World {
         let goes = |client| !members.state(client).is_some_and(may_go);
         if let Some(client) = primary.as_ref().and_then(|primary| primary.hinderer(now, &goes)) {
             self.members.hinders(client);
-            if let Some(s) = self.sys.session(client).copied() {
-                self.sys.has_no_horizon(s.client.into(), (s.inc, s.conn), self.sys.now);
-                self.sys.oracle.hinders(u64::from(s.client) << 32 | u64::from(s.inc));
-            }
+            self.is_cut_off(client);
         }
         if let Some(laggard) = self.primary.as_mut().and_then(|one| one.take_laggard(now)) {
             self.members.lags(now, laggard);

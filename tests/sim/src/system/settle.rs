@@ -216,7 +216,8 @@ impl World {
             }
             self.operator();
             self.turn();
-            if !self.is_complete() || self.missing(Goal::Drain).is_some() {
+            let is_put_off = self.sys.now < self.sys.put_off_until; // the primary has heard nothing
+            if is_put_off || !self.is_complete() || self.missing(Goal::Drain).is_some() {
                 since = self.sys.now;
             }
         }

@@ -412,7 +412,7 @@ pub(crate) struct Sys {
     pub serve_pending: bool,
     pub tick_at: Option<u64>,
     pub frozen_until: u64,
-    /// What was put off until then is done then, though it thaws earlier.
+    /// What was put off until then is done then, though it thaws earlier; the next slice, too.
     pub put_off_until: u64,
     /// The first occupant of a lock's slot has its lanes.
     pub lanes_set: Vec<bool>,

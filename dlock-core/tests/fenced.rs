@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Members that are fenced although they have not been silent: they keep others waiting in the
+//! middle of an operation, or their certificate was revoked. Threads of theirs may not have heard
+//! that their session is over, and rely on what they hold.
+
+mod common;
+#[path = "common/entry.rs"]
+mod entry;
+#[path = "common/site.rs"]
+mod site;
+
+use dlock_core::clock::{ServerTime, NS};
+use dlock_core::control::{ControlRequest, FabricKind, VERSION};
+use dlock_core::membership::{Connection, Effect, Ending, Exit, Gone, State};
+use dlock_core::message::LockType;
+use dlock_core::status::Status;
+use dlock_core::words::RwWord;
+use site::{reinit, Peer, Site, START};
+
+use FabricKind::{Shm, Tcp, Verbs};
+
+const HORIZON_S: u64 = 10;
+
+fn at_s(seconds: u64) -> ServerTime {
+    START.plus_ns(seconds * NS)
+}
+
+/// Fences the first client of a fabric, which is on its first channel.
+fn fence(site: &mut Site, peer: Peer, why: Exit) {
+    match why {
+        Exit::Hindered => site.members.hinders(peer.id),
+        _ => site.members.revoked(peer.id, Connection::Channel(1)),
+    }
+    site.settle();
+}
+
+/// Whether a client has the read-write lock, by its word.
+fn has_rw(site: &mut Site, other: Peer, peer: Peer) -> bool {
+    let grant = site.get(other, "rw", LockType::Rw);
+    RwWord::from_bits(site.word(&grant)).client() == peer.id.get()
+}
+
+#[test]
+fn who_is_fenced_keeps_what_has_no_lease_until_the_horizon_that_it_knows() {
+    for (why, fabric) in [
+        (Exit::Hindered, Verbs),
+        (Exit::Hindered, Tcp),
+        (Exit::Revoked, Verbs),
+        (Exit::Revoked, Tcp),
+    ] {
+        let mut site = Site::new();
+        let other = site.join(Tcp, 0);
+        let peer = site.join(fabric, HORIZON_S as u32);
+        site.take_rw(peer);
+        site.take_lease(peer, 1_000);
+        site.until(at_s(3));
+        site.control(peer, ControlRequest::Heartbeat);
+        let until = site.members.until(peer.id).unwrap();
+        assert_eq!(until, at_s(3 + HORIZON_S));
+        fence(&mut site, peer, why);
+        assert_eq!(site.state(peer), Some(State::Fenced(why)));
+        assert!(site.effects.contains(&Effect::Fence { client: peer.id }));
+        assert!(!site.effects.contains(&Effect::Lapse { client: peer.id }));
+        assert!(!site.members.has_quarantined(), "it is fenced, and not to be fenced again");
+        site.until(ServerTime(until.0 - 1));
+        assert_eq!(site.state(peer), Some(State::Fenced(why)));
+        assert_eq!(site.members.until(peer.id), Some(until), "nothing prolongs it");
+        assert!(has_rw(&mut site, other, peer));
+        site.until(until);
+        assert!(matches!(site.state(peer), Some(State::Lingering { .. })), "it has a lease");
+        assert!(!has_rw(&mut site, other, peer));
+        assert_eq!(site.come_back(peer).unwrap().terms.unwrap().lapses, 1);
+        assert_eq!(site.members.assert_consistent(), Ok(()));
+    }
+}
+
+/// It would keep the others waiting once more, and its horizon would begin again.
+#[test]
+fn who_is_fenced_may_not_come_back_before_its_horizon() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, HORIZON_S as u32);
+    site.take_rw(peer);
+    fence(&mut site, peer, Exit::Hindered);
+    for seconds in 0..HORIZON_S {
+        site.until(at_s(seconds));
+        assert_eq!(site.ask_back(peer).map(drop), Err(Status::NotReady));
+        assert_eq!(site.attach(peer), Status::ClientRemoved);
+        assert_eq!(site.state(peer), Some(State::Fenced(Exit::Hindered)));
+    }
+    site.until(at_s(HORIZON_S));
+    assert_eq!(site.state(peer), None, "it has had nothing but a read-write lock");
+}
+
+/// With another certificate: nothing of it was ended.
+#[test]
+fn who_was_fenced_for_its_certificate_comes_back_to_what_it_has() {
+    let mut site = Site::new();
+    let other = site.join(Tcp, 0);
+    let peer = site.join(Verbs, HORIZON_S as u32);
+    site.take_rw(peer);
+    fence(&mut site, peer, Exit::Revoked);
+    site.until(at_s(HORIZON_S - 1));
+    let back = site.come_back(peer).unwrap();
+    assert_eq!((site.state(back), back.terms.unwrap().lapses), (Some(State::Present), 0));
+    site.until(at_s(HORIZON_S + 1));
+    assert!(has_rw(&mut site, other, peer));
+}
+
+#[test]
+fn a_session_that_was_prepared_counts_for_the_horizon_of_who_is_fenced() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, 1);
+    let promised = site.open_twice(&reinit(peer, VERSION, HORIZON_S as u32)).unwrap().terms;
+    assert_eq!(promised.unwrap().until, at_s(HORIZON_S));
+    fence(&mut site, peer, Exit::Hindered);
+    site.until(at_s(HORIZON_S - 1));
+    assert_eq!(site.state(peer), Some(State::Fenced(Exit::Hindered)));
+}
+
+#[test]
+fn who_is_fenced_and_ends_is_undone_at_once() {
+    type End = fn(&mut Site, Peer);
+    let ends: [(End, Exit); 2] = [
+        (|site, peer| site.members.remove(peer.id).unwrap(), Exit::Operator),
+        (|site, peer| site.die(peer), Exit::Died),
+    ];
+    for (end, exit) in ends {
+        let fabric = if exit == Exit::Died { Shm } else { Verbs };
+        let mut site = Site::new();
+        let peer = site.join(fabric, HORIZON_S as u32);
+        let other = site.join(Tcp, 0);
+        site.take_lease(peer, 1_000);
+        fence(&mut site, peer, Exit::Hindered);
+        let waits = match fabric {
+            Shm => State::Ending(Ending::Fence(Exit::Hindered)), // its process lives
+            _ => State::Fenced(Exit::Hindered),
+        };
+        assert_eq!(site.state(peer), Some(waits));
+        assert_eq!(site.members.has_quarantined(), fabric == Shm);
+        end(&mut site, peer);
+        site.settle();
+        assert_eq!((site.state(peer), site.exits(peer)), (None, vec![exit]));
+        let grant = site.get(other, "leased", LockType::Atomic);
+        assert_eq!(site.word(&grant), 0);
+    }
+}
+
+/// Nothing was promised to it.
+#[test]
+fn without_a_horizon_what_has_no_lease_ends_as_soon_as_its_client_is_fenced() {
+    let mut site = Site::new();
+    let peer = site.join(Tcp, 0);
+    let other = site.join(Tcp, 0);
+    site.take_rw(peer);
+    site.take_lease(peer, 1_000);
+    fence(&mut site, peer, Exit::Revoked);
+    let Some(State::Lingering { until }) = site.state(peer) else {
+        panic!("{:?}", site.state(peer));
+    };
+    assert!(!has_rw(&mut site, other, peer));
+    site.until(until.plus_ns(NS));
+    assert_eq!(site.state(peer), None, "it is forgotten");
+}
+
+/// Its process still has the memory mapped when the horizon passes: it is fenced when that ends.
+#[test]
+fn who_cannot_be_fenced_before_its_horizon_keeps_everything_until_it_is() {
+    let mut site = Site::new();
+    let peer = site.join(Shm, HORIZON_S as u32);
+    let other = site.join(Tcp, 0);
+    site.take_rw(peer);
+    fence(&mut site, peer, Exit::Hindered);
+    for (seconds, ending) in [
+        (HORIZON_S - 1, Ending::Fence(Exit::Hindered)),
+        (3 * HORIZON_S, Ending::Lapse(Exit::Hindered)),
+    ] {
+        site.until(at_s(seconds));
+        assert_eq!(site.state(peer), Some(State::Ending(ending)));
+    }
+    assert!(has_rw(&mut site, other, peer));
+    site.memory.mapped.clear();
+    site.members.retry();
+    site.settle();
+    assert_eq!(site.state(peer), None);
+    assert!(!has_rw(&mut site, other, peer));
+}
+
+/// A connection that ends late changes nothing any more.
+#[test]
+fn the_end_of_an_old_connection_leaves_who_is_fenced_alone() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, HORIZON_S as u32);
+    fence(&mut site, peer, Exit::Hindered);
+    site.lose(peer, Gone::Closed);
+    site.members.channel_ended(peer.id, 1, false);
+    site.settle();
+    assert_eq!(site.state(peer), Some(State::Fenced(Exit::Hindered)));
+}
