@@ -66,7 +66,7 @@ struct State {
     answered: u64,
     /// The primary is to be asked at once.
     is_doubted: bool,
-    /// Something was released that no primary has heard of.
+    /// An operation has left something in doubt.
     is_unsettled: bool,
     is_over: bool,
 }
@@ -117,8 +117,8 @@ impl Watch {
         }
     }
 
-    /// Something was released that no primary has heard of: one is asked at once.
-    pub(crate) fn releases_unheard(&self) {
+    /// An operation has left something in doubt: [`Failover::left_in_doubt`].
+    pub(crate) fn leaves_in_doubt(&self) {
         self.change(|state| (state.is_doubted, state.is_unsettled) = (true, true));
         self.wake.wake();
     }
@@ -200,7 +200,7 @@ fn run(client: &Weak<Instance>, watch: &Watch) {
     let mut ended: Option<ShutdownHandle> = None;
     while !watch.is_over() {
         if std::mem::take(&mut watch.state.lock().is_unsettled) {
-            failover.released_unheard(boot_ns());
+            failover.left_in_doubt(boot_ns());
         }
         let task = failover.next(boot_ns());
         if let Task::Wait { until_ns } = task {

@@ -111,6 +111,7 @@ impl Instance {
         match start(held, op.op()) {
             Start::Decided(result) => {
                 self.stats.count_async(lock_type, op.op(), &result);
+                self.leaves_in_doubt(held);
                 lock_slot.changed.notify_all();
                 result.status
             }
@@ -162,6 +163,7 @@ impl Instance {
         }
         if let Some(held) = guard.as_mut() {
             held.busy = Busy::No;
+            self.leaves_in_doubt(held);
         }
         *slot = None;
         self.turn_gate(ASYNC, OPEN);

@@ -95,7 +95,7 @@ impl Instance {
         out: &mut [OpResult],
     ) -> Status {
         run(&mut batch, &mut places);
-        let mut is_unheard = false;
+        let mut is_in_doubt = false;
         for (item, ((op, lock_type, result), out)) in batch.results().zip(out).enumerate() {
             *out = result;
             if let (Some(place), Some(lock_type)) = (batch.place_of(item), lock_type) {
@@ -104,15 +104,18 @@ impl Instance {
                     let place = &mut places[place];
                     if self.watch().is_some() && is_without_primary(out.status) {
                         *out = place.held().release_unheard(out.status).unwrap_or(*out);
-                        is_unheard = true;
+                        is_in_doubt = true;
                     }
                     place.lock_slot.changed.notify_all();
                 }
             }
         }
+        for place in &mut places {
+            is_in_doubt |= place.held().entry.is_to_be_undone();
+        }
         drop(places);
-        if let Some(watch) = self.watch().filter(|_| is_unheard) {
-            watch.releases_unheard();
+        if let Some(watch) = self.watch().filter(|_| is_in_doubt) {
+            watch.leaves_in_doubt();
         }
         Status::Success
     }

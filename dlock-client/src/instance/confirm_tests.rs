@@ -131,35 +131,66 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// It was released when the client was back, and only the data path is silent.
-#[test]
-fn a_release_that_is_not_heard_of_is_asked_for_until_it_is() {
-    let server = primary();
-    let mut instance = joined(&server, FabricChoice::Tcp);
+/// A client with a lock, whose control channel is that of a real primary, and its data path is not;
+/// and what will look after it.
+fn half_real(server: &Server) -> (Arc<Instance>, Arc<Fake>, LockId, Arc<Watch>) {
+    let mut instance = joined(server, FabricChoice::Tcp);
     let (fake, link) = (Arc::new(Fake::new()), instance.link.load_full());
     let (exec, pulse): (Arc<dyn Executor>, _) = (fake.clone(), Arc::clone(&link.pulse));
     instance.link.store(Arc::new(SessionState { exec, pulse, verbs: None, ..*link }));
     let (addresses, silence) = (vec![server.local_addr()], Duration::from_millis(200));
     let watch = Arc::new(Watch::new(Plan { addresses, silence }, Wake::new().unwrap()));
     instance.watch = Some(Arc::clone(&watch));
-    let instance = Arc::new(instance);
     let desc = LockDesc { name: b"l".to_vec(), lock_type: LockType::Atomic, lease_s: 0 };
     let lock = instance.get_lock(desc).1.unwrap();
-    assert_eq!(instance.trylock(lock, X, 600).status, Status::Success);
-    fake.answer(|_| None);
-    fake.deaf.store(true, SeqCst);
-    assert_eq!(instance.unlock(lock).status, Status::Success, "whether it was heard of or not");
-    fake.deaf.store(false, SeqCst);
-    look_after(&instance, &watch);
-    let asked = |count| fake.requests.lock().len() >= count;
-    let before = fake.requests.lock().len();
-    eventually("it is asked for once more", || asked(before + 3));
-    fake.answer(|_| Some(Reply::Done { word: 0 }));
-    let in_doubt = || {
-        let lock_slot = instance.table.lock_slot(instance.table.find(lock).unwrap());
-        lock_slot.try_lock().is_none_or(|guard| guard.as_ref().unwrap().entry.in_doubt())
+    (Arc::new(instance), fake, lock, watch)
+}
+
+/// The client is with its primary, only the data path is silent, and the program does not operate on
+/// the lock again.
+#[test]
+fn what_an_operation_leaves_in_doubt_is_asked_for_until_it_is_undone() {
+    type Operates = fn(&Instance, LockId) -> Status;
+    let unlocks: Operates = |instance, lock| instance.unlock(lock).status;
+    let tries: Operates = |instance, lock| instance.trylock(lock, X, 600).status;
+    let tries_many: Operates = |instance, lock| {
+        let mut out = [code(Status::Error)];
+        assert_eq!(instance.batch_trylock(&[(lock, X, 600)], &mut out), Status::Success);
+        out[0].status
     };
-    eventually("it is undone", || !in_doubt());
+    let tries_later: Operates = |instance, lock| {
+        let take = AsyncOp::TryLock { mode: X, expire_s: 600 };
+        match instance.request_async(lock, take) {
+            Status::Success => instance.result_check().status,
+            at_once => at_once,
+        }
+    };
+    for (operates, is_held, status) in [
+        (unlocks, true, Status::Success), // whether it was heard of or not
+        (tries, false, Status::BadResponse),
+        (tries_many, false, Status::BadResponse),
+        (tries_later, false, Status::BadResponse),
+    ] {
+        let server = primary();
+        let (instance, fake, lock, watch) = half_real(&server);
+        if is_held {
+            assert_eq!(instance.trylock(lock, X, 600).status, Status::Success);
+        }
+        fake.answer(|_| None);
+        fake.deaf.store(true, SeqCst);
+        assert_eq!(operates(&instance, lock), status);
+        fake.deaf.store(false, SeqCst);
+        look_after(&instance, &watch);
+        let asked = |count| fake.requests.lock().len() >= count;
+        let before = fake.requests.lock().len();
+        eventually("it is asked for once more", || asked(before + 3));
+        fake.answer(|_| Some(Reply::Done { word: 0 }));
+        let in_doubt = || {
+            let lock_slot = instance.table.lock_slot(instance.table.find(lock).unwrap());
+            lock_slot.try_lock().is_none_or(|guard| guard.as_ref().unwrap().entry.in_doubt())
+        };
+        eventually("it is undone", || !in_doubt());
+    }
 }
 
 /// The lock's slot was locked for too long when the client came back from the lapse.

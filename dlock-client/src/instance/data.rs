@@ -169,6 +169,15 @@ impl Instance {
         if result.status == Status::Denied {
             denied::tell(needed(op), &held.entry.desc().name);
         }
+        self.leaves_in_doubt(held);
+    }
+
+    /// The program may never operate on this lock again: what is left of it is undone, if something
+    /// of this client does so by itself.
+    pub(super) fn leaves_in_doubt(&self, held: &ClientLock) {
+        if let Some(watch) = self.watch().filter(|_| held.entry.is_to_be_undone()) {
+            watch.leaves_in_doubt();
+        }
     }
 }
 

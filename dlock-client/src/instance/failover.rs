@@ -136,7 +136,7 @@ impl Instance {
         drop(guard);
         lock_slot.changed.notify_all();
         let Some(watch) = self.watch() else { return refused };
-        watch.releases_unheard();
+        watch.leaves_in_doubt();
         released.unwrap_or(refused)
     }
 

@@ -370,6 +370,13 @@ impl LockEntry {
         !matches!(self.doubt, Doubt::None | Doubt::GivenUp | Doubt::Left)
     }
 
+    /// Whether an earlier operation has left something that is to be [undone](Self::undo): what its
+    /// caller was told is not a hold, or no longer one.
+    #[inline]
+    pub fn is_to_be_undone(&self) -> bool {
+        matches!(self.doubt, Doubt::Acquire | Doubt::Release)
+    }
+
     /// Begins an operation: decides it locally, or says what it takes.
     pub fn begin(&mut self, op: Op, now: Now) -> Begin {
         if let Some(local) = self.decided(op) {
@@ -441,7 +448,7 @@ impl LockEntry {
     /// Undoes what a lost answer may have left behind; `None` if nothing is in doubt. A release in
     /// doubt is asked for again: the ledger would name the hold for as long as nobody asks.
     pub fn undo(&mut self, now: Now) -> Option<(Machine, Step)> {
-        if !matches!(self.doubt, Doubt::Acquire | Doubt::Release) {
+        if !self.is_to_be_undone() {
             return None;
         }
         let machine = Machine::new(Op::Unlock, Phase::Resolving, now);
@@ -488,7 +495,7 @@ impl LockEntry {
             Op::Unlock => match self.state {
                 S::Initialized | S::Unlocked => code(Status::AlreadyUnlocked),
                 S::ExclusiveTicketed | S::SharedTicketed => None,
-                _ if self.refs > 1 => {
+                _ if self.refs > 1 && self.doubt != Doubt::Lost => {
                     self.refs -= 1;
                     code(Status::AlreadyLocked)
                 }

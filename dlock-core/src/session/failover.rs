@@ -21,8 +21,8 @@
 //! [`REMOVED_ROUNDS`] in which all of them say so, everything that it held is lost, and it begins
 //! anew at the last of them. If one says so, and others cannot be reached, one of these may know
 //! it: it begins anew after [`UNREACHED_NS`].
-//! What was released while no primary heard of it ([`Failover::released_unheard`]) is undone by a
-//! `Confirm`, too, once the primary answers: also where the client has never left it.
+//! What an operation has left in doubt ([`Failover::left_in_doubt`]) is undone by a `Confirm`, too,
+//! once the primary answers: also where the client has never left it.
 //!
 //! Whether a primary is there is asked before anything else, and not waited for long: it may be
 //! stopped. One that is there may have many clients to let in, and is waited for patiently: a
@@ -155,7 +155,7 @@ pub struct Failover {
     removed_ns: Option<(u64, u64)>,
     /// Until the primary that it waits for is asked again, or told what is left to tell.
     waits_ns: u64,
-    /// Something was released that no primary has heard of; and one has answered since.
+    /// Something was left in doubt; and a primary has answered since.
     is_unsettled: bool,
     settles: bool,
     random: u64,
@@ -246,8 +246,10 @@ impl Failover {
         }
     }
 
-    /// Something was released here, and no primary has heard of it: one is asked at once.
-    pub fn released_unheard(&mut self, now_ns: u64) {
+    /// An operation has left something in doubt here, and its program may never operate on that
+    /// lock again: a release that no primary has heard of, an answer that was lost, a hold that was
+    /// told to be lost. A primary is asked at once.
+    pub fn left_in_doubt(&mut self, now_ns: u64) {
         self.is_unsettled = !planted::is(Bug::UnheardUnsettled);
         self.doubted(now_ns);
     }
@@ -518,9 +520,9 @@ mod tests {
 
     /// The client has not left its primary, which was silent for a while.
     #[test]
-    fn what_was_released_unheard_is_undone_once_the_primary_answers() {
+    fn what_was_left_in_doubt_is_undone_once_the_primary_answers() {
         let mut f = at_two();
-        f.released_unheard(5);
+        f.left_in_doubt(5);
         assert!(matches!(f.next(5), Task::Heartbeat { .. }), "at once");
         f.heard(6, Heard::Recovers);
         assert!(matches!(f.next(6), Task::Wait { .. }), "it answers nothing else");
@@ -536,7 +538,7 @@ mod tests {
         f.heard(now, Heard::Serves);
         assert!(matches!(f.next(now), Task::Wait { .. }), "nothing is left");
         // it has come back by another way
-        f.released_unheard(now);
+        f.left_in_doubt(now);
         f.broken(now);
         f.came(now, Ok(false));
         f.confirmed(now, true);

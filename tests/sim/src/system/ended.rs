@@ -91,6 +91,10 @@ impl Sys {
         }
         let result = self.unheard(c, l, result);
         self.told(c, l, result);
+        let entry = self.clients[c].threads[l].entry.as_ref();
+        if entry.is_some_and(LockEntry::is_to_be_undone) {
+            self.leaves_in_doubt(c);
+        }
         let t = self.thread(c, l);
         (t.operation, t.first, t.chain, t.outcome) = (None, None, None, None);
         (t.asked, t.answer, t.ping, t.pinged) = (None, None, None, false);
@@ -127,9 +131,16 @@ impl Sys {
             _ => return result,
         };
         let released = t.entry.as_mut().and_then(|entry| entry.release_unheard(was_asked));
-        self.lead(c, Failover::released_unheard);
-        self.control_wake(c);
+        self.leaves_in_doubt(c);
         released.unwrap_or(result)
+    }
+
+    /// An operation has left something in doubt: a client that comes back by itself undoes it.
+    fn leaves_in_doubt(&mut self, c: usize) {
+        if self.plan.by_itself {
+            self.lead(c, Failover::left_in_doubt);
+            self.control_wake(c);
+        }
     }
 
     /// A new session has taken the place of the one with these heartbeats.

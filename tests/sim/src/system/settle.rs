@@ -6,7 +6,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::message::LockType;
-use dlock_core::words::{FairWord, LedgerEntry, LedgerState};
+use dlock_core::words::{AtomicWord, FairWord, LedgerEntry, LedgerState};
 
 use super::object::Waits;
 use super::server::World;
@@ -225,12 +225,20 @@ impl World {
         let now = self.sys.server_now();
         for l in 0..self.sys.plan.locks.len() {
             let Some(slot) = self.sys.slot_of(l, primary) else { continue };
+            let word = self.sys.lock_word(slot, self.sys.plan.locks[l]);
             for c in 0..self.sys.clients.len() {
                 let Some(id) = self.sys.clients[c].id else { continue };
-                let until = primary.arbiter().turn_until(&mut self.sys, slot, id);
+                let until = match self.sys.plan.locks[l] {
+                    LockType::Fair => primary.arbiter().turn_until(&mut self.sys, slot, id),
+                    LockType::Rw => (word != 0).then_some(u32::MAX), // it may be a reader of these
+                    LockType::Atomic => {
+                        let word = AtomicWord::from_bits(word);
+                        (word.client() == id.get()).then_some(word.timeout())
+                    }
+                };
                 if until.is_some_and(|until| ServerTime::expiry_of(until) > now) {
                     let why = format!("liveness: client {c} has given lock {l} up, and keeps it");
-                    return self.sys.fail(why);
+                    return self.sys.fail(format!("{why}: {word:#x}"));
                 }
             }
         }
@@ -271,6 +279,12 @@ impl World {
                 };
                 if !clean {
                     return Err(format!("quiescence: lock {l} is free, its word is {word:#x}"));
+                }
+                if entry.in_doubt() || entry.has_ledger_write() {
+                    return Err(format!("quiescence: client {c} has nothing, and doubts: {entry:?}"));
+                }
+                if primary.arbiter().waiters(slot) > 0 {
+                    return Err(format!("quiescence: somebody is queued for lock {l}"));
                 }
                 let note = LedgerEntry::from_bits(sys.memory.entry(id, handle));
                 let has_nothing = matches!(
