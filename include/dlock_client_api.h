@@ -49,7 +49,9 @@ int client_init(int *client_id, const char *ip);
  *   -1               the library is not initialised
  *   DLOCK_EINVAL     no such client
  *   DLOCK_CLIENT_REMOVED_BY_SERVER  the primary does not know the client
- *   as client_init() */
+ *   as client_init(); DLOCK_NOT_READY also until its session horizon has passed, if it has kept
+ *   others waiting for 10 s in the middle of an operation
+ *   0 */
 int client_reinit(int client_id, const char *ip);
 
 /* Tells a recovering primary that the client has told all its locks. Control.

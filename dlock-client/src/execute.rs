@@ -479,6 +479,18 @@ impl ClientLock {
             tell(&*self.exec, &request);
         }
     }
+
+    /// The lock was got, and the primary has given it before: what may be left of that is undone,
+    /// also if the program never operates on it. Its old note would keep others waiting.
+    pub(crate) fn undo_what_is_left(&mut self) {
+        if !self.entry.is_to_be_undone() {
+            return;
+        }
+        let now = self.now();
+        if let Some(request) = self.entry.undo_request(now) {
+            tell(&*self.exec, &request);
+        }
+    }
 }
 
 /// Makes sure that nothing of what this client did to the lock can take effect any more: its slot

@@ -11,11 +11,14 @@ mod site;
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::control::{ControlRequest, FabricKind, VERSION};
-use dlock_core::membership::{Connection, Effect, Ending, Exit, Gone, State};
+use dlock_core::ids::ClientId;
+use dlock_core::limits::{HINDRANCE_S, LOOK_S};
+use dlock_core::membership::{Connection, Effect, Ending, Exit, Gone, Orphans, State, PREPARED_S};
 use dlock_core::message::LockType;
 use dlock_core::status::Status;
-use dlock_core::words::RwWord;
-use site::{reinit, Peer, Site, START};
+use dlock_core::word_op::{Chain, WordOp};
+use dlock_core::words::{LedgerEntry, LedgerState, RwWord};
+use site::{init, reinit, w0, Peer, Site, START};
 
 use FabricKind::{Shm, Tcp, Verbs};
 
@@ -137,6 +140,8 @@ fn who_is_fenced_and_ends_is_undone_at_once() {
         };
         assert_eq!(site.state(peer), Some(waits));
         assert_eq!(site.members.has_quarantined(), fabric == Shm);
+        let revokes = site.effects.contains(&Effect::Revoke { client: peer.id });
+        assert_eq!(revokes, fabric == Shm, "its chains are refused at the memory");
         end(&mut site, peer);
         site.settle();
         assert_eq!((site.state(peer), site.exits(peer)), (None, vec![exit]));
@@ -195,4 +200,128 @@ fn the_end_of_an_old_connection_leaves_who_is_fenced_alone() {
     site.members.channel_ended(peer.id, 1, false);
     site.settle();
     assert_eq!(site.state(peer), Some(State::Fenced(Exit::Hindered)));
+}
+
+/// It was told a horizon, and threads of it go by that: what a later session promises, or one that
+/// it has only asked for, does not cut it short.
+#[test]
+fn a_session_without_a_horizon_takes_none_away_that_was_told() {
+    for why in [Exit::Hindered, Exit::Revoked] {
+        let mut site = Site::new();
+        let other = site.join(Tcp, 0);
+        let peer = site.join(Verbs, HORIZON_S as u32);
+        site.take_rw(peer);
+        site.open_twice(&reinit(peer, VERSION, 0)).unwrap();
+        fence(&mut site, peer, why);
+        assert_eq!(site.state(peer), Some(State::Fenced(why)));
+        if why == Exit::Revoked {
+            site.open_twice(&reinit(peer, 1, 0)).unwrap();
+            assert_eq!(site.state(peer), Some(State::Present));
+            site.members.hinders(peer.id);
+            site.settle();
+        }
+        assert_eq!(site.state(peer), Some(State::Fenced(why.min(Exit::Hindered))));
+        assert!(has_rw(&mut site, other, peer));
+        site.until(at_s(HORIZON_S));
+        assert!(!has_rw(&mut site, other, peer));
+    }
+}
+
+/// The one that it had asked for was given up.
+#[test]
+fn a_client_that_has_asked_for_a_session_without_a_horizon_in_vain_is_silent_past_its_own() {
+    let mut site = Site::new();
+    let peer = site.join(Verbs, HORIZON_S as u32);
+    site.take_rw(peer);
+    site.open_twice(&reinit(peer, VERSION, 0)).unwrap();
+    site.lose(peer, Gone::Silent);
+    site.until(at_s(PREPARED_S - 1));
+    assert!(matches!(site.state(peer), Some(State::Absent { .. })), "it may come");
+    site.until(at_s(PREPARED_S));
+    assert_eq!(site.state(peer), None);
+}
+
+/// Between two verbs of an operation on the read-write lock `rw`.
+fn is_between(site: &mut Site, peer: Peer, stamp: u32, adds: bool) {
+    let grant = site.get(peer, "rw", LockType::Rw);
+    let entry = LedgerEntry::new().with_state(LedgerState::Intent).with_detail(stamp);
+    site.memory.ledgers.insert((peer.id, grant.handle), entry);
+    if adds {
+        site.execute(peer, &Chain::one(WordOp::Faa { addr: w0(&grant), add: 1 }));
+    }
+}
+
+/// What is due next is done. Whom it finds to keep others waiting.
+fn wakes(site: &mut Site) -> Option<ClientId> {
+    let due = [site.primary.next_wakeup(), site.members.next_wakeup(&site.primary)];
+    site.now = due.into_iter().flatten().min()?.max(site.now);
+    let (now, out) = (site.now, &mut site.out);
+    site.primary.tick(now, &mut site.memory, out);
+    site.members.tick(now, &mut site.primary);
+    let may_go = |state| matches!(state, State::Present | State::Absent { .. });
+    let goes = |client| !site.members.state(client).is_some_and(may_go);
+    let hinderer = site.primary.hinderer(now, &goes);
+    hinderer.iter().for_each(|&client| site.members.hinders(client));
+    site.settle();
+    hinderer
+}
+
+#[test]
+fn who_is_waited_for_up_to_its_horizon_is_not_looked_at_all_the_time() {
+    let mut site = Site::new();
+    let _other = site.join(Tcp, 0);
+    let [stopped, gone] = [(); 2].map(|()| site.join(Verbs, 3_600));
+    is_between(&mut site, stopped, 1, false);
+    is_between(&mut site, gone, 2, true);
+    site.members.remove(gone.id).unwrap();
+    site.settle();
+    let mut looks = 0;
+    while wakes(&mut site).is_none() {
+        looks += 1;
+    }
+    assert_eq!(site.state(stopped), Some(State::Fenced(Exit::Hindered)));
+    let late_ns = site.now.0 - at_s(u64::from(HINDRANCE_S)).0;
+    assert!(late_ns <= u64::from(LOOK_S) * NS, "{late_ns}");
+    assert!(looks < 1_000, "{looks}");
+    let fenced = site.now;
+    looks = 0;
+    while site.now < fenced.plus_ns(60 * NS) {
+        assert_eq!(wakes(&mut site), None);
+        looks += 1;
+    }
+    assert!(looks <= 61, "{looks}");
+}
+
+/// Its certificate was revoked in the middle of an operation, which it settles when it is back.
+#[test]
+fn who_was_cut_off_in_an_operation_and_is_back_has_as_long_for_it_as_before() {
+    let mut site = Site::new();
+    let [back, gone] = [(); 2].map(|()| site.join(Verbs, 60));
+    is_between(&mut site, back, 1, false);
+    is_between(&mut site, gone, 2, true);
+    fence(&mut site, back, Exit::Revoked);
+    site.members.remove(gone.id).unwrap();
+    site.settle();
+    while site.now < at_s(u64::from(HINDRANCE_S) + 5) {
+        assert_eq!(wakes(&mut site), None, "it is fenced");
+    }
+    let came = site.now;
+    site.come_back(back).unwrap();
+    while wakes(&mut site).is_none() {}
+    assert!(site.now >= came.plus_ns(u64::from(HINDRANCE_S) * NS));
+}
+
+#[test]
+fn who_is_fenced_and_has_nothing_gives_its_place_to_another() {
+    for has_lock in [false, true] {
+        let mut site = Site::with(Some(30), Orphans::Lease, 2);
+        let _other = site.join(Tcp, 0);
+        let peer = site.join(Verbs, 3_600);
+        if has_lock {
+            site.take_rw(peer);
+        }
+        fence(&mut site, peer, Exit::Revoked);
+        assert_eq!(site.open_twice(&init(0)).is_ok(), !has_lock);
+        assert_eq!(site.state(peer).is_some(), has_lock);
+    }
 }

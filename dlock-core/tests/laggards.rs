@@ -204,6 +204,29 @@ fn a_client_whose_certificate_is_revoked_in_a_recovery_is_waited_for_until_its_h
     }
 }
 
+/// It was cut off when it was named, or before; it may not come back to be waited for again.
+#[test]
+fn a_laggard_whose_certificate_is_revoked_keeps_no_recovery_from_ending() {
+    for last_s in [25, 31] {
+        let known = of_old(5, 20);
+        let mut site = waiting(&[known]);
+        let peer = comes(&mut site, known);
+        for s in [0, 10, 20, last_s] {
+            site.until(at(s));
+            site.control(peer, ControlRequest::Heartbeat);
+        }
+        site.members.revoked(peer.id, Connection::Channel(1));
+        site.settle();
+        assert_eq!(site.state(peer), Some(State::Fenced(Exit::Revoked)));
+        site.until(at(35));
+        assert_eq!(site.ask_back(peer).map(drop), Err(Status::NotReady));
+        assert!(site.primary.is_recovering(), "it may rely on what it held");
+        site.until(at(52));
+        assert!(!site.primary.is_recovering());
+        assert_eq!((site.state(peer), site.exits(peer)), (None, vec![Exit::Laggard]));
+    }
+}
+
 /// It goes on while the recovery lasts, and is told nothing of its being given up.
 #[test]
 fn a_client_that_was_given_up_and_comes_back_is_waited_for_again() {

@@ -347,8 +347,10 @@ fn the_later_of_both_horizons_holds_while_either_session_may_be_the_one_in_use()
     let old = site.join(Tcp, 10);
     let unlimited = site.open_twice(&reinit(old, VERSION, 0)).unwrap();
     assert_eq!(unlimited.terms.unwrap().until, UNLIMITED);
-    site.until(at(1_000));
+    site.until(ServerTime(at(PREPARED_S).0 - 1));
     assert_eq!(site.state(old), Some(State::Present));
+    site.until(at(PREPARED_S));
+    assert_eq!(site.state(old), None, "that session was given up, and it was silent in its own");
     // one that asks for a shorter horizon obeys it once it has moved, and not before
     let mut site = Site::new();
     let old = site.join(Tcp, 0);

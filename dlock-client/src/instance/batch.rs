@@ -120,22 +120,26 @@ impl Instance {
         Status::Success
     }
 
-    /// Carries out one operation on each of these locks, whose slots the caller has locked; the
+    /// Asks what a successor makes of holds of these locks, whose slots the caller has locked; the
     /// status of each.
-    pub(super) fn together(
+    pub(super) fn confirm_together(
         &self,
-        ops: Vec<(LockId, &LockSlot, LockSlotGuard<'_>, Op)>,
+        claimed: Vec<(LockId, &LockSlot, LockSlotGuard<'_>)>,
         limit: Limit,
     ) -> Vec<(LockId, Status)> {
         let mut batch = Batch::new(limit.bounds(boot_ns()));
-        let mut places = Vec::with_capacity(ops.len());
-        let mut locks = Vec::with_capacity(ops.len());
-        for (lock, lock_slot, guard, op) in ops {
+        let mut places = Vec::with_capacity(claimed.len());
+        let mut locks = Vec::with_capacity(claimed.len());
+        for (lock, lock_slot, guard) in claimed {
             let mut place = Place { lock_slot, guard };
-            let at = batch.place(&place.held().entry);
-            batch.push(op, at);
+            let held = place.held();
+            let (at, now) = (batch.place(&held.entry), held.now());
+            let asked = Operation::confirm(&mut held.entry, now, batch.bounds());
+            if let Some(operation) = asked {
+                batch.push_unheard(operation, at);
+                locks.push(lock);
+            }
             places.push(place);
-            locks.push(lock);
         }
         run(&mut batch, &mut places);
         for place in &places {

@@ -146,8 +146,8 @@ fn half_real(server: &Server) -> (Arc<Instance>, Arc<Fake>, LockId, Arc<Watch>) 
     (Arc::new(instance), fake, lock, watch)
 }
 
-/// The client is with its primary, only the data path is silent, and the program does not operate on
-/// the lock again.
+/// The client is with its primary, only the data path is silent, and the program does not operate
+/// on the lock again.
 #[test]
 fn what_an_operation_leaves_in_doubt_is_asked_for_until_it_is_undone() {
     type Operates = fn(&Instance, LockId) -> Status;
@@ -191,6 +191,43 @@ fn what_an_operation_leaves_in_doubt_is_asked_for_until_it_is_undone() {
         };
         eventually("it is undone", || !in_doubt());
     }
+}
+
+/// Its release was not answered, or its get. What its ledger says of it keeps others waiting until
+/// the primary is asked, and the program may never operate on it.
+#[test]
+fn a_lock_that_was_given_before_is_undone_when_it_is_got_again() {
+    let server = primary();
+    let (instance, fake, lock, _watch) = half_real(&server);
+    let desc = {
+        let index = instance.table.find(lock).unwrap();
+        let mut guard = instance.table.lock_slot(index).try_lock().unwrap();
+        let desc = guard.as_ref().unwrap().entry.desc().clone();
+        instance.table.remove(index, &mut guard);
+        desc
+    };
+    assert!(fake.requests.lock().is_empty());
+    let (status, again) = instance.get_lock(desc);
+    assert_eq!((status, again), (Status::Success, Some(lock)));
+    assert!(matches!(fake.requests.lock()[..], [Request::Resolve { .. }]));
+}
+
+/// A successor has given the lock to another client. Nobody but the program may take note of that.
+#[test]
+fn a_hold_that_the_library_finds_lost_is_told_to_be_lost_by_the_next_call() {
+    let (instance, fake) = claimed(2);
+    fake.answer(|request| match request {
+        Request::Confirm { handle, .. } if handle.0 == 0 => {
+            Some(Reply::Denied { status: Status::Fail, word: 0 })
+        }
+        Request::Confirm { .. } => granted(),
+        _ => Some(Reply::Done { word: 0 }),
+    });
+    assert!(instance.confirm_all(WAIT));
+    let unlock = || [1, 2].map(|n| instance.unlock(LockId(n)).status);
+    let told = unlock();
+    assert!(told.contains(&Status::Success) && told.contains(&Status::Fail), "{told:?}");
+    assert_eq!(unlock(), [Status::AlreadyUnlocked; 2]);
 }
 
 /// The lock's slot was locked for too long when the client came back from the lapse.

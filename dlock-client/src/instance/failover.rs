@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use dlock_core::control::{ControlReply, ControlRequest};
 use dlock_core::ids::LockId;
 use dlock_core::limits::BATCH_MAX;
-use dlock_core::lock::{EntryState, LockEntry, Op, OpResult};
-use dlock_core::message::Mode;
+use dlock_core::lock::{EntryState, LockEntry, OpResult};
 use dlock_core::session::Heard;
 use dlock_core::status::Status;
 use dlock_fabric::wake::Wake;
@@ -276,19 +275,12 @@ impl Instance {
                 continue;
             };
             let Some(entry) = guard.as_ref().map(|held| &held.entry) else { continue };
-            let mode = match entry.state() {
-                EntryState::ExclusiveLocked => Some(Mode::Exclusive),
-                EntryState::SharedLocked => Some(Mode::Shared),
-                _ => None,
-            };
-            match mode.filter(|_| entry.is_unconfirmed()) {
-                Some(mode) => {
-                    claimed.push((lock, lock_slot, guard, Op::Extend { mode, expire_s: 0 }));
-                }
-                None => doubted.push(lock),
+            match entry.is_unconfirmed() && entry.state().is_held() {
+                true => claimed.push((lock, lock_slot, guard)),
+                false => doubted.push(lock),
             }
         }
-        let statuses = self.together(claimed, Limit::ending(Instant::now() + silence));
+        let statuses = self.confirm_together(claimed, Limit::ending(Instant::now() + silence));
         let mut is_answered = true;
         for (lock, status) in statuses {
             is_answered &= !is_without_primary(status);

@@ -142,7 +142,8 @@ impl Instance {
                     LockEntry::new(link.client, link.anchor_s, desc.lock_type, grant, desc);
                 link.is_primary_of(&mut entry);
                 let (exec, pulse) = (Arc::clone(&link.exec), Arc::clone(&link.pulse));
-                let lock = ClientLock::new(grant.lock, entry, exec, pulse, link.epoch);
+                let mut lock = ClientLock::new(grant.lock, entry, exec, pulse, link.epoch);
+                lock.undo_what_is_left();
                 let (id, _) = self.table.insert(lock);
                 Adopted::Got(Ok((id, true)))
             }
@@ -180,6 +181,7 @@ impl Instance {
         if is_new {
             link.is_primary_of(&mut held.entry);
             held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
+            held.undo_what_is_left();
             self.table.rename(id, before, Some(grant.lock));
         }
         Adopted::Got(Ok((id, is_new)))

@@ -77,7 +77,8 @@ pub struct Caller {
 /// operation; the clients of a contended word are diverted to this arbiter, so the bound is far
 /// away.
 const ROUNDS_MAX: u32 = 100_000;
-/// Time between two attempts at a recount, nanoseconds.
+/// Time between two attempts at a recount at least, nanoseconds. It grows with the time for which
+/// somebody was waited for, to [`LOOK_S`](crate::limits::LOOK_S).
 const RECOUNT_EVERY_NS: u64 = 1_000_000;
 /// Somebody who is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -384,6 +385,15 @@ impl Arbiter {
     pub fn hinderer(&self, now: ServerTime, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         let states = self.hindered.iter().filter_map(|slot| self.locks.get(slot));
         states.into_iter().find_map(|state| state.rw.hinderer(now, skip))
+    }
+
+    /// A client that is between two verbs may take as long for the rest as if it had just begun.
+    pub fn goes_on(&mut self, now: ServerTime, client: ClientId) {
+        for slot in &self.hindered {
+            if let Some(state) = self.locks.get_mut(slot) {
+                state.rw.goes_on(now, client);
+            }
+        }
     }
 
     /// When the next lock would have to be looked at if no wake-up were ever lost: for models, none

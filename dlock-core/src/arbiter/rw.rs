@@ -27,7 +27,7 @@ use super::{
 };
 use crate::clock::{ServerTime, NS};
 use crate::ids::{ClientId, Handle};
-use crate::limits::HINDRANCE_S;
+use crate::limits::{HINDRANCE_S, LOOK_S};
 use crate::message::{Mode, Reply, Request, WaitNumber};
 use crate::planted::{self, Bug};
 use crate::status::Status;
@@ -72,6 +72,21 @@ impl RwState {
     /// Whether a recount waits for somebody.
     pub(super) fn is_hindered(&self) -> bool {
         !self.between.is_empty()
+    }
+
+    /// How long to wait before the next recount: an eighth of the time for which somebody was
+    /// waited for, whom no message of it announces when it goes on.
+    fn pause_ns(&self, now: ServerTime) -> u64 {
+        let since = self.between.values().map(|&(_, since)| since).min().unwrap_or(now);
+        let waited_ns = now.0.saturating_sub(since.0);
+        (waited_ns / 8).clamp(RECOUNT_EVERY_NS, u64::from(LOOK_S) * NS)
+    }
+
+    /// See [`Arbiter::goes_on`](super::Arbiter::goes_on).
+    pub(super) fn goes_on(&mut self, now: ServerTime, client: ClientId) {
+        if let Some((_, since)) = self.between.get_mut(&client) {
+            *since = now;
+        }
     }
 
     /// These clients are between two verbs now.
@@ -215,7 +230,7 @@ fn take_one_reader_off(ctx: &mut Ctx<'_>) {
 /// Recounts if the count is suspect, then grants from the head of the queue.
 pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     if state.rw.suspect && !recount(ctx, state) {
-        let again = ctx.now.plus_ns(RECOUNT_EVERY_NS);
+        let again = ctx.now.plus_ns(state.rw.pause_ns(ctx.now));
         ctx.wake_at(again);
         return;
     }

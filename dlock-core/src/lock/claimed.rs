@@ -10,7 +10,7 @@
 //! is claimed is relied on, and no word of the lock is touched, before the successor was asked.
 
 use super::belief::{left_ns, NO_CLOCK};
-use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Step, View, NOT_KNOWN};
+use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Phase, Step, View, NOT_KNOWN};
 use crate::clock::{Now, NS};
 use crate::control::{Claim, HeldClaim, LockGrant, Place};
 use crate::ids::{ClientId, Epoch};
@@ -138,6 +138,15 @@ impl LockEntry {
         }
     }
 
+    /// Asks what a successor makes of a hold that was claimed, without the program; `None` if there
+    /// is none.
+    pub(crate) fn confirm(&self, now: Now) -> Option<(Machine, Step)> {
+        let mode = self.claimed_mode().filter(|_| self.is_unconfirmed() && self.state.is_held())?;
+        let ask = Op::Extend { mode, expire_s: 0 };
+        let machine = Machine { is_unheard: true, ..Machine::new(ask, Phase::Resolving, now) };
+        Some((machine, Step::Request(self.settles_doubt())))
+    }
+
     /// Fair: the place of its ticket, if that was taken at an earlier incarnation.
     pub fn earlier_place(&self) -> Option<Place> {
         self.place
@@ -172,12 +181,19 @@ pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: N
             e.ticket = ticket.unwrap_or(e.ticket);
             e.see_lanes(word);
             e.confirmed(word, deadline_s, now);
-            begin(m, e, now)
+            match m.is_unheard {
+                true => m.done(Status::Success),
+                false => begin(m, e, now),
+            }
         }
         Reply::Queued { word, ticket } if !is_held => {
             (e.word, e.ticket, e.doubt) = (word, ticket, Doubt::None);
             e.see_lanes(word);
             begin(m, e, now)
+        }
+        Reply::Denied { .. } if is_held && m.is_unheard => {
+            e.lose();
+            m.done(Status::Fail)
         }
         Reply::Denied { .. } if is_held => e.lost(),
         Reply::Denied { .. } => {

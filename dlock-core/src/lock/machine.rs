@@ -38,6 +38,8 @@ pub struct Machine {
     pub(super) requeued: bool,
     /// Of a lock that another client holds.
     pub(super) tries: Tries,
+    /// The program does not hear what it comes to.
+    pub(super) is_unheard: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,6 +104,7 @@ impl Machine {
             taken_ns: now.local_ns,
             requeued: false,
             tries: Tries::default(),
+            is_unheard: false,
         }
     }
 

@@ -245,13 +245,16 @@ impl Membership {
             return Err(Status::Error);
         }
         let has_session = member.has_session();
+        let was_cut_off = matches!(member.state, State::Fenced(_) | State::Ending(_));
         let cannot_be_told = wanted.version < 2 && member.lapses > 0;
         match member.state {
             // it would keep others waiting again, and its horizon would begin anew
             State::Fenced(Exit::Hindered) => return Err(Status::NotReady),
             State::Lapsing(_) if member.condemned.is_none() => return Err(Status::NotReady),
             // its session is about to end
-            State::Absent { .. } if member.lags && primary.is_recovering() => {
+            State::Absent { .. } | State::Fenced(_) | State::Ending(Ending::Fence(_))
+                if member.lags && primary.is_recovering() =>
+            {
                 return Err(Status::NotReady);
             }
             _ if !member.may_return() || cannot_be_told => return Err(Status::ClientRemoved),
@@ -262,6 +265,9 @@ impl Membership {
         if has_session {
             let prepared = self.prepare(now, primary, (client, proof), wanted, fresh);
             return prepared.ok_or(Status::ClientRemoved);
+        }
+        if was_cut_off {
+            primary.goes_on(now, client);
         }
         // to fence what could not be fenced yet
         self.effects.push_back(Effect::CloseChannel { client, channel: None });
@@ -330,7 +336,8 @@ impl Membership {
         }
         let above = self.looked_at.take();
         let is_absent = |member: &Member| {
-            matches!(member.state, State::Absent { .. }) && member.prepared.is_none()
+            let is_away = matches!(member.state, State::Absent { .. } | State::Fenced(_));
+            is_away && member.prepared.is_none()
         };
         let absent = self.members.iter().filter(|(_, member)| is_absent(member));
         let ids: Vec<ClientId> = absent.map(|(&client, _)| client).collect();
@@ -345,9 +352,16 @@ impl Membership {
             let lives = mem.is_mapped(client) && !self.members[&client].all_processes_ended();
             let has_something = primary.has_something(now, mem, client);
             if !lives && (!has_something || planted::is(Bug::EvictsHolder)) {
-                if let State::Absent { since, is_closed } = self.members[&client].state {
-                    self.end(client, Ending::Evict { since, is_closed });
-                    return true;
+                match self.members[&client].state {
+                    State::Absent { since, is_closed } => {
+                        self.end(client, Ending::Evict { since, is_closed });
+                        return true;
+                    }
+                    State::Fenced(_) => {
+                        self.undo(client, Exit::Evicted);
+                        return true;
+                    }
+                    _ => {}
                 }
             }
             self.looked_at = Some(client);

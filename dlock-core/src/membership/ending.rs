@@ -3,7 +3,6 @@
 
 use super::{Effect, Ending, Exit, Gone, Membership, State};
 use crate::clock::ServerTime;
-use crate::control::UNLIMITED;
 use crate::ids::ClientId;
 use crate::planted::{self, Bug};
 use crate::primary::{Lapsed, Primary};
@@ -63,12 +62,15 @@ impl Membership {
     /// is none.
     pub(super) fn cut_off(&mut self, client: ClientId, exit: Exit) {
         let Some(member) = self.members.get(&client) else { return };
-        let may_rely = member.until != UNLIMITED && !planted::is(Bug::FencedBeforeHorizon);
+        let may_rely = member.bounded > ServerTime(0) && !planted::is(Bug::FencedBeforeHorizon);
         self.end(client, if may_rely { Ending::Fence(exit) } else { Ending::Lapse(exit) });
     }
 
     /// The horizon of a member that is cut off has passed.
     pub(super) fn cut_off_is_over(&mut self, client: ClientId) {
+        if self.members.get(&client).is_some_and(|member| member.lags) {
+            return self.end(client, Ending::All(Exit::Laggard));
+        }
         match self.state(client) {
             Some(State::Fenced(exit)) => self.lapse(client, exit),
             Some(State::Ending(Ending::Fence(exit))) => {

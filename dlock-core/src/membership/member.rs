@@ -108,6 +108,9 @@ pub(super) struct Member {
     pub(super) horizon_s: u32,
     /// Until when its silence is nothing to act on.
     pub(super) until: ServerTime,
+    /// The latest of those times that it was told by a session with a horizon: threads of it may go
+    /// by that although a later session has none. 0: there was none.
+    pub(super) bounded: ServerTime,
     /// How often what it had without a lease was ended.
     pub(super) lapses: u32,
     /// It was given a lock, or may have been: its primary's successor must wait for it.
@@ -141,6 +144,7 @@ impl Member {
             unfenced: false,
             horizon_s: 0,
             until: UNLIMITED,
+            bounded: ServerTime(0),
             lapses: 0,
             has_locks: false,
             owes_claims: false,
@@ -204,15 +208,25 @@ impl Member {
         }
     }
 
+    /// The client is told by a session of it that its silence is nothing to act on until then.
+    pub(super) fn is_promised(&mut self, until: ServerTime) {
+        if until != UNLIMITED {
+            self.bounded = self.bounded.max(until);
+        }
+    }
+
     /// Extends the promise from now on.
     pub(super) fn heard(&mut self, now: ServerTime) {
         let horizon = u64::from(self.horizon_s) * crate::clock::NS;
-        let until = now.plus_ns(horizon);
-        self.until = match self.horizon_s {
+        let until = match self.horizon_s {
             0 => UNLIMITED,
+            _ => now.plus_ns(horizon),
+        };
+        self.is_promised(until);
+        self.until = match self.until {
             // a client that asks for a bounded horizon obeys it from then on
-            _ if self.until == UNLIMITED => until,
-            _ => self.until.max(until),
+            UNLIMITED => until,
+            before => before.max(until),
         };
     }
 }

@@ -552,7 +552,7 @@ fn due(rules: &Rules, member: &Member) -> Option<ServerTime> {
             let is_last = ends_with_grace(rules, member, is_closed);
             earlier(horizon, grace.filter(|_| is_last || !member.is_quiet))
         }
-        State::Fenced(_) | State::Ending(Ending::Fence(_)) => horizon,
+        State::Fenced(_) | State::Ending(Ending::Fence(_)) => Some(member.bounded),
         State::Lingering { until } => Some(until),
         State::Ending(_) | State::Lapsing(_) | State::Undoing => None,
     };

@@ -88,6 +88,7 @@ impl Membership {
             });
             // whichever session it goes on with, it relies on what it was told
             member.until = member.until.max(until);
+            member.is_promised(until);
             let terms = Terms { horizon_s, until, lapses: member.lapses };
             let terms = (version >= 2).then_some(terms);
             let recovering = primary.is_recovering();
@@ -151,9 +152,14 @@ impl Membership {
 
     /// The prepared session is not waited for any longer; the one that its client has stays.
     pub(super) fn give_up_prepared(&mut self, client: ClientId) {
-        let Some(prepared) = self.with(client, |member| member.prepared.take()).flatten() else {
-            return;
-        };
+        let prepared = self.with(client, |member| {
+            let prepared = member.prepared.take()?;
+            if prepared.horizon_s == 0 && member.horizon_s > 0 {
+                member.until = member.bounded; // as if it had not asked for one without
+            }
+            Some(prepared)
+        });
+        let Some(prepared) = prepared.flatten() else { return };
         let Prepared { control, channel, .. } = prepared;
         self.effects.push_back(Effect::CloseControl { client, control });
         if channel.is_some() {

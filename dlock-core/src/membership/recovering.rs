@@ -34,7 +34,12 @@ impl Membership {
         let is_unlimited = member.until == UNLIMITED;
         let is_over = member.until <= now; // it is being fenced, and may not come back any more
         match member.state {
-            _ if is_unlimited && !is_hurried || planted::is(Bug::LaggardAwaited) => return,
+            _ if planted::is(Bug::LaggardAwaited) => return,
+            State::Fenced(_) | State::Ending(Ending::Fence(_)) => {
+                self.with(client, |member| member.lags = true);
+                return;
+            }
+            _ if is_unlimited && !is_hurried => return,
             State::Present | State::Absent { .. } if is_unlimited => {
                 return self.end(client, Ending::Lapse(Exit::Laggard));
             }

@@ -121,6 +121,11 @@ impl Batch {
         self.items.push(Item { op, place, run });
     }
 
+    /// Adds what is not of the program: the only one on its lock.
+    pub fn push_unheard(&mut self, operation: Operation, place: usize) {
+        self.push_started(Op::Unlock, place, Started::Running(operation));
+    }
+
     /// The place of an item, unless it was decided without one.
     pub fn place_of(&self, item: usize) -> Option<usize> {
         Some(self.items[item].place).filter(|&place| place != NOWHERE)

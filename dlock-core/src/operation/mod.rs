@@ -35,6 +35,7 @@ pub mod lease;
 mod pause;
 #[cfg(test)]
 mod tests;
+mod unheard;
 
 pub use batch::{Batch, Entries};
 pub use bounds::{
@@ -161,8 +162,8 @@ pub struct Operation {
     has_acted: bool,
     /// The session was replaced while a reply was waited for.
     replaced: bool,
-    /// It is the undo of an earlier operation: it has asked for it itself.
-    is_undo: bool,
+    /// It is of the library, not of its program.
+    is_unheard: bool,
     /// How the lock is asked for, or was held.
     mode: Mode,
     /// The arbiter was asked: it counts what it has decided.
@@ -216,15 +217,6 @@ impl Operation {
         }
     }
 
-    /// Undoes what a lost answer may have left behind: `None` if nothing is in doubt.
-    pub fn undo(entry: &mut LockEntry, now: Now, bounds: Bounds) -> Option<Operation> {
-        let (machine, step) = entry.undo(now)?;
-        Some(Self {
-            is_undo: true,
-            ..Self::new(Op::Unlock, machine, Stage::Step(step), now, bounds)
-        })
-    }
-
     fn new(op: Op, machine: Machine, stage: Stage, now: Now, bounds: Bounds) -> Self {
         Self {
             op,
@@ -236,7 +228,7 @@ impl Operation {
             late_grants: 0,
             has_acted: false,
             replaced: false,
-            is_undo: false,
+            is_unheard: false,
             mode: Mode::Exclusive,
             has_asked: false,
             count: None,
@@ -292,8 +284,8 @@ impl Operation {
                         self.stage = Stage::Reading(result);
                         return Effect::ReadClock;
                     }
-                    if !matches!(result.status, Status::Success) && !self.has_asked && !self.is_undo
-                    {
+                    let is_success = matches!(result.status, Status::Success);
+                    if !is_success && !self.has_asked && !self.is_unheard {
                         let (kind, mode) = (entry.lock_type(), self.mode);
                         self.count = Counter::of_decision(kind, self.op, mode, result.status);
                     }
@@ -339,7 +331,8 @@ impl Operation {
                         entry.rewrite_ledger(); // the old channel may have lost a ledger write
                     }
                     self.stage = Stage::Done(result);
-                    if let (false, Some(request)) = (self.is_undo, entry.undo_request(self.now)) {
+                    if let (false, Some(request)) = (self.is_unheard, entry.undo_request(self.now))
+                    {
                         return Effect::Tell(request);
                     }
                 }

@@ -222,6 +222,12 @@ impl Primary {
         self.arbiter.hinderer(looked, skip)
     }
 
+    /// A client that was cut off is here again: it is not one that keeps others waiting before it
+    /// has had as long as any other to go on.
+    pub fn goes_on(&mut self, now: ServerTime, client: ClientId) {
+        self.arbiter.goes_on(now, client);
+    }
+
     /// A request on the control connection of an admitted client, but `Init` and `Reinit`.
     /// After `Deinit` the driver closes the client's channels and calls [`fenced`](Self::fenced).
     pub fn control(

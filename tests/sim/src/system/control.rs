@@ -558,6 +558,7 @@ impl Sys {
             t.doing = Doing::Idle;
             self.has_its_place(c, l);
             self.takes_horizon(c, l);
+            self.undoes_what_is_left(c, l);
             let ns = self.takes(1_000);
             self.step_after(c, l, ns);
         }

@@ -143,6 +143,15 @@ impl Sys {
         }
     }
 
+    /// A lock was got that the primary has given before: what may be left of that is undone.
+    pub(super) fn undoes_what_is_left(&mut self, c: usize, l: usize) {
+        let now = self.thread_now(c, l);
+        let entry = self.thread(c, l).entry.as_mut();
+        if let Some(request) = entry.and_then(|entry| entry.undo_request(now)) {
+            self.tell(c, l, request);
+        }
+    }
+
     /// A new session has taken the place of the one with these heartbeats.
     pub(super) fn move_all(&mut self, c: usize, old: Heartbeats) {
         let epoch = self.clients[c].epoch;

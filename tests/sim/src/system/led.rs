@@ -3,7 +3,7 @@
 //! `dlock_core::session::Failover`, as in the library (`dlock-client/src/failover.rs`).
 
 use dlock_core::clock::NS;
-use dlock_core::lock::{EntryState, LockEntry, Op};
+use dlock_core::lock::{LockEntry, Op};
 use dlock_core::message::Mode;
 use dlock_core::operation::{Bounds, Operation, Started};
 use dlock_core::session::{Failover, Heard, Task};
@@ -117,18 +117,24 @@ impl Sys {
             if t.doing != Doing::Idle {
                 continue;
             }
-            let mode = match entry.state() {
-                EntryState::ExclusiveLocked => Some(Mode::Exclusive),
-                EntryState::SharedLocked => Some(Mode::Shared),
-                _ => None,
-            };
-            match mode.filter(|_| entry.is_unconfirmed() && entry.deadline_s() < u32::MAX) {
-                Some(mode) => self.begin(c, l, Op::Extend { mode, expire_s: 0 }),
-                None if entry.in_doubt() => self.undo(c, l),
-                None => {}
+            match entry.is_unconfirmed() && entry.state().is_held() {
+                true => self.confirm(c, l),
+                false if entry.in_doubt() => self.undo(c, l),
+                false => {}
             }
         }
         is_all && self.clients[c].life == Life::Up
+    }
+
+    fn confirm(&mut self, c: usize, l: usize) {
+        let now = self.thread_now(c, l);
+        let bounds = Bounds::since(now.local_ns);
+        let t = self.thread(c, l);
+        let ask = |entry: &mut LockEntry| Operation::confirm(entry, now, bounds);
+        if let Some(operation) = t.entry.as_mut().and_then(ask) {
+            t.op = Op::Extend { mode: Mode::Exclusive, expire_s: 0 }; // no release
+            self.started(c, l, Started::Running(operation));
+        }
     }
 
     fn undo(&mut self, c: usize, l: usize) {

@@ -280,8 +280,8 @@ impl World {
                 if !clean {
                     return Err(format!("quiescence: lock {l} is free, its word is {word:#x}"));
                 }
-                if entry.in_doubt() || entry.has_ledger_write() {
-                    return Err(format!("quiescence: client {c} has nothing, and doubts: {entry:?}"));
+                if entry.has_ledger_write() {
+                    return Err(format!("quiescence: client {c} has a note left: {entry:?}"));
                 }
                 if primary.arbiter().waiters(slot) > 0 {
                     return Err(format!("quiescence: somebody is queued for lock {l}"));

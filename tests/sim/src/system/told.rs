@@ -6,6 +6,7 @@ use dlock_core::clock::{Now, ServerTime, DRIFT_PPM};
 use dlock_core::lane;
 use dlock_core::lock::{Op, OpResult, View};
 use dlock_core::message::{LockType, Mode, Request};
+use dlock_core::operation::Operation;
 use dlock_core::status::Status;
 use dlock_core::word_op::{Outcome, Word, WordAddr};
 use dlock_core::words::{FairWord, RwWord};
@@ -45,6 +46,13 @@ impl Sys {
         self.log(|| format!("client {c} lock {l} finished: {:?} {:?}", result.status, result.view));
         let who = self.who(c);
         let t = &self.clients[c].threads[l];
+        let is_unheard = t.operation.as_ref().is_some_and(Operation::is_unheard);
+        if is_unheard && t.entry.as_ref().is_some_and(|entry| entry.state().is_held()) {
+            if result.status == Status::Success {
+                self.oracle.confirmed(l, who); // what the program hears of is what it was told
+            }
+            return;
+        }
         let (op, refs) = (t.op, t.entry.as_ref().map_or(0, |e| e.refs()));
         let granted = matches!(result.status, Status::Success | Status::AlreadyLocked);
         if t.past_queue && result.status == Status::Success && self.plan.locks[l] == LockType::Rw {
