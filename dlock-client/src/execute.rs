@@ -486,7 +486,7 @@ impl ClientLock {
         if !self.entry.is_to_be_undone() {
             return;
         }
-        let now = self.now();
+        let now = self.last_now; // nothing of the request depends on it
         if let Some(request) = self.entry.undo_request(now) {
             tell(&*self.exec, &request);
         }

@@ -400,7 +400,7 @@ fn nobody_hinders_others_before_a_primary_that_stood_still_has_looked_again() {
             notes(&mut site, slow, grant.handle, LedgerState::HeldShared);
         }
         let at = START.plus_ns(60 * NS);
-        let hinderer = |site: &Site| site.primary.hinderer(at, &|_| false);
+        let hinderer = |site: &Site| site.primary.hinderer(&|_| false);
         assert_eq!(hinderer(&site), None, "it was not looked at for so long");
         site.now = at;
         site.primary.tick(at, &mut site.memory, &mut site.out);

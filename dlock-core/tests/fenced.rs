@@ -258,9 +258,7 @@ fn wakes(site: &mut Site) -> Option<ClientId> {
     let (now, out) = (site.now, &mut site.out);
     site.primary.tick(now, &mut site.memory, out);
     site.members.tick(now, &mut site.primary);
-    let may_go = |state| matches!(state, State::Present | State::Absent { .. });
-    let goes = |client| !site.members.state(client).is_some_and(may_go);
-    let hinderer = site.primary.hinderer(now, &goes);
+    let hinderer = site.members.hinderer(&site.primary);
     hinderer.iter().for_each(|&client| site.members.hinders(client));
     site.settle();
     hinderer
@@ -324,4 +322,25 @@ fn who_is_fenced_and_has_nothing_gives_its_place_to_another() {
         assert_eq!(site.open_twice(&init(0)).is_ok(), !has_lock);
         assert_eq!(site.state(peer).is_some(), has_lock);
     }
+}
+
+/// The primary looks at it again later.
+#[test]
+fn who_has_gone_on_since_it_was_seen_last_is_not_cut_off() {
+    let mut site = Site::new();
+    let [slow, gone] = [(); 2].map(|()| site.join(Verbs, 0));
+    is_between(&mut site, slow, 1, true);
+    is_between(&mut site, gone, 2, false);
+    site.members.remove(gone.id).unwrap();
+    site.settle();
+    while site.now < at_s(u64::from(HINDRANCE_S) - 1) {
+        assert_eq!(wakes(&mut site), None);
+    }
+    let handle = site.get(slow, "rw", LockType::Rw).handle;
+    let entry = LedgerEntry::new().with_state(LedgerState::HeldShared).with_detail(1);
+    site.memory.ledgers.insert((slow.id, handle), entry);
+    site.now = at_s(u64::from(HINDRANCE_S) + 1);
+    assert_eq!(site.members.hinderer(&site.primary), None, "it was not looked at");
+    assert_eq!(wakes(&mut site), None);
+    assert_eq!(site.primary.next_wakeup(), None, "the count is known");
 }

@@ -374,14 +374,14 @@ fn a_client_that_stops_between_two_verbs_must_be_fenced() {
         assert_eq!(is_granted(&w.ask(3, ask), 3), is_clear);
         let nobody = |_| false;
         assert!(w.pass(NS).is_empty());
-        assert_eq!(w.arbiter.hinderer(w.now, &nobody), None);
+        assert_eq!(w.arbiter.hinderer(&nobody), None);
         assert!(w.pass(u64::from(HINDRANCE_S) * NS).is_empty());
-        let hinderer = w.arbiter.hinderer(w.now, &nobody);
+        let hinderer = w.arbiter.hinderer(&nobody);
         assert_eq!(hinderer, (!is_clear).then_some(id(1)));
         if let Some(client) = hinderer {
-            assert_eq!(w.arbiter.hinderer(w.now, &|c| c == client), None);
+            assert_eq!(w.arbiter.hinderer(&|c| c == client), None);
             assert!(is_granted(&w.forget(1), 3));
-            assert_eq!(w.arbiter.hinderer(w.now, &nobody), None);
+            assert_eq!(w.arbiter.hinderer(&nobody), None);
         }
     }
 }
@@ -477,11 +477,11 @@ fn a_client_that_goes_on_slowly_is_not_fenced_for_the_others() {
     let most = u64::from(HINDRANCE_S) * NS * 3 / 4;
     for stamp in 2..5 {
         w.pass(most);
-        assert_eq!(w.arbiter.hinderer(w.now, &|_| false), None, "it has moved");
+        assert_eq!(w.arbiter.hinderer(&|_| false), None, "it has moved");
         w.memory.ledgers.insert(id(1), between(stamp));
     }
     w.pass(2 * most);
-    assert_eq!(w.arbiter.hinderer(w.now, &|_| false), Some(id(1)));
+    assert_eq!(w.arbiter.hinderer(&|_| false), Some(id(1)));
 }
 
 /// A client that did not know better has added to the lane: it leaves the number, and asks for one

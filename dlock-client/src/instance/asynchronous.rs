@@ -7,7 +7,8 @@
 //!                         └ outcome or reply ─▶ effects ─▶ … ─▶ the result (gate: OPEN)
 //! ```
 //! An operation that timed out leaves its lock in doubt: the arbiter is told to undo whatever it
-//! did or still does, and the next operation on the lock waits for that.
+//! did or still does, and the next operation on the lock waits for that, unless the thread that
+//! looks after the primary has done so.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;

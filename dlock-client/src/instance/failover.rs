@@ -13,6 +13,7 @@ use dlock_core::limits::BATCH_MAX;
 use dlock_core::lock::{EntryState, LockEntry, OpResult};
 use dlock_core::session::Heard;
 use dlock_core::status::Status;
+use dlock_fabric::clock::boot_ns;
 use dlock_fabric::wake::Wake;
 
 use super::{done, Instance};
@@ -288,6 +289,9 @@ impl Instance {
                 log::warn!("lock {lock} is lost: another client holds it now");
             }
         }
+        // one that is not answered ends the round: another one is the first of the next
+        let first = boot_ns() as usize % doubted.len().max(1);
+        doubted.rotate_left(first);
         for lock in doubted {
             let Some((lock_slot, mut guard)) = self.unused(lock) else {
                 is_all = false;

@@ -99,6 +99,7 @@ impl Instance {
             let result = self.run(lock_slot, guard, Op::Unlock, &Limit::NOW);
             if let Some(held) = guard.as_mut().filter(|_| is_without_primary(result.status)) {
                 held.entry.release_unheard(true); // it was claimed, and is not any more
+                self.leaves_in_doubt(held);
             }
         }
     }

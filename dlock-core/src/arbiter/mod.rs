@@ -380,11 +380,11 @@ impl Arbiter {
         });
     }
 
-    /// A client that has been between two verbs of an operation for
+    /// A client that was seen to be between two verbs of an operation for
     /// [`HINDRANCE_S`](crate::limits::HINDRANCE_S), while others wait for what it is about to do.
-    pub fn hinderer(&self, now: ServerTime, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
+    pub fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         let states = self.hindered.iter().filter_map(|slot| self.locks.get(slot));
-        states.into_iter().find_map(|state| state.rw.hinderer(now, skip))
+        states.into_iter().find_map(|state| state.rw.hinderer(skip))
     }
 
     /// A client that is between two verbs may take as long for the rest as if it had just begun.

@@ -48,8 +48,18 @@ pub(super) struct RwState {
     /// In doubt: they count as holding nothing, and are answered after the recount. Each asks once
     /// at a time.
     resolving: BTreeMap<ClientId, Caller>,
-    /// Clients that a recount waits for: what their ledgers say, and since when.
-    between: BTreeMap<ClientId, (LedgerEntry, ServerTime)>,
+    /// Clients that a recount waits for.
+    between: BTreeMap<ClientId, Between>,
+}
+
+/// A client that is between two verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Between {
+    /// What its ledger says.
+    entry: LedgerEntry,
+    /// Since when it has said so, and when that was seen last.
+    since: ServerTime,
+    seen: ServerTime,
 }
 
 impl RwState {
@@ -58,14 +68,11 @@ impl RwState {
         nobody && !self.suspect && self.resolving.is_empty()
     }
 
-    /// A client that has kept the count from being known for too long.
-    pub(super) fn hinderer(
-        &self,
-        now: ServerTime,
-        skip: &dyn Fn(ClientId) -> bool,
-    ) -> Option<ClientId> {
-        let is_over = |since: ServerTime| now >= since.plus_ns(HINDRANCE_NS);
-        let mut over = self.between.iter().filter(|(_, &(_, since))| is_over(since));
+    /// A client that was seen to have kept the count from being known for too long: it may have
+    /// gone on since it was seen last.
+    pub(super) fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
+        let is_over = |b: &Between| b.seen >= b.since.plus_ns(HINDRANCE_NS);
+        let mut over = self.between.iter().filter(|(_, between)| is_over(between));
         over.find(|(&client, _)| !skip(client)).map(|(&client, _)| client)
     }
 
@@ -74,18 +81,21 @@ impl RwState {
         !self.between.is_empty()
     }
 
-    /// How long to wait before the next recount: an eighth of the time for which somebody was
-    /// waited for, whom no message of it announces when it goes on.
+    /// How long to wait before the next recount, since nothing announces that a client has gone on:
+    /// an eighth of the time for which one was waited for, but not beyond the time at which it is
+    /// to be fenced.
     fn pause_ns(&self, now: ServerTime) -> u64 {
-        let since = self.between.values().map(|&(_, since)| since).min().unwrap_or(now);
-        let waited_ns = now.0.saturating_sub(since.0);
-        (waited_ns / 8).clamp(RECOUNT_EVERY_NS, u64::from(LOOK_S) * NS)
+        let waited_ns = |between: &Between| now.0.saturating_sub(between.since.0);
+        let longest_ns = self.between.values().map(waited_ns).max().unwrap_or(0);
+        let left_ns = self.between.values().map(|b| HINDRANCE_NS.saturating_sub(waited_ns(b)));
+        let left_ns = left_ns.filter(|&left_ns| left_ns > 0).min().unwrap_or(u64::MAX);
+        (longest_ns / 8).min(u64::from(LOOK_S) * NS).min(left_ns).max(RECOUNT_EVERY_NS)
     }
 
     /// See [`Arbiter::goes_on`](super::Arbiter::goes_on).
     pub(super) fn goes_on(&mut self, now: ServerTime, client: ClientId) {
-        if let Some((_, since)) = self.between.get_mut(&client) {
-            *since = now;
+        if let Some(between) = self.between.get_mut(&client) {
+            (between.since, between.seen) = (now, now);
         }
     }
 
@@ -94,9 +104,10 @@ impl RwState {
         let before = std::mem::take(&mut self.between);
         self.between = between
             .iter()
-            .map(|&(client, entry)| match before.get(&client) {
-                Some(&(same, since)) if same == entry => (client, (entry, since)),
-                _ => (client, (entry, now)),
+            .map(|&(client, entry)| {
+                let same = before.get(&client).filter(|before| before.entry == entry);
+                let since = same.map_or(now, |before| before.since);
+                (client, Between { entry, since, seen: now })
             })
             .collect();
     }

@@ -17,7 +17,8 @@
 //!
 //! What is not known for sure is never guessed: an operation whose answer was lost ends with
 //! `BadResponse` and leaves the entry *in doubt*; the next operation on it first asks the arbiter
-//! to undo whatever the lost one did ([`Request::Resolve`]).
+//! to undo whatever the lost one did ([`Request::Resolve`]), if nobody has
+//! ([`Operation::undo`](crate::operation::Operation::undo)).
 
 mod atomic;
 mod belief;
@@ -370,8 +371,8 @@ impl LockEntry {
         !matches!(self.doubt, Doubt::None | Doubt::GivenUp | Doubt::Left)
     }
 
-    /// Whether an earlier operation has left something that is to be [undone](Self::undo): what its
-    /// caller was told is not a hold, or no longer one.
+    /// Whether an earlier operation has left something that is to be [undone](Self::undo): its
+    /// caller was not told a hold, or has asked for its end.
     #[inline]
     pub fn is_to_be_undone(&self) -> bool {
         matches!(self.doubt, Doubt::Acquire | Doubt::Release)
@@ -396,6 +397,10 @@ impl LockEntry {
             return Some(local);
         }
         if self.doubt == Doubt::Lost {
+            if matches!(op, Op::Unlock) && self.refs > 1 {
+                self.refs -= 1; // the others who have entered it are told, too
+                return Some(OpResult::of(Status::Fail));
+            }
             self.end(EntryState::Initialized);
             self.doubt = Doubt::Acquire; // the primary may have it still, or again: a lost answer
             return Some(OpResult::of(Status::Fail));

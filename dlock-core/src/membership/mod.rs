@@ -346,6 +346,12 @@ impl Membership {
         Ok(())
     }
 
+    /// Who is to be [cut off](Self::hinders) for keeping others waiting, and is not being ended yet.
+    pub fn hinderer(&self, primary: &Primary) -> Option<ClientId> {
+        let may_go = |state| matches!(state, State::Present | State::Absent { .. });
+        primary.hinderer(&|client| !self.state(client).is_some_and(may_go))
+    }
+
     /// A client keeps others waiting in the middle of an operation: it is fenced, and when its
     /// horizon has passed it keeps its leases alone. Until then it may not come back: it would keep
     /// them waiting again.

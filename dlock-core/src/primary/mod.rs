@@ -216,10 +216,9 @@ impl Primary {
 
     /// A client that others have waited for too long, although it may hold nothing: it is stopped
     /// between two verbs of an operation, and only it knows whether it is a reader. Judged as of
-    /// the last look at everything that was due: it may go on while this primary stands still.
-    pub fn hinderer(&self, now: ServerTime, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
-        let looked = self.arbiter.next_wakeup().map_or(now, |due| due.min(now));
-        self.arbiter.hinderer(looked, skip)
+    /// the last look at that lock: it may go on while this primary stands still, or waits.
+    pub fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
+        self.arbiter.hinderer(skip)
     }
 
     /// A client that was cut off is here again: it is not one that keeps others waiting before it

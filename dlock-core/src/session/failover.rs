@@ -49,7 +49,8 @@ pub const ADMISSION_NS: u64 = CONTROL_WAIT_S * NS;
 pub const PAUSE_NS: (u64, u64) = (20_000_000, 500_000_000);
 /// How often a primary that waits for its other clients is asked at first; each time half as often.
 pub const WAITS_NS: u64 = 10_000_000;
-/// Rounds in which what was claimed is asked for. After that each lock's next operation asks.
+/// Rounds in which what was claimed is asked for. After that operations go on, and what is left is
+/// asked for after each answer.
 pub const CONFIRMS_MAX: u32 = 3;
 /// Times that all addresses are asked before a client that all of them have removed begins anew.
 pub const REMOVED_ROUNDS: u32 = 2;
@@ -362,6 +363,7 @@ impl Failover {
         self.confirms += 1;
         match is_all || self.confirms >= CONFIRMS_MAX {
             true => {
+                self.is_unsettled = !is_all && !planted::is(Bug::UnheardUnsettled);
                 (self.stage, self.tries) = (Stage::Here, 0);
                 self.is_heard(now_ns);
             }

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use dlock_core::clock::ServerTime;
 use dlock_core::control::{ControlRequest, Offers, UNLIMITED};
 use dlock_core::ids::ClientId;
-use dlock_core::membership::{Membership, Rules, State};
+use dlock_core::membership::{Membership, Rules};
 use dlock_core::primary::{Lapse, Primary, Recovered, Sent};
 use dlock_core::rate::Rate;
 use dlock_core::status::Status;
@@ -319,24 +319,27 @@ impl Worker {
         }
     }
 
+    /// Fences a client that the last recount has seen to keep others waiting for too long.
+    fn fence_a_hinderer(&mut self) {
+        if let Some(client) = self.members.hinderer(&self.core.primary) {
+            limited!(
+                Cause::Removed,
+                log::Level::Warn,
+                "client {client} keeps others waiting in the middle of an operation: it is \
+                 fenced, and keeps nothing but its leases when its session horizon has passed"
+            );
+            self.members.hinders(client);
+            self.settle();
+        }
+    }
+
     /// Does everything whose time has come.
     fn tick(&mut self) {
         let now = self.core.now();
+        self.fence_a_hinderer();
         if self.next_wakeup().is_some_and(|at| at <= now) {
             self.turns.shares.add(Who::Upkeep);
             self.members.tick(now, &mut self.core.primary);
-            let members = &self.members;
-            let may_go = |state| matches!(state, State::Present | State::Absent { .. });
-            let goes = |client| !members.state(client).is_some_and(may_go);
-            if let Some(client) = self.core.primary.hinderer(now, &goes) {
-                limited!(
-                    Cause::Removed,
-                    log::Level::Warn,
-                    "client {client} keeps others waiting in the middle of an operation: it is \
-                     fenced, and keeps nothing but its leases when its session horizon has passed"
-                );
-                self.members.hinders(client);
-            }
             if let Some(laggard) = self.core.primary.take_laggard(now) {
                 let client = laggard.client;
                 let then = match self.members.until(client) {

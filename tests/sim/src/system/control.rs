@@ -546,19 +546,25 @@ impl Sys {
             };
             let (lock_type, desc) = (self.plan.locks[l], desc(self, l));
             let t = self.thread(c, l);
-            match &mut t.entry {
-                None => t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc)),
+            let is_new = match &mut t.entry {
+                None => {
+                    t.entry = Some(LockEntry::new(id, anchor_s, lock_type, &grant, desc));
+                    true
+                }
                 Some(entry) => {
                     let mut binding = Binding::new(Epoch(t.epoch.into()));
-                    binding.adopt(entry, id, &grant, &desc, (Epoch(epoch.into()), anchor_s));
+                    let at = (Epoch(epoch.into()), anchor_s);
+                    binding.adopt(entry, id, &grant, &desc, at) == Some(true)
                 }
-            }
+            };
             (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
             t.is_carried_by(c, fabric);
             t.doing = Doing::Idle;
             self.has_its_place(c, l);
             self.takes_horizon(c, l);
-            self.undoes_what_is_left(c, l);
+            if is_new {
+                self.undoes_what_is_left(c, l);
+            }
             let ns = self.takes(1_000);
             self.step_after(c, l, ns);
         }

@@ -367,6 +367,14 @@ impl Sys {
     }
 }
 
+impl Sys {
+    /// Whether the primary is there to hear of a revocation. A client without a horizon is not
+    /// protected, and may claim at a successor what has ended.
+    fn may_revoke(&self) -> bool {
+        self.alive && self.frozen_until <= self.now && self.plan.horizon_s > 0
+    }
+}
+
 impl World {
     /// Whether a successor would hear of every client: none is being told that it was removed.
     fn everybody_comes(&self) -> bool {
@@ -441,7 +449,7 @@ impl World {
                 let step = sys.rng.below(20_000_000_000) as i64 - 10_000_000_000;
                 sys.clients[c].clock.wall_step += step;
             }
-            Fault::Revoke if sys.alive && life == Life::Up && sys.frozen_until <= sys.now => {
+            Fault::Revoke if sys.may_revoke() && life == Life::Up => {
                 sys.struck(fault, c);
                 self.revoke(c);
             }
