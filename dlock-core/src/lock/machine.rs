@@ -190,9 +190,10 @@ impl Machine {
 
     pub(super) fn resolved(&mut self, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
         if matches!(reply, Reply::Denied { status: Status::LockNotGet, .. }) {
+            // who has not got a lock holds nothing of it
             match self.is_unheard && e.state.is_held() {
-                true => e.lose(),                        // its program is to hear of it
-                false => e.end(EntryState::Initialized), // who has not got a lock holds nothing of it
+                true => e.lose(), // its program is to hear of that
+                false => e.end(EntryState::Initialized),
             }
             return self.done(Status::LockNotGet);
         }

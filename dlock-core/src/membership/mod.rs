@@ -346,7 +346,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Who is to be [cut off](Self::hinders) for keeping others waiting, and is not being ended yet.
+    /// Who is to be [cut off](Self::hinders) for keeping others waiting, and is not ended yet.
     pub fn hinderer(&self, primary: &Primary) -> Option<ClientId> {
         let may_go = |state| matches!(state, State::Present | State::Absent { .. });
         primary.hinderer(&|client| !self.state(client).is_some_and(may_go))
