@@ -9,6 +9,7 @@ use dlock_core::clock::NS;
 use dlock_core::control::{Attach, ControlReply, ControlRequest, FabricKind, VERSION};
 use dlock_core::exec::LockMemory;
 use dlock_core::ids::{ClientId, Seq};
+use dlock_core::limits::HINDRANCE_S;
 use dlock_core::membership::{
     Effect, Ending, Exit, Fencing, Gone, Joining, Membership, Opened, Orphans, Rules, State,
     EVICTION_LOOKS_MAX, PROCESSES_MAX,
@@ -404,6 +405,11 @@ fn nobody_hinders_others_before_a_primary_that_stood_still_has_looked_again() {
         assert_eq!(hinderer(&site), None, "it was not looked at for so long");
         site.now = at;
         site.primary.tick(at, &mut site.memory, &mut site.out);
+        assert_eq!(hinderer(&site), None, "it may have stood still, too");
+        for s in 1..u64::from(HINDRANCE_S) {
+            site.now = at.plus_ns(s * NS);
+            site.primary.tick(site.now, &mut site.memory, &mut site.out);
+        }
         assert_eq!(hinderer(&site), (!goes_on).then_some(slow.id));
     }
 }

@@ -192,7 +192,7 @@ impl Instance {
             Status::AlreadyLocked => {}
             status if self.watch().is_some() && is_without_primary(status) => return (result, 0),
             _ if has_ticket(held.entry.state()) => {
-                let _ = self.run(lock_slot, guard, Op::Unlock, &Limit::NOW);
+                self.give_up_in(lock_slot, guard);
                 return (result, 0);
             }
             _ => {}

@@ -35,6 +35,8 @@ use crate::words::{LedgerEntry, LedgerState, RwWord};
 use crate::work::GRANTS_PER_LOOK;
 
 const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
+/// Of the time between two looks at a client so much counts.
+const UNSEEN_NS_MAX: u64 = 2 * LOOK_S as u64 * NS;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct RwState {
@@ -106,7 +108,11 @@ impl RwState {
             .iter()
             .map(|&(client, entry)| {
                 let same = before.get(&client).filter(|before| before.entry == entry);
-                let since = same.map_or(now, |before| before.since);
+                let since = same.map_or(now, |before| {
+                    // what nobody has seen may be a time in which all of them stood still
+                    let unseen_ns = now.0.saturating_sub(before.seen.plus_ns(UNSEEN_NS_MAX).0);
+                    before.since.plus_ns(unseen_ns)
+                });
                 (client, Between { entry, since, seen: now })
             })
             .collect();

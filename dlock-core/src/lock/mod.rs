@@ -372,7 +372,7 @@ impl LockEntry {
     }
 
     /// Whether an earlier operation has left something that is to be [undone](Self::undo): its
-    /// caller was not told a hold, or has asked for its end.
+    /// caller was told that it holds nothing, or not what it holds, or has asked for its end.
     #[inline]
     pub fn is_to_be_undone(&self) -> bool {
         matches!(self.doubt, Doubt::Acquire | Doubt::Release)
@@ -398,7 +398,7 @@ impl LockEntry {
         }
         if self.doubt == Doubt::Lost {
             if matches!(op, Op::Unlock) && self.refs > 1 {
-                self.refs -= 1; // the others who have entered it are told, too
+                self.refs -= 1; // the next release of those who have entered it is told, too
                 return Some(OpResult::of(Status::Fail));
             }
             self.end(EntryState::Initialized);

@@ -58,8 +58,8 @@ impl Operation {
             return;
         }
         if lease::was_held(entry, self.op) {
-            // the caller may rely on its hold until it is told: what is left of it is undone after
-            // that, or ends with its lease
+            // the caller may rely on its hold until it is told: what is left of it is undone
+            // later, or ends with its lease
             entry.give_back();
             self.stage = Stage::Done(OpResult::of(Status::Fail));
             return;

@@ -813,7 +813,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_answered_is_left_to_the_next_operation_after_some_rounds() {
+    fn what_is_not_answered_keeps_operations_waiting_for_some_rounds_alone() {
         let mut f = at_two();
         f.broken(5);
         f.came(6, Ok(false));
@@ -823,6 +823,10 @@ mod tests {
             assert_eq!(f.is_away(), round < CONFIRMS_MAX);
             f.heard(7, Heard::Serves);
         }
+        assert_eq!(f.next(7), Task::Confirm, "after each answer, while operations go on");
+        f.confirmed(7, true);
+        f.heard(7, Heard::Serves);
+        assert!(matches!(f.next(7), Task::Wait { .. }));
     }
 
     #[test]
