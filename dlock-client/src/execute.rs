@@ -483,11 +483,8 @@ impl ClientLock {
     /// The lock was got, and the primary has given it before: what may be left of that is undone,
     /// also if the program never operates on it. Its old note would keep others waiting.
     pub(crate) fn undo_what_is_left(&mut self) {
-        if !self.entry.is_to_be_undone() {
-            return;
-        }
-        let now = self.last_now; // nothing of the request depends on it
-        if let Some(request) = self.entry.undo_request(now) {
+        // nothing of the request depends on the time
+        if let Some(request) = self.entry.undo_request(self.last_now) {
             tell(&*self.exec, &request);
         }
     }

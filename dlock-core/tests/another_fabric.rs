@@ -164,7 +164,7 @@ fn a_ticket_that_was_passed_over_is_forgotten_with_its_note_too() {
     assert_eq!(site.memory.ledger(p.peer.id, p.grant.handle), LedgerEntry::new());
 }
 
-/// The client knows of its own release, also if the note that clears the ledger is lost.
+/// The client knows that it has released the lock, even if the ledger write that says so is lost.
 #[test]
 fn a_ticket_that_was_released_does_not_count_against_one_of_the_next_lap() {
     for fabric in [FabricKind::Verbs, FabricKind::Shm] {

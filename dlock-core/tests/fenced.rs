@@ -251,6 +251,17 @@ fn is_between(site: &mut Site, peer: Peer, stamp: u32, adds: bool) {
     }
 }
 
+/// A client that stays between two verbs, and has added itself to the count or not. The count is to
+/// be known: another one is gone, of which the contrary holds.
+fn is_waited_for(site: &mut Site, horizon_s: u32, adds: bool) -> Peer {
+    let [stays, gone] = [(); 2].map(|()| site.join(Verbs, horizon_s));
+    is_between(site, stays, 1, adds);
+    is_between(site, gone, 2, !adds);
+    site.members.remove(gone.id).unwrap();
+    site.settle();
+    stays
+}
+
 /// What is due next is done. Whom it finds to keep others waiting.
 fn wakes(site: &mut Site) -> Option<ClientId> {
     let due = [site.primary.next_wakeup(), site.members.next_wakeup(&site.primary)];
@@ -268,13 +279,10 @@ fn wakes(site: &mut Site) -> Option<ClientId> {
 fn who_is_waited_for_up_to_its_horizon_is_not_looked_at_all_the_time() {
     let mut site = Site::new();
     let _other = site.join(Tcp, 0);
-    let [stopped, gone] = [(); 2].map(|()| site.join(Verbs, 3_600));
-    is_between(&mut site, stopped, 1, false);
-    is_between(&mut site, gone, 2, true);
-    site.members.remove(gone.id).unwrap();
-    site.settle();
+    let stopped = is_waited_for(&mut site, 3_600, false);
     let mut looks = 0;
     while wakes(&mut site).is_none() {
+        assert!(site.primary.next_wakeup().is_some(), "it is not waited for");
         looks += 1;
     }
     assert_eq!(site.state(stopped), Some(State::Fenced(Exit::Hindered)));
@@ -285,6 +293,7 @@ fn who_is_waited_for_up_to_its_horizon_is_not_looked_at_all_the_time() {
     looks = 0;
     while site.now < fenced.plus_ns(60 * NS) {
         assert_eq!(wakes(&mut site), None);
+        assert!(site.primary.next_wakeup().is_some(), "it is not waited for");
         looks += 1;
     }
     assert!(looks <= 61, "{looks}");
@@ -294,18 +303,17 @@ fn who_is_waited_for_up_to_its_horizon_is_not_looked_at_all_the_time() {
 #[test]
 fn who_was_cut_off_in_an_operation_and_is_back_has_as_long_for_it_as_before() {
     let mut site = Site::new();
-    let [back, gone] = [(); 2].map(|()| site.join(Verbs, 60));
-    is_between(&mut site, back, 1, false);
-    is_between(&mut site, gone, 2, true);
+    let back = is_waited_for(&mut site, 60, false);
     fence(&mut site, back, Exit::Revoked);
-    site.members.remove(gone.id).unwrap();
-    site.settle();
     while site.now < at_s(u64::from(HINDRANCE_S) + 5) {
         assert_eq!(wakes(&mut site), None, "it is fenced");
+        assert!(site.primary.next_wakeup().is_some(), "it is not waited for");
     }
     let came = site.now;
     site.come_back(back).unwrap();
-    while wakes(&mut site).is_none() {}
+    while wakes(&mut site).is_none() {
+        assert!(site.primary.next_wakeup().is_some(), "it is not waited for");
+    }
     assert!(site.now >= came.plus_ns(u64::from(HINDRANCE_S) * NS));
 }
 
@@ -328,11 +336,7 @@ fn who_is_fenced_and_has_nothing_gives_its_place_to_another() {
 #[test]
 fn who_has_gone_on_since_it_was_seen_last_is_not_cut_off() {
     let mut site = Site::new();
-    let [slow, gone] = [(); 2].map(|()| site.join(Verbs, 0));
-    is_between(&mut site, slow, 1, true);
-    is_between(&mut site, gone, 2, false);
-    site.members.remove(gone.id).unwrap();
-    site.settle();
+    let slow = is_waited_for(&mut site, 0, true);
     while site.now < at_s(u64::from(HINDRANCE_S) - 1) {
         assert_eq!(wakes(&mut site), None);
     }

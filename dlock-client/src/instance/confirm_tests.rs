@@ -212,7 +212,8 @@ fn a_lock_that_was_given_before_is_undone_when_it_is_got_again() {
     assert!(matches!(fake.requests.lock()[..], [Request::Resolve { .. }]));
 }
 
-/// A successor has given the lock to another client. Nobody but the program may take note of that.
+/// A successor has given the lock to another client: the library is told first, and the program
+/// must hear of it all the same.
 #[test]
 fn a_hold_that_the_library_finds_lost_is_told_to_be_lost_by_the_next_call() {
     let (instance, fake) = claimed(2);

@@ -109,7 +109,7 @@ impl RwState {
             .map(|&(client, entry)| {
                 let same = before.get(&client).filter(|before| before.entry == entry);
                 let since = same.map_or(now, |before| {
-                    // what nobody has seen may be a time in which all of them stood still
+                    // the primary and the client may have stood still between two looks
                     let unseen_ns = now.0.saturating_sub(before.seen.plus_ns(UNSEEN_NS_MAX).0);
                     before.since.plus_ns(unseen_ns)
                 });

@@ -143,7 +143,7 @@ impl LockEntry {
     pub(crate) fn confirm(&self, now: Now) -> Option<(Machine, Step)> {
         let mode = self.claimed_mode().filter(|_| self.is_unconfirmed() && self.state.is_held())?;
         let ask = Op::Extend { mode, expire_s: 0 };
-        let machine = Machine { is_unheard: true, ..Machine::new(ask, Phase::Resolving, now) };
+        let machine = Machine { is_confirm: true, ..Machine::new(ask, Phase::Resolving, now) };
         Some((machine, Step::Request(self.settles_doubt())))
     }
 
@@ -181,7 +181,7 @@ pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: N
             e.ticket = ticket.unwrap_or(e.ticket);
             e.see_lanes(word);
             e.confirmed(word, deadline_s, now);
-            match m.is_unheard {
+            match m.is_confirm {
                 true => m.done(Status::Success),
                 false => begin(m, e, now),
             }
@@ -191,7 +191,7 @@ pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: N
             e.see_lanes(word);
             begin(m, e, now)
         }
-        Reply::Denied { .. } if is_held && m.is_unheard => {
+        Reply::Denied { .. } if is_held && m.is_confirm => {
             e.lose();
             m.done(Status::Fail)
         }

@@ -38,8 +38,8 @@ pub struct Machine {
     pub(super) requeued: bool,
     /// Of a lock that another client holds.
     pub(super) tries: Tries,
-    /// The program does not hear what it comes to.
-    pub(super) is_unheard: bool,
+    /// The library asks what became of a claim: its program hears of a loss by its next operation.
+    pub(super) is_confirm: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,7 +104,7 @@ impl Machine {
             taken_ns: now.local_ns,
             requeued: false,
             tries: Tries::default(),
-            is_unheard: false,
+            is_confirm: false,
         }
     }
 
@@ -191,7 +191,7 @@ impl Machine {
     pub(super) fn resolved(&mut self, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
         if matches!(reply, Reply::Denied { status: Status::LockNotGet, .. }) {
             // who has not got a lock holds nothing of it
-            match self.is_unheard && e.state.is_held() {
+            match self.is_confirm && e.state.is_held() {
                 true => e.lose(), // its program is to hear of that
                 false => e.end(EntryState::Initialized),
             }

@@ -17,8 +17,8 @@
 //!
 //! What is not known for sure is never guessed: an operation whose answer was lost ends with
 //! `BadResponse` and leaves the entry *in doubt*; the next operation on it first asks the arbiter
-//! to undo whatever the lost one did ([`Request::Resolve`]), if nobody has
-//! ([`Operation::undo`](crate::operation::Operation::undo)).
+//! to undo whatever the lost one did ([`Request::Resolve`]), unless the library has asked that
+//! before ([`Operation::undo`](crate::operation::Operation::undo)).
 
 mod atomic;
 mod belief;

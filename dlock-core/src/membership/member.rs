@@ -201,9 +201,9 @@ impl Member {
     /// It may come back: what it has was not ended, or only what it is told of.
     pub(super) fn may_return(&self) -> bool {
         match self.state {
-            State::Present | State::Absent { .. } | State::Lingering { .. } => true,
+            State::Present | State::Absent { .. } => true,
+            State::Fenced(_) | State::Lingering { .. } => true,
             State::Ending(Ending::Evict { .. } | Ending::Fence(_) | Ending::Lapse(_)) => true,
-            State::Fenced(exit) => exit != Exit::Hindered,
             State::Ending(Ending::All(_)) | State::Lapsing(_) | State::Undoing => false,
         }
     }

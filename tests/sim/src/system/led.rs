@@ -2,7 +2,7 @@
 //! Clients that find the successor of their primary by themselves: what they do next is decided by
 //! `dlock_core::session::Failover`, as in the library (`dlock-client/src/failover.rs`).
 
-use dlock_core::clock::NS;
+use dlock_core::clock::{Now, NS};
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::message::Mode;
 use dlock_core::operation::{Bounds, Operation, Started};
@@ -127,24 +127,28 @@ impl Sys {
     }
 
     fn confirm(&mut self, c: usize, l: usize) {
-        let now = self.thread_now(c, l);
-        let bounds = Bounds::since(now.local_ns);
-        let t = self.thread(c, l);
-        let ask = |entry: &mut LockEntry| Operation::confirm(entry, now, bounds);
-        if let Some(operation) = t.entry.as_mut().and_then(ask) {
-            t.op = Op::Extend { mode: Mode::Exclusive, expire_s: 0 }; // no release
+        if let Some(operation) = self.of_the_library(c, l, Operation::confirm) {
+            self.thread(c, l).op = Op::Extend { mode: Mode::Exclusive, expire_s: 0 }; // no release
             self.started(c, l, Started::Running(operation));
         }
     }
 
     fn undo(&mut self, c: usize, l: usize) {
-        let now = self.thread_now(c, l);
-        let bounds = Bounds::since(now.local_ns);
-        let undo = |entry: &mut LockEntry| Operation::undo(entry, now, bounds);
-        if let Some(operation) = self.thread(c, l).entry.as_mut().and_then(undo) {
+        if let Some(operation) = self.of_the_library(c, l, Operation::undo) {
             self.calls(c, l, Op::Unlock);
             self.started(c, l, Started::Running(operation));
         }
+    }
+
+    fn of_the_library(
+        &mut self,
+        c: usize,
+        l: usize,
+        begin: fn(&mut LockEntry, Now, Bounds) -> Option<Operation>,
+    ) -> Option<Operation> {
+        let now = self.thread_now(c, l);
+        let entry = self.thread(c, l).entry.as_mut()?;
+        begin(entry, now, Bounds::since(now.local_ns))
     }
 
     /// The primary has answered a heartbeat.
