@@ -20,6 +20,7 @@ mod command;
 mod config;
 mod control;
 mod cpuset;
+mod default_files;
 mod device;
 mod epoch;
 mod error;
@@ -40,6 +41,7 @@ pub use config::{
 };
 pub use control::Recovery;
 pub use cpuset::{CpuSet, CpuSetError};
+pub use default_files::DefaultFiles;
 pub use error::StartError;
 pub use server::{Offers, Server};
 pub use standby::{stand_by, StandbyConfig};

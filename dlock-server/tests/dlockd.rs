@@ -21,6 +21,8 @@ use rustix::process::{kill_process, Pid, Signal};
 fn dlockd() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dlockd"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // not those of the user who runs the tests
+    command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
     command
 }
 

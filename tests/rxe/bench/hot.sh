@@ -11,7 +11,7 @@ trap 'kill $pids 2>/dev/null || true' EXIT
 
 for side in $HOT_SIDES; do
     name=${side%%=*} prefix=${side#*=}
-    LD_LIBRARY_PATH=$prefix/lib64 "$prefix/bin/dlockd" --listen 127.0.0.1 --port $port \
+    LD_LIBRARY_PATH=$prefix/lib64 "$prefix/bin/dlockd" --listen 127.0.0.1 --port $port --state-file "$folder/state-$port" \
         ${RXE_VM_DEV:+--verbs on --device "$RXE_VM_DEV"} >"$folder/$name" 2>&1 &
     pids="$pids $!"
     tries=0

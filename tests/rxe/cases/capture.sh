@@ -30,8 +30,8 @@ says() { # FILE LINE
 look() { # FABRIC OPTION...
     fabric=$1
     shift
-    "$RXE_BIN/dlockd" --listen "$RXE_VM_IP" --port $port --device "$RXE_VM_DEV" "$@" \
-        >"$folder/ready" 2>"$folder/primary.log" &
+    "$RXE_BIN/dlockd" --listen "$RXE_VM_IP" --port $port --device "$RXE_VM_DEV" \
+        --state-file none "$@" >"$folder/ready" 2>"$folder/primary.log" &
     primary=$!
     says "$folder/ready" "^dlockd ready"
     "$capture" record "$folder/packets" >"$folder/recorder" 2>"$folder/recorder.log" &

@@ -13,7 +13,8 @@ port=21617
 (
     ulimit -l 9000
     exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all \
-        "${RXE_BIN:?}/dlockd" --listen 127.0.0.1 --port $port --verbs on
+        "${RXE_BIN:?}/dlockd" --listen 127.0.0.1 --port $port --verbs on \
+        --state-file none
 ) >"$folder/ready" 2>"$folder/log" &
 primary=$!
 tries=0

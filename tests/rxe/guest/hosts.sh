@@ -25,7 +25,7 @@ GO_ON_S=60
 WORKER_S=600
 
 begin() {
-    "$RXE_BIN/dlockd" --listen "$RXE_VM_IP" --insecure --port $port "$@" \
+    "$RXE_BIN/dlockd" --listen "$RXE_VM_IP" --insecure --port $port --state-file none "$@" \
         >"$folder/ready" 2>"$folder/primary.log" &
     primary=$!
     tries=0

@@ -10,7 +10,7 @@ use clap::Parser;
 use dlock_server::VerbsUse;
 use log::LevelFilter;
 
-use crate::file::{self, Settings};
+use crate::file::{self, FileChoice, Settings};
 use crate::format::Format;
 use crate::tls::{self, TlsPaths};
 
@@ -77,7 +77,8 @@ pub(crate) struct Args {
     /// Make the admin endpoint's Unix socket here
     #[arg(long, value_name = "PATH")]
     admin_socket: Option<PathBuf>,
-    /// Keep the last epoch in this file, and in FILE.clients who the clients are
+    /// Keep the last epoch in this file, and in FILE.clients who the clients are; none: nowhere
+    /// [default: a file in the user's state folder, for each port]
     #[arg(long, value_name = "FILE")]
     state_file: Option<PathBuf>,
     /// Take the place of the primary at this address when it is gone; needs its state file
@@ -127,7 +128,12 @@ impl Args {
         replace(&mut server.ctrl_cpuset, &self.ctrl_cpuset);
         replace(&mut server.cmd_cpuset, &self.cmd_cpuset);
         replace(&mut server.admin_socket, &self.admin_socket);
-        replace(&mut server.state_file, &self.state_file);
+        if let Some(path) = &self.state_file {
+            settings.state_file = path.clone().into();
+        }
+        if let FileChoice::At(path) = &settings.state_file {
+            server.state_file = Some(path.clone());
+        }
         settings.standby.of = self.standby_of.or(settings.standby.of);
         if let Some(ms) = self.standby_silence {
             settings.standby.silence = Duration::from_millis(ms);

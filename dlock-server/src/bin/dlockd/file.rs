@@ -23,6 +23,7 @@ use crate::tls::TlsPaths;
 pub(crate) struct Settings {
     pub(crate) server: ServerConfig,
     pub(crate) standby: Standby,
+    pub(crate) state_file: FileChoice,
     /// What TLS is to be spoken with; loaded when the command line was read, too.
     pub(crate) tls: TlsPaths,
     /// Listening where strangers can connect without TLS is wanted.
@@ -40,6 +41,27 @@ pub(crate) struct Standby {
     pub(crate) fence: Option<String>,
 }
 
+/// Where a file of this primary is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FileChoice {
+    /// Where [`dlock_server::DefaultFiles`] says.
+    #[default]
+    Default,
+    /// There is none.
+    Off,
+    /// Here.
+    At(PathBuf),
+}
+
+impl From<PathBuf> for FileChoice {
+    fn from(path: PathBuf) -> Self {
+        match path == Path::new("none") {
+            true => Self::Off,
+            false => Self::At(path),
+        }
+    }
+}
+
 impl Settings {
     /// Whose place this one takes.
     pub(crate) fn standby(&self) -> Option<StandbyConfig> {
@@ -55,7 +77,8 @@ impl Default for Settings {
         let standby = Standby { of: None, silence, fence };
         let (server, tls) = (ServerConfig::default(), TlsPaths::default());
         let (log_level, log_format) = (LevelFilter::Info, Format::default());
-        Self { server, standby, tls, insecure: false, log_level, log_format }
+        let state_file = FileChoice::Default;
+        Self { server, standby, state_file, tls, insecure: false, log_level, log_format }
     }
 }
 
@@ -187,7 +210,7 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     set(&mut server.objects_max, keys.objects_max, limit(limits::OBJECTS_MAX))?;
     server.admin_socket = keys.admin_socket;
     server.admin_for_group = keys.admin_for_group.unwrap_or(server.admin_for_group);
-    server.state_file = keys.state_file;
+    settings.state_file = keys.state_file.map_or(FileChoice::Default, FileChoice::from);
     let standby = &mut settings.standby;
     set(&mut standby.of, keys.standby_of, |text| match text.parse::<SocketAddr>() {
         Ok(of) => Ok(Some(of)),
@@ -296,7 +319,9 @@ mod tests {
             EXAMPLE.lines().map(uncomment).map(|l| l.replace("\"0-1\"", "\"0\"")).collect();
         let settings = parse(&all.join("\n")).unwrap();
         assert_eq!(settings.server.ctrl_cpuset.as_deref(), Some("0"));
-        assert!(settings.server.state_file.is_some() && settings.server.admin_socket.is_some());
+        let state_file = FileChoice::At("/var/lib/dlock/epoch".into());
+        assert_eq!(settings.state_file, state_file);
+        assert!(settings.server.admin_socket.is_some());
         // The list in the message about an unknown key is the list of keys.
         for (text, keys_min) in [
             ("no_such_key = 1", 10),

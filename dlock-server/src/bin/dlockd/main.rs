@@ -9,6 +9,7 @@
 
 mod args;
 mod file;
+mod files;
 mod format;
 mod rules;
 mod service;
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use dlock_fabric::threads;
-use dlock_server::{stand_by, Server, StartError};
+use dlock_server::{stand_by, DefaultFiles, Server, StartError};
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{signal, Signal, SignalKind};
 use tokio::task::JoinError;
@@ -58,7 +59,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(settings: file::Settings, args: &Args) -> Result<(), String> {
+fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
+    files::choose(&mut settings, &DefaultFiles::of_this_process())?;
     threads::free_memory_as_it_goes();
     if let Err(error) = threads::raise_file_limit() {
         log::warn!("the limit of open files cannot be raised: {error}");

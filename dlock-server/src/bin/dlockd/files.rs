@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The files of a primary whose configuration names none.
+
+use dlock_server::DefaultFiles;
+
+use crate::file::{FileChoice, Settings};
+
+/// Chooses them, and says which.
+///
+/// # Errors
+/// The state file has no place.
+pub(crate) fn choose(settings: &mut Settings, files: &DefaultFiles) -> Result<(), String> {
+    let server = &mut settings.server;
+    match settings.state_file {
+        FileChoice::At(_) => {}
+        FileChoice::Off => log::warn!(
+            "there is no state file (state_file = \"none\"): a primary that is started after this \
+             one does not know who holds what, and gives locks that are held to others"
+        ),
+        // its clients do not find the next one
+        FileChoice::Default if server.port == 0 => log::info!(
+            "there is no state file: with port 0 the next primary has another port, and other \
+             clients; name a state_file if it shall recover what is held"
+        ),
+        FileChoice::Default => {
+            let path = files.state_file(server.port).map_err(|why| {
+                format!(
+                    "there is no place for the state file, without which a primary that is started \
+                     again gives locks that are held to others: {why}; name one with --state-file, \
+                     or do without by --state-file none"
+                )
+            })?;
+            log::info!("a primary that is started again recovers what is held from {path:?}");
+            server.state_file = Some(path);
+        }
+    }
+    Ok(())
+}

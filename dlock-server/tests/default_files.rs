@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `dlockd` without options but its address: what it keeps, and where.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use common::{own_address, Peer};
+use dlock_core::message::LockType;
+use dlock_core::status::Status;
+use rustix::process::{kill_process, Pid, Signal};
+
+/// A user: folders of his own, and an address where no other test has a primary.
+struct User {
+    home: PathBuf,
+    address: SocketAddr,
+}
+
+impl User {
+    fn new(name: &str) -> Self {
+        let home = std::env::temp_dir().join(format!("dlock-user-{name}-{}", std::process::id()));
+        fs::create_dir(&home).unwrap();
+        let free = TcpListener::bind((own_address(), 0)).unwrap();
+        Self { home, address: free.local_addr().unwrap() }
+    }
+
+    fn dlockd(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dlockd"));
+        command.env("XDG_STATE_HOME", self.state_home()).env_remove("NOTIFY_SOCKET");
+        command.args(["--verbs=off", "--listen", &self.address.ip().to_string()]);
+        command.args(["--port", &self.address.port().to_string()]).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        command
+    }
+
+    fn state_home(&self) -> PathBuf {
+        self.home.join("state")
+    }
+
+    fn start(&self, arguments: &[&str]) -> Running {
+        let mut child = self.dlockd(arguments).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("dlockd ready"), "{line}");
+        Running(child)
+    }
+
+    /// How it does not start.
+    fn fails(&self, arguments: &[&str]) -> String {
+        let Output { status, stderr, .. } =
+            self.dlockd(arguments).stderr(Stdio::piped()).output().unwrap();
+        let errors = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(1), "{errors}");
+        errors
+    }
+
+    /// What becomes of who comes after a client that has a lock when its primary ends.
+    fn next_after_restart(&self, arguments: &[&str], end: Signal) -> Option<Status> {
+        let running = self.start(arguments);
+        let (mut peer, _) = Peer::init(self.address);
+        peer.get("held", LockType::Atomic);
+        running.end(end);
+        let running = self.start(arguments);
+        let next = Peer::try_init(self.address);
+        running.end(Signal::TERM);
+        next.err()
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.home); // a left-over harms nobody
+    }
+}
+
+struct Running(Child);
+
+impl Running {
+    fn end(mut self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // it has ended, unless a test failed
+        let _ = self.0.wait();
+    }
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn a_primary_that_is_started_again_knows_whose_locks_are_held() {
+    for end in [Signal::TERM, Signal::KILL] {
+        let user = User::new(&format!("again-{}", end.as_raw()));
+        assert_eq!(user.next_after_restart(&[], end), Some(Status::NotReady));
+        let folder = user.state_home().join("dlock");
+        let port = user.address.port();
+        assert!(files(&folder).iter().all(|name| name.starts_with(&format!("epoch-{port}"))));
+    }
+}
+
+#[test]
+fn without_a_state_file_it_says_what_does_not_hold() {
+    let user = User::new("none");
+    let none = ["--state-file=none"];
+    assert_eq!(user.next_after_restart(&none, Signal::TERM), None);
+    let mut child = user.dlockd(&none).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+    let said = errors.find(|line| line.as_ref().unwrap().contains("gives locks that are held"));
+    Running(child).end(Signal::TERM);
+    assert!(said.unwrap().unwrap().contains("WARN"));
+    assert!(!user.state_home().exists());
+}
+
+/// A folder that is no place for the state: it does not start, rather than give locks away later.
+#[test]
+fn where_the_state_file_has_no_place_it_does_not_start() {
+    let user = User::new("no-place");
+    fs::write(user.state_home(), "a file").unwrap();
+    let errors = user.fails(&[]);
+    assert!(errors.contains("--state-file none") && errors.lines().count() == 1, "{errors}");
+}
+
+#[test]
+fn primaries_of_one_user_on_two_ports_run_side_by_side() {
+    let user = User::new("two-ports");
+    let free = TcpListener::bind((own_address(), 0)).unwrap();
+    let other = User { home: user.home.join("other"), address: free.local_addr().unwrap() };
+    drop(free);
+    std::os::unix::fs::symlink(&user.home, &other.home).unwrap();
+    let _running = [user.start(&[]), other.start(&[])];
+    fs::remove_file(&other.home).unwrap();
+    let states = files(&user.state_home().join("dlock"));
+    let epochs = states.iter().filter(|name| !name.contains(".clients"));
+    assert_eq!(epochs.count(), 2, "{states:?}");
+}
