@@ -55,6 +55,7 @@ if have shellcheck; then
 else
     skip "scripts (shellcheck)" "shellcheck is not installed"
 fi
+step "scripts (the step runner)" 120 scripts/lib-test.sh || true
 if have python3; then
     step "scripts (python)" 60 env PYTHONPYCACHEPREFIX="$scratch/python" \
         python3 -m py_compile packaging/vendor.py tests/rxe/vm tests/rxe/runner/*.py tests/rxe/bench/*.py || true

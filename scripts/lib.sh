@@ -6,8 +6,15 @@
 #   begin               a scratch folder, removed at the end together with what still runs
 #   step NAME SECONDS COMMAND...   runs, shows the output, counts passed/failed/skipped tests;
 #                       exit status 77: nothing of it can run here, its last `skipped` line says why
+#   beside NAME SECONDS COMMAND...   the same, beside the steps that follow, until `join`, which
+#                       shows the output
 #   skip NAME REASON    notes something that cannot run here
 #   finish [WORD:]      prints the table and `N passed, N failed, N skipped`; the exit status
+#
+# SECONDS bounds the time without progress: a step ends when its output has not grown for so long.
+# How long it takes in all has no bound, so that a busy machine makes it slow and not wrong. What
+# is progress and no news is not shown: cargo's line per compiled unit, nextest's per passed test,
+# and each line that begins with `progress: ` (programs print those where DLOCK_PROGRESS is set).
 
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -32,16 +39,18 @@ release_build() {
 
 begin() {
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/dlock.XXXXXX")
-    child=
+    children=()
     table=()
+    steps=0 aside=()
     passed=0 failed=0 skipped=0
-    trap 'end_child; rm -rf "$scratch"' EXIT
+    trap 'end_children; rm -rf "$scratch"' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
 }
 
-end_child() {
-    [ -z "$child" ] || kill "$child" 2>/dev/null || true
+end_children() {
+    local child
+    for child in ${children[@]+"${children[@]}"}; do kill "$child" 2>/dev/null || true; done
 }
 
 # Reads a log; prints "PASSED FAILED SKIPPED" of the runners it knows, or nothing.
@@ -72,43 +81,116 @@ row() { # name result passed failed skipped seconds note
     table+=("$(printf '%-34s %-8s %6s %6s %7s %6s  %s' "$@")")
 }
 
-step() {
-    local name=$1 limit=$2 log rc=0 start=$SECONDS tail_pid note='' result=ok
-    shift 2
-    log="$scratch/step.$((${#table[@]} + 1)).log"
-    : >"$log"
-    printf '\n== %s\n' "$name"
-    # The output goes through a file, so that a process left behind cannot hold this one up.
-    timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null &
-    child=$!
-    tail --pid="$child" -s 0.2 -n +1 -f "$log" 2>/dev/null &
-    tail_pid=$!
-    wait "$child" || rc=$?
-    child=
-    wait "$tail_pid" 2>/dev/null || true
+# Of what a step prints, what is news.
+news() {
+    sed -u -E -e '/^progress: /d' -e '/^ +PASS \[/d' -e '/^ +(Fresh|Dirty) /d' \
+        -e '/^ +Running `.*(rustc|rustdoc|build-script-build)/d' \
+        -e 's/^( +Running `.{90}).*/\1.../'
+}
+
+# Ends a process once LOG has not grown for SECONDS; its last lines of progress say where it was.
+watch_progress() { # LOG SECONDS PROCESS
+    local now size=-1 since=$SECONDS
+    while kill -0 "$3" 2>/dev/null; do
+        now=$(stat -c %s "$1" 2>/dev/null) || return 0
+        if [ "$now" != "$size" ]; then size=$now since=$SECONDS; fi
+        if [ $((SECONDS - since)) -ge "$2" ]; then
+            tail -n 3 "$1" | cut -c 1-200 | sed 's/^/no progress since: /' >"$1.silent"
+            cat "$1.silent" >>"$1"
+            kill "$3" 2>/dev/null || true
+            return
+        fi
+        sleep 1
+    done
+}
+
+# Runs a step to its end, the output in LOG; LOG.result gets what `record` reads.
+run_step() { # LOG NAME SECONDS COMMAND...
+    local log=$1 name=$2 limit=$3 start=$SECONDS child rc=0 note='' result=ok
     local counts flaky p=0 f=0 s=0
+    shift 3
+    set +e # in a subshell of its own
+    # shellcheck disable=SC2046 # several processes
+    trap 'kill $(jobs -p) 2>/dev/null; exit 143' TERM
+    # The output goes through a file, so that a process left behind cannot hold this one up.
+    # `timeout` has no limit here: it passes a signal on to all of the command's processes.
+    DLOCK_PROGRESS=1 CARGO_TERM_VERBOSE=true timeout --kill-after=10 0 "$@" >"$log" 2>&1 </dev/null &
+    child=$!
+    watch_progress "$log" "$limit" "$child" &
+    wait "$child" || rc=$?
+    wait "$!" 2>/dev/null || true
     counts=$(count_tests "$log")
     if [ -n "$counts" ]; then
         read -r p f s <<<"$counts"
     elif [ "$rc" = 0 ]; then
         p=1
     fi
-    if [ "$rc" = 77 ]; then
+    if [ -e "$log.silent" ]; then
+        note="ended after $limit s without progress"
+        [ "$rc" != 0 ] || rc=143
+    elif [ "$rc" = 77 ]; then
         note=$(grep -i '^skipped' "$log" | tail -n 1)
         if [ "$s" = 0 ]; then s=1; fi
         result=skipped rc=0
-    elif [ "$rc" = 124 ] || [ "$rc" = 137 ]; then
-        note="ended after its limit of $limit s"
     elif [ "$rc" != 0 ]; then
         note="exit status $rc"
     fi
     flaky=$(sed -n 's/^.*FLAKY[^]]*\] *\(([^)]*)\)\{0,1\} */FLAKY: /p; s/^FLAKY: /&/p' "$log" | sort -u)
-    if [ -n "$flaky" ]; then note="${note:+$note; }${flaky//$'\n'/, }"; fi
+    if [ -n "$flaky" ]; then
+        note="${note:+$note; }${flaky//$'\n'/, }"
+        result=FLAKY
+    fi
     [ "$rc" = 0 ] || [ "$f" != 0 ] || f=1
     if [ "$f" != 0 ]; then result=FAILED; fi
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    row "$name" "$result" "$p" "$f" "$s" "$((SECONDS - start))" "$note"
-    [ "$result" != FAILED ]
+    printf '%s\n' "$name" "$result" "$p" "$f" "$s" "$((SECONDS - start))" "$note" >"$log.result"
+}
+
+# Adds the row of a step that has ended; fails if the step has.
+record() { # LOG
+    local of=()
+    mapfile -t of <"$1.result"
+    passed=$((passed + of[2])) failed=$((failed + of[3])) skipped=$((skipped + of[4]))
+    row "${of[@]}"
+    [ "${of[1]}" != FAILED ]
+}
+
+step() {
+    local log tail_pid
+    steps=$((steps + 1))
+    log="$scratch/step.$steps.log"
+    : >"$log"
+    printf '\n== %s\n' "$1"
+    (run_step "$log" "$@") &
+    children=("$!" ${children[@]+"${children[@]}"})
+    tail --pid="$!" -s 0.2 -n +1 -f "$log" 2>/dev/null | news &
+    tail_pid=$!
+    wait "${children[0]}" || true
+    wait "$tail_pid" 2>/dev/null || true
+    children=("${children[@]:1}")
+    record "$log"
+}
+
+beside() {
+    local log
+    steps=$((steps + 1))
+    log="$scratch/step.$steps.log"
+    (run_step "$log" "$@") &
+    children+=("$!")
+    aside+=("$log")
+}
+
+# Waits for all that runs beside; fails if one of them has failed.
+join() {
+    local log rc=0
+    wait ${children[@]+"${children[@]}"} || true
+    children=()
+    for log in ${aside[@]+"${aside[@]}"}; do
+        printf '\n== %s (beside others)\n' "$(head -n 1 "$log.result")"
+        news <"$log"
+        record "$log" || rc=1
+    done
+    aside=()
+    return "$rc"
 }
 
 skip() {
@@ -124,6 +206,7 @@ fail() {
 }
 
 finish() {
+    join || true
     printf '\n%-34s %-8s %6s %6s %7s %6s\n' "what ($SECONDS s in all)" result passed failed skipped s
     printf '%s\n' "${table[@]}"
     printf '%s%d passed, %d failed, %d skipped\n' "${1:+$1 }" "$passed" "$failed" "$skipped"

@@ -8,21 +8,21 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 echo "== ${SCHEDULES:-100000} schedules"
-cargo run -q --release --locked -p dlock-sim --bin sim -- \
+cargo run --release --locked -p dlock-sim --bin sim -- \
     --seed "${SEED:-1}" --schedules "${SCHEDULES:-100000}" --report
 
 for scenario in rounds stale relay away strays lapses; do # `all` does not draw these
-    cargo run -q --release --locked -p dlock-sim --bin sim -- \
+    cargo run --release --locked -p dlock-sim --bin sim -- \
         --seed "${SEED:-1}" --schedules 20000 --scenario "$scenario"
 done
 
 echo "== planted bugs, traces of the release build"
 # A folder of its own: no other crate is ever built with the planted bugs.
-cargo test -q --release --locked -p dlock-sim --features planted --target-dir target/planted \
-    --test planted --test system
+cargo test --release --locked -p dlock-sim --features planted --target-dir target/planted \
+    --test planted --test system -- --nocapture
 
 echo "== the second checker"
-(cd tests/sim-linear && CARGO_TARGET_DIR=../../target/linear cargo test -q --locked)
+(cd tests/sim-linear && CARGO_TARGET_DIR=../../target/linear cargo test --locked)
 
 echo "== nothing that is shipped has the feature"
 tree=$(cargo tree --locked --workspace --edges features,normal,build)

@@ -6,7 +6,8 @@
 #   SCHEDULES=N        of the simulator (10000000)      SEED=N   the first seed (1)
 #   FUZZ_SECONDS=N     for each fuzzer (3600)
 #   DURATION=SECONDS   of each contention test in C (600)
-# A new long run is a function and its name in `all`: one step each, with a limit in seconds.
+# A new long run is a function and its name in `all`: one step each, with the seconds that it may
+# go without progress (lib.sh); some print nothing until their end.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 all=(exec chaos contention sim fuzz models mutants)

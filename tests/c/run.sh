@@ -13,6 +13,7 @@
 #   JOBS=N                 compilations at a time
 #   BUILD_ONLY=FOLDER      compile into it, run nothing
 #   BUILT=FOLDER           run what was compiled there, and only what a fabric is needed for
+#   DLOCK_PROGRESS=1       also lines that begin with `progress: `, as it goes on
 #
 # Prints a line per test and, last, `N passed, N failed, N skipped`.
 set -u
@@ -80,6 +81,11 @@ recorded() {
     [ "$(cat "$work/$1.status")" = 0 ]
 }
 
+# progress: lines that show that it goes on, for scripts/lib.sh and tests/rxe/run.sh.
+progress() {
+    if [ -n "${DLOCK_PROGRESS:-}" ]; then sed -u 's/^/progress: /'; else cat >/dev/null; fi
+}
+
 skip() {
     wanted "$1" || return 0
     skipped=$((skipped + 1))
@@ -128,6 +134,7 @@ build_all() {
     local source name jobs=0
     build() {
         "$@" 2>>"$work/compile.log" || echo "$*" >>"$work/compile.failed"
+        echo "$*" | progress
     }
     for source in "$here"/*.c "$here"/*.cpp "$root"/examples/*.{c,cpp}; do
         name=$(basename "${source%.*}")
@@ -372,7 +379,8 @@ fabrics() {
 fabrics_together() {
     local fabric log count
     for fabric in $(fabrics); do
-        FABRIC=$fabric BUILT=$built "$here/run.sh" "$prefix" "${only[@]}" >"$work/$fabric.log" 2>&1 &
+        FABRIC=$fabric BUILT=$built "$here/run.sh" "$prefix" "${only[@]}" 2>&1 |
+            tee "$work/$fabric.log" | progress &
     done
     wait
     for fabric in $(fabrics); do

@@ -9,8 +9,8 @@
 #                                        machine: the cases of one device
 #
 #   DLOCK_RXE_REQUIRED=1    a machine that cannot run it has failed instead of skipped
-#   RXE_SUITE_S=SECONDS     the bound of everything but building (900); what has not ended by then
-#                           is skipped, or has failed if it is required
+#   RXE_SILENCE_S=SECONDS   a case that has printed nothing for so long is ended, and has failed (540);
+#                           how long it takes in all has no bound: the machine may be busy
 #   RXE_BIN=FOLDER          built already, by tests/rxe/build.sh FOLDER
 #   PREFIX=FOLDER           dlock is installed there (build.sh)
 #   RXE_VM_DEV, RXE_VM_IP, RXE_VM_GID_INDEX    --here: the device, if it is not the first one
@@ -18,23 +18,20 @@
 #
 # A case is a shell script that runs in the root of the repository. Its head says what it needs:
 #   # net: loop|pair|nodes|none|bare      (vm --help; loop)
-#   # limit: SECONDS                      (60)
 #   # netem: ARGS     # packages: P,P     # mem: MIB
 #   # here: yes                           (also of use on one device without a virtual machine)
 #   # alone: yes                          (in a virtual machine of its own)
-#   # rank: 1 to 4                      (2; on a busy machine the time is for the first ones)
 # It passes with status 0, is skipped with 77 (its last line says why), has failed otherwise;
 # the lines that it begins with two spaces are shown even if it passes. Cases of the same head
-# share a virtual machine, one after the other, those with the smallest rank first;
-# guest/several.sh ends what one leaves behind.
+# share a virtual machine, one after the other; guest/several.sh ends what one leaves behind.
 #
-# Prints a line per case and, last, `N passed, N failed, N skipped`. Exit status 77 if nothing
+# Prints a line per case (with DLOCK_PROGRESS=1 what a case prints, too, after `progress: `) and, last, `N passed, N failed, N skipped`. Exit status 77 if nothing
 # could run here.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.." || exit 2
 vm=$here/vm
-bound=${RXE_SUITE_S:-900}
+silence=${RXE_SILENCE_S:-540}
 exec </dev/null
 on_host=no
 if [ "${1:-}" = --here ]; then
@@ -44,14 +41,12 @@ fi
 only=("$@")
 work=$(mktemp -d) || exit 2
 child=
+mark=none-$RANDOM$RANDOM # of no case (follow)
 # What still runs ends with this script: vm by its signal, a case of --here with its group.
 trap '[ -z "$child" ] || kill "$child" 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 passed=0 failed=0 skipped=0
-begin_s=$SECONDS
-
-remaining() { echo $((bound - SECONDS + begin_s)); }
 
 # head_of CASE KEY DEFAULT: what the head of a case says.
 head_of() {
@@ -93,21 +88,45 @@ judge() {
     esac
 }
 
-# in_background COMMAND...: runs it to its end, but ends it when this script is ended.
-in_background() {
-    local status=0
-    "$@" &
+# follow COMMAND...: runs it to its end, its lines in $work/output; sets `status`. A line with
+# $mark and a status is the end of the next of `files`, and judges it. A command that prints nothing
+# for too long is ended, status 124; it also ends with this script.
+follow() {
+    local line rest heard silent=no
+    rm -f "$work/stream" && mkfifo "$work/stream"
+    : >"$work/output"
+    # Without a limit: it passes signals on to all processes of the command.
+    timeout -k 5 0 "$@" >"$work/stream" 2>&1 &
     child=$!
+    exec 3<"$work/stream"
+    while :; do
+        IFS= read -r -t "$silence" line <&3
+        heard=$?
+        if [ $heard -gt 128 ]; then
+            silent=yes
+            kill "$child"
+            continue
+        fi
+        [ $heard = 0 ] || break
+        [ -z "${DLOCK_PROGRESS:-}" ] || echo "progress: $line"
+        case $line in
+        *"$mark "*)
+            printf '%s' "${line%%"$mark "*}" >>"$work/output"
+            rest=${line##*"$mark "}
+            judge "$(name_of "${files[at]}")" "${rest% *}" "${rest#* }"
+            at=$((at + 1))
+            : >"$work/output"
+            ;;
+        *) printf '%s\n' "$line" >>"$work/output" ;;
+        esac
+    done
+    exec 3<&-
+    status=0
     wait "$child" || status=$?
     child=
-    return $status
-}
-
-limit_of() {
-    local limit
-    limit=$(head_of "$1" limit 60)
-    if [ "$limit" -gt "$(remaining)" ]; then limit=$(remaining); fi
-    echo "$limit"
+    [ $silent = no ] && return
+    status=124
+    echo "ended: it has printed nothing for $silence s" >>"$work/output"
 }
 
 # options_of CASE: those of its virtual machine, one a line; cases with the same may share it.
@@ -122,89 +141,36 @@ is_alone() {
         [ -n "$(head_of "$1" netem '')" ]
 }
 
-# late NAME [OUTPUT]: the suite's time is over before, or while, it runs. That a machine is busy is
-# no fault of what is tested.
-late() {
-    if [ "${DLOCK_RXE_REQUIRED:-}" = 1 ]; then
-        echo "the suite's $bound s are over" >>"$work/output"
-        judge "$1" 124 "?"
-    else
-        skip "$1" "the suite's $bound s are over: this machine is too busy"
-    fi
-    : >"$work/output"
-}
-
-is_over() { [ "$(remaining)" -le 0 ]; }
+# A machine with a case of the suite; on a busy one starting takes its time, too.
+machine=("$vm" --timeout inf --boot-timeout "$silence")
 
 # run_alone FILE: in a virtual machine of its own, or here.
 run_alone() {
-    local file=$1 limit begin=$SECONDS options status
-    limit=$(limit_of "$file")
-    if [ "$limit" -le 0 ]; then
-        late "$(name_of "$file")"
-        return
-    fi
+    local begin=$SECONDS options
     if [ $on_host = yes ]; then
-        in_background timeout -k 5 "$limit" /bin/sh "$file" >"$work/output" 2>&1
+        follow /bin/sh "$1"
     else
-        mapfile -t options < <(options_of "$file")
-        # 10 s more for the runner to end the virtual machine by itself.
-        in_background timeout -k 5 $((limit + 10)) "$vm" "${options[@]}" --timeout "$limit" \
-            -- /bin/sh "$file" >"$work/output" 2>&1
+        mapfile -t options < <(options_of "$1")
+        follow "${machine[@]}" "${options[@]}" -- /bin/sh "$1"
     fi
-    status=$?
-    if [ $status = 124 ] && is_over; then
-        late "$(name_of "$file")"
-    else
-        judge "$(name_of "$file")" $status $((SECONDS - begin))
-    fi
+    judge "$(name_of "$1")" $status $((SECONDS - begin))
 }
 
-# run_together FILE...: in one virtual machine; the results come as each case ends.
+# run_together FILE...: in one virtual machine; the results come as each case ends. If one brings the
+# machine to its end, those after it get another.
 run_together() {
-    local files=("$@") file limit=60 options status=0 mark=rxe-$RANDOM$RANDOM line rest
-    local at=0
-    for file in "${files[@]}"; do limit=$((limit + $(head_of "$file" limit 60))); done
-    if [ "$limit" -gt "$(remaining)" ]; then limit=$(remaining); fi
-    if [ "$limit" -gt 0 ]; then
-        mapfile -t options < <(options_of "$1")
-        # A fifo, and not a pipe: what is counted below must not be counted in a subshell.
-        rm -f "$work/stream" && mkfifo "$work/stream"
-        timeout -k 5 $((limit + 10)) "$vm" "${options[@]}" --timeout "$limit" --env MARK=$mark \
-            -- /bin/sh tests/rxe/guest/several.sh "${files[@]}" >"$work/stream" 2>&1 &
-        child=$!
-        : >"$work/output"
-        while IFS= read -r line; do
-            case $line in
-            *"$mark "*)
-                printf '%s' "${line%%"$mark "*}" >>"$work/output"
-                rest=${line##*"$mark "}
-                judge "$(name_of "${files[at]}")" "${rest% *}" "${rest#* }"
-                at=$((at + 1))
-                : >"$work/output"
-                ;;
-            *) printf '%s\n' "$line" >>"$work/output" ;;
-            esac
-        done <"$work/stream"
-        wait "$child" || status=$?
-        child=
-    fi
-    [ $at = ${#files[@]} ] && [ $status = 0 ] && return
-    if [ $at = ${#files[@]} ]; then
-        judge "the virtual machine of $(name_of "$1") and others" $status 0
-        return
-    fi
-    if ! is_over; then
-        judge "$(name_of "${files[at]}")" "${status/#0/125}" "?"
-        at=$((at + 1))
-    fi
-    for file in "${files[@]:at}"; do
-        if is_over; then
-            late "$(name_of "$file")"
-        else
-            echo "the virtual machine had ended before (status $status)" >"$work/output"
-            judge "$(name_of "$file")" 125 0
+    local files=("$@") options at
+    mapfile -t options < <(options_of "$1")
+    while [ ${#files[@]} != 0 ]; do
+        mark=rxe-$RANDOM$RANDOM at=0
+        follow "${machine[@]}" "${options[@]}" --env MARK=$mark \
+            -- /bin/sh tests/rxe/guest/several.sh "${files[@]}"
+        if [ $at = ${#files[@]} ]; then
+            [ $status = 0 ] || judge "the virtual machine of $(name_of "$1") and others" $status 0
+            return
         fi
+        judge "$(name_of "${files[at]}")" "${status/#0/125}" "?"
+        files=("${files[@]:at+1}")
     done
 }
 
@@ -214,10 +180,6 @@ run_all() {
     for file in tests/rxe/cases/*.sh; do
         wanted "$(name_of "$file")" && files+=("$file")
     done
-    mapfile -t files < <(
-        for file in "${files[@]}"; do echo "$(head_of "$file" rank 2) $file"; done |
-            sort -n | cut -d' ' -f2
-    )
     declare -A members=()
     for file in "${files[@]}"; do
         if is_alone "$file"; then
@@ -265,12 +227,13 @@ find_device() {
 # What the cases run; not built where nothing can run.
 build() {
     [ -z "${RXE_BIN:-}" ] || return 0
-    local target
+    local target begin=$SECONDS
     target=$(cd "${CARGO_TARGET_DIR:-target}" 2>/dev/null && pwd) || target=$PWD/target
     export RXE_BIN=$target/rxe
     echo "building into $RXE_BIN"
-    in_background "$here/build.sh" "$RXE_BIN" >"$work/output" 2>&1 && return
-    judge building $? $((SECONDS - begin_s))
+    follow "$here/build.sh" "$RXE_BIN"
+    [ $status != 0 ] || return 0
+    judge building $status $((SECONDS - begin))
     finish
 }
 
@@ -281,7 +244,6 @@ if [ $on_host = yes ]; then
     fi
     echo "device $RXE_VM_DEV, $RXE_VM_IP"
     build
-    begin_s=$SECONDS
     for file in tests/rxe/cases/*.sh; do
         wanted "$(name_of "$file")" || continue
         if [ "$(head_of "$file" net loop)" != loop ] && [ "$(head_of "$file" here no)" != yes ]; then
@@ -294,22 +256,18 @@ if [ $on_host = yes ]; then
 fi
 
 # Says itself what it downloads and installs.
-timeout -k 5 "$bound" "$vm" --prepare 2>&1 | tee "$work/output"
+begin=$SECONDS
+"$vm" --prepare 2>&1 | tee "$work/output"
 status=${PIPESTATUS[0]}
 if [ "$status" != 0 ]; then
-    judge "the suite" "$status" $((SECONDS - begin_s))
+    judge "the suite" "$status" $((SECONDS - begin))
     finish
 fi
-prepared=$((SECONDS - begin_s))
 build
-begin_s=$((SECONDS - prepared))
 run_all
 if [ ${#only[@]} = 0 ]; then
-    name="the virtual machine itself (selftest.sh --quick)" begin=$SECONDS status=124
-    if ! is_over; then
-        in_background timeout -k 5 "$(remaining)" "$here/selftest.sh" --quick >"$work/output" 2>&1
-        status=$?
-    fi
-    if [ $status = 124 ] && is_over; then late "$name"; else judge "$name" $status $((SECONDS - begin)); fi
+    begin=$SECONDS
+    follow "$here/selftest.sh" --quick
+    judge "the virtual machine itself (selftest.sh --quick)" $status $((SECONDS - begin))
 fi
 finish

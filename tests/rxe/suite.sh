@@ -9,7 +9,7 @@ log=$(mktemp) || exit 2
 trap 'rm -f "$log"' EXIT
 closing='^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$'
 
-tests/rxe/run.sh 2>&1 | tee "$log" | sed "s/$closing/first: &/"
+tests/rxe/run.sh 2>&1 | tee "$log" | sed -u "s/$closing/first: &/"
 status=${PIPESTATUS[0]}
 read -r passed failed skipped < <(sed -n "s/$closing/\1 \2 \3/p" "$log" | tail -n 1)
 mapfile -t names < <(sed -n 's/^FAILED  \([a-z_]*\) (status.*/\1/p' "$log")
@@ -19,7 +19,7 @@ if [ "$status" = 0 ] || [ "$status" = 77 ] || [ ${#names[@]} = 0 ]; then
     exit "$status"
 fi
 echo "once more, by themselves: ${names[*]}"
-tests/rxe/run.sh "${names[@]}" 2>&1 | tee "$log" | sed "s/$closing/again: &/"
+tests/rxe/run.sh "${names[@]}" 2>&1 | tee "$log" | sed -u "s/$closing/again: &/"
 status=${PIPESTATUS[0]}
 read -r again still _ < <(sed -n "s/$closing/\1 \2 \3/p" "$log" | tail -n 1)
 [ "$status" = 0 ] && echo "FLAKY: passed only the second time: ${names[*]}"

@@ -3,8 +3,6 @@
 # The C and C++ programs of tests/c over verbs, built on the host against an installed prefix.
 # net: pair
 # here: yes
-# rank: 3
-# limit: 400
 bin=${RXE_BIN:?}
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT

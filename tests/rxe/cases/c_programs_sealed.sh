@@ -3,8 +3,6 @@
 # The C and C++ programs of tests/c that configure TLS, over sealed queue pairs.
 # net: pair
 # here: yes
-# rank: 4
-# limit: 400
 bin=${RXE_BIN:?}
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT

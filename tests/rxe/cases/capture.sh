@@ -3,8 +3,6 @@
 # What whoever reads the network sees of a client on another device: without TLS names, words and
 # values; with sealed verbs none of them; with one-sided verbs beside TLS words and values.
 # net: pair
-# rank: 2
-# limit: 120
 set -e
 name=payroll/7f3a
 name_hex=$(printf %s "$name" | od -An -tx1 | tr -d ' \n')

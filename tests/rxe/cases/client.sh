@@ -5,7 +5,6 @@
 # command channels included.
 # net: pair
 # here: yes
-# limit: 240
 set -e
 # shellcheck source=tests/rxe/guest/rust.sh
 . tests/rxe/guest/rust.sh

@@ -3,8 +3,6 @@
 # The tests of every client, with TLS over sealed queue pairs.
 # net: pair
 # here: yes
-# rank: 4
-# limit: 400
 set -e
 # shellcheck source=tests/rxe/guest/rust.sh
 . tests/rxe/guest/rust.sh

@@ -3,8 +3,6 @@
 # The conformance suite of all executors on verbs, in one process and across several.
 # net: pair
 # here: yes
-# rank: 1
-# limit: 200
 set -e
 # shellcheck source=tests/rxe/guest/rust.sh
 . tests/rxe/guest/rust.sh

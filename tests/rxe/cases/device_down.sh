@@ -3,7 +3,6 @@
 # The interface of the primary's device goes down: control requests are refused with a status, all go
 # on afterwards; if it stays down, the primary ends with one line in the log.
 # net: pair
-# limit: 200
 set -e
 # shellcheck source=tests/rxe/guest/rust.sh
 . tests/rxe/guest/rust.sh

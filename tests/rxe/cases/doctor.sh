@@ -3,7 +3,6 @@
 # dlock doctor: a device that can be used; one whose link is down; too little lockable memory; no
 # library; no device.
 # net: pair
-# limit: 60
 set -e
 dlock=${RXE_BIN:?}/dlock
 

@@ -4,7 +4,6 @@
 # hostile clients, fencing.
 # net: pair
 # here: yes
-# limit: 270
 set -e
 # shellcheck source=tests/rxe/guest/rust.sh
 . tests/rxe/guest/rust.sh

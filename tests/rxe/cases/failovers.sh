@@ -6,13 +6,9 @@
 # that was posted to the old one counts. FAILOVERS of each (3).
 # net: pair
 # here: yes
-# limit: 300
 set -e
+# shellcheck source=tests/rxe/guest/rust.sh
+. tests/rxe/guest/rust.sh
 for program in failovers itself deposed; do
-    said=$(DLOCK_FABRIC=verbs "${RXE_BIN:?}/chaos" "$program" "${FAILOVERS:-3}" \
-        --fabric verbs 2>&1) || {
-        echo "$said"
-        exit 1
-    }
-    echo "$said" | sed 's/^/  /'
+    chaos "$program" "${FAILOVERS:-3}" --fabric verbs
 done

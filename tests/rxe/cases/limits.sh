@@ -3,8 +3,6 @@
 # 1,000 verbs clients of one primary, one more refused, 51,200 locks, 500 leave and come back; and
 # what a client costs.
 # mem: 1536
-# rank: 4
-# limit: 420
 # Everything takes longer here; the deadline of the program is against hanging.
 export DLOCK_FABRIC=verbs DLOCK_TEST_SLOWNESS=5
 said=$(mktemp)

@@ -3,7 +3,6 @@
 # A primary that may not lock as much memory as a client over verbs needs: the log says what ran out
 # and what helps, the client is told that there is no room, and one over TCP is served.
 # net: pair
-# limit: 60
 set -e
 folder=$(mktemp -d)
 chmod 755 "$folder"

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Verbs and TCP clients of one primary on the same locks, on two hosts, for 60 s.
 # net: pair
-# rank: 1
-# limit: 200
 set -e
 # shellcheck source=tests/rxe/guest/hosts.sh
 . tests/rxe/guest/hosts.sh

@@ -3,7 +3,6 @@
 # The baseline of every latency of dlock on verbs: perftest on one device.
 # net: pair
 # here: yes
-# limit: 60
 set -e
 # shellcheck source=tests/rxe/guest/perftest.sh
 . tests/rxe/guest/perftest.sh

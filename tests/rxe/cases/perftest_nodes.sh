@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Two machines: FAA from node 1 to the memory of node 0.
 # net: nodes
-# rank: 4
-# limit: 120
 # shellcheck source=tests/rxe/guest/perftest.sh
 . tests/rxe/guest/perftest.sh
 command -v ib_atomic_lat >/dev/null || { echo "SKIP: perftest is not installed"; exit 77; }

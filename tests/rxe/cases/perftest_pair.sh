@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Two devices: FAA and SEND across the cable; with 1 % loss and 5 ms delay in either direction.
 # net: pair
-# rank: 3
-# limit: 90
 set -e
 # shellcheck source=tests/rxe/guest/perftest.sh
 . tests/rxe/guest/perftest.sh

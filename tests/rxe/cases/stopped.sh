@@ -4,7 +4,6 @@
 # CPU time meanwhile.
 # net: pair
 # here: yes
-# limit: 200
 set -e
 # shellcheck source=tests/rxe/guest/hosts.sh
 . tests/rxe/guest/hosts.sh

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The same as two_hosts_verbs.sh with a primary without RDMA, and clients over TCP.
 # net: pair
-# rank: 3
-# limit: 240
 set -e
 # shellcheck source=tests/rxe/guest/hosts.sh
 . tests/rxe/guest/hosts.sh

@@ -3,8 +3,6 @@
 # Clients on two hosts exclude each other over RDMA, through 1 % loss, 5 ms delay and a link that
 # goes down for 10 s; every call ends, and all go on when the link is back.
 # net: pair
-# rank: 1
-# limit: 240
 set -e
 # shellcheck source=tests/rxe/guest/hosts.sh
 . tests/rxe/guest/hosts.sh

@@ -3,7 +3,6 @@
 # verbs_smoke.c on one device, and between two where there are two.
 # net: pair
 # here: yes
-# limit: 120
 set -e
 : "${RXE_VM_DEV:?}" "${RXE_VM_DEV2=}"
 program=${RXE_BIN:-}/verbs_smoke

@@ -40,6 +40,8 @@ fn every_planted_bug_is_found_and_its_seed_passes_with_all_rules() {
     let rows = rows();
     let next = AtomicUsize::new(0);
     let lost = std::sync::Mutex::new(Vec::new());
+    // for scripts/lib.sh, with --nocapture
+    let progress = std::env::var_os("DLOCK_PROGRESS").is_some();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -51,6 +53,9 @@ fn every_planted_bug_is_found_and_its_seed_passes_with_all_rules() {
                             .map(|why| format!("{name}: seed {seed} fails with all rules: {why}")),
                     };
                     lost.lock().expect("no panic holds it").extend(verdict);
+                    if progress {
+                        println!("progress: {name}");
+                    }
                 }
             });
         }

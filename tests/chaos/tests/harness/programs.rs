@@ -265,6 +265,14 @@ impl Run<'_> {
         Instant::now() >= self.until || (count > 0 && self.disturbed.load(SeqCst) >= count)
     }
 
+    /// Counts a disturbance, and says so: a run that goes on is not ended as one that hangs.
+    fn has_disturbed(&self) {
+        let count = self.disturbed.fetch_add(1, SeqCst) + 1;
+        if std::env::var_os("DLOCK_PROGRESS").is_some() {
+            println!("progress: {count} disturbances");
+        }
+    }
+
     /// Sleeps for a time between these, milliseconds, or until the run is over.
     fn sleep(&self, rng: &mut Rng, (low, high): (u64, u64)) {
         let end = Instant::now() + Duration::from_millis(rng.range(low, high));
@@ -282,7 +290,7 @@ impl Run<'_> {
                 return;
             }
             primary.pause(Duration::from_millis(rng.range(STOP_MS.0, STOP_MS.1)));
-            self.disturbed.fetch_add(1, SeqCst);
+            self.has_disturbed();
         }
     }
 
@@ -329,7 +337,7 @@ impl Run<'_> {
             primary.kill();
             thread::sleep(Duration::from_millis(rng.range(0, 300)));
             *primary = Primary::with_state(self.port, state_file);
-            self.disturbed.fetch_add(1, SeqCst);
+            self.has_disturbed();
         }
     }
 
@@ -344,7 +352,7 @@ impl Run<'_> {
                 return;
             }
             pair.depose(Duration::from_millis(rng.range(0, 500)));
-            self.disturbed.fetch_add(1, SeqCst);
+            self.has_disturbed();
         }
     }
 
@@ -388,7 +396,7 @@ impl Run<'_> {
                     self.sleep(&mut rng, (20, 1_200));
                     if !self.is_over() {
                         process.pause(Duration::from_millis(rng.range(STOP_MS.0, STOP_MS.1)));
-                        self.disturbed.fetch_add(1, SeqCst);
+                        self.has_disturbed();
                     }
                 }
                 (false, true) => {
@@ -396,7 +404,7 @@ impl Run<'_> {
                     if !self.is_over() {
                         killed.push((life * 10_000 + n * self.plan.threads, boot_ns()));
                         process.kill();
-                        self.disturbed.fetch_add(1, SeqCst);
+                        self.has_disturbed();
                         life += 1;
                         process = self.start(n, life);
                     }

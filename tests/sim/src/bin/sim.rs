@@ -73,6 +73,9 @@ fn parse() -> Option<Args> {
     (known || args.scenario == "all").then_some(args)
 }
 
+/// Between two lines that show that it goes on, for scripts/lib.sh.
+const PROGRESS_SCHEDULES: u64 = 1_000;
+
 #[derive(Default)]
 struct Total {
     coverage: Coverage,
@@ -129,6 +132,7 @@ fn main() -> ExitCode {
 fn work(args: &Args, next: &AtomicU64, stop: &AtomicBool, total: &Mutex<Total>) {
     let Some(bugs) = plant(&args.bug) else { return };
     let mut mine = Total { shortest: u64::MAX, ..Total::default() };
+    let progress = std::env::var_os("DLOCK_PROGRESS").is_some();
     while !stop.load(Ordering::Relaxed) {
         let i = next.fetch_add(1, Ordering::Relaxed);
         if i >= args.schedules {
@@ -143,6 +147,9 @@ fn work(args: &Args, next: &AtomicU64, stop: &AtomicBool, total: &Mutex<Total>) 
         mine.grants += run.grants;
         mine.shortest = mine.shortest.min(run.events);
         mine.digest = mine.digest.wrapping_add(run.hash.wrapping_mul(seed | 1));
+        if i % PROGRESS_SCHEDULES == 0 && progress {
+            println!("progress: schedule {i}");
+        }
         if args.hashes {
             println!("{seed} {:016x}", run.hash);
         }
